@@ -1,0 +1,75 @@
+//! One key, held by the library, and the library's way to use it.
+
+use std::{
+    fmt,
+    mem::{MaybeUninit, size_of},
+    ptr,
+    sync::atomic::{Ordering, compiler_fence},
+};
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+
+use crate::TAG_LEN;
+
+/// A ChaCha20-Poly1305 key. Wiped on drop.
+pub struct Key(Box<MaybeUninit<LessSafeKey>>);
+
+impl Key {
+    /// The key with these bytes.
+    pub fn new(bytes: &[u8; 32]) -> Self {
+        let key = UnboundKey::new(&CHACHA20_POLY1305, bytes)
+            .expect("ChaCha20-Poly1305 takes every key of 32 bytes");
+        Self(Box::new(MaybeUninit::new(LessSafeKey::new(key))))
+    }
+
+    /// Seals the plaintext in all of `data` but the last [`TAG_LEN`] bytes, which
+    /// take the tag.
+    pub(crate) fn seal(&self, counter: u64, data: &mut [u8]) {
+        let (plaintext, room) =
+            data.split_last_chunk_mut::<TAG_LEN>().expect("the caller left room for the tag");
+        let tag = self
+            .library()
+            .seal_in_place_separate_tag(nonce(counter), Aad::empty(), plaintext)
+            .expect("a packet is far below the limit of 256 GiB");
+        room.copy_from_slice(tag.as_ref());
+    }
+
+    /// Opens ciphertext and tag; whether it was authentic.
+    pub(crate) fn open(&self, counter: u64, data: &mut [u8]) -> bool {
+        self.library().open_in_place(nonce(counter), Aad::empty(), data).is_ok()
+    }
+
+    fn library(&self) -> &LessSafeKey {
+        // SAFETY: `new` initialised it, and only `drop` takes that back.
+        unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        // ring does not wipe its keys.
+        let bytes = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
+        for at in 0..size_of::<LessSafeKey>() {
+            // SAFETY: `at` is below the size of the allocation.
+            let byte = unsafe { bytes.add(at) };
+            // SAFETY: the byte is ours, and the key in it is used no more: its
+            // type has no drop glue, which the assertion below holds it to.
+            unsafe { ptr::write_volatile(byte, MaybeUninit::new(0)) };
+        }
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+const _: () = assert!(!std::mem::needs_drop::<LessSafeKey>());
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(hidden)")
+    }
+}
+
+fn nonce(counter: u64) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[4..].copy_from_slice(&counter.to_le_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}

@@ -1,0 +1,55 @@
+//! Floor 0: ChaCha20-Poly1305 (RFC 8439) over a batch of packets, in place.
+//!
+//! A packet of a batch has its own key, counter, length and result. The nonce
+//! is WireGuard's: 32 zero bits, then the counter in little-endian (paper
+//! section 5.4.6). There is no associated data, and nothing is allocated.
+
+mod key;
+
+pub use key::Key;
+
+/// Bytes of the authentication tag behind the ciphertext.
+pub const TAG_LEN: usize = 16;
+
+/// A packet to seal.
+#[derive(Debug)]
+pub struct Seal<'a> {
+    /// The key; packets of one batch may have different ones.
+    pub key: &'a Key,
+    /// The nonce. Never twice with one key.
+    pub counter: u64,
+    /// The plaintext and, behind it, [`TAG_LEN`] bytes of room for the tag.
+    pub data: &'a mut [u8],
+}
+
+/// A packet to open.
+#[derive(Debug)]
+pub struct Open<'a> {
+    /// The key; packets of one batch may have different ones.
+    pub key: &'a Key,
+    /// The nonce it was sealed with.
+    pub counter: u64,
+    /// The ciphertext and its tag. Plaintext and tag room after success; not
+    /// to be read after failure.
+    pub data: &'a mut [u8],
+    /// Whether the tag fits: the result.
+    pub authentic: bool,
+}
+
+/// Seals every packet in place.
+///
+/// # Panics
+/// A packet's data is shorter than a tag.
+pub fn seal(batch: &mut [Seal<'_>]) {
+    for packet in batch {
+        packet.key.seal(packet.counter, packet.data);
+    }
+}
+
+/// Opens every packet in place, and says of each whether it is authentic. A
+/// forged one fails alone.
+pub fn open(batch: &mut [Open<'_>]) {
+    for packet in batch {
+        packet.authentic = packet.key.open(packet.counter, packet.data);
+    }
+}

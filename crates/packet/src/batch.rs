@@ -1,0 +1,344 @@
+//! The three batches: packets from the IP side, datagrams to and from the UDP
+//! side. Each owns one buffer and a list of what stands where in it.
+
+use crate::{Ecn, Endpoint, MAX_PACKET};
+
+/// A range of a batch's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Offset of the first byte.
+    pub start: usize,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+impl Span {
+    fn range(self) -> std::ops::Range<usize> {
+        self.start..self.start + self.len
+    }
+}
+
+/// Packets read from the IP side, one behind another.
+#[derive(Debug)]
+pub struct Batch {
+    buf: Box<[u8]>,
+    used: usize,
+    max_packets: usize,
+    packets: Vec<Span>,
+}
+
+impl Batch {
+    /// A batch of at most `max_packets` packets in `bytes` of buffer. Room for
+    /// one packet of [`MAX_PACKET`] is always there in an empty batch.
+    pub fn new(max_packets: usize, bytes: usize) -> Self {
+        Self {
+            buf: vec![0; bytes.max(MAX_PACKET)].into_boxed_slice(),
+            used: 0,
+            max_packets,
+            packets: Vec::with_capacity(max_packets),
+        }
+    }
+
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.packets.clear();
+    }
+
+    /// The room for the next packet, at least [`MAX_PACKET`] long; `None` when
+    /// the batch is full. [`Batch::commit`] says how much of it was filled.
+    pub fn spare(&mut self) -> Option<&mut [u8]> {
+        let spare = &mut self.buf[self.used..];
+        (self.packets.len() < self.max_packets && spare.len() >= MAX_PACKET).then_some(spare)
+    }
+
+    /// Makes the first `len` bytes of the spare room a packet.
+    pub fn commit(&mut self, len: usize) {
+        self.packets.push(Span { start: self.used, len });
+        self.used += len;
+        assert!(self.used <= self.buf.len(), "more was committed than there was room");
+    }
+
+    /// The packets, in the order in which they came.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.packets.iter().map(|span| &self.buf[span.range()])
+    }
+
+    /// Whether there is no packet.
+    pub fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+}
+
+/// A run of datagrams to one endpoint, with one ECN mark: equal lengths, but
+/// that the last may be shorter. It is what one `UDP_SEGMENT` send carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// The datagrams, one behind another in the batch's buffer.
+    pub span: Span,
+    /// Length of each datagram but the last, in bytes.
+    pub segment: usize,
+    /// Where to, and from where.
+    pub endpoint: Endpoint,
+    /// The ECN bits of the outer header.
+    pub ecn: Ecn,
+}
+
+impl Transmit {
+    /// The number of datagrams.
+    pub fn datagrams(&self) -> usize {
+        self.span.len.div_ceil(self.segment)
+    }
+}
+
+/// Why a transmit was not sent as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The sticky source is no longer ours. It *was* sent, from another source:
+    /// forget the endpoint's `local`.
+    StaleSource,
+    /// No route, no such host, or the firewall refused.
+    Unreachable,
+    /// Longer than the path allows.
+    TooBig,
+    /// The queues are full, and were still after a bounded number of tries.
+    NoBuffer,
+    /// There is no socket: the interface is down.
+    NoSocket,
+    /// Any other answer, by its errno.
+    Other(i32),
+}
+
+/// A transmit that was not sent as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Index into [`SendBatch::transmits`].
+    pub transmit: usize,
+    /// How many of its datagrams it concerns.
+    pub datagrams: usize,
+    /// What happened.
+    pub error: SendError,
+}
+
+/// Datagrams for the UDP side.
+#[derive(Debug, Default)]
+pub struct SendBatch {
+    buf: Vec<u8>,
+    transmits: Vec<Transmit>,
+    failures: Vec<Failure>,
+}
+
+impl SendBatch {
+    /// An empty batch with `bytes` of room; it grows when more is needed.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { buf: Vec::with_capacity(bytes), ..Self::default() }
+    }
+
+    /// Forgets all datagrams and failures.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.transmits.clear();
+        self.failures.clear();
+    }
+
+    /// Appends a datagram of `len` zero bytes for the caller to fill. It joins
+    /// the last run where endpoint, ECN and length allow.
+    pub fn push(&mut self, len: usize, endpoint: Endpoint, ecn: Ecn) -> &mut [u8] {
+        let start = self.buf.len();
+        self.buf.resize(start + len, 0);
+        match self.transmits.last_mut() {
+            Some(run) if run.endpoint == endpoint && run.ecn == ecn && run.accepts(len) => {
+                run.span.len += len;
+            }
+            _ => self.transmits.push(Transmit {
+                span: Span { start, len },
+                segment: len,
+                endpoint,
+                ecn,
+            }),
+        }
+        &mut self.buf[start..]
+    }
+
+    /// The whole buffer, datagrams in the order of their `push`.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf
+    }
+
+    /// The runs, in order.
+    pub fn transmits(&self) -> &[Transmit] {
+        &self.transmits
+    }
+
+    /// The datagrams of a run.
+    pub fn datagrams(&self, transmit: &Transmit) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.buf[transmit.span.range()].chunks(transmit.segment)
+    }
+
+    /// Notes that a transmit was not sent as asked.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failures.push(failure);
+    }
+
+    /// What the last send noted.
+    pub fn failures(&self) -> &[Failure] {
+        &self.failures
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.transmits.is_empty()
+    }
+}
+
+impl Transmit {
+    /// Whether a datagram of `len` may join: none longer than the first, and
+    /// none at all behind a shorter one.
+    fn accepts(&self, len: usize) -> bool {
+        len <= self.segment && self.span.len.is_multiple_of(self.segment)
+    }
+}
+
+/// What came with one received buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvMeta {
+    /// Bytes received.
+    pub len: usize,
+    /// Length of each datagram but the last, in bytes; `len` where only one
+    /// came.
+    pub stride: usize,
+    /// The sender, and our address it was sent to.
+    pub endpoint: Endpoint,
+    /// The ECN bits of the outer header.
+    pub ecn: Ecn,
+}
+
+/// Datagrams from the UDP side: slots of [`MAX_PACKET`] + 1 bytes, each with
+/// one datagram or with several of equal length that the kernel coalesced.
+#[derive(Debug)]
+pub struct RecvBatch {
+    buf: Box<[u8]>,
+    metas: Vec<RecvMeta>,
+}
+
+impl RecvBatch {
+    /// Bytes of one slot.
+    pub const SLOT: usize = MAX_PACKET + 1;
+
+    /// A batch of `slots` slots. Memory is used only as far as datagrams fill
+    /// it.
+    pub fn new(slots: usize) -> Self {
+        Self {
+            buf: vec![0; slots * Self::SLOT].into_boxed_slice(),
+            metas: Vec::with_capacity(slots),
+        }
+    }
+
+    /// Forgets all datagrams.
+    pub fn clear(&mut self) {
+        self.metas.clear();
+    }
+
+    /// The slots, to be filled from the first on, each followed by its
+    /// [`RecvBatch::commit`].
+    pub fn slots_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
+        self.buf.chunks_exact_mut(Self::SLOT)
+    }
+
+    /// Makes the next slot valid.
+    pub fn commit(&mut self, meta: RecvMeta) {
+        assert!(meta.len <= Self::SLOT, "a slot holds at most SLOT bytes");
+        self.metas.push(meta);
+    }
+
+    /// How many slots are filled.
+    pub fn len(&self) -> usize {
+        self.metas.len()
+    }
+
+    /// Whether no slot is filled.
+    pub fn is_empty(&self) -> bool {
+        self.metas.is_empty()
+    }
+
+    /// How many slots there are.
+    pub fn capacity(&self) -> usize {
+        self.buf.len() / Self::SLOT
+    }
+
+    /// Every datagram's place and the meta of the slot it came in, in order of
+    /// arrival. An empty datagram is one of length 0.
+    pub fn datagrams(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
+        self.metas.iter().enumerate().flat_map(|(slot, meta)| {
+            let base = slot * Self::SLOT;
+            let stride = meta.stride.max(1);
+            (0..meta.len.max(1))
+                .step_by(stride)
+                .map(move |at| (Span { start: base + at, len: stride.min(meta.len - at) }, meta))
+        })
+    }
+
+    /// The bytes of a span.
+    pub fn get(&self, span: Span) -> &[u8] {
+        &self.buf[span.range()]
+    }
+
+    /// The bytes of a span, to change in place.
+    pub fn get_mut(&mut self, span: Span) -> &mut [u8] {
+        &mut self.buf[span.range()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(port: u16) -> Endpoint {
+        Endpoint::new(([192, 0, 2, 1], port).into())
+    }
+
+    #[test]
+    fn runs_break_where_length_grows_or_endpoint_or_ecn_changes() {
+        let mut batch = SendBatch::default();
+        for (len, port, ecn) in [
+            (100, 1, Ecn::NotEct),
+            (100, 1, Ecn::NotEct),
+            (60, 1, Ecn::NotEct),
+            (60, 1, Ecn::NotEct),
+            (61, 1, Ecn::NotEct),
+            (61, 2, Ecn::NotEct),
+            (61, 2, Ecn::Ce),
+        ] {
+            batch.push(len, endpoint(port), ecn);
+        }
+        let runs: Vec<_> = batch.transmits().iter().map(|t| (t.span.len, t.datagrams())).collect();
+        assert_eq!(runs, [(260, 3), (60, 1), (61, 1), (61, 1), (61, 1)]);
+        let first: Vec<_> = batch.datagrams(&batch.transmits()[0]).map(<[u8]>::len).collect();
+        assert_eq!(first, [100, 100, 60]);
+    }
+
+    #[test]
+    fn a_coalesced_slot_splits_into_its_datagrams_and_an_empty_one_stays() {
+        let mut batch = RecvBatch::new(3);
+        let meta = |len, stride| RecvMeta { len, stride, endpoint: endpoint(1), ecn: Ecn::Ect0 };
+        batch.commit(meta(250, 100));
+        batch.commit(meta(0, 0));
+        batch.commit(meta(7, 7));
+        let spans: Vec<_> = batch.datagrams().map(|(s, _)| (s.start, s.len)).collect();
+        let slot = RecvBatch::SLOT;
+        assert_eq!(spans, [(0, 100), (100, 100), (200, 50), (slot, 0), (2 * slot, 7)]);
+    }
+
+    #[test]
+    fn a_batch_is_full_when_a_largest_packet_no_longer_fits() {
+        let mut batch = Batch::new(8, 2 * MAX_PACKET);
+        batch.spare().unwrap()[..3].copy_from_slice(b"one");
+        batch.commit(3);
+        assert!(batch.spare().is_some());
+        batch.commit(MAX_PACKET - 2);
+        assert!(batch.spare().is_none());
+        assert_eq!(batch.iter().map(<[u8]>::len).collect::<Vec<_>>(), [3, MAX_PACKET - 2]);
+        batch.clear();
+        assert!(batch.spare().is_some() && batch.is_empty());
+    }
+}

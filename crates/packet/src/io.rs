@@ -1,0 +1,56 @@
+//! The four half-traits between the data plane and the outside, batch-first.
+//!
+//! `sys` implements them over a TUN device and UDP sockets, `sim` in memory.
+//! A half is owned by one thread. Receiving blocks until there is something to
+//! return or the half is woken; a woken receive may return an empty batch.
+
+use std::{io, sync::Arc};
+
+use crate::{Batch, RecvBatch, SendBatch, Span};
+
+/// Ends the wait of one receiving half, from any thread.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// The IP side's receiving half: packets that want to enter the tunnel.
+pub trait IpRecv: Send {
+    /// Clears `batch` and fills it until the source is empty or the batch is
+    /// full. Waits for the first packet.
+    ///
+    /// # Errors
+    /// The device is gone; nothing more will come.
+    fn recv(&mut self, batch: &mut Batch) -> io::Result<()>;
+
+    /// Ends a wait in [`IpRecv::recv`].
+    fn waker(&self) -> Waker;
+}
+
+/// The IP side's sending half: packets that left the tunnel.
+pub trait IpSend: Send {
+    /// Writes the `packets` of `batch` in order. Returns how many the device
+    /// refused.
+    ///
+    /// # Errors
+    /// The device is gone.
+    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize>;
+}
+
+/// The UDP side's receiving half.
+pub trait UdpRecv: Send {
+    /// Clears `batch` and fills it with what has arrived. Waits for the first
+    /// datagram.
+    ///
+    /// # Errors
+    /// The socket can never receive again.
+    fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()>;
+
+    /// Ends a wait in [`UdpRecv::recv`].
+    fn waker(&self) -> Waker;
+}
+
+/// The UDP side's sending half.
+pub trait UdpSend: Send {
+    /// Sends every transmit of `batch` in order. A transmit that could not be
+    /// sent is skipped, and noted in the batch's failures; those behind it are
+    /// sent all the same.
+    fn send(&mut self, batch: &mut SendBatch);
+}

@@ -1,0 +1,30 @@
+//! Floor 0: bytes. What a packet is, how packets travel in batches, and the
+//! four half-traits through which a data plane takes and gives them.
+//!
+//! ```text
+//!              recv                                   send
+//!   IP side   ------> Batch      -> seal -> SendBatch ------>  UDP side
+//!   (IpRecv)                                                   (UdpSend)
+//!
+//!              send                                   recv
+//!   IP side   <------ [Span]     <- open <- RecvBatch <------  UDP side
+//!   (IpSend)                                                   (UdpRecv)
+//! ```
+//!
+//! A batch is owned by the data plane and reused: nothing here allocates per
+//! packet.
+#![forbid(unsafe_code)]
+
+mod batch;
+mod ecn;
+mod endpoint;
+mod io;
+pub mod ip;
+
+pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit};
+pub use ecn::Ecn;
+pub use endpoint::{Endpoint, Local};
+pub use io::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
+
+/// The largest UDP datagram or IP packet a buffer has to hold, in bytes.
+pub const MAX_PACKET: usize = 65_535;
