@@ -283,6 +283,11 @@ impl RecvBatch {
         &self.buf[span.range()]
     }
 
+    /// The whole buffer: spans of datagrams stand in it in ascending order.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buf
+    }
+
     /// The bytes of a span, to change in place.
     pub fn get_mut(&mut self, span: Span) -> &mut [u8] {
         &mut self.buf[span.range()]

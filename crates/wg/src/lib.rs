@@ -1,7 +1,45 @@
-//! Floor 0: the WireGuard protocol, without I/O, clock or threads.
+//! Floor 0: the WireGuard protocol, without I/O, clock or threads. Time and
+//! randomness come in as parameters.
+//!
+//! Three parties share a [`Device`]:
+//!
+//! ```text
+//!   outbound   route -> reserve counters -> (seal, send) -> sent      Staged
+//!   inbound    session -> (open) -> accept counter -> received
+//!   control    handshakes, cookies, timers, configuration             Control
+//! ```
+//!
+//! The data path finds what it needs in the device and leaves marks and notices
+//! there; the control half reads them, and swaps new keypairs in.
 #![forbid(unsafe_code)]
 
+mod allowed_ips;
 pub mod config;
+pub mod constants;
+mod control;
+mod cookie;
+mod device;
+mod drops;
+mod index_table;
 mod key;
+mod keypair;
+pub mod message;
+mod noise;
+mod peer;
+mod ratelimiter;
+mod replay;
+mod staged;
+mod tai64n;
+mod time;
 
+pub use allowed_ips::AllowedIps;
+pub use control::{ConfigError, Control};
+pub use device::{ControlNotice, Device, NotReady, OutboundNotice, Reservation, Unreceivable};
+pub use drops::{DropReason, Drops};
+pub use index_table::Session;
 pub use key::{KeyError, PresharedKey, PrivateKey, PublicKey};
+pub use keypair::{Keypair, RecvKey, SendKey};
+pub use peer::Peer;
+pub use replay::ReplayFilter;
+pub use staged::Staged;
+pub use time::{Now, Time};

@@ -1,0 +1,156 @@
+//! The control half: handshakes, timers and configuration. It owns every secret
+//! but session keys, and changes what the data path sees only by short swaps.
+//!
+//! Call order: the verbs of configuration, [`Control::handle_datagram`],
+//! [`Control::handle_notices`] and [`Control::handle_timeout`] in any order;
+//! after each, [`Control::poll_transmit`] until it is empty, then
+//! [`Control::poll_timeout`] for the next time to call.
+
+mod config;
+mod entry;
+mod handshake;
+mod timers;
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use packet::Endpoint;
+use rand_core::CryptoRng;
+
+use crate::{
+    PublicKey,
+    constants::{REKEY_TIMEOUT_JITTER, UNDER_LOAD_AFTER},
+    cookie::CookieChecker,
+    device::{ControlNotice, Device, OutboundNotice},
+    message::Handshake,
+    noise::Identity,
+    peer::Peer,
+    ratelimiter::RateLimiter,
+    time::{Now, Time},
+};
+pub use config::ConfigError;
+use entry::Entry;
+
+/// Our own key and what is made of it.
+struct Local {
+    identity: Identity,
+    checker: CookieChecker,
+}
+
+/// The control half of a device.
+pub struct Control<R> {
+    device: Arc<Device>,
+    local: Option<Local>,
+    running: bool,
+    peers: HashMap<PublicKey, Entry>,
+    /// When which peer's timers are looked at.
+    deadlines: BTreeSet<(Time, PublicKey)>,
+    limiter: RateLimiter,
+    loaded_until: Option<Time>,
+    transmits: VecDeque<(Handshake, Endpoint)>,
+    rng: R,
+}
+
+impl<R: CryptoRng> Control<R> {
+    /// A device without key and peers, which is down. All randomness comes from
+    /// `rng`.
+    pub fn new(rng: R) -> Self {
+        Self {
+            device: Device::new(),
+            local: None,
+            running: false,
+            peers: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            limiter: RateLimiter::default(),
+            loaded_until: None,
+            transmits: VecDeque::new(),
+            rng,
+        }
+    }
+
+    /// What the data path works with.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// The interface came up: what is staged asks for its handshakes, persistent
+    /// keepalives begin.
+    pub fn up(&mut self) {
+        if std::mem::replace(&mut self.running, true) {
+            return;
+        }
+        for entry in self.peers.values() {
+            let notice = match entry.persistent_keepalive {
+                0 => OutboundNotice::Flush,
+                _ => OutboundNotice::Keepalive,
+            };
+            self.device.for_outbound.post(&entry.peer, notice);
+        }
+    }
+
+    /// The interface went down: sessions, handshakes and timers end, what is
+    /// staged is dropped.
+    pub fn down(&mut self) {
+        self.running = false;
+        self.deadlines.clear();
+        self.transmits.clear();
+        for entry in self.peers.values_mut() {
+            entry.reset(&self.device);
+        }
+    }
+
+    /// The routes changed: answers leave by the routing table's choice until a
+    /// peer is heard again.
+    pub fn forget_sources(&self) {
+        for entry in self.peers.values() {
+            entry.peer.forget_source();
+        }
+    }
+
+    /// Says that more handshake messages wait than a calm device has.
+    pub fn note_load(&mut self, now: Time) {
+        self.loaded_until = Some(now + UNDER_LOAD_AFTER);
+    }
+
+    /// Works on what the data path asks for.
+    pub fn handle_notices(&mut self, now: Now) {
+        let device = self.device.clone();
+        for (peer, notices) in device.for_control.take() {
+            if !self.owns(&peer) {
+                continue;
+            }
+            let name = *peer.public_key();
+            if notices.has(ControlNotice::Confirmed) {
+                self.handshake_completed(&name, now);
+            }
+            if notices.has(ControlNotice::Handshake) {
+                self.initiate(&name, now);
+            }
+            self.plan(&name, now.time);
+        }
+    }
+
+    /// The next message to send, and where to.
+    pub fn poll_transmit(&mut self) -> Option<(Handshake, Endpoint)> {
+        self.transmits.pop_front()
+    }
+
+    /// When [`Control::handle_timeout`] is to be called next.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.deadlines.first().map(|(time, _)| *time)
+    }
+
+    /// Whether the peer is still one of ours: it may have been removed, and even
+    /// added again, since it was noticed.
+    fn owns(&self, peer: &Arc<Peer>) -> bool {
+        self.peers.get(peer.public_key()).is_some_and(|entry| Arc::ptr_eq(&entry.peer, peer))
+    }
+
+    fn jitter(&mut self) -> Duration {
+        let most = REKEY_TIMEOUT_JITTER.as_nanos() as u64;
+        Duration::from_nanos(self.rng.next_u64() % (most + 1))
+    }
+}

@@ -1,0 +1,184 @@
+//! Configuration: applying changes, showing the state.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use packet::Endpoint;
+use rand_core::CryptoRng;
+
+use super::{Control, Local, entry::Entry};
+use crate::{
+    PrivateKey, PublicKey,
+    config::{AllowedIpChange, DeviceChange, PeerChange, PeerState},
+    constants::MAX_PEERS,
+    cookie::CookieChecker,
+    device::OutboundNotice,
+    noise::Identity,
+    peer::Peer,
+};
+
+/// A change that cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// There would be more peers than [`MAX_PEERS`].
+    TooManyPeers,
+}
+
+impl std::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a device has at most {MAX_PEERS} peers")
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl<R: CryptoRng> Control<R> {
+    /// Applies a change.
+    ///
+    /// # Errors
+    /// It cannot be made; what came before the error in the change is made.
+    pub fn apply(&mut self, change: DeviceChange) -> Result<(), ConfigError> {
+        if let Some(key) = change.private_key {
+            self.set_private_key(key);
+        }
+        if change.replace_peers {
+            for name in self.peers.keys().copied().collect::<Vec<_>>() {
+                self.remove_peer(&name);
+            }
+        }
+        for peer in change.peers {
+            self.change_peer(peer)?;
+        }
+        Ok(())
+    }
+
+    /// Our own private key.
+    pub fn private_key(&self) -> Option<&PrivateKey> {
+        self.local.as_ref().map(|local| &local.identity.private)
+    }
+
+    /// The state of every peer.
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = PeerState> {
+        self.peers.values().map(|entry| {
+            let (rx_bytes, tx_bytes) = entry.peer.bytes();
+            PeerState {
+                public_key: *entry.peer.public_key(),
+                preshared_key: entry.psk.clone(),
+                endpoint: entry.peer.endpoint().map(|endpoint| endpoint.remote),
+                last_handshake: entry.last_handshake,
+                rx_bytes,
+                tx_bytes,
+                persistent_keepalive: entry.persistent_keepalive,
+                allowed_ips: entry.allowed_ips.iter().copied().collect(),
+            }
+        })
+    }
+
+    /// A new key ends every session and handshake (kernel `wg_set_device`).
+    fn set_private_key(&mut self, key: Option<PrivateKey>) {
+        if self.private_key() == key.as_ref() {
+            return;
+        }
+        self.local = key.map(|private| {
+            let identity = Identity::new(private);
+            let checker = CookieChecker::new(&identity.public);
+            Local { identity, checker }
+        });
+        if let Some(own) = self.own_key() {
+            self.remove_peer(&own);
+        }
+        for entry in self.peers.values_mut() {
+            entry.forget_secrets(&self.device);
+            entry.handshake.forget_identity();
+        }
+    }
+
+    fn own_key(&self) -> Option<PublicKey> {
+        self.local.as_ref().map(|local| local.identity.public)
+    }
+
+    fn change_peer(&mut self, change: PeerChange) -> Result<(), ConfigError> {
+        let name = change.public_key;
+        if change.remove {
+            self.remove_peer(&name);
+            return Ok(());
+        }
+        // A device is never its own peer (kernel `set_peer`).
+        if self.own_key() == Some(name) || change.update_only && !self.peers.contains_key(&name) {
+            return Ok(());
+        }
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&name) {
+            return Err(ConfigError::TooManyPeers);
+        }
+        let entry = self.peers.entry(name).or_insert_with(|| Entry::new(Peer::new(name)));
+        if let Some(psk) = change.preshared_key {
+            entry.psk = psk;
+        }
+        if let Some(remote) = change.endpoint {
+            entry.peer.set_endpoint(Endpoint::new(remote));
+        }
+        let mut notice = OutboundNotice::Flush;
+        if let Some(interval) = change.persistent_keepalive {
+            if entry.persistent_keepalive == 0 && interval != 0 {
+                notice = OutboundNotice::Keepalive;
+            }
+            entry.persistent_keepalive = interval;
+        }
+        let peer = entry.peer.clone();
+        if change.replace_allowed_ips {
+            self.clear_allowed_ips(&name);
+        }
+        for allowed_ip in change.allowed_ips {
+            self.change_allowed_ip(&peer, allowed_ip);
+        }
+        if self.running {
+            self.device.for_outbound.post(&peer, notice);
+        }
+        // A shorter interval has to be planned.
+        self.device.for_control.post(&peer, crate::device::ControlNotice::Timers);
+        Ok(())
+    }
+
+    fn remove_peer(&mut self, name: &PublicKey) {
+        self.clear_allowed_ips(name);
+        if let Some(mut entry) = self.peers.remove(name) {
+            self.unplan(&entry);
+            entry.reset(&self.device);
+        }
+    }
+
+    fn change_allowed_ip(&mut self, peer: &Arc<Peer>, change: AllowedIpChange) {
+        let net = change.net.trunc();
+        let mut table = self.device.allowed_ips_mut();
+        let loser = if change.remove {
+            match table.get(net) {
+                Some(owner) if Arc::ptr_eq(owner, peer) => table.remove(net),
+                _ => return,
+            }
+        } else {
+            table.insert(net, peer.clone())
+        };
+        drop(table);
+        if let Some(loser) = loser {
+            self.disown(&loser, &net);
+        }
+        if !change.remove
+            && let Some(entry) = self.peers.get_mut(peer.public_key())
+        {
+            entry.allowed_ips.insert(net);
+        }
+    }
+
+    fn disown(&mut self, loser: &Peer, net: &IpNet) {
+        if let Some(entry) = self.peers.get_mut(loser.public_key()) {
+            entry.allowed_ips.remove(net);
+        }
+    }
+
+    fn clear_allowed_ips(&mut self, name: &PublicKey) {
+        let Some(entry) = self.peers.get_mut(name) else { return };
+        for net in std::mem::take(&mut entry.allowed_ips) {
+            self.device.allowed_ips_mut().remove(net);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What the control half keeps of one peer.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+
+use super::timers::Timers;
+use crate::{
+    PresharedKey,
+    cookie::CookieJar,
+    device::{Device, OutboundNotice},
+    noise::{Identity, Initiator, Secret},
+    peer::Peer,
+    tai64n::Tai64N,
+    time::Time,
+};
+
+pub(super) struct Entry {
+    pub peer: Arc<Peer>,
+    pub psk: PresharedKey,
+    pub persistent_keepalive: u16,
+    pub allowed_ips: BTreeSet<IpNet>,
+    pub cookies: CookieJar,
+    pub handshake: HandshakeState,
+    pub timers: Timers,
+    /// When the last handshake completed, since the Unix epoch.
+    pub last_handshake: Option<Duration>,
+}
+
+/// A peer's handshakes, in both roles. They do not disturb each other: of two
+/// that cross, both complete.
+#[derive(Default)]
+pub(super) struct HandshakeState {
+    /// The result of both static keys, computed when first needed: thousands of
+    /// peers that are configured at once cost nothing.
+    static_static: Option<Secret>,
+    /// Our initiation that is not answered yet, by the index we gave it.
+    pub pending: Option<(u32, Initiator)>,
+    pub last_sent_timestamp: Tai64N,
+    pub greatest_received_timestamp: Tai64N,
+    pub last_consumed: Option<Time>,
+}
+
+impl Entry {
+    pub fn new(peer: Arc<Peer>) -> Self {
+        Self {
+            psk: PresharedKey::default(),
+            persistent_keepalive: 0,
+            allowed_ips: BTreeSet::new(),
+            cookies: CookieJar::new(peer.public_key()),
+            handshake: HandshakeState::default(),
+            timers: Timers::default(),
+            last_handshake: None,
+            peer,
+        }
+    }
+
+    /// Ends sessions, handshake and timers, and drops what is staged.
+    pub fn reset(&mut self, device: &Device) {
+        self.forget_secrets(device);
+        self.timers = Timers::default();
+        self.peer.activity.reset();
+        device.for_outbound.post(&self.peer, OutboundNotice::Purge);
+    }
+
+    /// Wipes what could still open or seal anything.
+    pub fn forget_secrets(&mut self, device: &Device) {
+        if let Some((index, _)) = self.handshake.pending.take() {
+            device.indices_mut().remove(index);
+        }
+        device.retire(self.peer.with_keypairs(crate::peer::Keypairs::clear));
+    }
+}
+
+impl HandshakeState {
+    /// `None` where the peer's key is of low order.
+    pub fn static_static(&mut self, identity: &Identity, peer: &Peer) -> Option<Secret> {
+        if self.static_static.is_none() {
+            self.static_static = identity.private.diffie_hellman(peer.public_key());
+        }
+        self.static_static.clone()
+    }
+
+    /// Our own key changed.
+    pub fn forget_identity(&mut self) {
+        self.static_static = None;
+    }
+}

@@ -1,0 +1,134 @@
+//! The timers of a peer (paper 6; kernel `timers.c`). Those that follow traffic
+//! are marks of [`crate::peer::Activity`]; the others are here. A peer's earliest
+//! deadline stands in the device's list, and only there.
+
+use std::time::Duration;
+
+use rand_core::CryptoRng;
+
+use super::{Control, entry::Entry};
+use crate::{
+    PublicKey,
+    constants::{REKEY_ATTEMPT_TIME, WIPE_AFTER_TIME},
+    device::OutboundNotice,
+    drops::DropReason,
+    time::{Now, Time},
+};
+
+#[derive(Default)]
+pub(super) struct Timers {
+    /// When the pending initiation is repeated.
+    pub retransmit: Option<Time>,
+    /// Since when a handshake is tried.
+    pub attempt_began: Option<Time>,
+    /// When the last initiation or response was sent.
+    pub last_handshake_sent: Option<Time>,
+    /// When the secrets of dead sessions are wiped.
+    wipe: Option<Time>,
+    /// Where the peer stands in the device's list.
+    planned: Option<Time>,
+}
+
+impl Timers {
+    /// A session was derived: it will have to be wiped.
+    pub fn session_derived(&mut self, now: Time) {
+        self.wipe = Some(now + WIPE_AFTER_TIME);
+    }
+}
+
+impl<R: CryptoRng> Control<R> {
+    /// Works on all timers that are due.
+    pub fn handle_timeout(&mut self, now: Now) {
+        while let Some((deadline, name)) = self.deadlines.first().copied()
+            && deadline <= now.time
+        {
+            self.handle_peer_timeout(&name, now);
+            self.plan(&name, now.time);
+        }
+    }
+
+    fn handle_peer_timeout(&mut self, name: &PublicKey, now: Now) {
+        let Some(entry) = self.peers.get_mut(name) else { return };
+        if entry.timers.wipe.take_if(|wipe| *wipe <= now.time).is_some() {
+            entry.forget_secrets(&self.device);
+        }
+        let activity = &entry.peer.activity;
+        let keepalive = activity.take_keepalive(now.time);
+        let persistent = entry.persistent_deadline().is_some_and(|deadline| deadline <= now.time);
+        if keepalive || persistent {
+            self.device.for_outbound.post(&entry.peer, OutboundNotice::Keepalive);
+        }
+        let unanswered = activity.take_unanswered(now.time);
+        let retransmit = entry.timers.retransmit.take_if(|at| *at <= now.time).is_some();
+        if retransmit {
+            self.retransmit(name, now);
+        } else if unanswered {
+            entry.peer.forget_source();
+            self.initiate(name, now);
+        }
+    }
+
+    /// Repeats a handshake that was not answered, or gives it up.
+    fn retransmit(&mut self, name: &PublicKey, now: Now) {
+        let Some(entry) = self.peers.get_mut(name) else { return };
+        let began = entry.timers.attempt_began.unwrap_or(now.time);
+        entry.peer.activity.hold_handshakes(None);
+        if now.time.since(began) >= REKEY_ATTEMPT_TIME {
+            entry.timers.attempt_began = None;
+            entry.timers.wipe.get_or_insert(now.time + WIPE_AFTER_TIME);
+            self.device.for_outbound.post(&entry.peer, OutboundNotice::Purge);
+            return;
+        }
+        // The path may be dead for this source only.
+        entry.peer.forget_source();
+        self.send_initiation(name, now);
+    }
+
+    /// Puts the peer at its earliest deadline in the device's list.
+    pub(super) fn plan(&mut self, name: &PublicKey, now: Time) {
+        let jitter = self.jitter();
+        let Some(entry) = self.peers.get_mut(name) else { return };
+        let running = self.running;
+        let planned = entry.peer.activity.replan(|| {
+            let activity = &entry.peer.activity;
+            let unanswered = activity.unanswered_deadline().map(|deadline| deadline + jitter);
+            let followers =
+                [unanswered, activity.keepalive_deadline(), entry.persistent_deadline()];
+            let followers = followers.into_iter().flatten().filter(|_| running);
+            followers.chain(entry.timers.retransmit).chain(entry.timers.wipe).min()
+        });
+        // A deadline that is past and was not taken is looked at once more, later.
+        let planned = planned.map(|time| time.max(now + TICK));
+        if let Some(old) = std::mem::replace(&mut entry.timers.planned, planned) {
+            self.deadlines.remove(&(old, *name));
+        }
+        if let Some(new) = planned {
+            self.deadlines.insert((new, *name));
+        }
+    }
+
+    /// Takes the peer out of the device's list.
+    pub(super) fn unplan(&mut self, entry: &Entry) {
+        if let Some(old) = entry.timers.planned {
+            self.deadlines.remove(&(old, *entry.peer.public_key()));
+        }
+    }
+
+    /// Counts packets that were staged and are dropped with the handshake.
+    pub fn count_purged(&self, packets: u64) {
+        self.device.drops.count(DropReason::OutHandshakeFailed, packets);
+    }
+}
+
+/// No peer is looked at more often.
+const TICK: Duration = Duration::from_millis(1);
+
+impl Entry {
+    fn persistent_deadline(&self) -> Option<Time> {
+        let interval = match self.persistent_keepalive {
+            0 => return None,
+            seconds => Duration::from_secs(seconds.into()),
+        };
+        self.peer.activity.last_traversal().map(|last| last + interval)
+    }
+}

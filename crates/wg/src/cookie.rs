@@ -1,0 +1,272 @@
+//! Cookies and the two MACs of a handshake message (paper 5.3, 5.4.4, 5.4.7):
+//! how a device under load makes a sender prove its address before it works.
+
+use std::net::{IpAddr, SocketAddr};
+
+use blake2::{Blake2s256, Blake2sMac, Digest, digest::consts::U16};
+use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
+use hmac::Mac;
+use rand_core::CryptoRng;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use crate::{
+    PublicKey,
+    constants::{COOKIE_LATENCY, COOKIE_LIFETIME},
+    message::{CookieReply, Handshake, MAC_LEN},
+    time::Time,
+};
+
+/// Bytes of a cookie.
+pub const COOKIE_LEN: usize = 16;
+
+type Tag = [u8; MAC_LEN];
+
+/// What the MACs of a handshake message prove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MacState {
+    /// Not even that the sender knows our public key.
+    Invalid,
+    /// The sender knows our public key.
+    Mac1,
+    /// And it receives at the address it sends from.
+    Mac2,
+}
+
+/// The side that demands cookies: checks MACs, makes cookie replies.
+pub struct CookieChecker {
+    mac1_key: [u8; 32],
+    cookie_key: [u8; 32],
+    secret: Zeroizing<[u8; 32]>,
+    secret_made: Option<Time>,
+}
+
+impl CookieChecker {
+    /// A checker of messages for the device with this key.
+    pub fn new(device: &PublicKey) -> Self {
+        Self {
+            mac1_key: labelled(b"mac1----", device),
+            cookie_key: labelled(b"cookie--", device),
+            secret: Zeroizing::new([0; 32]),
+            secret_made: None,
+        }
+    }
+
+    /// What the MACs of `message` prove of `source`.
+    pub fn check(&self, message: &[u8], source: SocketAddr, now: Time) -> MacState {
+        let Some((covered, mac1, mac2)) = split_macs(message) else {
+            return MacState::Invalid;
+        };
+        if !bool::from(mac(&self.mac1_key, &[covered]).ct_eq(mac1)) {
+            return MacState::Invalid;
+        }
+        if !self.secret_made.is_some_and(|made| now.since(made) < COOKIE_LIFETIME) {
+            return MacState::Mac1;
+        }
+        let expected = mac(&self.cookie(source), &[covered, mac1]);
+        if bool::from(expected.ct_eq(mac2)) { MacState::Mac2 } else { MacState::Mac1 }
+    }
+
+    /// The reply to `message`, whose sender called itself `receiver`.
+    pub fn reply(
+        &mut self,
+        message: &[u8],
+        receiver: u32,
+        source: SocketAddr,
+        now: Time,
+        rng: &mut impl CryptoRng,
+    ) -> Option<Handshake> {
+        let (_, mac1, _) = split_macs(message)?;
+        if !self.secret_made.is_some_and(|made| now.since(made) < COOKIE_LIFETIME) {
+            rng.fill_bytes(self.secret.as_mut());
+            self.secret_made = Some(now);
+        }
+        let mut nonce = [0; 24];
+        rng.fill_bytes(&mut nonce);
+        let mut sealed = [0; COOKIE_LEN + aead::TAG_LEN];
+        let (text, tag) = sealed.split_at_mut(COOKIE_LEN);
+        text.copy_from_slice(&self.cookie(source));
+        let computed = XChaCha20Poly1305::new(&self.cookie_key.into())
+            .encrypt_inout_detached(&nonce.into(), mac1, text.into())
+            .expect("a cookie is far below the limit of 256 GiB");
+        tag.copy_from_slice(&computed);
+        Some(CookieReply { receiver, nonce: &nonce, cookie: &sealed }.encode())
+    }
+
+    /// The cookie of a source: its address and its port.
+    fn cookie(&self, source: SocketAddr) -> [u8; COOKIE_LEN] {
+        let port = source.port().to_be_bytes();
+        match source.ip() {
+            IpAddr::V4(ip) => mac(self.secret.as_ref(), &[&ip.octets(), &port]),
+            IpAddr::V6(ip) => mac(self.secret.as_ref(), &[&ip.octets(), &port]),
+        }
+    }
+}
+
+/// The side that is asked for cookies: writes the MACs of messages to one peer.
+pub struct CookieJar {
+    mac1_key: [u8; 32],
+    cookie_key: [u8; 32],
+    cookie: Option<(Zeroizing<[u8; COOKIE_LEN]>, Time)>,
+    /// The mac1 of the last message sent, by which a reply is known as its
+    /// answer.
+    last_mac1: Option<Tag>,
+}
+
+impl CookieJar {
+    /// The jar for messages to `peer`.
+    pub fn new(peer: &PublicKey) -> Self {
+        Self {
+            mac1_key: labelled(b"mac1----", peer),
+            cookie_key: labelled(b"cookie--", peer),
+            cookie: None,
+            last_mac1: None,
+        }
+    }
+
+    /// Writes both MACs into a message.
+    pub fn stamp(&mut self, message: &mut Handshake, now: Time) {
+        let bytes = message.as_bytes_mut();
+        let mac1_at = bytes.len() - 2 * MAC_LEN;
+        let mac2_at = bytes.len() - MAC_LEN;
+        let mac1 = mac(&self.mac1_key, &[&bytes[..mac1_at]]);
+        bytes[mac1_at..mac2_at].copy_from_slice(&mac1);
+        if let Some((cookie, received)) = &self.cookie
+            && now.since(*received) < COOKIE_LIFETIME - COOKIE_LATENCY
+        {
+            let mac2 = mac(cookie.as_ref(), &[&bytes[..mac2_at]]);
+            bytes[mac2_at..].copy_from_slice(&mac2);
+        }
+        self.last_mac1 = Some(mac1);
+    }
+
+    /// Takes a cookie reply; whether it answers the message sent last. One
+    /// message takes one reply.
+    pub fn handle_reply(&mut self, reply: &CookieReply<'_>, now: Time) -> bool {
+        let Some(mac1) = self.last_mac1 else { return false };
+        let (text, tag) = reply.cookie.split_at(COOKIE_LEN);
+        let mut cookie = Zeroizing::new([0; COOKIE_LEN]);
+        cookie.copy_from_slice(text);
+        let tag = tag.try_into().expect("a sealed cookie ends in a tag");
+        let authentic = XChaCha20Poly1305::new(&self.cookie_key.into())
+            .decrypt_inout_detached(reply.nonce.into(), &mac1, cookie.as_mut_slice().into(), tag)
+            .is_ok();
+        if authentic {
+            self.cookie = Some((cookie, now));
+            self.last_mac1 = None;
+        }
+        authentic
+    }
+}
+
+/// What mac1 covers, mac1 and mac2.
+fn split_macs(message: &[u8]) -> Option<(&[u8], &Tag, &Tag)> {
+    let (rest, mac2) = message.split_last_chunk()?;
+    let (covered, mac1) = rest.split_last_chunk()?;
+    Some((covered, mac1, mac2))
+}
+
+fn labelled(label: &[u8; 8], key: &PublicKey) -> [u8; 32] {
+    Blake2s256::new().chain_update(label).chain_update(key.as_bytes()).finalize().into()
+}
+
+/// Keyed BLAKE2s with an output of 16 bytes.
+fn mac(key: &[u8], parts: &[&[u8]]) -> Tag {
+    let mut mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(key)
+        .expect("keyed BLAKE2s takes a key of up to 32 bytes");
+    for part in parts {
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+
+    use super::*;
+    use crate::message::Response;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_nanos(1) + Duration::from_secs(seconds)
+    }
+
+    fn message() -> Handshake {
+        Response { sender: 7, receiver: 8, ephemeral: &[9; 32], nothing: &[1; 16] }.encode()
+    }
+
+    struct Pair {
+        checker: CookieChecker,
+        jar: CookieJar,
+        rng: ChaCha20Rng,
+    }
+
+    impl Pair {
+        fn new() -> Self {
+            let device = PublicKey::from([5; 32]);
+            Self {
+                checker: CookieChecker::new(&device),
+                jar: CookieJar::new(&device),
+                rng: ChaCha20Rng::seed_from_u64(1),
+            }
+        }
+
+        fn reply(&mut self, message: &Handshake, source: SocketAddr, now: Time) -> Handshake {
+            self.checker.reply(message.as_bytes(), 7, source, now, &mut self.rng).unwrap()
+        }
+
+        fn stamped(&mut self, now: Time) -> Handshake {
+            let mut message = message();
+            self.jar.stamp(&mut message, now);
+            message
+        }
+    }
+
+    #[test]
+    fn a_cookie_proves_address_and_port_until_it_expires() {
+        let mut pair = Pair::new();
+        let source: SocketAddr = "192.0.2.1:1000".parse().unwrap();
+        let first = pair.stamped(at(0));
+        assert_eq!(pair.checker.check(first.as_bytes(), source, at(0)), MacState::Mac1);
+
+        let reply = pair.reply(&first, source, at(0));
+        let reply = CookieReply::parse(reply.as_bytes()).unwrap();
+        assert!(pair.jar.handle_reply(&reply, at(0)));
+        assert!(!pair.jar.handle_reply(&reply, at(0)), "one message, one reply");
+
+        let second = pair.stamped(at(1));
+        let check = |pair: &Pair, source: &str, now| {
+            pair.checker.check(second.as_bytes(), source.parse().unwrap(), now)
+        };
+        assert_eq!(check(&pair, "192.0.2.1:1000", at(1)), MacState::Mac2);
+        assert_eq!(check(&pair, "192.0.2.1:1001", at(1)), MacState::Mac1);
+        assert_eq!(check(&pair, "192.0.2.2:1000", at(1)), MacState::Mac1);
+        assert_eq!(check(&pair, "192.0.2.1:1000", at(120)), MacState::Mac1);
+        let late = pair.stamped(at(115));
+        assert_eq!(late.as_bytes()[76..], [0; 16], "a cookie about to expire is not used");
+    }
+
+    #[test]
+    fn a_changed_message_is_invalid() {
+        let mut pair = Pair::new();
+        let source = "[2001:db8::1]:1".parse().unwrap();
+        let mut message = pair.stamped(at(0));
+        assert_eq!(pair.checker.check(message.as_bytes(), source, at(0)), MacState::Mac1);
+        message.as_bytes_mut()[20] ^= 1;
+        assert_eq!(pair.checker.check(message.as_bytes(), source, at(0)), MacState::Invalid);
+        assert_eq!(pair.checker.check(&[0; 31], source, at(0)), MacState::Invalid);
+    }
+
+    #[test]
+    fn a_reply_to_another_message_is_refused() {
+        let mut pair = Pair::new();
+        let source = "192.0.2.1:1000".parse().unwrap();
+        let mut other = message();
+        other.as_bytes_mut()[80] = 1;
+        let reply = pair.reply(&other, source, at(0));
+        pair.stamped(at(0));
+        assert!(!pair.jar.handle_reply(&CookieReply::parse(reply.as_bytes()).unwrap(), at(0)));
+    }
+}

@@ -1,0 +1,80 @@
+//! What both directions of the data path and the control half share: the tables,
+//! the mailboxes between them, and the counters of drops.
+//!
+//! ```text
+//!            route, reserve, sent                session, received
+//!   outbound ------------------->  Device  <---------------------- inbound
+//!      ^                            ^   |                             |
+//!      |  for_outbound              |   |  for_control                |
+//!      +------------------------- Control <---------------------------+
+//! ```
+
+mod inbound;
+mod mailbox;
+mod outbound;
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+pub use inbound::Unreceivable;
+pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
+pub use outbound::{NotReady, Reservation};
+
+use crate::{
+    allowed_ips::AllowedIps, drops::Drops, index_table::IndexTable, keypair::Keypair, peer::Peer,
+};
+
+/// The shared state of one device.
+#[derive(Debug)]
+pub struct Device {
+    allowed_ips: RwLock<AllowedIps<Arc<Peer>>>,
+    indices: RwLock<IndexTable>,
+    /// Peers that want something of the control half.
+    pub for_control: Mailbox<ControlNotice>,
+    /// Peers for which the outbound half has something to send.
+    pub for_outbound: Mailbox<OutboundNotice>,
+    /// What was dropped, and why.
+    pub drops: Drops,
+}
+
+impl Device {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            allowed_ips: RwLock::default(),
+            indices: RwLock::default(),
+            for_control: Mailbox::new(|peer| &peer.for_control),
+            for_outbound: Mailbox::new(|peer| &peer.for_outbound),
+            drops: Drops::default(),
+        })
+    }
+
+    /// The peer whose allowed IPs hold `address`.
+    pub fn route(&self, address: IpAddr) -> Option<Arc<Peer>> {
+        self.allowed_ips().lookup(address).cloned()
+    }
+
+    fn allowed_ips(&self) -> RwLockReadGuard<'_, AllowedIps<Arc<Peer>>> {
+        self.allowed_ips.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn allowed_ips_mut(&self) -> RwLockWriteGuard<'_, AllowedIps<Arc<Peer>>> {
+        self.allowed_ips.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn indices(&self) -> RwLockReadGuard<'_, IndexTable> {
+        self.indices.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn indices_mut(&self) -> RwLockWriteGuard<'_, IndexTable> {
+        self.indices.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes keypairs that are out of use out of the index table.
+    pub(crate) fn retire(&self, keypairs: impl IntoIterator<Item = Arc<Keypair>>) {
+        for keypair in keypairs {
+            self.indices_mut().remove(keypair.local_index);
+        }
+    }
+}

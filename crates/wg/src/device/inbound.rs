@@ -1,0 +1,113 @@
+//! The steps of the inbound path that need the protocol: find the session before
+//! opening, note what was authentic after.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use packet::Endpoint;
+
+use super::{ControlNotice, Device, OutboundNotice};
+use crate::{
+    constants::{KEEPALIVE_TIMEOUT, REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_TIMEOUT},
+    drops::DropReason,
+    index_table::{Entry, Session},
+    keypair::Role,
+    message::DataHeader,
+    peer::Peer,
+    time::Time,
+};
+
+/// Why a message cannot be received: before any crypto.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreceivable {
+    /// Its index stands for no session.
+    UnknownIndex,
+    /// The session's time or messages are used up.
+    Expired,
+}
+
+impl From<Unreceivable> for DropReason {
+    fn from(reason: Unreceivable) -> Self {
+        match reason {
+            Unreceivable::UnknownIndex => Self::InUnknownIndex,
+            Unreceivable::Expired => Self::InExpired,
+        }
+    }
+}
+
+impl Device {
+    /// The session a message belongs to.
+    ///
+    /// # Errors
+    /// There is none, or it may not be used any more.
+    pub fn session(&self, header: DataHeader, now: Time) -> Result<Session, Unreceivable> {
+        let session = match self.indices().get(header.receiver) {
+            Some(Entry::Session(session)) => session.clone(),
+            Some(Entry::Handshake(_)) | None => return Err(Unreceivable::UnknownIndex),
+        };
+        session.receivable(header.counter, now)?;
+        Ok(session)
+    }
+
+    /// Notes that authentic, new messages came by `session`, `bytes` of
+    /// datagrams, from `endpoint`; `data` where one was no keepalive. The first
+    /// ones confirm the session, and the peer moves to where they came from.
+    pub fn received(
+        &self,
+        session: &Session,
+        (bytes, data): (usize, bool),
+        endpoint: Endpoint,
+        now: Time,
+    ) {
+        let Session { peer, keypair } = session;
+        if !keypair.confirmed.load(Ordering::Acquire)
+            && !keypair.confirmed.swap(true, Ordering::AcqRel)
+        {
+            self.confirm(session);
+        }
+        peer.set_endpoint(endpoint);
+        peer.count_rx(bytes);
+        if peer.activity.received(data, now) {
+            self.for_control.post(peer, ControlNotice::Timers);
+        }
+        self.keep_receiving(peer, now);
+    }
+
+    fn confirm(&self, Session { peer, keypair }: &Session) {
+        let Some(displaced) = peer.with_keypairs(|keypairs| keypairs.confirm(keypair)) else {
+            return;
+        };
+        self.retire(displaced.into_iter().flatten());
+        self.for_control.post(peer, ControlNotice::Confirmed);
+        self.for_outbound.post(peer, OutboundNotice::Flush);
+    }
+
+    /// An initiator that only receives renews its session before it dies (paper
+    /// 6.2; kernel `keep_key_fresh` of `receive.c`).
+    fn keep_receiving(&self, peer: &Arc<Peer>, now: Time) {
+        const RENEW_AFTER: std::time::Duration = REJECT_AFTER_TIME
+            .checked_sub(KEEPALIVE_TIMEOUT)
+            .expect("180 s are more than 10 s")
+            .checked_sub(REKEY_TIMEOUT)
+            .expect("170 s are more than 5 s");
+        let old = peer.current_keypair().is_some_and(|current| {
+            current.role == Role::Initiator && now.since(current.created) >= RENEW_AFTER
+        });
+        if old && peer.activity.take_last_minute() {
+            self.ask_for_handshake(peer, now);
+        }
+    }
+}
+
+impl Session {
+    /// Whether a message may still be received by it.
+    ///
+    /// # Errors
+    /// Its time or messages are used up.
+    pub fn receivable(&self, counter: u64, now: Time) -> Result<(), Unreceivable> {
+        if now.since(self.keypair.created) >= REJECT_AFTER_TIME || counter >= REJECT_AFTER_MESSAGES
+        {
+            return Err(Unreceivable::Expired);
+        }
+        Ok(())
+    }
+}

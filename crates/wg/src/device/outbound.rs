@@ -1,0 +1,90 @@
+//! The steps of the outbound path that need the protocol: assign counters before
+//! sealing, mark timers after.
+
+use std::sync::Arc;
+
+use packet::Endpoint;
+
+use super::{ControlNotice, Device};
+use crate::{
+    constants::{REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
+    keypair::{Keypair, Role},
+    peer::Peer,
+    time::Time,
+};
+
+/// Counters in a row for packets to one peer, and all that sealing and sending
+/// them takes.
+#[derive(Clone, Debug)]
+pub struct Reservation {
+    /// Whose `send` half seals them.
+    pub keypair: Arc<Keypair>,
+    /// The first counter; each packet has the next.
+    pub counter: u64,
+    /// Where they go.
+    pub endpoint: Endpoint,
+}
+
+/// Why nothing can be sent to a peer now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// There is no session; a handshake was asked for. Stage the packets.
+    NoSession,
+    /// Nobody knows where the peer is. Drop them.
+    NoEndpoint,
+}
+
+impl Device {
+    /// Reserves counters for `packets` packets to `peer`. Called by one thread,
+    /// so that the order of counters is the order of packets.
+    ///
+    /// # Errors
+    /// Nothing can be sent now.
+    pub fn reserve(
+        &self,
+        peer: &Arc<Peer>,
+        packets: u64,
+        now: Time,
+    ) -> Result<Reservation, NotReady> {
+        let endpoint = peer.endpoint().ok_or(NotReady::NoEndpoint)?;
+        let live = |keypair: &Arc<Keypair>| now.since(keypair.created) < REJECT_AFTER_TIME;
+        let reserved = peer
+            .current_keypair()
+            .filter(live)
+            .and_then(|keypair| keypair.send.take(packets).map(|counter| (keypair, counter)));
+        match reserved {
+            Some((keypair, counter)) => Ok(Reservation { keypair, counter, endpoint }),
+            None => {
+                self.ask_for_handshake(peer, now);
+                Err(NotReady::NoSession)
+            }
+        }
+    }
+
+    /// Notes that `packets` of a reservation were sent, `bytes` of datagrams;
+    /// `data` where one was no keepalive. Asks for a new handshake in time
+    /// (kernel `keep_key_fresh`).
+    pub fn sent(
+        &self,
+        peer: &Arc<Peer>,
+        reservation: &Reservation,
+        (packets, bytes, data): (u64, usize, bool),
+        now: Time,
+    ) {
+        peer.count_tx(bytes);
+        if peer.activity.sent(data, now) {
+            self.for_control.post(peer, ControlNotice::Timers);
+        }
+        let keypair = &reservation.keypair;
+        let old = keypair.role == Role::Initiator && now.since(keypair.created) >= REKEY_AFTER_TIME;
+        if old || reservation.counter.saturating_add(packets) > REKEY_AFTER_MESSAGES {
+            self.ask_for_handshake(peer, now);
+        }
+    }
+
+    pub(super) fn ask_for_handshake(&self, peer: &Arc<Peer>, now: Time) {
+        if peer.activity.may_ask_for_handshake(now) {
+            self.for_control.post(peer, ControlNotice::Handshake);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Marks that the data path leaves and the control half reads: the timers that
+//! follow traffic (paper 6.2, 6.5; kernel `timers.c`).
+//!
+//! Marking costs the data path an atomic load or two a batch. Only where a mark
+//! brings a deadline nearer than the check that is already planned does it have
+//! to tell the control half.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{
+    constants::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT},
+    time::Time,
+};
+
+/// No time, in an atomic that holds one: [`Time`] is never zero.
+const NEVER: u64 = 0;
+/// No check is planned.
+const UNPLANNED: u64 = u64::MAX;
+
+/// How long sent data may stay unanswered before a new handshake.
+const UNANSWERED_TIMEOUT: Duration =
+    Duration::from_secs(KEEPALIVE_TIMEOUT.as_secs() + REKEY_TIMEOUT.as_secs());
+
+#[derive(Debug)]
+pub(crate) struct Activity {
+    /// When the first data was sent since anything authentic was received.
+    unanswered_since: AtomicU64,
+    /// When a keepalive is due, since data was received and nothing sent.
+    keepalive_due: AtomicU64,
+    /// Data was received while a keepalive was due already.
+    another_keepalive: AtomicBool,
+    /// The last authenticated packet of either direction.
+    last_traversal: AtomicU64,
+    /// Before this, the data path asks for no handshake.
+    handshake_not_before: AtomicU64,
+    /// A receiving initiator asked for a handshake before its session dies.
+    last_minute_handshake: AtomicBool,
+    /// The earliest deadline the control half knows of.
+    planned: AtomicU64,
+}
+
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            unanswered_since: AtomicU64::new(NEVER),
+            keepalive_due: AtomicU64::new(NEVER),
+            another_keepalive: AtomicBool::new(false),
+            last_traversal: AtomicU64::new(NEVER),
+            handshake_not_before: AtomicU64::new(NEVER),
+            last_minute_handshake: AtomicBool::new(false),
+            planned: AtomicU64::new(UNPLANNED),
+        }
+    }
+}
+
+fn load(mark: &AtomicU64) -> Option<Time> {
+    match mark.load(Ordering::SeqCst) {
+        NEVER => None,
+        nanos => Some(Time::from_nanos(nanos)),
+    }
+}
+
+/// Sets a mark that is not set; whether it was not.
+fn arm(mark: &AtomicU64, time: Time) -> bool {
+    mark.load(Ordering::Relaxed) == NEVER
+        && mark
+            .compare_exchange(NEVER, time.as_nanos(), Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok()
+}
+
+/// Clears a mark, without dirtying its cache line where it is clear already.
+fn disarm(mark: &AtomicU64) {
+    if mark.load(Ordering::Relaxed) != NEVER {
+        mark.store(NEVER, Ordering::SeqCst);
+    }
+}
+
+/// The marks of the data path. Each tells whether control must plan anew.
+impl Activity {
+    /// Something authenticated was sent.
+    #[must_use]
+    pub fn sent(&self, data: bool, now: Time) -> bool {
+        disarm(&self.keepalive_due);
+        self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
+        data && arm(&self.unanswered_since, now) && self.plan(now + UNANSWERED_TIMEOUT)
+    }
+
+    /// Something authenticated was received.
+    #[must_use]
+    pub fn received(&self, data: bool, now: Time) -> bool {
+        disarm(&self.unanswered_since);
+        self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
+        if !data {
+            return false;
+        }
+        let due = now + KEEPALIVE_TIMEOUT;
+        if arm(&self.keepalive_due, due) {
+            return self.plan(due);
+        }
+        if !self.another_keepalive.load(Ordering::Relaxed) {
+            self.another_keepalive.store(true, Ordering::Relaxed);
+        }
+        false
+    }
+
+    fn plan(&self, deadline: Time) -> bool {
+        deadline.as_nanos() < self.planned.load(Ordering::SeqCst)
+    }
+
+    /// Whether a handshake may be asked for.
+    pub fn may_ask_for_handshake(&self, now: Time) -> bool {
+        self.handshake_not_before.load(Ordering::Relaxed) <= now.as_nanos()
+    }
+
+    /// Whether the one early handshake of a receiving initiator is still to be
+    /// asked for; it counts as asked.
+    pub fn take_last_minute(&self) -> bool {
+        !self.last_minute_handshake.load(Ordering::Relaxed)
+            && !self.last_minute_handshake.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// The control half's side.
+impl Activity {
+    pub fn hold_handshakes(&self, until: Option<Time>) {
+        let nanos = until.map_or(NEVER, Time::as_nanos);
+        self.handshake_not_before.store(nanos, Ordering::Relaxed);
+    }
+
+    pub fn handshake_completed(&self) {
+        self.last_minute_handshake.store(false, Ordering::Relaxed);
+    }
+
+    /// When unanswered data calls for a new handshake.
+    pub fn unanswered_deadline(&self) -> Option<Time> {
+        load(&self.unanswered_since).map(|since| since + UNANSWERED_TIMEOUT)
+    }
+
+    pub fn take_unanswered(&self, now: Time) -> bool {
+        let due = self.unanswered_deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            disarm(&self.unanswered_since);
+        }
+        due
+    }
+
+    pub fn keepalive_deadline(&self) -> Option<Time> {
+        load(&self.keepalive_due)
+    }
+
+    /// Whether a keepalive is due. Where data came since it was armed, the next
+    /// one is armed.
+    pub fn take_keepalive(&self, now: Time) -> bool {
+        let due = self.keepalive_deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            disarm(&self.keepalive_due);
+            if self.another_keepalive.swap(false, Ordering::Relaxed) {
+                arm(&self.keepalive_due, now + KEEPALIVE_TIMEOUT);
+            }
+        }
+        due
+    }
+
+    pub fn last_traversal(&self) -> Option<Time> {
+        load(&self.last_traversal)
+    }
+
+    /// Plans the next check no later than `deadline` says, which reads the marks.
+    /// A mark set meanwhile is either read by it, or finds no check planned and
+    /// tells.
+    pub fn replan(&self, deadline: impl FnOnce() -> Option<Time>) -> Option<Time> {
+        self.planned.store(UNPLANNED, Ordering::SeqCst);
+        let deadline = deadline();
+        if let Some(deadline) = deadline {
+            self.planned.store(deadline.as_nanos(), Ordering::SeqCst);
+        }
+        deadline
+    }
+
+    /// Forgets everything but what was counted: the interface went down.
+    pub fn reset(&self) {
+        for mark in [
+            &self.unanswered_since,
+            &self.keepalive_due,
+            &self.last_traversal,
+            &self.handshake_not_before,
+        ] {
+            mark.store(NEVER, Ordering::SeqCst);
+        }
+        self.another_keepalive.store(false, Ordering::Relaxed);
+        self.last_minute_handshake.store(false, Ordering::Relaxed);
+    }
+}

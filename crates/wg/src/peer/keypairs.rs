@@ -1,0 +1,53 @@
+//! The three keypairs of a peer and how a new one moves them (paper 6.3; kernel
+//! `noise.c`, `add_new_keypair` and `wg_noise_received_with_keypair`).
+//!
+//! ```text
+//!   initiator:  new -> current -> previous        (a waiting next -> previous)
+//!   responder:  new -> next;  first data by it:  next -> current -> previous
+//! ```
+
+use std::sync::Arc;
+
+use crate::keypair::{Keypair, Role};
+
+/// What a peer has of keypairs. Data is sent by `current`, received by all.
+#[derive(Debug, Default)]
+pub(crate) struct Keypairs {
+    pub current: Option<Arc<Keypair>>,
+    previous: Option<Arc<Keypair>>,
+    /// A responder's new keypair, until the initiator shows that it has it too.
+    next: Option<Arc<Keypair>>,
+}
+
+/// Keypairs that are out of use: their indices go.
+pub(crate) type Displaced = [Option<Arc<Keypair>>; 2];
+
+impl Keypairs {
+    /// Puts a new keypair in its place.
+    pub fn begin(&mut self, new: Arc<Keypair>) -> Displaced {
+        match new.role {
+            Role::Initiator => {
+                let current = self.current.replace(new);
+                match self.next.take() {
+                    Some(next) => [self.previous.replace(next), current],
+                    None => [std::mem::replace(&mut self.previous, current), None],
+                }
+            }
+            Role::Responder => [self.next.replace(new), self.previous.take()],
+        }
+    }
+
+    /// Data came by `keypair`: where it is the next one, it becomes current.
+    /// `None` where it was not.
+    pub fn confirm(&mut self, keypair: &Arc<Keypair>) -> Option<Displaced> {
+        self.next.take_if(|next| Arc::ptr_eq(next, keypair))?;
+        let current = self.current.replace(keypair.clone());
+        Some([std::mem::replace(&mut self.previous, current), None])
+    }
+
+    /// Takes all keypairs out.
+    pub fn clear(&mut self) -> impl Iterator<Item = Arc<Keypair>> + use<> {
+        let all = std::mem::take(self);
+        [all.current, all.previous, all.next].into_iter().flatten()
+    }
+}

@@ -1,0 +1,44 @@
+//! Time, as a parameter: the protocol reads no clock.
+
+use std::{ops::Add, time::Duration};
+
+/// A moment on a clock that never steps back and runs through suspend
+/// (`CLOCK_BOOTTIME`), in nanoseconds. Never zero, so that zero can say "never"
+/// in an atomic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(u64);
+
+impl Time {
+    /// The moment `nanos` after the clock's start.
+    pub fn from_nanos(nanos: u64) -> Self {
+        Self(nanos.max(1))
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The time from `earlier` to here; zero where it is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+/// The two clocks a handshake needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For every interval.
+    pub time: Time,
+    /// Since the Unix epoch, for TAI64N stamps and for showing; may step.
+    pub wall: Duration,
+}
