@@ -1,1 +1,33 @@
-//! The linerate engine.
+//! Floor 2: the data plane. Three threads around one [`wg::Device`], generic
+//! over the half-traits of `packet`; it knows nothing of Linux.
+//!
+//! ```text
+//!   IpRecv ---> Outbound ---> UdpSend        TUN to network, in order
+//!   UdpRecv --> Inbound  ---> IpSend         network to TUN, in order
+//!                  |  handshake messages
+//!                  v
+//!              Slow path ---> UdpSend        handshakes, timers; wg::Control
+//! ```
+//!
+//! Each is a struct with a `step` that works on one batch; [`Engine`] gives each
+//! its thread. A packet stays with the thread that read it, so a flow cannot
+//! overtake itself, and no lock is held across crypto.
+#![forbid(unsafe_code)]
+
+mod inbound;
+mod outbound;
+mod slow_path;
+mod threads;
+
+use std::sync::Arc;
+
+pub use inbound::Inbound;
+pub use outbound::Outbound;
+pub use slow_path::{Inbox, SlowPath};
+pub use threads::{Engine, Parts};
+
+/// Reads both clocks; called once a batch.
+pub type Clock = Arc<dyn Fn() -> wg::Now + Send + Sync>;
+
+/// How many packets one call of the AEAD takes.
+const AEAD_BATCH: usize = 64;

@@ -1,0 +1,292 @@
+//! From the IP side to the network.
+//!
+//! ```text
+//!   recv batch -> parse, route -> runs to one peer -> reserve counters
+//!     -> write header + packet at its final place -> seal batch -> send
+//! ```
+//!
+//! A run that has no session yet is staged. What the control half posts (a
+//! session came up, a keepalive is due) is worked on before the next batch, so
+//! that staged packets leave before newer ones.
+
+use std::{
+    collections::VecDeque,
+    io,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use arrayvec::ArrayVec;
+use packet::{Batch, Ecn, Failure, IpRecv, SendBatch, SendError, UdpSend, ip::IpHeader};
+use wg::{
+    Device, DropReason, NotReady, OutboundNotice, Peer, Reservation, Staged, Time,
+    constants::PADDING,
+    message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
+};
+
+use crate::{AEAD_BATCH, Clock};
+
+/// Packets read in one batch: enough that a batch of small packets pays for its
+/// system calls, few enough that the first does not wait long for the last.
+const BATCH_PACKETS: usize = 128;
+/// Bytes of packets read in one batch, about eight of the largest.
+const BATCH_BYTES: usize = 8 * packet::MAX_PACKET;
+
+/// The outbound half, with its batches.
+pub struct Outbound<I, U> {
+    device: Arc<Device>,
+    clock: Clock,
+    ip: I,
+    sealer: Sealer<U>,
+    staged: Staged,
+    batch: Batch,
+    /// The peer of each packet of the batch.
+    routes: Vec<Option<(Arc<Peer>, Ecn)>>,
+}
+
+impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
+    /// An outbound half from `ip` to `udp`. Packets are padded up to `mtu`, the
+    /// IP side's.
+    pub fn new(device: Arc<Device>, clock: Clock, (ip, udp): (I, U), mtu: Arc<AtomicU32>) -> Self {
+        Self {
+            sealer: Sealer::new(device.clone(), udp, mtu),
+            device,
+            clock,
+            ip,
+            staged: Staged::default(),
+            batch: Batch::new(BATCH_PACKETS, BATCH_BYTES),
+            routes: Vec::with_capacity(BATCH_PACKETS),
+        }
+    }
+
+    /// Waits for a batch, or a notice, and works on it.
+    ///
+    /// # Errors
+    /// The IP side is gone.
+    pub fn step(&mut self) -> io::Result<()> {
+        self.ip.recv(&mut self.batch)?;
+        let now = (self.clock)().time;
+        self.handle_notices(now);
+        self.handle_batch(now);
+        self.sealer.send(now);
+        Ok(())
+    }
+
+    fn handle_batch(&mut self, now: Time) {
+        self.routes.clear();
+        self.routes.extend(self.batch.iter().map(|packet| route(&self.device, packet)));
+        let mut packets = self.batch.iter().zip(&self.routes).peekable();
+        while let Some((first, route)) = packets.next() {
+            let Some((peer, ecn)) = route else { continue };
+            let mut run: ArrayVec<(&[u8], Ecn), BATCH_PACKETS> = ArrayVec::new();
+            run.push((first, *ecn));
+            while let Some((next, Some((_, ecn)))) = packets.next_if(|(_, route)| {
+                route.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, peer))
+            }) {
+                run.push((next, *ecn));
+            }
+            // Behind staged packets, so as not to overtake them.
+            if self.staged.has(peer) || !self.sealer.seal(peer, &run, now) {
+                for (packet, _) in run {
+                    let dropped = self.staged.push(peer, packet);
+                    self.device.drops.count(DropReason::OutStagedFull, dropped);
+                }
+            }
+        }
+    }
+
+    fn handle_notices(&mut self, now: Time) {
+        let device = self.device.clone();
+        for (peer, notices) in device.for_outbound.take() {
+            let mut staged = self.staged.take(&peer);
+            if notices.has(OutboundNotice::Purge) {
+                device.drops.count(DropReason::OutHandshakeFailed, staged.len() as u64);
+                staged.clear();
+            }
+            if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
+                // Without a session it asks for one, and need not be staged: the
+                // side that begins a session sends a keepalive anyway.
+                self.sealer.seal(&peer, &[(&[], Ecn::NotEct)], now);
+            }
+            self.flush(&peer, staged, now);
+        }
+    }
+
+    fn flush(&mut self, peer: &Arc<Peer>, staged: VecDeque<Box<[u8]>>, now: Time) {
+        if staged.is_empty() {
+            return;
+        }
+        let ecn = |packet: &[u8]| IpHeader::parse(packet).map_or(Ecn::NotEct, |header| header.ecn);
+        let run: Vec<_> = staged.iter().map(|packet| (&packet[..], ecn(packet))).collect();
+        if !self.sealer.seal(peer, &run, now) {
+            for packet in &staged {
+                self.staged.push(peer, packet);
+            }
+        }
+    }
+}
+
+/// The peer a packet goes to, and its ECN mark.
+fn route(device: &Device, packet: &[u8]) -> Option<(Arc<Peer>, Ecn)> {
+    let Ok(header) = IpHeader::parse(packet) else {
+        device.drops.count(DropReason::OutInvalid, 1);
+        return None;
+    };
+    let Some(peer) = device.route(header.destination) else {
+        device.drops.count(DropReason::OutNoPeer, 1);
+        return None;
+    };
+    Some((peer, header.ecn))
+}
+
+/// Builds datagrams at their final place, seals them and sends them.
+struct Sealer<U> {
+    device: Arc<Device>,
+    udp: U,
+    mtu: Arc<AtomicU32>,
+    out: SendBatch,
+    runs: Vec<Run>,
+    /// The length of each datagram in `out`.
+    lens: Vec<usize>,
+}
+
+/// Datagrams to one peer with counters in a row.
+struct Run {
+    peer: Arc<Peer>,
+    reservation: Reservation,
+    /// Where its lengths stand among all.
+    lens: Range<usize>,
+    /// Whether one is no keepalive.
+    data: bool,
+}
+
+impl<U: UdpSend> Sealer<U> {
+    fn new(device: Arc<Device>, udp: U, mtu: Arc<AtomicU32>) -> Self {
+        let out = SendBatch::with_capacity(2 * BATCH_BYTES);
+        Self { device, udp, mtu, out, runs: Vec::new(), lens: Vec::new() }
+    }
+
+    /// Writes a run into the batch. Returns false where there is no session; the
+    /// packets are still the caller's then.
+    fn seal(&mut self, peer: &Arc<Peer>, packets: &[(&[u8], Ecn)], now: Time) -> bool {
+        let reservation = match self.device.reserve(peer, packets.len() as u64, now) {
+            Ok(reservation) => reservation,
+            Err(NotReady::NoSession) => return false,
+            Err(NotReady::NoEndpoint) => {
+                self.device.drops.count(DropReason::OutNoEndpoint, packets.len() as u64);
+                return true;
+            }
+        };
+        let mtu = self.mtu.load(Ordering::Relaxed) as usize;
+        let first = self.lens.len();
+        for ((packet, ecn), counter) in packets.iter().zip(reservation.counter..) {
+            let len = padded(packet.len(), mtu) + DATA_OVERHEAD;
+            let receiver = reservation.keypair.send.remote_index;
+            let datagram = self.out.push(len, reservation.endpoint, ecn.encapsulate());
+            datagram[..DATA_HEADER_LEN].copy_from_slice(&DataHeader { receiver, counter }.encode());
+            datagram[DATA_HEADER_LEN..][..packet.len()].copy_from_slice(packet);
+            self.lens.push(len);
+        }
+        let lens = first..self.lens.len();
+        let data = packets.iter().any(|(packet, _)| !packet.is_empty());
+        self.runs.push(Run { peer: peer.clone(), reservation, lens, data });
+        true
+    }
+
+    /// Seals and sends what was written.
+    fn send(&mut self, now: Time) {
+        if self.out.is_empty() {
+            return;
+        }
+        self.encrypt();
+        self.udp.send(&mut self.out);
+        for failure in self.out.failures() {
+            self.handle_failure(failure);
+        }
+        for run in self.runs.drain(..) {
+            let endpoint = run.reservation.endpoint;
+            let lost: usize = lost_datagrams(&self.out)
+                .filter(|failure| self.out.transmits()[failure.transmit].endpoint == endpoint)
+                .map(|failure| failure.datagrams)
+                .sum();
+            let lens = &self.lens[run.lens];
+            if lost < lens.len() {
+                let sent = (lens.len() as u64, lens.iter().sum(), run.data);
+                self.device.sent(&run.peer, &run.reservation, sent, now);
+            }
+        }
+        self.lens.clear();
+        self.out.clear();
+    }
+
+    fn encrypt(&mut self) {
+        let mut rest = self.out.bytes_mut();
+        let mut seals: ArrayVec<aead::Seal<'_>, AEAD_BATCH> = ArrayVec::new();
+        for run in &self.runs {
+            for (len, counter) in self.lens[run.lens.clone()].iter().zip(run.reservation.counter..)
+            {
+                let (datagram, behind) = rest.split_at_mut(*len);
+                rest = behind;
+                if seals.is_full() {
+                    aead::seal(&mut seals);
+                    seals.clear();
+                }
+                let key = &run.reservation.keypair.send.key;
+                seals.push(aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] });
+            }
+        }
+        aead::seal(&mut seals);
+    }
+
+    fn handle_failure(&self, failure: &Failure) {
+        let reason = match failure.error {
+            SendError::StaleSource => {
+                let endpoint = self.out.transmits()[failure.transmit].endpoint;
+                for run in self.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
+                    run.peer.forget_source();
+                }
+                return;
+            }
+            SendError::Unreachable => DropReason::OutUnreachable,
+            SendError::TooBig => DropReason::OutTooBig,
+            SendError::NoBuffer => DropReason::OutNoBuffer,
+            SendError::NoSocket => DropReason::OutNoSocket,
+            SendError::Other(_) => DropReason::OutSendFailed,
+        };
+        self.device.drops.count(reason, failure.datagrams as u64);
+    }
+}
+
+/// The failures by which datagrams were lost.
+fn lost_datagrams(batch: &SendBatch) -> impl Iterator<Item = &Failure> {
+    batch.failures().iter().filter(|failure| failure.error != SendError::StaleSource)
+}
+
+/// The length of a packet with its padding: a multiple of 16, but not above the
+/// MTU (kernel `calculate_skb_padding`).
+fn padded(len: usize, mtu: usize) -> usize {
+    let full = len.next_multiple_of(PADDING);
+    if len <= mtu { full.min(mtu) } else { full }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::padded;
+
+    #[test]
+    fn padding_goes_to_a_multiple_of_16_and_stops_at_the_mtu() {
+        for (len, mtu, expected) in [
+            (0, 1420, 0),
+            (1, 1420, 16),
+            (16, 1420, 16),
+            (1409, 1420, 1420),
+            (1420, 1420, 1420),
+            (1421, 1420, 1424),
+        ] {
+            assert_eq!(padded(len, mtu), expected, "{len} bytes at an MTU of {mtu}");
+        }
+    }
+}

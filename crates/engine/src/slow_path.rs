@@ -1,0 +1,122 @@
+//! Handshake messages, timers and what the data path asks for: everything that
+//! may take its time. It drives [`wg::Control`], which configuration shares.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use packet::{Ecn, Endpoint, SendBatch, UdpSend};
+use rand_core::CryptoRng;
+use wg::{Control, message::Handshake};
+
+use crate::Clock;
+
+/// Handshake messages that may wait (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is
+/// 4096): less than 1 MiB.
+const INBOX_MESSAGES: usize = 4096;
+/// With more than this waiting, the device is under load (kernel: an eighth).
+const INBOX_LOADED: usize = INBOX_MESSAGES / 8;
+/// Messages worked on before configuration may have its turn.
+const TURN: usize = 64;
+/// The longest sleep: the wait's clock stands still while the host is suspended,
+/// the protocol's does not.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+
+/// Where the inbound half leaves handshake messages, and where the slow path
+/// sleeps.
+#[derive(Default)]
+pub struct Inbox {
+    state: Mutex<InboxState>,
+    awake: Condvar,
+}
+
+#[derive(Default)]
+struct InboxState {
+    messages: VecDeque<(Handshake, Endpoint)>,
+    woken: bool,
+}
+
+impl Inbox {
+    /// Takes a datagram; false where it has no room.
+    pub(crate) fn push(&self, datagram: &[u8], from: Endpoint) -> bool {
+        let mut state = self.lock();
+        let Some(message) = Handshake::copy_of(datagram) else { return false };
+        if state.messages.len() >= INBOX_MESSAGES {
+            return false;
+        }
+        state.messages.push_back((message, from));
+        self.awake.notify_one();
+        true
+    }
+
+    /// Ends the slow path's sleep.
+    pub fn wake(&self) {
+        self.lock().woken = true;
+        self.awake.notify_one();
+    }
+
+    /// Sleeps until there is a message, a wake or the time is up. Returns the
+    /// next messages, and how many were waiting.
+    fn wait(&self, sleep: Duration) -> (Vec<(Handshake, Endpoint)>, usize) {
+        let idle = |state: &mut InboxState| !state.woken && state.messages.is_empty();
+        let (mut state, _) = self
+            .awake
+            .wait_timeout_while(self.lock(), sleep, idle)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.woken = false;
+        let waiting = state.messages.len();
+        (state.messages.drain(..waiting.min(TURN)).collect(), waiting)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The slow path of a device.
+pub struct SlowPath<R, U> {
+    control: Arc<Mutex<Control<R>>>,
+    clock: Clock,
+    inbox: Arc<Inbox>,
+    udp: U,
+    out: SendBatch,
+    sleep: Duration,
+}
+
+impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
+    /// A slow path that answers by `udp`.
+    pub fn new(control: Arc<Mutex<Control<R>>>, clock: Clock, inbox: Arc<Inbox>, udp: U) -> Self {
+        let out = SendBatch::default();
+        Self { control, clock, inbox, udp, out, sleep: Duration::ZERO }
+    }
+
+    /// Waits for something to do, and does it.
+    pub fn step(&mut self) {
+        let (messages, waiting) = self.inbox.wait(self.sleep);
+        let now = (self.clock)();
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting > INBOX_LOADED {
+            control.note_load(now.time);
+        }
+        for (message, from) in messages {
+            control.handle_datagram(message.as_bytes(), from, now);
+        }
+        control.handle_notices(now);
+        control.handle_timeout(now);
+        while let Some((message, endpoint)) = control.poll_transmit() {
+            let bytes = message.as_bytes();
+            self.out.push(bytes.len(), endpoint, Ecn::NotEct).copy_from_slice(bytes);
+        }
+        self.sleep = match control.poll_timeout() {
+            Some(deadline) => deadline.since((self.clock)().time).min(LONGEST_SLEEP),
+            None => LONGEST_SLEEP,
+        };
+        drop(control);
+        if !self.out.is_empty() {
+            self.udp.send(&mut self.out);
+            self.out.clear();
+        }
+    }
+}

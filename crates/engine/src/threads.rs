@@ -1,0 +1,118 @@
+//! The threads of a data plane: one for each direction, one for the slow path.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
+use rand_core::CryptoRng;
+use wg::Control;
+
+use crate::{Clock, Inbound, Inbox, Outbound, SlowPath};
+
+/// What a data plane is made of.
+pub struct Parts<R, IR, IS, UR, US> {
+    /// The control half, shared with configuration.
+    pub control: Arc<Mutex<Control<R>>>,
+    /// Both clocks.
+    pub clock: Clock,
+    /// The IP side.
+    pub ip: (IR, IS),
+    /// The UDP side: a receiver, and a sender each for data and for handshakes.
+    pub udp: (UR, US, US),
+    /// The IP side's MTU; may change at run time.
+    pub mtu: Arc<AtomicU32>,
+}
+
+/// A running data plane. It ends when it is dropped.
+pub struct Engine {
+    stop: Arc<AtomicBool>,
+    inbox: Arc<Inbox>,
+    wakers: [Waker; 2],
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the threads. `ended` is called, by one of them, when the IP or the
+    /// UDP side is gone.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn start<R, IR, IS, UR, US>(
+        parts: Parts<R, IR, IS, UR, US>,
+        ended: impl Fn(io::Error) + Send + Sync + 'static,
+    ) -> io::Result<Self>
+    where
+        R: CryptoRng + Send + 'static,
+        IR: IpRecv + 'static,
+        IS: IpSend + 'static,
+        UR: UdpRecv + 'static,
+        US: UdpSend + 'static,
+    {
+        let Parts { control, clock, ip: (ip_recv, ip_send), udp, mtu } = parts;
+        let (udp_recv, data_send, handshake_send) = udp;
+        let device = control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
+        let inbox = Arc::new(Inbox::default());
+        let wakers = [ip_recv.waker(), udp_recv.waker()];
+        device.for_outbound.set_waker(wakers[0].clone());
+        let woken = inbox.clone();
+        device.for_control.set_waker(Arc::new(move || woken.wake()));
+
+        let mut engine =
+            Self { stop: Arc::default(), inbox: inbox.clone(), wakers, threads: Vec::new() };
+        let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
+        let mut outbound = Outbound::new(device.clone(), clock.clone(), (ip_recv, data_send), mtu);
+        engine.spawn("outbound", &ended, move || outbound.step())?;
+        let mut inbound = Inbound::new(device, clock.clone(), (udp_recv, ip_send), inbox.clone());
+        engine.spawn("inbound", &ended, move || inbound.step())?;
+        let mut slow_path = SlowPath::new(control, clock, inbox, handshake_send);
+        engine.spawn("slow path", &ended, move || {
+            slow_path.step();
+            Ok(())
+        })?;
+        Ok(engine)
+    }
+
+    /// Has the slow path look at the control half: its configuration changed.
+    pub fn wake(&self) {
+        self.inbox.wake();
+    }
+
+    fn spawn(
+        &mut self,
+        name: &str,
+        ended: &Arc<dyn Fn(io::Error) + Send + Sync>,
+        mut step: impl FnMut() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<()> {
+        let (stop, ended) = (self.stop.clone(), ended.clone());
+        let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                if let Err(error) = step() {
+                    ended(error);
+                    break;
+                }
+            }
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for waker in &self.wakers {
+            waker();
+        }
+        self.inbox.wake();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so; the others still have to end.
+            let _ = thread.join();
+        }
+    }
+}
