@@ -1,1 +1,30 @@
-//! The linerate node.
+//! Floor 3: one running peer.
+//!
+//! What it is told comes as one of two texts, each parsed once into the same
+//! change of the device:
+//!
+//! ```text
+//!  /etc/wireguard/wg0.conf ── conf::Conf::parse ──► Conf::change ──┐
+//!                                                                  ├─► uapi::Change
+//!  wg(8), over its socket ─── uapi::Request::parse ────────────────┘
+//!
+//!  uapi::DeviceState ──► uapi::write_state (wg show), conf::write (SaveConfig)
+//! ```
+//!
+//! [`Node`] plugs `sys` and `engine` together; [`daemon`] is the process around
+//! it, with the socket of [`server`] and, for `linerate up`, what wg-quick does.
+#![forbid(unsafe_code)]
+
+pub mod conf;
+pub mod daemon;
+mod node;
+mod secret_text;
+pub mod server;
+#[cfg(test)]
+mod strategies;
+pub mod uapi;
+mod up;
+mod value;
+
+pub use node::{ApplyError, Node};
+pub use value::ValueError;

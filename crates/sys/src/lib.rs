@@ -1,1 +1,35 @@
-//! The linerate sys.
+//! Floor 1: every Linux system call. It implements the half-traits of `packet`
+//! over a TUN device and over UDP sockets, and holds what else a running peer
+//! asks of the kernel.
+//!
+//! ```text
+//!   tun      TunRecv, TunSend            <- the IP side
+//!   udp      UdpReceiver, UdpSender      <- the UDP side
+//!   netlink  links, addresses, routes, rules; Monitor for their changes
+//!   process  start in the background, drop privileges, signals
+//!   watch    a file that is deleted or replaced
+//!   poll, wake, clock                    what the others wait and count with
+//! ```
+//!
+//! Everything that waits is a file descriptor underneath: the receiving halves
+//! end by their waker, and what a main thread waits for is `AsFd`, to be put
+//! together in [`poll::readable`].
+//!
+//! Unsafe code stands in three files: `tun/device.rs` (one ioctl),
+//! `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`) and `process/background.rs` (`fork`).
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod netlink;
+pub mod poll;
+pub mod process;
+#[cfg(test)]
+mod testing;
+pub mod tun;
+pub mod udp;
+pub mod wake;
+pub mod watch;
+
+pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};
+pub use udp::{BindError, Buffers, UdpReceiver, UdpSender, UdpSocket};
+pub use wake::Wake;

@@ -1,0 +1,58 @@
+//! Speaks to a running peer over its UAPI socket.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+};
+
+use anyhow::{Context, bail};
+use node::server::socket_path;
+use zeroize::Zeroizing;
+
+/// A connection to one interface.
+pub(crate) struct Client {
+    name: String,
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    pub fn connect(name: &str) -> anyhow::Result<Self> {
+        let stream = UnixStream::connect(socket_path(name))
+            .with_context(|| format!("{name}: no userspace interface of that name answers"))?;
+        Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
+    }
+
+    /// Sends a verb and returns the lines of the answer.
+    pub fn ask(&mut self, verb: &str) -> anyhow::Result<Zeroizing<String>> {
+        let what = || format!("{}: {verb}", self.name);
+        self.stream.get_mut().write_all(format!("{verb}=1\n\n").as_bytes()).with_context(what)?;
+        let mut answer = Zeroizing::new(String::new());
+        loop {
+            let start = answer.len();
+            match self.stream.read_line(&mut answer).with_context(what)? {
+                0 => bail!("{}: no answer", what()),
+                1 => break,
+                _ => {}
+            }
+            if let Some(errno) = answer[start..].trim().strip_prefix("errno=")
+                && errno != "0"
+            {
+                bail!("{}: refused with errno {errno}", what());
+            }
+        }
+        Ok(answer)
+    }
+}
+
+/// Has an interface end, and waits until it has.
+pub(crate) fn down(name: &str) -> anyhow::Result<()> {
+    let mut client = Client::connect(name)?;
+    client.ask("linerate-down").context("is it linerate's?")?;
+    // The connection ends with the process.
+    let mut rest = Vec::new();
+    match client.stream.read_to_end(&mut rest) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
+        Err(error) => Err(error).context(name.to_owned()),
+    }
+}

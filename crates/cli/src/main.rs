@@ -1,0 +1,171 @@
+//! `linerate`: the one binary. Without a subcommand it is what wireguard-go is,
+//! `linerate [-f] IFACE`; the subcommands are our own.
+#![forbid(unsafe_code)]
+
+mod client;
+mod keys;
+mod log;
+mod show;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use node::{
+    conf::{Conf, InterfaceName},
+    daemon::{self, Options},
+};
+use sys::process::{Fork, background};
+
+/// Where a configuration is looked for that is given by its interface's name.
+const CONF_FOLDER: &str = "/etc/wireguard";
+
+/// A fast userspace WireGuard for Linux.
+///
+/// `linerate IFACE` makes an interface that `wg` configures, as wireguard-go
+/// does. WireGuard is a registered trademark of Jason A. Donenfeld; linerate is
+/// not sponsored or endorsed by him.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Args)]
+struct Run {
+    /// Stay in the foreground.
+    #[arg(short, long)]
+    foreground: bool,
+    /// Become this user once the interface is there; port and mark can still
+    /// change.
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+    /// The interface to make.
+    #[arg(required = true, value_name = "IFACE")]
+    interface: Option<String>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bring up an interface as a wg-quick file says, in the background.
+    Up {
+        /// Stay in the foreground.
+        #[arg(short, long)]
+        foreground: bool,
+        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
+        conf: PathBuf,
+    },
+    /// End an interface that linerate made, and all that came with it.
+    Down {
+        /// The interface, or the file it came from.
+        interface: PathBuf,
+    },
+    /// Show interfaces, their peers, and what was dropped and why.
+    Show {
+        /// Only this one.
+        interface: Option<String>,
+    },
+    /// Write a new private key to standard output.
+    Genkey,
+    /// Write a new preshared key to standard output.
+    Genpsk,
+    /// Read a private key from standard input and write its public key.
+    Pubkey,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match execute(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("linerate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        None => {
+            let name = cli.run.interface.context("no interface")?;
+            let options = Options { name, user: cli.run.user, conf: None };
+            start(options, cli.run.foreground)
+        }
+        Some(Command::Up { foreground, conf }) => up(&conf, foreground),
+        Some(Command::Down { interface }) => down(&interface),
+        Some(Command::Show { interface }) => show::show(interface.as_deref()),
+        Some(Command::Genkey) => keys::genkey(),
+        Some(Command::Genpsk) => keys::genpsk(),
+        Some(Command::Pubkey) => keys::pubkey(),
+    }
+}
+
+/// Runs a peer here, or in the background once it is ready.
+fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
+    if foreground {
+        log::start();
+        return daemon::run(options, || {});
+    }
+    match background().context("going to the background")? {
+        Fork::Parent(started) => started.map_err(Into::into),
+        Fork::Child(readiness) => {
+            log::start();
+            let mut readiness = Some(readiness);
+            let ended = daemon::run(options, || {
+                if let Some(readiness) = readiness.take() {
+                    readiness.ready();
+                }
+            });
+            match (readiness, ended) {
+                // The parent says it.
+                (Some(readiness), Err(error)) => {
+                    readiness.failed(&format!("{error:#}"));
+                    std::process::exit(1)
+                }
+                (_, ended) => ended,
+            }
+        }
+    }
+}
+
+fn up(conf: &Path, foreground: bool) -> anyhow::Result<()> {
+    let path = conf_path(conf)?;
+    let name = InterfaceName::from_path(&path)
+        .with_context(|| path.display().to_string())?
+        .as_str()
+        .to_owned();
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let text = zeroize::Zeroizing::new(text);
+    let parsed = Conf::parse(&path.display().to_string(), &text)?;
+    start(Options { name, user: None, conf: Some((path, parsed)) }, foreground)
+}
+
+fn down(interface: &Path) -> anyhow::Result<()> {
+    let name = match is_file_name(interface) {
+        true => InterfaceName::from_path(interface)?.as_str().to_owned(),
+        false => interface.display().to_string(),
+    };
+    client::down(&name)
+}
+
+/// The absolute path of a configuration: the process will stand in `/`.
+fn conf_path(conf: &Path) -> anyhow::Result<PathBuf> {
+    let path = match is_file_name(conf) {
+        true => conf.to_owned(),
+        false => Path::new(CONF_FOLDER).join(format!("{}.conf", conf.display())),
+    };
+    fs::canonicalize(&path).with_context(|| path.display().to_string())
+}
+
+/// Whether an argument names a file and not an interface.
+fn is_file_name(argument: &Path) -> bool {
+    let text = argument.as_os_str().to_string_lossy();
+    text.contains('/') || text.ends_with(".conf")
+}

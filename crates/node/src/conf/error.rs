@@ -1,0 +1,105 @@
+//! Files that are refused.
+
+use std::{borrow::Cow, fmt};
+
+use super::Section;
+use crate::ValueError;
+
+/// Why a file is refused, shown as `FILE:LINE: KEY: reason`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfError {
+    file_name: String,
+    fault: Fault,
+}
+
+/// A [`ConfError`] before it knows its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) line: usize,
+    /// The key or the section of that line, where it has one.
+    pub(super) key: Option<Cow<'static, str>>,
+    pub(super) reason: Reason,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A line that is neither section nor `key = value`.
+    NotAPair,
+    /// A section that the format does not have, and the one probably meant.
+    UnknownSection(Option<&'static str>),
+    /// A key that the format does not have, and the one probably meant.
+    UnknownKey(Option<&'static str>),
+    /// A key that belongs in this other section.
+    WrongSection(Section),
+    /// A key before the first section.
+    NoSection,
+    /// A second value, the first being in this line.
+    Duplicate(usize),
+    /// A second peer of the same public key, the first being in this line.
+    DuplicatePeer(usize),
+    /// A key that a section has to have.
+    Missing(Section),
+    /// There is no `[Interface]`.
+    NoInterface,
+    /// A value that is not what its key wants.
+    Value(ValueError),
+}
+
+impl ConfError {
+    pub(super) fn new(file_name: &str, line: usize, key: &'static str, reason: Reason) -> Self {
+        Fault { line, key: Some(Cow::Borrowed(key)), reason }.in_file(file_name)
+    }
+
+    /// The line, from 1.
+    pub fn line(&self) -> usize {
+        self.fault.line
+    }
+
+    /// What is wrong with it.
+    pub fn reason(&self) -> &Reason {
+        &self.fault.reason
+    }
+}
+
+impl Fault {
+    pub(super) fn in_file(self, file_name: &str) -> ConfError {
+        ConfError { file_name: file_name.to_owned(), fault: self }
+    }
+}
+
+impl fmt::Display for ConfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file_name, fault: Fault { line, key, reason } } = self;
+        write!(f, "{file_name}:{line}: ")?;
+        if let Some(key) = key {
+            write!(f, "{key}: ")?;
+        }
+        reason.fmt(f)
+    }
+}
+
+impl std::error::Error for ConfError {}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAPair => f.write_str("neither a [Section] nor of the form key = value"),
+            Self::UnknownSection(None) => {
+                f.write_str("unknown section; there are [Interface] and [Peer]")
+            }
+            Self::UnknownSection(Some(meant)) => {
+                write!(f, "unknown section; did you mean {meant}?")
+            }
+            Self::UnknownKey(None) => f.write_str("unknown key"),
+            Self::UnknownKey(Some(meant)) => write!(f, "unknown key; did you mean {meant}?"),
+            Self::WrongSection(section) => write!(f, "this key belongs in {section}"),
+            Self::NoSection => f.write_str("a key before the first [Interface] or [Peer]"),
+            Self::Duplicate(first) => write!(f, "already given in line {first}"),
+            Self::DuplicatePeer(first) => write!(f, "the same peer as in line {first}"),
+            Self::Missing(section) => write!(f, "missing in this {section}"),
+            Self::NoInterface => f.write_str("missing section"),
+            Self::Value(error) => error.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The first pass: lines to sections, each key known, in its place and not given
+//! twice. Values are not looked at.
+
+use std::{borrow::Cow, fmt};
+
+use super::{Reason, error::Fault, similar};
+use crate::value;
+
+/// A kind of section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// What concerns this side; once, or continued.
+    Interface,
+    /// One other side; once for each.
+    Peer,
+}
+
+/// A key of the format.
+#[expect(clippy::enum_variant_names, reason = "the names are the format's")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    PrivateKey,
+    ListenPort,
+    FwMark,
+    Address,
+    Dns,
+    Mtu,
+    Table,
+    SaveConfig,
+    PreUp,
+    PostUp,
+    PreDown,
+    PostDown,
+    PublicKey,
+    PresharedKey,
+    AllowedIps,
+    Endpoint,
+    PersistentKeepalive,
+}
+
+/// The text by sections.
+pub(super) struct Sections<'a> {
+    pub(super) interface: Entries<'a>,
+    pub(super) peers: Vec<Entries<'a>>,
+}
+
+/// The lines of one section.
+pub(super) struct Entries<'a> {
+    /// The line of the section's name.
+    pub(super) line: usize,
+    pub(super) entries: Vec<Entry<'a>>,
+}
+
+/// A line `key = value`.
+pub(super) struct Entry<'a> {
+    pub(super) line: usize,
+    pub(super) key: Key,
+    /// Without comment and outer spaces.
+    pub(super) value: &'a str,
+}
+
+pub(super) fn read(text: &str) -> Result<Sections<'_>, Fault> {
+    let mut interface: Option<Entries<'_>> = None;
+    let mut peers: Vec<Entries<'_>> = Vec::new();
+    let mut current = None;
+    // Editors of Windows put a byte order mark first.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    for (line, text) in (1..).zip(text.lines()) {
+        let text = text.split('#').next().unwrap_or_default().trim();
+        if text.is_empty() {
+            continue;
+        }
+        if text.starts_with('[') {
+            let entries = Entries { line, entries: Vec::new() };
+            let section = section(line, text)?;
+            match section {
+                Section::Interface if interface.is_some() => {}
+                Section::Interface => interface = Some(entries),
+                Section::Peer => peers.push(entries),
+            }
+            current = Some(section);
+            continue;
+        }
+        let entry = entry(line, text, current)?;
+        let entries = match entry.key.section() {
+            Section::Interface => interface.as_mut(),
+            Section::Peer => peers.last_mut(),
+        };
+        entries.expect("the key is in its section, which was opened").add(entry)?;
+    }
+    match interface {
+        Some(interface) => Ok(Sections { interface, peers }),
+        None => {
+            let key = Some(Cow::Borrowed(Section::Interface.name()));
+            Err(Fault { line: 1, key, reason: Reason::NoInterface })
+        }
+    }
+}
+
+fn section(line: usize, text: &str) -> Result<Section, Fault> {
+    let name = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).map(str::trim);
+    match name {
+        Some(name) if name.eq_ignore_ascii_case("Interface") => Ok(Section::Interface),
+        Some(name) if name.eq_ignore_ascii_case("Peer") => Ok(Section::Peer),
+        _ => {
+            let end = if text.ends_with(']') { "]" } else { "" };
+            let shown = format!("[{}{end}", value::key_name(text.trim_matches(['[', ']', ' '])));
+            let meant =
+                similar::nearest(text, [Section::Interface, Section::Peer].map(Section::name));
+            Err(Fault { line, key: Some(Cow::Owned(shown)), reason: Reason::UnknownSection(meant) })
+        }
+    }
+}
+
+fn entry<'a>(line: usize, text: &'a str, section: Option<Section>) -> Result<Entry<'a>, Fault> {
+    let (name, value) =
+        text.split_once('=').ok_or(Fault { line, key: None, reason: Reason::NotAPair })?;
+    let name = name.trim_end();
+    let key = Key::from_name(name);
+    let reason = match (section, key) {
+        (None, _) => Reason::NoSection,
+        (Some(section), Some(key)) if key.section() == section => {
+            return Ok(Entry { line, key, value: value.trim_start() });
+        }
+        (Some(_), Some(key)) => Reason::WrongSection(key.section()),
+        (Some(section), None) => {
+            let keys = Key::ALL.into_iter().filter(|key| key.section() == section);
+            Reason::UnknownKey(similar::nearest(name, keys.map(Key::name)))
+        }
+    };
+    let shown = key.map_or_else(|| value::key_name(name), |key| Cow::Borrowed(key.name()));
+    Err(Fault { line, key: Some(shown), reason })
+}
+
+impl<'a> Entries<'a> {
+    fn add(&mut self, entry: Entry<'a>) -> Result<(), Fault> {
+        // Linear for a whole file too: no section has more than a few lines of
+        // keys that do not repeat.
+        if !entry.key.repeats()
+            && let Some(first) = self.of(entry.key).next()
+        {
+            let reason = Reason::Duplicate(first.line);
+            return Err(entry.fault(reason));
+        }
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// The lines of one key.
+    pub(super) fn of(&self, key: Key) -> impl Iterator<Item = &Entry<'a>> {
+        self.entries.iter().filter(move |entry| entry.key == key)
+    }
+}
+
+impl Entry<'_> {
+    pub(super) fn fault(&self, reason: Reason) -> Fault {
+        Fault { line: self.line, key: Some(Cow::Borrowed(self.key.name())), reason }
+    }
+}
+
+impl Section {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Interface => "[Interface]",
+            Self::Peer => "[Peer]",
+        }
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Key {
+    pub(super) const ALL: [Self; 17] = [
+        Self::PrivateKey,
+        Self::ListenPort,
+        Self::FwMark,
+        Self::Address,
+        Self::Dns,
+        Self::Mtu,
+        Self::Table,
+        Self::SaveConfig,
+        Self::PreUp,
+        Self::PostUp,
+        Self::PreDown,
+        Self::PostDown,
+        Self::PublicKey,
+        Self::PresharedKey,
+        Self::AllowedIps,
+        Self::Endpoint,
+        Self::PersistentKeepalive,
+    ];
+
+    /// As wg-quick(8) and wg(8) spell it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::PrivateKey => "PrivateKey",
+            Self::ListenPort => "ListenPort",
+            Self::FwMark => "FwMark",
+            Self::Address => "Address",
+            Self::Dns => "DNS",
+            Self::Mtu => "MTU",
+            Self::Table => "Table",
+            Self::SaveConfig => "SaveConfig",
+            Self::PreUp => "PreUp",
+            Self::PostUp => "PostUp",
+            Self::PreDown => "PreDown",
+            Self::PostDown => "PostDown",
+            Self::PublicKey => "PublicKey",
+            Self::PresharedKey => "PresharedKey",
+            Self::AllowedIps => "AllowedIPs",
+            Self::Endpoint => "Endpoint",
+            Self::PersistentKeepalive => "PersistentKeepalive",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|key| key.name().eq_ignore_ascii_case(name))
+    }
+
+    pub(super) fn section(self) -> Section {
+        match self {
+            Self::PublicKey
+            | Self::PresharedKey
+            | Self::AllowedIps
+            | Self::Endpoint
+            | Self::PersistentKeepalive => Section::Peer,
+            _ => Section::Interface,
+        }
+    }
+
+    fn repeats(self) -> bool {
+        matches!(
+            self,
+            Self::Address
+                | Self::Dns
+                | Self::PreUp
+                | Self::PostUp
+                | Self::PreDown
+                | Self::PostDown
+                | Self::AllowedIps
+        )
+    }
+}

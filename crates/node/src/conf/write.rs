@@ -1,0 +1,187 @@
+//! Writes a file back: `SaveConfig`, and `save`.
+
+use std::fmt;
+
+use wg::config::PeerState;
+use zeroize::Zeroizing;
+
+use super::{Interface, Table};
+use crate::{secret_text, uapi::DeviceState};
+
+/// The text of a file that brings a device back to `state`, in the order of
+/// wg-quick(8). Of `interface` it takes what is not the device's: addresses,
+/// DNS, MTU, table, hooks and whether to save. Comments are lost.
+pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::new());
+    secret_text::append(&mut text, 0, |out| {
+        write_interface(out, interface)?;
+        write_device(out, state)?;
+        state.peers.iter().try_for_each(|peer| write_peer(out, peer))
+    });
+    text
+}
+
+fn write_interface(out: &mut dyn fmt::Write, interface: &Interface) -> fmt::Result {
+    out.write_str("[Interface]\n")?;
+    write_each(out, "Address", &interface.addresses)?;
+    write_each(out, "DNS", &interface.dns.servers)?;
+    write_each(out, "DNS", &interface.dns.search_domains)?;
+    write_each(out, "MTU", interface.mtu)?;
+    write_each(out, "Table", Some(interface.table).filter(|&table| table != Table::Auto))?;
+    write_each(out, "SaveConfig", interface.save_config.then_some(true))?;
+    write_each(out, "PreUp", &interface.hooks.pre_up)?;
+    write_each(out, "PostUp", &interface.hooks.post_up)?;
+    write_each(out, "PreDown", &interface.hooks.pre_down)?;
+    write_each(out, "PostDown", &interface.hooks.post_down)
+}
+
+fn write_device(out: &mut dyn fmt::Write, state: &DeviceState) -> fmt::Result {
+    write_each(out, "ListenPort", Some(state.listen_port).filter(|&port| port != 0))?;
+    if state.fwmark != 0 {
+        writeln!(out, "FwMark = {:#x}", state.fwmark)?;
+    }
+    if let Some(key) = &state.private_key {
+        writeln!(out, "PrivateKey = {}", *key.to_base64())?;
+    }
+    Ok(())
+}
+
+fn write_peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
+    writeln!(out, "\n[Peer]\nPublicKey = {}", state.public_key.to_base64())?;
+    if !state.preshared_key.is_none() {
+        writeln!(out, "PresharedKey = {}", *state.preshared_key.to_base64())?;
+    }
+    if let Some((first, others)) = state.allowed_ips.split_first() {
+        write!(out, "AllowedIPs = {first}")?;
+        others.iter().try_for_each(|net| write!(out, ", {net}"))?;
+        out.write_char('\n')?;
+    }
+    write_each(out, "Endpoint", state.endpoint)?;
+    let keepalive = Some(state.persistent_keepalive).filter(|&keepalive| keepalive != 0);
+    write_each(out, "PersistentKeepalive", keepalive)
+}
+
+fn write_each<T: fmt::Display>(
+    out: &mut dyn fmt::Write,
+    key: &str,
+    values: impl IntoIterator<Item = T>,
+) -> fmt::Result {
+    values.into_iter().try_for_each(|value| writeln!(out, "{key} = {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ipnet::IpNet;
+    use proptest::{collection, option, prelude::*};
+    use wg::{PresharedKey, PrivateKey, PublicKey};
+
+    use super::*;
+    use crate::conf::{Conf, Dns, EndpointName, Hooks, Peer};
+
+    #[test]
+    fn a_file_is_written_in_the_order_of_wg_quick() {
+        let text = "[interface]\nsaveconfig=true # keep\nPostUp = iptables -A FORWARD -i %i\n\
+                    Address = 10.0.0.1/24, fd00::1/64\nDNS = 10.0.0.1, corp.example\nMTU = 1420\n\
+                    PreUp = true\nTable = off\nPostUp = second\nPreDown = a = b\nPostDown = d\n";
+        let conf = Conf::parse("wg0.conf", text).unwrap();
+        let state = DeviceState {
+            private_key: Some(PrivateKey::from_bytes(&[0x40; 32])),
+            listen_port: 51820,
+            fwmark: 0xca6c,
+            peers: vec![PeerState {
+                public_key: PublicKey::from([1; 32]),
+                preshared_key: PresharedKey::from([2; 32]),
+                endpoint: Some("[fe80::1%3]:51820".parse().unwrap()),
+                last_handshake: None,
+                rx_bytes: 1,
+                tx_bytes: 2,
+                persistent_keepalive: 25,
+                allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "::/0".parse().unwrap()],
+            }],
+        };
+        assert_eq!(
+            *write(&conf.interface, &state),
+            "[Interface]\nAddress = 10.0.0.1/24\nAddress = fd00::1/64\nDNS = 10.0.0.1\n\
+             DNS = corp.example\nMTU = 1420\nTable = off\nSaveConfig = true\nPreUp = true\n\
+             PostUp = iptables -A FORWARD -i %i\nPostUp = second\nPreDown = a = b\nPostDown = d\n\
+             ListenPort = 51820\nFwMark = 0xca6c\n\
+             PrivateKey = QEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEA=\n\
+             \n[Peer]\nPublicKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n\
+             PresharedKey = AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=\n\
+             AllowedIPs = 10.0.0.0/8, ::/0\nEndpoint = [fe80::1%3]:51820\n\
+             PersistentKeepalive = 25\n"
+        );
+    }
+
+    /// The file's view of a peer's state.
+    fn as_peer(state: &PeerState) -> Peer {
+        let endpoint = state.endpoint.map(|endpoint| EndpointName {
+            host: match endpoint {
+                std::net::SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+                    format!("{}%{}", v6.ip(), v6.scope_id())
+                }
+                _ => endpoint.ip().to_string(),
+            },
+            port: endpoint.port(),
+        });
+        Peer {
+            public_key: state.public_key,
+            preshared_key: Some(state.preshared_key.clone()).filter(|key| !key.is_none()),
+            allowed_ips: state.allowed_ips.clone(),
+            endpoint,
+            persistent_keepalive: Some(state.persistent_keepalive).filter(|&seconds| seconds != 0),
+        }
+    }
+
+    fn address() -> impl Strategy<Value = IpNet> {
+        (any::<std::net::IpAddr>(), 0..=32_u8)
+            .prop_map(|(ip, prefix)| IpNet::new(ip, prefix).expect("no longer than the address"))
+    }
+
+    fn interface() -> impl Strategy<Value = Interface> {
+        let hooks = || collection::vec("[^\\s#\\p{C}]([^#\\p{C}]{0,20}[^\\s#\\p{C}])?", 0..3);
+        let table =
+            prop_oneof![Just(Table::Auto), Just(Table::Off), (1..=u32::MAX).prop_map(Table::Id),];
+        (
+            collection::vec(address(), 0..4),
+            collection::vec(any::<std::net::IpAddr>(), 0..3),
+            collection::vec("[a-z]{1,8}\\.[a-z~-]{1,8}", 0..3),
+            option::of(68..=u16::MAX),
+            table,
+            any::<bool>(),
+            [hooks(), hooks(), hooks(), hooks()],
+        )
+            .prop_map(
+                |(addresses, servers, search_domains, mtu, table, save_config, hooks)| {
+                    let [pre_up, post_up, pre_down, post_down] = hooks;
+                    Interface {
+                        addresses,
+                        dns: Dns { servers, search_domains },
+                        mtu,
+                        table,
+                        save_config,
+                        hooks: Hooks { pre_up, post_up, pre_down, post_down },
+                        ..Interface::default()
+                    }
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn a_written_file_reads_back_as_what_was_written(
+            interface in interface(),
+            state in crate::strategies::device_state(),
+        ) {
+            let conf = Conf::parse("wg0.conf", &write(&interface, &state)).unwrap();
+            let expected = Interface {
+                private_key: state.private_key.clone(),
+                listen_port: Some(state.listen_port).filter(|&port| port != 0),
+                fwmark: Some(state.fwmark).filter(|&mark| mark != 0),
+                ..interface
+            };
+            prop_assert_eq!(conf.interface, expected);
+            prop_assert_eq!(conf.peers, state.peers.iter().map(as_peer).collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! The life of a `linerate` process: make the interface, serve, and leave
+//! nothing behind.
+//!
+//! ```text
+//!   signals, socket file, link and routes, engine, UAPI
+//!        `------> Event ------> main thread ------> Node
+//! ```
+
+use std::{
+    io,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use anyhow::{Context, bail};
+use sys::{
+    Tun, TunError, UdpSocket,
+    netlink::{self, Monitor, Netlink},
+    process::{self, Signals},
+    watch::{Watch, Watched},
+};
+
+use crate::{
+    Node,
+    conf::Conf,
+    server::{SocketFile, UapiSocket, socket_path},
+    up::Up,
+};
+
+/// The MTU of an interface that is told none: 1500 of Ethernet, less 80 for the
+/// outer IPv6 and UDP headers and our own.
+const DEFAULT_MTU: u32 = 1420;
+
+/// What a process is started for.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The interface's name.
+    pub name: String,
+    /// Whom to become once everything that takes root is open.
+    pub user: Option<String>,
+    /// A configuration to bring up, and the path it came from.
+    pub conf: Option<(std::path::PathBuf, Conf)>,
+}
+
+/// What the main thread hears.
+enum Event {
+    Link(netlink::Event),
+    /// The process is to end.
+    End(&'static str),
+    /// The interface is gone.
+    Gone(io::Error),
+}
+
+/// Runs a peer until it is told to end. `ready` is called once the interface
+/// and the socket can be used.
+///
+/// # Errors
+/// It could not be started, or not be brought down in order.
+pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
+    // Before any thread: signals and rights are each thread's own.
+    let signals = Signals::block().context("signals")?;
+    process::harden().context("core dumps")?;
+    let name = &options.name;
+    let tun = Tun::create(name, DEFAULT_MTU).map_err(|error| explain(name, error))?;
+    let index = tun.2.index;
+    let udp = UdpSocket::unbound().context("UDP socket")?;
+    let socket = UapiSocket::bind(&tun.2.name)
+        .with_context(|| format!("{}", socket_path(&tun.2.name).display()))?;
+    let watch = Watch::new(socket.path()).context("watch of the socket")?;
+    let monitor = Monitor::open().context("netlink")?;
+    if let Some(user) = &options.user {
+        process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
+    }
+
+    let (events, inbox) = mpsc::channel();
+    let ended = events.clone();
+    let node = Node::start(tun, udp, move |error| {
+        let _ = ended.send(Event::Gone(error));
+    });
+    let node = Arc::new(node.context("engine")?);
+    let down = events.clone();
+    let file = socket
+        .serve(node.clone(), move || {
+            let _ = down.send(Event::End("linerate down"));
+        })
+        .context("socket")?;
+    spawn_listeners(events, signals, watch, monitor).context("threads")?;
+
+    let mut up = None;
+    if let Some((path, conf)) = options.conf {
+        let conf = up.insert(Up::new(path, conf, &node)?);
+        if let Err(error) = conf.bring_up(&node) {
+            conf.bring_down(&node);
+            drop(file);
+            return Err(error);
+        }
+    }
+    if Netlink::open()?.link(index)?.is_some_and(|link| link.up) {
+        link_up(&node, index);
+    }
+    ready();
+    let gone = serve(&node, index, &inbox);
+    shut_down(node, file, up, gone)
+}
+
+fn explain(name: &str, error: TunError) -> anyhow::Error {
+    match error {
+        TunError::Busy => anyhow::anyhow!(
+            "{name}: the interface exists already; `linerate down {name}` or `ip link delete \
+             {name}` ends what holds it"
+        ),
+        error => anyhow::Error::new(error).context(name.to_owned()),
+    }
+}
+
+/// Handles events until the process is to end; whether the interface is gone by
+/// then.
+fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> bool {
+    for event in inbox {
+        match event {
+            Event::End(why) => {
+                tracing::info!(why, "going down");
+                return false;
+            }
+            Event::Gone(error) => {
+                tracing::info!(%error, "the interface is gone");
+                return true;
+            }
+            Event::Link(netlink::Event::LinkUp { index: link }) if link == index => {
+                link_up(node, index);
+            }
+            Event::Link(netlink::Event::LinkDown { index: link }) if link == index => {
+                node.link_down();
+            }
+            Event::Link(netlink::Event::LinkDeleted { index: link }) if link == index => {
+                return true;
+            }
+            Event::Link(netlink::Event::MtuChanged { index: link, mtu }) if link == index => {
+                node.set_mtu(mtu);
+            }
+            Event::Link(netlink::Event::RoutesChanged) => node.routes_changed(),
+            Event::Link(netlink::Event::Lost) => resynchronise(node, index),
+            Event::Link(_) => {}
+        }
+    }
+    false
+}
+
+/// The news were more than their buffer holds: look at the link itself.
+fn resynchronise(node: &Node, index: u32) {
+    node.routes_changed();
+    match Netlink::open().and_then(|netlink| netlink.link(index)) {
+        Ok(Some(link)) => {
+            node.set_mtu(link.mtu);
+            if link.up { link_up(node, index) } else { node.link_down() }
+        }
+        Ok(None) => {}
+        Err(error) => tracing::error!(%error, "netlink"),
+    }
+}
+
+/// An interface without a socket would lose everything in silence: it goes down
+/// again.
+fn link_up(node: &Node, index: u32) {
+    let Err(error) = node.link_up() else { return };
+    tracing::error!(%error, "no UDP socket: the interface goes down again");
+    if let Err(error) = Netlink::open().and_then(|netlink| netlink.set_down(index)) {
+        tracing::error!(%error, "netlink");
+    }
+}
+
+fn shut_down(node: Arc<Node>, file: SocketFile, up: Option<Up>, gone: bool) -> anyhow::Result<()> {
+    if let Some(mut up) = up {
+        if gone {
+            up.clean_up();
+        } else {
+            up.bring_down(&node);
+        }
+    }
+    drop(file);
+    if let Err(error) =
+        Netlink::open().and_then(|netlink| match netlink.link(node.info().index)? {
+            Some(link) if link.name == node.info().name => netlink.delete_link(link.index),
+            _ => Ok(()),
+        })
+    {
+        bail!("{}: the interface could not be deleted: {error}", node.info().name);
+    }
+    Ok(())
+}
+
+fn spawn_listeners(
+    events: mpsc::Sender<Event>,
+    signals: Signals,
+    mut watch: Watch,
+    mut monitor: Monitor,
+) -> io::Result<()> {
+    let sender = events.clone();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        while signals.wait().is_ok() {
+            let _ = sender.send(Event::End("signal"));
+        }
+    })?;
+    let sender = events.clone();
+    thread::Builder::new().name("socket watch".into()).spawn(move || {
+        if matches!(watch.wait(), Ok(Watched::Gone)) {
+            let _ = sender.send(Event::End("the socket's file was removed"));
+        }
+    })?;
+    thread::Builder::new().name("netlink".into()).spawn(move || {
+        while let Ok(Some(event)) = monitor.next() {
+            let _ = events.send(Event::Link(event));
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! A running peer: a TUN device, a UDP socket and the engine between them,
+//! around one control half.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use engine::{Clock, Engine, Parts};
+use getrandom::{SysRng, rand_core::UnwrapErr};
+use sys::{BindError, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket, clock};
+use wg::{ConfigError, Control, Device, DropReason, Now, Time};
+
+use crate::uapi::{Change, DeviceState};
+
+/// All randomness is the kernel's.
+type Rng = UnwrapErr<SysRng>;
+
+/// A peer that runs until it is dropped.
+pub struct Node {
+    info: TunInfo,
+    control: Arc<Mutex<Control<Rng>>>,
+    device: Arc<Device>,
+    udp: UdpSocket,
+    outer: Mutex<Outer>,
+    mtu: Arc<AtomicU32>,
+    engine: Engine,
+}
+
+/// What the UDP side is told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outer {
+    /// The port asked for; once bound, the port.
+    port: u16,
+    fwmark: u32,
+    up: bool,
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub enum ApplyError {
+    /// The UDP socket could not have the port or the mark.
+    Bind(BindError),
+    /// The protocol refused.
+    Config(ConfigError),
+}
+
+impl ApplyError {
+    /// The number to answer over the UAPI, of `errno.h`.
+    pub fn errno(&self) -> i32 {
+        const EIO: i32 = 5;
+        const EACCES: i32 = 13;
+        const ENOSPC: i32 = 28;
+        const EADDRINUSE: i32 = 98;
+        match self {
+            Self::Bind(BindError::InUse) => EADDRINUSE,
+            Self::Bind(BindError::Permission) => EACCES,
+            Self::Bind(BindError::Os(error)) => error.raw_os_error().unwrap_or(EIO),
+            Self::Config(ConfigError::TooManyPeers) => ENOSPC,
+        }
+    }
+}
+
+impl std::fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bind(error) => error.fmt(f),
+            Self::Config(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl Node {
+    /// Starts a peer on a TUN device. It is down until [`Node::link_up`].
+    /// `ended` is called when the device is gone.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn start(
+        (tun_recv, tun_send, info): (TunRecv, TunSend, TunInfo),
+        (udp, udp_recv): (UdpSocket, UdpReceiver),
+        ended: impl Fn(io::Error) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let control = Arc::new(Mutex::new(Control::new(UnwrapErr(SysRng))));
+        let device = lock(&control).device().clone();
+        let mtu = Arc::new(AtomicU32::new(info.mtu));
+        let clock: Clock = Arc::new(now);
+        let parts = Parts {
+            control: control.clone(),
+            clock,
+            ip: (tun_recv, tun_send),
+            udp: (udp_recv, udp.sender(), udp.sender()),
+            mtu: mtu.clone(),
+        };
+        let engine = Engine::start(parts, ended)?;
+        Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, engine })
+    }
+
+    /// What the interface is called.
+    pub fn info(&self) -> &TunInfo {
+        &self.info
+    }
+
+    /// Makes a change: first of the socket, which may be refused, then of the
+    /// device.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn apply(&self, change: Change) -> Result<(), ApplyError> {
+        self.change_outer(change.fwmark, change.listen_port).map_err(ApplyError::Bind)?;
+        let applied = lock(&self.control).apply(change.device);
+        self.engine.wake();
+        applied.map_err(ApplyError::Config)
+    }
+
+    fn change_outer(&self, fwmark: Option<u32>, port: Option<u16>) -> Result<(), BindError> {
+        let mut outer = lock(&self.outer);
+        if let Some(fwmark) = fwmark {
+            self.udp.set_fwmark(fwmark)?;
+            outer.fwmark = fwmark;
+        }
+        if let Some(port) = port {
+            outer.port = if outer.up { self.udp.bind(port, outer.fwmark)? } else { port };
+        }
+        Ok(())
+    }
+
+    /// The interface came up: the socket opens.
+    ///
+    /// # Errors
+    /// The port is not to be had.
+    pub fn link_up(&self) -> Result<(), BindError> {
+        let mut outer = lock(&self.outer);
+        outer.port = self.udp.bind(outer.port, outer.fwmark)?;
+        if !std::mem::replace(&mut outer.up, true)
+            && let Some(buffers) = self.udp.buffers()
+            && buffers.receive < buffers.wanted
+        {
+            tracing::warn!(
+                granted = buffers.receive,
+                wanted = buffers.wanted,
+                "the receive buffer is small: bursts will be lost (net.core.rmem_max)"
+            );
+        }
+        lock(&self.control).up();
+        self.engine.wake();
+        Ok(())
+    }
+
+    /// The interface went down: sessions end, the socket closes.
+    pub fn link_down(&self) {
+        let mut outer = lock(&self.outer);
+        if std::mem::replace(&mut outer.up, false) {
+            lock(&self.control).down();
+            self.udp.close();
+        }
+    }
+
+    /// The interface has another MTU.
+    pub fn set_mtu(&self, mtu: u32) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// Routes or addresses changed: sticky sources are forgotten.
+    pub fn routes_changed(&self) {
+        lock(&self.control).forget_sources();
+    }
+
+    /// The state, as `wg show` shows it.
+    pub fn state(&self) -> DeviceState {
+        let outer = *lock(&self.outer);
+        let control = lock(&self.control);
+        DeviceState {
+            private_key: control.private_key().cloned(),
+            listen_port: outer.port,
+            fwmark: outer.fwmark,
+            peers: control.peers().collect(),
+        }
+    }
+
+    /// The mark of outgoing datagrams.
+    pub fn fwmark(&self) -> u32 {
+        lock(&self.outer).fwmark
+    }
+
+    /// Every counter that is not a peer's, by name.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let buffer = self.udp.buffers().map_or(0, |buffers| buffers.receive as u64);
+        let drops =
+            DropReason::ALL.iter().map(|&reason| (reason.name(), self.device.drops.get(reason)));
+        drops.chain([
+            ("udp_overflow", self.udp.overflow()),
+            ("udp_truncated", self.udp.truncated()),
+            ("udp_receive_buffer", buffer),
+        ])
+    }
+}
+
+fn now() -> Now {
+    Now { time: Time::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,27 @@
+//! Texts with keys in them.
+
+use std::fmt;
+
+/// Appends what `write` writes to `out` and leaves room for `spare` bytes more.
+///
+/// `write` runs twice, first to measure: a `String` that grows leaves a copy of
+/// its secrets behind in freed memory.
+pub(crate) fn append(
+    out: &mut String,
+    spare: usize,
+    write: impl Fn(&mut dyn fmt::Write) -> fmt::Result,
+) {
+    let mut length = Length(0);
+    write(&mut length).expect("counting takes any text");
+    out.reserve(length.0 + spare);
+    write(out).expect("a String takes any text");
+}
+
+struct Length(usize);
+
+impl fmt::Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}

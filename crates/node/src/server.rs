@@ -1,0 +1,179 @@
+//! The UAPI socket: `/var/run/wireguard/NAME.sock`, by which `wg` and our own
+//! commands talk to a running peer.
+
+use std::{
+    fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::unix::{
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use zeroize::Zeroizing;
+
+use crate::{
+    Node,
+    uapi::{Request, write_errno, write_state},
+};
+
+/// Where the sockets of all userspace implementations are.
+const FOLDER: &str = "/var/run/wireguard";
+/// The longest request: a million peers with a few networks each.
+const MAX_REQUEST: u64 = 512 << 20;
+/// Clients served at one time.
+const MAX_CLIENTS: usize = 64;
+/// `EPROTO` of Linux.
+const EPROTO: i32 = 71;
+
+/// The path of an interface's socket.
+pub fn socket_path(name: &str) -> PathBuf {
+    Path::new(FOLDER).join(format!("{name}.sock"))
+}
+
+/// A listening socket, whose file goes when it is dropped.
+#[derive(Debug)]
+pub struct UapiSocket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The file of a socket, known by its inode: a file that somebody else put in
+/// its place is not ours to remove.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl UapiSocket {
+    /// Makes the socket, mode 0600 in a folder of mode 0700. A file that is left
+    /// of a process that is gone makes room.
+    ///
+    /// # Errors
+    /// `AddrInUse` where somebody listens there.
+    pub fn bind(name: &str) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(FOLDER)?;
+        let path = socket_path(name);
+        match fs::symlink_metadata(&path) {
+            Ok(old) if old.file_type().is_socket() && UnixStream::connect(&path).is_err() => {
+                fs::remove_file(&path)?;
+            }
+            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let listener = UnixListener::bind(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        let inode = fs::symlink_metadata(&path)?.ino();
+        Ok(Self { listener, file: SocketFile { path, inode } })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// Serves clients, each in a thread of its own, by `node`. `down` is called
+    /// when one of them asks to go down. The file stays the caller's.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn serve(
+        self,
+        node: Arc<Node>,
+        down: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<SocketFile> {
+        let Self { listener, file } = self;
+        let down: Arc<dyn Fn() + Send + Sync> = Arc::new(down);
+        let clients = Arc::new(AtomicUsize::new(0));
+        thread::Builder::new().name("uapi".into()).spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (node, down, clients) = (node.clone(), down.clone(), clients.clone());
+                if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
+                    if let Err(error) = serve_client(&client, &node, &*down) {
+                        tracing::debug!(%error, "a client of the socket went away");
+                    }
+                    clients.fetch_sub(1, Ordering::Relaxed);
+                });
+                if let Err(error) = served {
+                    tracing::error!(%error, "no thread for a client of the socket");
+                }
+            }
+        })?;
+        Ok(file)
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
+        if ours && let Err(error) = fs::remove_file(&self.path) {
+            tracing::error!(%error, path = %self.path.display(), "the socket stays behind");
+        }
+    }
+}
+
+/// Answers one request after the other.
+fn serve_client(client: &UnixStream, node: &Node, down: &dyn Fn()) -> io::Result<()> {
+    let mut reader = BufReader::new(client.take(MAX_REQUEST));
+    while let Some(text) = read_request(&mut reader)? {
+        let mut answer = Zeroizing::new(String::new());
+        let errno = match Request::parse(&text) {
+            Ok(request) => answer_request(request, node, down, &mut answer),
+            Err(error) => {
+                tracing::warn!(%error, "a request was refused");
+                error.errno()
+            }
+        };
+        // wg(8) takes the number by its kernel sign.
+        write_errno(&mut answer, -errno);
+        let mut client = client;
+        client.write_all(answer.as_bytes())?;
+        reader.get_mut().set_limit(MAX_REQUEST);
+    }
+    Ok(())
+}
+
+fn answer_request(request: Request, node: &Node, down: &dyn Fn(), answer: &mut String) -> i32 {
+    match request {
+        Request::Get => write_state(answer, &node.state()),
+        Request::Stats => {
+            for (name, value) in node.counters() {
+                answer.push_str(&format!("{name}={value}\n"));
+            }
+        }
+        Request::Down => down(),
+        Request::Set(change) => {
+            if let Err(error) = node.apply(change) {
+                tracing::error!(%error, "a change was refused");
+                return error.errno();
+            }
+        }
+    }
+    0
+}
+
+/// Reads up to the empty line. `None` where the client has no more requests.
+fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Zeroizing<String>>> {
+    let mut text = Zeroizing::new(String::new());
+    loop {
+        let start = text.len();
+        match reader.read_line(&mut text)? {
+            0 if start == 0 => return Ok(None),
+            0 => return Err(io::Error::from_raw_os_error(EPROTO)),
+            1 => return Ok(Some(text)),
+            _ => {}
+        }
+    }
+}

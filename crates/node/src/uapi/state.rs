@@ -1,0 +1,132 @@
+//! Writes an answer.
+
+use std::fmt;
+
+use wg::config::PeerState;
+
+use super::DeviceState;
+use crate::secret_text;
+
+/// Bytes of the longest line that [`write_errno`] writes.
+const ERRNO_LINE_MAX: usize = "errno=-2147483648\n\n".len();
+
+/// Appends the state, in wireguard-go's order of keys.
+///
+/// The text holds keys, so `out` should be in a `Zeroizing`, and empty: it
+/// grows once, before the first key, and keeps room for [`write_errno`].
+pub fn write_state(out: &mut String, state: &DeviceState) {
+    secret_text::append(out, ERRNO_LINE_MAX, |out| device(out, state));
+}
+
+/// Appends the end of every answer; 0 is success.
+pub fn write_errno(out: &mut String, errno: i32) {
+    out.push_str(&format!("errno={errno}\n\n"));
+}
+
+fn device(out: &mut dyn fmt::Write, state: &DeviceState) -> fmt::Result {
+    if let Some(key) = &state.private_key {
+        writeln!(out, "private_key={}", *key.to_hex())?;
+    }
+    if state.listen_port != 0 {
+        writeln!(out, "listen_port={}", state.listen_port)?;
+    }
+    if state.fwmark != 0 {
+        writeln!(out, "fwmark={}", state.fwmark)?;
+    }
+    state.peers.iter().try_for_each(|state| peer(out, state))
+}
+
+fn peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
+    writeln!(out, "public_key={}", state.public_key.to_hex())?;
+    writeln!(out, "preshared_key={}", *state.preshared_key.to_hex())?;
+    writeln!(out, "protocol_version=1")?;
+    if let Some(endpoint) = state.endpoint {
+        writeln!(out, "endpoint={endpoint}")?;
+    }
+    let handshake = state.last_handshake.unwrap_or_default();
+    writeln!(out, "last_handshake_time_sec={}", handshake.as_secs())?;
+    writeln!(out, "last_handshake_time_nsec={}", handshake.subsec_nanos())?;
+    writeln!(out, "tx_bytes={}", state.tx_bytes)?;
+    writeln!(out, "rx_bytes={}", state.rx_bytes)?;
+    writeln!(out, "persistent_keepalive_interval={}", state.persistent_keepalive)?;
+    state.allowed_ips.iter().try_for_each(|net| writeln!(out, "allowed_ip={net}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+    use wg::{PresharedKey, PrivateKey, PublicKey};
+
+    use super::*;
+
+    fn written(state: &DeviceState) -> String {
+        let mut out = String::new();
+        write_state(&mut out, state);
+        write_errno(&mut out, 0);
+        out
+    }
+
+    #[test]
+    fn a_device_without_anything_is_only_its_errno() {
+        assert_eq!(written(&DeviceState::default()), "errno=0\n\n");
+    }
+
+    #[test]
+    fn a_state_is_written_in_the_order_of_wireguard_go() {
+        let bare = PeerState {
+            public_key: PublicKey::from([0xab; 32]),
+            preshared_key: PresharedKey::default(),
+            endpoint: None,
+            last_handshake: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            persistent_keepalive: 0,
+            allowed_ips: Vec::new(),
+        };
+        let full = PeerState {
+            endpoint: Some("[fe80::1%3]:51820".parse().unwrap()),
+            last_handshake: Some(Duration::new(1_700_000_000, 5)),
+            rx_bytes: 7,
+            tx_bytes: u64::MAX,
+            persistent_keepalive: 25,
+            allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "::/0".parse().unwrap()],
+            ..bare.clone()
+        };
+        let state = DeviceState {
+            private_key: Some(PrivateKey::from_bytes(&[0x40; 32])),
+            listen_port: 51820,
+            fwmark: 0xca6c,
+            peers: vec![bare, full],
+        };
+        let private = "40".repeat(32);
+        let public = "ab".repeat(32);
+        let none = "00".repeat(32);
+        assert_eq!(
+            written(&state),
+            format!(
+                "private_key={private}\nlisten_port=51820\nfwmark=51820\n\
+                 public_key={public}\npreshared_key={none}\nprotocol_version=1\n\
+                 last_handshake_time_sec=0\nlast_handshake_time_nsec=0\ntx_bytes=0\nrx_bytes=0\n\
+                 persistent_keepalive_interval=0\n\
+                 public_key={public}\npreshared_key={none}\nprotocol_version=1\n\
+                 endpoint=[fe80::1%3]:51820\n\
+                 last_handshake_time_sec=1700000000\nlast_handshake_time_nsec=5\n\
+                 tx_bytes=18446744073709551615\nrx_bytes=7\npersistent_keepalive_interval=25\n\
+                 allowed_ip=10.0.0.0/8\nallowed_ip=::/0\nerrno=0\n\n"
+            )
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_errno_fits_where_the_state_was_written(state in crate::strategies::device_state()) {
+            let mut out = String::new();
+            write_state(&mut out, &state);
+            let before = (out.as_ptr(), out.capacity());
+            write_errno(&mut out, i32::MIN);
+            prop_assert_eq!((out.as_ptr(), out.capacity()), before);
+        }
+    }
+}

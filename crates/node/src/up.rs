@@ -1,0 +1,175 @@
+//! What wg-quick(8) does around a peer: addresses, MTU, routes, rules, DNS and
+//! hooks; and taking them away again.
+
+mod dns;
+mod hooks;
+mod routes;
+
+use std::{
+    fs,
+    io::Write,
+    net::{SocketAddr, ToSocketAddrs},
+    os::unix::fs::OpenOptionsExt,
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context;
+use sys::netlink::Netlink;
+
+use crate::{
+    Node,
+    conf::{self, Conf, EndpointName},
+};
+use dns::Resolver;
+use routes::Routes;
+
+/// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
+/// data header 16, tag 16.
+const OVERHEAD: u32 = 80;
+/// The path's MTU where nothing tells.
+const ETHERNET_MTU: u32 = 1500;
+/// How often a name is asked for while the network is not ready yet, with a
+/// pause that doubles (wg(8) does likewise).
+const RESOLVE_TRIES: u32 = 6;
+/// The first pause.
+const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
+
+/// A configuration that is brought up.
+pub(crate) struct Up {
+    path: PathBuf,
+    conf: Conf,
+    name: String,
+    netlink: Netlink,
+    routes: Routes,
+    dns: Option<Resolver>,
+}
+
+impl Up {
+    pub fn new(path: PathBuf, conf: Conf, node: &Node) -> anyhow::Result<Self> {
+        let hooks = &conf.interface.hooks;
+        if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
+            conf.private_key()?;
+        }
+        for warning in &conf.warnings {
+            tracing::warn!("{warning}");
+        }
+        let routes = Routes::new(node.info().index);
+        let name = node.info().name.clone();
+        Ok(Self { path, conf, name, netlink: Netlink::open()?, routes, dns: None })
+    }
+
+    /// Does everything that the file says, in wg-quick's order. After an error,
+    /// [`Up::bring_down`] takes back what was done.
+    pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
+        let interface = &self.conf.interface;
+        hooks::run("PreUp", &interface.hooks.pre_up, &self.name)?;
+        let mut endpoints = Vec::new();
+        let change = self.conf.change(|name| {
+            let endpoint = resolve(name)?;
+            endpoints.push(endpoint);
+            anyhow::Ok(endpoint)
+        })?;
+        node.apply(change).context("configuration")?;
+
+        let index = node.info().index;
+        for address in &interface.addresses {
+            self.netlink
+                .add_address(index, *address)
+                .with_context(|| format!("Address = {address}"))?;
+        }
+        let mtu = match interface.mtu {
+            Some(mtu) => mtu.into(),
+            None => self.tunnel_mtu(&endpoints, node.fwmark())?,
+        };
+        self.netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
+        node.set_mtu(mtu);
+        self.netlink.set_up(index).context("setting the interface up")?;
+        node.link_up().context("UDP socket")?;
+        if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
+            self.dns = Some(Resolver::set(&self.name, &interface.dns).context("DNS")?);
+        }
+        self.routes.add(&self.netlink, &self.conf, node)?;
+        hooks::run("PostUp", &interface.hooks.post_up, &self.name)
+    }
+
+    /// Takes everything back, and goes on whatever fails.
+    pub fn bring_down(&mut self, node: &Node) {
+        let hooks = &self.conf.interface.hooks;
+        complain(hooks::run("PreDown", &hooks.pre_down, &self.name));
+        if self.conf.interface.save_config {
+            complain(self.save(node));
+        }
+        node.link_down();
+        if let Err(error) = self.netlink.delete_link(node.info().index) {
+            tracing::error!(%error, "deleting the interface");
+        }
+        self.clean_up();
+    }
+
+    /// Takes back what does not go with the interface.
+    pub fn clean_up(&mut self) {
+        self.routes.remove_rules(&self.netlink);
+        if let Some(dns) = self.dns.take() {
+            complain(dns.restore().context("DNS"));
+        }
+        complain(hooks::run("PostDown", &self.conf.interface.hooks.post_down, &self.name));
+    }
+
+    /// The largest of the paths' MTUs, less our overhead, as wg-quick has it.
+    fn tunnel_mtu(&self, endpoints: &[SocketAddr], fwmark: u32) -> anyhow::Result<u32> {
+        let mut path = None;
+        for endpoint in endpoints {
+            path = path.max(self.netlink.mtu_to(endpoint.ip(), fwmark)?);
+        }
+        let path = match path {
+            Some(mtu) => Some(mtu),
+            None => self.netlink.default_route_mtu()?,
+        };
+        // Loopback's 65536 would make a tunnel that no IP packet fits.
+        let path = path.unwrap_or(ETHERNET_MTU).min(u16::MAX.into());
+        Ok(path.saturating_sub(OVERHEAD).max(1280))
+    }
+
+    /// Writes the state into the file, which is whole at every moment.
+    fn save(&self, node: &Node) -> anyhow::Result<()> {
+        let text = conf::write(&self.conf.interface, &node.state());
+        let new = self.path.with_extension("conf.new");
+        let what = || format!("SaveConfig: {}", self.path.display());
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)
+            .with_context(what)?;
+        file.write_all(text.as_bytes()).with_context(what)?;
+        file.sync_all().with_context(what)?;
+        fs::rename(&new, &self.path).with_context(what)
+    }
+}
+
+fn complain(result: anyhow::Result<()>) {
+    if let Err(error) = result {
+        tracing::error!("{error:#}");
+    }
+}
+
+/// Asks for a name's address; tries again while there is no answer.
+fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
+    let mut pause = RESOLVE_PAUSE;
+    for last in (0..RESOLVE_TRIES).map(|attempt| attempt + 1 == RESOLVE_TRIES) {
+        match name.to_string().to_socket_addrs() {
+            Ok(mut addresses) => {
+                return addresses.next().with_context(|| format!("Endpoint = {name}: no address"));
+            }
+            Err(error) if last => {
+                return Err(error).with_context(|| format!("Endpoint = {name}"));
+            }
+            Err(_) => thread::sleep(pause),
+        }
+        pause *= 2;
+    }
+    unreachable!("the last try returns")
+}

@@ -1,0 +1,156 @@
+//! Policy rules: which routing table a packet is looked up in.
+
+use std::net::IpAddr;
+
+use rtnetlink::{
+    packet_core::{NLM_F_CREATE, NLM_F_EXCL},
+    packet_route::{
+        AddressFamily, RouteNetlinkMessage,
+        rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
+    },
+};
+
+use super::{Netlink, NetlinkError};
+
+/// An IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The version of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+impl From<Family> for AddressFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::Inet,
+            Family::V6 => Self::Inet6,
+        }
+    }
+}
+
+impl TryFrom<AddressFamily> for Family {
+    type Error = ();
+
+    fn try_from(family: AddressFamily) -> Result<Self, ()> {
+        match family {
+            AddressFamily::Inet => Ok(Self::V4),
+            AddressFamily::Inet6 => Ok(Self::V6),
+            _ => Err(()),
+        }
+    }
+}
+
+/// A rule that sends packets to a table, by their mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// For which IP version.
+    pub family: Family,
+    /// The mark a packet must have; `None` is any.
+    pub fwmark: Option<u32>,
+    /// Whether the rule is for the packets that do *not* have the mark.
+    pub invert: bool,
+    /// The table to look in.
+    pub table: u32,
+    /// Where it stands among the rules, the lowest first; `None` lets the kernel
+    /// put it before all it has but the first.
+    pub priority: Option<u32>,
+    /// Routes it finds count only where their prefix is longer than this.
+    pub suppress_prefix_length: Option<u32>,
+}
+
+impl Netlink {
+    /// Adds a rule.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EEXIST where there is one like it.
+    pub fn add_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
+        self.change(RouteNetlinkMessage::NewRule(rule.to_message()), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Deletes the first rule that has all of `rule`. What `rule` leaves out, the
+    /// kernel does not compare, and neither does it compare `invert`: give the
+    /// rule as [`Netlink::rules`] lists it, with its priority.
+    ///
+    /// # Errors
+    /// The kernel's refusal: ENOENT where there is no such rule.
+    pub fn delete_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
+        self.change(RouteNetlinkMessage::DelRule(rule.to_message()), 0)
+    }
+
+    /// The rules of a family that a [`Rule`] can describe: to a table, by no more
+    /// than a whole mark. They come in the order of their priority.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn rules(&self, family: Family) -> Result<Vec<Rule>, NetlinkError> {
+        let mut request = RuleMessage::default();
+        request.header.family = family.into();
+        let mut rules = Vec::new();
+        self.dump(RouteNetlinkMessage::GetRule(request), |answer| {
+            if let RouteNetlinkMessage::NewRule(message) = answer {
+                rules.extend(Rule::from_message(&message));
+            }
+        })?;
+        Ok(rules)
+    }
+}
+
+impl Rule {
+    fn to_message(self) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = self.family.into();
+        message.header.action = RuleAction::ToTable;
+        if self.invert {
+            message.header.flags.insert(RuleFlags::Invert);
+        }
+        message.attributes.push(RuleAttribute::Table(self.table));
+        message.attributes.extend(self.fwmark.map(RuleAttribute::FwMark));
+        message.attributes.extend(self.priority.map(RuleAttribute::Priority));
+        message
+            .attributes
+            .extend(self.suppress_prefix_length.map(RuleAttribute::SuppressPrefixLen));
+        message
+    }
+
+    fn from_message(message: &RuleMessage) -> Option<Self> {
+        let header = &message.header;
+        if header.action != RuleAction::ToTable
+            || (header.src_len, header.dst_len, header.tos) != (0, 0, 0)
+        {
+            return None;
+        }
+        let mut rule = Self {
+            family: Family::try_from(header.family).ok()?,
+            fwmark: None,
+            invert: header.flags.contains(RuleFlags::Invert),
+            table: header.table.into(),
+            // The rule of priority 0 comes without the attribute.
+            priority: Some(0),
+            suppress_prefix_length: None,
+        };
+        for attribute in &message.attributes {
+            match attribute {
+                RuleAttribute::FwMark(mark) => rule.fwmark = Some(*mark),
+                RuleAttribute::FwMask(u32::MAX) | RuleAttribute::Protocol(_) => {}
+                RuleAttribute::Table(table) => rule.table = *table,
+                RuleAttribute::Priority(priority) => rule.priority = Some(*priority),
+                RuleAttribute::SuppressPrefixLen(length) => {
+                    // -1 stands for none.
+                    rule.suppress_prefix_length = Some(*length).filter(|&l| l != u32::MAX);
+                }
+                RuleAttribute::SuppressIfGroup(u32::MAX) => {}
+                _ => return None,
+            }
+        }
+        Some(rule)
+    }
+}

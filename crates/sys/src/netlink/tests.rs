@@ -1,0 +1,253 @@
+use std::{net::IpAddr, time::Duration};
+
+use ipnet::IpNet;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::*;
+use crate::{testing::in_namespace, tun::Tun};
+
+fn net(text: &str) -> IpNet {
+    text.parse().unwrap()
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// What the monitor tells until it is silent.
+fn events(monitor: &mut Monitor) -> Vec<Event> {
+    // Notifications stand in the socket before the request is answered, but for
+    // those of IPv6, which come from a work queue.
+    let mut events = Vec::new();
+    let brief = Some(Duration::from_millis(20));
+    while crate::poll::readable([std::os::fd::AsFd::as_fd(monitor)], brief).unwrap()[0] {
+        while let Some(event) = monitor.try_next().unwrap() {
+            events.push(event);
+        }
+    }
+    events
+}
+
+#[test]
+fn addresses_can_be_added_listed_and_deleted() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let mut all = [net("10.9.0.1/24"), net("10.9.1.1/32"), net("fd00::1/64")];
+        for one in all {
+            netlink.add_address(info.index, one).unwrap();
+        }
+        let mut listed = netlink.addresses(info.index).unwrap();
+        listed.sort();
+        all.sort();
+        assert_eq!(listed, all);
+        let again = netlink.add_address(info.index, all[0]).unwrap_err();
+        assert_eq!(again.errno(), Some(libc::EEXIST));
+        for one in all {
+            netlink.delete_address(info.index, one).unwrap();
+        }
+        assert_eq!(netlink.addresses(info.index).unwrap(), []);
+        let absent = netlink.delete_address(info.index, all[0]).unwrap_err();
+        assert_eq!(absent.errno(), Some(libc::EADDRNOTAVAIL));
+    });
+}
+
+#[test]
+fn a_route_can_be_added_twice_found_and_deleted() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let device = info.index;
+        let route = |destination, table, metric| Route {
+            destination: net(destination),
+            device,
+            table,
+            metric,
+        };
+        let down = netlink.add_route(&route("10.8.0.0/16", MAIN_TABLE, None)).unwrap_err();
+        assert_eq!(down.errno(), Some(libc::ENETDOWN));
+        netlink.set_up(device).unwrap();
+        for (one, family) in [
+            (route("10.8.0.0/16", MAIN_TABLE, Some(77)), Family::V4),
+            (route("0.0.0.0/0", 51820, Some(5)), Family::V4),
+            (route("fd77::/64", MAIN_TABLE, Some(77)), Family::V6),
+            (route("::/0", 51820, Some(5)), Family::V6),
+        ] {
+            netlink.add_route(&one).unwrap();
+            netlink.add_route(&one).unwrap();
+            let listed = netlink.routes(family, one.table).unwrap();
+            assert_eq!(listed.iter().filter(|listed| **listed == one).count(), 1, "{listed:?}");
+            assert!(netlink.has_route(one.destination, device, one.table).unwrap());
+            assert!(!netlink.has_route(one.destination, device, 4711).unwrap());
+            assert!(!netlink.has_route(one.destination, device + 1, one.table).unwrap());
+            netlink.delete_route(&one).unwrap();
+            assert!(!netlink.has_route(one.destination, device, one.table).unwrap());
+            assert_eq!(netlink.delete_route(&one).unwrap_err().errno(), Some(libc::ESRCH));
+        }
+        netlink.add_route(&route("10.8.0.0/16", MAIN_TABLE, None)).unwrap();
+        assert!(netlink.has_route(net("10.8.3.0/24"), device, MAIN_TABLE).unwrap());
+        assert!(!netlink.has_route(net("10.0.0.0/8"), device, MAIN_TABLE).unwrap());
+        let untruncated = route("10.7.1.2/16", MAIN_TABLE, None);
+        netlink.add_route(&untruncated).unwrap();
+        assert!(netlink.has_route(net("10.7.0.0/16"), device, MAIN_TABLE).unwrap());
+    });
+}
+
+#[test]
+fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
+    in_namespace(|netlink| {
+        for family in [Family::V4, Family::V6] {
+            let before = netlink.rules(family).unwrap();
+            assert!(before.iter().any(|rule| rule.table == MAIN_TABLE), "{before:?}");
+            let marked = Rule {
+                family,
+                fwmark: Some(51820),
+                invert: true,
+                table: 51820,
+                priority: None,
+                suppress_prefix_length: None,
+            };
+            let suppressed = Rule {
+                fwmark: None,
+                invert: false,
+                table: MAIN_TABLE,
+                suppress_prefix_length: Some(0),
+                ..marked
+            };
+            netlink.add_rule(&marked).unwrap();
+            netlink.add_rule(&suppressed).unwrap();
+            let fixed = Rule { priority: Some(100), table: 7, fwmark: Some(1), ..suppressed };
+            netlink.add_rule(&fixed).unwrap();
+            assert_eq!(netlink.add_rule(&fixed).unwrap_err().errno(), Some(libc::EEXIST));
+            let added: Vec<_> = netlink
+                .rules(family)
+                .unwrap()
+                .into_iter()
+                .filter(|rule| !before.contains(rule))
+                .collect();
+            let unplaced: Vec<_> =
+                added.iter().map(|rule| Rule { priority: None, ..*rule }).collect();
+            assert_eq!(unplaced, [Rule { priority: None, ..fixed }, suppressed, marked]);
+            assert!(added[1].priority < added[2].priority, "the later goes first");
+            for rule in &added {
+                netlink.delete_rule(rule).unwrap();
+            }
+            assert_eq!(netlink.rules(family).unwrap(), before);
+            let absent = netlink.delete_rule(&fixed).unwrap_err();
+            assert_eq!(absent.errno(), Some(libc::ENOENT));
+        }
+    });
+}
+
+#[test]
+fn the_mtu_of_a_way_is_the_interfaces_and_no_way_has_none() {
+    in_namespace(|netlink| {
+        assert_eq!(netlink.mtu_to(address("192.0.2.1"), 0).unwrap(), None);
+        assert_eq!(netlink.mtu_to(address("2001:db8::1"), 0).unwrap(), None);
+        assert_eq!(netlink.default_route_mtu().unwrap(), None);
+        let (_recv, _send, one) = Tun::create("lr0", 1400).unwrap();
+        let (_recv, _send, two) = Tun::create("lr1", 1300).unwrap();
+        for (device, table) in [(one.index, MAIN_TABLE), (two.index, 51820)] {
+            netlink.set_up(device).unwrap();
+            for destination in [net("0.0.0.0/0"), net("::/0")] {
+                let route = Route { destination, device, table, metric: None };
+                netlink.add_route(&route).unwrap();
+            }
+        }
+        netlink.add_address(one.index, net("10.9.0.1/24")).unwrap();
+        netlink.add_address(one.index, net("fd00::1/64")).unwrap();
+        assert_eq!(netlink.default_route_mtu().unwrap(), Some(1400));
+        for (family, to) in [(Family::V4, "192.0.2.1"), (Family::V6, "2001:db8::1")] {
+            assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1400));
+            let rule = Rule {
+                family,
+                fwmark: Some(9),
+                invert: true,
+                table: 51820,
+                priority: None,
+                suppress_prefix_length: None,
+            };
+            netlink.add_rule(&rule).unwrap();
+            assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1300), "into the tunnel");
+            assert_eq!(netlink.mtu_to(address(to), 9).unwrap(), Some(1400), "beside it");
+        }
+    });
+}
+
+#[test]
+fn a_missing_link_is_none_and_its_change_keeps_the_errno() {
+    in_namespace(|netlink| {
+        assert_eq!(netlink.link_by_name("lr0").unwrap(), None);
+        assert_eq!(netlink.link(4711).unwrap(), None);
+        assert_eq!(netlink.set_up(4711).unwrap_err().errno(), Some(libc::ENODEV));
+        assert_eq!(netlink.delete_link(4711).unwrap_err().errno(), Some(libc::ENODEV));
+        let names: Vec<_> = netlink.links().unwrap().into_iter().map(|link| link.name).collect();
+        assert_eq!(names, ["lo"]);
+    });
+}
+
+#[test]
+fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
+    in_namespace(|netlink| {
+        let (recv, send, info) = Tun::create("lr0", 1420).unwrap();
+        let index = info.index;
+        let mut monitor = Monitor::open().unwrap();
+        assert_eq!(events(&mut monitor), []);
+        netlink.set_mtu(index, 1300).unwrap();
+        assert_eq!(events(&mut monitor), [Event::MtuChanged { index, mtu: 1300 }]);
+        netlink.set_up(index).unwrap();
+        let up = events(&mut monitor);
+        assert!(up.contains(&Event::LinkUp { index }), "{up:?}");
+        for one in [net("10.9.0.1/24"), net("fd00::1/64")] {
+            netlink.add_address(index, one).unwrap();
+            let added = events(&mut monitor);
+            assert!(!added.is_empty() && added.iter().all(|e| *e == Event::RoutesChanged));
+            let destination =
+                if one.addr().is_ipv4() { net("10.8.0.0/16") } else { net("fd08::/64") };
+            let route = Route { destination, device: index, table: MAIN_TABLE, metric: None };
+            netlink.add_route(&route).unwrap();
+            assert_eq!(events(&mut monitor), [Event::RoutesChanged]);
+            netlink.delete_route(&route).unwrap();
+            assert_eq!(events(&mut monitor), [Event::RoutesChanged]);
+        }
+        netlink.set_down(index).unwrap();
+        let down = events(&mut monitor);
+        assert!(down.contains(&Event::LinkDown { index }), "{down:?}");
+        drop((recv, send));
+        let deleted = events(&mut monitor);
+        assert!(deleted.contains(&Event::LinkDeleted { index }), "{deleted:?}");
+    });
+}
+
+#[test]
+fn a_monitor_that_waits_hears_of_a_change_and_ends_by_its_waker() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let mut monitor = Monitor::open().unwrap();
+        let waker = monitor.waker();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let first = monitor.next().unwrap();
+                waker();
+                while monitor.next().unwrap().is_some() {}
+                first
+            });
+            netlink.set_mtu(info.index, 1280).unwrap();
+            let expected = Event::MtuChanged { index: info.index, mtu: 1280 };
+            assert_eq!(waiting.join().unwrap(), Some(expected));
+        });
+    });
+}
+
+#[test]
+fn a_monitor_that_was_overrun_says_so_and_goes_on() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let mut monitor = Monitor::open().unwrap();
+        setsockopt(&monitor, sockopt::RcvBuf, &2048).unwrap();
+        for round in 0..50 {
+            netlink.set_mtu(info.index, 1280 + round).unwrap();
+        }
+        assert!(events(&mut monitor).contains(&Event::Lost));
+        netlink.set_mtu(info.index, 1400).unwrap();
+        assert_eq!(events(&mut monitor), [Event::MtuChanged { index: info.index, mtu: 1400 }]);
+    });
+}

@@ -1,0 +1,63 @@
+//! Waiting for several file descriptors at once.
+
+use std::{io, os::fd::BorrowedFd, time::Duration};
+
+use nix::{
+    errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout},
+};
+
+/// Waits until one of `fds` can be read, has failed or was hung up, and says of
+/// each whether it is so. None is when `timeout` has passed; `None` waits on.
+///
+/// # Errors
+/// The kernel is out of memory.
+pub fn readable<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    timeout: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    let mut polled = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    wait(&mut polled, timeout)?;
+    Ok(polled.map(|fd| fd.any().unwrap_or(true)))
+}
+
+/// Whether `fd` takes data again before `timeout` has passed.
+pub(crate) fn writable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let mut polled = [PollFd::new(fd, PollFlags::POLLOUT)];
+    wait(&mut polled, Some(timeout)).is_ok() && polled[0].any().unwrap_or(true)
+}
+
+/// `poll`, begun anew when a signal ends it. A timeout is cut to whole
+/// milliseconds, rounded up.
+pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    let timeout = match timeout {
+        None => PollTimeout::NONE,
+        Some(time) => {
+            PollTimeout::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(PollTimeout::MAX)
+        }
+    };
+    loop {
+        match nix::poll::poll(fds, timeout) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn only_the_end_with_data_is_readable_and_a_timeout_names_none() {
+        let (quiet, _writer) = nix::unistd::pipe().unwrap();
+        let (ready, writer) = nix::unistd::pipe().unwrap();
+        let brief = Some(Duration::from_millis(1));
+        assert_eq!(readable([quiet.as_fd(), ready.as_fd()], brief).unwrap(), [false, false]);
+        nix::unistd::write(&writer, b"x").unwrap();
+        assert_eq!(readable([quiet.as_fd(), ready.as_fd()], None).unwrap(), [false, true]);
+    }
+}

@@ -1,0 +1,72 @@
+//! Rights: as few as will do.
+
+use std::{collections::HashSet, io};
+
+use caps::{CapSet, Capability, errors::CapsError};
+use nix::{
+    errno::Errno,
+    sys::prctl,
+    unistd::{User, setgroups, setresgid, setresuid},
+};
+
+/// What a running peer still needs: to change its mark and the interface's
+/// configuration, and to move to a port below 1024.
+const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+
+/// Why the process has its rights still, or only some of them: it should end.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegesError {
+    /// There is no user of that name.
+    #[error("no such user")]
+    NoSuchUser,
+    /// The user database, or a call that gives rights up, failed.
+    #[error("{call}: {error}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// The kernel's answer.
+        error: io::Error,
+    },
+    /// The capabilities could not be set.
+    #[error("capabilities: {0}")]
+    Capabilities(#[from] CapsError),
+}
+
+/// Becomes `user`, with the user's group alone, and keeps of root's rights only
+/// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`.
+///
+/// Capabilities are each thread's own: call it before any thread is started.
+///
+/// # Errors
+/// See [`PrivilegesError`].
+pub fn drop_privileges(user: &str) -> Result<(), PrivilegesError> {
+    let user =
+        User::from_name(user).map_err(failed("getpwnam"))?.ok_or(PrivilegesError::NoSuchUser)?;
+    prctl::set_keepcaps(true).map_err(failed("PR_SET_KEEPCAPS"))?;
+    setgroups(&[]).map_err(failed("setgroups"))?;
+    setresgid(user.gid, user.gid, user.gid).map_err(failed("setresgid"))?;
+    setresuid(user.uid, user.uid, user.uid).map_err(failed("setresuid"))?;
+    prctl::set_keepcaps(false).map_err(failed("PR_SET_KEEPCAPS"))?;
+    let kept = HashSet::from(KEPT);
+    caps::clear(None, CapSet::Ambient)?;
+    caps::clear(None, CapSet::Inheritable)?;
+    // Effective first: it may hold nothing that is not permitted. The change of
+    // the user has emptied it.
+    caps::set(None, CapSet::Effective, &kept)?;
+    caps::set(None, CapSet::Permitted, &kept)?;
+    // The change of the user has also set it to the system's default.
+    harden().map_err(|error| PrivilegesError::Call { call: "PR_SET_DUMPABLE", error })
+}
+
+/// Forbids core dumps and other processes of the same user to look into this
+/// one: its memory holds private keys.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn harden() -> io::Result<()> {
+    Ok(prctl::set_dumpable(false)?)
+}
+
+fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
+    move |errno| PrivilegesError::Call { call, error: errno.into() }
+}

@@ -1,0 +1,70 @@
+//! `/dev/net/tun`, and the ioctl that makes it an interface
+//! (Documentation/networking/tuntap.rst).
+#![expect(unsafe_code, reason = "the TUNSETIFF ioctl")]
+
+use std::{
+    ffi::{CStr, c_char},
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    net::if_::if_nametoindex,
+    sys::stat::Mode,
+};
+
+use super::TunError;
+
+/// Opens a TUN device of this name, or attaches to a persistent one. Returns
+/// it with its real name.
+pub(super) fn create(name: &str) -> Result<(OwnedFd, String), TunError> {
+    let mut request = request(name)?;
+    let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let fd = open("/dev/net/tun", flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => TunError::NoDevice,
+        Errno::EACCES | Errno::EPERM => TunError::NoPermission,
+        errno => TunError::Os(errno.into()),
+    })?;
+    // SAFETY: TUNSETIFF reads and writes one ifreq, which `request` is.
+    let made = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if let Err(errno) = Errno::result(made) {
+        return Err(refusal(errno, name));
+    }
+    Ok((fd, name_in(&request)?))
+}
+
+fn request(name: &str) -> Result<libc::ifreq, TunError> {
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    // An empty name would be answered with a name of the kernel's choice.
+    if name.is_empty() || name.len() >= ifr_name.len() || name.contains('\0') {
+        return Err(TunError::NameInvalid);
+    }
+    for (to, from) in ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    let flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
+    Ok(libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } })
+}
+
+fn refusal(errno: Errno, name: &str) -> TunError {
+    match errno {
+        Errno::EBUSY | Errno::EEXIST => TunError::Busy,
+        Errno::EPERM | Errno::EACCES => TunError::NoPermission,
+        // EINVAL stands for a bad name, and for one that an interface of
+        // another kind has.
+        Errno::EINVAL if if_nametoindex(name).is_ok() => TunError::Busy,
+        Errno::EINVAL => TunError::NameInvalid,
+        errno => TunError::Os(errno.into()),
+    }
+}
+
+fn name_in(request: &libc::ifreq) -> Result<String, TunError> {
+    let bytes = request.ifr_name.map(|c| c as u8);
+    let name = CStr::from_bytes_until_nul(&bytes)
+        .map_err(|_| io::Error::from(Errno::EINVAL))?
+        .to_str()
+        .map_err(|_| TunError::NameInvalid)?;
+    Ok(name.to_owned())
+}

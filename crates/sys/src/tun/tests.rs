@@ -1,0 +1,193 @@
+use std::{net::UdpSocket, time::Duration};
+
+use nix::time::{ClockId, clock_gettime};
+use packet::{Ecn, Endpoint, RecvMeta};
+
+use super::*;
+use crate::testing::in_namespace;
+
+/// A batch with one IP packet, and its span.
+fn batch_of(packet: &[u8]) -> (RecvBatch, [Span; 1]) {
+    let mut batch = RecvBatch::new(1);
+    batch.slots_mut().next().unwrap()[..packet.len()].copy_from_slice(packet);
+    let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into());
+    batch.commit(RecvMeta { len: packet.len(), stride: packet.len(), endpoint, ecn: Ecn::NotEct });
+    (batch, [Span { start: 0, len: packet.len() }])
+}
+
+/// A UDP packet over IPv4, without a UDP checksum.
+fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) -> Vec<u8> {
+    let len = (28 + payload.len()) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend(len.to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, 17, 0, 0]);
+    packet.extend(source);
+    packet.extend(destination);
+    let sum: u32 = packet.chunks(2).map(|b| u32::from(b[0]) << 8 | u32::from(b[1])).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(9u16.to_be_bytes());
+    packet.extend(port.to_be_bytes());
+    packet.extend((len - 20).to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+/// Packets that are IPv4; a new interface also sends IPv6 of its own accord.
+fn receive_v4(recv: &mut TunRecv) -> Vec<Vec<u8>> {
+    let mut batch = Batch::new(16, 0);
+    loop {
+        recv.recv(&mut batch).unwrap();
+        let packets: Vec<_> = batch.iter().filter(|p| p[0] >> 4 == 4).map(<[u8]>::to_vec).collect();
+        if !packets.is_empty() {
+            return packets;
+        }
+    }
+}
+
+#[test]
+fn packets_go_through_the_kernel_both_ways() {
+    in_namespace(|netlink| {
+        let (mut recv, mut send, info) = Tun::create("linerate%d", 1300).unwrap();
+        assert_eq!(info.name, "linerate0");
+        let link = netlink.link(info.index).unwrap().unwrap();
+        assert_eq!((link.name, link.mtu, link.up), ("linerate0".into(), 1300, false));
+        netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();
+        netlink.set_up(info.index).unwrap();
+
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.send_to(b"out of the kernel", "10.9.0.2:9").unwrap();
+        let packets = receive_v4(&mut recv);
+        assert_eq!(packets.len(), 1);
+        assert_eq!(packets[0][16..20], [10, 9, 0, 2]);
+        assert!(packets[0].ends_with(b"out of the kernel"));
+
+        let port = socket.local_addr().unwrap().port();
+        let (batch, spans) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], port, b"into"));
+        assert_eq!(send.send(&batch, &spans).unwrap(), 0);
+        let mut buffer = [0; 16];
+        let (len, source) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..len], source), (&b"into"[..], "10.9.0.2:9".parse().unwrap()));
+    });
+}
+
+#[test]
+fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
+    in_namespace(|netlink| {
+        let (mut recv, _send, info) = Tun::create("lr", 1420).unwrap();
+        netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();
+        netlink.set_up(info.index).unwrap();
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        for i in 0..20 {
+            socket.send_to(&[i], "10.9.0.2:9").unwrap();
+        }
+        let mut lasts = Vec::new();
+        let mut batch = Batch::new(8, 8 * packet::MAX_PACKET);
+        while lasts.len() < 20 {
+            recv.recv(&mut batch).unwrap();
+            assert!(!batch.is_empty() && batch.iter().len() <= 8);
+            lasts.extend(batch.iter().filter(|p| p[0] >> 4 == 4).map(|p| p[28]));
+        }
+        assert_eq!(lasts, (0..20).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn a_name_that_is_taken_is_busy_and_one_that_is_none_is_invalid() {
+    in_namespace(|_| {
+        let _first = Tun::create("lr0", 1420).unwrap();
+        for taken in ["lr0", "lo"] {
+            let refused = Tun::create(taken, 1420).map(|_| ());
+            assert!(matches!(refused, Err(TunError::Busy)), "{taken}: {refused:?}");
+        }
+        let invalid =
+            ["", "a/b", "a b", ".", "..", "sixteen-bytes-xx", "a:b", "a%s", "%d%d", "a\0b"];
+        for name in invalid {
+            let refused = Tun::create(name, 1420).map(|_| ());
+            assert!(matches!(refused, Err(TunError::NameInvalid)), "{name:?}: {refused:?}");
+        }
+        for mtu in [67, 65_536] {
+            let refused = Tun::create("lr1", mtu).map(|_| ());
+            assert!(matches!(refused, Err(TunError::MtuInvalid)), "{mtu}: {refused:?}");
+        }
+        Tun::create("lr1", 65_535).unwrap();
+    });
+}
+
+#[test]
+fn without_the_right_there_is_no_permission() {
+    in_namespace(|_| {
+        caps::clear(None, caps::CapSet::Effective).unwrap();
+        let refused = Tun::create("lr0", 1420).map(|_| ());
+        assert!(matches!(refused, Err(TunError::NoPermission)), "{refused:?}");
+    });
+}
+
+#[test]
+fn a_deleted_interface_ends_both_halves() {
+    in_namespace(|netlink| {
+        let (mut recv, mut send, info) = Tun::create("lr0", 1420).unwrap();
+        netlink.set_up(info.index).unwrap();
+        std::thread::scope(|scope| {
+            let ended = scope.spawn(|| {
+                let mut batch = Batch::new(4, 0);
+                while recv.recv(&mut batch).is_ok() {}
+            });
+            netlink.delete_link(info.index).unwrap();
+            ended.join().unwrap();
+        });
+        assert_eq!(netlink.link_by_name("lr0").unwrap(), None);
+        let (batch, spans) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], 9, b""));
+        assert_eq!(send.send(&batch, &spans).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+    });
+}
+
+#[test]
+fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
+    in_namespace(|netlink| {
+        let (mut recv, mut send, info) = Tun::create("lr0", 1420).unwrap();
+        let (batch, spans) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], 9, b""));
+        for was_up in [false, true] {
+            if was_up {
+                netlink.set_up(info.index).unwrap();
+                netlink.set_down(info.index).unwrap();
+                recv.drain(&mut Batch::new(64, 64 * packet::MAX_PACKET)).unwrap();
+            }
+            assert_eq!(send.send(&batch, &spans).unwrap(), 1);
+            let waker = recv.waker();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| {
+                    let mut batch = Batch::new(4, 0);
+                    recv.recv(&mut batch).unwrap();
+                    assert!(batch.is_empty());
+                    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap()
+                });
+                // The one wait of these tests: what must not happen takes time.
+                std::thread::sleep(Duration::from_millis(200));
+                waker();
+                let busy = Duration::from(waiting.join().unwrap());
+                assert!(busy < Duration::from_millis(20), "{busy:?} of 200 ms");
+            });
+        }
+    });
+}
+
+#[test]
+fn what_is_no_ip_packet_is_refused_alone() {
+    in_namespace(|netlink| {
+        let (_recv, mut send, info) = Tun::create("lr0", 1420).unwrap();
+        netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();
+        netlink.set_up(info.index).unwrap();
+        let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let (mut batch, [good]) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], port, b"x"));
+        let bad = Span { start: 1000, len: 40 };
+        let empty = Span { start: 1000, len: 0 };
+        batch.get_mut(bad).fill(0xff);
+        assert_eq!(send.send(&batch, &[bad, empty, good]).unwrap(), 2);
+        assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 1);
+    });
+}

@@ -1,0 +1,101 @@
+//! Socket addresses in the kernel's form: `sockaddr_in` (ip(7)) and
+//! `sockaddr_in6` (ipv6(7)), byte by byte.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+/// What a socket speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// IPv6, and IPv4 in the form of IPv4-mapped addresses.
+    Dual,
+    /// IPv4 alone.
+    V4,
+}
+
+impl Family {
+    /// Whether the socket can send there at all.
+    pub(super) fn reaches(self, remote: SocketAddr) -> bool {
+        self == Self::Dual || remote.is_ipv4()
+    }
+}
+
+/// Bytes of a `sockaddr_in`, its padding included.
+const V4_LEN: usize = 16;
+/// Bytes of a `sockaddr_in6`.
+const V6_LEN: usize = 28;
+
+/// A `sockaddr_in` or `sockaddr_in6`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(4))]
+pub(super) struct Name {
+    pub(super) bytes: [u8; V6_LEN],
+}
+
+impl Name {
+    pub(super) const EMPTY: Self = Self { bytes: [0; V6_LEN] };
+
+    /// The address for a socket of this family, and its length in bytes. IPv6
+    /// does not fit a socket for IPv4: see [`Family::reaches`].
+    pub(super) fn new(remote: SocketAddr, family: Family) -> (Self, usize) {
+        let mut bytes = [0; V6_LEN];
+        bytes[2..4].copy_from_slice(&remote.port().to_be_bytes());
+        if let (Family::V4, IpAddr::V4(v4)) = (family, remote.ip()) {
+            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
+            bytes[4..8].copy_from_slice(&v4.octets());
+            return (Self { bytes }, V4_LEN);
+        }
+        bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
+        let address = match remote.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        bytes[8..24].copy_from_slice(&address.octets());
+        if let SocketAddr::V6(v6) = remote {
+            bytes[24..].copy_from_slice(&v6.scope_id().to_ne_bytes());
+        }
+        (Self { bytes }, V6_LEN)
+    }
+
+    /// The address the kernel wrote into the first `len` bytes. Its flow label
+    /// is left out.
+    pub(super) fn parse(&self, len: usize) -> Option<SocketAddr> {
+        let bytes = self.bytes.get(..len)?;
+        let family = u16::from_ne_bytes(*bytes.first_chunk()?);
+        let port = u16::from_be_bytes(*bytes.get(2..)?.first_chunk()?);
+        match i32::from(family) {
+            libc::AF_INET => {
+                let address: &[u8; 4] = bytes.get(4..)?.first_chunk()?;
+                Some((Ipv4Addr::from(*address), port).into())
+            }
+            libc::AF_INET6 => {
+                let address: &[u8; 16] = bytes.get(8..)?.first_chunk()?;
+                let scope = u32::from_ne_bytes(*bytes.get(24..)?.first_chunk()?);
+                let address = Ipv6Addr::from(*address);
+                Some(SocketAddrV6::new(address, port, 0, scope).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_its_kernel_form_and_a_short_one_is_none() {
+        for (text, family) in [
+            ("192.0.2.1:51820", Family::V4),
+            ("[2001:db8::1]:443", Family::Dual),
+            ("[fe80::1%7]:1", Family::Dual),
+        ] {
+            let address: SocketAddr = text.parse().unwrap();
+            let (name, len) = Name::new(address, family);
+            assert_eq!(name.parse(len), Some(address));
+            assert_eq!(name.parse(len.min(V6_LEN) - 13), None);
+        }
+        let (name, len) = Name::new("192.0.2.1:7".parse().unwrap(), Family::Dual);
+        assert_eq!(name.parse(len), "[::ffff:192.0.2.1]:7".parse().ok());
+        assert_eq!(Name::EMPTY.parse(V6_LEN), None);
+    }
+}

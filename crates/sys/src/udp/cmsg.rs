@@ -1,0 +1,205 @@
+//! Control messages: what stands beside a datagram (cmsg(3)).
+//!
+//! ```text
+//!   | len: usize | level: i32 | type: i32 | data ... | padding to usize |  next
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use packet::{Ecn, Local};
+
+/// Bytes for what comes with a datagram. The most is IPv4 on a dual-stack
+/// socket: IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24);
+/// the rest is room for what a later kernel adds.
+const ROOM: usize = 192;
+/// Bytes of the length before level and type.
+const WORD: usize = size_of::<usize>();
+/// Bytes before the data.
+const HEADER: usize = WORD + 8;
+
+/// The control messages of one datagram.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(super) struct Control {
+    pub(super) bytes: [u8; ROOM],
+}
+
+impl Control {
+    pub(super) const EMPTY: Self = Self { bytes: [0; ROOM] };
+
+    /// Writes the messages for a datagram to be sent: its source, and its ECN
+    /// mark where it has one. Returns their length. `v4` is the family of the
+    /// destination.
+    pub(super) fn write(&mut self, v4: bool, local: Option<Local>, ecn: Ecn) -> usize {
+        let mut len = 0;
+        match local.map(|local| (local.addr, local.interface.to_ne_bytes())) {
+            Some((IpAddr::V4(addr), interface)) if v4 => {
+                // struct in_pktinfo: interface, spec_dst, addr.
+                let mut info = [0; 12];
+                info[..4].copy_from_slice(&interface);
+                info[4..8].copy_from_slice(&addr.octets());
+                len = self.push(len, libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            Some((IpAddr::V6(addr), interface)) if !v4 => {
+                // struct in6_pktinfo: addr, interface.
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&addr.octets());
+                info[16..].copy_from_slice(&interface);
+                len = self.push(len, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+            _ => {}
+        }
+        if ecn != Ecn::NotEct {
+            let tos = i32::from(ecn.bits()).to_ne_bytes();
+            len = if v4 {
+                self.push(len, libc::IPPROTO_IP, libc::IP_TOS, &tos)
+            } else {
+                self.push(len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &tos)
+            };
+        }
+        len
+    }
+
+    fn push(&mut self, at: usize, level: i32, kind: i32, data: &[u8]) -> usize {
+        let end = at + HEADER + data.len();
+        self.bytes[at..][..WORD].copy_from_slice(&(HEADER + data.len()).to_ne_bytes());
+        self.bytes[at + WORD..][..4].copy_from_slice(&level.to_ne_bytes());
+        self.bytes[at + WORD + 4..][..4].copy_from_slice(&kind.to_ne_bytes());
+        self.bytes[at + HEADER..end].copy_from_slice(data);
+        end.next_multiple_of(WORD)
+    }
+
+    /// Reads the first `len` bytes, as the kernel wrote them.
+    pub(super) fn parse(&self, len: usize) -> Beside {
+        let mut beside = Beside::default();
+        let mut rest = &self.bytes[..len.min(ROOM)];
+        while let Some((level, kind, data, next)) = split(rest) {
+            beside.take(level, kind, data);
+            rest = next;
+        }
+        beside
+    }
+}
+
+/// The first message (level, type, data), and what is behind it.
+fn split(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
+    let len = usize::from_ne_bytes(*bytes.first_chunk()?);
+    let level = i32::from_ne_bytes(*bytes.get(WORD..)?.first_chunk()?);
+    let kind = i32::from_ne_bytes(*bytes.get(WORD + 4..)?.first_chunk()?);
+    let data = bytes.get(HEADER..len)?;
+    Some((level, kind, data, bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default()))
+}
+
+/// What came beside a datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Beside {
+    /// Our address and interface it reached.
+    pub(super) local: Option<Local>,
+    /// Its ECN mark.
+    pub(super) ecn: Ecn,
+    /// The socket's drop counter, where it is not zero.
+    pub(super) drops: Option<u32>,
+}
+
+impl Beside {
+    fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
+        match (level, kind) {
+            // spec_dst is the address to answer from, also to a broadcast.
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                if let (Some(interface), Some(addr)) = (u32_at(data, 0), u32_at(data, 4)) {
+                    let addr = IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes()));
+                    self.local = Some(Local { addr, interface });
+                }
+            }
+            // A dual-stack socket gives this for IPv4 as well, beside
+            // IP_PKTINFO, with the IPv4-mapped form.
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                if let (Some(addr), Some(interface)) = (data.first_chunk(), u32_at(data, 16)) {
+                    let addr = Ipv6Addr::from(*addr as [u8; 16]).to_canonical();
+                    self.local = self.local.or(Some(Local { addr, interface }));
+                }
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                self.ecn = data.first().map_or(self.ecn, |&tos| Ecn::from_bits(tos));
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                self.ecn = u32_at(data, 0).map_or(self.ecn, |class| Ecn::from_bits(class as u8));
+            }
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.drops = u32_at(data, 0),
+            _ => {}
+        }
+    }
+}
+
+fn u32_at(data: &[u8], at: usize) -> Option<u32> {
+    data.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(addr: &str) -> Local {
+        Local { addr: addr.parse().unwrap(), interface: 7 }
+    }
+
+    #[test]
+    fn what_is_written_for_a_datagram_reads_back_as_it_stands() {
+        for (v4, source, ecn) in [
+            (true, Some(local("192.0.2.1")), Ecn::Ce),
+            (false, Some(local("2001:db8::1")), Ecn::Ect0),
+            (false, None, Ecn::Ect1),
+            (true, None, Ecn::NotEct),
+        ] {
+            let mut control = Control::EMPTY;
+            let len = control.write(v4, source, ecn);
+            assert_eq!(control.parse(len), Beside { local: source, ecn, drops: None });
+            assert_eq!(len == 0, source.is_none() && ecn == Ecn::NotEct);
+        }
+    }
+
+    #[test]
+    fn a_source_of_the_other_family_is_left_to_the_routing_table() {
+        let mut control = Control::EMPTY;
+        assert_eq!(control.write(true, Some(local("2001:db8::1")), Ecn::NotEct), 0);
+        assert_eq!(control.write(false, Some(local("192.0.2.1")), Ecn::NotEct), 0);
+    }
+
+    #[test]
+    fn ipv4_information_goes_before_its_mapped_form_in_either_order() {
+        let mut mapped = [0; 20];
+        mapped[..16].copy_from_slice(&Ipv4Addr::new(192, 0, 2, 9).to_ipv6_mapped().octets());
+        mapped[16] = 7;
+        let mut plain = [0; 12];
+        plain[0] = 7;
+        plain[4..8].copy_from_slice(&[192, 0, 2, 1]);
+        for v4_first in [true, false] {
+            let mut control = Control::EMPTY;
+            let mut len = 0;
+            for v4 in [v4_first, !v4_first] {
+                len = if v4 {
+                    control.push(len, libc::IPPROTO_IP, libc::IP_PKTINFO, &plain)
+                } else {
+                    control.push(len, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &mapped)
+                };
+            }
+            assert_eq!(control.parse(len).local.unwrap().addr, Ipv4Addr::new(192, 0, 2, 1));
+        }
+        let mut control = Control::EMPTY;
+        let len = control.push(0, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &mapped);
+        assert_eq!(control.parse(len).local.unwrap().addr, Ipv4Addr::new(192, 0, 2, 9));
+    }
+
+    #[test]
+    fn lengths_that_lie_end_the_list() {
+        let mut control = Control::EMPTY;
+        let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce);
+        for lie in [0, 1, HEADER - 1, ROOM + 1, usize::MAX] {
+            control.bytes[..WORD].copy_from_slice(&lie.to_ne_bytes());
+            assert_eq!(control.parse(len), Beside::default());
+        }
+        for cut in 0..len {
+            control.parse(cut);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The receiving half: `recvmmsg` into the slots of a batch.
+
+use std::{
+    fmt, io,
+    os::fd::AsFd,
+    sync::{Arc, atomic::Ordering},
+};
+
+use nix::errno::Errno;
+use packet::{Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker};
+
+use super::{
+    Shared,
+    mmsg::{Messages, Received},
+    socket::Socket,
+};
+use crate::wake::Waited;
+
+/// The receiving half of a [`super::UdpSocket`].
+///
+/// It waits on while there is no socket, and goes on with another one as soon
+/// as there is.
+pub struct UdpReceiver {
+    shared: Arc<Shared>,
+    messages: Messages,
+}
+
+impl UdpRecv for UdpReceiver {
+    fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {
+        batch.clear();
+        loop {
+            let socket = self.shared.socket();
+            if let Some(socket) = &socket {
+                self.receive(socket, batch, RecvBatch::SLOT)?;
+                if !batch.is_empty() {
+                    return Ok(());
+                }
+            }
+            let fd = socket.as_ref().map(|socket| socket.as_fd());
+            // Also set when the socket was replaced; the batch stays empty then.
+            if self.shared.wake.wait(fd)? == Waited::Woken {
+                return Ok(());
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.shared.wake.waker()
+    }
+}
+
+impl UdpReceiver {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, messages: Messages::new() }
+    }
+
+    /// Takes what is there, without waiting. Of each slot, `room` bytes are used.
+    pub(super) fn receive(
+        &mut self,
+        socket: &Socket,
+        batch: &mut RecvBatch,
+        room: usize,
+    ) -> io::Result<()> {
+        loop {
+            let slots = batch.slots_mut().map(|slot| &mut slot[..room]);
+            match self.messages.receive(socket.as_fd(), slots) {
+                Ok(count) => {
+                    (0..count).for_each(|slot| self.accept(socket, batch, slot));
+                    return Ok(());
+                }
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(errno) if is_passing(errno) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Makes one filled slot valid, or counts why not.
+    fn accept(&self, socket: &Socket, batch: &mut RecvBatch, slot: usize) {
+        let Received { len, is_whole, remote, beside } = self.messages.received(slot);
+        if let Some(drops) = beside.drops {
+            let new = socket.note_drops(drops);
+            self.shared.overflow.fetch_add(new.into(), Ordering::Relaxed);
+        }
+        let Some(remote) = remote.filter(|_| is_whole) else {
+            self.shared.truncated.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let to = batch.len();
+        if to != slot {
+            move_slot(batch, slot, to, len);
+        }
+        let endpoint = Endpoint { local: beside.local, ..Endpoint::new(remote) };
+        batch.commit(RecvMeta { len, stride: len, endpoint, ecn: beside.ecn });
+    }
+}
+
+impl fmt::Debug for UdpReceiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpReceiver").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}
+
+/// Copies a datagram into a slot before it, over one that was dropped.
+fn move_slot(batch: &mut RecvBatch, from: usize, to: usize, len: usize) {
+    let mut slots = batch.slots_mut().skip(to);
+    if let (Some(to_slot), Some(from_slot)) = (slots.next(), slots.nth(from - to - 1)) {
+        to_slot[..len].copy_from_slice(&from_slot[..len]);
+    }
+}
+
+/// Whether an error tells of an earlier datagram (ICMP) or of a short want, and
+/// reporting it has cleared it.
+fn is_passing(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::EINTR
+            | Errno::ECONNREFUSED
+            | Errno::EHOSTUNREACH
+            | Errno::ENETUNREACH
+            | Errno::EHOSTDOWN
+            | Errno::ENETDOWN
+            | Errno::ENONET
+            | Errno::ENOPROTOOPT
+            | Errno::EOPNOTSUPP
+            | Errno::EPROTO
+            | Errno::EMSGSIZE
+            | Errno::EACCES
+            | Errno::ENOMEM
+            | Errno::ENOBUFS
+    )
+}

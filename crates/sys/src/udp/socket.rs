@@ -1,0 +1,191 @@
+//! One bound socket and its options.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use nix::{
+    errno::Errno,
+    setsockopt_impl, sockopt_impl,
+    sys::socket::{
+        AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, getsockname,
+        getsockopt, setsockopt, socket, sockopt,
+    },
+};
+
+use super::{BindError, address::Family};
+
+/// Wanted bytes of each buffer. The receive buffer must hold what comes while
+/// the receiving thread decrypts a batch and waits for a core: with 512 KiB,
+/// quic lost 20 % and udp 30 % (docs: design, "What was tried"). The send buffer
+/// is as large, so that a whole batch goes in one call.
+const BUFFER: usize = 4 * 1024 * 1024;
+
+/// The socket buffers, in bytes of payload as they are asked for. The kernel
+/// reckons twice as much, for its own bookkeeping (socket(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffers {
+    /// What the receive buffer has.
+    pub receive: usize,
+    /// What the send buffer has.
+    pub send: usize,
+    /// What was asked for. Less is granted where `CAP_NET_ADMIN` is missing and
+    /// `net.core.rmem_max` or `wmem_max` is lower.
+    pub wanted: usize,
+}
+
+/// A bound UDP socket.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    family: Family,
+    port: u16,
+    /// The kernel's drop counter as last seen.
+    drops: AtomicU32,
+}
+
+impl Socket {
+    /// Binds to both families, or to IPv4 where the system has no IPv6.
+    pub(super) fn bind(port: u16, fwmark: u32) -> Result<Self, BindError> {
+        match Self::bind_family(Family::Dual, port, fwmark) {
+            Err(BindError::Os(error)) if has_no_ipv6(&error) => {
+                Self::bind_family(Family::V4, port, fwmark)
+            }
+            bound => bound,
+        }
+    }
+
+    pub(super) fn bind_family(family: Family, port: u16, fwmark: u32) -> Result<Self, BindError> {
+        let domain = match family {
+            Family::Dual => AddressFamily::Inet6,
+            Family::V4 => AddressFamily::Inet,
+        };
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(domain, SockType::Datagram, flags, None::<SockProtocol>)
+            .map_err(io::Error::from)?;
+        set_options(&fd, family).map_err(io::Error::from)?;
+        let mut this = Self { fd, family, port: 0, drops: AtomicU32::new(0) };
+        if fwmark != 0 {
+            this.set_fwmark(fwmark)?;
+        }
+        this.port = bind_port(&this.fd, family, port)?;
+        Ok(this)
+    }
+
+    pub(super) fn set_fwmark(&self, fwmark: u32) -> Result<(), BindError> {
+        // Even the mark that is there asks for the right to set it.
+        if getsockopt(&self.fd, sockopt::Mark) == Ok(fwmark) {
+            return Ok(());
+        }
+        setsockopt(&self.fd, sockopt::Mark, &fwmark).map_err(refusal)
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn family(&self) -> Family {
+        self.family
+    }
+
+    pub(super) fn buffers(&self) -> Buffers {
+        Buffers {
+            receive: getsockopt(&self.fd, sockopt::RcvBuf).unwrap_or(0) / 2,
+            send: getsockopt(&self.fd, sockopt::SndBuf).unwrap_or(0) / 2,
+            wanted: BUFFER,
+        }
+    }
+
+    /// Takes note of the kernel's drop counter; how many drops are new.
+    pub(super) fn note_drops(&self, drops: u32) -> u32 {
+        drops.wrapping_sub(self.drops.swap(drops, Ordering::Relaxed))
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn bind_port(fd: &OwnedFd, family: Family, port: u16) -> Result<u16, BindError> {
+    let address: SocketAddr = match family {
+        Family::Dual => (Ipv6Addr::UNSPECIFIED, port).into(),
+        Family::V4 => (Ipv4Addr::UNSPECIFIED, port).into(),
+    };
+    bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(refusal)?;
+    let bound: SockaddrStorage = getsockname(fd.as_raw_fd()).map_err(io::Error::from)?;
+    let v4 = bound.as_sockaddr_in().map(|address| address.port());
+    let v6 = bound.as_sockaddr_in6().map(|address| address.port());
+    Ok(v4.or(v6).unwrap_or(port))
+}
+
+fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
+    // The forced form may go over the system's limit, and is not for everybody.
+    if setsockopt(fd, sockopt::RcvBufForce, &BUFFER).is_err() {
+        setsockopt(fd, sockopt::RcvBuf, &BUFFER)?;
+    }
+    if setsockopt(fd, sockopt::SndBufForce, &BUFFER).is_err() {
+        setsockopt(fd, sockopt::SndBuf, &BUFFER)?;
+    }
+    setsockopt(fd, sockopt::RxqOvfl, &1)?;
+    // A dual-stack socket has the options of both levels, and gives the IPv4
+    // control messages for IPv4 datagrams.
+    setsockopt(fd, sockopt::Ipv4PacketInfo, &true)?;
+    setsockopt(fd, sockopt::IpRecvTos, &true)?;
+    setsockopt(fd, MtuDiscover, &libc::IP_PMTUDISC_DONT)?;
+    if family == Family::Dual {
+        setsockopt(fd, sockopt::Ipv6V6Only, &false)?;
+        setsockopt(fd, sockopt::Ipv6RecvPacketInfo, &true)?;
+        setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
+        setsockopt(fd, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DONT)?;
+        // As the kernel's module sends: a label made from the flow's hash tells
+        // nothing that the ports do not, and an old kernel may lack the option.
+        let _ = setsockopt(fd, Ipv6AutoFlowLabel, &0);
+    }
+    Ok(())
+}
+
+fn refusal(errno: Errno) -> BindError {
+    match errno {
+        Errno::EADDRINUSE => BindError::InUse,
+        Errno::EACCES | Errno::EPERM => BindError::Permission,
+        errno => BindError::Os(errno.into()),
+    }
+}
+
+/// EAFNOSUPPORT: booted with `ipv6.disable=1`, or a kernel without IPv6.
+/// EADDRNOTAVAIL: there is no unspecified IPv6 address to bind to.
+fn has_no_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+sockopt_impl!(
+    /// Whether the DF bit is set. It is not, as the kernel's module does: an
+    /// outer packet that is too long for its path arrives in fragments, instead
+    /// of never.
+    MtuDiscover,
+    SetOnly,
+    libc::IPPROTO_IP,
+    libc::IP_MTU_DISCOVER,
+    libc::c_int
+);
+sockopt_impl!(
+    /// The same for IPv6, where the sender fragments.
+    Ipv6MtuDiscover,
+    SetOnly,
+    libc::IPPROTO_IPV6,
+    libc::IPV6_MTU_DISCOVER,
+    libc::c_int
+);
+sockopt_impl!(
+    /// Whether the kernel makes flow labels up.
+    Ipv6AutoFlowLabel,
+    SetOnly,
+    libc::IPPROTO_IPV6,
+    libc::IPV6_AUTOFLOWLABEL,
+    libc::c_int
+);

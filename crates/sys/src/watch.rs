@@ -1,0 +1,210 @@
+//! A file that is deleted or replaced: the UAPI socket, whose removal asks the
+//! interface to end.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent},
+};
+use packet::Waker;
+
+use crate::wake::{Waited, Wake};
+
+/// What happens in a directory when a file in it goes or another takes its name.
+const EVENTS: AddWatchFlags = AddWatchFlags::IN_CREATE
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_MOVED_TO)
+    .union(AddWatchFlags::IN_DELETE_SELF)
+    .union(AddWatchFlags::IN_MOVE_SELF)
+    .union(AddWatchFlags::IN_ONLYDIR);
+
+/// What ends the watch for good: the directory is gone, or is elsewhere.
+const ENDED: AddWatchFlags = AddWatchFlags::IN_IGNORED
+    .union(AddWatchFlags::IN_DELETE_SELF)
+    .union(AddWatchFlags::IN_MOVE_SELF)
+    .union(AddWatchFlags::IN_UNMOUNT);
+
+/// Watches one file, by its directory: an open socket keeps its inode, so that
+/// a watch on the file itself would not hear of the deletion.
+#[derive(Debug)]
+pub struct Watch {
+    inotify: Inotify,
+    path: PathBuf,
+    name: OsString,
+    /// Device and inode of the file.
+    identity: (u64, u64),
+    is_gone: bool,
+    wake: Wake,
+}
+
+/// How a wait for the end of a file ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The file was deleted, renamed or replaced.
+    Gone,
+    /// The waker was called.
+    Woken,
+}
+
+impl Watch {
+    /// Watches the file at `path`, which must be there.
+    ///
+    /// # Errors
+    /// There is no such file, or no watch is left.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        let directory = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        inotify.add_watch(directory, EVENTS)?;
+        // Behind the watch, so that no change falls between.
+        let identity = identity(path)?;
+        let wake = Wake::new()?;
+        Ok(Self { inotify, path: path.to_owned(), name, identity, is_gone: false, wake })
+    }
+
+    /// Waits until the file is gone.
+    ///
+    /// # Errors
+    /// The kernel is out of memory.
+    pub fn wait(&mut self) -> io::Result<Watched> {
+        while !self.is_gone()? {
+            if self.wake.wait(Some(self.inotify.as_fd()))? == Waited::Woken {
+                return Ok(Watched::Woken);
+            }
+        }
+        Ok(Watched::Gone)
+    }
+
+    /// Whether the file is gone by now. Empties the file descriptor.
+    ///
+    /// # Errors
+    /// The kernel is out of memory.
+    pub fn is_gone(&mut self) -> io::Result<bool> {
+        loop {
+            match self.inotify.read_events() {
+                Ok(events) => {
+                    self.is_gone |= events.iter().any(|event| self.ends(event));
+                }
+                Err(Errno::EAGAIN) => return Ok(self.is_gone),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Ends a wait in [`Watch::wait`].
+    pub fn waker(&self) -> Waker {
+        self.wake.waker()
+    }
+
+    fn ends(&self, event: &InotifyEvent) -> bool {
+        let concerns_us = event.name.as_deref() == Some(OsStr::new(&self.name));
+        let lost = event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
+        event.mask.intersects(ENDED)
+            || (concerns_us && event.mask.intersects(GOING))
+            || ((concerns_us || lost) && identity(&self.path).ok() != Some(self.identity))
+    }
+}
+
+/// What happens to the name of the file itself when it goes.
+const GOING: AddWatchFlags = AddWatchFlags::IN_DELETE.union(AddWatchFlags::IN_MOVED_FROM);
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(test: &str) -> Self {
+            let name = format!("linerate-watch-{}-{test}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+
+        fn join(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_socket_that_is_deleted_while_it_listens_is_gone() {
+        let directory = Directory::new("delete");
+        let path = directory.join("wg0.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let mut watch = Watch::new(&path).unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| watch.wait().unwrap());
+            fs::remove_file(&path).unwrap();
+            assert_eq!(waiting.join().unwrap(), Watched::Gone);
+        });
+        assert!(watch.is_gone().unwrap(), "it stays gone");
+    }
+
+    #[test]
+    fn a_file_that_another_is_renamed_onto_is_gone() {
+        let directory = Directory::new("replace");
+        let (path, other) = (directory.join("a"), directory.join("b"));
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(&path).unwrap();
+        fs::write(&other, "b").unwrap();
+        assert!(!watch.is_gone().unwrap(), "another file is none of its business");
+        fs::rename(&other, &path).unwrap();
+        assert!(watch.is_gone().unwrap());
+    }
+
+    #[test]
+    fn a_file_whose_directory_is_removed_is_gone() {
+        let directory = Directory::new("directory");
+        fs::create_dir(directory.join("d")).unwrap();
+        let path = directory.join("d/a");
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(&path).unwrap();
+        fs::rename(directory.join("d"), directory.join("e")).unwrap();
+        assert!(watch.is_gone().unwrap());
+    }
+
+    #[test]
+    fn a_missing_file_cannot_be_watched_and_a_waker_ends_the_wait() {
+        let directory = Directory::new("missing");
+        let path = directory.join("a");
+        assert_eq!(Watch::new(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::write(&path, "a").unwrap();
+        let mut watch = Watch::new(&path).unwrap();
+        watch.waker()();
+        assert_eq!(watch.wait().unwrap(), Watched::Woken);
+    }
+}
