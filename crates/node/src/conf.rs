@@ -87,7 +87,7 @@ pub enum Table {
 }
 
 /// Shell commands around going up and down, in their order, with `%i` for the
-/// name of the interface. Each is one line without `#`.
+/// name of the interface. Each is one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
     /// Before the interface is configured.

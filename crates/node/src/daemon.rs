@@ -16,7 +16,7 @@ use anyhow::{Context, bail};
 use sys::{
     Tun, TunError, UdpSocket,
     netlink::{self, Monitor, Netlink},
-    process::{self, Signals},
+    process::{self, Janitor, Signals},
     watch::{Watch, Watched},
 };
 
@@ -59,15 +59,19 @@ enum Event {
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
+    let janitor = options.user.as_ref().map(|_| Janitor::start()).transpose().context("janitor")?;
     process::harden().context("core dumps")?;
     let name = &options.name;
     let tun = Tun::create(name, DEFAULT_MTU).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
     let udp = UdpSocket::unbound().context("UDP socket")?;
-    let socket = UapiSocket::bind(&tun.2.name)
+    let mut socket = UapiSocket::bind(&tun.2.name)
         .with_context(|| format!("{}", socket_path(&tun.2.name).display()))?;
     let watch = Watch::new(socket.path()).context("watch of the socket")?;
     let monitor = Monitor::open().context("netlink")?;
+    if let Some(janitor) = janitor {
+        socket.hand_over(janitor).context("janitor")?;
+    }
     if let Some(user) = &options.user {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }

@@ -16,6 +16,7 @@ use std::{
     thread,
 };
 
+use sys::{netlink::Netlink, process::Janitor};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -50,6 +51,8 @@ pub struct UapiSocket {
 pub struct SocketFile {
     path: PathBuf,
     inode: u64,
+    /// Who removes it where we gave up the right to.
+    janitor: Option<Janitor>,
 }
 
 impl UapiSocket {
@@ -60,6 +63,8 @@ impl UapiSocket {
     /// `AddrInUse` where somebody listens there.
     pub fn bind(name: &str) -> io::Result<Self> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(FOLDER)?;
+        // Other implementations leave it open to all.
+        fs::set_permissions(FOLDER, fs::Permissions::from_mode(0o700))?;
         let path = socket_path(name);
         match fs::symlink_metadata(&path) {
             Ok(old) if old.file_type().is_socket() && UnixStream::connect(&path).is_err() => {
@@ -72,7 +77,17 @@ impl UapiSocket {
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         let inode = fs::symlink_metadata(&path)?.ino();
-        Ok(Self { listener, file: SocketFile { path, inode } })
+        Ok(Self { listener, file: SocketFile { path, inode, janitor: None } })
+    }
+
+    /// Leaves the removal of the file to `janitor`.
+    ///
+    /// # Errors
+    /// The janitor is gone.
+    pub fn hand_over(&mut self, mut janitor: Janitor) -> io::Result<()> {
+        janitor.charge(&self.file.path)?;
+        self.file.janitor = Some(janitor);
+        Ok(())
     }
 
     /// Where it is.
@@ -117,6 +132,9 @@ impl UapiSocket {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.janitor.is_some() {
+            return;
+        }
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::error!(%error, path = %self.path.display(), "the socket stays behind");
@@ -129,7 +147,7 @@ fn serve_client(client: &UnixStream, node: &Node, down: &dyn Fn()) -> io::Result
     let mut reader = BufReader::new(client.take(MAX_REQUEST));
     while let Some(text) = read_request(&mut reader)? {
         let mut answer = Zeroizing::new(String::new());
-        let errno = match Request::parse(&text) {
+        let errno = match Request::parse(&number_scopes(text)) {
             Ok(request) => answer_request(request, node, down, &mut answer),
             Err(error) => {
                 tracing::warn!(%error, "a request was refused");
@@ -162,6 +180,29 @@ fn answer_request(request: Request, node: &Node, down: &dyn Fn(), answer: &mut S
         }
     }
     0
+}
+
+/// Puts numbers for the interfaces' names in link-local endpoints: wg(8) sends
+/// names, and the pure parser knows none.
+fn number_scopes(text: Zeroizing<String>) -> Zeroizing<String> {
+    if !text.contains('%') {
+        return text;
+    }
+    let mut numbered = Zeroizing::new(String::with_capacity(2 * text.len()));
+    for line in text.split_inclusive('\n') {
+        match line.starts_with("endpoint=").then(|| numbered_scope(line)).flatten() {
+            Some(line) => numbered.push_str(&line),
+            None => numbered.push_str(line),
+        }
+    }
+    numbered
+}
+
+fn numbered_scope(line: &str) -> Option<String> {
+    let (address, rest) = line.split_once('%')?;
+    let (scope, rest) = rest.split_once(']')?;
+    let link = Netlink::open().and_then(|netlink| netlink.link_by_name(scope)).ok()??;
+    Some(format!("{address}%{}]{rest}", link.index))
 }
 
 /// Reads up to the empty line. `None` where the client has no more requests.

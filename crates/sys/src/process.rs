@@ -1,14 +1,16 @@
 //! The process itself: its start in the background, its rights, its signals.
 //!
 //! The order matters, and all but waiting for signals goes before any thread
-//! is started: [`background`], [`Signals::block`], [`harden`], the sockets and
-//! devices, [`drop_privileges`], threads, [`Readiness::ready`].
+//! is started: [`background`], [`Signals::block`], [`Janitor::start`], [`harden`], the
+//! sockets and devices, [`drop_privileges`], threads, [`Readiness::ready`].
 
 mod background;
+mod janitor;
 mod privileges;
 mod signals;
 
 pub use background::{BackgroundError, Fork, Readiness, StartError, background};
+pub use janitor::Janitor;
 pub use privileges::{PrivilegesError, drop_privileges, harden};
 pub use signals::{Signal, Signals};
 

@@ -55,7 +55,7 @@ pub(super) struct Entries<'a> {
 pub(super) struct Entry<'a> {
     pub(super) line: usize,
     pub(super) key: Key,
-    /// Without comment and outer spaces.
+    /// Without outer spaces, and without comment but for a hook.
     pub(super) value: &'a str,
 }
 
@@ -66,6 +66,7 @@ pub(super) fn read(text: &str) -> Result<Sections<'_>, Fault> {
     // Editors of Windows put a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     for (line, text) in (1..).zip(text.lines()) {
+        let whole = text;
         let text = text.split('#').next().unwrap_or_default().trim();
         if text.is_empty() {
             continue;
@@ -81,7 +82,14 @@ pub(super) fn read(text: &str) -> Result<Sections<'_>, Fault> {
             current = Some(section);
             continue;
         }
-        let entry = entry(line, text, current)?;
+        let mut entry = entry(line, text, current)?;
+        // The shell knows better which # begins a comment (wg-quick does so too
+        // since v1.0.20250521).
+        if entry.key.is_hook()
+            && let Some((_, command)) = whole.split_once('=')
+        {
+            entry.value = command.trim();
+        }
         let entries = match entry.key.section() {
             Section::Interface => interface.as_mut(),
             Section::Peer => peers.last_mut(),
@@ -149,6 +157,12 @@ impl<'a> Entries<'a> {
     /// The lines of one key.
     pub(super) fn of(&self, key: Key) -> impl Iterator<Item = &Entry<'a>> {
         self.entries.iter().filter(move |entry| entry.key == key)
+    }
+}
+
+impl Key {
+    fn is_hook(self) -> bool {
+        matches!(self, Self::PreUp | Self::PostUp | Self::PreDown | Self::PostDown)
     }
 }
 

@@ -353,12 +353,12 @@ mod tests {
     fn lists_go_on_over_lines() {
         let conf = parsed(
             "[Interface]\nAddress = 10.0.0.1\nAddress = 10.0.0.2/8,fd00::1\nPostUp = a\nPostUp =\n\
-             PostUp = b # c\n[Peer]\nPublicKey = $P\nAllowedIPs =\nAllowedIPs = 10.0.0.1,::/0,\n\
+             PostUp = b '#' # c\n[Peer]\nPublicKey = $P\nAllowedIPs =\nAllowedIPs = 10.0.0.1,::/0,\n\
              AllowedIPs = 10.0.0.2\n",
         );
         let addresses = nets(&["10.0.0.1/32", "10.0.0.2/8", "fd00::1/128"]);
         assert_eq!(conf.interface.addresses, addresses);
-        assert_eq!(conf.interface.hooks.post_up, ["a", "b"]);
+        assert_eq!(conf.interface.hooks.post_up, ["a", "b '#' # c"]);
         assert_eq!(conf.peers[0].allowed_ips, nets(&["10.0.0.1/32", "::/0", "10.0.0.2/32"]));
     }
 

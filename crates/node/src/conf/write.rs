@@ -139,7 +139,7 @@ mod tests {
     }
 
     fn interface() -> impl Strategy<Value = Interface> {
-        let hooks = || collection::vec("[^\\s#\\p{C}]([^#\\p{C}]{0,20}[^\\s#\\p{C}])?", 0..3);
+        let hooks = || collection::vec("[^\\s#\\p{C}]([^\\p{C}]{0,20}[^\\s\\p{C}])?", 0..3);
         let table =
             prop_oneof![Just(Table::Auto), Just(Table::Off), (1..=u32::MAX).prop_map(Table::Id),];
         (

@@ -8,7 +8,7 @@ use rtnetlink::{
     packet_core::{NLM_F_CREATE, NLM_F_EXCL},
     packet_route::{
         RouteNetlinkMessage,
-        address::{AddressAttribute, AddressMessage},
+        address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
         link::{LinkAttribute, LinkFlags, LinkMessage},
     },
 };
@@ -92,13 +92,18 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelLink(message), 0)
     }
 
-    /// Gives a link an address, with the route to its prefix.
+    /// Gives a link an address, with the route to its prefix. It can be used as
+    /// soon as this returns: it is not looked for among neighbours, which a
+    /// tunnel does not have.
     ///
     /// # Errors
     /// The kernel's refusal: EEXIST where the link has it.
     pub fn add_address(&self, index: u32, address: IpNet) -> Result<(), NetlinkError> {
-        let message = RouteNetlinkMessage::NewAddress(address_message(index, address));
-        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+        let mut message = address_message(index, address);
+        // Without it an IPv6 address is tentative until a work queue has run, on
+        // a link without neighbours too (addrconf_dad_start, net/ipv6/addrconf.c).
+        message.header.flags.insert(AddressHeaderFlags::Nodad);
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Takes an address from a link.

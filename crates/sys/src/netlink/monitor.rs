@@ -112,6 +112,7 @@ impl Monitor {
     ///
     /// # Errors
     /// The socket failed.
+    #[expect(clippy::should_implement_trait, reason = "an iterator has no place for the error")]
     pub fn next(&mut self) -> io::Result<Option<Event>> {
         loop {
             if let Some(event) = self.try_next()? {
@@ -185,7 +186,7 @@ impl Monitor {
             self.push(Event::MtuChanged { index, mtu });
         }
         // A new link is news only when it is up.
-        if before.map_or(false, |(_, up)| up) != up {
+        if before.is_some_and(|(_, up)| up) != up {
             self.push(if up { Event::LinkUp { index } } else { Event::LinkDown { index } });
         }
     }

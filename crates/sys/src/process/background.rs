@@ -88,9 +88,7 @@ pub enum BackgroundError {
 /// # Errors
 /// See [`BackgroundError`]; nothing was started.
 pub fn background() -> Result<Fork, BackgroundError> {
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(BackgroundError::Threads);
-    }
+    only_thread().map_err(|_| BackgroundError::Threads)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
     // SAFETY: this thread is the only one, so that the child has all there is
@@ -112,6 +110,17 @@ pub fn background() -> Result<Fork, BackgroundError> {
                 }
             }
         }
+    }
+}
+
+/// Whether a fork would take all of the process along.
+///
+/// # Errors
+/// It would not: other threads run.
+pub(super) fn only_thread() -> io::Result<()> {
+    match std::fs::read_dir("/proc/self/task")?.count() {
+        1 => Ok(()),
+        _ => Err(io::Error::other("threads were started before the fork")),
     }
 }
 

@@ -119,13 +119,11 @@ impl Messages {
     /// What the last [`Messages::receive`] brought in its slot `at`.
     pub(super) fn received(&self, at: usize) -> Received {
         let header = &self.headers[at];
-        let (name_len, control_len) =
-            (header.msg_hdr.msg_namelen as usize, header.msg_hdr.msg_controllen as usize);
         Received {
             len: header.msg_len as usize,
             is_whole: header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0,
-            remote: self.names[at].parse(name_len),
-            beside: self.controls[at].parse(control_len),
+            remote: self.names[at].parse(header.msg_hdr.msg_namelen as usize),
+            beside: self.controls[at].parse(header.msg_hdr.msg_controllen),
         }
     }
 
@@ -138,7 +136,7 @@ impl Messages {
         header.msg_iov = &raw mut self.buffers[at];
         header.msg_iovlen = 1;
         header.msg_control = (&raw mut self.controls[at].bytes).cast();
-        header.msg_controllen = control_len as _;
+        header.msg_controllen = control_len;
         header.msg_flags = 0;
     }
 }

@@ -8,6 +8,12 @@
 //!     sticky source stale    the run without it; StaleSource when it went
 //!     anything else          noted, cursor + 1
 //! ```
+//!
+//! A sticky source is refused when the address is no longer ours. When only the
+//! route has moved, IPv4 says nothing: told an interface without a route, it takes
+//! the destination to be on that link (ip_route_output_key_hash_rcu,
+//! net/ipv4/route.c). So endpoints must also forget their source when
+//! [`crate::netlink::Monitor`] tells that routes changed.
 
 use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
 
@@ -208,6 +214,8 @@ fn classify(errno: Errno) -> SendError {
         Errno::EHOSTUNREACH
         | Errno::ENETUNREACH
         | Errno::ENETDOWN
+        // No address of ours has that scope, as with IPv6 switched off.
+        | Errno::EADDRNOTAVAIL
         | Errno::EPERM
         | Errno::EACCES => SendError::Unreachable,
         Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => SendError::NoBuffer,
