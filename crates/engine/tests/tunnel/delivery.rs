@@ -1,0 +1,110 @@
+//! What enters the tunnel leaves it, unharmed and in order.
+
+use std::{collections::HashSet, time::Duration};
+
+use packet::{Ecn, ip::IpHeader};
+use sim::Link;
+use wg::DropReason;
+
+use crate::support::{Host, capture, packet, pair, run};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn packets_of_both_families_and_all_lengths_arrive_unharmed_and_in_order() {
+    let (network, mut a, mut b) = pair(1, Link::CLEAN);
+    let packets: Vec<_> = (0..400u32)
+        .map(|n| match n % 2 {
+            0 => packet("10.0.0.1", "10.0.0.2", 0, n, (n as usize * 7) % 1400),
+            _ => packet("fd00::1", "fd00::2", 0, n, (n as usize * 7) % 1380),
+        })
+        .collect();
+    packets[..100].iter().for_each(|packet| a.port.push(packet.clone()));
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    packets[100..].iter().for_each(|packet| a.port.push(packet.clone()));
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    assert_eq!(b.port.take(), packets);
+    assert_eq!((a.all_drops(), b.all_drops()), (vec![], vec![]));
+}
+
+#[test]
+fn what_is_staged_leaves_before_what_comes_later() {
+    let (network, mut a, mut b) = pair(2, Link { delay: Duration::from_millis(40), ..Link::CLEAN });
+    for n in 0..100 {
+        a.port.push(packet("10.0.0.1", "10.0.0.2", 0, n, 100));
+        run(&network, &mut [&mut a, &mut b], Duration::from_millis(1));
+    }
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    let expected: Vec<_> = (0..100).map(|n| packet("10.0.0.1", "10.0.0.2", 0, n, 100)).collect();
+    assert_eq!(b.port.take(), expected);
+}
+
+#[test]
+fn the_packets_of_one_batch_go_each_to_its_own_peer() {
+    let (network, mut a, mut b) = pair(3, Link::CLEAN);
+    let mut c = Host::new(&network, 3, |net| net);
+    a.introduce(c.who(), "10.0.3.0/24");
+    c.introduce(a.who(), "10.0.0.1/32");
+    for n in 0..60 {
+        let to = if n % 3 == 0 { "10.0.3.7" } else { "10.0.0.2" };
+        a.port.push(packet("10.0.0.1", to, 0, n, 64));
+    }
+    run(&network, &mut [&mut a, &mut b, &mut c], SECOND);
+    assert_eq!((b.port.take().len(), c.port.take().len()), (40, 20));
+}
+
+#[test]
+fn loss_reordering_and_duplication_outside_never_duplicate_or_corrupt_inside() {
+    for seed in 0..8 {
+        let rough =
+            Link { jitter: Duration::from_millis(30), loss: 50, duplication: 100, ..Link::CLEAN };
+        let (network, mut a, mut b) = pair(100 + seed, rough);
+        let sent: Vec<_> = (0..2_000).map(|n| packet("10.0.0.1", "10.0.0.2", 0, n, 200)).collect();
+        // A lost handshake message is repeated after five seconds.
+        a.port.push(sent[0].clone());
+        run(&network, &mut [&mut a, &mut b], 20 * SECOND);
+        for packets in sent[1..].chunks(20) {
+            packets.iter().for_each(|packet| a.port.push(packet.clone()));
+            run(&network, &mut [&mut a, &mut b], Duration::from_millis(5));
+        }
+        run(&network, &mut [&mut a, &mut b], SECOND);
+        let received = b.port.take();
+        let distinct: HashSet<_> = received.iter().collect();
+        assert_eq!(distinct.len(), received.len(), "seed {seed}: nothing twice");
+        let known: HashSet<_> = sent.iter().collect();
+        assert!(distinct.is_subset(&known), "seed {seed}: nothing corrupt");
+        assert!(received.len() > 1_750, "seed {seed}: {} of 2000 with 5 % loss", received.len());
+        assert!(b.drops(DropReason::InReplayed) > 100, "seed {seed}: duplicates are counted");
+    }
+}
+
+#[test]
+fn congestion_outside_is_told_inside_and_never_lost() {
+    let (network, mut a, mut b) = pair(4, Link::CLEAN);
+    a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    b.port.take();
+    network.set_link(Link { congested: true, ..Link::CLEAN });
+    for (number, tos) in [0b00, 0b01, 0b10, 0b11].into_iter().enumerate() {
+        a.port.push(packet("10.0.0.1", "10.0.0.2", tos, number as u32, 64));
+        a.port.push(packet("fd00::1", "fd00::2", tos, number as u32, 64));
+    }
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    let ecn: Vec<_> = b.port.take().iter().map(|p| IpHeader::parse(p).unwrap().ecn).collect();
+    let ce = Ecn::Ce;
+    assert_eq!(ecn, [Ecn::NotEct, Ecn::NotEct, ce, ce, ce, ce, ce, ce]);
+    assert_eq!(b.all_drops(), []);
+}
+
+#[test]
+fn congestion_that_cannot_be_told_drops_the_packet() {
+    let (network, mut a, mut b) = pair(5, Link::CLEAN);
+    a.port.push(packet("10.0.0.1", "10.0.0.2", 0b10, 0, 64));
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    b.port.take();
+    let captured = capture(&network, &mut a, packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
+    network.inject(a.address, b.address, Ecn::Ce, &captured);
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    assert_eq!(b.port.take(), Vec::<Vec<u8>>::new());
+    assert_eq!(b.all_drops(), [(DropReason::InCongestion, 1)]);
+}

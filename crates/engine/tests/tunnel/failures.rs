@@ -1,0 +1,116 @@
+//! What the UDP side and the IP side refuse.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use packet::{Failure, Local, SendBatch, SendError, UdpSend};
+use sim::{Link, NetSend, Network};
+use wg::DropReason;
+
+use crate::support::{Host, packet, run};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Shared<T> = Arc<Mutex<T>>;
+
+/// A socket that refuses every transmit while it is told to.
+struct Refusing {
+    inner: NetSend,
+    error: Shared<Option<SendError>>,
+    sources: Shared<Vec<Option<Local>>>,
+}
+
+impl UdpSend for Refusing {
+    fn send(&mut self, batch: &mut SendBatch) {
+        let sources = batch.transmits().iter().map(|transmit| transmit.endpoint.local);
+        self.sources.lock().unwrap().extend(sources);
+        let Some(error) = *self.error.lock().unwrap() else { return self.inner.send(batch) };
+        if error == SendError::StaleSource {
+            self.inner.send(batch);
+        }
+        let counts: Vec<_> = batch.transmits().iter().map(packet::Transmit::datagrams).collect();
+        for (transmit, datagrams) in counts.into_iter().enumerate() {
+            batch.fail(Failure { transmit, datagrams, error });
+        }
+    }
+}
+
+struct Rig {
+    network: Network,
+    a: Host<Refusing>,
+    b: Host<Refusing>,
+    error: Shared<Option<SendError>>,
+    sources: Shared<Vec<Option<Local>>>,
+}
+
+impl Rig {
+    /// Two hosts with a session; `a` can be made to fail.
+    fn new(seed: u64) -> Self {
+        let network = Network::new(seed, Link::CLEAN);
+        let (error, sources) = (Arc::default(), Arc::default());
+        let refusing = |inner, error: &Shared<_>, sources: &Shared<_>| Refusing {
+            inner,
+            error: error.clone(),
+            sources: sources.clone(),
+        };
+        let mut a = Host::new(&network, 1, |net| refusing(net, &error, &sources));
+        let mut b = Host::new(&network, 2, |net| refusing(net, &Arc::default(), &Arc::default()));
+        a.introduce(b.who(), "10.0.0.2/32");
+        b.introduce(a.who(), "10.0.0.1/32");
+        a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
+        run(&network, &mut [&mut a, &mut b], SECOND);
+        b.port.push(packet("10.0.0.2", "10.0.0.1", 0, 0, 64));
+        run(&network, &mut [&mut a, &mut b], SECOND);
+        assert_eq!((a.port.take().len(), b.port.take().len()), (1, 1));
+        Self { network, a, b, error, sources }
+    }
+
+    fn send(&mut self, packets: u32) -> usize {
+        for number in 0..packets {
+            self.a.port.push(packet("10.0.0.1", "10.0.0.2", 0, number, 64));
+        }
+        run(&self.network, &mut [&mut self.a, &mut self.b], SECOND);
+        self.b.port.take().len()
+    }
+}
+
+#[test]
+fn each_refusal_of_the_socket_is_counted_by_its_reason() {
+    for (error, reason) in [
+        (SendError::Unreachable, DropReason::OutUnreachable),
+        (SendError::TooBig, DropReason::OutTooBig),
+        (SendError::NoBuffer, DropReason::OutNoBuffer),
+        (SendError::NoSocket, DropReason::OutNoSocket),
+        (SendError::Other(5), DropReason::OutSendFailed),
+    ] {
+        let mut rig = Rig::new(1);
+        *rig.error.lock().unwrap() = Some(error);
+        assert_eq!(rig.send(7), 0);
+        assert_eq!(rig.a.all_drops(), [(reason, 7)]);
+        *rig.error.lock().unwrap() = None;
+        assert_eq!(rig.send(3), 3, "{error:?} is over");
+    }
+}
+
+#[test]
+fn a_stale_source_is_forgotten_and_nothing_is_lost() {
+    let mut rig = Rig::new(2);
+    rig.sources.lock().unwrap().clear();
+    *rig.error.lock().unwrap() = Some(SendError::StaleSource);
+    assert_eq!(rig.send(2), 2);
+    *rig.error.lock().unwrap() = None;
+    assert_eq!(rig.send(2), 2);
+    let sources = rig.sources.lock().unwrap();
+    assert!(sources[0].is_some(), "the peer was heard, so the source is sticky");
+    assert!(sources[1..].iter().all(Option::is_none), "then the routing table chooses");
+    assert_eq!(rig.a.all_drops(), []);
+}
+
+#[test]
+fn a_device_that_vanishes_ends_the_step_with_its_error() {
+    let mut rig = Rig::new(3);
+    rig.a.port.vanish();
+    assert!(rig.a.try_step_outbound().is_err());
+}

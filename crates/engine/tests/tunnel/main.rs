@@ -1,0 +1,10 @@
+//! Whole data planes in memory, stepped in one thread on virtual time.
+//!
+//! ```text
+//!   Port A - Outbound/Inbound/SlowPath A - Network - ... B - Port B
+//! ```
+
+mod bad_input;
+mod delivery;
+mod failures;
+mod support;

@@ -1,0 +1,158 @@
+//! Two or more hosts, and packets to send between them.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, atomic::AtomicU32},
+    time::Duration,
+};
+
+use engine::{Clock, Inbound, Inbox, Outbound, SlowPath};
+use packet::UdpSend;
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+use sim::{Link, NetRecv, NetSend, Network, Port, PortRecv, PortSend};
+use wg::{
+    Control, DropReason, Now, PrivateKey, PublicKey, Time,
+    config::{AllowedIpChange, DeviceChange, PeerChange},
+};
+
+pub struct Host<U = NetSend> {
+    pub port: Port,
+    pub address: SocketAddr,
+    pub control: Arc<Mutex<Control<ChaCha20Rng>>>,
+    pub key: PublicKey,
+    inbox: Arc<Inbox>,
+    outbound: Outbound<PortRecv, U>,
+    inbound: Inbound<NetRecv, PortSend>,
+    slow_path: SlowPath<ChaCha20Rng, NetSend>,
+}
+
+impl<U: UdpSend> Host<U> {
+    /// Host number `number` at 192.0.2.`number`, whose data leaves by what `wrap`
+    /// makes of its socket.
+    pub fn new(network: &Network, number: u8, wrap: impl FnOnce(NetSend) -> U) -> Self {
+        let address = SocketAddr::from(([192, 0, 2, number], 51820));
+        let mut rng = ChaCha20Rng::seed_from_u64(number.into());
+        let private = PrivateKey::generate(&mut rng);
+        let key = private.public_key();
+        let mut control = Control::new(rng);
+        let change = DeviceChange { private_key: Some(Some(private)), ..DeviceChange::default() };
+        control.apply(change).unwrap();
+        control.up();
+        let device = control.device().clone();
+        let control = Arc::new(Mutex::new(control));
+        let timeless = network.clone();
+        let clock: Clock = Arc::new(move || {
+            let now = timeless.now();
+            Now { time: Time::from_nanos(now.as_nanos() as u64), wall: now }
+        });
+        let port = Port::default();
+        let (port_recv, port_send) = port.halves();
+        let (net_recv, net_send) = network.socket(address);
+        let inbox = Arc::new(Inbox::default());
+        let mtu = Arc::new(AtomicU32::new(1420));
+        let out = (port_recv, wrap(net_send.clone()));
+        Self {
+            port,
+            address,
+            control: control.clone(),
+            key,
+            inbox: inbox.clone(),
+            outbound: Outbound::new(device.clone(), clock.clone(), out, mtu),
+            inbound: Inbound::new(device, clock.clone(), (net_recv, port_send), inbox.clone()),
+            slow_path: SlowPath::new(control, clock, inbox, net_send),
+        }
+    }
+
+    /// Makes `peer` a peer, to which `net` leads.
+    pub fn introduce(&self, (key, address): (PublicKey, SocketAddr), net: &str) {
+        let net = AllowedIpChange { net: net.parse().unwrap(), remove: false };
+        let peer =
+            PeerChange { endpoint: Some(address), allowed_ips: vec![net], ..PeerChange::new(key) };
+        let change = DeviceChange { peers: vec![peer], ..DeviceChange::default() };
+        self.control.lock().unwrap().apply(change).unwrap();
+    }
+
+    pub fn who(&self) -> (PublicKey, SocketAddr) {
+        (self.key, self.address)
+    }
+
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.control.lock().unwrap().device().drops.get(reason)
+    }
+
+    /// Every drop that was counted.
+    pub fn all_drops(&self) -> Vec<(DropReason, u64)> {
+        let counted = |reason: &DropReason| (*reason, self.drops(*reason));
+        DropReason::ALL.iter().map(counted).filter(|(_, count)| *count != 0).collect()
+    }
+
+    pub fn step(&mut self) {
+        self.outbound.step().unwrap();
+        self.inbound.step().unwrap();
+        self.inbox.wake();
+        self.slow_path.step();
+    }
+
+    pub fn try_step_outbound(&mut self) -> std::io::Result<()> {
+        self.outbound.step()
+    }
+}
+
+/// Two hosts that are each other's peers: 10.0.0.1 and fd00::1 at the first, 2 at
+/// the second.
+pub fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
+    let network = Network::new(seed, link);
+    let (a, b) = (Host::new(&network, 1, |net| net), Host::new(&network, 2, |net| net));
+    for net in ["10.0.0.2/32", "fd00::2/128"] {
+        a.introduce(b.who(), net);
+    }
+    for net in ["10.0.0.1/32", "fd00::1/128"] {
+        b.introduce(a.who(), net);
+    }
+    (network, a, b)
+}
+
+/// Lets time pass in steps of a millisecond.
+pub fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: Duration) {
+    let end = network.now() + duration;
+    while network.now() < end {
+        for host in hosts.iter_mut() {
+            host.step();
+        }
+        network.pass(Duration::from_millis(1));
+    }
+}
+
+/// A valid IP packet with a payload of `payload` bytes that `number` tells apart.
+pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec<u8> {
+    let mut packet = match (from.parse().unwrap(), to.parse().unwrap()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let len = (20 + payload.max(4)) as u16;
+            let mut header = vec![0x45, tos, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
+            header[2..4].copy_from_slice(&len.to_be_bytes());
+            header.extend(from.octets());
+            header.extend(to.octets());
+            header
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let len = payload.max(4) as u16;
+            let mut header = vec![0x60 | tos >> 4, tos << 4, 0, 0, 0, 0, 17, 64];
+            header[4..6].copy_from_slice(&len.to_be_bytes());
+            header.extend(from.octets());
+            header.extend(to.octets());
+            header
+        }
+        _ => panic!("both of one family"),
+    };
+    packet.extend(number.to_be_bytes());
+    let fill = payload.saturating_sub(4);
+    packet.extend((0..fill).map(|at| (at as u32 ^ number) as u8));
+    packet
+}
+
+/// The datagram that `host` makes of `packet`, taken off the network.
+pub fn capture(network: &Network, host: &mut Host, packet: Vec<u8>) -> Vec<u8> {
+    host.port.push(packet);
+    host.step();
+    network.take_flying().pop().expect("there is a session, so the packet is on its way")
+}

@@ -1,0 +1,199 @@
+//! The UDP side: sockets on one network whose links delay, reorder, lose and
+//! duplicate, by a seed.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use packet::{Ecn, Endpoint, Local, RecvBatch, RecvMeta, SendBatch, UdpRecv, UdpSend, Waker};
+use rand_chacha::{
+    ChaCha20Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+/// What the network does to a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// The least time on the way.
+    pub delay: Duration,
+    /// The most that is added to it, which reorders.
+    pub jitter: Duration,
+    /// Of 1,000 datagrams, how many are lost.
+    pub loss: u32,
+    /// Of 1,000 datagrams, how many arrive twice.
+    pub duplication: u32,
+    /// Whether every ECN-capable datagram is marked.
+    pub congested: bool,
+}
+
+impl Link {
+    /// A millisecond, and nothing happens on the way.
+    pub const CLEAN: Self = Self {
+        delay: Duration::from_millis(1),
+        jitter: Duration::ZERO,
+        loss: 0,
+        duplication: 0,
+        congested: false,
+    };
+}
+
+/// A network; clones are the same one.
+#[derive(Clone, Debug)]
+pub struct Network(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    link: Link,
+    rng: ChaCha20Rng,
+    now: Duration,
+    serial: u64,
+    /// What is on the way, by when it arrives.
+    flying: BTreeMap<(Duration, u64), Datagram>,
+    arrived: HashMap<SocketAddr, VecDeque<Datagram>>,
+}
+
+#[derive(Clone, Debug)]
+struct Datagram {
+    from: SocketAddr,
+    to: SocketAddr,
+    ecn: Ecn,
+    bytes: Vec<u8>,
+}
+
+/// A socket's receiving half.
+#[derive(Debug)]
+pub struct NetRecv {
+    network: Network,
+    address: SocketAddr,
+}
+
+/// A socket's sending half.
+#[derive(Clone, Debug)]
+pub struct NetSend {
+    network: Network,
+    address: SocketAddr,
+}
+
+impl Network {
+    /// A network that does the same with the same seed.
+    pub fn new(seed: u64, link: Link) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            link,
+            rng: ChaCha20Rng::seed_from_u64(seed),
+            now: Duration::from_secs(1_000),
+            serial: 0,
+            flying: BTreeMap::new(),
+            arrived: HashMap::new(),
+        })))
+    }
+
+    /// A socket at `address`.
+    pub fn socket(&self, address: SocketAddr) -> (NetRecv, NetSend) {
+        let recv = NetRecv { network: self.clone(), address };
+        (recv, NetSend { network: self.clone(), address })
+    }
+
+    /// Changes what happens to datagrams sent from now on.
+    pub fn set_link(&self, link: Link) {
+        self.lock().link = link;
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Duration {
+        self.lock().now
+    }
+
+    /// Lets `duration` pass.
+    pub fn pass(&self, duration: Duration) {
+        let mut state = self.lock();
+        state.now += duration;
+        let behind = (state.now, u64::MAX);
+        let later = state.flying.split_off(&behind);
+        for datagram in std::mem::replace(&mut state.flying, later).into_values() {
+            state.arrived.entry(datagram.to).or_default().push_back(datagram);
+        }
+    }
+
+    /// Sends bytes that no engine made.
+    pub fn inject(&self, from: SocketAddr, to: SocketAddr, ecn: Ecn, bytes: &[u8]) {
+        self.lock().launch(Datagram { from, to, ecn, bytes: bytes.to_vec() });
+    }
+
+    /// Takes everything that is on the way off the network.
+    pub fn take_flying(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.lock().flying)
+            .into_values()
+            .map(|datagram| datagram.bytes)
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn launch(&mut self, mut datagram: Datagram) {
+        if self.chance(self.link.loss) {
+            return;
+        }
+        if self.link.congested && datagram.ecn != Ecn::NotEct {
+            datagram.ecn = Ecn::Ce;
+        }
+        let copies = 1 + usize::from(self.chance(self.link.duplication));
+        for _ in 0..copies {
+            let jitter = self.link.jitter.mul_f64(f64::from(self.rng.next_u32()) / 2f64.powi(32));
+            self.serial += 1;
+            let arrival = (self.now + self.link.delay + jitter, self.serial);
+            self.flying.insert(arrival, datagram.clone());
+        }
+    }
+
+    fn chance(&mut self, of_thousand: u32) -> bool {
+        self.rng.next_u32() % 1_000 < of_thousand
+    }
+}
+
+impl UdpRecv for NetRecv {
+    fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {
+        batch.clear();
+        let mut state = self.network.lock();
+        let Some(queue) = state.arrived.get_mut(&self.address) else { return Ok(()) };
+        let local = Some(Local { addr: self.address.ip(), interface: 1 });
+        let count = queue.len().min(batch.capacity());
+        let datagrams: Vec<_> = queue.drain(..count).collect();
+        for (slot, datagram) in batch.slots_mut().zip(&datagrams) {
+            slot[..datagram.bytes.len()].copy_from_slice(&datagram.bytes);
+        }
+        for datagram in &datagrams {
+            let len = datagram.bytes.len();
+            let endpoint = Endpoint { local, ..Endpoint::new(datagram.from) };
+            batch.commit(RecvMeta { len, stride: len, endpoint, ecn: datagram.ecn });
+        }
+        Ok(())
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::new(|| {})
+    }
+}
+
+impl UdpSend for NetSend {
+    fn send(&mut self, batch: &mut SendBatch) {
+        let mut state = self.network.lock();
+        for transmit in batch.transmits() {
+            for bytes in batch.datagrams(transmit) {
+                state.launch(Datagram {
+                    from: self.address,
+                    to: transmit.endpoint.remote,
+                    ecn: transmit.ecn,
+                    bytes: bytes.to_vec(),
+                });
+            }
+        }
+    }
+}

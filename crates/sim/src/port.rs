@@ -1,0 +1,90 @@
+//! The IP side: a queue in, a queue out.
+
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use packet::{Batch, IpRecv, IpSend, RecvBatch, Span, Waker};
+
+/// The test's end of an IP side.
+#[derive(Clone, Debug, Default)]
+pub struct Port(Arc<Mutex<Queues>>);
+
+#[derive(Debug, Default)]
+struct Queues {
+    into_tunnel: VecDeque<Vec<u8>>,
+    out_of_tunnel: VecDeque<Vec<u8>>,
+    gone: bool,
+}
+
+/// The engine's receiving half.
+#[derive(Debug)]
+pub struct PortRecv(Port);
+
+/// The engine's sending half.
+#[derive(Debug)]
+pub struct PortSend(Port);
+
+impl Port {
+    /// The engine's halves.
+    pub fn halves(&self) -> (PortRecv, PortSend) {
+        (PortRecv(self.clone()), PortSend(self.clone()))
+    }
+
+    /// Has a packet enter the tunnel.
+    pub fn push(&self, packet: impl Into<Vec<u8>>) {
+        self.lock().into_tunnel.push_back(packet.into());
+    }
+
+    /// Takes all packets that left the tunnel.
+    pub fn take(&self) -> Vec<Vec<u8>> {
+        self.lock().out_of_tunnel.drain(..).collect()
+    }
+
+    /// Whether packets wait to enter.
+    pub fn waiting(&self) -> bool {
+        !self.lock().into_tunnel.is_empty()
+    }
+
+    /// Takes the device away.
+    pub fn vanish(&self) {
+        self.lock().gone = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self) -> io::Result<()> {
+        if self.lock().gone { Err(io::ErrorKind::NotConnected.into()) } else { Ok(()) }
+    }
+}
+
+impl IpRecv for PortRecv {
+    fn recv(&mut self, batch: &mut Batch) -> io::Result<()> {
+        batch.clear();
+        self.0.check()?;
+        let mut queues = self.0.lock();
+        while let (Some(spare), Some(packet)) = (batch.spare(), queues.into_tunnel.front()) {
+            spare[..packet.len()].copy_from_slice(packet);
+            batch.commit(packet.len());
+            queues.into_tunnel.pop_front();
+        }
+        Ok(())
+    }
+
+    fn waker(&self) -> Waker {
+        Arc::new(|| {})
+    }
+}
+
+impl IpSend for PortSend {
+    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize> {
+        self.0.check()?;
+        let packets = packets.iter().map(|span| batch.get(*span).to_vec());
+        self.0.lock().out_of_tunnel.extend(packets);
+        Ok(0)
+    }
+}
