@@ -78,12 +78,13 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         self.unwrap_packets();
         let refused = self.ip.send(&self.batch, &self.packets)?;
         self.device.drops.count(DropReason::InRefused, refused as u64);
+        // An idle half keeps no keys alive.
+        self.sessions.clear();
         Ok(())
     }
 
     /// Finds the session of each transport message; hands on what is none.
     fn sort(&mut self, now: Time) {
-        self.sessions.clear();
         self.jobs.clear();
         for (span, meta) in self.batch.datagrams() {
             let datagram = self.batch.get(span);

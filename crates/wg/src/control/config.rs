@@ -114,10 +114,14 @@ impl<R: CryptoRng> Control<R> {
         if let Some(psk) = change.preshared_key {
             entry.psk = psk;
         }
+        let mut notice = OutboundNotice::Flush;
         if let Some(remote) = change.endpoint {
+            // Until now there was nowhere to send one.
+            if entry.persistent_keepalive != 0 && entry.peer.endpoint().is_none() {
+                notice = OutboundNotice::Keepalive;
+            }
             entry.peer.set_endpoint(Endpoint::new(remote));
         }
-        let mut notice = OutboundNotice::Flush;
         if let Some(interval) = change.persistent_keepalive {
             if entry.persistent_keepalive == 0 && interval != 0 {
                 notice = OutboundNotice::Keepalive;

@@ -11,7 +11,6 @@ use crate::{
     PublicKey,
     constants::{REKEY_ATTEMPT_TIME, WIPE_AFTER_TIME},
     device::OutboundNotice,
-    drops::DropReason,
     time::{Now, Time},
 };
 
@@ -54,7 +53,7 @@ impl<R: CryptoRng> Control<R> {
         }
         let activity = &entry.peer.activity;
         let keepalive = activity.take_keepalive(now.time);
-        let persistent = entry.persistent_deadline().is_some_and(|deadline| deadline <= now.time);
+        let persistent = entry.take_persistent(now.time);
         if keepalive || persistent {
             self.device.for_outbound.post(&entry.peer, OutboundNotice::Keepalive);
         }
@@ -113,17 +112,22 @@ impl<R: CryptoRng> Control<R> {
             self.deadlines.remove(&(old, *entry.peer.public_key()));
         }
     }
-
-    /// Counts packets that were staged and are dropped with the handshake.
-    pub fn count_purged(&self, packets: u64) {
-        self.device.drops.count(DropReason::OutHandshakeFailed, packets);
-    }
 }
 
 /// No peer is looked at more often.
 const TICK: Duration = Duration::from_millis(1);
 
 impl Entry {
+    /// Whether a persistent keepalive is due. The next one is due an interval
+    /// later, also where this one cannot be sent.
+    fn take_persistent(&self, now: Time) -> bool {
+        let due = self.persistent_deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            self.peer.activity.restart_interval(now);
+        }
+        due
+    }
+
     fn persistent_deadline(&self) -> Option<Time> {
         let interval = match self.persistent_keepalive {
             0 => return None,
