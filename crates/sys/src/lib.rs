@@ -15,8 +15,9 @@
 //! end by their waker, and what a main thread waits for is `AsFd`, to be put
 //! together in [`poll::readable`].
 //!
-//! Unsafe code stands in three files: `tun/device.rs` (one ioctl),
-//! `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`) and `process/background.rs` (`fork`).
+//! Unsafe code stands in four files: `tun/device.rs` (one ioctl), `udp/mmsg.rs`
+//! (`sendmmsg`, `recvmmsg`), `process/background.rs` and `process/janitor.rs`
+//! (`fork`).
 #![deny(unsafe_code)]
 
 pub mod clock;

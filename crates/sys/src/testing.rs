@@ -3,9 +3,11 @@
 use std::{
     io::Write as _,
     panic::{self, AssertUnwindSafe},
+    thread,
 };
 
 use nix::{
+    errno::Errno,
     sched::{CloneFlags, unshare},
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Pid, fork},
@@ -17,20 +19,29 @@ use crate::netlink::Netlink;
 /// It ends with the thread and takes all devices along.
 pub(crate) fn in_namespace(test: impl FnOnce(&Netlink) + Send) {
     let run = || {
-        if unshare(CloneFlags::CLONE_NEWNET).is_err() {
-            return skip("CAP_NET_ADMIN");
+        match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => {}
+            Err(Errno::EPERM) => return skip("CAP_NET_ADMIN"),
+            Err(errno) => panic!("no network namespace: {errno}"),
         }
         let netlink = Netlink::open().unwrap();
         netlink.set_up(1).unwrap();
         test(&netlink);
     };
-    std::thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|e| panic::resume_unwind(e));
+    let named = thread::Builder::new().name(test_name());
+    thread::scope(|scope| named.spawn_scoped(scope, run).unwrap().join())
+        .unwrap_or_else(|panic| panic::resume_unwind(panic));
 }
 
 /// Says that a test could not run, past libtest's capture.
 pub(crate) fn skip(need: &str) {
-    let name = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _ = writeln!(std::io::stderr(), "SKIPPED: needs {need} ({name})");
+    let line = format!("SKIPPED: needs {need} ({})\n", test_name());
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// libtest names a test's thread after it.
+fn test_name() -> String {
+    thread::current().name().unwrap_or("a test").to_owned()
 }
 
 /// Runs `child` in a forked process, which is alone in its process as the

@@ -92,9 +92,10 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelLink(message), 0)
     }
 
-    /// Gives a link an address, with the route to its prefix. It can be used as
-    /// soon as this returns: it is not looked for among neighbours, which a
-    /// tunnel does not have.
+    /// Gives a link an address, with the route to its prefix. It is not looked for
+    /// among neighbours, which a tunnel does not have, so that it can be bound to
+    /// as soon as this returns. What is sent *to* an IPv6 address may be lost for
+    /// some microseconds more, until the kernel's work queue has made it local.
     ///
     /// # Errors
     /// The kernel's refusal: EEXIST where the link has it.

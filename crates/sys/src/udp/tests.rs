@@ -1,5 +1,6 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    os::fd::{AsFd as _, AsRawFd as _},
     sync::mpsc,
 };
 
@@ -8,7 +9,7 @@ use packet::{Ecn, Endpoint, Failure, Local, RecvBatch, RecvMeta, SendBatch, Send
 use packet::{UdpRecv as _, UdpSend as _};
 
 use super::{address::Family, *};
-use crate::{netlink::Netlink, testing::in_namespace};
+use crate::{netlink::Netlink, poll, testing::in_namespace};
 
 /// The loopback interface of a fresh namespace.
 const LOOPBACK: u32 = 1;
@@ -92,9 +93,8 @@ fn an_ipv4_datagram_has_its_control_messages_at_both_levels_of_a_dual_socket() {
         let mut buffer = [0; 16];
         let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
         let mut room = nix::cmsg_space!([u8; 128]);
-        use std::os::fd::AsRawFd as _;
         let got = nix::sys::socket::recvmsg::<nix::sys::socket::SockaddrStorage>(
-            std::os::fd::AsFd::as_fd(&socket).as_raw_fd(),
+            socket.as_fd().as_raw_fd(),
             &mut parts,
             Some(&mut room),
             nix::sys::socket::MsgFlags::empty(),
@@ -114,7 +114,13 @@ fn a_link_local_peer_keeps_its_scope_and_can_be_answered() {
         let (socket, mut receiver, port) = bound();
         let ours = SocketAddrV6::new("fe80::1".parse().unwrap(), port, 0, LOOPBACK);
         let peer = plain_socket("[fe80::1%1]:0");
-        peer.send_to(b"ping", ours).unwrap();
+        // Until the kernel's work queue has made the address local, pings get lost.
+        let fd = socket.shared.socket().unwrap();
+        let came = (0..500).any(|_| {
+            peer.send_to(b"ping", ours).unwrap();
+            poll::readable([fd.as_fd()], Some(Duration::from_millis(10))).unwrap()[0]
+        });
+        assert!(came);
         let endpoint = receive(&mut receiver)[0].1.endpoint;
         let SocketAddr::V6(remote) = endpoint.remote else { panic!("{endpoint:?}") };
         assert_eq!((remote.scope_id(), remote.flowinfo()), (LOOPBACK, 0));
