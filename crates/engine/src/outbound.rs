@@ -20,7 +20,9 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use packet::{Batch, Ecn, Failure, IpRecv, SendBatch, SendError, UdpSend, ip::IpHeader};
+use packet::{
+    Batch, Ecn, Failure, IpRecv, Offload, Segments, SendBatch, SendError, UdpSend, ip::IpHeader,
+};
 use wg::{
     Device, DropReason, NotReady, OutboundNotice, Peer, Reservation, Staged, Time,
     constants::PADDING,
@@ -77,25 +79,24 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
 
     fn handle_batch(&mut self, now: Time) {
         self.routes.clear();
-        self.routes.extend(self.batch.iter().map(|packet| route(&self.device, packet)));
+        let routes = self.batch.iter().map(|(packet, _)| route(&self.device, packet));
+        self.routes.extend(routes);
         let mut packets = self.batch.iter().zip(&self.routes).peekable();
-        while let Some((first, route)) = packets.next() {
+        while let Some(((packet, offload), route)) = packets.next() {
             let Some((peer, ecn)) = route else { continue };
-            let mut run: ArrayVec<(&[u8], Ecn), BATCH_PACKETS> = ArrayVec::new();
-            run.push((first, *ecn));
-            while let Some((next, Some((_, ecn)))) = packets.next_if(|(_, route)| {
+            let mut run: ArrayVec<Item<'_>, BATCH_PACKETS> = ArrayVec::new();
+            run.extend(Item::new(&self.device, packet, offload, *ecn));
+            while let Some(((packet, offload), Some((_, ecn)))) = packets.next_if(|(_, route)| {
                 route.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, peer))
             }) {
-                run.push((next, *ecn));
+                run.extend(Item::new(&self.device, packet, offload, *ecn));
             }
             // Behind staged packets, so as not to overtake them.
             if self.staged.has(peer) || !self.sealer.seal(peer, &run, now) {
-                for (packet, _) in run {
-                    let dropped = self.staged.push(peer, packet);
-                    self.device.drops.count(DropReason::OutStagedFull, dropped);
-                }
+                run.iter().for_each(|item| item.stage(&self.device, &mut self.staged, peer));
             }
         }
+        self.routes.clear();
     }
 
     fn handle_notices(&mut self, now: Time) {
@@ -109,7 +110,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
                 // Without a session it asks for one, and need not be staged: the
                 // side that begins a session sends a keepalive anyway.
-                self.sealer.seal(&peer, &[(&[], Ecn::NotEct)], now);
+                self.sealer.seal(&peer, &[Item::plain(&[], Ecn::NotEct)], now);
             }
             self.flush(&peer, staged, now);
         }
@@ -120,11 +121,41 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             return;
         }
         let ecn = |packet: &[u8]| IpHeader::parse(packet).map_or(Ecn::NotEct, |header| header.ecn);
-        let run: Vec<_> = staged.iter().map(|packet| (&packet[..], ecn(packet))).collect();
+        let run: Vec<_> = staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
         if !self.sealer.seal(peer, &run, now) {
             for packet in &staged {
                 self.staged.push(peer, packet);
             }
+        }
+    }
+}
+
+/// A packet on its way to a peer, and the segments it falls into.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    segments: Segments<'a>,
+    ecn: Ecn,
+}
+
+impl<'a> Item<'a> {
+    fn new(device: &Device, packet: &'a [u8], offload: Offload, ecn: Ecn) -> Option<Self> {
+        let Ok(segments) = Segments::new(packet, offload) else {
+            device.drops.count(DropReason::OutInvalid, 1);
+            return None;
+        };
+        Some(Self { segments, ecn })
+    }
+
+    fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
+        Self { segments: Segments::whole(packet), ecn }
+    }
+
+    fn stage(&self, device: &Device, staged: &mut Staged, peer: &Arc<Peer>) {
+        for index in 0..self.segments.count() {
+            let mut packet = vec![0; self.segments.segment_len(index)];
+            self.segments.write(index, &mut packet);
+            let dropped = staged.push(peer, &packet);
+            device.drops.count(DropReason::OutStagedFull, dropped);
         }
     }
 }
@@ -171,29 +202,43 @@ impl<U: UdpSend> Sealer<U> {
 
     /// Writes a run into the batch. Returns false where there is no session; the
     /// packets are still the caller's then.
-    fn seal(&mut self, peer: &Arc<Peer>, packets: &[(&[u8], Ecn)], now: Time) -> bool {
-        let reservation = match self.device.reserve(peer, packets.len() as u64, now) {
+    fn seal(&mut self, peer: &Arc<Peer>, items: &[Item<'_>], now: Time) -> bool {
+        let count: usize = items.iter().map(|item| item.segments.count()).sum();
+        let reservation = match self.device.reserve(peer, count as u64, now) {
             Ok(reservation) => reservation,
             Err(NotReady::NoSession) => return false,
             Err(NotReady::NoEndpoint) => {
-                self.device.drops.count(DropReason::OutNoEndpoint, packets.len() as u64);
+                self.device.drops.count(DropReason::OutNoEndpoint, count as u64);
                 return true;
             }
         };
-        let mtu = self.mtu.load(Ordering::Relaxed) as usize;
         let first = self.lens.len();
-        for ((packet, ecn), counter) in packets.iter().zip(reservation.counter..) {
-            let len = padded(packet.len(), mtu) + DATA_OVERHEAD;
-            let receiver = reservation.keypair.send.remote_index;
-            let datagram = self.out.push(len, reservation.endpoint, ecn.encapsulate());
-            datagram[..DATA_HEADER_LEN].copy_from_slice(&DataHeader { receiver, counter }.encode());
-            datagram[DATA_HEADER_LEN..][..packet.len()].copy_from_slice(packet);
-            self.lens.push(len);
+        let mut counters = reservation.counter..;
+        for item in items {
+            for (index, counter) in (0..item.segments.count()).zip(&mut counters) {
+                self.write(&reservation, item, index, counter);
+            }
         }
         let lens = first..self.lens.len();
-        let data = packets.iter().any(|(packet, _)| !packet.is_empty());
+        let data = self.lens[lens.clone()].iter().any(|len| *len > DATA_OVERHEAD);
         self.runs.push(Run { peer: peer.clone(), reservation, lens, data });
         true
+    }
+
+    /// Writes one datagram at its final place: header, segment, padding, and room
+    /// for the tag.
+    fn write(&mut self, reservation: &Reservation, item: &Item<'_>, index: usize, counter: u64) {
+        let segment_len = item.segments.segment_len(index);
+        let mtu = self.mtu.load(Ordering::Relaxed) as usize;
+        let len = padded(segment_len, mtu) + DATA_OVERHEAD;
+        let receiver = reservation.keypair.send.remote_index;
+        let datagram = self.out.push(len, reservation.endpoint, item.ecn.encapsulate());
+        let (header, rest) = datagram.split_at_mut(DATA_HEADER_LEN);
+        let (segment, behind) = rest.split_at_mut(segment_len);
+        header.copy_from_slice(&DataHeader { receiver, counter }.encode());
+        item.segments.write(index, segment);
+        behind.fill(0);
+        self.lens.push(len);
     }
 
     /// Seals and sends what was written.

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use sys::{
-    Tun, TunError, UdpSocket,
+    Offloads, Tun, TunError, UdpSocket,
     netlink::{self, Monitor, Netlink},
     process::{self, Janitor, Signals},
     watch::{Watch, Watched},
@@ -62,9 +62,14 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let janitor = options.user.as_ref().map(|_| Janitor::start()).transpose().context("janitor")?;
     process::harden().context("core dumps")?;
     let name = &options.name;
-    let tun = Tun::create(name, DEFAULT_MTU).map_err(|error| explain(name, error))?;
+    let mut up = options.conf.map(|(path, conf)| Up::new(path, conf, name)).transpose()?;
+    if let Some(up) = &up {
+        up.prepare()?;
+    }
+    let offloads = Arc::new(Offloads::default());
+    let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
-    let udp = UdpSocket::unbound().context("UDP socket")?;
+    let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
     let mut socket = UapiSocket::bind(&tun.2.name)
         .with_context(|| format!("{}", socket_path(&tun.2.name).display()))?;
     let watch = Watch::new(socket.path()).context("watch of the socket")?;
@@ -78,7 +83,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 
     let (events, inbox) = mpsc::channel();
     let ended = events.clone();
-    let node = Node::start(tun, udp, move |error| {
+    let node = Node::start(tun, udp, offloads, move |error| {
         let _ = ended.send(Event::Gone(error));
     });
     let node = Arc::new(node.context("engine")?);
@@ -90,14 +95,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         .context("socket")?;
     spawn_listeners(events, signals, watch, monitor).context("threads")?;
 
-    let mut up = None;
-    if let Some((path, conf)) = options.conf {
-        let conf = up.insert(Up::new(path, conf, &node)?);
-        if let Err(error) = conf.bring_up(&node) {
-            conf.bring_down(&node);
-            drop(file);
-            return Err(error);
-        }
+    if let Some(up) = &mut up
+        && let Err(error) = up.bring_up(&node)
+    {
+        up.bring_down(&node);
+        drop(file);
+        return Err(error);
     }
     if Netlink::open()?.link(index)?.is_some_and(|link| link.up) {
         link_up(&node, index);

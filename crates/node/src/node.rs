@@ -11,7 +11,7 @@ use std::{
 
 use engine::{Clock, Engine, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
-use sys::{BindError, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket, clock};
+use sys::{BindError, Offloads, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket, clock};
 use wg::{ConfigError, Control, Device, DropReason, Now, Time};
 
 use crate::uapi::{Change, DeviceState};
@@ -27,6 +27,7 @@ pub struct Node {
     udp: UdpSocket,
     outer: Mutex<Outer>,
     mtu: Arc<AtomicU32>,
+    offloads: Arc<Offloads>,
     engine: Engine,
 }
 
@@ -84,6 +85,7 @@ impl Node {
     pub fn start(
         (tun_recv, tun_send, info): (TunRecv, TunSend, TunInfo),
         (udp, udp_recv): (UdpSocket, UdpReceiver),
+        offloads: Arc<Offloads>,
         ended: impl Fn(io::Error) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let control = Arc::new(Mutex::new(Control::new(UnwrapErr(SysRng))));
@@ -98,7 +100,7 @@ impl Node {
             mtu: mtu.clone(),
         };
         let engine = Engine::start(parts, ended)?;
-        Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, engine })
+        Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, offloads, engine })
     }
 
     /// What the interface is called.
@@ -181,6 +183,12 @@ impl Node {
             fwmark: outer.fwmark,
             peers: control.peers().collect(),
         }
+    }
+
+    /// Each offload by its name: whether it is wanted, and how often the kernel
+    /// refused it.
+    pub fn offloads(&self) -> &Offloads {
+        &self.offloads
     }
 
     /// The mark of outgoing datagrams.

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use sys::netlink::Netlink;
 
 use crate::{
@@ -47,7 +47,7 @@ pub(crate) struct Up {
 }
 
 impl Up {
-    pub fn new(path: PathBuf, conf: Conf, node: &Node) -> anyhow::Result<Self> {
+    pub fn new(path: PathBuf, conf: Conf, name: &str) -> anyhow::Result<Self> {
         let hooks = &conf.interface.hooks;
         if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
             conf.private_key()?;
@@ -55,16 +55,22 @@ impl Up {
         for warning in &conf.warnings {
             tracing::warn!("{warning}");
         }
-        let routes = Routes::new(node.info().index);
-        let name = node.info().name.clone();
-        Ok(Self { path, conf, name, netlink: Netlink::open()?, routes, dns: None })
+        let (name, netlink) = (name.to_owned(), Netlink::open()?);
+        Ok(Self { path, conf, name, netlink, routes: Routes::default(), dns: None })
+    }
+
+    /// Does what comes before there is an interface.
+    pub fn prepare(&self) -> anyhow::Result<()> {
+        if self.netlink.link_by_name(&self.name)?.is_some() {
+            bail!("{}: the interface exists already", self.name);
+        }
+        hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
     }
 
     /// Does everything that the file says, in wg-quick's order. After an error,
     /// [`Up::bring_down`] takes back what was done.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         let interface = &self.conf.interface;
-        hooks::run("PreUp", &interface.hooks.pre_up, &self.name)?;
         let mut endpoints = Vec::new();
         let change = self.conf.change(|name| {
             let endpoint = resolve(name)?;

@@ -1,7 +1,7 @@
 //! The three batches: packets from the IP side, datagrams to and from the UDP
 //! side. Each owns one buffer and a list of what stands where in it.
 
-use crate::{Ecn, Endpoint, MAX_PACKET};
+use crate::{Ecn, Endpoint, MAX_PACKET, Offload};
 
 /// A range of a batch's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,13 +18,13 @@ impl Span {
     }
 }
 
-/// Packets read from the IP side, one behind another.
+/// Packets read from the IP side, one behind another, each maybe a super-packet.
 #[derive(Debug)]
 pub struct Batch {
     buf: Box<[u8]>,
     used: usize,
     max_packets: usize,
-    packets: Vec<Span>,
+    packets: Vec<(Span, Offload)>,
 }
 
 impl Batch {
@@ -52,16 +52,17 @@ impl Batch {
         (self.packets.len() < self.max_packets && spare.len() >= MAX_PACKET).then_some(spare)
     }
 
-    /// Makes the first `len` bytes of the spare room a packet.
-    pub fn commit(&mut self, len: usize) {
-        self.packets.push(Span { start: self.used, len });
+    /// Makes the first `len` bytes of the spare room a packet, to which `offload`
+    /// is left to be done.
+    pub fn commit(&mut self, len: usize, offload: Offload) {
+        self.packets.push((Span { start: self.used, len }, offload));
         self.used += len;
         assert!(self.used <= self.buf.len(), "more was committed than there was room");
     }
 
     /// The packets, in the order in which they came.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.packets.iter().map(|span| &self.buf[span.range()])
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], Offload)> {
+        self.packets.iter().map(|(span, offload)| (&self.buf[span.range()], *offload))
     }
 
     /// Whether there is no packet.
@@ -123,7 +124,9 @@ pub struct Failure {
 /// Datagrams for the UDP side.
 #[derive(Debug, Default)]
 pub struct SendBatch {
+    /// Never shorter than it was: old bytes are written over, not cleared.
     buf: Vec<u8>,
+    used: usize,
     transmits: Vec<Transmit>,
     failures: Vec<Failure>,
 }
@@ -131,21 +134,24 @@ pub struct SendBatch {
 impl SendBatch {
     /// An empty batch with `bytes` of room; it grows when more is needed.
     pub fn with_capacity(bytes: usize) -> Self {
-        Self { buf: Vec::with_capacity(bytes), ..Self::default() }
+        Self { buf: vec![0; bytes], ..Self::default() }
     }
 
     /// Forgets all datagrams and failures.
     pub fn clear(&mut self) {
-        self.buf.clear();
+        self.used = 0;
         self.transmits.clear();
         self.failures.clear();
     }
 
-    /// Appends a datagram of `len` zero bytes for the caller to fill. It joins
-    /// the last run where endpoint, ECN and length allow.
+    /// Appends a datagram of `len` bytes for the caller to fill: what stands in
+    /// it is old. It joins the last run where endpoint, ECN and length allow.
     pub fn push(&mut self, len: usize, endpoint: Endpoint, ecn: Ecn) -> &mut [u8] {
-        let start = self.buf.len();
-        self.buf.resize(start + len, 0);
+        let start = self.used;
+        self.used += len;
+        if self.used > self.buf.len() {
+            self.buf.resize(self.used.next_power_of_two(), 0);
+        }
         match self.transmits.last_mut() {
             Some(run) if run.endpoint == endpoint && run.ecn == ecn && run.accepts(len) => {
                 run.span.len += len;
@@ -157,17 +163,24 @@ impl SendBatch {
                 ecn,
             }),
         }
-        &mut self.buf[start..]
+        &mut self.buf[start..self.used]
     }
 
-    /// The whole buffer, datagrams in the order of their `push`.
+    /// All datagrams, one behind the other in the order of their `push`.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buf
+        &mut self.buf[..self.used]
     }
 
     /// The runs, in order.
     pub fn transmits(&self) -> &[Transmit] {
         &self.transmits
+    }
+
+    /// `count` datagrams of a run from `first` on, one behind the other.
+    pub fn stretch(&self, transmit: &Transmit, first: usize, count: usize) -> &[u8] {
+        let run = &self.buf[transmit.span.range()];
+        let end = run.len().min((first + count) * transmit.segment);
+        &run[first * transmit.segment..end]
     }
 
     /// The datagrams of a run.
@@ -283,6 +296,11 @@ impl RecvBatch {
         &self.buf[span.range()]
     }
 
+    /// The whole buffer.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf
+    }
+
     /// The whole buffer: spans of datagrams stand in it in ascending order.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.buf
@@ -338,11 +356,12 @@ mod tests {
     fn a_batch_is_full_when_a_largest_packet_no_longer_fits() {
         let mut batch = Batch::new(8, 2 * MAX_PACKET);
         batch.spare().unwrap()[..3].copy_from_slice(b"one");
-        batch.commit(3);
+        batch.commit(3, Offload::None);
         assert!(batch.spare().is_some());
-        batch.commit(MAX_PACKET - 2);
+        batch.commit(MAX_PACKET - 2, Offload::None);
         assert!(batch.spare().is_none());
-        assert_eq!(batch.iter().map(<[u8]>::len).collect::<Vec<_>>(), [3, MAX_PACKET - 2]);
+        let lens: Vec<_> = batch.iter().map(|(packet, _)| packet.len()).collect();
+        assert_eq!(lens, [3, MAX_PACKET - 2]);
         batch.clear();
         assert!(batch.spare().is_some() && batch.is_empty());
     }

@@ -13,18 +13,25 @@
 //!
 //! A batch is owned by the data plane and reused: nothing here allocates per
 //! packet.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod batch;
+pub mod checksum;
+mod coalesce;
 mod ecn;
 mod endpoint;
 mod io;
 pub mod ip;
+mod offload;
+mod segment;
 
 pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit};
+pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
 pub use endpoint::{Endpoint, Local};
 pub use io::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
+pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, VNET_HEADER_LEN};
+pub use segment::{SegmentError, Segments};
 
 /// The largest UDP datagram or IP packet a buffer has to hold, in bytes.
 pub const MAX_PACKET: usize = 65_535;

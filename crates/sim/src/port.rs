@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use packet::{Batch, IpRecv, IpSend, RecvBatch, Span, Waker};
+use packet::{Batch, IpRecv, IpSend, Offload, RecvBatch, Span, Waker};
 
 /// The test's end of an IP side.
 #[derive(Clone, Debug, Default)]
@@ -69,7 +69,7 @@ impl IpRecv for PortRecv {
         let mut queues = self.0.lock();
         while let (Some(spare), Some(packet)) = (batch.spare(), queues.into_tunnel.front()) {
             spare[..packet.len()].copy_from_slice(packet);
-            batch.commit(packet.len());
+            batch.commit(packet.len(), Offload::None);
             queues.into_tunnel.pop_front();
         }
         Ok(())

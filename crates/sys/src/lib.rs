@@ -7,6 +7,7 @@
 //!   udp      UdpReceiver, UdpSender      <- the UDP side
 //!   netlink  links, addresses, routes, rules; Monitor for their changes
 //!   process  start in the background, drop privileges, signals
+//!   offload  what is used of the kernel's offloads, and what it refused
 //!   watch    a file that is deleted or replaced
 //!   poll, wake, clock                    what the others wait and count with
 //! ```
@@ -15,13 +16,14 @@
 //! end by their waker, and what a main thread waits for is `AsFd`, to be put
 //! together in [`poll::readable`].
 //!
-//! Unsafe code stands in four files: `tun/device.rs` (one ioctl), `udp/mmsg.rs`
+//! Unsafe code stands in four files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
 //! (`sendmmsg`, `recvmmsg`), `process/background.rs` and `process/janitor.rs`
 //! (`fork`).
 #![deny(unsafe_code)]
 
 pub mod clock;
 pub mod netlink;
+pub mod offload;
 pub mod poll;
 pub mod process;
 #[cfg(test)]
@@ -31,6 +33,7 @@ pub mod udp;
 pub mod wake;
 pub mod watch;
 
+pub use offload::Offloads;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};
 pub use udp::{BindError, Buffers, UdpReceiver, UdpSender, UdpSocket};
 pub use wake::Wake;

@@ -32,7 +32,7 @@ pub use send::UdpSender;
 pub use socket::Buffers;
 use socket::Socket;
 
-use crate::wake::Wake;
+use crate::{offload::Offloads, wake::Wake};
 
 /// How long a replaced socket is waited for until the halves have let go of it,
 /// so that its port is free again. A half lets go within one system call or,
@@ -64,12 +64,13 @@ pub enum BindError {
 
 impl UdpSocket {
     /// A handle without a socket, as of an interface that is down, and its
-    /// receiving half.
+    /// receiving half. Of `offloads` it takes those of the outer socket.
     ///
     /// # Errors
     /// No file descriptor is left.
-    pub fn unbound() -> io::Result<(Self, UdpReceiver)> {
+    pub fn unbound(offloads: &Arc<Offloads>) -> io::Result<(Self, UdpReceiver)> {
         let shared = Arc::new(Shared {
+            offloads: offloads.clone(),
             socket: RwLock::new(None),
             changing: Mutex::new(()),
             wake: Wake::new()?,
@@ -154,9 +155,18 @@ struct Shared {
     wake: Wake,
     overflow: AtomicU64,
     truncated: AtomicU64,
+    offloads: Arc<Offloads>,
 }
 
 impl Shared {
+    /// Lets datagrams come coalesced as far as that is wanted.
+    fn tell_gro(&self, socket: &Socket) {
+        let gro = &self.offloads.udp_gro;
+        if !socket.set_gro(gro.wanted()) {
+            gro.want(false);
+        }
+    }
+
     fn socket(&self) -> Option<Arc<Socket>> {
         self.socket.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

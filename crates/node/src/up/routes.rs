@@ -28,16 +28,12 @@ const SRC_VALID_MARK: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
 const EEXIST: i32 = 17;
 
 /// The routes of an interface. They go with it; the rules do not.
+#[derive(Default)]
 pub(super) struct Routes {
-    device: u32,
     rules: Vec<Rule>,
 }
 
 impl Routes {
-    pub fn new(device: u32) -> Self {
-        Self { device, rules: Vec::new() }
-    }
-
     /// Adds a route for each network, the most specific first.
     pub fn add(&mut self, netlink: &Netlink, conf: &Conf, node: &Node) -> anyhow::Result<()> {
         let mut nets: Vec<IpNet> =
@@ -58,12 +54,13 @@ impl Routes {
         net: IpNet,
         node: &Node,
     ) -> anyhow::Result<()> {
-        let route = |table| Route { destination: net, device: self.device, table, metric: None };
+        let route =
+            |table| Route { destination: net, device: node.info().index, table, metric: None };
         match table {
             Table::Off => Ok(()),
             Table::Id(table) => Ok(netlink.add_route(&route(table))?),
             Table::Auto if net.prefix_len() == 0 => self.add_default(netlink, net, node),
-            Table::Auto if netlink.has_route(net, self.device, MAIN_TABLE)? => Ok(()),
+            Table::Auto if netlink.has_route(net, node.info().index, MAIN_TABLE)? => Ok(()),
             Table::Auto => Ok(netlink.add_route(&route(MAIN_TABLE))?),
         }
     }
@@ -78,7 +75,12 @@ impl Routes {
             mark => mark,
         };
         let family = Family::of(net.addr());
-        netlink.add_route(&Route { destination: net, device: self.device, table, metric: None })?;
+        netlink.add_route(&Route {
+            destination: net,
+            device: node.info().index,
+            table,
+            metric: None,
+        })?;
         let rule = |fwmark, invert, table, suppress_prefix_length| Rule {
             family,
             fwmark,

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use std::{net::IpAddr, time::Duration};
 
 use ipnet::IpNet;
@@ -31,7 +33,7 @@ fn events(monitor: &mut Monitor) -> Vec<Event> {
 #[test]
 fn addresses_can_be_added_listed_and_deleted() {
     in_namespace(|netlink| {
-        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let mut all = [net("10.9.0.1/24"), net("10.9.1.1/32"), net("fd00::1/64")];
         for one in all {
             netlink.add_address(info.index, one).unwrap();
@@ -54,7 +56,7 @@ fn addresses_can_be_added_listed_and_deleted() {
 #[test]
 fn a_route_can_be_added_twice_found_and_deleted() {
     in_namespace(|netlink| {
-        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let device = info.index;
         let route = |destination, table, metric| Route {
             destination: net(destination),
@@ -143,8 +145,8 @@ fn the_mtu_of_a_way_is_the_interfaces_and_no_way_has_none() {
         assert_eq!(netlink.mtu_to(address("192.0.2.1"), 0).unwrap(), None);
         assert_eq!(netlink.mtu_to(address("2001:db8::1"), 0).unwrap(), None);
         assert_eq!(netlink.default_route_mtu().unwrap(), None);
-        let (_recv, _send, one) = Tun::create("lr0", 1400).unwrap();
-        let (_recv, _send, two) = Tun::create("lr1", 1300).unwrap();
+        let (_recv, _send, one) = Tun::create("lr0", 1400, &Arc::default()).unwrap();
+        let (_recv, _send, two) = Tun::create("lr1", 1300, &Arc::default()).unwrap();
         for (device, table) in [(one.index, MAIN_TABLE), (two.index, 51820)] {
             netlink.set_up(device).unwrap();
             for destination in [net("0.0.0.0/0"), net("::/0")] {
@@ -187,7 +189,7 @@ fn a_missing_link_is_none_and_its_change_keeps_the_errno() {
 #[test]
 fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
     in_namespace(|netlink| {
-        let (recv, send, info) = Tun::create("lr0", 1420).unwrap();
+        let (recv, send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let index = info.index;
         let mut monitor = Monitor::open().unwrap();
         assert_eq!(events(&mut monitor), []);
@@ -220,7 +222,7 @@ fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
 #[test]
 fn a_monitor_that_waits_hears_of_a_change_and_ends_by_its_waker() {
     in_namespace(|netlink| {
-        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let mut monitor = Monitor::open().unwrap();
         let waker = monitor.waker();
         std::thread::scope(|scope| {
@@ -240,7 +242,7 @@ fn a_monitor_that_waits_hears_of_a_change_and_ends_by_its_waker() {
 #[test]
 fn a_monitor_that_was_overrun_says_so_and_goes_on() {
     in_namespace(|netlink| {
-        let (_recv, _send, info) = Tun::create("lr0", 1420).unwrap();
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let mut monitor = Monitor::open().unwrap();
         setsockopt(&monitor, sockopt::RcvBuf, &2048).unwrap();
         for round in 0..50 {

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use std::{
     io::{Read as _, Write as _},
     os::fd::AsFd as _,
@@ -87,7 +89,7 @@ fn without_privileges_the_mark_and_a_low_port_still_change_and_root_is_closed() 
         return skip("the right to change the user");
     }
     let child = forked(|| {
-        let (socket, _receiver) = UdpSocket::unbound().unwrap();
+        let (socket, _receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
         socket.bind(0, 7).unwrap();
         drop_privileges(NOBODY).unwrap();
         assert!(!getuid().is_root());

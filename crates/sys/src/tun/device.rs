@@ -1,6 +1,6 @@
 //! `/dev/net/tun`, and the ioctl that makes it an interface
 //! (Documentation/networking/tuntap.rst).
-#![expect(unsafe_code, reason = "the TUNSETIFF ioctl")]
+#![expect(unsafe_code, reason = "the TUNSETIFF and TUNSETOFFLOAD ioctls")]
 
 use std::{
     ffi::{CStr, c_char},
@@ -35,6 +35,28 @@ pub(super) fn create(name: &str) -> Result<(OwnedFd, String), TunError> {
     Ok((fd, name_in(&request)?))
 }
 
+/// What the kernel may leave for us to do to packets that we read: kernel
+/// `include/uapi/linux/if_tun.h`, each with all that it needs.
+const CHECKSUM: libc::c_ulong = 0x01;
+/// TCP segmentation of both families, with congestion marks.
+const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
+/// UDP segmentation of both families (Linux 6.2).
+const USO: libc::c_ulong = 0x20 | 0x40;
+
+/// Tells the kernel which super-packets may come.
+pub(super) fn set_offload(fd: &OwnedFd, tso: bool, uso: bool) -> Result<(), Errno> {
+    let mut flags = 0;
+    if tso {
+        flags |= CHECKSUM | TSO;
+    }
+    if uso {
+        flags |= CHECKSUM | USO;
+    }
+    // SAFETY: TUNSETOFFLOAD takes an integer and touches no memory of ours.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
+    Errno::result(set).map(drop)
+}
+
 fn request(name: &str) -> Result<libc::ifreq, TunError> {
     let mut ifr_name = [0; libc::IFNAMSIZ];
     // An empty name would be answered with a name of the kernel's choice.
@@ -44,7 +66,7 @@ fn request(name: &str) -> Result<libc::ifreq, TunError> {
     for (to, from) in ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as c_char;
     }
-    let flags = (libc::IFF_TUN | libc::IFF_NO_PI) as i16;
+    let flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
     Ok(libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } })
 }
 

@@ -1,7 +1,7 @@
 use std::{net::UdpSocket, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
-use packet::{Ecn, Endpoint, RecvMeta};
+use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Span};
 
 use super::*;
 use crate::testing::in_namespace;
@@ -34,12 +34,17 @@ fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) 
     packet
 }
 
+/// Those packets of a batch that are IPv4.
+fn v4(batch: &Batch) -> impl Iterator<Item = &[u8]> {
+    batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] >> 4 == 4)
+}
+
 /// Packets that are IPv4; a new interface also sends IPv6 of its own accord.
 fn receive_v4(recv: &mut TunRecv) -> Vec<Vec<u8>> {
     let mut batch = Batch::new(16, 0);
     loop {
         recv.recv(&mut batch).unwrap();
-        let packets: Vec<_> = batch.iter().filter(|p| p[0] >> 4 == 4).map(<[u8]>::to_vec).collect();
+        let packets: Vec<_> = v4(&batch).map(<[u8]>::to_vec).collect();
         if !packets.is_empty() {
             return packets;
         }
@@ -49,7 +54,7 @@ fn receive_v4(recv: &mut TunRecv) -> Vec<Vec<u8>> {
 #[test]
 fn packets_go_through_the_kernel_both_ways() {
     in_namespace(|netlink| {
-        let (mut recv, mut send, info) = Tun::create("linerate%d", 1300).unwrap();
+        let (mut recv, mut send, info) = Tun::create("linerate%d", 1300, &Arc::default()).unwrap();
         assert_eq!(info.name, "linerate0");
         let link = netlink.link(info.index).unwrap().unwrap();
         assert_eq!((link.name, link.mtu, link.up), ("linerate0".into(), 1300, false));
@@ -76,7 +81,7 @@ fn packets_go_through_the_kernel_both_ways() {
 #[test]
 fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
     in_namespace(|netlink| {
-        let (mut recv, _send, info) = Tun::create("lr", 1420).unwrap();
+        let (mut recv, _send, info) = Tun::create("lr", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();
         netlink.set_up(info.index).unwrap();
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();
@@ -88,7 +93,7 @@ fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
         while lasts.len() < 20 {
             recv.recv(&mut batch).unwrap();
             assert!(!batch.is_empty() && batch.iter().len() <= 8);
-            lasts.extend(batch.iter().filter(|p| p[0] >> 4 == 4).map(|p| p[28]));
+            lasts.extend(v4(&batch).map(|p| p[28]));
         }
         assert_eq!(lasts, (0..20).collect::<Vec<_>>());
     });
@@ -97,22 +102,22 @@ fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
 #[test]
 fn a_name_that_is_taken_is_busy_and_one_that_is_none_is_invalid() {
     in_namespace(|_| {
-        let _first = Tun::create("lr0", 1420).unwrap();
+        let _first = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         for taken in ["lr0", "lo"] {
-            let refused = Tun::create(taken, 1420).map(|_| ());
+            let refused = Tun::create(taken, 1420, &Arc::default()).map(|_| ());
             assert!(matches!(refused, Err(TunError::Busy)), "{taken}: {refused:?}");
         }
         let invalid =
             ["", "a/b", "a b", ".", "..", "sixteen-bytes-xx", "a:b", "a%s", "%d%d", "a\0b"];
         for name in invalid {
-            let refused = Tun::create(name, 1420).map(|_| ());
+            let refused = Tun::create(name, 1420, &Arc::default()).map(|_| ());
             assert!(matches!(refused, Err(TunError::NameInvalid)), "{name:?}: {refused:?}");
         }
         for mtu in [67, 65_536] {
-            let refused = Tun::create("lr1", mtu).map(|_| ());
+            let refused = Tun::create("lr1", mtu, &Arc::default()).map(|_| ());
             assert!(matches!(refused, Err(TunError::MtuInvalid)), "{mtu}: {refused:?}");
         }
-        Tun::create("lr1", 65_535).unwrap();
+        Tun::create("lr1", 65_535, &Arc::default()).unwrap();
     });
 }
 
@@ -120,7 +125,7 @@ fn a_name_that_is_taken_is_busy_and_one_that_is_none_is_invalid() {
 fn without_the_right_there_is_no_permission() {
     in_namespace(|_| {
         caps::clear(None, caps::CapSet::Effective).unwrap();
-        let refused = Tun::create("lr0", 1420).map(|_| ());
+        let refused = Tun::create("lr0", 1420, &Arc::default()).map(|_| ());
         assert!(matches!(refused, Err(TunError::NoPermission)), "{refused:?}");
     });
 }
@@ -128,7 +133,7 @@ fn without_the_right_there_is_no_permission() {
 #[test]
 fn a_deleted_interface_ends_both_halves() {
     in_namespace(|netlink| {
-        let (mut recv, mut send, info) = Tun::create("lr0", 1420).unwrap();
+        let (mut recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.set_up(info.index).unwrap();
         std::thread::scope(|scope| {
             let ended = scope.spawn(|| {
@@ -147,7 +152,7 @@ fn a_deleted_interface_ends_both_halves() {
 #[test]
 fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
     in_namespace(|netlink| {
-        let (mut recv, mut send, info) = Tun::create("lr0", 1420).unwrap();
+        let (mut recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let (batch, spans) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], 9, b""));
         for was_up in [false, true] {
             if was_up {
@@ -177,7 +182,7 @@ fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
 #[test]
 fn what_is_no_ip_packet_is_refused_alone() {
     in_namespace(|netlink| {
-        let (_recv, mut send, info) = Tun::create("lr0", 1420).unwrap();
+        let (_recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();
         netlink.set_up(info.index).unwrap();
         let socket = UdpSocket::bind("10.9.0.1:0").unwrap();

@@ -9,7 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use packet::{Ecn, Local};
 
 /// Bytes for what comes with a datagram. The most is IPv4 on a dual-stack
-/// socket: IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24);
+/// socket: IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24),
+/// UDP_GRO (24);
 /// the rest is room for what a later kernel adds.
 const ROOM: usize = 192;
 /// Bytes of the length before level and type.
@@ -27,10 +28,16 @@ pub(super) struct Control {
 impl Control {
     pub(super) const EMPTY: Self = Self { bytes: [0; ROOM] };
 
-    /// Writes the messages for a datagram to be sent: its source, and its ECN
-    /// mark where it has one. Returns their length. `v4` is the family of the
-    /// destination.
-    pub(super) fn write(&mut self, v4: bool, local: Option<Local>, ecn: Ecn) -> usize {
+    /// Writes the messages for datagrams to be sent: their source, their ECN mark
+    /// where they have one, and the length of each where there are several.
+    /// Returns their length. `v4` is the family of the destination.
+    pub(super) fn write(
+        &mut self,
+        v4: bool,
+        local: Option<Local>,
+        ecn: Ecn,
+        segment: Option<u16>,
+    ) -> usize {
         let mut len = 0;
         match local.map(|local| (local.addr, local.interface.to_ne_bytes())) {
             Some((IpAddr::V4(addr), interface)) if v4 => {
@@ -56,6 +63,9 @@ impl Control {
             } else {
                 self.push(len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &tos)
             };
+        }
+        if let Some(segment) = segment {
+            len = self.push(len, libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
         }
         len
     }
@@ -99,6 +109,8 @@ pub(super) struct Beside {
     pub(super) ecn: Ecn,
     /// The socket's drop counter, where it is not zero.
     pub(super) drops: Option<u32>,
+    /// The length of each datagram but the last, where several came as one.
+    pub(super) stride: Option<usize>,
 }
 
 impl Beside {
@@ -126,6 +138,10 @@ impl Beside {
                 self.ecn = u32_at(data, 0).map_or(self.ecn, |class| Ecn::from_bits(class as u8));
             }
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.drops = u32_at(data, 0),
+            // An int, and not sent where only one datagram came.
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                self.stride = u32_at(data, 0).map(|stride| stride as usize);
+            }
             _ => {}
         }
     }
@@ -152,8 +168,8 @@ mod tests {
             (true, None, Ecn::NotEct),
         ] {
             let mut control = Control::EMPTY;
-            let len = control.write(v4, source, ecn);
-            assert_eq!(control.parse(len), Beside { local: source, ecn, drops: None });
+            let len = control.write(v4, source, ecn, None);
+            assert_eq!(control.parse(len), Beside { local: source, ecn, ..Beside::default() });
             assert_eq!(len == 0, source.is_none() && ecn == Ecn::NotEct);
         }
     }
@@ -161,8 +177,8 @@ mod tests {
     #[test]
     fn a_source_of_the_other_family_is_left_to_the_routing_table() {
         let mut control = Control::EMPTY;
-        assert_eq!(control.write(true, Some(local("2001:db8::1")), Ecn::NotEct), 0);
-        assert_eq!(control.write(false, Some(local("192.0.2.1")), Ecn::NotEct), 0);
+        assert_eq!(control.write(true, Some(local("2001:db8::1")), Ecn::NotEct, None), 0);
+        assert_eq!(control.write(false, Some(local("192.0.2.1")), Ecn::NotEct, None), 0);
     }
 
     #[test]
@@ -193,7 +209,7 @@ mod tests {
     #[test]
     fn lengths_that_lie_end_the_list() {
         let mut control = Control::EMPTY;
-        let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce);
+        let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce, None);
         for lie in [0, 1, HEADER - 1, ROOM + 1, usize::MAX] {
             control.bytes[..WORD].copy_from_slice(&lie.to_ne_bytes());
             assert_eq!(control.parse(len), Beside::default());

@@ -23,10 +23,12 @@ use super::{
 /// the datagrams it carries, while the arrays would no longer stay in the cache.
 pub(super) const MAX_MESSAGES: usize = 128;
 
-/// A datagram to be sent.
+/// Datagrams to be sent as one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outgoing<'a> {
     pub(super) payload: &'a [u8],
+    /// The length of each but the last, where there are several.
+    pub(super) segment: Option<u16>,
     pub(super) remote: SocketAddr,
     pub(super) local: Option<Local>,
     pub(super) ecn: Ecn,
@@ -70,8 +72,8 @@ impl Messages {
         for (at, datagram) in datagrams.take(MAX_MESSAGES).enumerate() {
             let (name, name_len) = Name::new(datagram.remote, family);
             self.names[at] = name;
-            let control_len =
-                self.controls[at].write(datagram.remote.is_ipv4(), datagram.local, datagram.ecn);
+            let Outgoing { remote, local, ecn, segment, .. } = datagram;
+            let control_len = self.controls[at].write(remote.is_ipv4(), local, ecn, segment);
             let payload = datagram.payload;
             self.link(at, payload.as_ptr().cast_mut(), payload.len(), name_len, control_len);
             count += 1;

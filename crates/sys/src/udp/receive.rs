@@ -23,7 +23,13 @@ use crate::wake::Waited;
 pub struct UdpReceiver {
     shared: Arc<Shared>,
     messages: Messages,
+    /// Whether the last batch had coalesced datagrams.
+    coalesced: bool,
 }
+
+/// Slots of one call while datagrams come coalesced: as much as the engine works
+/// on at once, and what stays in the cache.
+const COALESCED_SLOTS: usize = 8;
 
 impl UdpRecv for UdpReceiver {
     fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {
@@ -31,6 +37,7 @@ impl UdpRecv for UdpReceiver {
         loop {
             let socket = self.shared.socket();
             if let Some(socket) = &socket {
+                self.shared.tell_gro(socket);
                 self.receive(socket, batch, RecvBatch::SLOT)?;
                 if !batch.is_empty() {
                     return Ok(());
@@ -51,7 +58,7 @@ impl UdpRecv for UdpReceiver {
 
 impl UdpReceiver {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, messages: Messages::new() }
+        Self { shared, messages: Messages::new(), coalesced: false }
     }
 
     /// Takes what is there, without waiting. Of each slot, `room` bytes are used.
@@ -62,9 +69,11 @@ impl UdpReceiver {
         room: usize,
     ) -> io::Result<()> {
         loop {
-            let slots = batch.slots_mut().map(|slot| &mut slot[..room]);
+            let count = if self.coalesced { COALESCED_SLOTS } else { usize::MAX };
+            let slots = batch.slots_mut().map(|slot| &mut slot[..room]).take(count);
             match self.messages.receive(socket.as_fd(), slots) {
                 Ok(count) => {
+                    self.coalesced = false;
                     (0..count).for_each(|slot| self.accept(socket, batch, slot));
                     return Ok(());
                 }
@@ -76,7 +85,7 @@ impl UdpReceiver {
     }
 
     /// Makes one filled slot valid, or counts why not.
-    fn accept(&self, socket: &Socket, batch: &mut RecvBatch, slot: usize) {
+    fn accept(&mut self, socket: &Socket, batch: &mut RecvBatch, slot: usize) {
         let Received { len, is_whole, remote, beside } = self.messages.received(slot);
         if let Some(drops) = beside.drops {
             let new = socket.note_drops(drops);
@@ -91,7 +100,9 @@ impl UdpReceiver {
             move_slot(batch, slot, to, len);
         }
         let endpoint = Endpoint { local: beside.local, ..Endpoint::new(remote) };
-        batch.commit(RecvMeta { len, stride: len, endpoint, ecn: beside.ecn });
+        self.coalesced |= beside.stride.is_some();
+        let stride = beside.stride.unwrap_or(len);
+        batch.commit(RecvMeta { len, stride, endpoint, ecn: beside.ecn });
     }
 }
 

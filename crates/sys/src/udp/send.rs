@@ -1,13 +1,17 @@
 //! The sending half: `sendmmsg` over the runs of a batch.
 //!
 //! ```text
-//!   cursor -> up to 128 datagrams -> sendmmsg -> n went: cursor + n, again
-//!                                             -> the first was refused:
+//!   cursor -> up to 128 messages -> sendmmsg -> n went: cursor + n, again
+//!                                            -> the first was refused:
+//!     a stretch as one       again, its datagrams one by one; when they go so,
+//!                            the interface's gate closes for a while
 //!     ICMP error of before   again
 //!     full queues            again after a short wait; in the end NoBuffer
 //!     sticky source stale    the run without it; StaleSource when it went
 //!     anything else          noted, cursor + 1
 //! ```
+//!
+//! A message is a stretch of a run, by `UDP_SEGMENT`, or one datagram.
 //!
 //! A sticky source is refused when the address is no longer ours. When only the
 //! route has moved, IPv4 says nothing: told an interface without a route, it takes
@@ -25,7 +29,18 @@ use super::{
     mmsg::{Messages, Outgoing},
     socket::Socket,
 };
-use crate::poll;
+use crate::{
+    offload::{Gate, Switch},
+    poll,
+};
+
+/// Datagrams of one stretch at most: `UDP_MAX_SEGMENTS` before Linux 6.9.
+const MAX_STRETCH: usize = 64;
+/// Bytes of one stretch at most: what one IPv4 packet holds behind its headers.
+const MAX_STRETCH_BYTES: usize = 65_507;
+/// Interfaces whose gates are kept. Beyond that the oldest is forgotten, and the
+/// kernel asked once more.
+const MAX_GATES: usize = 16;
 
 /// How long one batch waits for full queues, all its datagrams together: a
 /// tunnel that is behind should drop, not add 100 ms.
@@ -41,6 +56,54 @@ pub struct UdpSender {
     shared: Arc<Shared>,
     messages: Messages,
     failures: Vec<Failure>,
+    gates: Gates,
+}
+
+/// Whether `UDP_SEGMENT` is used, for each interface that the routing table or a
+/// sticky source may choose; 0 is the routing table's choice.
+#[derive(Debug, Default)]
+struct Gates {
+    /// Interfaces that refused it once.
+    gates: Vec<(u32, Gate)>,
+    /// Whether it is wanted, and which interfaces are closed. Both stay as they
+    /// are during a pass: what was counted as sent must be what was sent.
+    wanted: bool,
+    closed: Vec<u32>,
+}
+
+impl Gates {
+    fn begin_pass(&mut self, switch: &Switch) {
+        self.wanted = switch.wanted();
+        self.closed.clear();
+        let closed = self.gates.iter().filter(|(_, gate)| !gate.is_open(switch));
+        self.closed.extend(closed.map(|(interface, _)| interface));
+    }
+
+    fn is_open(&self, interface: u32) -> bool {
+        self.wanted && !self.closed.contains(&interface)
+    }
+
+    fn went(&mut self, interface: u32) {
+        if let Some((_, gate)) = self.gates.iter_mut().find(|(of, _)| *of == interface) {
+            gate.went();
+        }
+    }
+
+    fn demote(&mut self, interface: u32, switch: &Switch) {
+        let at = self.gates.iter().position(|(of, _)| *of == interface).unwrap_or_else(|| {
+            if self.gates.len() == MAX_GATES {
+                self.gates.remove(0);
+            }
+            self.gates.push((interface, Gate::default()));
+            self.gates.len() - 1
+        });
+        self.gates[at].1.demote(switch);
+        self.closed.push(interface);
+    }
+}
+
+fn interface(endpoint: &Endpoint) -> u32 {
+    endpoint.local.map_or(0, |local| local.interface)
 }
 
 impl UdpSend for UdpSender {
@@ -48,7 +111,10 @@ impl UdpSend for UdpSender {
         self.failures.clear();
         match self.shared.socket() {
             Some(socket) => {
-                Pass::new(&socket, batch, &mut self.failures).run(&mut self.messages);
+                let switch = &self.shared.offloads.udp_gso;
+                self.gates.begin_pass(switch);
+                Pass::new((&socket, batch), &mut self.failures, (&mut self.gates, switch))
+                    .run(&mut self.messages);
             }
             None => note_all(batch, &mut self.failures, SendError::NoSocket),
         }
@@ -60,7 +126,8 @@ impl UdpSend for UdpSender {
 
 impl UdpSender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, messages: Messages::new(), failures: Vec::new() }
+        let gates = Gates::default();
+        Self { shared, messages: Messages::new(), failures: Vec::new(), gates }
     }
 }
 
@@ -84,6 +151,10 @@ struct Pass<'a> {
     socket: &'a Socket,
     batch: &'a SendBatch,
     failures: &'a mut Vec<Failure>,
+    gates: &'a mut Gates,
+    gso: &'a Switch,
+    /// An interface that refused a stretch: its datagrams go one by one.
+    suspect: Option<u32>,
     /// The first run with something unsent.
     transmit: usize,
     /// The first unsent datagram of that run.
@@ -95,11 +166,18 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(socket: &'a Socket, batch: &'a SendBatch, failures: &'a mut Vec<Failure>) -> Self {
+    fn new(
+        (socket, batch): (&'a Socket, &'a SendBatch),
+        failures: &'a mut Vec<Failure>,
+        (gates, gso): (&'a mut Gates, &'a Switch),
+    ) -> Self {
         Self {
             socket,
             batch,
             failures,
+            gates,
+            gso,
+            suspect: None,
             transmit: 0,
             datagram: 0,
             stale: None,
@@ -124,29 +202,52 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The datagrams from the cursor on, as far as the socket can send them.
-    fn unsent(&self) -> impl Iterator<Item = Outgoing<'a>> + use<'a> {
-        let (batch, stale, family) = (self.batch, self.stale, self.socket.family());
-        let runs = batch.transmits()[self.transmit..].iter();
-        let skips = std::iter::once(self.datagram).chain(std::iter::repeat(0));
-        runs.take_while(move |run| family.reaches(run.endpoint.remote)).zip(skips).flat_map(
-            move |(run, skip)| {
-                let Transmit { endpoint, ecn, .. } = *run;
-                let local = endpoint.local.filter(|_| stale != Some(endpoint));
-                batch.datagrams(run).skip(skip).map(move |payload| Outgoing {
-                    payload,
-                    remote: endpoint.remote,
-                    local,
-                    ecn,
-                })
-            },
-        )
+    /// The messages from the cursor on, as far as the socket can send them.
+    fn unsent(&self) -> impl Iterator<Item = Outgoing<'a>> + use<'a, '_> {
+        let (mut transmit, mut datagram) = (self.transmit, self.datagram);
+        std::iter::from_fn(move || {
+            let run = self.batch.transmits().get(transmit)?;
+            if !self.socket.family().reaches(run.endpoint.remote) {
+                return None;
+            }
+            let count = self.stretch(run, datagram);
+            let message = Outgoing {
+                payload: self.batch.stretch(run, datagram, count),
+                segment: (count > 1).then_some(run.segment as u16),
+                remote: run.endpoint.remote,
+                local: run.endpoint.local.filter(|_| self.stale != Some(run.endpoint)),
+                ecn: run.ecn,
+            };
+            datagram += count;
+            if datagram >= run.datagrams() {
+                (transmit, datagram) = (transmit + 1, 0);
+            }
+            Some(message)
+        })
+    }
+
+    /// How many datagrams of a run from `first` on go as one message.
+    fn stretch(&self, run: &Transmit, first: usize) -> usize {
+        let interface = interface(&run.endpoint);
+        if self.suspect == Some(interface) || !self.gates.is_open(interface) {
+            return 1;
+        }
+        let fitting = (MAX_STRETCH_BYTES / run.segment).clamp(1, MAX_STRETCH);
+        (run.datagrams() - first).min(fitting)
     }
 
     fn handle_error(&mut self, errno: Errno, endpoint: Endpoint) {
         let is_pinned = endpoint.local.is_some() && self.stale != Some(endpoint);
+        let run = &self.batch.transmits()[self.transmit];
         match errno {
             Errno::EINTR => {}
+            // No checksum offload (EIO), a route with a smaller MTU (EINVAL before
+            // 6.14, EMSGSIZE), an old driver: whatever it is, one by one tells.
+            Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP
+                if self.stretch(run, self.datagram) > 1 =>
+            {
+                self.suspect = Some(interface(&endpoint));
+            }
             // The ICMP error of an earlier datagram, in the place of this send.
             Errno::ECONNREFUSED if self.refused < MAX_REFUSED => self.refused += 1,
             Errno::EAGAIN if !self.patience.is_zero() => {
@@ -162,22 +263,29 @@ impl<'a> Pass<'a> {
                 if is_pinned =>
             {
                 self.stale = Some(endpoint);
+                // That was it, and not the stretch.
+                self.suspect = None;
             }
             errno => self.skip(classify(errno)),
         }
     }
 
-    /// Moves the cursor over datagrams that went.
-    fn advance(&mut self, mut count: usize) {
-        while count > 0
-            && let Some(run) = self.batch.transmits().get(self.transmit)
-        {
-            let step = count.min(run.datagrams() - self.datagram);
-            if run.endpoint.local.is_some() && self.stale == Some(run.endpoint) {
-                self.note(step, SendError::StaleSource);
+    /// Moves the cursor over messages that went.
+    fn advance(&mut self, messages: usize) {
+        for _ in 0..messages {
+            let Some(run) = self.batch.transmits().get(self.transmit) else { return };
+            let count = self.stretch(run, self.datagram);
+            let interface = interface(&run.endpoint);
+            if count > 1 {
+                self.gates.went(interface);
+            } else if self.suspect == Some(interface) {
+                self.gates.demote(interface, self.gso);
+                self.suspect = None;
             }
-            count -= step;
-            self.step(step);
+            if run.endpoint.local.is_some() && self.stale == Some(run.endpoint) {
+                self.note(count, SendError::StaleSource);
+            }
+            self.step(count);
         }
     }
 

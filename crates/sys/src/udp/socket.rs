@@ -4,7 +4,7 @@ use std::{
     io,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use nix::{
@@ -45,6 +45,8 @@ pub(super) struct Socket {
     port: u16,
     /// The kernel's drop counter as last seen.
     drops: AtomicU32,
+    /// Whether datagrams may come coalesced.
+    gro: AtomicBool,
 }
 
 impl Socket {
@@ -67,7 +69,8 @@ impl Socket {
         let fd = socket(domain, SockType::Datagram, flags, None::<SockProtocol>)
             .map_err(io::Error::from)?;
         set_options(&fd, family).map_err(io::Error::from)?;
-        let mut this = Self { fd, family, port: 0, drops: AtomicU32::new(0) };
+        let mut this =
+            Self { fd, family, port: 0, drops: AtomicU32::new(0), gro: AtomicBool::new(false) };
         if fwmark != 0 {
             this.set_fwmark(fwmark)?;
         }
@@ -81,6 +84,12 @@ impl Socket {
             return Ok(());
         }
         setsockopt(&self.fd, sockopt::Mark, &fwmark).map_err(refusal)
+    }
+
+    /// Lets datagrams come coalesced, or not; whether the kernel can.
+    pub(super) fn set_gro(&self, on: bool) -> bool {
+        self.gro.swap(on, Ordering::Relaxed) == on
+            || setsockopt(&self.fd, UdpGro, &on.into()).is_ok()
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -163,6 +172,14 @@ fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
+sockopt_impl!(
+    /// Whether datagrams of one flow may come coalesced (Linux 5.0).
+    UdpGro,
+    SetOnly,
+    libc::SOL_UDP,
+    libc::UDP_GRO,
+    libc::c_int
+);
 sockopt_impl!(
     /// Whether the DF bit is set. It is not, as the kernel's module does: an
     /// outer packet that is too long for its path arrives in fragments, instead

@@ -15,7 +15,7 @@ use crate::{netlink::Netlink, poll, testing::in_namespace};
 const LOOPBACK: u32 = 1;
 
 fn bound() -> (UdpSocket, UdpReceiver, u16) {
-    let (socket, receiver) = UdpSocket::unbound().unwrap();
+    let (socket, receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
     let port = socket.bind(0, 0).unwrap();
     (socket, receiver, port)
 }
@@ -318,7 +318,7 @@ fn a_taken_port_leaves_the_socket_as_it_was() {
 
 #[test]
 fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
-    let (socket, mut receiver) = UdpSocket::unbound().unwrap();
+    let (socket, mut receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
     let failures = send(&mut socket.sender(), to([127, 0, 0, 1], 9), &[b"a", b"b"]);
     assert_eq!(failures, [Failure { transmit: 0, datagrams: 2, error: SendError::NoSocket }]);
     let waker = receiver.waker();
@@ -383,7 +383,7 @@ fn a_datagram_longer_than_its_slot_is_dropped_and_those_behind_it_move_up() {
 #[test]
 fn a_socket_for_ipv4_alone_does_all_but_ipv6() {
     in_namespace(|_| {
-        let (socket, mut receiver) = UdpSocket::unbound().unwrap();
+        let (socket, mut receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
         let v4 = Socket::bind_family(Family::V4, 0, 0).unwrap();
         let port = v4.port();
         socket.shared.replace(Some(Arc::new(v4)));
@@ -417,7 +417,7 @@ fn with_ipv6_switched_off_in_the_namespace_ipv4_goes_on() {
 #[test]
 fn buffers_and_mark_are_what_was_asked_for() {
     in_namespace(|_: &Netlink| {
-        let (socket, _receiver) = UdpSocket::unbound().unwrap();
+        let (socket, _receiver) = UdpSocket::unbound(&Arc::default()).unwrap();
         socket.bind(0, 0x51).unwrap();
         let mark =
             |socket: &UdpSocket| getsockopt(&*socket.shared.socket().unwrap(), sockopt::Mark);

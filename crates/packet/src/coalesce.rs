@@ -1,0 +1,395 @@
+//! Consecutive packets of a flow into one super-packet, without copying payload
+//! (GRO; the rules are those of the kernel's `tcp_offload.c`, `udp_offload.c`,
+//! `gro.c` and its selftest `net/gro.c`).
+//!
+//! ```text
+//!   packets in a buffer           super-packets
+//!   | h | aaaa |                  { vnet, h', [aaaa, aaaa, aa] }
+//!   | h | bbb  |      ---->       { vnet, h', [bbb] }
+//!   | h | aaaa |
+//!   | h | aa   |
+//! ```
+//!
+//! Packets of one flow stay in order: a packet joins the newest super-packet of
+//! its flow, or begins a newer one. What is not plain TCP or UDP passes as it is.
+//!
+//! No payload is summed. What leaves is marked so that the kernel takes the
+//! transport checksum as not computed yet: the AEAD's tag has authenticated every
+//! byte, and the kernel's own module skips the check likewise. A checksum that
+//! was wrong before encryption is right afterwards.
+
+use crate::{
+    Span,
+    checksum::{add, sum},
+    offload::{ChecksumAt, Offload, SegmentProtocol, VNET_HEADER_LEN},
+    segment::{tcp, udp, write_ip_lengths},
+};
+
+const IPV4_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
+const UDP_HEADER: usize = 8;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+/// The longest headers: IPv6 and TCP with all options.
+const MAX_HEADERS: usize = IPV6_HEADER + 60;
+/// The most segments of a UDP super-packet that the kernel takes (`UDP_MAX_SEGMENTS`
+/// before 6.9).
+const MAX_UDP_SEGMENTS: usize = 64;
+/// How many super-packets back a flow is looked for.
+const LOOK_BACK: usize = 64;
+/// The IPv4 flag "don't fragment", in the byte it stands in.
+const DONT_FRAGMENT: u8 = 0x40;
+
+/// Which transports may be coalesced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Coalesce {
+    /// TCP over either family.
+    pub tcp: bool,
+    /// UDP over either family.
+    pub udp: bool,
+}
+
+/// Collects packets into super-packets. Reused from batch to batch.
+#[derive(Debug, Default)]
+pub struct Coalescer {
+    /// Super-packets of this batch, and behind them those of earlier ones, whose
+    /// memory is used again.
+    supers: Vec<SuperPacket>,
+    used: usize,
+}
+
+/// Packets that travel as one.
+#[derive(Debug)]
+pub struct SuperPacket {
+    /// The flow, as a hash; headers decide.
+    flow: u64,
+    head: Head,
+    /// The virtio-net header, then the packet's headers.
+    header: [u8; VNET_HEADER_LEN + MAX_HEADERS],
+    payload: Vec<Span>,
+    payload_len: usize,
+    /// Payload of the first packet: of all but the last.
+    size: usize,
+    /// Whether another packet may join.
+    open: bool,
+}
+
+/// What was read of a packet's headers.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    kind: Kind,
+    ipv6: bool,
+    /// Where the transport header begins.
+    transport: usize,
+    /// Bytes of all headers; 0 where the packet passes as it is.
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Passes as it is.
+    Other,
+    Tcp,
+    Udp,
+}
+
+impl Coalescer {
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Takes the packet at `span` of `buf`, which is an IP packet as long as its
+    /// header says. All packets of a batch are of one `buf`.
+    pub fn push(&mut self, buf: &[u8], span: Span, coalesce: Coalesce) {
+        let packet = &buf[span.start..span.start + span.len];
+        let head = Head::parse(packet);
+        let flow = head.flow(packet);
+        let wanted = match head.kind {
+            Kind::Tcp => coalesce.tcp,
+            Kind::Udp => coalesce.udp,
+            Kind::Other => false,
+        };
+        let recent = self.used.saturating_sub(LOOK_BACK);
+        let mut recent = self.supers[recent..self.used].iter_mut().rev();
+        if wanted {
+            let newest = recent.find(|other| other.flow == flow && other.is_flow_of(&head, packet));
+            if let Some(newest) = newest
+                && newest.accepts(&head, packet)
+            {
+                newest.join(&head, packet, span);
+                return;
+            }
+        } else if head.kind == Kind::Other {
+            // A fragment, say, may be of a flow whose next packet must not overtake
+            // it.
+            let addresses = addresses(packet);
+            recent
+                .filter(|other| other.open && addresses == self::addresses(other.packet_header()))
+                .for_each(|other| other.open = false);
+        }
+        if self.used == self.supers.len() {
+            self.supers.push(SuperPacket::empty());
+        }
+        self.supers[self.used].begin(flow, head, packet, span);
+        self.used += 1;
+    }
+
+    /// Finishes the headers and returns the super-packets, in order.
+    pub fn finish(&mut self) -> &[SuperPacket] {
+        let supers = &mut self.supers[..self.used];
+        supers.iter_mut().for_each(SuperPacket::finish);
+        supers
+    }
+}
+
+impl SuperPacket {
+    /// The most packets that one carries, so that one gather write takes it.
+    pub const MAX_PACKETS: usize = 128;
+
+    /// The virtio-net header and the packet's headers, one behind the other.
+    pub fn header(&self) -> &[u8] {
+        &self.header[..VNET_HEADER_LEN + self.head.len]
+    }
+
+    /// Where the rest of it stands in the batch's buffer, in order.
+    pub fn payload(&self) -> &[Span] {
+        &self.payload
+    }
+
+    /// Its packets as they came, in order.
+    pub fn wholes(&self) -> impl Iterator<Item = Span> {
+        let len = self.head.len;
+        self.payload.iter().map(move |span| Span { start: span.start - len, len: span.len + len })
+    }
+
+    /// How many packets it carries.
+    pub fn packets(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// What kind of super-packet it is; `None` for a packet that stands alone.
+    pub fn protocol(&self) -> Option<SegmentProtocol> {
+        if self.packets() < 2 {
+            return None;
+        }
+        match (self.head.kind, self.head.ipv6) {
+            (Kind::Tcp, false) => Some(SegmentProtocol::Tcp4),
+            (Kind::Tcp, true) => Some(SegmentProtocol::Tcp6),
+            (Kind::Udp, _) => Some(SegmentProtocol::Udp),
+            (Kind::Other, _) => None,
+        }
+    }
+
+    fn empty() -> Self {
+        Self {
+            flow: 0,
+            head: Head::OTHER,
+            header: [0; VNET_HEADER_LEN + MAX_HEADERS],
+            payload: Vec::new(),
+            payload_len: 0,
+            size: 0,
+            open: false,
+        }
+    }
+
+    fn begin(&mut self, flow: u64, head: Head, packet: &[u8], span: Span) {
+        self.flow = flow;
+        self.head = head;
+        self.header[VNET_HEADER_LEN..][..head.len].copy_from_slice(&packet[..head.len]);
+        self.payload.clear();
+        self.payload.push(Span { start: span.start + head.len, len: span.len - head.len });
+        self.payload_len = span.len - head.len;
+        self.size = self.payload_len;
+        self.open = match head.kind {
+            Kind::Other => false,
+            Kind::Udp => self.size > 0,
+            Kind::Tcp => {
+                let flags = packet[head.transport + tcp::FLAGS];
+                self.size > 0 && flags & !tcp::ECE == tcp::ACK_FLAG
+            }
+        };
+    }
+
+    fn packet_header(&self) -> &[u8] {
+        &self.header[VNET_HEADER_LEN..][..self.head.len]
+    }
+
+    /// Whether a packet is of this one's flow: addresses, protocol and ports.
+    fn is_flow_of(&self, head: &Head, packet: &[u8]) -> bool {
+        let ours = self.packet_header();
+        self.head.kind == head.kind
+            && self.head.ipv6 == head.ipv6
+            && addresses(ours) == addresses(packet)
+            && ours[self.head.transport..][..4] == packet[head.transport..][..4]
+    }
+
+    /// Whether a packet of the flow may join.
+    fn accepts(&self, head: &Head, packet: &[u8]) -> bool {
+        let len = packet.len() - head.len;
+        let fits = self.open
+            && len > 0
+            && len <= self.size
+            && self.packets() < Self::MAX_PACKETS
+            && self.head.len + self.payload_len + len <= usize::from(u16::MAX);
+        fits && self.same_ip(head, packet)
+            && match head.kind {
+                Kind::Tcp => self.same_tcp(head, packet),
+                Kind::Udp => self.same_udp(head, packet),
+                Kind::Other => false,
+            }
+    }
+
+    /// TTL, TOS with ECN, flow label, flags. The identification counts up, or is
+    /// without meaning (RFC 6864 section 4.1).
+    fn same_ip(&self, head: &Head, packet: &[u8]) -> bool {
+        let ours = self.packet_header();
+        if head.ipv6 {
+            return ours[..4] == packet[..4] && ours[6..8] == packet[6..8];
+        }
+        let id = |header: &[u8]| u16::from_be_bytes([header[4], header[5]]);
+        let follows = id(packet) == id(ours).wrapping_add(self.packets() as u16);
+        ours[..2] == packet[..2]
+            && ours[6..10] == packet[6..10]
+            && (follows || packet[6] & DONT_FRAGMENT != 0)
+    }
+
+    /// The next bytes of the stream, with the same acknowledgement, window, flags
+    /// (but PSH, and FIN on the last) and options.
+    fn same_tcp(&self, head: &Head, packet: &[u8]) -> bool {
+        let ours = &self.packet_header()[head.transport.min(self.head.len)..];
+        let theirs = &packet[head.transport..head.len];
+        if ours.len() != theirs.len() {
+            return false;
+        }
+        let sequence = |header: &[u8]| {
+            u32::from_be_bytes(header[tcp::SEQUENCE].try_into().expect("four bytes"))
+        };
+        let flags = theirs[tcp::FLAGS] & !(tcp::PSH | tcp::FIN);
+        sequence(theirs) == sequence(ours).wrapping_add(self.payload_len as u32)
+            && flags == ours[tcp::FLAGS]
+            && ours[tcp::DATA_OFFSET] == theirs[tcp::DATA_OFFSET]
+            && ours[tcp::ACK] == theirs[tcp::ACK]
+            && ours[tcp::WINDOW] == theirs[tcp::WINDOW]
+            && ours[tcp::OPTIONS..] == theirs[tcp::OPTIONS..]
+    }
+
+    /// Both with a checksum, or both without.
+    fn same_udp(&self, head: &Head, packet: &[u8]) -> bool {
+        let none = |header: &[u8]| header[udp::CHECKSUM] == [0, 0];
+        self.packets() < MAX_UDP_SEGMENTS
+            && none(&self.packet_header()[self.head.transport..]) == none(&packet[head.transport..])
+    }
+
+    fn join(&mut self, head: &Head, packet: &[u8], span: Span) {
+        let len = span.len - head.len;
+        self.payload.push(Span { start: span.start + head.len, len });
+        self.payload_len += len;
+        self.open = len == self.size;
+        if head.kind == Kind::Tcp {
+            let last = packet[head.transport + tcp::FLAGS] & (tcp::PSH | tcp::FIN);
+            self.header[VNET_HEADER_LEN + head.transport + tcp::FLAGS] |= last;
+            self.open &= last == 0;
+        }
+    }
+
+    fn finish(&mut self) {
+        let Head { kind, ipv6, transport, len } = self.head;
+        let headers = &mut self.header[VNET_HEADER_LEN..][..len];
+        let transport_len = (len - transport + self.payload_len) as u16;
+        let field = match kind {
+            Kind::Tcp => tcp::CHECKSUM,
+            Kind::Udp => udp::CHECKSUM,
+            Kind::Other => {
+                self.header[..VNET_HEADER_LEN].fill(0);
+                return;
+            }
+        };
+        let alone = self.payload.len() == 1;
+        if alone && kind == Kind::Udp && headers[transport..][field.clone()] == [0, 0] {
+            self.header[..VNET_HEADER_LEN].fill(0);
+            return;
+        }
+        let pseudo = pseudo_sum(headers, kind, transport_len);
+        let (ip, header) = headers.split_at_mut(transport);
+        if !alone {
+            write_ip_lengths(ip, transport_len, 0, ipv6);
+            if kind == Kind::Udp {
+                header[udp::LENGTH].copy_from_slice(&transport_len.to_be_bytes());
+            }
+        }
+        header[field.clone()].copy_from_slice(&pseudo.to_be_bytes());
+        let checksum = ChecksumAt { start: transport as u16, offset: field.start as u16 };
+        let offload = match self.protocol() {
+            None => Offload::Checksum(checksum),
+            Some(protocol) => Offload::Segment { protocol, size: self.size as u16, checksum },
+        };
+        self.header[..VNET_HEADER_LEN].copy_from_slice(&offload.encode(len));
+    }
+}
+
+/// The sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1).
+fn pseudo_sum(headers: &[u8], kind: Kind, transport_len: u16) -> u16 {
+    let protocol = if kind == Kind::Tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
+    add(add(sum(addresses(headers)), protocol.into()), transport_len)
+}
+
+/// Source and destination, one behind the other; empty where there are none.
+fn addresses(packet: &[u8]) -> &[u8] {
+    let range = if packet.first().is_some_and(|first| first >> 4 == 6) { 8..40 } else { 12..20 };
+    packet.get(range).unwrap_or_default()
+}
+
+impl Head {
+    const OTHER: Self = Self { kind: Kind::Other, ipv6: false, transport: 0, len: 0 };
+
+    /// Reads the headers. Fragments, IPv4 options, IPv6 extension headers and
+    /// everything whose lengths do not agree is other.
+    fn parse(packet: &[u8]) -> Self {
+        Self::parse_transport(packet).unwrap_or(Self::OTHER)
+    }
+
+    fn parse_transport(packet: &[u8]) -> Option<Self> {
+        let (ipv6, transport, protocol) = match packet.first()? {
+            0x45 if packet.len() > IPV4_HEADER => {
+                let fragment = packet[6] & !DONT_FRAGMENT != 0 || packet[7] != 0;
+                if fragment {
+                    return None;
+                }
+                (false, IPV4_HEADER, packet[9])
+            }
+            0x60..=0x6f if packet.len() > IPV6_HEADER => (true, IPV6_HEADER, packet[6]),
+            _ => return None,
+        };
+        let header = &packet[transport..];
+        let (kind, len) = match protocol {
+            PROTOCOL_TCP => {
+                let len = usize::from(header.get(tcp::DATA_OFFSET)? >> 4) * 4;
+                (Kind::Tcp, if len < tcp::OPTIONS { return None } else { len })
+            }
+            PROTOCOL_UDP => {
+                let length = u16::from_be_bytes(header.get(udp::LENGTH)?.try_into().ok()?);
+                if usize::from(length) != header.len() {
+                    return None;
+                }
+                (Kind::Udp, UDP_HEADER)
+            }
+            _ => return None,
+        };
+        (len <= header.len()).then_some(Self { kind, ipv6, transport, len: transport + len })
+    }
+
+    /// A hash of what makes the flow; 0 for what passes as it is.
+    fn flow(&self, packet: &[u8]) -> u64 {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        if self.kind == Kind::Other {
+            return 0;
+        }
+        let ports = &packet[self.transport..self.transport + 4];
+        let words = addresses(packet).chunks(4).chain([ports]);
+        words.fold(self.kind as u64, |hash, word| {
+            let word = u32::from_ne_bytes(word.try_into().expect("addresses are whole words"));
+            (hash ^ u64::from(word)).wrapping_mul(ODD).rotate_left(29)
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! One super-packet into its segments, each written complete at its final place
+//! (TSO and USO; kernel `net/ipv4/tcp_offload.c`, `udp_offload.c`).
+//!
+//! ```text
+//!   | IP | TCP | payload .......................... |
+//!   | IP'| TCP'| payload 0 |   id + i, sequence + i * size, lengths,
+//!   | IP'| TCP'| payload 1 |   FIN and PSH on the last only, CWR on the first
+//!   | IP'| TCP'| pay 2 |       only, both checksums finished
+//! ```
+
+use crate::{
+    checksum::{add, copy_sum, sum},
+    offload::{ChecksumAt, Offload, SegmentProtocol},
+};
+
+const TCP_HEADER: usize = 20;
+const UDP_HEADER: usize = 8;
+const IPV4_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
+
+/// Field offsets of a TCP header (RFC 9293 section 3.1).
+pub(crate) mod tcp {
+    use std::ops::Range;
+    pub const SEQUENCE: Range<usize> = 4..8;
+    pub const ACK: Range<usize> = 8..12;
+    pub const DATA_OFFSET: usize = 12;
+    pub const FLAGS: usize = 13;
+    pub const WINDOW: Range<usize> = 14..16;
+    pub const CHECKSUM: Range<usize> = 16..18;
+    pub const OPTIONS: usize = 20;
+    pub const FIN: u8 = 0x01;
+    pub const PSH: u8 = 0x08;
+    pub const ACK_FLAG: u8 = 0x10;
+    pub const ECE: u8 = 0x40;
+    pub const CWR: u8 = 0x80;
+}
+
+/// Field offsets of a UDP header (RFC 768).
+pub(crate) mod udp {
+    use std::ops::Range;
+    pub const LENGTH: Range<usize> = 4..6;
+    pub const CHECKSUM: Range<usize> = 6..8;
+}
+
+/// Why a packet cannot be segmented: its headers do not hold what its offload
+/// says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentError;
+
+/// A packet, and how it falls into segments. A packet without offload is its own
+/// only segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Segments<'a> {
+    packet: &'a [u8],
+    work: Work,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// Copy.
+    None,
+    /// Copy, and finish the checksum.
+    Checksum { start: usize, field: usize },
+    /// Segment.
+    Segment(Plan),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    protocol: SegmentProtocol,
+    ipv6: bool,
+    /// Where the transport header begins.
+    transport: usize,
+    /// Bytes of all headers.
+    headers: usize,
+    /// Payload of every segment but the last.
+    size: usize,
+    /// The sum of the pseudo-header but for its length.
+    pseudo: u16,
+}
+
+impl<'a> Segments<'a> {
+    /// Looks at a packet, which must be an IP packet as long as its header says.
+    ///
+    /// # Errors
+    /// The headers do not hold what `offload` says.
+    pub fn new(packet: &'a [u8], offload: Offload) -> Result<Self, SegmentError> {
+        let work = match offload {
+            Offload::None => return Ok(Self::whole(packet)),
+            Offload::Checksum(ChecksumAt { start, offset }) => {
+                let start = usize::from(start);
+                let field = start + usize::from(offset);
+                if !start.is_multiple_of(2) || !offset.is_multiple_of(2) || field + 2 > packet.len()
+                {
+                    return Err(SegmentError);
+                }
+                Work::Checksum { start, field }
+            }
+            Offload::Segment { protocol, size, checksum } => {
+                Work::Segment(Plan::new(packet, protocol, size, checksum)?)
+            }
+        };
+        Ok(Self { packet, work })
+    }
+
+    /// A packet that is its own only segment.
+    pub fn whole(packet: &'a [u8]) -> Self {
+        Self { packet, work: Work::None }
+    }
+
+    /// How many segments there are.
+    pub fn count(&self) -> usize {
+        match &self.work {
+            Work::None | Work::Checksum { .. } => 1,
+            Work::Segment(plan) => (self.packet.len() - plan.headers).div_ceil(plan.size).max(1),
+        }
+    }
+
+    /// The length of the segment at `index`, in bytes.
+    pub fn segment_len(&self, index: usize) -> usize {
+        match &self.work {
+            Work::None | Work::Checksum { .. } => self.packet.len(),
+            Work::Segment(plan) => plan.headers + plan.payload(self.packet, index).len(),
+        }
+    }
+
+    /// Writes the segment at `index` to `to`.
+    ///
+    /// # Panics
+    /// `to` is not as long as [`Segments::segment_len`] says.
+    pub fn write(&self, index: usize, to: &mut [u8]) {
+        match &self.work {
+            Work::None => to.copy_from_slice(self.packet),
+            Work::Checksum { start, field } => {
+                let (head, tail) = to.split_at_mut(*start);
+                head.copy_from_slice(&self.packet[..*start]);
+                let sum = copy_sum(tail, &self.packet[*start..]);
+                // TCP and UDP alike: a sum of zero is sent as all ones, which is
+                // the same number, and for UDP says that there is one.
+                let field = *field - *start;
+                put(&mut tail[field..field + 2], finish(sum));
+            }
+            Work::Segment(plan) => plan.write(self.packet, index, self.count() - 1 == index, to),
+        }
+    }
+}
+
+impl Plan {
+    fn new(
+        packet: &[u8],
+        protocol: SegmentProtocol,
+        size: u16,
+        checksum: ChecksumAt,
+    ) -> Result<Self, SegmentError> {
+        let transport = usize::from(checksum.start);
+        let ipv6 = match packet.first().map(|first| first >> 4) {
+            Some(4) => false,
+            Some(6) => true,
+            _ => return Err(SegmentError),
+        };
+        let ip_header = if ipv6 { IPV6_HEADER } else { IPV4_HEADER };
+        let header = packet.get(transport..).ok_or(SegmentError)?;
+        let (field, headers) = match protocol {
+            SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
+                let offset = header.get(tcp::DATA_OFFSET).ok_or(SegmentError)?;
+                let len = usize::from(offset >> 4) * 4;
+                (tcp::CHECKSUM, if len < TCP_HEADER { usize::MAX } else { len })
+            }
+            SegmentProtocol::Udp => (udp::CHECKSUM, UDP_HEADER),
+        };
+        let family_fits = match protocol {
+            SegmentProtocol::Tcp4 => !ipv6,
+            SegmentProtocol::Tcp6 => ipv6,
+            SegmentProtocol::Udp => true,
+        };
+        if !family_fits
+            || size == 0
+            || transport < ip_header
+            || !transport.is_multiple_of(4)
+            || usize::from(checksum.offset) != field.start
+            || headers > header.len()
+        {
+            return Err(SegmentError);
+        }
+        let len = u16::try_from(header.len()).map_err(|_| SegmentError)?;
+        let given = u16::from_be_bytes([header[field.start], header[field.start + 1]]);
+        Ok(Self {
+            protocol,
+            ipv6,
+            transport,
+            headers: transport + headers,
+            size: size.into(),
+            pseudo: add(given, !len),
+        })
+    }
+
+    fn payload<'a>(&self, packet: &'a [u8], index: usize) -> &'a [u8] {
+        let payload = &packet[self.headers..];
+        &payload[index * self.size..payload.len().min((index + 1) * self.size)]
+    }
+
+    fn write(&self, packet: &[u8], index: usize, last: bool, to: &mut [u8]) {
+        let (headers, payload) = to.split_at_mut(self.headers);
+        headers.copy_from_slice(&packet[..self.headers]);
+        let payload_sum = copy_sum(payload, self.payload(packet, index));
+        let (ip, transport) = headers.split_at_mut(self.transport);
+        let transport_len = (transport.len() + payload.len()) as u16;
+        write_ip_lengths(ip, transport_len, index as u16, self.ipv6);
+        let field = match self.protocol {
+            SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
+                let sequence =
+                    u32::from_be_bytes(transport[tcp::SEQUENCE].try_into().expect("four bytes"));
+                let ahead = (index * self.size) as u32;
+                transport[tcp::SEQUENCE]
+                    .copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
+                if !last {
+                    transport[tcp::FLAGS] &= !(tcp::FIN | tcp::PSH);
+                }
+                if index != 0 {
+                    transport[tcp::FLAGS] &= !tcp::CWR;
+                }
+                tcp::CHECKSUM
+            }
+            SegmentProtocol::Udp => {
+                put(&mut transport[udp::LENGTH], transport_len);
+                udp::CHECKSUM
+            }
+        };
+        transport[field.clone()].fill(0);
+        let pseudo = add(self.pseudo, transport_len);
+        let total = add(pseudo, add(sum(transport), payload_sum));
+        put(&mut transport[field], finish(total));
+    }
+}
+
+/// Sets the lengths of an IP header for `transport_len` bytes behind it; for
+/// IPv4 also the identification, `ahead` of what it is, and the header checksum.
+pub(crate) fn write_ip_lengths(ip: &mut [u8], transport_len: u16, ahead: u16, ipv6: bool) {
+    let behind = ip.len() as u16 + transport_len;
+    if ipv6 {
+        put(&mut ip[4..6], behind - IPV6_HEADER as u16);
+        return;
+    }
+    put(&mut ip[2..4], behind);
+    let id = u16::from_be_bytes([ip[4], ip[5]]);
+    put(&mut ip[4..6], id.wrapping_add(ahead));
+    ip[10..12].fill(0);
+    let header_sum = !sum(ip);
+    put(&mut ip[10..12], header_sum);
+}
+
+/// The checksum of a sum; never zero, which for UDP would say that there is none.
+fn finish(sum: u16) -> u16 {
+    match !sum {
+        0 => 0xffff,
+        checksum => checksum,
+    }
+}
+
+fn put(field: &mut [u8], value: u16) {
+    field.copy_from_slice(&value.to_be_bytes());
+}

@@ -1,0 +1,99 @@
+//! The receiving half: packets that the kernel routes into the interface.
+
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use nix::{errno::Errno, sys::uio::readv};
+use packet::{Batch, IpRecv, Offload, VNET_HEADER_LEN, Waker};
+
+use super::device;
+use crate::{
+    offload::Offloads,
+    wake::{Waited, Wake},
+};
+
+/// The receiving half of a TUN device.
+#[derive(Debug)]
+pub struct TunRecv {
+    fd: Arc<OwnedFd>,
+    wake: Wake,
+    offloads: Arc<Offloads>,
+    /// Which super-packets the kernel was told may come: TCP, UDP.
+    told: (bool, bool),
+}
+
+impl TunRecv {
+    pub(super) fn new(fd: Arc<OwnedFd>, wake: Wake, offloads: Arc<Offloads>) -> Self {
+        let mut recv = Self { fd, wake, offloads, told: (false, false) };
+        recv.tell();
+        recv
+    }
+
+    /// Tells the kernel what is wanted; what it does not have is not wanted any
+    /// more.
+    fn tell(&mut self) {
+        let (tso, uso) = (&self.offloads.tun_tso, &self.offloads.tun_uso);
+        if uso.wanted() && device::set_offload(&self.fd, tso.wanted(), true).is_err() {
+            uso.want(false);
+        }
+        if !uso.wanted() && device::set_offload(&self.fd, tso.wanted(), false).is_err() {
+            tso.want(false);
+        }
+        self.told = (tso.wanted(), uso.wanted());
+    }
+
+    /// Reads until the queue is empty or the batch is full. An error behind
+    /// packets is kept for the next time, when it comes again.
+    pub(super) fn drain(&self, batch: &mut Batch) -> io::Result<()> {
+        let mut header = [0; VNET_HEADER_LEN];
+        while let Some(spare) = batch.spare() {
+            let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(spare)];
+            match readv(&self.fd, parts) {
+                // A header that cannot be leaves a packet of no length, which is
+                // counted as none.
+                Ok(len) => match (len.checked_sub(VNET_HEADER_LEN), Offload::parse(&header)) {
+                    (Some(len), Ok(offload)) => batch.commit(len, offload),
+                    _ => batch.commit(0, Offload::None),
+                },
+                Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => {}
+                Err(errno) if batch.is_empty() => return Err(errno.into()),
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl IpRecv for TunRecv {
+    fn recv(&mut self, batch: &mut Batch) -> io::Result<()> {
+        batch.clear();
+        if self.told != (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted()) {
+            self.tell();
+        }
+        loop {
+            self.drain(batch)?;
+            if !batch.is_empty() {
+                return Ok(());
+            }
+            match self.wake.wait(Some(self.fd.as_fd()))? {
+                Waited::Woken => return Ok(()),
+                Waited::Readable => {}
+                Waited::Failed => return Err(Errno::EBADFD.into()),
+            }
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.wake.waker()
+    }
+}
+
+impl AsFd for TunRecv {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
