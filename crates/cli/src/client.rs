@@ -22,10 +22,16 @@ impl Client {
         Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
     }
 
-    /// Sends a verb and returns the lines of the answer.
+    /// Sends a verb without lines and returns the lines of the answer.
     pub fn ask(&mut self, verb: &str) -> anyhow::Result<Zeroizing<String>> {
+        self.tell(verb, "")
+    }
+
+    /// Sends a verb and its lines, and returns the lines of the answer.
+    pub fn tell(&mut self, verb: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
         let what = || format!("{}: {verb}", self.name);
-        self.stream.get_mut().write_all(format!("{verb}=1\n\n").as_bytes()).with_context(what)?;
+        let request = format!("{verb}=1\n{lines}\n");
+        self.stream.get_mut().write_all(request.as_bytes()).with_context(what)?;
         let mut answer = Zeroizing::new(String::new());
         loop {
             let start = answer.len();

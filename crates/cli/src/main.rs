@@ -15,6 +15,7 @@ use std::{
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use client::Client;
 use node::{
     conf::{Conf, InterfaceName},
     daemon::{self, Options},
@@ -72,12 +73,31 @@ enum Command {
         /// Only this one.
         interface: Option<String>,
     },
+    /// Change a running interface in what `wg set` does not know.
+    Set {
+        /// The interface.
+        interface: String,
+        #[command(subcommand)]
+        what: Setting,
+    },
     /// Write a new private key to standard output.
     Genkey,
     /// Write a new preshared key to standard output.
     Genpsk,
     /// Read a private key from standard input and write its public key.
     Pubkey,
+}
+
+#[derive(Subcommand)]
+enum Setting {
+    /// Use an offload or not; what the kernel refuses is not used anyway.
+    Offload {
+        /// `all`, or one of those that `show` names.
+        name: String,
+        /// `on` or `off`.
+        #[arg(value_parser = ["on", "off"])]
+        wanted: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -101,6 +121,10 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Up { foreground, conf }) => up(&conf, foreground),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show { interface }) => show::show(interface.as_deref()),
+        Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
+            Client::connect(&interface)?.tell("linerate-offload", &format!("{name}={wanted}\n"))?;
+            Ok(())
+        }
         Some(Command::Genkey) => keys::genkey(),
         Some(Command::Genpsk) => keys::genpsk(),
         Some(Command::Pubkey) => keys::pubkey(),

@@ -145,15 +145,35 @@ fn finish(text: &mut String, peer: Option<Peer>, style: Style) {
     }
 }
 
-/// Only what is not zero: a healthy interface shows nothing here.
+/// The offloads in use, and of the counters only what is not zero: a healthy
+/// interface dropped nothing.
 fn describe_counters(counters: &str, style: Style) -> String {
-    let mut text = String::new();
-    for (name, value) in counters.lines().filter_map(|line| line.split_once('=')) {
-        if value != "0" && !["errno", "udp_receive_buffer"].contains(&name) {
-            style.line(&mut text, &name.replace('_', " "), &format!("{value} dropped"));
+    let mut drops = String::new();
+    let mut offloads = String::new();
+    let pairs = || counters.lines().filter_map(|line| line.split_once('='));
+    let value = |key: &str| pairs().find(|(name, _)| *name == key).map_or("0", |(_, value)| value);
+    for (name, state) in pairs() {
+        if let Some(offload) = name.strip_prefix("offload_") {
+            let text = match value(&format!("demotions_{offload}")) {
+                "0" => state.to_owned(),
+                demotions => format!("{state}, refused by the kernel {demotions} times"),
+            };
+            style.line(&mut offloads, offload, &text);
+        } else if name.starts_with("in_")
+            || name.starts_with("out_")
+            || name.starts_with("handshake_")
+            || name.starts_with("udp_") && name != "udp_receive_buffer"
+        {
+            if state != "0" {
+                style.line(&mut drops, &name.replace('_', " "), &format!("{state} dropped"));
+            }
         }
     }
-    if text.is_empty() { text } else { format!("\n{}:\n{text}", style.bold("drops")) }
+    let mut text = format!("\n{}:\n{offloads}", style.bold("offloads"));
+    if !drops.is_empty() {
+        text += &format!("\n{}:\n{drops}", style.bold("drops"));
+    }
+    text
 }
 
 fn duration(duration: Duration) -> String {
@@ -216,9 +236,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_dropped_is_told() {
-        let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8388608\nerrno=0\n";
+    fn offloads_are_told_and_of_drops_only_what_was_dropped() {
+        let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8388608\n\
+                        offload_tun-tso=on\ndemotions_tun-tso=0\noffload_udp-gso=off\n\
+                        demotions_udp-gso=2\nerrno=0\n";
         let text = describe_counters(counters, Style { bold: false });
-        assert_eq!(text, "\ndrops:\n  in forged: 3 dropped\n");
+        assert_eq!(
+            text,
+            "\noffloads:\n  tun-tso: on\n  udp-gso: off, refused by the kernel 2 times\n\
+             \ndrops:\n  in forged: 3 dropped\n"
+        );
     }
 }

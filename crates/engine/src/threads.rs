@@ -83,6 +83,12 @@ impl Engine {
         self.inbox.wake();
     }
 
+    /// Ends the waits of both receiving halves, so that they look at what they
+    /// are to do.
+    pub fn wake_receivers(&self) {
+        self.wakers.iter().for_each(|waker| waker());
+    }
+
     fn spawn(
         &mut self,
         name: &str,
@@ -106,9 +112,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for waker in &self.wakers {
-            waker();
-        }
+        self.wake_receivers();
         self.inbox.wake();
         for thread in self.threads.drain(..) {
             // A thread that panicked has said so; the others still have to end.

@@ -47,6 +47,8 @@ pub enum ApplyError {
     Bind(BindError),
     /// The protocol refused.
     Config(ConfigError),
+    /// There is no offload of that name.
+    NoSuchOffload(String),
 }
 
 impl ApplyError {
@@ -54,6 +56,7 @@ impl ApplyError {
     pub fn errno(&self) -> i32 {
         const EIO: i32 = 5;
         const EACCES: i32 = 13;
+        const EINVAL: i32 = 22;
         const ENOSPC: i32 = 28;
         const EADDRINUSE: i32 = 98;
         match self {
@@ -61,6 +64,7 @@ impl ApplyError {
             Self::Bind(BindError::Permission) => EACCES,
             Self::Bind(BindError::Os(error)) => error.raw_os_error().unwrap_or(EIO),
             Self::Config(ConfigError::TooManyPeers) => ENOSPC,
+            Self::NoSuchOffload(_) => EINVAL,
         }
     }
 }
@@ -70,6 +74,7 @@ impl std::fmt::Display for ApplyError {
         match self {
             Self::Bind(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
+            Self::NoSuchOffload(name) => write!(f, "there is no offload {name}"),
         }
     }
 }
@@ -189,6 +194,24 @@ impl Node {
     /// refused it.
     pub fn offloads(&self) -> &Offloads {
         &self.offloads
+    }
+
+    /// Switches offloads on or off, all of them or none; `all` names each.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSuchOffload`].
+    pub fn want_offloads(&self, wanted: &[(String, bool)]) -> Result<(), ApplyError> {
+        let all = self.offloads.all();
+        let is_known = |name: &str| name == "all" || all.iter().any(|(known, _)| *known == name);
+        if let Some((unknown, _)) = wanted.iter().find(|(name, _)| !is_known(name)) {
+            return Err(ApplyError::NoSuchOffload(unknown.clone()));
+        }
+        for (name, wanted) in wanted {
+            let named = all.iter().filter(|(known, _)| name == "all" || known == name);
+            named.for_each(|(_, switch)| switch.want(*wanted));
+        }
+        self.engine.wake_receivers();
+        Ok(())
     }
 
     /// The mark of outgoing datagrams.

@@ -170,8 +170,20 @@ fn answer_request(request: Request, node: &Node, down: &dyn Fn(), answer: &mut S
             for (name, value) in node.counters() {
                 answer.push_str(&format!("{name}={value}\n"));
             }
+            for (name, switch) in node.offloads().all() {
+                let wanted = if switch.wanted() { "on" } else { "off" };
+                let demotions = switch.demotions();
+                answer
+                    .push_str(&format!("offload_{name}={wanted}\ndemotions_{name}={demotions}\n"));
+            }
         }
         Request::Down => down(),
+        Request::Offload(wanted) => {
+            if let Err(error) = node.want_offloads(&wanted) {
+                tracing::error!(%error, "a change was refused");
+                return error.errno();
+            }
+        }
         Request::Set(change) => {
             if let Err(error) = node.apply(change) {
                 tracing::error!(%error, "a change was refused");

@@ -38,6 +38,8 @@ pub enum Request {
     Stats,
     /// `linerate-down=1`, of ours: to go down.
     Down,
+    /// `linerate-offload=1`, of ours: offloads by name, to be used or not.
+    Offload(Vec<(String, bool)>),
 }
 
 /// A change of the whole device; `None` leaves a thing as it is.

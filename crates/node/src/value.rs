@@ -41,6 +41,7 @@ pub(crate) enum Wanted {
     NumericScope,
     True,
     Bool,
+    OnOff,
 }
 
 impl ValueError {
@@ -90,6 +91,7 @@ impl fmt::Display for Wanted {
             }
             Self::True => "true, the only value of this key",
             Self::Bool => "true or false",
+            Self::OnOff => "on or off",
         })
     }
 }

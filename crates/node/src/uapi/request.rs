@@ -38,6 +38,7 @@ impl Request {
             "set=1" => Self::Set(change(&mut lines)?),
             "linerate-stats=1" => Self::Stats,
             "linerate-down=1" => Self::Down,
+            "linerate-offload=1" => Self::Offload(offloads(&mut lines)?),
             _ => return Err(UapiError { line: 1, key: None, reason: Reason::UnknownVerb }),
         };
         let trailing = |line| UapiError { line, key: None, reason: Reason::TrailingLines };
@@ -48,6 +49,23 @@ impl Request {
             None => Ok(request),
         }
     }
+}
+
+/// Lines `NAME=on` and `NAME=off`.
+fn offloads<'a>(
+    lines: impl Iterator<Item = (usize, &'a str)>,
+) -> Result<Vec<(String, bool)>, UapiError> {
+    let offload = |(line, text): (usize, &str)| match text.split_once('=') {
+        Some((name, "on")) => Ok((name.to_owned(), true)),
+        Some((name, "off")) => Ok((name.to_owned(), false)),
+        Some((name, value)) => Err(UapiError {
+            line,
+            key: Some(value::key_name(name)),
+            reason: ValueError::new(Wanted::OnOff, value).into(),
+        }),
+        None => Err(UapiError { line, key: None, reason: Reason::NotAPair }),
+    };
+    lines.map(offload).collect()
 }
 
 fn change<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Change, UapiError> {
@@ -177,6 +195,15 @@ mod tests {
     fn refused(text: &str) -> (i32, String) {
         let error = Request::parse(text).unwrap_err();
         (error.errno(), error.to_string())
+    }
+
+    #[test]
+    fn offloads_are_switched_by_name() {
+        let request = Request::parse("linerate-offload=1\ntun-tso=off\nudp-gso=on\n\n");
+        let expected = vec![("tun-tso".to_owned(), false), ("udp-gso".to_owned(), true)];
+        assert_eq!(request, Ok(Request::Offload(expected)));
+        let error = Request::parse("linerate-offload=1\ntun-tso=maybe\n\n").unwrap_err();
+        assert_eq!(error.to_string(), "line 2: tun-tso: \"maybe\" is not on or off");
     }
 
     #[test]
