@@ -145,6 +145,9 @@ fn finish(text: &mut String, peer: Option<Peer>, style: Style) {
     }
 }
 
+/// Lines among the counters that count no drops.
+const NO_DROPS: [&str; 2] = ["errno", "udp_receive_buffer"];
+
 /// The offloads in use, and of the counters only what is not zero: a healthy
 /// interface dropped nothing.
 fn describe_counters(counters: &str, style: Style) -> String {
@@ -159,14 +162,8 @@ fn describe_counters(counters: &str, style: Style) -> String {
                 demotions => format!("{state}, refused by the kernel {demotions} times"),
             };
             style.line(&mut offloads, offload, &text);
-        } else if name.starts_with("in_")
-            || name.starts_with("out_")
-            || name.starts_with("handshake_")
-            || name.starts_with("udp_") && name != "udp_receive_buffer"
-        {
-            if state != "0" {
-                style.line(&mut drops, &name.replace('_', " "), &format!("{state} dropped"));
-            }
+        } else if !name.starts_with("demotions_") && !NO_DROPS.contains(&name) && state != "0" {
+            style.line(&mut drops, &name.replace('_', " "), &format!("{state} dropped"));
         }
     }
     let mut text = format!("\n{}:\n{offloads}", style.bold("offloads"));

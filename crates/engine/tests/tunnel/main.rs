@@ -3,6 +3,7 @@
 //! ```text
 //!   Port A - Outbound/Inbound/SlowPath A - Network - ... B - Port B
 //! ```
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod bad_input;
 mod delivery;
