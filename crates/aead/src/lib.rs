@@ -53,3 +53,6 @@ pub fn open(batch: &mut [Open<'_>]) {
         packet.authentic = packet.key.open(packet.counter, packet.data);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,7 @@ impl CookieChecker {
         if !bool::from(mac(&self.mac1_key, &[covered]).ct_eq(mac1)) {
             return MacState::Invalid;
         }
-        if !self.secret_made.is_some_and(|made| now.since(made) < COOKIE_LIFETIME) {
+        if self.secret_made.is_none_or(|made| now.since(made) >= COOKIE_LIFETIME) {
             return MacState::Mac1;
         }
         let expected = mac(&self.cookie(source), &[covered, mac1]);
@@ -77,7 +77,7 @@ impl CookieChecker {
         rng: &mut impl CryptoRng,
     ) -> Option<Handshake> {
         let (_, mac1, _) = split_macs(message)?;
-        if !self.secret_made.is_some_and(|made| now.since(made) < COOKIE_LIFETIME) {
+        if self.secret_made.is_none_or(|made| now.since(made) >= COOKIE_LIFETIME) {
             rng.fill_bytes(self.secret.as_mut());
             self.secret_made = Some(now);
         }

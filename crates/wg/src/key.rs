@@ -248,6 +248,41 @@ mod tests {
         }
     }
 
+    /// Project Wycheproof's vectors. A result of zero is refused, and nothing else
+    /// is: not a point on the twist, not a key with a second encoding.
+    #[test]
+    fn diffie_hellman_agrees_with_wycheproof() {
+        use wycheproof::xdh::{TestFlag, TestName, TestSet};
+
+        let set = TestSet::load(TestName::X25519).unwrap();
+        let (mut computed, mut refused) = (0, 0);
+        for test in set.test_groups.iter().flat_map(|group| &group.tests) {
+            let private = PrivateKey::from_bytes(test.private_key[..].try_into().unwrap());
+            let public = PublicKey(test.public_key[..].try_into().unwrap());
+            let zero = test.shared_secret.iter().all(|byte| *byte == 0);
+            assert_eq!(zero, test.flags.contains(&TestFlag::ZeroSharedSecret), "{}", test.tc_id);
+            assert!(!test.result.must_fail(), "{}", test.tc_id);
+            match private.diffie_hellman(&public) {
+                Some(shared) => {
+                    assert_eq!(
+                        shared[..],
+                        test.shared_secret[..],
+                        "{}: {}",
+                        test.tc_id,
+                        test.comment
+                    );
+                    assert!(!zero, "{}: {}", test.tc_id, test.comment);
+                    computed += 1;
+                }
+                None => {
+                    assert!(zero, "{}: {}", test.tc_id, test.comment);
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!((computed, refused), (487, 31));
+    }
+
     #[test]
     fn secrets_do_not_show_in_debug_output() {
         let text =

@@ -114,20 +114,17 @@ impl<R: CryptoRng> Control<R> {
         if let Some(psk) = change.preshared_key {
             entry.psk = psk;
         }
-        let mut notice = OutboundNotice::Flush;
+        let kept_alive = entry.keeps_alive();
         if let Some(remote) = change.endpoint {
-            // Until now there was nowhere to send one.
-            if entry.persistent_keepalive != 0 && entry.peer.endpoint().is_none() {
-                notice = OutboundNotice::Keepalive;
-            }
             entry.peer.set_endpoint(Endpoint::new(remote));
         }
         if let Some(interval) = change.persistent_keepalive {
-            if entry.persistent_keepalive == 0 && interval != 0 {
-                notice = OutboundNotice::Keepalive;
-            }
             entry.persistent_keepalive = interval;
         }
+        let notice = match entry.keeps_alive() && !kept_alive {
+            true => OutboundNotice::Keepalive,
+            false => OutboundNotice::Flush,
+        };
         let peer = entry.peer.clone();
         if change.replace_allowed_ips {
             self.clear_allowed_ips(&name);

@@ -55,6 +55,11 @@ impl Entry {
         }
     }
 
+    /// Whether persistent keepalives are wanted, and have somewhere to go.
+    pub fn keeps_alive(&self) -> bool {
+        self.persistent_keepalive != 0 && self.peer.endpoint().is_some()
+    }
+
     /// Ends sessions, handshake and timers, and drops what is staged.
     pub fn reset(&mut self, device: &Device) {
         self.forget_secrets(device);

@@ -1,1 +1,200 @@
+//! The handshake against published results.
 
+use super::*;
+
+/// The vector `Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s` of cacophony
+/// (haskell-cryptography/cacophony, `vectors/cacophony.txt`, public domain).
+mod vector {
+    pub const PROLOGUE: &str = "4a6f686e2047616c74";
+    pub const PSK: &str = "54686973206973206d7920417573747269616e20706572737065637469766521";
+    pub const INIT_STATIC: &str =
+        "e61ef9919cde45dd5f82166404bd08e38bceb5dfdfded0a34c8df7ed542214d1";
+    pub const INIT_EPHEMERAL: &str =
+        "893e28b9dc6ca8d611ab664754b8ceb7bac5117349a4439a6b0569da977c464a";
+    pub const INIT_REMOTE_STATIC: &str =
+        "31e0303fd6418d2f8c0e78b91f22e8caed0fbe48656dcf4767e4834f701b8f62";
+    pub const RESP_STATIC: &str =
+        "4a3acbfdb163dec651dfa3194dece676d437029c62a408b4c5ea9114246e4893";
+    pub const RESP_EPHEMERAL: &str =
+        "bbdb4cdbd309f1a1f2e1456967fe288cadd6f712d65dc7b7793d5e63da6b375b";
+
+    /// Payload and ciphertext: initiation, response, then transport messages,
+    /// the initiator's first, in turns.
+    pub const MESSAGES: [(&str, &str); 6] = [
+        (
+            "4c756477696720766f6e204d69736573",
+            "ca35def5ae56cec33dc2036731ab14896bc4c75dbb07a61f879f8e3afa4c7944\
+             001e21de9f98ddd8e2ad57527207feb56253c9c94a9e496782ecfcb2a75fbcaf\
+             1b52948cc48daefe660c62119ab5000980c84831215f2441eba616548e832985\
+             464cf17e51ee93109008399a21f7e13f",
+        ),
+        (
+            "4d757272617920526f746862617264",
+            "95ebc60d2b1fa672c1f46a8aa265ef51bfe38e7ccb39ec5be34069f144808843\
+             cb765f2caef0751b8f007572dab0322217755c0632f365717edbf34d33e87a",
+        ),
+        ("462e20412e20486179656b", "8153ca9833bc3c1b91a7e66e5f4d4f5b59bf9e64c2f20d15f0bba7"),
+        ("4361726c204d656e676572", "07af0c9c86e1b4e80f36b04ff7688d51141af3debd0332f0a705ef"),
+        (
+            "4a65616e2d426170746973746520536179",
+            "6ab1467c0448cc78394494abaaf23afce0e234315d6e2624dcbfa8a21c1c4d073d",
+        ),
+        (
+            "457567656e2042f6686d20766f6e2042617765726b",
+            "dfc346c0d2296ae6cf1acf6f12b8456a1dba228cf8d8b774aacf1c47fc53aa80ebc7a4c292",
+        ),
+    ];
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    base16ct::lower::decode_vec(hex).unwrap()
+}
+
+fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    bytes.try_into().unwrap()
+}
+
+fn key(hex: &str) -> [u8; 32] {
+    array(&bytes(hex))
+}
+
+/// The vector's keys are raw bytes; clamping them is what X25519 does anyway.
+fn private(hex: &str) -> PrivateKey {
+    PrivateKey::from_bytes(&key(hex))
+}
+
+/// The initiator's handshake by the vector, up to its message.
+fn start(identity: &Identity) -> (Initiator, InitiationParts, Vec<u8>) {
+    let remote = PublicKey::from(key(vector::INIT_REMOTE_STATIC));
+    let static_static = identity.private.diffie_hellman(&remote).unwrap();
+    let payload = bytes(vector::MESSAGES[0].0);
+    let mut sealed = vec![0; payload.len() + TAG];
+    let (initiator, parts) = Initiator::start_with(
+        &bytes(vector::PROLOGUE),
+        identity,
+        &remote,
+        &static_static,
+        private(vector::INIT_EPHEMERAL),
+        (&payload, &mut sealed),
+    )
+    .unwrap();
+    (initiator, parts, sealed)
+}
+
+#[test]
+fn the_vectors_names_belong_to_its_keys() {
+    assert_eq!(
+        *private(vector::RESP_STATIC).public_key().as_bytes(),
+        key(vector::INIT_REMOTE_STATIC)
+    );
+}
+
+#[test]
+fn the_initiator_writes_and_reads_the_vectors_messages() {
+    let identity = Identity::new(private(vector::INIT_STATIC));
+    let (initiator, parts, sealed) = start(&identity);
+    let message = [parts.ephemeral.as_bytes(), &parts.static_key[..], &sealed].concat();
+    assert_eq!(message, bytes(vector::MESSAGES[0].1));
+
+    let response = bytes(vector::MESSAGES[1].1);
+    let psk = PresharedKey::from(key(vector::PSK));
+    let mut payload = vec![0; response.len() - 32 - TAG];
+    let ephemeral = PublicKey::from(array::<32>(&response[..32]));
+    let keys =
+        initiator.finish(&identity, &psk, &ephemeral, (&response[32..], &mut payload)).unwrap();
+    assert_eq!(payload, bytes(vector::MESSAGES[1].0));
+    check_transport(&keys, true);
+}
+
+#[test]
+fn the_responder_reads_and_writes_the_vectors_messages() {
+    let identity = Identity::new(private(vector::RESP_STATIC));
+    let initiation = bytes(vector::MESSAGES[0].1);
+    let opened = Opened::with(
+        &bytes(vector::PROLOGUE),
+        &identity,
+        &array::<32>(&initiation[..32]).into(),
+        &array(&initiation[32..80]),
+    )
+    .unwrap();
+    assert_eq!(opened.remote, private(vector::INIT_STATIC).public_key());
+    let static_static = identity.private.diffie_hellman(&opened.remote).unwrap();
+    let mut payload = vec![0; initiation.len() - 80 - TAG];
+    let responder = opened.timestamp(&static_static, (&initiation[80..], &mut payload)).unwrap();
+    assert_eq!(payload, bytes(vector::MESSAGES[0].0));
+
+    let ephemeral = private(vector::RESP_EPHEMERAL);
+    let psk = PresharedKey::from(key(vector::PSK));
+    let payload = bytes(vector::MESSAGES[1].0);
+    let mut sealed = vec![0; payload.len() + TAG];
+    let keys = responder.answer(&psk, &ephemeral, (&payload, &mut sealed)).unwrap();
+    let message = [&ephemeral.public_key().as_bytes()[..], &sealed].concat();
+    assert_eq!(message, bytes(vector::MESSAGES[1].1));
+    check_transport(&keys, false);
+}
+
+/// The vector's transport messages through `aead`: Noise's nonce is WireGuard's.
+fn check_transport(keys: &TransportKeys, initiator: bool) {
+    for (at, (payload, ciphertext)) in vector::MESSAGES[2..].iter().enumerate() {
+        let counter = at as u64 / 2;
+        let (payload, ciphertext) = (bytes(payload), bytes(ciphertext));
+        let ours = (at % 2 == 0) == initiator;
+        let key = aead::Key::new(if ours { &keys.send } else { &keys.recv });
+        if ours {
+            let mut data = [&payload[..], &[0; TAG]].concat();
+            aead::seal(&mut [aead::Seal { key: &key, counter, data: &mut data }]);
+            assert_eq!(data, ciphertext, "message {at}");
+        } else {
+            let mut data = ciphertext;
+            let mut open = [aead::Open { key: &key, counter, data: &mut data, authentic: false }];
+            aead::open(&mut open);
+            assert!(open[0].authentic, "message {at}");
+            assert_eq!(data[..payload.len()], payload);
+        }
+    }
+}
+
+#[test]
+fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
+    let identity = Identity::new(private(vector::INIT_STATIC));
+    let (initiator, _, _) = start(&identity);
+    let response = bytes(vector::MESSAGES[1].1);
+    let psk = PresharedKey::from(key(vector::PSK));
+    for at in 0..response.len() {
+        let mut forged = response.clone();
+        forged[at] ^= 1;
+        let mut payload = vec![0; response.len() - 32 - TAG];
+        let ephemeral = PublicKey::from(array::<32>(&forged[..32]));
+        let keys = initiator.finish(&identity, &psk, &ephemeral, (&forged[32..], &mut payload));
+        assert!(keys.is_none(), "byte {at}");
+    }
+
+    let identity = Identity::new(private(vector::RESP_STATIC));
+    let initiation = bytes(vector::MESSAGES[0].1);
+    let remote = private(vector::INIT_STATIC).public_key();
+    let static_static = identity.private.diffie_hellman(&remote).unwrap();
+    for at in 0..initiation.len() {
+        let mut forged = initiation.clone();
+        forged[at] ^= 1;
+        let ephemeral = array::<32>(&forged[..32]).into();
+        let prologue = bytes(vector::PROLOGUE);
+        let opened = Opened::with(&prologue, &identity, &ephemeral, &array(&forged[32..80]));
+        let mut payload = vec![0; initiation.len() - 80 - TAG];
+        let responder = opened
+            .and_then(|opened| opened.timestamp(&static_static, (&forged[80..], &mut payload)));
+        assert!(responder.is_none(), "byte {at}");
+    }
+}
+
+#[test]
+fn another_preshared_key_fails_at_the_response() {
+    let identity = Identity::new(private(vector::INIT_STATIC));
+    let (initiator, _, _) = start(&identity);
+    let response = bytes(vector::MESSAGES[1].1);
+    let ephemeral = PublicKey::from(array::<32>(&response[..32]));
+    let mut payload = vec![0; response.len() - 32 - TAG];
+    let psk = PresharedKey::default();
+    assert!(
+        initiator.finish(&identity, &psk, &ephemeral, (&response[32..], &mut payload)).is_none()
+    );
+}

@@ -164,6 +164,11 @@ impl Activity {
         due
     }
 
+    /// Lets the interval of persistent keepalives begin now.
+    pub fn restart_interval(&self, now: Time) {
+        self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
     pub fn last_traversal(&self) -> Option<Time> {
         load(&self.last_traversal)
     }

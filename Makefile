@@ -1,0 +1,64 @@
+# make demo     a tunnel between two hosts on this machine, and what it carries
+#               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
+# make test     every test, the end-to-end ones in network namespaces
+# make lint     formatting, clippy, dependencies
+# make build    the binary, target/release/linerate
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+# nft, ip and sysctl may be where only root's PATH looks.
+export PATH := $(PATH):/usr/sbin:/sbin
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BESIDE ?=
+SECONDS_EACH ?= 3
+
+# command:package, as Debian names them.
+DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
+        ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
+        stdbuf:coreutils cc:gcc
+
+.PHONY: demo test build deps peers lint clean
+
+demo: deps build $(if $(BESIDE),peers)
+	cargo build --release -p linerate-bench --bin demo
+	tests/netns/run $(TARGET)/release/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
+
+# The tests of linerate-netns are built outside of the namespaces, where there is a network. One
+# at a time: they share the cores with the daemons and the traffic that they measure.
+test: deps peers build
+	cargo test --workspace --exclude linerate-netns
+	cargo test -p linerate-netns --no-run
+	tests/netns/run cargo test -p linerate-netns --no-fail-fast -- --test-threads=1
+
+build:
+	cargo build --release -p linerate-cli
+
+deps:
+	@missing=(); \
+	for dep in $(DEPS); do \
+	  command -v "$${dep%:*}" >/dev/null || missing+=("$${dep#*:}"); \
+	done; \
+	packages=$$(printf '%s\n' "$${missing[@]}" | sort -u | xargs); \
+	if [ -z "$$packages" ]; then exit 0; fi; \
+	if ! command -v apt-get >/dev/null; then \
+	  echo "make deps: no apt-get here; install by other means: $$packages" >&2; exit 1; \
+	fi; \
+	if [ "$$(id -u)" != 0 ]; then \
+	  echo "make deps: not root; as root: apt-get install $$packages" >&2; exit 1; \
+	fi; \
+	echo "make deps: installing $$packages"; \
+	apt-get update -qq && \
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
+
+peers:
+	@tests/netns/peers
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	@if command -v cargo-deny >/dev/null; then cargo deny check; \
+	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi
+
+clean:
+	cargo clean

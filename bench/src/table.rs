@@ -1,0 +1,91 @@
+//! Plain text that is nice to read: an aligned table, and colours only for a terminal.
+
+use std::env;
+use std::fmt;
+use std::io::{IsTerminal, stdout};
+
+/// How to stress a word.
+#[derive(Clone, Copy)]
+pub struct Style {
+    colour: bool,
+}
+
+impl Style {
+    /// Colours when stdout is a terminal and NO_COLOR is not set.
+    pub fn of_stdout() -> Style {
+        Style { colour: stdout().is_terminal() && env::var_os("NO_COLOR").is_none() }
+    }
+
+    /// Whether there are colours.
+    pub fn has_colour(self) -> bool {
+        self.colour
+    }
+
+    /// A heading or an important figure.
+    pub fn strong(self, text: impl fmt::Display) -> String {
+        self.wrap("1", text)
+    }
+
+    /// What may be overlooked.
+    pub fn faint(self, text: impl fmt::Display) -> String {
+        self.wrap("2", text)
+    }
+
+    fn wrap(self, code: &str, text: impl fmt::Display) -> String {
+        match self.colour {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => text.to_string(),
+        }
+    }
+}
+
+/// Rows under headings; the first column stands left, figures stand right.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub fn new<'a>(headings: impl IntoIterator<Item = &'a str>) -> Table {
+        Table { rows: vec![headings.into_iter().map(str::to_owned).collect()] }
+    }
+
+    /// Adds a row, with as many cells as there are headings.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The whole, with the headings stressed.
+    pub fn render(&self, style: Style) -> String {
+        let column = |index: usize| self.rows.iter().filter_map(move |row| row.get(index));
+        let width = |index| column(index).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        let mut text = String::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (index, cell) in row.iter().enumerate() {
+                let width = widths[index];
+                line += &match index {
+                    0 => format!("  {cell:<width$}"),
+                    _ => format!("   {cell:>width$}"),
+                };
+            }
+            text += &if number == 0 { style.strong(line) } else { line };
+            text.push('\n');
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Style, Table};
+
+    #[test]
+    fn figures_stand_right_under_their_headings() {
+        let mut table = Table::new(["", "Gbit/s"]);
+        table.row(["bare".to_owned(), "31.4".to_owned()]);
+        let plain = Style { colour: false };
+        assert_eq!(table.render(plain), "         Gbit/s\n  bare     31.4\n");
+    }
+}

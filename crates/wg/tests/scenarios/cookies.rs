@@ -1,0 +1,205 @@
+//! A device under load: who is worked for, and who has to prove his address
+//! first.
+
+use wg::{
+    DropReason,
+    constants::{COOKIE_LATENCY, COOKIE_LIFETIME, HANDSHAKE_BURST, REKEY_TIMEOUT},
+};
+
+use crate::support::*;
+
+/// Runs for `seconds`, all the while with a host under load.
+fn run_loaded(world: &mut World, host: Id, seconds: u64) {
+    for _ in 0..seconds * 2 {
+        world.act(host, |host, now| host.control.note_load(now.time));
+        world.run(millis(500));
+    }
+}
+
+fn has_mac2(message: &Sent) -> bool {
+    message.bytes[message.bytes.len() - 16..] != [0; 16]
+}
+
+#[test]
+fn an_initiator_proves_its_address_to_a_loaded_responder() {
+    let mut world = World::pair(1);
+    let number = world.send(A, B);
+    run_loaded(&mut world, B, 2);
+    assert_eq!(world.sent(B, What::CookieReply).len(), 1);
+    assert!(world.sent(B, What::Response).is_empty());
+    assert_eq!(world.hosts[B].dropped(DropReason::HandshakeCookieSent), 1);
+    assert_eq!(world.sent(A, What::Initiation).len(), 1, "a reply is no reason to hurry");
+    run_loaded(&mut world, B, 4);
+    assert_eq!(world.received(B), [number]);
+    let initiations = world.sent(A, What::Initiation);
+    assert_eq!(initiations.iter().map(|sent| has_mac2(sent)).collect::<Vec<_>>(), [false, true]);
+    assert!(initiations[1].at.since(initiations[0].at) >= REKEY_TIMEOUT);
+    assert_eq!(world.sent(B, What::CookieReply).len(), 1);
+}
+
+#[test]
+fn a_responder_proves_its_address_to_a_loaded_initiator() {
+    let mut world = World::pair(2);
+    let number = world.send(A, B);
+    run_loaded(&mut world, A, 6);
+    assert_eq!(world.sent(A, What::CookieReply).len(), 1);
+    assert_eq!(world.sent(B, What::Response).len(), 2);
+    assert!(has_mac2(world.sent(B, What::Response)[1]));
+    assert_eq!(world.received(B), [number]);
+}
+
+#[test]
+fn a_calm_device_asks_for_no_cookie_and_a_second_after_the_load_is_calm() {
+    let mut world = World::pair(3);
+    world.act(B, |host, now| host.control.note_load(now.time));
+    world.run(secs(1));
+    world.send(A, B);
+    world.run(secs(1));
+    assert!(world.sent(B, What::CookieReply).is_empty());
+    assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn a_cookie_is_not_used_for_longer_than_it_lives() {
+    let mut world = World::pair(4);
+    world.send(A, B);
+    run_loaded(&mut world, B, 1);
+    let got = world.times(B, What::CookieReply)[0] + world.link.delay;
+    world.gate(|_| false);
+    for _ in 0..150 {
+        world.send(A, B);
+        world.run(secs(1));
+    }
+    let usable = COOKIE_LIFETIME - COOKIE_LATENCY;
+    let times = world.times(A, What::Initiation);
+    let mut after = 0;
+    for (initiation, at) in world.sent(A, What::Initiation).iter().zip(times).skip(1) {
+        assert_eq!(has_mac2(initiation), at - got < usable, "at {at:?}");
+        after += usize::from(at - got >= usable);
+    }
+    assert!(after > 2);
+}
+
+#[test]
+fn a_responder_does_not_take_a_cookie_of_an_old_secret() {
+    let mut world = World::pair(5);
+    world.send(A, B);
+    run_loaded(&mut world, B, 1);
+    world.gate(|sent| sent.what != What::Initiation);
+    run_loaded(&mut world, B, 6);
+    let stamped = world.sent(A, What::Initiation)[1].clone();
+    assert!(has_mac2(&stamped));
+    run_loaded(&mut world, B, 120);
+    let replies = world.sent(B, What::CookieReply).len();
+    world.inject(&stamped.bytes, stamped.from, B);
+    run_loaded(&mut world, B, 1);
+    assert_eq!(world.sent(B, What::CookieReply).len(), replies + 1, "it has to ask anew");
+    assert!(world.sent(B, What::Response).is_empty());
+}
+
+/// Field note: cookie MAC without the port.
+#[test]
+fn a_cookie_holds_for_one_address_and_port_only() {
+    for other in ["192.0.2.1:51821", "192.0.2.77:51820", "[2001:db8::1]:51820"] {
+        let mut world = World::pair(6);
+        world.send(A, B);
+        run_loaded(&mut world, B, 1);
+        world.gate(|sent| sent.what != What::Initiation);
+        run_loaded(&mut world, B, 6);
+        let stamped = world.sent(A, What::Initiation)[1].clone();
+        world.inject(&stamped.bytes, other.parse().unwrap(), B);
+        run_loaded(&mut world, B, 1);
+        assert_eq!(world.hosts[B].dropped(DropReason::HandshakeCookieSent), 2);
+        assert!(world.sent(B, What::Response).is_empty(), "{other}");
+        world.inject(&stamped.bytes, stamped.from, B);
+        run_loaded(&mut world, B, 1);
+        assert_eq!(world.sent(B, What::Response).len(), 1);
+    }
+}
+
+/// Field note: one global rate limiter that puts everyone in cookie mode.
+#[test]
+fn a_source_that_floods_with_valid_cookies_uses_up_its_own_share_only() {
+    let mut world = World::new(7);
+    let (a, b, flooder) = (world.add_host(), world.add_host(), world.add_host());
+    for (one, other) in [(a, b), (b, a), (b, flooder), (flooder, b)] {
+        world.introduce(one, other);
+    }
+    world.send(flooder, b);
+    let number = world.send(a, b);
+    run_loaded(&mut world, b, 1);
+    // Both have cookies now. The next initiation of each is caught.
+    world.gate(|sent| sent.what != What::Initiation);
+    run_loaded(&mut world, b, 6);
+    let stamped = world.sent(flooder, What::Initiation)[1].clone();
+    let flooding = stamped.from;
+    assert!(has_mac2(&stamped));
+    world.gate(move |sent| sent.from != flooding);
+    for _ in 0..6000 {
+        world.inject(&stamped.bytes, flooding, b);
+        world.act(b, |host, now| host.control.note_load(now.time));
+        world.run(millis(1));
+    }
+    assert_eq!(world.received(b), [number], "the other source got through in mid flood");
+    let worked = 6001 - world.hosts[b].dropped(DropReason::HandshakeRateLimited);
+    let allowed = u64::from(HANDSHAKE_BURST) + 6 * 20;
+    assert!((allowed - 5..=allowed + 5).contains(&worked), "{worked}");
+}
+
+/// Field note: one global rate limiter that puts everyone in cookie mode.
+#[test]
+fn a_source_with_a_cookie_gets_through_a_flood_of_sources_without() {
+    let mut world = World::pair(8);
+    let number = world.send(A, B);
+    let first = world.sent(A, What::Initiation)[0].bytes.clone();
+    for round in 0..6000u32 {
+        let source = ([198, 51, (round >> 8) as u8, round as u8], 1024).into();
+        world.inject(&first, source, B);
+        world.act(B, |host, now| host.control.note_load(now.time));
+        world.run(millis(1));
+    }
+    assert_eq!(world.received(B), [number]);
+    assert_eq!(world.sent(B, What::Response).len(), 1, "nothing was computed for the flood");
+}
+
+/// Field note: roaming on cookie replies.
+#[test]
+fn a_cookie_reply_moves_no_endpoint() {
+    let mut world = World::pair(9);
+    let (b_key, b_address) = (world.key(B), world.hosts[B].address);
+    world.gate(|sent| sent.what != What::CookieReply);
+    world.send(A, B);
+    run_loaded(&mut world, B, 1);
+    let reply = world.sent(B, What::CookieReply)[0].bytes.clone();
+    world.inject(&reply, "203.0.113.9:9".parse().unwrap(), A);
+    world.run(secs(5));
+    assert_eq!(world.hosts[A].state(&b_key).endpoint, Some(b_address));
+    let second = world.sent(A, What::Initiation)[1];
+    assert_eq!(second.to, b_address);
+    assert!(has_mac2(second), "the cookie itself is taken: it is sealed for us");
+}
+
+#[test]
+fn a_cookie_reply_to_no_message_of_ours_is_refused() {
+    let mut world = World::pair(10);
+    world.gate(|sent| sent.what != What::CookieReply);
+    world.send(A, B);
+    run_loaded(&mut world, B, 1);
+    let reply = world.sent(B, What::CookieReply)[0].bytes.clone();
+    let from = world.hosts[B].address;
+
+    let mut forged = reply.clone();
+    forged[40] ^= 1;
+    world.inject(&forged, from, A);
+    let mut unknown = reply.clone();
+    unknown[4] ^= 1;
+    world.inject(&unknown, from, A);
+    world.run(millis(1));
+    assert_eq!(world.hosts[A].dropped(DropReason::HandshakeForged), 1);
+    assert_eq!(world.hosts[A].dropped(DropReason::HandshakeUnexpected), 1);
+
+    world.inject(&reply, from, A);
+    world.inject(&reply, from, A);
+    world.run(millis(1));
+    assert_eq!(world.hosts[A].dropped(DropReason::HandshakeForged), 2, "one message, one reply");
+}

@@ -1,0 +1,26 @@
+//! The protocol's behaviour as scenarios: hosts that run it on virtual time,
+//! with links between them that delay, lose, reorder and duplicate.
+//!
+//! ```text
+//!   world.send(A, B) -> Host A (route, reserve, seal | stage) -> link
+//!        -> Host B (session, open, accept, received) -> world.received(B)
+//!   world.run(..)    advances time from event to event: arrivals and timers
+//! ```
+//!
+//! Every test is seeded; none sleeps or reads a clock.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod chaos;
+mod configuration;
+mod cookies;
+mod forgery;
+mod handshake;
+mod interop;
+mod keepalive;
+mod limits;
+mod rekey;
+mod replay;
+mod retransmission;
+mod roaming;
+mod scale;
+mod support;

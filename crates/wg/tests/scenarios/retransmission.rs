@@ -1,0 +1,141 @@
+//! How an initiation is repeated, and when it is given up.
+
+use std::time::Duration;
+
+use wg::{
+    DropReason,
+    config::DeviceChange,
+    constants::{REKEY_ATTEMPT_TIME, REKEY_TIMEOUT, REKEY_TIMEOUT_JITTER},
+};
+
+use crate::support::*;
+
+fn gaps(times: &[Duration]) -> Vec<Duration> {
+    times.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+/// Field note: missing jitter.
+#[test]
+fn an_unanswered_initiation_is_repeated_every_rekey_timeout_plus_a_jitter_that_varies() {
+    let mut world = World::pair(1);
+    world.gate(|_| false);
+    world.send(A, B);
+    world.run(secs(80));
+    let gaps = gaps(&world.times(A, What::Initiation));
+    assert!(gaps.len() >= 14);
+    for gap in &gaps {
+        assert!((REKEY_TIMEOUT..=REKEY_TIMEOUT + REKEY_TIMEOUT_JITTER).contains(gap), "{gap:?}");
+    }
+    let shortest = gaps.iter().min().unwrap();
+    let longest = gaps.iter().max().unwrap();
+    assert!(*longest - *shortest > millis(100), "{shortest:?} to {longest:?}");
+}
+
+#[test]
+fn every_repetition_is_a_new_initiation() {
+    let mut world = World::pair(2);
+    world.gate(|_| false);
+    world.send(A, B);
+    world.run(secs(30));
+    let mut seen = std::collections::HashSet::new();
+    for sent in world.sent(A, What::Initiation) {
+        assert!(seen.insert(sent.bytes[4..8].to_vec()), "a new index");
+        assert!(seen.insert(sent.bytes[8..40].to_vec()), "a new ephemeral key");
+    }
+}
+
+#[test]
+fn an_attempt_is_given_up_after_its_time_and_what_was_staged_is_dropped_and_counted() {
+    let mut world = World::pair(3);
+    world.gate(|_| false);
+    world.send_many(A, B, 5);
+    world.run(REKEY_ATTEMPT_TIME - secs(1));
+    assert_eq!(world.hosts[A].dropped(DropReason::OutHandshakeFailed), 0);
+    world.run(secs(1) + REKEY_TIMEOUT + REKEY_TIMEOUT_JITTER);
+    assert_eq!(world.hosts[A].dropped(DropReason::OutHandshakeFailed), 5);
+    let times = world.times(A, What::Initiation);
+    assert!(*times.last().unwrap() < REKEY_ATTEMPT_TIME);
+    let count = times.len();
+    world.run(secs(600));
+    assert_eq!(world.sent(A, What::Initiation).len(), count, "and then there is silence");
+
+    world.open_gate();
+    let number = world.send(A, B);
+    world.run(millis(100));
+    assert_eq!(world.received(B), [number], "the next packet begins anew, at once");
+}
+
+#[test]
+fn a_new_packet_after_the_attempt_was_given_up_has_an_attempt_of_full_length() {
+    let mut world = World::pair(4);
+    world.gate(|_| false);
+    world.send(A, B);
+    world.run(secs(100));
+    let before = world.sent(A, What::Initiation).len();
+    world.send(A, B);
+    world.run(secs(100));
+    assert_eq!(world.sent(A, What::Initiation).len(), 2 * before);
+}
+
+/// The initiations and responses of a peer whose every trouble asks for a
+/// handshake: unanswered data, a session too old, a busy sender.
+#[test]
+fn no_two_initiations_are_closer_than_the_rekey_timeout() {
+    for seed in 0..6 {
+        let mut world = World::connected(seed);
+        for round in 0..400u64 {
+            let cut = round % 100 > 40;
+            world.gate(move |_| !cut);
+            world.send(A, B);
+            if round % 7 == 0 {
+                world.send(B, A);
+            }
+            world.run(millis(1100 + 10 * (round % 13)));
+        }
+        for host in [A, B] {
+            for gap in gaps(&world.times(host, What::Initiation)) {
+                assert!(gap >= REKEY_TIMEOUT, "{gap:?}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_initiation_too_soon_after_a_response_waits_and_is_then_sent() {
+    let mut world = World::pair(5);
+    world.gate(|sent| !matches!(sent.what, What::Data | What::Keepalive));
+    world.send(A, B);
+    world.run(millis(100));
+    let response = world.times(B, What::Response)[0];
+    world.send(B, A);
+    world.run(secs(6));
+    let initiation = world.times(B, What::Initiation)[0];
+    let gap = initiation - response;
+    assert!((REKEY_TIMEOUT..=REKEY_TIMEOUT + REKEY_TIMEOUT_JITTER).contains(&gap), "{gap:?}");
+}
+
+#[test]
+fn without_an_endpoint_no_initiation_is_sent_and_packets_are_dropped_and_counted() {
+    let mut world = World::new(6);
+    world.add_host();
+    world.add_host();
+    let change = world.peer_change(B);
+    world.change_peer(A, change);
+    world.send(A, B);
+    world.run(secs(30));
+    assert!(world.wire.is_empty());
+    assert_eq!(world.hosts[A].dropped(DropReason::OutNoEndpoint), 1);
+    assert_eq!(world.hosts[A].wakeups, 0);
+}
+
+#[test]
+fn without_a_private_key_no_initiation_is_sent_and_one_that_comes_is_counted() {
+    let mut world = World::pair(7);
+    world.apply(A, DeviceChange { private_key: Some(None), ..Default::default() });
+    world.send(A, B);
+    world.send(B, A);
+    world.run(secs(30));
+    assert!(world.sent(A, What::Initiation).is_empty());
+    assert!(world.hosts[A].dropped(DropReason::HandshakeNoKey) >= 5);
+    assert!(world.hosts[A].wakeups < 10, "{} wake-ups", world.hosts[A].wakeups);
+}

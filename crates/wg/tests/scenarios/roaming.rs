@@ -1,0 +1,135 @@
+//! Where a peer is: moved by what it authenticated, and by nothing else.
+
+use std::net::SocketAddr;
+
+use packet::{Endpoint, Local};
+
+use crate::support::*;
+
+fn elsewhere() -> SocketAddr {
+    "203.0.113.9:4444".parse().unwrap()
+}
+
+fn endpoint(world: &World, host: Id, peer: Id) -> SocketAddr {
+    world.hosts[host].state(&world.key(peer)).endpoint.unwrap()
+}
+
+#[test]
+fn data_from_a_new_address_moves_the_peer_there() {
+    for host in [A, B] {
+        let mut world = World::connected(1);
+        world.assert_flows(A, B);
+        let home = world.hosts[host].address;
+        for address in [elsewhere(), "[2001:db8::7]:7".parse().unwrap(), home] {
+            world.hosts[host].address = address;
+            world.send(host, 1 - host);
+            world.run(millis(100));
+            assert_eq!(endpoint(&world, 1 - host, host), address);
+            world.assert_flows(1 - host, host);
+        }
+    }
+}
+
+/// Field note: a client that never roams.
+#[test]
+fn an_initiator_follows_a_responder_that_moved() {
+    let mut world = World::connected(2);
+    world.hosts[B].address = elsewhere();
+    world.send(A, B);
+    world.run(secs(1));
+    assert_eq!(world.received(B).len(), 1, "sent to the old place, and lost");
+    world.send(B, A);
+    world.run(millis(100));
+    assert_eq!(endpoint(&world, A, B), elsewhere());
+    world.assert_flows(A, B);
+}
+
+#[test]
+fn a_keepalive_moves_the_peer_as_well() {
+    let mut world = World::connected(3);
+    world.hosts[B].address = elsewhere();
+    world.run(secs(11));
+    assert_eq!(world.sent(B, What::Keepalive).len(), 1);
+    assert_eq!(endpoint(&world, A, B), elsewhere());
+}
+
+#[test]
+fn an_initiation_and_a_response_move_the_peer() {
+    let mut world = World::pair(4);
+    world.hosts[A].address = elsewhere();
+    world.send(A, B);
+    world.run(millis(15));
+    assert_eq!(endpoint(&world, B, A), elsewhere());
+
+    let mut world = World::pair(5);
+    world.gate(|sent| sent.what != What::Response);
+    world.send(A, B);
+    world.run(millis(15));
+    let response = world.sent(B, What::Response)[0].bytes.clone();
+    world.inject(&response, elsewhere(), A);
+    world.run(millis(1));
+    assert_eq!(endpoint(&world, A, B), elsewhere());
+}
+
+#[test]
+fn replayed_forged_and_changed_datagrams_move_nobody() {
+    let mut world = World::connected(6);
+    world.assert_flows(A, B);
+    let homes = [A, B].map(|host| world.hosts[host].address);
+    for sent in world.wire.clone() {
+        let to = homes.iter().position(|home| *home == sent.to).unwrap();
+        world.inject(&sent.bytes, elsewhere(), to);
+        for at in 0..sent.bytes.len() {
+            let mut forged = sent.bytes.clone();
+            forged[at] ^= 0x10;
+            world.inject(&forged, elsewhere(), to);
+        }
+        world.run(millis(10));
+    }
+    assert_eq!(endpoint(&world, A, B), homes[B]);
+    assert_eq!(endpoint(&world, B, A), homes[A]);
+    world.assert_flows(A, B);
+}
+
+#[test]
+fn data_of_an_old_session_moves_nobody() {
+    let mut world = World::connected(7);
+    world.gate(|sent| sent.what != What::Data);
+    world.send(A, B);
+    let late = world.sent(A, What::Data).last().unwrap().bytes.clone();
+    world.gate(|_| false);
+    world.run(secs(181));
+    world.inject(&late, elsewhere(), B);
+    world.run(millis(10));
+    assert_eq!(endpoint(&world, B, A), world.hosts[A].address);
+}
+
+/// Answers leave by the address and interface the peer reached, until the routes
+/// change or there is no answer.
+#[test]
+fn the_source_a_peer_reached_us_at_sticks_until_it_is_forgotten() {
+    let mut world = World::connected(8);
+    let from = world.hosts[A].address;
+    let local = Some(Local { addr: [192, 0, 2, 2].into(), interface: 3 });
+    let reach = |world: &mut World| {
+        world.send(A, B);
+        let data = world.wire.last().unwrap().bytes.clone();
+        let sticky = Endpoint { local, ..Endpoint::new(from) };
+        world.act(B, |host, now| host.receive(&data, sticky, now));
+    };
+    let source = |world: &mut World| {
+        world.send(B, A);
+        world.hosts[B].last.as_ref().unwrap().endpoint.local
+    };
+    world.gate(|_| false);
+    reach(&mut world);
+    assert_eq!(source(&mut world), local);
+    world.act(B, |host, _| host.control.forget_sources());
+    assert_eq!(source(&mut world), None);
+    reach(&mut world);
+    assert_eq!(source(&mut world), local);
+    world.run(secs(16));
+    assert_eq!(source(&mut world), None, "unanswered for 15 s");
+    let remote = world.hosts[B].last.as_ref().unwrap().endpoint.remote;
+    assert_eq!(remote, from, "the peer itself stays where it is");
+}

@@ -1,0 +1,237 @@
+//! One host: a device, and in one thread what the engine does with it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use packet::{Endpoint, ip::IpHeader};
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+use wg::{
+    Control, Device, DropReason, NotReady, Now, OutboundNotice, Peer, PrivateKey, PublicKey,
+    Reservation, Session, Staged, Unreceivable,
+    config::{AllowedIpChange, DeviceChange, PeerState},
+    constants::PADDING,
+    message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Kind},
+};
+
+use super::Id;
+
+pub struct Host {
+    pub control: Control<ChaCha20Rng>,
+    pub device: Arc<Device>,
+    pub key: PrivateKey,
+    /// Where the host sends from and is reached.
+    pub address: SocketAddr,
+    /// Inner packets that left the tunnel, without padding.
+    pub received: Vec<Vec<u8>>,
+    /// Datagrams to be sent.
+    pub out: Vec<(Vec<u8>, Endpoint)>,
+    /// What the last datagram sealed to each peer was reserved by.
+    pub last: Option<Reservation>,
+    /// How often a timer woke the host.
+    pub wakeups: usize,
+    staged: Staged,
+}
+
+impl Host {
+    /// A host that is up and has a key, but no peers.
+    pub fn new(id: Id, seed: u64) -> Self {
+        let mut rng = ChaCha20Rng::seed_from_u64(seed ^ (id as u64) << 32);
+        let key = PrivateKey::generate(&mut rng);
+        let mut control = Control::new(rng);
+        let change = DeviceChange { private_key: Some(Some(key.clone())), ..Default::default() };
+        control.apply(change).unwrap();
+        control.up();
+        Self {
+            device: control.device().clone(),
+            control,
+            key,
+            address: ([192, 0, 2, id as u8 + 1], 51820).into(),
+            received: Vec::new(),
+            out: Vec::new(),
+            last: None,
+            wakeups: 0,
+            staged: Staged::default(),
+        }
+    }
+
+    pub fn public_key(&self) -> PublicKey {
+        self.key.public_key()
+    }
+
+    pub fn state(&self, peer: &PublicKey) -> PeerState {
+        self.control.peers().find(|state| state.public_key == *peer).expect("a peer of the host")
+    }
+
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.device.drops.get(reason)
+    }
+
+    /// Takes an inner packet.
+    pub fn send(&mut self, packets: &[Vec<u8>], now: Now) {
+        let Some(peer) = IpHeader::parse(&packets[0])
+            .ok()
+            .and_then(|header| self.device.route(header.destination))
+        else {
+            self.device.drops.count(DropReason::OutNoPeer, 1);
+            return;
+        };
+        if self.staged.has(&peer) || !self.seal(&peer, packets, now) {
+            for packet in packets {
+                let dropped = self.staged.push(&peer, packet);
+                self.device.drops.count(DropReason::OutStagedFull, dropped);
+            }
+        }
+        self.work(now);
+    }
+
+    /// Takes a datagram.
+    pub fn receive(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
+        if Kind::of(datagram) == Some(Kind::Data) {
+            if let Err(reason) = self.receive_data(datagram, from, now) {
+                self.device.drops.count(reason, 1);
+            }
+        } else {
+            self.control.handle_datagram(datagram, from, now);
+        }
+        self.work(now);
+    }
+
+    pub fn handle_timeout(&mut self, now: Now) {
+        self.wakeups += 1;
+        self.control.handle_timeout(now);
+        self.work(now);
+    }
+
+    /// Works on all that one half asks of the other.
+    pub fn work(&mut self, now: Now) {
+        loop {
+            self.control.handle_notices(now);
+            if !self.handle_outbound_notices(now) {
+                break;
+            }
+        }
+        while let Some((message, endpoint)) = self.control.poll_transmit() {
+            self.out.push((message.as_bytes().to_vec(), endpoint));
+        }
+    }
+
+    fn handle_outbound_notices(&mut self, now: Now) -> bool {
+        let mut any = false;
+        let device = self.device.clone();
+        for (peer, notices) in device.for_outbound.take() {
+            any = true;
+            let mut staged: Vec<Vec<u8>> =
+                self.staged.take(&peer).into_iter().map(Into::into).collect();
+            if notices.has(OutboundNotice::Purge) {
+                device.drops.count(DropReason::OutHandshakeFailed, staged.len() as u64);
+                staged.clear();
+            }
+            if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
+                self.seal(&peer, &[Vec::new()], now);
+            }
+            if !staged.is_empty() && !self.seal(&peer, &staged, now) {
+                for packet in &staged {
+                    self.staged.push(&peer, packet);
+                }
+            }
+        }
+        any
+    }
+
+    /// Seals packets, and sends them; whether there was a session.
+    fn seal(&mut self, peer: &Arc<Peer>, packets: &[Vec<u8>], now: Now) -> bool {
+        let reservation = match self.device.reserve(peer, packets.len() as u64, now.time) {
+            Ok(reservation) => reservation,
+            Err(NotReady::NoSession) => return false,
+            Err(NotReady::NoEndpoint) => {
+                self.device.drops.count(DropReason::OutNoEndpoint, packets.len() as u64);
+                return true;
+            }
+        };
+        let mut bytes = 0;
+        for (packet, counter) in packets.iter().zip(reservation.counter..) {
+            let datagram = seal_one(&reservation, counter, packet);
+            bytes += datagram.len();
+            self.out.push((datagram, reservation.endpoint));
+        }
+        let data = packets.iter().any(|packet| !packet.is_empty());
+        let sent = (packets.len() as u64, bytes, data);
+        self.device.sent(peer, &reservation, sent, now.time);
+        self.last = Some(reservation);
+        true
+    }
+
+    fn receive_data(
+        &mut self,
+        datagram: &[u8],
+        from: Endpoint,
+        now: Now,
+    ) -> Result<(), DropReason> {
+        let header = DataHeader::parse(datagram).ok_or(DropReason::InMalformed)?;
+        let session: Session = self
+            .device
+            .session(header, now.time)
+            .map_err(|reason: Unreceivable| DropReason::from(reason))?;
+        let mut data = datagram[DATA_HEADER_LEN..].to_vec();
+        let key = &session.keypair.recv.key;
+        let mut open =
+            [aead::Open { key, counter: header.counter, data: &mut data, authentic: false }];
+        aead::open(&mut open);
+        if !open[0].authentic {
+            return Err(DropReason::InForged);
+        }
+        if !session.keypair.recv.accept(header.counter) {
+            return Err(DropReason::InReplayed);
+        }
+        let carries = datagram.len() > DATA_OVERHEAD;
+        self.device.received(&session, (datagram.len(), carries), from, now.time);
+        data.truncate(datagram.len() - DATA_OVERHEAD);
+        if carries { self.unwrap_packet(&session.peer, data) } else { Ok(()) }
+    }
+
+    fn unwrap_packet(&mut self, peer: &Arc<Peer>, mut packet: Vec<u8>) -> Result<(), DropReason> {
+        let header = IpHeader::parse(&packet).map_err(|_| DropReason::InInvalid)?;
+        match self.device.route(header.source) {
+            Some(owner) if Arc::ptr_eq(&owner, peer) => {}
+            _ => return Err(DropReason::InSpoofed),
+        }
+        packet.truncate(header.total_len);
+        self.received.push(packet);
+        Ok(())
+    }
+}
+
+/// A datagram of transport data, padded.
+pub fn seal_one(reservation: &Reservation, counter: u64, packet: &[u8]) -> Vec<u8> {
+    let send = &reservation.keypair.send;
+    let mut datagram = DataHeader { receiver: send.remote_index, counter }.encode().to_vec();
+    datagram.extend_from_slice(packet);
+    let padded = packet.len().next_multiple_of(PADDING);
+    datagram.resize(DATA_OVERHEAD + padded, 0);
+    let data = &mut datagram[DATA_HEADER_LEN..];
+    aead::seal(&mut [aead::Seal { key: &send.key, counter, data }]);
+    datagram
+}
+
+/// The inner address of a host.
+pub fn inner(id: Id) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, id as u8 + 1)
+}
+
+pub fn allowed(net: &str) -> AllowedIpChange {
+    AllowedIpChange { net: net.parse().unwrap(), remove: false }
+}
+
+/// An IPv4 packet that carries a number.
+pub fn inner_packet(source: IpAddr, destination: IpAddr, number: u32) -> Vec<u8> {
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (source, destination) else {
+        panic!("the scenarios' inner packets are IPv4");
+    };
+    let mut packet = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0];
+    packet.extend_from_slice(&source.octets());
+    packet.extend_from_slice(&destination.octets());
+    packet.extend_from_slice(&number.to_be_bytes());
+    packet
+}

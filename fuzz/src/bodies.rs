@@ -1,0 +1,444 @@
+//! What each target does with its bytes. A body panics where the code under test
+//! does, or where it does not do what the target's model does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use node::{
+    conf::{self, Conf},
+    uapi::{DeviceState, Request},
+};
+use packet::{
+    Ecn, Endpoint,
+    ip::{IpHeader, set_ecn},
+};
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+use wg::{
+    AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey,
+    ReplayFilter, Time,
+    config::{AllowedIpChange, DeviceChange, PeerChange},
+    constants::{REJECT_AFTER_MESSAGES, REPLAY_WINDOW},
+    message::{CookieReply, DATA_OVERHEAD, DataHeader, Handshake, Initiation, Kind, Response},
+};
+
+/// Takes the next `N` bytes, zeros where there are no more.
+fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
+    let (head, rest) = data.split_at(N.min(data.len()));
+    *data = rest;
+    let mut bytes = [0; N];
+    bytes[..head.len()].copy_from_slice(head);
+    bytes
+}
+
+/// The inner IP header, and changing its ECN bits.
+pub fn ip_header(data: &[u8]) {
+    let Ok(header) = IpHeader::parse(data) else { return };
+    assert!(header.total_len <= data.len());
+    let sum = |bytes: &[u8]| {
+        let words = bytes.chunks(2).map(|word| u64::from(u16::from_be_bytes([word[0], word[1]])));
+        words.sum::<u64>() % 0xffff
+    };
+    for bits in 0..4 {
+        let ecn = Ecn::from_bits(bits);
+        let mut packet = data.to_vec();
+        set_ecn(&mut packet, ecn);
+        let changed = IpHeader::parse(&packet).expect("only the ECN bits changed");
+        assert_eq!(changed, IpHeader { ecn, ..header });
+        assert_eq!(packet[12..], data[12..]);
+        if data[0] >> 4 == 4 {
+            // One's complement arithmetic: the header's sum is the same modulo 65,535.
+            assert_eq!(sum(&packet[..20]), sum(&data[..20]));
+        }
+    }
+}
+
+/// The messages on the wire: what parses is what is encoded.
+pub fn message(data: &[u8]) {
+    // What was parsed, without the MACs, is written as it was.
+    let same = |encoded: Handshake, macs: usize| {
+        let covered = data.len() - macs;
+        assert_eq!(encoded.as_bytes()[..covered], data[..covered]);
+    };
+    let kind = Kind::of(data);
+    if let Some(message) = Initiation::parse(data) {
+        assert_eq!(kind, Some(Kind::Initiation));
+        same(message.encode(), 32);
+    }
+    if let Some(message) = Response::parse(data) {
+        assert_eq!(kind, Some(Kind::Response));
+        same(message.encode(), 32);
+    }
+    if let Some(message) = CookieReply::parse(data) {
+        assert_eq!(kind, Some(Kind::CookieReply));
+        same(message.encode(), 0);
+    }
+    match (kind, DataHeader::parse(data)) {
+        (Some(Kind::Data), header) => {
+            let header = header.expect("a data message has a header");
+            assert!(data.len() >= DATA_OVERHEAD);
+            assert_eq!(header.encode(), data[..16]);
+        }
+        (Some(Kind::Initiation), _) => assert!(Initiation::parse(data).is_some()),
+        (Some(Kind::Response), _) => assert!(Response::parse(data).is_some()),
+        (Some(Kind::CookieReply), _) => assert!(CookieReply::parse(data).is_some()),
+        (None, _) => {}
+    }
+    if let Some(copy) = Handshake::copy_of(data) {
+        assert_eq!(copy.as_bytes(), data);
+    }
+}
+
+/// Two devices, of which the first is fed: a program of one-byte steps, so that
+/// the fuzzer reaches what lies behind a valid MAC.
+pub fn control(data: &[u8]) {
+    let mut pair = Pair::new();
+    let mut rest = data;
+    for _ in 0..200 {
+        let Some((step, behind)) = rest.split_first() else { break };
+        rest = behind;
+        pair.step(*step, &mut rest);
+        pair.settle();
+    }
+}
+
+struct Pair {
+    controls: [Control<ChaCha20Rng>; 2],
+    keys: [PrivateKey; 2],
+    time: Time,
+    wall: Duration,
+    /// Messages on their way, with the number of the sender.
+    wire: Vec<(usize, Vec<u8>)>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let keys = [1, 2].map(|seed| PrivateKey::from_bytes(&[seed; 32]));
+        let controls = [0, 1].map(|id| {
+            let mut control = Control::new(ChaCha20Rng::seed_from_u64(id as u64));
+            let change = DeviceChange {
+                private_key: Some(Some(keys[id].clone())),
+                replace_peers: false,
+                peers: vec![Self::peer(&keys, 1 - id)],
+            };
+            control.apply(change).expect("one peer is not too many");
+            control.up();
+            control
+        });
+        let time = Time::from_nanos(1_000_000_000);
+        let wall = Duration::from_secs(1_800_000_000);
+        Self { controls, keys, time, wall, wire: Vec::new() }
+    }
+
+    fn peer(keys: &[PrivateKey; 2], id: usize) -> PeerChange {
+        let net = IpNet::from(inner(id));
+        PeerChange {
+            endpoint: Some(address(id)),
+            allowed_ips: vec![AllowedIpChange { net, remove: false }],
+            ..PeerChange::new(keys[id].public_key())
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { time: self.time, wall: self.wall }
+    }
+
+    fn step(&mut self, step: u8, rest: &mut &[u8]) {
+        let id = usize::from(step >> 7);
+        match step & 0x0f {
+            0 => {
+                let [len] = take(rest);
+                let (datagram, behind) = rest.split_at(usize::from(len).min(rest.len()));
+                *rest = behind;
+                self.receive(id, datagram, address(1 - id));
+            }
+            1 => self.send(id),
+            2 => self.deliver(|_| {}),
+            3 => {
+                let [at, mask] = take(rest);
+                self.deliver(|message| {
+                    let at = usize::from(at) % message.len();
+                    message[at] ^= mask;
+                });
+            }
+            4 => {
+                let [len] = take(rest);
+                self.deliver(|message| message.resize(usize::from(len), 0));
+            }
+            5 => {
+                let last = self.wire.last().cloned();
+                self.wire.extend(last);
+            }
+            6 => {
+                let by = 1.min(self.wire.len());
+                self.wire.rotate_left(by);
+            }
+            7 => drop(self.wire.pop()),
+            8 => {
+                let [seconds] = take(rest);
+                self.pass(Duration::from_secs(seconds.into()));
+            }
+            9 => {
+                let [millis] = take(rest);
+                self.pass(Duration::from_millis(millis.into()));
+            }
+            10 => {
+                let steps: [u8; 4] = take(rest);
+                self.wall = Duration::from_secs(u32::from_le_bytes(steps).into());
+            }
+            11 => self.controls[id].note_load(self.time),
+            12 => self.controls[id].down(),
+            13 => self.controls[id].up(),
+            14 => self.change(id, rest),
+            _ => self.controls[id].forget_sources(),
+        }
+    }
+
+    fn change(&mut self, id: usize, rest: &mut &[u8]) {
+        let [what, value] = take(rest);
+        let peer = Self::peer(&self.keys, 1 - id);
+        let mut change = DeviceChange::default();
+        match what % 6 {
+            0 => change.peers = vec![PeerChange { remove: true, ..peer }],
+            1 => change.peers = vec![peer],
+            2 => {
+                let persistent_keepalive = Some(value.into());
+                change.peers = vec![PeerChange { persistent_keepalive, ..peer }];
+            }
+            3 => {
+                let preshared_key = Some(PresharedKey::from([value & 1; 32]));
+                change.peers = vec![PeerChange { preshared_key, ..peer }];
+            }
+            4 => change.private_key = Some(Some(PrivateKey::from_bytes(&[value; 32]))),
+            _ => change.private_key = Some(Some(self.keys[id].clone())),
+        }
+        self.controls[id].apply(change).expect("two peers are not too many");
+    }
+
+    fn receive(&mut self, id: usize, datagram: &[u8], from: SocketAddr) {
+        let now = self.now();
+        if Kind::of(datagram) != Some(Kind::Data) {
+            self.controls[id].handle_datagram(datagram, Endpoint::new(from), now);
+        } else if let Some(header) = DataHeader::parse(datagram) {
+            let device = self.controls[id].device().clone();
+            let Ok(session) = device.session(header, now.time) else { return };
+            // Nothing is sealed here: what is all zero, as `transmit` makes it, counts
+            // as authentic.
+            let authentic = datagram[16..].iter().all(|byte| *byte == 0);
+            if authentic && session.keypair.recv.accept(header.counter) {
+                let carries = datagram.len() > DATA_OVERHEAD;
+                let from = Endpoint::new(from);
+                device.received(&session, (datagram.len(), carries), from, now.time);
+            }
+        }
+    }
+
+    /// One packet to the other side, or a handshake for it.
+    fn send(&mut self, id: usize) {
+        let device = self.controls[id].device().clone();
+        let Some(peer) = device.route(inner(1 - id)) else { return };
+        self.transmit(id, &peer, 16);
+    }
+
+    fn transmit(&mut self, id: usize, peer: &Arc<Peer>, len: usize) {
+        let device = self.controls[id].device().clone();
+        let Ok(reservation) = device.reserve(peer, 1, self.time) else { return };
+        assert!(reservation.counter < REJECT_AFTER_MESSAGES);
+        let receiver = reservation.keypair.send.remote_index;
+        let mut datagram = DataHeader { receiver, counter: reservation.counter }.encode().to_vec();
+        datagram.resize(DATA_OVERHEAD + len, 0);
+        device.sent(peer, &reservation, (1, datagram.len(), len > 0), self.time);
+        self.wire.push((id, datagram));
+    }
+
+    /// Delivers the message that has waited longest, after a change.
+    fn deliver(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        if self.wire.is_empty() {
+            return;
+        }
+        let (sender, mut message) = self.wire.remove(0);
+        change(&mut message);
+        self.receive(1 - sender, &message, address(sender));
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.time = self.time + time;
+        self.wall += time;
+    }
+
+    /// Lets both devices do what is to be done now.
+    fn settle(&mut self) {
+        let now = self.now();
+        for id in [0, 1] {
+            let device = self.controls[id].device().clone();
+            loop {
+                self.controls[id].handle_notices(now);
+                self.controls[id].handle_timeout(now);
+                let posted: Vec<_> = device.for_outbound.take().collect();
+                if posted.is_empty() {
+                    break;
+                }
+                for (peer, notices) in posted {
+                    if notices.has(OutboundNotice::Keepalive) {
+                        self.transmit(id, &peer, 0);
+                    }
+                }
+            }
+            let due = self.controls[id].poll_timeout();
+            assert!(due.is_none_or(|due| due > now.time), "what is due was done");
+            while let Some((message, to)) = self.controls[id].poll_transmit() {
+                assert!(Kind::of(message.as_bytes()).is_some());
+                assert_eq!(to.remote, address(1 - id), "nobody else is a peer");
+                self.wire.push((id, message.as_bytes().to_vec()));
+            }
+        }
+        self.wire.truncate(64);
+    }
+}
+
+fn address(id: usize) -> SocketAddr {
+    ([192, 0, 2, id as u8], 51820).into()
+}
+
+fn inner(id: usize) -> IpAddr {
+    [10, 0, 0, id as u8].into()
+}
+
+/// The table of allowed IPs against looking at every network.
+pub fn allowed_ips(data: &[u8]) {
+    let mut table = AllowedIps::default();
+    let mut model: HashMap<IpNet, u8> = HashMap::new();
+    let mut rest = data;
+    while !rest.is_empty() && model.len() < 100 {
+        let [step, value] = take(&mut rest);
+        let net = take_net(&mut rest, step);
+        match step >> 6 {
+            0 | 1 => assert_eq!(table.insert(net, value), model.insert(net, value)),
+            2 => assert_eq!(table.remove(net), model.remove(&net)),
+            _ => {}
+        }
+        assert_eq!(table.get(net), model.get(&net));
+        for address in [net.network(), net.broadcast()] {
+            let best = model
+                .iter()
+                .filter(|(net, _)| net.contains(&address))
+                .max_by_key(|(net, _)| net.prefix_len());
+            assert_eq!(table.lookup(address), best.map(|(_, value)| value), "{address}");
+        }
+    }
+    for (net, value) in &model {
+        assert_eq!(table.remove(*net), Some(*value));
+    }
+    let everywhere: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    assert!(everywhere.iter().all(|address| table.lookup(*address).is_none()));
+}
+
+fn take_net(rest: &mut &[u8], step: u8) -> IpNet {
+    let [len] = take(rest);
+    if step & 1 == 0 {
+        let net = Ipv4Net::new(take::<4>(rest).into(), len % 33);
+        net.expect("the prefix is not too long").trunc().into()
+    } else {
+        let net = Ipv6Net::new(take::<16>(rest).into(), len % 129);
+        net.expect("the prefix is not too long").trunc().into()
+    }
+}
+
+/// The replay filter against a set of all counters.
+pub fn replay_filter(data: &[u8]) {
+    let mut filter = ReplayFilter::default();
+    let mut seen = BTreeSet::new();
+    let mut at = 0u64;
+    let mut rest = data;
+    while !rest.is_empty() {
+        let [step, a, b] = take(&mut rest);
+        let distance = u64::from(u16::from_le_bytes([a, b]));
+        at = match step % 8 {
+            0 => at.saturating_add(distance),
+            1 => at.saturating_sub(distance),
+            2 => at.saturating_add(1),
+            3 => at.saturating_add(distance << 20),
+            4 => u64::MAX - distance,
+            5 => REJECT_AFTER_MESSAGES - distance,
+            6 => at.saturating_sub(REPLAY_WINDOW).saturating_add(u64::from(a % 3)),
+            _ => take::<8>(&mut rest).iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)),
+        };
+        let highest = seen.last().copied();
+        let inside = highest.is_none_or(|highest| at > highest || highest - at < REPLAY_WINDOW);
+        let expected = at < REJECT_AFTER_MESSAGES && inside && seen.insert(at);
+        assert_eq!(filter.accept(at), expected, "counter {at}, highest {highest:?}");
+    }
+}
+
+/// Keys as text: what is read is written the same.
+pub fn key_text(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    if let Ok(key) = PublicKey::from_base64(text) {
+        assert_eq!(key.to_base64(), text);
+        assert_eq!(PublicKey::from_hex(&key.to_hex()), Ok(key));
+    }
+    if let Ok(key) = PublicKey::from_hex(text) {
+        assert_eq!(key.to_hex(), text.to_lowercase());
+        assert_eq!(PublicKey::from_base64(&key.to_base64()), Ok(key));
+    }
+    if let Ok(key) = PresharedKey::from_base64(text) {
+        assert_eq!(*key.to_base64(), text);
+    }
+    let base64 = PrivateKey::from_base64(text);
+    assert_eq!(base64.is_ok(), PublicKey::from_base64(text).is_ok());
+    let hex = PrivateKey::from_hex(text);
+    assert_eq!(hex.is_ok(), PublicKey::from_hex(text).is_ok());
+    for key in [base64, hex].into_iter().flatten() {
+        assert_eq!(PrivateKey::from_hex(&key.to_hex()).as_ref(), Ok(&key));
+        assert_eq!(PrivateKey::from_base64(&key.to_base64()).as_ref(), Ok(&key));
+    }
+}
+
+/// A request of the cross-platform userspace protocol.
+pub fn uapi_request(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    match Request::parse(text) {
+        Ok(Request::Set(change)) => {
+            let peers = change.device.peers.iter();
+            for net in peers.flat_map(|peer| &peer.allowed_ips) {
+                assert_eq!(net.net, net.net.trunc(), "host bits are off");
+            }
+            let mut control = Control::new(ChaCha20Rng::seed_from_u64(1));
+            control.apply(change.device.clone()).expect("a request has few peers");
+            let names: BTreeMap<_, _> =
+                control.peers().map(|peer| (peer.public_key, peer.allowed_ips)).collect();
+            assert!(names.len() <= change.device.peers.len());
+        }
+        Ok(_) => {}
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+/// A file of wg-quick(8): what is read can be written, and reads the same.
+pub fn conf_file(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let conf = match Conf::parse("wg0.conf", text) {
+        Ok(conf) => conf,
+        Err(error) => {
+            assert!((1..=text.lines().count().max(1)).contains(&error.line()), "{error}");
+            return;
+        }
+    };
+    let state = DeviceState {
+        private_key: conf.interface.private_key.clone(),
+        listen_port: conf.interface.listen_port.unwrap_or(0),
+        fwmark: conf.interface.fwmark.unwrap_or(0),
+        peers: Vec::new(),
+    };
+    let written = conf::write(&conf.interface, &state);
+    let again = Conf::parse("wg0.conf", &written).expect("what was written can be read");
+    let mut expected = conf.interface.clone();
+    // Neither zero is written: each is what its absence means.
+    expected.listen_port = expected.listen_port.filter(|port| *port != 0);
+    expected.fwmark = expected.fwmark.filter(|mark| *mark != 0);
+    assert_eq!(again.interface, expected);
+}

@@ -1,0 +1,56 @@
+//! Every file that the fuzzer ever found worth keeping, once more: `fuzz/` needs
+//! a nightly compiler, this does not.
+
+#[path = "../../../fuzz/src/bodies.rs"]
+mod bodies;
+
+use std::{fs, path::Path};
+
+/// Names the file on which a body panicked.
+struct Replaying<'a>(&'a Path);
+
+impl Drop for Replaying<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("while replaying {}", self.0.display());
+        }
+    }
+}
+
+fn replay(target: &str, body: fn(&[u8])) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut files = 0;
+    for entry in fs::read_dir(&root).expect("every target has a corpus") {
+        let path = entry.expect("the corpus can be listed").path();
+        let data = fs::read(&path).expect("the corpus can be read");
+        let _replaying = Replaying(&path);
+        body(&data);
+        files += 1;
+    }
+    assert!(files > 0, "{target} has an empty corpus");
+}
+
+macro_rules! corpora {
+    ($($target:ident)+) => {
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target), bodies::$target);
+            }
+        )+
+
+        #[test]
+        fn every_corpus_is_replayed() {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/fuzz_targets");
+            let mut targets: Vec<String> = fs::read_dir(root)
+                .expect("there are targets")
+                .map(|entry| entry.expect("the targets can be listed").path())
+                .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+                .collect();
+            targets.sort();
+            assert_eq!(targets, [$(stringify!($target)),+]);
+        }
+    };
+}
+
+corpora! { allowed_ips conf_file control ip_header key_text message replay_filter uapi_request }

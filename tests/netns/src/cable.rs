@@ -1,0 +1,35 @@
+//! Cables between hosts, and addresses on their ends.
+
+use std::process::Command;
+
+use crate::host::Host;
+
+/// Plugs a veth cable between two hosts; both ends are up.
+///
+/// # Panics
+/// When the kernel refuses, as for a device name that a host has already.
+pub fn cable(a: &Host, a_device: &str, b: &Host, b_device: &str, mtu: u32) {
+    let (a_pid, b_pid) = (a.pid().to_string(), b.pid().to_string());
+    let mtu = mtu.to_string();
+    let made = Command::new("ip")
+        .args(["link", "add", "name", a_device, "mtu", &mtu, "netns", &a_pid, "type", "veth"])
+        .args(["peer", "name", b_device, "mtu", &mtu, "netns", &b_pid])
+        .status()
+        .expect("ip is installed (make deps)");
+    assert!(made.success(), "no cable from {} to {}", a.name(), b.name());
+    a.run(format!("ip link set {a_device} up"));
+    b.run(format!("ip link set {b_device} up"));
+}
+
+/// Gives a device an address with prefix length, of either family, usable at once: IPv6 without
+/// duplicate address detection.
+pub fn address(host: &Host, device: &str, address: &str) {
+    let nodad = if address.contains(':') { "nodad" } else { "" };
+    host.run(format!("ip address add {address} dev {device} {nodad}"));
+}
+
+/// Makes a host forward both families.
+pub fn forward(host: &Host) {
+    host.run("echo 1 >/proc/sys/net/ipv4/ip_forward");
+    host.run("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding");
+}

@@ -1,0 +1,148 @@
+//! A running daemon: one implementation serving one interface of one host.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::host::Host;
+use crate::implementation::Implementation;
+use crate::wait::{Stopwatch, eventually};
+
+/// Time within which a daemon must be usable, and gone after a signal; both take milliseconds on
+/// an idle machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Lines of its log that a failed test prints.
+const LOG_TAIL: usize = 20;
+
+/// The kernel's USER_HZ: the unit of /proc/PID/stat, 100 on every Linux architecture but alpha.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// A daemon in the foreground; it is killed when dropped.
+pub struct Daemon {
+    host: Host,
+    interface: String,
+    process: Child,
+    pid: u32,
+}
+
+impl Daemon {
+    /// Starts it and waits until wg(8) can talk to it.
+    ///
+    /// # Panics
+    /// When it is not installed, ends early, or is not usable in time; its log is in the message.
+    pub fn start(host: &Host, implementation: Implementation, interface: &str) -> Daemon {
+        let program = implementation.path();
+        Daemon::start_program(host, &program, &implementation.arguments(interface, true), interface)
+    }
+
+    fn start_program(host: &Host, program: &Path, args: &[String], interface: &str) -> Daemon {
+        let log = File::create(host.outside(log_path(interface))).expect("/run/rig is writable");
+        let errors = log.try_clone().expect("a file handle can be doubled");
+        let pid_file = format!("/run/rig/{interface}.pid");
+        // The shell names its pid and becomes the daemon, so the pid is known from inside.
+        let process = host
+            .command("sh")
+            .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .expect("nsenter is installed (make deps)");
+        let mut daemon =
+            Daemon { host: host.clone(), interface: interface.to_owned(), process, pid: 0 };
+        eventually("the daemon answers wg(8)", PATIENCE, || daemon.answers());
+        daemon.pid = host.read(&pid_file).trim().parse().expect("the shell wrote its pid");
+        daemon
+    }
+
+    fn answers(&mut self) -> bool {
+        if let Ok(Some(status)) = self.process.try_wait() {
+            panic!("the daemon on {} ended: {status}\n{}", self.host.name(), self.log());
+        }
+        self.host.attempt(format!("wg show {}", self.interface)).ok
+    }
+
+    /// Its pid inside the host.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Sends a signal, by name: `TERM`, `INT`, `KILL`, ...
+    pub fn signal(&self, signal: &str) {
+        self.host.run(format!("kill -{signal} {}", self.pid));
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When it has not ended in time.
+    pub fn ends(&mut self) -> ExitStatus {
+        let watch = Stopwatch::start();
+        loop {
+            if let Ok(Some(status)) = self.process.try_wait() {
+                return status;
+            }
+            assert!(watch.elapsed() < PATIENCE, "the daemon did not end\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Processor time of all its threads so far.
+    pub fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(self.proc("stat")).unwrap_or_default();
+        // The command name may hold spaces; fields are counted after its closing parenthesis,
+        // where utime and stime are the 12th and 13th (proc(5) numbers them 14 and 15).
+        let after = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = after.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.filter_map(|n| n.parse::<u64>().ok()).sum();
+        Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
+    }
+
+    /// Highest resident memory so far, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status = fs::read_to_string(self.proc("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or(0) * 1024
+    }
+
+    /// What it has printed.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.host.outside(log_path(&self.interface))).unwrap_or_default()
+    }
+
+    fn proc(&self, file: &str) -> PathBuf {
+        self.host.outside(format!("/proc/{}/{file}", self.pid))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let (host, interface, log) = (self.host.name(), &self.interface, self.log());
+            let skipped = log.lines().count().saturating_sub(LOG_TAIL);
+            let tail: Vec<&str> = log.lines().skip(skipped).collect();
+            eprintln!("--- end of the log of {interface} on {host} ---\n{}", tail.join("\n"));
+        }
+        if self.pid != 0 && self.is_running() {
+            self.host.attempt(format!("kill -KILL {}", self.pid));
+            // It is dead or dying; the host's end would take it as well.
+            let _ = self.process.wait();
+        }
+        self.host.attempt(format!("rm -f /run/wireguard/{}.sock", self.interface));
+    }
+}
+
+fn log_path(interface: &str) -> String {
+    format!("/run/rig/{interface}.log")
+}

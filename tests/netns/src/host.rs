@@ -1,0 +1,196 @@
+//! A host: one network, mount and pid namespace, held open by its pid 1.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::rc::Rc;
+
+/// What pid 1 of a host does: make the mounts, say its pid, then wait for the pipe to close. It is
+/// bash as bash reaps the daemons that outlive their parents.
+///
+/// The pid is read before the new /proc is mounted, so it is the one the test process knows.
+/// resolv.conf is private so that `DNS =` never reaches the machine's own.
+const INIT: &str = r#"
+set -e
+read -r pid _ </proc/self/stat
+resolv=$(readlink -f /etc/resolv.conf || true)
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys 2>/dev/null || true
+mount -t tmpfs -o mode=0755 tmpfs /run
+[ /var/run -ef /run ] || mount --bind /run /var/run
+mkdir -p /run/rig/bin /run/lock
+: >/run/rig/resolv.conf
+case "$resolv" in
+  /run/*) mkdir -p "${resolv%/*}" && ln -s /run/rig/resolv.conf "$resolv" ;;
+  *) [ ! -e "$resolv" ] || mount --bind /run/rig/resolv.conf "$resolv" ;;
+esac
+ip link set lo up
+echo "$pid"
+read -r || true
+"#;
+
+/// Seconds after which a command in a host is ended; only a hang reaches it.
+const COMMAND_LIMIT: &str = "90";
+
+/// A host of the rig; clones are the same host, which ends with the last of them.
+#[derive(Clone)]
+pub struct Host(Rc<Namespaces>);
+
+struct Namespaces {
+    name: String,
+    holder: Child,
+    pid: u32,
+}
+
+/// How a command in a host ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Whether it exited with status 0.
+    pub ok: bool,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+}
+
+impl Host {
+    /// A host without any link but `lo`. The name only serves messages.
+    pub fn new(name: &str) -> Host {
+        let mut holder = Command::new("unshare")
+            .args(["--net", "--mount", "--pid", "--fork", "--", "bash", "-c", INIT])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare and bash are installed (make deps)");
+        let mut first = String::new();
+        let stdout = holder.stdout.take().expect("stdout is piped");
+        let said = BufReader::new(stdout).read_line(&mut first);
+        let pid = said.ok().and_then(|_| first.trim().parse().ok());
+        let pid = pid.unwrap_or_else(|| {
+            panic!("cannot make the namespaces of host {name}: run this through tests/netns/run")
+        });
+        Host(Rc::new(Namespaces { name: name.to_owned(), holder, pid }))
+    }
+
+    /// The name given to `new`.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The pid of the host's pid 1, as this process sees it.
+    pub fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// A command that will run inside. Its working directory is `/`.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--target={}", self.0.pid));
+        command.args(["--net", "--mount", "--pid", "--"]).arg(program);
+        command
+    }
+
+    /// Runs a shell line inside and tells how it ended.
+    pub fn attempt(&self, line: impl AsRef<str>) -> Outcome {
+        let output = self
+            .command("timeout")
+            .args(["--kill-after=2", COMMAND_LIMIT, "bash", "-c", line.as_ref()])
+            .stdin(Stdio::null())
+            .output()
+            .expect("nsenter is installed (make deps)");
+        Outcome::from(output)
+    }
+
+    /// Runs a shell line inside and returns what it printed.
+    ///
+    /// # Panics
+    /// When it fails; a command that may fail goes through [`Host::attempt`].
+    pub fn run(&self, line: impl AsRef<str>) -> String {
+        let line = line.as_ref();
+        let outcome = self.attempt(line);
+        assert!(
+            outcome.ok,
+            "on {}: `{line}` failed\n{}{}",
+            self.0.name, outcome.stdout, outcome.stderr
+        );
+        outcome.stdout
+    }
+
+    /// Where this process finds a file of the host, by its absolute path inside.
+    pub fn outside(&self, inside: impl AsRef<Path>) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.0.pid));
+        let inside = inside.as_ref();
+        root.join(inside.strip_prefix("/").unwrap_or(inside))
+    }
+
+    /// Writes a file that is gone with the host; returns its path inside.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let inside = format!("/run/rig/{name}");
+        fs::write(self.outside(&inside), text).expect("the host's /run/rig is writable");
+        inside
+    }
+
+    /// The text of a file inside.
+    pub fn read(&self, inside: &str) -> String {
+        fs::read_to_string(self.outside(inside))
+            .unwrap_or_else(|error| panic!("on {}: {inside}: {error}", self.0.name))
+    }
+
+    /// Whether the path exists inside.
+    pub fn has(&self, inside: &str) -> bool {
+        fs::symlink_metadata(self.outside(inside)).is_ok()
+    }
+
+    /// The pid, as seen inside, of the process that serves a TUN interface.
+    pub fn daemon_of(&self, interface: &str) -> Option<u32> {
+        let pids = fs::read_dir(self.outside("/proc")).ok()?.flatten();
+        let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let wanted = format!("iff:\t{interface}");
+        pids.find(|pid| {
+            let Ok(files) = fs::read_dir(self.outside(format!("/proc/{pid}/fdinfo"))) else {
+                return false;
+            };
+            let texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
+            texts.into_iter().any(|text| text.lines().any(|line| line == wanted))
+        })
+    }
+
+    /// Whether the network device exists.
+    pub fn has_device(&self, device: &str) -> bool {
+        self.attempt(format!("ip link show dev {device}")).ok
+    }
+
+    /// Whether something in the host listens on this TCP port.
+    pub fn listens(&self, port: u16) -> bool {
+        let wanted = format!(":{port:04X}");
+        ["tcp", "tcp6"].iter().any(|table| {
+            let text = fs::read_to_string(format!("/proc/{}/net/{table}", self.0.pid));
+            text.unwrap_or_default().lines().any(|line| {
+                let mut fields = line.split_whitespace().skip(1);
+                let local = fields.next().unwrap_or_default();
+                // State 0A is TCP_LISTEN.
+                local.ends_with(&wanted) && fields.nth(1) == Some("0A")
+            })
+        })
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        // It has nothing left to wait for; a failure to wait leaves the kernel's own clean-up.
+        let _ = self.holder.wait();
+    }
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Outcome {
+        Outcome {
+            ok: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}

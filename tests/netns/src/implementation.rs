@@ -1,0 +1,108 @@
+//! The WireGuard implementations that the rig can run, all of them configured by wg(8).
+
+use std::env;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::wait::announce;
+
+/// A userspace WireGuard with wireguard-go's command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Implementation {
+    /// Ours: `LINERATE_BIN`, else the newest build of the workspace.
+    Linerate,
+    /// The reference in Go.
+    WireguardGo,
+    /// Cloudflare's in Rust.
+    Boringtun,
+    /// Mullvad's, which grew out of boringtun.
+    Gotatun,
+}
+
+use Implementation::{Boringtun, Gotatun, Linerate, WireguardGo};
+
+impl Implementation {
+    /// All of them, ours first.
+    pub const ALL: [Implementation; 4] = [Linerate, WireguardGo, Boringtun, Gotatun];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Implementation> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    /// Its name in tables and arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Linerate => "linerate",
+            WireguardGo => "wireguard-go",
+            Boringtun => "boringtun",
+            Gotatun => "gotatun",
+        }
+    }
+
+    /// Where its binary is, if it is anywhere.
+    pub fn program(self) -> Option<PathBuf> {
+        let path = match self {
+            Linerate => return linerate(),
+            WireguardGo => peers().join("wireguard-go"),
+            Boringtun => peers().join("boringtun-cli"),
+            Gotatun => peers().join("gotatun"),
+        };
+        path.is_file().then_some(path)
+    }
+
+    /// Where its binary is.
+    ///
+    /// # Panics
+    /// When it is nowhere.
+    pub fn path(self) -> PathBuf {
+        let hint = if self == Linerate { "make build, or set LINERATE_BIN" } else { "make peers" };
+        self.program().unwrap_or_else(|| panic!("{self} is not installed ({hint})"))
+    }
+
+    /// Whether a peer is missing; announced loudly, so that the skipped test is seen. Never true
+    /// of linerate, whose absence is an error.
+    pub fn is_skipped(self) -> bool {
+        let is_missing = self != Linerate && self.program().is_none();
+        if is_missing {
+            announce(&format!("SKIPPED: {self} is not installed (make peers)"));
+        }
+        is_missing
+    }
+
+    /// The arguments that start it; in the background it returns once the interface is usable.
+    pub fn arguments(self, interface: &str, foreground: bool) -> Vec<String> {
+        let mut arguments = Vec::new();
+        if foreground {
+            arguments.push("-f".to_owned());
+        }
+        if matches!(self, Boringtun | Gotatun) {
+            arguments.push("--disable-drop-privileges".to_owned());
+        }
+        arguments.push(interface.to_owned());
+        arguments
+    }
+}
+
+impl fmt::Display for Implementation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+fn linerate() -> Option<PathBuf> {
+    if let Some(path) = env::var_os("LINERATE_BIN") {
+        return Some(PathBuf::from(path));
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from);
+    let builds = ["release/linerate", "debug/linerate"].map(|build| target.join(build));
+    builds.into_iter().find_map(|build| build.canonicalize().ok())
+}
+
+fn peers() -> PathBuf {
+    let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
+    let cache = || env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
+    let peers = env::var_os("LINERATE_PEERS");
+    peers.map_or_else(|| cache().join("linerate-peers"), PathBuf::from).join("bin")
+}

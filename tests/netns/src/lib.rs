@@ -1,0 +1,38 @@
+//! Hosts, cables and WireGuard peers on one machine, for the end-to-end tests and the bench.
+//!
+//! ```text
+//!  test process
+//!    |  nsenter                       each Host: a network, mount and pid namespace of its own
+//!    |                                /run (so /run/wireguard too) is a private tmpfs
+//!    +---- Host a [ Daemon wg0 ] eth0 ---- cable ---- eth0 [ Daemon wg0 ] Host b
+//!    |       pid 1 reads a pipe from the test process
+//!    +------ pipe
+//! ```
+//!
+//! Nothing has a name outside its namespaces, so runs do not meet and nothing needs sweeping up:
+//! when the test process goes, by return, panic, ctrl-C or SIGKILL, the pipe closes, pid 1 of each
+//! host ends, and the kernel ends its processes and takes back its namespaces and files.
+//!
+//! Making hosts takes root or a user namespace; `tests/netns/run COMMAND` provides either.
+
+#![forbid(unsafe_code)]
+
+mod cable;
+mod counter;
+mod daemon;
+mod host;
+mod implementation;
+mod pair;
+mod traffic;
+mod wait;
+mod wg;
+
+pub use cable::{address, cable, forward};
+pub use counter::Counter;
+pub use daemon::Daemon;
+pub use host::{Host, Outcome};
+pub use implementation::Implementation;
+pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side};
+pub use traffic::{Iperf, Ping, Pinging, Rate, ping};
+pub use wait::{Stopwatch, announce, eventually};
+pub use wg::{Key, PeerStatus, Status, base64, preshared_key};

@@ -1,0 +1,216 @@
+//! Traffic through what was built: ping and iperf3.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::host::Host;
+use crate::wait::eventually;
+
+/// iperf3's own port.
+const IPERF_PORT: u16 = 5201;
+
+/// Within this a program that a test starts must show a sign of life.
+const SOON: Duration = Duration::from_secs(5);
+
+/// What a run of ping saw.
+#[derive(Debug)]
+pub struct Ping {
+    /// Requests sent.
+    pub sent: u32,
+    /// Replies received.
+    pub received: u32,
+    /// Round-trip times in milliseconds, in order of arrival.
+    pub times: Vec<f64>,
+    /// All that it printed.
+    pub text: String,
+}
+
+/// Runs ping to its end: `ping(&host, "-c 3 -i 0.1 10.9.0.2")`.
+pub fn ping(host: &Host, arguments: impl AsRef<str>) -> Ping {
+    let outcome = host.attempt(format!("ping -n {}", arguments.as_ref()));
+    Ping::parse(outcome.stdout + &outcome.stderr)
+}
+
+impl Ping {
+    /// Whether every request was answered.
+    pub fn is_complete(&self) -> bool {
+        self.sent > 0 && self.sent == self.received
+    }
+
+    /// The middle round-trip time in milliseconds; infinite without replies.
+    pub fn median(&self) -> f64 {
+        self.percentile(0.5)
+    }
+
+    /// The round-trip time that this part of the replies stays under.
+    pub fn percentile(&self, part: f64) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_by(f64::total_cmp);
+        let index = (times.len() as f64 * part) as usize;
+        times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or(f64::INFINITY)
+    }
+
+    /// Reads what ping(8) of iputils printed.
+    pub fn parse(text: String) -> Ping {
+        let summary = text.lines().find(|line| line.contains("packets transmitted"));
+        let before = |word: &str| {
+            let words: Vec<&str> = summary.unwrap_or_default().split_whitespace().collect();
+            let at = words.iter().position(|w| w.starts_with(word));
+            at.and_then(|at| words.get(at - 1)?.parse().ok())
+        };
+        let sent = before("packets").unwrap_or(0);
+        // `N received` follows `N packets transmitted,`.
+        let received = before("received").unwrap_or(0);
+        let time = |line: &str| line.split("time=").nth(1)?.split_whitespace().next()?.parse().ok();
+        let times = text.lines().filter_map(time).collect();
+        Ping { sent, received, times, text }
+    }
+}
+
+/// A ping that goes on while a test changes things.
+pub struct Pinging {
+    host: Host,
+    process: Child,
+    log: String,
+}
+
+impl Pinging {
+    /// Starts it; `arguments` as for [`ping`], without a count.
+    pub fn start(host: &Host, name: &str, arguments: &str) -> Pinging {
+        let log = format!("/run/rig/ping-{name}.log");
+        // stdbuf, so that each reply is in the log as it comes.
+        let line = format!("echo $$ >{log}.pid; exec stdbuf -oL ping -n {arguments} >{log} 2>&1");
+        let mut command = host.command("bash");
+        command.args(["-c", &line]).stdin(Stdio::null());
+        let process = command.spawn().expect("nsenter is installed (make deps)");
+        let pinging = Pinging { host: host.clone(), process, log };
+        eventually("ping starts", SOON, || host.has(&format!("{}.pid", pinging.log)));
+        pinging
+    }
+
+    /// Replies received so far.
+    pub fn replies(&self) -> usize {
+        let text = std::fs::read_to_string(self.host.outside(&self.log)).unwrap_or_default();
+        text.matches("time=").count()
+    }
+
+    /// Waits for so many more replies.
+    ///
+    /// # Panics
+    /// When they do not come within `within`.
+    pub fn goes_on(&self, more: usize, within: Duration) {
+        let wanted = self.replies() + more;
+        eventually("replies go on", within, || self.replies() >= wanted);
+    }
+
+    /// Ends it and tells what it saw.
+    pub fn finish(mut self) -> Ping {
+        self.host.run(format!("kill -INT $(cat {}.pid)", self.log));
+        // Its log says the rest.
+        let _ = self.process.wait();
+        Ping::parse(self.host.read(&self.log))
+    }
+}
+
+/// One iperf3 measurement from `client` to an address of `server`.
+pub struct Iperf<'a> {
+    /// Where the client runs.
+    pub client: &'a Host,
+    /// Where the server runs.
+    pub server: &'a Host,
+    /// The address that the client calls.
+    pub address: &'a str,
+    /// Whole seconds.
+    pub seconds: u32,
+    /// More arguments for the client: `-R`, `-u -b 100M`, `-P 4`.
+    pub options: &'a str,
+}
+
+/// What an iperf3 run carried.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Bits a second that the receiver read.
+    pub bits_per_second: f64,
+    /// Bytes that the receiver read.
+    pub bytes: f64,
+    /// Datagrams lost of those sent, in percent; 0 for TCP.
+    pub lost_percent: f64,
+}
+
+impl Iperf<'_> {
+    /// Runs it to its end.
+    ///
+    /// # Panics
+    /// When iperf3 fails; its message is in the panic's.
+    pub fn run(&self) -> Rate {
+        let _server = Server::start(self.server);
+        let line = format!(
+            "iperf3 --json --connect-timeout 5000 -c {} -t {} {}",
+            self.address, self.seconds, self.options
+        );
+        let outcome = self.client.attempt(&line);
+        let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
+        let error = report["error"].as_str().unwrap_or(&outcome.stderr);
+        assert!(outcome.ok, "on {}: `{line}` failed: {error}", self.client.name());
+        Rate::parse(&report["end"])
+    }
+}
+
+impl Rate {
+    /// Gigabits a second.
+    pub fn gbps(&self) -> f64 {
+        self.bits_per_second / 1e9
+    }
+
+    fn parse(end: &Value) -> Rate {
+        let received = &end["sum_received"];
+        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        Rate {
+            bits_per_second: number(&received["bits_per_second"]),
+            bytes: number(&received["bytes"]),
+            lost_percent: number(&received["lost_percent"]),
+        }
+    }
+}
+
+/// An iperf3 server for one measurement.
+struct Server(Child);
+
+impl Server {
+    fn start(host: &Host) -> Server {
+        let mut command: Command = host.command("iperf3");
+        command.args(["-s", "-1"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
+        eventually("iperf3 listens", SOON, || host.listens(IPERF_PORT));
+        server
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // With -1 it ends by itself after the measurement; after a failed one the host's end
+        // takes it, and this process has only the wrapper to end.
+        if std::thread::panicking() {
+            let _ = self.0.kill();
+        }
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ping;
+
+    #[test]
+    fn ping_with_losses_and_errors_is_counted() {
+        let text = "64 bytes from 10.9.0.2: icmp_seq=1 ttl=64 time=0.5 ms\n\
+            From 10.9.0.1 icmp_seq=2 Destination Host Unreachable\n\
+            3 packets transmitted, 1 received, +1 errors, 66.6667% packet loss, time 2ms\n";
+        let ping = Ping::parse(text.to_owned());
+        assert_eq!((ping.sent, ping.received), (3, 1));
+        assert_eq!(ping.times, [0.5]);
+        assert!(!ping.is_complete());
+    }
+}

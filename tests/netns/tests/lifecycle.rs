@@ -1,0 +1,184 @@
+//! How a daemon starts and ends, and what it leaves behind: nothing.
+//!
+//! ```text
+//!   alone                         left                                right
+//!   wg0 (no links but lo)         wg0  10.9.0.1/24  . . tunnel . .    wg0  10.9.0.2/24
+//!                                 eth0 10.1.0.1/24  --- cable ---     eth0 10.1.0.2/24
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use netns::{
+    Daemon, Family, Host, INTERFACE, Implementation, Outcome, Pair, Stopwatch, eventually, ping,
+};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const SOCKET: &str = "/run/wireguard/wg0.sock";
+
+fn alone() -> (Host, Daemon) {
+    let host = Host::new("alone");
+    let daemon = Daemon::start(&host, Implementation::Linerate, INTERFACE);
+    (host, daemon)
+}
+
+fn linerate() -> String {
+    let program = Implementation::Linerate.path();
+    program.display().to_string()
+}
+
+/// Starts one in the background, as a user would; its output goes to a file, as a daemon that
+/// keeps it open would hold up whoever reads a pipe.
+fn in_background(host: &Host, interface: &str) -> Outcome {
+    let log = "/run/rig/start.log";
+    let mut outcome = host.attempt(format!("{} {interface} </dev/null >{log} 2>&1", linerate()));
+    outcome.stderr = host.read(log);
+    outcome
+}
+
+fn is_gone(host: &Host) {
+    eventually("the interface is gone", PATIENCE, || !host.has_device(INTERFACE));
+    eventually("the socket is gone", PATIENCE, || !host.has(SOCKET));
+}
+
+#[test]
+fn sigterm_and_sigint_leave_no_interface_and_no_socket() {
+    for signal in ["TERM", "INT"] {
+        let (host, mut daemon) = alone();
+        assert!(host.has(SOCKET) && host.has_device(INTERFACE));
+        daemon.signal(signal);
+        let status = daemon.ends();
+        assert!(status.success(), "SIG{signal}: {status}");
+        is_gone(&host);
+    }
+}
+
+#[test]
+fn deleting_the_link_ends_the_daemon_and_its_socket() {
+    let (host, mut daemon) = alone();
+    host.run("ip link del wg0");
+    daemon.ends();
+    is_gone(&host);
+}
+
+#[test]
+fn removing_the_socket_ends_the_daemon_and_its_link() {
+    let (host, mut daemon) = alone();
+    host.run(format!("rm {SOCKET}"));
+    daemon.ends();
+    is_gone(&host);
+}
+
+#[test]
+fn a_second_daemon_of_the_same_name_is_refused_and_the_first_unhurt() {
+    let pair = Pair::linerate();
+    let (left, right) = (&pair.left, &pair.right);
+    left.reaches(right, Family::V4, PATIENCE);
+    for arguments in ["wg0", "-f wg0"] {
+        let log = "/run/rig/second.log";
+        let command = format!("{} {arguments} </dev/null >{log} 2>&1", linerate());
+        let second = left.host.attempt(command);
+        let said = left.host.read(log);
+        assert!(!second.ok, "`linerate {arguments}` was accepted");
+        assert!(!said.trim().is_empty(), "`linerate {arguments}` did not say why");
+        assert!(left.host.has(SOCKET));
+        left.reaches(right, Family::V4, PATIENCE);
+        assert_eq!(left.status().public_key, left.key.public);
+    }
+}
+
+#[test]
+fn the_stale_socket_of_a_killed_daemon_is_replaced() {
+    let (host, mut daemon) = alone();
+    daemon.signal("KILL");
+    daemon.ends();
+    assert!(host.has(SOCKET), "a killed daemon cannot remove its socket");
+    eventually("the interface is gone", PATIENCE, || !host.has_device(INTERFACE));
+    let outcome = in_background(&host, INTERFACE);
+    assert!(outcome.ok, "{}", outcome.stderr);
+    host.run("wg show wg0");
+}
+
+#[test]
+fn a_start_in_the_background_returns_once_usable_and_not_before() {
+    for _ in 0..5 {
+        let host = Host::new("alone");
+        let watch = Stopwatch::start();
+        let outcome = in_background(&host, INTERFACE);
+        assert!(outcome.ok, "{}", outcome.stderr);
+        assert!(watch.elapsed() < Duration::from_secs(5), "took {:?}", watch.elapsed());
+        // No waiting here: wg-quick goes on at once as well.
+        host.run("wg set wg0 listen-port 40404 && ip address add 10.9.0.1/24 dev wg0");
+        host.run("ip link set wg0 up");
+        let pid = host.daemon_of(INTERFACE).expect("the daemon lives on");
+        let parent = host.read(&format!("/proc/{pid}/stat"));
+        let parent = parent.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
+        assert_eq!(parent, Some("1"), "it is still the child of a starter");
+        host.run(format!("kill -TERM {pid}"));
+        is_gone(&host);
+    }
+}
+
+#[test]
+fn with_f_it_stays_in_the_foreground() {
+    let (host, mut daemon) = alone();
+    assert!(daemon.is_running());
+    assert_eq!(host.daemon_of(INTERFACE), Some(daemon.pid()));
+}
+
+#[test]
+fn two_interfaces_live_side_by_side_and_end_alone() {
+    let (host, mut first) = alone();
+    let mut second = Daemon::start(&host, Implementation::Linerate, "wg1");
+    host.run("wg set wg1 listen-port 40405");
+    assert_eq!(host.run("wg show interfaces").split_whitespace().count(), 2);
+    second.signal("TERM");
+    second.ends();
+    eventually("wg1 is gone", PATIENCE, || !host.has_device("wg1"));
+    assert!(first.is_running());
+    assert_eq!(host.run("wg show interfaces").trim(), "wg0");
+}
+
+#[test]
+fn traffic_comes_back_after_link_down_and_up() {
+    let pair = Pair::linerate();
+    let (left, right) = (&pair.left, &pair.right);
+    left.reaches(right, Family::V4, PATIENCE);
+    for _ in 0..3 {
+        left.host.run("ip link set wg0 down");
+        assert_eq!(ping(&left.host, "-c 1 -W 0.5 10.9.0.2").received, 0);
+        left.host.run("wg show wg0");
+        left.host.run("ip link set wg0 up");
+        left.reaches(right, Family::V4, PATIENCE);
+        right.reaches(left, Family::V4, PATIENCE);
+    }
+}
+
+#[test]
+fn without_the_right_to_make_an_interface_it_says_so() {
+    let host = Host::new("alone");
+    let log = "/run/rig/rights.log";
+    for arguments in ["wg0", "-f wg0"] {
+        let powerless = "setpriv --bounding-set=-all --inh-caps=-all";
+        let line = format!("{powerless} {} {arguments} </dev/null >{log} 2>&1", linerate());
+        let outcome = host.attempt(line);
+        let said = host.read(log).to_lowercase();
+        assert!(!outcome.ok, "it claims to run without rights");
+        let clear = said.contains("permi") || said.contains("cap_net_admin");
+        assert!(clear, "not clear: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        is_gone(&host);
+    }
+}
+
+#[test]
+fn a_name_that_no_interface_can_have_is_refused() {
+    let host = Host::new("alone");
+    for name in ["sixteen-letters-", "a/b"] {
+        let outcome = in_background(&host, name);
+        assert!(!outcome.ok && !outcome.stderr.trim().is_empty(), "{name}: {outcome:?}");
+        assert!(!outcome.stderr.contains("panicked"), "{name}: {}", outcome.stderr);
+    }
+}
