@@ -57,7 +57,7 @@ peers:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny check; \
+	@if command -v cargo-deny >/dev/null; then cargo deny check bans licenses sources; \
 	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi
 
 clean:

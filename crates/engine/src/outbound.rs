@@ -92,7 +92,11 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 run.extend(Item::new(&self.device, packet, offload, *ecn));
             }
             // Behind staged packets, so as not to overtake them.
-            if self.staged.has(peer) || !self.sealer.seal(peer, &run, now) {
+            let waits = self.staged.has(peer);
+            if waits {
+                self.device.staged(peer, now);
+            }
+            if waits || !self.sealer.seal(peer, &run, now) {
                 run.iter().for_each(|item| item.stage(&self.device, &mut self.staged, peer));
             }
         }

@@ -13,7 +13,8 @@ pub const REJECT_AFTER_MESSAGES: u64 = u64::MAX - REPLAY_WINDOW - 1;
 pub const REKEY_AFTER_TIME: Duration = Duration::from_secs(120);
 /// A session this old is dead (paper 6.1).
 pub const REJECT_AFTER_TIME: Duration = Duration::from_secs(180);
-/// An unanswered handshake is given up after this long (paper 6.1).
+/// An unanswered handshake is given up after this long without new data to send
+/// (paper 6.1, 6.4).
 pub const REKEY_ATTEMPT_TIME: Duration = Duration::from_secs(90);
 /// An unanswered initiation is repeated after this long, plus jitter, and no
 /// two initiations to one peer are closer (paper 6.1).
@@ -24,10 +25,6 @@ pub const REKEY_TIMEOUT_JITTER: Duration = Duration::from_millis(333);
 /// After data was received and none sent for this long, a keepalive is sent
 /// (paper 6.5).
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Retransmissions of one handshake before it is given up (kernel
-/// `MAX_TIMER_HANDSHAKES`).
-pub const MAX_HANDSHAKE_RETRIES: u32 =
-    (REKEY_ATTEMPT_TIME.as_secs() / REKEY_TIMEOUT.as_secs()) as u32;
 /// Secrets of a dead session are wiped after this long (paper 6.3).
 pub const WIPE_AFTER_TIME: Duration = Duration::from_secs(3 * REJECT_AFTER_TIME.as_secs());
 

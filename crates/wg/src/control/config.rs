@@ -90,6 +90,8 @@ impl<R: CryptoRng> Control<R> {
         for entry in self.peers.values_mut() {
             entry.forget_secrets(&self.device);
             entry.handshake.forget_identity();
+            entry.timers.forget_handshake();
+            entry.peer.activity.hold_handshakes(None);
         }
     }
 

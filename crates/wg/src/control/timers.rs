@@ -29,6 +29,13 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Our own key changed: what was tried with the old one is over.
+    pub fn forget_handshake(&mut self) {
+        self.retransmit = None;
+        self.attempt_began = None;
+        self.last_handshake_sent = None;
+    }
+
     /// A session was derived: it will have to be wiped.
     pub fn session_derived(&mut self, now: Time) {
         self.wipe = Some(now + WIPE_AFTER_TIME);
@@ -41,6 +48,7 @@ impl<R: CryptoRng> Control<R> {
         while let Some((deadline, name)) = self.deadlines.first().copied()
             && deadline <= now.time
         {
+            self.deadlines.pop_first();
             self.handle_peer_timeout(&name, now);
             self.plan(&name, now.time);
         }
@@ -70,7 +78,11 @@ impl<R: CryptoRng> Control<R> {
     /// Repeats a handshake that was not answered, or gives it up.
     fn retransmit(&mut self, name: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(name) else { return };
-        let began = entry.timers.attempt_began.unwrap_or(now.time);
+        let mut began = entry.timers.attempt_began.unwrap_or(now.time);
+        if entry.peer.activity.take_asked() {
+            began = now.time;
+            entry.timers.attempt_began = Some(began);
+        }
         entry.peer.activity.hold_handshakes(None);
         if now.time.since(began) >= REKEY_ATTEMPT_TIME {
             entry.timers.attempt_began = None;

@@ -47,10 +47,7 @@ impl Device {
         now: Time,
     ) -> Result<Reservation, NotReady> {
         let endpoint = peer.endpoint().ok_or(NotReady::NoEndpoint)?;
-        let live = |keypair: &Arc<Keypair>| now.since(keypair.created) < REJECT_AFTER_TIME;
-        let reserved = peer
-            .current_keypair()
-            .filter(live)
+        let reserved = live_keypair(peer, now)
             .and_then(|keypair| keypair.send.take(packets).map(|counter| (keypair, counter)));
         match reserved {
             Some((keypair, counter)) => Ok(Reservation { keypair, counter, endpoint }),
@@ -58,6 +55,14 @@ impl Device {
                 self.ask_for_handshake(peer, now);
                 Err(NotReady::NoSession)
             }
+        }
+    }
+
+    /// Notes that packets to `peer` were staged behind others, without a try to
+    /// reserve: as long as there is no session, they want one.
+    pub fn staged(&self, peer: &Arc<Peer>, now: Time) {
+        if live_keypair(peer, now).is_none() {
+            self.ask_for_handshake(peer, now);
         }
     }
 
@@ -87,4 +92,8 @@ impl Device {
             self.for_control.post(peer, ControlNotice::Handshake);
         }
     }
+}
+
+fn live_keypair(peer: &Peer, now: Time) -> Option<Arc<Keypair>> {
+    peer.current_keypair().filter(|keypair| now.since(keypair.created) < REJECT_AFTER_TIME)
 }

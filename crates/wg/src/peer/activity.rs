@@ -36,6 +36,8 @@ pub(crate) struct Activity {
     last_traversal: AtomicU64,
     /// Before this, the data path asks for no handshake.
     handshake_not_before: AtomicU64,
+    /// The data path would have asked for one meanwhile.
+    asked: AtomicBool,
     /// A receiving initiator asked for a handshake before its session dies.
     last_minute_handshake: AtomicBool,
     /// The earliest deadline the control half knows of.
@@ -50,6 +52,7 @@ impl Default for Activity {
             another_keepalive: AtomicBool::new(false),
             last_traversal: AtomicU64::new(NEVER),
             handshake_not_before: AtomicU64::new(NEVER),
+            asked: AtomicBool::new(false),
             last_minute_handshake: AtomicBool::new(false),
             planned: AtomicU64::new(UNPLANNED),
         }
@@ -110,9 +113,14 @@ impl Activity {
         deadline.as_nanos() < self.planned.load(Ordering::SeqCst)
     }
 
-    /// Whether a handshake may be asked for.
+    /// Whether a handshake may be asked for. One that may not be, because one is
+    /// on its way, is noted.
     pub fn may_ask_for_handshake(&self, now: Time) -> bool {
-        self.handshake_not_before.load(Ordering::Relaxed) <= now.as_nanos()
+        let may = self.handshake_not_before.load(Ordering::Relaxed) <= now.as_nanos();
+        if !may && !self.asked.load(Ordering::Relaxed) {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+        may
     }
 
     /// Whether the one early handshake of a receiving initiator is still to be
@@ -128,6 +136,12 @@ impl Activity {
     pub fn hold_handshakes(&self, until: Option<Time>) {
         let nanos = until.map_or(NEVER, Time::as_nanos);
         self.handshake_not_before.store(nanos, Ordering::Relaxed);
+    }
+
+    /// Whether the data path would have asked for a handshake since the last
+    /// time: there still is something to send.
+    pub fn take_asked(&self) -> bool {
+        self.asked.swap(false, Ordering::Relaxed)
     }
 
     pub fn handshake_completed(&self) {
@@ -196,6 +210,7 @@ impl Activity {
             mark.store(NEVER, Ordering::SeqCst);
         }
         self.another_keepalive.store(false, Ordering::Relaxed);
+        self.asked.store(false, Ordering::Relaxed);
         self.last_minute_handshake.store(false, Ordering::Relaxed);
     }
 }

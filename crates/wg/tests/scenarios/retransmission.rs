@@ -66,6 +66,21 @@ fn an_attempt_is_given_up_after_its_time_and_what_was_staged_is_dropped_and_coun
 }
 
 #[test]
+fn an_attempt_goes_on_as_long_as_there_is_new_data_to_send() {
+    let mut world = World::pair(5);
+    world.gate(|_| false);
+    for _ in 0..150 {
+        world.send(A, B);
+        world.run(secs(2));
+    }
+    assert_eq!(world.hosts[A].dropped(DropReason::OutHandshakeFailed), 0);
+    world.open_gate();
+    world.run(secs(6));
+    let newest = world.received(B).len();
+    assert_eq!(newest, wg::constants::MAX_STAGED_PACKETS, "the newest packets were kept");
+}
+
+#[test]
 fn a_new_packet_after_the_attempt_was_given_up_has_an_attempt_of_full_length() {
     let mut world = World::pair(4);
     world.gate(|_| false);

@@ -27,7 +27,7 @@ pub struct Host {
     pub received: Vec<Vec<u8>>,
     /// Datagrams to be sent.
     pub out: Vec<(Vec<u8>, Endpoint)>,
-    /// What the last datagram sealed to each peer was reserved by.
+    /// What the last packets that were sealed were reserved by.
     pub last: Option<Reservation>,
     /// How often a timer woke the host.
     pub wakeups: usize,
@@ -77,7 +77,11 @@ impl Host {
             self.device.drops.count(DropReason::OutNoPeer, 1);
             return;
         };
-        if self.staged.has(&peer) || !self.seal(&peer, packets, now) {
+        let waits = self.staged.has(&peer);
+        if waits {
+            self.device.staged(&peer, now.time);
+        }
+        if waits || !self.seal(&peer, packets, now) {
             for packet in packets {
                 let dropped = self.staged.push(&peer, packet);
                 self.device.drops.count(DropReason::OutStagedFull, dropped);
