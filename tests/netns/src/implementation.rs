@@ -13,17 +13,19 @@ pub enum Implementation {
     Linerate,
     /// The reference in Go.
     WireguardGo,
+    /// Tailscale's fork of it, the fastest in Go.
+    Tailscale,
     /// Cloudflare's in Rust.
     Boringtun,
     /// Mullvad's, which grew out of boringtun.
     Gotatun,
 }
 
-use Implementation::{Boringtun, Gotatun, Linerate, WireguardGo};
+use Implementation::{Boringtun, Gotatun, Linerate, Tailscale, WireguardGo};
 
 impl Implementation {
     /// All of them, ours first.
-    pub const ALL: [Implementation; 4] = [Linerate, WireguardGo, Boringtun, Gotatun];
+    pub const ALL: [Implementation; 5] = [Linerate, WireguardGo, Tailscale, Boringtun, Gotatun];
 
     /// The one of this name.
     pub fn named(name: &str) -> Option<Implementation> {
@@ -35,6 +37,7 @@ impl Implementation {
         match self {
             Linerate => "linerate",
             WireguardGo => "wireguard-go",
+            Tailscale => "tailscale-wireguard-go",
             Boringtun => "boringtun",
             Gotatun => "gotatun",
         }
@@ -45,6 +48,7 @@ impl Implementation {
         let path = match self {
             Linerate => return linerate(),
             WireguardGo => peers().join("wireguard-go"),
+            Tailscale => peers().join("tailscale-wireguard-go"),
             Boringtun => peers().join("boringtun-cli"),
             Gotatun => peers().join("gotatun"),
         };
