@@ -11,7 +11,8 @@
 use std::time::Duration;
 
 use netns::{
-    Daemon, Family, Host, INTERFACE, Implementation, Outcome, Pair, Stopwatch, eventually, ping,
+    Daemon, Family, Host, INTERFACE, Implementation, Outcome, Pair, Stopwatch, announce,
+    eventually, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -169,6 +170,37 @@ fn without_the_right_to_make_an_interface_it_says_so() {
         let clear = said.contains("permi") || said.contains("cap_net_admin");
         assert!(clear, "not clear: {said}");
         assert!(!said.contains("panicked"), "{said}");
+        is_gone(&host);
+    }
+}
+
+/// In a user namespace of an unprivileged user there is one user only.
+fn has_one_user_only() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc");
+    map.split_whitespace().nth(2) == Some("1")
+}
+
+#[test]
+fn with_user_it_gives_root_up_and_still_changes_port_and_mark_and_cleans_up() {
+    if has_one_user_only() {
+        announce("SKIPPED: --user: there is one user in this namespace");
+        return;
+    }
+    for signal in ["TERM", "KILL"] {
+        let host = Host::new("alone");
+        let outcome = in_background(&host, "--user nobody wg0");
+        assert!(outcome.ok, "{}", outcome.stderr);
+        host.run("ip link set wg0 up");
+        for (port, mark) in [("900", "0x4d"), ("901", "0x4e")] {
+            host.run(format!("wg set wg0 listen-port {port} fwmark {mark}"));
+            assert_eq!(host.run("wg show wg0 listen-port").trim(), port);
+            assert_eq!(host.run("wg show wg0 fwmark").trim(), mark);
+        }
+        // The one that is left as root only waits to remove the socket.
+        let nobody = host.run("pgrep -u nobody linerate");
+        let capabilities = host.run(format!("grep CapEff /proc/{}/status", nobody.trim()));
+        assert!(capabilities.trim().ends_with("0000000000001400"), "{capabilities}");
+        host.run(format!("kill -{signal} {}", nobody.trim()));
         is_gone(&host);
     }
 }
