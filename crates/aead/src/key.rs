@@ -1,4 +1,5 @@
 //! One key, held by the library, and the library's way to use it.
+#![expect(unsafe_code, reason = "wiping a key that its library does not wipe")]
 
 use std::{
     fmt,

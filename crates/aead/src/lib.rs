@@ -3,6 +3,7 @@
 //! A packet of a batch has its own key, counter, length and result. The nonce
 //! is WireGuard's: 32 zero bits, then the counter in little-endian (paper
 //! section 5.4.6). There is no associated data, and nothing is allocated.
+#![deny(unsafe_code)]
 
 mod key;
 

@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal;
 
+use sys::process::silence_stderr;
 use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) fn start() {
@@ -18,4 +19,15 @@ pub(crate) fn start() {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
+}
+
+/// A process in the background logs on only where that was asked for, or where
+/// somebody collects it: a pipe that it keeps open would hold up its reader.
+pub(crate) fn leave_terminal() {
+    let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
+    if wanted.iter().all(|name| std::env::var_os(name).is_none())
+        && let Err(error) = silence_stderr()
+    {
+        eprintln!("linerate: standard error stays open: {error}");
+    }
 }

@@ -144,6 +144,7 @@ fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
             let mut readiness = Some(readiness);
             let ended = daemon::run(options, || {
                 if let Some(readiness) = readiness.take() {
+                    log::leave_terminal();
                     readiness.ready();
                 }
             });

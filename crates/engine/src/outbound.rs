@@ -21,7 +21,8 @@ use std::{
 
 use arrayvec::ArrayVec;
 use packet::{
-    Batch, Ecn, Failure, IpRecv, Offload, Segments, SendBatch, SendError, UdpSend, ip::IpHeader,
+    Batch, Ecn, Endpoint, Failure, IpRecv, Offload, Segments, SendBatch, SendError, Transmit,
+    UdpSend, ip::IpHeader,
 };
 use wg::{
     Device, DropReason, NotReady, OutboundNotice, Peer, Reservation, Staged, Time,
@@ -256,13 +257,8 @@ impl<U: UdpSend> Sealer<U> {
             self.handle_failure(failure);
         }
         for run in self.runs.drain(..) {
-            let endpoint = run.reservation.endpoint;
-            let lost: usize = lost_datagrams(&self.out)
-                .filter(|failure| self.out.transmits()[failure.transmit].endpoint == endpoint)
-                .map(|failure| failure.datagrams)
-                .sum();
             let lens = &self.lens[run.lens];
-            if lost < lens.len() {
+            if went(&self.out, &run.reservation.endpoint) {
                 let sent = (lens.len() as u64, lens.iter().sum(), run.data);
                 self.device.sent(&run.peer, &run.reservation, sent, now);
             }
@@ -291,27 +287,39 @@ impl<U: UdpSend> Sealer<U> {
     }
 
     fn handle_failure(&self, failure: &Failure) {
-        let reason = match failure.error {
-            SendError::StaleSource => {
-                let endpoint = self.out.transmits()[failure.transmit].endpoint;
-                for run in self.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
-                    run.peer.forget_source();
-                }
-                return;
+        if failure.error == SendError::StaleSource {
+            let endpoint = self.out.transmits()[failure.transmit].endpoint;
+            for run in self.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
+                run.peer.forget_source();
             }
-            SendError::Unreachable => DropReason::OutUnreachable,
-            SendError::TooBig => DropReason::OutTooBig,
-            SendError::NoBuffer => DropReason::OutNoBuffer,
-            SendError::NoSocket => DropReason::OutNoSocket,
-            SendError::Other(_) => DropReason::OutSendFailed,
-        };
-        self.device.drops.count(reason, failure.datagrams as u64);
+        }
+        count_failure(&self.device, failure);
     }
 }
 
-/// The failures by which datagrams were lost.
-fn lost_datagrams(batch: &SendBatch) -> impl Iterator<Item = &Failure> {
-    batch.failures().iter().filter(|failure| failure.error != SendError::StaleSource)
+/// Counts what a failed send lost.
+pub(crate) fn count_failure(device: &Device, failure: &Failure) {
+    let reason = match failure.error {
+        // It went, from another source.
+        SendError::StaleSource => return,
+        SendError::Unreachable => DropReason::OutUnreachable,
+        SendError::TooBig => DropReason::OutTooBig,
+        SendError::NoBuffer => DropReason::OutNoBuffer,
+        SendError::NoSocket => DropReason::OutNoSocket,
+        SendError::Other(_) => DropReason::OutSendFailed,
+    };
+    device.drops.count(reason, failure.datagrams as u64);
+}
+
+/// Whether any datagram of the batch went to `endpoint`.
+fn went(batch: &SendBatch, endpoint: &Endpoint) -> bool {
+    let to_it = |transmit: &&Transmit| transmit.endpoint == *endpoint;
+    let all: usize = batch.transmits().iter().filter(to_it).map(Transmit::datagrams).sum();
+    let lost = batch.failures().iter().filter(|failure| {
+        failure.error != SendError::StaleSource
+            && batch.transmits()[failure.transmit].endpoint == *endpoint
+    });
+    lost.map(|failure| failure.datagrams).sum::<usize>() < all
 }
 
 /// The length of a packet with its padding: a multiple of 16, but not above the

@@ -9,9 +9,9 @@ use std::{
 
 use packet::{Ecn, Endpoint, SendBatch, UdpSend};
 use rand_core::CryptoRng;
-use wg::{Control, message::Handshake};
+use wg::{Control, Device, message::Handshake};
 
-use crate::Clock;
+use crate::{Clock, outbound::count_failure};
 
 /// Handshake messages that may wait (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is
 /// 4096): less than 1 MiB.
@@ -80,6 +80,7 @@ pub struct SlowPath<R, U> {
     control: Arc<Mutex<Control<R>>>,
     clock: Clock,
     inbox: Arc<Inbox>,
+    device: Arc<Device>,
     udp: U,
     out: SendBatch,
     sleep: Duration,
@@ -88,8 +89,9 @@ pub struct SlowPath<R, U> {
 impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
     /// A slow path that answers by `udp`.
     pub fn new(control: Arc<Mutex<Control<R>>>, clock: Clock, inbox: Arc<Inbox>, udp: U) -> Self {
+        let device = control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
         let out = SendBatch::default();
-        Self { control, clock, inbox, udp, out, sleep: Duration::ZERO }
+        Self { control, clock, inbox, device, udp, out, sleep: Duration::ZERO }
     }
 
     /// Waits for something to do, and does it.
@@ -116,6 +118,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         drop(control);
         if !self.out.is_empty() {
             self.udp.send(&mut self.out);
+            self.out.failures().iter().for_each(|failure| count_failure(&self.device, failure));
             self.out.clear();
         }
     }

@@ -95,17 +95,36 @@ impl Engine {
         ended: &Arc<dyn Fn(io::Error) + Send + Sync>,
         mut step: impl FnMut() -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
-        let (stop, ended) = (self.stop.clone(), ended.clone());
+        let stop = self.stop.clone();
+        let mut end = End { ended: ended.clone(), why: None, stop: stop.clone() };
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 if let Err(error) = step() {
-                    ended(error);
+                    end.why = Some(error);
                     break;
                 }
             }
+            drop(end);
         })?;
         self.threads.push(thread);
         Ok(())
+    }
+}
+
+/// Tells that a thread ended, also where it panicked: a peer that carries nothing
+/// must not look alive.
+struct End {
+    ended: Arc<dyn Fn(io::Error) + Send + Sync>,
+    why: Option<io::Error>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        if !self.stop.load(Ordering::Relaxed) {
+            let panicked = || io::Error::other("a thread of the data plane panicked");
+            (self.ended)(self.why.take().unwrap_or_else(panicked));
+        }
     }
 }
 

@@ -102,9 +102,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         drop(file);
         return Err(error);
     }
-    if Netlink::open()?.link(index)?.is_some_and(|link| link.up) {
-        link_up(&node, index);
-    }
+    resynchronise(&node, index);
     ready();
     let gone = serve(&node, index, &inbox);
     shut_down(node, file, up, gone)
@@ -130,8 +128,9 @@ fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> bool {
                 return false;
             }
             Event::Gone(error) => {
-                tracing::info!(%error, "the interface is gone");
-                return true;
+                tracing::info!(%error, "the data plane ended");
+                let link = Netlink::open().and_then(|netlink| netlink.link(index));
+                return matches!(link, Ok(None));
             }
             Event::Link(netlink::Event::LinkUp { index: link }) if link == index => {
                 link_up(node, index);

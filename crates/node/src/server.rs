@@ -14,10 +14,11 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Duration,
 };
 
 use sys::{netlink::Netlink, process::Janitor};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::{
     Node,
@@ -28,8 +29,12 @@ use crate::{
 const FOLDER: &str = "/var/run/wireguard";
 /// The longest request: a million peers with a few networks each.
 const MAX_REQUEST: u64 = 512 << 20;
+/// Room for a request and for a line at first, in bytes; no line with a key is longer.
+const FIRST_ROOM: usize = 4096;
 /// Clients served at one time.
 const MAX_CLIENTS: usize = 64;
+/// How long the server rests when it cannot accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// `EPROTO` of Linux.
 const EPROTO: i32 = 71;
 
@@ -109,17 +114,23 @@ impl UapiSocket {
         let down: Arc<dyn Fn() + Send + Sync> = Arc::new(down);
         let clients = Arc::new(AtomicUsize::new(0));
         thread::Builder::new().name("uapi".into()).spawn(move || {
-            for client in listener.incoming().flatten() {
-                let (node, down, clients) = (node.clone(), down.clone(), clients.clone());
-                if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
-                    clients.fetch_sub(1, Ordering::Relaxed);
-                    continue;
-                }
+            for client in listener.incoming() {
+                let client = match client {
+                    Ok(client) => client,
+                    Err(error) => {
+                        // No file descriptor is left: it will not be better at once.
+                        tracing::error!(%error, "a client of the socket could not be served");
+                        thread::sleep(ACCEPT_PAUSE);
+                        continue;
+                    }
+                };
+                let (node, down) = (node.clone(), down.clone());
+                let Some(place) = Place::take(&clients) else { continue };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
                     if let Err(error) = serve_client(&client, &node, &*down) {
                         tracing::debug!(%error, "a client of the socket went away");
                     }
-                    clients.fetch_sub(1, Ordering::Relaxed);
+                    drop(place);
                 });
                 if let Err(error) = served {
                     tracing::error!(%error, "no thread for a client of the socket");
@@ -139,6 +150,22 @@ impl Drop for SocketFile {
         if ours && let Err(error) = fs::remove_file(&self.path) {
             tracing::error!(%error, path = %self.path.display(), "the socket stays behind");
         }
+    }
+}
+
+/// One of the places for clients, given back when it is dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(clients: &Arc<AtomicUsize>) -> Option<Self> {
+        let place = Self(clients.clone());
+        (clients.fetch_add(1, Ordering::Relaxed) < MAX_CLIENTS).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -217,16 +244,24 @@ fn numbered_scope(line: &str) -> Option<String> {
     Some(format!("{address}%{}]{rest}", link.index))
 }
 
-/// Reads up to the empty line. `None` where the client has no more requests.
+/// Reads up to the empty line. `None` where the client has no more requests. The
+/// text holds keys: where it grows, what it leaves behind is wiped.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Zeroizing<String>>> {
-    let mut text = Zeroizing::new(String::new());
+    let mut text = Zeroizing::new(String::with_capacity(FIRST_ROOM));
+    let mut line = Zeroizing::new(String::with_capacity(FIRST_ROOM));
     loop {
-        let start = text.len();
-        match reader.read_line(&mut text)? {
-            0 if start == 0 => return Ok(None),
+        line.zeroize();
+        match reader.read_line(&mut line)? {
+            0 if text.is_empty() => return Ok(None),
             0 => return Err(io::Error::from_raw_os_error(EPROTO)),
             1 => return Ok(Some(text)),
+            len if text.len() + len > text.capacity() => {
+                let mut larger = String::with_capacity(2 * text.capacity() + len);
+                larger.push_str(&text);
+                text = Zeroizing::new(larger);
+            }
             _ => {}
         }
+        text.push_str(&line);
     }
 }

@@ -2,6 +2,7 @@
 //! hooks; and taking them away again.
 
 mod dns;
+mod firewall;
 mod hooks;
 mod routes;
 
@@ -23,6 +24,7 @@ use crate::{
     conf::{self, Conf, EndpointName},
 };
 use dns::Resolver;
+use firewall::Firewall;
 use routes::Routes;
 
 /// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
@@ -43,7 +45,11 @@ pub(crate) struct Up {
     name: String,
     netlink: Netlink,
     routes: Routes,
+    firewall: Option<Firewall>,
     dns: Option<Resolver>,
+    /// Whether it came up: only then there is something to save, and hooks for
+    /// going down have something to undo.
+    complete: bool,
 }
 
 impl Up {
@@ -56,7 +62,16 @@ impl Up {
             tracing::warn!("{warning}");
         }
         let (name, netlink) = (name.to_owned(), Netlink::open()?);
-        Ok(Self { path, conf, name, netlink, routes: Routes::default(), dns: None })
+        Ok(Self {
+            path,
+            conf,
+            name,
+            netlink,
+            routes: Routes::default(),
+            firewall: None,
+            dns: None,
+            complete: false,
+        })
     }
 
     /// Does what comes before there is an interface.
@@ -97,15 +112,22 @@ impl Up {
             self.dns = Some(Resolver::set(&self.name, &interface.dns).context("DNS")?);
         }
         self.routes.add(&self.netlink, &self.conf, node)?;
-        hooks::run("PostUp", &interface.hooks.post_up, &self.name)
+        if let Some(mark) = self.routes.mark() {
+            self.firewall = Firewall::set(&self.name, &interface.addresses, mark);
+        }
+        hooks::run("PostUp", &interface.hooks.post_up, &self.name)?;
+        self.complete = true;
+        Ok(())
     }
 
     /// Takes everything back, and goes on whatever fails.
     pub fn bring_down(&mut self, node: &Node) {
-        let hooks = &self.conf.interface.hooks;
-        complain(hooks::run("PreDown", &hooks.pre_down, &self.name));
-        if self.conf.interface.save_config {
-            complain(self.save(node));
+        if self.complete {
+            let hooks = &self.conf.interface.hooks;
+            complain(hooks::run("PreDown", &hooks.pre_down, &self.name));
+            if self.conf.interface.save_config {
+                complain(self.save(node));
+            }
         }
         node.link_down();
         if let Err(error) = self.netlink.delete_link(node.info().index) {
@@ -120,7 +142,13 @@ impl Up {
         if let Some(dns) = self.dns.take() {
             complain(dns.restore().context("DNS"));
         }
-        complain(hooks::run("PostDown", &self.conf.interface.hooks.post_down, &self.name));
+        if let Some(firewall) = self.firewall.take() {
+            complain(firewall.remove());
+        }
+        if self.complete {
+            let hooks = &self.conf.interface.hooks;
+            complain(hooks::run("PostDown", &hooks.post_down, &self.name));
+        }
     }
 
     /// The largest of the paths' MTUs, less our overhead, as wg-quick has it.
@@ -166,7 +194,7 @@ fn complain(result: anyhow::Result<()>) {
 fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
     let mut pause = RESOLVE_PAUSE;
     for last in (0..RESOLVE_TRIES).map(|attempt| attempt + 1 == RESOLVE_TRIES) {
-        match name.to_string().to_socket_addrs() {
+        match (name.host.as_str(), name.port).to_socket_addrs() {
             Ok(mut addresses) => {
                 return addresses.next().with_context(|| format!("Endpoint = {name}: no address"));
             }

@@ -16,9 +16,9 @@
 //! end by their waker, and what a main thread waits for is `AsFd`, to be put
 //! together in [`poll::readable`].
 //!
-//! Unsafe code stands in four files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
+//! Unsafe code stands in five files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
 //! (`sendmmsg`, `recvmmsg`), `process/background.rs` and `process/janitor.rs`
-//! (`fork`).
+//! (`fork`), and `process/signals.rs` (what a child does between fork and exec).
 #![deny(unsafe_code)]
 
 pub mod clock;

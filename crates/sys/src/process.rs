@@ -9,10 +9,10 @@ mod janitor;
 mod privileges;
 mod signals;
 
-pub use background::{BackgroundError, Fork, Readiness, StartError, background};
+pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use janitor::Janitor;
 pub use privileges::{PrivilegesError, drop_privileges, harden};
-pub use signals::{Signal, Signals};
+pub use signals::{Signal, Signals, unmask};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,8 @@ pub enum Implementation {
     Linerate,
     /// The reference in Go.
     WireguardGo,
-    /// Tailscale's fork of it, the fastest in Go.
+    /// Tailscale's fork of it, the fastest in Go. It learns no endpoint from what it receives:
+    /// Tailscale's client tells it. So both sides of a tunnel with it need one.
     Tailscale,
     /// Cloudflare's in Rust.
     Boringtun,

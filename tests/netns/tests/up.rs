@@ -236,6 +236,38 @@ fn a_hook_that_fails_takes_everything_back() {
     world.is_as_before();
 }
 
+/// Twice: once before the configuration is applied, and once after.
+#[test]
+fn a_start_that_fails_leaves_the_file_as_it_was_and_runs_no_hook_for_going_down() {
+    for (lines, endpoint) in [("", "nowhere.invalid:1"), ("PostUp = false", "10.1.0.2:51820")] {
+        let world = world();
+        let log = "/run/rig/down.log";
+        let file = world.conf(
+            &format!(
+                "SaveConfig = true\n{lines}\nPreDown = echo x >{log}\nPostDown = echo x >{log}"
+            ),
+            "10.9.0.0/24",
+        );
+        let text = world.left.read(&file).replace("10.1.0.2:51820", endpoint);
+        world.left.write("wg0.conf", &text);
+        let outcome = world.linerate("up", &file);
+        assert!(!outcome.ok, "up succeeded");
+        world.is_as_before();
+        assert_eq!(world.left.read(&file), text);
+        assert!(!world.left.has(log), "a hook ran");
+    }
+}
+
+#[test]
+fn a_route_that_somebody_else_has_is_not_taken_from_him() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24, 10.1.0.0/24");
+    world.left.run("ip route replace 10.1.0.0/24 dev eth0 scope link");
+    let before = world.left.run("ip -4 route show 10.1.0.0/24");
+    assert!(!world.linerate("up", &file).ok, "up took the route of eth0");
+    assert_eq!(world.left.run("ip -4 route show 10.1.0.0/24"), before);
+}
+
 #[test]
 fn save_config_writes_what_changed_at_run_time() {
     let world = world();

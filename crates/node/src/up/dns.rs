@@ -9,6 +9,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use sys::process::unmask;
+
 use crate::conf::Dns;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -27,7 +29,7 @@ impl Resolver {
     /// Directs name resolution to `dns`.
     pub fn set(interface: &str, dns: &Dns) -> io::Result<Self> {
         let text = text(dns);
-        let name = format!("tun.{interface}");
+        let name = format!("{}{interface}", interface_prefix());
         match resolvconf(&["-a", &name, "-m", "0", "-x"], &text) {
             Ok(()) => return Ok(Self::Resolvconf(name)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -58,6 +60,16 @@ impl Resolver {
     }
 }
 
+/// Debian's resolvconf(8) orders interfaces by the first pattern that fits; systemd's
+/// takes the bare name only. The rule is wg-quick's.
+fn interface_prefix() -> String {
+    let order = fs::read_to_string("/etc/resolvconf/interface-order").unwrap_or_default();
+    let prefix = order.lines().filter_map(|line| line.trim().strip_suffix('*')).find(|prefix| {
+        !prefix.is_empty() && prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    });
+    prefix.map(|prefix| format!("{prefix}.")).unwrap_or_default()
+}
+
 fn text(dns: &Dns) -> String {
     let mut text = String::new();
     for server in &dns.servers {
@@ -70,7 +82,8 @@ fn text(dns: &Dns) -> String {
 }
 
 fn resolvconf(arguments: &[&str], input: &str) -> io::Result<()> {
-    let mut process = Command::new("resolvconf").args(arguments).stdin(Stdio::piped()).spawn()?;
+    let mut command = Command::new("resolvconf");
+    let mut process = unmask(command.args(arguments).stdin(Stdio::piped())).spawn()?;
     if let Some(mut stdin) = process.stdin.take() {
         stdin.write_all(input.as_bytes())?;
     }

@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
+use sys::process::unmask;
 
 /// Runs hooks in order; `%i` is the interface's name.
 ///
@@ -30,5 +31,6 @@ pub(super) fn run(key: &str, hooks: &[String], interface: &str) -> anyhow::Resul
 fn shell(shell: &str, command: &str) -> Command {
     let mut process = Command::new(shell);
     process.arg("-c").arg(command).stdin(Stdio::null());
+    unmask(&mut process);
     process
 }

@@ -31,6 +31,8 @@ const EEXIST: i32 = 17;
 #[derive(Default)]
 pub(super) struct Routes {
     rules: Vec<Rule>,
+    /// The mark of our own datagrams, where there is a default route.
+    mark: Option<u32>,
 }
 
 impl Routes {
@@ -91,10 +93,19 @@ impl Routes {
         };
         self.add_rule(netlink, rule(Some(table), true, table, None))?;
         self.add_rule(netlink, rule(None, false, MAIN_TABLE, Some(0)))?;
-        if family == Family::V4 {
+        self.mark = Some(table);
+        // In a container it may be set and not be ours to write.
+        if family == Family::V4
+            && fs::read_to_string(SRC_VALID_MARK).is_ok_and(|value| value.trim() != "1")
+        {
             fs::write(SRC_VALID_MARK, "1").with_context(|| SRC_VALID_MARK.to_owned())?;
         }
         Ok(())
+    }
+
+    /// The mark of our own datagrams, where a default route goes into the tunnel.
+    pub fn mark(&self) -> Option<u32> {
+        self.mark
     }
 
     /// A rule that is there already is somebody else's to remove.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use rtnetlink::{
     RouteMessageBuilder,
-    packet_core::{NLM_F_CREATE, NLM_F_REPLACE},
+    packet_core::{NLM_F_CREATE, NLM_F_EXCL},
     packet_route::{
         RouteNetlinkMessage,
         route::{
@@ -31,14 +31,14 @@ pub struct Route {
 }
 
 impl Netlink {
-    /// Adds a route. It replaces one to the same destination with the same
-    /// metric in the same table.
+    /// Adds a route.
     ///
     /// # Errors
-    /// The kernel's refusal: ENETDOWN where the device is down.
+    /// The kernel's refusal: EEXIST where the table has one to the same destination
+    /// with the same metric, whoever made it; ENETDOWN where the device is down.
     pub fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
         let message = RouteNetlinkMessage::NewRoute(route.to_message());
-        self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
+        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Deletes a route.

@@ -54,7 +54,7 @@ fn addresses_can_be_added_listed_and_deleted() {
 }
 
 #[test]
-fn a_route_can_be_added_twice_found_and_deleted() {
+fn a_route_can_be_added_once_found_and_deleted() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let device = info.index;
@@ -74,7 +74,8 @@ fn a_route_can_be_added_twice_found_and_deleted() {
             (route("::/0", 51820, Some(5)), Family::V6),
         ] {
             netlink.add_route(&one).unwrap();
-            netlink.add_route(&one).unwrap();
+            let again = netlink.add_route(&one).unwrap_err();
+            assert_eq!(again.errno(), Some(libc::EEXIST));
             let listed = netlink.routes(family, one.table).unwrap();
             assert_eq!(listed.iter().filter(|listed| **listed == one).count(), 1, "{listed:?}");
             assert!(netlink.has_route(one.destination, device, one.table).unwrap());

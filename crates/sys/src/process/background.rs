@@ -124,6 +124,16 @@ pub(super) fn only_thread() -> io::Result<()> {
     }
 }
 
+/// Sends standard error to nowhere: whoever started a background process through a
+/// pipe waits until nobody can write to it any more.
+///
+/// # Errors
+/// There is no `/dev/null`.
+pub fn silence_stderr() -> io::Result<()> {
+    let null = File::options().write(true).open("/dev/null")?;
+    Ok(nix::unistd::dup2_stderr(&null)?)
+}
+
 fn detach(null: &File) -> nix::Result<()> {
     setsid()?;
     chdir("/")?;

@@ -1,8 +1,13 @@
 //! The signals that end the process, as something to wait for.
+#![expect(unsafe_code, reason = "a child's signal mask is set between fork and exec")]
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::process::CommandExt as _,
+    },
+    process::Command,
 };
 
 use nix::sys::{
@@ -21,7 +26,7 @@ pub enum Signal {
     Interrupt,
 }
 
-/// SIGTERM and SIGINT, which no longer end the process by themselves.
+/// SIGTERM, SIGINT and SIGHUP, which no longer end the process by themselves.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
@@ -36,6 +41,8 @@ impl Signals {
         let mut set = SigSet::empty();
         set.add(signal::Signal::SIGTERM);
         set.add(signal::Signal::SIGINT);
+        // The terminal of a process in the foreground was closed.
+        set.add(signal::Signal::SIGHUP);
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         set.thread_block()?;
         Ok(Self(fd))
@@ -65,6 +72,15 @@ impl Signals {
             _ => Signal::Terminate,
         }))
     }
+}
+
+/// Gives a command the signals that [`Signals::block`] keeps from this process: it
+/// would inherit that, and could not be ended by them.
+pub fn unmask(command: &mut Command) -> &mut Command {
+    let unmask = || Ok(SigSet::empty().thread_set_mask()?);
+    // SAFETY: between fork and exec the closure makes one system call, which is
+    // async-signal-safe, and touches no memory but its own.
+    unsafe { command.pre_exec(unmask) }
 }
 
 impl AsFd for Signals {

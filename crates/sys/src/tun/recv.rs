@@ -35,14 +35,16 @@ impl TunRecv {
     /// Tells the kernel what is wanted; what it does not have is not wanted any
     /// more.
     fn tell(&mut self) {
-        let (tso, uso) = (&self.offloads.tun_tso, &self.offloads.tun_uso);
-        if uso.wanted() && device::set_offload(&self.fd, tso.wanted(), true).is_err() {
-            uso.want(false);
+        let (mut tso, mut uso) = (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted());
+        if uso && device::set_offload(&self.fd, tso, true).is_err() {
+            self.offloads.tun_uso.want(false);
+            uso = false;
         }
-        if !uso.wanted() && device::set_offload(&self.fd, tso.wanted(), false).is_err() {
-            tso.want(false);
+        if !uso && device::set_offload(&self.fd, tso, false).is_err() {
+            self.offloads.tun_tso.want(false);
+            tso = false;
         }
-        self.told = (tso.wanted(), uso.wanted());
+        self.told = (tso, uso);
     }
 
     /// Reads until the queue is empty or the batch is full. An error behind
@@ -59,7 +61,8 @@ impl TunRecv {
                     _ => batch.commit(0, Offload::None),
                 },
                 Err(Errno::EAGAIN) => break,
-                Err(Errno::EINTR) => {}
+                // EINVAL: a packet that the header cannot describe; it is gone.
+                Err(Errno::EINTR | Errno::EINVAL) => {}
                 Err(errno) if batch.is_empty() => return Err(errno.into()),
                 Err(_) => break,
             }

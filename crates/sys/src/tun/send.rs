@@ -56,11 +56,17 @@ impl IpSend for TunSend {
             coalescer.push(batch.bytes(), *packet, coalesce);
         }
         let mut refused = 0;
+        // One batch is one refusal, however many of its super-packets it meets.
+        let mut demoted = Coalesce { tcp: false, udp: false };
         for packet in coalescer.finish() {
-            let (gate, switch): (&mut Gate, &Switch) = match packet.protocol() {
-                Some(SegmentProtocol::Udp) => (udp, &offloads.tun_udp_gro),
-                _ => (tcp, &offloads.tun_tcp_gro),
+            let (gate, switch, demoted): (&mut Gate, &Switch, &mut bool) = match packet.protocol() {
+                Some(SegmentProtocol::Udp) => (udp, &offloads.tun_udp_gro, &mut demoted.udp),
+                _ => (tcp, &offloads.tun_tcp_gro, &mut demoted.tcp),
             };
+            if *demoted && packet.packets() > 1 {
+                refused += write_one_by_one(fd, batch, packet)?;
+                continue;
+            }
             refused += match write(fd, batch, packet) {
                 Ok(()) if packet.packets() > 1 => {
                     gate.went();
@@ -70,6 +76,7 @@ impl IpSend for TunSend {
                 Err(Errno::EBADFD) => return Err(Errno::EBADFD.into()),
                 Err(Errno::EINVAL) if packet.packets() > 1 => {
                     gate.demote(switch);
+                    *demoted = true;
                     write_one_by_one(fd, batch, packet)?
                 }
                 // EIO: the interface is down. EINVAL: no IP packet. ENOBUFS,

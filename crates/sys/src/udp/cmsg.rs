@@ -39,7 +39,7 @@ impl Control {
         segment: Option<u16>,
     ) -> usize {
         let mut len = 0;
-        match local.map(|local| (local.addr, local.interface.to_ne_bytes())) {
+        match local.map(|local| (local.addr, scope(&local).to_ne_bytes())) {
             Some((IpAddr::V4(addr), interface)) if v4 => {
                 // struct in_pktinfo: interface, spec_dst, addr.
                 let mut info = [0; 12];
@@ -89,6 +89,17 @@ impl Control {
         }
         beside
     }
+}
+
+/// The interface to name with a source: only where the address has no meaning
+/// without. The routing table chooses all others, as for the kernel's module: told
+/// an interface without a route, IPv4 would take the destination to be on that link.
+fn scope(local: &Local) -> u32 {
+    let link_local = match local.addr {
+        IpAddr::V4(addr) => addr.is_link_local(),
+        IpAddr::V6(addr) => addr.is_unicast_link_local(),
+    };
+    if link_local { local.interface } else { 0 }
 }
 
 /// The first message (level, type, data), and what is behind it.
@@ -164,14 +175,24 @@ mod tests {
         for (v4, source, ecn) in [
             (true, Some(local("192.0.2.1")), Ecn::Ce),
             (false, Some(local("2001:db8::1")), Ecn::Ect0),
+            (true, Some(local("169.254.1.1")), Ecn::Ect0),
+            (false, Some(local("fe80::1")), Ecn::Ect0),
             (false, None, Ecn::Ect1),
             (true, None, Ecn::NotEct),
         ] {
             let mut control = Control::EMPTY;
             let len = control.write(v4, source, ecn, None);
-            assert_eq!(control.parse(len), Beside { local: source, ecn, ..Beside::default() });
+            let written = source.map(|local| Local { interface: scope(&local), ..local });
+            assert_eq!(control.parse(len), Beside { local: written, ecn, ..Beside::default() });
             assert_eq!(len == 0, source.is_none() && ecn == Ecn::NotEct);
         }
+    }
+
+    #[test]
+    fn an_interface_is_named_only_with_a_link_local_source() {
+        let scopes =
+            ["192.0.2.1", "2001:db8::1", "169.254.1.1", "fe80::1"].map(|a| scope(&local(a)));
+        assert_eq!(scopes, [0, 0, 7, 7]);
     }
 
     #[test]

@@ -127,6 +127,8 @@ fn is_passing(errno: Errno) -> bool {
         errno,
         Errno::EINTR
             | Errno::ECONNREFUSED
+            | Errno::ECONNABORTED
+            | Errno::ECONNRESET
             | Errno::EHOSTUNREACH
             | Errno::ENETUNREACH
             | Errno::EHOSTDOWN

@@ -4,7 +4,7 @@
 //!   cursor -> up to 128 messages -> sendmmsg -> n went: cursor + n, again
 //!                                            -> the first was refused:
 //!     a stretch as one       again, its datagrams one by one; when they go so,
-//!                            the interface's gate closes for a while
+//!                            the path's gate closes for a while
 //!     ICMP error of before   again
 //!     full queues            again after a short wait; in the end NoBuffer
 //!     sticky source stale    the run without it; StaleSource when it went
@@ -14,12 +14,10 @@
 //! A message is a stretch of a run, by `UDP_SEGMENT`, or one datagram.
 //!
 //! A sticky source is refused when the address is no longer ours. When only the
-//! route has moved, IPv4 says nothing: told an interface without a route, it takes
-//! the destination to be on that link (ip_route_output_key_hash_rcu,
-//! net/ipv4/route.c). So endpoints must also forget their source when
-//! [`crate::netlink::Monitor`] tells that routes changed.
+//! route has moved, the datagram follows it; that the source should then be another
+//! one is told by [`crate::netlink::Monitor`].
 
-use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
+use std::{fmt, net::IpAddr, os::fd::AsFd, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
@@ -38,9 +36,9 @@ use crate::{
 const MAX_STRETCH: usize = 64;
 /// Bytes of one stretch at most: what one IPv4 packet holds behind its headers.
 const MAX_STRETCH_BYTES: usize = 65_507;
-/// Interfaces whose gates are kept. Beyond that the oldest is forgotten, and the
-/// kernel asked once more.
-const MAX_GATES: usize = 16;
+/// Paths whose gates are kept. Beyond that the oldest is forgotten, and the kernel
+/// asked once more.
+const MAX_GATES: usize = 64;
 
 /// How long one batch waits for full queues, all its datagrams together: a
 /// tunnel that is behind should drop, not add 100 ms.
@@ -59,16 +57,39 @@ pub struct UdpSender {
     gates: Gates,
 }
 
-/// Whether `UDP_SEGMENT` is used, for each interface that the routing table or a
-/// sticky source may choose; 0 is the routing table's choice.
+/// What refused a stretch: a path out of the host, for all that go there or for one
+/// remote address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Path {
+    /// What a sticky source names; 0 is the routing table's choice.
+    interface: u32,
+    remote: Option<IpAddr>,
+}
+
+impl Path {
+    /// Whom an errno accuses. A device that cannot (EIO) cannot for anybody; a
+    /// length that does not fit concerns one path's MTU.
+    fn accused(errno: Errno, endpoint: &Endpoint) -> Self {
+        let whole_device = matches!(errno, Errno::EIO | Errno::EOPNOTSUPP);
+        let remote = (!whole_device).then(|| endpoint.remote.ip());
+        Self { interface: interface(endpoint), remote }
+    }
+
+    fn leads_to(&self, endpoint: &Endpoint) -> bool {
+        self.interface == interface(endpoint)
+            && self.remote.is_none_or(|remote| remote == endpoint.remote.ip())
+    }
+}
+
+/// Whether `UDP_SEGMENT` is used, path by path.
 #[derive(Debug, Default)]
 struct Gates {
-    /// Interfaces that refused it once.
-    gates: Vec<(u32, Gate)>,
-    /// Whether it is wanted, and which interfaces are closed. Both stay as they
-    /// are during a pass: what was counted as sent must be what was sent.
+    /// Paths that refused it once.
+    gates: Vec<(Path, Gate)>,
+    /// Whether it is wanted, and which paths are closed. Both stay as they are
+    /// during a pass: what was counted as sent must be what was sent.
     wanted: bool,
-    closed: Vec<u32>,
+    closed: Vec<Path>,
 }
 
 impl Gates {
@@ -76,29 +97,28 @@ impl Gates {
         self.wanted = switch.wanted();
         self.closed.clear();
         let closed = self.gates.iter().filter(|(_, gate)| !gate.is_open(switch));
-        self.closed.extend(closed.map(|(interface, _)| interface));
+        self.closed.extend(closed.map(|(path, _)| path));
     }
 
-    fn is_open(&self, interface: u32) -> bool {
-        self.wanted && !self.closed.contains(&interface)
+    fn are_open(&self, endpoint: &Endpoint) -> bool {
+        self.wanted && !self.closed.iter().any(|path| path.leads_to(endpoint))
     }
 
-    fn went(&mut self, interface: u32) {
-        if let Some((_, gate)) = self.gates.iter_mut().find(|(of, _)| *of == interface) {
-            gate.went();
-        }
+    fn went(&mut self, endpoint: &Endpoint) {
+        let used = self.gates.iter_mut().filter(|(path, _)| path.leads_to(endpoint));
+        used.for_each(|(_, gate)| gate.went());
     }
 
-    fn demote(&mut self, interface: u32, switch: &Switch) {
-        let at = self.gates.iter().position(|(of, _)| *of == interface).unwrap_or_else(|| {
+    fn demote(&mut self, path: Path, switch: &Switch) {
+        let at = self.gates.iter().position(|(of, _)| *of == path).unwrap_or_else(|| {
             if self.gates.len() == MAX_GATES {
                 self.gates.remove(0);
             }
-            self.gates.push((interface, Gate::default()));
+            self.gates.push((path, Gate::default()));
             self.gates.len() - 1
         });
         self.gates[at].1.demote(switch);
-        self.closed.push(interface);
+        self.closed.push(path);
     }
 }
 
@@ -153,8 +173,8 @@ struct Pass<'a> {
     failures: &'a mut Vec<Failure>,
     gates: &'a mut Gates,
     gso: &'a Switch,
-    /// An interface that refused a stretch: its datagrams go one by one.
-    suspect: Option<u32>,
+    /// A path that refused a stretch: its datagrams go one by one.
+    suspect: Option<Path>,
     /// The first run with something unsent.
     transmit: usize,
     /// The first unsent datagram of that run.
@@ -228,8 +248,8 @@ impl<'a> Pass<'a> {
 
     /// How many datagrams of a run from `first` on go as one message.
     fn stretch(&self, run: &Transmit, first: usize) -> usize {
-        let interface = interface(&run.endpoint);
-        if self.suspect == Some(interface) || !self.gates.is_open(interface) {
+        let is_suspect = self.suspect.is_some_and(|path| path.leads_to(&run.endpoint));
+        if is_suspect || !self.gates.are_open(&run.endpoint) {
             return 1;
         }
         let fitting = (MAX_STRETCH_BYTES / run.segment).clamp(1, MAX_STRETCH);
@@ -246,7 +266,7 @@ impl<'a> Pass<'a> {
             Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP
                 if self.stretch(run, self.datagram) > 1 =>
             {
-                self.suspect = Some(interface(&endpoint));
+                self.suspect = Some(Path::accused(errno, &endpoint));
             }
             // The ICMP error of an earlier datagram, in the place of this send.
             Errno::ECONNREFUSED if self.refused < MAX_REFUSED => self.refused += 1,
@@ -275,11 +295,11 @@ impl<'a> Pass<'a> {
         for _ in 0..messages {
             let Some(run) = self.batch.transmits().get(self.transmit) else { return };
             let count = self.stretch(run, self.datagram);
-            let interface = interface(&run.endpoint);
+            let suspect = self.suspect.filter(|path| path.leads_to(&run.endpoint));
             if count > 1 {
-                self.gates.went(interface);
-            } else if self.suspect == Some(interface) {
-                self.gates.demote(interface, self.gso);
+                self.gates.went(&run.endpoint);
+            } else if let Some(path) = suspect {
+                self.gates.demote(path, self.gso);
                 self.suspect = None;
             }
             if run.endpoint.local.is_some() && self.stale == Some(run.endpoint) {

@@ -163,7 +163,6 @@ fn a_stale_source_is_dropped_for_its_peer_and_the_whole_run_arrives() {
         for (stale, good) in [
             (from(v4, "192.0.2.1", LOOPBACK), from(v4, "127.0.0.3", LOOPBACK)),
             (from(v6, "2001:db8::1", LOOPBACK), from(v6, "::1", LOOPBACK)),
-            (from(v6, "::1", 4711), from(v6, "::1", LOOPBACK)),
         ] {
             let mut batch = SendBatch::default();
             batch.push(1, good, Ecn::NotEct);
@@ -239,11 +238,13 @@ fn what_cannot_be_sent_is_noted_alone_and_the_rest_arrives() {
 }
 
 #[test]
-fn an_ipv4_source_whose_interface_has_no_route_is_not_told_as_stale() {
+fn a_source_is_routed_by_the_table_and_not_taken_to_be_on_its_interface() {
     in_namespace(|_| {
         let (socket, _receiver, port) = bound();
         let endpoint = from(to([192, 0, 2, 1], port), "127.0.0.1", LOOPBACK);
-        assert_eq!(send(&mut socket.sender(), endpoint, &[b"lost"]), []);
+        let failures = send(&mut socket.sender(), endpoint, &[b"nowhere"]);
+        let expected = Failure { transmit: 0, datagrams: 1, error: SendError::Unreachable };
+        assert_eq!(failures, [expected]);
     });
 }
 
