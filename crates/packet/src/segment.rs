@@ -140,7 +140,7 @@ impl<'a> Segments<'a> {
                 let field = *field - *start;
                 put(&mut tail[field..field + 2], finish(sum));
             }
-            Work::Segment(plan) => plan.write(self.packet, index, self.count() - 1 == index, to),
+            Work::Segment(plan) => plan.write(self.packet, index, to),
         }
     }
 }
@@ -199,7 +199,7 @@ impl Plan {
         &payload[index * self.size..payload.len().min((index + 1) * self.size)]
     }
 
-    fn write(&self, packet: &[u8], index: usize, last: bool, to: &mut [u8]) {
+    fn write(&self, packet: &[u8], index: usize, to: &mut [u8]) {
         let (headers, payload) = to.split_at_mut(self.headers);
         headers.copy_from_slice(&packet[..self.headers]);
         let payload_sum = copy_sum(payload, self.payload(packet, index));
@@ -213,6 +213,7 @@ impl Plan {
                 let ahead = (index * self.size) as u32;
                 transport[tcp::SEQUENCE]
                     .copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
+                let last = self.headers + (index + 1) * self.size >= packet.len();
                 if !last {
                     transport[tcp::FLAGS] &= !(tcp::FIN | tcp::PSH);
                 }

@@ -113,6 +113,12 @@ fn second_way(router: &Host, right: &Host, outer: Family) {
     right.run(format!("ip route add {to} via {} dev eth0", gateway.of(outer)));
 }
 
+/// Routes right to left over its second way.
+fn take_second_way(right: &Host, outer: Family) {
+    let (to, gateway) = (net_of_left(outer), Addresses::new(3, 254));
+    right.run(format!("ip route replace {to} via {} dev eth1", gateway.of(outer)));
+}
+
 fn net_of_left(outer: Family) -> &'static str {
     if outer == Family::V4 { "10.1.0.0/24" } else { "fd01::/64" }
 }
@@ -126,9 +132,7 @@ fn after_a_route_change_the_server_leaves_by_the_new_way() {
         pair.introduce(left_calls(outer));
         left.reaches(right, Family::V4, PATIENCE);
 
-        let gateway = Addresses::new(3, 254);
-        let (to, via) = (net_of_left(outer), gateway.of(outer));
-        right.host.run(format!("ip route replace {to} via {via} dev eth1"));
+        take_second_way(&right.host, outer);
         let udp = format!("oifname eth1 udp sport {PORT}");
         let new_way = Counter::start(&right.host, "new_way", "output", &udp);
         right.reaches(left, Family::V4, PATIENCE);
@@ -146,9 +150,7 @@ fn after_the_reached_address_is_gone_the_server_speaks_from_another() {
         pair.introduce(left_calls(outer));
         left.reaches(right, Family::V4, PATIENCE);
 
-        let gateway = Addresses::new(3, 254);
-        let (to, via) = (net_of_left(outer), gateway.of(outer));
-        right.host.run(format!("ip route replace {to} via {via} dev eth1"));
+        take_second_way(&right.host, outer);
         right.host.run(format!("ip address del {gone} dev eth0"));
         right.reaches(left, Family::V4, PATIENCE);
         let endpoint = left.peer_status(right).endpoint;
