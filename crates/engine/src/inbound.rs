@@ -14,14 +14,17 @@ use packet::{
     ip::{IpHeader, set_ecn},
 };
 use wg::{
-    Device, DropReason, Peer, Session, Time,
+    Device, DropReason, Peer, Routes, Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Kind},
 };
 
-use crate::{AEAD_BATCH, Clock, Inbox};
+use crate::{AEAD_BATCH, Clock, Inbox, take_turns};
 
 /// Slots a batch: what one `recvmmsg` takes.
 const SLOTS: usize = 64;
+
+/// Messages of a batch behind which there are probably more: a super-packet's.
+const BUSY: usize = 45;
 
 /// A transport message on its way through the batch.
 struct Job {
@@ -80,6 +83,9 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         self.device.drops.count(DropReason::InRefused, refused as u64);
         // An idle half keeps no keys alive.
         self.sessions.clear();
+        if self.jobs.len() >= BUSY {
+            take_turns();
+        }
         Ok(())
     }
 
@@ -173,6 +179,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// Finds the inner packets that may leave the tunnel.
     fn unwrap_packets(&mut self) {
         self.packets.clear();
+        let routes = self.device.routes();
         for job in &self.jobs {
             let inner =
                 Span { start: job.span.start + DATA_HEADER_LEN, len: job.span.len - DATA_OVERHEAD };
@@ -181,7 +188,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             }
             let peer = &self.sessions[job.session].1.peer;
             let packet = self.batch.get_mut(inner);
-            match unwrap_packet(&self.device, peer, packet, job.ecn) {
+            match unwrap_packet(&routes, peer, packet, job.ecn) {
                 Ok(len) => self.packets.push(Span { len, ..inner }),
                 Err(reason) => self.device.drops.count(reason, 1),
             }
@@ -208,14 +215,14 @@ fn find(
 /// Checks an inner packet and puts the outer ECN mark on it. Returns its length
 /// without padding.
 fn unwrap_packet(
-    device: &Device,
+    routes: &Routes<'_>,
     peer: &Arc<Peer>,
     packet: &mut [u8],
     outer: Ecn,
 ) -> Result<usize, DropReason> {
     let header = IpHeader::parse(packet).map_err(|_| DropReason::InInvalid)?;
-    let owner = device.route(header.source);
-    if !owner.is_some_and(|owner| Arc::ptr_eq(&owner, peer)) {
+    let owner = routes.lookup(header.source);
+    if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
         return Err(DropReason::InSpoofed);
     }
     let ecn = header.ecn.decapsulate(outer).ok_or(DropReason::InCongestion)?;

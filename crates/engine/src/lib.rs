@@ -16,6 +16,7 @@
 
 mod inbound;
 mod outbound;
+mod queue;
 mod slow_path;
 mod threads;
 
@@ -28,6 +29,13 @@ pub use threads::{Engine, Parts};
 
 /// Reads both clocks; called once a batch.
 pub type Clock = Arc<dyn Fn() -> wg::Now + Send + Sync>;
+
+/// Lets other threads of this core run, between two batches. Most kernels take a
+/// core from a thread that never sleeps only at the next tick, 4 ms later, and
+/// whoever is next on the way of a packet would wait for that.
+fn take_turns() {
+    std::thread::yield_now();
+}
 
 /// How many packets one call of the AEAD takes.
 const AEAD_BATCH: usize = 64;

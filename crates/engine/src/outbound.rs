@@ -1,12 +1,14 @@
 //! From the IP side to the network.
 //!
 //! ```text
-//!   recv batch -> parse, route -> runs to one peer -> reserve counters
-//!     -> write header + packet at its final place -> seal batch -> send
+//!   recv until empty -> queue -> a round of packets -> route -> runs to one peer
+//!     -> reserve counters -> write header + packet at its final place
+//!     -> seal batch -> send
 //! ```
 //!
-//! A run that has no session yet is staged. What the control half posts (a
-//! session came up, a keepalive is due) is worked on before the next batch, so
+//! Between two rounds the IP side is emptied again, so that what is urgent is
+//! seen. A run that has no session yet is staged. What the control half posts (a
+//! session came up, a keepalive is due) is worked on before the next round, so
 //! that staged packets leave before newer ones.
 
 use std::{
@@ -21,33 +23,29 @@ use std::{
 
 use arrayvec::ArrayVec;
 use packet::{
-    Batch, Ecn, Endpoint, Failure, IpRecv, Offload, Segments, SendBatch, SendError, Transmit,
-    UdpSend, ip::IpHeader,
+    Ecn, Endpoint, Failure, IpRecv, Segments, SendBatch, SendError, Transmit, UdpSend, ip::IpHeader,
 };
 use wg::{
-    Device, DropReason, NotReady, OutboundNotice, Peer, Reservation, Staged, Time,
+    Device, DropReason, NotReady, OutboundNotice, Peer, Reservation, Routes, Staged, Time,
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
 };
 
-use crate::{AEAD_BATCH, Clock};
+use crate::{
+    AEAD_BATCH, Clock,
+    queue::{Place, Queue, ROUND_PACKETS, Round},
+    take_turns,
+};
 
-/// Packets read in one batch: enough that a batch of small packets pays for its
-/// system calls, few enough that the first does not wait long for the last.
-const BATCH_PACKETS: usize = 128;
-/// Bytes of packets read in one batch, about eight of the largest.
-const BATCH_BYTES: usize = 8 * packet::MAX_PACKET;
-
-/// The outbound half, with its batches.
+/// The outbound half, with its queue.
 pub struct Outbound<I, U> {
     device: Arc<Device>,
     clock: Clock,
     ip: I,
     sealer: Sealer<U>,
     staged: Staged,
-    batch: Batch,
-    /// The peer of each packet of the batch.
-    routes: Vec<Option<(Arc<Peer>, Ecn)>>,
+    queue: Queue,
+    round: Round,
 }
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
@@ -60,48 +58,70 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             clock,
             ip,
             staged: Staged::default(),
-            batch: Batch::new(BATCH_PACKETS, BATCH_BYTES),
-            routes: Vec::with_capacity(BATCH_PACKETS),
+            queue: Queue::new(),
+            round: Round::new(),
         }
     }
 
-    /// Waits for a batch, or a notice, and works on it.
+    /// Reads what there is, and works on one round of what waits. Where nothing
+    /// does, it waits for a packet or a notice.
     ///
     /// # Errors
     /// The IP side is gone.
     pub fn step(&mut self) -> io::Result<()> {
-        self.ip.recv(&mut self.batch)?;
+        self.fill()?;
         let now = (self.clock)().time;
         self.handle_notices(now);
-        self.handle_batch(now);
+        self.queue.next_round(&mut self.round, now);
+        self.handle_round(now);
+        self.queue.release(&mut self.round);
         self.sealer.send(now);
+        if !self.queue.is_empty() {
+            take_turns();
+        }
         Ok(())
     }
 
-    fn handle_batch(&mut self, now: Time) {
-        self.routes.clear();
-        let routes = self.batch.iter().map(|(packet, _)| route(&self.device, packet));
-        self.routes.extend(routes);
-        let mut packets = self.batch.iter().zip(&self.routes).peekable();
-        while let Some(((packet, offload), route)) = packets.next() {
-            let Some((peer, ecn)) = route else { continue };
-            let mut run: ArrayVec<Item<'_>, BATCH_PACKETS> = ArrayVec::new();
-            run.extend(Item::new(&self.device, packet, offload, *ecn));
-            while let Some(((packet, offload), Some((_, ecn)))) = packets.next_if(|(_, route)| {
-                route.as_ref().is_some_and(|(other, _)| Arc::ptr_eq(other, peer))
-            }) {
-                run.extend(Item::new(&self.device, packet, offload, *ecn));
+    fn fill(&mut self) -> io::Result<()> {
+        let mut wait = self.queue.is_empty();
+        while let Some(batch) = self.queue.spare() {
+            self.ip.recv(batch, wait)?;
+            let full = self.queue.take_in((self.clock)().time);
+            if !full {
+                break;
             }
-            // Behind staged packets, so as not to overtake them.
-            let waits = self.staged.has(peer);
-            if waits {
-                self.device.staged(peer, now);
-            }
-            if waits || !self.sealer.seal(peer, &run, now) {
-                run.iter().for_each(|item| item.stage(&self.device, &mut self.staged, peer));
+            wait = false;
+        }
+        Ok(())
+    }
+
+    fn handle_round(&mut self, now: Time) {
+        let Self { device, sealer, staged, queue, round, .. } = self;
+        let mut items: ArrayVec<Item<'_>, ROUND_PACKETS> = ArrayVec::new();
+        let mut legs: ArrayVec<Leg, ROUND_PACKETS> = ArrayVec::new();
+        let routes = device.routes();
+        for place in &*round {
+            let Some((peer, item)) = route(device, &routes, queue, *place) else { continue };
+            items.push(item);
+            match legs.last_mut() {
+                Some(leg) if Arc::ptr_eq(&leg.peer, peer) => leg.end = items.len(),
+                _ => legs.push(Leg { peer: peer.clone(), end: items.len() }),
             }
         }
-        self.routes.clear();
+        drop(routes);
+        let mut first = 0;
+        for Leg { peer, end } in &legs {
+            let run = &items[first..*end];
+            first = *end;
+            // Behind staged packets, so as not to overtake them.
+            let waits = staged.has(peer);
+            if waits {
+                device.staged(peer, now);
+            }
+            if waits || !sealer.seal(peer, run, now) {
+                run.iter().for_each(|item| item.stage(device, staged, peer));
+            }
+        }
     }
 
     fn handle_notices(&mut self, now: Time) {
@@ -135,28 +155,33 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     }
 }
 
+/// Packets in a row to one peer.
+struct Leg {
+    peer: Arc<Peer>,
+    /// Where the next leg begins.
+    end: usize,
+}
+
 /// A packet on its way to a peer, and the segments it falls into.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     segments: Segments<'a>,
+    /// The first segment that goes.
+    first: usize,
     ecn: Ecn,
 }
 
 impl<'a> Item<'a> {
-    fn new(device: &Device, packet: &'a [u8], offload: Offload, ecn: Ecn) -> Option<Self> {
-        let Ok(segments) = Segments::new(packet, offload) else {
-            device.drops.count(DropReason::OutInvalid, 1);
-            return None;
-        };
-        Some(Self { segments, ecn })
+    fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
+        Self { segments: Segments::whole(packet), first: 0, ecn }
     }
 
-    fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
-        Self { segments: Segments::whole(packet), ecn }
+    fn indices(&self) -> Range<usize> {
+        self.first..self.segments.count()
     }
 
     fn stage(&self, device: &Device, staged: &mut Staged, peer: &Arc<Peer>) {
-        for index in 0..self.segments.count() {
+        for index in self.indices() {
             let mut packet = vec![0; self.segments.segment_len(index)];
             self.segments.write(index, &mut packet);
             let dropped = staged.push(peer, &packet);
@@ -165,17 +190,27 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The peer a packet goes to, and its ECN mark.
-fn route(device: &Device, packet: &[u8]) -> Option<(Arc<Peer>, Ecn)> {
-    let Ok(header) = IpHeader::parse(packet) else {
+/// The peer that a packet goes to, and what of it goes.
+fn route<'a, 'r>(
+    device: &Device,
+    routes: &'r Routes<'_>,
+    queue: &'a Queue,
+    place: Place,
+) -> Option<(&'r Arc<Peer>, Item<'a>)> {
+    let (packet, offload) = queue.packet(place);
+    let (Ok(header), Ok(segments)) = (IpHeader::parse(packet), Segments::new(packet, offload))
+    else {
         device.drops.count(DropReason::OutInvalid, 1);
         return None;
     };
-    let Some(peer) = device.route(header.destination) else {
+    let Some(peer) = routes.lookup(header.destination) else {
         device.drops.count(DropReason::OutNoPeer, 1);
         return None;
     };
-    Some((peer, header.ecn))
+    if place.shed {
+        device.drops.count(DropReason::OutCongestion, 1);
+    }
+    Some((peer, Item { segments, first: place.shed.into(), ecn: header.ecn }))
 }
 
 /// Builds datagrams at their final place, seals them and sends them.
@@ -201,14 +236,16 @@ struct Run {
 
 impl<U: UdpSend> Sealer<U> {
     fn new(device: Arc<Device>, udp: U, mtu: Arc<AtomicU32>) -> Self {
-        let out = SendBatch::with_capacity(2 * BATCH_BYTES);
-        Self { device, udp, mtu, out, runs: Vec::new(), lens: Vec::new() }
+        Self { device, udp, mtu, out: SendBatch::default(), runs: Vec::new(), lens: Vec::new() }
     }
 
     /// Writes a run into the batch. Returns false where there is no session; the
     /// packets are still the caller's then.
     fn seal(&mut self, peer: &Arc<Peer>, items: &[Item<'_>], now: Time) -> bool {
-        let count: usize = items.iter().map(|item| item.segments.count()).sum();
+        let count: usize = items.iter().map(|item| item.indices().len()).sum();
+        if count == 0 {
+            return true;
+        }
         let reservation = match self.device.reserve(peer, count as u64, now) {
             Ok(reservation) => reservation,
             Err(NotReady::NoSession) => return false,
@@ -220,7 +257,7 @@ impl<U: UdpSend> Sealer<U> {
         let first = self.lens.len();
         let mut counters = reservation.counter..;
         for item in items {
-            for (index, counter) in (0..item.segments.count()).zip(&mut counters) {
+            for (index, counter) in item.indices().zip(&mut counters) {
                 self.write(&reservation, item, index, counter);
             }
         }

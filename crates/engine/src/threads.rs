@@ -27,6 +27,8 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub udp: (UR, US, US),
     /// The IP side's MTU; may change at run time.
     pub mtu: Arc<AtomicU32>,
+    /// What each thread of the data plane does first.
+    pub begin: fn(),
 }
 
 /// A running data plane. It ends when it is dropped.
@@ -34,6 +36,7 @@ pub struct Engine {
     stop: Arc<AtomicBool>,
     inbox: Arc<Inbox>,
     wakers: [Waker; 2],
+    begin: fn(),
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -54,7 +57,7 @@ impl Engine {
         UR: UdpRecv + 'static,
         US: UdpSend + 'static,
     {
-        let Parts { control, clock, ip: (ip_recv, ip_send), udp, mtu } = parts;
+        let Parts { control, clock, ip: (ip_recv, ip_send), udp, mtu, begin } = parts;
         let (udp_recv, data_send, handshake_send) = udp;
         let device = control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
         let inbox = Arc::new(Inbox::default());
@@ -64,7 +67,7 @@ impl Engine {
         device.for_control.set_waker(Arc::new(move || woken.wake()));
 
         let mut engine =
-            Self { stop: Arc::default(), inbox: inbox.clone(), wakers, threads: Vec::new() };
+            Self { stop: Arc::default(), inbox: inbox.clone(), wakers, begin, threads: Vec::new() };
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
         let mut outbound = Outbound::new(device.clone(), clock.clone(), (ip_recv, data_send), mtu);
         engine.spawn("outbound", &ended, move || outbound.step())?;
@@ -95,9 +98,10 @@ impl Engine {
         ended: &Arc<dyn Fn(io::Error) + Send + Sync>,
         mut step: impl FnMut() -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
-        let stop = self.stop.clone();
+        let (stop, begin) = (self.stop.clone(), self.begin);
         let mut end = End { ended: ended.clone(), why: None, stop: stop.clone() };
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
+            begin();
             while !stop.load(Ordering::Relaxed) {
                 if let Err(error) = step() {
                     end.why = Some(error);

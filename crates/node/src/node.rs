@@ -11,7 +11,7 @@ use std::{
 
 use engine::{Clock, Engine, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
-use sys::{BindError, Offloads, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket, clock};
+use sys::{BindError, Offloads, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket, clock, process};
 use wg::{ConfigError, Control, Device, DropReason, Now, Time};
 
 use crate::uapi::{Change, DeviceState};
@@ -103,6 +103,7 @@ impl Node {
             ip: (tun_recv, tun_send),
             udp: (udp_recv, udp.sender(), udp.sender()),
             mtu: mtu.clone(),
+            begin,
         };
         let engine = Engine::start(parts, ended)?;
         Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, offloads, engine })
@@ -230,6 +231,12 @@ impl Node {
             ("udp_receive_buffer", buffer),
         ])
     }
+}
+
+/// What each thread of the data plane does first. Where short turns are refused,
+/// it works with those that it has.
+fn begin() {
+    let _ = process::take_short_turns();
 }
 
 fn now() -> Now {

@@ -1,7 +1,7 @@
 //! The three batches: packets from the IP side, datagrams to and from the UDP
 //! side. Each owns one buffer and a list of what stands where in it.
 
-use crate::{Ecn, Endpoint, MAX_PACKET, Offload};
+use crate::{Ecn, Endpoint, MAX_PACKET, Offload, VNET_HEADER_LEN};
 
 /// A range of a batch's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +28,14 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// The room that a read asks for: a virtio-net header and the longest packet.
+    pub const ROOM: usize = VNET_HEADER_LEN + MAX_PACKET;
+
     /// A batch of at most `max_packets` packets in `bytes` of buffer. Room for
-    /// one packet of [`MAX_PACKET`] is always there in an empty batch.
+    /// one read is always there in an empty batch.
     pub fn new(max_packets: usize, bytes: usize) -> Self {
         Self {
-            buf: vec![0; bytes.max(MAX_PACKET)].into_boxed_slice(),
+            buf: vec![0; bytes.max(Self::ROOM)].into_boxed_slice(),
             used: 0,
             max_packets,
             packets: Vec::with_capacity(max_packets),
@@ -45,29 +48,44 @@ impl Batch {
         self.packets.clear();
     }
 
-    /// The room for the next packet, at least [`MAX_PACKET`] long; `None` when
+    /// The room for the next packet, at least [`Batch::ROOM`] long; `None` when
     /// the batch is full. [`Batch::commit`] says how much of it was filled.
     pub fn spare(&mut self) -> Option<&mut [u8]> {
-        let spare = &mut self.buf[self.used..];
-        (self.packets.len() < self.max_packets && spare.len() >= MAX_PACKET).then_some(spare)
+        if self.is_full() { None } else { Some(&mut self.buf[self.used..]) }
     }
 
-    /// Makes the first `len` bytes of the spare room a packet, to which `offload`
-    /// is left to be done.
-    pub fn commit(&mut self, len: usize, offload: Offload) {
-        self.packets.push((Span { start: self.used, len }, offload));
-        self.used += len;
+    /// Makes `len` bytes of the spare room, behind its first `skip`, a packet, to
+    /// which `offload` is left to be done.
+    pub fn commit(&mut self, skip: usize, len: usize, offload: Offload) {
+        self.packets.push((Span { start: self.used + skip, len }, offload));
+        self.used += skip + len;
         assert!(self.used <= self.buf.len(), "more was committed than there was room");
     }
 
-    /// The packets, in the order in which they came.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], Offload)> {
-        self.packets.iter().map(|(span, offload)| (&self.buf[span.range()], *offload))
+    /// The packet that came as number `index`.
+    pub fn get(&self, index: usize) -> (&[u8], Offload) {
+        let (span, offload) = self.packets[index];
+        (&self.buf[span.range()], offload)
+    }
+
+    /// The same, to change in place.
+    pub fn get_mut(&mut self, index: usize) -> &mut [u8] {
+        &mut self.buf[self.packets[index].0.range()]
+    }
+
+    /// How many packets there are.
+    pub fn len(&self) -> usize {
+        self.packets.len()
     }
 
     /// Whether there is no packet.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
+    }
+
+    /// Whether nothing more can be read into it.
+    pub fn is_full(&self) -> bool {
+        self.packets.len() >= self.max_packets || self.buf.len() - self.used < Self::ROOM
     }
 }
 
@@ -354,14 +372,13 @@ mod tests {
 
     #[test]
     fn a_batch_is_full_when_a_largest_packet_no_longer_fits() {
-        let mut batch = Batch::new(8, 2 * MAX_PACKET);
-        batch.spare().unwrap()[..3].copy_from_slice(b"one");
-        batch.commit(3, Offload::None);
+        let mut batch = Batch::new(8, 2 * Batch::ROOM);
+        batch.spare().unwrap()[..5].copy_from_slice(b"--one");
+        batch.commit(2, 3, Offload::None);
         assert!(batch.spare().is_some());
-        batch.commit(MAX_PACKET - 2, Offload::None);
-        assert!(batch.spare().is_none());
-        let lens: Vec<_> = batch.iter().map(|(packet, _)| packet.len()).collect();
-        assert_eq!(lens, [3, MAX_PACKET - 2]);
+        batch.commit(0, Batch::ROOM - 4, Offload::None);
+        assert!(batch.is_full() && batch.spare().is_none());
+        assert_eq!((batch.get(0).0, batch.get(1).0.len()), (&b"one"[..], Batch::ROOM - 4));
         batch.clear();
         assert!(batch.spare().is_some() && batch.is_empty());
     }

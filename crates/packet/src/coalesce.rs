@@ -21,6 +21,7 @@
 use crate::{
     Span,
     checksum::{add, sum},
+    flow,
     offload::{ChecksumAt, Offload, SegmentProtocol, VNET_HEADER_LEN},
     segment::{tcp, udp, write_ip_lengths},
 };
@@ -381,15 +382,10 @@ impl Head {
 
     /// A hash of what makes the flow; 0 for what passes as it is.
     fn flow(&self, packet: &[u8]) -> u64 {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         if self.kind == Kind::Other {
             return 0;
         }
         let ports = &packet[self.transport..self.transport + 4];
-        let words = addresses(packet).chunks(4).chain([ports]);
-        words.fold(self.kind as u64, |hash, word| {
-            let word = u32::from_ne_bytes(word.try_into().expect("addresses are whole words"));
-            (hash ^ u64::from(word)).wrapping_mul(ODD).rotate_left(29)
-        })
+        flow::hash(self.kind as u8, addresses(packet), ports)
     }
 }

@@ -1,8 +1,8 @@
 //! The four half-traits between the data plane and the outside, batch-first.
 //!
 //! `sys` implements them over a TUN device and UDP sockets, `sim` in memory.
-//! A half is owned by one thread. Receiving blocks until there is something to
-//! return or the half is woken; a woken receive may return an empty batch.
+//! A half is owned by one thread. Receiving waits until there is something to
+//! return or the half is woken; a woken receive may bring nothing.
 
 use std::{io, sync::Arc};
 
@@ -13,12 +13,12 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// The IP side's receiving half: packets that want to enter the tunnel.
 pub trait IpRecv: Send {
-    /// Clears `batch` and fills it until the source is empty or the batch is
-    /// full. Waits for the first packet.
+    /// Appends to `batch` until the source is empty or the batch is full. Where
+    /// it is to `wait`, it does so for the first packet.
     ///
     /// # Errors
     /// The device is gone; nothing more will come.
-    fn recv(&mut self, batch: &mut Batch) -> io::Result<()>;
+    fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()>;
 
     /// Ends a wait in [`IpRecv::recv`].
     fn waker(&self) -> Waker;

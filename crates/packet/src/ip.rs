@@ -111,6 +111,16 @@ pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
     packet[v4::CHECKSUM].copy_from_slice(&(!(folded as u16)).to_be_bytes());
 }
 
+/// Tells a packet's receiver of congestion, where its sender knows ECN (RFC 3168
+/// section 5). Returns whether it does.
+pub fn mark_congestion(packet: &mut [u8]) -> bool {
+    let capable = IpHeader::parse(packet).is_ok_and(|header| header.ecn != Ecn::NotEct);
+    if capable {
+        set_ecn(packet, Ecn::Ce);
+    }
+    capable
+}
+
 fn field<const N: usize>(header: &[u8], range: std::ops::Range<usize>) -> [u8; N] {
     header[range].try_into().expect("every field's range has the field's length")
 }

@@ -20,6 +20,7 @@ pub mod checksum;
 mod coalesce;
 mod ecn;
 mod endpoint;
+mod flow;
 mod io;
 pub mod ip;
 mod offload;
@@ -29,6 +30,7 @@ pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span,
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
 pub use endpoint::{Endpoint, Local};
+pub use flow::flow;
 pub use io::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, VNET_HEADER_LEN};
 pub use segment::{SegmentError, Segments};

@@ -63,13 +63,12 @@ impl Port {
 }
 
 impl IpRecv for PortRecv {
-    fn recv(&mut self, batch: &mut Batch) -> io::Result<()> {
-        batch.clear();
+    fn recv(&mut self, batch: &mut Batch, _wait: bool) -> io::Result<()> {
         self.0.check()?;
         let mut queues = self.0.lock();
         while let (Some(spare), Some(packet)) = (batch.spare(), queues.into_tunnel.front()) {
             spare[..packet.len()].copy_from_slice(packet);
-            batch.commit(packet.len(), Offload::None);
+            batch.commit(0, packet.len(), Offload::None);
             queues.into_tunnel.pop_front();
         }
         Ok(())

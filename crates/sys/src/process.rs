@@ -8,11 +8,13 @@ mod background;
 mod janitor;
 mod privileges;
 mod signals;
+mod turns;
 
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use janitor::Janitor;
 pub use privileges::{PrivilegesError, drop_privileges, harden};
 pub use signals::{Signal, Signals, unmask};
+pub use turns::take_short_turns;
 
 #[cfg(test)]
 mod tests;

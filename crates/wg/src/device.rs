@@ -39,6 +39,17 @@ pub struct Device {
     pub drops: Drops,
 }
 
+/// The allowed IPs of all peers, as they are now.
+#[derive(Debug)]
+pub struct Routes<'a>(RwLockReadGuard<'a, AllowedIps<Arc<Peer>>>);
+
+impl Routes<'_> {
+    /// The peer whose allowed IPs hold `address`.
+    pub fn lookup(&self, address: IpAddr) -> Option<&Arc<Peer>> {
+        self.0.lookup(address)
+    }
+}
+
 impl Device {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -50,13 +61,14 @@ impl Device {
         })
     }
 
-    /// The peer whose allowed IPs hold `address`.
-    pub fn route(&self, address: IpAddr) -> Option<Arc<Peer>> {
-        self.allowed_ips().lookup(address).cloned()
+    /// To which peer each address belongs. Held for the packets of one batch.
+    pub fn routes(&self) -> Routes<'_> {
+        Routes(self.allowed_ips.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn allowed_ips(&self) -> RwLockReadGuard<'_, AllowedIps<Arc<Peer>>> {
-        self.allowed_ips.read().unwrap_or_else(PoisonError::into_inner)
+    /// The peer whose allowed IPs hold `address`.
+    pub fn route(&self, address: IpAddr) -> Option<Arc<Peer>> {
+        self.routes().lookup(address).cloned()
     }
 
     pub(crate) fn allowed_ips_mut(&self) -> RwLockWriteGuard<'_, AllowedIps<Arc<Peer>>> {

@@ -35,6 +35,9 @@ drop_reasons! {
     OutStagedFull = "out_staged_full",
     /// Into the tunnel: the handshake that it waited for was given up.
     OutHandshakeFailed = "out_handshake_failed",
+    /// Into the tunnel: its flow's queue stood too long (RFC 8289), and its
+    /// sender knows no ECN.
+    OutCongestion = "out_congestion",
     /// Outer: no route to the endpoint, or a firewall's refusal.
     OutUnreachable = "out_unreachable",
     /// Outer: longer than the path allows.

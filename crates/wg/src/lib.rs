@@ -34,7 +34,9 @@ mod time;
 
 pub use allowed_ips::AllowedIps;
 pub use control::{ConfigError, Control};
-pub use device::{ControlNotice, Device, NotReady, OutboundNotice, Reservation, Unreceivable};
+pub use device::{
+    ControlNotice, Device, NotReady, OutboundNotice, Reservation, Routes, Unreceivable,
+};
 pub use drops::{DropReason, Drops};
 pub use index_table::Session;
 pub use key::{KeyError, PresharedKey, PrivateKey, PublicKey};

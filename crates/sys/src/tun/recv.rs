@@ -1,12 +1,12 @@
 //! The receiving half: packets that the kernel routes into the interface.
 
 use std::{
-    io::{self, IoSliceMut},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
-use nix::{errno::Errno, sys::uio::readv};
+use nix::{errno::Errno, unistd::read};
 use packet::{Batch, IpRecv, Offload, VNET_HEADER_LEN, Waker};
 
 use super::device;
@@ -47,47 +47,51 @@ impl TunRecv {
         self.told = (tso, uso);
     }
 
-    /// Reads until the queue is empty or the batch is full. An error behind
-    /// packets is kept for the next time, when it comes again.
-    pub(super) fn drain(&self, batch: &mut Batch) -> io::Result<()> {
-        let mut header = [0; VNET_HEADER_LEN];
+    /// Reads until the queue is empty or the batch is full; whether anything
+    /// came. An error behind packets is kept for the next time, when it comes
+    /// again.
+    pub(super) fn drain(&self, batch: &mut Batch) -> io::Result<bool> {
+        let mut came = false;
         while let Some(spare) = batch.spare() {
-            let parts = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(spare)];
-            match readv(&self.fd, parts) {
-                // A header that cannot be leaves a packet of no length, which is
-                // counted as none.
-                Ok(len) => match (len.checked_sub(VNET_HEADER_LEN), Offload::parse(&header)) {
-                    (Some(len), Ok(offload)) => batch.commit(len, offload),
-                    _ => batch.commit(0, Offload::None),
-                },
+            match read(&self.fd, spare) {
+                Ok(len) => {
+                    let (len, offload) = parse(&spare[..len]);
+                    batch.commit(VNET_HEADER_LEN, len, offload);
+                    came = true;
+                }
                 Err(Errno::EAGAIN) => break,
                 // EINVAL: a packet that the header cannot describe; it is gone.
                 Err(Errno::EINTR | Errno::EINVAL) => {}
-                Err(errno) if batch.is_empty() => return Err(errno.into()),
+                Err(errno) if !came => return Err(errno.into()),
                 Err(_) => break,
             }
         }
-        Ok(())
+        Ok(came)
     }
 }
 
+/// The length of the packet behind its header, and what is to be done to it. A
+/// header that cannot be leaves a packet of no length, which is counted as none.
+fn parse(read: &[u8]) -> (usize, Offload) {
+    let packet = read.split_first_chunk::<VNET_HEADER_LEN>();
+    packet
+        .and_then(|(header, packet)| Some((packet.len(), Offload::parse(header).ok()?)))
+        .unwrap_or((0, Offload::None))
+}
+
 impl IpRecv for TunRecv {
-    fn recv(&mut self, batch: &mut Batch) -> io::Result<()> {
-        batch.clear();
+    fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()> {
         if self.told != (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted()) {
             self.tell();
         }
-        loop {
-            self.drain(batch)?;
-            if !batch.is_empty() {
-                return Ok(());
-            }
+        while !self.drain(batch)? && wait {
             match self.wake.wait(Some(self.fd.as_fd()))? {
-                Waited::Woken => return Ok(()),
+                Waited::Woken => break,
                 Waited::Readable => {}
                 Waited::Failed => return Err(Errno::EBADFD.into()),
             }
         }
+        Ok(())
     }
 
     fn waker(&self) -> Waker {

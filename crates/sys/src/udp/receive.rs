@@ -27,9 +27,9 @@ pub struct UdpReceiver {
     coalesced: bool,
 }
 
-/// Slots of one call while datagrams come coalesced: as much as the engine works
-/// on at once, and what stays in the cache.
-const COALESCED_SLOTS: usize = 8;
+/// Slots of one call while datagrams come coalesced, 256 KiB: what stays in the
+/// cache, and what the last of it does not wait long behind.
+const COALESCED_SLOTS: usize = 4;
 
 impl UdpRecv for UdpReceiver {
     fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {

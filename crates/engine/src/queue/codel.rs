@@ -1,0 +1,111 @@
+//! When a queue has stood for too long: controlled delay (RFC 8289 section 5).
+
+use std::time::Duration;
+
+use wg::Time;
+
+/// The wait that a queue may stand at (RFC 8289 section 4.3).
+const TARGET: Duration = Duration::from_millis(5);
+/// How long it may stand above that: as long as a sender far away takes to hear
+/// of it (RFC 8289 section 4.4).
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The state of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Codel {
+    /// When the wait will have been above the target for an interval.
+    above_until: Option<Time>,
+    /// When to signal next, while the queue stands.
+    next: Option<Time>,
+    /// How often was signalled since it stands.
+    count: u32,
+    /// When it stood last.
+    ended: Option<Time>,
+}
+
+impl Codel {
+    /// Whether the sender of a packet that `waited` is to be told of congestion.
+    /// `standing` says that more of its queue waits behind it.
+    pub fn signals(&mut self, waited: Duration, standing: bool, now: Time) -> bool {
+        if waited < TARGET || !standing {
+            self.above_until = None;
+            if self.next.take().is_some() {
+                self.ended = Some(now);
+            }
+            return false;
+        }
+        let above_until = *self.above_until.get_or_insert(now + INTERVAL);
+        match self.next {
+            None if now < above_until => return false,
+            None => {
+                // Soon after the last time it goes on nearly where it was.
+                let soon = self.ended.is_some_and(|ended| now.since(ended) < 16 * INTERVAL);
+                self.count = if soon { self.count.saturating_sub(2).max(1) } else { 1 };
+                self.next = Some(now + self.spacing());
+            }
+            Some(next) if now < next => return false,
+            Some(next) => {
+                self.count += 1;
+                self.next = Some(next + self.spacing());
+            }
+        }
+        true
+    }
+
+    /// The time to the next signal: ever shorter, since a sender's rate goes by
+    /// the square root of that of its losses.
+    fn spacing(&self) -> Duration {
+        INTERVAL.div_f64(f64::from(self.count).sqrt())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Signals in each 100 ms of a queue whose packets leave every millisecond
+    /// after they `waited`.
+    fn run(codel: &mut Codel, from: u64, waited: Duration, intervals: u64) -> Vec<usize> {
+        let signals = |ms: &u64| codel.signals(waited, true, Time::from_nanos(ms * 1_000_000));
+        let ends: Vec<u64> = (from..from + intervals * 100).filter(signals).collect();
+        let within = |n| ends.iter().filter(|ms| (**ms - from) / 100 == n).count();
+        (0..intervals).map(within).collect()
+    }
+
+    #[test]
+    fn a_queue_below_the_target_or_above_it_for_less_than_an_interval_is_left_alone() {
+        let mut codel = Codel::default();
+        assert_eq!(run(&mut codel, 1, Duration::from_micros(4_900), 20), [0; 20]);
+        assert_eq!(run(&mut codel, 2_001, Duration::from_millis(90), 1), [0]);
+        assert_eq!(run(&mut codel, 2_101, Duration::ZERO, 1), [0]);
+        assert_eq!(run(&mut codel, 2_201, Duration::from_millis(90), 1), [0]);
+    }
+
+    #[test]
+    fn a_queue_that_stands_is_signalled_ever_more_often() {
+        let mut codel = Codel::default();
+        let signals = run(&mut codel, 1, Duration::from_millis(6), 40);
+        assert_eq!(signals[..3], [0, 1, 2]);
+        // The n-th comes 100 ms / sqrt(n) after the one before: (t / 200 ms)^2 in t.
+        let all: usize = signals.iter().sum();
+        assert!((350..=410).contains(&all), "{all}: {signals:?}");
+        assert!(signals[39] > signals[20] && signals[20] > signals[5], "{signals:?}");
+    }
+
+    #[test]
+    fn the_last_of_a_queue_is_never_signalled() {
+        let mut codel = Codel::default();
+        run(&mut codel, 1, Duration::from_millis(50), 2);
+        assert!(!codel.signals(Duration::from_millis(50), false, Time::from_nanos(300_000_000)));
+    }
+
+    #[test]
+    fn what_stands_again_soon_is_signalled_where_it_ended() {
+        let mut codel = Codel::default();
+        run(&mut codel, 1, Duration::from_millis(50), 10);
+        let count = codel.count;
+        run(&mut codel, 1_001, Duration::ZERO, 1);
+        run(&mut codel, 1_101, Duration::from_millis(50), 2);
+        assert!(codel.count + 2 >= count && count > 10, "{} after {count}", codel.count);
+    }
+}
