@@ -123,12 +123,13 @@ pub fn run<U: UdpSend>(network: &Network, hosts: &mut [&mut Host<U>], duration: 
     }
 }
 
-/// A valid IP packet with a payload of `payload` bytes that `number` tells apart.
+/// A valid IP packet of an experimental protocol (RFC 3692: a protocol without
+/// ports, so that a pair of addresses is one flow) with a payload of `payload` bytes that `number` tells apart.
 pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec<u8> {
     let mut packet = match (from.parse().unwrap(), to.parse().unwrap()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let len = (20 + payload.max(4)) as u16;
-            let mut header = vec![0x45, tos, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
+            let mut header = vec![0x45, tos, 0, 0, 0, 0, 0, 0, 64, 253, 0, 0];
             header[2..4].copy_from_slice(&len.to_be_bytes());
             header.extend(from.octets());
             header.extend(to.octets());
@@ -136,7 +137,7 @@ pub fn packet(from: &str, to: &str, tos: u8, number: u32, payload: usize) -> Vec
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
             let len = payload.max(4) as u16;
-            let mut header = vec![0x60 | tos >> 4, tos << 4, 0, 0, 0, 0, 17, 64];
+            let mut header = vec![0x60 | tos >> 4, tos << 4, 0, 0, 0, 0, 253, 64];
             header[4..6].copy_from_slice(&len.to_be_bytes());
             header.extend(from.octets());
             header.extend(to.octets());
