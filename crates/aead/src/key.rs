@@ -1,4 +1,4 @@
-//! One key, held by the library, and the library's way to use it.
+//! One key: as the library holds it, and as words for our own variants.
 #![expect(unsafe_code, reason = "wiping a key that its library does not wipe")]
 
 use std::{
@@ -9,18 +9,29 @@ use std::{
 };
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use zeroize::Zeroize;
 
 use crate::TAG_LEN;
 
 /// A ChaCha20-Poly1305 key. Wiped on drop.
-pub struct Key(Box<MaybeUninit<LessSafeKey>>);
+pub struct Key(Box<Forms>);
+
+struct Forms {
+    library: MaybeUninit<LessSafeKey>,
+    words: [u32; 8],
+}
 
 impl Key {
     /// The key with these bytes.
     pub fn new(bytes: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&CHACHA20_POLY1305, bytes)
             .expect("ChaCha20-Poly1305 takes every key of 32 bytes");
-        Self(Box::new(MaybeUninit::new(LessSafeKey::new(key))))
+        let mut forms =
+            Box::new(Forms { library: MaybeUninit::new(LessSafeKey::new(key)), words: [0; 8] });
+        for (word, bytes) in forms.words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        Self(forms)
     }
 
     /// Seals the plaintext in all of `data` but the last [`TAG_LEN`] bytes, which
@@ -42,14 +53,19 @@ impl Key {
 
     fn library(&self) -> &LessSafeKey {
         // SAFETY: `new` initialised it, and only `drop` takes that back.
-        unsafe { self.0.assume_init_ref() }
+        unsafe { self.0.library.assume_init_ref() }
+    }
+
+    /// ChaCha20's eight words.
+    pub(crate) fn words(&self) -> &[u32; 8] {
+        &self.0.words
     }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
         // ring does not wipe its keys.
-        let bytes = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
+        let bytes = self.0.library.as_mut_ptr().cast::<MaybeUninit<u8>>();
         for at in 0..size_of::<LessSafeKey>() {
             // SAFETY: `at` is below the size of the allocation.
             let byte = unsafe { bytes.add(at) };
@@ -58,6 +74,7 @@ impl Drop for Key {
             unsafe { ptr::write_volatile(byte, MaybeUninit::new(0)) };
         }
         compiler_fence(Ordering::SeqCst);
+        self.0.words.zeroize();
     }
 }
 

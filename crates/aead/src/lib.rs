@@ -3,11 +3,18 @@
 //! A packet of a batch has its own key, counter, length and result. The nonce
 //! is WireGuard's: 32 zero bits, then the counter in little-endian (paper
 //! section 5.4.6). There is no associated data, and nothing is allocated.
+//! The first variant of this processor's that wins is chosen, once ([`Variant`]).
 #![deny(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod group;
 mod key;
+mod row;
+mod variant;
 
 pub use key::Key;
+pub use variant::{ForceError, Variant, force, variant};
 
 /// Bytes of the authentication tag behind the ciphertext.
 pub const TAG_LEN: usize = 16;
@@ -30,8 +37,8 @@ pub struct Open<'a> {
     pub key: &'a Key,
     /// The nonce it was sealed with.
     pub counter: u64,
-    /// The ciphertext and its tag. Plaintext and tag room after success; not
-    /// to be read after failure.
+    /// The ciphertext and its tag. Plaintext and tag room after success; after
+    /// failure whatever, but not plaintext.
     pub data: &'a mut [u8],
     /// Whether the tag fits: the result.
     pub authentic: bool,
@@ -42,17 +49,19 @@ pub struct Open<'a> {
 /// # Panics
 /// A packet's data is shorter than a tag.
 pub fn seal(batch: &mut [Seal<'_>]) {
-    for packet in batch {
-        packet.key.seal(packet.counter, packet.data);
-    }
+    let chosen = variant();
+    let (own, library) = batch.split_at_mut(chosen.worth(batch.len()));
+    chosen.seal(own);
+    Variant::Library.seal(library);
 }
 
 /// Opens every packet in place, and says of each whether it is authentic. A
 /// forged one fails alone.
 pub fn open(batch: &mut [Open<'_>]) {
-    for packet in batch {
-        packet.authentic = packet.key.open(packet.counter, packet.data);
-    }
+    let chosen = variant();
+    let (own, library) = batch.split_at_mut(chosen.worth(batch.len()));
+    chosen.open(own);
+    Variant::Library.open(library);
 }
 
 #[cfg(test)]

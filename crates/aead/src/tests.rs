@@ -187,3 +187,5 @@ proptest! {
         }
     }
 }
+
+mod variants;
