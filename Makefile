@@ -1,5 +1,7 @@
 # make demo     a tunnel between two hosts on this machine, and what it carries
 #               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
+# make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
+#               (make bench-quick within two minutes; BESIDE= others; ARGS= as bench --help tells)
 # make test     every test, the end-to-end ones in network namespaces
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
@@ -11,25 +13,31 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 BESIDE ?=
+ARGS ?=
 SECONDS_EACH ?= 3
 
 # command:package, as Debian names them.
 DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
-        stdbuf:coreutils cc:gcc
+        stdbuf:coreutils cc:gcc ethtool:ethtool
 
-.PHONY: demo test build deps peers lint clean
+.PHONY: demo bench bench-quick test build deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
 	tests/netns/run $(TARGET)/release/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
 
-# The tests of linerate-netns are built outside of the namespaces, where there is a network. One
-# at a time: they share the cores with the daemons and the traffic that they measure.
+bench-quick: ARGS += --seconds 1 --rounds 2
+bench bench-quick: deps build peers
+	cargo build --release -p linerate-bench --bin bench
+	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(ARGS)
+
+# The tests of linerate-netns and linerate-bench are built outside of the namespaces, where there is
+# a network. One at a time: they share the cores with the daemons and the traffic that they measure.
 test: deps peers build
-	cargo test --workspace --exclude linerate-netns
-	cargo test -p linerate-netns --no-run
-	tests/netns/run cargo test -p linerate-netns --no-fail-fast -- --test-threads=1
+	cargo test --workspace --exclude linerate-netns --exclude linerate-bench
+	cargo test -p linerate-netns -p linerate-bench --no-run
+	tests/netns/run cargo test -p linerate-netns -p linerate-bench --no-fail-fast -- --test-threads=1
 
 build:
 	cargo build --release -p linerate-cli

@@ -2,10 +2,27 @@
 //!
 //! Both ends of the tunnel and the programs that make the traffic share this machine's cores, so
 //! a figure means something only beside another one of the same run.
+//!
+//! `bin/demo.rs` shows one tunnel (`run`). `bin/bench.rs` compares:
+//!
+//! ```text
+//!   contender   who is measured: an implementation, or a build of linerate
+//!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
+//!   flood quic  the generators of UDP and QUIC; the bench runs itself inside the hosts for them
+//!   comparison  turns A B A B ..., medians, ratios pair by pair
+//!   report      tables, JSON
+//! ```
 
 #![forbid(unsafe_code)]
 
+pub mod comparison;
+pub mod contender;
+pub mod flood;
+pub mod measure;
+pub mod quic;
+pub mod report;
 mod run;
+pub mod suite;
 mod table;
 
 pub use run::{Bare, Run, Sample, Samples, Way};

@@ -1,13 +1,13 @@
 //! A running daemon: one implementation serving one interface of one host.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::host::Host;
-use crate::implementation::Implementation;
+use crate::implementation::Program;
 use crate::wait::{Stopwatch, eventually};
 
 /// Time within which a daemon must be usable, and gone after a signal; both take milliseconds on
@@ -33,12 +33,8 @@ impl Daemon {
     ///
     /// # Panics
     /// When it is not installed, ends early, or is not usable in time; its log is in the message.
-    pub fn start(host: &Host, implementation: Implementation, interface: &str) -> Daemon {
-        let program = implementation.path();
-        Daemon::start_program(host, &program, &implementation.arguments(interface, true), interface)
-    }
-
-    fn start_program(host: &Host, program: &Path, args: &[String], interface: &str) -> Daemon {
+    pub fn start(host: &Host, program: impl Into<Program>, interface: &str) -> Daemon {
+        let Program { implementation, path } = program.into();
         let log = File::create(host.outside(log_path(interface))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{interface}.pid");
@@ -46,8 +42,8 @@ impl Daemon {
         let process = host
             .command("sh")
             .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
-            .arg(program)
-            .args(args)
+            .arg(path)
+            .args(implementation.arguments(interface, true))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)

@@ -95,6 +95,25 @@ impl fmt::Display for Implementation {
     }
 }
 
+/// An implementation and the binary that runs it, as of one of two builds to compare.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Whose command line it takes.
+    pub implementation: Implementation,
+    /// The binary.
+    pub path: PathBuf,
+}
+
+impl From<Implementation> for Program {
+    /// The one that is installed.
+    ///
+    /// # Panics
+    /// When none is.
+    fn from(implementation: Implementation) -> Program {
+        Program { implementation, path: implementation.path() }
+    }
+}
+
 fn linerate() -> Option<PathBuf> {
     if let Some(path) = env::var_os("LINERATE_BIN") {
         return Some(PathBuf::from(path));

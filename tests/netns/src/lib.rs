@@ -20,6 +20,7 @@
 mod cable;
 mod counter;
 mod daemon;
+mod drops;
 mod host;
 mod implementation;
 mod pair;
@@ -31,8 +32,8 @@ pub use cable::{address, cable, forward};
 pub use counter::Counter;
 pub use daemon::Daemon;
 pub use host::{Host, Outcome};
-pub use implementation::Implementation;
+pub use implementation::{Implementation, Program};
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side};
-pub use traffic::{Iperf, Ping, Pinging, Rate, ping};
+pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, ping};
 pub use wait::{Stopwatch, announce, eventually};
 pub use wg::{Key, PeerStatus, Status, base64, preshared_key};

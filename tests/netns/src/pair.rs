@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::cable::{address, cable, forward};
 use crate::daemon::Daemon;
 use crate::host::Host;
-use crate::implementation::Implementation;
+use crate::implementation::{Implementation, Program};
 use crate::traffic::ping;
 use crate::wait::eventually;
 use crate::wg::{Key, PeerStatus, Status};
@@ -104,8 +104,8 @@ pub struct Side {
 impl Side {
     /// Starts a daemon in a wired host, with a new key, [`PORT`] and the inner addresses of its
     /// `number`; no peers yet. `outer` is how the other side will call it.
-    pub fn start(host: Host, implementation: Implementation, number: u8, outer: Addresses) -> Side {
-        let daemon = Daemon::start(&host, implementation, INTERFACE);
+    pub fn start(host: Host, program: impl Into<Program>, number: u8, outer: Addresses) -> Side {
+        let daemon = Daemon::start(&host, program, INTERFACE);
         let key = Key::generate();
         let inner = Addresses::new(9, number);
         let path = host.write("private.key", &key.private);
@@ -172,7 +172,7 @@ pub struct Pair {
 
 impl Pair {
     /// Wires two hosts and starts a daemon in each; they do not know each other yet.
-    pub fn start(left: Implementation, right: Implementation) -> Pair {
+    pub fn start(left: impl Into<Program>, right: impl Into<Program>) -> Pair {
         let (left_host, right_host) = Pair::hosts(1500);
         Pair {
             left: Side::start(left_host, left, 1, Addresses::new(1, 1)),

@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::host::Host;
+use crate::host::{Host, Outcome};
 use crate::wait::eventually;
 
 /// iperf3's own port.
 const IPERF_PORT: u16 = 5201;
+
+/// Seconds past its time after which an iperf3 that hangs is ended.
+const IPERF_PATIENCE: u32 = 30;
 
 /// Within this a program that a test starts must show a sign of life.
 const SOON: Duration = Duration::from_secs(5);
@@ -131,9 +134,9 @@ pub struct Iperf<'a> {
 /// What an iperf3 run carried.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
-    /// Bits a second that the receiver read.
+    /// Bits a second that the receiver read; with `--bidir` both receivers.
     pub bits_per_second: f64,
-    /// Bytes that the receiver read.
+    /// Bytes that the receiver read; with `--bidir` both receivers.
     pub bytes: f64,
     /// Datagrams lost of those sent, in percent; 0 for TCP.
     pub lost_percent: f64,
@@ -145,15 +148,44 @@ impl Iperf<'_> {
     /// # Panics
     /// When iperf3 fails; its message is in the panic's.
     pub fn run(&self) -> Rate {
-        let _server = Server::start(self.server);
+        self.start().finish()
+    }
+
+    /// Starts it, to do something beside it.
+    pub fn start(&self) -> IperfRun {
+        let server = Server::start(self.server);
         let line = format!(
             "iperf3 --json --connect-timeout 5000 -c {} -t {} {}",
             self.address, self.seconds, self.options
         );
-        let outcome = self.client.attempt(&line);
+        let mut command = self.client.command("timeout");
+        command.arg((self.seconds + IPERF_PATIENCE).to_string()).args(["bash", "-c", &line]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let client = command.spawn().expect("nsenter is installed (make deps)");
+        IperfRun { _server: server, client, line, host: self.client.name().to_owned() }
+    }
+}
+
+/// An iperf3 that runs.
+pub struct IperfRun {
+    _server: Server,
+    client: Child,
+    line: String,
+    host: String,
+}
+
+impl IperfRun {
+    /// Waits for its end.
+    ///
+    /// # Panics
+    /// When iperf3 fails; its message is in the panic's.
+    pub fn finish(self) -> Rate {
+        let IperfRun { _server, client, line, host } = self;
+        let outcome =
+            client.wait_with_output().map(Outcome::from).expect("a child can be waited for");
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
         let error = report["error"].as_str().unwrap_or(&outcome.stderr);
-        assert!(outcome.ok, "on {}: `{line}` failed: {error}", self.client.name());
+        assert!(outcome.ok, "on {host}: `{line}` failed: {error}");
         Rate::parse(&report["end"])
     }
 }
@@ -165,12 +197,14 @@ impl Rate {
     }
 
     fn parse(end: &Value) -> Rate {
-        let received = &end["sum_received"];
-        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        let number = |sum: &str, figure: &str| end[sum][figure].as_f64().unwrap_or(0.0);
+        // The second is there with --bidir only.
+        let both =
+            |figure| number("sum_received", figure) + number("sum_received_bidir_reverse", figure);
         Rate {
-            bits_per_second: number(&received["bits_per_second"]),
-            bytes: number(&received["bytes"]),
-            lost_percent: number(&received["lost_percent"]),
+            bits_per_second: both("bits_per_second"),
+            bytes: both("bytes"),
+            lost_percent: number("sum_received", "lost_percent"),
         }
     }
 }

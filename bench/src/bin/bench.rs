@@ -1,0 +1,188 @@
+//! `make bench`: linerate beside others, test by test, as ratios of one run.
+//!
+//! Inside the hosts it is its own traffic generator, by subcommands that only the bench calls.
+
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::error::Error;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+
+use linerate_bench::comparison::Comparison;
+use linerate_bench::contender::Contender;
+use linerate_bench::flood::{self, Flood};
+use linerate_bench::quic::{self, Way};
+use linerate_bench::suite::{Plan, Test};
+use linerate_bench::{Style, report};
+use netns::Implementation;
+
+const USAGE: &str = "\
+usage: bench [--seconds N] [--rounds N] [--only TEST,...] [--beside NAME,...]
+             [--binary [NAME=]PATH]... [--json FILE]
+
+  --seconds N    length of each measurement (3)
+  --rounds N     turns of each contender, A B A B ... (5)
+  --only ...     of tcp, ping, quic, udp, overload, plain
+  --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, or none
+                 (tailscale-wireguard-go)
+  --binary ...   a build of linerate to measure instead of the workspace's; given again, further
+                 builds to compare it with, and --beside is none unless it is given too
+  --json FILE    write all figures there
+";
+
+struct Arguments {
+    plan: Plan,
+    rounds: u32,
+    beside: Option<Vec<Implementation>>,
+    builds: Vec<Contender>,
+    json: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    if let Some(done) = generate(&words) {
+        return match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("bench {}: {error}", words[0]);
+                ExitCode::FAILURE
+            }
+        };
+    }
+    match Arguments::parse(words.into_iter()) {
+        Ok(arguments) => compare(arguments),
+        Err(message) => {
+            eprint!("bench: {message}\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs a generator, if that is what is asked for.
+fn generate(words: &[String]) -> Option<Result<(), Box<dyn Error>>> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Some(match words.as_slice() {
+        ["sink", port] => sink(port),
+        ["flood", to, seconds, size, options @ ..] => send(to, seconds, size, options),
+        ["quic-server", at] => serve(at),
+        ["quic-client", to, way, seconds] => call(to, way, seconds),
+        _ => return None,
+    })
+}
+
+fn sink(port: &str) -> Result<(), Box<dyn Error>> {
+    Ok(flood::sink(port.parse()?)?)
+}
+
+fn send(to: &str, seconds: &str, size: &str, options: &[&str]) -> Result<(), Box<dyn Error>> {
+    let rate = match options {
+        ["--rate", rate] => Some(rate.parse()?),
+        _ => None,
+    };
+    let (to, seconds, size) = (to.parse()?, seconds.parse()?, size.parse()?);
+    let flood = Flood { to, seconds, size, rate, segment: options == ["--segment"] };
+    println!("{}", flood.send()?);
+    Ok(())
+}
+
+fn serve(at: &str) -> Result<(), Box<dyn Error>> {
+    quic::serve(at.parse()?)
+}
+
+fn call(to: &str, way: &str, seconds: &str) -> Result<(), Box<dyn Error>> {
+    let to: SocketAddr = to.parse()?;
+    let way = if way == "up" { Way::Up } else { Way::Down };
+    println!("{}", quic::call(to, way, seconds.parse()?)?);
+    Ok(())
+}
+
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+        let plan = Plan { tests: Test::ALL.to_vec(), seconds: 3 };
+        let mut arguments =
+            Arguments { plan, rounds: 5, beside: None, builds: Vec::new(), json: None };
+        while let Some(word) = words.next() {
+            let value = words.next().ok_or(format!("{word} needs a value"));
+            match word.as_str() {
+                "--seconds" => arguments.plan.seconds = count(&value?)?,
+                "--rounds" => arguments.rounds = count(&value?)?,
+                "--only" => arguments.plan.tests = tests(&value?)?,
+                "--beside" => arguments.beside = Some(implementations(&value?)?),
+                "--binary" => arguments.builds.push(Contender::build(&value?)?),
+                "--json" => arguments.json = Some(PathBuf::from(value?)),
+                _ => return Err(format!("unknown argument {word}")),
+            }
+        }
+        Ok(arguments)
+    }
+
+    /// Who is measured, the one that is judged first.
+    fn contenders(&self) -> Result<Vec<Contender>, String> {
+        let mut contenders = self.builds.clone();
+        if contenders.is_empty() {
+            if Implementation::Linerate.program().is_none() {
+                return Err("linerate is not built (make build, or set LINERATE_BIN)".to_owned());
+            }
+            contenders.push(Contender::installed(Implementation::Linerate));
+        }
+        let fork = || vec![Implementation::Tailscale];
+        let none = if self.builds.len() > 1 { Vec::new } else { fork };
+        let beside = self.beside.clone().unwrap_or_else(none);
+        let there = beside.into_iter().filter(|one| !one.is_skipped());
+        contenders.extend(there.map(Contender::installed));
+        Ok(contenders)
+    }
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or(format!("not a count: {text}"))
+}
+
+fn tests(names: &str) -> Result<Vec<Test>, String> {
+    let named: Result<Vec<Test>, String> = names
+        .split(',')
+        .map(|name| Test::named(name).ok_or(format!("unknown test {name}")))
+        .collect();
+    let named = named?;
+    // In the order of a turn, whatever the order of the argument.
+    Ok(Test::ALL.into_iter().filter(|test| named.contains(test)).collect())
+}
+
+fn implementations(names: &str) -> Result<Vec<Implementation>, String> {
+    let named = |name| Implementation::named(name).ok_or(format!("unknown implementation {name}"));
+    names.split(',').filter(|name| *name != "none").map(named).collect()
+}
+
+fn compare(arguments: Arguments) -> ExitCode {
+    let contenders = match arguments.contenders() {
+        Ok(contenders) => contenders,
+        Err(message) => {
+            eprintln!("bench: {message}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let rounds = arguments.rounds;
+    let comparison =
+        Comparison::run(contenders, &arguments.plan, rounds, |round, contender, measure, value| {
+            let (name, title, unit) = (&contender.name, measure.title.trim(), measure.unit);
+            eprintln!(
+                "{round}/{rounds} {name:<22} {title:<40} {:>9} {unit}",
+                measure.format(value)
+            );
+        });
+    println!("\n{}", report::tables(&comparison, Style::of_stdout()));
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    println!("  Both ends and the generators share {cores} cores. See CONTRIBUTING, Measure.");
+    if let Some(file) = arguments.json {
+        if let Err(error) = fs::write(&file, format!("{:#}\n", report::json(&comparison))) {
+            eprintln!("bench: {}: {error}", file.display());
+            return ExitCode::FAILURE;
+        }
+        println!("  {}", file.display());
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,149 @@
+//! The UDP generator: a sender as fast as one thread is, or paced, and a socket that it floods.
+
+use std::fmt;
+use std::io::Read;
+use std::io::{IoSlice, stdin};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use netns::Stopwatch;
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{RcvBuf, UdpGsoSegment};
+use nix::sys::socket::{MsgFlags, MultiHeaders, sendmmsg, setsockopt};
+
+/// Datagrams of one system call: past it a call costs nothing beside what it carries, and a paced
+/// sender's bursts stay short.
+const BATCH: usize = 64;
+
+/// The most that one `UDP_SEGMENT` send takes: segments (kernels before 6.9), and bytes.
+const MAX_SEGMENTS: usize = 64;
+const MAX_BYTES: usize = 65507;
+
+/// A paced sender that is early sleeps so long; shorter is mostly the cost of the sleep.
+const NAP: Duration = Duration::from_micros(50);
+
+/// What to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    /// Where to.
+    pub to: SocketAddr,
+    /// Payload bytes of a datagram.
+    pub size: usize,
+    /// For how long.
+    pub seconds: f64,
+    /// Datagrams a second; as many as go if not said.
+    pub rate: Option<f64>,
+    /// Send runs with `UDP_SEGMENT` instead of single datagrams.
+    pub segment: bool,
+}
+
+/// What a sender did.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sent {
+    /// Datagrams that the kernel took.
+    pub datagrams: u64,
+    /// The time they took.
+    pub seconds: f64,
+}
+
+impl Flood {
+    /// Sends until the time is over.
+    pub fn send(&self) -> std::io::Result<Sent> {
+        let socket = UdpSocket::bind(match self.to {
+            SocketAddr::V4(_) => "0.0.0.0:0",
+            SocketAddr::V6(_) => "[::]:0",
+        })?;
+        socket.connect(self.to)?;
+        let segments = match self.segment {
+            true => (MAX_BYTES / self.size).min(MAX_SEGMENTS),
+            false => 1,
+        };
+        if self.segment {
+            setsockopt(&socket, UdpGsoSegment, &(self.size as i32))?;
+        }
+        let payload = vec![0; self.size * segments];
+        let slices = [[IoSlice::new(&payload)]; BATCH];
+        let mut headers = MultiHeaders::<()>::preallocate(BATCH, None);
+        let watch = Stopwatch::start();
+        let mut datagrams = 0;
+        loop {
+            let seconds = watch.elapsed().as_secs_f64();
+            if seconds >= self.seconds {
+                return Ok(Sent { datagrams, seconds });
+            }
+            let due = self.rate.map_or(u64::MAX, |rate| (rate * seconds) as u64);
+            let messages = (due.saturating_sub(datagrams) / segments as u64).min(BATCH as u64);
+            if messages == 0 {
+                thread::sleep(NAP);
+                continue;
+            }
+            let batch = &slices[..messages as usize];
+            let nowhere = [None; BATCH];
+            let flags = MsgFlags::empty();
+            match sendmmsg(socket.as_raw_fd(), &mut headers, batch, nowhere, [], flags) {
+                Ok(taken) => datagrams += taken.count() as u64 * segments as u64,
+                // The far host's word that nobody listened to an earlier one.
+                Err(Errno::ECONNREFUSED) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.datagrams, self.seconds)
+    }
+}
+
+impl Sent {
+    /// What [`Sent`]'s `Display` wrote.
+    pub fn parse(text: &str) -> Option<Sent> {
+        let (datagrams, seconds) = text.trim().split_once(' ')?;
+        Some(Sent { datagrams: datagrams.parse().ok()?, seconds: seconds.parse().ok()? })
+    }
+}
+
+/// Holds a socket with the smallest buffer open and reads nothing, until stdin ends. So each
+/// datagram that reaches the host is counted by the kernel as a drop of this socket, and no
+/// program's reading takes the cores from the tunnel.
+pub fn sink(port: u16) -> std::io::Result<()> {
+    let socket = UdpSocket::bind(("0.0.0.0", port))?;
+    setsockopt(&socket, RcvBuf, &0)?;
+    stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::{Flood, Sent};
+
+    fn received(socket: &UdpSocket) -> Vec<usize> {
+        socket.set_nonblocking(true).unwrap();
+        let mut buffer = [0; 65536];
+        std::iter::from_fn(|| socket.recv(&mut buffer).ok()).collect()
+    }
+
+    #[test]
+    fn a_paced_sender_keeps_its_rate_and_its_size() {
+        for segment in [false, true] {
+            let sink = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let to = sink.local_addr().unwrap();
+            let flood = Flood { to, size: 20, seconds: 0.1, rate: Some(1000.0), segment };
+            let sent = flood.send().unwrap();
+            assert!((30..=100).contains(&sent.datagrams), "{sent:?}");
+            assert_eq!(received(&sink), vec![20; sent.datagrams as usize], "segment: {segment}");
+        }
+    }
+
+    #[test]
+    fn what_a_sender_prints_is_read_back() {
+        let sent = Sent { datagrams: 12, seconds: 0.25 };
+        assert_eq!(Sent::parse(&format!("{sent}\n")), Some(sent));
+        assert_eq!(Sent::parse(""), None);
+    }
+}

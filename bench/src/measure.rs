@@ -1,0 +1,129 @@
+//! What is measured, in which unit, and the bar it has to clear beside Tailscale's wireguard-go.
+
+/// One figure of a turn.
+#[derive(Debug)]
+pub struct Measure {
+    /// Its name in JSON.
+    pub key: &'static str,
+    /// Its name in tables.
+    pub title: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Digits behind the point that mean something.
+    pub digits: usize,
+    /// What the ratio to the peer has to be, if anything is asked.
+    pub bar: Option<Bar>,
+}
+
+/// A demand on a ratio.
+#[derive(Clone, Copy, Debug)]
+pub enum Bar {
+    /// More is better.
+    AtLeast(f64),
+    /// Less is better.
+    AtMost(f64),
+}
+
+impl Bar {
+    /// Whether a ratio meets it.
+    pub fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Bar::AtLeast(least) => ratio >= least,
+            Bar::AtMost(most) => ratio <= most,
+        }
+    }
+}
+
+const fn measure(
+    key: &'static str,
+    title: &'static str,
+    unit: &'static str,
+    digits: usize,
+    bar: Option<Bar>,
+) -> Measure {
+    Measure { key, title, unit, digits, bar }
+}
+
+const fn least(ratio: f64) -> Option<Bar> {
+    Some(Bar::AtLeast(ratio))
+}
+
+const fn most(ratio: f64) -> Option<Bar> {
+    Some(Bar::AtMost(ratio))
+}
+
+/// The measures, in the order of a turn.
+macro_rules! measures {
+    ($($name:ident = $key:literal, $title:literal, $unit:literal, $digits:literal, $bar:expr;)*) => {
+        $(#[doc = $title] pub static $name: Measure = measure($key, $title, $unit, $digits, $bar);)*
+
+        /// All of them.
+        pub static ALL: &[&Measure] = &[$(&$name),*];
+    };
+}
+
+measures! {
+    TCP_FORTH = "tcp_forth", "TCP, 1 stream, forth", "Gbit/s", 2, least(1.3);
+    CPU = "cpu_per_gb", "  CPU of both daemons", "s/GB", 2, most(0.7);
+    MEMORY_TCP = "memory_tcp", "  peak RSS of both, TCP only", "MB", 1, most(0.4);
+    TCP_BACK = "tcp_back", "TCP, 1 stream, back", "Gbit/s", 2, least(1.3);
+    TCP_4 = "tcp_4", "TCP, 4 streams", "Gbit/s", 2, least(1.3);
+    TCP_BOTH = "tcp_both", "TCP, both ways at once, sum", "Gbit/s", 2, least(1.3);
+    IDLE_P50 = "ping_idle_p50", "ping, idle, p50", "ms", 3, most(0.8);
+    IDLE_P99 = "ping_idle_p99", "ping, idle, p99", "ms", 3, None;
+    BUSY_P50 = "ping_busy_p50", "ping beside full TCP, p50", "ms", 2, None;
+    BUSY_P99 = "ping_busy_p99", "ping beside full TCP, p99", "ms", 2, most(0.35);
+    BUSY_P999 = "ping_busy_p999", "ping beside full TCP, p99.9", "ms", 2, None;
+    BUSY_LOST = "ping_busy_lost", "  pings lost", "%", 2, None;
+    BUSY_TCP = "ping_busy_tcp", "  TCP beside that ping", "Gbit/s", 2, None;
+    QUIC_DOWN = "quic_down", "QUIC, down", "Gbit/s", 2, least(1.7);
+    QUIC_UP = "quic_up", "QUIC, up", "Gbit/s", 2, least(1.7);
+    UDP_64 = "udp_64", "UDP 64 B flood, carried", "kpps", 0, least(6.0);
+    UDP_64_SENT = "udp_64_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_64_RING = "udp_64_ring", "  dropped by the sender's TUN ring", "kpps", 0, None;
+    UDP_64_SOCKET = "udp_64_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    UDP_1380 = "udp_1380", "UDP 1380 B flood, carried", "kpps", 0, least(4.0);
+    UDP_1380_SENT = "udp_1380_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_1380_RING = "udp_1380_ring", "  dropped by the sender's TUN ring", "kpps", 0, None;
+    UDP_1380_SOCKET = "udp_1380_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    UDP_GSO = "udp_gso", "UDP 1380 B by UDP_SEGMENT, carried", "kpps", 0, None;
+    UDP_GSO_SENT = "udp_gso_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_GSO_RING = "udp_gso_ring", "  dropped by the TUN ring, super-packets", "k/s", 0, None;
+    UDP_GSO_SOCKET = "udp_gso_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    OVERLOAD_PEAK = "overload_peak", "UDP 1380 B ramp, peak carried", "kpps", 0, None;
+    OVERLOAD = "overload_goodput", "  carried when flooded, of the peak", "%", 0, None;
+    TCP_PLAIN = "tcp_plain_link", "TCP, link without offloads", "Gbit/s", 2, least(1.2);
+    MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
+}
+
+impl Measure {
+    /// A value in this measure's precision; a dash for one that could not be had.
+    pub fn format(&self, value: f64) -> String {
+        match value.is_finite() {
+            true => format!("{value:.*}", self.digits),
+            false => "-".to_owned(),
+        }
+    }
+}
+
+/// What one turn read.
+#[derive(Clone, Debug, Default)]
+pub struct Readings(Vec<(&'static Measure, f64)>);
+
+impl Readings {
+    /// Notes a figure.
+    pub fn push(&mut self, measure: &'static Measure, value: f64) {
+        self.0.push((measure, value));
+    }
+
+    /// The figure of a measure; not a number if it was not made or failed.
+    pub fn of(&self, measure: &Measure) -> f64 {
+        let found = self.0.iter().find(|(one, _)| one.key == measure.key);
+        found.map_or(f64::NAN, |(_, value)| *value)
+    }
+
+    /// Whether the measure was tried.
+    pub fn has(&self, measure: &Measure) -> bool {
+        self.0.iter().any(|(one, _)| one.key == measure.key)
+    }
+}

@@ -1,0 +1,199 @@
+//! The QUIC generator: one stream each way over quinn, with its packet protection off, so that the
+//! tunnel is measured and not the generator's AEAD. quinn uses `UDP_SEGMENT` and `UDP_GRO`.
+
+mod plain;
+
+use std::error::Error;
+use std::fmt;
+use std::io::{Read, stdin};
+use std::net::{SocketAddr, UdpSocket};
+use std::process;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use netns::Stopwatch;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, SndBuf, SndBufForce};
+use plain::Plain;
+use quinn::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig,
+    TokioRuntime, TransportConfig, VarInt,
+};
+
+/// What fits the tunnel's MTU of 1420 behind the headers of IPv4 and UDP.
+const DATAGRAM: u16 = 1420 - 28;
+
+/// Buffers of the socket, in bytes: 512 KiB cost a fifth of the rate.
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// Flow-control windows, in bytes: never the limit.
+const WINDOW: u32 = 64 << 20;
+
+/// Bytes that are given to a stream at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Bytes of the request: which way, and the milliseconds.
+const REQUEST: usize = 5;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Who sends the bulk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The server.
+    Down,
+    /// The client.
+    Up,
+}
+
+/// What a receiver of bulk read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Carried {
+    /// Bytes of the stream.
+    pub bytes: u64,
+    /// From the first to the last.
+    pub seconds: f64,
+}
+
+impl Carried {
+    /// Gigabits a second.
+    pub fn gbps(&self) -> f64 {
+        self.bytes as f64 * 8.0 / self.seconds / 1e9
+    }
+
+    /// What its `Display` wrote.
+    pub fn parse(text: &str) -> Option<Carried> {
+        let (bytes, seconds) = text.trim().split_once(' ')?;
+        Some(Carried { bytes: bytes.parse().ok()?, seconds: seconds.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.bytes, self.seconds)
+    }
+}
+
+/// Serves until stdin ends.
+pub fn serve(at: SocketAddr) -> Result<()> {
+    thread::Builder::new().name("stdin".to_owned()).spawn(|| {
+        // Its end is all that is waited for, however it comes.
+        let _ = stdin().read_to_end(&mut Vec::new());
+        process::exit(0);
+    })?;
+    runtime()?.block_on(async {
+        let mut config = ServerConfig::new(Arc::new(Plain), Arc::new(Plain));
+        config.transport_config(transport());
+        let endpoint = endpoint(at, Some(config))?;
+        while let Some(incoming) = endpoint.accept().await {
+            let connection = incoming.await?;
+            if let Err(error) = answer(&connection).await {
+                eprintln!("quic: {error}");
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Has bulk carried for so many seconds.
+pub fn call(to: SocketAddr, way: Way, seconds: f64) -> Result<Carried> {
+    runtime()?.block_on(async {
+        let any = SocketAddr::new(
+            match to {
+                SocketAddr::V4(_) => [0; 4].into(),
+                SocketAddr::V6(_) => [0; 16].into(),
+            },
+            0,
+        );
+        let endpoint = endpoint(any, None)?;
+        let mut config = ClientConfig::new(Arc::new(Plain));
+        config.transport_config(transport());
+        let connection = endpoint.connect_with(config, to, "bench")?.await?;
+        let (mut send, mut recv) = connection.open_bi().await?;
+        let mut request = [0; REQUEST];
+        request[0] = (way == Way::Up).into();
+        request[1..].copy_from_slice(&((seconds * 1e3) as u32).to_be_bytes());
+        send.write_all(&request).await?;
+        let carried = match way {
+            Way::Down => {
+                send.finish()?;
+                receive(&mut recv).await?
+            }
+            Way::Up => {
+                pour(&mut send, seconds).await?;
+                let told = recv.read_to_end(100).await?;
+                Carried::parse(std::str::from_utf8(&told)?).ok_or("the server told no figures")?
+            }
+        };
+        connection.close(VarInt::from_u32(0), b"");
+        endpoint.wait_idle().await;
+        Ok(carried)
+    })
+}
+
+async fn answer(connection: &Connection) -> Result<()> {
+    let (mut send, mut recv) = connection.accept_bi().await?;
+    let mut request = [0; REQUEST];
+    recv.read_exact(&mut request).await?;
+    let [way, milliseconds @ ..] = request;
+    if way == 0 {
+        pour(&mut send, f64::from(u32::from_be_bytes(milliseconds)) / 1e3).await?;
+    } else {
+        let carried = receive(&mut recv).await?;
+        send.write_all(carried.to_string().as_bytes()).await?;
+        send.finish()?;
+    }
+    connection.closed().await;
+    Ok(())
+}
+
+async fn pour(send: &mut SendStream, seconds: f64) -> Result<()> {
+    static ZEROS: [u8; CHUNK] = [0; CHUNK];
+    let watch = Stopwatch::start();
+    while watch.elapsed().as_secs_f64() < seconds {
+        send.write_chunk(Bytes::from_static(&ZEROS)).await?;
+    }
+    send.finish()?;
+    Ok(())
+}
+
+async fn receive(recv: &mut RecvStream) -> Result<Carried> {
+    let mut bytes = 0;
+    let mut watch = None;
+    while let Some(chunk) = recv.read_chunk(usize::MAX, true).await? {
+        watch.get_or_insert_with(Stopwatch::start);
+        bytes += chunk.bytes.len() as u64;
+    }
+    let seconds = watch.ok_or("nothing came")?.elapsed().as_secs_f64();
+    Ok(Carried { bytes, seconds })
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+fn endpoint(at: SocketAddr, server: Option<ServerConfig>) -> Result<Endpoint> {
+    let socket = UdpSocket::bind(at)?;
+    // Past the system's limit where that is allowed.
+    let _ = setsockopt(&socket, RcvBuf, &SOCKET_BUFFER);
+    let _ = setsockopt(&socket, RcvBufForce, &SOCKET_BUFFER);
+    let _ = setsockopt(&socket, SndBuf, &SOCKET_BUFFER);
+    let _ = setsockopt(&socket, SndBufForce, &SOCKET_BUFFER);
+    let config = EndpointConfig::new(Arc::new(Plain));
+    Ok(Endpoint::new(config, server, socket, Arc::new(TokioRuntime))?)
+}
+
+fn transport() -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    let idle = Duration::from_secs(10).try_into().expect("10 s fit a transport parameter");
+    config
+        .initial_mtu(DATAGRAM)
+        .mtu_discovery_config(None)
+        .stream_receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(WINDOW))
+        .send_window(WINDOW.into())
+        .max_idle_timeout(Some(idle));
+    Arc::new(config)
+}

@@ -1,0 +1,108 @@
+//! What a comparison says, as tables and as JSON.
+
+use serde_json::{Value, json};
+
+use crate::comparison::{Comparison, Spread};
+use crate::measure::{ALL, Bar, Measure};
+use crate::table::{Style, Table};
+
+/// A table for each other contender, or one of the figures of a lone one.
+pub fn tables(comparison: &Comparison, style: Style) -> String {
+    if comparison.contenders.len() == 1 {
+        return table(comparison, None).render(style);
+    }
+    let others = 1..comparison.contenders.len();
+    others.map(|other| table(comparison, Some(other)).render(style) + "\n").collect()
+}
+
+fn table(comparison: &Comparison, other: Option<usize>) -> Table {
+    let name = |contender: usize| comparison.contenders[contender].name.as_str();
+    let mut headings = vec!["median (least - most)", "", name(0)];
+    if let Some(other) = other {
+        headings.extend([name(other), "ratio, pair by pair", "bar", ""]);
+    }
+    let mut table = Table::new(headings);
+    for measure in ALL.iter().copied().filter(|measure| comparison.has(measure)) {
+        let own = figure(measure, &comparison.of(0, measure));
+        let mut cells = vec![measure.title.to_owned(), measure.unit.to_owned(), own];
+        if let Some(other) = other {
+            cells.push(figure(measure, &comparison.of(other, measure)));
+            let ratio = comparison.ratio(other, measure);
+            cells.push(text(&ratio, |value| format!("{value:.2}")));
+            let met = measure.bar.map(|bar| (words(bar), verdict(bar, ratio.median)));
+            let (bar, verdict) = met.unwrap_or_default();
+            cells.extend([bar, verdict.to_owned()]);
+        }
+        table.row(cells);
+    }
+    table
+}
+
+fn figure(measure: &Measure, spread: &Spread) -> String {
+    text(spread, |value| measure.format(value))
+}
+
+fn text(spread: &Spread, format: impl Fn(f64) -> String) -> String {
+    if !spread.median.is_finite() {
+        return "-".to_owned();
+    }
+    let Spread { median, least, most, ref values } = *spread;
+    if values.len() == 1 {
+        return format(median);
+    }
+    format!("{} ({} - {})", format(median), format(least), format(most))
+}
+
+fn words(bar: Bar) -> String {
+    match bar {
+        Bar::AtLeast(least) => format!(">= {least}"),
+        Bar::AtMost(most) => format!("<= {most}"),
+    }
+}
+
+fn verdict(bar: Bar, ratio: f64) -> &'static str {
+    if bar.is_met(ratio) { "met" } else { "NOT MET" }
+}
+
+/// All figures, turn by turn.
+pub fn json(comparison: &Comparison) -> Value {
+    let measures = || ALL.iter().copied().filter(|measure| comparison.has(measure));
+    let contender = |at: usize| {
+        let figures = measures().map(|one| (one.key.to_owned(), spread(&comparison.of(at, one))));
+        let ratios = measures().map(|one| (one.key.to_owned(), ratio(comparison, at, one)));
+        let mut contender = json!({
+            "name": comparison.contenders[at].name,
+            "figures": Value::Object(figures.collect()),
+        });
+        if at > 0 {
+            contender["ratios"] = Value::Object(ratios.collect());
+        }
+        contender
+    };
+    let units = measures().map(|one| (one.key.to_owned(), json!([one.title.trim(), one.unit])));
+    json!({
+        "rounds": comparison.rounds.len(),
+        "measures": Value::Object(units.collect()),
+        "contenders": (0..comparison.contenders.len()).map(contender).collect::<Vec<Value>>(),
+    })
+}
+
+fn spread(spread: &Spread) -> Value {
+    // What is not a number is null in JSON.
+    json!({
+        "median": spread.median,
+        "least": spread.least,
+        "most": spread.most,
+        "values": spread.values,
+    })
+}
+
+fn ratio(comparison: &Comparison, other: usize, measure: &Measure) -> Value {
+    let ratio = comparison.ratio(other, measure);
+    let mut value = spread(&ratio);
+    if let Some(bar) = measure.bar {
+        value["bar"] = words(bar).into();
+        value["met"] = bar.is_met(ratio.median).into();
+    }
+    value
+}

@@ -1,0 +1,55 @@
+//! Round trips.
+
+use std::thread;
+use std::time::Duration;
+
+use netns::{Ping, ping};
+
+use super::Turn;
+use crate::measure::{
+    BUSY_LOST, BUSY_P50, BUSY_P99, BUSY_P999, BUSY_TCP, IDLE_P50, IDLE_P99, Measure,
+};
+
+/// Echo requests of an idle measurement.
+const IDLE: &str = "-c 300 -i 0.005";
+
+/// Echo requests a second beside a full stream, and for how much longer than other tests: the
+/// 99.9th percentile wants a thousand of them.
+const A_SECOND: u32 = 200;
+const LONGER: u32 = 2;
+
+/// The stream is alone for so long before and after the pings: slow start is over.
+const ALONE: Duration = Duration::from_millis(500);
+
+impl Turn<'_> {
+    pub(super) fn ping(&mut self) {
+        let idle = ping(self.left(), format!("{IDLE} {}", self.target()));
+        self.note_percentiles(&idle, &[(&IDLE_P50, 0.5), (&IDLE_P99, 0.99)]);
+
+        let (busy, rate) = self.ping_beside_tcp();
+        let parts: [(&'static Measure, f64); 3] =
+            [(&BUSY_P50, 0.5), (&BUSY_P99, 0.99), (&BUSY_P999, 0.999)];
+        self.note_percentiles(&busy, &parts);
+        self.note(&BUSY_LOST, 100.0 * f64::from(busy.sent - busy.received) / f64::from(busy.sent));
+        self.note(&BUSY_TCP, rate);
+    }
+
+    /// Pings while a stream runs before, beside and after them; and the stream's Gbit/s.
+    fn ping_beside_tcp(&self) -> (Ping, f64) {
+        let seconds = self.seconds + LONGER;
+        let mut iperf = self.iperf("");
+        iperf.seconds = seconds + 2 * ALONE.as_millis().div_ceil(1000) as u32;
+        let stream = iperf.start();
+        thread::sleep(ALONE);
+        let interval = 1.0 / f64::from(A_SECOND);
+        let count = seconds * A_SECOND;
+        let pings = ping(self.left(), format!("-c {count} -i {interval} -W 1 {}", self.target()));
+        (pings, stream.finish().gbps())
+    }
+
+    fn note_percentiles(&mut self, pings: &Ping, parts: &[(&'static Measure, f64)]) {
+        for (measure, part) in parts {
+            self.note(measure, pings.percentile(*part));
+        }
+    }
+}

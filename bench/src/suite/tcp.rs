@@ -1,0 +1,40 @@
+//! TCP, by iperf3.
+
+use netns::{Iperf, Rate};
+
+use super::Turn;
+use crate::measure::{CPU, MEMORY_TCP, TCP_4, TCP_BACK, TCP_BOTH, TCP_FORTH, TCP_PLAIN};
+
+impl Turn<'_> {
+    pub(super) fn tcp(&mut self) {
+        let before = self.cpu();
+        let forth = self.iperf("").run();
+        let cpu = self.cpu() - before;
+        self.note(&TCP_FORTH, forth.gbps());
+        self.note(&CPU, cpu / (forth.bytes / 1e9));
+        self.note(&MEMORY_TCP, self.memory());
+        let run = |turn: &Turn<'_>, options| -> Rate { turn.iperf(options).run() };
+        self.note(&TCP_BACK, run(self, "-R").gbps());
+        self.note(&TCP_4, run(self, "-P 4").gbps());
+        self.note(&TCP_BOTH, run(self, "--bidir").gbps());
+    }
+
+    /// The cable as a NIC that segments neither UDP nor TCP, at both ends.
+    pub(super) fn tcp_over_plain_link(&mut self) {
+        for host in [self.left(), self.right()] {
+            host.run("ethtool -K eth0 tx-udp-segmentation off tso off gso off");
+        }
+        let rate = self.iperf("").run();
+        self.note(&TCP_PLAIN, rate.gbps());
+    }
+
+    pub(super) fn iperf<'a>(&'a self, options: &'a str) -> Iperf<'a> {
+        Iperf {
+            client: self.left(),
+            server: self.right(),
+            address: self.target(),
+            seconds: self.seconds,
+            options,
+        }
+    }
+}

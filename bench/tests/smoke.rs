@@ -1,0 +1,67 @@
+//! Each test of the bench for a second, with linerate alone: that its traffic passes. No timing is
+//! judged.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Runs one test of the bench.
+fn bench(test: &str) -> Value {
+    let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{test}.json"));
+    let ran = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["--seconds", "1", "--rounds", "1", "--beside", "none", "--only", test, "--json"])
+        .arg(&json)
+        .output()
+        .expect("the bench is built with its tests");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "bench --only {test}: {}\n{errors}", ran.status);
+    let text = std::fs::read_to_string(&json).expect("the bench wrote its JSON");
+    serde_json::from_str(&text).expect("the bench writes JSON")
+}
+
+/// The figure must be there and be more than nothing.
+fn passes(report: &Value, measures: &[&str]) {
+    for measure in measures {
+        let figure = report["contenders"][0]["figures"][measure]["median"].as_f64();
+        assert!(figure > Some(0.0), "{measure}: {figure:?}");
+    }
+}
+
+#[test]
+fn tcp_passes_each_way_and_costs_time_and_memory() {
+    let report = bench("tcp");
+    passes(&report, &["tcp_forth", "tcp_back", "tcp_4", "tcp_both"]);
+    passes(&report, &["cpu_per_gb", "memory_tcp", "memory_end"]);
+}
+
+#[test]
+fn pings_pass_alone_and_beside_tcp() {
+    let report = bench("ping");
+    passes(&report, &["ping_idle_p50", "ping_idle_p99", "ping_busy_tcp"]);
+    passes(&report, &["ping_busy_p50", "ping_busy_p99", "ping_busy_p999"]);
+}
+
+#[test]
+fn quic_passes_down_and_up() {
+    passes(&bench("quic"), &["quic_down", "quic_up"]);
+}
+
+#[test]
+fn floods_of_each_kind_pass() {
+    let report = bench("udp");
+    passes(&report, &["udp_64", "udp_1380", "udp_gso"]);
+    passes(&report, &["udp_64_sent", "udp_1380_sent", "udp_gso_sent"]);
+}
+
+#[test]
+fn a_ramp_and_a_flood_pass() {
+    passes(&bench("overload"), &["overload_peak", "overload_goodput"]);
+}
+
+#[test]
+fn tcp_passes_a_link_without_offloads() {
+    passes(&bench("plain"), &["tcp_plain_link"]);
+}

@@ -1,0 +1,42 @@
+//! Where the kernel dropped packets: a device's queue, a socket's buffer.
+
+use std::fs;
+
+use crate::host::Host;
+
+impl Host {
+    /// Packets that a device did not take for sending so far. Of a TUN interface: the ring that its
+    /// daemon reads was full.
+    pub fn dropped_by_device(&self, device: &str) -> u64 {
+        let text = fs::read_to_string(self.proc_net("dev")).unwrap_or_default();
+        let line =
+            text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+        // Eight fields of receiving, then bytes, packets, errors and drops of sending.
+        line.and_then(|line| line.split_whitespace().nth(11)?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Datagrams that found the buffer of a UDP port's sockets full so far, of either family; none
+    /// without a socket. A super-packet of an offload counts as its segments, unless the socket
+    /// takes it whole.
+    pub fn dropped_by_socket(&self, port: u16) -> Option<u64> {
+        let rows = ["udp", "udp6"].map(|table| self.udp_rows(table, port));
+        rows.into_iter().flatten().reduce(|a, b| a + b)
+    }
+
+    /// The drops of each socket of the port in a table of proc_net(5).
+    fn udp_rows(&self, table: &str, port: u16) -> Vec<u64> {
+        let text = fs::read_to_string(self.proc_net(table)).unwrap_or_default();
+        let wanted = format!(":{port:04X}");
+        let drops = |line: &str| {
+            let mut fields = line.split_whitespace();
+            fields.nth(1).filter(|local| local.ends_with(&wanted))?;
+            fields.last()?.parse().ok()
+        };
+        text.lines().skip(1).filter_map(drops).collect()
+    }
+
+    fn proc_net(&self, file: &str) -> String {
+        // Not by /proc/self: the host's /proc does not know this process.
+        format!("/proc/{}/net/{file}", self.pid())
+    }
+}
