@@ -1,5 +1,7 @@
 //! Turns of several contenders, A B A B ..., and what they say beside each other.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::contender::Contender;
 use crate::measure::{Measure, Readings};
 use crate::suite::{self, Plan};
@@ -10,6 +12,8 @@ pub struct Comparison {
     pub contenders: Vec<Contender>,
     /// A round is a turn of each contender, in their order.
     pub rounds: Vec<Vec<Readings>>,
+    /// Turns that ended early: figures are missing, and it has been told why.
+    pub failed: u32,
 }
 
 /// What several turns say of one figure.
@@ -33,12 +37,19 @@ impl Comparison {
         rounds: u32,
         tell: impl Fn(u32, &Contender, &Measure, f64),
     ) -> Comparison {
-        let turn = |round, contender: &Contender| {
-            suite::run(contender, plan, &|measure, value| tell(round, contender, measure, value))
+        let mut failed = 0;
+        let mut turn = |round, contender: &Contender| {
+            let mut readings = Readings::default();
+            let tell = |measure: &Measure, value| tell(round, contender, measure, value);
+            // The rig says by a panic what does not work, and cleans up on its way. A peer that
+            // gives up under a flood must not take the other turns with it.
+            let run = AssertUnwindSafe(|| suite::run(contender, plan, &mut readings, &tell));
+            failed += u32::from(catch_unwind(run).is_err());
+            readings
         };
-        let round = |round| contenders.iter().map(|contender| turn(round, contender)).collect();
-        let rounds = (1..=rounds).map(round).collect();
-        Comparison { contenders, rounds }
+        let mut round = |round| contenders.iter().map(|one| turn(round, one)).collect();
+        let rounds = (1..=rounds).map(&mut round).collect();
+        Comparison { contenders, rounds, failed }
     }
 
     /// Whether any turn tried the measure.
@@ -114,7 +125,7 @@ mod tests {
             vec![turn(8.0), turn(8.0)],
         ];
         let contenders = vec![contender("a"), contender("b")];
-        let comparison = Comparison { contenders, rounds };
+        let comparison = Comparison { contenders, rounds, failed: 0 };
         let ratio = comparison.ratio(1, &TCP_FORTH);
         assert_eq!((ratio.median, ratio.least, ratio.most), (2.0, 1.0, 3.0));
         assert_eq!(ratio.values, [3.0, 2.0, 1.0]);

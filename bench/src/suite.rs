@@ -89,12 +89,16 @@ struct Turn<'a> {
 /// Runs a turn of one contender; `tell` hears of each figure as it is made.
 ///
 /// # Panics
-/// When the tunnel does not come up or a generator fails.
-pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(&Measure, f64)) -> Readings {
-    let mut readings = Readings::default();
+/// When the tunnel does not come up or a generator fails; what was read until then stays.
+pub fn run(
+    contender: &Contender,
+    plan: &Plan,
+    readings: &mut Readings,
+    tell: &dyn Fn(&Measure, f64),
+) {
     let on_link = |test: &Test| *test != Test::Plain;
     if plan.tests.iter().any(on_link) {
-        let mut turn = Turn::start(contender, plan, &mut readings, tell);
+        let mut turn = Turn::start(contender, plan, readings, tell);
         for test in plan.tests.iter().copied().filter(on_link) {
             match test {
                 Test::Tcp => turn.tcp(),
@@ -108,9 +112,8 @@ pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(&Measure, f64)) -> 
         turn.note(&MEMORY_END, turn.memory());
     }
     if plan.tests.contains(&Test::Plain) {
-        Turn::start(contender, plan, &mut readings, tell).tcp_over_plain_link();
+        Turn::start(contender, plan, readings, tell).tcp_over_plain_link();
     }
-    readings
 }
 
 impl<'a> Turn<'a> {

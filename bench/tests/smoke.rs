@@ -4,22 +4,29 @@
 #![forbid(unsafe_code)]
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
+use netns::Implementation;
 use serde_json::Value;
 
-/// Runs one test of the bench.
-fn bench(test: &str) -> Value {
-    let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{test}.json"));
+/// Runs one test of the bench for a round; how it ended, and its JSON.
+fn run(test: &str, name: &str, arguments: &[&str]) -> (Output, Value) {
+    let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{name}.json"));
     let ran = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(["--seconds", "1", "--rounds", "1", "--beside", "none", "--only", test, "--json"])
+        .args(["--seconds", "1", "--rounds", "1", "--only", test, "--json"])
         .arg(&json)
+        .args(arguments)
         .output()
         .expect("the bench is built with its tests");
+    let text = std::fs::read_to_string(&json).expect("the bench wrote its JSON");
+    (ran, serde_json::from_str(&text).expect("the bench writes JSON"))
+}
+
+fn bench(test: &str) -> Value {
+    let (ran, report) = run(test, test, &["--beside", "none"]);
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "bench --only {test}: {}\n{errors}", ran.status);
-    let text = std::fs::read_to_string(&json).expect("the bench wrote its JSON");
-    serde_json::from_str(&text).expect("the bench writes JSON")
+    report
 }
 
 /// The figure must be there and be more than nothing.
@@ -64,4 +71,13 @@ fn a_ramp_and_a_flood_pass() {
 #[test]
 fn tcp_passes_a_link_without_offloads() {
     passes(&bench("plain"), &["tcp_plain_link"]);
+}
+
+#[test]
+fn a_contender_that_fails_is_told_and_leaves_the_others() {
+    let good = format!("good={}", Implementation::Linerate.path().display());
+    let (ran, report) = run("plain", "failing", &["--binary", &good, "--binary", "bad=/bin/false"]);
+    assert!(!ran.status.success());
+    passes(&report, &["tcp_plain_link"]);
+    assert!(report["contenders"][1]["figures"]["tcp_plain_link"]["median"].is_null());
 }

@@ -184,5 +184,12 @@ fn compare(arguments: Arguments) -> ExitCode {
         }
         println!("  {}", file.display());
     }
+    if comparison.failed > 0 {
+        eprintln!(
+            "bench: {} turns ended early, see above; their figures are missing",
+            comparison.failed
+        );
+        return ExitCode::FAILURE;
+    }
     ExitCode::SUCCESS
 }
