@@ -1,7 +1,7 @@
 # make demo     a tunnel between two hosts on this machine, and what it carries
 #               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
 # make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
-#               (make bench-quick within two minutes; BESIDE= others; ARGS= as bench --help tells)
+#               (make bench-quick within two minutes; make ladder: technique by technique)
 # make test     every test, the end-to-end ones in network namespaces
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
@@ -21,7 +21,7 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool
 
-.PHONY: demo bench bench-quick test build deps peers lint clean
+.PHONY: demo bench bench-quick ladder test build deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -31,6 +31,10 @@ bench-quick: ARGS += --seconds 1 --rounds 2
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(ARGS)
+
+ladder: deps build
+	cargo build --release -p linerate-bench --bin bench
+	tests/netns/run $(TARGET)/release/bench ladder $(ARGS)
 
 # The tests of linerate-netns and linerate-bench are built outside of the namespaces, where there is
 # a network. One at a time: they share the cores with the daemons and the traffic that they measure.

@@ -97,11 +97,8 @@ mod tests {
     use crate::measure::{Readings, TCP_BACK, TCP_FORTH};
 
     fn contender(name: &str) -> Contender {
-        let implementation = Implementation::Linerate;
-        Contender {
-            name: name.to_owned(),
-            program: Program { implementation, path: PathBuf::new() },
-        }
+        let program = Program { implementation: Implementation::Linerate, path: PathBuf::new() };
+        Contender { name: name.to_owned(), program, offloads: None }
     }
 
     fn turn(gbps: f64) -> Readings {

@@ -11,6 +11,8 @@ pub struct Contender {
     pub name: String,
     /// What is run at both ends.
     pub program: Program,
+    /// The offloads that linerate may use, if not all.
+    pub offloads: Option<Vec<&'static str>>,
 }
 
 impl Contender {
@@ -19,7 +21,8 @@ impl Contender {
     /// # Panics
     /// When it is not installed.
     pub fn installed(implementation: Implementation) -> Contender {
-        Contender { name: implementation.name().to_owned(), program: implementation.into() }
+        let name = implementation.name().to_owned();
+        Contender { name, program: implementation.into(), offloads: None }
     }
 
     /// A build of linerate, from `PATH` or `NAME=PATH`. The path is made absolute, for the hosts
@@ -28,6 +31,6 @@ impl Contender {
         let (name, path) = text.split_once('=').unwrap_or((text, text));
         let path = Path::new(path).canonicalize().map_err(|error| format!("{path}: {error}"))?;
         let program = Program { implementation: Implementation::Linerate, path };
-        Ok(Contender { name: name.to_owned(), program })
+        Ok(Contender { name: name.to_owned(), program, offloads: None })
     }
 }

@@ -10,6 +10,7 @@
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
 //!   flood quic  the generators of UDP and QUIC; the bench runs itself inside the hosts for them
 //!   comparison  turns A B A B ..., medians, ratios pair by pair
+//!   ladder      one linerate with ever more of its techniques
 //!   report      tables, JSON
 //! ```
 
@@ -18,6 +19,7 @@
 pub mod comparison;
 pub mod contender;
 pub mod flood;
+pub mod ladder;
 pub mod measure;
 pub mod quic;
 pub mod report;

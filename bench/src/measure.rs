@@ -93,6 +93,7 @@ measures! {
     OVERLOAD_PEAK = "overload_peak", "UDP 1380 B ramp, peak carried", "kpps", 0, None;
     OVERLOAD = "overload_goodput", "  carried when flooded, of the peak", "%", 0, None;
     TCP_PLAIN = "tcp_plain_link", "TCP, link without offloads", "Gbit/s", 2, least(1.2);
+    OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
     MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
 }
 

@@ -3,8 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::comparison::{Comparison, Spread};
-use crate::measure::{ALL, Bar, Measure};
+use crate::measure::{ALL, Bar, Measure, OTHERS};
 use crate::table::{Style, Table};
+
+/// Percent of all cores that an idle machine's own programs may take.
+const QUIET: f64 = 10.0;
 
 /// A table for each other contender, or one of the figures of a lone one.
 pub fn tables(comparison: &Comparison, style: Style) -> String {
@@ -62,6 +65,15 @@ fn words(bar: Bar) -> String {
 
 fn verdict(bar: Bar, ratio: f64) -> &'static str {
     if bar.is_met(ratio) { "met" } else { "NOT MET" }
+}
+
+/// A warning, if the machine had other work.
+pub fn warning(comparison: &Comparison) -> Option<String> {
+    let all = 0..comparison.contenders.len();
+    let most = all.map(|one| comparison.of(one, &OTHERS).most).fold(0.0, f64::max);
+    (most > QUIET).then(|| {
+        format!("Other programs used up to {most:.0} % of the machine: trust no small difference.")
+    })
 }
 
 /// All figures, turn by turn.

@@ -8,6 +8,7 @@
 //!
 //! Forth and up are from left to right.
 
+mod load;
 mod ping;
 mod quic;
 mod tcp;
@@ -18,10 +19,10 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use netns::{Family, Host, Meeting, Pair, eventually};
+use netns::{Family, Host, INTERFACE, Meeting, Pair, eventually};
 
 use crate::contender::Contender;
-use crate::measure::{MEMORY_END, Measure, Readings};
+use crate::measure::{MEMORY_END, Measure, OTHERS, Readings};
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -96,6 +97,7 @@ pub fn run(
     readings: &mut Readings,
     tell: &dyn Fn(&Measure, f64),
 ) {
+    let before = load::sample();
     let on_link = |test: &Test| *test != Test::Plain;
     if plan.tests.iter().any(on_link) {
         let mut turn = Turn::start(contender, plan, readings, tell);
@@ -114,6 +116,9 @@ pub fn run(
     if plan.tests.contains(&Test::Plain) {
         Turn::start(contender, plan, readings, tell).tcp_over_plain_link();
     }
+    let others = before.max(load::sample());
+    tell(&OTHERS, others);
+    readings.push(&OTHERS, others);
 }
 
 impl<'a> Turn<'a> {
@@ -127,6 +132,11 @@ impl<'a> Turn<'a> {
         let pair = Pair::start(program(), program());
         pair.introduce(Meeting::default());
         pair.left.reaches(&pair.right, Family::V4, PATIENCE);
+        if let Some(offloads) = &contender.offloads {
+            for side in [&pair.left, &pair.right] {
+                use_only(&side.host, contender, offloads);
+            }
+        }
         Turn { pair, seconds: plan.seconds, readings, tell }
     }
 
@@ -158,6 +168,16 @@ impl<'a> Turn<'a> {
         let bytes = self.pair.left.daemon.peak_memory() + self.pair.right.daemon.peak_memory();
         bytes as f64 / 1e6
     }
+}
+
+/// Leaves a linerate these offloads.
+fn use_only(host: &Host, contender: &Contender, offloads: &[&str]) {
+    let program = contender.program.path.display();
+    let set = |name: &str, wanted| {
+        host.run(format!("{program} set {INTERFACE} offload {name} {wanted}"));
+    };
+    set("all", "off");
+    offloads.iter().for_each(|name| set(name, "on"));
 }
 
 /// This program, which is its own generators.

@@ -17,12 +17,14 @@ use linerate_bench::contender::Contender;
 use linerate_bench::flood::{self, Flood};
 use linerate_bench::quic::{self, Way};
 use linerate_bench::suite::{Plan, Test};
-use linerate_bench::{Style, report};
+use linerate_bench::{Style, ladder, report};
 use netns::Implementation;
 
 const USAGE: &str = "\
-usage: bench [--seconds N] [--rounds N] [--only TEST,...] [--beside NAME,...]
+usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,...] [--beside NAME,...]
              [--binary [NAME=]PATH]... [--json FILE]
+
+  ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
 
   --seconds N    length of each measurement (3)
   --rounds N     turns of each contender, A B A B ... (5)
@@ -35,6 +37,7 @@ usage: bench [--seconds N] [--rounds N] [--only TEST,...] [--beside NAME,...]
 ";
 
 struct Arguments {
+    is_ladder: bool,
     plan: Plan,
     rounds: u32,
     beside: Option<Vec<Implementation>>,
@@ -101,16 +104,19 @@ fn call(to: &str, way: &str, seconds: &str) -> Result<(), Box<dyn Error>> {
 }
 
 impl Arguments {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-        let plan = Plan { tests: Test::ALL.to_vec(), seconds: 3 };
+    fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+        let mut words = words.peekable();
+        let is_ladder = words.next_if(|word| word == "ladder").is_some();
+        let tests = if is_ladder { ladder::TESTS.to_vec() } else { Test::ALL.to_vec() };
+        let plan = Plan { tests, seconds: 3 };
         let mut arguments =
-            Arguments { plan, rounds: 5, beside: None, builds: Vec::new(), json: None };
+            Arguments { is_ladder, plan, rounds: 5, beside: None, builds: Vec::new(), json: None };
         while let Some(word) = words.next() {
             let value = words.next().ok_or(format!("{word} needs a value"));
             match word.as_str() {
                 "--seconds" => arguments.plan.seconds = count(&value?)?,
                 "--rounds" => arguments.rounds = count(&value?)?,
-                "--only" => arguments.plan.tests = tests(&value?)?,
+                "--only" => arguments.plan.tests = named_tests(&value?)?,
                 "--beside" => arguments.beside = Some(implementations(&value?)?),
                 "--binary" => arguments.builds.push(Contender::build(&value?)?),
                 "--json" => arguments.json = Some(PathBuf::from(value?)),
@@ -129,6 +135,9 @@ impl Arguments {
             }
             contenders.push(Contender::installed(Implementation::Linerate));
         }
+        if self.is_ladder {
+            return Ok(ladder::rungs(&contenders[0]));
+        }
         let fork = || vec![Implementation::Tailscale];
         let none = if self.builds.len() > 1 { Vec::new } else { fork };
         let beside = self.beside.clone().unwrap_or_else(none);
@@ -142,7 +151,7 @@ fn count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or(format!("not a count: {text}"))
 }
 
-fn tests(names: &str) -> Result<Vec<Test>, String> {
+fn named_tests(names: &str) -> Result<Vec<Test>, String> {
     let named: Result<Vec<Test>, String> = names
         .split(',')
         .map(|name| Test::named(name).ok_or(format!("unknown test {name}")))
@@ -174,9 +183,17 @@ fn compare(arguments: Arguments) -> ExitCode {
                 measure.format(value)
             );
         });
-    println!("\n{}", report::tables(&comparison, Style::of_stdout()));
+    let style = Style::of_stdout();
+    let tables = match arguments.is_ladder {
+        true => ladder::table(&comparison).render(style),
+        false => report::tables(&comparison, style),
+    };
+    println!("\n{tables}");
     let cores = thread::available_parallelism().map_or(0, usize::from);
     println!("  Both ends and the generators share {cores} cores. See CONTRIBUTING, Measure.");
+    if let Some(warning) = report::warning(&comparison) {
+        println!("  {}", style.strong(warning));
+    }
     if let Some(file) = arguments.json {
         if let Err(error) = fs::write(&file, format!("{:#}\n", report::json(&comparison))) {
             eprintln!("bench: {}: {error}", file.display());
