@@ -27,7 +27,7 @@ demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
 	tests/netns/run $(TARGET)/release/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
 
-bench-quick: ARGS += --seconds 1 --rounds 2
+bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,overload,plain
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(ARGS)

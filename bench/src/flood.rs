@@ -1,8 +1,7 @@
 //! The UDP generator: a sender as fast as one thread is, or paced, and a socket that it floods.
 
 use std::fmt;
-use std::io::Read;
-use std::io::{IoSlice, stdin};
+use std::io::IoSlice;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
@@ -106,14 +105,15 @@ impl Sent {
     }
 }
 
-/// Holds a socket with the smallest buffer open and reads nothing, until stdin ends. So each
+/// Holds a socket with the smallest buffer open and reads nothing, until the process ends. So each
 /// datagram that reaches the host is counted by the kernel as a drop of this socket, and no
 /// program's reading takes the cores from the tunnel.
 pub fn sink(port: u16) -> std::io::Result<()> {
     let socket = UdpSocket::bind(("0.0.0.0", port))?;
     setsockopt(&socket, RcvBuf, &0)?;
-    stdin().read_to_end(&mut Vec::new())?;
-    Ok(())
+    loop {
+        thread::park();
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //!   contender   who is measured: an implementation, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
 //!   flood quic  the generators of UDP and QUIC; the bench runs itself inside the hosts for them
+//!   link        an emulated link between the hosts, for delay and loss
 //!   comparison  turns A B A B ..., medians, ratios pair by pair
 //!   ladder      one linerate with ever more of its techniques
 //!   report      tables, JSON
@@ -20,6 +21,8 @@ pub mod comparison;
 pub mod contender;
 pub mod flood;
 pub mod ladder;
+pub mod leash;
+pub mod link;
 pub mod measure;
 pub mod quic;
 pub mod report;

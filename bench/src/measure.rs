@@ -65,9 +65,11 @@ macro_rules! measures {
 measures! {
     TCP_FORTH = "tcp_forth", "TCP, 1 stream, forth", "Gbit/s", 2, least(1.3);
     CPU = "cpu_per_gb", "  CPU of both daemons", "s/GB", 2, most(0.7);
+    SWITCHES = "switches_per_gb", "  context switches of both daemons", "k/GB", 1, None;
     MEMORY_TCP = "memory_tcp", "  peak RSS of both, TCP only", "MB", 1, most(0.4);
     TCP_BACK = "tcp_back", "TCP, 1 stream, back", "Gbit/s", 2, least(1.3);
     TCP_4 = "tcp_4", "TCP, 4 streams", "Gbit/s", 2, least(1.3);
+    TCP_32 = "tcp_32", "TCP, 32 streams", "Gbit/s", 2, None;
     TCP_BOTH = "tcp_both", "TCP, both ways at once, sum", "Gbit/s", 2, least(1.3);
     IDLE_P50 = "ping_idle_p50", "ping, idle, p50", "ms", 3, most(0.8);
     IDLE_P99 = "ping_idle_p99", "ping, idle, p99", "ms", 3, None;
@@ -93,6 +95,9 @@ measures! {
     OVERLOAD_PEAK = "overload_peak", "UDP 1380 B ramp, peak carried", "kpps", 0, None;
     OVERLOAD = "overload_goodput", "  carried when flooded, of the peak", "%", 0, None;
     TCP_PLAIN = "tcp_plain_link", "TCP, link without offloads", "Gbit/s", 2, least(1.2);
+    TCP_20 = "tcp_rtt20", "TCP, round trip 20 ms", "Gbit/s", 3, None;
+    TCP_20_LOSS = "tcp_rtt20_loss", "TCP, round trip 20 ms, 0.01 % lost", "Gbit/s", 3, None;
+    TCP_66_LOSS = "tcp_rtt66_loss", "TCP, round trip 66 ms, 0.01 % lost", "Gbit/s", 3, None;
     OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
     MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
 }

@@ -5,11 +5,8 @@ mod plain;
 
 use std::error::Error;
 use std::fmt;
-use std::io::{Read, stdin};
 use std::net::{SocketAddr, UdpSocket};
-use std::process;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,13 +73,8 @@ impl fmt::Display for Carried {
     }
 }
 
-/// Serves until stdin ends.
+/// Serves until the process ends.
 pub fn serve(at: SocketAddr) -> Result<()> {
-    thread::Builder::new().name("stdin".to_owned()).spawn(|| {
-        // Its end is all that is waited for, however it comes.
-        let _ = stdin().read_to_end(&mut Vec::new());
-        process::exit(0);
-    })?;
     runtime()?.block_on(async {
         let mut config = ServerConfig::new(Arc::new(Plain), Arc::new(Plain));
         config.transport_config(transport());

@@ -8,10 +8,12 @@
 //!
 //! Forth and up are from left to right.
 
+mod far;
 mod load;
 mod ping;
 mod quic;
 mod tcp;
+mod topology;
 mod udp;
 
 use std::env;
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use netns::{Family, Host, INTERFACE, Meeting, Pair, eventually};
 
+use self::topology::EmulatedLink;
 use crate::contender::Contender;
 use crate::measure::{MEMORY_END, Measure, OTHERS, Readings};
 
@@ -45,12 +48,14 @@ pub enum Test {
     Overload,
     /// TCP over a link that segments nothing.
     Plain,
+    /// TCP with the delay and loss of real distances.
+    Far,
 }
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 6] =
-        [Test::Tcp, Test::Ping, Test::Quic, Test::Udp, Test::Overload, Test::Plain];
+    pub const ALL: [Test; 7] =
+        [Test::Tcp, Test::Ping, Test::Quic, Test::Udp, Test::Overload, Test::Plain, Test::Far];
 
     /// Its name in arguments.
     pub fn name(self) -> &'static str {
@@ -61,6 +66,7 @@ impl Test {
             Test::Udp => "udp",
             Test::Overload => "overload",
             Test::Plain => "plain",
+            Test::Far => "far",
         }
     }
 
@@ -77,11 +83,16 @@ pub struct Plan {
     pub tests: Vec<Test>,
     /// The length of each measurement.
     pub seconds: u32,
+    /// The link between the hosts, in the words of [`Shape::parse`]; the bare cable if not said.
+    ///
+    /// [`Shape::parse`]: crate::link::Shape::parse
+    pub link: Option<String>,
 }
 
 /// A turn under way.
 struct Turn<'a> {
     pair: Pair,
+    link: Option<EmulatedLink>,
     seconds: u32,
     readings: &'a mut Readings,
     tell: &'a dyn Fn(&Measure, f64),
@@ -98,23 +109,28 @@ pub fn run(
     tell: &dyn Fn(&Measure, f64),
 ) {
     let before = load::sample();
-    let on_link = |test: &Test| *test != Test::Plain;
-    if plan.tests.iter().any(on_link) {
-        let mut turn = Turn::start(contender, plan, readings, tell);
-        for test in plan.tests.iter().copied().filter(on_link) {
+    // The others have links of their own.
+    let is_common = |test: &Test| !matches!(test, Test::Plain | Test::Far);
+    let link = plan.link.as_deref();
+    if plan.tests.iter().any(is_common) {
+        let mut turn = Turn::start(contender, plan, link, readings, tell);
+        for test in plan.tests.iter().copied().filter(is_common) {
             match test {
                 Test::Tcp => turn.tcp(),
                 Test::Ping => turn.ping(),
                 Test::Quic => turn.quic(),
                 Test::Udp => turn.udp(),
                 Test::Overload => turn.overload(),
-                Test::Plain => {}
+                Test::Plain | Test::Far => {}
             }
         }
         turn.note(&MEMORY_END, turn.memory());
     }
     if plan.tests.contains(&Test::Plain) {
-        Turn::start(contender, plan, readings, tell).tcp_over_plain_link();
+        Turn::start(contender, plan, link, readings, tell).tcp_over_plain_link();
+    }
+    if plan.tests.contains(&Test::Far) {
+        Turn::start(contender, plan, Some(""), readings, tell).tcp_from_far();
     }
     let others = before.max(load::sample());
     tell(&OTHERS, others);
@@ -125,11 +141,11 @@ impl<'a> Turn<'a> {
     fn start(
         contender: &Contender,
         plan: &Plan,
+        link: Option<&str>,
         readings: &'a mut Readings,
         tell: &'a dyn Fn(&Measure, f64),
     ) -> Turn<'a> {
-        let program = || contender.program.clone();
-        let pair = Pair::start(program(), program());
+        let (pair, link) = topology::start(&contender.program, link);
         pair.introduce(Meeting::default());
         pair.left.reaches(&pair.right, Family::V4, PATIENCE);
         if let Some(offloads) = &contender.offloads {
@@ -137,7 +153,7 @@ impl<'a> Turn<'a> {
                 use_only(&side.host, contender, offloads);
             }
         }
-        Turn { pair, seconds: plan.seconds, readings, tell }
+        Turn { pair, link, seconds: plan.seconds, readings, tell }
     }
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
@@ -161,6 +177,11 @@ impl<'a> Turn<'a> {
     /// Processor time of both daemons so far, in seconds.
     fn cpu(&self) -> f64 {
         (self.pair.left.daemon.cpu() + self.pair.right.daemon.cpu()).as_secs_f64()
+    }
+
+    /// Context switches of both daemons so far.
+    fn switches(&self) -> f64 {
+        (self.pair.left.daemon.switches() + self.pair.right.daemon.switches()) as f64
     }
 
     /// Peak resident memory of both daemons so far, in megabytes.

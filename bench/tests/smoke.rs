@@ -40,8 +40,8 @@ fn passes(report: &Value, measures: &[&str]) {
 #[test]
 fn tcp_passes_each_way_and_costs_time_and_memory() {
     let report = bench("tcp");
-    passes(&report, &["tcp_forth", "tcp_back", "tcp_4", "tcp_both"]);
-    passes(&report, &["cpu_per_gb", "memory_tcp", "memory_end"]);
+    passes(&report, &["tcp_forth", "tcp_back", "tcp_4", "tcp_32", "tcp_both"]);
+    passes(&report, &["cpu_per_gb", "switches_per_gb", "memory_tcp", "memory_end"]);
 }
 
 #[test]
@@ -71,6 +71,22 @@ fn a_ramp_and_a_flood_pass() {
 #[test]
 fn tcp_passes_a_link_without_offloads() {
     passes(&bench("plain"), &["tcp_plain_link"]);
+}
+
+#[test]
+fn tcp_passes_from_far() {
+    passes(&bench("far"), &["tcp_rtt20", "tcp_rtt20_loss", "tcp_rtt66_loss"]);
+}
+
+#[test]
+fn pings_over_a_link_with_delay_take_it() {
+    let arguments = ["--beside", "none", "--link", "rtt=10,jitter=1,rate=100"];
+    let (ran, report) = run("ping", "link", &arguments);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    passes(&report, &["ping_busy_tcp"]);
+    let figure = |measure| report["contenders"][0]["figures"][measure]["median"].as_f64();
+    assert!(figure("ping_idle_p50") > Some(10.0), "{:?}", figure("ping_idle_p50"));
+    assert!(figure("ping_busy_tcp") < Some(0.1), "{:?}", figure("ping_busy_tcp"));
 }
 
 #[test]

@@ -15,6 +15,8 @@ use std::thread;
 use linerate_bench::comparison::Comparison;
 use linerate_bench::contender::Contender;
 use linerate_bench::flood::{self, Flood};
+use linerate_bench::leash::end_with_stdin;
+use linerate_bench::link::{self, Shape};
 use linerate_bench::quic::{self, Way};
 use linerate_bench::suite::{Plan, Test};
 use linerate_bench::{Style, ladder, report};
@@ -22,17 +24,19 @@ use netns::Implementation;
 
 const USAGE: &str = "\
 usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,...] [--beside NAME,...]
-             [--binary [NAME=]PATH]... [--json FILE]
+             [--binary [NAME=]PATH]... [--link SHAPE] [--json FILE]
 
   ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
 
   --seconds N    length of each measurement (3)
   --rounds N     turns of each contender, A B A B ... (5)
-  --only ...     of tcp, ping, quic, udp, overload, plain
+  --only ...     of tcp, ping, quic, udp, overload, plain, far
   --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, or none
                  (tailscale-wireguard-go)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
+  --link SHAPE   an emulated link instead of the bare cable, of any of
+                 rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N
   --json FILE    write all figures there
 ";
 
@@ -70,6 +74,7 @@ fn generate(words: &[String]) -> Option<Result<(), Box<dyn Error>>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     Some(match words.as_slice() {
         ["sink", port] => sink(port),
+        ["link", shape, ends @ ..] => relay(shape, ends),
         ["flood", to, seconds, size, options @ ..] => send(to, seconds, size, options),
         ["quic-server", at] => serve(at),
         ["quic-client", to, way, seconds] => call(to, way, seconds),
@@ -78,6 +83,7 @@ fn generate(words: &[String]) -> Option<Result<(), Box<dyn Error>>> {
 }
 
 fn sink(port: &str) -> Result<(), Box<dyn Error>> {
+    end_with_stdin()?;
     Ok(flood::sink(port.parse()?)?)
 }
 
@@ -92,7 +98,16 @@ fn send(to: &str, seconds: &str, size: &str, options: &[&str]) -> Result<(), Box
     Ok(())
 }
 
+fn relay(shape: &str, ends: &[&str]) -> Result<(), Box<dyn Error>> {
+    end_with_stdin()?;
+    let ends: Result<Vec<SocketAddr>, _> = ends.iter().map(|end| end.parse()).collect();
+    let ends = <[SocketAddr; 4]>::try_from(ends?).map_err(|_| "a link has four addresses")?;
+    let [left, left_daemon, right, right_daemon] = ends;
+    link::relay(Shape::parse(shape)?, [(left, left_daemon), (right, right_daemon)])
+}
+
 fn serve(at: &str) -> Result<(), Box<dyn Error>> {
+    end_with_stdin()?;
     quic::serve(at.parse()?)
 }
 
@@ -108,7 +123,7 @@ impl Arguments {
         let mut words = words.peekable();
         let is_ladder = words.next_if(|word| word == "ladder").is_some();
         let tests = if is_ladder { ladder::TESTS.to_vec() } else { Test::ALL.to_vec() };
-        let plan = Plan { tests, seconds: 3 };
+        let plan = Plan { tests, seconds: 3, link: None };
         let mut arguments =
             Arguments { is_ladder, plan, rounds: 5, beside: None, builds: Vec::new(), json: None };
         while let Some(word) = words.next() {
@@ -119,6 +134,7 @@ impl Arguments {
                 "--only" => arguments.plan.tests = named_tests(&value?)?,
                 "--beside" => arguments.beside = Some(implementations(&value?)?),
                 "--binary" => arguments.builds.push(Contender::build(&value?)?),
+                "--link" => arguments.plan.link = Some(shape(value?)?),
                 "--json" => arguments.json = Some(PathBuf::from(value?)),
                 _ => return Err(format!("unknown argument {word}")),
             }
@@ -149,6 +165,11 @@ impl Arguments {
 
 fn count(text: &str) -> Result<u32, String> {
     text.parse().ok().filter(|n| *n > 0).ok_or(format!("not a count: {text}"))
+}
+
+/// The words of a link's shape, which the link's own process reads again.
+fn shape(words: String) -> Result<String, String> {
+    Shape::parse(&words).map(|_| words)
 }
 
 fn named_tests(names: &str) -> Result<Vec<Test>, String> {

@@ -3,19 +3,24 @@
 use netns::{Iperf, Rate};
 
 use super::Turn;
-use crate::measure::{CPU, MEMORY_TCP, TCP_4, TCP_BACK, TCP_BOTH, TCP_FORTH, TCP_PLAIN};
+use crate::measure::{
+    CPU, MEMORY_TCP, SWITCHES, TCP_4, TCP_32, TCP_BACK, TCP_BOTH, TCP_FORTH, TCP_PLAIN,
+};
 
 impl Turn<'_> {
     pub(super) fn tcp(&mut self) {
-        let before = self.cpu();
+        let before = (self.cpu(), self.switches());
         let forth = self.iperf("").run();
-        let cpu = self.cpu() - before;
+        let (cpu, switches) = (self.cpu() - before.0, self.switches() - before.1);
+        let gigabytes = forth.bytes / 1e9;
         self.note(&TCP_FORTH, forth.gbps());
-        self.note(&CPU, cpu / (forth.bytes / 1e9));
+        self.note(&CPU, cpu / gigabytes);
+        self.note(&SWITCHES, switches / 1e3 / gigabytes);
         self.note(&MEMORY_TCP, self.memory());
         let run = |turn: &Turn<'_>, options| -> Rate { turn.iperf(options).run() };
         self.note(&TCP_BACK, run(self, "-R").gbps());
         self.note(&TCP_4, run(self, "-P 4").gbps());
+        self.note(&TCP_32, run(self, "-P 32").gbps());
         self.note(&TCP_BOTH, run(self, "--bidir").gbps());
     }
 

@@ -104,6 +104,18 @@ impl Daemon {
         Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
     }
 
+    /// Context switches of all its threads so far, voluntary or not.
+    pub fn switches(&self) -> u64 {
+        let threads = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
+        let statuses =
+            threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
+        let of = |status: String| -> u64 {
+            let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+            lines.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
+        };
+        statuses.map(of).sum()
+    }
+
     /// Highest resident memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
         let status = fs::read_to_string(self.proc("status")).unwrap_or_default();

@@ -1,0 +1,240 @@
+//! An emulated link for the outer UDP: delay, jitter, loss, reordering, rate and a queue, by a
+//! seed. Many machines have no netem, and netem cannot be seeded alike for each contender.
+//!
+//! ```text
+//!   left                      link                       right
+//!   eth0 10.1.0.1 ---- 10.1.0.254 | 10.2.0.254 ---- 10.2.0.2 eth0
+//! ```
+//!
+//! The daemons have the link's addresses as their endpoints; `relay` moves what comes to one side
+//! out of the other, when this module says so. ECN marks do not pass.
+
+mod relay;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+pub use relay::relay;
+
+/// Bytes of IPv4 and UDP, which a link carries too.
+const HEADERS: usize = 28;
+
+/// A reordered datagram is so much late.
+const LATE: Duration = Duration::from_millis(1);
+
+/// What a link does to a datagram, each way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Time on the way.
+    pub delay: Duration,
+    /// The most that is added to it. It reorders nothing: a late one holds up those behind it.
+    pub jitter: Duration,
+    /// The part that is lost, 0 to 1.
+    pub loss: f64,
+    /// The part that comes a millisecond late, so that others overtake it.
+    pub reorder: f64,
+    /// Bits a second; without limit if not said.
+    pub rate: Option<f64>,
+    /// The longest that a datagram waits for the rate; past it, it is dropped.
+    pub queue: Duration,
+    /// Of all that is by chance.
+    pub seed: u64,
+}
+
+/// One way of a link.
+pub struct Link {
+    shape: Shape,
+    rng: ChaCha8Rng,
+    /// When the wire has sent what was put on it.
+    free: Duration,
+    /// When the last datagram that kept its place arrives.
+    last: Duration,
+    serial: u64,
+    /// What is on the way, by when it arrives.
+    flying: BTreeMap<(Duration, u64), Bytes>,
+}
+
+impl Shape {
+    /// From `rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N`, each of them
+    /// optional. The delay is half of the round trip.
+    pub fn parse(text: &str) -> Result<Shape, String> {
+        let queue = Duration::from_millis(50);
+        let zero = Duration::ZERO;
+        let mut shape = Shape {
+            delay: zero,
+            jitter: zero,
+            loss: 0.0,
+            reorder: 0.0,
+            rate: None,
+            queue,
+            seed: 1,
+        };
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            let (name, value) = word.split_once('=').ok_or(format!("no value: {word}"))?;
+            let number: f64 = value.parse().map_err(|_| format!("not a number: {word}"))?;
+            if !(0.0..=1e9).contains(&number) {
+                return Err(format!("out of range: {word}"));
+            }
+            let milliseconds = || Duration::from_secs_f64(number / 1e3);
+            match name {
+                "rtt" => shape.delay = milliseconds() / 2,
+                "jitter" => shape.jitter = milliseconds(),
+                "loss" => shape.loss = number / 100.0,
+                "reorder" => shape.reorder = number / 100.0,
+                "rate" => shape.rate = Some(number * 1e6),
+                "queue" => shape.queue = milliseconds(),
+                "seed" => shape.seed = number as u64,
+                _ => return Err(format!("unknown: {name}")),
+            }
+        }
+        Ok(shape)
+    }
+}
+
+impl Link {
+    /// One that does the same with the same seed.
+    pub fn new(shape: Shape) -> Link {
+        let zero = Duration::ZERO;
+        let rng = ChaCha8Rng::seed_from_u64(shape.seed);
+        Link { shape, rng, free: zero, last: zero, serial: 0, flying: BTreeMap::new() }
+    }
+
+    /// Takes a datagram at its near end.
+    pub fn handle_datagram(&mut self, now: Duration, datagram: Bytes) {
+        let Some(sent) = self.transmit(now, datagram.len()) else { return };
+        if self.chance(self.shape.loss) {
+            return;
+        }
+        let jitter = self.shape.jitter.mul_f64(self.random());
+        let arrival = sent + self.shape.delay + jitter;
+        let arrival = if self.chance(self.shape.reorder) {
+            arrival + LATE
+        } else {
+            self.last = self.last.max(arrival);
+            self.last
+        };
+        self.serial += 1;
+        self.flying.insert((arrival, self.serial), datagram);
+    }
+
+    /// Gives a datagram that has arrived at its far end.
+    pub fn poll_datagram(&mut self, now: Duration) -> Option<Bytes> {
+        let first = self.flying.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    /// When the next one arrives.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.flying.first_key_value().map(|((arrival, _), _)| *arrival)
+    }
+
+    /// When its last bit is on the wire; none if it would wait too long.
+    fn transmit(&mut self, now: Duration, len: usize) -> Option<Duration> {
+        let Some(rate) = self.shape.rate else { return Some(now) };
+        let start = self.free.max(now);
+        if start - now > self.shape.queue {
+            return None;
+        }
+        self.free = start + Duration::from_secs_f64((len + HEADERS) as f64 * 8.0 / rate);
+        Some(self.free)
+    }
+
+    fn chance(&mut self, part: f64) -> bool {
+        part > 0.0 && self.random() < part
+    }
+
+    /// From 0 to 1.
+    fn random(&mut self) -> f64 {
+        f64::from(self.rng.next_u32()) / 2f64.powi(32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::{Link, Shape};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn link(text: &str) -> Link {
+        Link::new(Shape::parse(text).unwrap())
+    }
+
+    /// Sends `count` datagrams of 972 bytes, `gap` apart; those that arrive by number, with when.
+    fn journey(link: &mut Link, count: u16, gap: Duration) -> Vec<(u16, Duration)> {
+        for number in 0..count {
+            let mut datagram = vec![0; 972];
+            datagram[..2].copy_from_slice(&number.to_be_bytes());
+            link.handle_datagram(gap * u32::from(number), Bytes::from(datagram));
+        }
+        let mut arrived = Vec::new();
+        while let Some(when) = link.poll_timeout() {
+            let before = when.checked_sub(Duration::from_nanos(1));
+            assert!(before.is_none_or(|before| link.poll_datagram(before).is_none()));
+            let datagram = link.poll_datagram(when).unwrap();
+            arrived.push((u16::from_be_bytes([datagram[0], datagram[1]]), when));
+        }
+        arrived
+    }
+
+    #[test]
+    fn delay_is_half_of_the_round_trip_and_keeps_order() {
+        let arrived = journey(&mut link("rtt=20"), 3, MS);
+        assert_eq!(arrived, [(0, 10 * MS), (1, 11 * MS), (2, 12 * MS)]);
+    }
+
+    #[test]
+    fn jitter_delays_and_keeps_order() {
+        let arrived = journey(&mut link("rtt=20,jitter=5"), 1000, MS / 10);
+        assert!(arrived.iter().map(|(number, _)| *number).eq(0..1000));
+        let extra: Vec<Duration> =
+            arrived.iter().map(|(n, when)| *when - 10 * MS - MS / 10 * u32::from(*n)).collect();
+        assert!(extra.iter().all(|extra| *extra <= 5 * MS));
+        assert!(extra.iter().any(|extra| *extra > 4 * MS));
+    }
+
+    #[test]
+    fn so_many_are_lost_and_the_same_ones_with_the_same_seed() {
+        let kept = |text| journey(&mut link(text), 10_000, MS);
+        let first = kept("loss=1,seed=7");
+        assert!((9_800..9_980).contains(&first.len()), "{}", first.len());
+        assert_eq!(first, kept("loss=1,seed=7"));
+        assert_ne!(first, kept("loss=1,seed=8"));
+    }
+
+    #[test]
+    fn a_reordered_one_is_overtaken_and_holds_nobody_up() {
+        let arrived = journey(&mut link("rtt=20,reorder=10"), 1000, MS / 10);
+        assert_eq!(arrived.len(), 1000);
+        let late =
+            |(number, when): &&(u16, Duration)| *when != 10 * MS + MS / 10 * u32::from(*number);
+        let late: Vec<_> = arrived.iter().filter(late).collect();
+        assert!((60..150).contains(&late.len()), "{}", late.len());
+        let is_behind =
+            |(number, when): &&(u16, Duration)| *when == 11 * MS + MS / 10 * u32::from(*number);
+        assert!(late.iter().all(is_behind));
+        assert!(arrived.windows(2).any(|pair| pair[0].0 > pair[1].0));
+    }
+
+    #[test]
+    fn a_rate_spaces_out_what_comes_at_once_and_drops_past_its_queue() {
+        // 1000 bytes with headers are 1 ms at 8 Mbit/s; the 12th would wait more than 10 ms.
+        let arrived = journey(&mut link("rate=8,queue=10"), 100, Duration::ZERO);
+        let expected: Vec<(u16, Duration)> = (0..11).map(|n| (n, MS * u32::from(n + 1))).collect();
+        assert_eq!(arrived, expected);
+    }
+
+    #[test]
+    fn a_shape_that_makes_no_sense_is_refused() {
+        for text in ["rtt", "rtt=x", "rtt=-1", "speed=3", "loss=nan"] {
+            assert!(Shape::parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! TCP at the distances of real paths. What a tunnel reorders or drops costs little at the round
+//! trip of a cable, and most of the rate here.
+
+use netns::{Family, Iperf};
+
+use super::{PATIENCE, Turn};
+use crate::measure::{Measure, TCP_20, TCP_20_LOSS, TCP_66_LOSS};
+
+/// A stream needs so much longer than over a cable to find its rate, in seconds.
+const LONGER: u32 = 2;
+
+/// Buffers of TCP, in bytes: at 66 ms the default of 6 MB would be the limit.
+const BUFFERS: &str = "4096 131072 67108864";
+
+impl Turn<'_> {
+    pub(super) fn tcp_from_far(&mut self) {
+        for host in [self.left(), self.right()] {
+            host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_rmem"));
+            host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_wmem"));
+        }
+        let shapes: [(&'static Measure, &str); 3] = [
+            (&TCP_20, "rtt=20"),
+            (&TCP_20_LOSS, "rtt=20,loss=0.01"),
+            (&TCP_66_LOSS, "rtt=66,loss=0.01"),
+        ];
+        for (measure, shape) in shapes {
+            if let Some(link) = &mut self.link {
+                link.reshape(shape);
+            }
+            self.pair.left.reaches(&self.pair.right, Family::V4, PATIENCE);
+            let seconds = self.seconds + LONGER;
+            let rate = Iperf { seconds, ..self.iperf("") }.run();
+            self.note(measure, rate.gbps());
+        }
+    }
+}
