@@ -27,14 +27,16 @@ demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
 	tests/netns/run $(TARGET)/release/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
 
+REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
+
 bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,overload,plain
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
-	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(ARGS)
+	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)
 
 ladder: deps build
 	cargo build --release -p linerate-bench --bin bench
-	tests/netns/run $(TARGET)/release/bench ladder $(ARGS)
+	tests/netns/run $(TARGET)/release/bench ladder $(call REPORT,$@) $(ARGS)
 
 # The tests of linerate-netns and linerate-bench are built outside of the namespaces, where there is
 # a network. One at a time: they share the cores with the daemons and the traffic that they measure.

@@ -12,6 +12,8 @@ pub struct Comparison {
     pub contenders: Vec<Contender>,
     /// A round is a turn of each contender, in their order.
     pub rounds: Vec<Vec<Readings>>,
+    /// Whether the contenders are the rungs of a ladder, of which the first is the lowest.
+    pub is_ladder: bool,
     /// Turns that ended early: figures are missing, and it has been told why.
     pub failed: u32,
 }
@@ -49,7 +51,7 @@ impl Comparison {
         };
         let mut round = |round| contenders.iter().map(|one| turn(round, one)).collect();
         let rounds = (1..=rounds).map(&mut round).collect();
-        Comparison { contenders, rounds, failed }
+        Comparison { contenders, rounds, is_ladder: false, failed }
     }
 
     /// Whether any turn tried the measure.
@@ -60,6 +62,16 @@ impl Comparison {
     /// A contender's figures, by its place.
     pub fn of(&self, contender: usize, measure: &Measure) -> Spread {
         Spread::of(self.rounds.iter().map(|round| round[contender].of(measure)).collect())
+    }
+
+    /// All round trips of one of [`PINGS`], of all turns, the shortest first.
+    ///
+    /// [`PINGS`]: crate::measure::PINGS
+    pub fn round_trips(&self, contender: usize, what: &str) -> Vec<f64> {
+        let turns = self.rounds.iter().flat_map(|round| round[contender].round_trips(what));
+        let mut times: Vec<f64> = turns.copied().collect();
+        times.sort_by(f64::total_cmp);
+        times
     }
 
     /// The first contender's figure for one of another, round by round.
@@ -122,7 +134,7 @@ mod tests {
             vec![turn(8.0), turn(8.0)],
         ];
         let contenders = vec![contender("a"), contender("b")];
-        let comparison = Comparison { contenders, rounds, failed: 0 };
+        let comparison = Comparison { contenders, rounds, is_ladder: false, failed: 0 };
         let ratio = comparison.ratio(1, &TCP_FORTH);
         assert_eq!((ratio.median, ratio.least, ratio.most), (2.0, 1.0, 3.0));
         assert_eq!(ratio.values, [3.0, 2.0, 1.0]);

@@ -12,7 +12,7 @@
 //!   link        an emulated link between the hosts, for delay and loss
 //!   comparison  turns A B A B ..., medians, ratios pair by pair
 //!   ladder      one linerate with ever more of its techniques
-//!   report      tables, JSON
+//!   report      tables, JSON, a page of HTML
 //! ```
 
 #![forbid(unsafe_code)]
@@ -23,6 +23,7 @@ pub mod flood;
 pub mod ladder;
 pub mod leash;
 pub mod link;
+mod machine;
 pub mod measure;
 pub mod quic;
 pub mod report;

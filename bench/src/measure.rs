@@ -98,8 +98,8 @@ measures! {
     TCP_20 = "tcp_rtt20", "TCP, round trip 20 ms", "Gbit/s", 3, None;
     TCP_20_LOSS = "tcp_rtt20_loss", "TCP, round trip 20 ms, 0.01 % lost", "Gbit/s", 3, None;
     TCP_66_LOSS = "tcp_rtt66_loss", "TCP, round trip 66 ms, 0.01 % lost", "Gbit/s", 3, None;
-    OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
     MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
+    OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
 }
 
 impl Measure {
@@ -114,22 +114,39 @@ impl Measure {
 
 /// What one turn read.
 #[derive(Clone, Debug, Default)]
-pub struct Readings(Vec<(&'static Measure, f64)>);
+pub struct Readings {
+    figures: Vec<(&'static Measure, f64)>,
+    round_trips: Vec<(&'static str, Vec<f64>)>,
+}
 
 impl Readings {
     /// Notes a figure.
     pub fn push(&mut self, measure: &'static Measure, value: f64) {
-        self.0.push((measure, value));
+        self.figures.push((measure, value));
     }
 
     /// The figure of a measure; not a number if it was not made or failed.
     pub fn of(&self, measure: &Measure) -> f64 {
-        let found = self.0.iter().find(|(one, _)| one.key == measure.key);
+        let found = self.figures.iter().find(|(one, _)| one.key == measure.key);
         found.map_or(f64::NAN, |(_, value)| *value)
     }
 
     /// Whether the measure was tried.
     pub fn has(&self, measure: &Measure) -> bool {
-        self.0.iter().any(|(one, _)| one.key == measure.key)
+        self.figures.iter().any(|(one, _)| one.key == measure.key)
+    }
+
+    /// Keeps all round trips of a ping, in milliseconds.
+    pub fn push_round_trips(&mut self, what: &'static str, times: Vec<f64>) {
+        self.round_trips.push((what, times));
+    }
+
+    /// All round trips of that ping.
+    pub fn round_trips(&self, what: &str) -> &[f64] {
+        let found = self.round_trips.iter().find(|(one, _)| *one == what);
+        found.map_or(&[], |(_, times)| times)
     }
 }
+
+/// The pings whose round trips are kept.
+pub const PINGS: [&str; 2] = ["idle", "beside full TCP"];

@@ -1,8 +1,14 @@
-//! What a comparison says, as tables and as JSON.
+//! What a comparison says, as tables; as JSON and as a page of HTML in the modules below.
 
-use serde_json::{Value, json};
+mod chart;
+mod html;
+mod json;
+
+pub use html::page;
+pub use json::json;
 
 use crate::comparison::{Comparison, Spread};
+use crate::ladder;
 use crate::measure::{ALL, Bar, Measure, OTHERS};
 use crate::table::{Style, Table};
 
@@ -11,11 +17,19 @@ const QUIET: f64 = 10.0;
 
 /// A table for each other contender, or one of the figures of a lone one.
 pub fn tables(comparison: &Comparison, style: Style) -> String {
-    if comparison.contenders.len() == 1 {
-        return table(comparison, None).render(style);
+    let tables: Vec<String> =
+        each_table(comparison).iter().map(|table| table.render(style)).collect();
+    tables.join("\n")
+}
+
+fn each_table(comparison: &Comparison) -> Vec<Table> {
+    if comparison.is_ladder {
+        return vec![ladder::table(comparison)];
     }
-    let others = 1..comparison.contenders.len();
-    others.map(|other| table(comparison, Some(other)).render(style) + "\n").collect()
+    match comparison.contenders.len() {
+        1 => vec![table(comparison, None)],
+        all => (1..all).map(|other| table(comparison, Some(other))).collect(),
+    }
 }
 
 fn table(comparison: &Comparison, other: Option<usize>) -> Table {
@@ -74,47 +88,4 @@ pub fn warning(comparison: &Comparison) -> Option<String> {
     (most > QUIET).then(|| {
         format!("Other programs used up to {most:.0} % of the machine: trust no small difference.")
     })
-}
-
-/// All figures, turn by turn.
-pub fn json(comparison: &Comparison) -> Value {
-    let measures = || ALL.iter().copied().filter(|measure| comparison.has(measure));
-    let contender = |at: usize| {
-        let figures = measures().map(|one| (one.key.to_owned(), spread(&comparison.of(at, one))));
-        let ratios = measures().map(|one| (one.key.to_owned(), ratio(comparison, at, one)));
-        let mut contender = json!({
-            "name": comparison.contenders[at].name,
-            "figures": Value::Object(figures.collect()),
-        });
-        if at > 0 {
-            contender["ratios"] = Value::Object(ratios.collect());
-        }
-        contender
-    };
-    let units = measures().map(|one| (one.key.to_owned(), json!([one.title.trim(), one.unit])));
-    json!({
-        "rounds": comparison.rounds.len(),
-        "measures": Value::Object(units.collect()),
-        "contenders": (0..comparison.contenders.len()).map(contender).collect::<Vec<Value>>(),
-    })
-}
-
-fn spread(spread: &Spread) -> Value {
-    // What is not a number is null in JSON.
-    json!({
-        "median": spread.median,
-        "least": spread.least,
-        "most": spread.most,
-        "values": spread.values,
-    })
-}
-
-fn ratio(comparison: &Comparison, other: usize, measure: &Measure) -> Value {
-    let ratio = comparison.ratio(other, measure);
-    let mut value = spread(&ratio);
-    if let Some(bar) = measure.bar {
-        value["bar"] = words(bar).into();
-        value["met"] = bar.is_met(ratio.median).into();
-    }
-    value
 }

@@ -77,9 +77,47 @@ impl Table {
     }
 }
 
+impl Table {
+    /// The same in HTML, whose cells know by their class what a verdict they are.
+    pub fn html(&self) -> String {
+        let mut text = String::from("<table>");
+        for (number, row) in self.rows.iter().enumerate() {
+            let tag = if number == 0 { "th" } else { "td" };
+            let cell = |cell: &String| {
+                let class = match cell.as_str() {
+                    "met" => " class=met",
+                    "NOT MET" => " class=missed",
+                    _ if cell.starts_with("  ") => " class=detail",
+                    _ => "",
+                };
+                format!("<{tag}{class}>{}</{tag}>", escape(cell))
+            };
+            text += &format!("<tr>{}</tr>\n", row.iter().map(cell).collect::<String>());
+        }
+        text + "</table>"
+    }
+}
+
+/// Text that HTML takes as it is.
+pub fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Style, Table};
+    use super::{Style, Table, escape};
+
+    #[test]
+    fn html_escapes_what_a_user_named() {
+        assert_eq!(escape("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
+        let mut table = Table::new(["<name>", ""]);
+        table.row(["  x".to_owned(), "NOT MET".to_owned()]);
+        assert_eq!(
+            table.html(),
+            "<table><tr><th>&lt;name&gt;</th><th></th></tr>\n\
+             <tr><td class=detail>  x</td><td class=missed>NOT MET</td></tr>\n</table>"
+        );
+    }
 
     #[test]
     fn figures_stand_right_under_their_headings() {

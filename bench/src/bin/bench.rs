@@ -8,7 +8,7 @@ use std::env;
 use std::error::Error;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
@@ -24,7 +24,7 @@ use netns::Implementation;
 
 const USAGE: &str = "\
 usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,...] [--beside NAME,...]
-             [--binary [NAME=]PATH]... [--link SHAPE] [--json FILE]
+             [--binary [NAME=]PATH]... [--link SHAPE] [--json FILE] [--html FILE]
 
   ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
 
@@ -38,6 +38,7 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,...] [--beside NAM
   --link SHAPE   an emulated link instead of the bare cable, of any of
                  rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N
   --json FILE    write all figures there
+  --html FILE    write the report there, as one page
 ";
 
 struct Arguments {
@@ -47,6 +48,7 @@ struct Arguments {
     beside: Option<Vec<Implementation>>,
     builds: Vec<Contender>,
     json: Option<PathBuf>,
+    html: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -124,8 +126,15 @@ impl Arguments {
         let is_ladder = words.next_if(|word| word == "ladder").is_some();
         let tests = if is_ladder { ladder::TESTS.to_vec() } else { Test::ALL.to_vec() };
         let plan = Plan { tests, seconds: 3, link: None };
-        let mut arguments =
-            Arguments { is_ladder, plan, rounds: 5, beside: None, builds: Vec::new(), json: None };
+        let mut arguments = Arguments {
+            is_ladder,
+            plan,
+            rounds: 5,
+            beside: None,
+            builds: Vec::new(),
+            json: None,
+            html: None,
+        };
         while let Some(word) = words.next() {
             let value = words.next().ok_or(format!("{word} needs a value"));
             match word.as_str() {
@@ -136,6 +145,7 @@ impl Arguments {
                 "--binary" => arguments.builds.push(Contender::build(&value?)?),
                 "--link" => arguments.plan.link = Some(shape(value?)?),
                 "--json" => arguments.json = Some(PathBuf::from(value?)),
+                "--html" => arguments.html = Some(PathBuf::from(value?)),
                 _ => return Err(format!("unknown argument {word}")),
             }
         }
@@ -196,7 +206,7 @@ fn compare(arguments: Arguments) -> ExitCode {
         }
     };
     let rounds = arguments.rounds;
-    let comparison =
+    let mut comparison =
         Comparison::run(contenders, &arguments.plan, rounds, |round, contender, measure, value| {
             let (name, title, unit) = (&contender.name, measure.title.trim(), measure.unit);
             eprintln!(
@@ -204,30 +214,44 @@ fn compare(arguments: Arguments) -> ExitCode {
                 measure.format(value)
             );
         });
+    comparison.is_ladder = arguments.is_ladder;
+    match tell(&comparison, &arguments) {
+        Ok(()) if comparison.failed == 0 => ExitCode::SUCCESS,
+        Ok(()) => {
+            let failed = comparison.failed;
+            eprintln!("bench: {failed} turns ended early, see above; their figures are missing");
+            ExitCode::FAILURE
+        }
+        Err(message) => {
+            eprintln!("bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tell(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     let style = Style::of_stdout();
-    let tables = match arguments.is_ladder {
-        true => ladder::table(&comparison).render(style),
-        false => report::tables(&comparison, style),
-    };
-    println!("\n{tables}");
+    println!("\n{}", report::tables(comparison, style));
     let cores = thread::available_parallelism().map_or(0, usize::from);
     println!("  Both ends and the generators share {cores} cores. See CONTRIBUTING, Measure.");
-    if let Some(warning) = report::warning(&comparison) {
+    if let Some(warning) = report::warning(comparison) {
         println!("  {}", style.strong(warning));
     }
-    if let Some(file) = arguments.json {
-        if let Err(error) = fs::write(&file, format!("{:#}\n", report::json(&comparison))) {
-            eprintln!("bench: {}: {error}", file.display());
-            return ExitCode::FAILURE;
-        }
-        println!("  {}", file.display());
+    if let Some(file) = &arguments.json {
+        write(file, &format!("{:#}\n", report::json(comparison)))?;
     }
-    if comparison.failed > 0 {
-        eprintln!(
-            "bench: {} turns ended early, see above; their figures are missing",
-            comparison.failed
-        );
-        return ExitCode::FAILURE;
+    if let Some(file) = &arguments.html {
+        write(file, &report::page(comparison, arguments.plan.seconds))?;
     }
-    ExitCode::SUCCESS
+    Ok(())
+}
+
+/// Writes a report, in a folder that is made if need be.
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let made = if folder == Path::new("") { Ok(()) } else { fs::create_dir_all(folder) };
+    made.and_then(|()| fs::write(file, text))
+        .map_err(|error| format!("{}: {error}", file.display()))?;
+    println!("  {}", file.display());
+    Ok(())
 }

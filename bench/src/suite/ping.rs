@@ -7,7 +7,7 @@ use netns::{Ping, ping};
 
 use super::Turn;
 use crate::measure::{
-    BUSY_LOST, BUSY_P50, BUSY_P99, BUSY_P999, BUSY_TCP, IDLE_P50, IDLE_P99, Measure,
+    BUSY_LOST, BUSY_P50, BUSY_P99, BUSY_P999, BUSY_TCP, IDLE_P50, IDLE_P99, Measure, PINGS,
 };
 
 /// Echo requests of an idle measurement.
@@ -25,6 +25,7 @@ impl Turn<'_> {
     pub(super) fn ping(&mut self) {
         let idle = ping(self.left(), format!("{IDLE} {}", self.target()));
         self.note_percentiles(&idle, &[(&IDLE_P50, 0.5), (&IDLE_P99, 0.99)]);
+        self.readings.push_round_trips(PINGS[0], idle.times);
 
         let (busy, rate) = self.ping_beside_tcp();
         let parts: [(&'static Measure, f64); 3] =
@@ -32,6 +33,7 @@ impl Turn<'_> {
         self.note_percentiles(&busy, &parts);
         self.note(&BUSY_LOST, 100.0 * f64::from(busy.sent - busy.received) / f64::from(busy.sent));
         self.note(&BUSY_TCP, rate);
+        self.readings.push_round_trips(PINGS[1], busy.times);
     }
 
     /// Pings while a stream runs before, beside and after them; and the stream's Gbit/s.

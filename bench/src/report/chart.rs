@@ -1,0 +1,125 @@
+//! Pictures for the page: bars as HTML, so that they fit any width, and curves as SVG.
+
+use crate::comparison::Spread;
+use crate::table::escape;
+
+/// A bar with its name, its spread and its figure.
+pub struct Bar<'a> {
+    /// Whose it is; the page colours contenders by their place.
+    pub contender: usize,
+    /// Its name.
+    pub name: &'a str,
+    /// How long it is.
+    pub spread: Spread,
+    /// The figure beside it.
+    pub text: String,
+}
+
+/// Bars on one scale, from nothing to the most that any turn reached.
+pub fn bars(bars: &[Bar<'_>]) -> String {
+    let most = bars.iter().map(|bar| bar.spread.most).filter(|most| most.is_finite());
+    let most = most.fold(f64::MIN_POSITIVE, f64::max);
+    let row = |bar: &Bar<'_>| {
+        let percent = |value: f64| if value.is_finite() { 100.0 * value / most } else { 0.0 };
+        let (median, least) = (percent(bar.spread.median), percent(bar.spread.least));
+        let width = percent(bar.spread.most) - least;
+        format!(
+            "<div class=row><span class=name>{}</span><span class=value>{}</span>\
+             <div class=track><div class=\"bar c{}\" style=\"width:{median:.2}%\"></div>\
+             <div class=spread style=\"left:{least:.2}%;width:{width:.2}%\"></div></div></div>\n",
+            escape(bar.name),
+            escape(&bar.text),
+            bar.contender,
+        )
+    };
+    bars.iter().map(row).collect()
+}
+
+/// The picture's size, and the margins that its scales take.
+const WIDTH: f64 = 440.0;
+const HEIGHT: f64 = 280.0;
+const LEFT: f64 = 60.0;
+const BOTTOM: f64 = 34.0;
+const TOP: f64 = 8.0;
+const RIGHT: f64 = 24.0;
+
+/// Percentiles that the lower scale names.
+const PERCENTILES: [(f64, &str); 5] =
+    [(0.0, "0"), (0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %")];
+
+/// Times by percentile: to the right the rarer, upwards the longer, both in powers of ten. Each
+/// curve is a contender's place and its times, the shortest first.
+pub fn latencies(curves: &[(usize, Vec<f64>)]) -> String {
+    let all = || curves.iter().flat_map(|(_, times)| times).copied().filter(|time| *time > 0.0);
+    let least = all().fold(f64::INFINITY, f64::min);
+    if !least.is_finite() {
+        return String::new();
+    }
+    let low = least.log10().floor();
+    let high = all().fold(least, f64::max).log10().ceil().max(low + 1.0);
+    let x = |part: f64| {
+        // -log10 of the rest: 90 % is 1, 99.9 % is 3.
+        LEFT + (WIDTH - LEFT - RIGHT) * (-(1.0 - part).log10() / 3.0).min(1.0)
+    };
+    let y = |time: f64| {
+        let height = HEIGHT - TOP - BOTTOM;
+        TOP + height * (1.0 - (time.log10().max(low) - low) / (high - low))
+    };
+    let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=img>\n");
+    for (part, name) in PERCENTILES {
+        let (x, end, text) = (x(part), HEIGHT - BOTTOM, HEIGHT - 12.0);
+        svg += &format!("<path class=grid d=\"M{x:.1} {TOP}V{end}\"/>");
+        svg += &format!("<text x={x:.1} y={text} text-anchor=middle>{name}</text>\n");
+    }
+    for power in (low as i32)..=(high as i32) {
+        let time = 10f64.powi(power);
+        let (y, end, text) = (y(time), WIDTH - RIGHT, LEFT - 6.0);
+        svg += &format!("<path class=grid d=\"M{LEFT} {y:.1}H{end}\"/>");
+        let label = y + 4.0;
+        svg += &format!("<text x={text} y={label:.1} text-anchor=end>{time} ms</text>\n");
+    }
+    for (contender, times) in curves.iter().filter(|(_, times)| !times.is_empty()) {
+        let point = |(at, time): (usize, &f64)| {
+            format!("{:.1} {:.1}", x(at as f64 / times.len() as f64), y(*time))
+        };
+        let points: Vec<String> = times.iter().enumerate().map(point).collect();
+        svg += &format!("<path class=\"line s{contender}\" d=\"M{}\"/>\n", points.join("L"));
+    }
+    svg + "</svg>"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bar, bars, latencies};
+    use crate::comparison::Spread;
+
+    #[test]
+    fn bars_are_to_scale_with_the_longest_turn() {
+        let bar = |contender, values: &[f64]| Bar {
+            contender,
+            name: "<x>",
+            spread: Spread::of(values.to_vec()),
+            text: "1".to_owned(),
+        };
+        let html = bars(&[bar(0, &[4.0, 5.0, 10.0]), bar(1, &[f64::NAN])]);
+        assert!(html.contains("c0\" style=\"width:50.00%"), "{html}");
+        assert!(html.contains("left:40.00%;width:60.00%"), "{html}");
+        assert!(html.contains("c1\" style=\"width:0.00%"), "{html}");
+        assert!(html.contains("&lt;x&gt;"));
+    }
+
+    #[test]
+    fn a_curve_goes_from_the_shortest_to_the_longest() {
+        let svg = latencies(&[(0, vec![0.1, 1.0, 10.0]), (1, vec![])]);
+        // The scale is from 0.1 to 10 ms, from 246 up to 8.
+        assert!(svg.contains("M60.0 246.0L"), "{svg}");
+        assert!(svg.contains(" 127.0L"), "{svg}");
+        assert!(svg.contains(" 8.0\"/>"), "{svg}");
+        // Each power of ten has a line of its own.
+        for line in ["M60 246.0H", "M60 127.0H", "M60 8.0H"] {
+            assert_eq!(svg.matches(line).count(), 1, "{line}: {svg}");
+        }
+        assert_eq!(svg.matches("class=\"line").count(), 1);
+        assert_eq!(latencies(&[(0, vec![])]), "");
+    }
+}

@@ -1,0 +1,108 @@
+//! The report as one page of HTML that needs nothing beside itself, light or dark, on any screen.
+
+use super::{each_table, figure, warning};
+use crate::comparison::Comparison;
+use crate::machine::{Machine, version};
+use crate::measure::{self, Measure, PINGS};
+use crate::report::chart::{Bar, bars, latencies};
+use crate::table::escape;
+
+/// What is drawn as bars, and under which heading.
+static SECTIONS: [(&str, &[&Measure]); 7] = {
+    use measure::*;
+    [
+        ("TCP", &[&TCP_FORTH, &TCP_BACK, &TCP_4, &TCP_32, &TCP_BOTH, &TCP_PLAIN]),
+        ("QUIC", &[&QUIC_DOWN, &QUIC_UP]),
+        ("UDP floods, packets carried", &[&UDP_64, &UDP_1380, &UDP_GSO]),
+        ("Overload", &[&OVERLOAD_PEAK, &OVERLOAD]),
+        ("Far away", &[&TCP_20, &TCP_20_LOSS, &TCP_66_LOSS]),
+        ("Latency, less is better", &[&IDLE_P50, &IDLE_P99, &BUSY_P50, &BUSY_P99, &BUSY_P999]),
+        ("Cost, less is better", &[&CPU, &SWITCHES, &MEMORY_TCP, &MEMORY_END]),
+    ]
+};
+
+/// The whole page.
+pub fn page(comparison: &Comparison, seconds: u32) -> String {
+    let names: Vec<&str> = comparison.contenders.iter().map(|one| one.name.as_str()).collect();
+    let title = match (comparison.is_ladder, names.len()) {
+        (true, _) => "linerate, technique by technique".to_owned(),
+        (false, 1) => names[0].to_owned(),
+        _ => format!("{} beside {}", names[0], names[1..].join(", ")),
+    };
+    let title = escape(&title);
+    let style = include_str!("style.css");
+    let mut page = format!(
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8>\n\
+         <meta name=viewport content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{style}</style></head>\n<body><main>\n<h1>{title}</h1>\n"
+    );
+    page += &introduction(comparison, seconds);
+    for table in each_table(comparison) {
+        page += &format!("<div class=wide>{}</div>\n", table.html());
+    }
+    for (heading, measures) in SECTIONS {
+        page += &section(comparison, heading, measures);
+    }
+    page += &round_trips(comparison);
+    page + "</main></body></html>\n"
+}
+
+fn introduction(comparison: &Comparison, seconds: u32) -> String {
+    let rounds = comparison.rounds.len();
+    let mut text = format!(
+        "<p>Two hosts in network namespaces, a tunnel of MTU 1420 between them, all on {}. \
+         Rounds: {rounds}, in each a turn of every contender with fresh daemons; {seconds} s a test. \
+         Bars are medians, lines reach from the least to the most of all turns, ratios are taken \
+         round by round.</p>\n",
+        escape(&Machine::here().to_string()),
+    );
+    if let Some(warning) = warning(comparison) {
+        text += &format!("<p class=warning>{}</p>\n", escape(&warning));
+    }
+    let item = |one: &crate::contender::Contender| {
+        format!("<li>{}: {}</li>", escape(&one.name), escape(&version(&one.program)))
+    };
+    if !comparison.is_ladder {
+        let items: String = comparison.contenders.iter().map(item).collect();
+        text += &format!("<ul>{items}</ul>\n");
+    }
+    text
+}
+
+fn section(comparison: &Comparison, heading: &str, measures: &[&Measure]) -> String {
+    let chart = |measure: &&Measure| {
+        let bar = |contender: usize| {
+            let spread = comparison.of(contender, measure);
+            let text = figure(measure, &spread);
+            Bar { contender, name: &comparison.contenders[contender].name, spread, text }
+        };
+        let rows: Vec<Bar<'_>> = (0..comparison.contenders.len()).map(bar).collect();
+        let title = format!("{}, {}", measure.title.trim(), measure.unit);
+        format!("<figure><figcaption>{}</figcaption>\n{}</figure>\n", escape(&title), bars(&rows))
+    };
+    let charts: String = measures.iter().filter(|one| comparison.has(one)).map(chart).collect();
+    match charts.is_empty() {
+        true => charts,
+        false => format!("<h2>{}</h2>\n<div class=figures>{charts}</div>\n", escape(heading)),
+    }
+}
+
+fn round_trips(comparison: &Comparison) -> String {
+    let contenders = || 0..comparison.contenders.len();
+    let picture = |what: &str| {
+        let curve = |one| (one, comparison.round_trips(one, what));
+        let svg = latencies(&contenders().map(curve).collect::<Vec<_>>());
+        format!("<figure><figcaption>ping {what}, by percentile</figcaption>\n{svg}</figure>\n")
+    };
+    if contenders().all(|one| PINGS.iter().all(|what| comparison.round_trips(one, what).is_empty()))
+    {
+        return String::new();
+    }
+    let key = |one: usize| {
+        let name = escape(&comparison.contenders[one].name);
+        format!("<span class=key><i class=\"c{one}\"></i>{name}</span> ")
+    };
+    let keys: String = contenders().map(key).collect();
+    let pictures: String = PINGS.iter().map(|what| picture(what)).collect();
+    format!("<h2>Round trips</h2>\n<p>{keys}</p>\n<div class=figures>{pictures}</div>\n")
+}
