@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use netns::{Family, Host, INTERFACE, Implementation, Iperf, Meeting, Pair, Pinging, Rate, ping};
 
+use crate::comparison::Spread;
+
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -136,29 +138,6 @@ impl Samples {
 
     /// The median of one figure.
     pub fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
-        median(self.0.iter().map(figure).collect())
-    }
-}
-
-/// The middle value; of an even number the mean of the middle two; not a number of none.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[middle],
-        _ => (values[middle - 1] + values[middle]) / 2.0,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median;
-
-    #[test]
-    fn the_median_is_the_middle_or_the_mean_of_the_middle_two() {
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-        assert!(median(Vec::new()).is_nan());
+        Spread::of(self.0.iter().map(figure).collect()).median
     }
 }

@@ -13,9 +13,9 @@ use serde_json::Value;
 fn run(test: &str, name: &str, arguments: &[&str]) -> (Output, Value) {
     let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{name}.json"));
     let ran = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(arguments)
         .args(["--seconds", "1", "--rounds", "1", "--only", test, "--json"])
         .arg(&json)
-        .args(arguments)
         .output()
         .expect("the bench is built with its tests");
     let text = std::fs::read_to_string(&json).expect("the bench wrote its JSON");
@@ -87,6 +87,18 @@ fn pings_over_a_link_with_delay_take_it() {
     let figure = |measure| report["contenders"][0]["figures"][measure]["median"].as_f64();
     assert!(figure("ping_idle_p50") > Some(10.0), "{:?}", figure("ping_idle_p50"));
     assert!(figure("ping_busy_tcp") < Some(0.1), "{:?}", figure("ping_busy_tcp"));
+}
+
+#[test]
+fn every_rung_of_the_ladder_carries() {
+    let (ran, report) = run("plain", "ladder", &["ladder"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let rungs = report["contenders"].as_array().expect("the report has contenders");
+    assert_eq!(rungs.len(), 4);
+    for rung in rungs {
+        let figure = rung["figures"]["tcp_plain_link"]["median"].as_f64();
+        assert!(figure > Some(0.0), "{}: {figure:?}", rung["name"]);
+    }
 }
 
 #[test]

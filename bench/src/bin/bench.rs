@@ -28,7 +28,7 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,...] [--beside NAM
 
   ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
 
-  --seconds N    length of each measurement (3)
+  --seconds N    length of each measurement (2)
   --rounds N     turns of each contender, A B A B ... (5)
   --only ...     of tcp, ping, quic, udp, overload, plain, far
   --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, or none
@@ -125,7 +125,7 @@ impl Arguments {
         let mut words = words.peekable();
         let is_ladder = words.next_if(|word| word == "ladder").is_some();
         let tests = if is_ladder { ladder::TESTS.to_vec() } else { Test::ALL.to_vec() };
-        let plan = Plan { tests, seconds: 3, link: None };
+        let plan = Plan { tests, seconds: 2, link: None };
         let mut arguments = Arguments {
             is_ladder,
             plan,
