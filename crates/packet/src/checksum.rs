@@ -5,6 +5,10 @@
 //! pieces that begin at even offsets add up ([`add`]).
 //!
 //! `scalar` is the specification. The variant is chosen once, at run time.
+//!
+//! AVX-512 was measured and left out (Zen 4, 1420 bytes): the sum takes 14 ns in
+//! either, and 512-bit stores make the copy 33 ns instead of 24. There is no NEON
+//! variant, for want of a place to test it.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,7 +17,7 @@ mod scalar;
 /// The sum of `bytes`.
 pub fn sum(bytes: &[u8]) -> u16 {
     #[cfg(target_arch = "x86_64")]
-    if bytes.len() >= avx2::WORTH_IT && avx2::available() {
+    if avx2::WORTH_IT.contains(&bytes.len()) && avx2::available() {
         return avx2::sum(bytes);
     }
     scalar::sum(bytes)
@@ -25,7 +29,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
 /// The lengths differ.
 pub fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
     #[cfg(target_arch = "x86_64")]
-    if from.len() >= avx2::WORTH_IT && avx2::available() {
+    if avx2::WORTH_IT.contains(&from.len()) && avx2::available() {
         return avx2::copy_sum(to, from);
     }
     to.copy_from_slice(from);
@@ -38,14 +42,10 @@ pub fn add(a: u16, b: u16) -> u16 {
     sum + u16::from(carry)
 }
 
-/// Folds to 16 bits.
+/// Folds to 16 bits: the halves and the carry of one come together in the other.
 fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 #[cfg(test)]
@@ -53,6 +53,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    type Sum = fn(&[u8]) -> u16;
+
+    /// The specification, and what is chosen for the length.
+    const SUMS: [(&str, Sum); 2] = [("scalar", scalar::sum), ("chosen", sum)];
 
     /// RFC 1071 section 4.1, word by word.
     fn naive(bytes: &[u8]) -> u16 {
@@ -73,34 +78,91 @@ mod tests {
         assert_eq!(sum(&bytes), 0xddf2);
     }
 
+    fn noise(len: u32) -> Vec<u8> {
+        (0..len).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 21) as u8).collect()
+    }
+
     #[test]
-    fn every_length_and_alignment_agrees_with_rfc_1071() {
-        let bytes: Vec<u8> = (0..2100u32).map(|n| (n * 167 + 13) as u8).collect();
-        for start in 0..33 {
-            for len in (0..300).chain(1400..1460).chain([2000]) {
+    fn every_length_at_every_alignment_agrees_with_rfc_1071() {
+        const LENGTHS: usize = 600;
+        let bytes = noise(700);
+        for start in 0..64 {
+            let mut expected = 0;
+            for len in 0..LENGTHS {
                 let piece = &bytes[start..start + len];
-                let expected = naive(piece);
-                assert!(same(scalar::sum(piece), expected), "scalar, {len} bytes at {start}");
-                assert!(same(sum(piece), expected), "{len} bytes at {start}");
-                let mut copy = vec![0; len];
-                assert!(same(copy_sum(&mut copy, piece), expected), "{len} bytes at {start}");
-                assert_eq!(copy, piece);
+                for (name, sum) in SUMS {
+                    assert!(same(sum(piece), expected), "{name}, {len} bytes at {start}");
+                }
+                // The next byte is a high one where an even number came before.
+                let next = u16::from(bytes[start + len]);
+                expected = add(expected, if len % 2 == 0 { next << 8 } else { next });
             }
         }
     }
 
     #[test]
-    fn no_carry_is_lost_in_64_kib_of_ones() {
-        let ones = vec![0xff; 65_535];
-        assert!(same(sum(&ones), naive(&ones)));
-        assert!(same(scalar::sum(&ones), naive(&ones)));
+    fn every_length_up_to_a_jumbo_frame_agrees_with_rfc_1071() {
+        let bytes = noise(9_100);
+        let mut expected = 0;
+        for (len, next) in bytes.iter().enumerate() {
+            for (name, sum) in SUMS {
+                assert!(same(sum(&bytes[..len]), expected), "{name}, {len} bytes");
+            }
+            let next = u16::from(*next);
+            expected = add(expected, if len % 2 == 0 { next << 8 } else { next });
+        }
+    }
+
+    #[test]
+    fn a_copy_is_whole_and_summed_and_touches_nothing_else() {
+        const CANARY: u8 = 0xc5;
+        let bytes = noise(700);
+        for (from, to) in (0..32).flat_map(|from| [(from, 0), (from, 1), (from, 31 - from)]) {
+            for len in (0..200).chain(500..600) {
+                let piece = &bytes[from..from + len];
+                let mut room = [CANARY; 700];
+                let total = copy_sum(&mut room[to..to + len], piece);
+                let what = format!("{len} bytes from {from} to {to}");
+                assert!(same(total, scalar::sum(piece)), "{what}");
+                assert_eq!(room[to..to + len], *piece, "{what}");
+                let mut around = room[..to].iter().chain(&room[to + len..]);
+                assert!(around.all(|byte| *byte == CANARY), "{what}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic]
+    fn a_copy_to_a_place_of_another_length_is_refused() {
+        copy_sum(&mut [0; 192], &[0; 128]);
+    }
+
+    /// Words at the ends of what a signed one holds, in the longest packet, and in
+    /// more than a SIMD variant takes.
+    #[test]
+    fn no_carry_is_lost_in_the_longest_of_extreme_words() {
+        for word in [[0xff, 0xff], [0, 0], [0x80, 0], [0x7f, 0xff], [0, 0x80], [0xff, 0x7f]] {
+            let bytes = word.repeat(1 << 20);
+            for len in [65_535, 65_536] {
+                for (name, sum) in SUMS {
+                    let expected = naive(&bytes[..len]);
+                    assert!(same(sum(&bytes[..len]), expected), "{name}, {word:x?}, {len}");
+                }
+            }
+            let mut copy = vec![0; bytes.len()];
+            let expected = naive(&bytes);
+            assert!(same(sum(&bytes), expected), "{word:x?}");
+            assert!(same(copy_sum(&mut copy, &bytes), expected), "{word:x?}");
+            assert_eq!(copy, bytes);
+        }
     }
 
     proptest! {
         #[test]
         fn any_bytes_agree_with_rfc_1071(bytes in proptest::collection::vec(any::<u8>(), 0..3000)) {
-            prop_assert!(same(sum(&bytes), naive(&bytes)));
-            prop_assert!(same(scalar::sum(&bytes), naive(&bytes)));
+            for (name, sum) in SUMS {
+                prop_assert!(same(sum(&bytes), naive(&bytes)), "{}", name);
+            }
         }
 
         #[test]
