@@ -1,0 +1,16 @@
+//! What the steps on bytes cost: `cargo bench -p linerate-packet [-- PART...]`.
+
+mod checksum;
+mod coalesce;
+mod measure;
+mod packets;
+mod segment;
+
+fn main() {
+    measure::run(&[
+        ("checksum", checksum::sum),
+        ("checksum-copy", checksum::copy),
+        ("segment", segment::segment),
+        ("coalesce", coalesce::coalesce),
+    ]);
+}

@@ -1,0 +1,103 @@
+//! Pieces of work timed in turns, so that what disturbs the machine disturbs all
+//! of them alike, and a table of what came out.
+
+use std::{
+    env,
+    time::{Duration, Instant},
+};
+
+/// Rounds of which the median counts.
+const ROUNDS: usize = 31;
+/// How long a piece of work runs in a round, that one reading of the clock says
+/// little.
+const ROUND: Duration = Duration::from_micros(200);
+
+/// Something to time, run as often as it is told.
+pub type Work<'a> = Box<dyn FnMut(u64) -> Duration + 'a>;
+
+/// Work that is the same each time.
+pub fn work<'a, T>(mut once: impl FnMut() -> T + 'a) -> Work<'a> {
+    Box::new(move |times| {
+        let start = now();
+        for _ in 0..times {
+            std::hint::black_box(once());
+        }
+        start.elapsed()
+    })
+}
+
+/// The clock.
+#[expect(clippy::disallowed_methods, reason = "a bench measures")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Nanoseconds of one run of each piece of work, round by round.
+pub struct Times(Vec<Vec<f64>>);
+
+impl Times {
+    /// Measures. Without `--bench`, as `cargo test --benches` calls, everything runs
+    /// once to see that it does.
+    pub fn of<const N: usize>(mut works: [Work; N]) -> Self {
+        let rounds = if env::args().any(|arg| arg == "--bench") { ROUNDS } else { 1 };
+        let times: Vec<u64> = works.iter_mut().map(|work| enough(work, rounds)).collect();
+        let round = |_| {
+            let pairs = works.iter_mut().zip(&times);
+            pairs.map(|(work, times)| work(*times).as_secs_f64() * 1e9 / *times as f64).collect()
+        };
+        Self((0..rounds).map(round).collect())
+    }
+
+    /// The median of the work at `index`, in nanoseconds.
+    pub fn ns(&self, index: usize) -> f64 {
+        median(self.0.iter().map(|round| round[index]))
+    }
+
+    /// How many times as long as the work at `index` that at `other` takes: the
+    /// median of the rounds' ratios.
+    pub fn faster(&self, index: usize, other: usize) -> f64 {
+        median(self.0.iter().map(|round| round[other] / round[index]))
+    }
+}
+
+/// How often to run the work in a round.
+fn enough(work: &mut Work, rounds: usize) -> u64 {
+    let mut times = 1;
+    while rounds > 1 && work(times) < ROUND {
+        times *= 2;
+    }
+    times
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Runs the parts of a bench that the command line names, or all.
+pub fn run(parts: &[(&str, fn())]) {
+    let named: Vec<String> = env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for (name, part) in parts {
+        if named.is_empty() || named.iter().any(|wanted| name.contains(wanted.as_str())) {
+            part();
+        }
+    }
+}
+
+/// Prints rows under headings; the first column stands left, figures stand right.
+pub fn table<const N: usize>(title: &str, headings: [&str; N], rows: &[[String; N]]) {
+    let headings = headings.map(str::to_owned);
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        let cells = rows.iter().chain([&headings]).map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    });
+    println!("\n{title}");
+    for row in [&headings].into_iter().chain(rows) {
+        print!("  {:<1$}", row[0], widths[0]);
+        for (cell, width) in row.iter().zip(widths).skip(1) {
+            print!("   {cell:>width$}");
+        }
+        println!();
+    }
+}
