@@ -256,7 +256,7 @@ impl SuperPacket {
     }
 
     /// The next bytes of the stream, with the same acknowledgement, window, flags
-    /// (but PSH, and FIN on the last) and options.
+    /// (but PSH, and FIN on the last), urgent pointer and options.
     fn same_tcp(&self, head: &Head, packet: &[u8]) -> bool {
         let ours = &self.packet_header()[head.transport.min(self.head.len)..];
         let theirs = &packet[head.transport..head.len];
@@ -272,7 +272,7 @@ impl SuperPacket {
             && ours[tcp::DATA_OFFSET] == theirs[tcp::DATA_OFFSET]
             && ours[tcp::ACK] == theirs[tcp::ACK]
             && ours[tcp::WINDOW] == theirs[tcp::WINDOW]
-            && ours[tcp::OPTIONS..] == theirs[tcp::OPTIONS..]
+            && ours[tcp::CHECKSUM.end..] == theirs[tcp::CHECKSUM.end..]
     }
 
     /// Both with a checksum, or both without.
@@ -345,7 +345,8 @@ impl Head {
     const OTHER: Self = Self { kind: Kind::Other, ipv6: false, transport: 0, len: 0 };
 
     /// Reads the headers. Fragments, IPv4 options, IPv6 extension headers and
-    /// everything whose lengths do not agree is other.
+    /// everything whose lengths do not agree is other, and so is an IPv4 header with
+    /// a wrong checksum, which would come out right.
     fn parse(packet: &[u8]) -> Self {
         Self::parse_transport(packet).unwrap_or(Self::OTHER)
     }
@@ -354,7 +355,7 @@ impl Head {
         let (ipv6, transport, protocol) = match packet.first()? {
             0x45 if packet.len() > IPV4_HEADER => {
                 let fragment = packet[6] & !DONT_FRAGMENT != 0 || packet[7] != 0;
-                if fragment {
+                if fragment || sum(&packet[..IPV4_HEADER]) != 0xffff {
                     return None;
                 }
                 (false, IPV4_HEADER, packet[9])

@@ -15,7 +15,6 @@ use crate::{
 
 const TCP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
-const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 
 /// Field offsets of a TCP header (RFC 9293 section 3.1).
@@ -153,12 +152,12 @@ impl Plan {
         checksum: ChecksumAt,
     ) -> Result<Self, SegmentError> {
         let transport = usize::from(checksum.start);
-        let ipv6 = match packet.first().map(|first| first >> 4) {
-            Some(4) => false,
-            Some(6) => true,
+        let (ipv6, ip_header_fits) = match packet.first() {
+            Some(first @ 0x45..=0x4f) => (false, transport == usize::from(first & 0x0f) * 4),
+            // There may be extension headers.
+            Some(0x60..=0x6f) => (true, transport >= IPV6_HEADER && transport.is_multiple_of(4)),
             _ => return Err(SegmentError),
         };
-        let ip_header = if ipv6 { IPV6_HEADER } else { IPV4_HEADER };
         let header = packet.get(transport..).ok_or(SegmentError)?;
         let (field, headers) = match protocol {
             SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
@@ -175,8 +174,7 @@ impl Plan {
         };
         if !family_fits
             || size == 0
-            || transport < ip_header
-            || !transport.is_multiple_of(4)
+            || !ip_header_fits
             || usize::from(checksum.offset) != field.start
             || headers > header.len()
         {

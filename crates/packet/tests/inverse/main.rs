@@ -1,0 +1,103 @@
+//! Coalescing and segmenting are each other's inverse: whatever packets go in,
+//! the same packets come out, each flow in order. What the kernel would make of a
+//! super-packet, a slow oracle says, which shares nothing with the code under
+//! test.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod any;
+mod gro;
+mod oracle;
+mod same;
+mod spec;
+mod streams;
+mod supers;
+
+use oracle::Vnet;
+use packet::{Coalesce, Coalescer, Offload, Segments, Span, SuperPacket, VNET_HEADER_LEN};
+use spec::Spec;
+
+const BOTH: Coalesce = Coalesce { tcp: true, udp: true };
+
+/// Coalesces packets as they would stand in a receive buffer. Returns what would
+/// be written to the TUN, header and packet, and how many packets each carries.
+fn coalesce(packets: &[Vec<u8>], which: Coalesce) -> Vec<(Vec<u8>, usize)> {
+    let mut buf = Vec::new();
+    let mut coalescer = Coalescer::default();
+    let spans: Vec<Span> = packets
+        .iter()
+        .map(|packet| {
+            buf.extend([0xee; 16]);
+            let span = Span { start: buf.len(), len: packet.len() };
+            buf.extend(packet);
+            span
+        })
+        .collect();
+    for span in &spans {
+        coalescer.push(&buf, *span, which);
+    }
+    let supers = coalescer.finish();
+    let mut wholes: Vec<Span> = supers.iter().flat_map(SuperPacket::wholes).collect();
+    wholes.sort_by_key(|span| span.start);
+    assert_eq!(wholes, spans, "every packet is in one super-packet");
+    let gather = |packet: &SuperPacket| {
+        let mut written = packet.header().to_vec();
+        for span in packet.payload() {
+            written.extend(&buf[span.start..span.start + span.len]);
+        }
+        (written, packet.packets())
+    };
+    supers.iter().map(gather).collect()
+}
+
+/// What the kernel makes of it, by our own segmenter and by the oracle.
+fn segment(written: &[u8]) -> Vec<Vec<u8>> {
+    let (header, packet) = written.split_first_chunk::<VNET_HEADER_LEN>().unwrap();
+    let segments = Segments::new(packet, Offload::parse(header).unwrap()).unwrap();
+    let segments: Vec<Vec<u8>> = (0..segments.count())
+        .map(|index| {
+            let mut segment = vec![0xee; segments.segment_len(index)];
+            segments.write(index, &mut segment);
+            segment
+        })
+        .collect();
+    assert_eq!(oracle::split(Vnet::read(header), packet).unwrap(), segments);
+    segments
+}
+
+fn round_trip(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    coalesce(packets, BOTH).iter().flat_map(|(written, _)| segment(written)).collect()
+}
+
+/// How many packets each super-packet carries; they come back as they were.
+fn carried(specs: &[Spec]) -> Vec<usize> {
+    let packets: Vec<_> = specs.iter().map(Spec::build).collect();
+    assert_eq!(round_trip(&packets), packets);
+    counts(&packets)
+}
+
+fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
+    coalesce(packets, BOTH).iter().map(|(_, count)| *count).collect()
+}
+
+/// `lens.len()` packets of a TCP stream, across the wrap of sequence numbers and
+/// identifications.
+fn stream(ipv6: bool, lens: &[usize]) -> Vec<Spec> {
+    let mut specs = Vec::new();
+    let mut sequence = u32::MAX - 100;
+    for (number, len) in lens.iter().enumerate() {
+        let payload = (0..*len).map(|at| (at * 31 + number) as u8).collect();
+        let id = 65_534u16.wrapping_add(number as u16);
+        specs.push(Spec { sequence, id, ..Spec::new(true, ipv6, payload) });
+        sequence = sequence.wrapping_add(*len as u32);
+    }
+    specs
+}
+
+/// `lens.len()` datagrams of a UDP flow.
+fn datagrams(ipv6: bool, lens: &[usize]) -> Vec<Spec> {
+    let datagram = |(number, len): (usize, &usize)| Spec {
+        id: 65_534u16.wrapping_add(number as u16),
+        ..Spec::new(false, ipv6, vec![number as u8; *len])
+    };
+    lens.iter().enumerate().map(datagram).collect()
+}

@@ -1,0 +1,165 @@
+//! What a TUN device and the kernel behind it make of a packet with its
+//! virtio-net header: slow, straight from the rules, and with nothing of the code
+//! under test. Sources: virtio 1.2 section 5.1.6, RFC 791, 768, 8200 and 9293,
+//! kernel `net/ipv4/tcp_offload.c` and `udp_offload.c`.
+
+use super::spec::{CWR, FIN, PSH, slow_checksum};
+
+const NEEDS_CSUM: u8 = 1;
+const TCP_IPV4: u8 = 1;
+const TCP_IPV6: u8 = 4;
+const UDP: u8 = 5;
+
+/// The virtio-net header.
+#[derive(Clone, Copy, Debug)]
+pub struct Vnet {
+    pub flags: u8,
+    pub kind: u8,
+    pub header_len: u16,
+    pub size: u16,
+    pub start: u16,
+    pub offset: u16,
+}
+
+impl Vnet {
+    pub fn read(header: &[u8]) -> Self {
+        let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+        let [flags, kind] = [header[0], header[1]];
+        Self { flags, kind, header_len: word(2), size: word(4), start: word(6), offset: word(8) }
+    }
+
+    pub fn write(&self) -> [u8; 10] {
+        let words = [self.header_len, self.size, self.start, self.offset].map(u16::to_ne_bytes);
+        let mut header = [self.flags, self.kind, 0, 0, 0, 0, 0, 0, 0, 0];
+        for (at, word) in words.iter().enumerate() {
+            header[2 + 2 * at..4 + 2 * at].copy_from_slice(word);
+        }
+        header
+    }
+
+    fn field(&self) -> usize {
+        usize::from(self.start) + usize::from(self.offset)
+    }
+}
+
+/// The packets that `packet` stands for; `None` where it is not what its header
+/// says. The field of the transport's checksum is not believed but computed.
+pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let kind = vnet.kind & 0x7f;
+    let needs_checksum = vnet.flags & NEEDS_CSUM != 0;
+    let start = usize::from(vnet.start);
+    if kind == 0 && !needs_checksum {
+        return Some(vec![packet.to_vec()]);
+    }
+    if kind == 0 {
+        let even = vnet.start.is_multiple_of(2) && vnet.offset.is_multiple_of(2);
+        let mut whole = (even && vnet.field() + 2 <= packet.len()).then(|| packet.to_vec())?;
+        let given = word(packet, vnet.field());
+        finish(&mut whole, start, vnet.field(), given);
+        return Some(vec![whole]);
+    }
+    let (ip_len, headers) = headers(vnet, packet)?;
+    if !needs_checksum || vnet.size == 0 || ip_len != start {
+        return None;
+    }
+    let mut pieces: Vec<&[u8]> = packet[headers..].chunks(vnet.size.into()).collect();
+    if pieces.is_empty() {
+        pieces.push(&[]);
+    }
+    let last = pieces.len() - 1;
+    let segment = |(index, piece)| {
+        let mut segment = [&packet[..headers], piece].concat();
+        ip_header(&mut segment, start, index);
+        match kind {
+            UDP => put(&mut segment, start + 4, (8 + piece.len()) as u16),
+            _ => {
+                let ahead = (index * usize::from(vnet.size)) as u32;
+                tcp_header(&mut segment[start..], ahead, index == 0, index == last);
+            }
+        }
+        let pseudo = pseudo(&segment, start, kind == UDP);
+        finish(&mut segment, start, vnet.field(), pseudo);
+        segment
+    };
+    Some(pieces.into_iter().enumerate().map(segment).collect())
+}
+
+/// Where the IP header ends, and where the transport's does, of a super-packet.
+fn headers(vnet: Vnet, packet: &[u8]) -> Option<(usize, usize)> {
+    let start = usize::from(vnet.start);
+    let version = packet.first()? >> 4;
+    let ip_len = match version {
+        4 => usize::from(packet[0] & 0xf) * 4,
+        // There may be extension headers, of four-byte words.
+        6 if start.is_multiple_of(4) => start.max(40),
+        _ => return None,
+    };
+    let (offset, transport) = match (vnet.kind & 0x7f, version) {
+        (TCP_IPV4, 4) | (TCP_IPV6, 6) => (16, usize::from(packet.get(start + 12)? >> 4) * 4),
+        (UDP, _) => (6, 8),
+        _ => return None,
+    };
+    let long_enough = ip_len >= 20 && (vnet.kind & 0x7f == UDP || transport >= 20);
+    let whole = packet.len() >= start + transport;
+    (long_enough && whole && vnet.offset == offset).then_some((ip_len, start + transport))
+}
+
+fn ip_header(packet: &mut [u8], len: usize, index: usize) {
+    let total = packet.len();
+    if packet[0] >> 4 == 6 {
+        put(packet, 4, (total - 40) as u16);
+        return;
+    }
+    put(packet, 2, total as u16);
+    let id = word(packet, 4).wrapping_add(index as u16);
+    put(packet, 4, id);
+    put(packet, 10, 0);
+    let checksum = slow_checksum(&packet[..len]);
+    put(packet, 10, checksum);
+}
+
+fn tcp_header(header: &mut [u8], ahead: u32, first: bool, last: bool) {
+    let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
+    header[4..8].copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
+    if !first {
+        header[13] &= !CWR;
+    }
+    if !last {
+        header[13] &= !(FIN | PSH);
+    }
+}
+
+/// The sum of the pseudo-header, for the transport from `start` to the packet's
+/// end.
+pub fn pseudo(packet: &[u8], start: usize, udp: bool) -> u16 {
+    let addresses = if packet[0] >> 4 == 6 { &packet[8..40] } else { &packet[12..20] };
+    let len = ((packet.len() - start) as u32).to_be_bytes();
+    !slow_checksum(&[addresses, &[0, if udp { 17 } else { 6 }], &len].concat())
+}
+
+/// Puts the checksum of what begins at `start` into `field`; a sum of zero becomes
+/// all ones.
+fn finish(packet: &mut [u8], start: usize, field: usize, pseudo: u16) {
+    put(packet, field, pseudo);
+    let checksum = match slow_checksum(&packet[start..]) {
+        0 => 0xffff,
+        checksum => checksum,
+    };
+    put(packet, field, checksum);
+}
+
+/// A packet whose transport's checksum is right; for UDP never zero.
+pub fn repaired(packet: &[u8], start: usize, udp: bool) -> Vec<u8> {
+    let mut packet = packet.to_vec();
+    let pseudo = pseudo(&packet, start, udp);
+    finish(&mut packet, start, start + if udp { 6 } else { 16 }, pseudo);
+    packet
+}
+
+fn word(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}

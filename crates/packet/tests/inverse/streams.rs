@@ -1,0 +1,246 @@
+use packet::Coalesce;
+
+use super::{BOTH, carried, coalesce, counts, datagrams, round_trip, same, spec::*, stream};
+
+#[test]
+fn a_stream_becomes_one_super_packet_across_the_wrap_of_sequence_and_id() {
+    for ipv6 in [false, true] {
+        assert_eq!(carried(&stream(ipv6, &[100; 20])), [20]);
+        assert_eq!(carried(&stream(ipv6, &[100, 100, 40, 100, 100])), [3, 2]);
+        assert_eq!(carried(&stream(ipv6, &[100, 101])), [1, 1]);
+        assert_eq!(carried(&stream(ipv6, &[1400; 60])), [46, 14]);
+    }
+}
+
+#[test]
+fn a_super_packet_is_at_most_as_long_as_a_packet_can_be_and_carries_at_most_128() {
+    for ipv6 in [false, true] {
+        let room = 65_535 - stream(ipv6, &[1])[0].headers();
+        for (last, expected) in [(room % 9_000, vec![8]), (room % 9_000 + 1, vec![7, 1])] {
+            let mut lens = vec![9_000; 7];
+            lens.push(last);
+            assert_eq!(carried(&stream(ipv6, &lens)), expected);
+        }
+        assert_eq!(carried(&stream(ipv6, &[10; 300])), [128, 128, 44]);
+        assert_eq!(carried(&datagrams(ipv6, &[10; 130])), [64, 64, 2]);
+        assert_eq!(carried(&datagrams(ipv6, &[1_392; 50])), [47, 3]);
+    }
+}
+
+#[test]
+fn push_and_fin_end_a_super_packet_and_stand_on_its_last_segment() {
+    for ipv6 in [false, true] {
+        for flag in [PSH, FIN, PSH | FIN] {
+            let mut specs = stream(ipv6, &[100; 4]);
+            specs[1].flags |= flag;
+            assert_eq!(carried(&specs), [2, 2]);
+            specs[0].flags |= flag;
+            assert_eq!(carried(&specs), [1, 1, 2]);
+        }
+    }
+}
+
+type Change = fn(&mut Spec);
+
+/// What may differ in TCP.
+const TCP_CHANGES: [(&str, Change); 13] = [
+    ("SYN", |s| s.flags |= SYN),
+    ("RST", |s| s.flags |= RST),
+    ("URG", |s| s.flags |= URG),
+    ("CWR", |s| s.flags |= CWR),
+    ("ECE", |s| s.flags |= ECE),
+    ("no ACK", |s| s.flags = 0),
+    ("the bit AE of accurate ECN", |s| s.reserved = 1),
+    ("acknowledgement", |s| s.ack += 1),
+    ("window", |s| s.window += 1),
+    ("urgent pointer", |s| s.urgent += 1),
+    ("options", |s| s.tcp_options[7] += 1),
+    ("more options", |s| s.tcp_options.extend([1, 1, 1, 1])),
+    ("a gap", |s| s.sequence = s.sequence.wrapping_add(1)),
+];
+
+/// What may differ in either transport.
+const CHANGES: [(&str, Change); 6] = [
+    ("TOS", |s| s.tos = 0x10),
+    ("ECN", |s| s.tos = 0x03),
+    ("TTL", |s| s.ttl = 63),
+    ("no payload", |s| s.payload.clear()),
+    ("a longer payload", |s| s.payload.push(0)),
+    ("other host", |s| s.host = 2),
+];
+
+const IPV4_CHANGES: [(&str, Change); 7] = [
+    ("a fragment", |s| s.fragment = MF),
+    ("a last fragment", |s| s.fragment = 10),
+    ("a last fragment far behind", |s| s.fragment = 0x100),
+    ("the reserved flag", |s| s.fragment = 0x8000),
+    ("don't fragment", |s| s.fragment = DF),
+    ("identification", |s| s.id = s.id.wrapping_add(1)),
+    ("a header checksum that is wrong", |s| s.ip_checksum_off_by = 1),
+];
+
+#[test]
+fn what_differs_is_not_merged() {
+    let same_family = |change: &(&'static str, Change), specs: [Vec<Spec>; 2], which: usize| {
+        for mut specs in specs {
+            change.1(&mut specs[which]);
+            let ipv6 = specs[0].ipv6;
+            let counts = carried(&specs);
+            assert_eq!(counts, [1, 1], "{} in the packet {which}, IPv6: {ipv6}", change.0);
+        }
+    };
+    let tcp = || [false, true].map(|ipv6| stream(ipv6, &[100, 100]));
+    let udp = || [false, true].map(|ipv6| datagrams(ipv6, &[100, 100]));
+    for change in TCP_CHANGES.iter().chain(&CHANGES) {
+        same_family(change, tcp(), 1);
+    }
+    for change in &CHANGES {
+        same_family(change, udp(), 1);
+    }
+    // A header that is longer by options comes first, too.
+    let options: (&str, Change) = ("IP options, or an extension header", |s| s.ip_options = true);
+    for which in [0, 1] {
+        same_family(&options, tcp(), which);
+        same_family(&options, udp(), which);
+        for change in &IPV4_CHANGES {
+            let [tcp, udp] = [tcp(), udp()].map(|[ipv4, _]| ipv4);
+            same_family(change, [tcp, udp], which);
+        }
+    }
+    for transport in [stream(true, &[100, 100]), datagrams(true, &[100, 100])] {
+        let mut specs = transport;
+        specs[1].flow_label = 1;
+        assert_eq!(carried(&specs), [1, 1], "flow label");
+    }
+}
+
+/// Options and extension headers may say anything; nothing is made of them, even
+/// where they agree.
+#[test]
+fn options_fragments_and_extension_headers_pass_as_they_are() {
+    for change in
+        [|s: &mut Spec| s.ip_options = true, |s: &mut Spec| s.fragment = MF] as [Change; 2]
+    {
+        for mut specs in [stream(false, &[100; 3]), datagrams(false, &[100; 3])] {
+            specs.iter_mut().for_each(change);
+            assert_eq!(carried(&specs), [1, 1, 1]);
+        }
+    }
+    for mut specs in [stream(true, &[100; 3]), datagrams(true, &[100; 3])] {
+        specs.iter_mut().for_each(|spec| spec.ip_options = true);
+        assert_eq!(carried(&specs), [1, 1, 1]);
+    }
+}
+
+#[test]
+fn a_fragment_in_between_is_not_overtaken() {
+    for tcp in [true, false] {
+        let mut specs = if tcp { stream(false, &[100; 4]) } else { datagrams(false, &[100; 4]) };
+        specs[1].fragment = MF;
+        assert_eq!(carried(&specs), [1, 1, 2]);
+    }
+}
+
+#[test]
+fn marks_that_all_packets_carry_are_kept() {
+    for ipv6 in [false, true] {
+        for ecn in 0..4 {
+            for mut specs in [stream(ipv6, &[100; 3]), datagrams(ipv6, &[100; 3])] {
+                specs.iter_mut().for_each(|spec| spec.tos = 0xb8 | ecn);
+                assert_eq!(carried(&specs), [3], "ECN {ecn}");
+            }
+        }
+        let mut specs = stream(ipv6, &[100; 3]);
+        specs.iter_mut().for_each(|spec| {
+            spec.flags |= ECE;
+            spec.reserved = 1;
+            spec.urgent = 77;
+        });
+        assert_eq!(carried(&specs), [3]);
+    }
+}
+
+#[test]
+fn every_length_of_tcp_options_coalesces() {
+    for ipv6 in [false, true] {
+        for words in 0..=10 {
+            let mut specs = stream(ipv6, &[100; 3]);
+            specs.iter_mut().for_each(|spec| spec.tcp_options = vec![1; 4 * words]);
+            assert_eq!(carried(&specs), [3], "{words} words");
+        }
+    }
+}
+
+#[test]
+fn an_acknowledgement_in_between_is_not_overtaken() {
+    let mut specs = stream(false, &[100, 100, 100, 100]);
+    specs.insert(2, Spec { sequence: specs[2].sequence, ..Spec::new(true, false, vec![]) });
+    assert_eq!(carried(&specs), [2, 1, 2]);
+}
+
+#[test]
+fn interleaved_flows_each_become_one() {
+    let one = stream(false, &[100; 10]);
+    let other = one.iter().cloned().map(|spec| Spec { host: 9, ..spec });
+    let mixed: Vec<_> = one.iter().cloned().zip(other).flat_map(|(a, b)| [a, b]).collect();
+    let packets: Vec<_> = mixed.iter().map(Spec::build).collect();
+    let written = coalesce(&packets, BOTH);
+    assert_eq!(written.len(), 2);
+    same::check(&packets, &written);
+}
+
+#[test]
+fn each_transport_can_be_left_out() {
+    let packets: Vec<_> = datagrams(false, &[200; 5]).iter().map(Spec::build).collect();
+    assert_eq!(coalesce(&packets, Coalesce { tcp: true, udp: false }).len(), 5);
+    let packets: Vec<_> = stream(true, &[50; 5]).iter().map(Spec::build).collect();
+    assert_eq!(coalesce(&packets, Coalesce { tcp: false, udp: true }).len(), 5);
+}
+
+/// VXLAN and other overlays send UDP over IPv4 without checksum.
+#[test]
+fn udp_without_checksum_coalesces_and_one_alone_stays_without() {
+    for ipv6 in [false, true] {
+        let right = datagrams(ipv6, &[300; 4]);
+        let none = |spec: &Spec| Spec { checksum: Checksum::Zero, ..spec.clone() };
+        assert_eq!(carried(&[none(&right[0])]), [1]);
+        let packets: Vec<_> = right.iter().map(|spec| none(spec).build()).collect();
+        assert_eq!(counts(&packets), [4]);
+        let expected: Vec<_> = right.iter().map(Spec::build).collect();
+        assert_eq!(round_trip(&packets), expected, "the kernel puts checksums on segments");
+        for mixed in [[none(&right[0]), right[1].clone()], [right[0].clone(), none(&right[1])]] {
+            assert_eq!(carried(&mixed), [1, 1]);
+        }
+    }
+}
+
+/// All ones is the same number, and for UDP zero says that there is none.
+#[test]
+fn a_udp_checksum_that_computes_to_zero_is_all_ones() {
+    for ipv6 in [false, true] {
+        let mut specs = datagrams(ipv6, &[100, 100]);
+        specs[1].payload[..2].fill(0);
+        let field = specs[1].headers() - 2;
+        let checksum = specs[1].build()[field..][..2].to_vec();
+        specs[1].payload[..2].copy_from_slice(&checksum);
+        assert_eq!(specs[1].build()[field..][..2], [0xff, 0xff]);
+        assert_eq!(carried(&specs), [2]);
+        assert_eq!(carried(&specs[1..]), [1]);
+    }
+}
+
+/// Documented: the AEAD has authenticated what came, right or wrong, and nothing
+/// is summed on the way.
+#[test]
+fn a_transport_checksum_that_was_wrong_is_right_afterwards() {
+    for ipv6 in [false, true] {
+        for right in [stream(ipv6, &[100; 3]), datagrams(ipv6, &[100; 3])] {
+            let mut wrong = right.clone();
+            wrong[1].checksum = Checksum::OffBy(1);
+            let wrong: Vec<_> = wrong.iter().map(Spec::build).collect();
+            let right: Vec<_> = right.iter().map(Spec::build).collect();
+            assert_eq!(round_trip(&wrong), right);
+            assert_eq!(round_trip(&wrong[1..2]), right[1..2]);
+        }
+    }
+}

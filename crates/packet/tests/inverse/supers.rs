@@ -1,0 +1,130 @@
+//! The other direction: a super-packet as the kernel gives it, in segments, which
+//! coalesce to what it was.
+
+use packet::{Offload, SegmentError, Segments, VNET_HEADER_LEN};
+use proptest::prelude::*;
+
+use super::{
+    BOTH, coalesce,
+    oracle::{Vnet, pseudo},
+    segment,
+    spec::*,
+    stream,
+};
+
+/// A packet, and how a TUN device says that it is a super-packet with segments of
+/// `size` bytes.
+fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
+    let mut packet = spec.build();
+    let header = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
+    let start = spec.headers() - header;
+    let (kind, offset) = match (spec.tcp, spec.ipv6) {
+        (true, false) => (1, 16),
+        (true, true) => (4, 16),
+        (false, _) => (5, 6),
+    };
+    let sum = pseudo(&packet, start, !spec.tcp);
+    packet[start + offset..][..2].copy_from_slice(&sum.to_be_bytes());
+    let vnet = Vnet {
+        flags: 1,
+        kind,
+        header_len: spec.headers() as u16,
+        size,
+        start: start as u16,
+        offset: offset as u16,
+    };
+    [vnet.write().as_slice(), &packet].concat()
+}
+
+fn new(written: &[u8]) -> Result<usize, SegmentError> {
+    let (header, packet) = written.split_first_chunk::<VNET_HEADER_LEN>().unwrap();
+    Segments::new(packet, Offload::parse(header).unwrap()).map(|segments| segments.count())
+}
+
+#[test]
+fn congestion_window_reduced_stands_on_the_first_segment_only() {
+    for ipv6 in [false, true] {
+        let mut spec = stream(ipv6, &[3_000]).remove(0);
+        spec.flags |= CWR | ECE | PSH | FIN;
+        let flags: Vec<u8> = segment(&super_packet(&spec, 1_000))
+            .iter()
+            .map(|segment| segment[spec.headers() - spec.tcp_options.len() - 20 + 13])
+            .collect();
+        assert_eq!(flags, [ACK | ECE | CWR, ACK | ECE, ACK | ECE | PSH | FIN]);
+    }
+}
+
+#[test]
+fn ip_options_and_extension_headers_stand_on_each_segment() {
+    for (tcp, ipv6) in [(true, false), (true, true), (false, false), (false, true)] {
+        let whole = Spec { ip_options: true, ..Spec::new(tcp, ipv6, vec![7; 2_500]) };
+        let segments = segment(&super_packet(&whole, 1_000));
+        let expected: Vec<_> = [1_000, 1_000, 500]
+            .iter()
+            .enumerate()
+            .map(|(number, len)| {
+                let sequence = whole.sequence + 1_000 * number as u32;
+                let id = whole.id + number as u16;
+                Spec { sequence, id, payload: vec![7; *len], ..whole.clone() }.build()
+            })
+            .collect();
+        assert_eq!(segments, expected);
+    }
+}
+
+#[test]
+fn headers_that_are_not_what_the_offload_says_are_refused() {
+    let written = |tcp, ipv6| super_packet(&Spec::new(tcp, ipv6, vec![1; 300]), 100);
+    type Change = fn(&mut [u8]);
+    let changes: [(&str, Vec<u8>, Change); 9] = [
+        ("TCP over IPv4, with an IPv6 header", written(true, true), |w| w[1] = 1),
+        ("TCP over IPv6, with an IPv4 header", written(true, false), |w| w[1] = 4),
+        ("no version", written(true, false), |w| w[10] = 0x55),
+        ("options where the transport is said to begin", written(true, false), |w| w[10] = 0x46),
+        ("an IPv4 header too short", written(false, false), |w| w[10] = 0x44),
+        ("the checksum elsewhere", written(true, false), |w| w[8] = 6),
+        ("a TCP header too short", written(true, true), |w| w[10 + 40 + 12] = 0x40),
+        ("the transport within the IP header", written(false, true), |w| w[6] = 20),
+        ("an odd transport", written(false, true), |w| w[6] = 41),
+    ];
+    for (what, mut written, change) in changes {
+        assert_eq!(new(&written), Ok(3), "before: {what}");
+        change(&mut written);
+        assert_eq!(new(&written), Err(SegmentError), "{what}");
+    }
+    for (tcp, ipv6) in [(true, false), (true, true), (false, false), (false, true)] {
+        let whole = super_packet(&Spec::new(tcp, ipv6, vec![]), 100);
+        assert_eq!(new(&whole), Ok(1), "headers alone are one segment");
+        assert_eq!(new(&whole[..whole.len() - 1]), Err(SegmentError), "cut short");
+    }
+}
+
+proptest! {
+    /// Nothing may be lost by coalescing what was segmented, as far as one
+    /// super-packet may carry it.
+    #[test]
+    fn any_super_packet_comes_back_from_its_segments(
+        (tcp, ipv6, host, tos, ttl) in any::<(bool, bool, u8, u8, u8)>(),
+        (id, df, flow_label) in any::<(u16, bool, u16)>(),
+        (sequence, ack, window, urgent, reserved) in any::<(u32, u32, u16, u16, u8)>(),
+        flags in prop_oneof![Just(0), Just(PSH), Just(FIN), Just(PSH | FIN)],
+        ece: bool,
+        options in 0usize..=10,
+        (size, pieces, last) in (1usize..3_000, 0usize..64, 1usize..3_000),
+    ) {
+        let pieces = pieces.min(65_000 / size - 1).max(1);
+        let len = size * pieces + last.min(size);
+        let payload = (0..len).map(|at| (at * 7 + at / 256) as u8).collect();
+        let flags = ACK | flags | if ece { ECE } else { 0 };
+        let tcp_options = vec![1; 4 * options];
+        let fragment = if df { DF } else { 0 };
+        let reserved = reserved & 0x0f;
+        let spec = Spec {
+            host, tos, ttl, id, fragment, flow_label, sequence, ack, window, urgent, flags,
+            reserved, tcp_options, ..Spec::new(tcp, ipv6, payload)
+        };
+        let written = super_packet(&spec, size as u16);
+        let again = coalesce(&segment(&written), BOTH);
+        prop_assert_eq!(again, [(written, pieces + 1)]);
+    }
+}
