@@ -133,6 +133,44 @@ fn options_fragments_and_extension_headers_pass_as_they_are() {
 }
 
 #[test]
+fn flags_that_end_coalescing_do_so_even_where_all_packets_carry_them() {
+    for flag in [SYN, RST, URG, CWR] {
+        for ipv6 in [false, true] {
+            let mut specs = stream(ipv6, &[100; 2]);
+            specs.iter_mut().for_each(|spec| spec.flags |= flag);
+            assert_eq!(carried(&specs), [1, 1], "flag {flag:#x}, IPv6: {ipv6}");
+        }
+    }
+}
+
+/// Each lie is one that hides where the payload begins or ends.
+#[test]
+fn headers_that_lie_pass_as_they_are() {
+    type Lie = fn(&mut [u8]);
+    let lies: [(&str, bool, Lie); 4] = [
+        ("a TCP header shorter than it can be", true, |packet| packet[20 + 12] = 0x40),
+        ("a TCP header longer than the packet", true, |packet| packet[20 + 12] = 0xf0),
+        ("a UDP length below the packet's", false, |packet| packet[20 + 5] -= 4),
+        // With a checksum that is right for 20 bytes, which is one word too few.
+        ("IPv4 options in place of the transport", true, |packet| {
+            packet[0] = 0x46;
+            packet[10..12].fill(0);
+            let checksum = slow_checksum(&packet[..20]);
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }),
+    ];
+    for (what, tcp, lie) in lies {
+        let specs = if tcp { stream(false, &[20; 2]) } else { datagrams(false, &[20; 2]) };
+        let mut packets: Vec<_> = specs.iter().map(Spec::build).collect();
+        packets.iter_mut().for_each(|packet| lie(packet));
+        let written = coalesce(&packets, BOTH);
+        let untouched = |packet: &Vec<u8>| ([&[0; 10], &packet[..]].concat(), 1);
+        let expected: Vec<_> = packets.iter().map(untouched).collect();
+        assert_eq!(written, expected, "{what}");
+    }
+}
+
+#[test]
 fn a_fragment_in_between_is_not_overtaken() {
     for tcp in [true, false] {
         let mut specs = if tcp { stream(false, &[100; 4]) } else { datagrams(false, &[100; 4]) };
