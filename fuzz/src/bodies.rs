@@ -1,6 +1,18 @@
 //! What each target does with its bytes. A body panics where the code under test
 //! does, or where it does not do what the target's model does.
 
+#[path = "bodies/coalesce.rs"]
+mod coalesce;
+#[path = "../../crates/packet/tests/inverse/oracle.rs"]
+mod oracle;
+#[path = "../../crates/packet/tests/inverse/same.rs"]
+mod same;
+#[path = "bodies/segment.rs"]
+mod segment;
+#[path = "../../crates/packet/tests/inverse/spec.rs"]
+#[expect(dead_code, reason = "the rest is for the packet crate's own tests")]
+mod spec;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -8,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+pub use coalesce::coalesce;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use node::{
     conf::{self, Conf},
@@ -18,6 +31,7 @@ use packet::{
     ip::{IpHeader, set_ecn},
 };
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+pub use segment::segment;
 use wg::{
     AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey,
     ReplayFilter, Time,

@@ -53,4 +53,7 @@ macro_rules! corpora {
     };
 }
 
-corpora! { allowed_ips conf_file control ip_header key_text message replay_filter uapi_request }
+corpora! {
+    allowed_ips coalesce conf_file control ip_header key_text message replay_filter segment
+    uapi_request
+}

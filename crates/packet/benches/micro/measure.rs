@@ -32,14 +32,18 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// Whether to measure: `cargo test --benches` only tries.
+pub fn measuring() -> bool {
+    env::args().any(|arg| arg == "--bench")
+}
+
 /// Nanoseconds of one run of each piece of work, round by round.
 pub struct Times(Vec<Vec<f64>>);
 
 impl Times {
-    /// Measures. Without `--bench`, as `cargo test --benches` calls, everything runs
-    /// once to see that it does.
+    /// Measures, or runs everything once to see that it does.
     pub fn of<const N: usize>(mut works: [Work; N]) -> Self {
-        let rounds = if env::args().any(|arg| arg == "--bench") { ROUNDS } else { 1 };
+        let rounds = if measuring() { ROUNDS } else { 1 };
         let times: Vec<u64> = works.iter_mut().map(|work| enough(work, rounds)).collect();
         let round = |_| {
             let pairs = works.iter_mut().zip(&times);

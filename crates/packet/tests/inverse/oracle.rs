@@ -84,6 +84,16 @@ pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(pieces.into_iter().enumerate().map(segment).collect())
 }
 
+/// Leaves the sum of the pseudo-header in the checksum of a super-packet, as its
+/// sender does.
+pub fn prepare(vnet: Vnet, packet: &mut [u8]) {
+    let start = usize::from(vnet.start);
+    if headers(vnet, packet).is_some_and(|(ip_len, _)| ip_len == start) {
+        let sum = pseudo(packet, start, vnet.kind & 0x7f == UDP);
+        put(packet, vnet.field(), sum);
+    }
+}
+
 /// Where the IP header ends, and where the transport's does, of a super-packet.
 fn headers(vnet: Vnet, packet: &[u8]) -> Option<(usize, usize)> {
     let start = usize::from(vnet.start);

@@ -1,6 +1,8 @@
 //! Whether what was coalesced and split again is what went in: nothing lost, no
 //! flow out of order, every byte the same but for what a super-packet cannot keep.
 
+use std::collections::HashSet;
+
 use super::{
     oracle::{Vnet, pseudo, repaired, split},
     spec::slow_checksum,
@@ -24,20 +26,35 @@ pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
         came.extend(packets.into_iter().map(|packet| (packet, *count > 1)));
     }
     assert_eq!(came.len(), sent.len(), "as many packets come out as go in");
-    for flow in flows(sent) {
-        let sent: Vec<_> = sent.iter().filter(|packet| flow.has(packet)).collect();
-        let came: Vec<_> = came.iter().filter(|(packet, _)| flow.has(packet)).collect();
-        assert_eq!(came.len(), sent.len(), "of {flow:?}");
-        for (sent, came) in sent.into_iter().zip(came) {
-            assert_eq!(came.0, expected(sent, came), "of {flow:?}");
+    let conversations: [Vec<_>; 2] = [
+        sent.iter().map(|packet| Conversation::of(packet)).collect(),
+        came.iter().map(|(packet, _)| Conversation::of(packet)).collect(),
+    ];
+    let mut done = HashSet::new();
+    for flow in conversations[0].iter().filter(|flow| flow.ports.is_some() && done.insert(*flow)) {
+        let [sent_by, came_by] = conversations.each_ref().map(|all| flow.among(all));
+        assert_eq!(came_by.len(), sent_by.len(), "of {flow:?}");
+        for (sent_at, came_at) in sent_by.into_iter().zip(came_by) {
+            assert_eq!(came[came_at].0, expected(&sent[sent_at], &came[came_at]), "of {flow:?}");
         }
     }
+    // What is of no flow keeps its order among its like.
+    let alone = |packets: &[Conversation]| -> Vec<usize> {
+        (0..packets.len()).filter(|at| packets[*at].ports.is_none()).collect()
+    };
+    let [sent_alone, came_alone] = conversations.each_ref().map(|all| alone(all));
+    let sent_alone: Vec<_> = sent_alone.into_iter().map(|at| &sent[at]).collect();
+    let came_alone: Vec<_> = came_alone.into_iter().map(|at| &came[at].0).collect();
+    assert_eq!(came_alone, sent_alone, "of no flow");
 }
 
 /// What the kernel asks of a packet with work left to do.
 fn check_header(vnet: Vnet, packet: &[u8], count: usize) {
     let (start, udp) = plain(packet).expect("only TCP and UDP are marked");
     let header = if udp { 8 } else { usize::from(packet[start + 12] >> 4) * 4 };
+    let (field, before) = if packet[0] >> 4 == 6 { (4, 40) } else { (2, 0) };
+    let len = usize::from(u16::from_be_bytes([packet[field], packet[field + 1]]));
+    assert_eq!(len + before, packet.len(), "the length in the IP header");
     assert_eq!(usize::from(vnet.start), start);
     assert_eq!(vnet.offset, if udp { 6 } else { 16 });
     assert_eq!(usize::from(vnet.header_len), start + header);
@@ -54,42 +71,31 @@ fn check_header(vnet: Vnet, packet: &[u8], count: usize) {
     assert_eq!(given % 0xffff, pseudo(packet, start, udp) % 0xffff, "the pseudo-header's sum");
 }
 
-/// A conversation that must stay in order: a flow, and between the same addresses
-/// everything of which the flow is not known.
-#[derive(Debug, PartialEq, Eq)]
-struct Flow {
+/// Who talks to whom: transport and ports where they are known.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Conversation {
     version: u8,
     addresses: Vec<u8>,
-    udp: bool,
-    ports: [u8; 4],
+    ports: Option<(bool, [u8; 4])>,
 }
 
-impl Flow {
-    fn of(packet: &[u8]) -> Option<Self> {
-        let (start, udp) = plain(packet)?;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|at| packet[start + at]);
-        let addresses = addresses(packet).to_vec();
-        Some(Self { version: packet[0] >> 4, addresses, udp, ports: [a, b, c, d] })
+impl Conversation {
+    fn of(packet: &[u8]) -> Self {
+        let ports = plain(packet).map(|(start, udp)| {
+            let ports = packet[start..].first_chunk().expect("a transport has ports");
+            (udp, *ports)
+        });
+        Self { version: packet[0] >> 4, addresses: addresses(packet).to_vec(), ports }
     }
 
-    fn has(&self, packet: &[u8]) -> bool {
-        match Self::of(packet) {
-            Some(flow) => flow == *self,
-            None => {
-                packet[0] >> 4 == self.version && addresses(packet) == self.addresses.as_slice()
-            }
-        }
+    /// Where the packets are that must stay in order with this flow's: its own, and
+    /// between the same addresses those of which the flow is not known.
+    fn among(&self, packets: &[Self]) -> Vec<usize> {
+        let same = |other: &Self| other.ports.is_none() || other.ports == self.ports;
+        let with = |other: &Self| other.version == self.version && same(other);
+        let has = |at: &usize| with(&packets[*at]) && packets[*at].addresses == self.addresses;
+        (0..packets.len()).filter(has).collect()
     }
-}
-
-fn flows(packets: &[Vec<u8>]) -> Vec<Flow> {
-    let mut flows = Vec::new();
-    for flow in packets.iter().filter_map(|packet| Flow::of(packet)) {
-        if !flows.contains(&flow) {
-            flows.push(flow);
-        }
-    }
-    flows
 }
 
 fn addresses(packet: &[u8]) -> &[u8] {

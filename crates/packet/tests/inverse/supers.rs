@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     BOTH, coalesce,
-    oracle::{Vnet, pseudo},
+    oracle::{Vnet, prepare},
     segment,
     spec::*,
     stream,
@@ -23,16 +23,15 @@ fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
         (true, true) => (4, 16),
         (false, _) => (5, 6),
     };
-    let sum = pseudo(&packet, start, !spec.tcp);
-    packet[start + offset..][..2].copy_from_slice(&sum.to_be_bytes());
     let vnet = Vnet {
         flags: 1,
         kind,
         header_len: spec.headers() as u16,
         size,
         start: start as u16,
-        offset: offset as u16,
+        offset,
     };
+    prepare(vnet, &mut packet);
     [vnet.write().as_slice(), &packet].concat()
 }
 
