@@ -28,6 +28,7 @@ pub mod poll;
 pub mod process;
 #[cfg(test)]
 mod testing;
+mod time;
 pub mod tun;
 pub mod udp;
 pub mod wake;

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::clock;
+use crate::time::Time;
 
 /// How long the first refusal keeps an offload off.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -45,6 +45,14 @@ impl Switch {
     /// How often the kernel refused it and the plain path took over.
     pub fn demotions(&self) -> u64 {
         self.demotions.load(Ordering::Relaxed)
+    }
+
+    /// The kernel does not have it: it is not wanted any more, until somebody
+    /// wants it again.
+    pub(crate) fn lack(&self) {
+        if self.wanted.swap(false, Ordering::Relaxed) {
+            self.count_demotion();
+        }
     }
 
     fn count_demotion(&self) {
@@ -84,17 +92,17 @@ impl Offloads {
 }
 
 /// Whether an offload is used on one path.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
-    /// When it may be tried again, by [`clock::boottime_nanos`].
+    /// When it may be tried again, by [`Time::now`].
     closed_until: Option<u64>,
     pause: Duration,
 }
 
 impl Gate {
     /// Whether to use the offload now.
-    pub(crate) fn is_open(&self, switch: &Switch) -> bool {
-        switch.wanted() && self.closed_until.is_none_or(|until| clock::boottime_nanos() >= until)
+    pub(crate) fn is_open(&self, switch: &Switch, time: &impl Time) -> bool {
+        switch.wanted() && self.closed_until.is_none_or(|until| time.now() >= until)
     }
 
     /// The kernel took it.
@@ -105,38 +113,69 @@ impl Gate {
     }
 
     /// The kernel refused it, and took the plain form.
-    pub(crate) fn demote(&mut self, switch: &Switch) {
+    pub(crate) fn demote(&mut self, switch: &Switch, time: &impl Time) {
         switch.count_demotion();
+        let now = time.now();
+        // Something smaller was refused than what closed it: no second try.
+        if self.closed_until.is_some_and(|until| now < until) {
+            return;
+        }
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
-        let pause = self.pause.as_nanos() as u64;
-        self.closed_until = Some(clock::boottime_nanos() + pause);
+        self.closed_until = Some(now + self.pause.as_nanos() as u64);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::VirtualTime;
 
     #[test]
-    fn a_refusal_closes_the_gate_for_a_while_and_is_counted() {
-        let (switch, mut gate) = (Switch::default(), Gate::default());
-        assert!(gate.is_open(&switch));
-        gate.demote(&switch);
-        assert!(!gate.is_open(&switch));
-        gate.closed_until = Some(clock::boottime_nanos());
-        assert!(gate.is_open(&switch), "it is tried again");
-        gate.demote(&switch);
-        assert_eq!((gate.pause, switch.demotions()), (2 * FIRST_PAUSE, 2));
-        (0..10).for_each(|_| gate.demote(&switch));
-        assert_eq!(gate.pause, LONGEST_PAUSE);
-        gate.went();
-        assert_eq!(gate.pause, Duration::ZERO);
+    fn a_refused_offload_is_tried_after_pauses_that_double_to_a_minute_and_begin_anew() {
+        let (switch, time, mut gate) = (Switch::default(), VirtualTime::default(), Gate::default());
+        assert!(gate.is_open(&switch, &time));
+        for _ in 0..2 {
+            let mut pauses = Vec::new();
+            for _ in 0..8 {
+                gate.demote(&switch, &time);
+                let mut seconds = 0;
+                while !gate.is_open(&switch, &time) {
+                    time.pass(Duration::from_secs(1));
+                    seconds += 1;
+                }
+                pauses.push(seconds);
+            }
+            assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+            gate.went();
+        }
+        assert_eq!(switch.demotions(), 16);
+    }
+
+    #[test]
+    fn a_pause_ends_to_the_nanosecond_and_a_refusal_within_is_counted_but_no_longer() {
+        let (switch, time, mut gate) = (Switch::default(), VirtualTime::default(), Gate::default());
+        gate.demote(&switch, &time);
+        time.pass(FIRST_PAUSE / 2);
+        gate.demote(&switch, &time);
+        time.pass(FIRST_PAUSE / 2 - Duration::from_nanos(1));
+        assert!(!gate.is_open(&switch, &time));
+        time.pass(Duration::from_nanos(1));
+        assert!(gate.is_open(&switch, &time));
+        assert_eq!((gate.pause, switch.demotions()), (FIRST_PAUSE, 2));
     }
 
     #[test]
     fn what_is_not_wanted_is_not_used() {
-        let (switch, gate) = (Switch::default(), Gate::default());
+        let (switch, time, gate) = (Switch::default(), VirtualTime::default(), Gate::default());
         switch.want(false);
-        assert!(!gate.is_open(&switch));
+        assert!(!gate.is_open(&switch, &time));
+    }
+
+    #[test]
+    fn what_the_kernel_lacks_is_not_wanted_and_counted_once() {
+        let switch = Switch::default();
+        switch.lack();
+        switch.lack();
+        assert_eq!((switch.wanted(), switch.demotions()), (false, 1));
     }
 }

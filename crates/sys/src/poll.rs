@@ -21,10 +21,10 @@ pub fn readable<const N: usize>(
     Ok(polled.map(|fd| fd.any().unwrap_or(true)))
 }
 
-/// Whether `fd` takes data again before `timeout` has passed.
-pub(crate) fn writable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    let mut polled = [PollFd::new(fd, PollFlags::POLLOUT)];
-    wait(&mut polled, Some(timeout)).is_ok() && polled[0].any().unwrap_or(true)
+/// Waits until `fd` takes data again, at most for so long.
+pub(crate) fn writable(fd: BorrowedFd<'_>, at_most: Duration) {
+    // Whatever ends the wait, the next write tells.
+    let _ = wait(&mut [PollFd::new(fd, PollFlags::POLLOUT)], Some(at_most));
 }
 
 /// `poll`, begun anew when a signal ends it. A timeout is cut to whole

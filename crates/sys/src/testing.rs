@@ -1,9 +1,13 @@
-//! What the tests share: rooms of their own in which to disturb nobody.
+//! What the tests share: rooms of their own in which to disturb nobody, and time
+//! that nobody waits for.
 
 use std::{
     io::Write as _,
+    os::fd::BorrowedFd,
     panic::{self, AssertUnwindSafe},
+    sync::atomic::{AtomicU64, Ordering},
     thread,
+    time::Duration,
 };
 
 use nix::{
@@ -13,7 +17,76 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
-use crate::netlink::Netlink;
+use crate::{netlink::Netlink, time::Time};
+
+/// Time that passes by word of mouth.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualTime {
+    now: AtomicU64,
+    slept: AtomicU64,
+    polled: AtomicU64,
+}
+
+impl VirtualTime {
+    pub(crate) fn pass(&self, time: Duration) {
+        self.now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// How long was slept.
+    pub(crate) fn slept(&self) -> Duration {
+        Duration::from_nanos(self.slept.load(Ordering::Relaxed))
+    }
+
+    /// How long was waited for a file descriptor.
+    pub(crate) fn polled(&self) -> Duration {
+        Duration::from_nanos(self.polled.load(Ordering::Relaxed))
+    }
+
+    /// How long was waited, one way or the other.
+    pub(crate) fn waited(&self) -> Duration {
+        self.slept() + self.polled()
+    }
+}
+
+impl Time for VirtualTime {
+    fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.pass(time);
+        self.slept.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn wait_writable(&self, _: BorrowedFd<'_>, at_most: Duration) {
+        self.pass(at_most);
+        self.polled.fetch_add(at_most.as_nanos() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Chances by a seed (xorshift64).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// Whether one of so many chances of 256 came true.
+    pub(crate) fn chance(&mut self, chances: u8) -> bool {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 32) as u8) < chances
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Self::new(1)
+    }
+}
 
 /// Runs `test` in a fresh network namespace, with the loopback interface up.
 /// It ends with the thread and takes all devices along.

@@ -15,6 +15,7 @@
 
 mod device;
 mod recv;
+mod refusal;
 mod send;
 
 use std::{io, sync::Arc};
@@ -80,13 +81,13 @@ impl Tun {
         mtu: u32,
         offloads: &Arc<Offloads>,
     ) -> Result<(TunRecv, TunSend, TunInfo), TunError> {
-        let (fd, name) = device::create(name)?;
+        let (device, name) = device::create(name)?;
         let index = nix::net::if_::if_nametoindex(name.as_str()).map_err(io::Error::from)?;
         let wake = Wake::new()?;
         set_mtu(index, mtu)?;
-        let fd = Arc::new(fd);
-        let recv = TunRecv::new(fd.clone(), wake, offloads.clone());
-        Ok((recv, TunSend::new(fd, offloads.clone()), TunInfo { name, index, mtu }))
+        let device = Arc::new(device);
+        let recv = TunRecv::new(device.clone(), wake, offloads.clone());
+        Ok((recv, TunSend::new(device, offloads.clone()), TunInfo { name, index, mtu }))
     }
 }
 

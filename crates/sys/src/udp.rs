@@ -13,8 +13,10 @@
 
 mod address;
 mod cmsg;
+mod gates;
 mod mmsg;
 mod receive;
+mod refusal;
 mod send;
 mod socket;
 
@@ -27,6 +29,7 @@ use std::{
     time::Duration,
 };
 
+use mmsg::Calls;
 pub use receive::UdpReceiver;
 pub use send::UdpSender;
 pub use socket::Buffers;
@@ -160,10 +163,10 @@ struct Shared {
 
 impl Shared {
     /// Lets datagrams come coalesced as far as that is wanted.
-    fn tell_gro(&self, socket: &Socket) {
+    fn tell_gro(&self, socket: &Socket, calls: &impl Calls) {
         let gro = &self.offloads.udp_gro;
-        if !socket.set_gro(gro.wanted()) {
-            gro.want(false);
+        if !socket.set_gro(calls, gro.wanted()) {
+            gro.lack();
         }
     }
 

@@ -4,22 +4,80 @@
 
 use std::{
     ffi::{CStr, c_char},
-    io,
-    os::fd::{AsRawFd, OwnedFd},
+    io::{self, IoSlice},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
     net::if_::if_nametoindex,
-    sys::stat::Mode,
+    sys::{stat::Mode, uio::writev},
+    unistd::read,
 };
 
 use super::TunError;
+use crate::time::Time;
+
+/// What the kernel may leave for us to do to packets that we read: kernel
+/// `include/uapi/linux/if_tun.h`, each with all that it needs.
+const CHECKSUM: libc::c_ulong = 0x01;
+/// TCP segmentation of both families, with congestion marks.
+const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
+/// UDP segmentation of both families (Linux 6.2).
+const USO: libc::c_ulong = 0x20 | 0x40;
+
+/// The system calls of both halves: a TUN device's, or, in tests, those of a device
+/// that refuses what it is told to refuse.
+pub trait Calls: Time + AsFd + Send + Sync {
+    /// Reads one packet behind its header, without waiting.
+    fn read(&self, to: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Writes one packet behind its header, without waiting.
+    fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno>;
+
+    /// Tells which super-packets may be read.
+    fn set_offload(&self, tso: bool, uso: bool) -> Result<(), Errno>;
+}
+
+/// A TUN device.
+#[derive(Debug)]
+pub struct Device(OwnedFd);
+
+impl Time for Device {}
+
+impl Calls for Device {
+    fn read(&self, to: &mut [u8]) -> Result<usize, Errno> {
+        read(&self.0, to)
+    }
+
+    fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        writev(&self.0, pieces)
+    }
+
+    fn set_offload(&self, tso: bool, uso: bool) -> Result<(), Errno> {
+        let mut flags = 0;
+        if tso {
+            flags |= CHECKSUM | TSO;
+        }
+        if uso {
+            flags |= CHECKSUM | USO;
+        }
+        // SAFETY: TUNSETOFFLOAD takes an integer and touches no memory of ours.
+        let set = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
+        Errno::result(set).map(drop)
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// Opens a TUN device of this name, or attaches to a persistent one. Returns
 /// it with its real name.
-pub(super) fn create(name: &str) -> Result<(OwnedFd, String), TunError> {
+pub(super) fn create(name: &str) -> Result<(Device, String), TunError> {
     let mut request = request(name)?;
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let fd = open("/dev/net/tun", flags, Mode::empty()).map_err(|errno| match errno {
@@ -32,29 +90,7 @@ pub(super) fn create(name: &str) -> Result<(OwnedFd, String), TunError> {
     if let Err(errno) = Errno::result(made) {
         return Err(refusal(errno, name));
     }
-    Ok((fd, name_in(&request)?))
-}
-
-/// What the kernel may leave for us to do to packets that we read: kernel
-/// `include/uapi/linux/if_tun.h`, each with all that it needs.
-const CHECKSUM: libc::c_ulong = 0x01;
-/// TCP segmentation of both families, with congestion marks.
-const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
-/// UDP segmentation of both families (Linux 6.2).
-const USO: libc::c_ulong = 0x20 | 0x40;
-
-/// Tells the kernel which super-packets may come.
-pub(super) fn set_offload(fd: &OwnedFd, tso: bool, uso: bool) -> Result<(), Errno> {
-    let mut flags = 0;
-    if tso {
-        flags |= CHECKSUM | TSO;
-    }
-    if uso {
-        flags |= CHECKSUM | USO;
-    }
-    // SAFETY: TUNSETOFFLOAD takes an integer and touches no memory of ours.
-    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
-    Errno::result(set).map(drop)
+    Ok((Device(fd), name_in(&request)?))
 }
 
 fn request(name: &str) -> Result<libc::ifreq, TunError> {

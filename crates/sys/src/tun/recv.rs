@@ -2,14 +2,14 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::Arc,
 };
 
-use nix::{errno::Errno, unistd::read};
+use nix::errno::Errno;
 use packet::{Batch, IpRecv, Offload, VNET_HEADER_LEN, Waker};
 
-use super::device;
+use super::device::{Calls, Device};
 use crate::{
     offload::Offloads,
     wake::{Waited, Wake},
@@ -17,16 +17,16 @@ use crate::{
 
 /// The receiving half of a TUN device.
 #[derive(Debug)]
-pub struct TunRecv {
-    fd: Arc<OwnedFd>,
+pub struct TunRecv<D = Device> {
+    fd: Arc<D>,
     wake: Wake,
     offloads: Arc<Offloads>,
     /// Which super-packets the kernel was told may come: TCP, UDP.
     told: (bool, bool),
 }
 
-impl TunRecv {
-    pub(super) fn new(fd: Arc<OwnedFd>, wake: Wake, offloads: Arc<Offloads>) -> Self {
+impl<D: Calls> TunRecv<D> {
+    pub(super) fn new(fd: Arc<D>, wake: Wake, offloads: Arc<Offloads>) -> Self {
         let mut recv = Self { fd, wake, offloads, told: (false, false) };
         recv.tell();
         recv
@@ -36,12 +36,12 @@ impl TunRecv {
     /// more.
     fn tell(&mut self) {
         let (mut tso, mut uso) = (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted());
-        if uso && device::set_offload(&self.fd, tso, true).is_err() {
-            self.offloads.tun_uso.want(false);
+        if uso && self.fd.set_offload(tso, true).is_err() {
+            self.offloads.tun_uso.lack();
             uso = false;
         }
-        if !uso && device::set_offload(&self.fd, tso, false).is_err() {
-            self.offloads.tun_tso.want(false);
+        if !uso && self.fd.set_offload(tso, false).is_err() {
+            self.offloads.tun_tso.lack();
             tso = false;
         }
         self.told = (tso, uso);
@@ -53,7 +53,7 @@ impl TunRecv {
     pub(super) fn drain(&self, batch: &mut Batch) -> io::Result<bool> {
         let mut came = false;
         while let Some(spare) = batch.spare() {
-            match read(&self.fd, spare) {
+            match self.fd.read(spare) {
                 Ok(len) => {
                     let (len, offload) = parse(&spare[..len]);
                     batch.commit(VNET_HEADER_LEN, len, offload);
@@ -79,7 +79,7 @@ fn parse(read: &[u8]) -> (usize, Offload) {
         .unwrap_or((0, Offload::None))
 }
 
-impl IpRecv for TunRecv {
+impl<D: Calls> IpRecv for TunRecv<D> {
     fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()> {
         if self.told != (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted()) {
             self.tell();
@@ -99,7 +99,7 @@ impl IpRecv for TunRecv {
     }
 }
 
-impl AsFd for TunRecv {
+impl<D: Calls> AsFd for TunRecv<D> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -1,130 +1,181 @@
 //! The sending half: packets for the kernel to take as received. Consecutive
 //! packets of a flow are written as one super-packet, gathered out of the buffer
-//! that they were decrypted in. Where the kernel refuses one, its packets are
-//! written one by one.
+//! that they were decrypted in.
+//!
+//! ```text
+//!   super-packet -> writev -> went
+//!                          -> refused (`refusal`):
+//!     full queue               again after a wait; in the end refused
+//!     the interface is down    refused, all of it
+//!     no memory                its packets one by one
+//!     anything else            its packets one by one; when they go so, the gate
+//!                              of its transport closes for a while
+//! ```
 
 use std::{
     io::{self, IoSlice},
-    os::fd::{AsFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
-use nix::{errno::Errno, sys::uio::writev};
+use nix::errno::Errno;
 use packet::{
     Coalesce, Coalescer, IpSend, RecvBatch, SegmentProtocol, Span, SuperPacket, VNET_HEADER_LEN,
 };
 
-use crate::{
-    offload::{Gate, Offloads, Switch},
-    poll,
+use super::{
+    device::{Calls, Device},
+    refusal::Cause,
 };
+use crate::offload::{Gate, Offloads, Switch};
 
-/// How long one write waits for room in a device whose send buffer is full.
-/// TUN devices have no such bound unless somebody set one, so that this is
-/// only to keep the loop finite.
-const WRITE_PATIENCE: Duration = Duration::from_millis(5);
+/// How long one batch waits for room in a device whose send buffer is full, all its
+/// packets together. TUN devices have no such bound unless somebody set one.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// How long one wait is.
+const WAIT: Duration = Duration::from_millis(1);
 /// The most pieces of one write: headers, and the payload of each packet.
 const MAX_PIECES: usize = 1 + SuperPacket::MAX_PACKETS;
 
 /// The sending half of a TUN device.
 #[derive(Debug)]
-pub struct TunSend {
-    fd: Arc<OwnedFd>,
+pub struct TunSend<D = Device> {
+    device: Arc<D>,
     offloads: Arc<Offloads>,
     tcp: Gate,
     udp: Gate,
     coalescer: Coalescer,
 }
 
-impl TunSend {
-    pub(super) fn new(fd: Arc<OwnedFd>, offloads: Arc<Offloads>) -> Self {
+impl<D: Calls> TunSend<D> {
+    pub(super) fn new(device: Arc<D>, offloads: Arc<Offloads>) -> Self {
         let (tcp, udp) = (Gate::default(), Gate::default());
-        Self { fd, offloads, tcp, udp, coalescer: Coalescer::default() }
+        Self { device, offloads, tcp, udp, coalescer: Coalescer::default() }
     }
 }
 
-impl IpSend for TunSend {
+impl<D: Calls> IpSend for TunSend<D> {
     fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize> {
-        let Self { fd, offloads, tcp, udp, coalescer } = self;
+        let Self { device, offloads, tcp, udp, coalescer } = self;
         let coalesce = Coalesce {
-            tcp: tcp.is_open(&offloads.tun_tcp_gro),
-            udp: udp.is_open(&offloads.tun_udp_gro),
+            tcp: tcp.is_open(&offloads.tun_tcp_gro, &**device),
+            udp: udp.is_open(&offloads.tun_udp_gro, &**device),
         };
         coalescer.clear();
         for packet in packets {
             coalescer.push(batch.bytes(), *packet, coalesce);
         }
-        let mut refused = 0;
-        // One batch is one refusal, however many of its super-packets it meets.
-        let mut demoted = Coalesce { tcp: false, udp: false };
+        let mut pass = Pass { device: &**device, batch, patience: PATIENCE, refused: 0 };
+        let (mut tcp, mut udp) = (
+            Transport::new(tcp, &offloads.tun_tcp_gro),
+            Transport::new(udp, &offloads.tun_udp_gro),
+        );
         for packet in coalescer.finish() {
-            let (gate, switch, demoted): (&mut Gate, &Switch, &mut bool) = match packet.protocol() {
-                Some(SegmentProtocol::Udp) => (udp, &offloads.tun_udp_gro, &mut demoted.udp),
-                _ => (tcp, &offloads.tun_tcp_gro, &mut demoted.tcp),
-            };
-            if *demoted && packet.packets() > 1 {
-                refused += write_one_by_one(fd, batch, packet)?;
-                continue;
+            match packet.protocol() {
+                None => pass.write_single(packet)?,
+                Some(SegmentProtocol::Udp) => pass.write_super(packet, &mut udp)?,
+                Some(_) => pass.write_super(packet, &mut tcp)?,
             }
-            refused += match write(fd, batch, packet) {
-                Ok(()) if packet.packets() > 1 => {
-                    gate.went();
-                    0
-                }
-                Ok(()) => 0,
-                Err(Errno::EBADFD) => return Err(Errno::EBADFD.into()),
-                Err(Errno::EINVAL) if packet.packets() > 1 => {
-                    gate.demote(switch);
-                    *demoted = true;
-                    write_one_by_one(fd, batch, packet)?
-                }
-                // EIO: the interface is down. EINVAL: no IP packet. ENOBUFS,
-                // ENOMEM: no memory. All concern these packets alone.
-                Err(_) => packet.packets(),
-            };
         }
-        Ok(refused)
+        Ok(pass.refused)
     }
 }
 
-/// Writes the packets of a super-packet by themselves, as they came. Returns how
-/// many the kernel refused.
-fn write_one_by_one(fd: &OwnedFd, batch: &RecvBatch, packet: &SuperPacket) -> io::Result<usize> {
-    let mut refused = 0;
-    for whole in packet.wholes() {
-        let pieces = [IoSlice::new(&[0; VNET_HEADER_LEN]), IoSlice::new(batch.get(whole))];
-        match write_pieces(fd, &pieces) {
-            Ok(()) => {}
-            Err(Errno::EBADFD) => return Err(Errno::EBADFD.into()),
-            Err(_) => refused += 1,
+/// The super-packets of one transport during one batch.
+struct Transport<'a> {
+    gate: &'a mut Gate,
+    switch: &'a Switch,
+    /// Whether the kernel refused one of this batch: one batch is one demotion.
+    demoted: bool,
+}
+
+impl<'a> Transport<'a> {
+    fn new(gate: &'a mut Gate, switch: &'a Switch) -> Self {
+        Self { gate, switch, demoted: false }
+    }
+}
+
+/// One walk over a batch.
+struct Pass<'a, D> {
+    device: &'a D,
+    batch: &'a RecvBatch,
+    patience: Duration,
+    /// How many packets the kernel did not take.
+    refused: usize,
+}
+
+impl<D: Calls> Pass<'_, D> {
+    fn write_single(&mut self, packet: &SuperPacket) -> io::Result<()> {
+        let payload = packet.payload().first().map_or(&[][..], |span| self.batch.get(*span));
+        let pieces = [IoSlice::new(packet.header()), IoSlice::new(payload)];
+        self.write_packet(&pieces).map(drop)
+    }
+
+    fn write_super(
+        &mut self,
+        packet: &SuperPacket,
+        transport: &mut Transport<'_>,
+    ) -> io::Result<()> {
+        if transport.demoted {
+            return self.write_one_by_one(packet).map(drop);
         }
-    }
-    Ok(refused)
-}
-
-fn write(fd: &OwnedFd, batch: &RecvBatch, packet: &SuperPacket) -> Result<(), Errno> {
-    if let [only] = packet.payload() {
-        return write_pieces(fd, &[IoSlice::new(packet.header()), IoSlice::new(batch.get(*only))]);
-    }
-    let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
-    pieces[0] = IoSlice::new(packet.header());
-    for (piece, span) in pieces[1..].iter_mut().zip(packet.payload()) {
-        *piece = IoSlice::new(batch.get(*span));
-    }
-    write_pieces(fd, &pieces[..=packet.packets()])
-}
-
-fn write_pieces(fd: &OwnedFd, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
-    let mut patient = true;
-    loop {
-        match writev(fd, pieces) {
-            Ok(_) => return Ok(()),
-            Err(Errno::EINTR) => {}
-            Err(Errno::EAGAIN) if patient => {
-                patient = poll::writable(fd.as_fd(), WRITE_PATIENCE);
+        let mut pieces = [IoSlice::new(&[]); MAX_PIECES];
+        pieces[0] = IoSlice::new(packet.header());
+        for (piece, span) in pieces[1..].iter_mut().zip(packet.payload()) {
+            *piece = IoSlice::new(self.batch.get(*span));
+        }
+        let Err(errno) = self.write(&pieces[..=packet.packets()]) else {
+            transport.gate.went();
+            return Ok(());
+        };
+        match Cause::of(errno) {
+            Cause::Gone => return Err(errno.into()),
+            Cause::Signal | Cause::Queue | Cause::Down => self.refused += packet.packets(),
+            Cause::Memory => drop(self.write_one_by_one(packet)?),
+            Cause::Packet => {
+                if self.write_one_by_one(packet)? {
+                    transport.gate.demote(transport.switch, self.device);
+                    transport.demoted = true;
+                }
             }
-            Err(errno) => return Err(errno),
+        }
+        Ok(())
+    }
+
+    /// Writes the packets of a super-packet by themselves, as they came; whether
+    /// any went.
+    fn write_one_by_one(&mut self, packet: &SuperPacket) -> io::Result<bool> {
+        let mut any = false;
+        for whole in packet.wholes() {
+            let pieces = [IoSlice::new(&[0; VNET_HEADER_LEN]), IoSlice::new(self.batch.get(whole))];
+            any |= self.write_packet(&pieces)?;
+        }
+        Ok(any)
+    }
+
+    /// Writes one packet; whether it went. An error is that of a device that is gone.
+    fn write_packet(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<bool> {
+        match self.write(pieces) {
+            Ok(()) => Ok(true),
+            Err(errno) if Cause::of(errno) == Cause::Gone => Err(errno.into()),
+            Err(_) => {
+                self.refused += 1;
+                Ok(false)
+            }
+        }
+    }
+
+    fn write(&mut self, pieces: &[IoSlice<'_>]) -> Result<(), Errno> {
+        loop {
+            let Err(errno) = self.device.write(pieces) else { return Ok(()) };
+            match Cause::of(errno) {
+                Cause::Signal => {}
+                Cause::Queue if !self.patience.is_zero() => {
+                    self.patience = self.patience.saturating_sub(WAIT);
+                    self.device.wait_writable(self.device.as_fd(), WAIT);
+                }
+                _ => return Err(errno),
+            }
         }
     }
 }

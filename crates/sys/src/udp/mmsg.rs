@@ -17,15 +17,44 @@ use packet::{Ecn, Local};
 use super::{
     address::{Family, Name},
     cmsg::{Beside, Control},
+    socket::set_gro,
 };
+use crate::time::Time;
 
 /// The most datagrams of one call. Past it a system call costs nothing beside
 /// the datagrams it carries, while the arrays would no longer stay in the cache.
 pub(super) const MAX_MESSAGES: usize = 128;
 
+/// The system calls of both halves: the kernel's, or, in tests, those of a kernel
+/// that refuses what it is told to refuse.
+pub trait Calls: Time + Send {
+    /// Sends the first [`MAX_MESSAGES`] of `datagrams` at most, without waiting.
+    /// Returns how many went. The error is that of the first.
+    fn send<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        family: Family,
+        datagrams: impl Iterator<Item = Outgoing<'a>>,
+    ) -> Result<usize, Errno>;
+
+    /// Receives into the first [`MAX_MESSAGES`] of `slots` at most, without
+    /// waiting. Returns how many came; [`Calls::received`] tells of each.
+    fn receive<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        slots: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Result<usize, Errno>;
+
+    /// What the last [`Calls::receive`] brought in its slot `at`.
+    fn received(&self, at: usize) -> Received;
+
+    /// Lets datagrams come coalesced, or not.
+    fn set_gro(&self, fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno>;
+}
+
 /// Datagrams to be sent as one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outgoing<'a> {
+pub struct Outgoing<'a> {
     pub(super) payload: &'a [u8],
     /// The length of each but the last, where there are several.
     pub(super) segment: Option<u16>,
@@ -36,7 +65,7 @@ pub(super) struct Outgoing<'a> {
 
 /// What `sendmmsg` or `recvmmsg` is given: a header a datagram, each with one
 /// buffer, one address and control messages.
-pub(super) struct Messages {
+pub struct Messages {
     headers: Box<[libc::mmsghdr]>,
     buffers: Box<[libc::iovec]>,
     names: Box<[Name]>,
@@ -60,9 +89,24 @@ impl Messages {
         }
     }
 
-    /// Sends the first [`MAX_MESSAGES`] of `datagrams` at most, without waiting.
-    /// Returns how many went. The error is that of the first.
-    pub(super) fn send<'a>(
+    /// Makes header `at` point at its name, control and buffer.
+    fn link(&mut self, at: usize, base: *mut u8, len: usize, name_len: usize, control_len: usize) {
+        self.buffers[at] = libc::iovec { iov_base: base.cast(), iov_len: len };
+        let header = &mut self.headers[at].msg_hdr;
+        header.msg_name = (&raw mut self.names[at].bytes).cast();
+        header.msg_namelen = name_len as libc::socklen_t;
+        header.msg_iov = &raw mut self.buffers[at];
+        header.msg_iovlen = 1;
+        header.msg_control = (&raw mut self.controls[at].bytes).cast();
+        header.msg_controllen = control_len;
+        header.msg_flags = 0;
+    }
+}
+
+impl Time for Messages {}
+
+impl Calls for Messages {
+    fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
         family: Family,
@@ -88,9 +132,7 @@ impl Messages {
         Errno::result(sent).map(|sent| sent as usize)
     }
 
-    /// Receives into the first [`MAX_MESSAGES`] of `slots` at most, without
-    /// waiting. Returns how many came; [`Messages::received`] tells of each.
-    pub(super) fn receive<'a>(
+    fn receive<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
         slots: impl Iterator<Item = &'a mut [u8]>,
@@ -118,8 +160,7 @@ impl Messages {
         Errno::result(received).map(|received| received as usize)
     }
 
-    /// What the last [`Messages::receive`] brought in its slot `at`.
-    pub(super) fn received(&self, at: usize) -> Received {
+    fn received(&self, at: usize) -> Received {
         let header = &self.headers[at];
         Received {
             len: header.msg_len as usize,
@@ -129,23 +170,14 @@ impl Messages {
         }
     }
 
-    /// Makes header `at` point at its name, control and buffer.
-    fn link(&mut self, at: usize, base: *mut u8, len: usize, name_len: usize, control_len: usize) {
-        self.buffers[at] = libc::iovec { iov_base: base.cast(), iov_len: len };
-        let header = &mut self.headers[at].msg_hdr;
-        header.msg_name = (&raw mut self.names[at].bytes).cast();
-        header.msg_namelen = name_len as libc::socklen_t;
-        header.msg_iov = &raw mut self.buffers[at];
-        header.msg_iovlen = 1;
-        header.msg_control = (&raw mut self.controls[at].bytes).cast();
-        header.msg_controllen = control_len;
-        header.msg_flags = 0;
+    fn set_gro(&self, fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+        set_gro(fd, on)
     }
 }
 
 /// What came with one slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Received {
+pub struct Received {
     pub(super) len: usize,
     /// Whether all of it fitted.
     pub(super) is_whole: bool,

@@ -11,7 +11,8 @@ use packet::{Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker};
 
 use super::{
     Shared,
-    mmsg::{Messages, Received},
+    mmsg::{Calls, Messages, Received},
+    refusal::is_passing,
     socket::Socket,
 };
 use crate::wake::Waited;
@@ -20,9 +21,9 @@ use crate::wake::Waited;
 ///
 /// It waits on while there is no socket, and goes on with another one as soon
 /// as there is.
-pub struct UdpReceiver {
+pub struct UdpReceiver<C = Messages> {
     shared: Arc<Shared>,
-    messages: Messages,
+    pub(super) messages: C,
     /// Whether the last batch had coalesced datagrams.
     coalesced: bool,
 }
@@ -30,14 +31,16 @@ pub struct UdpReceiver {
 /// Slots of one call while datagrams come coalesced, 256 KiB: what stays in the
 /// cache, and what the last of it does not wait long behind.
 const COALESCED_SLOTS: usize = 4;
+/// How many passing errors are taken before the wake is looked at again.
+const MAX_PASSING: usize = 16;
 
-impl UdpRecv for UdpReceiver {
+impl<C: Calls> UdpRecv for UdpReceiver<C> {
     fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {
         batch.clear();
         loop {
             let socket = self.shared.socket();
             if let Some(socket) = &socket {
-                self.shared.tell_gro(socket);
+                self.shared.tell_gro(socket, &self.messages);
                 self.receive(socket, batch, RecvBatch::SLOT)?;
                 if !batch.is_empty() {
                     return Ok(());
@@ -58,7 +61,13 @@ impl UdpRecv for UdpReceiver {
 
 impl UdpReceiver {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, messages: Messages::new(), coalesced: false }
+        Self::over(shared, Messages::new())
+    }
+}
+
+impl<C: Calls> UdpReceiver<C> {
+    pub(super) fn over(shared: Arc<Shared>, messages: C) -> Self {
+        Self { shared, messages, coalesced: false }
     }
 
     /// Takes what is there, without waiting. Of each slot, `room` bytes are used.
@@ -68,7 +77,7 @@ impl UdpReceiver {
         batch: &mut RecvBatch,
         room: usize,
     ) -> io::Result<()> {
-        loop {
+        for _ in 0..MAX_PASSING {
             let count = if self.coalesced { COALESCED_SLOTS } else { usize::MAX };
             let slots = batch.slots_mut().map(|slot| &mut slot[..room]).take(count);
             match self.messages.receive(socket.as_fd(), slots) {
@@ -82,6 +91,7 @@ impl UdpReceiver {
                 Err(errno) => return Err(errno.into()),
             }
         }
+        Ok(())
     }
 
     /// Makes one filled slot valid, or counts why not.
@@ -106,7 +116,7 @@ impl UdpReceiver {
     }
 }
 
-impl fmt::Debug for UdpReceiver {
+impl<C> fmt::Debug for UdpReceiver<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UdpReceiver").field("shared", &self.shared).finish_non_exhaustive()
     }
@@ -118,28 +128,4 @@ fn move_slot(batch: &mut RecvBatch, from: usize, to: usize, len: usize) {
     if let (Some(to_slot), Some(from_slot)) = (slots.next(), slots.nth(from - to - 1)) {
         to_slot[..len].copy_from_slice(&from_slot[..len]);
     }
-}
-
-/// Whether an error tells of an earlier datagram (ICMP) or of a short want, and
-/// reporting it has cleared it.
-fn is_passing(errno: Errno) -> bool {
-    matches!(
-        errno,
-        Errno::EINTR
-            | Errno::ECONNREFUSED
-            | Errno::ECONNABORTED
-            | Errno::ECONNRESET
-            | Errno::EHOSTUNREACH
-            | Errno::ENETUNREACH
-            | Errno::EHOSTDOWN
-            | Errno::ENETDOWN
-            | Errno::ENONET
-            | Errno::ENOPROTOOPT
-            | Errno::EOPNOTSUPP
-            | Errno::EPROTO
-            | Errno::EMSGSIZE
-            | Errno::EACCES
-            | Errno::ENOMEM
-            | Errno::ENOBUFS
-    )
 }

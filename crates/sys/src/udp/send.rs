@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   cursor -> up to 128 messages -> sendmmsg -> n went: cursor + n, again
-//!                                            -> the first was refused:
-//!     a stretch as one       again, its datagrams one by one; when they go so,
-//!                            the path's gate closes for a while
+//!                                            -> the first was refused (`refusal`):
 //!     ICMP error of before   again
 //!     full queues            again after a short wait; in the end NoBuffer
+//!     a stretch as one       again, its datagrams one by one; when they go so,
+//!                            the path's gate closes for a while (`gates`)
 //!     sticky source stale    the run without it; StaleSource when it went
-//!     anything else          noted, cursor + 1
+//!     the destination        the rest of the run noted, cursor behind it
+//!     anything else          the message noted, cursor + 1
 //! ```
 //!
 //! A message is a stretch of a run, by `UDP_SEGMENT`, or one datagram.
@@ -17,28 +18,24 @@
 //! route has moved, the datagram follows it; that the source should then be another
 //! one is told by [`crate::netlink::Monitor`].
 
-use std::{fmt, net::IpAddr, os::fd::AsFd, sync::Arc, time::Duration};
+use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 
 use super::{
     Shared,
-    mmsg::{Messages, Outgoing},
+    gates::{Gates, Path},
+    mmsg::{Calls, Messages, Outgoing},
+    refusal::{Cause, send_error},
     socket::Socket,
 };
-use crate::{
-    offload::{Gate, Switch},
-    poll,
-};
+use crate::{offload::Switch, time::Time};
 
 /// Datagrams of one stretch at most: `UDP_MAX_SEGMENTS` before Linux 6.9.
 const MAX_STRETCH: usize = 64;
 /// Bytes of one stretch at most: what one IPv4 packet holds behind its headers.
 const MAX_STRETCH_BYTES: usize = 65_507;
-/// Paths whose gates are kept. Beyond that the oldest is forgotten, and the kernel
-/// asked once more.
-const MAX_GATES: usize = 64;
 
 /// How long one batch waits for full queues, all its datagrams together: a
 /// tunnel that is behind should drop, not add 100 ms.
@@ -50,95 +47,26 @@ const WAIT: Duration = Duration::from_millis(1);
 const MAX_REFUSED: u32 = 16;
 
 /// A sending half of a [`super::UdpSocket`].
-pub struct UdpSender {
+pub struct UdpSender<C = Messages> {
     shared: Arc<Shared>,
-    messages: Messages,
+    pub(super) messages: C,
     failures: Vec<Failure>,
     gates: Gates,
 }
 
-/// What refused a stretch: a path out of the host, for all that go there or for one
-/// remote address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Path {
-    /// What a sticky source names; 0 is the routing table's choice.
-    interface: u32,
-    remote: Option<IpAddr>,
-}
-
-impl Path {
-    /// Whom an errno accuses. A device that cannot (EIO) cannot for anybody; a
-    /// length that does not fit concerns one path's MTU.
-    fn accused(errno: Errno, endpoint: &Endpoint) -> Self {
-        let whole_device = matches!(errno, Errno::EIO | Errno::EOPNOTSUPP);
-        let remote = (!whole_device).then(|| endpoint.remote.ip());
-        Self { interface: interface(endpoint), remote }
-    }
-
-    fn leads_to(&self, endpoint: &Endpoint) -> bool {
-        self.interface == interface(endpoint)
-            && self.remote.is_none_or(|remote| remote == endpoint.remote.ip())
-    }
-}
-
-/// Whether `UDP_SEGMENT` is used, path by path.
-#[derive(Debug, Default)]
-struct Gates {
-    /// Paths that refused it once.
-    gates: Vec<(Path, Gate)>,
-    /// Whether it is wanted, and which paths are closed. Both stay as they are
-    /// during a pass: what was counted as sent must be what was sent.
-    wanted: bool,
-    closed: Vec<Path>,
-}
-
-impl Gates {
-    fn begin_pass(&mut self, switch: &Switch) {
-        self.wanted = switch.wanted();
-        self.closed.clear();
-        let closed = self.gates.iter().filter(|(_, gate)| !gate.is_open(switch));
-        self.closed.extend(closed.map(|(path, _)| path));
-    }
-
-    fn are_open(&self, endpoint: &Endpoint) -> bool {
-        self.wanted && !self.closed.iter().any(|path| path.leads_to(endpoint))
-    }
-
-    fn went(&mut self, endpoint: &Endpoint) {
-        let used = self.gates.iter_mut().filter(|(path, _)| path.leads_to(endpoint));
-        used.for_each(|(_, gate)| gate.went());
-    }
-
-    fn demote(&mut self, path: Path, switch: &Switch) {
-        let at = self.gates.iter().position(|(of, _)| *of == path).unwrap_or_else(|| {
-            if self.gates.len() == MAX_GATES {
-                self.gates.remove(0);
-            }
-            self.gates.push((path, Gate::default()));
-            self.gates.len() - 1
-        });
-        self.gates[at].1.demote(switch);
-        self.closed.push(path);
-    }
-}
-
-fn interface(endpoint: &Endpoint) -> u32 {
-    endpoint.local.map_or(0, |local| local.interface)
-}
-
-impl UdpSend for UdpSender {
+impl<C: Calls> UdpSend for UdpSender<C> {
     fn send(&mut self, batch: &mut SendBatch) {
-        self.failures.clear();
-        match self.shared.socket() {
+        let Self { shared, messages, failures, gates } = self;
+        failures.clear();
+        match shared.socket() {
             Some(socket) => {
-                let switch = &self.shared.offloads.udp_gso;
-                self.gates.begin_pass(switch);
-                Pass::new((&socket, batch), &mut self.failures, (&mut self.gates, switch))
-                    .run(&mut self.messages);
+                let gso = &shared.offloads.udp_gso;
+                gates.begin_pass(gso, messages);
+                Pass::new((&socket, batch), failures, (gates, gso)).run(messages);
             }
-            None => note_all(batch, &mut self.failures, SendError::NoSocket),
+            None => note_all(batch, failures, SendError::NoSocket),
         }
-        for &failure in &self.failures {
+        for &failure in &*failures {
             batch.fail(failure);
         }
     }
@@ -146,12 +74,17 @@ impl UdpSend for UdpSender {
 
 impl UdpSender {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
-        let gates = Gates::default();
-        Self { shared, messages: Messages::new(), failures: Vec::new(), gates }
+        Self::over(shared, Messages::new())
     }
 }
 
-impl fmt::Debug for UdpSender {
+impl<C: Calls> UdpSender<C> {
+    pub(super) fn over(shared: Arc<Shared>, messages: C) -> Self {
+        Self { shared, messages, failures: Vec::new(), gates: Gates::default() }
+    }
+}
+
+impl<C> fmt::Debug for UdpSender<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UdpSender").field("shared", &self.shared).finish_non_exhaustive()
     }
@@ -206,18 +139,18 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn run(&mut self, messages: &mut Messages) {
-        while let Some(&run) = self.batch.transmits().get(self.transmit) {
+    fn run(&mut self, messages: &mut impl Calls) {
+        while let Some(run) = self.batch.transmits().get(self.transmit) {
             if !self.socket.family().reaches(run.endpoint.remote) {
-                self.skip(SendError::Unreachable);
+                self.fail(run.datagrams() - self.datagram, SendError::Unreachable);
                 continue;
             }
             match messages.send(self.socket.as_fd(), self.socket.family(), self.unsent()) {
                 Ok(count) => {
                     self.refused = 0;
-                    self.advance(count);
+                    self.advance(count, messages);
                 }
-                Err(errno) => self.handle_error(errno, run.endpoint),
+                Err(errno) => self.handle_error(errno, run, messages),
             }
         }
     }
@@ -248,58 +181,57 @@ impl<'a> Pass<'a> {
 
     /// How many datagrams of a run from `first` on go as one message.
     fn stretch(&self, run: &Transmit, first: usize) -> usize {
-        let is_suspect = self.suspect.is_some_and(|path| path.leads_to(&run.endpoint));
-        if is_suspect || !self.gates.are_open(&run.endpoint) {
+        let is_suspect = self.suspect.is_some_and(|path| path.leads_to(run));
+        if is_suspect || !self.gates.are_open(run) {
             return 1;
         }
         let fitting = (MAX_STRETCH_BYTES / run.segment).clamp(1, MAX_STRETCH);
         (run.datagrams() - first).min(fitting)
     }
 
-    fn handle_error(&mut self, errno: Errno, endpoint: Endpoint) {
-        let is_pinned = endpoint.local.is_some() && self.stale != Some(endpoint);
-        let run = &self.batch.transmits()[self.transmit];
-        match errno {
-            Errno::EINTR => {}
-            // No checksum offload (EIO), a route with a smaller MTU (EINVAL before
-            // 6.14, EMSGSIZE), an old driver: whatever it is, one by one tells.
-            Errno::EIO | Errno::EINVAL | Errno::EMSGSIZE | Errno::EOPNOTSUPP
-                if self.stretch(run, self.datagram) > 1 =>
-            {
-                self.suspect = Some(Path::accused(errno, &endpoint));
-            }
-            // The ICMP error of an earlier datagram, in the place of this send.
-            Errno::ECONNREFUSED if self.refused < MAX_REFUSED => self.refused += 1,
-            Errno::EAGAIN if !self.patience.is_zero() => {
-                poll::writable(self.socket.as_fd(), WAIT);
+    fn handle_error(&mut self, errno: Errno, run: &Transmit, time: &impl Time) {
+        let cause = Cause::of(errno);
+        let count = self.stretch(run, self.datagram);
+        let is_pinned = run.endpoint.local.is_some() && self.stale != Some(run.endpoint);
+        match cause {
+            Cause::Signal => {}
+            Cause::Earlier if self.refused < MAX_REFUSED => self.refused += 1,
+            Cause::SocketQueue if !self.patience.is_zero() => {
                 self.patience = self.patience.saturating_sub(WAIT);
+                time.wait_writable(self.socket.as_fd(), WAIT);
             }
-            // The queue of the device is full, which no poll tells of.
-            Errno::ENOBUFS | Errno::ENOMEM if !self.patience.is_zero() => {
-                std::thread::sleep(WAIT);
+            Cause::DeviceQueue if !self.patience.is_zero() => {
                 self.patience = self.patience.saturating_sub(WAIT);
+                time.sleep(WAIT);
             }
-            Errno::EINVAL | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::ENODEV
-                if is_pinned =>
-            {
-                self.stale = Some(endpoint);
+            _ if count > 1 && cause.may_be_offload() => {
+                self.suspect = Some(self.gates.accuse(cause, run));
+            }
+            _ if is_pinned && cause.may_be_source() => {
+                self.stale = Some(run.endpoint);
                 // That was it, and not the stretch.
                 self.suspect = None;
             }
-            errno => self.skip(classify(errno)),
+            _ if cause.ends_run() => {
+                // Nor is it the stretch, where one datagram is refused likewise.
+                self.suspect = None;
+                self.fail(run.datagrams() - self.datagram, send_error(errno));
+            }
+            _ => self.fail(count, send_error(errno)),
         }
     }
 
     /// Moves the cursor over messages that went.
-    fn advance(&mut self, messages: usize) {
+    fn advance(&mut self, messages: usize, time: &impl Time) {
         for _ in 0..messages {
             let Some(run) = self.batch.transmits().get(self.transmit) else { return };
             let count = self.stretch(run, self.datagram);
-            let suspect = self.suspect.filter(|path| path.leads_to(&run.endpoint));
+            // A shorter last datagram proves nothing of those before it.
+            let is_full = (self.datagram + 1) * run.segment <= run.span.len;
             if count > 1 {
-                self.gates.went(&run.endpoint);
-            } else if let Some(path) = suspect {
-                self.gates.demote(path, self.gso);
+                self.gates.went(run);
+            } else if let Some(path) = self.suspect.filter(|path| is_full && path.leads_to(run)) {
+                self.gates.demote(path, self.gso, time);
                 self.suspect = None;
             }
             if run.endpoint.local.is_some() && self.stale == Some(run.endpoint) {
@@ -309,11 +241,11 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Leaves the datagram at the cursor unsent.
-    fn skip(&mut self, error: SendError) {
+    /// Leaves datagrams of the run at the cursor unsent.
+    fn fail(&mut self, datagrams: usize, error: SendError) {
         self.refused = 0;
-        self.note(1, error);
-        self.step(1);
+        self.note(datagrams, error);
+        self.step(datagrams);
     }
 
     fn step(&mut self, datagrams: usize) {
@@ -333,20 +265,5 @@ impl<'a> Pass<'a> {
             }
             _ => self.failures.push(Failure { transmit, datagrams, error }),
         }
-    }
-}
-
-fn classify(errno: Errno) -> SendError {
-    match errno {
-        Errno::EMSGSIZE => SendError::TooBig,
-        Errno::EHOSTUNREACH
-        | Errno::ENETUNREACH
-        | Errno::ENETDOWN
-        // No address of ours has that scope, as with IPv6 switched off.
-        | Errno::EADDRNOTAVAIL
-        | Errno::EPERM
-        | Errno::EACCES => SendError::Unreachable,
-        Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => SendError::NoBuffer,
-        errno => SendError::Other(errno as i32),
     }
 }

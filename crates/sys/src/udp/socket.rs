@@ -16,7 +16,7 @@ use nix::{
     },
 };
 
-use super::{BindError, address::Family};
+use super::{BindError, address::Family, mmsg::Calls};
 
 /// Wanted bytes of each buffer. The receive buffer must hold what comes while
 /// the receiving thread decrypts a batch and waits for a core: with 512 KiB,
@@ -87,9 +87,8 @@ impl Socket {
     }
 
     /// Lets datagrams come coalesced, or not; whether the kernel can.
-    pub(super) fn set_gro(&self, on: bool) -> bool {
-        self.gro.swap(on, Ordering::Relaxed) == on
-            || setsockopt(&self.fd, UdpGro, &on.into()).is_ok()
+    pub(super) fn set_gro(&self, calls: &impl Calls, on: bool) -> bool {
+        self.gro.swap(on, Ordering::Relaxed) == on || calls.set_gro(self.as_fd(), on).is_ok()
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -118,6 +117,10 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+pub(super) fn set_gro(fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+    setsockopt(&fd, UdpGro, &on.into())
 }
 
 fn bind_port(fd: &OwnedFd, family: Family, port: u16) -> Result<u16, BindError> {

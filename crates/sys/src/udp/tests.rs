@@ -11,6 +11,10 @@ use packet::{UdpRecv as _, UdpSend as _};
 use super::{address::Family, *};
 use crate::{netlink::Netlink, poll, testing::in_namespace};
 
+mod faulty;
+mod lost;
+mod refused;
+
 /// The loopback interface of a fresh namespace.
 const LOOPBACK: u32 = 1;
 

@@ -1,0 +1,238 @@
+//! A kernel in memory that refuses what its rules say, and keeps what went.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+
+use nix::errno::Errno;
+
+use super::super::{
+    address::Family,
+    cmsg::Beside,
+    mmsg::{Calls, MAX_MESSAGES, Outgoing, Received},
+};
+use super::*;
+use crate::{
+    testing::{Random, VirtualTime},
+    time::Time,
+};
+
+/// More than any test needs.
+const MAX_CALLS: usize = 200_000;
+
+/// What is refused.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rule {
+    /// The call of this number, from 0 on.
+    Call(usize, Errno),
+    /// Everything until so much time has passed.
+    Until(Duration, Errno),
+    /// Any message, by so many chances of 256.
+    Chance(u8, Errno),
+    /// Everything to an address.
+    To(IpAddr, Errno),
+    /// Everything from an address.
+    From(IpAddr, Errno),
+    /// Stretches to an address.
+    StretchTo(IpAddr, Errno),
+    /// Stretches by an interface.
+    StretchBy(u32, Errno),
+    /// Stretches of more datagrams.
+    Above(usize, Errno),
+    /// Stretches to an address, with longer segments.
+    Longer(IpAddr, usize, Errno),
+    /// Every message that is longer, a stretch or not.
+    TooLong(usize, Errno),
+}
+
+/// What went as one message.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) remote: SocketAddr,
+    pub(super) local: Option<Local>,
+    pub(super) ecn: Ecn,
+    pub(super) datagrams: Vec<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Faulty {
+    pub(super) rules: Vec<Rule>,
+    pub(super) random: Random,
+    /// Chances of 256 that a call ends behind a message that went.
+    pub(super) partial: u8,
+    pub(super) time: VirtualTime,
+    pub(super) calls: usize,
+    pub(super) refused: Vec<Errno>,
+    pub(super) went: Vec<Message>,
+    /// What `receive` answers, call by call: a refusal, or how many at most.
+    pub(super) answers: VecDeque<Result<usize, Errno>>,
+    pub(super) incoming: VecDeque<Vec<u8>>,
+    pub(super) received: Vec<usize>,
+    pub(super) no_gro: bool,
+}
+
+impl Faulty {
+    fn refusal(&mut self, message: &Outgoing<'_>, datagrams: usize) -> Option<Errno> {
+        let (now, call) = (Duration::from_nanos(self.time.now()), self.calls);
+        let to = message.remote.ip();
+        let is_stretch = datagrams > 1;
+        let segment = message.segment.map_or(0, usize::from);
+        let random = &mut self.random;
+        self.rules.iter().find_map(|rule| {
+            let (refuses, errno) = match *rule {
+                Rule::Call(number, errno) => (call == number, errno),
+                Rule::Until(end, errno) => (now < end, errno),
+                Rule::Chance(chances, errno) => (random.chance(chances), errno),
+                Rule::To(address, errno) => (to == address, errno),
+                Rule::From(address, errno) => {
+                    (message.local.is_some_and(|local| local.addr == address), errno)
+                }
+                Rule::StretchTo(address, errno) => (is_stretch && to == address, errno),
+                Rule::StretchBy(interface, errno) => {
+                    let by = message.local.map_or(0, |local| local.interface);
+                    (is_stretch && by == interface, errno)
+                }
+                Rule::Above(most, errno) => (datagrams > most, errno),
+                Rule::Longer(address, most, errno) => {
+                    (is_stretch && to == address && segment > most, errno)
+                }
+                Rule::TooLong(most, errno) => (message.payload.len().max(segment) > most, errno),
+            };
+            refuses.then_some(errno)
+        })
+    }
+}
+
+/// What the kernel of any version takes.
+fn split(message: &Outgoing<'_>) -> Vec<Vec<u8>> {
+    assert!(message.payload.len() <= 65_507, "longer than a datagram");
+    let Some(segment) = message.segment else { return vec![message.payload.to_vec()] };
+    let datagrams: Vec<_> = message.payload.chunks(segment.into()).map(<[u8]>::to_vec).collect();
+    assert!((2..=64).contains(&datagrams.len()), "{} segments", datagrams.len());
+    datagrams
+}
+
+impl Time for Faulty {
+    fn now(&self) -> u64 {
+        self.time.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.time.sleep(time);
+    }
+
+    fn wait_writable(&self, fd: BorrowedFd<'_>, at_most: Duration) {
+        self.time.wait_writable(fd, at_most);
+    }
+}
+
+impl Calls for Faulty {
+    fn send<'a>(
+        &mut self,
+        _: BorrowedFd<'_>,
+        _: Family,
+        datagrams: impl Iterator<Item = Outgoing<'a>>,
+    ) -> Result<usize, Errno> {
+        assert!(self.calls < MAX_CALLS, "without an end");
+        let mut count = 0;
+        for message in datagrams.take(MAX_MESSAGES) {
+            let datagrams = split(&message);
+            if let Some(errno) = self.refusal(&message, datagrams.len()) {
+                // sendmmsg tells of an error only where nothing went before it.
+                if count == 0 {
+                    self.calls += 1;
+                    self.refused.push(errno);
+                    return Err(errno);
+                }
+                break;
+            }
+            let Outgoing { remote, local, ecn, .. } = message;
+            self.went.push(Message { remote, local, ecn, datagrams });
+            count += 1;
+            if self.random.chance(self.partial) {
+                break;
+            }
+        }
+        assert!(count > 0, "a call without a message");
+        self.calls += 1;
+        Ok(count)
+    }
+
+    fn receive<'a>(
+        &mut self,
+        _: BorrowedFd<'_>,
+        slots: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Result<usize, Errno> {
+        self.calls += 1;
+        let most = self.answers.pop_front().unwrap_or(Ok(MAX_MESSAGES))?;
+        self.received.clear();
+        for slot in slots.take(most.min(MAX_MESSAGES)) {
+            let Some(datagram) = self.incoming.pop_front() else { break };
+            slot[..datagram.len()].copy_from_slice(&datagram);
+            self.received.push(datagram.len());
+        }
+        if self.received.is_empty() { Err(Errno::EAGAIN) } else { Ok(self.received.len()) }
+    }
+
+    fn received(&self, at: usize) -> Received {
+        let (len, remote) = (self.received[at], Some(([192, 0, 2, 1], 7).into()));
+        Received { len, is_whole: true, remote, beside: Beside::default() }
+    }
+
+    fn set_gro(&self, _: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+        if self.no_gro && on { Err(Errno::ENOPROTOOPT) } else { Ok(()) }
+    }
+}
+
+/// A sender to a faulty kernel, and the switches that count its demotions.
+pub(super) fn sender(rules: &[Rule]) -> (UdpSender<Faulty>, Arc<Offloads>) {
+    let offloads = Arc::<Offloads>::default();
+    let (socket, _) = UdpSocket::unbound(&offloads).unwrap();
+    socket.bind(0, 0).unwrap();
+    let faulty = Faulty { rules: rules.to_vec(), ..Faulty::default() };
+    (UdpSender::over(socket.shared, faulty), offloads)
+}
+
+/// Sends a batch, holds what went and what was noted against what was to go, and
+/// returns both.
+pub(super) fn send_all(
+    sender: &mut UdpSender<Faulty>,
+    batch: &mut SendBatch,
+) -> (Vec<Message>, Vec<Failure>) {
+    sender.messages.went.clear();
+    sender.send(batch);
+    account(batch, &sender.messages.went);
+    (sender.messages.went.clone(), batch.failures().to_vec())
+}
+
+/// Every datagram went once and in order, or is told of in the failures of its run.
+/// No two datagrams of the batch have the same bytes.
+fn account(batch: &SendBatch, went: &[Message]) {
+    let mut counts = vec![(0, 0); batch.transmits().len()];
+    let mut expected = batch.transmits().iter().enumerate().flat_map(|(transmit, run)| {
+        batch.datagrams(run).map(move |datagram| (transmit, run, datagram))
+    });
+    for message in went {
+        for datagram in &message.datagrams {
+            let (transmit, run, _) = expected
+                .find(|(_, _, next)| next == datagram)
+                .expect("sent twice, or overtaken, or not what it was");
+            assert_eq!((message.remote, message.ecn), (run.endpoint.remote, run.ecn));
+            let is_stale = message.local != run.endpoint.local;
+            assert!(!is_stale || message.local.is_none());
+            counts[transmit].0 += 1;
+            counts[transmit].1 += usize::from(is_stale);
+        }
+    }
+    for (transmit, (run, (came, stale))) in batch.transmits().iter().zip(counts).enumerate() {
+        let noted = |is_stale| {
+            let of_run = batch.failures().iter().filter(|failure| failure.transmit == transmit);
+            of_run
+                .filter(|failure| (failure.error == SendError::StaleSource) == is_stale)
+                .map(|failure| failure.datagrams)
+                .sum::<usize>()
+        };
+        assert_eq!(came + noted(false), run.datagrams(), "run {transmit} of {went:?}");
+        assert_eq!(stale, noted(true), "run {transmit}");
+    }
+    assert!(batch.failures().is_sorted_by_key(|failure| failure.transmit));
+}
