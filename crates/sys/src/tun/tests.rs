@@ -6,6 +6,9 @@ use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Span};
 use super::*;
 use crate::testing::in_namespace;
 
+mod faulty;
+mod refused;
+
 /// A batch with one IP packet, and its span.
 fn batch_of(packet: &[u8]) -> (RecvBatch, [Span; 1]) {
     let mut batch = RecvBatch::new(1);
