@@ -12,6 +12,7 @@ use super::{address::Family, *};
 use crate::{netlink::Netlink, poll, testing::in_namespace};
 
 mod faulty;
+mod kernel;
 mod lost;
 mod refused;
 

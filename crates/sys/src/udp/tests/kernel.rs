@@ -1,0 +1,237 @@
+//! What the kernel itself refuses, and how the sender takes it.
+
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    process::{Command, Stdio},
+};
+
+use nix::errno::Errno;
+use packet::{Batch, IpRecv as _};
+
+use super::super::{
+    address::Family,
+    mmsg::{Calls, Messages, Outgoing, Received},
+};
+use super::*;
+use crate::{
+    testing::skip,
+    time::Time,
+    tun::{Tun, TunRecv},
+};
+
+/// The kernel, and a note of what it took and refused.
+struct Witness {
+    messages: Messages,
+    /// Bytes of each datagram of the messages that went, and how many there were.
+    went: Vec<(usize, usize)>,
+    refused: Vec<Errno>,
+}
+
+impl Time for Witness {}
+
+impl Calls for Witness {
+    fn send<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        family: Family,
+        datagrams: impl Iterator<Item = Outgoing<'a>>,
+    ) -> Result<usize, Errno> {
+        let datagrams: Vec<_> = datagrams.take(mmsg::MAX_MESSAGES).collect();
+        let sent = self.messages.send(fd, family, datagrams.iter().copied());
+        match sent {
+            Ok(count) => self.went.extend(datagrams[..count].iter().map(|message| {
+                let segment = message.segment.map_or(message.payload.len(), usize::from);
+                (segment, message.payload.len().div_ceil(segment))
+            })),
+            Err(errno) => self.refused.push(errno),
+        }
+        assert!(self.refused.len() < 100, "without an end");
+        sent
+    }
+
+    fn receive<'a>(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        slots: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Result<usize, Errno> {
+        self.messages.receive(fd, slots)
+    }
+
+    fn received(&self, at: usize) -> Received {
+        self.messages.received(at)
+    }
+
+    fn set_gro(&self, fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+        self.messages.set_gro(fd, on)
+    }
+}
+
+fn witnessed() -> (UdpSender<Witness>, Arc<Offloads>) {
+    let offloads = Arc::<Offloads>::default();
+    let (socket, _) = UdpSocket::unbound(&offloads).unwrap();
+    socket.bind(0, 0).unwrap();
+    let witness = Witness { messages: Messages::new(), went: Vec::new(), refused: Vec::new() };
+    (UdpSender::over(socket.shared, witness), offloads)
+}
+
+/// A TUN device that offloads nothing, and an address behind it.
+fn device(netlink: &Netlink, number: u8, mtu: u32) -> (TunRecv, IpAddr) {
+    let offloads = Arc::<Offloads>::default();
+    offloads.tun_tso.want(false);
+    offloads.tun_uso.want(false);
+    let (recv, _send, info) = Tun::create("lr%d", mtu, &offloads).unwrap();
+    netlink.add_address(info.index, format!("10.9.{number}.1/24").parse().unwrap()).unwrap();
+    netlink.set_up(info.index).unwrap();
+    (recv, [10, 9, number, 2].into())
+}
+
+/// The UDP payloads that leave by a device, put together again, as far as `count`.
+fn leave(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
+    let mut payloads: Vec<Vec<u8>> = Vec::new();
+    let mut batch = Batch::new(64, 64 * packet::MAX_PACKET);
+    let mut is_whole = true;
+    while payloads.len() < count || !is_whole {
+        let comes = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
+        assert!(comes, "{} of {count} came", payloads.len());
+        recv.recv(&mut batch).unwrap();
+        for packet in batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] == 0x45) {
+            let offset = u16::from_be_bytes([packet[6], packet[7]]) & 0x1fff;
+            is_whole = packet[6] & 0x20 == 0;
+            match payloads.last_mut() {
+                Some(last) if offset > 0 => last.extend(&packet[20..]),
+                _ => payloads.push(packet[28..].to_vec()),
+            }
+        }
+    }
+    payloads
+}
+
+fn payloads(count: u8, len: usize) -> Vec<Vec<u8>> {
+    (0..count).map(|number| vec![number; len]).collect()
+}
+
+fn push_all(batch: &mut SendBatch, endpoint: Endpoint, payloads: &[Vec<u8>]) {
+    for payload in payloads {
+        batch.push(payload.len(), endpoint, Ecn::NotEct).copy_from_slice(payload);
+    }
+}
+
+/// Since Linux 6.11 the kernel does the work of such a device; before, EIO.
+#[test]
+fn a_device_without_offloads_carries_a_run_in_order() {
+    in_namespace(|netlink| {
+        let (mut recv, address) = device(netlink, 0, 1420);
+        let (mut sender, offloads) = witnessed();
+        let sent = payloads(100, 1300);
+        for demotions in 0..2 {
+            let mut batch = SendBatch::default();
+            push_all(&mut batch, to(address, 9), &sent);
+            sender.send(&mut batch);
+            assert_eq!(batch.failures(), []);
+            assert_eq!(leave(&mut recv, 100), sent);
+            match sender.messages.refused[..] {
+                [] => assert_eq!(offloads.udp_gso.demotions(), 0),
+                [Errno::EIO] => assert_eq!(offloads.udp_gso.demotions(), 1, "{demotions}"),
+                ref other => panic!("{other:?}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn a_way_with_a_smaller_mtu_is_demoted_alone_and_for_its_length() {
+    in_namespace(|netlink| {
+        let (mut narrow, to_narrow) = device(netlink, 0, 1000);
+        let (mut wide, to_wide) = device(netlink, 1, 1420);
+        let (mut sender, offloads) = witnessed();
+        let (long, short) = (payloads(30, 1300), payloads(30, 600));
+        for round in 0..2 {
+            let mut batch = SendBatch::default();
+            sender.messages.went.clear();
+            push_all(&mut batch, to(to_narrow, 9), &long);
+            push_all(&mut batch, to(to_wide, 9), &long);
+            push_all(&mut batch, to(to_narrow, 9), &short);
+            sender.send(&mut batch);
+            assert_eq!(batch.failures(), []);
+            assert_eq!(leave(&mut narrow, 60), [&long[..], &short].concat());
+            assert_eq!(leave(&mut wide, 30), long);
+            let short_went: &[_] = match sender.messages.refused[..] {
+                [Errno::EMSGSIZE] => &[(600, 30)],
+                // Before Linux 6.14, which tells of no length.
+                [Errno::EINVAL] => &[(600, 1); 30],
+                ref other => panic!("{other:?}, round {round}"),
+            };
+            let went = [&[(1300, 1); 30][..], &[(1300, 30)], short_went].concat();
+            assert_eq!((&sender.messages.went, round), (&went, round));
+            assert_eq!(offloads.udp_gso.demotions(), 1);
+        }
+    });
+}
+
+/// Runs a program in the namespace; whether there is such a program.
+fn run(command: &str) -> bool {
+    let mut words = command.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    match command.args(words).stderr(Stdio::null()).status() {
+        Ok(status) => status.success(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_route_that_leads_nowhere_fails_its_run_in_a_call_or_two() {
+    in_namespace(|_| {
+        let (_peer, mut at_peer, port) = bound();
+        let good = to(Ipv4Addr::LOCALHOST, port);
+        let nowhere = to([10, 1, 0, 1], 9);
+        for (route, errno, error, calls) in [
+            ("", Errno::ENETUNREACH, SendError::Unreachable, 1),
+            ("unreachable", Errno::EHOSTUNREACH, SendError::Unreachable, 1),
+            ("prohibit", Errno::EACCES, SendError::Unreachable, 1),
+            ("blackhole", Errno::EINVAL, SendError::Other(libc::EINVAL), 2),
+        ] {
+            if !route.is_empty() && !run(&format!("ip route replace {route} 10.1.0.0/16")) {
+                return skip("ip");
+            }
+            let (mut sender, offloads) = witnessed();
+            let mut batch = SendBatch::default();
+            push_all(&mut batch, nowhere, &payloads(100, 500));
+            push_all(&mut batch, good, &payloads(2, 10));
+            sender.send(&mut batch);
+            assert_eq!(batch.failures(), [Failure { transmit: 0, datagrams: 100, error }]);
+            assert_eq!(sender.messages.refused, vec![errno; calls], "{route}");
+            assert_eq!(offloads.udp_gso.demotions(), 0);
+            let came: Vec<_> =
+                receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
+            assert_eq!(came.concat(), payloads(2, 10).concat());
+        }
+    });
+}
+
+#[test]
+fn what_a_firewall_drops_is_noted_message_by_message_and_the_rest_arrives() {
+    in_namespace(|_| {
+        let (_peer, mut at_peer, port) = bound();
+        let rules = [
+            "nft add table inet t".into(),
+            "nft add chain inet t o { type filter hook output priority 0 ; }".into(),
+            format!("nft add rule inet t o ip daddr 127.0.0.9 udp dport {port} drop"),
+        ];
+        if !rules.iter().all(|rule: &String| run(rule)) {
+            return skip("nft");
+        }
+        let (mut sender, offloads) = witnessed();
+        let mut batch = SendBatch::default();
+        push_all(&mut batch, to([127, 0, 0, 9], port), &payloads(100, 500));
+        push_all(&mut batch, to(Ipv4Addr::LOCALHOST, port), &payloads(2, 10));
+        sender.send(&mut batch);
+        let error = SendError::Unreachable;
+        assert_eq!(batch.failures(), [Failure { transmit: 0, datagrams: 100, error }]);
+        assert_eq!(sender.messages.refused, [Errno::EPERM; 2]);
+        assert_eq!(offloads.udp_gso.demotions(), 0);
+        let came: Vec<_> = receive(&mut at_peer).into_iter().map(|(payload, _)| payload).collect();
+        assert_eq!(came.concat(), payloads(2, 10).concat());
+    });
+}
