@@ -62,6 +62,11 @@ impl Batch {
         assert!(self.used <= self.buf.len(), "more was committed than there was room");
     }
 
+    /// The packets, in the order in which they came.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], Offload)> {
+        self.packets.iter().map(|(span, offload)| (&self.buf[span.range()], *offload))
+    }
+
     /// The packet that came as number `index`.
     pub fn get(&self, index: usize) -> (&[u8], Offload) {
         let (span, offload) = self.packets[index];

@@ -39,7 +39,7 @@ fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) 
 
 /// Those packets of a batch that are IPv4.
 fn v4(batch: &Batch) -> impl Iterator<Item = &[u8]> {
-    (0..batch.len()).map(|at| batch.get(at).0).filter(|packet| packet[0] >> 4 == 4)
+    batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] >> 4 == 4)
 }
 
 /// Packets that are IPv4; a new interface also sends IPv6 of its own accord.

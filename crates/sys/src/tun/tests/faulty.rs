@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    io::{IoSlice, IoSliceMut},
+    io::IoSlice,
     os::fd::{AsFd, BorrowedFd},
     sync::{Mutex, MutexGuard},
     time::Duration,
@@ -113,10 +113,10 @@ impl AsFd for Faulty {
 }
 
 impl Calls for Faulty {
-    fn read(&self, pieces: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    fn read(&self, to: &mut [u8]) -> Result<usize, Errno> {
         let packet = self.state().incoming.pop_front().unwrap_or(Err(Errno::EAGAIN))?;
-        pieces[0].fill(0);
-        pieces[1][..packet.len()].copy_from_slice(&packet);
+        to[..VNET_HEADER_LEN].fill(0);
+        to[VNET_HEADER_LEN..][..packet.len()].copy_from_slice(&packet);
         Ok(VNET_HEADER_LEN + packet.len())
     }
 

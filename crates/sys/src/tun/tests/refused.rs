@@ -245,7 +245,7 @@ fn what_the_kernel_cannot_leave_undone_is_not_wanted_and_counted() {
         tso.want(true);
         uso.want(true);
         device.state().incoming.push_back(Ok(vec![0x45; 30]));
-        recv.recv(&mut Batch::new(4, 0)).unwrap();
+        recv.recv(&mut Batch::new(4, 0), true).unwrap();
         assert_eq!(device.state().offload, (true, true));
     }
 }
@@ -260,11 +260,12 @@ fn an_error_behind_packets_comes_after_them_and_loses_none() {
     let errors = [Err(Errno::EINTR), Err(Errno::EINVAL), Err(Errno::EBADFD), Err(Errno::EBADFD)];
     let [signal, bad, gone, still] = errors;
     device.state().incoming = [packet(1), signal, packet(2), bad, packet(3), gone, still].into();
-    let mut batch = Batch::new(8, 8 * packet::MAX_PACKET);
+    let mut batch = Batch::new(8, 8 * Batch::ROOM);
     recv.waker()();
-    recv.recv(&mut batch).unwrap();
+    recv.recv(&mut batch, true).unwrap();
     assert_eq!(batch.iter().map(|(packet, _)| packet[0]).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!(recv.recv(&mut batch).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+    batch.clear();
+    assert_eq!(recv.recv(&mut batch, true).unwrap_err().raw_os_error(), Some(libc::EBADFD));
 }
 
 fn flow() -> impl Strategy<Value = Flow> {

@@ -89,12 +89,13 @@ fn device(netlink: &Netlink, number: u8, mtu: u32) -> (TunRecv, IpAddr) {
 /// The UDP payloads that leave by a device, put together again, as far as `count`.
 fn leave(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
     let mut payloads: Vec<Vec<u8>> = Vec::new();
-    let mut batch = Batch::new(64, 64 * packet::MAX_PACKET);
+    let mut batch = Batch::new(64, 64 * Batch::ROOM);
     let mut is_whole = true;
     while payloads.len() < count || !is_whole {
         let comes = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
         assert!(comes, "{} of {count} came", payloads.len());
-        recv.recv(&mut batch).unwrap();
+        batch.clear();
+        recv.recv(&mut batch, true).unwrap();
         for packet in batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] == 0x45) {
             let offset = u16::from_be_bytes([packet[6], packet[7]]) & 0x1fff;
             is_whole = packet[6] & 0x20 == 0;
