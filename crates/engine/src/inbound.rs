@@ -1,10 +1,13 @@
 //! From the network to the IP side.
 //!
 //! ```text
-//!   recv batch -> kind -> find session -> open batch in place -> replay filter
+//!   recv batch -> kind -> find session -> (in a crowd: each peer's share)
+//!     -> open batch in place -> replay filter
 //!     -> note what was received -> inner header, source -> send batch
 //!          `-> handshake messages to the slow path
 //! ```
+
+mod share;
 
 use std::{io, sync::Arc};
 
@@ -13,6 +16,7 @@ use packet::{
     Ecn, Endpoint, IpSend, RecvBatch, Span, UdpRecv,
     ip::{IpHeader, set_ecn},
 };
+use share::{Crowd, cost, share};
 use wg::{
     Device, DropReason, Peer, Routes, Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Kind},
@@ -49,6 +53,7 @@ pub struct Inbound<U, I> {
     sessions: Vec<(u32, Session)>,
     jobs: Vec<Job>,
     packets: Vec<Span>,
+    crowd: Crowd,
 }
 
 impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
@@ -64,6 +69,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             sessions: Vec::new(),
             jobs: Vec::with_capacity(SLOTS),
             packets: Vec::with_capacity(SLOTS),
+            crowd: Crowd::default(),
         }
     }
 
@@ -72,9 +78,14 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// # Errors
     /// One of the sides is gone.
     pub fn step(&mut self) -> io::Result<()> {
-        self.udp.recv(&mut self.batch)?;
+        let dense = self.crowd.is_dense((self.clock)().time);
+        self.udp.recv(&mut self.batch, dense)?;
         let now = (self.clock)().time;
         self.sort(now);
+        self.crowd.note(self.batch.lost() > 0, self.has_several_peers(), now);
+        if dense {
+            self.shed();
+        }
         self.open();
         self.accept(now);
         self.note(now);
@@ -120,6 +131,29 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                 Err(reason) => self.device.drops.count(reason, 1),
             }
         }
+    }
+
+    fn has_several_peers(&self) -> bool {
+        let mut peers = self.sessions.iter().map(|(_, session)| &session.peer);
+        let first = peers.next();
+        first.is_some_and(|first| peers.any(|other| !Arc::ptr_eq(other, first)))
+    }
+
+    /// Leaves each session its share. The first of what came stay, so that no flow
+    /// has a gap longer than it must.
+    fn shed(&mut self) {
+        let mut wants = vec![0; self.sessions.len()];
+        for job in &self.jobs {
+            wants[job.session] += cost(job.span.len);
+        }
+        let share = share(&mut wants.clone());
+        wants.fill(0);
+        let before = self.jobs.len();
+        self.jobs.retain(|job| {
+            wants[job.session] += cost(job.span.len);
+            wants[job.session] <= share
+        });
+        self.device.drops.count(DropReason::InCrowded, (before - self.jobs.len()) as u64);
     }
 
     fn open(&mut self) {

@@ -147,7 +147,7 @@ pub struct Failure {
 /// Datagrams for the UDP side.
 #[derive(Debug, Default)]
 pub struct SendBatch {
-    /// Never shorter than it was: old bytes are written over, not cleared.
+    /// As long as was ever needed: old bytes are written over, not cleared.
     buf: Vec<u8>,
     used: usize,
     transmits: Vec<Transmit>,
@@ -155,11 +155,6 @@ pub struct SendBatch {
 }
 
 impl SendBatch {
-    /// An empty batch with `bytes` of room; it grows when more is needed.
-    pub fn with_capacity(bytes: usize) -> Self {
-        Self { buf: vec![0; bytes], ..Self::default() }
-    }
-
     /// Forgets all datagrams and failures.
     pub fn clear(&mut self) {
         self.used = 0;
@@ -173,7 +168,7 @@ impl SendBatch {
         let start = self.used;
         self.used += len;
         if self.used > self.buf.len() {
-            self.buf.resize(self.used.next_power_of_two(), 0);
+            self.grow(start);
         }
         match self.transmits.last_mut() {
             Some(run) if run.endpoint == endpoint && run.ecn == ecn && run.accepts(len) => {
@@ -187,6 +182,15 @@ impl SendBatch {
             }),
         }
         &mut self.buf[start..self.used]
+    }
+
+    /// Makes room for what is used; the first `kept` bytes stay.
+    #[cold]
+    fn grow(&mut self, kept: usize) {
+        // Fresh zeros come from the system untouched, and so take no memory yet.
+        let mut grown = vec![0; self.used.next_multiple_of(MAX_PACKET + 1)];
+        grown[..kept].copy_from_slice(&self.buf[..kept]);
+        self.buf = grown;
     }
 
     /// All datagrams, one behind the other in the order of their `push`.
@@ -255,6 +259,7 @@ pub struct RecvMeta {
 pub struct RecvBatch {
     buf: Box<[u8]>,
     metas: Vec<RecvMeta>,
+    lost: u32,
 }
 
 impl RecvBatch {
@@ -267,12 +272,14 @@ impl RecvBatch {
         Self {
             buf: vec![0; slots * Self::SLOT].into_boxed_slice(),
             metas: Vec::with_capacity(slots),
+            lost: 0,
         }
     }
 
     /// Forgets all datagrams.
     pub fn clear(&mut self) {
         self.metas.clear();
+        self.lost = 0;
     }
 
     /// The slots, to be filled from the first on, each followed by its
@@ -285,6 +292,16 @@ impl RecvBatch {
     pub fn commit(&mut self, meta: RecvMeta) {
         assert!(meta.len <= Self::SLOT, "a slot holds at most SLOT bytes");
         self.metas.push(meta);
+    }
+
+    /// Notes that so many datagrams were lost for want of room in the socket.
+    pub fn note_lost(&mut self, datagrams: u32) {
+        self.lost = self.lost.saturating_add(datagrams);
+    }
+
+    /// How many datagrams were lost before these, as far as is known.
+    pub fn lost(&self) -> u32 {
+        self.lost
     }
 
     /// How many slots are filled.

@@ -37,11 +37,12 @@ pub trait IpSend: Send {
 /// The UDP side's receiving half.
 pub trait UdpRecv: Send {
     /// Clears `batch` and fills it with what has arrived. Waits for the first
-    /// datagram.
+    /// datagram. It takes as much as can be worked on at once, or, where it is to
+    /// `drain`, as much as there is room for.
     ///
     /// # Errors
     /// The socket can never receive again.
-    fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()>;
+    fn recv(&mut self, batch: &mut RecvBatch, drain: bool) -> io::Result<()>;
 
     /// Ends a wait in [`UdpRecv::recv`].
     fn waker(&self) -> Waker;

@@ -54,6 +54,10 @@ struct State {
     /// What is on the way, by when it arrives.
     flying: BTreeMap<(Duration, u64), Datagram>,
     arrived: HashMap<SocketAddr, VecDeque<Datagram>>,
+    /// Datagrams that a socket's queue holds.
+    room: usize,
+    /// Datagrams that found no room and were not told of yet.
+    lost: HashMap<SocketAddr, u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -88,6 +92,8 @@ impl Network {
             serial: 0,
             flying: BTreeMap::new(),
             arrived: HashMap::new(),
+            room: usize::MAX,
+            lost: HashMap::new(),
         })))
     }
 
@@ -102,6 +108,11 @@ impl Network {
         self.lock().link = link;
     }
 
+    /// Bounds the queue of every socket to so many datagrams.
+    pub fn set_room(&self, datagrams: usize) {
+        self.lock().room = datagrams;
+    }
+
     /// The virtual time.
     pub fn now(&self) -> Duration {
         self.lock().now
@@ -114,7 +125,13 @@ impl Network {
         let behind = (state.now, u64::MAX);
         let later = state.flying.split_off(&behind);
         for datagram in std::mem::replace(&mut state.flying, later).into_values() {
-            state.arrived.entry(datagram.to).or_default().push_back(datagram);
+            let (to, room) = (datagram.to, state.room);
+            let queue = state.arrived.entry(to).or_default();
+            if queue.len() < room {
+                queue.push_back(datagram);
+            } else {
+                *state.lost.entry(to).or_default() += 1;
+            }
         }
     }
 
@@ -159,9 +176,10 @@ impl State {
 }
 
 impl UdpRecv for NetRecv {
-    fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {
+    fn recv(&mut self, batch: &mut RecvBatch, _drain: bool) -> io::Result<()> {
         batch.clear();
         let mut state = self.network.lock();
+        batch.note_lost(state.lost.remove(&self.address).unwrap_or(0));
         let Some(queue) = state.arrived.get_mut(&self.address) else { return Ok(()) };
         let local = Some(Local { addr: self.address.ip(), interface: 1 });
         let count = queue.len().min(batch.capacity());

@@ -54,6 +54,8 @@ drop_reasons! {
     InUnknownIndex = "in_unknown_index",
     /// Received: the session's time or messages are used up.
     InExpired = "in_expired",
+    /// Received: more came than could be opened, of this peer more than its share.
+    InCrowded = "in_crowded",
     /// Received: the tag does not fit.
     InForged = "in_forged",
     /// Received: the counter came before, or is behind the window.

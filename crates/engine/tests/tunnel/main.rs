@@ -8,4 +8,5 @@
 mod bad_input;
 mod delivery;
 mod failures;
+mod overload;
 mod support;

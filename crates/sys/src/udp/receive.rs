@@ -35,7 +35,8 @@ const COALESCED_SLOTS: usize = 4;
 const MAX_PASSING: usize = 16;
 
 impl<C: Calls> UdpRecv for UdpReceiver<C> {
-    fn recv(&mut self, batch: &mut RecvBatch) -> io::Result<()> {
+    fn recv(&mut self, batch: &mut RecvBatch, drain: bool) -> io::Result<()> {
+        self.coalesced &= !drain;
         batch.clear();
         loop {
             let socket = self.shared.socket();
@@ -100,6 +101,7 @@ impl<C: Calls> UdpReceiver<C> {
         if let Some(drops) = beside.drops {
             let new = socket.note_drops(drops);
             self.shared.overflow.fetch_add(new.into(), Ordering::Relaxed);
+            batch.note_lost(new);
         }
         let Some(remote) = remote.filter(|_| is_whole) else {
             self.shared.truncated.fetch_add(1, Ordering::Relaxed);

@@ -30,7 +30,7 @@ fn receive(receiver: &mut UdpReceiver) -> Vec<(Vec<u8>, RecvMeta)> {
     let mut batch = RecvBatch::new(16);
     // The first wait ends by the wake that `bind` left behind.
     while batch.is_empty() {
-        receiver.recv(&mut batch).unwrap();
+        receiver.recv(&mut batch, false).unwrap();
     }
     batch.datagrams().map(|(span, meta)| (batch.get(span).to_vec(), *meta)).collect()
 }
@@ -331,7 +331,7 @@ fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let mut batch = RecvBatch::new(1);
-            receiver.recv(&mut batch).unwrap();
+            receiver.recv(&mut batch, false).unwrap();
             batch.is_empty()
         });
         waker();
@@ -339,9 +339,9 @@ fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
     });
     socket.bind(0, 0).unwrap();
     let mut batch = RecvBatch::new(1);
-    receiver.recv(&mut batch).unwrap();
+    receiver.recv(&mut batch, false).unwrap();
     waker();
-    receiver.recv(&mut batch).unwrap();
+    receiver.recv(&mut batch, false).unwrap();
     assert!(batch.is_empty());
 }
 

@@ -1,0 +1,96 @@
+//! Who is served when more arrives than can be opened.
+//!
+//! The socket's queue is one for all peers: where it overflows, a peer that floods
+//! takes the place of all others. So while it does, and more than one peer sends,
+//! the queue is emptied faster than packets can be opened, and of what came each
+//! peer has the same share opened; the rest is dropped before anything was spent
+//! on it. With one peer alone the kernel drops for less.
+
+use std::time::Duration;
+
+use wg::Time;
+
+/// For how long an overflow counts.
+const MEMORY: Duration = Duration::from_millis(100);
+/// What is opened of one batch in the meantime, in bytes.
+const BUDGET: usize = 512 * 1024;
+/// What a datagram costs beside its bytes, in bytes.
+const OVERHEAD: usize = 256;
+
+/// Whether the socket overflows, and with the datagrams of how many peers.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    /// When datagrams were last lost.
+    lost: Option<Time>,
+    /// When datagrams of several peers last came in one batch.
+    mixed: Option<Time>,
+}
+
+impl Crowd {
+    /// Notes of a batch whether datagrams were lost before it, and whether it came
+    /// from several peers.
+    pub fn note(&mut self, lost: bool, several: bool, now: Time) {
+        if lost {
+            self.lost = Some(now);
+        }
+        if several {
+            self.mixed = Some(now);
+        }
+    }
+
+    /// Whether peers are in each other's way.
+    pub fn is_dense(&self, now: Time) -> bool {
+        let recent = |then: Option<Time>| then.is_some_and(|then| now.since(then) < MEMORY);
+        recent(self.lost) && recent(self.mixed)
+    }
+}
+
+/// What a datagram of `len` bytes costs.
+pub(super) fn cost(len: usize) -> usize {
+    len + OVERHEAD
+}
+
+/// How much each peer may cost, where each wants what stands in `wants`: as much
+/// as it wants where all fits the budget, else the same for all that want more
+/// (max-min fairness).
+pub(super) fn share(wants: &mut [usize]) -> usize {
+    wants.sort_unstable();
+    let (mut left, mut peers) = (BUDGET, wants.len());
+    for want in wants {
+        let equal = left / peers;
+        if *want > equal {
+            return equal;
+        }
+        left -= *want;
+        peers -= 1;
+    }
+    usize::MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_wants_little_has_it_and_the_others_the_same() {
+        assert_eq!(share(&mut []), usize::MAX);
+        assert_eq!(share(&mut [BUDGET / 2, BUDGET / 2]), usize::MAX);
+        assert_eq!(share(&mut [4 * BUDGET]), BUDGET);
+        assert_eq!(share(&mut [8 * BUDGET, 10_000, 8 * BUDGET]), (BUDGET - 10_000) / 2);
+        assert_eq!(share(&mut [BUDGET, BUDGET, BUDGET, BUDGET]), BUDGET / 4);
+    }
+
+    #[test]
+    fn it_takes_a_loss_and_several_peers_and_is_over_soon() {
+        let at = |ms: u64| Time::from_nanos(1 + ms * 1_000_000);
+        let mut crowd = Crowd::default();
+        crowd.note(true, false, at(0));
+        assert!(!crowd.is_dense(at(0)), "one peer alone");
+        crowd.note(false, true, at(50));
+        assert!(crowd.is_dense(at(60)));
+        assert!(!crowd.is_dense(at(100)), "nothing is lost any more");
+        crowd.note(true, false, at(140));
+        assert!(crowd.is_dense(at(149)));
+        assert!(!crowd.is_dense(at(151)), "the others are gone");
+    }
+}
