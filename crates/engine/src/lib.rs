@@ -18,6 +18,7 @@ mod inbound;
 mod outbound;
 mod queue;
 mod slow_path;
+mod stage;
 mod threads;
 
 use std::sync::Arc;

@@ -11,10 +11,12 @@
 //! session came up, a keepalive is due) is worked on before the next round, so
 //! that staged packets leave before newer ones.
 
+mod exit;
+mod written;
+
 use std::{
     collections::VecDeque,
-    io,
-    ops::Range,
+    io, mem,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -22,18 +24,16 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use packet::{
-    Ecn, Endpoint, Failure, IpRecv, Segments, SendBatch, SendError, Transmit, UdpSend, ip::IpHeader,
-};
-use wg::{
-    Device, DropReason, NotReady, OutboundNotice, Peer, Reservation, Routes, Staged, Time,
-    constants::PADDING,
-    message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
-};
+use exit::Exit;
+pub(crate) use exit::count_failure;
+use packet::{Ecn, IpRecv, Segments, UdpSend, ip::IpHeader};
+use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
+use written::{Item, Written};
 
 use crate::{
-    AEAD_BATCH, Clock,
+    Clock,
     queue::{Place, Queue, ROUND_PACKETS, Round},
+    stage::Stage,
     take_turns,
 };
 
@@ -42,10 +42,12 @@ pub struct Outbound<I, U> {
     device: Arc<Device>,
     clock: Clock,
     ip: I,
-    sealer: Sealer<U>,
+    mtu: Arc<AtomicU32>,
     staged: Staged,
     queue: Queue,
     round: Round,
+    written: Written,
+    exit: Stage<Exit<U>>,
 }
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
@@ -53,14 +55,24 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// IP side's.
     pub fn new(device: Arc<Device>, clock: Clock, (ip, udp): (I, U), mtu: Arc<AtomicU32>) -> Self {
         Self {
-            sealer: Sealer::new(device.clone(), udp, mtu),
+            exit: Stage::new(Exit::new(device.clone(), udp)),
             device,
             clock,
             ip,
+            mtu,
             staged: Staged::default(),
             queue: Queue::new(),
             round: Round::new(),
+            written: Written::default(),
         }
+    }
+
+    /// Has a second thread seal and send while this one reads and writes more.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn start_second(&mut self, begin: fn()) -> io::Result<()> {
+        self.exit.start_second("outbound exit", begin)
     }
 
     /// Reads what there is, and works on one round of what waits. Where nothing
@@ -75,8 +87,16 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         self.queue.next_round(&mut self.round, now);
         self.handle_round(now);
         self.queue.release(&mut self.round);
-        self.sealer.send(now);
-        if !self.queue.is_empty() {
+        let more = !self.queue.is_empty();
+        let exit = self.exit.get()?;
+        mem::swap(&mut exit.written, &mut self.written);
+        exit.now = now;
+        self.exit.run(more);
+        if let Some(exit) = self.exit.here() {
+            // Where it was done here, one buffer does, and is in the cache.
+            mem::swap(&mut exit.written, &mut self.written);
+        }
+        if more {
             take_turns();
         }
         Ok(())
@@ -96,7 +116,8 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     }
 
     fn handle_round(&mut self, now: Time) {
-        let Self { device, sealer, staged, queue, round, .. } = self;
+        let Self { device, written, staged, queue, round, .. } = self;
+        let mtu = self.mtu.load(Ordering::Relaxed) as usize;
         let mut items: ArrayVec<Item<'_>, ROUND_PACKETS> = ArrayVec::new();
         let mut legs: ArrayVec<Leg, ROUND_PACKETS> = ArrayVec::new();
         let routes = device.routes();
@@ -118,7 +139,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             if waits {
                 device.staged(peer, now);
             }
-            if waits || !sealer.seal(peer, run, now) {
+            if waits || !written.push(device, (peer, run), mtu, now) {
                 run.iter().for_each(|item| item.stage(device, staged, peer));
             }
         }
@@ -126,6 +147,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
 
     fn handle_notices(&mut self, now: Time) {
         let device = self.device.clone();
+        let mtu = self.mtu.load(Ordering::Relaxed) as usize;
         for (peer, notices) in device.for_outbound.take() {
             let mut staged = self.staged.take(&peer);
             if notices.has(OutboundNotice::Purge) {
@@ -135,20 +157,18 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
                 // Without a session it asks for one, and need not be staged: the
                 // side that begins a session sends a keepalive anyway.
-                self.sealer.seal(&peer, &[Item::plain(&[], Ecn::NotEct)], now);
+                let keepalive = [Item::plain(&[], Ecn::NotEct)];
+                self.written.push(&device, (&peer, &keepalive), mtu, now);
             }
-            self.flush(&peer, staged, now);
+            self.flush(&peer, &staged, (mtu, now));
         }
     }
 
-    fn flush(&mut self, peer: &Arc<Peer>, staged: VecDeque<Box<[u8]>>, now: Time) {
-        if staged.is_empty() {
-            return;
-        }
+    fn flush(&mut self, peer: &Arc<Peer>, staged: &VecDeque<Box<[u8]>>, (mtu, now): (usize, Time)) {
         let ecn = |packet: &[u8]| IpHeader::parse(packet).map_or(Ecn::NotEct, |header| header.ecn);
         let run: Vec<_> = staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
-        if !self.sealer.seal(peer, &run, now) {
-            for packet in &staged {
+        if !self.written.push(&self.device, (peer, &run), mtu, now) {
+            for packet in staged {
                 self.staged.push(peer, packet);
             }
         }
@@ -160,34 +180,6 @@ struct Leg {
     peer: Arc<Peer>,
     /// Where the next leg begins.
     end: usize,
-}
-
-/// A packet on its way to a peer, and the segments it falls into.
-#[derive(Clone, Copy)]
-struct Item<'a> {
-    segments: Segments<'a>,
-    /// The first segment that goes.
-    first: usize,
-    ecn: Ecn,
-}
-
-impl<'a> Item<'a> {
-    fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
-        Self { segments: Segments::whole(packet), first: 0, ecn }
-    }
-
-    fn indices(&self) -> Range<usize> {
-        self.first..self.segments.count()
-    }
-
-    fn stage(&self, device: &Device, staged: &mut Staged, peer: &Arc<Peer>) {
-        for index in self.indices() {
-            let mut packet = vec![0; self.segments.segment_len(index)];
-            self.segments.write(index, &mut packet);
-            let dropped = staged.push(peer, &packet);
-            device.drops.count(DropReason::OutStagedFull, dropped);
-        }
-    }
 }
 
 /// The peer that a packet goes to, and what of it goes.
@@ -211,176 +203,4 @@ fn route<'a, 'r>(
         device.drops.count(DropReason::OutCongestion, 1);
     }
     Some((peer, Item { segments, first: place.shed.into(), ecn: header.ecn }))
-}
-
-/// Builds datagrams at their final place, seals them and sends them.
-struct Sealer<U> {
-    device: Arc<Device>,
-    udp: U,
-    mtu: Arc<AtomicU32>,
-    out: SendBatch,
-    runs: Vec<Run>,
-    /// The length of each datagram in `out`.
-    lens: Vec<usize>,
-}
-
-/// Datagrams to one peer with counters in a row.
-struct Run {
-    peer: Arc<Peer>,
-    reservation: Reservation,
-    /// Where its lengths stand among all.
-    lens: Range<usize>,
-    /// Whether one is no keepalive.
-    data: bool,
-}
-
-impl<U: UdpSend> Sealer<U> {
-    fn new(device: Arc<Device>, udp: U, mtu: Arc<AtomicU32>) -> Self {
-        Self { device, udp, mtu, out: SendBatch::default(), runs: Vec::new(), lens: Vec::new() }
-    }
-
-    /// Writes a run into the batch. Returns false where there is no session; the
-    /// packets are still the caller's then.
-    fn seal(&mut self, peer: &Arc<Peer>, items: &[Item<'_>], now: Time) -> bool {
-        let count: usize = items.iter().map(|item| item.indices().len()).sum();
-        if count == 0 {
-            return true;
-        }
-        let reservation = match self.device.reserve(peer, count as u64, now) {
-            Ok(reservation) => reservation,
-            Err(NotReady::NoSession) => return false,
-            Err(NotReady::NoEndpoint) => {
-                self.device.drops.count(DropReason::OutNoEndpoint, count as u64);
-                return true;
-            }
-        };
-        let first = self.lens.len();
-        let mut counters = reservation.counter..;
-        for item in items {
-            for (index, counter) in item.indices().zip(&mut counters) {
-                self.write(&reservation, item, index, counter);
-            }
-        }
-        let lens = first..self.lens.len();
-        let data = self.lens[lens.clone()].iter().any(|len| *len > DATA_OVERHEAD);
-        self.runs.push(Run { peer: peer.clone(), reservation, lens, data });
-        true
-    }
-
-    /// Writes one datagram at its final place: header, segment, padding, and room
-    /// for the tag.
-    fn write(&mut self, reservation: &Reservation, item: &Item<'_>, index: usize, counter: u64) {
-        let segment_len = item.segments.segment_len(index);
-        let mtu = self.mtu.load(Ordering::Relaxed) as usize;
-        let len = padded(segment_len, mtu) + DATA_OVERHEAD;
-        let receiver = reservation.keypair.send.remote_index;
-        let datagram = self.out.push(len, reservation.endpoint, item.ecn.encapsulate());
-        let (header, rest) = datagram.split_at_mut(DATA_HEADER_LEN);
-        let (segment, behind) = rest.split_at_mut(segment_len);
-        header.copy_from_slice(&DataHeader { receiver, counter }.encode());
-        item.segments.write(index, segment);
-        behind.fill(0);
-        self.lens.push(len);
-    }
-
-    /// Seals and sends what was written.
-    fn send(&mut self, now: Time) {
-        if self.out.is_empty() {
-            return;
-        }
-        self.encrypt();
-        self.udp.send(&mut self.out);
-        for failure in self.out.failures() {
-            self.handle_failure(failure);
-        }
-        for run in self.runs.drain(..) {
-            let lens = &self.lens[run.lens];
-            if went(&self.out, &run.reservation.endpoint) {
-                let sent = (lens.len() as u64, lens.iter().sum(), run.data);
-                self.device.sent(&run.peer, &run.reservation, sent, now);
-            }
-        }
-        self.lens.clear();
-        self.out.clear();
-    }
-
-    fn encrypt(&mut self) {
-        let mut rest = self.out.bytes_mut();
-        let mut seals: ArrayVec<aead::Seal<'_>, AEAD_BATCH> = ArrayVec::new();
-        for run in &self.runs {
-            for (len, counter) in self.lens[run.lens.clone()].iter().zip(run.reservation.counter..)
-            {
-                let (datagram, behind) = rest.split_at_mut(*len);
-                rest = behind;
-                if seals.is_full() {
-                    aead::seal(&mut seals);
-                    seals.clear();
-                }
-                let key = &run.reservation.keypair.send.key;
-                seals.push(aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] });
-            }
-        }
-        aead::seal(&mut seals);
-    }
-
-    fn handle_failure(&self, failure: &Failure) {
-        if failure.error == SendError::StaleSource {
-            let endpoint = self.out.transmits()[failure.transmit].endpoint;
-            for run in self.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
-                run.peer.forget_source();
-            }
-        }
-        count_failure(&self.device, failure);
-    }
-}
-
-/// Counts what a failed send lost.
-pub(crate) fn count_failure(device: &Device, failure: &Failure) {
-    let reason = match failure.error {
-        // It went, from another source.
-        SendError::StaleSource => return,
-        SendError::Unreachable => DropReason::OutUnreachable,
-        SendError::TooBig => DropReason::OutTooBig,
-        SendError::NoBuffer => DropReason::OutNoBuffer,
-        SendError::NoSocket => DropReason::OutNoSocket,
-        SendError::Other(_) => DropReason::OutSendFailed,
-    };
-    device.drops.count(reason, failure.datagrams as u64);
-}
-
-/// Whether any datagram of the batch went to `endpoint`.
-fn went(batch: &SendBatch, endpoint: &Endpoint) -> bool {
-    let to_it = |transmit: &&Transmit| transmit.endpoint == *endpoint;
-    let all: usize = batch.transmits().iter().filter(to_it).map(Transmit::datagrams).sum();
-    let lost = batch.failures().iter().filter(|failure| {
-        failure.error != SendError::StaleSource
-            && batch.transmits()[failure.transmit].endpoint == *endpoint
-    });
-    lost.map(|failure| failure.datagrams).sum::<usize>() < all
-}
-
-/// The length of a packet with its padding: a multiple of 16, but not above the
-/// MTU (kernel `calculate_skb_padding`).
-fn padded(len: usize, mtu: usize) -> usize {
-    let full = len.next_multiple_of(PADDING);
-    if len <= mtu { full.min(mtu) } else { full }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::padded;
-
-    #[test]
-    fn padding_goes_to_a_multiple_of_16_and_stops_at_the_mtu() {
-        for (len, mtu, expected) in [
-            (0, 1420, 0),
-            (1, 1420, 16),
-            (16, 1420, 16),
-            (1409, 1420, 1420),
-            (1420, 1420, 1420),
-            (1421, 1420, 1424),
-        ] {
-            assert_eq!(padded(len, mtu), expected, "{len} bytes at an MTU of {mtu}");
-        }
-    }
 }

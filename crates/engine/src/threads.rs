@@ -29,7 +29,13 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub mtu: Arc<AtomicU32>,
     /// What each thread of the data plane does first.
     pub begin: fn(),
+    /// How many cores there are for it.
+    pub cores: usize,
 }
+
+/// Cores from which on each direction has a second thread: with fewer the threads
+/// that there are have enough to do.
+const CORES_FOR_SECONDS: usize = 4;
 
 /// A running data plane. It ends when it is dropped.
 pub struct Engine {
@@ -53,11 +59,11 @@ impl Engine {
     where
         R: CryptoRng + Send + 'static,
         IR: IpRecv + 'static,
-        IS: IpSend + 'static,
+        IS: IpSend,
         UR: UdpRecv + 'static,
-        US: UdpSend + 'static,
+        US: UdpSend,
     {
-        let Parts { control, clock, ip: (ip_recv, ip_send), udp, mtu, begin } = parts;
+        let Parts { control, clock, ip: (ip_recv, ip_send), udp, mtu, begin, cores } = parts;
         let (udp_recv, data_send, handshake_send) = udp;
         let device = control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
         let inbox = Arc::new(Inbox::default());
@@ -70,8 +76,12 @@ impl Engine {
             Self { stop: Arc::default(), inbox: inbox.clone(), wakers, begin, threads: Vec::new() };
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
         let mut outbound = Outbound::new(device.clone(), clock.clone(), (ip_recv, data_send), mtu);
-        engine.spawn("outbound", &ended, move || outbound.step())?;
         let mut inbound = Inbound::new(device, clock.clone(), (udp_recv, ip_send), inbox.clone());
+        if cores >= CORES_FOR_SECONDS {
+            outbound.start_second(begin)?;
+            inbound.start_second(begin)?;
+        }
+        engine.spawn("outbound", &ended, move || outbound.step())?;
         engine.spawn("inbound", &ended, move || inbound.step())?;
         let mut slow_path = SlowPath::new(control, clock, inbox, handshake_send);
         engine.spawn("slow path", &ended, move || {

@@ -3,10 +3,12 @@
 
 use std::{
     io,
+    num::NonZero,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
+    thread,
 };
 
 use engine::{Clock, Engine, Parts};
@@ -104,6 +106,7 @@ impl Node {
             udp: (udp_recv, udp.sender(), udp.sender()),
             mtu: mtu.clone(),
             begin,
+            cores: thread::available_parallelism().map_or(1, NonZero::get),
         };
         let engine = Engine::start(parts, ended)?;
         Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, offloads, engine })

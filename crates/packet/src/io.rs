@@ -25,7 +25,7 @@ pub trait IpRecv: Send {
 }
 
 /// The IP side's sending half: packets that left the tunnel.
-pub trait IpSend: Send {
+pub trait IpSend: Send + 'static {
     /// Writes the `packets` of `batch` in order. Returns how many the device
     /// refused.
     ///
@@ -49,7 +49,7 @@ pub trait UdpRecv: Send {
 }
 
 /// The UDP side's sending half.
-pub trait UdpSend: Send {
+pub trait UdpSend: Send + 'static {
     /// Sends every transmit of `batch` in order. A transmit that could not be
     /// sent is skipped, and noted in the batch's failures; those behind it are
     /// sent all the same.

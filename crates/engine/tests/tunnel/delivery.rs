@@ -35,6 +35,27 @@ fn packets_of_both_families_and_all_lengths_arrive_unharmed_and_in_order() {
 }
 
 #[test]
+fn second_threads_lose_nothing_and_keep_the_order() {
+    let (network, mut a, mut b) = pair(6, Link::CLEAN);
+    a.start_seconds();
+    b.start_seconds();
+    let packets: Vec<_> = (0..4_000)
+        .map(|n| packet("10.0.0.1", "10.0.0.2", 0, n, (n as usize * 37) % 4_000))
+        .collect();
+    a.port.push(packets[0].clone());
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    for packets in packets[1..].chunks(300) {
+        packets.iter().for_each(|packet| a.port.push(packet.clone()));
+        b.port.push(packet("10.0.0.2", "10.0.0.1", 0, 0, 64));
+        run(&network, &mut [&mut a, &mut b], Duration::from_millis(3));
+    }
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    assert_eq!(b.port.take(), packets);
+    assert_eq!(a.port.take().len(), packets[1..].chunks(300).len());
+    assert_eq!((a.all_drops(), b.all_drops()), (vec![], vec![]));
+}
+
+#[test]
 fn what_is_staged_leaves_before_what_comes_later() {
     let (network, mut a, mut b) = pair(2, Link { delay: Duration::from_millis(40), ..Link::CLEAN });
     for n in 0..100 {

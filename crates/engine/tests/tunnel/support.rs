@@ -86,6 +86,12 @@ impl<U: UdpSend> Host<U> {
         DropReason::ALL.iter().map(counted).filter(|(_, count)| *count != 0).collect()
     }
 
+    /// Has second threads work beside, as on a machine with many cores.
+    pub fn start_seconds(&mut self) {
+        self.outbound.start_second(|| {}).unwrap();
+        self.inbound.start_second(|| {}).unwrap();
+    }
+
     pub fn step(&mut self) {
         self.outbound.step().unwrap();
         self.inbound.step().unwrap();

@@ -29,7 +29,7 @@ const USO: libc::c_ulong = 0x20 | 0x40;
 
 /// The system calls of both halves: a TUN device's, or, in tests, those of a device
 /// that refuses what it is told to refuse.
-pub trait Calls: Time + AsFd + Send + Sync {
+pub trait Calls: Time + AsFd + Send + Sync + 'static {
     /// Reads one packet behind its header, without waiting.
     fn read(&self, to: &mut [u8]) -> Result<usize, Errno>;
 

@@ -27,7 +27,7 @@ pub(super) const MAX_MESSAGES: usize = 128;
 
 /// The system calls of both halves: the kernel's, or, in tests, those of a kernel
 /// that refuses what it is told to refuse.
-pub trait Calls: Time + Send {
+pub trait Calls: Time + Send + 'static {
     /// Sends the first [`MAX_MESSAGES`] of `datagrams` at most, without waiting.
     /// Returns how many went. The error is that of the first.
     fn send<'a>(

@@ -1,0 +1,143 @@
+//! Delivers what was opened.
+
+use std::{io, sync::Arc};
+
+use packet::{
+    Ecn, Endpoint, IpSend, RecvBatch, Span,
+    ip::{IpHeader, set_ecn},
+};
+use wg::{
+    Device, DropReason, Peer, Routes, Session, Time,
+    message::{DATA_HEADER_LEN, DATA_OVERHEAD},
+};
+
+use crate::stage::Work;
+
+/// A transport message on its way through the batch.
+pub(super) struct Job {
+    /// Index into the batch's sessions.
+    pub session: usize,
+    pub counter: u64,
+    /// The whole datagram.
+    pub span: Span,
+    pub endpoint: Endpoint,
+    pub ecn: Ecn,
+    pub authentic: bool,
+}
+
+/// A batch, its transport messages and their sessions.
+pub(super) struct Taken {
+    pub batch: RecvBatch,
+    pub sessions: Vec<(u32, Session)>,
+    pub jobs: Vec<Job>,
+}
+
+impl Taken {
+    /// Room for `slots` slots.
+    pub fn new(slots: usize) -> Self {
+        Self { batch: RecvBatch::new(slots), sessions: Vec::new(), jobs: Vec::new() }
+    }
+}
+
+/// The way to the IP side, and what goes there next.
+pub(super) struct Delivery<I> {
+    device: Arc<Device>,
+    ip: I,
+    pub taken: Taken,
+    /// When it was received.
+    pub now: Time,
+    packets: Vec<Span>,
+    /// Whether the IP side is still there.
+    pub result: io::Result<()>,
+}
+
+impl<I: IpSend> Work for Delivery<I> {
+    fn run(&mut self) {
+        self.accept();
+        self.note();
+        self.unwrap_packets();
+        self.result = self.ip.send(&self.taken.batch, &self.packets).map(|refused| {
+            self.device.drops.count(DropReason::InRefused, refused as u64);
+        });
+        // An idle half keeps no keys alive.
+        self.taken.sessions.clear();
+    }
+}
+
+impl<I: IpSend> Delivery<I> {
+    pub fn new(device: Arc<Device>, ip: I, taken: Taken) -> Self {
+        let now = Time::from_nanos(0);
+        Self { device, ip, taken, now, packets: Vec::new(), result: Ok(()) }
+    }
+
+    /// Leaves only what is authentic and new.
+    fn accept(&mut self) {
+        let (device, now) = (&self.device, self.now);
+        let Taken { sessions, jobs, .. } = &mut self.taken;
+        jobs.retain(|job| {
+            let session = &sessions[job.session].1;
+            let reason = if !job.authentic {
+                DropReason::InForged
+            } else if session.receivable(job.counter, now).is_err() {
+                DropReason::InExpired
+            } else if !session.keypair.recv.accept(job.counter) {
+                DropReason::InReplayed
+            } else {
+                return true;
+            };
+            device.drops.count(reason, 1);
+            false
+        });
+    }
+
+    /// Notes what was received, once for each run of one session and endpoint.
+    fn note(&self) {
+        let same = |a: &Job, b: &Job| a.session == b.session && a.endpoint == b.endpoint;
+        for run in self.taken.jobs.chunk_by(same) {
+            let bytes = run.iter().map(|job| job.span.len).sum();
+            let data = run.iter().any(|job| job.span.len > DATA_OVERHEAD);
+            let (_, session) = &self.taken.sessions[run[0].session];
+            self.device.received(session, (bytes, data), run[0].endpoint, self.now);
+        }
+    }
+
+    /// Finds the inner packets that may leave the tunnel.
+    fn unwrap_packets(&mut self) {
+        self.packets.clear();
+        let routes = self.device.routes();
+        let Taken { batch, sessions, jobs } = &mut self.taken;
+        for job in &*jobs {
+            let inner =
+                Span { start: job.span.start + DATA_HEADER_LEN, len: job.span.len - DATA_OVERHEAD };
+            if inner.len == 0 {
+                continue;
+            }
+            let peer = &sessions[job.session].1.peer;
+            let packet = batch.get_mut(inner);
+            match unwrap_packet(&routes, peer, packet, job.ecn) {
+                Ok(len) => self.packets.push(Span { len, ..inner }),
+                Err(reason) => self.device.drops.count(reason, 1),
+            }
+        }
+    }
+}
+
+/// Checks an inner packet and puts the outer ECN mark on it. Returns its length
+/// without padding.
+fn unwrap_packet(
+    routes: &Routes<'_>,
+    peer: &Arc<Peer>,
+    packet: &mut [u8],
+    outer: Ecn,
+) -> Result<usize, DropReason> {
+    let header = IpHeader::parse(packet).map_err(|_| DropReason::InInvalid)?;
+    let owner = routes.lookup(header.source);
+    if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
+        return Err(DropReason::InSpoofed);
+    }
+    let ecn = header.ecn.decapsulate(outer).ok_or(DropReason::InCongestion)?;
+    if ecn != header.ecn {
+        set_ecn(packet, ecn);
+    }
+    Ok(header.total_len)
+}

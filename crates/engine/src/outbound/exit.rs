@@ -1,0 +1,100 @@
+//! Seals what was written, and sends it.
+
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
+use wg::{Device, DropReason, Time, message::DATA_HEADER_LEN};
+
+use super::written::Written;
+use crate::{AEAD_BATCH, stage::Work};
+
+/// The way to the network, and what goes there next.
+pub(super) struct Exit<U> {
+    device: Arc<Device>,
+    udp: U,
+    pub written: Written,
+    /// When that was.
+    pub now: Time,
+}
+
+impl<U> Exit<U> {
+    pub fn new(device: Arc<Device>, udp: U) -> Self {
+        Self { device, udp, written: Written::default(), now: Time::from_nanos(0) }
+    }
+}
+
+impl<U: UdpSend> Work for Exit<U> {
+    fn run(&mut self) {
+        let Self { device, udp, written, now } = self;
+        if written.out.is_empty() {
+            return;
+        }
+        seal(written);
+        udp.send(&mut written.out);
+        for failure in written.out.failures() {
+            handle_failure(device, written, failure);
+        }
+        for run in &written.runs {
+            let lens = &written.lens[run.lens.clone()];
+            if went(&written.out, &run.reservation.endpoint) {
+                let sent = (lens.len() as u64, lens.iter().sum(), run.data);
+                device.sent(&run.peer, &run.reservation, sent, *now);
+            }
+        }
+        written.clear();
+    }
+}
+
+fn seal(written: &mut Written) {
+    let mut rest = written.out.bytes_mut();
+    let mut seals: ArrayVec<aead::Seal<'_>, AEAD_BATCH> = ArrayVec::new();
+    for run in &written.runs {
+        for (len, counter) in written.lens[run.lens.clone()].iter().zip(run.reservation.counter..) {
+            let (datagram, behind) = rest.split_at_mut(*len);
+            rest = behind;
+            if seals.is_full() {
+                aead::seal(&mut seals);
+                seals.clear();
+            }
+            let key = &run.reservation.keypair.send.key;
+            seals.push(aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] });
+        }
+    }
+    aead::seal(&mut seals);
+}
+
+fn handle_failure(device: &Device, written: &Written, failure: &Failure) {
+    if failure.error == SendError::StaleSource {
+        let endpoint = written.out.transmits()[failure.transmit].endpoint;
+        for run in written.runs.iter().filter(|run| run.reservation.endpoint == endpoint) {
+            run.peer.forget_source();
+        }
+    }
+    count_failure(device, failure);
+}
+
+/// Counts what a failed send lost.
+pub(crate) fn count_failure(device: &Device, failure: &Failure) {
+    let reason = match failure.error {
+        // It went, from another source.
+        SendError::StaleSource => return,
+        SendError::Unreachable => DropReason::OutUnreachable,
+        SendError::TooBig => DropReason::OutTooBig,
+        SendError::NoBuffer => DropReason::OutNoBuffer,
+        SendError::NoSocket => DropReason::OutNoSocket,
+        SendError::Other(_) => DropReason::OutSendFailed,
+    };
+    device.drops.count(reason, failure.datagrams as u64);
+}
+
+/// Whether any datagram of the batch went to `endpoint`.
+fn went(batch: &SendBatch, endpoint: &Endpoint) -> bool {
+    let to_it = |transmit: &&Transmit| transmit.endpoint == *endpoint;
+    let all: usize = batch.transmits().iter().filter(to_it).map(Transmit::datagrams).sum();
+    let lost = batch.failures().iter().filter(|failure| {
+        failure.error != SendError::StaleSource
+            && batch.transmits()[failure.transmit].endpoint == *endpoint
+    });
+    lost.map(|failure| failure.datagrams).sum::<usize>() < all
+}

@@ -1,0 +1,147 @@
+//! Datagrams at their final place: header, segment, padding, and room for the tag.
+//! They have their counters, and wait to be sealed and sent.
+
+use std::{ops::Range, sync::Arc};
+
+use packet::{Ecn, Segments, SendBatch};
+use wg::{
+    Device, DropReason, NotReady, Peer, Reservation, Staged, Time,
+    constants::PADDING,
+    message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
+};
+
+/// A packet on its way to a peer, and the segments it falls into.
+#[derive(Clone, Copy)]
+pub(super) struct Item<'a> {
+    pub segments: Segments<'a>,
+    /// The first segment that goes.
+    pub first: usize,
+    pub ecn: Ecn,
+}
+
+impl<'a> Item<'a> {
+    pub fn plain(packet: &'a [u8], ecn: Ecn) -> Self {
+        Self { segments: Segments::whole(packet), first: 0, ecn }
+    }
+
+    pub fn stage(&self, device: &Device, staged: &mut Staged, peer: &Arc<Peer>) {
+        for index in self.indices() {
+            let mut packet = vec![0; self.segments.segment_len(index)];
+            self.segments.write(index, &mut packet);
+            let dropped = staged.push(peer, &packet);
+            device.drops.count(DropReason::OutStagedFull, dropped);
+        }
+    }
+
+    fn indices(&self) -> Range<usize> {
+        self.first..self.segments.count()
+    }
+}
+
+/// The datagrams of a round.
+#[derive(Default)]
+pub(super) struct Written {
+    pub out: SendBatch,
+    pub runs: Vec<Run>,
+    /// The length of each datagram in `out`.
+    pub lens: Vec<usize>,
+}
+
+/// Datagrams to one peer with counters in a row.
+pub(super) struct Run {
+    pub peer: Arc<Peer>,
+    pub reservation: Reservation,
+    /// Where its lengths stand among all.
+    pub lens: Range<usize>,
+    /// Whether one is no keepalive.
+    pub data: bool,
+}
+
+impl Written {
+    /// Writes a run to `peer`, padded up to `mtu`. Returns false where there is no
+    /// session; the packets are still the caller's then.
+    pub fn push(
+        &mut self,
+        device: &Device,
+        (peer, items): (&Arc<Peer>, &[Item<'_>]),
+        mtu: usize,
+        now: Time,
+    ) -> bool {
+        let count: usize = items.iter().map(|item| item.indices().len()).sum();
+        if count == 0 {
+            return true;
+        }
+        let reservation = match device.reserve(peer, count as u64, now) {
+            Ok(reservation) => reservation,
+            Err(NotReady::NoSession) => return false,
+            Err(NotReady::NoEndpoint) => {
+                device.drops.count(DropReason::OutNoEndpoint, count as u64);
+                return true;
+            }
+        };
+        let first = self.lens.len();
+        let mut counters = reservation.counter..;
+        for item in items {
+            for (index, counter) in item.indices().zip(&mut counters) {
+                self.write(&reservation, (item, index), counter, mtu);
+            }
+        }
+        let lens = first..self.lens.len();
+        let data = self.lens[lens.clone()].iter().any(|len| *len > DATA_OVERHEAD);
+        self.runs.push(Run { peer: peer.clone(), reservation, lens, data });
+        true
+    }
+
+    /// Writes one datagram.
+    fn write(
+        &mut self,
+        reservation: &Reservation,
+        (item, index): (&Item<'_>, usize),
+        counter: u64,
+        mtu: usize,
+    ) {
+        let segment_len = item.segments.segment_len(index);
+        let len = padded(segment_len, mtu) + DATA_OVERHEAD;
+        let receiver = reservation.keypair.send.remote_index;
+        let datagram = self.out.push(len, reservation.endpoint, item.ecn.encapsulate());
+        let (header, rest) = datagram.split_at_mut(DATA_HEADER_LEN);
+        let (segment, behind) = rest.split_at_mut(segment_len);
+        header.copy_from_slice(&DataHeader { receiver, counter }.encode());
+        item.segments.write(index, segment);
+        behind.fill(0);
+        self.lens.push(len);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.out.clear();
+        self.runs.clear();
+        self.lens.clear();
+    }
+}
+
+/// The length of a packet with its padding: a multiple of 16, but not above the
+/// MTU (kernel `calculate_skb_padding`).
+fn padded(len: usize, mtu: usize) -> usize {
+    let full = len.next_multiple_of(PADDING);
+    if len <= mtu { full.min(mtu) } else { full }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::padded;
+
+    #[test]
+    fn padding_goes_to_a_multiple_of_16_and_stops_at_the_mtu() {
+        for (len, mtu, expected) in [
+            (0, 1420, 0),
+            (1, 1420, 16),
+            (16, 1420, 16),
+            (1409, 1420, 1420),
+            (1420, 1420, 1420),
+            (1421, 1420, 1424),
+        ] {
+            assert_eq!(padded(len, mtu), expected, "{len} bytes at an MTU of {mtu}");
+        }
+    }
+}
