@@ -5,6 +5,7 @@
 mod client;
 mod keys;
 mod log;
+mod offloads;
 mod show;
 
 use std::{
@@ -20,7 +21,11 @@ use node::{
     conf::{Conf, InterfaceName},
     daemon::{self, Options},
 };
-use sys::process::{Fork, background};
+use offloads::OffloadsOff;
+use sys::{
+    Offloads,
+    process::{Fork, background},
+};
 
 /// Where a configuration is looked for that is given by its interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
@@ -48,6 +53,8 @@ struct Run {
     /// change.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
+    #[command(flatten)]
+    offloads: OffloadsOff,
     /// The interface to make.
     #[arg(required = true, value_name = "IFACE")]
     interface: Option<String>,
@@ -60,6 +67,8 @@ enum Command {
         /// Stay in the foreground.
         #[arg(short, long)]
         foreground: bool,
+        #[command(flatten)]
+        offloads: OffloadsOff,
         /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
         conf: PathBuf,
     },
@@ -92,7 +101,8 @@ enum Command {
 enum Setting {
     /// Use an offload or not; what the kernel refuses is not used anyway.
     Offload {
-        /// `all`, or one of those that `show` names.
+        /// Which one.
+        #[arg(value_parser = offloads::names())]
         name: String,
         /// `on` or `off`.
         #[arg(value_parser = ["on", "off"])]
@@ -115,10 +125,11 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         None => {
             let name = cli.run.interface.context("no interface")?;
-            let options = Options { name, user: cli.run.user, conf: None };
+            let offloads = cli.run.offloads.rest();
+            let options = Options { name, user: cli.run.user, conf: None, offloads };
             start(options, cli.run.foreground)
         }
-        Some(Command::Up { foreground, conf }) => up(&conf, foreground),
+        Some(Command::Up { foreground, offloads, conf }) => up(&conf, offloads.rest(), foreground),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show { interface }) => show::show(interface.as_deref()),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
@@ -160,7 +171,7 @@ fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
     }
 }
 
-fn up(conf: &Path, foreground: bool) -> anyhow::Result<()> {
+fn up(conf: &Path, offloads: Offloads, foreground: bool) -> anyhow::Result<()> {
     let path = conf_path(conf)?;
     let name = InterfaceName::from_path(&path)
         .with_context(|| path.display().to_string())?
@@ -169,7 +180,7 @@ fn up(conf: &Path, foreground: bool) -> anyhow::Result<()> {
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let text = zeroize::Zeroizing::new(text);
     let parsed = Conf::parse(&path.display().to_string(), &text)?;
-    start(Options { name, user: None, conf: Some((path, parsed)) }, foreground)
+    start(Options { name, user: None, conf: Some((path, parsed)), offloads }, foreground)
 }
 
 fn down(interface: &Path) -> anyhow::Result<()> {

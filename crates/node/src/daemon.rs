@@ -40,6 +40,8 @@ pub struct Options {
     pub user: Option<String>,
     /// A configuration to bring up, and the path it came from.
     pub conf: Option<(std::path::PathBuf, Conf)>,
+    /// Which offloads are used from the start.
+    pub offloads: Offloads,
 }
 
 /// What the main thread hears.
@@ -66,7 +68,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &up {
         up.prepare()?;
     }
-    let offloads = Arc::new(Offloads::default());
+    let offloads = Arc::new(options.offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
     let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;

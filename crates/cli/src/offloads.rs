@@ -1,0 +1,72 @@
+//! Offloads by their names, on the command line.
+
+use clap::{Args, builder::PossibleValuesParser};
+use sys::Offloads;
+
+/// Stands for each offload.
+const ALL: &str = "all";
+
+/// `--offload-off`, of what makes an interface.
+#[derive(Args)]
+pub(crate) struct OffloadsOff {
+    /// Start without these offloads of the kernel; may be given repeatedly, and `set
+    /// IFACE offload NAME on` takes it back.
+    #[arg(long = "offload-off", value_name = "NAME,...", value_delimiter = ',')]
+    #[arg(value_parser = names())]
+    off: Vec<String>,
+}
+
+impl OffloadsOff {
+    /// The offloads, those switched off that are named.
+    pub fn rest(&self) -> Offloads {
+        let offloads = Offloads::default();
+        for (name, switch) in offloads.all() {
+            switch.want(!self.off.iter().any(|off| off == ALL || off == name));
+        }
+        offloads
+    }
+}
+
+/// The names that are taken; any other is refused with the list of them.
+pub(crate) fn names() -> PossibleValuesParser {
+    let each = Offloads::default().all().map(|(name, _)| name);
+    std::iter::once(ALL).chain(each).collect::<Vec<_>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        offloads: OffloadsOff,
+    }
+
+    fn on(arguments: &[&str]) -> Result<Vec<&'static str>, String> {
+        let line = ["linerate"].iter().chain(arguments);
+        let line = Line::try_parse_from(line).map_err(|error| error.to_string())?;
+        let offloads = line.offloads.rest();
+        let on = offloads.all().into_iter().filter(|(_, switch)| switch.wanted());
+        Ok(on.map(|(name, _)| name).collect())
+    }
+
+    #[test]
+    fn what_is_named_is_off_and_the_rest_on() {
+        assert_eq!(on(&[]).unwrap().len(), 6);
+        let named = ["--offload-off", "tun-tso,udp-gro", "--offload-off=udp-gso"];
+        assert_eq!(on(&named).unwrap(), ["tun-uso", "tun-tcp-gro", "tun-udp-gro"]);
+        assert!(on(&["--offload-off", "all"]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_names_that_are() {
+        let error = on(&["--offload-off", "tun-tso,tun-sto"]).unwrap_err();
+        assert!(error.contains("'tun-sto'"), "{error}");
+        for name in ["all", "tun-tso", "tun-uso", "tun-tcp-gro", "tun-udp-gro", "udp-gso"] {
+            assert!(error.contains(name), "no {name} in {error}");
+        }
+    }
+}
