@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::host::Host;
-use crate::implementation::Program;
+use crate::implementation::{Implementation, Program};
+use crate::show::{Shown, forced_off};
 use crate::wait::{Stopwatch, eventually};
 
 /// Time within which a daemon must be usable, and gone after a signal; both take milliseconds on
@@ -29,12 +30,23 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it and waits until wg(8) can talk to it.
+    /// Starts it and waits until wg(8) can talk to it. Of linerate it is seen to that what the run
+    /// forces off is off.
     ///
     /// # Panics
     /// When it is not installed, ends early, or is not usable in time; its log is in the message.
     pub fn start(host: &Host, program: impl Into<Program>, interface: &str) -> Daemon {
         let Program { implementation, path } = program.into();
+        let arguments = implementation.arguments(interface, true);
+        let daemon = Daemon::start_program(host, &path, &arguments, interface);
+        if let Some(names) = forced_off().filter(|_| implementation == Implementation::Linerate) {
+            let shown = Shown::of(host, interface);
+            assert!(shown.has_off(&names), "{names} is forced off: {:?}", shown.offloads);
+        }
+        daemon
+    }
+
+    fn start_program(host: &Host, program: &Path, args: &[String], interface: &str) -> Daemon {
         let log = File::create(host.outside(log_path(interface))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{interface}.pid");

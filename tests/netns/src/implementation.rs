@@ -4,6 +4,7 @@ use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::show::forced_off;
 use crate::wait::announce;
 
 /// A userspace WireGuard with wireguard-go's command line.
@@ -83,6 +84,9 @@ impl Implementation {
         }
         if matches!(self, Boringtun | Gotatun) {
             arguments.push("--disable-drop-privileges".to_owned());
+        }
+        if let Some(names) = forced_off().filter(|_| self == Linerate) {
+            arguments.push(format!("--offload-off={names}"));
         }
         arguments.push(interface.to_owned());
         arguments
