@@ -9,14 +9,20 @@
 //! ```
 //!
 //! A lane does not mind whose block it has, so short packets fill lanes as well as
-//! long ones. The keys are first. Sealing encrypts all and then authenticates; opening
-//! authenticates and then decrypts what is authentic, so a forged packet's plaintext
-//! never exists.
+//! long ones. The keys are first. Packets of one length go on side by side, a lane each.
+//!
+//! Sealing encrypts all and then authenticates; opening authenticates and then decrypts
+//! what is authentic, so a forged packet's plaintext never exists.
+
+mod queue;
+
+use std::{array, hint::black_box, ops::Range};
 
 use arrayvec::ArrayVec;
+use queue::{Queue, Runs};
 use zeroize::optimization_barrier;
 
-use crate::{Key, Open, Seal, TAG_LEN, row::Row};
+use crate::{Key, Open, Seal, TAG_LEN};
 
 /// Packets of a group, at most.
 pub(crate) const PACKETS: usize = 16;
@@ -29,35 +35,31 @@ pub(crate) const BLOCK: usize = 64;
 
 /// What a variant brings. A value is the proof that the processor can do it.
 pub(crate) trait Simd: Copy {
-    /// Registers in memory, wiped at the end of a batch.
-    type Secrets: Default;
-
     /// Lanes for so many blocks: as few as will do, or as many as there are.
     fn lanes(self, blocks: usize) -> usize;
 
     /// ChaCha20: of each lane of the runs, the block, a row each.
-    fn keystream(
-        self,
-        packets: &[Packet<'_>],
-        runs: &[Run],
-        rows: &mut [Row; LANES],
-        secrets: &mut Self::Secrets,
-    );
+    fn keystream(self, packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows);
 
-    /// Text and keystream to text.
-    fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &[Row; LANES]);
+    /// Text and keystream to text, as far as the text goes.
+    fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows);
+
+    /// Text and keystream to text, a lane for each packet: of these blocks, which are
+    /// full, as many as this way is the faster for. Which is the next one then.
+    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], blocks: Range<usize>) -> usize;
 
     /// Poly1305: the tag of each packet's text.
-    fn tags(
-        self,
-        packets: &[Packet<'_>],
-        keys: &[OneTimeKey; PACKETS],
-        secrets: &mut Self::Secrets,
-    ) -> [[u8; TAG_LEN]; PACKETS];
+    fn tags(self, packets: &[Packet<'_>], keys: &[OneTimeKey; PACKETS])
+    -> [[u8; TAG_LEN]; PACKETS];
 }
 
 /// Poly1305's r and s.
 pub(crate) type OneTimeKey = [u8; 32];
+
+/// A block of keystream in each.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Rows(pub(crate) [[u8; BLOCK]; LANES]);
 
 /// One packet of a group.
 pub(crate) struct Packet<'a> {
@@ -80,23 +82,21 @@ pub(crate) struct Run {
 
 /// Seals a batch.
 pub(crate) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>]) {
-    let mut state = State::new();
+    let mut state = State::wiped(simd);
     for group in batch.chunks_mut(PACKETS) {
-        let mut packets: ArrayVec<Packet<'_>, PACKETS> = group
-            .iter_mut()
-            .map(|seal| {
-                let (text, tag) =
-                    seal.data.split_last_chunk_mut().expect("the caller left room for the tag");
-                Packet { key: seal.key, counter: seal.counter, text, tag }
-            })
-            .collect();
-        state.seal(simd, &mut packets);
+        let mut packets: ArrayVec<Packet<'_>, PACKETS> = ArrayVec::new();
+        for seal in group {
+            let (text, tag) =
+                seal.data.split_last_chunk_mut().expect("the caller left room for the tag");
+            packets.push(Packet { key: seal.key, counter: seal.counter, text, tag });
+        }
+        state.seal(&mut packets);
     }
 }
 
 /// Opens a batch.
 pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>]) {
-    let mut state = State::new();
+    let mut state = State::wiped(simd);
     for group in batch.chunks_mut(PACKETS) {
         let mut packets: ArrayVec<Packet<'_>, PACKETS> = ArrayVec::new();
         let mut authentic: ArrayVec<&mut bool, PACKETS> = ArrayVec::new();
@@ -107,102 +107,83 @@ pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>]) {
                 authentic.push(&mut open.authentic);
             }
         }
-        let results = state.open(simd, &mut packets);
-        for (authentic, result) in authentic.into_iter().zip(results) {
+        for (authentic, result) in authentic.into_iter().zip(state.open(&mut packets)) {
             *authentic = result;
         }
     }
 }
 
 /// What a batch leaves in memory; wiped with it.
-struct State<T: Default> {
-    rows: [Row; LANES],
+struct State<S: Simd> {
+    simd: S,
+    rows: Rows,
     keys: [OneTimeKey; PACKETS],
-    secrets: T,
 }
 
-impl<T: Default> Drop for State<T> {
+impl<S: Simd> Drop for State<S> {
     fn drop(&mut self) {
-        self.rows = [Row::default(); LANES];
-        self.keys = [OneTimeKey::default(); PACKETS];
-        self.secrets = T::default();
+        self.rows = Rows([[0; BLOCK]; LANES]);
+        self.keys = [[0; 32]; PACKETS];
         optimization_barrier(self);
     }
 }
 
-impl<T: Default> State<T> {
+impl<S: Simd> State<S> {
     #[inline]
-    fn new() -> Self {
-        Self {
-            rows: [Row::default(); LANES],
-            keys: [OneTimeKey::default(); PACKETS],
-            secrets: T::default(),
-        }
+    fn wiped(simd: S) -> Self {
+        Self { simd, rows: Rows([[0; BLOCK]; LANES]), keys: [[0; 32]; PACKETS] }
     }
 
-    fn seal<S: Simd<Secrets = T>>(&mut self, simd: S, packets: &mut [Packet<'_>]) {
+    fn seal(&mut self, packets: &mut [Packet<'_>]) {
         let mut queue = Queue::new(packets);
-        let first = self.begin(simd, packets, &mut queue);
-        simd.xor(packets, &first, &self.rows);
-        self.finish(simd, packets, queue);
-        let tags = simd.tags(packets, &self.keys, &mut self.secrets);
+        let mut first = Runs::new();
+        self.begin(packets, &mut queue, &mut first);
+        self.simd.xor(packets, &first[packets.len()..], &self.rows);
+        self.finish(packets, &mut queue, &mut first);
+        let tags = self.simd.tags(packets, &self.keys);
         for (packet, tag) in packets.iter_mut().zip(&tags) {
             *packet.tag = *tag;
         }
     }
 
-    fn open<S: Simd<Secrets = T>>(
-        &mut self,
-        simd: S,
-        packets: &mut [Packet<'_>],
-    ) -> [bool; PACKETS] {
+    fn open(&mut self, packets: &mut [Packet<'_>]) -> [bool; PACKETS] {
         let mut queue = Queue::new(packets);
-        let mut first = self.begin(simd, packets, &mut queue);
-        let tags = simd.tags(packets, &self.keys, &mut self.secrets);
-        let mut authentic = [false; PACKETS];
-        for (index, (packet, tag)) in packets.iter().zip(&tags).enumerate() {
-            authentic[index] = same(tag, packet.tag);
-            if !authentic[index] {
-                queue.forget(index);
-            }
+        let mut first = Runs::new();
+        self.begin(packets, &mut queue, &mut first);
+        let tags = self.simd.tags(packets, &self.keys);
+        let authentic =
+            array::from_fn(|at| packets.get(at).is_some_and(|packet| same(&tags[at], packet.tag)));
+        for packet in (0..packets.len()).filter(|packet| !authentic[*packet]) {
+            queue.forget(packet);
         }
-        first.retain(|run| authentic[run.packet]);
-        simd.xor(packets, &first, &self.rows);
-        self.finish(simd, packets, queue);
+        first.retain(|run| run.block > 0 && authentic[run.packet]);
+        self.simd.xor(packets, &first, &self.rows);
+        self.finish(packets, &mut queue, &mut first);
         authentic
     }
 
-    /// Takes the one-time keys, and what lanes there are left for data: those runs are
-    /// yet to be applied.
-    fn begin<S: Simd<Secrets = T>>(
-        &mut self,
-        simd: S,
-        packets: &[Packet<'_>],
-        queue: &mut Queue,
-    ) -> Runs {
+    /// Takes the one-time keys, by the first of the runs, and what lanes there are left
+    /// for data: those runs are yet to be applied.
+    fn begin(&mut self, packets: &[Packet<'_>], queue: &mut Queue, runs: &mut Runs) {
         let keys = packets.len();
-        let mut runs: Runs =
-            (0..keys).map(|at| Run { packet: at, block: 0, lane: at, blocks: 1 }).collect();
-        queue.fill(&mut runs, keys, simd.lanes(keys + queue.blocks));
-        simd.keystream(packets, &runs, &mut self.rows, &mut self.secrets);
-        for (key, row) in self.keys.iter_mut().zip(&self.rows[..keys]) {
-            key.copy_from_slice(&row.0[..32]);
+        runs.extend((0..keys).map(|at| Run { packet: at, block: 0, lane: at, blocks: 1 }));
+        queue.fill(runs, keys..self.simd.lanes(keys + queue.blocks()));
+        self.simd.keystream(packets, runs, &mut self.rows);
+        for (key, row) in self.keys.iter_mut().zip(&self.rows.0[..keys]) {
+            key.copy_from_slice(&row[..32]);
         }
-        runs.drain(..keys);
-        runs
     }
 
-    fn finish<S: Simd<Secrets = T>>(
-        &mut self,
-        simd: S,
-        packets: &mut [Packet<'_>],
-        mut queue: Queue,
-    ) {
-        while queue.blocks > 0 {
-            let mut runs = Runs::new();
-            queue.fill(&mut runs, 0, simd.lanes(queue.blocks));
-            simd.keystream(packets, &runs, &mut self.rows, &mut self.secrets);
-            simd.xor(packets, &runs, &self.rows);
+    fn finish(&mut self, packets: &mut [Packet<'_>], queue: &mut Queue, runs: &mut Runs) {
+        if let (Some(blocks), Some(packets)) = (queue.abreast(packets), packets.as_mut_array()) {
+            let next = self.simd.sweep(packets, blocks.clone());
+            queue.skip(next - blocks.start);
+        }
+        while queue.blocks() > 0 {
+            runs.clear();
+            queue.fill(runs, 0..self.simd.lanes(queue.blocks()));
+            self.simd.keystream(packets, runs, &mut self.rows);
+            self.simd.xor(packets, runs, &self.rows);
         }
     }
 }
@@ -210,54 +191,5 @@ impl<T: Default> State<T> {
 /// In constant time.
 fn same(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
     let difference = u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
-    std::hint::black_box(difference) == 0
-}
-
-type Runs = ArrayVec<Run, LANES>;
-
-/// The blocks of data that wait for a lane.
-struct Queue {
-    /// All that wait.
-    blocks: usize,
-    /// Those that wait of each packet.
-    left: [usize; PACKETS],
-    /// Where each packet goes on.
-    next: [usize; PACKETS],
-    /// The first packet that has any.
-    packet: usize,
-}
-
-impl Queue {
-    fn new(packets: &[Packet<'_>]) -> Self {
-        let mut left = [0; PACKETS];
-        for (left, packet) in left.iter_mut().zip(packets) {
-            *left = packet.text.len().div_ceil(BLOCK);
-        }
-        Self { blocks: left.iter().sum(), left, next: [1; PACKETS], packet: 0 }
-    }
-
-    /// Fills lanes up to `end` with what is next.
-    fn fill(&mut self, runs: &mut Runs, mut lane: usize, end: usize) {
-        while lane < end && self.blocks > 0 {
-            let left = &mut self.left[self.packet];
-            let blocks = (*left).min(end - lane);
-            if blocks > 0 {
-                let next = &mut self.next[self.packet];
-                runs.push(Run { packet: self.packet, block: *next, lane, blocks });
-                *next += blocks;
-                *left -= blocks;
-                self.blocks -= blocks;
-                lane += blocks;
-            }
-            if *left == 0 {
-                self.packet += 1;
-            }
-        }
-    }
-
-    /// Leaves a packet as it is.
-    fn forget(&mut self, packet: usize) {
-        self.blocks -= self.left[packet];
-        self.left[packet] = 0;
-    }
+    black_box(difference) == 0
 }

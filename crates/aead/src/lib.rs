@@ -10,7 +10,6 @@
 mod avx512;
 mod group;
 mod key;
-mod row;
 mod variant;
 
 pub use key::Key;

@@ -1,189 +1,312 @@
 //! ChaCha20 (RFC 8439 section 2.3), 16 or 32 blocks at a time: a register holds one
 //! word of 16 blocks, and after the rounds it is transposed, one block of keystream a
-//! row.
+//! register.
 //!
 //! Two states side by side fill all 32 registers and leave none free, which no round
-//! needs: 570 cycles for 16 blocks instead of 645 (Zen 4). All of it is macros, since
-//! functions around so many registers spilled them.
+//! needs: 570 cycles for 16 blocks instead of 645 (Zen 4).
 
-use std::arch::x86_64::{
-    __m512i, __mmask16, _mm512_add_epi32, _mm512_mask_add_epi32, _mm512_mask_set1_epi32,
-    _mm512_rol_epi32, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_si512,
-    _mm512_shuffle_i32x4, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64, _mm512_xor_si512,
+use std::{
+    arch::x86_64::{
+        __m512i, _mm512_add_epi32, _mm512_rol_epi32, _mm512_set1_epi32, _mm512_setr_epi32,
+        _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+        _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+    },
+    ops::Range,
+    ptr,
 };
 
-use super::register::{load, store};
+use zeroize::optimization_barrier;
+
+use super::register::{load_words, store, store_words, xor_chunk};
 use crate::{
     Key,
-    group::{Packet, Run},
-    row::Row,
+    group::{BLOCK, PACKETS, Packet, Rows, Run},
 };
 
 /// Blocks of one state.
-pub(super) const LANES: usize = 16;
+pub(super) const STATE: usize = 16;
 
 /// "expand 32-byte k".
 const CONSTANTS: [i32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 
-/// What is not the same in every state: word by word, a lane for each block.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Lanes {
-    pub(super) key: [Row; 8],
+/// Of the lanes of two states, what is not the same in all of them.
+struct Lanes<'a> {
+    /// The key of all of them, or its words lane by lane.
+    one_key: Option<&'a Key>,
+    keys: &'a [Words; 8],
     /// The block counter.
-    block: Row,
+    block: Words,
     /// The nonce: 32 zero bits, then the packet counter's halves.
-    low: Row,
-    high: Row,
+    low: Words,
+    high: Words,
 }
 
-impl Lanes {
-    /// Takes of the runs what is in the lanes from `begin` on.
+/// A word of each lane, and room to write 16 of them from any lane on.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Words([u32; 3 * STATE]);
+
+const NO_WORDS: Words = Words([0; 3 * STATE]);
+
+impl Words {
+    /// Sets this lane and the 15 behind it.
+    #[inline]
     #[target_feature(enable = "avx512f")]
-    pub(super) fn assign(
-        &mut self,
-        packets: &[Packet<'_>],
-        runs: &[Run],
-        begin: usize,
-        one_key: bool,
-    ) {
-        let zero = _mm512_setzero_si512();
-        let [mut block, mut low, mut high] = [zero; 3];
+    fn set(&mut self, lane: usize, words: __m512i) {
+        store_words(self.0[lane..].first_chunk_mut().expect("there is room"), words);
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn of(&self, state: usize) -> __m512i {
+        load_words(self.0[STATE * state..].first_chunk().expect("there are two states"))
+    }
+}
+
+impl<'a> Lanes<'a> {
+    #[inline]
+    fn idle(key: &'a Key) -> Self {
+        let one_key = Some(key);
+        Self { one_key, keys: &[NO_WORDS; 8], block: NO_WORDS, low: NO_WORDS, high: NO_WORDS }
+    }
+
+    /// Assigns lanes to what is to run in them. Later runs overwrite what earlier ones
+    /// set too far.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn assign(&mut self, packets: &[Packet<'_>], runs: &[Run]) {
         let iota = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        for run in runs.iter().filter(|run| run.lane + run.blocks > begin) {
-            let lane = run.lane.saturating_sub(begin);
-            if lane >= LANES {
-                break;
-            }
-            // From its first lane to the end: later runs overwrite.
-            let mask = 0xffff << lane;
-            let from = _mm512_set1_epi32((run.block + begin) as i32 - run.lane as i32);
-            block = _mm512_mask_add_epi32(block, mask, iota, from);
-            let counter = packets[run.packet].counter;
-            low = _mm512_mask_set1_epi32(low, mask, counter as i32);
-            high = _mm512_mask_set1_epi32(high, mask, (counter >> 32) as i32);
-        }
-        store(&mut self.block, block);
-        store(&mut self.low, low);
-        store(&mut self.high, high);
-        if one_key {
-            self.assign_key(packets[0].key, 0xffff);
-        } else {
-            for run in runs.iter().filter(|run| run.lane + run.blocks > begin) {
-                let lane = run.lane.saturating_sub(begin);
-                if lane >= LANES {
-                    break;
-                }
-                self.assign_key(packets[run.packet].key, 0xffff << lane);
+        for run in runs {
+            let Packet { counter, .. } = packets[run.packet];
+            for behind in (0..run.blocks).step_by(STATE) {
+                let lane = run.lane + behind;
+                let from = _mm512_set1_epi32((run.block + behind) as i32);
+                self.block.set(lane, _mm512_add_epi32(iota, from));
+                self.low.set(lane, _mm512_set1_epi32(counter as i32));
+                self.high.set(lane, _mm512_set1_epi32((counter >> 32) as i32));
             }
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn assign_key(&mut self, key: &Key, mask: __mmask16) {
-        for (row, word) in self.key.iter_mut().zip(key.words()) {
-            let value = _mm512_mask_set1_epi32(load(row), mask, *word as i32);
-            store(row, value);
+    fn state(&self, state: usize) -> [__m512i; 16] {
+        let [c0, c1, c2, c3] = CONSTANTS;
+        let [a, b, c, d, e, f, g, h] = self.key(state);
+        [
+            _mm512_set1_epi32(c0),
+            _mm512_set1_epi32(c1),
+            _mm512_set1_epi32(c2),
+            _mm512_set1_epi32(c3),
+            a,
+            b,
+            c,
+            d,
+            e,
+            f,
+            g,
+            h,
+            self.block.of(state),
+            _mm512_setzero_si512(),
+            self.low.of(state),
+            self.high.of(state),
+        ]
+    }
+
+    /// The first state with all lanes at one block.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn at(&self, block: usize) -> [__m512i; 16] {
+        let mut state = self.state(0);
+        state[12] = _mm512_set1_epi32(block as i32);
+        state
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn key(&self, state: usize) -> [__m512i; 8] {
+        let mut words = [_mm512_setzero_si512(); 8];
+        if let Some(key) = self.one_key {
+            for (word, value) in words.iter_mut().zip(key.words()) {
+                *word = _mm512_set1_epi32(*value as i32);
+            }
+        } else {
+            for (word, values) in words.iter_mut().zip(self.keys) {
+                *word = values.of(state);
+            }
         }
+        words
     }
 }
 
-// Quarter rounds side by side: within one, each instruction waits for the one before.
-macro_rules! quarter_rounds {
-    ($($a:ident $b:ident $c:ident $d:ident),+) => {
-        quarter_rounds!(@ 16 $($a $b $d),+);
-        quarter_rounds!(@ 12 $($c $d $b),+);
-        quarter_rounds!(@ 8 $($a $b $d),+);
-        quarter_rounds!(@ 7 $($c $d $b),+);
-    };
-    (@ $by:literal $($a:ident $b:ident $d:ident),+) => {
-        $($a = _mm512_add_epi32($a, $b);)+
-        $($d = _mm512_xor_si512($d, $a);)+
-        $($d = _mm512_rol_epi32::<$by>($d);)+
+/// The words of keys that differ, lane by lane; wiped.
+struct Keys([Words; 8]);
+
+impl Keys {
+    #[target_feature(enable = "avx512f")]
+    fn new(packets: &[Packet<'_>], runs: &[Run]) -> Self {
+        let mut keys = Self([NO_WORDS; 8]);
+        for run in runs {
+            for lane in (run.lane..run.lane + run.blocks).step_by(STATE) {
+                for (words, word) in keys.0.iter_mut().zip(packets[run.packet].key.words()) {
+                    words.set(lane, _mm512_set1_epi32(*word as i32));
+                }
+            }
+        }
+        keys
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        self.0 = [NO_WORDS; 8];
+        optimization_barrier(self);
+    }
+}
+
+fn one_key(packets: &[Packet<'_>]) -> bool {
+    packets.iter().all(|packet| ptr::eq(packet.key, packets[0].key))
+}
+
+// One line of the quarter round, side by side on words a, b and d of states x: within one
+// quarter round each instruction waits for the one before.
+macro_rules! line {
+    ($by:literal; $($x:ident $a:literal $b:literal $d:literal),+) => {
+        $($x[$a] = _mm512_add_epi32($x[$a], $x[$b]);)+
+        $($x[$d] = _mm512_xor_si512($x[$d], $x[$a]);)+
+        $($x[$d] = _mm512_rol_epi32::<$by>($x[$d]);)+
     };
 }
 
-// The state before the rounds, in new variables.
-macro_rules! begin {
-    ($lanes:expr => $a0:ident $a1:ident $a2:ident $a3:ident $b0:ident $b1:ident $b2:ident
-     $b3:ident $c0:ident $c1:ident $c2:ident $c3:ident $d0:ident $d1:ident $d2:ident
-     $d3:ident) => {
-        let [mut $a0, mut $a1, mut $a2, mut $a3] = constants();
-        let [mut $b0, mut $b1, mut $b2, mut $b3, mut $c0, mut $c1, mut $c2, mut $c3] =
-            load_key(&$lanes.key);
-        let (mut $d0, mut $d1) = (load(&$lanes.block), _mm512_setzero_si512());
-        let (mut $d2, mut $d3) = (load(&$lanes.low), load(&$lanes.high));
+// All rounds of one or more states. A macro, since a function around so many registers
+// spilled them.
+macro_rules! rounds {
+    ($($x:ident),+) => {
+        for _ in 0..10 {
+            line!(16; $($x 0 4 12, $x 1 5 13, $x 2 6 14, $x 3 7 15),+);
+            line!(12; $($x 8 12 4, $x 9 13 5, $x 10 14 6, $x 11 15 7),+);
+            line!(8; $($x 0 4 12, $x 1 5 13, $x 2 6 14, $x 3 7 15),+);
+            line!(7; $($x 8 12 4, $x 9 13 5, $x 10 14 6, $x 11 15 7),+);
+            line!(16; $($x 0 5 15, $x 1 6 12, $x 2 7 13, $x 3 4 14),+);
+            line!(12; $($x 10 15 5, $x 11 12 6, $x 8 13 7, $x 9 14 4),+);
+            line!(8; $($x 0 5 15, $x 1 6 12, $x 2 7 13, $x 3 4 14),+);
+            line!(7; $($x 10 15 5, $x 11 12 6, $x 8 13 7, $x 9 14 4),+);
+        }
     };
 }
 
-// Adds the state from before the rounds, and stores block by block.
-macro_rules! end {
-    ($lanes:expr, $rows:expr; $a0:ident $a1:ident $a2:ident $a3:ident $b0:ident $b1:ident
-     $b2:ident $b3:ident $c0:ident $c1:ident $c2:ident $c3:ident $d0:ident $d1:ident
-     $d2:ident $d3:ident) => {
-        let [k0, k1, k2, k3, k4, k5, k6, k7] = load_key(&$lanes.key);
-        let [a0, a1, a2, a3] = constants();
-        let (a0, a1) = (_mm512_add_epi32($a0, a0), _mm512_add_epi32($a1, a1));
-        let (a2, a3) = (_mm512_add_epi32($a2, a2), _mm512_add_epi32($a3, a3));
-        let [a0, a1, a2, a3] = quarters(a0, a1, a2, a3);
-        let (b0, b1) = (_mm512_add_epi32($b0, k0), _mm512_add_epi32($b1, k1));
-        let (b2, b3) = (_mm512_add_epi32($b2, k2), _mm512_add_epi32($b3, k3));
-        let [b0, b1, b2, b3] = quarters(b0, b1, b2, b3);
-        let (c0, c1) = (_mm512_add_epi32($c0, k4), _mm512_add_epi32($c1, k5));
-        let (c2, c3) = (_mm512_add_epi32($c2, k6), _mm512_add_epi32($c3, k7));
-        let [c0, c1, c2, c3] = quarters(c0, c1, c2, c3);
-        let d0 = _mm512_add_epi32($d0, load(&$lanes.block));
-        let d2 = _mm512_add_epi32($d2, load(&$lanes.low));
-        let d3 = _mm512_add_epi32($d3, load(&$lanes.high));
-        let [d0, d1, d2, d3] = quarters(d0, $d1, d2, d3);
-        store_rows($rows, 0, [a0, b0, c0, d0]);
-        store_rows($rows, 1, [a1, b1, c1, d1]);
-        store_rows($rows, 2, [a2, b2, c2, d2]);
-        store_rows($rows, 3, [a3, b3, c3, d3]);
+// One block of each packet, and its keystream to it.
+macro_rules! xor_blocks {
+    ($packets:expr, $block:expr, $x:expr) => {
+        let blocks = transpose($x);
+        for lane in 0..STATE {
+            let chunk = $packets[lane].text[BLOCK * ($block - 1)..].first_chunk_mut();
+            xor_chunk(chunk.expect("the block is full"), blocks[lane]);
+        }
     };
 }
 
-/// The keystream of 16 blocks.
+/// The keystream of 16 lanes, or of 32 if there are runs in so many.
 #[target_feature(enable = "avx512f")]
-pub(super) fn keystream(lanes: &Lanes, rows: &mut [Row; LANES]) {
-    begin!(lanes => a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 d0 d1 d2 d3);
-    for _ in 0..10 {
-        quarter_rounds!(a0 b0 c0 d0, a1 b1 c1 d1, a2 b2 c2 d2, a3 b3 c3 d3);
-        quarter_rounds!(a0 b1 c2 d3, a1 b2 c3 d0, a2 b3 c0 d1, a3 b0 c1 d2);
+pub(super) fn keystream(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
+    let mut lanes = Lanes::idle(packets[0].key);
+    lanes.assign(packets, runs);
+    if one_key(packets) {
+        return store_keystream(&lanes, runs, rows);
     }
-    end!(lanes, rows; a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 d0 d1 d2 d3);
+    let keys = Keys::new(packets, runs);
+    store_keystream(&Lanes { one_key: None, keys: &keys.0, ..lanes }, runs, rows);
 }
 
-/// The keystream of 32 blocks.
 #[target_feature(enable = "avx512f")]
-pub(super) fn keystream_two(lanes: &[Lanes; 2], rows: [&mut [Row; LANES]; 2]) {
-    let [first, second] = lanes;
-    begin!(first => a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 d0 d1 d2 d3);
-    begin!(second => e0 e1 e2 e3 f0 f1 f2 f3 g0 g1 g2 g3 h0 h1 h2 h3);
-    for _ in 0..10 {
-        quarter_rounds!(a0 b0 c0 d0, a1 b1 c1 d1, a2 b2 c2 d2, a3 b3 c3 d3,
-                        e0 f0 g0 h0, e1 f1 g1 h1, e2 f2 g2 h2, e3 f3 g3 h3);
-        quarter_rounds!(a0 b1 c2 d3, a1 b2 c3 d0, a2 b3 c0 d1, a3 b0 c1 d2,
-                        e0 f1 g2 h3, e1 f2 g3 h0, e2 f3 g0 h1, e3 f0 g1 h2);
+fn store_keystream(lanes: &Lanes<'_>, runs: &[Run], rows: &mut Rows) {
+    let (states, _) = rows.0.as_chunks_mut();
+    match (states, runs.last()) {
+        ([first, second], Some(run)) if run.lane + run.blocks > STATE => {
+            let (mut x, mut y) = (lanes.state(0), lanes.state(1));
+            rounds!(x, y);
+            store_blocks(first, sum(x, lanes.state(0)));
+            store_blocks(second, sum(y, lanes.state(1)));
+        }
+        ([first, ..], _) => {
+            let mut x = lanes.state(0);
+            rounds!(x);
+            store_blocks(first, sum(x, lanes.state(0)));
+        }
+        _ => {}
     }
-    let [first_rows, second_rows] = rows;
-    end!(first, first_rows; a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 d0 d1 d2 d3);
-    end!(second, second_rows; e0 e1 e2 e3 f0 f1 f2 f3 g0 g1 g2 g3 h0 h1 h2 h3);
+}
+
+/// Two blocks of each packet at a time, all of them full; which is the next one then.
+#[target_feature(enable = "avx512f")]
+pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], blocks: Range<usize>) -> usize {
+    let block = blocks.start;
+    if blocks.end < block + 2 {
+        return block;
+    }
+    let mut runs = [Run { packet: 0, block, lane: 0, blocks: 1 }; PACKETS];
+    for (packet, run) in runs.iter_mut().enumerate() {
+        *run = Run { packet, lane: packet, ..*run };
+    }
+    let mut lanes = Lanes::idle(packets[0].key);
+    lanes.assign(packets, &runs);
+    if one_key(packets) {
+        return sweep_lanes(packets, blocks, &lanes);
+    }
+    let keys = Keys::new(packets, &runs);
+    sweep_lanes(packets, blocks, &Lanes { one_key: None, keys: &keys.0, ..lanes })
+}
+
+#[target_feature(enable = "avx512f")]
+fn sweep_lanes(
+    packets: &mut [Packet<'_>; PACKETS],
+    blocks: Range<usize>,
+    lanes: &Lanes<'_>,
+) -> usize {
+    let mut block = blocks.start;
+    while block + 2 <= blocks.end {
+        let (mut x, mut y) = (lanes.at(block), lanes.at(block + 1));
+        rounds!(x, y);
+        xor_blocks!(packets, block, sum(x, lanes.at(block)));
+        xor_blocks!(packets, block + 1, sum(y, lanes.at(block + 1)));
+        block += 2;
+    }
+    block
+}
+
+/// Adds the state from before the rounds.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn sum(mut a: [__m512i; 16], b: [__m512i; 16]) -> [__m512i; 16] {
+    for word in 0..16 {
+        a[word] = _mm512_add_epi32(a[word], b[word]);
+    }
+    a
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn load_key(key: &[Row; 8]) -> [__m512i; 8] {
-    let [a, b, c, d, e, f, g, h] = key;
-    [load(a), load(b), load(c), load(d), load(e), load(f), load(g), load(h)]
+fn store_blocks(rows: &mut [[u8; BLOCK]; STATE], x: [__m512i; 16]) {
+    let blocks = transpose(x);
+    for lane in 0..STATE {
+        store(&mut rows[lane], blocks[lane]);
+    }
 }
 
+/// Word by word to block by block.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn constants() -> [__m512i; 4] {
-    let [a, b, c, d] = CONSTANTS;
-    [_mm512_set1_epi32(a), _mm512_set1_epi32(b), _mm512_set1_epi32(c), _mm512_set1_epi32(d)]
+fn transpose(x: [__m512i; 16]) -> [__m512i; 16] {
+    let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3, d0, d1, d2, d3] = x;
+    let [a0, a1, a2, a3] = quarters(a0, a1, a2, a3);
+    let [b0, b1, b2, b3] = quarters(b0, b1, b2, b3);
+    let [c0, c1, c2, c3] = quarters(c0, c1, c2, c3);
+    let [d0, d1, d2, d3] = quarters(d0, d1, d2, d3);
+    let [r0, r4, r8, r12] = rows(a0, b0, c0, d0);
+    let [r1, r5, r9, r13] = rows(a1, b1, c1, d1);
+    let [r2, r6, r10, r14] = rows(a2, b2, c2, d2);
+    let [r3, r7, r11, r15] = rows(a3, b3, c3, d3);
+    [r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15]
 }
 
 /// Four words of 16 blocks to four times the same quarter of four blocks: of blocks 0,
@@ -201,16 +324,18 @@ fn quarters(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
     ]
 }
 
-/// Four quarters of four blocks to four blocks, `at` the first of them.
+/// Four quarters of four blocks to four blocks.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn store_rows(rows: &mut [Row; LANES], at: usize, [a, b, c, d]: [__m512i; 4]) {
+fn rows(a: __m512i, b: __m512i, c: __m512i, d: __m512i) -> [__m512i; 4] {
     let ab_low = _mm512_shuffle_i32x4::<0b01_00_01_00>(a, b);
     let ab_high = _mm512_shuffle_i32x4::<0b11_10_11_10>(a, b);
     let cd_low = _mm512_shuffle_i32x4::<0b01_00_01_00>(c, d);
     let cd_high = _mm512_shuffle_i32x4::<0b11_10_11_10>(c, d);
-    store(&mut rows[at], _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_low, cd_low));
-    store(&mut rows[at + 4], _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_low, cd_low));
-    store(&mut rows[at + 8], _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_high, cd_high));
-    store(&mut rows[at + 12], _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_high, cd_high));
+    [
+        _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_low, cd_low),
+        _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_low, cd_low),
+        _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_high, cd_high),
+        _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_high, cd_high),
+    ]
 }

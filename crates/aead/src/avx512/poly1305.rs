@@ -14,17 +14,19 @@ use std::{
         _mm512_cmpge_epi64_mask, _mm512_cmplt_epu64_mask, _mm512_madd52hi_epu64,
         _mm512_madd52lo_epu64, _mm512_mask_add_epi64, _mm512_mask_blend_epi64,
         _mm512_mask_broadcast_i32x4, _mm512_maskz_mov_epi64, _mm512_or_si512, _mm512_set1_epi64,
-        _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srli_epi64, _mm512_unpackhi_epi64,
-        _mm512_unpacklo_epi64,
+        _mm512_setzero_si512, _mm512_shrdi_epi64, _mm512_slli_epi64, _mm512_srli_epi64,
+        _mm512_unpackhi_epi64, _mm512_unpacklo_epi64,
     },
-    array,
+    hint::black_box,
 };
 
-use super::register::{load, load_16, load_some, load_words, store, store_16, words};
-use crate::{TAG_LEN, group::OneTimeKey, row::Row};
+use zeroize::optimization_barrier;
+
+use super::register::{load_16, load_longs, load_some, store_16, store_longs};
+use crate::{TAG_LEN, group::OneTimeKey};
 
 /// Packets at a time.
-const LANES: usize = 8;
+pub(super) const LANES: usize = 8;
 
 const LOW_44: i64 = (1 << 44) - 1;
 const LOW_42: i64 = (1 << 42) - 1;
@@ -39,15 +41,22 @@ type Limbs = [__m512i; 3];
 
 /// A power of r, and 20 r of its second and third limb: what is beyond the third limb
 /// has the weight 2^132, and 2^130 is 5.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
 struct Factor {
-    limbs: [Row; 3],
-    by_20: [Row; 2],
+    limbs: [[i64; LANES]; 3],
+    by_20: [[i64; LANES]; 2],
 }
 
 /// r^4, r^3, r^2 and r.
-#[derive(Default)]
-pub(super) struct Powers([Factor; 4]);
+struct Powers([Factor; 4]);
+
+impl Drop for Powers {
+    fn drop(&mut self) {
+        self.0 = Self::ZERO;
+        optimization_barrier(self);
+    }
+}
 
 /// Sums of products, low and high halves of 52 bits.
 struct Sums {
@@ -56,55 +65,139 @@ struct Sums {
 }
 
 /// The tags of eight packets.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512ifma")]
-pub(super) fn tags(
-    texts: &[&[u8]; LANES],
-    keys: &[OneTimeKey; LANES],
-    powers: &mut Powers,
-) -> [[u8; TAG_LEN]; LANES] {
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512ifma,avx512vbmi2")]
+pub(super) fn tags(texts: &[&[u8]; LANES], keys: &[OneTimeKey; LANES]) -> [[u8; TAG_LEN]; LANES] {
+    let mut powers = Powers(Powers::ZERO);
     let s = powers.prepare(keys);
-    let steps = texts.iter().map(|text| steps(text)).max().expect("there are lanes");
-    let begins: [isize; LANES] = array::from_fn(|lane| begin(texts[lane], steps));
-    // As long as a packet has not begun before the step.
-    let ragged = begins.iter().map(|begin| (63 - begin).max(0) / 64).max().expect("as above");
-    let ragged = ragged.min(steps - 1);
+    let steps = Steps::new(texts);
     let mut h = [_mm512_setzero_si512(); 3];
-    for step in 0..ragged {
-        h = absorb(&h, &ragged_blocks(texts, &begins, step), powers);
+    for step in 0..steps.ragged {
+        h = absorb(&h, &steps.ragged_blocks(step), &powers);
     }
-    for step in ragged..steps - 1 {
-        h = absorb(&h, &whole_blocks(texts, &begins, step), powers);
+    let [a, b, c, d, e, f, g, i] = steps.whole();
+    for (((((((a, b), c), d), e), f), g), i) in
+        a.iter().zip(b).zip(c).zip(d).zip(e).zip(f).zip(g).zip(i)
+    {
+        h = absorb(&h, &whole_blocks([a, b, c, d, e, f, g, i]), &powers);
     }
-    h = absorb(&h, &last_blocks(texts, &begins, steps - 1), powers);
+    h = absorb(&h, &steps.last_blocks(), &powers);
     finish(h, s)
 }
 
-/// Blocks of the text, the last one maybe not full.
-fn blocks(text: &[u8]) -> usize {
-    text.len().div_ceil(16)
+/// Where in the texts the steps are.
+struct Steps<'a> {
+    texts: &'a [&'a [u8]; LANES],
+    lens: [i64; LANES],
+    /// Where the last step begins, of three blocks of text and one of the lengths.
+    last: [i64; LANES],
+    /// All of these are the same.
+    agree: bool,
+    /// Steps before all packets have begun.
+    ragged: i64,
+    /// Steps before the last one.
+    before: i64,
 }
 
-/// Steps for the text and the block of the lengths.
-fn steps(text: &[u8]) -> isize {
-    (blocks(text) + 1).div_ceil(4) as isize
+impl<'a> Steps<'a> {
+    #[inline]
+    fn new(texts: &'a [&'a [u8]; LANES]) -> Self {
+        let (mut most, mut least) = (texts[0].len(), texts[0].len());
+        for text in &texts[1..] {
+            (most, least) = (most.max(text.len()), least.min(text.len()));
+        }
+        let (mut lens, mut last) = ([most as i64; LANES], [last_step(most); LANES]);
+        if most != least {
+            for lane in 0..LANES {
+                lens[lane] = texts[lane].len() as i64;
+                last[lane] = last_step(texts[lane].len());
+            }
+        }
+        let before = (last_step(most) + 63).div_euclid(64);
+        let whole = last_step(least).max(0) / 64;
+        Self { texts, lens, last, agree: most == least, ragged: before - whole, before }
+    }
+
+    /// Four blocks of each packet from where all have begun on, up to the last step.
+    #[inline]
+    fn whole(&self) -> [&'a [[[u8; 16]; 4]]; LANES] {
+        let mut chunks: [&[[[u8; 16]; 4]]; LANES] = [&[]; LANES];
+        for lane in 0..LANES {
+            let end = self.last[lane].max(0);
+            let begin = end - 64 * (self.before - self.ragged);
+            let text = &self.texts[lane][begin as usize..end as usize];
+            chunks[lane] = text.as_chunks().0.as_chunks().0;
+        }
+        chunks
+    }
+
+    /// Four blocks of each packet, zeros where it has not begun.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vbmi2")]
+    fn ragged_blocks(&self, step: i64) -> [Limbs; 4] {
+        let mut blocks = [[_mm512_setzero_si512(); 3]; 4];
+        for at in 0..4 {
+            blocks[at] = self.block(64 * (step - self.before) + 16 * at as i64);
+        }
+        blocks
+    }
+
+    /// The last three blocks of each packet, and the block of the lengths.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2")]
+    fn last_blocks(&self) -> [Limbs; 4] {
+        let mut padded = [NOTHING; LANES];
+        for lane in 0..LANES {
+            let partial = self.texts[lane].len().saturating_sub(1) & !15;
+            store_16(&mut padded[lane], load_some(&self.texts[lane][partial..]));
+        }
+        let [a, b, c, d, e, f, g, h] = &padded;
+        // No associated data.
+        let lens = limbs(_mm512_setzero_si512(), load_longs(&self.lens));
+        [
+            self.block(0),
+            self.block(16),
+            with_bit(gather([a, b, c, d, e, f, g, h]), self.begun(32)),
+            with_bit(lens, _mm512_set1_epi64(BLOCK_BIT)),
+        ]
+    }
+
+    /// The block of each packet that is so far from where the last step begins, zeros
+    /// where the packet has not begun.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vbmi2")]
+    fn block(&self, from: i64) -> Limbs {
+        if self.agree && self.last[0] + from < 0 {
+            return [_mm512_setzero_si512(); 3];
+        }
+        let mut parts = [&NOTHING; LANES];
+        for lane in 0..LANES {
+            let at = self.last[lane] + from;
+            if self.agree || at >= 0 {
+                let part = self.texts[lane][at as usize..].first_chunk();
+                parts[lane] = part.expect("it is within the text");
+            }
+        }
+        with_bit(gather(parts), self.begun(from))
+    }
+
+    /// The bit above such a block, for the packets that have it.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn begun(&self, from: i64) -> __m512i {
+        let begun = _mm512_cmpge_epi64_mask(load_longs(&self.last), _mm512_set1_epi64(-from));
+        _mm512_maskz_mov_epi64(begun, _mm512_set1_epi64(BLOCK_BIT))
+    }
 }
 
-/// Where the first of `steps` steps begins in the text, if the last one ends with the
-/// block of the lengths.
-fn begin(text: &[u8], steps: isize) -> isize {
-    16 * (blocks(text) as isize - 3) - 64 * (steps - 1)
+/// Where the last step of a packet begins in its text: before it, if it is short.
+fn last_step(len: usize) -> i64 {
+    16 * (len.div_ceil(16) as i64 - 3)
 }
 
 /// Four blocks of each packet, all of them full.
 #[inline]
-#[target_feature(enable = "avx512f")]
-fn whole_blocks(texts: &[&[u8]; LANES], begins: &[isize; LANES], step: isize) -> [Limbs; 4] {
-    let mut chunks = [&[NOTHING; 4]; LANES];
-    for lane in 0..LANES {
-        let from = (begins[lane] + 64 * step) as usize;
-        let chunk: &[u8; 64] = texts[lane][from..].first_chunk().expect("it is within the text");
-        chunks[lane] = chunk.as_chunks().0.first_chunk().expect("64 bytes are four blocks");
-    }
+#[target_feature(enable = "avx512f,avx512vbmi2")]
+fn whole_blocks(chunks: [&[[u8; 16]; 4]; LANES]) -> [Limbs; 4] {
     let [a, b, c, d, e, f, g, h] = chunks;
     let bit = _mm512_set1_epi64(BLOCK_BIT);
     let mut blocks = [[_mm512_setzero_si512(); 3]; 4];
@@ -115,65 +208,9 @@ fn whole_blocks(texts: &[&[u8]; LANES], begins: &[isize; LANES], step: isize) ->
     blocks
 }
 
-/// Four blocks of each packet, zeros where it has not begun.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn ragged_blocks(texts: &[&[u8]; LANES], begins: &[isize; LANES], step: isize) -> [Limbs; 4] {
-    let mut blocks = [[_mm512_setzero_si512(); 3]; 4];
-    for at in 0..4 {
-        let from = 64 * step + 16 * at as isize;
-        let mut parts = [&NOTHING; LANES];
-        for lane in 0..LANES {
-            if let Ok(from) = usize::try_from(begins[lane] + from) {
-                parts[lane] = texts[lane][from..].first_chunk().expect("it is within the text");
-            }
-        }
-        blocks[at] = with_bit(gather(parts), begun(begins, from));
-    }
-    blocks
-}
-
-/// The last three blocks of each packet, and the block of the lengths.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn last_blocks(texts: &[&[u8]; LANES], begins: &[isize; LANES], step: isize) -> [Limbs; 4] {
-    let mut blocks = [[_mm512_setzero_si512(); 3]; 4];
-    let mut padded = [NOTHING; LANES];
-    for at in 0..3 {
-        let from = 64 * step + 16 * at as isize;
-        for lane in 0..LANES {
-            if let Ok(from) = usize::try_from(begins[lane] + from) {
-                store_16(&mut padded[lane], load_some(&texts[lane][from..]));
-            }
-        }
-        blocks[at] = with_bit(gather(padded.each_ref()), begun(begins, from));
-    }
-    let mut lens = [0; LANES];
-    for lane in 0..LANES {
-        lens[lane] = texts[lane].len() as u64;
-    }
-    // No associated data.
-    let lens = limbs(_mm512_setzero_si512(), load_words(&lens));
-    blocks[3] = with_bit(lens, _mm512_set1_epi64(BLOCK_BIT));
-    blocks
-}
-
-/// The bit above a block, for the packets that have one `from` bytes behind where they
-/// begin.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn begun(begins: &[isize; LANES], from: isize) -> __m512i {
-    let mut at = [0; LANES];
-    for lane in 0..LANES {
-        at[lane] = begins[lane] as u64;
-    }
-    let begun = _mm512_cmpge_epi64_mask(load_words(&at), _mm512_set1_epi64(-from as i64));
-    _mm512_maskz_mov_epi64(begun, _mm512_set1_epi64(BLOCK_BIT))
-}
-
 /// One block of each packet.
 #[inline]
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512vbmi2")]
 fn gather(blocks: [&[u8; 16]; LANES]) -> Limbs {
     let [low, high] = halves(blocks);
     limbs(low, high)
@@ -204,10 +241,10 @@ fn with_bit([low, middle, high]: Limbs, bit: __m512i) -> Limbs {
 
 /// Numbers of 128 bits in limbs.
 #[inline]
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512vbmi2")]
 fn limbs(low: __m512i, high: __m512i) -> Limbs {
     let mask = _mm512_set1_epi64(LOW_44);
-    let middle = _mm512_or_si512(_mm512_srli_epi64::<44>(low), _mm512_slli_epi64::<20>(high));
+    let middle = _mm512_shrdi_epi64::<44>(low, high);
     [_mm512_and_si512(low, mask), _mm512_and_si512(middle, mask), _mm512_srli_epi64::<24>(high)]
 }
 
@@ -215,7 +252,8 @@ fn limbs(low: __m512i, high: __m512i) -> Limbs {
 #[inline]
 #[target_feature(enable = "avx512f,avx512ifma")]
 fn absorb(h: &Limbs, blocks: &[Limbs; 4], powers: &Powers) -> Limbs {
-    let [r4, r3, r2, r] = &powers.0;
+    // Loaded anew for each step: no copy is left on the stack.
+    let [r4, r3, r2, r] = &black_box(powers).0;
     let mut sums = Sums::new();
     sums.add(&blocks[3], r);
     sums.add(&blocks[2], r2);
@@ -231,9 +269,11 @@ fn plus(a: &Limbs, b: &Limbs) -> Limbs {
 }
 
 impl Powers {
+    const ZERO: [Factor; 4] = [Factor { limbs: [[0; LANES]; 3], by_20: [[0; LANES]; 2] }; 4];
+
     /// Takes r of each key; returns s.
     #[inline]
-    #[target_feature(enable = "avx512f,avx512ifma")]
+    #[target_feature(enable = "avx512f,avx512ifma,avx512vbmi2")]
     fn prepare(&mut self, keys: &[OneTimeKey; LANES]) -> [__m512i; 2] {
         let (mut first, mut second) = ([&NOTHING; LANES], [&NOTHING; LANES]);
         for lane in 0..LANES {
@@ -259,12 +299,12 @@ impl Factor {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn set(&mut self, limbs: Limbs) {
-        for (row, limb) in self.limbs.iter_mut().zip(limbs) {
-            store(row, limb);
+        for (place, limb) in self.limbs.iter_mut().zip(limbs) {
+            store_longs(place, limb);
         }
-        for (row, limb) in self.by_20.iter_mut().zip(&limbs[1..]) {
+        for (place, limb) in self.by_20.iter_mut().zip(&limbs[1..]) {
             let by_4 = _mm512_slli_epi64::<2>(*limb);
-            store(row, _mm512_add_epi64(by_4, _mm512_slli_epi64::<2>(by_4)));
+            store_longs(place, _mm512_add_epi64(by_4, _mm512_slli_epi64::<2>(by_4)));
         }
     }
 
@@ -291,9 +331,9 @@ impl Sums {
     #[target_feature(enable = "avx512f,avx512ifma")]
     fn add(&mut self, a: &Limbs, b: &Factor) {
         let [r0, r1, r2] = &b.limbs;
-        let (r0, r1, r2) = (load(r0), load(r1), load(r2));
+        let (r0, r1, r2) = (load_longs(r0), load_longs(r1), load_longs(r2));
         let [s1, s2] = &b.by_20;
-        let (s1, s2) = (load(s1), load(s2));
+        let (s1, s2) = (load_longs(s1), load_longs(s2));
         let factors = [[r0, r1, r2], [s2, r0, r1], [s1, s2, r0]];
         for limb in 0..3 {
             for at in 0..3 {
@@ -346,11 +386,16 @@ fn finish(h: Limbs, s: [__m512i; 2]) -> [[u8; TAG_LEN]; LANES] {
     let tag_high = _mm512_add_epi64(high, s[1]);
     let one = _mm512_set1_epi64(1);
     let tag_high = _mm512_mask_add_epi64(tag_high, carry, tag_high, one);
-    let (low, high) = (words(tag_low), words(tag_high));
-    array::from_fn(|lane| {
-        let tag = u128::from(low[lane]) | u128::from(high[lane]) << 64;
-        tag.to_le_bytes()
-    })
+    let (mut low, mut high) = ([0; LANES], [0; LANES]);
+    store_longs(&mut low, tag_low);
+    store_longs(&mut high, tag_high);
+    let mut tags = [[0; TAG_LEN]; LANES];
+    for lane in 0..LANES {
+        let tag =
+            u128::from(low[lane].cast_unsigned()) | u128::from(high[lane].cast_unsigned()) << 64;
+        tags[lane] = tag.to_le_bytes();
+    }
+    tags
 }
 
 /// Carries upward; the third limb keeps what is beyond 2^130.

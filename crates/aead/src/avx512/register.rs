@@ -1,53 +1,40 @@
 //! Registers from memory and to it.
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm_storeu_si128, _mm512_load_si512,
-    _mm512_loadu_si512, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_store_si512,
-    _mm512_storeu_si512, _mm512_xor_si512,
+    __m128i, __m512i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm_storeu_si128, _mm512_loadu_si512,
+    _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_storeu_si512, _mm512_xor_si512,
 };
 
-use crate::row::Row;
+use crate::group::{BLOCK, Packet, Rows, Run};
 
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load(row: &Row) -> __m512i {
-    // SAFETY: a row is 64 bytes, and aligned.
-    unsafe { _mm512_load_si512(row.0.as_ptr().cast()) }
+// Each of these is one instruction; none needs alignment.
+macro_rules! memory {
+    ($($load:ident $store:ident $chunk:ty: $register:ty = $read:ident $write:ident,)+) => {
+        $(
+            #[inline]
+            #[target_feature(enable = "avx512f")]
+            pub(super) fn $load(chunk: &$chunk) -> $register {
+                const { assert!(size_of::<$chunk>() == size_of::<$register>()) };
+                // SAFETY: what is read is the array, by the assertion.
+                unsafe { $read(chunk.as_ptr().cast()) }
+            }
+
+            #[inline]
+            #[target_feature(enable = "avx512f")]
+            pub(super) fn $store(chunk: &mut $chunk, value: $register) {
+                const { assert!(size_of::<$chunk>() == size_of::<$register>()) };
+                // SAFETY: what is written is the array, by the assertion.
+                unsafe { $write(chunk.as_mut_ptr().cast(), value) };
+            }
+        )+
+    };
 }
 
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn store(row: &mut Row, value: __m512i) {
-    // SAFETY: a row is 64 bytes, and aligned.
-    unsafe { _mm512_store_si512(row.0.as_mut_ptr().cast(), value) };
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load_chunk(chunk: &[u8; 64]) -> __m512i {
-    // SAFETY: the array is 64 bytes; the load needs no alignment.
-    unsafe { _mm512_loadu_si512(chunk.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn store_chunk(chunk: &mut [u8; 64], value: __m512i) {
-    // SAFETY: the array is 64 bytes; the store needs no alignment.
-    unsafe { _mm512_storeu_si512(chunk.as_mut_ptr().cast(), value) };
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load_16(chunk: &[u8; 16]) -> __m128i {
-    // SAFETY: the array is 16 bytes; the load needs no alignment.
-    unsafe { _mm_loadu_si128(chunk.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn store_16(chunk: &mut [u8; 16], value: __m128i) {
-    // SAFETY: the array is 16 bytes; the store needs no alignment.
-    unsafe { _mm_storeu_si128(chunk.as_mut_ptr().cast(), value) };
+memory! {
+    load store [u8; 64]: __m512i = _mm512_loadu_si512 _mm512_storeu_si512,
+    load_words store_words [u32; 16]: __m512i = _mm512_loadu_si512 _mm512_storeu_si512,
+    load_longs store_longs [i64; 8]: __m512i = _mm512_loadu_si512 _mm512_storeu_si512,
+    load_16 store_16 [u8; 16]: __m128i = _mm_loadu_si128 _mm_storeu_si128,
 }
 
 /// At most 16 bytes, and zeros behind them.
@@ -59,38 +46,38 @@ pub(super) fn load_some(bytes: &[u8]) -> __m128i {
     unsafe { _mm_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) }
 }
 
-/// Eight numbers.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn load_words(words: &[u64; 8]) -> __m512i {
-    // SAFETY: the array is 64 bytes; the load needs no alignment.
-    unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn words(value: __m512i) -> [u64; 8] {
-    let mut words = [0; 8];
-    // SAFETY: the array is 64 bytes; the store needs no alignment.
-    unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), value) };
-    words
+pub(super) fn xor_chunk(chunk: &mut [u8; 64], value: __m512i) {
+    store(chunk, _mm512_xor_si512(load(chunk), value));
 }
 
 /// Text and keystream to text, as far as the text goes.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn xor(packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
+    for run in runs {
+        let text = &mut packets[run.packet].text[BLOCK * (run.block - 1)..];
+        let rows = &rows.0[run.lane..run.lane + run.blocks];
+        let (chunks, tail) = text.as_chunks_mut();
+        let full = chunks.len().min(run.blocks);
+        for (chunk, row) in chunks.iter_mut().zip(rows) {
+            xor_chunk(chunk, load(row));
+        }
+        if let Some(row) = rows.get(full) {
+            xor_some(tail, load(row));
+        }
+    }
+}
+
+/// Fewer than 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-pub(super) fn xor(text: &mut [u8], rows: &[Row]) {
-    let (chunks, tail) = text.as_chunks_mut::<64>();
-    let mut rows = rows.iter();
-    for (chunk, row) in chunks.iter_mut().zip(&mut rows) {
-        store_chunk(chunk, _mm512_xor_si512(load_chunk(chunk), load(row)));
-    }
-    if let (false, Some(row)) = (tail.is_empty(), rows.next()) {
-        let mask = (1 << tail.len()) - 1;
-        // SAFETY: the mask names only bytes of `tail`.
-        let part = unsafe { _mm512_maskz_loadu_epi8(mask, tail.as_ptr().cast()) };
-        let part = _mm512_xor_si512(part, load(row));
-        // SAFETY: the mask names only bytes of `tail`.
-        unsafe { _mm512_mask_storeu_epi8(tail.as_mut_ptr().cast(), mask, part) };
-    }
+fn xor_some(bytes: &mut [u8], value: __m512i) {
+    assert!(bytes.len() < 64);
+    let mask = (1 << bytes.len()) - 1;
+    // SAFETY: the mask names only bytes that there are, by the assertion.
+    let part = unsafe { _mm512_maskz_loadu_epi8(mask, bytes.as_ptr().cast()) };
+    let part = _mm512_xor_si512(part, value);
+    // SAFETY: the mask names only bytes that there are, by the assertion.
+    unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), mask, part) };
 }
