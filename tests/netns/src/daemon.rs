@@ -1,7 +1,7 @@
 //! A running daemon: one implementation serving one interface of one host.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -54,8 +54,8 @@ impl Daemon {
         let process = host
             .command("sh")
             .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
-            .arg(path)
-            .args(implementation.arguments(interface, true))
+            .arg(program)
+            .args(args)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
