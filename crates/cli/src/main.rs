@@ -5,6 +5,7 @@
 mod client;
 mod keys;
 mod log;
+mod machine;
 mod offloads;
 mod show;
 
@@ -17,15 +18,12 @@ use std::{
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use client::Client;
+use machine::Machine;
 use node::{
     conf::{Conf, InterfaceName},
-    daemon::{self, Options},
+    daemon::{self, Means, Options},
 };
-use offloads::OffloadsOff;
-use sys::{
-    Offloads,
-    process::{Fork, background},
-};
+use sys::process::{Fork, background};
 
 /// Where a configuration is looked for that is given by its interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
@@ -54,7 +52,7 @@ struct Run {
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     #[command(flatten)]
-    offloads: OffloadsOff,
+    machine: Machine,
     /// The interface to make.
     #[arg(required = true, value_name = "IFACE")]
     interface: Option<String>,
@@ -68,7 +66,7 @@ enum Command {
         #[arg(short, long)]
         foreground: bool,
         #[command(flatten)]
-        offloads: OffloadsOff,
+        machine: Machine,
         /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
         conf: PathBuf,
     },
@@ -125,11 +123,11 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         None => {
             let name = cli.run.interface.context("no interface")?;
-            let offloads = cli.run.offloads.rest();
-            let options = Options { name, user: cli.run.user, conf: None, offloads };
+            let means = cli.run.machine.means()?;
+            let options = Options { name, user: cli.run.user, conf: None, means };
             start(options, cli.run.foreground)
         }
-        Some(Command::Up { foreground, offloads, conf }) => up(&conf, offloads.rest(), foreground),
+        Some(Command::Up { foreground, machine, conf }) => up(&conf, machine.means()?, foreground),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show { interface }) => show::show(interface.as_deref()),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
@@ -171,7 +169,7 @@ fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
     }
 }
 
-fn up(conf: &Path, offloads: Offloads, foreground: bool) -> anyhow::Result<()> {
+fn up(conf: &Path, means: Means, foreground: bool) -> anyhow::Result<()> {
     let path = conf_path(conf)?;
     let name = InterfaceName::from_path(&path)
         .with_context(|| path.display().to_string())?
@@ -180,7 +178,7 @@ fn up(conf: &Path, offloads: Offloads, foreground: bool) -> anyhow::Result<()> {
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let text = zeroize::Zeroizing::new(text);
     let parsed = Conf::parse(&path.display().to_string(), &text)?;
-    start(Options { name, user: None, conf: Some((path, parsed)), offloads }, foreground)
+    start(Options { name, user: None, conf: Some((path, parsed)), means }, foreground)
 }
 
 fn down(interface: &Path) -> anyhow::Result<()> {

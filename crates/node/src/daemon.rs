@@ -40,8 +40,17 @@ pub struct Options {
     pub user: Option<String>,
     /// A configuration to bring up, and the path it came from.
     pub conf: Option<(std::path::PathBuf, Conf)>,
+    /// What of the machine it uses.
+    pub means: Means,
+}
+
+/// What of the machine a peer uses.
+#[derive(Debug, Default)]
+pub struct Means {
     /// Which offloads are used from the start.
     pub offloads: Offloads,
+    /// How many cores.
+    pub cores: usize,
 }
 
 /// What the main thread hears.
@@ -68,7 +77,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &up {
         up.prepare()?;
     }
-    let offloads = Arc::new(options.offloads);
+    let Means { offloads, cores } = options.means;
+    let offloads = Arc::new(offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
     let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
@@ -85,7 +95,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 
     let (events, inbox) = mpsc::channel();
     let ended = events.clone();
-    let node = Node::start(tun, udp, offloads, move |error| {
+    let node = Node::start(tun, udp, (offloads, cores), move |error| {
         let _ = ended.send(Event::Gone(error));
     });
     let node = Arc::new(node.context("engine")?);

@@ -3,12 +3,10 @@
 
 use std::{
     io,
-    num::NonZero,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    thread,
 };
 
 use engine::{Clock, Engine, Parts};
@@ -85,14 +83,14 @@ impl std::error::Error for ApplyError {}
 
 impl Node {
     /// Starts a peer on a TUN device. It is down until [`Node::link_up`].
-    /// `ended` is called when the device is gone.
+    /// It uses `cores` cores. `ended` is called when the device is gone.
     ///
     /// # Errors
     /// The system starts no more threads.
     pub fn start(
         (tun_recv, tun_send, info): (TunRecv, TunSend, TunInfo),
         (udp, udp_recv): (UdpSocket, UdpReceiver),
-        offloads: Arc<Offloads>,
+        (offloads, cores): (Arc<Offloads>, usize),
         ended: impl Fn(io::Error) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let control = Arc::new(Mutex::new(Control::new(UnwrapErr(SysRng))));
@@ -106,7 +104,7 @@ impl Node {
             udp: (udp_recv, udp.sender(), udp.sender()),
             mtu: mtu.clone(),
             begin,
-            cores: thread::available_parallelism().map_or(1, NonZero::get),
+            cores,
         };
         let engine = Engine::start(parts, ended)?;
         Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, offloads, engine })

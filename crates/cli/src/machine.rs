@@ -1,0 +1,56 @@
+//! What of the machine is used, on the command line.
+
+use std::{num::NonZero, thread};
+
+use aead::Variant;
+use anyhow::Context;
+use clap::Args;
+use node::daemon::Means;
+
+use crate::offloads::OffloadsOff;
+
+/// Arguments of what makes an interface.
+#[derive(Args)]
+pub(crate) struct Machine {
+    #[command(flatten)]
+    offloads: OffloadsOff,
+    /// Use so many cores; all by default. From four on each direction has a second
+    /// thread.
+    #[arg(long, value_name = "N")]
+    cores: Option<NonZero<usize>>,
+    /// Encrypt by this code instead of the best for the processor; `library` is ring.
+    #[arg(long, value_name = "CODE", value_parser = variant)]
+    aead: Option<Variant>,
+}
+
+impl Machine {
+    /// What the arguments say.
+    ///
+    /// # Errors
+    /// The processor cannot do what was asked for.
+    pub fn means(&self) -> anyhow::Result<Means> {
+        if let Some(variant) = self.aead {
+            aead::force(variant).context("--aead")?;
+        }
+        let cores = self.cores.or(thread::available_parallelism().ok());
+        Ok(Means { offloads: self.offloads.rest(), cores: cores.map_or(1, NonZero::get) })
+    }
+}
+
+/// The variant of this name.
+fn variant(name: &str) -> Result<Variant, String> {
+    let names = || Variant::ALL.map(|variant| variant.to_string());
+    let found = Variant::ALL.into_iter().find(|variant| variant.to_string() == name);
+    found.ok_or_else(|| format!("one of {}", names().join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_found_by_its_name_and_others_are_told_which_there_are() {
+        assert_eq!(variant("library"), Ok(Variant::Library));
+        assert!(variant("rot13").unwrap_err().contains("library, "));
+    }
+}
