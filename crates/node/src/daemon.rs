@@ -116,8 +116,22 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     resynchronise(&node, index);
     ready();
-    let gone = serve(&node, index, &inbox);
-    shut_down(node, file, up, gone)
+    let ending = serve(&node, index, &inbox);
+    shut_down(node, file, up, matches!(ending, Ending::Gone))?;
+    match ending {
+        Ending::Told | Ending::Gone => Ok(()),
+        Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
+    }
+}
+
+/// Why a process ends.
+enum Ending {
+    /// It was told to.
+    Told,
+    /// The interface is gone.
+    Gone,
+    /// The data plane failed while there is an interface.
+    Broken(io::Error),
 }
 
 fn explain(name: &str, error: TunError) -> anyhow::Error {
@@ -130,19 +144,22 @@ fn explain(name: &str, error: TunError) -> anyhow::Error {
     }
 }
 
-/// Handles events until the process is to end; whether the interface is gone by
-/// then.
-fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> bool {
+/// Handles events until the process is to end.
+fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> Ending {
     for event in inbox {
         match event {
             Event::End(why) => {
                 tracing::info!(why, "going down");
-                return false;
+                return Ending::Told;
             }
             Event::Gone(error) => {
-                tracing::info!(%error, "the data plane ended");
+                // A TUN whose interface was deleted fails, too.
                 let link = Netlink::open().and_then(|netlink| netlink.link(index));
-                return matches!(link, Ok(None));
+                if matches!(link, Ok(None)) {
+                    return Ending::Gone;
+                }
+                tracing::error!(%error, "the data plane ended");
+                return Ending::Broken(error);
             }
             Event::Link(netlink::Event::LinkUp { index: link }) if link == index => {
                 link_up(node, index);
@@ -151,7 +168,7 @@ fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> bool {
                 node.link_down();
             }
             Event::Link(netlink::Event::LinkDeleted { index: link }) if link == index => {
-                return true;
+                return Ending::Gone;
             }
             Event::Link(netlink::Event::MtuChanged { index: link, mtu }) if link == index => {
                 node.set_mtu(mtu);
@@ -161,7 +178,7 @@ fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> bool {
             Event::Link(_) => {}
         }
     }
-    false
+    Ending::Told
 }
 
 /// The news were more than their buffer holds: look at the link itself.

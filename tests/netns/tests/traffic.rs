@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use netns::{Family, Implementation, Iperf, Meeting, Pair, announce, ping};
+use netns::{Family, INTERFACE, Implementation, Iperf, Meeting, Pair, Shown, announce, ping};
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -88,9 +88,15 @@ fn udp_at_a_modest_rate_arrives_whole() {
             let rate = Iperf { client, server, address, seconds: 1, options }.run();
             announce(&format!("udp {options}, inside {inner}: {:.2} % lost", rate.lost_percent));
             assert!(rate.bits_per_second > 4e6, "{options}: {rate:?}");
-            // A busy machine may drop a few in iperf3's own socket.
-            assert!(rate.lost_percent < 2.0, "{options}: {rate:?}");
+            // A busy machine drops some in iperf3's own small socket; the tunnel may not.
+            assert!(rate.lost_percent < 20.0, "{options}: {rate:?}");
         }
+    }
+    for side in [left, right] {
+        let mut drops = Shown::of(&side.host, INTERFACE).drops;
+        // What a new interface sends to multicast groups.
+        drops.remove("out no peer");
+        assert!(drops.is_empty(), "{drops:?}");
     }
 }
 
