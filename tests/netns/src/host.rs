@@ -162,6 +162,12 @@ impl Host {
         self.attempt(format!("ip link show dev {device}")).ok
     }
 
+    /// One of the kernel's counters of a device: `tx_dropped`, ...
+    pub fn device_count(&self, device: &str, counter: &str) -> u64 {
+        let text = self.read(&format!("/sys/class/net/{device}/statistics/{counter}"));
+        text.trim().parse().expect("a count is a number")
+    }
+
     /// Whether something in the host listens on this TCP port.
     pub fn listens(&self, port: u16) -> bool {
         let wanted = format!(":{port:04X}");

@@ -18,24 +18,32 @@
 #![forbid(unsafe_code)]
 
 mod cable;
+mod capture;
 mod counter;
 mod daemon;
 mod drops;
 mod host;
 mod implementation;
+mod inside;
 mod pair;
+mod pattern;
 mod show;
+mod stream;
 mod traffic;
 mod wait;
 mod wg;
 
 pub use cable::{address, cable, forward};
+pub use capture::split::{Layout, is_sound, split};
+pub use capture::{Capture, Frame, Way};
 pub use counter::Counter;
 pub use daemon::Daemon;
 pub use host::{Host, Outcome};
 pub use implementation::{Implementation, Program};
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side};
+pub use pattern::{Pattern, Random};
 pub use show::{Shown, forced_off};
+pub use stream::{Carried, Pace, Stream};
 pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, ping};
 pub use wait::{Stopwatch, announce, eventually};
 pub use wg::{Key, PeerStatus, Status, base64, preshared_key};

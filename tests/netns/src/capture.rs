@@ -1,0 +1,146 @@
+//! What passes an interface, super-packets as the kernel holds them: a packet socket (packet(7))
+//! with virtio-net headers.
+
+pub mod split;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, getsockopt, recvfrom, setsockopt,
+    socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
+
+use crate::host::Host;
+
+/// Room for what comes while the reader waits for a core.
+const BUFFER: usize = 256 << 20;
+
+/// Bytes of the virtio-net header, and the longest packet.
+const HEADER: usize = 10;
+const LONGEST: usize = HEADER + 65_535;
+
+/// How long the reader waits before it looks whether it is to stop.
+const LOOK: TimeVal = TimeVal::new(0, 200_000);
+
+/// Whether a host sends a packet into an interface or gets it from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// The host sends it.
+    Out,
+    /// The host gets it.
+    In,
+}
+
+/// A packet, or a super-packet that stands for many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Where it goes.
+    pub way: Way,
+    /// From the IP header on.
+    pub bytes: Vec<u8>,
+    /// Bytes of payload in each of its packets, if it stands for many.
+    pub segment_size: Option<usize>,
+    /// Where its transport checksum is still to be computed from, and where that stands behind.
+    pub checksum: Option<(usize, usize)>,
+}
+
+/// A capture that is under way.
+pub struct Capture {
+    stop: Arc<AtomicBool>,
+    reader: JoinHandle<Vec<Frame>>,
+}
+
+impl Capture {
+    /// Captures what passes a device of a host, both ways.
+    ///
+    /// # Panics
+    /// When it may not, or there is no such device.
+    pub fn start(host: &Host, device: &str) -> Capture {
+        let (socket, index) = host.inside(|| open(device));
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let reader = thread::Builder::new().name("capture".into());
+        let reader = reader.spawn(move || read(&socket, index, &stopped)).expect("a thread");
+        Capture { stop, reader }
+    }
+
+    /// Ends it, when nothing more comes.
+    ///
+    /// # Panics
+    /// When the kernel had no room for all.
+    pub fn finish(self) -> Vec<Frame> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.reader.join().expect("the capture is whole")
+    }
+}
+
+fn open(device: &str) -> (OwnedFd, usize) {
+    // It hears all devices: to be bound to one takes a link address, and a TUN device has none.
+    let (kind, flags) = (SockType::Raw, SockFlag::SOCK_CLOEXEC);
+    let socket = socket(AddressFamily::Packet, kind, flags, SockProtocol::EthAll);
+    let socket = socket.expect("tests/netns/run gives the right");
+    setsockopt(&socket, PacketVnetHeader, &1).expect("Linux 2.6.27");
+    // Less is granted to those who may not force it, and what is lost then is told.
+    let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)
+        .or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &BUFFER));
+    setsockopt(&socket, sockopt::ReceiveTimeout, &LOOK).expect("a time is given");
+    (socket, if_nametoindex(device).expect("the device is there") as usize)
+}
+
+fn read(socket: &OwnedFd, index: usize, stop: &AtomicBool) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    let mut buffer = vec![0; LONGEST];
+    loop {
+        match recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer) {
+            Ok((len, Some(link))) if link.ifindex() == index => {
+                frames.push(Frame::parse(&buffer[..len], link.pkttype()));
+            }
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) if stop.load(Ordering::Relaxed) => break,
+            Err(Errno::EAGAIN) => {}
+            Err(error) => panic!("the capture ended: {error}"),
+        }
+    }
+    let [_, lost] = getsockopt(socket, PacketStatistics).expect("a packet socket counts");
+    assert_eq!(lost, 0, "the capture lost frames");
+    frames
+}
+
+impl Frame {
+    fn parse(read: &[u8], kind: u8) -> Frame {
+        /// `VIRTIO_NET_HDR_F_NEEDS_CSUM` of `linux/virtio_net.h`.
+        const NEEDS_CHECKSUM: u8 = 1;
+        let (header, bytes) = read.split_at(HEADER);
+        let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
+        Frame {
+            way: if kind == libc::PACKET_OUTGOING { Way::Out } else { Way::In },
+            bytes: bytes.to_vec(),
+            segment_size: (header[1] != 0).then(|| field(4)),
+            checksum: (header[0] & NEEDS_CHECKSUM != 0).then(|| (field(6), field(8))),
+        }
+    }
+}
+
+sockopt_impl!(
+    /// Whether a frame comes behind a virtio-net header.
+    PacketVnetHeader,
+    SetOnly,
+    libc::SOL_PACKET,
+    libc::PACKET_VNET_HDR,
+    libc::c_int
+);
+sockopt_impl!(
+    /// Frames that came, and those of them that found no room: `struct tpacket_stats`.
+    PacketStatistics,
+    GetOnly,
+    libc::SOL_PACKET,
+    libc::PACKET_STATISTICS,
+    [libc::c_uint; 2]
+);

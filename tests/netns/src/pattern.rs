@@ -1,0 +1,73 @@
+//! Bytes that tell where in a stream they stand, so that a receiver sees what was lost, doubled,
+//! moved or changed.
+
+/// Bytes until the pattern comes again: a prime, so that no packet or buffer length divides it.
+const PERIOD: usize = 65_521;
+
+/// The most that is taken at a time.
+pub const MOST: usize = 64 * 1024;
+
+/// The pattern of one flow.
+pub struct Pattern(Vec<u8>);
+
+impl Pattern {
+    /// A pattern; other seeds give others.
+    pub fn new(seed: u64) -> Pattern {
+        let mut random = Random::new(seed);
+        let mut bytes: Vec<u8> = (0..PERIOD).map(|_| random.draw() as u8).collect();
+        for place in 0..MOST {
+            bytes.push(bytes[place]);
+        }
+        Pattern(bytes)
+    }
+
+    /// What stands at this place of the stream.
+    ///
+    /// # Panics
+    /// When `len` is over [`MOST`].
+    pub fn at(&self, place: u64, len: usize) -> &[u8] {
+        let from = (place % PERIOD as u64) as usize;
+        &self.0[from..from + len]
+    }
+}
+
+/// Numbers that look random and are the same in each run (xorshift64*, Vigna 2016).
+pub struct Random(u64);
+
+impl Random {
+    /// The row of this seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// The next of the row.
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
+    }
+
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        self.draw() as usize % end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pattern_goes_on_where_a_piece_ends_and_over_its_period() {
+        let pattern = Pattern::new(7);
+        for place in [0, 1, 1_000, PERIOD as u64 - 1, 10 * PERIOD as u64 + 5] {
+            let whole = pattern.at(place, MOST);
+            for cut in [1, 1_369, MOST - 1] {
+                assert_eq!(pattern.at(place + cut as u64, MOST - cut), &whole[cut..]);
+            }
+        }
+        assert_ne!(pattern.at(0, 64), pattern.at(1, 64));
+        assert_ne!(pattern.at(0, 64), Pattern::new(8).at(0, 64));
+    }
+}

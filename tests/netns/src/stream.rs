@@ -1,0 +1,130 @@
+//! A TCP stream of a known content, one way, as fast as it goes or in paced pieces.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::host::Host;
+use crate::pattern::{MOST, Pattern};
+use crate::wait::Stopwatch;
+
+/// How long a stream may stand still before it is given up.
+const GIVE_UP: Duration = Duration::from_secs(60);
+
+/// How much a stream sends, and how fast.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Bytes of one write.
+    pub piece: usize,
+    /// Rest after each write.
+    pub rest: Duration,
+    /// Bytes in all; without it, until it is stopped.
+    pub bytes: Option<u64>,
+}
+
+impl Pace {
+    /// As fast as it goes, until it is stopped.
+    pub const FULL: Pace = Pace { piece: MOST, rest: Duration::ZERO, bytes: None };
+}
+
+/// A stream that is under way.
+pub struct Stream {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<u64>,
+    receiver: JoinHandle<Received>,
+}
+
+/// What a stream carried.
+#[derive(Clone, Copy, Debug)]
+pub struct Carried {
+    /// Bytes that were given to the kernel.
+    pub sent: u64,
+    /// Bytes that were read, all as they were sent.
+    pub received: u64,
+    /// The longest time without a byte.
+    pub longest_gap: Duration,
+}
+
+struct Received {
+    bytes: u64,
+    longest_gap: Duration,
+}
+
+impl Stream {
+    /// Connects from one host to an address of the other, and goes on.
+    ///
+    /// # Panics
+    /// When there is no connection.
+    pub fn start(from: &Host, to: &Host, address: SocketAddr, pace: Pace) -> Stream {
+        let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let listener = to.inside(|| TcpListener::bind((any, address.port())));
+        let listener = listener.expect("the port is free");
+        let sending = from.inside(|| TcpStream::connect_timeout(&address, GIVE_UP));
+        let sending = sending.unwrap_or_else(|error| panic!("no stream to {address}: {error}"));
+        let (receiving, _) = listener.accept().expect("the stream is connected");
+        sending.set_nodelay(true).expect("a TCP option");
+        sending.set_write_timeout(Some(GIVE_UP)).expect("a time is given");
+        receiving.set_read_timeout(Some(GIVE_UP)).expect("a time is given");
+
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, seed) = (stop.clone(), u64::from(address.port()));
+        let sender =
+            start("stream out", move || send(sending, &Pattern::new(seed), pace, &stopped));
+        let receiver = start("stream in", move || receive(receiving, &Pattern::new(seed)));
+        Stream { stop, sender, receiver }
+    }
+
+    /// Ends it, where it has no end of its own, and waits until all has arrived.
+    ///
+    /// # Panics
+    /// When it stood still for a minute, or what was read is not what was sent.
+    pub fn finish(self) -> Carried {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sender.join().expect("the stream is sent");
+        let Received { bytes, longest_gap } = self.receiver.join().expect("the stream arrives");
+        Carried { sent, received: bytes, longest_gap }
+    }
+}
+
+fn start<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread")
+}
+
+fn send(mut stream: TcpStream, pattern: &Pattern, pace: Pace, stop: &AtomicBool) -> u64 {
+    let mut sent = 0;
+    while pace.bytes.is_some() || !stop.load(Ordering::Relaxed) {
+        let left = pace.bytes.map_or(u64::MAX, |bytes| bytes - sent);
+        let piece = pace.piece.min(usize::try_from(left).unwrap_or(usize::MAX));
+        if piece == 0 {
+            break;
+        }
+        stream.write_all(pattern.at(sent, piece)).expect("the stream goes on");
+        sent += piece as u64;
+        thread::sleep(pace.rest);
+    }
+    stream.shutdown(Shutdown::Write).expect("the stream ends");
+    sent
+}
+
+fn receive(mut stream: TcpStream, pattern: &Pattern) -> Received {
+    let mut buffer = vec![0; MOST];
+    let (mut bytes, mut longest_gap) = (0, Duration::ZERO);
+    loop {
+        let watch = Stopwatch::start();
+        let len = match stream.read(&mut buffer) {
+            Ok(0) => return Received { bytes, longest_gap },
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => panic!("after {bytes} bytes: {error}"),
+        };
+        longest_gap = longest_gap.max(watch.elapsed());
+        assert!(buffer[..len] == *pattern.at(bytes, len), "other bytes arrive at {bytes}");
+        bytes += len as u64;
+    }
+}
