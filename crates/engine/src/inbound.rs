@@ -64,9 +64,11 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         let dense = self.crowd.is_dense((self.clock)().time);
         self.udp.recv(&mut self.taken.batch, dense)?;
         let now = (self.clock)().time;
-        self.sort(now);
-        self.crowd.note(self.taken.batch.lost() > 0, self.has_several_peers(), now);
-        if dense {
+        let handshakes = self.sort(now);
+        let several = self.has_several_peers();
+        self.crowd.note(self.taken.batch.lost() > 0, several || handshakes, now);
+        // It may have ended while we waited.
+        if dense && several && self.crowd.is_dense(now) {
             self.shed();
         }
         self.open();
@@ -87,8 +89,10 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         Ok(())
     }
 
-    /// Finds the session of each transport message; hands on what is none.
-    fn sort(&mut self, now: Time) {
+    /// Finds the session of each transport message; hands on what is none. Whether
+    /// there were handshake messages.
+    fn sort(&mut self, now: Time) -> bool {
+        let mut handshakes = false;
         let Taken { batch, sessions, jobs } = &mut self.taken;
         jobs.clear();
         for (span, meta) in batch.datagrams() {
@@ -101,6 +105,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                     continue;
                 }
                 (Some(_), _) => {
+                    handshakes = true;
                     if !self.inbox.push(datagram, meta.endpoint) {
                         self.device.drops.count(DropReason::HandshakeQueueFull, 1);
                     }
@@ -119,6 +124,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                 Err(reason) => self.device.drops.count(reason, 1),
             }
         }
+        handshakes
     }
 
     fn has_several_peers(&self) -> bool {
@@ -127,20 +133,29 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         first.is_some_and(|first| peers.any(|other| !Arc::ptr_eq(other, first)))
     }
 
-    /// Leaves each session its share. The first of what came stay, so that no flow
-    /// has a gap longer than it must.
+    /// Leaves each peer its share, and a datagram in any case. The first of what came
+    /// stay, so that no flow has a gap longer than it must.
     fn shed(&mut self) {
         let Taken { sessions, jobs, .. } = &mut self.taken;
+        // Each peer by its first session.
+        let peer = |session: usize| {
+            let of_peer =
+                |(_, other): &(u32, Session)| Arc::ptr_eq(&other.peer, &sessions[session].1.peer);
+            sessions.iter().position(of_peer).unwrap_or(session)
+        };
+        let peers: Vec<usize> = (0..sessions.len()).map(peer).collect();
         let mut wants = vec![0; sessions.len()];
         for job in &*jobs {
-            wants[job.session] += cost(job.span.len);
+            wants[peers[job.session]] += cost(job.span.len);
         }
         let share = share(&mut wants.clone());
         wants.fill(0);
         let before = jobs.len();
         jobs.retain(|job| {
-            wants[job.session] += cost(job.span.len);
-            wants[job.session] <= share
+            let served = &mut wants[peers[job.session]];
+            let fits = *served < share;
+            *served += cost(job.span.len);
+            fits
         });
         self.device.drops.count(DropReason::InCrowded, (before - jobs.len()) as u64);
     }

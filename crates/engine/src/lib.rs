@@ -1,5 +1,5 @@
-//! Floor 2: the data plane. Three threads around one [`wg::Device`], generic
-//! over the half-traits of `packet`; it knows nothing of Linux.
+//! Floor 2: the data plane around one [`wg::Device`], generic over the half-traits
+//! of `packet`; it knows nothing of Linux.
 //!
 //! ```text
 //!   IpRecv ---> Outbound ---> UdpSend        TUN to network, in order
@@ -10,8 +10,9 @@
 //! ```
 //!
 //! Each is a struct with a `step` that works on one batch; [`Engine`] gives each
-//! its thread. A packet stays with the thread that read it, so a flow cannot
-//! overtake itself, and no lock is held across crypto.
+//! its thread, and, where there are cores for it, each direction a second one for
+//! its later half. What one half of a direction works on is in one place at a time,
+//! so a flow cannot overtake itself, and no lock is held across crypto.
 #![forbid(unsafe_code)]
 
 mod inbound;

@@ -1,5 +1,5 @@
 //! What was read from the IP side and waits for its turn: a queue for each flow,
-//! sparse flows first, none that stands for long (FQ-CoDel, RFC 8290).
+//! sparse flows first (FQ-CoDel, RFC 8290).
 //!
 //! ```text
 //!                         +- flow: | p p p |
@@ -13,7 +13,8 @@
 //!
 //! A flow has one queue, and so keeps its order. The packets stay where they were
 //! read; a queue holds their places. What is kept is bounded: beyond it packets
-//! stay in the kernel's queue, which drops before anything was spent on them.
+//! stay in the kernel's queue, which drops before anything was spent on them. So a
+//! fast machine keeps less than CoDel's 5 ms, and CoDel is for slower ones.
 
 mod codel;
 
@@ -28,12 +29,15 @@ use codel::Codel;
 use packet::{Batch, Offload, ip::mark_congestion};
 use wg::Time;
 
-/// Queues; flows that share one also share its turn (RFC 8290 has 1024).
-const FLOWS: usize = 256;
+/// Queues, as many as a `u8` names; flows that share one also share its turn (RFC
+/// 8290 has 1024).
+const FLOWS: usize = 1 << u8::BITS;
 /// Bytes that a flow may send before others have their turn: about ten packets,
 /// so that what is sparse goes at once, and bulk flows take turns of a
 /// super-packet each.
 const QUANTUM: i32 = 16 * 1024;
+/// What a packet costs beside its bytes, in bytes.
+const OVERHEAD: usize = 256;
 /// Packets of one batch.
 const BATCH_PACKETS: usize = 128;
 /// Bytes of one batch: two of the largest packets.
@@ -73,6 +77,8 @@ pub(crate) struct Queue {
     /// section 4.2.
     new: VecDeque<u8>,
     old: VecDeque<u8>,
+    /// Packets in all queues.
+    waiting: usize,
 }
 
 struct Stored {
@@ -110,12 +116,13 @@ impl Queue {
             flows: Flows(iter::repeat_with(Flow::default).take(FLOWS).collect()),
             new: VecDeque::new(),
             old: VecDeque::new(),
+            waiting: 0,
         }
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.new.is_empty() && self.old.is_empty()
+        self.waiting == 0
     }
 
     /// A batch with room, to be read into; `None` while too much waits.
@@ -148,6 +155,7 @@ impl Queue {
                 self.new.push_back(id);
             }
         }
+        self.waiting += batch.len() - *known;
         *held += batch.len() - *known;
         *known = batch.len();
         let full = batch.is_full();
@@ -196,7 +204,8 @@ impl Queue {
             let congested = flow.codel.signals(now.since(since), standing, now);
             let packet = self.batches[usize::from(batch)].batch.get_mut(index.into());
             let len = packet.len();
-            flow.deficit -= len as i32;
+            flow.deficit -= (len + OVERHEAD) as i32;
+            self.waiting -= 1;
             let shed = congested && !mark_congestion(packet);
             return Some((Place { batch, index, shed }, len));
         }

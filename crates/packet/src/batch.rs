@@ -188,7 +188,8 @@ impl SendBatch {
     #[cold]
     fn grow(&mut self, kept: usize) {
         // Fresh zeros come from the system untouched, and so take no memory yet.
-        let mut grown = vec![0; self.used.next_multiple_of(MAX_PACKET + 1)];
+        let room = self.used.max(2 * self.buf.len());
+        let mut grown = vec![0; room.next_multiple_of(MAX_PACKET + 1)];
         grown[..kept].copy_from_slice(&self.buf[..kept]);
         self.buf = grown;
     }

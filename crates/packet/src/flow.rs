@@ -1,8 +1,8 @@
 //! To which flow a packet belongs, as a hash.
 
-/// A hash of a packet's addresses, protocol and ports; of a fragment's addresses
-/// and protocol. Packets of one flow have one hash; bytes that are no IP packet
-/// have some.
+/// A hash of a packet's addresses, protocol and ports; of a fragment, which may lack
+/// ports, of addresses and protocol, as in the kernel's flow dissector. Bytes that
+/// are no IP packet have some hash.
 pub fn flow(packet: &[u8]) -> u64 {
     let (addresses, transport, protocol) = match packet.first().map(|first| first >> 4) {
         Some(4) if packet.len() >= 20 => {

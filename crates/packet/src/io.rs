@@ -1,8 +1,9 @@
 //! The four half-traits between the data plane and the outside, batch-first.
 //!
 //! `sys` implements them over a TUN device and UDP sockets, `sim` in memory.
-//! A half is owned by one thread. Receiving waits until there is something to
-//! return or the half is woken; a woken receive may bring nothing.
+//! A half is used by one thread at a time. Where receiving waits, it does so until
+//! there is something to return or the half is woken; a woken receive may bring
+//! nothing.
 
 use std::{io, sync::Arc};
 

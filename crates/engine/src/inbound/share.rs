@@ -5,13 +5,19 @@
 //! the queue is emptied faster than packets can be opened, and of what came each
 //! peer has the same share opened; the rest is dropped before anything was spent
 //! on it. With one peer alone the kernel drops for less.
+//!
+//! Nothing is authenticated yet: whoever sees a session's index can use up its share,
+//! as without shares he can fill the socket.
 
 use std::time::Duration;
 
 use wg::Time;
 
 /// For how long an overflow counts.
-const MEMORY: Duration = Duration::from_millis(100);
+const LOST_MEMORY: Duration = Duration::from_millis(20);
+/// For how long it counts that there is more than one peer: one that hardly comes
+/// through is seldom seen.
+const MIXED_MEMORY: Duration = Duration::from_secs(10);
 /// What is opened of one batch in the meantime, in bytes.
 const BUDGET: usize = 512 * 1024;
 /// What a datagram costs beside its bytes, in bytes.
@@ -28,7 +34,7 @@ pub(super) struct Crowd {
 
 impl Crowd {
     /// Notes of a batch whether datagrams were lost before it, and whether it came
-    /// from several peers.
+    /// from several peers, as it does where somebody shakes hands.
     pub fn note(&mut self, lost: bool, several: bool, now: Time) {
         if lost {
             self.lost = Some(now);
@@ -40,8 +46,8 @@ impl Crowd {
 
     /// Whether peers are in each other's way.
     pub fn is_dense(&self, now: Time) -> bool {
-        let recent = |then: Option<Time>| then.is_some_and(|then| now.since(then) < MEMORY);
-        recent(self.lost) && recent(self.mixed)
+        let within = |then: Option<Time>, memory| then.is_some_and(|then| now.since(then) < memory);
+        within(self.lost, LOST_MEMORY) && within(self.mixed, MIXED_MEMORY)
     }
 }
 
@@ -86,11 +92,11 @@ mod tests {
         let mut crowd = Crowd::default();
         crowd.note(true, false, at(0));
         assert!(!crowd.is_dense(at(0)), "one peer alone");
-        crowd.note(false, true, at(50));
-        assert!(crowd.is_dense(at(60)));
-        assert!(!crowd.is_dense(at(100)), "nothing is lost any more");
-        crowd.note(true, false, at(140));
-        assert!(crowd.is_dense(at(149)));
-        assert!(!crowd.is_dense(at(151)), "the others are gone");
+        crowd.note(false, true, at(10));
+        assert!(crowd.is_dense(at(19)));
+        assert!(!crowd.is_dense(at(20)), "nothing is lost any more");
+        crowd.note(true, false, at(9_995));
+        assert!(crowd.is_dense(at(10_009)));
+        assert!(!crowd.is_dense(at(10_010)), "the others are gone");
     }
 }

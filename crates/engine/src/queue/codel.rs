@@ -45,7 +45,7 @@ impl Codel {
             }
             Some(next) if now < next => return false,
             Some(next) => {
-                self.count += 1;
+                self.count = self.count.saturating_add(1);
                 self.next = Some(next + self.spacing());
             }
         }

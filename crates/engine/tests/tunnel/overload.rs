@@ -52,6 +52,17 @@ fn where_the_socket_overflows_a_peer_that_floods_has_its_share_and_another_all_i
 }
 
 #[test]
+fn in_a_crowd_every_peer_has_at_least_a_datagram() {
+    // Either could fill the share alone, and neither leaves the other without.
+    let ([one, other], hub) = burst([25, 35]);
+    assert!(one >= 25 + 9 && other >= 35 + 9, "{one} {other}");
+    assert_eq!(hub.drops(DropReason::InCrowded), 0, "nothing is lost, so nothing is shed");
+    let ([one, other], hub) = burst([30, 50]);
+    assert!(one >= 30 + 9 * 5 && other >= 30 + 9 * 5, "{one} {other}");
+    assert!(hub.drops(DropReason::InCrowded) > 100);
+}
+
+#[test]
 fn one_peer_alone_is_never_cut_short() {
     let ([_, flood], hub) = burst([0, 80]);
     assert_eq!(flood, 600);
