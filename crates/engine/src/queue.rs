@@ -42,8 +42,8 @@ const OVERHEAD: usize = 256;
 const BATCH_PACKETS: usize = 128;
 /// Bytes of one batch: two of the largest packets.
 const BATCH_BYTES: usize = 2 * Batch::ROOM;
-/// Batches at most, 1.25 MiB: what is sent in 2 ms at 5 Gbit/s.
-const BATCHES: usize = 10;
+/// Batches at most, 1 MiB: what is sent in 1.6 ms at 5 Gbit/s.
+const BATCHES: usize = 8;
 
 /// Packets of one round: enough that small packets pay for their system calls.
 pub(crate) const ROUND_PACKETS: usize = 128;
