@@ -130,10 +130,29 @@ impl Daemon {
 
     /// Highest resident memory so far, in bytes.
     pub fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:") * 1024
+    }
+
+    /// Resident memory, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.status("VmRSS:") * 1024
+    }
+
+    /// How many threads it has.
+    pub fn threads(&self) -> u64 {
+        self.status("Threads:")
+    }
+
+    /// How many files it holds open.
+    pub fn files(&self) -> u64 {
+        fs::read_dir(self.proc("fd")).map_or(0, |files| files.count() as u64)
+    }
+
+    /// A number of proc_pid_status(5); memory is in KiB.
+    fn status(&self, field: &str) -> u64 {
         let status = fs::read_to_string(self.proc("status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
-        kib.unwrap_or(0) * 1024
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 
     /// What it has printed.

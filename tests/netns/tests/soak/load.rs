@@ -1,0 +1,64 @@
+//! The traffic: streams as fast as they go, paced datagrams, pings.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use netns::{Arrived, Carried, Datagrams, Family, Pace, Pair, Ping, Pinging, Side, Stream, Train};
+
+/// About 6 Mbit/s of datagrams that the sender gives to the kernel one by one.
+const SINGLE: Train =
+    Train { count: 4, size: 700, segmented: false, rest: Duration::from_millis(4) };
+/// About 38 Mbit/s of datagrams that go into the tunnel as super-packets, as of QUIC.
+const SEGMENTED: Train =
+    Train { count: 16, size: 1200, segmented: true, rest: Duration::from_millis(4) };
+
+/// All traffic of a run.
+pub struct Load {
+    streams: Vec<(&'static str, Stream)>,
+    datagrams: Vec<(&'static str, Datagrams)>,
+    pings: Pinging,
+}
+
+/// What it carried, by name.
+pub struct LoadCarried {
+    pub streams: Vec<(&'static str, Carried)>,
+    pub datagrams: Vec<(&'static str, Arrived)>,
+    pub pings: Ping,
+}
+
+impl Load {
+    pub fn start(pair: &Pair) -> Load {
+        let (left, right) = (&pair.left, &pair.right);
+        let stream = |from: &Side, to: &Side, family, port| {
+            Stream::start(&from.host, &to.host, inside(to, family, port), Pace::FULL)
+        };
+        let datagrams = |from: &Side, to: &Side, family, port, train| {
+            Datagrams::start(&from.host, &to.host, inside(to, family, port), train)
+        };
+        Load {
+            streams: vec![
+                ("tcp v4 ->", stream(left, right, Family::V4, 7001)),
+                ("tcp v6 <-", stream(right, left, Family::V6, 7002)),
+            ],
+            datagrams: vec![
+                ("udp v4 ->", datagrams(left, right, Family::V4, 7003, SINGLE)),
+                ("udp v6 <-", datagrams(right, left, Family::V6, 7004, SEGMENTED)),
+            ],
+            pings: Pinging::start(&left.host, "soak", "-i 0.1 10.9.0.2"),
+        }
+    }
+
+    pub fn finish(self) -> LoadCarried {
+        let datagrams = self.datagrams.into_iter();
+        let datagrams = datagrams.map(|(name, flow)| (name, flow.finish())).collect();
+        let pings = self.pings.finish();
+        let streams = self.streams.into_iter();
+        let streams = streams.map(|(name, flow)| (name, flow.finish())).collect();
+        LoadCarried { streams, datagrams, pings }
+    }
+}
+
+fn inside(side: &Side, family: Family, port: u16) -> SocketAddr {
+    let address = side.inner.endpoint(family, port);
+    address.parse().expect("an address of the rig")
+}

@@ -1,0 +1,352 @@
+//! What a run has to show: drops with a cause, flat memory, no threads or files left over, no
+//! traffic that stood still.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use netns::{Daemon, Pair, announce};
+
+use super::disturb::{Events, LONG, drops};
+use super::load::LoadCarried;
+
+/// The longest that TCP may stand still: a handshake message that is lost is sent again after 5 s
+/// and jitter, and TCP's own patience may have doubled meanwhile.
+const LONGEST_STALL: Duration = Duration::from_secs(10);
+/// The part of the paced datagrams and of the pings that may be lost, to moves and to queues.
+const MOST_LOST: f64 = 0.05;
+/// The least that a stream has to carry, in bits a second.
+const LEAST_RATE: f64 = 10e6;
+
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+/// Memory is compared from here on, when all buffers were used: a fifth of the run, at most.
+const WARM_UP: Duration = Duration::from_secs(120);
+/// A run of this length tells how memory grows; in a shorter one buffers still come into use.
+const TELLING: Duration = Duration::from_secs(300);
+/// What resident memory may have grown since it was warm, in bytes; of a short run, the queue's
+/// 2 MiB and as much again.
+const MOST_GROWN: f64 = 1024.0 * 1024.0;
+const MOST_GROWN_SHORT: f64 = 4.0 * 1024.0 * 1024.0;
+/// What it may grow in a minute, in bytes.
+const MOST_SLOPE: f64 = 64.0 * 1024.0;
+
+/// Datagrams that fit into a receive buffer of 4 MiB, and so between two hosts.
+const IN_FLIGHT: u64 = 4096;
+
+/// Why packets may be dropped in this test.
+struct Cause {
+    reason: &'static str,
+    because: &'static str,
+    /// Packets at most, of a run that carried so many.
+    most: fn(&Events, u64) -> u64,
+}
+
+const CAUSES: &[Cause] = &[
+    Cause {
+        reason: "in unknown index",
+        because: "left forgot its session with its peer, and right used it on",
+        most: |events, _| events.rekeys * IN_FLIGHT,
+    },
+    Cause {
+        reason: "in spoofed",
+        because: "they were being opened when left took its peer away, and the peer that owns \
+                  their source now is another",
+        most: |events, _| events.rekeys * IN_FLIGHT,
+    },
+    Cause {
+        reason: "out staged full",
+        because: "more than 128 packets came before the handshake was done",
+        most: |events, _| events.rekeys * IN_FLIGHT,
+    },
+    Cause {
+        reason: "out handshake failed",
+        because: "they waited for a handshake when left took its peer away",
+        most: |events, _| events.rekeys * 128,
+    },
+    Cause {
+        reason: "in forged",
+        because: "coalesced datagrams that stood in the socket when udp-gro went off: the kernel \
+                  then gives each of them as one, and does not say so",
+        most: |events, _| events.udp_gro_off * 256,
+    },
+    Cause {
+        reason: "out unreachable",
+        because: "the way was gone for a moment, as left's address changed",
+        most: |events, _| events.moves * 256,
+    },
+    Cause {
+        reason: "out no peer",
+        because: "the kernel solicits IPv6 routers and reports groups; nobody has those addresses",
+        most: |_, _| 64,
+    },
+    Cause {
+        reason: "out congestion",
+        because: "a stream's queue stood, and its sender is told",
+        most: |_, packets| packets / 100,
+    },
+    Cause {
+        reason: "udp overflow",
+        because: "streams fill a receive buffer faster than it is emptied",
+        most: |_, packets| packets / 100,
+    },
+    Cause {
+        reason: "tun queue",
+        because: "streams fill an interface's queue faster than it is emptied",
+        most: |_, packets| packets / 100,
+    },
+    Cause {
+        reason: "cable",
+        because: "the kernel's queue behind the cable was full (net.core.netdev_max_backlog)",
+        most: |_, packets| packets / 100,
+    },
+];
+
+/// The causes that go while left keeps its peer.
+const OF_REKEYS: [&str; 4] =
+    ["in unknown index", "in spoofed", "out staged full", "out handshake failed"];
+
+/// What both daemons took of the machine, as time went on.
+#[derive(Default)]
+pub struct Health {
+    samples: Vec<[Sample; 2]>,
+    next: Duration,
+}
+
+#[derive(Clone, Copy)]
+struct Sample {
+    at: Duration,
+    memory: f64,
+    threads: u64,
+    files: u64,
+}
+
+impl Sample {
+    fn of(daemon: &Daemon, at: Duration) -> Sample {
+        let memory = daemon.memory() as f64;
+        Sample { at, memory, threads: daemon.threads(), files: daemon.files() }
+    }
+}
+
+impl Health {
+    /// Looks once a second.
+    pub fn look(&mut self, pair: &Pair, at: Duration) {
+        if at < self.next {
+            return;
+        }
+        self.next = at + SAMPLE_EVERY;
+        self.samples.push([&pair.left, &pair.right].map(|side| Sample::of(&side.daemon, at)));
+    }
+
+    /// How one side fared from `warm` on.
+    fn trend(&self, side: usize, warm: Duration) -> Trend {
+        let samples = self.samples.iter().map(|both| both[side]);
+        let samples: Vec<Sample> = samples.filter(|sample| sample.at >= warm).collect();
+        assert!(samples.len() >= 10, "there are {} looks only", samples.len());
+        let (first, last) = (&samples[..5], &samples[samples.len() - 5..]);
+        Trend {
+            memory: [first, last].map(|part| middle(part, |sample| sample.memory)),
+            slope: slope(&samples),
+            threads: [first, last].map(|part| middle(part, |sample| sample.threads as f64)),
+            files: [first, last].map(|part| middle(part, |sample| sample.files as f64)),
+        }
+    }
+}
+
+/// First and last values, each the middle of five.
+struct Trend {
+    memory: [f64; 2],
+    /// Bytes a minute.
+    slope: f64,
+    threads: [f64; 2],
+    files: [f64; 2],
+}
+
+fn middle(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
+    let mut values: Vec<f64> = samples.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// By least squares.
+fn slope(samples: &[Sample]) -> f64 {
+    let count = samples.len() as f64;
+    let minutes = |sample: &Sample| sample.at.as_secs_f64() / 60.0;
+    let at = samples.iter().map(minutes).sum::<f64>() / count;
+    let memory = samples.iter().map(|sample| sample.memory).sum::<f64>() / count;
+    let both = samples.iter().map(|s| (minutes(s) - at) * (s.memory - memory)).sum::<f64>();
+    both / samples.iter().map(|s| (minutes(s) - at).powi(2)).sum::<f64>()
+}
+
+/// The summary, and what in it must not be.
+pub struct Verdict {
+    text: String,
+    faults: Vec<String>,
+}
+
+impl Verdict {
+    pub fn new(
+        pair: &Pair,
+        length: Duration,
+        events: Events,
+        carried: LoadCarried,
+        health: Health,
+    ) -> Verdict {
+        let mut verdict = Verdict { text: String::new(), faults: Vec::new() };
+        verdict.judge_events(length, &events);
+        let packets = verdict.judge_load(length, &carried);
+        verdict.judge_drops(&drops(pair), &events, packets);
+        verdict.judge_health(length, &health);
+        verdict
+    }
+
+    /// # Panics
+    /// When there is a fault.
+    pub fn announce_and_assert(self) {
+        announce(&format!("\n{}", self.text));
+        assert!(self.faults.is_empty(), "{:#?}", self.faults);
+    }
+
+    fn say(&mut self, line: String) {
+        writeln!(self.text, "SOAK {line}").expect("a string takes all");
+    }
+
+    fn expect(&mut self, holds: bool, fault: String) {
+        if !holds {
+            self.faults.push(fault);
+        }
+    }
+
+    fn judge_events(&mut self, length: Duration, events: &Events) {
+        self.say(format!(
+            "{} s: {} forced rekeys and {} handshakes of them, the slowest {:.1?}; {} by age; \
+             {} moves, {} offloads toggled",
+            length.as_secs(),
+            events.rekeys,
+            events.handshakes,
+            events.slowest,
+            events.by_age,
+            events.moves,
+            events.toggles
+        ));
+        // The last may be under way.
+        let all = events.handshakes + 1 >= events.rekeys && events.handshakes > 0;
+        self.expect(all && events.slowest <= LONGEST_STALL, format!("{events:?}"));
+        let by_age = length < LONG || events.by_age > 0;
+        self.expect(by_age, "no session was followed by another for its age".to_owned());
+        for (name, count) in &events.undisturbed {
+            self.say(format!("while no rekey was forced: {name}: {count}"));
+            let forced = OF_REKEYS.iter().any(|reason| name.ends_with(reason));
+            self.expect(!forced, format!("{name}: {count} while no rekey was forced"));
+        }
+    }
+
+    /// Returns how many inner packets passed, at least.
+    fn judge_load(&mut self, length: Duration, carried: &LoadCarried) -> u64 {
+        let mut packets = 0;
+        for (name, stream) in &carried.streams {
+            let rate = stream.received as f64 * 8.0 / length.as_secs_f64();
+            let gap = stream.longest_gap;
+            self.say(format!(
+                "{name}: {:.2} GB, {:.0} Mbit/s, longest stall {gap:.1?}",
+                stream.received as f64 / 1e9,
+                rate / 1e6
+            ));
+            self.expect(stream.sent == stream.received, format!("{name}: {stream:?}"));
+            self.expect(gap <= LONGEST_STALL, format!("{name} stood still for {gap:?}"));
+            self.expect(rate >= LEAST_RATE, format!("{name}: {rate:.0} bit/s"));
+            packets += stream.received / 1420;
+        }
+        for (name, flow) in &carried.datagrams {
+            self.say(format!("{name}: {flow:?}, {:.3} % lost", flow.lost() * 100.0));
+            self.expect(flow.lost() <= MOST_LOST, format!("{name}: {flow:?}"));
+            self.expect(flow.doubled == 0, format!("{name}: {flow:?}"));
+            packets += flow.received;
+        }
+        let pings = &carried.pings;
+        let lost = 1.0 - f64::from(pings.received) / f64::from(pings.sent.max(1));
+        self.say(format!(
+            "ping: {} sent, {:.2} % lost, {:.2} ms median, {:.2} ms p99",
+            pings.sent,
+            lost * 100.0,
+            pings.median(),
+            pings.percentile(0.99)
+        ));
+        self.expect(lost <= MOST_LOST, format!("{lost} of the pings are lost"));
+        packets
+    }
+
+    fn judge_drops(&mut self, drops: &[(String, u64)], events: &Events, packets: u64) {
+        for (name, count) in drops {
+            let cause = CAUSES.iter().find(|cause| name.ends_with(cause.reason));
+            let Some(cause) = cause else {
+                self.say(format!("dropped, {name}: {count}, UNEXPLAINED"));
+                self.faults.push(format!("{name}: {count} unexplained"));
+                continue;
+            };
+            let most = (cause.most)(events, packets);
+            self.say(format!("dropped, {name}: {count} of at most {most}: {}", cause.because));
+            self.expect(*count <= most, format!("{name}: {count} are more than {most}"));
+        }
+    }
+
+    fn judge_health(&mut self, length: Duration, health: &Health) {
+        let warm = WARM_UP.min(length / 5);
+        for (side, name) in ["left", "right"].into_iter().enumerate() {
+            let Trend { memory: [first, last], slope, threads, files } = health.trend(side, warm);
+            self.say(format!(
+                "{name}: resident {:.2} MB at {} s, {:.2} MB at the end, {:+.1} KB a minute; \
+                 threads {} and {}, files {} and {}",
+                first / 1e6,
+                warm.as_secs(),
+                last / 1e6,
+                slope / 1e3,
+                threads[0],
+                threads[1],
+                files[0],
+                files[1]
+            ));
+            let telling = length >= TELLING;
+            let most = if telling { MOST_GROWN } else { MOST_GROWN_SHORT };
+            self.expect(last - first <= most, format!("{name} grew from {first} to {last}"));
+            let steep = telling && slope > MOST_SLOPE;
+            self.expect(!steep, format!("{name} grows {slope} bytes a minute"));
+            self.expect(threads[1] <= threads[0], format!("{name}: threads {threads:?}"));
+            self.expect(files[1] <= files[0], format!("{name}: files {files:?}"));
+            self.expect(files[0] > 0.0 && first > 0.0, format!("{name}: cannot be looked into"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_grows_a_megabyte_a_minute_is_told_as_such() {
+        let look = |second: u64| {
+            let at = Duration::from_secs(second);
+            let memory = 1e6 + second as f64 / 60.0 * 1e6;
+            [Sample { at, memory, threads: 8, files: 15 }; 2]
+        };
+        let health = Health { samples: (0..300).map(look).collect(), next: Duration::ZERO };
+        let trend = health.trend(1, Duration::from_secs(60));
+        assert!((trend.slope - 1e6).abs() < 1.0, "{}", trend.slope);
+        let [first, last] = trend.memory;
+        assert!((last - first - 235.0 / 60.0 * 1e6).abs() < 1.0, "{first} to {last}");
+        let mut verdict = Verdict { text: String::new(), faults: Vec::new() };
+        verdict.judge_health(TELLING, &health);
+        assert_eq!(verdict.faults.len(), 4, "{:#?}", verdict.faults);
+    }
+
+    #[test]
+    fn a_drop_needs_a_cause_and_its_bound() {
+        let events = Events { rekeys: 1, ..Events::default() };
+        let faults = |reason: &str, count| {
+            let mut verdict = Verdict { text: String::new(), faults: Vec::new() };
+            verdict.judge_drops(&[(format!("left: {reason}"), count)], &events, 1000);
+            verdict.faults.len()
+        };
+        assert_eq!((faults("in unknown index", 4096), faults("in unknown index", 4097)), (0, 1));
+        assert_eq!((faults("out congestion", 10), faults("out congestion", 11)), (0, 1));
+        assert_eq!((faults("in forged", 1), faults("in replayed", 1)), (1, 1));
+    }
+}
