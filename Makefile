@@ -3,7 +3,8 @@
 # make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
 #               (make bench-quick within two minutes; make ladder: technique by technique)
 # make test     every test, the end-to-end ones in network namespaces
-# make test-offloads    the end-to-end tests without each of the kernel's offloads, and without all
+# make test-offloads    what carries data, without each of the kernel's offloads, and without all
+# make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
 
@@ -16,6 +17,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BESIDE ?=
 ARGS ?=
 SECONDS_EACH ?= 3
+MINUTES ?= 10
 NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
 
 # command:package, as Debian names them.
@@ -23,7 +25,7 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool
 
-.PHONY: demo bench bench-quick ladder test test-offloads build deps peers lint clean
+.PHONY: demo bench bench-quick ladder test test-offloads soak build deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -49,16 +51,21 @@ test: deps peers build
 	LINERATE_NETNS_OFFLOAD_OFF=all $(NETNS_TEST) --test traffic -- --test-threads=1
 
 OFFLOADS := tun-tso tun-uso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
+CARRYING := traffic roaming ecn interop
 
-# Every end-to-end test, as an offload may matter where none expects it.
 test-offloads: deps peers build
 	cargo test -p linerate-netns --no-run
 	@failed=(); \
 	for off in $(OFFLOADS); do \
 	  printf '\nWithout %s\n\n' "$$off"; \
-	  LINERATE_NETNS_OFFLOAD_OFF=$$off $(NETNS_TEST) -- --test-threads=1 || failed+=("$$off"); \
+	  LINERATE_NETNS_OFFLOAD_OFF=$$off $(NETNS_TEST) $(CARRYING:%=--test %) -- --test-threads=1 \
+	    || failed+=("$$off"); \
 	done; \
 	if [ $${#failed[@]} != 0 ]; then echo "FAILED without: $${failed[*]}" >&2; exit 1; fi
+
+soak: deps build
+	cargo test -p linerate-netns --no-run
+	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(NETNS_TEST) --test soak
 
 build:
 	cargo build --release -p linerate-cli
