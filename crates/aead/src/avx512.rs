@@ -6,13 +6,11 @@ mod chacha20;
 mod poly1305;
 mod register;
 
-use std::ops::Range;
-
 use chacha20::STATE;
 
 use crate::{
     TAG_LEN,
-    group::{OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
+    group::{Load, OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
 };
 
 /// The proof that this processor has what is needed.
@@ -32,6 +30,14 @@ impl Avx512 {
 }
 
 impl Simd for Avx512 {
+    fn cost(self, load: &Load) -> usize {
+        let states = (load.packets + load.blocks).div_ceil(STATE);
+        let steps = load.longest.map(|blocks| blocks.div_ceil(4));
+        let octets: usize =
+            steps.iter().filter(|steps| **steps > 0).map(|steps| 75 + 28 * steps).sum();
+        145 + 12 * load.packets + 165 * states + 2 * load.blocks + octets
+    }
+
     fn lanes(self, blocks: usize) -> usize {
         if blocks > STATE { 2 * STATE } else { STATE }
     }
@@ -46,9 +52,14 @@ impl Simd for Avx512 {
         unsafe { register::xor(packets, runs, rows) };
     }
 
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], blocks: Range<usize>) -> usize {
+    fn keys(self, packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]) {
         // SAFETY: `self` is the proof.
-        unsafe { chacha20::sweep(packets, blocks) }
+        unsafe { chacha20::one_time_keys(packets, keys) };
+    }
+
+    fn sweep(self, packets: &mut [Packet<'_>; PACKETS]) {
+        // SAFETY: `self` is the proof.
+        unsafe { chacha20::sweep(packets) };
     }
 
     fn tags(
@@ -57,17 +68,28 @@ impl Simd for Avx512 {
         keys: &[OneTimeKey; PACKETS],
     ) -> [[u8; TAG_LEN]; PACKETS] {
         let mut tags = [[0; TAG_LEN]; PACKETS];
-        let (halves, _) = tags.as_chunks_mut::<{ poly1305::LANES }>();
-        let (key_halves, _) = keys.as_chunks::<{ poly1305::LANES }>();
-        for ((packets, keys), tags) in packets.chunks(poly1305::LANES).zip(key_halves).zip(halves) {
-            // A lane that has no packet does what the first one does.
-            let mut texts = [&*packets[0].text; poly1305::LANES];
-            for (text, packet) in texts.iter_mut().zip(packets) {
-                *text = packet.text;
-            }
+        let texts = texts(packets);
+        let both = (keys.as_chunks().0.as_array(), tags.as_chunks_mut().0.as_mut_array());
+        let (Some(keys), Some(octets)) = both else { unreachable!("16 is twice 8") };
+        if packets.len() > poly1305::LANES {
             // SAFETY: `self` is the proof.
-            *tags = unsafe { poly1305::tags(&texts, keys) };
+            unsafe { poly1305::tags_two(&texts, keys, octets) };
+        } else {
+            // SAFETY: `self` is the proof.
+            unsafe { poly1305::tags(&texts[0], &keys[0], &mut octets[0]) };
         }
         tags
     }
+}
+
+/// The packets' texts. A lane that has no packet does what the last one does.
+fn texts<'a>(packets: &'a [Packet<'_>]) -> [[&'a [u8]; poly1305::LANES]; 2] {
+    let mut texts = [[&[][..]; poly1305::LANES]; 2];
+    let mut packets = packets.iter();
+    let mut text = &[][..];
+    for place in texts.as_flattened_mut() {
+        text = packets.next().map_or(text, |packet| packet.text);
+        *place = text;
+    }
+    texts
 }

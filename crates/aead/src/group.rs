@@ -14,15 +14,17 @@
 //! Sealing encrypts all and then authenticates; opening authenticates and then decrypts
 //! what is authentic, so a forged packet's plaintext never exists.
 
+mod cost;
 mod queue;
 
-use std::{array, hint::black_box, ops::Range};
+use std::{array, hint::black_box};
 
 use arrayvec::ArrayVec;
+pub(crate) use cost::Load;
 use queue::{Queue, Runs};
 use zeroize::optimization_barrier;
 
-use crate::{Key, Open, Seal, TAG_LEN};
+use crate::{Key, Open, Seal, TAG_LEN, Variant, variant::Take};
 
 /// Packets of a group, at most.
 pub(crate) const PACKETS: usize = 16;
@@ -35,6 +37,9 @@ pub(crate) const BLOCK: usize = 64;
 
 /// What a variant brings. A value is the proof that the processor can do it.
 pub(crate) trait Simd: Copy {
+    /// About what a group takes, in the unit of [`Load`].
+    fn cost(self, load: &Load) -> usize;
+
     /// Lanes for so many blocks: as few as will do, or as many as there are.
     fn lanes(self, blocks: usize) -> usize;
 
@@ -44,9 +49,11 @@ pub(crate) trait Simd: Copy {
     /// Text and keystream to text, as far as the text goes.
     fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows);
 
-    /// Text and keystream to text, a lane for each packet: of these blocks, which are
-    /// full, as many as this way is the faster for. Which is the next one then.
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], blocks: Range<usize>) -> usize;
+    /// ChaCha20: the one-time key of each packet, a lane for each.
+    fn keys(self, packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]);
+
+    /// Text and keystream to text of packets of one length, a lane for each.
+    fn sweep(self, packets: &mut [Packet<'_>; PACKETS]);
 
     /// Poly1305: the tag of each packet's text.
     fn tags(self, packets: &[Packet<'_>], keys: &[OneTimeKey; PACKETS])
@@ -56,10 +63,22 @@ pub(crate) trait Simd: Copy {
 /// Poly1305's r and s.
 pub(crate) type OneTimeKey = [u8; 32];
 
-/// A block of keystream in each.
-#[derive(Clone, Copy)]
+/// A block of keystream in each. Wiped.
 #[repr(C, align(64))]
 pub(crate) struct Rows(pub(crate) [[u8; BLOCK]; LANES]);
+
+impl Rows {
+    pub(crate) fn new() -> Self {
+        Self([[0; BLOCK]; LANES])
+    }
+}
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        self.0 = [[0; BLOCK]; LANES];
+        optimization_barrier(self);
+    }
+}
 
 /// One packet of a group.
 pub(crate) struct Packet<'a> {
@@ -81,23 +100,37 @@ pub(crate) struct Run {
 }
 
 /// Seals a batch.
-pub(crate) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>]) {
-    let mut state = State::wiped(simd);
+pub(crate) fn seal<S: Simd>(simd: S, batch: &mut [Seal<'_>], take: Take) {
+    let takes = |group: &[Seal<'_>]| {
+        take == Take::All || is_worth(simd, group.iter().map(|seal| seal.data.len()))
+    };
+    let mut state = None;
     for group in batch.chunks_mut(PACKETS) {
+        if !takes(group) {
+            Variant::Library.seal(group);
+            continue;
+        }
         let mut packets: ArrayVec<Packet<'_>, PACKETS> = ArrayVec::new();
         for seal in group {
             let (text, tag) =
                 seal.data.split_last_chunk_mut().expect("the caller left room for the tag");
             packets.push(Packet { key: seal.key, counter: seal.counter, text, tag });
         }
-        state.seal(&mut packets);
+        state.get_or_insert_with(|| State::new(simd)).seal(&mut packets);
     }
 }
 
 /// Opens a batch.
-pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>]) {
-    let mut state = State::wiped(simd);
+pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>], take: Take) {
+    let takes = |group: &[Open<'_>]| {
+        take == Take::All || is_worth(simd, group.iter().map(|open| open.data.len()))
+    };
+    let mut state = None;
     for group in batch.chunks_mut(PACKETS) {
+        if !takes(group) {
+            Variant::Library.open(group);
+            continue;
+        }
         let mut packets: ArrayVec<Packet<'_>, PACKETS> = ArrayVec::new();
         let mut authentic: ArrayVec<&mut bool, PACKETS> = ArrayVec::new();
         for open in group {
@@ -107,39 +140,53 @@ pub(crate) fn open<S: Simd>(simd: S, batch: &mut [Open<'_>]) {
                 authentic.push(&mut open.authentic);
             }
         }
-        for (authentic, result) in authentic.into_iter().zip(state.open(&mut packets)) {
+        if packets.is_empty() {
+            continue;
+        }
+        let results = state.get_or_insert_with(|| State::new(simd)).open(&mut packets);
+        for (authentic, result) in authentic.into_iter().zip(results) {
             *authentic = result;
         }
     }
 }
 
-/// What a batch leaves in memory; wiped with it.
+fn is_worth<S: Simd>(simd: S, lens: impl ExactSizeIterator<Item = usize>) -> bool {
+    // A lone packet never is.
+    lens.len() > 1 && {
+        let load = Load::new(lens.map(|len| len.saturating_sub(TAG_LEN)));
+        load.is_worth(simd.cost(&load))
+    }
+}
+
+/// What a batch leaves in memory. Wiped.
 struct State<S: Simd> {
     simd: S,
-    rows: Rows,
     keys: [OneTimeKey; PACKETS],
 }
 
 impl<S: Simd> Drop for State<S> {
     fn drop(&mut self) {
-        self.rows = Rows([[0; BLOCK]; LANES]);
         self.keys = [[0; 32]; PACKETS];
-        optimization_barrier(self);
+        optimization_barrier(&self.keys);
     }
 }
 
 impl<S: Simd> State<S> {
     #[inline]
-    fn wiped(simd: S) -> Self {
-        Self { simd, rows: Rows([[0; BLOCK]; LANES]), keys: [[0; 32]; PACKETS] }
+    fn new(simd: S) -> Self {
+        Self { simd, keys: [[0; 32]; PACKETS] }
     }
 
     fn seal(&mut self, packets: &mut [Packet<'_>]) {
-        let mut queue = Queue::new(packets);
-        let mut first = Runs::new();
-        self.begin(packets, &mut queue, &mut first);
-        self.simd.xor(packets, &first[packets.len()..], &self.rows);
-        self.finish(packets, &mut queue, &mut first);
+        if let Some(packets) = abreast(packets) {
+            self.simd.keys(packets, &mut self.keys);
+            self.simd.sweep(packets);
+        } else {
+            let (mut queue, mut runs, mut rows) = (Queue::new(packets), Runs::new(), Rows::new());
+            self.begin(packets, &mut queue, &mut runs, &mut rows);
+            self.simd.xor(packets, &runs[packets.len()..], &rows);
+            self.finish(packets, &mut queue, &mut runs, &mut rows);
+        }
         let tags = self.simd.tags(packets, &self.keys);
         for (packet, tag) in packets.iter_mut().zip(&tags) {
             *packet.tag = *tag;
@@ -147,45 +194,72 @@ impl<S: Simd> State<S> {
     }
 
     fn open(&mut self, packets: &mut [Packet<'_>]) -> [bool; PACKETS] {
-        let mut queue = Queue::new(packets);
-        let mut first = Runs::new();
-        self.begin(packets, &mut queue, &mut first);
-        let tags = self.simd.tags(packets, &self.keys);
-        let authentic =
-            array::from_fn(|at| packets.get(at).is_some_and(|packet| same(&tags[at], packet.tag)));
-        for packet in (0..packets.len()).filter(|packet| !authentic[*packet]) {
-            queue.forget(packet);
+        if let Some(packets) = abreast(packets) {
+            self.simd.keys(packets, &mut self.keys);
+            let authentic = self.check(packets);
+            if authentic == [true; PACKETS] {
+                self.simd.sweep(packets);
+            } else {
+                let mut queue = Queue::new(packets);
+                queue.retain(&authentic);
+                self.finish(packets, &mut queue, &mut Runs::new(), &mut Rows::new());
+            }
+            return authentic;
         }
-        first.retain(|run| run.block > 0 && authentic[run.packet]);
-        self.simd.xor(packets, &first, &self.rows);
-        self.finish(packets, &mut queue, &mut first);
+        let (mut queue, mut runs, mut rows) = (Queue::new(packets), Runs::new(), Rows::new());
+        self.begin(packets, &mut queue, &mut runs, &mut rows);
+        let authentic = self.check(packets);
+        queue.retain(&authentic);
+        runs.retain(|run| run.block > 0 && authentic[run.packet]);
+        self.simd.xor(packets, &runs, &rows);
+        self.finish(packets, &mut queue, &mut runs, &mut rows);
         authentic
+    }
+
+    fn check(&self, packets: &[Packet<'_>]) -> [bool; PACKETS] {
+        let tags = self.simd.tags(packets, &self.keys);
+        array::from_fn(|at| packets.get(at).is_some_and(|packet| same(&tags[at], packet.tag)))
     }
 
     /// Takes the one-time keys, by the first of the runs, and what lanes there are left
     /// for data: those runs are yet to be applied.
-    fn begin(&mut self, packets: &[Packet<'_>], queue: &mut Queue, runs: &mut Runs) {
+    fn begin(
+        &mut self,
+        packets: &[Packet<'_>],
+        queue: &mut Queue,
+        runs: &mut Runs,
+        rows: &mut Rows,
+    ) {
         let keys = packets.len();
         runs.extend((0..keys).map(|at| Run { packet: at, block: 0, lane: at, blocks: 1 }));
         queue.fill(runs, keys..self.simd.lanes(keys + queue.blocks()));
-        self.simd.keystream(packets, runs, &mut self.rows);
-        for (key, row) in self.keys.iter_mut().zip(&self.rows.0[..keys]) {
+        self.simd.keystream(packets, runs, rows);
+        for (key, row) in self.keys.iter_mut().zip(&rows.0[..keys]) {
             key.copy_from_slice(&row[..32]);
         }
     }
 
-    fn finish(&mut self, packets: &mut [Packet<'_>], queue: &mut Queue, runs: &mut Runs) {
-        if let (Some(blocks), Some(packets)) = (queue.abreast(packets), packets.as_mut_array()) {
-            let next = self.simd.sweep(packets, blocks.clone());
-            queue.skip(next - blocks.start);
-        }
+    fn finish(
+        &self,
+        packets: &mut [Packet<'_>],
+        queue: &mut Queue,
+        runs: &mut Runs,
+        rows: &mut Rows,
+    ) {
         while queue.blocks() > 0 {
             runs.clear();
             queue.fill(runs, 0..self.simd.lanes(queue.blocks()));
-            self.simd.keystream(packets, runs, &mut self.rows);
-            self.simd.xor(packets, runs, &self.rows);
+            self.simd.keystream(packets, runs, rows);
+            self.simd.xor(packets, runs, rows);
         }
     }
+}
+
+/// A full group of packets of one length: they go side by side, a lane for each.
+fn abreast<'a, 'b>(packets: &'a mut [Packet<'b>]) -> Option<&'a mut [Packet<'b>; PACKETS]> {
+    let packets = packets.as_mut_array()?;
+    let len = packets[0].text.len();
+    packets.iter().all(|packet| packet.text.len() == len).then_some(packets)
 }
 
 /// In constant time.

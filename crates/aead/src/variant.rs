@@ -4,88 +4,101 @@ use std::{env, error, fmt, sync::OnceLock};
 
 use crate::{Open, Seal};
 #[cfg(target_arch = "x86_64")]
-use crate::{avx512::Avx512, group};
+use crate::{avx2::Avx2, avx512::Avx512, group};
 
-/// Names a variant: `library`, `avx512` or `auto`. Anything else, and what this
-/// processor cannot do, means `library`.
+/// Names a variant, or `auto`. What is no name, and what this processor cannot do, means
+/// `library`.
 const ENV: &str = "LINERATE_AEAD";
 
-/// Code that seals and opens; all do the same.
+/// Code that seals and opens. All of it does the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Variant {
     /// ring, one packet after the other.
     Library,
-    /// Our own, for AVX-512 with IFMA.
+    /// Our own, for AVX2.
+    Avx2,
+    /// Our own, for AVX-512 with IFMA and VBMI2: Intel's Ice Lake, AMD's Zen 4, and what
+    /// came after.
     Avx512,
 }
 
+/// Which groups of a batch a variant is to do. The library does the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Take {
+    All,
+    /// Those that it is worth it for.
+    Worth,
+}
+
 impl Variant {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Library, Self::Avx512];
+    /// All of them, the best one last.
+    pub const ALL: [Self; 3] = [Self::Library, Self::Avx2, Self::Avx512];
 
     /// Whether this processor can do it.
     pub fn is_available(self) -> bool {
         match self {
             Self::Library => true,
             #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => Avx2::new().is_some(),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512 => Avx512::new().is_some(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512 => false,
+            _ => false,
         }
     }
 
-    /// Seals the whole batch with this variant.
+    /// Seals the whole batch with this variant, be it worth it or not.
     ///
     /// # Panics
     /// The processor cannot do it, or a packet's data is shorter than a tag.
     pub fn seal(self, batch: &mut [Seal<'_>]) {
-        match self {
-            Self::Library => {
-                for packet in batch {
-                    packet.key.seal(packet.counter, packet.data);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => group::seal(Avx512::new().expect(AVAILABLE), batch),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512 => panic!("{AVAILABLE}"),
-        }
+        assert!(self.is_available(), "this processor has no {self}");
+        self.seal_some(batch, Take::All);
     }
 
-    /// Opens the whole batch with this variant.
+    /// Opens the whole batch with this variant, be it worth it or not.
     ///
     /// # Panics
     /// The processor cannot do it.
     pub fn open(self, batch: &mut [Open<'_>]) {
-        match self {
-            Self::Library => {
-                for packet in batch {
-                    packet.authentic = packet.key.open(packet.counter, packet.data);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512 => group::open(Avx512::new().expect(AVAILABLE), batch),
-            #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512 => panic!("{AVAILABLE}"),
+        assert!(self.is_available(), "this processor has no {self}");
+        self.open_some(batch, Take::All);
+    }
+
+    pub(crate) fn seal_some(self, batch: &mut [Seal<'_>], take: Take) {
+        #[cfg(target_arch = "x86_64")]
+        match (self, Avx512::new(), Avx2::new()) {
+            (Self::Avx512, Some(simd), _) => return group::seal(simd, batch, take),
+            (Self::Avx2, _, Some(simd)) => return group::seal(simd, batch, take),
+            _ => {}
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = take;
+        for packet in batch {
+            packet.key.seal(packet.counter, packet.data);
         }
     }
 
-    /// Of a batch, how many packets the variant is worth it for.
-    pub(crate) fn worth(self, packets: usize) -> usize {
-        let rest = packets % 16;
-        match self {
-            Self::Avx512 if rest < 4 => packets - rest,
-            Self::Library | Self::Avx512 => packets,
+    pub(crate) fn open_some(self, batch: &mut [Open<'_>], take: Take) {
+        #[cfg(target_arch = "x86_64")]
+        match (self, Avx512::new(), Avx2::new()) {
+            (Self::Avx512, Some(simd), _) => return group::open(simd, batch, take),
+            (Self::Avx2, _, Some(simd)) => return group::open(simd, batch, take),
+            _ => {}
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = take;
+        for packet in batch {
+            packet.authentic = packet.key.open(packet.counter, packet.data);
         }
     }
 }
 
-const AVAILABLE: &str = "the variant is available";
-
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Library => "library",
+            Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
         })
     }
@@ -93,22 +106,21 @@ impl fmt::Display for Variant {
 
 static CHOSEN: OnceLock<Variant> = OnceLock::new();
 
-/// The variant in use: what was forced, or what the environment names, or the best
-/// that the processor can do.
+/// The variant in use: what was forced, or what the environment names, or the best that
+/// the processor can do. Where it is not worth it, the library does the work.
 pub fn variant() -> Variant {
-    *CHOSEN.get_or_init(|| match env::var(ENV) {
-        Err(env::VarError::NotPresent) => best(),
-        Ok(name) if name == "auto" => best(),
-        name => Variant::ALL
-            .into_iter()
-            .find(|variant| variant.is_available() && name == Ok(variant.to_string()))
-            .unwrap_or(Variant::Library),
-    })
+    *CHOSEN.get_or_init(|| by_name(env::var(ENV)))
 }
 
-fn best() -> Variant {
-    let best = Variant::ALL.into_iter().rev().find(|variant| variant.is_available());
-    best.unwrap_or(Variant::Library)
+fn by_name(name: Result<String, env::VarError>) -> Variant {
+    let mut available = Variant::ALL.into_iter().rev().filter(|variant| variant.is_available());
+    let variant = match name {
+        Err(env::VarError::NotPresent) => available.next(),
+        Ok(name) if name == "auto" => available.next(),
+        Ok(name) => available.find(|variant| variant.to_string() == name),
+        Err(env::VarError::NotUnicode(_)) => None,
+    };
+    variant.unwrap_or(Variant::Library)
 }
 
 /// Takes this variant from now on. To be called before anything is sealed or opened.
@@ -144,3 +156,26 @@ impl fmt::Display for ForceError {
 }
 
 impl error::Error for ForceError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_none_means_the_library() {
+        let named = |name: &str| by_name(Ok(name.to_owned()));
+        assert_eq!(named("library"), Variant::Library);
+        for wrong in ["", "libary", "AVX2", "avx512 ", "ring"] {
+            assert_eq!(named(wrong), Variant::Library, "{wrong:?}");
+        }
+        for variant in Variant::ALL {
+            let expected = if variant.is_available() { variant } else { Variant::Library };
+            assert_eq!(named(&variant.to_string()), expected);
+        }
+        let best = by_name(Err(env::VarError::NotPresent));
+        assert_eq!(named("auto"), best);
+        assert!(
+            Variant::ALL.into_iter().rev().find(|variant| variant.is_available()) == Some(best)
+        );
+    }
+}

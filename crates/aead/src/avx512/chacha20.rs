@@ -7,20 +7,19 @@
 
 use std::{
     arch::x86_64::{
-        __m512i, _mm512_add_epi32, _mm512_rol_epi32, _mm512_set1_epi32, _mm512_setr_epi32,
-        _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-        _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
+        __m512i, _mm512_add_epi32, _mm512_castsi512_si256, _mm512_rol_epi32, _mm512_set1_epi32,
+        _mm512_setr_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_unpackhi_epi32,
+        _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64, _mm512_xor_si512,
     },
-    ops::Range,
     ptr,
 };
 
 use zeroize::optimization_barrier;
 
-use super::register::{load_words, store, store_words, xor_chunk};
+use super::register::{load_words, store, store_32, store_words, xor_chunk, xor_some};
 use crate::{
     Key,
-    group::{BLOCK, PACKETS, Packet, Rows, Run},
+    group::{BLOCK, OneTimeKey, PACKETS, Packet, Rows, Run},
 };
 
 /// Blocks of one state.
@@ -32,8 +31,8 @@ const CONSTANTS: [i32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574]
 /// Of the lanes of two states, what is not the same in all of them.
 struct Lanes<'a> {
     /// The key of all of them, or its words lane by lane.
-    one_key: Option<&'a Key>,
-    keys: &'a [Words; 8],
+    one_key: &'a Key,
+    keys: Option<&'a Keys>,
     /// The block counter.
     block: Words,
     /// The nonce: 32 zero bits, then the packet counter's halves.
@@ -65,9 +64,8 @@ impl Words {
 
 impl<'a> Lanes<'a> {
     #[inline]
-    fn idle(key: &'a Key) -> Self {
-        let one_key = Some(key);
-        Self { one_key, keys: &[NO_WORDS; 8], block: NO_WORDS, low: NO_WORDS, high: NO_WORDS }
+    fn new(one_key: &'a Key, keys: Option<&'a Keys>) -> Self {
+        Self { one_key, keys, block: NO_WORDS, low: NO_WORDS, high: NO_WORDS }
     }
 
     /// Assigns lanes to what is to run in them. Later runs overwrite what earlier ones
@@ -85,6 +83,15 @@ impl<'a> Lanes<'a> {
                 self.low.set(lane, _mm512_set1_epi32(counter as i32));
                 self.high.set(lane, _mm512_set1_epi32((counter >> 32) as i32));
             }
+        }
+    }
+
+    /// Assigns one lane to each packet.
+    #[inline]
+    fn abreast(&mut self, packets: &[Packet<'_>; PACKETS]) {
+        for (lane, packet) in packets.iter().enumerate() {
+            self.low.0[lane] = packet.counter as u32;
+            self.high.0[lane] = (packet.counter >> 32) as u32;
         }
     }
 
@@ -126,34 +133,39 @@ impl<'a> Lanes<'a> {
     #[target_feature(enable = "avx512f")]
     fn key(&self, state: usize) -> [__m512i; 8] {
         let mut words = [_mm512_setzero_si512(); 8];
-        if let Some(key) = self.one_key {
-            for (word, value) in words.iter_mut().zip(key.words()) {
-                *word = _mm512_set1_epi32(*value as i32);
+        if let Some(keys) = self.keys {
+            for (word, values) in words.iter_mut().zip(&keys.0) {
+                *word = values.of(state);
             }
         } else {
-            for (word, values) in words.iter_mut().zip(self.keys) {
-                *word = values.of(state);
+            for (word, value) in words.iter_mut().zip(self.one_key.words()) {
+                *word = _mm512_set1_epi32(*value as i32);
             }
         }
         words
     }
 }
 
-/// The words of keys that differ, lane by lane; wiped.
+/// The words of keys that differ, lane by lane. Wiped.
 struct Keys([Words; 8]);
 
 impl Keys {
-    #[target_feature(enable = "avx512f")]
     fn new(packets: &[Packet<'_>], runs: &[Run]) -> Self {
         let mut keys = Self([NO_WORDS; 8]);
         for run in runs {
-            for lane in (run.lane..run.lane + run.blocks).step_by(STATE) {
-                for (words, word) in keys.0.iter_mut().zip(packets[run.packet].key.words()) {
-                    words.set(lane, _mm512_set1_epi32(*word as i32));
-                }
+            for (words, word) in keys.0.iter_mut().zip(packets[run.packet].key.words()) {
+                words.0[run.lane..run.lane + run.blocks].fill(*word);
             }
         }
         keys
+    }
+
+    fn abreast(packets: &[Packet<'_>; PACKETS]) -> Self {
+        let mut runs = [Run { packet: 0, block: 0, lane: 0, blocks: 1 }; PACKETS];
+        for (lane, run) in runs.iter_mut().enumerate() {
+            (run.packet, run.lane) = (lane, lane);
+        }
+        Self::new(packets, &runs)
     }
 }
 
@@ -207,19 +219,19 @@ macro_rules! xor_blocks {
 }
 
 /// The keystream of 16 lanes, or of 32 if there are runs in so many.
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn keystream(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
-    let mut lanes = Lanes::idle(packets[0].key);
-    lanes.assign(packets, runs);
     if one_key(packets) {
-        return store_keystream(&lanes, runs, rows);
+        keystream_with(packets, runs, rows, None);
+    } else {
+        keystream_with(packets, runs, rows, Some(&Keys::new(packets, runs)));
     }
-    let keys = Keys::new(packets, runs);
-    store_keystream(&Lanes { one_key: None, keys: &keys.0, ..lanes }, runs, rows);
 }
 
-#[target_feature(enable = "avx512f")]
-fn store_keystream(lanes: &Lanes<'_>, runs: &[Run], rows: &mut Rows) {
+#[target_feature(enable = "avx512f,avx512bw")]
+fn keystream_with(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows, keys: Option<&Keys>) {
+    let mut lanes = Lanes::new(packets[0].key, keys);
+    lanes.assign(packets, runs);
     let (states, _) = rows.0.as_chunks_mut();
     match (states, runs.last()) {
         ([first, second], Some(run)) if run.lane + run.blocks > STATE => {
@@ -237,41 +249,70 @@ fn store_keystream(lanes: &Lanes<'_>, runs: &[Run], rows: &mut Rows) {
     }
 }
 
-/// Two blocks of each packet at a time, all of them full; which is the next one then.
+/// A one-time key for each packet.
 #[target_feature(enable = "avx512f")]
-pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], blocks: Range<usize>) -> usize {
-    let block = blocks.start;
-    if blocks.end < block + 2 {
-        return block;
-    }
-    let mut runs = [Run { packet: 0, block, lane: 0, blocks: 1 }; PACKETS];
-    for (packet, run) in runs.iter_mut().enumerate() {
-        *run = Run { packet, lane: packet, ..*run };
-    }
-    let mut lanes = Lanes::idle(packets[0].key);
-    lanes.assign(packets, &runs);
+pub(super) fn one_time_keys(packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]) {
     if one_key(packets) {
-        return sweep_lanes(packets, blocks, &lanes);
+        one_time_keys_with(packets, keys, None);
+    } else {
+        one_time_keys_with(packets, keys, Some(&Keys::abreast(packets)));
     }
-    let keys = Keys::new(packets, &runs);
-    sweep_lanes(packets, blocks, &Lanes { one_key: None, keys: &keys.0, ..lanes })
 }
 
 #[target_feature(enable = "avx512f")]
-fn sweep_lanes(
-    packets: &mut [Packet<'_>; PACKETS],
-    blocks: Range<usize>,
-    lanes: &Lanes<'_>,
-) -> usize {
-    let mut block = blocks.start;
-    while block + 2 <= blocks.end {
+fn one_time_keys_with(
+    packets: &[Packet<'_>; PACKETS],
+    one_time_keys: &mut [OneTimeKey; PACKETS],
+    keys: Option<&Keys>,
+) {
+    let mut lanes = Lanes::new(packets[0].key, keys);
+    lanes.abreast(packets);
+    let mut x = lanes.at(0);
+    rounds!(x);
+    let blocks = transpose(sum(x, lanes.at(0)));
+    for lane in 0..STATE {
+        store_32(&mut one_time_keys[lane], _mm512_castsi512_si256(blocks[lane]));
+    }
+}
+
+/// All blocks of each packet, which are of one length: text and keystream to text.
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS]) {
+    if one_key(packets) {
+        sweep_with(packets, None);
+    } else {
+        let keys = Keys::abreast(packets);
+        sweep_with(packets, Some(&keys));
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+fn sweep_with(packets: &mut [Packet<'_>; PACKETS], keys: Option<&Keys>) {
+    let mut lanes = Lanes::new(packets[0].key, keys);
+    lanes.abreast(packets);
+    let len = packets[0].text.len();
+    let (full, all) = (len / BLOCK, len.div_ceil(BLOCK));
+    let mut block = 1;
+    while block < full {
         let (mut x, mut y) = (lanes.at(block), lanes.at(block + 1));
         rounds!(x, y);
         xor_blocks!(packets, block, sum(x, lanes.at(block)));
         xor_blocks!(packets, block + 1, sum(y, lanes.at(block + 1)));
         block += 2;
     }
-    block
+    while block <= all {
+        let mut x = lanes.at(block);
+        rounds!(x);
+        let blocks = transpose(sum(x, lanes.at(block)));
+        for lane in 0..STATE {
+            let rest = &mut packets[lane].text[BLOCK * (block - 1)..];
+            match rest.first_chunk_mut() {
+                Some(chunk) => xor_chunk(chunk, blocks[lane]),
+                None => xor_some(rest, blocks[lane]),
+            }
+        }
+        block += 1;
+    }
 }
 
 /// Adds the state from before the rounds.

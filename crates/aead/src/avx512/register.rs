@@ -1,40 +1,54 @@
 //! Registers from memory and to it.
 
 use std::arch::x86_64::{
-    __m128i, __m512i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm_storeu_si128, _mm512_loadu_si512,
-    _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8, _mm512_storeu_si512, _mm512_xor_si512,
+    __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm_storeu_si128,
+    _mm256_storeu_si256, _mm512_loadu_si512, _mm512_mask_storeu_epi8, _mm512_maskz_loadu_epi8,
+    _mm512_storeu_si512, _mm512_xor_si512,
 };
 
 use crate::group::{BLOCK, Packet, Rows, Run};
 
 // Each of these is one instruction; none needs alignment.
-macro_rules! memory {
-    ($($load:ident $store:ident $chunk:ty: $register:ty = $read:ident $write:ident,)+) => {
+macro_rules! loads {
+    ($($name:ident $chunk:ty: $register:ty = $load:ident,)+) => {
         $(
             #[inline]
             #[target_feature(enable = "avx512f")]
-            pub(super) fn $load(chunk: &$chunk) -> $register {
+            pub(super) fn $name(chunk: &$chunk) -> $register {
                 const { assert!(size_of::<$chunk>() == size_of::<$register>()) };
                 // SAFETY: what is read is the array, by the assertion.
-                unsafe { $read(chunk.as_ptr().cast()) }
+                unsafe { $load(chunk.as_ptr().cast()) }
             }
-
+        )+
+    };
+}
+macro_rules! stores {
+    ($($name:ident $chunk:ty: $register:ty = $store:ident,)+) => {
+        $(
             #[inline]
             #[target_feature(enable = "avx512f")]
-            pub(super) fn $store(chunk: &mut $chunk, value: $register) {
+            pub(super) fn $name(chunk: &mut $chunk, value: $register) {
                 const { assert!(size_of::<$chunk>() == size_of::<$register>()) };
                 // SAFETY: what is written is the array, by the assertion.
-                unsafe { $write(chunk.as_mut_ptr().cast(), value) };
+                unsafe { $store(chunk.as_mut_ptr().cast(), value) };
             }
         )+
     };
 }
 
-memory! {
-    load store [u8; 64]: __m512i = _mm512_loadu_si512 _mm512_storeu_si512,
-    load_words store_words [u32; 16]: __m512i = _mm512_loadu_si512 _mm512_storeu_si512,
-    load_longs store_longs [i64; 8]: __m512i = _mm512_loadu_si512 _mm512_storeu_si512,
-    load_16 store_16 [u8; 16]: __m128i = _mm_loadu_si128 _mm_storeu_si128,
+loads! {
+    load [u8; 64]: __m512i = _mm512_loadu_si512,
+    load_words [u32; 16]: __m512i = _mm512_loadu_si512,
+    load_longs [i64; 8]: __m512i = _mm512_loadu_si512,
+    load_16 [u8; 16]: __m128i = _mm_loadu_si128,
+}
+
+stores! {
+    store [u8; 64]: __m512i = _mm512_storeu_si512,
+    store_words [u32; 16]: __m512i = _mm512_storeu_si512,
+    store_longs [i64; 8]: __m512i = _mm512_storeu_si512,
+    store_32 [u8; 32]: __m256i = _mm256_storeu_si256,
+    store_16 [u8; 16]: __m128i = _mm_storeu_si128,
 }
 
 /// At most 16 bytes, and zeros behind them.
@@ -72,7 +86,7 @@ pub(super) fn xor(packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
 /// Fewer than 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn xor_some(bytes: &mut [u8], value: __m512i) {
+pub(super) fn xor_some(bytes: &mut [u8], value: __m512i) {
     assert!(bytes.len() < 64);
     let mask = (1 << bytes.len()) - 1;
     // SAFETY: the mask names only bytes that there are, by the assertion.

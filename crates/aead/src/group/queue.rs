@@ -15,19 +15,14 @@ pub(super) struct Queue {
     blocks: usize,
     /// The first packet that may have any.
     first: usize,
-    /// A full group of packets of one length, which go side by side.
-    abreast: bool,
 }
 
 impl Queue {
     pub(super) fn new(packets: &[Packet<'_>]) -> Self {
-        let first = packets.first().map_or(0, |packet| packet.text.len());
-        let abreast =
-            packets.len() == PACKETS && packets.iter().all(|packet| packet.text.len() == first);
         let packets: ArrayVec<Range<usize>, PACKETS> =
             packets.iter().map(|packet| 1..1 + packet.text.len().div_ceil(BLOCK)).collect();
         let blocks = packets.iter().map(ExactSizeIterator::len).sum();
-        Self { packets, blocks, first: 0, abreast }
+        Self { packets, blocks, first: 0 }
     }
 
     pub(super) fn blocks(&self) -> usize {
@@ -35,52 +30,30 @@ impl Queue {
     }
 
     /// Fills lanes with what is next.
-    pub(super) fn fill(&mut self, runs: &mut Runs, mut lanes: Range<usize>) {
-        if self.abreast && lanes.len() == PACKETS {
-            for packet in 0..PACKETS {
-                self.run(runs, packet, &mut (lanes.start + packet..lanes.start + packet + 1));
+    pub(super) fn fill(&mut self, runs: &mut Runs, lanes: Range<usize>) {
+        let mut lane = lanes.start;
+        while lane < lanes.end && self.blocks > 0 {
+            let waiting = &mut self.packets[self.first];
+            let blocks = waiting.len().min(lanes.end - lane);
+            if blocks > 0 {
+                runs.push(Run { packet: self.first, block: waiting.start, lane, blocks });
+                waiting.start += blocks;
+                self.blocks -= blocks;
+                lane += blocks;
             }
-            return;
-        }
-        while !lanes.is_empty() && self.blocks > 0 {
-            self.run(runs, self.first, &mut lanes);
-            if self.packets[self.first].is_empty() {
+            if waiting.start == waiting.end {
                 self.first += 1;
             }
         }
     }
 
-    /// Gives lanes to a packet.
-    fn run(&mut self, runs: &mut Runs, packet: usize, lanes: &mut Range<usize>) {
-        let waiting = &mut self.packets[packet];
-        let blocks = waiting.len().min(lanes.len());
-        if blocks > 0 {
-            runs.push(Run { packet, block: waiting.start, lane: lanes.start, blocks });
-            waiting.start += blocks;
-            lanes.start += blocks;
-            self.blocks -= blocks;
+    /// Leaves the other packets as they are.
+    pub(super) fn retain(&mut self, packets: &[bool; PACKETS]) {
+        for (waiting, retain) in self.packets.iter_mut().zip(packets) {
+            if !retain {
+                self.blocks -= waiting.len();
+                waiting.start = waiting.end;
+            }
         }
-    }
-
-    /// The full blocks that wait of each packet, if the packets go side by side.
-    pub(super) fn abreast(&self, packets: &[Packet<'_>]) -> Option<Range<usize>> {
-        let full = packets.first()?.text.len() / BLOCK;
-        self.abreast.then(|| self.packets[0].start..1 + full)
-    }
-
-    /// So many blocks of each packet wait no more.
-    pub(super) fn skip(&mut self, blocks: usize) {
-        for waiting in &mut self.packets {
-            waiting.start += blocks;
-            self.blocks -= blocks;
-        }
-    }
-
-    /// Leaves a packet as it is.
-    pub(super) fn forget(&mut self, packet: usize) {
-        let waiting = &mut self.packets[packet];
-        self.blocks -= waiting.len();
-        waiting.start = waiting.end;
-        self.abreast = false;
     }
 }
