@@ -126,14 +126,14 @@ pub fn poly1305(key: &[u8; 32], message: &[u8]) -> [u8; TAG_LEN] {
 /// A number modulo P = 2^130 - 5, in five digits of 26 bits, the lowest first. Always
 /// below P.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Number([u64; 5]);
+pub(crate) struct Number(pub(crate) [u64; 5]);
 
 const DIGIT: u64 = 1 << 26;
 const P: [u64; 5] = [DIGIT - 5, DIGIT - 1, DIGIT - 1, DIGIT - 1, DIGIT - 1];
 
 impl Number {
     /// Of 17 bytes at most, and below 2^130.
-    fn from_le_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn from_le_bytes(bytes: &[u8]) -> Self {
         let mut digits = [0; 5];
         for bit in 0..8 * bytes.len() {
             if bytes[bit / 8] >> (bit % 8) & 1 == 1 {
@@ -143,7 +143,7 @@ impl Number {
         Self::modulo_p(digits)
     }
 
-    fn plus(&self, other: &Self) -> Self {
+    pub(crate) fn plus(&self, other: &Self) -> Self {
         let mut digits = self.0;
         for (digit, other) in digits.iter_mut().zip(other.0) {
             *digit += other;
@@ -151,7 +151,7 @@ impl Number {
         Self::modulo_p(digits)
     }
 
-    fn times(&self, other: &Self) -> Self {
+    pub(crate) fn times(&self, other: &Self) -> Self {
         let mut digits = [0; 5];
         for (i, a) in self.0.iter().enumerate() {
             for (j, b) in other.0.iter().enumerate() {
@@ -182,7 +182,7 @@ impl Number {
         Self(digits)
     }
 
-    fn modulo_2_128(&self) -> u128 {
+    pub(crate) fn modulo_2_128(&self) -> u128 {
         let digits = self.0.iter().rev();
         digits.fold(0, |number, digit| number << 26 | u128::from(*digit))
     }

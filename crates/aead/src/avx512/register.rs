@@ -73,11 +73,10 @@ pub(super) fn xor(packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows) {
         let text = &mut packets[run.packet].text[BLOCK * (run.block - 1)..];
         let rows = &rows.0[run.lane..run.lane + run.blocks];
         let (chunks, tail) = text.as_chunks_mut();
-        let full = chunks.len().min(run.blocks);
         for (chunk, row) in chunks.iter_mut().zip(rows) {
             xor_chunk(chunk, load(row));
         }
-        if let Some(row) = rows.get(full) {
+        if let Some(row) = rows.get(chunks.len()) {
             xor_some(tail, load(row));
         }
     }

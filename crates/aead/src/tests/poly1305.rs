@@ -2,6 +2,7 @@
 //! of its carries.
 
 use super::*;
+use crate::spec::Number;
 
 /// The tags of texts with these one-time keys, by every way there is.
 type Tags = fn(&[Vec<u8>], &[[u8; 32]]) -> Vec<[u8; TAG_LEN]>;
@@ -125,20 +126,71 @@ fn sums_next_to_the_modulus() {
     }
 }
 
-/// The sum before the last reduction takes every value from 2^130 - 12 to 2^130 + 7.
+/// Texts for which the last product is what is wanted, whatever r: small sums come of it
+/// as 2^130 and more, if r is great, and sums a little below the modulus as they are.
 #[test]
-fn every_value_around_the_modulus() {
-    // One block of text and the one of the lengths: x + 2^128 + 16 2^64 + 2^128 with r = 1.
-    // Two more blocks of text, of ones, bring the sum to 2^130 and little less.
-    let lens = 48u128 << 64;
-    for target in -12..=7i128 {
-        // Four times 2^128 is 2^130. The three texts' blocks are to add up to target - lens.
-        let third = (target as u128).wrapping_sub(lens);
-        for (first, second) in [(0, 0), (u128::MAX, 1), (1 << 127, 1 << 127)] {
-            let blocks = [first, second, third].map(u128::to_le_bytes);
-            check(&[blocks.concat()], &[one_time_key(1, 0)]);
+fn last_products_next_to_the_modulus() {
+    let mut tried = 0;
+    for r in edge_rs() {
+        let key = one_time_key(r, 0);
+        let clamped = r & 0x0fff_fffc_0fff_fffc_0fff_fffc_0fff_ffff;
+        let Some(inverse) = inverse(clamped) else { continue };
+        for target in (0..24).chain(24..28).map(Number::from_target) {
+            for first in 0..8u128 {
+                let Some(text) = text_with_sum(clamped, &inverse, first, &target) else { continue };
+                let expected = target.modulo_2_128().to_le_bytes();
+                assert_eq!(self::expected(&text, &key), expected, "the text was made for it");
+                check(&[text], &[key]);
+                tried += 1;
+            }
         }
     }
+    assert!(tried > 1000, "{tried} texts");
+}
+
+impl Number {
+    /// Small numbers, then those just below the modulus.
+    fn from_target(target: u64) -> Self {
+        if target < 24 {
+            return Self::from_le_bytes(&target.to_le_bytes());
+        }
+        Self::from_le_bytes(&(target - 24 + 1).to_le_bytes()).minus()
+    }
+
+    /// 0 less this.
+    fn minus(&self) -> Self {
+        // -1 is 2^130 - 6.
+        let mut bytes = [0xff; 17];
+        (bytes[0], bytes[16]) = (0xfa, 3);
+        self.times(&Self::from_le_bytes(&bytes))
+    }
+}
+
+/// By Fermat: r^(p - 2).
+fn inverse(r: u128) -> Option<Number> {
+    let r = Number::from_le_bytes(&r.to_le_bytes());
+    // p - 2 is 2^130 - 7.
+    let mut power = Number::from_le_bytes(&[1]);
+    for bit in (0..130).rev() {
+        power = power.times(&power);
+        if bit != 1 && bit != 2 {
+            power = power.times(&r);
+        }
+    }
+    (power.times(&r) == Number::from_le_bytes(&[1])).then_some(power)
+}
+
+/// Two blocks, the first of which is given, and with which the sum is `target`.
+fn text_with_sum(r: u128, inverse: &Number, first: u128, target: &Number) -> Option<Vec<u8>> {
+    let block = |block: u128| Number::from_le_bytes(&[&block.to_le_bytes()[..], &[1]].concat());
+    let r = Number::from_le_bytes(&r.to_le_bytes());
+    // ((first r + second) r + lens) r is the target.
+    let before_lens = target.times(inverse).plus(&block(32 << 64).minus());
+    let second = before_lens.times(inverse).plus(&block(first).times(&r).minus());
+    let second = second.plus(&block(0).minus());
+    // One in four is below 2^128.
+    let fits = second.0[4] < 1 << 24;
+    fits.then(|| [first, second.modulo_2_128()].map(u128::to_le_bytes).concat())
 }
 
 #[test]
