@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use node::{
@@ -47,6 +48,60 @@ fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     bytes[..head.len()].copy_from_slice(head);
     bytes
+}
+
+/// A batch through every variant, and as it is chosen, against the specification.
+pub fn aead(data: &[u8]) {
+    let mut rest = data;
+    let mut packets = Vec::new();
+    while !rest.is_empty() && packets.len() < 40 {
+        let [kind, counter, low, high, fill, forged] = take(&mut rest);
+        let len = usize::from(u16::from_le_bytes([low, high])) % 3000;
+        let (begin, behind) = rest.split_at(len.min(rest.len()).min(64));
+        rest = behind;
+        let mut text = begin.to_vec();
+        text.extend((text.len()..len).map(|at| fill.wrapping_mul(at as u8 | 1)));
+        let (key, counter) = ([[0, 1, 2, 0xff][usize::from(kind % 4)]; 32], u64::from(counter));
+        packets.push((key, counter << (kind >> 2), text, forged));
+    }
+    let variants = Variant::ALL.into_iter().filter(|variant| variant.is_available());
+    for variant in variants.map(Some).chain([None]) {
+        batch(variant, &packets);
+    }
+}
+
+/// Key, counter, text, and bits of one byte to forge.
+type Sealed = ([u8; 32], u64, Vec<u8>, u8);
+
+fn batch(variant: Option<Variant>, packets: &[Sealed]) {
+    let keys: Vec<Key> = packets.iter().map(|(key, ..)| Key::new(key)).collect();
+    let room = |text: &Vec<u8>| [&text[..], &[0; TAG_LEN]].concat();
+    let mut data: Vec<Vec<u8>> = packets.iter().map(|(_, _, text, _)| room(text)).collect();
+    let mut seals = Vec::new();
+    for ((key, (_, counter, ..)), data) in keys.iter().zip(packets).zip(&mut data) {
+        seals.push(Seal { key, counter: *counter, data });
+    }
+    match variant {
+        Some(variant) => variant.seal(&mut seals),
+        None => aead::seal(&mut seals),
+    }
+    for ((key, counter, text, forged), data) in packets.iter().zip(&mut data) {
+        assert!(*data == rfc8439::seal(key, &rfc8439::nonce(*counter), &[], text), "{variant:?}");
+        let at = usize::from(*forged) * 11 % data.len();
+        data[at] ^= *forged;
+    }
+    let mut opens = Vec::new();
+    for ((key, (_, counter, ..)), data) in keys.iter().zip(packets).zip(&mut data) {
+        opens.push(Open { key, counter: *counter, data, authentic: false });
+    }
+    match variant {
+        Some(variant) => variant.open(&mut opens),
+        None => aead::open(&mut opens),
+    }
+    for ((_, _, text, forged), open) in packets.iter().zip(&opens) {
+        assert_eq!(open.authentic, *forged == 0, "{variant:?}");
+        assert!(!open.authentic || open.data[..text.len()] == text[..], "{variant:?}");
+    }
 }
 
 /// The inner IP header, and changing its ECN bits.

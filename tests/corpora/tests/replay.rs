@@ -54,6 +54,6 @@ macro_rules! corpora {
 }
 
 corpora! {
-    allowed_ips coalesce conf_file control ip_header key_text message replay_filter segment
+    aead allowed_ips coalesce conf_file control ip_header key_text message replay_filter segment
     uapi_request
 }
