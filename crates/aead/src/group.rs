@@ -263,7 +263,7 @@ fn abreast<'a, 'b>(packets: &'a mut [Packet<'b>]) -> Option<&'a mut [Packet<'b>;
 }
 
 /// In constant time.
-fn same(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
+pub(crate) fn same(a: &[u8; TAG_LEN], b: &[u8; TAG_LEN]) -> bool {
     let difference = u128::from_ne_bytes(*a) ^ u128::from_ne_bytes(*b);
     black_box(difference) == 0
 }

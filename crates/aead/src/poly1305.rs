@@ -44,41 +44,56 @@ impl Poly1305 {
         let [r0, r1, s0, s1] = words;
         let (r0, r1) = (r0 & 0x0fff_fffc_0fff_ffff, r1 & 0x0fff_fffc_0fff_fffc);
         let s = u128::from(s0) | u128::from(s1) << 64;
-        Self { h: [0; 3], r: [r0, r1, r1 + (r1 >> 2)], s }
+        Self { h: [0; 3], r: [r0, r1, r1.wrapping_add(r1 >> 2)], s }
     }
 
-    /// `h = (h + block + 2^128) r`. h stays below 2^131, and each sum below below 2^128.
+    /// `h = (h + block + 2^128) r`. h stays below 2^131, and no sum overflows. Nothing here
+    /// checks that, since it would decide by a secret.
     #[inline]
     fn absorb(&mut self, block: u128) {
-        let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
         let ([h0, h1, h2], [r0, r1, s1]) = (self.h, self.r);
-        let low = u128::from(h0) + u128::from(block as u64);
-        let high = u128::from(h1) + (block >> 64) + (low >> 64);
-        let top = h2 + 1 + (high >> 64) as u64;
-        let (low, high) = (low as u64, high as u64);
-        let d0 = wide(low, r0) + wide(high, s1);
-        let d1 = wide(low, r1) + wide(high, r0) + u128::from(top * s1) + (d0 >> 64);
-        let d2 = top * r0 + (d1 >> 64) as u64;
+        let (low, carry) = halves(wide(h0).wrapping_add(wide(block as u64)));
+        let (high, carry) = halves(wide(h1).wrapping_add(block >> 64).wrapping_add(wide(carry)));
+        let top = h2.wrapping_add(carry).wrapping_add(1);
+        let d0 = product(low, r0).wrapping_add(product(high, s1));
+        let (d0, carry) = halves(d0);
+        let d1 = product(low, r1).wrapping_add(product(high, r0));
+        let (d1, carry) =
+            halves(d1.wrapping_add(wide(top.wrapping_mul(s1))).wrapping_add(wide(carry)));
+        let d2 = top.wrapping_mul(r0).wrapping_add(carry);
         // What is beyond 2^130 comes back as 5.
-        let h0 = u128::from(d0 as u64) + u128::from((d2 >> 2) * 5);
-        let h1 = u128::from(d1 as u64) + (h0 >> 64);
-        self.h = [h0 as u64, h1 as u64, (d2 & 3) + (h1 >> 64) as u64];
+        let (h0, carry) = halves(wide(d0).wrapping_add(wide((d2 >> 2).wrapping_mul(5))));
+        let (h1, carry) = halves(wide(d1).wrapping_add(wide(carry)));
+        self.h = [h0, h1, (d2 & 3).wrapping_add(carry)];
     }
 
     /// h modulo 2^130 - 5, plus s modulo 2^128.
     #[inline]
     fn tag(&self) -> [u8; TAG_LEN] {
         let [h0, h1, h2] = self.h;
-        // Below 2^130 after this, with what was beyond added once more.
-        let h = u128::from(h0) | u128::from(h1) << 64;
-        let (h, carry) = h.overflowing_add(u128::from((h2 >> 2) * 5));
-        let h2 = (h2 & 3) + u64::from(carry);
+        let h = wide(h0) | wide(h1) << 64;
+        // Below 2^130 after this.
+        let (h, carry) = h.overflowing_add(wide((h2 >> 2).wrapping_mul(5)));
+        let h2 = (h2 & 3).wrapping_add(carry.into());
         // h + 5 - 2^130 in its place if that is not negative.
         let (reduced, carry) = h.overflowing_add(5);
-        let mask = u128::from((h2 + u64::from(carry)) >> 2).wrapping_neg();
+        let mask = wide(h2.wrapping_add(carry.into()) >> 2).wrapping_neg();
         let h = (reduced & mask) | (h & !mask);
         h.wrapping_add(self.s).to_le_bytes()
     }
+}
+
+fn wide(limb: u64) -> u128 {
+    limb.into()
+}
+
+fn product(a: u64, b: u64) -> u128 {
+    wide(a).wrapping_mul(wide(b))
+}
+
+/// A limb, and what is above it.
+fn halves(wide: u128) -> (u64, u64) {
+    (wide as u64, (wide >> 64) as u64)
 }
 
 impl Drop for Poly1305 {

@@ -3,6 +3,8 @@
 
 mod batch;
 mod long;
+#[cfg(target_arch = "x86_64")]
+mod memcheck;
 mod poly1305;
 mod specification;
 mod variants;
