@@ -75,8 +75,9 @@ const CAUSES: &[Cause] = &[
     },
     Cause {
         reason: "out no peer",
-        because: "the kernel solicits IPv6 routers and reports groups; nobody has those addresses",
-        most: |_, _| 64,
+        because: "left had none between taking its peer away and adding it again; and nobody has \
+                  the addresses at which the kernel solicits IPv6 routers and reports groups",
+        most: |events, _| events.rekeys * 128 + 64,
     },
     Cause {
         reason: "out congestion",
