@@ -14,7 +14,7 @@ pub struct Port(Arc<Mutex<Queues>>);
 
 #[derive(Debug, Default)]
 struct Queues {
-    into_tunnel: VecDeque<Vec<u8>>,
+    into_tunnel: VecDeque<(Vec<u8>, Offload)>,
     out_of_tunnel: VecDeque<Vec<u8>>,
     gone: bool,
 }
@@ -35,7 +35,12 @@ impl Port {
 
     /// Has a packet enter the tunnel.
     pub fn push(&self, packet: impl Into<Vec<u8>>) {
-        self.lock().into_tunnel.push_back(packet.into());
+        self.push_super(packet, Offload::None);
+    }
+
+    /// Has a packet enter to which `offload` is left to be done.
+    pub fn push_super(&self, packet: impl Into<Vec<u8>>, offload: Offload) {
+        self.lock().into_tunnel.push_back((packet.into(), offload));
     }
 
     /// Takes all packets that left the tunnel.
@@ -66,9 +71,11 @@ impl IpRecv for PortRecv {
     fn recv(&mut self, batch: &mut Batch, _wait: bool) -> io::Result<()> {
         self.0.check()?;
         let mut queues = self.0.lock();
-        while let (Some(spare), Some(packet)) = (batch.spare(), queues.into_tunnel.front()) {
+        while let (Some(spare), Some((packet, offload))) =
+            (batch.spare(), queues.into_tunnel.front())
+        {
             spare[..packet.len()].copy_from_slice(packet);
-            batch.commit(0, packet.len(), Offload::None);
+            batch.commit(0, packet.len(), *offload);
             queues.into_tunnel.pop_front();
         }
         Ok(())
