@@ -2,6 +2,7 @@
 #               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
 # make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
 #               (make bench-quick within two minutes; make ladder: technique by technique)
+# make flame    where both daemons spend their time in one test: TEST=tcp
 # make test     every test, the end-to-end ones in network namespaces
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
@@ -18,6 +19,7 @@ BESIDE ?=
 ARGS ?=
 SECONDS_EACH ?= 3
 MINUTES ?= 10
+TEST ?= tcp
 NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
 
 # command:package, as Debian names them.
@@ -25,7 +27,7 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool
 
-.PHONY: demo bench bench-quick ladder test test-offloads soak build deps peers lint clean
+.PHONY: demo bench bench-quick ladder flame test test-offloads soak build deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -41,6 +43,10 @@ bench bench-quick: deps build peers
 ladder: deps build
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench ladder $(call REPORT,$@) $(ARGS)
+
+flame: deps build
+	cargo build --release -p linerate-bench --bin bench
+	tests/netns/run $(TARGET)/release/bench flame $(TEST) --svg $(TARGET)/report $(ARGS)
 
 # The tests of linerate-netns and linerate-bench are built outside of the namespaces, where there is
 # a network. One at a time: they share the cores with the daemons and the traffic that they measure.

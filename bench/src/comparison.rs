@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::contender::Contender;
+use crate::flame::Flame;
 use crate::measure::{Measure, Readings};
 use crate::suite::{self, Plan};
 
@@ -16,6 +17,8 @@ pub struct Comparison {
     pub is_ladder: bool,
     /// Turns that ended early: figures are missing, and it has been told why.
     pub failed: u32,
+    /// Pictures of where the first contender's daemons spent their time.
+    pub flames: Vec<Flame>,
 }
 
 /// What several turns say of one figure.
@@ -51,7 +54,7 @@ impl Comparison {
         };
         let mut round = |round| contenders.iter().map(|one| turn(round, one)).collect();
         let rounds = (1..=rounds).map(&mut round).collect();
-        Comparison { contenders, rounds, is_ladder: false, failed }
+        Comparison { contenders, rounds, is_ladder: false, failed, flames: Vec::new() }
     }
 
     /// Whether any turn tried the measure.
@@ -72,6 +75,11 @@ impl Comparison {
         let mut times: Vec<f64> = turns.copied().collect();
         times.sort_by(f64::total_cmp);
         times
+    }
+
+    /// What a contender was not measured by, and why.
+    pub fn lacks(&self, contender: usize) -> &[(&'static str, &'static str)] {
+        self.rounds.first().map_or(&[], |round| round[contender].lacks())
     }
 
     /// The first contender's figure for one of another, round by round.
@@ -100,18 +108,9 @@ impl Spread {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use netns::{Implementation, Program};
-
     use super::{Comparison, Spread};
-    use crate::contender::Contender;
+    use crate::contender::{Carrier, Contender};
     use crate::measure::{Readings, TCP_BACK, TCP_FORTH};
-
-    fn contender(name: &str) -> Contender {
-        let program = Program { implementation: Implementation::Linerate, path: PathBuf::new() };
-        Contender { name: name.to_owned(), program, offloads: None }
-    }
 
     fn turn(gbps: f64) -> Readings {
         let mut readings = Readings::default();
@@ -133,8 +132,9 @@ mod tests {
             vec![turn(2.0), turn(1.0)],
             vec![turn(8.0), turn(8.0)],
         ];
-        let contenders = vec![contender("a"), contender("b")];
-        let comparison = Comparison { contenders, rounds, is_ladder: false, failed: 0 };
+        let contenders = ["a", "b"].map(|name| Contender::new(name, Carrier::Bare)).to_vec();
+        let comparison =
+            Comparison { contenders, rounds, is_ladder: false, failed: 0, flames: Vec::new() };
         let ratio = comparison.ratio(1, &TCP_FORTH);
         assert_eq!((ratio.median, ratio.least, ratio.most), (2.0, 1.0, 3.0));
         assert_eq!(ratio.values, [3.0, 2.0, 1.0]);

@@ -24,8 +24,8 @@ pub const TESTS: [Test; 2] = [Test::Tcp, Test::Quic];
 pub fn rungs(linerate: &Contender) -> Vec<Contender> {
     let rung = |top: usize| {
         let offloads = RUNGS[..=top].iter().flat_map(|(_, adds)| adds.iter().copied()).collect();
-        let program = linerate.program.clone();
-        Contender { name: RUNGS[top].0.to_owned(), program, offloads: Some(offloads) }
+        let carrier = linerate.carrier.clone();
+        Contender { name: RUNGS[top].0.to_owned(), carrier, offloads: Some(offloads) }
     };
     (0..RUNGS.len()).map(rung).collect()
 }
@@ -50,17 +50,12 @@ pub fn table(comparison: &Comparison) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
-    use netns::{Implementation, Program};
-
     use super::rungs;
-    use crate::contender::Contender;
+    use crate::contender::{Carrier, Contender};
 
     #[test]
     fn each_rung_keeps_what_those_below_it_have() {
-        let program = Program { implementation: Implementation::Linerate, path: PathBuf::new() };
-        let linerate = Contender { name: "linerate".to_owned(), program, offloads: None };
+        let linerate = Contender::new("linerate", Carrier::Bare);
         let offloads: Vec<Vec<&str>> =
             rungs(&linerate).into_iter().filter_map(|rung| rung.offloads).collect();
         assert!(offloads[0].is_empty());

@@ -8,17 +8,23 @@
 //! ```text
 //!   contender   who is measured: an implementation, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
-//!   flood quic  the generators of UDP and QUIC; the bench runs itself inside the hosts for them
+//!   flood quic connections crowd
+//!               the generators of UDP, QUIC, TCP connections and handshakes; the bench runs itself
+//!               inside the hosts for them
 //!   link        an emulated link between the hosts, for delay and loss
 //!   comparison  turns A B A B ..., medians, ratios pair by pair
 //!   ladder      one linerate with ever more of its techniques
+//!   flame       where daemons spend their time during a test
 //!   report      tables, JSON, a page of HTML
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod comparison;
+pub mod connections;
 pub mod contender;
+pub mod crowd;
+pub mod flame;
 pub mod flood;
 pub mod ladder;
 pub mod leash;

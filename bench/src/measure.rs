@@ -5,7 +5,8 @@
 pub struct Measure {
     /// Its name in JSON.
     pub key: &'static str,
-    /// Its name in tables.
+    /// Its name in tables. A part of the figure above begins with two spaces, and with four if it is
+    /// only in JSON and on the page.
     pub title: &'static str,
     /// Its unit.
     pub unit: &'static str,
@@ -65,7 +66,8 @@ macro_rules! measures {
 measures! {
     TCP_FORTH = "tcp_forth", "TCP, 1 stream, forth", "Gbit/s", 2, least(1.3);
     CPU = "cpu_per_gb", "  CPU of both daemons", "s/GB", 2, most(0.7);
-    SWITCHES = "switches_per_gb", "  context switches of both daemons", "k/GB", 1, None;
+    WAITS = "switches_voluntary_per_gb", "  context switches of both, voluntary", "k/GB", 1, None;
+    PREEMPTED = "switches_involuntary_per_gb", "  context switches of both, involuntary", "k/GB", 1, None;
     MEMORY_TCP = "memory_tcp", "  peak RSS of both, TCP only", "MB", 1, most(0.4);
     TCP_BACK = "tcp_back", "TCP, 1 stream, back", "Gbit/s", 2, least(1.3);
     TCP_4 = "tcp_4", "TCP, 4 streams", "Gbit/s", 2, least(1.3);
@@ -73,6 +75,7 @@ measures! {
     TCP_BOTH = "tcp_both", "TCP, both ways at once, sum", "Gbit/s", 2, least(1.3);
     IDLE_P50 = "ping_idle_p50", "ping, idle, p50", "ms", 3, most(0.8);
     IDLE_P99 = "ping_idle_p99", "ping, idle, p99", "ms", 3, None;
+    IDLE_P999 = "ping_idle_p999", "ping, idle, p99.9", "ms", 3, None;
     BUSY_P50 = "ping_busy_p50", "ping beside full TCP, p50", "ms", 2, None;
     BUSY_P99 = "ping_busy_p99", "ping beside full TCP, p99", "ms", 2, most(0.35);
     BUSY_P999 = "ping_busy_p999", "ping beside full TCP, p99.9", "ms", 2, None;
@@ -80,29 +83,82 @@ measures! {
     BUSY_TCP = "ping_busy_tcp", "  TCP beside that ping", "Gbit/s", 2, None;
     QUIC_DOWN = "quic_down", "QUIC, down", "Gbit/s", 2, least(1.7);
     QUIC_UP = "quic_up", "QUIC, up", "Gbit/s", 2, least(1.7);
+    QUIC_OWN = "quic_own", "    dropped by QUIC's own sockets", "packets", 0, None;
+    QUIC_SOCKET = "quic_socket", "    dropped by the outer sockets", "packets", 0, None;
+    QUIC_RING = "quic_ring", "    dropped by the TUN rings", "packets", 0, None;
     UDP_64 = "udp_64", "UDP 64 B flood, carried", "kpps", 0, least(6.0);
     UDP_64_SENT = "udp_64_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_64_OWN = "udp_64_own", "    dropped by the sender's own socket", "kpps", 0, None;
     UDP_64_RING = "udp_64_ring", "  dropped by the sender's TUN ring", "kpps", 0, None;
     UDP_64_SOCKET = "udp_64_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    UDP_64_CPU = "udp_64_cpu", "    CPU of both daemons for a packet", "us", 2, None;
+    UDP_64_WAITS = "udp_64_voluntary", "    context switches of both, voluntary", "k/s", 1, None;
+    UDP_64_PREEMPTED = "udp_64_involuntary", "    context switches of both, involuntary", "k/s", 1, None;
+    UDP_200 = "udp_200", "UDP 200 B flood, carried", "kpps", 0, None;
+    UDP_200_SENT = "udp_200_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_200_OWN = "udp_200_own", "    dropped by the sender's own socket", "kpps", 0, None;
+    UDP_200_RING = "udp_200_ring", "  dropped by the sender's TUN ring", "kpps", 0, None;
+    UDP_200_SOCKET = "udp_200_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    UDP_200_CPU = "udp_200_cpu", "    CPU of both daemons for a packet", "us", 2, None;
+    UDP_200_WAITS = "udp_200_voluntary", "    context switches of both, voluntary", "k/s", 1, None;
+    UDP_200_PREEMPTED = "udp_200_involuntary", "    context switches of both, involuntary", "k/s", 1, None;
     UDP_1380 = "udp_1380", "UDP 1380 B flood, carried", "kpps", 0, least(4.0);
     UDP_1380_SENT = "udp_1380_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_1380_OWN = "udp_1380_own", "    dropped by the sender's own socket", "kpps", 0, None;
     UDP_1380_RING = "udp_1380_ring", "  dropped by the sender's TUN ring", "kpps", 0, None;
     UDP_1380_SOCKET = "udp_1380_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    UDP_1380_CPU = "udp_1380_cpu", "    CPU of both daemons for a packet", "us", 2, None;
+    UDP_1380_WAITS = "udp_1380_voluntary", "    context switches of both, voluntary", "k/s", 1, None;
+    UDP_1380_PREEMPTED = "udp_1380_involuntary", "    context switches of both, involuntary", "k/s", 1, None;
     UDP_GSO = "udp_gso", "UDP 1380 B by UDP_SEGMENT, carried", "kpps", 0, None;
     UDP_GSO_SENT = "udp_gso_sent", "  offered by the sender", "kpps", 0, None;
+    UDP_GSO_OWN = "udp_gso_own", "    dropped by the sender's own socket", "kpps", 0, None;
     UDP_GSO_RING = "udp_gso_ring", "  dropped by the TUN ring, super-packets", "k/s", 0, None;
     UDP_GSO_SOCKET = "udp_gso_socket", "  dropped by the far outer socket", "k/s", 0, None;
+    UDP_GSO_CPU = "udp_gso_cpu", "    CPU of both daemons for a packet", "us", 2, None;
+    UDP_GSO_WAITS = "udp_gso_voluntary", "    context switches of both, voluntary", "k/s", 1, None;
+    UDP_GSO_PREEMPTED = "udp_gso_involuntary", "    context switches of both, involuntary", "k/s", 1, None;
     OVERLOAD_PEAK = "overload_peak", "UDP 1380 B ramp, peak carried", "kpps", 0, None;
     OVERLOAD = "overload_goodput", "  carried when flooded, of the peak", "%", 0, None;
+    CONNECTIONS = "connections", "TCP connections set up", "k/s", 2, None;
+    QUIC_TLS_DOWN = "quic_tls_down", "QUIC by TLS, down", "Gbit/s", 2, None;
+    QUIC_TLS_UP = "quic_tls_up", "QUIC by TLS, up", "Gbit/s", 2, None;
     TCP_PLAIN = "tcp_plain_link", "TCP, link without offloads", "Gbit/s", 2, least(1.2);
     TCP_20 = "tcp_rtt20", "TCP, round trip 20 ms", "Gbit/s", 3, None;
     TCP_20_LOSS = "tcp_rtt20_loss", "TCP, round trip 20 ms, 0.01 % lost", "Gbit/s", 3, None;
     TCP_66_LOSS = "tcp_rtt66_loss", "TCP, round trip 66 ms, 0.01 % lost", "Gbit/s", 3, None;
+    FORWARD_TCP = "forward_tcp", "forwarded: TCP, 1 stream", "Gbit/s", 2, None;
+    FORWARD_QUIC_DOWN = "forward_quic_down", "forwarded: QUIC, down", "Gbit/s", 2, None;
+    FORWARD_QUIC_UP = "forward_quic_up", "forwarded: QUIC, up", "Gbit/s", 2, None;
+    VXLAN = "vxlan_tcp", "TCP in VXLAN in the tunnel", "Gbit/s", 2, None;
+    PEERS_1 = "peers_1", "TCP to the only peer", "Gbit/s", 2, None;
+    PEERS_10 = "peers_10", "TCP to the last of 10 peers", "Gbit/s", 2, None;
+    PEERS_100 = "peers_100", "TCP to the last of 100 peers", "Gbit/s", 2, None;
+    PEERS_1000 = "peers_1000", "TCP to the last of 1000 peers", "Gbit/s", 2, None;
+    MEMORY_IDLE_1000 = "memory_idle_peer", "  RSS for each idle one of 1000", "kB", 2, None;
+    HANDSHAKES = "handshakes", "handshakes of 10,000 peers", "k/s", 2, None;
+    HANDSHAKES_DONE = "handshakes_done", "  of them completed at the first try", "%", 1, None;
+    HANDSHAKES_COOKIES = "handshakes_cookies", "  answered with a cookie", "", 0, None;
+    MEMORY_PEER = "memory_peer", "  RSS for each peer, configured", "kB", 2, None;
+    MEMORY_SESSION = "memory_session", "  RSS for each peer, with its session", "kB", 2, None;
     MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
     OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
 }
 
 impl Measure {
+    /// Whether it is left to JSON and the page, as a table would be too long with it.
+    pub fn is_fine(&self) -> bool {
+        self.title.starts_with("    ")
+    }
+
+    /// The figure that it is a part of; itself if it is no part.
+    pub fn of(&self) -> &'static Measure {
+        let before = ALL.iter().take_while(|one| one.key != self.key);
+        let whole = before.filter(|one| !one.title.starts_with(' ')).last();
+        let own = ALL.iter().find(|one| one.key == self.key).expect("ALL has every measure");
+        if self.title.starts_with(' ') { whole.unwrap_or(own) } else { own }
+    }
+
     /// A value in this measure's precision; a dash for one that could not be had.
     pub fn format(&self, value: f64) -> String {
         match value.is_finite() {
@@ -117,6 +173,7 @@ impl Measure {
 pub struct Readings {
     figures: Vec<(&'static Measure, f64)>,
     round_trips: Vec<(&'static str, Vec<f64>)>,
+    lacks: Vec<(&'static str, &'static str)>,
 }
 
 impl Readings {
@@ -134,6 +191,16 @@ impl Readings {
     /// Whether the measure was tried.
     pub fn has(&self, measure: &Measure) -> bool {
         self.figures.iter().any(|(one, _)| one.key == measure.key)
+    }
+
+    /// Notes that a test was left out, and why.
+    pub fn push_lack(&mut self, test: &'static str, reason: &'static str) {
+        self.lacks.push((test, reason));
+    }
+
+    /// The tests that were left out, and why.
+    pub fn lacks(&self) -> &[(&'static str, &'static str)] {
+        &self.lacks
     }
 
     /// Keeps all round trips of a ping, in milliseconds.

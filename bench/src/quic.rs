@@ -1,7 +1,9 @@
-//! The QUIC generator: one stream each way over quinn, with its packet protection off, so that the
-//! tunnel is measured and not the generator's AEAD. quinn uses `UDP_SEGMENT` and `UDP_GRO`.
+//! The QUIC generator: one stream each way over quinn, which uses `UDP_SEGMENT` and `UDP_GRO`. With
+//! its packet protection off the tunnel is measured and not the generator's AEAD; by TLS it is what
+//! anyone runs.
 
 mod plain;
+mod tls;
 
 use std::error::Error;
 use std::fmt;
@@ -49,6 +51,36 @@ pub enum Way {
     Up,
 }
 
+/// What protects the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing.
+    Plain,
+    /// TLS 1.3, as ever.
+    Tls,
+}
+
+impl Protection {
+    /// `tls`, or none.
+    pub fn named(name: &str) -> Protection {
+        if name == "tls" { Protection::Tls } else { Protection::Plain }
+    }
+
+    fn server(self) -> Result<ServerConfig> {
+        match self {
+            Protection::Plain => Ok(ServerConfig::new(Arc::new(Plain), Arc::new(Plain))),
+            Protection::Tls => tls::server(),
+        }
+    }
+
+    fn client(self) -> Result<ClientConfig> {
+        match self {
+            Protection::Plain => Ok(ClientConfig::new(Arc::new(Plain))),
+            Protection::Tls => tls::client(),
+        }
+    }
+}
+
 /// What a receiver of bulk read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Carried {
@@ -78,9 +110,9 @@ impl fmt::Display for Carried {
 }
 
 /// Serves until the process ends.
-pub fn serve(at: SocketAddr) -> Result<()> {
+pub fn serve(at: SocketAddr, protection: Protection) -> Result<()> {
     runtime()?.block_on(async {
-        let mut config = ServerConfig::new(Arc::new(Plain), Arc::new(Plain));
+        let mut config = protection.server()?;
         config.transport_config(transport());
         let endpoint = endpoint(at, Some(config))?;
         while let Some(incoming) = endpoint.accept().await {
@@ -94,7 +126,7 @@ pub fn serve(at: SocketAddr) -> Result<()> {
 }
 
 /// Has bulk carried for so many seconds.
-pub fn call(to: SocketAddr, way: Way, seconds: f64) -> Result<Carried> {
+pub fn call(to: SocketAddr, way: Way, seconds: f64, protection: Protection) -> Result<Carried> {
     runtime()?.block_on(async {
         let any = SocketAddr::new(
             match to {
@@ -104,7 +136,7 @@ pub fn call(to: SocketAddr, way: Way, seconds: f64) -> Result<Carried> {
             0,
         );
         let endpoint = endpoint(any, None)?;
-        let mut config = ClientConfig::new(Arc::new(Plain));
+        let mut config = protection.client()?;
         config.transport_config(transport());
         let connection = endpoint.connect_with(config, to, "bench")?.await?;
         let (mut send, mut recv) = connection.open_bi().await?;

@@ -39,7 +39,7 @@ fn table(comparison: &Comparison, other: Option<usize>) -> Table {
         headings.extend([name(other), "ratio, pair by pair", "bar", ""]);
     }
     let mut table = Table::new(headings);
-    for measure in ALL.iter().copied().filter(|measure| comparison.has(measure)) {
+    for measure in ALL.iter().copied().filter(|one| comparison.has(one) && !one.is_fine()) {
         let own = figure(measure, &comparison.of(0, measure));
         let mut cells = vec![measure.title.to_owned(), measure.unit.to_owned(), own];
         if let Some(other) = other {
@@ -79,6 +79,17 @@ fn words(bar: Bar) -> String {
 
 fn verdict(bar: Bar, ratio: f64) -> &'static str {
     if bar.is_met(ratio) { "met" } else { "NOT MET" }
+}
+
+/// A line for each test that a contender was not measured by, with why.
+pub fn left_out(comparison: &Comparison) -> Vec<String> {
+    let all = comparison.contenders.iter().enumerate();
+    let lines = all.flat_map(|(at, one)| {
+        let line =
+            |(test, why): &(&str, &str)| format!("Not measured: {}, {test}: {why}.", one.name);
+        comparison.lacks(at).iter().map(line).collect::<Vec<String>>()
+    });
+    lines.collect()
 }
 
 /// A warning, if the machine had other work.

@@ -1,4 +1,4 @@
-//! One turn: fresh hosts, two daemons of one contender, each wanted test once.
+//! One turn: fresh hosts, one contender, each wanted test once.
 //!
 //! ```text
 //!   left                                               right
@@ -8,92 +8,48 @@
 //!
 //! Forth and up are from left to right.
 
+mod connections;
 mod far;
+mod forward;
+mod handshakes;
 mod load;
+mod peers;
 mod ping;
 mod quic;
+mod server;
 mod tcp;
+mod test;
 mod topology;
 mod udp;
+mod vxlan;
 
-use std::env;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
-use netns::{Family, Host, INTERFACE, Meeting, Pair, eventually};
+use netns::{Daemon, Family, Host, INTERFACE};
 
-use self::topology::EmulatedLink;
+use self::server::{Server, generator};
+pub use self::test::{Plan, Test};
+use self::topology::Ends;
 use crate::contender::Contender;
-use crate::measure::{MEMORY_END, Measure, OTHERS, Readings};
+use crate::flame::{Flame, Profiler};
+use crate::measure::{MEMORY_END, Measure, OTHERS, QUIC_TLS_UP, QUIC_UP, Readings};
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Within this a program that the bench starts has its socket.
-const SOON: Duration = Duration::from_secs(5);
-
-/// A group of measurements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test {
-    /// TCP one stream each way, four, both ways; processor time and memory.
-    Tcp,
-    /// Round trips, idle and beside a full stream.
-    Ping,
-    /// QUIC down and up.
-    Quic,
-    /// Floods of small and large datagrams.
-    Udp,
-    /// What a flood leaves of the peak.
-    Overload,
-    /// TCP over a link that segments nothing.
-    Plain,
-    /// TCP with the delay and loss of real distances.
-    Far,
-}
-
-impl Test {
-    /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 7] =
-        [Test::Tcp, Test::Ping, Test::Quic, Test::Udp, Test::Overload, Test::Plain, Test::Far];
-
-    /// Its name in arguments.
-    pub fn name(self) -> &'static str {
-        match self {
-            Test::Tcp => "tcp",
-            Test::Ping => "ping",
-            Test::Quic => "quic",
-            Test::Udp => "udp",
-            Test::Overload => "overload",
-            Test::Plain => "plain",
-            Test::Far => "far",
-        }
-    }
-
-    /// The one of this name.
-    pub fn named(name: &str) -> Option<Test> {
-        Test::ALL.into_iter().find(|test| test.name() == name)
-    }
-}
-
-/// What every turn does.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// The tests.
-    pub tests: Vec<Test>,
-    /// The length of each measurement.
-    pub seconds: u32,
-    /// The link between the hosts, in the words of [`Shape::parse`]; the bare cable if not said.
-    ///
-    /// [`Shape::parse`]: crate::link::Shape::parse
-    pub link: Option<String>,
-}
+/// The length of a measurement where it only has to show that traffic passes.
+const BRIEF: Duration = Duration::from_millis(300);
 
 /// A turn under way.
 struct Turn<'a> {
-    pair: Pair,
-    link: Option<EmulatedLink>,
+    ends: Ends,
+    /// Between whom the traffic is, and how the client calls the server.
+    client: Host,
+    server: Host,
+    target: String,
     seconds: u32,
+    is_brief: bool,
     readings: &'a mut Readings,
     tell: &'a dyn Fn(&Measure, f64),
 }
@@ -109,51 +65,96 @@ pub fn run(
     tell: &dyn Fn(&Measure, f64),
 ) {
     let before = load::sample();
-    // The others have links of their own.
-    let is_common = |test: &Test| !matches!(test, Test::Plain | Test::Far);
-    let link = plan.link.as_deref();
-    if plan.tests.iter().any(is_common) {
-        let mut turn = Turn::start(contender, plan, link, readings, tell);
-        for test in plan.tests.iter().copied().filter(is_common) {
-            match test {
-                Test::Tcp => turn.tcp(),
-                Test::Ping => turn.ping(),
-                Test::Quic => turn.quic(),
-                Test::Udp => turn.udp(),
-                Test::Overload => turn.overload(),
-                Test::Plain | Test::Far => {}
-            }
+    let mut tests = plan.tests.clone();
+    tests.retain(|test| match test.lacks(contender, plan.link.is_some()) {
+        Some(reason) => {
+            readings.push_lack(test.name(), reason);
+            false
         }
+        None => true,
+    });
+    if tests.iter().any(|test| !test.has_own_hosts()) {
+        let mut turn = Turn::start(contender, plan, readings, tell);
+        tests.iter().filter(|test| !test.has_own_hosts()).for_each(|test| turn.test(*test));
         turn.note(&MEMORY_END, turn.memory());
     }
-    if plan.tests.contains(&Test::Plain) {
-        Turn::start(contender, plan, link, readings, tell).tcp_over_plain_link();
-    }
-    if plan.tests.contains(&Test::Far) {
-        Turn::start(contender, plan, Some(""), readings, tell).tcp_from_far();
+    for test in tests.into_iter().filter(|test| test.has_own_hosts()) {
+        let far = Plan { link: Some(String::new()), ..plan.clone() };
+        let plan = if test == Test::Far { &far } else { plan };
+        Turn::start(contender, plan, readings, tell).test(test);
     }
     let others = before.max(load::sample());
     tell(&OTHERS, others);
     readings.push(&OTHERS, others);
 }
 
+/// Runs one test of a contender with a profiler at both ends. Of TCP and QUIC it is what goes from
+/// left to right, so that one end sends and the other receives. An error says why there is none.
+///
+/// # Panics
+/// As [`run`].
+pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Flame>, String> {
+    let (mut readings, tell) = (Readings::default(), |_: &Measure, _| ());
+    let mut turn = Turn::start(contender, plan, &mut readings, &tell);
+    let Ends { left, right, .. } = &turn.ends;
+    let mut profilers = Vec::new();
+    for (end, name) in [(left, "left"), (right, "right")] {
+        let daemon = end.daemon.as_ref().ok_or("there is no daemon to look at")?;
+        profilers.push((Profiler::start(&end.host, daemon)?, name));
+    }
+    match test {
+        Test::Tcp => drop(turn.iperf("").run()),
+        Test::Quic => turn.quic_way(&QUIC_UP, "up", "plain"),
+        Test::QuicTls => turn.quic_way(&QUIC_TLS_UP, "up", "tls"),
+        other => turn.test(other),
+    }
+    let name = |end| format!("{}, {}, {end} end", contender.name, test.name());
+    profilers.into_iter().map(|(one, end)| one.finish(name(end), end)).collect()
+}
+
 impl<'a> Turn<'a> {
     fn start(
         contender: &Contender,
         plan: &Plan,
-        link: Option<&str>,
         readings: &'a mut Readings,
         tell: &'a dyn Fn(&Measure, f64),
     ) -> Turn<'a> {
-        let (pair, link) = topology::start(&contender.program, link);
-        pair.introduce(Meeting::default());
-        pair.left.reaches(&pair.right, Family::V4, PATIENCE);
-        if let Some(offloads) = &contender.offloads {
-            for side in [&pair.left, &pair.right] {
-                use_only(&side.host, contender, offloads);
+        let ends = Ends::start(contender, plan.link.as_deref());
+        if let (Some(offloads), Some(program)) = (&contender.offloads, contender.program()) {
+            for end in [&ends.left, &ends.right] {
+                use_only(&end.host, &program.path, offloads);
             }
         }
-        Turn { pair, link, seconds: plan.seconds, readings, tell }
+        let (client, server) = (ends.left.host.clone(), ends.right.host.clone());
+        let target = ends.right.inner.of(Family::V4).to_owned();
+        Turn {
+            ends,
+            client,
+            server,
+            target,
+            seconds: plan.seconds,
+            is_brief: plan.is_brief,
+            readings,
+            tell,
+        }
+    }
+
+    fn test(&mut self, test: Test) {
+        match test {
+            Test::Tcp => self.tcp(),
+            Test::Ping => self.ping(),
+            Test::Quic => self.quic(),
+            Test::Udp => self.udp(),
+            Test::Overload => self.overload(),
+            Test::Plain => self.tcp_over_plain_link(),
+            Test::Far => self.tcp_from_far(),
+            Test::Connections => self.connections(),
+            Test::QuicTls => self.quic_by_tls(),
+            Test::Forward => self.forward(),
+            Test::Vxlan => self.vxlan(),
+            Test::Peers => self.peers(),
+            Test::Handshakes => self.handshakes(),
+        }
     }
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
@@ -161,69 +162,43 @@ impl<'a> Turn<'a> {
         self.readings.push(measure, value);
     }
 
-    fn left(&self) -> &Host {
-        &self.pair.left.host
+    fn daemons(&self) -> Option<[&Daemon; 2]> {
+        let Ends { left, right, .. } = &self.ends;
+        Some([left.daemon.as_ref()?, right.daemon.as_ref()?])
     }
 
-    fn right(&self) -> &Host {
-        &self.pair.right.host
-    }
-
-    /// The right host's address in the tunnel.
-    fn target(&self) -> &str {
-        self.pair.right.inner.of(Family::V4)
+    /// The sum of a figure of both daemons; not a number where there are none.
+    fn of_daemons(&self, figure: impl Fn(&Daemon) -> f64) -> f64 {
+        self.daemons().map_or(f64::NAN, |daemons| daemons.into_iter().map(figure).sum())
     }
 
     /// Processor time of both daemons so far, in seconds.
     fn cpu(&self) -> f64 {
-        (self.pair.left.daemon.cpu() + self.pair.right.daemon.cpu()).as_secs_f64()
+        self.of_daemons(|daemon| daemon.cpu().as_secs_f64())
     }
 
-    /// Context switches of both daemons so far.
-    fn switches(&self) -> f64 {
-        (self.pair.left.daemon.switches() + self.pair.right.daemon.switches()) as f64
+    /// The length of a measurement that need not be whole seconds.
+    fn time(&self) -> Duration {
+        if self.is_brief { BRIEF } else { Duration::from_secs(self.seconds.into()) }
+    }
+
+    /// Context switches of both daemons so far: voluntary, and not.
+    fn switches(&self) -> [f64; 2] {
+        [0, 1].map(|kind| self.of_daemons(|daemon| daemon.switches()[kind] as f64))
     }
 
     /// Peak resident memory of both daemons so far, in megabytes.
     fn memory(&self) -> f64 {
-        let bytes = self.pair.left.daemon.peak_memory() + self.pair.right.daemon.peak_memory();
-        bytes as f64 / 1e6
+        self.of_daemons(|daemon| daemon.peak_memory() as f64 / 1e6)
     }
 }
 
 /// Leaves a linerate these offloads.
-fn use_only(host: &Host, contender: &Contender, offloads: &[&str]) {
-    let program = contender.program.path.display();
+fn use_only(host: &Host, program: &Path, offloads: &[&str]) {
+    let program = program.display();
     let set = |name: &str, wanted| {
         host.run(format!("{program} set {INTERFACE} offload {name} {wanted}"));
     };
     set("all", "off");
     offloads.iter().for_each(|name| set(name, "on"));
-}
-
-/// This program, which is its own generators.
-fn generator() -> PathBuf {
-    env::current_exe().expect("a running program has a file")
-}
-
-/// A server of a generator, which ends with its stdin.
-struct Server(Child);
-
-impl Server {
-    /// Starts it and waits for its UDP socket.
-    fn start(host: &Host, arguments: &[&str], port: u16) -> Server {
-        let mut command = host.command(generator());
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
-        let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
-        eventually("the generator listens", SOON, || host.dropped_by_socket(port).is_some());
-        server
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        // It has nothing left to do; a failure to wait leaves it to the host's end.
-        let _ = self.0.wait();
-    }
 }

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use netns::Implementation;
+use netns::{Implementation, announce};
 use serde_json::Value;
 
 /// Runs one test of the bench for a round; how it ended, and its JSON.
@@ -14,7 +14,7 @@ fn run(test: &str, name: &str, arguments: &[&str]) -> (Output, Value) {
     let json = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("smoke-{name}.json"));
     let ran = Command::new(env!("CARGO_BIN_EXE_bench"))
         .args(arguments)
-        .args(["--seconds", "1", "--rounds", "1", "--only", test, "--json"])
+        .args(["--brief", "--rounds", "1", "--only", test, "--json"])
         .arg(&json)
         .output()
         .expect("the bench is built with its tests");
@@ -41,7 +41,7 @@ fn passes(report: &Value, measures: &[&str]) {
 fn tcp_passes_each_way_and_costs_time_and_memory() {
     let report = bench("tcp");
     passes(&report, &["tcp_forth", "tcp_back", "tcp_4", "tcp_32", "tcp_both"]);
-    passes(&report, &["cpu_per_gb", "switches_per_gb", "memory_tcp", "memory_end"]);
+    passes(&report, &["cpu_per_gb", "switches_voluntary_per_gb", "memory_tcp", "memory_end"]);
 }
 
 #[test]
@@ -59,13 +59,85 @@ fn quic_passes_down_and_up() {
 #[test]
 fn floods_of_each_kind_pass() {
     let report = bench("udp");
-    passes(&report, &["udp_64", "udp_1380", "udp_gso"]);
-    passes(&report, &["udp_64_sent", "udp_1380_sent", "udp_gso_sent"]);
+    for flood in ["udp_64", "udp_200", "udp_1380", "udp_gso"] {
+        let sent_and_cost = [format!("{flood}_sent"), format!("{flood}_cpu")];
+        passes(&report, &[flood, &sent_and_cost[0], &sent_and_cost[1]]);
+    }
 }
 
 #[test]
 fn a_ramp_and_a_flood_pass() {
     passes(&bench("overload"), &["overload_peak", "overload_goodput"]);
+}
+
+#[test]
+fn quic_by_tls_passes() {
+    passes(&bench("quic-tls"), &["quic_tls_down", "quic_tls_up"]);
+}
+
+#[test]
+fn forwarded_traffic_passes() {
+    let measures = ["forward_tcp", "forward_quic_down", "forward_quic_up"];
+    passes(&bench("forward"), &measures);
+}
+
+#[test]
+fn tcp_passes_in_vxlan_where_there_is_any() {
+    let report = bench("vxlan");
+    let contender = &report["contenders"][0];
+    assert!(
+        contender["left_out"]["vxlan"].is_string()
+            || contender["figures"].get("vxlan_tcp").is_some()
+    );
+    if contender["left_out"]["vxlan"].is_null() {
+        passes(&report, &["vxlan_tcp"]);
+    }
+}
+
+#[test]
+fn the_last_of_many_peers_is_reached() {
+    let measures = ["peers_1", "peers_10", "peers_100", "peers_1000", "memory_idle_peer"];
+    passes(&bench("peers"), &measures);
+}
+
+/// And a cable without a tunnel, which has no peers, says so.
+#[test]
+fn ten_thousand_peers_shake_hands() {
+    let (ran, report) = run("connections,handshakes", "handshakes", &["--beside", "bare"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let bare = &report["contenders"][1];
+    assert!(bare["figures"]["connections"]["median"].as_f64() > Some(0.0));
+    assert!(bare["figures"]["memory_end"]["median"].is_null());
+    assert!(bare["left_out"]["handshakes"].is_string());
+    passes(&report, &["connections"]);
+    passes(&report, &["handshakes", "memory_peer", "memory_session"]);
+    let done = report["contenders"][0]["figures"]["handshakes_done"]["median"].as_f64();
+    assert!(done > Some(99.0), "{done:?}");
+}
+
+/// Where perf is not to be had it says so.
+#[test]
+fn a_flame_graph_of_each_end_has_names_of_kernel_and_userland() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("smoke-flame");
+    let ran = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["flame", "tcp", "--brief", "--svg"])
+        .arg(&folder)
+        .output()
+        .expect("the bench is built with its tests");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    if !ran.status.success() {
+        assert!(
+            errors.contains("perf is not installed") || errors.contains("perf was refused"),
+            "{errors}"
+        );
+        announce(&format!("SKIPPED: flame graphs: {errors}"));
+        return;
+    }
+    for (end, name) in [("left", "sendmmsg"), ("right", "recvmmsg")] {
+        let file = folder.join(format!("flame-tcp-{end}.svg"));
+        let svg = std::fs::read_to_string(&file).expect("the bench wrote its picture");
+        assert!(svg.contains(name) && svg.contains("engine::"), "{}", file.display());
+    }
 }
 
 #[test]

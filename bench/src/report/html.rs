@@ -1,11 +1,14 @@
 //! The report as one page of HTML that needs nothing beside itself, light or dark, on any screen.
 
-use super::{each_table, figure, warning};
+use netns::base64;
+
+use super::{each_table, figure, left_out, warning};
 use crate::comparison::Comparison;
-use crate::machine::{Machine, version};
-use crate::measure::{self, Measure, PINGS};
+use crate::flame::Flame;
+use crate::machine::Machine;
+use crate::measure::{self, ALL, Measure, PINGS};
 use crate::report::chart::{Bar, bars, latencies};
-use crate::table::escape;
+use crate::table::{Table, escape};
 
 /// What is drawn as bars, and under which heading.
 static SECTIONS: [(&str, &[&Measure]); 7] = {
@@ -13,11 +16,14 @@ static SECTIONS: [(&str, &[&Measure]); 7] = {
     [
         ("TCP", &[&TCP_FORTH, &TCP_BACK, &TCP_4, &TCP_32, &TCP_BOTH, &TCP_PLAIN]),
         ("QUIC", &[&QUIC_DOWN, &QUIC_UP]),
-        ("UDP floods, packets carried", &[&UDP_64, &UDP_1380, &UDP_GSO]),
+        ("UDP floods, packets carried", &[&UDP_64, &UDP_200, &UDP_1380, &UDP_GSO]),
         ("Overload", &[&OVERLOAD_PEAK, &OVERLOAD]),
         ("Far away", &[&TCP_20, &TCP_20_LOSS, &TCP_66_LOSS]),
-        ("Latency, less is better", &[&IDLE_P50, &IDLE_P99, &BUSY_P50, &BUSY_P99, &BUSY_P999]),
-        ("Cost, less is better", &[&CPU, &SWITCHES, &MEMORY_TCP, &MEMORY_END]),
+        (
+            "Latency, less is better",
+            &[&IDLE_P50, &IDLE_P99, &IDLE_P999, &BUSY_P50, &BUSY_P99, &BUSY_P999],
+        ),
+        ("Cost, less is better", &[&CPU, &WAITS, &PREEMPTED, &MEMORY_TCP, &MEMORY_END]),
     ]
 };
 
@@ -44,6 +50,8 @@ pub fn page(comparison: &Comparison, seconds: u32) -> String {
         page += &section(comparison, heading, measures);
     }
     page += &round_trips(comparison);
+    page += &fine(comparison);
+    page += &flames(comparison);
     page + "</main></body></html>\n"
 }
 
@@ -56,17 +64,57 @@ fn introduction(comparison: &Comparison, seconds: u32) -> String {
          round by round.</p>\n",
         escape(&Machine::here().to_string()),
     );
+    for line in left_out(comparison) {
+        text += &format!("<p>{}</p>\n", escape(&line));
+    }
     if let Some(warning) = warning(comparison) {
         text += &format!("<p class=warning>{}</p>\n", escape(&warning));
     }
     let item = |one: &crate::contender::Contender| {
-        format!("<li>{}: {}</li>", escape(&one.name), escape(&version(&one.program)))
+        format!("<li>{}: {}</li>", escape(&one.name), escape(&one.version()))
     };
     if !comparison.is_ladder {
         let items: String = comparison.contenders.iter().map(item).collect();
         text += &format!("<ul>{items}</ul>\n");
     }
     text
+}
+
+/// What the tables leave out.
+fn fine(comparison: &Comparison) -> String {
+    let is_shown = |one: &&Measure| one.is_fine() && comparison.has(one);
+    let measures: Vec<&Measure> = ALL.iter().copied().filter(is_shown).collect();
+    if measures.is_empty() {
+        return String::new();
+    }
+    let names = comparison.contenders.iter().map(|one| one.name.as_str());
+    let mut table = Table::new(["median (least - most)", "of", ""].into_iter().chain(names));
+    for measure in measures {
+        let figures = (0..comparison.contenders.len())
+            .map(|one| figure(measure, &comparison.of(one, measure)));
+        let cells = [measure.title.trim(), measure.of().title, measure.unit].map(str::to_owned);
+        table.row(cells.into_iter().chain(figures));
+    }
+    let table = table.html();
+    format!("<details><summary>All counters</summary><div class=wide>{table}</div></details>\n")
+}
+
+/// Each flame graph as a document of its own, so that its names and its script are its own.
+fn flames(comparison: &Comparison) -> String {
+    let picture = |flame: &Flame| {
+        let (title, svg) = (escape(&flame.title), base64(flame.svg.as_bytes()));
+        let height = flame.height().unwrap_or(800);
+        format!(
+            "<figure class=flame><figcaption>{title}</figcaption>\n\
+             <iframe title=\"{title}\" height={height} src=\"data:image/svg+xml;base64,{svg}\">\
+             </iframe></figure>\n"
+        )
+    };
+    let pictures: String = comparison.flames.iter().map(picture).collect();
+    match pictures.is_empty() {
+        true => pictures,
+        false => format!("<h2>Where the daemons spend their time</h2>\n{pictures}"),
+    }
 }
 
 fn section(comparison: &Comparison, heading: &str, measures: &[&Measure]) -> String {

@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 
 use super::words;
 use crate::comparison::{Comparison, Spread};
-use crate::contender::Contender;
-use crate::machine::{Machine, version};
+use crate::machine::Machine;
 use crate::measure::{ALL, Measure, PINGS};
 
 /// All figures, turn by turn.
@@ -15,10 +14,12 @@ pub fn json(comparison: &Comparison) -> Value {
         let figures = measures().map(|one| (one.key.to_owned(), spread(&comparison.of(at, one))));
         let ratios = measures().map(|one| (one.key.to_owned(), ratio(comparison, at, one)));
         let trips = PINGS.map(|what| (what.to_owned(), json!(comparison.round_trips(at, what))));
-        let Contender { name, program, .. } = &comparison.contenders[at];
+        let lacks = comparison.lacks(at).iter().map(|(test, why)| (test.to_string(), json!(why)));
+        let one = &comparison.contenders[at];
         let mut contender = json!({
-            "name": name,
-            "version": version(program),
+            "name": one.name,
+            "version": one.version(),
+            "left_out": Value::Object(lacks.collect()),
             "figures": Value::Object(figures.collect()),
             "round_trips_ms": Value::Object(trips.into_iter().collect()),
         });

@@ -1,9 +1,9 @@
 //! TCP at the distances of real paths. What a tunnel reorders or drops costs little at the round
 //! trip of a cable, and most of the rate here.
 
-use netns::{Family, Iperf};
+use netns::Iperf;
 
-use super::{PATIENCE, Turn};
+use super::Turn;
 use crate::measure::{Measure, TCP_20, TCP_20_LOSS, TCP_66_LOSS};
 
 /// A stream needs so much longer than over a cable to find its rate, in seconds.
@@ -14,7 +14,7 @@ const BUFFERS: &str = "4096 131072 67108864";
 
 impl Turn<'_> {
     pub(super) fn tcp_from_far(&mut self) {
-        for host in [self.left(), self.right()] {
+        for host in [&self.client, &self.server] {
             host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_rmem"));
             host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_wmem"));
         }
@@ -24,11 +24,11 @@ impl Turn<'_> {
             (&TCP_66_LOSS, "rtt=66,loss=0.01"),
         ];
         for (measure, shape) in shapes {
-            if let Some(link) = &mut self.link {
+            if let Some(link) = &mut self.ends.link {
                 link.reshape(shape);
             }
-            self.pair.left.reaches(&self.pair.right, Family::V4, PATIENCE);
-            let seconds = self.seconds + LONGER;
+            self.ends.meet();
+            let seconds = if self.is_brief { self.seconds } else { self.seconds + LONGER };
             let rate = Iperf { seconds, ..self.iperf("") }.run();
             self.note(measure, rate.gbps());
         }

@@ -4,18 +4,20 @@ use netns::{Iperf, Rate};
 
 use super::Turn;
 use crate::measure::{
-    CPU, MEMORY_TCP, SWITCHES, TCP_4, TCP_32, TCP_BACK, TCP_BOTH, TCP_FORTH, TCP_PLAIN,
+    CPU, MEMORY_TCP, PREEMPTED, TCP_4, TCP_32, TCP_BACK, TCP_BOTH, TCP_FORTH, TCP_PLAIN, WAITS,
 };
 
 impl Turn<'_> {
     pub(super) fn tcp(&mut self) {
         let before = (self.cpu(), self.switches());
         let forth = self.iperf("").run();
-        let (cpu, switches) = (self.cpu() - before.0, self.switches() - before.1);
+        let (cpu, switches) = (self.cpu() - before.0, self.switches());
         let gigabytes = forth.bytes / 1e9;
         self.note(&TCP_FORTH, forth.gbps());
         self.note(&CPU, cpu / gigabytes);
-        self.note(&SWITCHES, switches / 1e3 / gigabytes);
+        for (kind, measure) in [&WAITS, &PREEMPTED].into_iter().enumerate() {
+            self.note(measure, (switches[kind] - before.1[kind]) / 1e3 / gigabytes);
+        }
         self.note(&MEMORY_TCP, self.memory());
         let run = |turn: &Turn<'_>, options| -> Rate { turn.iperf(options).run() };
         self.note(&TCP_BACK, run(self, "-R").gbps());
@@ -26,7 +28,7 @@ impl Turn<'_> {
 
     /// The cable as a NIC that segments neither UDP nor TCP, at both ends.
     pub(super) fn tcp_over_plain_link(&mut self) {
-        for host in [self.left(), self.right()] {
+        for host in [&self.client, &self.server] {
             host.run("ethtool -K eth0 tx-udp-segmentation off tso off gso off");
         }
         let rate = self.iperf("").run();
@@ -35,9 +37,9 @@ impl Turn<'_> {
 
     pub(super) fn iperf<'a>(&'a self, options: &'a str) -> Iperf<'a> {
         Iperf {
-            client: self.left(),
-            server: self.right(),
-            address: self.target(),
+            client: &self.client,
+            server: &self.server,
+            address: &self.target,
             seconds: self.seconds,
             options,
         }

@@ -13,15 +13,11 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use netns::{Host, INTERFACE, PORT, Stopwatch};
+use netns::{INTERFACE, PORT, Stopwatch};
 
-use super::{Server, Turn, generator};
+use super::{Ends, Server, Turn, generator};
 use crate::flood::Sent;
-use crate::measure::{
-    Measure, OVERLOAD, OVERLOAD_PEAK, UDP_64, UDP_64_RING, UDP_64_SENT, UDP_64_SOCKET, UDP_1380,
-    UDP_1380_RING, UDP_1380_SENT, UDP_1380_SOCKET, UDP_GSO, UDP_GSO_RING, UDP_GSO_SENT,
-    UDP_GSO_SOCKET,
-};
+use crate::measure::{self, Measure, OVERLOAD, OVERLOAD_PEAK};
 
 /// The discard port.
 const SINK: u16 = 9;
@@ -35,34 +31,105 @@ const LARGE: usize = 1380;
 /// What a paced sender tries, of what an unpaced one offers. The slowest peers carry a tenth of it.
 const RAMP: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
 
-/// Packets a second, in thousands.
+/// What a flood did.
 struct Flow {
+    /// Packets a second, in thousands.
+    carried: f64,
     sent: f64,
+    own: f64,
     ring: f64,
     socket: f64,
-    carried: f64,
+    /// Microseconds of both daemons for each packet carried.
+    cpu: f64,
+    /// Context switches of both daemons, voluntary and not, in thousands a second.
+    switches: [f64; 2],
 }
+
+impl Flow {
+    fn figures(&self) -> [f64; 8] {
+        let [waits, preempted] = self.switches;
+        let Flow { carried, sent, own, ring, socket, cpu, .. } = *self;
+        [carried, sent, own, ring, socket, cpu, waits, preempted]
+    }
+}
+
+/// The floods, by the size and the options of the sender, and what is told of each, in the order of
+/// [`Flow::figures`].
+static FLOODS: [(&str, [&Measure; 8]); 4] = {
+    use measure::*;
+    [
+        (
+            "64",
+            [
+                &UDP_64,
+                &UDP_64_SENT,
+                &UDP_64_OWN,
+                &UDP_64_RING,
+                &UDP_64_SOCKET,
+                &UDP_64_CPU,
+                &UDP_64_WAITS,
+                &UDP_64_PREEMPTED,
+            ],
+        ),
+        (
+            "200",
+            [
+                &UDP_200,
+                &UDP_200_SENT,
+                &UDP_200_OWN,
+                &UDP_200_RING,
+                &UDP_200_SOCKET,
+                &UDP_200_CPU,
+                &UDP_200_WAITS,
+                &UDP_200_PREEMPTED,
+            ],
+        ),
+        (
+            "1380",
+            [
+                &UDP_1380,
+                &UDP_1380_SENT,
+                &UDP_1380_OWN,
+                &UDP_1380_RING,
+                &UDP_1380_SOCKET,
+                &UDP_1380_CPU,
+                &UDP_1380_WAITS,
+                &UDP_1380_PREEMPTED,
+            ],
+        ),
+        (
+            "1380 --segment",
+            [
+                &UDP_GSO,
+                &UDP_GSO_SENT,
+                &UDP_GSO_OWN,
+                &UDP_GSO_RING,
+                &UDP_GSO_SOCKET,
+                &UDP_GSO_CPU,
+                &UDP_GSO_WAITS,
+                &UDP_GSO_PREEMPTED,
+            ],
+        ),
+    ]
+};
 
 /// Counters at one instant.
 struct Counters {
-    ring: u64,
-    socket: u64,
-    carried: u64,
+    carried: f64,
+    own: f64,
+    ring: f64,
+    socket: f64,
+    cpu: f64,
+    switches: [f64; 2],
 }
 
 impl Turn<'_> {
     pub(super) fn udp(&mut self) {
-        let floods: [(&str, [&'static Measure; 4]); 3] = [
-            ("64", [&UDP_64, &UDP_64_SENT, &UDP_64_RING, &UDP_64_SOCKET]),
-            ("1380", [&UDP_1380, &UDP_1380_SENT, &UDP_1380_RING, &UDP_1380_SOCKET]),
-            ("1380 --segment", [&UDP_GSO, &UDP_GSO_SENT, &UDP_GSO_RING, &UDP_GSO_SOCKET]),
-        ];
-        for (arguments, [carried, sent, ring, socket]) in floods {
+        for (arguments, measures) in &FLOODS {
             let flow = self.flood(arguments, self.time());
-            self.note(carried, flow.carried);
-            self.note(sent, flow.sent);
-            self.note(ring, flow.ring);
-            self.note(socket, flow.socket);
+            for (measure, figure) in measures.iter().copied().zip(flow.figures()) {
+                self.note(measure, figure);
+            }
         }
     }
 
@@ -77,47 +144,50 @@ impl Turn<'_> {
         self.note(&OVERLOAD, 100.0 * flooded.carried / peak);
     }
 
-    fn time(&self) -> Duration {
-        Duration::from_secs(self.seconds.into())
-    }
-
     /// Floods from left to right; `arguments` are the size and the options of the sender.
     fn flood(&self, arguments: &str, time: Duration) -> Flow {
-        let (left, right) = (self.left(), self.right());
-        let _sink = Server::start(right, &["sink", &SINK.to_string()], SINK);
+        let _sink = Server::start(&self.server, &["sink", &SINK.to_string()], SINK);
         let whole = (time + 2 * EDGE).as_secs_f64();
-        let sender = left
+        let sender = self
+            .client
             .command(generator())
-            .args(["flood", &format!("{}:{SINK}", self.target()), &whole.to_string()])
+            .args(["flood", &format!("{}:{SINK}", self.target), &whole.to_string()])
             .args(arguments.split(' '))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .expect("nsenter is installed (make deps)");
         thread::sleep(EDGE);
-        let (watch, before) = (Stopwatch::start(), Counters::read(left, right));
+        let (watch, before) = (Stopwatch::start(), self.counters());
         thread::sleep(time);
-        let (time, after) = (watch.elapsed().as_secs_f64(), Counters::read(left, right));
+        let (time, after) = (watch.elapsed().as_secs_f64(), self.counters());
 
         let output = sender.wait_with_output().expect("a child can be waited for");
         let sent = Sent::parse(&String::from_utf8_lossy(&output.stdout));
         let sent = sent.expect("the sender told what it did");
-        let rate = |of: fn(&Counters) -> u64| (of(&after) - of(&before)) as f64 / time / 1e3;
+        let rate = |of: &dyn Fn(&Counters) -> f64| (of(&after) - of(&before)) / time / 1e3;
+        let carried = rate(&|counters| counters.carried);
         Flow {
+            carried,
             sent: sent.datagrams as f64 / sent.seconds / 1e3,
-            ring: rate(|counters| counters.ring),
-            socket: rate(|counters| counters.socket),
-            carried: rate(|counters| counters.carried),
+            own: rate(&|counters| counters.own),
+            ring: rate(&|counters| counters.ring),
+            socket: rate(&|counters| counters.socket),
+            cpu: rate(&|counters| counters.cpu) * 1e6 / carried,
+            switches: [0, 1].map(|kind| rate(&|counters| counters.switches[kind])),
         }
     }
-}
 
-impl Counters {
-    fn read(left: &Host, right: &Host) -> Counters {
+    fn counters(&self) -> Counters {
+        let Ends { left, right, .. } = &self.ends;
+        let device = if left.key.is_some() { INTERFACE } else { "eth0" };
         Counters {
-            ring: left.dropped_by_device(INTERFACE),
-            socket: right.dropped_by_socket(PORT).unwrap_or(0),
-            carried: right.dropped_by_socket(SINK).unwrap_or(0),
+            carried: self.server.dropped_by_socket(SINK).unwrap_or(0) as f64,
+            own: self.client.udp_count("SndbufErrors") as f64,
+            ring: left.host.dropped_by_device(device) as f64,
+            socket: right.host.dropped_by_socket(PORT).unwrap_or(0) as f64,
+            cpu: self.cpu(),
+            switches: self.switches(),
         }
     }
 }

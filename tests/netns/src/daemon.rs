@@ -1,7 +1,7 @@
 //! A running daemon: one implementation serving one interface of one host.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -36,9 +36,9 @@ impl Daemon {
     /// # Panics
     /// When it is not installed, ends early, or is not usable in time; its log is in the message.
     pub fn start(host: &Host, program: impl Into<Program>, interface: &str) -> Daemon {
-        let Program { implementation, path } = program.into();
-        let arguments = implementation.arguments(interface, true);
-        let daemon = Daemon::start_program(host, &path, &arguments, interface);
+        let program = program.into();
+        let implementation = program.implementation;
+        let daemon = Daemon::start_program(host, &program, interface);
         if let Some(names) = forced_off().filter(|_| implementation == Implementation::Linerate) {
             let shown = Shown::of(host, interface);
             assert!(shown.has_off(&names), "{names} is forced off: {:?}", shown.offloads);
@@ -46,7 +46,7 @@ impl Daemon {
         daemon
     }
 
-    fn start_program(host: &Host, program: &Path, args: &[String], interface: &str) -> Daemon {
+    fn start_program(host: &Host, program: &Program, interface: &str) -> Daemon {
         let log = File::create(host.outside(log_path(interface))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{interface}.pid");
@@ -54,8 +54,9 @@ impl Daemon {
         let process = host
             .command("sh")
             .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
-            .arg(program)
-            .args(args)
+            .arg(&program.path)
+            .args(program.implementation.arguments(interface, true))
+            .envs(program.environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
@@ -116,16 +117,19 @@ impl Daemon {
         Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
     }
 
-    /// Context switches of all its threads so far, voluntary or not.
-    pub fn switches(&self) -> u64 {
+    /// Context switches of all its threads so far: those where it waited, and those where another
+    /// wanted the core.
+    pub fn switches(&self) -> [u64; 2] {
         let threads = fs::read_dir(self.proc("task")).into_iter().flatten().flatten();
-        let statuses =
-            threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok());
-        let of = |status: String| -> u64 {
-            let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
-            lines.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
-        };
-        statuses.map(of).sum()
+        let statuses: Vec<String> = threads
+            .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+            .collect();
+        ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"].map(|field| {
+            let lines = statuses.iter().flat_map(|status| status.lines());
+            let counts =
+                lines.filter_map(|line| line.strip_prefix(field)?.trim().parse::<u64>().ok());
+            counts.sum()
+        })
     }
 
     /// Highest resident memory so far, in bytes.

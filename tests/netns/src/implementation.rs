@@ -106,6 +106,8 @@ pub struct Program {
     pub implementation: Implementation,
     /// The binary.
     pub path: PathBuf,
+    /// What its environment names beside this process's.
+    pub environment: Vec<(&'static str, &'static str)>,
 }
 
 impl From<Implementation> for Program {
@@ -114,7 +116,7 @@ impl From<Implementation> for Program {
     /// # Panics
     /// When none is.
     fn from(implementation: Implementation) -> Program {
-        Program { implementation, path: implementation.path() }
+        Program { implementation, path: implementation.path(), environment: Vec::new() }
     }
 }
 

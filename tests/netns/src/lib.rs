@@ -42,7 +42,7 @@ pub use daemon::Daemon;
 pub use datagrams::{Arrived, Datagrams, Train};
 pub use host::{Host, Outcome};
 pub use implementation::{Implementation, Program};
-pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side};
+pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
 pub use show::{Shown, forced_off};
 pub use stream::{Carried, Pace, Stream};

@@ -106,12 +106,7 @@ impl Side {
     /// `number`; no peers yet. `outer` is how the other side will call it.
     pub fn start(host: Host, program: impl Into<Program>, number: u8, outer: Addresses) -> Side {
         let daemon = Daemon::start(&host, program, INTERFACE);
-        let key = Key::generate();
-        let inner = Addresses::new(9, number);
-        let path = host.write("private.key", &key.private);
-        host.run(format!("wg set {INTERFACE} private-key {path} listen-port {PORT}"));
-        inner.assign(&host, INTERFACE);
-        host.run(format!("ip link set {INTERFACE} mtu 1420 up"));
+        let (key, inner) = configure(&host, number);
         Side { host, outer, inner, key, daemon }
     }
 
@@ -147,6 +142,18 @@ impl Side {
             ping(&self.host, format!("-c 1 -W 0.5 {target}")).is_complete()
         });
     }
+}
+
+/// Gives a host's new [`INTERFACE`], whoever serves it, a key, [`PORT`] and the inner addresses of
+/// its `number`, and brings it up.
+pub fn configure(host: &Host, number: u8) -> (Key, Addresses) {
+    let key = Key::generate();
+    let inner = Addresses::new(9, number);
+    let path = host.write("private.key", &key.private);
+    host.run(format!("wg set {INTERFACE} private-key {path} listen-port {PORT}"));
+    inner.assign(host, INTERFACE);
+    host.run(format!("ip link set {INTERFACE} mtu 1420 up"));
+    (key, inner)
 }
 
 /// How two sides learn of each other.

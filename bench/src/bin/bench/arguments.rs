@@ -1,0 +1,154 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use linerate_bench::contender::Contender;
+use linerate_bench::ladder;
+use linerate_bench::link::Shape;
+use linerate_bench::suite::{Plan, Test};
+use netns::Implementation;
+
+pub const USAGE: &str = "\
+usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--beside NAME,...]
+             [--binary [NAME=]PATH]... [--link SHAPE] [--flame TEST]
+             [--json FILE] [--html FILE] [--svg FOLDER]
+       bench flame TEST [--seconds N] [--binary PATH] [--svg FOLDER]
+
+  ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
+  flame          only the two flame graphs of one test (--svg target/report)
+
+  --seconds N    length of each measurement (2)
+  --rounds N     turns of each contender, A B A B ... (5)
+  --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
+                 and of those that are left out unless named:
+                 quic-tls, forward, vxlan, peers, handshakes
+  --all          all of these
+  --brief        as short as shows that traffic passes: for the bench's own tests
+  --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, kernel, bare (the cable
+                 without a tunnel), or none (tailscale-wireguard-go)
+  --binary ...   a build of linerate to measure instead of the workspace's; given again, further
+                 builds to compare it with, and --beside is none unless it is given too
+  --link SHAPE   an emulated link instead of the bare cable, of any of
+                 rtt=MS,jitter=MS,loss=PERCENT,reorder=PERCENT,rate=MBIT,queue=MS,seed=N
+  --flame TEST   one more turn of this test at the end, for the flame graphs of both its ends
+  --json FILE    write all figures there
+  --html FILE    write the report there, as one page
+  --svg FOLDER   write the flame graphs there
+";
+
+/// What to do with the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Contenders beside each other.
+    Compare,
+    /// The rungs of a ladder.
+    Ladder,
+    /// Only the flame graphs.
+    Flame,
+}
+
+/// What was asked for.
+pub struct Arguments {
+    pub mode: Mode,
+    pub plan: Plan,
+    pub rounds: u32,
+    pub flame: Option<Test>,
+    pub json: Option<PathBuf>,
+    pub html: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
+    beside: Option<String>,
+    builds: Vec<Contender>,
+}
+
+impl Arguments {
+    pub fn parse(words: impl Iterator<Item = String>) -> Result<Arguments, String> {
+        let mut words = words.peekable();
+        let mut arguments = Arguments::new(Mode::Compare);
+        if words.next_if(|word| word == "ladder").is_some() {
+            arguments = Arguments::new(Mode::Ladder);
+        } else if words.next_if(|word| word == "flame").is_some() {
+            arguments = Arguments::new(Mode::Flame);
+            arguments.flame = Some(test(&words.next().ok_or("flame needs a test")?)?);
+        }
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--all" => arguments.plan.tests = Test::ALL.to_vec(),
+                "--brief" => (arguments.plan.is_brief, arguments.plan.seconds) = (true, 1),
+                _ => arguments.take_with(&word, words.next())?,
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn new(mode: Mode) -> Arguments {
+        let tests = if mode == Mode::Ladder { ladder::TESTS.to_vec() } else { Test::usual() };
+        Arguments {
+            mode,
+            plan: Plan { tests, seconds: 2, is_brief: false, link: None },
+            rounds: 5,
+            flame: None,
+            json: None,
+            html: None,
+            svg: (mode == Mode::Flame).then(|| PathBuf::from("target/report")),
+            beside: None,
+            builds: Vec::new(),
+        }
+    }
+
+    fn take_with(&mut self, word: &str, value: Option<String>) -> Result<(), String> {
+        let value = value.ok_or(format!("{word} needs a value"))?;
+        match word {
+            "--seconds" => self.plan.seconds = count(&value)?,
+            "--rounds" => self.rounds = count(&value)?,
+            "--only" => self.plan.tests = tests(&value)?,
+            "--beside" => self.beside = Some(value),
+            "--binary" => self.builds.push(Contender::build(&value)?),
+            "--link" => self.plan.link = Some(shape(value)?),
+            "--flame" => self.flame = Some(test(&value)?),
+            "--json" => self.json = Some(PathBuf::from(value)),
+            "--html" => self.html = Some(PathBuf::from(value)),
+            "--svg" => self.svg = Some(PathBuf::from(value)),
+            _ => return Err(format!("unknown argument {word}")),
+        }
+        Ok(())
+    }
+
+    /// Who is measured, the one that is judged first.
+    pub fn contenders(&self) -> Result<Vec<Contender>, String> {
+        let mut contenders = self.builds.clone();
+        if contenders.is_empty() {
+            if Implementation::Linerate.program().is_none() {
+                return Err("linerate is not built (make build, or set LINERATE_BIN)".to_owned());
+            }
+            contenders.push(Contender::installed(Implementation::Linerate));
+        }
+        match self.mode {
+            Mode::Flame => return Ok(contenders),
+            Mode::Ladder => return Ok(ladder::rungs(&contenders[0])),
+            Mode::Compare => {}
+        }
+        let unsaid = if self.builds.len() > 1 { "none" } else { Implementation::Tailscale.name() };
+        contenders.extend(Contender::named(self.beside.as_deref().unwrap_or(unsaid))?);
+        Ok(contenders)
+    }
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    text.parse().ok().filter(|n| *n > 0).ok_or(format!("not a count: {text}"))
+}
+
+/// The words of a link's shape, which the link's own process reads again.
+fn shape(words: String) -> Result<String, String> {
+    Shape::parse(&words).map(|_| words)
+}
+
+fn test(name: &str) -> Result<Test, String> {
+    Test::named(name).ok_or(format!("unknown test {name}"))
+}
+
+fn tests(names: &str) -> Result<Vec<Test>, String> {
+    let named: Result<Vec<Test>, String> = names.split(',').map(test).collect();
+    let named = named?;
+    // In the order of a turn, whatever the order of the argument.
+    Ok(Test::ALL.into_iter().filter(|test| named.contains(test)).collect())
+}

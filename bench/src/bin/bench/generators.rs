@@ -1,0 +1,82 @@
+//! The generators: this program inside the hosts, by subcommands that only the bench calls.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use linerate_bench::connections;
+use linerate_bench::crowd::Crowd;
+use linerate_bench::flood::{self, Flood};
+use linerate_bench::leash::end_with_stdin;
+use linerate_bench::link::{self, Shape};
+use linerate_bench::quic::{self, Protection, Way};
+use wg::PublicKey;
+
+type Done = Result<(), Box<dyn Error>>;
+
+/// Runs a generator, if that is what is asked for.
+pub fn generate(words: &[String]) -> Option<Done> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    Some(match words.as_slice() {
+        ["sink", port] => sink(port),
+        ["link", shape, ends @ ..] => relay(shape, ends),
+        ["flood", to, seconds, size, options @ ..] => send(to, seconds, size, options),
+        ["quic-server", at, protection] => serve(at, protection),
+        ["quic-client", to, way, seconds, protection] => call(to, way, seconds, protection),
+        ["answer", at] => answer(at),
+        ["call", to, seconds] => connect(to, seconds),
+        ["greet", count, hub, at] => greet(count, hub, at),
+        _ => return None,
+    })
+}
+
+fn sink(port: &str) -> Done {
+    end_with_stdin()?;
+    Ok(flood::sink(port.parse()?)?)
+}
+
+fn send(to: &str, seconds: &str, size: &str, options: &[&str]) -> Done {
+    let rate = match options {
+        ["--rate", rate] => Some(rate.parse()?),
+        _ => None,
+    };
+    let (to, seconds, size) = (to.parse()?, seconds.parse()?, size.parse()?);
+    let flood = Flood { to, seconds, size, rate, segment: options == ["--segment"] };
+    println!("{}", flood.send()?);
+    Ok(())
+}
+
+fn relay(shape: &str, ends: &[&str]) -> Done {
+    end_with_stdin()?;
+    let ends: Result<Vec<SocketAddr>, _> = ends.iter().map(|end| end.parse()).collect();
+    let ends = <[SocketAddr; 4]>::try_from(ends?).map_err(|_| "a link has four addresses")?;
+    let [left, left_daemon, right, right_daemon] = ends;
+    link::relay(Shape::parse(shape)?, [(left, left_daemon), (right, right_daemon)])
+}
+
+fn serve(at: &str, protection: &str) -> Done {
+    end_with_stdin()?;
+    quic::serve(at.parse()?, Protection::named(protection))
+}
+
+fn call(to: &str, way: &str, seconds: &str, protection: &str) -> Done {
+    let way = if way == "up" { Way::Up } else { Way::Down };
+    let protection = Protection::named(protection);
+    println!("{}", quic::call(to.parse()?, way, seconds.parse()?, protection)?);
+    Ok(())
+}
+
+fn answer(at: &str) -> Done {
+    end_with_stdin()?;
+    Ok(connections::serve(at.parse()?)?)
+}
+
+fn connect(to: &str, seconds: &str) -> Done {
+    println!("{}", connections::call(to.parse()?, seconds.parse()?)?);
+    Ok(())
+}
+
+fn greet(count: &str, hub: &str, at: &str) -> Done {
+    let hub = PublicKey::from_base64(hub).map_err(|_| "not a key")?;
+    println!("{}", Crowd::new(count.parse()?).greet(hub, at.parse()?)?);
+    Ok(())
+}

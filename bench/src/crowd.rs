@@ -1,0 +1,232 @@
+//! Thousands of peers: their keys and addresses by number, and a generator that is all of them at
+//! once, by the protocol of the crate `wg`.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use netns::{Host, INTERFACE, Stopwatch};
+use packet::Endpoint;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
+use wg::message::{Handshake, Initiation, Kind, Response};
+use wg::{Control, Now, PrivateKey, PublicKey, Time};
+
+/// Initiations that are on the way at a time: too few for any daemon to think that it is attacked.
+const WINDOW: usize = 32;
+
+/// The port that all of them share. A hub that learns no endpoints is told of it.
+const PORT: u16 = 51830;
+
+/// An answer that takes longer is lost.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The generator's clock begins here, in seconds since the Unix epoch: a hub wants no more of a
+/// peer's time than that it goes on.
+const WALL: u64 = 1_700_000_000;
+
+/// So many peers, always the same ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    count: usize,
+}
+
+impl Crowd {
+    /// The first `count` of them.
+    pub fn new(count: usize) -> Crowd {
+        Crowd { count }
+    }
+
+    fn key(number: usize) -> PrivateKey {
+        let mut bytes = [0; 32];
+        ChaCha20Rng::seed_from_u64(number as u64).fill_bytes(&mut bytes);
+        PrivateKey::from_bytes(&bytes)
+    }
+
+    /// The address in the tunnel: from 10.64.0.0 on.
+    fn address(number: usize) -> Ipv4Addr {
+        Ipv4Addr::from_bits(Ipv4Addr::new(10, 64, 0, 0).to_bits() + number as u32)
+    }
+
+    /// Makes all of them peers of a host's interface, and tells it that they are at this address, if
+    /// they are anywhere.
+    pub fn join(self, host: &Host, at: Option<&str>) {
+        let endpoint = at.map_or(String::new(), |at| format!("Endpoint = {at}:{PORT}\n"));
+        let section = |number: usize| {
+            let (key, address) = (Crowd::key(number).public_key(), Crowd::address(number));
+            let key = key.to_base64();
+            format!("[Peer]\nPublicKey = {key}\nAllowedIPs = {address}/32\n{endpoint}")
+        };
+        let path = host.write("crowd.conf", &(0..self.count).map(section).collect::<String>());
+        host.run(format!("wg addconf {INTERFACE} {path}"));
+    }
+
+    /// Has each of them shake hands with a hub.
+    pub fn greet(self, hub: PublicKey, at: SocketAddr) -> Result<Greeted, Box<dyn Error>> {
+        let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
+        socket.connect(at)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        // What costs the generator is done before and after: only the hub is measured.
+        let watch = Stopwatch::start();
+        let initiators: Option<Vec<Initiator>> =
+            (0..self.count).map(|number| Initiator::new(number, hub, at, now(&watch))).collect();
+        let mut initiators = initiators.ok_or("an initiator has no initiation")?;
+        let by_index: HashMap<u32, usize> =
+            initiators.iter().enumerate().map(|(at, one)| (one.index, at)).collect();
+
+        let exchange = Stopwatch::start();
+        let (mut greeted, mut sent, mut on_the_way) = (Greeted::default(), 0, 0);
+        let mut buffer = [0; 256];
+        let mut last = Duration::ZERO;
+        while sent < initiators.len() || on_the_way > 0 {
+            while on_the_way < WINDOW && sent < initiators.len() {
+                socket.send(initiators[sent].initiation.as_bytes())?;
+                (sent, on_the_way) = (sent + 1, on_the_way + 1);
+            }
+            let len = match socket.recv(&mut buffer) {
+                Ok(len) => len,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    on_the_way = 0;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            on_the_way = on_the_way.saturating_sub(1);
+            last = exchange.elapsed();
+            match (Kind::of(&buffer[..len]), Response::parse(&buffer[..len])) {
+                (_, Some(response)) => {
+                    if let Some(at) = by_index.get(&response.receiver) {
+                        initiators[*at].response = Handshake::copy_of(&buffer[..len]);
+                    }
+                }
+                (Some(Kind::CookieReply), _) => greeted.cookies += 1,
+                _ => {}
+            }
+        }
+        greeted.seconds = last.as_secs_f64();
+        let finish = |one: Initiator| u64::from(one.finish(now(&watch)));
+        greeted.sessions = initiators.into_iter().map(finish).sum();
+        Ok(greeted)
+    }
+}
+
+fn now(watch: &Stopwatch) -> Now {
+    let elapsed = watch.elapsed();
+    let time = Time::from_nanos(elapsed.as_nanos() as u64);
+    Now { time, wall: Duration::from_secs(WALL) + elapsed }
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Greeted {
+    /// Sessions that the initiators have.
+    pub sessions: u64,
+    /// Cookies that they were sent instead.
+    pub cookies: u64,
+    /// From the first initiation to the last answer.
+    pub seconds: f64,
+}
+
+impl Greeted {
+    /// What its `Display` wrote.
+    pub fn parse(text: &str) -> Option<Greeted> {
+        let mut words = text.split_whitespace();
+        let sessions = words.next()?.parse().ok()?;
+        let cookies = words.next()?.parse().ok()?;
+        Some(Greeted { sessions, cookies, seconds: words.next()?.parse().ok()? })
+    }
+}
+
+impl fmt::Display for Greeted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.sessions, self.cookies, self.seconds)
+    }
+}
+
+/// One of the crowd.
+struct Initiator {
+    control: Control<ChaCha20Rng>,
+    hub: SocketAddr,
+    index: u32,
+    initiation: Handshake,
+    response: Option<Handshake>,
+}
+
+impl Initiator {
+    /// With its initiation ready to be sent.
+    fn new(number: usize, hub: PublicKey, at: SocketAddr, now: Now) -> Option<Initiator> {
+        let mut control = Control::new(ChaCha20Rng::seed_from_u64(!(number as u64)));
+        let everything = AllowedIpChange { net: "0.0.0.0/0".parse().ok()?, remove: false };
+        let peer = PeerChange {
+            endpoint: Some(at),
+            allowed_ips: vec![everything],
+            ..PeerChange::new(hub)
+        };
+        let private_key = Some(Some(Crowd::key(number)));
+        let change = DeviceChange { private_key, peers: vec![peer], ..DeviceChange::default() };
+        control.apply(change).ok()?;
+        control.up();
+        let peer = control.device().route(at.ip())?;
+        // Nothing can be sent without a session, which is thereby asked for.
+        control.device().reserve(&peer, 1, now.time).err()?;
+        control.handle_notices(now);
+        let (initiation, _) = control.poll_transmit()?;
+        let index = Initiation::parse(initiation.as_bytes())?.sender;
+        Some(Initiator { control, hub: at, index, initiation, response: None })
+    }
+
+    /// Whether what was answered makes a session.
+    fn finish(mut self, now: Now) -> bool {
+        let Some(response) = self.response else { return false };
+        self.control.handle_datagram(response.as_bytes(), Endpoint::new(self.hub), now);
+        let device = self.control.device();
+        let any: IpAddr = self.hub.ip();
+        device.route(any).is_some_and(|peer| device.reserve(&peer, 1, now.time).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::thread;
+
+    use packet::Endpoint;
+    use rand_chacha::ChaCha20Rng;
+    use rand_chacha::rand_core::SeedableRng;
+    use wg::Control;
+    use wg::config::{DeviceChange, PeerChange};
+
+    use super::{Crowd, Greeted, Stopwatch, now};
+
+    #[test]
+    fn those_that_a_hub_knows_have_sessions_and_the_others_have_none() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = socket.local_addr().unwrap();
+        let key = Crowd::key(1 << 20);
+        let public_key = key.public_key();
+        let known = (0..5).map(|number| PeerChange::new(Crowd::key(number).public_key())).collect();
+        let hub = move || {
+            let mut control = Control::new(ChaCha20Rng::seed_from_u64(0));
+            let private_key = Some(Some(key));
+            let change = DeviceChange { private_key, peers: known, ..DeviceChange::default() };
+            control.apply(change).unwrap();
+            control.up();
+            let watch = Stopwatch::start();
+            let mut buffer = [0; 256];
+            while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+                control.handle_datagram(&buffer[..len], Endpoint::new(from), now(&watch));
+                while let Some((message, to)) = control.poll_transmit() {
+                    socket.send_to(message.as_bytes(), to.remote).unwrap();
+                }
+            }
+        };
+        thread::Builder::new().spawn(hub).unwrap();
+        let greeted = Crowd::new(7).greet(public_key, at).unwrap();
+        assert_eq!((greeted.sessions, greeted.cookies), (5, 0));
+        assert_eq!(Greeted::parse(&greeted.to_string()), Some(greeted));
+    }
+}

@@ -1,0 +1,39 @@
+//! A hub of 10,000 peers that all shake hands with it: the right end's daemon, and the generator of
+//! `crate::crowd` on the left host.
+
+use netns::{Daemon, Family, PORT};
+
+use super::{Turn, generator};
+use crate::crowd::{Crowd, Greeted};
+use crate::measure::{
+    HANDSHAKES, HANDSHAKES_COOKIES, HANDSHAKES_DONE, MEMORY_PEER, MEMORY_SESSION,
+};
+
+const COUNT: usize = 10_000;
+
+impl Turn<'_> {
+    pub(super) fn handshakes(&mut self) {
+        let hub = &self.ends.right;
+        let memory = || hub.daemon.as_ref().map_or(f64::NAN, |one| Daemon::memory(one) as f64);
+        let alone = memory();
+        Crowd::new(COUNT).join(&hub.host, Some(self.ends.left.outer.of(Family::V4)));
+        let known = memory();
+        let (key, at) = (hub.key.as_ref().map_or("", |key| &key.public), &hub.outer);
+        let line = format!(
+            "{} greet {COUNT} {key} {}",
+            generator().display(),
+            at.endpoint(Family::V4, PORT)
+        );
+        let outcome = self.client.attempt(line);
+        let greeted = Greeted::parse(&outcome.stdout).unwrap_or_else(|| {
+            panic!("the initiators failed: {}", outcome.stderr.trim());
+        });
+        let kilobytes = |more: f64| more / 1e3 / COUNT as f64;
+        let (known, met) = (kilobytes(known - alone), kilobytes(memory() - alone));
+        self.note(&HANDSHAKES, greeted.sessions as f64 / 1e3 / greeted.seconds);
+        self.note(&HANDSHAKES_DONE, 100.0 * greeted.sessions as f64 / COUNT as f64);
+        self.note(&HANDSHAKES_COOKIES, greeted.cookies as f64);
+        self.note(&MEMORY_PEER, known);
+        self.note(&MEMORY_SESSION, met);
+    }
+}

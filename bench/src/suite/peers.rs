@@ -1,0 +1,34 @@
+//! One more peer and one more: what the right end's finding costs the left one, which has 1, 10, 100
+//! and 1000 of them, and what it keeps for those that are idle.
+
+use netns::INTERFACE;
+
+use super::Turn;
+use crate::crowd::Crowd;
+use crate::measure::{MEMORY_IDLE_1000, Measure, PEERS_1, PEERS_10, PEERS_100, PEERS_1000};
+
+impl Turn<'_> {
+    pub(super) fn peers(&mut self) {
+        let mut memory = Vec::new();
+        let steps: [(&'static Measure, usize); 4] =
+            [(&PEERS_1, 1), (&PEERS_10, 10), (&PEERS_100, 100), (&PEERS_1000, 1000)];
+        for (measure, count) in steps {
+            self.crowd(count - 1);
+            self.ends.meet();
+            let rate = self.iperf("").run();
+            self.note(measure, rate.gbps());
+            memory.push(self.ends.left.daemon.as_ref().map_or(f64::NAN, |one| one.memory() as f64));
+        }
+        let idle = (memory[3] - memory[0]) / 999.0;
+        self.note(&MEMORY_IDLE_1000, idle / 1e3);
+    }
+
+    /// Gives the left end so many peers that nobody is, and the right end behind them.
+    fn crowd(&self, count: usize) {
+        let (left, right) = (&self.ends.left, &self.ends.right);
+        let key = right.key.as_ref().map_or("", |key| &key.public);
+        left.host.run(format!("wg set {INTERFACE} peer {key} remove"));
+        Crowd::new(count).join(&left.host, None);
+        left.add_peer(right, "");
+    }
+}

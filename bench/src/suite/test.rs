@@ -1,0 +1,133 @@
+//! The tests by name, and what a turn does of them.
+
+use super::vxlan;
+use crate::contender::{Carrier, Contender};
+
+/// A group of measurements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// TCP one stream each way, four, 32, both ways; processor time and memory.
+    Tcp,
+    /// Round trips, idle and beside a full stream.
+    Ping,
+    /// QUIC down and up, without its AEAD.
+    Quic,
+    /// Floods of small and large datagrams.
+    Udp,
+    /// What a flood leaves of the peak.
+    Overload,
+    /// TCP connections a second.
+    Connections,
+    /// TCP over a link that segments nothing.
+    Plain,
+    /// TCP with the delay and loss of real distances.
+    Far,
+    /// QUIC down and up as anyone runs it, by TLS.
+    QuicTls,
+    /// TCP and QUIC between hosts behind the ends of the tunnel.
+    Forward,
+    /// TCP in VXLAN in the tunnel.
+    Vxlan,
+    /// TCP to the last of 1, 10, 100 and 1000 peers.
+    Peers,
+    /// Handshakes a second of 10,000 peers, and the memory of each.
+    Handshakes,
+}
+
+impl Test {
+    /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
+    pub const ALL: [Test; 13] = [
+        Test::Tcp,
+        Test::Ping,
+        Test::Quic,
+        Test::Udp,
+        Test::Overload,
+        Test::Connections,
+        Test::QuicTls,
+        Test::Plain,
+        Test::Far,
+        Test::Forward,
+        Test::Vxlan,
+        Test::Peers,
+        Test::Handshakes,
+    ];
+
+    /// Its name in arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::Tcp => "tcp",
+            Test::Ping => "ping",
+            Test::Quic => "quic",
+            Test::Udp => "udp",
+            Test::Overload => "overload",
+            Test::Connections => "connections",
+            Test::Plain => "plain",
+            Test::Far => "far",
+            Test::QuicTls => "quic-tls",
+            Test::Forward => "forward",
+            Test::Vxlan => "vxlan",
+            Test::Peers => "peers",
+            Test::Handshakes => "handshakes",
+        }
+    }
+
+    /// Those that are measured unless others are named: five rounds of two contenders take ten
+    /// minutes with them.
+    pub fn usual() -> Vec<Test> {
+        use Test::{Forward, Handshakes, Peers, QuicTls, Vxlan};
+        let is_usual =
+            |test: &Test| !matches!(test, QuicTls | Forward | Vxlan | Peers | Handshakes);
+        Test::ALL.into_iter().filter(is_usual).collect()
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Test> {
+        Test::ALL.into_iter().find(|test| test.name() == name)
+    }
+
+    /// Whether what it does to the hosts would be seen by the others.
+    pub(super) fn has_own_hosts(self) -> bool {
+        use Test::{Far, Forward, Handshakes, Peers, Plain, Vxlan};
+        matches!(self, Plain | Far | Forward | Vxlan | Peers | Handshakes)
+    }
+
+    /// Why a contender cannot be measured so, if it cannot.
+    pub(super) fn lacks(self, contender: &Contender, is_linked: bool) -> Option<&'static str> {
+        match (self, &contender.carrier) {
+            (Test::Peers | Test::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
+            (Test::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
+            (Test::Vxlan, _) if !vxlan::is_there() => Some("the kernel has no VXLAN"),
+            (_, Carrier::Bare) if is_linked => Some(ONLY_TUNNELS),
+            _ => None,
+        }
+    }
+}
+
+const ONLY_TUNNELS: &str = "the emulated link moves the datagrams of a tunnel only";
+
+/// What every turn does.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The tests.
+    pub tests: Vec<Test>,
+    /// The length of each measurement.
+    pub seconds: u32,
+    /// As short as shows that traffic passes.
+    pub is_brief: bool,
+    /// The link between the hosts, in the words of [`Shape::parse`]; the bare cable if not said.
+    ///
+    /// [`Shape::parse`]: crate::link::Shape::parse
+    pub link: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Test;
+
+    #[test]
+    fn each_test_has_a_name_of_its_own() {
+        for test in Test::ALL {
+            assert_eq!(Test::named(test.name()), Some(test));
+        }
+    }
+}
