@@ -1,20 +1,37 @@
 //! The ladder: one binary, technique by technique, each rung with those of the rungs below.
 //!
-//! It is the experiment of this project's sources, on the user's own machine. A rung is there for
-//! what can be switched at run time (`linerate set IFACE offload NAME on|off`).
+//! It is the experiment of this project's sources, on the user's own machine. All is switched at run
+//! time: offloads by `linerate set IFACE offload NAME on|off`, the rest by the environment.
 
 use crate::comparison::Comparison;
-use crate::contender::Contender;
+use crate::contender::{Carrier, Contender};
 use crate::measure::{ALL, Measure};
 use crate::suite::Test;
 use crate::table::Table;
 
-/// What each rung adds.
-const RUNGS: [(&str, &[&str]); 4] = [
-    ("single packets, by sendmmsg and recvmmsg", &[]),
-    ("+ TCP super-packets at the TUN (TSO, GRO)", &["tun-tso", "tun-tcp-gro"]),
-    ("+ UDP GSO and GRO at the socket", &["udp-gso", "udp-gro"]),
-    ("+ UDP super-packets at the TUN (USO, GRO)", &["tun-uso", "tun-udp-gro"]),
+/// A rung: what it adds.
+struct Rung {
+    name: &'static str,
+    offloads: &'static [&'static str],
+    /// What the rungs below it are denied, by their environment.
+    instead_of: Option<(&'static str, &'static str)>,
+}
+
+const fn offloads(name: &'static str, offloads: &'static [&'static str]) -> Rung {
+    Rung { name, offloads, instead_of: None }
+}
+
+const fn code(name: &'static str, instead_of: (&'static str, &'static str)) -> Rung {
+    Rung { name, offloads: &[], instead_of: Some(instead_of) }
+}
+
+const RUNGS: [Rung; 6] = [
+    offloads("single packets, by sendmmsg and recvmmsg", &[]),
+    offloads("+ TCP super-packets at the TUN (TSO, GRO)", &["tun-tso", "tun-tcp-gro"]),
+    offloads("+ UDP GSO and GRO at the socket", &["udp-gso", "udp-gro"]),
+    code("+ SIMD checksum", ("LINERATE_CHECKSUM", "scalar")),
+    offloads("+ UDP super-packets at the TUN (USO, GRO)", &["tun-uso", "tun-udp-gro"]),
+    code("+ batched AEAD", ("LINERATE_AEAD", "library")),
 ];
 
 /// What is measured on every rung, unless the user says otherwise.
@@ -22,12 +39,18 @@ pub const TESTS: [Test; 2] = [Test::Tcp, Test::Quic];
 
 /// A contender a rung, from the lowest.
 pub fn rungs(linerate: &Contender) -> Vec<Contender> {
-    let rung = |top: usize| {
-        let offloads = RUNGS[..=top].iter().flat_map(|(_, adds)| adds.iter().copied()).collect();
-        let carrier = linerate.carrier.clone();
-        Contender { name: RUNGS[top].0.to_owned(), carrier, offloads: Some(offloads) }
-    };
-    (0..RUNGS.len()).map(rung).collect()
+    (1..=RUNGS.len()).map(|height| rung(linerate, height)).collect()
+}
+
+/// With the lowest rungs, so many.
+fn rung(linerate: &Contender, height: usize) -> Contender {
+    let (climbed, above) = RUNGS.split_at(height);
+    let offloads = climbed.iter().flat_map(|rung| rung.offloads.iter().copied()).collect();
+    let mut carrier = linerate.carrier.clone();
+    if let Carrier::Daemon(program) = &mut carrier {
+        program.environment.extend(above.iter().filter_map(|rung| rung.instead_of));
+    }
+    Contender { name: climbed[height - 1].name.to_owned(), carrier, offloads: Some(offloads) }
 }
 
 /// A row a rung, a column a measure: the median, and beside it what it is of the lowest rung's.
@@ -50,17 +73,32 @@ pub fn table(comparison: &Comparison) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use netns::{Implementation, Program};
+
     use super::rungs;
     use crate::contender::{Carrier, Contender};
 
     #[test]
     fn each_rung_keeps_what_those_below_it_have() {
-        let linerate = Contender::new("linerate", Carrier::Bare);
-        let offloads: Vec<Vec<&str>> =
-            rungs(&linerate).into_iter().filter_map(|rung| rung.offloads).collect();
+        let (implementation, path) = (Implementation::Linerate, PathBuf::new());
+        let program = Program { implementation, path, environment: Vec::new() };
+        let rungs = rungs(&Contender::new("linerate", Carrier::Daemon(program)));
+        let offloads: Vec<&[&str]> =
+            rungs.iter().filter_map(|rung| rung.offloads.as_deref()).collect();
         assert!(offloads[0].is_empty());
         assert_eq!(offloads[1], ["tun-tso", "tun-tcp-gro"]);
-        assert_eq!(offloads.last().map(Vec::len), Some(6));
-        assert!(offloads.windows(2).all(|pair| pair[1].starts_with(&pair[0])));
+        assert_eq!(offloads.last().map(|all| all.len()), Some(6));
+        assert!(offloads.windows(2).all(|pair| pair[1].starts_with(pair[0])));
+
+        let denied = |rung: &Contender| {
+            let environment = rung.program().map(|program| &program.environment);
+            environment.into_iter().flatten().map(|(name, _)| *name).collect::<Vec<&str>>()
+        };
+        let denied: Vec<Vec<&str>> = rungs.iter().map(denied).collect();
+        assert_eq!(denied[2], ["LINERATE_CHECKSUM", "LINERATE_AEAD"]);
+        assert_eq!((&denied[3], &denied[4]), (&vec!["LINERATE_AEAD"], &vec!["LINERATE_AEAD"]));
+        assert!(denied[5].is_empty());
     }
 }

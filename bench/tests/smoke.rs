@@ -166,7 +166,7 @@ fn every_rung_of_the_ladder_carries() {
     let (ran, report) = run("plain", "ladder", &["ladder"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let rungs = report["contenders"].as_array().expect("the report has contenders");
-    assert_eq!(rungs.len(), 4);
+    assert_eq!(rungs.len(), 6);
     for rung in rungs {
         let figure = rung["figures"]["tcp_plain_link"]["median"].as_f64();
         assert!(figure > Some(0.0), "{}: {figure:?}", rung["name"]);
