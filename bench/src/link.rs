@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The daemons have the link's addresses as their endpoints; `relay` moves what comes to one side
-//! out of the other, when this module says so. ECN marks do not pass.
+//! out of the other, when this module says so. ECN marks pass.
 
 mod relay;
 
@@ -18,7 +18,7 @@ use bytes::Bytes;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-pub use relay::relay;
+pub use relay::{Dropped, relay};
 
 /// Bytes of IPv4 and UDP, which a link carries too.
 const HEADERS: usize = 28;
@@ -45,6 +45,15 @@ pub struct Shape {
     pub seed: u64,
 }
 
+/// What is on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// What UDP carries.
+    pub bytes: Bytes,
+    /// The two bits of its IP header.
+    pub ecn: u8,
+}
+
 /// One way of a link.
 pub struct Link {
     shape: Shape,
@@ -55,7 +64,11 @@ pub struct Link {
     last: Duration,
     serial: u64,
     /// What is on the way, by when it arrives.
-    flying: BTreeMap<(Duration, u64), Bytes>,
+    flying: BTreeMap<(Duration, u64), Datagram>,
+    /// Datagrams that were lost by chance so far.
+    pub lost: u64,
+    /// Datagrams that would have waited too long.
+    pub queued_out: u64,
 }
 
 impl Shape {
@@ -100,13 +113,18 @@ impl Link {
     pub fn new(shape: Shape) -> Link {
         let zero = Duration::ZERO;
         let rng = ChaCha8Rng::seed_from_u64(shape.seed);
-        Link { shape, rng, free: zero, last: zero, serial: 0, flying: BTreeMap::new() }
+        let flying = BTreeMap::new();
+        Link { shape, rng, free: zero, last: zero, serial: 0, flying, lost: 0, queued_out: 0 }
     }
 
     /// Takes a datagram at its near end.
-    pub fn handle_datagram(&mut self, now: Duration, datagram: Bytes) {
-        let Some(sent) = self.transmit(now, datagram.len()) else { return };
+    pub fn handle_datagram(&mut self, now: Duration, datagram: Datagram) {
+        let Some(sent) = self.transmit(now, datagram.bytes.len()) else {
+            self.queued_out += 1;
+            return;
+        };
         if self.chance(self.shape.loss) {
+            self.lost += 1;
             return;
         }
         let jitter = self.shape.jitter.mul_f64(self.random());
@@ -122,7 +140,7 @@ impl Link {
     }
 
     /// Gives a datagram that has arrived at its far end.
-    pub fn poll_datagram(&mut self, now: Duration) -> Option<Bytes> {
+    pub fn poll_datagram(&mut self, now: Duration) -> Option<Datagram> {
         let first = self.flying.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }
@@ -159,7 +177,7 @@ mod tests {
 
     use bytes::Bytes;
 
-    use super::{Link, Shape};
+    use super::{Datagram, Link, Shape};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -170,16 +188,19 @@ mod tests {
     /// Sends `count` datagrams of 972 bytes, `gap` apart; those that arrive by number, with when.
     fn journey(link: &mut Link, count: u16, gap: Duration) -> Vec<(u16, Duration)> {
         for number in 0..count {
-            let mut datagram = vec![0; 972];
-            datagram[..2].copy_from_slice(&number.to_be_bytes());
-            link.handle_datagram(gap * u32::from(number), Bytes::from(datagram));
+            let mut bytes = vec![0; 972];
+            bytes[..2].copy_from_slice(&number.to_be_bytes());
+            let datagram = Datagram { bytes: Bytes::from(bytes), ecn: (number % 4) as u8 };
+            link.handle_datagram(gap * u32::from(number), datagram);
         }
         let mut arrived = Vec::new();
         while let Some(when) = link.poll_timeout() {
             let before = when.checked_sub(Duration::from_nanos(1));
             assert!(before.is_none_or(|before| link.poll_datagram(before).is_none()));
             let datagram = link.poll_datagram(when).unwrap();
-            arrived.push((u16::from_be_bytes([datagram[0], datagram[1]]), when));
+            let number = u16::from_be_bytes([datagram.bytes[0], datagram.bytes[1]]);
+            assert_eq!(u16::from(datagram.ecn), number % 4);
+            arrived.push((number, when));
         }
         arrived
     }
@@ -229,6 +250,14 @@ mod tests {
         let arrived = journey(&mut link("rate=8,queue=10"), 100, Duration::ZERO);
         let expected: Vec<(u16, Duration)> = (0..11).map(|n| (n, MS * u32::from(n + 1))).collect();
         assert_eq!(arrived, expected);
+    }
+
+    #[test]
+    fn what_does_not_arrive_is_counted_by_its_cause() {
+        let mut link = link("rate=8,queue=10,loss=20");
+        let arrived = journey(&mut link, 1000, MS / 2).len() as u64;
+        assert!(link.lost > 50 && link.queued_out > 300, "{} {}", link.lost, link.queued_out);
+        assert_eq!(arrived + link.lost + link.queued_out, 1000);
     }
 
     #[test]

@@ -141,6 +141,9 @@ measures! {
     HANDSHAKES_COOKIES = "handshakes_cookies", "  answered with a cookie", "", 0, None;
     MEMORY_PEER = "memory_peer", "  RSS for each peer, configured", "kB", 2, None;
     MEMORY_SESSION = "memory_session", "  RSS for each peer, with its session", "kB", 2, None;
+    LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
+    LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
+    LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;
     MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
     OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
 }
@@ -180,6 +183,12 @@ impl Readings {
     /// Notes a figure.
     pub fn push(&mut self, measure: &'static Measure, value: f64) {
         self.figures.push((measure, value));
+    }
+
+    /// Notes a figure instead of what it was.
+    pub fn set(&mut self, measure: &'static Measure, value: f64) {
+        self.figures.retain(|(one, _)| one.key != measure.key);
+        self.push(measure, value);
     }
 
     /// The figure of a measure; not a number if it was not made or failed.

@@ -33,7 +33,10 @@ pub use self::test::{Plan, Test};
 use self::topology::Ends;
 use crate::contender::Contender;
 use crate::flame::{Flame, Profiler};
-use crate::measure::{MEMORY_END, Measure, OTHERS, QUIC_TLS_UP, QUIC_UP, Readings};
+use crate::measure::{
+    LINK_LOST, LINK_QUEUE, LINK_REFUSED, MEMORY_END, Measure, OTHERS, QUIC_TLS_UP, QUIC_UP,
+    Readings,
+};
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -77,11 +80,14 @@ pub fn run(
         let mut turn = Turn::start(contender, plan, readings, tell);
         tests.iter().filter(|test| !test.has_own_hosts()).for_each(|test| turn.test(*test));
         turn.note(&MEMORY_END, turn.memory());
+        turn.note_link();
     }
     for test in tests.into_iter().filter(|test| test.has_own_hosts()) {
         let far = Plan { link: Some(String::new()), ..plan.clone() };
         let plan = if test == Test::Far { &far } else { plan };
-        Turn::start(contender, plan, readings, tell).test(test);
+        let mut turn = Turn::start(contender, plan, readings, tell);
+        turn.test(test);
+        turn.note_link();
     }
     let others = before.max(load::sample());
     tell(&OTHERS, others);
@@ -160,6 +166,18 @@ impl<'a> Turn<'a> {
     fn note(&mut self, measure: &'static Measure, value: f64) {
         (self.tell)(measure, value);
         self.readings.push(measure, value);
+    }
+
+    /// What an emulated link has dropped, which it ends.
+    fn note_link(&mut self) {
+        let Some(link) = &mut self.ends.link else { return };
+        let dropped = link.dropped();
+        let counts = [dropped.lost, dropped.queue, dropped.refused];
+        let measures: [&'static Measure; 3] = [&LINK_LOST, &LINK_QUEUE, &LINK_REFUSED];
+        for (measure, count) in measures.into_iter().zip(counts) {
+            let before = if self.readings.has(measure) { self.readings.of(measure) } else { 0.0 };
+            self.readings.set(measure, before + count as f64);
+        }
     }
 
     fn daemons(&self) -> Option<[&Daemon; 2]> {

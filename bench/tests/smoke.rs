@@ -152,10 +152,10 @@ fn tcp_passes_from_far() {
 
 #[test]
 fn pings_over_a_link_with_delay_take_it() {
-    let arguments = ["--beside", "none", "--link", "rtt=10,jitter=1,rate=100"];
+    let arguments = ["--beside", "none", "--link", "rtt=10,jitter=1,rate=100,loss=1"];
     let (ran, report) = run("ping", "link", &arguments);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    passes(&report, &["ping_busy_tcp"]);
+    passes(&report, &["ping_busy_tcp", "link_lost"]);
     let figure = |measure| report["contenders"][0]["figures"][measure]["median"].as_f64();
     assert!(figure("ping_idle_p50") > Some(10.0), "{:?}", figure("ping_idle_p50"));
     assert!(figure("ping_busy_tcp") < Some(0.1), "{:?}", figure("ping_busy_tcp"));

@@ -2,11 +2,20 @@
 //!
 //! It must not be the bottleneck, so it takes and sends runs of equal datagrams as one, as the
 //! daemons do: `UDP_GRO` and `UDP_SEGMENT`.
+//!
+//! ```text
+//!   socket of one side --> Link --> socket of the other
+//!   `socket`               `lost`   `refused`             where a datagram may end
+//!                          `queue`
+//! ```
 
 use std::error::Error;
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,13 +23,14 @@ use netns::Stopwatch;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::socket::sockopt::{RcvBuf, RcvBufForce, UdpGroSegment};
+use nix::sys::socket::sockopt::{IpRecvTos, RcvBuf, RcvBufForce, UdpGroSegment};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg, setsockopt,
 };
 use nix::sys::time::TimeSpec;
 
-use super::{Link, Shape};
+use super::{Datagram, Link, Shape};
+use crate::leash::end_with_stdin_after;
 
 /// Bytes of the sockets' receive buffers: a burst while the relay waits for a core.
 const BUFFER: usize = 8 << 20;
@@ -33,6 +43,21 @@ const MAX_BYTES: usize = 65507;
 pub struct End {
     socket: UdpSocket,
     buffer: Vec<u8>,
+    refused: u64,
+}
+
+/// The bits of the type of service that are ECN's.
+const ECN: u8 = 0b11;
+
+/// Datagrams that did not come out of the link, by cause, both ways together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// By chance.
+    pub lost: u64,
+    /// By the queue before the rate.
+    pub queue: u64,
+    /// By the kernel, which did not send them.
+    pub refused: u64,
 }
 
 impl End {
@@ -41,54 +66,73 @@ impl End {
         socket.connect(daemon)?;
         socket.set_nonblocking(true)?;
         setsockopt(&socket, UdpGroSegment, &true)?;
+        setsockopt(&socket, IpRecvTos, &true)?;
         // Past the system's limit where that is allowed.
         let _ = setsockopt(&socket, RcvBuf, &BUFFER);
         let _ = setsockopt(&socket, RcvBufForce, &BUFFER);
-        Ok(End { socket, buffer: vec![0; 1 << 16] })
+        Ok(End { socket, buffer: vec![0; 1 << 16], refused: 0 })
     }
 
     /// The datagrams of the next receive, if there are any.
-    fn receive(&mut self) -> nix::Result<Vec<Bytes>> {
-        let mut control = cmsg_space!(i32);
-        let (len, segment) = {
+    fn receive(&mut self) -> nix::Result<Vec<Datagram>> {
+        let mut control = cmsg_space!(i32, u8);
+        let (len, segment, ecn) = {
             let mut parts = [IoSliceMut::new(&mut self.buffer)];
             let fd = self.socket.as_raw_fd();
             let got = recvmsg::<()>(fd, &mut parts, Some(&mut control), MsgFlags::empty())?;
-            let segment = got.cmsgs()?.find_map(|message| match message {
-                ControlMessageOwned::UdpGroSegments(size) => usize::try_from(size).ok(),
-                _ => None,
-            });
-            (got.bytes, segment.unwrap_or(got.bytes))
+            let (mut segment, mut ecn) = (got.bytes, 0);
+            for message in got.cmsgs()? {
+                match message {
+                    ControlMessageOwned::UdpGroSegments(size) => segment = size as usize,
+                    ControlMessageOwned::Ipv4Tos(service) => ecn = service & ECN,
+                    _ => {}
+                }
+            }
+            (got.bytes, segment, ecn)
         };
         let whole = Bytes::copy_from_slice(&self.buffer[..len]);
         let starts = (0..len).step_by(segment.max(1));
-        Ok(starts.map(|start| whole.slice(start..(start + segment).min(len))).collect())
+        let piece = |start: usize| whole.slice(start..(start + segment).min(len));
+        Ok(starts.map(|start| Datagram { bytes: piece(start), ecn }).collect())
     }
 
-    /// Sends a run: of equal lengths, but for the last, which may be shorter.
-    fn send(&self, run: &[Bytes]) {
-        let parts: Vec<IoSlice<'_>> = run.iter().map(|datagram| IoSlice::new(datagram)).collect();
-        let size = run[0].len() as u16;
-        let segments = [ControlMessage::UdpGsoSegments(&size)];
-        let control = if run.len() > 1 { &segments[..] } else { &[] };
+    /// Sends a run: with one mark, of equal lengths, but for the last, which may be shorter.
+    fn send(&mut self, run: &[Datagram]) {
+        let parts: Vec<IoSlice<'_>> =
+            run.iter().map(|datagram| IoSlice::new(&datagram.bytes)).collect();
+        let (size, ecn) = (run[0].bytes.len() as u16, run[0].ecn);
+        let all = [ControlMessage::Ipv4Tos(&ecn), ControlMessage::UdpGsoSegments(&size)];
+        let control = if run.len() > 1 { &all[..] } else { &all[..1] };
+        let sent = sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, MsgFlags::empty(), None);
         // What the kernel refuses is lost, as on any link.
-        let _ = sendmsg::<()>(self.socket.as_raw_fd(), &parts, control, MsgFlags::empty(), None);
+        self.refused += if sent.is_err() { run.len() as u64 } else { 0 };
     }
 }
 
-/// Relays between two hosts until the process ends; each end is an own address and a daemon's.
+/// Relays between two hosts until stdin ends; each end is an own address and a daemon's. Its last
+/// words are what was [`Dropped`].
 pub fn relay(shape: Shape, ends: [(SocketAddr, SocketAddr); 2]) -> Result<(), Box<dyn Error>> {
     let [left, right] = ends;
     let mut ends = [End::open(left.0, left.1)?, End::open(right.0, right.1)?];
     // What one way loses says nothing of the other.
     let back = Shape { seed: shape.seed.wrapping_add(1), ..shape };
     let mut links = [Link::new(shape), Link::new(back)];
+    let counts: Arc<[AtomicU64; 3]> = Arc::default();
+    let told = counts.clone();
+    end_with_stdin_after(move || {
+        let [lost, queue, refused] = told.each_ref().map(|count| count.load(Ordering::Relaxed));
+        println!("{}", Dropped { lost, queue, refused });
+    })?;
     let watch = Stopwatch::start();
     loop {
         for (from, link) in links.iter_mut().enumerate() {
             take(&mut ends[from], link, &watch)?;
-            deliver(&ends[1 - from], link, watch.elapsed());
+            deliver(&mut ends[1 - from], link, watch.elapsed());
         }
+        let of_links = |of: fn(&Link) -> u64| links.iter().map(of).sum::<u64>();
+        let refused = ends.iter().map(|end| end.refused).sum();
+        let now = [of_links(|link| link.lost), of_links(|link| link.queued_out), refused];
+        counts.iter().zip(now).for_each(|(count, now)| count.store(now, Ordering::Relaxed));
         let next = links.iter().filter_map(Link::poll_timeout).min();
         wait(&ends, next.map(|next| next.saturating_sub(watch.elapsed())))?;
     }
@@ -111,8 +155,8 @@ fn take(end: &mut End, link: &mut Link, watch: &Stopwatch) -> Result<(), Box<dyn
 }
 
 /// Sends what has arrived.
-fn deliver(end: &End, link: &mut Link, now: Duration) {
-    let mut run: Vec<Bytes> = Vec::with_capacity(MAX_SEGMENTS);
+fn deliver(end: &mut End, link: &mut Link, now: Duration) {
+    let mut run: Vec<Datagram> = Vec::with_capacity(MAX_SEGMENTS);
     while let Some(datagram) = link.poll_datagram(now) {
         if !run.is_empty() && !fits(&run, &datagram) {
             end.send(&run);
@@ -126,10 +170,11 @@ fn deliver(end: &End, link: &mut Link, now: Duration) {
 }
 
 /// Whether a run may grow by this one.
-fn fits(run: &[Bytes], datagram: &Bytes) -> bool {
-    let (first, last) = (run[0].len(), run[run.len() - 1].len());
-    let bytes = first * run.len() + datagram.len();
-    last == first && datagram.len() <= first && run.len() < MAX_SEGMENTS && bytes <= MAX_BYTES
+fn fits(run: &[Datagram], datagram: &Datagram) -> bool {
+    let (first, last) = (run[0].bytes.len(), run[run.len() - 1].bytes.len());
+    let bytes = first * run.len() + datagram.bytes.len();
+    let is_equal = last == first && datagram.bytes.len() <= first && datagram.ecn == run[0].ecn;
+    is_equal && run.len() < MAX_SEGMENTS && bytes <= MAX_BYTES
 }
 
 /// Waits for a datagram, and no longer than said.
@@ -141,15 +186,63 @@ fn wait(ends: &[End; 2], time: Option<Duration>) -> nix::Result<()> {
     }
 }
 
+impl Dropped {
+    /// What its `Display` wrote.
+    pub fn parse(text: &str) -> Option<Dropped> {
+        let counts: Option<Vec<u64>> =
+            text.split_whitespace().map(|word| word.parse().ok()).collect();
+        let [lost, queue, refused] = counts?.try_into().ok()?;
+        Some(Dropped { lost, queue, refused })
+    }
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.lost, self.queue, self.refused)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
+    use std::net::UdpSocket;
 
-    use super::fits;
+    use bytes::Bytes;
+    use nix::sys::socket::setsockopt;
+    use nix::sys::socket::sockopt::Ipv4Tos;
+
+    use super::{Datagram, Dropped, End, fits};
+
+    #[test]
+    fn marks_pass_from_one_end_to_the_other() {
+        let [left, right, near, far] = [(); 4].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        let own = [&near, &far].map(|socket| socket.local_addr().unwrap());
+        drop((near, far));
+        let mut near = End::open(own[0], left.local_addr().unwrap()).unwrap();
+        let mut far = End::open(own[1], right.local_addr().unwrap()).unwrap();
+        let mut right = End { socket: right, buffer: vec![0; 1 << 16], refused: 0 };
+        setsockopt(&right.socket, super::IpRecvTos, &true).unwrap();
+        for ecn in 0..4 {
+            setsockopt(&left, Ipv4Tos, &ecn).unwrap();
+            left.send_to(b"x", own[0]).unwrap();
+            let datagrams = near.receive().unwrap();
+            far.send(&datagrams);
+            assert_eq!(right.receive().unwrap()[0].ecn, ecn as u8);
+        }
+        assert_eq!(far.refused, 0);
+    }
+
+    #[test]
+    fn last_words_are_read_back() {
+        let dropped = Dropped { lost: 1, queue: 2, refused: 3 };
+        assert_eq!(Dropped::parse(&format!("{dropped}\n")), Some(dropped));
+        assert_eq!(Dropped::parse(""), None);
+    }
 
     #[test]
     fn a_run_has_equal_lengths_and_ends_with_a_shorter_one() {
-        let datagram = |len: usize| Bytes::from(vec![0; len]);
+        let marked = |len: usize, ecn| Datagram { bytes: Bytes::from(vec![0; len]), ecn };
+        let datagram = |len| marked(len, 0);
+        assert!(!fits(&[datagram(10)], &marked(10, 1)));
         assert!(fits(&[datagram(10)], &datagram(10)));
         assert!(fits(&[datagram(10)], &datagram(4)));
         assert!(!fits(&[datagram(10)], &datagram(11)));

@@ -1,6 +1,7 @@
 //! This program as a generator inside a host: the servers, which end with their stdin.
 
 use std::env;
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -31,10 +32,21 @@ impl Server {
 
     fn until(host: &Host, arguments: &[&str], is_there: impl FnMut() -> bool) -> Server {
         let mut command = host.command(generator());
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
         eventually("the generator listens", SOON, is_there);
         server
+    }
+}
+
+impl Server {
+    /// Ends it, for its last words.
+    pub fn finish(mut self) -> String {
+        drop(self.0.stdin.take());
+        let mut words = String::new();
+        // Without any it was silent.
+        let _ = self.0.stdout.take().map(|mut stdout| stdout.read_to_string(&mut words));
+        words
     }
 }
 

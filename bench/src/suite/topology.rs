@@ -6,6 +6,7 @@ use netns::{
 
 use super::{PATIENCE, Server};
 use crate::contender::{Carrier, Contender};
+use crate::link::Dropped;
 
 /// One end of what carries.
 pub(super) struct End {
@@ -31,6 +32,8 @@ pub(super) struct Ends {
 pub(super) struct EmulatedLink {
     relay: Option<Server>,
     host: Host,
+    /// By the relays that it had before.
+    dropped: Dropped,
 }
 
 impl End {
@@ -109,7 +112,7 @@ impl Ends {
             Addresses::new(number, number).assign(end, "eth0");
             Addresses::new(number, LINK).assign(&middle, device);
         }
-        let mut link = EmulatedLink { relay: None, host: middle };
+        let mut link = EmulatedLink { relay: None, host: middle, dropped: Dropped::default() };
         let ends = Ends {
             // Each calls the other by the link's address on its own cable.
             left: End::start(left, contender, 1, Addresses::new(2, LINK)),
@@ -127,10 +130,20 @@ const LINK: u8 = 254;
 impl EmulatedLink {
     /// From now on it is of this shape; what is on the way is lost.
     pub(super) fn reshape(&mut self, shape: &str) {
-        self.relay = None;
+        self.dropped();
         let (left, right) = (format!("10.1.0.{LINK}:{PORT}"), format!("10.2.0.{LINK}:{PORT}"));
         let daemons = [format!("10.1.0.1:{PORT}"), format!("10.2.0.2:{PORT}")];
         let arguments = ["link", shape, &left, &daemons[0], &right, &daemons[1]];
         self.relay = Some(Server::start(&self.host, &arguments, PORT));
+    }
+
+    /// Ends it and tells what did not come out of it since its start.
+    pub(super) fn dropped(&mut self) -> Dropped {
+        let words = self.relay.take().map(Server::finish).unwrap_or_default();
+        let more = Dropped::parse(&words).unwrap_or_default();
+        self.dropped.lost += more.lost;
+        self.dropped.queue += more.queue;
+        self.dropped.refused += more.refused;
+        self.dropped
     }
 }

@@ -46,7 +46,6 @@ fn send(to: &str, seconds: &str, size: &str, options: &[&str]) -> Done {
 }
 
 fn relay(shape: &str, ends: &[&str]) -> Done {
-    end_with_stdin()?;
     let ends: Result<Vec<SocketAddr>, _> = ends.iter().map(|end| end.parse()).collect();
     let ends = <[SocketAddr; 4]>::try_from(ends?).map_err(|_| "a link has four addresses")?;
     let [left, left_daemon, right, right_daemon] = ends;
