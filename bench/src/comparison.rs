@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::contender::Contender;
 use crate::flame::Flame;
 use crate::measure::{Measure, Readings};
-use crate::suite::{self, Plan};
+use crate::suite::{self, News, Plan};
 
 /// All turns of a run of the bench. The first contender is the one whose bars are judged.
 pub struct Comparison {
@@ -35,17 +35,17 @@ pub struct Spread {
 }
 
 impl Comparison {
-    /// Runs so many rounds; `tell` hears the round, the contender and each of its figures.
+    /// Runs so many rounds; `tell` hears the round, the contender and what is new of it.
     pub fn run(
         contenders: Vec<Contender>,
         plan: &Plan,
         rounds: u32,
-        tell: impl Fn(u32, &Contender, &Measure, f64),
+        tell: impl Fn(u32, &Contender, News<'_>),
     ) -> Comparison {
         let mut failed = 0;
         let mut turn = |round, contender: &Contender| {
             let mut readings = Readings::default();
-            let tell = |measure: &Measure, value| tell(round, contender, measure, value);
+            let tell = |news: News<'_>| tell(round, contender, news);
             // The rig says by a panic what does not work, and cleans up on its way. A peer that
             // gives up under a flood must not take the other turns with it.
             let run = AssertUnwindSafe(|| suite::run(contender, plan, &mut readings, &tell));

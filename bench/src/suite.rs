@@ -54,19 +54,23 @@ struct Turn<'a> {
     seconds: u32,
     is_brief: bool,
     readings: &'a mut Readings,
-    tell: &'a dyn Fn(&Measure, f64),
+    tell: &'a dyn Fn(News<'_>),
 }
 
-/// Runs a turn of one contender; `tell` hears of each figure as it is made.
+/// What is heard of a turn while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'a> {
+    /// A test begins.
+    Test(Test),
+    /// A figure was made.
+    Figure(&'a Measure, f64),
+}
+
+/// Runs a turn of one contender.
 ///
 /// # Panics
 /// When the tunnel does not come up or a generator fails; what was read until then stays.
-pub fn run(
-    contender: &Contender,
-    plan: &Plan,
-    readings: &mut Readings,
-    tell: &dyn Fn(&Measure, f64),
-) {
+pub fn run(contender: &Contender, plan: &Plan, readings: &mut Readings, tell: &dyn Fn(News<'_>)) {
     let before = load::sample();
     let mut tests = plan.tests.clone();
     tests.retain(|test| match test.lacks(contender, plan.link.is_some()) {
@@ -78,11 +82,15 @@ pub fn run(
     });
     if tests.iter().any(|test| !test.has_own_hosts()) {
         let mut turn = Turn::start(contender, plan, readings, tell);
-        tests.iter().filter(|test| !test.has_own_hosts()).for_each(|test| turn.test(*test));
+        for test in tests.iter().copied().filter(|test| !test.has_own_hosts()) {
+            tell(News::Test(test));
+            turn.test(test);
+        }
         turn.note(&MEMORY_END, turn.memory());
         turn.note_link();
     }
     for test in tests.into_iter().filter(|test| test.has_own_hosts()) {
+        tell(News::Test(test));
         let far = Plan { link: Some(String::new()), ..plan.clone() };
         let plan = if test == Test::Far { &far } else { plan };
         let mut turn = Turn::start(contender, plan, readings, tell);
@@ -90,7 +98,7 @@ pub fn run(
         turn.note_link();
     }
     let others = before.max(load::sample());
-    tell(&OTHERS, others);
+    tell(News::Figure(&OTHERS, others));
     readings.push(&OTHERS, others);
 }
 
@@ -100,7 +108,7 @@ pub fn run(
 /// # Panics
 /// As [`run`].
 pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Flame>, String> {
-    let (mut readings, tell) = (Readings::default(), |_: &Measure, _| ());
+    let (mut readings, tell) = (Readings::default(), |_: News<'_>| ());
     let mut turn = Turn::start(contender, plan, &mut readings, &tell);
     let Ends { left, right, .. } = &turn.ends;
     let mut profilers = Vec::new();
@@ -123,7 +131,7 @@ impl<'a> Turn<'a> {
         contender: &Contender,
         plan: &Plan,
         readings: &'a mut Readings,
-        tell: &'a dyn Fn(&Measure, f64),
+        tell: &'a dyn Fn(News<'_>),
     ) -> Turn<'a> {
         let ends = Ends::start(contender, plan.link.as_deref());
         if let (Some(offloads), Some(program)) = (&contender.offloads, contender.program()) {
@@ -164,7 +172,7 @@ impl<'a> Turn<'a> {
     }
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
-        (self.tell)(measure, value);
+        (self.tell)(News::Figure(measure, value));
         self.readings.push(measure, value);
     }
 

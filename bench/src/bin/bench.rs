@@ -8,6 +8,8 @@
 mod arguments;
 #[path = "bench/generators.rs"]
 mod generators;
+#[path = "bench/progress.rs"]
+mod progress;
 
 use std::env;
 use std::fs;
@@ -19,8 +21,9 @@ use arguments::{Arguments, Mode, USAGE};
 use linerate_bench::comparison::Comparison;
 use linerate_bench::contender::Contender;
 use linerate_bench::flame::Flame;
-use linerate_bench::suite::{self, Test};
+use linerate_bench::suite::{self, News, Test};
 use linerate_bench::{Style, report};
+use progress::Progress;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -76,15 +79,11 @@ fn run(arguments: &Arguments) -> Result<(), String> {
 }
 
 fn compare(contenders: Vec<Contender>, arguments: &Arguments) -> Comparison {
-    let rounds = arguments.rounds;
-    let mut comparison =
-        Comparison::run(contenders, &arguments.plan, rounds, |round, contender, measure, value| {
-            let (name, title, unit) = (&contender.name, measure.title.trim(), measure.unit);
-            eprintln!(
-                "{round}/{rounds} {name:<22} {title:<40} {:>9} {unit}",
-                measure.format(value)
-            );
-        });
+    let (rounds, plan) = (arguments.rounds, &arguments.plan);
+    let tests = rounds as usize * contenders.len() * plan.tests.len();
+    let progress = Progress::new(rounds, tests);
+    let tell = |round, contender: &Contender, news: News<'_>| progress.tell(round, contender, news);
+    let mut comparison = Comparison::run(contenders, plan, rounds, tell);
     comparison.is_ladder = arguments.mode == Mode::Ladder;
     comparison
 }

@@ -1,0 +1,60 @@
+//! How far a run is: on a terminal a bar below the figures, elsewhere the figures alone.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use linerate_bench::contender::Contender;
+use linerate_bench::suite::News;
+
+/// How often the bar's clock is drawn.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Tells what is new.
+pub struct Progress {
+    rounds: u32,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Of a run of so many rounds, in which there are so many tests.
+    pub fn new(rounds: u32, tests: usize) -> Progress {
+        if !stderr().is_terminal() {
+            return Progress { rounds, bar: None };
+        }
+        let bar = ProgressBar::new(tests as u64);
+        let style = "{elapsed_precise} {wide_bar} {pos}/{len}, about {eta} left: {msg}";
+        bar.set_style(ProgressStyle::with_template(style).expect("the template is one"));
+        bar.enable_steady_tick(TICK);
+        Progress { rounds, bar: Some(bar) }
+    }
+
+    /// Tells a figure, or that a test begins.
+    pub fn tell(&self, round: u32, contender: &Contender, news: News<'_>) {
+        let name = &contender.name;
+        match (news, &self.bar) {
+            (News::Test(test), Some(bar)) => {
+                bar.inc(1);
+                bar.set_message(format!("{name}, {}", test.name()));
+            }
+            (News::Test(_), None) => {}
+            (News::Figure(measure, value), bar) => {
+                let (rounds, title, unit) = (self.rounds, measure.title.trim(), measure.unit);
+                let value = measure.format(value);
+                let line = format!("{round}/{rounds} {name:<22} {title:<40} {value:>9} {unit}");
+                match bar {
+                    Some(bar) => bar.println(line),
+                    None => eprintln!("{line}"),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
