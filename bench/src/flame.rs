@@ -20,7 +20,7 @@ const FREQUENCY: &str = "499";
 
 /// By frame pointers the stacks of a release build, which has none, would end in their first frame.
 /// With each sample so many bytes of stack are kept, and unwound by the tables of the binary.
-const CALL_GRAPH: &str = "dwarf,16384";
+const CALL_GRAPH: &str = "dwarf,32768";
 
 /// Without the period, so that what is folded are samples, and not what each of them stands for.
 const FIELDS: &str = "comm,pid,tid,time,event,ip,sym,dso";

@@ -8,6 +8,7 @@ pub use html::page;
 pub use json::json;
 
 use crate::comparison::{Comparison, Spread};
+use crate::contender::Carrier;
 use crate::ladder;
 use crate::measure::{ALL, Bar, Measure, OTHERS};
 use crate::table::{Style, Table};
@@ -46,13 +47,19 @@ fn table(comparison: &Comparison, other: Option<usize>) -> Table {
             cells.push(figure(measure, &comparison.of(other, measure)));
             let ratio = comparison.ratio(other, measure);
             cells.push(text(&ratio, |value| format!("{value:.2}")));
-            let met = measure.bar.map(|bar| (words(bar), verdict(bar, ratio.median)));
+            let met =
+                bar(comparison, other, measure).map(|bar| (words(bar), verdict(bar, ratio.median)));
             let (bar, verdict) = met.unwrap_or_default();
             cells.extend([bar, verdict.to_owned()]);
         }
         table.row(cells);
     }
     table
+}
+
+/// What the measure has to clear beside this contender: nothing beside a cable without a tunnel.
+fn bar(comparison: &Comparison, other: usize, measure: &Measure) -> Option<Bar> {
+    measure.bar.filter(|_| comparison.contenders[other].carrier != Carrier::Bare)
 }
 
 fn figure(measure: &Measure, spread: &Spread) -> String {

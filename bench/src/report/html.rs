@@ -11,19 +11,27 @@ use crate::report::chart::{Bar, bars, latencies};
 use crate::table::{Table, escape};
 
 /// What is drawn as bars, and under which heading.
-static SECTIONS: [(&str, &[&Measure]); 7] = {
+static SECTIONS: [(&str, &[&Measure]); 9] = {
     use measure::*;
     [
         ("TCP", &[&TCP_FORTH, &TCP_BACK, &TCP_4, &TCP_32, &TCP_BOTH, &TCP_PLAIN]),
-        ("QUIC", &[&QUIC_DOWN, &QUIC_UP]),
+        ("QUIC", &[&QUIC_DOWN, &QUIC_UP, &QUIC_TLS_DOWN, &QUIC_TLS_UP]),
         ("UDP floods, packets carried", &[&UDP_64, &UDP_200, &UDP_1380, &UDP_GSO]),
         ("Overload", &[&OVERLOAD_PEAK, &OVERLOAD]),
         ("Far away", &[&TCP_20, &TCP_20_LOSS, &TCP_66_LOSS]),
         (
+            "Forwarded, and inside VXLAN",
+            &[&FORWARD_TCP, &FORWARD_QUIC_DOWN, &FORWARD_QUIC_UP, &VXLAN],
+        ),
+        ("Many connections, many peers", &[&CONNECTIONS, &PEERS_1, &PEERS_1000, &HANDSHAKES]),
+        (
             "Latency, less is better",
             &[&IDLE_P50, &IDLE_P99, &IDLE_P999, &BUSY_P50, &BUSY_P99, &BUSY_P999],
         ),
-        ("Cost, less is better", &[&CPU, &WAITS, &PREEMPTED, &MEMORY_TCP, &MEMORY_END]),
+        (
+            "Cost, less is better",
+            &[&CPU, &WAITS, &PREEMPTED, &MEMORY_TCP, &MEMORY_END, &MEMORY_PEER, &MEMORY_SESSION],
+        ),
     ]
 };
 

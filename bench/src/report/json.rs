@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::words;
+use super::{bar, words};
 use crate::comparison::{Comparison, Spread};
 use crate::machine::Machine;
 use crate::measure::{ALL, Measure, PINGS};
@@ -50,7 +50,7 @@ fn spread(spread: &Spread) -> Value {
 fn ratio(comparison: &Comparison, other: usize, measure: &Measure) -> Value {
     let ratio = comparison.ratio(other, measure);
     let mut value = spread(&ratio);
-    if let Some(bar) = measure.bar {
+    if let Some(bar) = bar(comparison, other, measure) {
         value["bar"] = words(bar).into();
         value["met"] = bar.is_met(ratio.median).into();
     }
