@@ -6,6 +6,7 @@
 //!   tun      TunRecv, TunSend            <- the IP side
 //!   udp      UdpReceiver, UdpSender      <- the UDP side
 //!   netlink  links, addresses, routes, rules; Monitor for their changes
+//!   namespace  a private network namespace, and sockets in it
 //!   process  start in the background, drop privileges, signals
 //!   offload  what is used of the kernel's offloads, and what it refused
 //!   watch    a file that is deleted or replaced
@@ -16,12 +17,15 @@
 //! end by their waker, and what a main thread waits for is `AsFd`, to be put
 //! together in [`poll::readable`].
 //!
-//! Unsafe code stands in five files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
-//! (`sendmmsg`, `recvmmsg`), `process/background.rs` and `process/janitor.rs`
-//! (`fork`), and `process/signals.rs` (what a child does between fork and exec).
+//! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
+//! (`sendmmsg`, `recvmmsg`), `process/background.rs`, `process/janitor.rs` and
+//! `namespace.rs` (`fork`, and descriptors that come over a socket), `process/turns.rs`
+//! (the length of turns), and `process/signals.rs` (what a child does between fork and
+//! exec).
 #![deny(unsafe_code)]
 
 pub mod clock;
+pub mod namespace;
 pub mod netlink;
 pub mod offload;
 pub mod poll;

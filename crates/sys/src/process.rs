@@ -10,9 +10,10 @@ mod privileges;
 mod signals;
 mod turns;
 
+pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use janitor::Janitor;
-pub use privileges::{PrivilegesError, drop_privileges, harden};
+pub use privileges::{PrivilegesError, drop_privileges, harden, raise_file_limit};
 pub use signals::{Signal, Signals, unmask};
 pub use turns::take_short_turns;
 

@@ -13,12 +13,12 @@
 //! nothing to read and refuses writes with EIO, and `poll` waits; a deleted one
 //! answers everything with EBADFD and `poll` with an error.
 
-mod device;
+pub(crate) mod device;
 mod recv;
 mod refusal;
 mod send;
 
-use std::{io, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 pub use recv::TunRecv;
 pub use send::TunSend;
@@ -83,11 +83,22 @@ impl Tun {
     ) -> Result<(TunRecv, TunSend, TunInfo), TunError> {
         let (device, name) = device::create(name)?;
         let index = nix::net::if_::if_nametoindex(name.as_str()).map_err(io::Error::from)?;
-        let wake = Wake::new()?;
         set_mtu(index, mtu)?;
-        let device = Arc::new(device);
+        let info = TunInfo { name, index, mtu };
+        let (recv, send) = Self::adopt(device.into_fd(), offloads)?;
+        Ok((recv, send, info))
+    }
+
+    /// The halves of an open TUN device with virtio-net headers, that may be in another
+    /// network namespace.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn adopt(fd: OwnedFd, offloads: &Arc<Offloads>) -> io::Result<(TunRecv, TunSend)> {
+        let wake = Wake::new()?;
+        let device = Arc::new(device::Device::from_fd(fd));
         let recv = TunRecv::new(device.clone(), wake, offloads.clone());
-        Ok((recv, TunSend::new(device, offloads.clone()), TunInfo { name, index, mtu }))
+        Ok((recv, TunSend::new(device, offloads.clone())))
     }
 }
 

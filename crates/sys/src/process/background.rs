@@ -117,7 +117,7 @@ pub fn background() -> Result<Fork, BackgroundError> {
 ///
 /// # Errors
 /// It would not: other threads run.
-pub(super) fn only_thread() -> io::Result<()> {
+pub(crate) fn only_thread() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task")?.count() {
         1 => Ok(()),
         _ => Err(io::Error::other("threads were started before the fork")),

@@ -5,7 +5,10 @@ use std::{collections::HashSet, io};
 use caps::{CapSet, Capability, errors::CapsError};
 use nix::{
     errno::Errno,
-    sys::prctl,
+    sys::{
+        prctl,
+        resource::{Resource, getrlimit, setrlimit},
+    },
     unistd::{User, setgroups, setresgid, setresuid},
 };
 
@@ -65,6 +68,15 @@ pub fn drop_privileges(user: &str) -> Result<(), PrivilegesError> {
 /// The kernel's answer.
 pub fn harden() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
+}
+
+/// Raises the limit of open files as far as this user may: each connection has two.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn raise_file_limit() -> io::Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
 fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {

@@ -44,6 +44,16 @@ pub trait Calls: Time + AsFd + Send + Sync + 'static {
 #[derive(Debug)]
 pub struct Device(OwnedFd);
 
+impl Device {
+    pub(super) fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    pub(crate) fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+}
+
 impl Time for Device {}
 
 impl Calls for Device {
@@ -77,7 +87,7 @@ impl AsFd for Device {
 
 /// Opens a TUN device of this name, or attaches to a persistent one. Returns
 /// it with its real name.
-pub(super) fn create(name: &str) -> Result<(Device, String), TunError> {
+pub(crate) fn create(name: &str) -> Result<(Device, String), TunError> {
     let mut request = request(name)?;
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let fd = open("/dev/net/tun", flags, Mode::empty()).map_err(|errno| match errno {

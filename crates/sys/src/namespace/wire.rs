@@ -1,0 +1,95 @@
+//! What the child says.
+
+use super::{Kind, Step};
+
+/// The length of a message.
+pub(super) const WORD_LEN: usize = 6;
+
+/// A message of the child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The namespace is there, and with this message comes its TUN.
+    Tun {
+        /// The index of the TUN's interface, inside.
+        index: u32,
+    },
+    /// With this message comes a socket.
+    Socket,
+    /// It could not be.
+    Refused {
+        /// Where it failed.
+        step: Step,
+        /// The kernel's answer.
+        errno: i32,
+    },
+}
+
+impl Word {
+    pub(super) fn encode(self) -> [u8; WORD_LEN] {
+        let (kind, step, number) = match self {
+            Self::Tun { index } => (b'T', 0, index.to_ne_bytes()),
+            Self::Socket => (b'S', 0, [0; 4]),
+            Self::Refused { step, errno } => (b'-', step as u8, errno.to_ne_bytes()),
+        };
+        let [a, b, c, d] = number;
+        [kind, step, a, b, c, d]
+    }
+
+    pub(super) fn parse(text: &[u8]) -> Option<Self> {
+        let &[kind, step, a, b, c, d] = text else { return None };
+        let number = [a, b, c, d];
+        Some(match kind {
+            b'T' => Self::Tun { index: u32::from_ne_bytes(number) },
+            b'S' => Self::Socket,
+            b'-' => {
+                Self::Refused { step: Step::from_byte(step)?, errno: i32::from_ne_bytes(number) }
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Step {
+    const ALL: [Self; 7] = [
+        Self::Enter,
+        Self::Loopback,
+        Self::Tun,
+        Self::Mtu,
+        Self::Address,
+        Self::Route,
+        Self::Rights,
+    ];
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&step| step as u8 == byte)
+    }
+}
+
+impl Kind {
+    const ALL: [Self; 6] =
+        [Self::Tcp4, Self::Tcp6, Self::Udp4, Self::Udp6, Self::Ping4, Self::Ping6];
+
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&kind| kind as u8 == byte)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read_as_it_was_said_and_nothing_else_is_one() {
+        let refused = Step::ALL.map(|step| Word::Refused { step, errno: -7 });
+        for word in refused.into_iter().chain([Word::Tun { index: 70_000 }, Word::Socket]) {
+            assert_eq!(Word::parse(&word.encode()), Some(word));
+        }
+        for text in [&b""[..], b"S", b"X00000", b"-\xff0000", b"S000000"] {
+            assert_eq!(Word::parse(text), None);
+        }
+        for kind in Kind::ALL {
+            assert_eq!(Kind::from_byte(kind as u8), Some(kind));
+        }
+        assert_eq!(Kind::from_byte(6), None);
+    }
+}
