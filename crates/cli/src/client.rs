@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use node::server::socket_path;
+use node::server::find_socket;
 use zeroize::Zeroizing;
 
 /// A connection to one interface.
@@ -17,7 +17,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub fn connect(name: &str) -> anyhow::Result<Self> {
-        let stream = UnixStream::connect(socket_path(name))
+        let stream = UnixStream::connect(find_socket(name))
             .with_context(|| format!("{name}: no userspace interface of that name answers"))?;
         Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
     }

@@ -7,6 +7,8 @@ mod keys;
 mod log;
 mod machine;
 mod offloads;
+mod ping;
+mod proxy;
 mod show;
 
 use std::{
@@ -75,6 +77,11 @@ enum Command {
         /// The interface, or the file it came from.
         interface: PathBuf,
     },
+    /// Run a peer without an interface and without root: its tunnel is reached through
+    /// proxies and forwards, and reaches exposed services.
+    Proxy(proxy::Proxy),
+    /// Send ICMP echo requests through the tunnel of a running proxy.
+    Ping(ping::Ping),
     /// Show interfaces, their peers, and what was dropped and why.
     Show {
         /// Only this one.
@@ -128,6 +135,8 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
             start(options, cli.run.foreground)
         }
         Some(Command::Up { foreground, machine, conf }) => up(&conf, machine.means()?, foreground),
+        Some(Command::Proxy(proxy)) => proxy.run(),
+        Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show { interface }) => show::show(interface.as_deref()),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
@@ -170,6 +179,13 @@ fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
 }
 
 fn up(conf: &Path, means: Means, foreground: bool) -> anyhow::Result<()> {
+    let (name, path, parsed) = read_conf(conf)?;
+    parsed.without_proxy()?;
+    start(Options { name, user: None, conf: Some((path, parsed)), means }, foreground)
+}
+
+/// Reads a configuration, and tells its interface's name and its path.
+fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
     let path = conf_path(conf)?;
     let name = InterfaceName::from_path(&path)
         .with_context(|| path.display().to_string())?
@@ -178,7 +194,7 @@ fn up(conf: &Path, means: Means, foreground: bool) -> anyhow::Result<()> {
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let text = zeroize::Zeroizing::new(text);
     let parsed = Conf::parse(&path.display().to_string(), &text)?;
-    start(Options { name, user: None, conf: Some((path, parsed)), means }, foreground)
+    Ok((name, path, parsed))
 }
 
 fn down(interface: &Path) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use node::server::socket_path;
+use node::server::folders;
 use wg::PublicKey;
 
 use crate::client::Client;
@@ -39,15 +39,14 @@ pub(crate) fn show(interface: Option<&str>) -> anyhow::Result<()> {
 
 /// Every interface with a socket.
 fn running() -> Vec<String> {
-    let folder = socket_path("any");
-    let entries = folder.parent().and_then(|folder| fs::read_dir(folder).ok());
+    let entries = folders().filter_map(|folder| fs::read_dir(folder).ok());
     let mut names: Vec<String> = entries
-        .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".sock").map(str::to_owned))
         .collect();
     names.sort();
+    names.dedup();
     names
 }
 
@@ -155,8 +154,14 @@ fn describe_counters(counters: &str, style: Style) -> String {
     let mut offloads = String::new();
     let pairs = || counters.lines().filter_map(|line| line.split_once('='));
     let value = |key: &str| pairs().find(|(name, _)| *name == key).map_or("0", |(_, value)| value);
+    let mut services = String::new();
     for (name, state) in pairs() {
-        if let Some(offload) = name.strip_prefix("offload_") {
+        if name == "stack" {
+            style.line(&mut services, name, state);
+        } else if name == "service" {
+            let (kind, place) = state.split_once(' ').unwrap_or((state, ""));
+            style.line(&mut services, kind, place);
+        } else if let Some(offload) = name.strip_prefix("offload_") {
             let text = match value(&format!("demotions_{offload}")) {
                 "0" => state.to_owned(),
                 demotions => format!("{state}, refused by the kernel {demotions} times"),
@@ -167,6 +172,9 @@ fn describe_counters(counters: &str, style: Style) -> String {
         }
     }
     let mut text = format!("\n{}:\n{offloads}", style.bold("offloads"));
+    if !services.is_empty() {
+        text += &format!("\n{}:\n{services}", style.bold("proxy"));
+    }
     if !drops.is_empty() {
         text += &format!("\n{}:\n{drops}", style.bold("drops"));
     }
@@ -224,6 +232,18 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line:?} in {text}");
         }
+    }
+
+    #[test]
+    fn a_proxy_tells_its_stack_and_its_services() {
+        let counters = "in_forged=0\nstack=namespace\nservice=socks5 127.0.0.1:1080\n\
+                        service=forward tcp 127.0.0.1:1 -> 10.0.0.2:2\nerrno=0\n";
+        let text = describe_counters(counters, Style { bold: false });
+        assert_eq!(
+            text,
+            "\noffloads:\n\nproxy:\n  stack: namespace\n  socks5: 127.0.0.1:1080\n  \
+             forward: tcp 127.0.0.1:1 -> 10.0.0.2:2\n"
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod error;
 mod interface_name;
 mod lines;
 mod parse;
+mod proxy;
 mod similar;
 mod write;
 
@@ -26,6 +27,7 @@ pub use self::{
     error::{ConfError, Reason},
     interface_name::{InterfaceName, NameError},
     lines::Section,
+    proxy::{Expose, Forward, Place, Placed, Proxy, ProxyUser, Transport},
     write::write,
 };
 
@@ -40,6 +42,8 @@ pub struct Conf {
     pub warnings: Vec<String>,
     file_name: String,
     interface_line: usize,
+    /// The first line that only `linerate proxy` understands, and its key.
+    proxy_key: Option<(usize, &'static str)>,
 }
 
 /// The `[Interface]` section.
@@ -63,6 +67,8 @@ pub struct Interface {
     pub save_config: bool,
     /// Shell commands.
     pub hooks: Hooks,
+    /// What `linerate proxy` does.
+    pub proxy: Proxy,
 }
 
 /// The words of `DNS`.

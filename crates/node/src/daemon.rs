@@ -54,7 +54,7 @@ pub struct Means {
 }
 
 /// What the main thread hears.
-enum Event {
+pub(crate) enum Event {
     Link(netlink::Event),
     /// The process is to end.
     End(&'static str),
@@ -101,11 +101,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let node = Arc::new(node.context("engine")?);
     let down = events.clone();
     let file = socket
-        .serve(node.clone(), move || {
+        .serve(node.clone(), Arc::new(()), move || {
             let _ = down.send(Event::End("linerate down"));
         })
         .context("socket")?;
-    spawn_listeners(events, signals, watch, monitor).context("threads")?;
+    spawn_listeners(events, signals, Some(watch), monitor).context("threads")?;
 
     if let Some(up) = &mut up
         && let Err(error) = up.bring_up(&node)
@@ -224,10 +224,12 @@ fn shut_down(node: Arc<Node>, file: SocketFile, up: Option<Up>, gone: bool) -> a
     Ok(())
 }
 
-fn spawn_listeners(
+/// Starts the threads that tell the main thread of signals, of the end of the socket's
+/// file and of the kernel's network configuration.
+pub(crate) fn spawn_listeners(
     events: mpsc::Sender<Event>,
     signals: Signals,
-    mut watch: Watch,
+    watch: Option<Watch>,
     mut monitor: Monitor,
 ) -> io::Result<()> {
     let sender = events.clone();
@@ -236,12 +238,14 @@ fn spawn_listeners(
             let _ = sender.send(Event::End("signal"));
         }
     })?;
-    let sender = events.clone();
-    thread::Builder::new().name("socket watch".into()).spawn(move || {
-        if matches!(watch.wait(), Ok(Watched::Gone)) {
-            let _ = sender.send(Event::End("the socket's file was removed"));
-        }
-    })?;
+    if let Some(mut watch) = watch {
+        let sender = events.clone();
+        thread::Builder::new().name("socket watch".into()).spawn(move || {
+            if matches!(watch.wait(), Ok(Watched::Gone)) {
+                let _ = sender.send(Event::End("the socket's file was removed"));
+            }
+        })?;
+    }
     thread::Builder::new().name("netlink".into()).spawn(move || {
         while let Ok(Some(event)) = monitor.next() {
             let _ = events.send(Event::Link(event));

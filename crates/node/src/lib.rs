@@ -12,12 +12,14 @@
 //! ```
 //!
 //! [`Node`] plugs `sys` and `engine` together; [`daemon`] is the process around
-//! it, with the socket of [`server`] and, for `linerate up`, what wg-quick does.
+//! it, with the socket of [`server`] and, for `linerate up`, what wg-quick does;
+//! [`proxy`] is the one without an interface on this machine.
 #![forbid(unsafe_code)]
 
 pub mod conf;
 pub mod daemon;
 mod node;
+pub mod proxy;
 mod secret_text;
 pub mod server;
 #[cfg(test)]

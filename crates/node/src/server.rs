@@ -4,6 +4,7 @@
 use std::{
     fs,
     io::{self, BufRead, BufReader, Read, Write},
+    net::IpAddr,
     os::unix::{
         fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
         net::{UnixListener, UnixStream},
@@ -27,6 +28,8 @@ use crate::{
 
 /// Where the sockets of all userspace implementations are.
 const FOLDER: &str = "/var/run/wireguard";
+/// Where they are in a user's own folder for what runs.
+const OWN_FOLDER: &str = "wireguard";
 /// The longest request: a million peers with a few networks each.
 const MAX_REQUEST: u64 = 512 << 20;
 /// Room for a request and for a line at first, in bytes; no line with a key is longer.
@@ -37,10 +40,24 @@ const MAX_CLIENTS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// `EPROTO` of Linux.
 const EPROTO: i32 = 71;
+/// `EOPNOTSUPP` of Linux.
+const EOPNOTSUPP: i32 = 95;
 
 /// The path of an interface's socket.
 pub fn socket_path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.sock"))
+}
+
+/// Where the socket of a running peer is: with all others, or in the user's own folder.
+pub fn find_socket(name: &str) -> PathBuf {
+    let mut places = folders().map(|folder| folder.join(format!("{name}.sock")));
+    places.find(|path| path.exists()).unwrap_or_else(|| socket_path(name))
+}
+
+/// Where sockets are: the folder of all, and that of a user without rights.
+pub fn folders() -> impl Iterator<Item = PathBuf> {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join(OWN_FOLDER));
+    [PathBuf::from(FOLDER)].into_iter().chain(own)
 }
 
 /// A listening socket, whose file goes when it is dropped.
@@ -67,10 +84,30 @@ impl UapiSocket {
     /// # Errors
     /// `AddrInUse` where somebody listens there.
     pub fn bind(name: &str) -> io::Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(FOLDER)?;
+        Self::bind_in(Path::new(FOLDER), name)
+    }
+
+    /// Makes the socket in the first folder where this user may.
+    ///
+    /// # Errors
+    /// `AddrInUse` where somebody listens there, else that of the last folder.
+    pub fn bind_own(name: &str) -> io::Result<Self> {
+        let mut last = Err(io::ErrorKind::NotFound.into());
+        for folder in folders() {
+            last = Self::bind_in(&folder, name);
+            match &last {
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {}
+                _ => break,
+            }
+        }
+        last
+    }
+
+    fn bind_in(folder: &Path, name: &str) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         // Other implementations leave it open to all.
-        fs::set_permissions(FOLDER, fs::Permissions::from_mode(0o700))?;
-        let path = socket_path(name);
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        let path = folder.join(format!("{name}.sock"));
         match fs::symlink_metadata(&path) {
             Ok(old) if old.file_type().is_socket() && UnixStream::connect(&path).is_err() => {
                 fs::remove_file(&path)?;
@@ -100,7 +137,7 @@ impl UapiSocket {
         &self.file.path
     }
 
-    /// Serves clients, each in a thread of its own, by `node`. `down` is called
+    /// Serves clients, each in a thread of its own, by `node` and `beside`. `down` is called
     /// when one of them asks to go down. The file stays the caller's.
     ///
     /// # Errors
@@ -108,6 +145,7 @@ impl UapiSocket {
     pub fn serve(
         self,
         node: Arc<Node>,
+        beside: Arc<dyn Beside>,
         down: impl Fn() + Send + Sync + 'static,
     ) -> io::Result<SocketFile> {
         let Self { listener, file } = self;
@@ -124,10 +162,10 @@ impl UapiSocket {
                         continue;
                     }
                 };
-                let (node, down) = (node.clone(), down.clone());
+                let (node, beside, down) = (node.clone(), beside.clone(), down.clone());
                 let Some(place) = Place::take(&clients) else { continue };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
-                    if let Err(error) = serve_client(&client, &node, &*down) {
+                    if let Err(error) = serve_client(&client, &node, &*beside, &*down) {
                         tracing::debug!(%error, "a client of the socket went away");
                     }
                     drop(place);
@@ -153,6 +191,27 @@ impl Drop for SocketFile {
     }
 }
 
+/// What a process does beside being a peer.
+pub trait Beside: Send + Sync {
+    /// Appends what `linerate show` is to tell of it, as lines `key=value`.
+    fn describe(&self, lines: &mut String);
+
+    /// Sends one ICMP echo request through the tunnel; who answered, and after how long.
+    ///
+    /// # Errors
+    /// Nobody did, or there is no stack to send it.
+    fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)>;
+}
+
+/// Nothing.
+impl Beside for () {
+    fn describe(&self, _lines: &mut String) {}
+
+    fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
+        Err(io::Error::from_raw_os_error(EOPNOTSUPP))
+    }
+}
+
 /// One of the places for clients, given back when it is dropped.
 struct Place(Arc<AtomicUsize>);
 
@@ -170,12 +229,17 @@ impl Drop for Place {
 }
 
 /// Answers one request after the other.
-fn serve_client(client: &UnixStream, node: &Node, down: &dyn Fn()) -> io::Result<()> {
+fn serve_client(
+    client: &UnixStream,
+    node: &Node,
+    beside: &dyn Beside,
+    down: &dyn Fn(),
+) -> io::Result<()> {
     let mut reader = BufReader::new(client.take(MAX_REQUEST));
     while let Some(text) = read_request(&mut reader)? {
         let mut answer = Zeroizing::new(String::new());
         let errno = match Request::parse(&number_scopes(text)) {
-            Ok(request) => answer_request(request, node, down, &mut answer),
+            Ok(request) => answer_request(request, (node, beside, down), &mut answer),
             Err(error) => {
                 tracing::warn!(%error, "a request was refused");
                 error.errno()
@@ -190,7 +254,11 @@ fn serve_client(client: &UnixStream, node: &Node, down: &dyn Fn()) -> io::Result
     Ok(())
 }
 
-fn answer_request(request: Request, node: &Node, down: &dyn Fn(), answer: &mut String) -> i32 {
+fn answer_request(
+    request: Request,
+    (node, beside, down): (&Node, &dyn Beside, &dyn Fn()),
+    answer: &mut String,
+) -> i32 {
     match request {
         Request::Get => write_state(answer, &node.state()),
         Request::Stats => {
@@ -203,7 +271,9 @@ fn answer_request(request: Request, node: &Node, down: &dyn Fn(), answer: &mut S
                 answer
                     .push_str(&format!("offload_{name}={wanted}\ndemotions_{name}={demotions}\n"));
             }
+            beside.describe(answer);
         }
+        Request::Ping(host) => return ping(beside, &host, answer),
         Request::Down => down(),
         Request::Offload(wanted) => {
             if let Err(error) = node.want_offloads(&wanted) {
@@ -217,6 +287,21 @@ fn answer_request(request: Request, node: &Node, down: &dyn Fn(), answer: &mut S
                 return error.errno();
             }
         }
+    }
+    0
+}
+
+/// Answers with the time in nanoseconds, or with nothing where no echo came.
+fn ping(beside: &dyn Beside, host: &str, answer: &mut String) -> i32 {
+    match beside.ping(host) {
+        Ok((from, after)) => {
+            answer.push_str(&format!("address={from}\nnanoseconds={}\n", after.as_nanos()));
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+        Err(error) => match error.raw_os_error() {
+            Some(EOPNOTSUPP) => return EOPNOTSUPP,
+            _ => answer.push_str(&format!("error={}\n", error.to_string().replace('\n', " "))),
+        },
     }
     0
 }

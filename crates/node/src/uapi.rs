@@ -36,6 +36,8 @@ pub enum Request {
     Set(Change),
     /// `linerate-stats=1`, of ours: the counters.
     Stats,
+    /// `linerate-ping=1`, of ours: to send an echo request to this host.
+    Ping(String),
     /// `linerate-down=1`, of ours: to go down.
     Down,
     /// `linerate-offload=1`, of ours: offloads by name, to be used or not.

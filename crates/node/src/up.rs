@@ -54,6 +54,7 @@ pub(crate) struct Up {
 
 impl Up {
     pub fn new(path: PathBuf, conf: Conf, name: &str) -> anyhow::Result<Self> {
+        conf.without_proxy()?;
         let hooks = &conf.interface.hooks;
         if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
             conf.private_key()?;
@@ -102,7 +103,7 @@ impl Up {
         }
         let mtu = match interface.mtu {
             Some(mtu) => mtu.into(),
-            None => self.tunnel_mtu(&endpoints, node.fwmark())?,
+            None => tunnel_mtu(&self.netlink, &endpoints, node.fwmark())?,
         };
         self.netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
         node.set_mtu(mtu);
@@ -151,21 +152,6 @@ impl Up {
         }
     }
 
-    /// The largest of the paths' MTUs, less our overhead, as wg-quick has it.
-    fn tunnel_mtu(&self, endpoints: &[SocketAddr], fwmark: u32) -> anyhow::Result<u32> {
-        let mut path = None;
-        for endpoint in endpoints {
-            path = path.max(self.netlink.mtu_to(endpoint.ip(), fwmark)?);
-        }
-        let path = match path {
-            Some(mtu) => Some(mtu),
-            None => self.netlink.default_route_mtu()?,
-        };
-        // Loopback's 65536 would make a tunnel that no IP packet fits.
-        let path = path.unwrap_or(ETHERNET_MTU).min(u16::MAX.into());
-        Ok(path.saturating_sub(OVERHEAD).max(1280))
-    }
-
     /// Writes the state into the file, which is whole at every moment.
     fn save(&self, node: &Node) -> anyhow::Result<()> {
         let text = conf::write(&self.conf.interface, &node.state());
@@ -190,8 +176,27 @@ fn complain(result: anyhow::Result<()>) {
     }
 }
 
+/// The largest of the paths' MTUs, less our overhead, as wg-quick has it.
+pub(crate) fn tunnel_mtu(
+    netlink: &Netlink,
+    endpoints: &[SocketAddr],
+    fwmark: u32,
+) -> anyhow::Result<u32> {
+    let mut path = None;
+    for endpoint in endpoints {
+        path = path.max(netlink.mtu_to(endpoint.ip(), fwmark)?);
+    }
+    let path = match path {
+        Some(mtu) => Some(mtu),
+        None => netlink.default_route_mtu()?,
+    };
+    // Loopback's 65536 would make a tunnel that no IP packet fits.
+    let path = path.unwrap_or(ETHERNET_MTU).min(u16::MAX.into());
+    Ok(path.saturating_sub(OVERHEAD).max(1280))
+}
+
 /// Asks for a name's address; tries again while there is no answer.
-fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
+pub(crate) fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
     let mut pause = RESOLVE_PAUSE;
     for last in (0..RESOLVE_TRIES).map(|attempt| attempt + 1 == RESOLVE_TRIES) {
         match (name.host.as_str(), name.port).to_socket_addrs() {

@@ -42,6 +42,10 @@ pub(crate) enum Wanted {
     True,
     Bool,
     OnOff,
+    Place,
+    Forward,
+    Expose,
+    ProxyUser,
 }
 
 impl ValueError {
@@ -92,6 +96,16 @@ impl fmt::Display for Wanted {
             Self::True => "true, the only value of this key",
             Self::Bool => "true or false",
             Self::OnOff => "on or off",
+            Self::Place => "an address with its port, such as 127.0.0.1:1080, or unix:/path",
+            Self::Forward => {
+                "of the form tcp 127.0.0.1:8080 -> 10.0.0.2:80, or udp, or with unix:/path for a \
+                 TCP listener"
+            }
+            Self::Expose => {
+                "of the form tcp 10.0.0.1:22 -> 127.0.0.1:22, or udp, or with unix:/path for a \
+                 TCP service"
+            }
+            Self::ProxyUser => "a name and the file of its password, name:/path",
         })
     }
 }

@@ -42,6 +42,8 @@ pub enum Reason {
     Missing(Section),
     /// There is no `[Interface]`.
     NoInterface,
+    /// A key that only `linerate proxy` understands.
+    ProxyOnly,
     /// A value that is not what its key wants.
     Value(ValueError),
 }
@@ -99,6 +101,7 @@ impl fmt::Display for Reason {
             Self::DuplicatePeer(first) => write!(f, "the same peer as in line {first}"),
             Self::Missing(section) => write!(f, "missing in this {section}"),
             Self::NoInterface => f.write_str("missing section"),
+            Self::ProxyOnly => f.write_str("only `linerate proxy` understands this key"),
             Self::Value(error) => error.fmt(f),
         }
     }

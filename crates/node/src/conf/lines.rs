@@ -31,6 +31,11 @@ pub(super) enum Key {
     PostUp,
     PreDown,
     PostDown,
+    Socks5,
+    HttpProxy,
+    Forward,
+    Expose,
+    ProxyUser,
     PublicKey,
     PresharedKey,
     AllowedIps,
@@ -188,7 +193,7 @@ impl fmt::Display for Section {
 }
 
 impl Key {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::PrivateKey,
         Self::ListenPort,
         Self::FwMark,
@@ -201,6 +206,11 @@ impl Key {
         Self::PostUp,
         Self::PreDown,
         Self::PostDown,
+        Self::Socks5,
+        Self::HttpProxy,
+        Self::Forward,
+        Self::Expose,
+        Self::ProxyUser,
         Self::PublicKey,
         Self::PresharedKey,
         Self::AllowedIps,
@@ -208,7 +218,7 @@ impl Key {
         Self::PersistentKeepalive,
     ];
 
-    /// As wg-quick(8) and wg(8) spell it.
+    /// As wg-quick(8) and wg(8) spell it, but for those of `linerate proxy`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::PrivateKey => "PrivateKey",
@@ -223,6 +233,11 @@ impl Key {
             Self::PostUp => "PostUp",
             Self::PreDown => "PreDown",
             Self::PostDown => "PostDown",
+            Self::Socks5 => "Socks5",
+            Self::HttpProxy => "HttpProxy",
+            Self::Forward => "Forward",
+            Self::Expose => "Expose",
+            Self::ProxyUser => "ProxyUser",
             Self::PublicKey => "PublicKey",
             Self::PresharedKey => "PresharedKey",
             Self::AllowedIps => "AllowedIPs",
@@ -246,16 +261,25 @@ impl Key {
         }
     }
 
-    fn repeats(self) -> bool {
+    /// Whether only `linerate proxy` understands it.
+    pub(super) fn is_of_proxy(self) -> bool {
         matches!(
             self,
-            Self::Address
-                | Self::Dns
-                | Self::PreUp
-                | Self::PostUp
-                | Self::PreDown
-                | Self::PostDown
-                | Self::AllowedIps
+            Self::Socks5 | Self::HttpProxy | Self::Forward | Self::Expose | Self::ProxyUser
         )
+    }
+
+    fn repeats(self) -> bool {
+        self.is_of_proxy()
+            || matches!(
+                self,
+                Self::Address
+                    | Self::Dns
+                    | Self::PreUp
+                    | Self::PostUp
+                    | Self::PreDown
+                    | Self::PostDown
+                    | Self::AllowedIps
+            )
     }
 }

@@ -9,6 +9,7 @@ use super::{
     Conf, ConfError, Dns, EndpointName, Hooks, Interface, Peer, Reason, Section, Table,
     error::Fault,
     lines::{self, Entries, Key},
+    proxy::{self, Proxy},
 };
 use crate::value::{self, ValueError, Wanted};
 
@@ -23,7 +24,8 @@ impl Conf {
 
     fn read(file_name: &str, text: &str) -> Result<Self, Fault> {
         let sections = lines::read(text)?;
-        let interface = Interface::read(&sections.interface)?;
+        let mut interface = Interface::read(&sections.interface)?;
+        interface.proxy = Proxy::read(&sections.interface, file_name)?;
         let mut peers = Vec::with_capacity(sections.peers.len());
         let mut lines = HashMap::new();
         let mut owners = Owners { file_name, lines: HashMap::new(), warnings: Vec::new() };
@@ -41,6 +43,7 @@ impl Conf {
             warnings: owners.warnings,
             file_name: file_name.to_owned(),
             interface_line: sections.interface.line,
+            proxy_key: proxy::first_key(&sections.interface),
         })
     }
 }
@@ -62,6 +65,7 @@ impl Interface {
                 pre_down: entries.commands(Key::PreDown),
                 post_down: entries.commands(Key::PostDown),
             },
+            proxy: Proxy::default(),
         })
     }
 }
@@ -318,6 +322,7 @@ mod tests {
                     pre_down: texts(&["x = y"]),
                     post_down: texts(&["d"]),
                 },
+                proxy: Proxy::default(),
             }
         );
         let peer = Peer {

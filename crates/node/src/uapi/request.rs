@@ -39,6 +39,7 @@ impl Request {
             "linerate-stats=1" => Self::Stats,
             "linerate-down=1" => Self::Down,
             "linerate-offload=1" => Self::Offload(offloads(&mut lines)?),
+            "linerate-ping=1" => Self::Ping(host(&mut lines)?),
             _ => return Err(UapiError { line: 1, key: None, reason: Reason::UnknownVerb }),
         };
         let trailing = |line| UapiError { line, key: None, reason: Reason::TrailingLines };
@@ -66,6 +67,13 @@ fn offloads<'a>(
         None => Err(UapiError { line, key: None, reason: Reason::NotAPair }),
     };
     lines.map(offload).collect()
+}
+
+/// The line `host=HOST`.
+fn host<'a>(mut lines: impl Iterator<Item = (usize, &'a str)>) -> Result<String, UapiError> {
+    let (line, text) = lines.next().unwrap_or((2, ""));
+    let host = text.strip_prefix("host=").map(str::to_owned);
+    host.ok_or(UapiError { line, key: None, reason: Reason::UnknownKey })
 }
 
 fn change<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Change, UapiError> {
@@ -204,6 +212,17 @@ mod tests {
         assert_eq!(request, Ok(Request::Offload(expected)));
         let error = Request::parse("linerate-offload=1\ntun-tso=maybe\n\n").unwrap_err();
         assert_eq!(error.to_string(), "line 2: tun-tso: \"maybe\" is not on or off");
+    }
+
+    #[test]
+    fn a_ping_names_its_host() {
+        let request = Request::parse("linerate-ping=1\nhost=a.example\n\n");
+        assert_eq!(request, Ok(Request::Ping("a.example".into())));
+        for text in
+            ["linerate-ping=1\n\n", "linerate-ping=1\nto=a\n\n", "linerate-ping=1\nhost=a\nx\n\n"]
+        {
+            assert!(Request::parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

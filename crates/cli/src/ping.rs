@@ -1,0 +1,56 @@
+//! `linerate ping`: through the tunnel of a running proxy.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use crate::client::Client;
+
+/// Between two requests, as of ping(8).
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Arguments of `linerate ping`.
+#[derive(Args)]
+pub(crate) struct Ping {
+    /// Send so many requests.
+    #[arg(short, long, default_value_t = 4, value_name = "N")]
+    count: u32,
+    /// The name of the proxy: NAME of its NAME.conf.
+    proxy: String,
+    /// An address, or a name that the tunnel's DNS knows.
+    host: String,
+}
+
+impl Ping {
+    /// Sends the requests one after the other.
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut client = Client::connect(&self.proxy)?;
+        let mut received = 0;
+        for number in 1..=self.count {
+            let what = "is it a `linerate proxy`?";
+            let answer = client.tell("linerate-ping", &format!("host={}\n", self.host));
+            let answer = answer.context(what)?;
+            let value = |key: &str| {
+                let mut pairs = answer.lines().filter_map(|line| line.split_once('='));
+                pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
+            };
+            if let Some(error) = value("error") {
+                bail!("{}: {error}", self.host);
+            }
+            match (value("address"), value("nanoseconds").and_then(|text| text.parse().ok())) {
+                (Some(address), Some(nanoseconds)) => {
+                    received += 1;
+                    let time = Duration::from_nanos(nanoseconds).as_secs_f64() * 1000.0;
+                    println!("answer from {address}: number={number} time={time:.3} ms");
+                }
+                _ => println!("no answer: number={number}"),
+            }
+            if number < self.count {
+                thread::sleep(INTERVAL);
+            }
+        }
+        println!("{} sent, {received} received", self.count);
+        if received == 0 { bail!("{}: no answer", self.host) } else { Ok(()) }
+    }
+}

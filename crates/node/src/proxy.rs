@@ -1,0 +1,36 @@
+//! `linerate proxy`: a peer without an interface on this machine, whose tunnel is
+//! reached through proxies, forwards and exposed services.
+//!
+//! ```text
+//!  clients here                                            the tunnel
+//!  socks_server, http_server, forwards ─► dial ─► Stack ─► TUN ─► engine ─► UDP socket
+//!  services here ◄───── exposed ◄──────── accept ◄──┘    (inside | outside)
+//! ```
+//!
+//! With [`namespace`] the stack is the kernel's own: TUN and tunnel-side sockets belong
+//! to a private network namespace, listeners and the UDP socket to ours. The engine's
+//! threads stay as they are; one thread more serves all clients.
+
+mod associate;
+mod datagrams;
+mod dial;
+mod eyeballs;
+mod gate;
+mod half_open;
+mod http;
+mod http_server;
+mod local;
+mod names;
+mod namespace;
+mod process;
+mod relay;
+mod services;
+mod socks;
+mod socks_server;
+mod stack;
+mod target;
+mod users;
+
+pub use process::{Options, run};
+pub use stack::{Accept, Datagrams, Stack};
+pub use target::{Host, Target};

@@ -1,0 +1,161 @@
+//! Connections into the tunnel, for clients.
+
+use std::{io, net::IpAddr, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use sys::clock;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    eyeballs::Eyeballs,
+    half_open::{Client, HalfOpen},
+    names::{Names, message::Record},
+    stack::Stack,
+    target::{Host, Target},
+};
+
+/// How long a dial goes on. SYNs are sent after 0, 1, 3, 7, 15 and 31 seconds.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Bytes that a client may send before it is connected.
+const EARLY: usize = 16 * 1024;
+/// How long an echo is waited for.
+const ECHO_PATIENCE: Duration = Duration::from_secs(2);
+/// What an echo request carries: as much as ping(8) sends.
+const ECHO: &[u8] = &[0x6c; 56];
+
+/// Makes connections and resolves names.
+pub(super) struct Dialer<S> {
+    pub stack: Arc<S>,
+    names: Names<S>,
+    half_open: HalfOpen,
+}
+
+impl<S: Stack> Dialer<S> {
+    pub fn new(stack: Arc<S>, names: Names<S>) -> Self {
+        Self { stack, names, half_open: HalfOpen::default() }
+    }
+
+    /// Connects when it is the client's turn. Dropping the future gives it up.
+    pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
+        let dialing = async {
+            let _place = self.half_open.place(client).await;
+            match &to.host {
+                Host::Ip(ip) => self.stack.connect(SocketAddr::new(*ip, to.port)).await,
+                Host::Name(name) => self.dial_name(name, to.port).await,
+            }
+        };
+        timeout(PATIENCE, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// The same, for as long as the client is there. What it sends meanwhile comes into
+    /// `early`.
+    pub async fn dial_for(
+        &self,
+        client: Client,
+        stream: &mut (impl AsyncRead + Unpin),
+        early: &mut Vec<u8>,
+        to: &Target,
+    ) -> io::Result<S::Stream> {
+        let mut dialing = pin!(self.dial(client, to));
+        loop {
+            let room = EARLY.saturating_sub(early.len());
+            let mut taken = (&mut *stream).take(room as u64);
+            tokio::select! {
+                biased;
+                dialed = &mut dialing => return dialed,
+                read = taken.read_buf(early), if room > 0 => {
+                    if read? == 0 {
+                        return Err(io::ErrorKind::ConnectionAborted.into());
+                    }
+                }
+            }
+        }
+    }
+
+    /// An address to send datagrams to.
+    pub async fn address(&self, to: &Target) -> io::Result<SocketAddr> {
+        let name = match &to.host {
+            Host::Ip(ip) => return Ok(SocketAddr::new(*ip, to.port)),
+            Host::Name(name) => name,
+        };
+        let mut why = io::ErrorKind::NotFound.into();
+        for is_v6 in [false, true] {
+            match self.resolve(name, is_v6).await {
+                Ok(addresses) => {
+                    if let Some(ip) = addresses.first() {
+                        return Ok(SocketAddr::new(*ip, to.port));
+                    }
+                }
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// Sends one echo request, and tells who answered and after how long.
+    pub async fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
+        let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
+        let to = self.address(&Target { host, port: 0 }).await?.ip();
+        let began = clock::boottime_nanos();
+        timeout(ECHO_PATIENCE, self.stack.ping(to, ECHO)).await??;
+        Ok((to, Duration::from_nanos(clock::boottime_nanos() - began)))
+    }
+
+    async fn resolve(&self, name: &str, is_v6: bool) -> io::Result<Vec<IpAddr>> {
+        if !self.stack.speaks(super::namespace::unspecified(!is_v6).ip()) {
+            return Ok(Vec::new());
+        }
+        self.names.addresses(name, if is_v6 { Record::Aaaa } else { Record::A }).await
+    }
+
+    async fn dial_name(&self, name: &str, port: u16) -> io::Result<S::Stream> {
+        let began = clock::boottime_nanos();
+        let now = || Duration::from_nanos(clock::boottime_nanos() - began);
+        let mut eyeballs = Eyeballs::default();
+        let mut attempts = JoinSet::new();
+        let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
+        let mut v6 = pin!(self.resolve(name, true));
+        let mut v4 = pin!(self.resolve(name, false));
+        let (mut has_v6, mut has_v4) = (false, false);
+        loop {
+            while let Some(ip) = eyeballs.poll_attempt(now()) {
+                let stack = self.stack.clone();
+                attempts.spawn(async move { stack.connect(SocketAddr::new(ip, port)).await });
+            }
+            if eyeballs.is_over() {
+                return Err(why);
+            }
+            let next = eyeballs.poll_timeout().map(|at| at.saturating_sub(now()));
+            tokio::select! {
+                answer = &mut v6, if !has_v6 => {
+                    has_v6 = true;
+                    eyeballs.handle_addresses(true, known(answer, &mut why), now());
+                }
+                answer = &mut v4, if !has_v4 => {
+                    has_v4 = true;
+                    eyeballs.handle_addresses(false, known(answer, &mut why), now());
+                }
+                Some(attempt) = attempts.join_next() => match attempt {
+                    Ok(Ok(stream)) => return Ok(stream),
+                    Ok(Err(error)) => {
+                        why = error;
+                        eyeballs.handle_failure(now());
+                    }
+                    Err(error) => return Err(io::Error::other(error)),
+                },
+                () = sleep(next.unwrap_or_default()), if next.is_some() => {}
+            }
+        }
+    }
+}
+
+/// The addresses of an answer; of a failure, the reason is kept.
+fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
+    answer.unwrap_or_else(|error| {
+        *why = error;
+        Vec::new()
+    })
+}

@@ -1,0 +1,148 @@
+//! Which address of a name is tried when: happy eyeballs (RFC 8305), without I/O.
+//!
+//! Call order: `handle_addresses` and `handle_failure` as they happen, each time then
+//! `poll_attempt` until it gives none, and again at `poll_timeout`.
+
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
+
+/// How long IPv4 addresses wait for the IPv6 ones (section 3).
+const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
+/// How long an attempt has until the next begins beside it (section 5).
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The attempts to one name. Times are since it was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Eyeballs {
+    v6: Waiting,
+    v4: Waiting,
+    /// The family of the last attempt.
+    was_v6: bool,
+    running: usize,
+    /// When the next attempt may begin.
+    next: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    addresses: VecDeque<IpAddr>,
+    is_known: bool,
+}
+
+impl Eyeballs {
+    /// Takes what the name server said of a family, nothing where it failed.
+    pub fn handle_addresses(&mut self, is_v6: bool, addresses: Vec<IpAddr>, now: Duration) {
+        let waiting = if is_v6 { &mut self.v6 } else { &mut self.v4 };
+        waiting.addresses.extend(addresses);
+        waiting.is_known = true;
+        if !is_v6 && !self.v6.is_known {
+            self.next = now + RESOLUTION_DELAY;
+        } else if is_v6 && self.running == 0 {
+            self.next = now;
+        }
+    }
+
+    /// An attempt failed: the next need not wait.
+    pub fn handle_failure(&mut self, now: Duration) {
+        self.running -= 1;
+        self.next = self.next.min(now);
+    }
+
+    /// The address to be tried now.
+    pub fn poll_attempt(&mut self, now: Duration) -> Option<IpAddr> {
+        let due = now >= self.next && (self.v6.is_known || self.v4.is_known);
+        if !due {
+            return None;
+        }
+        let v6_first = !self.was_v6;
+        let address = if v6_first {
+            self.v6.addresses.pop_front().or_else(|| self.v4.addresses.pop_front())
+        } else {
+            self.v4.addresses.pop_front().or_else(|| self.v6.addresses.pop_front())
+        }?;
+        self.was_v6 = address.is_ipv6();
+        self.running += 1;
+        self.next = now + ATTEMPT_DELAY;
+        Some(address)
+    }
+
+    /// When `poll_attempt` will have an address, as far as is known.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let any = !self.v6.addresses.is_empty() || !self.v4.addresses.is_empty();
+        any.then_some(self.next)
+    }
+
+    /// Whether nothing is left that could succeed.
+    pub fn is_over(&self) -> bool {
+        let nothing = |waiting: &Waiting| waiting.is_known && waiting.addresses.is_empty();
+        self.running == 0 && nothing(&self.v6) && nothing(&self.v4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn families_take_turns_a_quarter_of_a_second_apart() {
+        let mut eyeballs = Eyeballs::default();
+        eyeballs.handle_addresses(true, vec![ip("fd::1"), ip("fd::2")], ms(5));
+        assert_eq!(eyeballs.poll_attempt(ms(5)), Some(ip("fd::1")));
+        eyeballs.handle_addresses(false, vec![ip("10.0.0.1"), ip("10.0.0.2")], ms(6));
+        let mut tried = Vec::new();
+        while let Some(at) = eyeballs.poll_timeout() {
+            assert_eq!(eyeballs.poll_attempt(at - ms(1)), None);
+            tried.push((at, eyeballs.poll_attempt(at).unwrap()));
+        }
+        let expected =
+            [(255, "10.0.0.1"), (505, "fd::2"), (755, "10.0.0.2")].map(|(t, a)| (ms(t), ip(a)));
+        assert_eq!(tried, expected);
+        assert!(!eyeballs.is_over());
+        (0..4).for_each(|_| eyeballs.handle_failure(ms(900)));
+        assert!(eyeballs.is_over());
+    }
+
+    #[test]
+    fn ipv4_waits_a_moment_for_ipv6_and_no_longer() {
+        let mut eyeballs = Eyeballs::default();
+        eyeballs.handle_addresses(false, vec![ip("10.0.0.1")], ms(10));
+        assert_eq!(eyeballs.poll_attempt(ms(59)), None);
+        assert_eq!(eyeballs.poll_timeout(), Some(ms(60)));
+        assert_eq!(eyeballs.poll_attempt(ms(60)), Some(ip("10.0.0.1")));
+        assert!(!eyeballs.is_over(), "IPv6 may still come");
+
+        let mut eyeballs = Eyeballs::default();
+        eyeballs.handle_addresses(false, vec![ip("10.0.0.1")], ms(10));
+        eyeballs.handle_addresses(true, vec![ip("fd::1")], ms(20));
+        assert_eq!(eyeballs.poll_attempt(ms(20)), Some(ip("fd::1")));
+    }
+
+    #[test]
+    fn a_failure_brings_the_next_attempt_at_once() {
+        let mut eyeballs = Eyeballs::default();
+        eyeballs.handle_addresses(true, vec![], ms(0));
+        assert_eq!(eyeballs.poll_attempt(ms(0)), None);
+        eyeballs.handle_addresses(false, vec![ip("10.0.0.1"), ip("10.0.0.2")], ms(1));
+        assert_eq!(eyeballs.poll_attempt(ms(1)), Some(ip("10.0.0.1")));
+        eyeballs.handle_failure(ms(3));
+        assert_eq!(eyeballs.poll_attempt(ms(3)), Some(ip("10.0.0.2")));
+        eyeballs.handle_failure(ms(4));
+        assert!(eyeballs.is_over());
+    }
+
+    #[test]
+    fn it_is_over_when_there_are_no_addresses() {
+        let mut eyeballs = Eyeballs::default();
+        eyeballs.handle_addresses(true, vec![], ms(0));
+        assert!(!eyeballs.is_over());
+        eyeballs.handle_addresses(false, vec![], ms(0));
+        assert!(eyeballs.is_over());
+    }
+}

@@ -1,0 +1,201 @@
+//! How many connections are being made at once, and whose turn it is.
+//!
+//! A client that dials many dead addresses has only its own share of the places, and
+//! a place that becomes free goes to the client that has the fewest.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::oneshot;
+
+/// Places for all, each a socket and a SYN that is sent again and again.
+const PLACES: usize = 512;
+/// Places that one client has at most: others find the rest free at once.
+const SHARE: usize = PLACES / 4;
+
+/// Who dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Client {
+    /// A client of a TCP or UDP listener.
+    Ip(IpAddr),
+    /// A user of a Unix socket.
+    User(u32),
+}
+
+/// All places.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HalfOpen(Arc<Mutex<Places>>);
+
+#[derive(Debug, Default)]
+struct Places {
+    taken: usize,
+    clients: HashMap<Client, Share>,
+    /// Counts those that wait, for their order.
+    turn: u64,
+}
+
+#[derive(Debug, Default)]
+struct Share {
+    taken: usize,
+    /// Each with its turn, the first first.
+    waiting: std::collections::VecDeque<(u64, oneshot::Sender<Place>)>,
+}
+
+/// A place, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: HalfOpen,
+    client: Client,
+}
+
+impl HalfOpen {
+    /// Waits for a place.
+    pub async fn place(&self, client: Client) -> Place {
+        let waits = {
+            let mut places = self.lock();
+            let share = places.clients.entry(client).or_default();
+            if share.taken < SHARE && places.taken < PLACES {
+                places.take(client);
+                return Place { places: self.clone(), client };
+            }
+            let (sender, receiver) = oneshot::channel();
+            places.turn += 1;
+            let turn = places.turn;
+            places.clients.entry(client).or_default().waiting.push_back((turn, sender));
+            receiver
+        };
+        waits.await.expect("a waiting client is dropped with its receiver only")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands out what is free to those that wait.
+    fn hand_out(&self) {
+        loop {
+            let (sender, client) = {
+                let mut places = self.lock();
+                let Some(client) = places.next() else { return };
+                let share = places.clients.entry(client).or_default();
+                let Some((_, sender)) = share.waiting.pop_front() else { return };
+                places.take(client);
+                (sender, client)
+            };
+            // One that no longer waits drops its place here, outside of the lock, which
+            // ends in the next turn of `hand_out`.
+            let _ = sender.send(Place { places: self.clone(), client });
+        }
+    }
+}
+
+impl Places {
+    fn take(&mut self, client: Client) {
+        self.taken += 1;
+        self.clients.entry(client).or_default().taken += 1;
+    }
+
+    fn give_back(&mut self, client: Client) {
+        self.taken -= 1;
+        if let Some(share) = self.clients.get_mut(&client) {
+            share.taken -= 1;
+            if share.taken == 0 && share.waiting.is_empty() {
+                self.clients.remove(&client);
+            }
+        }
+    }
+
+    /// Of those that wait and may go on, the client with the fewest places, then the
+    /// one that waits longest.
+    fn next(&mut self) -> Option<Client> {
+        if self.taken >= PLACES {
+            return None;
+        }
+        for share in self.clients.values_mut() {
+            share.waiting.retain(|(_, sender)| !sender.is_closed());
+        }
+        let waiting = self.clients.iter().filter(|(_, share)| share.taken < SHARE);
+        let turns = waiting.filter_map(|(client, share)| {
+            share.waiting.front().map(|(turn, _)| (share.taken, *turn, *client))
+        });
+        turns.min_by_key(|&(taken, turn, _)| (taken, turn)).map(|(_, _, client)| client)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().give_back(self.client);
+        self.places.hand_out();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::Future,
+        pin::{Pin, pin},
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+
+    fn poll<T>(future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match future.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    fn taken(half_open: &HalfOpen, client: u32, count: usize) -> Vec<Place> {
+        let take = |_| poll(pin!(half_open.place(Client::User(client)))).expect("it is free");
+        (0..count).map(take).collect()
+    }
+
+    #[test]
+    fn one_client_does_not_take_the_places_of_another() {
+        let half_open = HalfOpen::default();
+        let hog = taken(&half_open, 1, SHARE);
+        let mut more = pin!(half_open.place(Client::User(1)));
+        assert!(poll(more.as_mut()).is_none());
+        let other = taken(&half_open, 2, SHARE);
+        drop(other);
+        assert!(poll(more.as_mut()).is_none(), "another's place is not the hog's");
+        drop(hog.into_iter().next());
+        assert!(poll(more.as_mut()).is_some());
+    }
+
+    #[test]
+    fn a_free_place_goes_to_the_client_with_the_fewest() {
+        let half_open = HalfOpen::default();
+        let mut hogs: Vec<_> = (1..=3).map(|hog| taken(&half_open, hog, SHARE)).collect();
+        let _most = taken(&half_open, 4, SHARE - 1);
+        let _one = taken(&half_open, 5, 1);
+        let mut greedy = pin!(half_open.place(Client::User(4)));
+        let mut modest = pin!(half_open.place(Client::User(5)));
+        assert!(poll(greedy.as_mut()).is_none() && poll(modest.as_mut()).is_none());
+        hogs[0].pop();
+        let got = poll(modest.as_mut());
+        assert!(got.is_some() && poll(greedy.as_mut()).is_none());
+        hogs[0].pop();
+        assert!(poll(greedy.as_mut()).is_some());
+    }
+
+    #[test]
+    fn who_gave_up_waiting_takes_no_place() {
+        let half_open = HalfOpen::default();
+        let mut hog = taken(&half_open, 1, SHARE);
+        {
+            let mut gone = pin!(half_open.place(Client::User(1)));
+            assert!(poll(gone.as_mut()).is_none());
+        }
+        let mut next = pin!(half_open.place(Client::User(1)));
+        assert!(poll(next.as_mut()).is_none());
+        hog.pop();
+        assert!(poll(next.as_mut()).is_some());
+        drop(hog);
+        assert!(half_open.lock().clients.is_empty() && half_open.lock().taken == 0);
+    }
+}

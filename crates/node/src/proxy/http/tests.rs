@@ -1,0 +1,149 @@
+use zeroize::Zeroizing;
+
+use super::*;
+
+fn parsed(text: &str) -> Result<Option<(Request, usize)>, Refusal> {
+    let whole = parse(text.as_bytes(), &Users::default());
+    if let Ok(Some((_, len))) = &whole {
+        for cut in 0..*len {
+            let part = parse(&text.as_bytes()[..cut], &Users::default());
+            assert_eq!(part, Ok(None), "cut at {cut}: {text:?}");
+        }
+    }
+    whole
+}
+
+fn forwarded(text: &str) -> (String, String, Body) {
+    match parsed(text) {
+        Ok(Some((Request::Forward(target, head, body), _))) => {
+            (target.to_string(), String::from_utf8(head).unwrap(), body)
+        }
+        other => panic!("{text:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn connect_names_a_host_and_a_port() {
+    for (place, target) in [
+        ("a.example:443", "a.example:443"),
+        ("[fd00::1]:22", "[fd00::1]:22"),
+        ("10.0.0.1:1", "10.0.0.1:1"),
+    ] {
+        let text = format!("CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\nearly");
+        let target = Target::parse(target, None).unwrap();
+        assert_eq!(parsed(&text), Ok(Some((Request::Connect(target), text.len() - 5))));
+    }
+    for place in ["a.example", "http://a.example/", "a:b", "/"] {
+        assert_eq!(parsed(&format!("CONNECT {place} HTTP/1.1\r\n\r\n")), Err(Refusal::BadRequest));
+    }
+}
+
+#[test]
+fn a_request_goes_on_with_its_path_and_without_what_is_for_the_proxy() {
+    let (target, head, body) = forwarded(
+        "GET http://a.example:81/p?q HTTP/1.1\r\nHost: evil\r\nProxy-Connection: keep-alive\r\n\
+         Connection: keep-alive, X-Private\r\nX-Private: 1\r\nAccept: */*\r\nTE: trailers\r\n\
+         Proxy-Authorization: Basic x\r\n\r\n",
+    );
+    assert_eq!(target, "a.example:81");
+    let expected =
+        "GET /p?q HTTP/1.1\r\nHost: a.example:81\r\nConnection: close\r\nAccept: */*\r\n\r\n";
+    assert_eq!((head.as_str(), body), (expected, Body::Bytes(0)));
+    let (target, head, _) = forwarded("OPTIONS HTTP://[fd00::1]?x HTTP/1.0\r\n\r\n");
+    assert_eq!(target, "[fd00::1]:80");
+    assert!(head.starts_with("OPTIONS /?x HTTP/1.0\r\nHost: [fd00::1]\r\n"), "{head}");
+}
+
+#[test]
+fn what_is_no_request_to_a_proxy_is_refused() {
+    let long = format!("GET http://a/ HTTP/1.1\r\nX: {}", "x".repeat(HEAD_MAX));
+    for (text, refusal) in [
+        ("GET / HTTP/1.1\r\n\r\n", Refusal::BadRequest),
+        ("GET https://a/ HTTP/1.1\r\n\r\n", Refusal::NotImplemented),
+        ("GET ftp://a/ HTTP/1.1\r\n\r\n", Refusal::NotImplemented),
+        ("GET http://user@a/ HTTP/1.1\r\n\r\n", Refusal::BadRequest),
+        ("\u{5}\u{1}\u{0}", Refusal::BadRequest),
+        ("GET http://a/ HTTP/1.1\r\nX y\r\n\r\n", Refusal::BadRequest),
+        (&long, Refusal::TooLarge),
+    ] {
+        assert_eq!(parsed(text), Err(refusal), "{:?}", &text[..text.len().min(60)]);
+    }
+}
+
+#[test]
+fn a_body_has_one_length_only() {
+    let body = |fields: &str| match parsed(&format!("POST http://a/ HTTP/1.1\r\n{fields}\r\n")) {
+        Ok(Some((Request::Forward(_, _, body), _))) => Ok(body),
+        Err(refusal) => Err(refusal),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(body("Content-Length: 5\r\n"), Ok(Body::Bytes(5)));
+    assert_eq!(body("Content-Length: 5, 5\r\n"), Ok(Body::Bytes(5)));
+    assert_eq!(body("Transfer-Encoding: Chunked\r\n"), Ok(Body::Chunks(Chunks::default())));
+    for fields in [
+        "Content-Length: 5\r\nContent-Length: 6\r\n",
+        "Content-Length: +5\r\n",
+        "Content-Length:\r\n",
+        "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        assert_eq!(body(fields), Err(Refusal::BadRequest), "{fields}");
+    }
+    let gzip = body("Transfer-Encoding: gzip, chunked\r\n");
+    assert_eq!(gzip, Err(Refusal::NotImplemented));
+    // `Connection` cannot take the length away.
+    let (_, head, _) = forwarded(
+        "POST http://a/ HTTP/1.1\r\nContent-Length: 5\r\nConnection: content-length\r\n\r\n",
+    );
+    assert!(head.contains("Content-Length: 5"), "{head}");
+}
+
+#[test]
+fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
+    let chunked = b"5;x=y\r\nhello\r\n0a\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n";
+    for (body, text) in [
+        (Body::Bytes(5), &b"hello"[..]),
+        (Body::Chunks(Chunks::default()), chunked),
+        (Body::Chunks(Chunks::default()), b"0\r\n\r\n"),
+    ] {
+        let both = [text, b"GET http://b/"].concat();
+        let mut whole = body;
+        let mut piecewise = Body::Bytes(0);
+        if let Body::Chunks(_) = whole {
+            piecewise = Body::Chunks(Chunks::default());
+        } else if let Body::Bytes(len) = whole {
+            piecewise = Body::Bytes(len);
+        }
+        assert_eq!(whole.handle_input(&both).unwrap(), (text.len(), true));
+        for (at, byte) in text.iter().enumerate() {
+            let step = piecewise.handle_input(&[*byte]).unwrap();
+            assert_eq!(step, (1, at + 1 == text.len()), "byte {at}");
+        }
+    }
+    for text in [&b"x"[..], b"\r\n", b"5\r\nhelloo", b"11111111111111111", b"-1\r\n"] {
+        assert!(Body::Chunks(Chunks::default()).handle_input(text).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn users_are_asked_and_told_apart() {
+    let mut users = Users::default();
+    users.add("ann".into(), Zeroizing::new("p:w\u{ff}".into()));
+    let ask = |field: &str| {
+        let text = format!("CONNECT a:1 HTTP/1.1\r\n{field}\r\n");
+        parse(text.as_bytes(), &users).map(|request| request.is_some())
+    };
+    // "ann:p:wÿ" and "ann:p:w"
+    assert_eq!(ask("proxy-authorization: basic YW5uOnA6d8O/\r\n"), Ok(true));
+    for field in [
+        "",
+        "Proxy-Authorization: Basic YW5uOnA6dw==\r\n",
+        "Proxy-Authorization: Bearer YW5uOnA6d8O/\r\n",
+        "Proxy-Authorization: Basic %%%\r\n",
+        "Authorization: Basic YW5uOnA6d8O/\r\n",
+    ] {
+        assert_eq!(ask(field), Err(Refusal::AuthenticationRequired), "{field}");
+    }
+    let answer = String::from_utf8(Refusal::AuthenticationRequired.encode("who?")).unwrap();
+    assert!(answer.contains("\r\nProxy-Authenticate: Basic "), "{answer}");
+    assert!(answer.contains("\r\nContent-Length: 5\r\n") && answer.ends_with("\r\n\r\nwho?\n"));
+}

@@ -1,0 +1,239 @@
+//! Questions to a name server, and its answers (RFC 1035, RFC 3596).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const HEADER_LEN: usize = 12;
+/// Recursion desired.
+const RD: u16 = 0x0100;
+/// A response.
+const QR: u16 = 0x8000;
+/// Truncated.
+const TC: u16 = 0x0200;
+const CLASS_IN: u16 = 1;
+const OPCODE: u16 = 0x7800;
+const LABEL_MAX: usize = 63;
+const WIRE_NAME_MAX: usize = 255;
+/// A length with these bits is a pointer (section 4.1.4).
+const POINTER: u8 = 0xc0;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub(in crate::proxy) enum Record {
+    /// IPv4 addresses.
+    A = 1,
+    /// IPv6 addresses.
+    Aaaa = 28,
+}
+
+/// What a server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::proxy) enum Answer {
+    /// These addresses, maybe none, for so many seconds.
+    Addresses(Vec<IpAddr>, u32),
+    /// There is no such name.
+    NoSuchName,
+    /// The server cannot say; another might.
+    Failed,
+    /// It does not fit a datagram.
+    Truncated,
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub(in crate::proxy) struct Question {
+    text: Vec<u8>,
+    record: Record,
+}
+
+impl Question {
+    /// A question about `name`, or `None` where that is no name.
+    pub fn new(id: u16, name: &str, record: Record) -> Option<Self> {
+        let mut text = Vec::with_capacity(HEADER_LEN + name.len() + 6);
+        for word in [id, RD, 1, 0, 0, 0] {
+            text.extend_from_slice(&word.to_be_bytes());
+        }
+        for label in name.strip_suffix('.').unwrap_or(name).split('.') {
+            let len = u8::try_from(label.len()).ok()?;
+            if !(1..=LABEL_MAX).contains(&label.len()) {
+                return None;
+            }
+            text.push(len);
+            text.extend_from_slice(label.as_bytes());
+        }
+        text.push(0);
+        if text.len() - HEADER_LEN > WIRE_NAME_MAX {
+            return None;
+        }
+        text.extend_from_slice(&(record as u16).to_be_bytes());
+        text.extend_from_slice(&CLASS_IN.to_be_bytes());
+        Some(Self { text, record })
+    }
+
+    /// The message to send.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Reads the answer; `None` where the message is no answer to this question.
+    pub fn answer(&self, message: &[u8]) -> Option<Answer> {
+        let mut reader = Reader { message, at: 0 };
+        let id = reader.word()?;
+        let flags = reader.word()?;
+        let [questions, answers, _, _] =
+            [reader.word()?, reader.word()?, reader.word()?, reader.word()?];
+        let asked = self.text.get(HEADER_LEN..)?;
+        let echoed = message.get(HEADER_LEN..HEADER_LEN + asked.len())?;
+        let is_ours = id.to_be_bytes() == self.text[..2]
+            && flags & (QR | OPCODE) == QR
+            && questions == 1
+            && echoed.eq_ignore_ascii_case(asked);
+        if !is_ours {
+            return None;
+        }
+        if flags & TC != 0 {
+            return Some(Answer::Truncated);
+        }
+        reader.at = HEADER_LEN + asked.len();
+        Some(match flags & 0xf {
+            0 => self.records(reader, answers).unwrap_or(Answer::Failed),
+            3 => Answer::NoSuchName,
+            _ => Answer::Failed,
+        })
+    }
+
+    /// All addresses of the section: a server that recurses gives those at the end of a
+    /// chain of aliases too, and nothing else of this kind.
+    fn records(&self, mut reader: Reader<'_>, count: u16) -> Option<Answer> {
+        let mut addresses = Vec::new();
+        let mut least = u32::MAX;
+        for _ in 0..count {
+            reader.skip_name()?;
+            let [kind, class] = [reader.word()?, reader.word()?];
+            let seconds = u32::from(reader.word()?) << 16 | u32::from(reader.word()?);
+            let len = reader.word()?;
+            let data = reader.take(len.into())?;
+            least = least.min(seconds);
+            if class == CLASS_IN && kind == self.record as u16 {
+                addresses.push(self.address(data)?);
+            }
+        }
+        Some(Answer::Addresses(addresses, if count == 0 { 0 } else { least }))
+    }
+
+    fn address(&self, data: &[u8]) -> Option<IpAddr> {
+        Some(match self.record {
+            Record::A => Ipv4Addr::from(<[u8; 4]>::try_from(data).ok()?).into(),
+            Record::Aaaa => Ipv6Addr::from(<[u8; 16]>::try_from(data).ok()?).into(),
+        })
+    }
+}
+
+struct Reader<'a> {
+    message: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let taken = self.message.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(taken)
+    }
+
+    fn word(&mut self) -> Option<u16> {
+        self.take(2)?.first_chunk().copied().map(u16::from_be_bytes)
+    }
+
+    /// Names of answers are not compared, so that no pointer is followed.
+    fn skip_name(&mut self) -> Option<()> {
+        loop {
+            match *self.take(1)?.first()? {
+                0 => return Some(()),
+                len if len & POINTER == POINTER => {
+                    self.take(1)?;
+                    return Some(());
+                }
+                len if len & POINTER == 0 => {
+                    self.take(len.into())?;
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(record: Record) -> Question {
+        Question::new(0x1234, "www.Example.", record).unwrap()
+    }
+
+    /// An answer by an alias: a CNAME, then the address.
+    fn response(flags: u16, record: Record, data: &[u8]) -> Vec<u8> {
+        let mut text = question(record).text;
+        text[2..4].copy_from_slice(&(QR | RD | flags).to_be_bytes());
+        text[7] = 2;
+        text.extend_from_slice(&[0xc0, 12, 0, 5, 0, 1, 0, 0, 1, 0, 0, 4, 1, b'a', 0xc0, 16]);
+        text.extend_from_slice(&[1, b'a', 0xc0, 16, 0, record as u8, 0, 1, 0, 0, 0, 60]);
+        text.extend_from_slice(&(data.len() as u16).to_be_bytes());
+        text.extend_from_slice(data);
+        text
+    }
+
+    #[test]
+    fn addresses_are_found_behind_an_alias_with_the_shortest_life() {
+        let v6 = [&[0xfd][..], &[0; 14], &[1]].concat();
+        for (record, data, address) in
+            [(Record::A, &[10, 0, 0, 1][..], "10.0.0.1"), (Record::Aaaa, &v6, "fd00::1")]
+        {
+            let answer = question(record).answer(&response(0, record, data));
+            assert_eq!(answer, Some(Answer::Addresses(vec![address.parse().unwrap()], 60)));
+        }
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        for (flags, answer) in [
+            (3, Answer::NoSuchName),
+            (2, Answer::Failed),
+            (5, Answer::Failed),
+            (TC, Answer::Truncated),
+        ] {
+            let response = response(flags, Record::A, &[10, 0, 0, 1]);
+            assert_eq!(question(Record::A).answer(&response), Some(answer));
+        }
+    }
+
+    #[test]
+    fn what_answers_another_question_is_no_answer() {
+        let right = response(0, Record::A, &[10, 0, 0, 1]);
+        for (at, byte) in [(0, 0), (2, 0), (5, 2), (13, b'x'), (27, 28)] {
+            let mut wrong = right.clone();
+            assert_ne!(wrong[at], byte);
+            wrong[at] = byte;
+            assert_eq!(question(Record::A).answer(&wrong), None, "byte {at}");
+        }
+        let mut in_capitals = right.clone();
+        in_capitals[13] = b'W';
+        assert!(question(Record::A).answer(&in_capitals).is_some());
+    }
+
+    #[test]
+    fn a_message_that_is_cut_anywhere_gives_no_address() {
+        let whole = response(0, Record::A, &[10, 0, 0, 1]);
+        for len in 0..whole.len() {
+            let answer = question(Record::A).answer(&whole[..len]);
+            assert!(matches!(answer, None | Some(Answer::Failed)), "{len}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_refused() {
+        for name in ["", ".", "a..b", &"a".repeat(64), &"a.".repeat(130)] {
+            assert!(Question::new(1, name, Record::A).is_none(), "{name}");
+        }
+    }
+}

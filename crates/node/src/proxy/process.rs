@@ -1,0 +1,218 @@
+//! The life of a `linerate proxy` process.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use ipnet::IpNet;
+use sys::{
+    Tun, UdpSocket,
+    namespace::{Namespace, Plan},
+    netlink::{self, Monitor, Netlink},
+    process::{self, Signals},
+    watch::Watch,
+};
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::oneshot,
+};
+
+use super::{
+    dial::Dialer, gate::Gate, names::Names, namespace::KernelStack, services, stack::Stack,
+};
+use crate::{
+    Node,
+    conf::{Conf, Table},
+    daemon::{Event, Means, spawn_listeners},
+    server::{Beside, SocketFile, UapiSocket},
+    up::{resolve, tunnel_mtu},
+};
+
+/// What a process is started for.
+#[derive(Debug)]
+pub struct Options {
+    /// What it is called, by `linerate show` and `linerate down`.
+    pub name: String,
+    /// What it is to do.
+    pub conf: Conf,
+    /// What of the machine it uses.
+    pub means: Means,
+}
+
+/// What of a file has no meaning for a proxy.
+const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: they are ignored";
+
+/// Runs a peer and its proxies until it is told to end. `ready` is called once all
+/// listeners listen.
+///
+/// # Errors
+/// It could not be started, or its data plane failed.
+pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
+    // Before any thread: signals and namespaces are each thread's own.
+    let signals = Signals::block().context("signals")?;
+    let Options { name, conf, means } = options;
+    check(&conf)?;
+    let users = services::read_users(&conf.interface.proxy.users)?;
+    let mut endpoints = Vec::new();
+    let change = conf.change(|name| {
+        let endpoint = resolve(name)?;
+        endpoints.push(endpoint);
+        anyhow::Ok(endpoint)
+    })?;
+    let plan = plan(&conf, &name, &endpoints)?;
+    let (namespace, tun, info) = Namespace::open(&plan)?;
+    process::harden().context("core dumps")?;
+    process::raise_file_limit().context("limit of open files")?;
+
+    let offloads = Arc::new(means.offloads);
+    let (tun_recv, tun_send) = Tun::adopt(tun, &offloads).context("TUN")?;
+    let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
+    let (events, inbox) = mpsc::channel();
+    let ended = events.clone();
+    let node =
+        Node::start((tun_recv, tun_send, info), udp, (offloads, means.cores), move |error| {
+            let _ = ended.send(Event::Gone(error));
+        });
+    let node = Arc::new(node.context("engine")?);
+    node.apply(change).context("configuration")?;
+    node.link_up().context("UDP socket")?;
+
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
+    let stack = Arc::new(KernelStack::new(namespace, &plan.addresses));
+    let names = Names::new(stack.clone(), conf.interface.dns.clone());
+    let gate = Arc::new(Gate { dialer: Dialer::new(stack.clone(), names), users });
+    let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
+    let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
+    let (socket, watch) = control(&name, &node, shown, &events)?;
+    let monitor = Monitor::open().context("netlink")?;
+    spawn_listeners(events, signals, watch, monitor).context("threads")?;
+    let (stop, thread) = serve_in_background(runtime).context("threads")?;
+    ready();
+    let ended = serve(&node, &inbox);
+    drop(stop);
+    if thread.join().is_err() {
+        tracing::error!("the thread of the clients had failed");
+    }
+    drop(socket);
+    node.link_down();
+    ended.with_context(|| format!("{name}: the data plane"))
+}
+
+/// Refuses and warns of what cannot be meant.
+fn check(conf: &Conf) -> anyhow::Result<()> {
+    let interface = &conf.interface;
+    conf.private_key()?;
+    for warning in &conf.warnings {
+        tracing::warn!("{warning}");
+    }
+    if interface.hooks != Default::default()
+        || interface.table != Table::Auto
+        || interface.save_config
+    {
+        tracing::warn!("{MEANINGLESS}");
+    }
+    if interface.addresses.is_empty() {
+        bail!("a proxy needs an Address to speak from");
+    }
+    if interface.proxy.is_empty() {
+        bail!("nothing to do: there is no Socks5, HttpProxy, Forward or Expose, and no argument");
+    }
+    Ok(())
+}
+
+fn plan(conf: &Conf, name: &str, endpoints: &[SocketAddr]) -> anyhow::Result<Plan> {
+    let netlink = Netlink::open().context("netlink")?;
+    let mtu = match conf.interface.mtu {
+        Some(mtu) => mtu.into(),
+        None => tunnel_mtu(&netlink, endpoints, conf.interface.fwmark.unwrap_or(0))?,
+    };
+    let mut routes: Vec<IpNet> =
+        conf.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect();
+    routes.sort();
+    routes.dedup();
+    let addresses = conf.interface.addresses.clone();
+    Ok(Plan { name: name.to_owned(), mtu, addresses, routes })
+}
+
+/// The socket for `linerate show` and the like, which a user without a folder for it
+/// does without.
+fn control(
+    name: &str,
+    node: &Arc<Node>,
+    shown: Arc<dyn Beside>,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<(Option<SocketFile>, Option<Watch>)> {
+    let socket = match UapiSocket::bind_own(name) {
+        Ok(socket) => socket,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            bail!("{name}: a peer of this name runs already");
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no socket for `linerate show`: set XDG_RUNTIME_DIR to a folder");
+            return Ok((None, None));
+        }
+    };
+    let watch = Watch::new(socket.path()).context("watch of the socket")?;
+    let events = events.clone();
+    let down = move || {
+        let _ = events.send(Event::End("linerate down"));
+    };
+    let file = socket.serve(node.clone(), shown, down).context("socket")?;
+    Ok((Some(file), Some(watch)))
+}
+
+/// What clients of the socket are told beside the peer.
+struct Shown<S: Stack> {
+    gate: Arc<Gate<S>>,
+    services: Vec<String>,
+    runtime: Handle,
+}
+
+impl<S: Stack> Beside for Shown<S> {
+    fn describe(&self, lines: &mut String) {
+        lines.push_str(&format!("stack={}\n", self.gate.dialer.stack.name()));
+        for service in &self.services {
+            lines.push_str(&format!("service={service}\n"));
+        }
+    }
+
+    fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
+        self.runtime.block_on(self.gate.dialer.ping(host))
+    }
+}
+
+/// Serves clients in a thread of its own. What is dropped first ends it; then the thread
+/// is waited for, as it removes the files of Unix sockets.
+fn serve_in_background(runtime: Runtime) -> io::Result<(oneshot::Sender<()>, JoinHandle<()>)> {
+    let (stop, stopped) = oneshot::channel();
+    let serving = move || {
+        // It only ever ends by the other end's.
+        let _ = runtime.block_on(stopped);
+    };
+    let thread = thread::Builder::new().name("proxy".into()).spawn(serving)?;
+    Ok((stop, thread))
+}
+
+/// Handles events until the process is to end.
+fn serve(node: &Node, inbox: &mpsc::Receiver<Event>) -> io::Result<()> {
+    for event in inbox {
+        match event {
+            Event::End(why) => {
+                tracing::info!(why, "going down");
+                return Ok(());
+            }
+            Event::Gone(error) => return Err(error),
+            // Those of the machine: the tunnel's own link nobody else can reach.
+            Event::Link(netlink::Event::RoutesChanged | netlink::Event::Lost) => {
+                node.routes_changed();
+            }
+            Event::Link(_) => {}
+        }
+    }
+    Ok(())
+}

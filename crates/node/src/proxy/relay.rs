@@ -1,0 +1,272 @@
+//! Bytes between two connections, until both directions have ended.
+//!
+//! A connection that waits holds no memory: bytes are read into a buffer that all
+//! connections of a thread share, and only what the other side did not take at once
+//! is kept. Nothing more is read until that is gone.
+
+use std::{
+    cell::RefCell,
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, sleep},
+};
+
+/// The shared buffer, in bytes. What one call reads: with less, there are more calls;
+/// more than this no socket has at hand.
+const SCRATCH: usize = 256 * 1024;
+/// Reads of one direction before others have their turn.
+const ROUNDS: usize = 4;
+/// How long a connection may be silent: what RFC 5382 (REQ-5) asks of those between.
+const IDLE: Duration = Duration::from_mins(124);
+/// How long it may be when one side has said that it is done.
+const IDLE_HALF_CLOSED: Duration = Duration::from_mins(15);
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Carries bytes both ways, and each end of one way to the other side.
+///
+/// # Errors
+/// What a connection answered, or `TimedOut` where both were silent for too long.
+pub(super) async fn relay<A, B>(a: &mut A, b: &mut B) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |there, back| there && back).await
+}
+
+/// The same until `b` has no more to say, whatever `a` does.
+///
+/// # Errors
+/// As for [`relay`].
+pub(super) async fn relay_answer<A, B>(a: &mut A, b: &mut B) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |_, back| back).await
+}
+
+async fn relay_until<A, B>(
+    a: &mut A,
+    b: &mut B,
+    idle: [Duration; 2],
+    is_over: impl Fn(bool, bool) -> bool,
+) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let (mut there, mut back) = (Half::default(), Half::default());
+    let mut has_moved = false;
+    let mut timer = pin!(sleep(idle[0]));
+    poll_fn(|cx| {
+        let (a, b) = (&mut *a, &mut *b);
+        let done_there = there.poll(cx, Pin::new(a), Pin::new(b), &mut has_moved)?.is_ready();
+        let done_back = back.poll(cx, Pin::new(b), Pin::new(a), &mut has_moved)?.is_ready();
+        if is_over(done_there, done_back) {
+            return Poll::Ready(Ok(()));
+        }
+        // It is looked at once in a period only, not set anew with every byte.
+        while timer.as_mut().poll(cx).is_ready() {
+            if !std::mem::take(&mut has_moved) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            let half_closed = done_there || done_back;
+            timer.as_mut().reset(Instant::now() + idle[usize::from(half_closed)]);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// One direction.
+#[derive(Default)]
+struct Half {
+    /// What was read and not written yet, from this place on.
+    kept: Vec<u8>,
+    at: usize,
+    state: State,
+}
+
+#[derive(Default, PartialEq)]
+enum State {
+    #[default]
+    Carrying,
+    /// The reader has ended: the writer is to be told.
+    Ending,
+    Done,
+}
+
+impl Half {
+    fn poll<R: AsyncRead, W: AsyncWrite>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut from: Pin<&mut R>,
+        mut to: Pin<&mut W>,
+        has_moved: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        for _ in 0..ROUNDS {
+            ready!(self.write_kept(cx, to.as_mut(), has_moved))?;
+            match self.state {
+                State::Carrying => {
+                    ready!(self.carry(cx, from.as_mut(), to.as_mut(), has_moved))?;
+                }
+                State::Ending => {
+                    ready!(to.as_mut().poll_shutdown(cx)).or_else(gone_is_ended)?;
+                    self.state = State::Done;
+                }
+                State::Done => return Poll::Ready(Ok(())),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// One read, and the write of it.
+    fn carry<R: AsyncRead, W: AsyncWrite>(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: Pin<&mut R>,
+        to: Pin<&mut W>,
+        has_moved: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(SCRATCH, 0);
+            let mut read = ReadBuf::new(buffer);
+            ready!(from.poll_read(cx, &mut read))?;
+            let bytes = read.filled();
+            if bytes.is_empty() {
+                self.state = State::Ending;
+                return Poll::Ready(Ok(()));
+            }
+            *has_moved = true;
+            let written = match to.poll_write(cx, bytes)? {
+                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(written) => written,
+                Poll::Pending => 0,
+            };
+            self.kept = bytes[written..].to_vec();
+            self.at = 0;
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    fn write_kept<W: AsyncWrite>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut to: Pin<&mut W>,
+        has_moved: &mut bool,
+    ) -> Poll<io::Result<()>> {
+        while self.at < self.kept.len() {
+            match ready!(to.as_mut().poll_write(cx, &self.kept[self.at..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.at += written,
+            }
+            *has_moved = true;
+        }
+        self.kept = Vec::new();
+        self.at = 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A side that has gone already needs not be told.
+fn gone_is_ended(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        runtime::Builder,
+    };
+
+    use super::*;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+            .block_on(work)
+    }
+
+    #[test]
+    fn both_directions_arrive_whole_through_a_side_that_takes_little_at_a_time() {
+        run(async {
+            let (mut near, mut a) = duplex(1 << 20);
+            let (mut b, far) = duplex(7);
+            let relay = tokio::spawn(async move { relay(&mut a, &mut b).await });
+            let sent: Vec<u8> = (0..SCRATCH * 2 + 5).map(|i| (i % 251) as u8).collect();
+            let (mut far_read, mut far_write) = tokio::io::split(far);
+            let answer = sent[..70_000].to_vec();
+            let expected = answer.clone();
+            tokio::spawn(async move {
+                far_write.write_all(&answer).await.unwrap();
+                far_write.shutdown().await.unwrap();
+            });
+            let to_send = sent.clone();
+            let reading = tokio::spawn(async move {
+                let mut got = Vec::new();
+                far_read.read_to_end(&mut got).await.unwrap();
+                got
+            });
+            near.write_all(&to_send).await.unwrap();
+            let mut back = vec![0; expected.len()];
+            near.read_exact(&mut back).await.unwrap();
+            assert!(back == expected);
+            near.shutdown().await.unwrap();
+            assert!(reading.await.unwrap() == sent);
+            relay.await.unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn one_direction_goes_on_when_the_other_has_ended() {
+        run(async {
+            let (mut near, mut a) = duplex(64);
+            let (mut b, mut far) = duplex(64);
+            let relay = tokio::spawn(async move { relay(&mut a, &mut b).await });
+            near.shutdown().await.unwrap();
+            assert_eq!(far.read(&mut [0; 8]).await.unwrap(), 0);
+            far.write_all(b"late").await.unwrap();
+            drop(far);
+            let mut got = Vec::new();
+            near.read_to_end(&mut got).await.unwrap();
+            assert_eq!(got, b"late");
+            relay.await.unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn silence_ends_it_and_a_byte_in_time_does_not() {
+        run(async {
+            let (mut near, mut a) = duplex(64);
+            let (mut b, mut far) = duplex(64);
+            let minute = Duration::from_mins(1);
+            let relay = tokio::spawn(async move {
+                relay_until(&mut a, &mut b, [minute; 2], |_, _| false).await
+            });
+            for _ in 0..5 {
+                sleep(minute * 3 / 4).await;
+                near.write_all(b"x").await.unwrap();
+                far.read_exact(&mut [0]).await.unwrap();
+                assert!(!relay.is_finished());
+            }
+            let error = relay.await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! All that a process serves, bound and started.
+
+use std::{fs, io, net::SocketAddr, sync::Arc};
+
+use anyhow::{Context, bail};
+use tokio::net::UdpSocket;
+use zeroize::Zeroizing;
+
+use super::{
+    datagrams::carry_datagrams,
+    gate::{Gate, expose, forward, serve_each},
+    http_server,
+    local::Listener,
+    namespace::unspecified,
+    socks_server,
+    stack::Stack,
+    users::Users,
+};
+use crate::conf::{self, Expose, Forward, Place, Placed, Transport};
+
+/// Reads the users' passwords.
+///
+/// # Errors
+/// A file cannot be read, or holds no password.
+pub(super) fn read_users(users: &[Placed<conf::ProxyUser>]) -> anyhow::Result<Users> {
+    let mut known = Users::default();
+    for Placed { origin, value } in users {
+        let text = fs::read_to_string(&value.password_file).map(Zeroizing::new);
+        let what = || format!("{origin}: {}", value.password_file.display());
+        let text = text.with_context(what)?;
+        match text.lines().next().filter(|line| (1..=255).contains(&line.len())) {
+            Some(line) => known.add(value.name.clone(), Zeroizing::new(line.to_owned())),
+            None => bail!("{}: the first line is no password of 1 to 255 bytes", what()),
+        }
+    }
+    Ok(known)
+}
+
+/// What is bound and not served yet.
+struct Bound<S: Stack> {
+    socks: Vec<(String, Listener)>,
+    http: Vec<(String, Listener)>,
+    forwards: Vec<(String, Listener, Forward)>,
+    datagram_forwards: Vec<(String, UdpSocket, Forward)>,
+    exposed: Vec<(String, S::Listener, Expose)>,
+    exposed_datagrams: Vec<(String, S::Datagrams, Expose)>,
+}
+
+/// Starts all services of a file and tells what they are. Nothing is served before all
+/// are bound.
+///
+/// # Errors
+/// One of the addresses is not to be had.
+pub(super) async fn start<S: Stack>(
+    gate: &Arc<Gate<S>>,
+    conf: &conf::Proxy,
+) -> anyhow::Result<Vec<String>> {
+    let bound = Bound::new(&*gate.dialer.stack, conf).await?;
+    Ok(bound.serve(gate))
+}
+
+impl<S: Stack> Bound<S> {
+    async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
+        let mut bound = Self {
+            socks: Vec::new(),
+            http: Vec::new(),
+            forwards: Vec::new(),
+            datagram_forwards: Vec::new(),
+            exposed: Vec::new(),
+            exposed_datagrams: Vec::new(),
+        };
+        for (key, places, listeners) in
+            [("socks5", &conf.socks, &mut bound.socks), ("http", &conf.http, &mut bound.http)]
+        {
+            for Placed { origin, value } in places {
+                let listener = at(origin, value, Listener::bind(value).await)?;
+                listeners.push((format!("{key} {value}"), listener));
+            }
+        }
+        for Placed { origin, value } in &conf.forwards {
+            let (name, to) = (format!("forward {value}"), value.clone());
+            match (value.transport, &value.from) {
+                (Transport::Udp, Place::Tcp(from)) => {
+                    let socket = at(origin, from, UdpSocket::bind(from).await)?;
+                    bound.datagram_forwards.push((name, socket, to));
+                }
+                (_, from) => {
+                    let listener = at(origin, from, Listener::bind(from).await)?;
+                    bound.forwards.push((name, listener, to));
+                }
+            }
+        }
+        for Placed { origin, value } in &conf.exposed {
+            let (name, from) = (format!("exposed {value}"), value.from);
+            match value.transport {
+                Transport::Tcp => {
+                    let listener = at(origin, from, stack.listen(from).await)?;
+                    bound.exposed.push((name, listener, value.clone()));
+                }
+                Transport::Udp => {
+                    let socket = at(origin, from, stack.bind(from).await)?;
+                    bound.exposed_datagrams.push((name, socket, value.clone()));
+                }
+            }
+        }
+        Ok(bound)
+    }
+
+    fn serve(self, gate: &Arc<Gate<S>>) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, listener) in self.socks {
+            let gate = gate.clone();
+            names.push(name.clone());
+            let serve = move |stream, client| socks_server::serve(gate.clone(), stream, client);
+            tokio::spawn(serve_each(listener, name, serve));
+        }
+        for (name, listener) in self.http {
+            let gate = gate.clone();
+            names.push(name.clone());
+            let serve = move |stream, client| http_server::serve(gate.clone(), stream, client);
+            tokio::spawn(serve_each(listener, name, serve));
+        }
+        for (name, listener, rule) in self.forwards {
+            let (gate, to) = (gate.clone(), Arc::new(rule.to));
+            names.push(name.clone());
+            let serve = move |stream, client| forward(gate.clone(), to.clone(), stream, client);
+            tokio::spawn(serve_each(listener, name, serve));
+        }
+        for (name, socket, rule) in self.datagram_forwards {
+            let (gate, to) = (gate.clone(), Arc::new(rule.to));
+            names.push(name.clone());
+            let open = move |_| into_tunnel(gate.clone(), to.clone());
+            tokio::spawn(carry_datagrams(name, socket, open));
+        }
+        for (name, listener, rule) in self.exposed {
+            names.push(name.clone());
+            tokio::spawn(expose::<S>(listener, name, Arc::new(rule.to)));
+        }
+        for (name, socket, rule) in self.exposed_datagrams {
+            let Place::Tcp(to) = rule.to else { continue };
+            names.push(name.clone());
+            tokio::spawn(carry_datagrams(name, socket, move |_| to_service(to)));
+        }
+        names
+    }
+}
+
+/// A socket in the tunnel for one client of a forward.
+async fn into_tunnel<S: Stack>(
+    gate: Arc<Gate<S>>,
+    to: Arc<super::Target>,
+) -> io::Result<(S::Datagrams, SocketAddr)> {
+    let to = gate.dialer.address(&to).await?;
+    Ok((gate.dialer.stack.bind(unspecified(to.is_ipv4())).await?, to))
+}
+
+/// A socket here for one client of an exposed service.
+async fn to_service(to: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)> {
+    Ok((UdpSocket::bind(unspecified(to.is_ipv4())).await?, to))
+}
+
+fn at<T>(origin: &str, place: impl std::fmt::Display, bound: io::Result<T>) -> anyhow::Result<T> {
+    bound.with_context(|| format!("{origin}: {place}"))
+}

@@ -1,0 +1,78 @@
+//! What a TCP/IP stack is to the proxies: sockets on the tunnel's side.
+
+use std::{
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::UdpSocket,
+};
+
+/// A stack whose packets go through the tunnel.
+pub trait Stack: Send + Sync + 'static {
+    /// A TCP connection.
+    type Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
+    /// A TCP listener.
+    type Listener: Accept<Stream = Self::Stream>;
+    /// A UDP socket.
+    type Datagrams: Datagrams;
+
+    /// What `linerate show` calls it.
+    fn name(&self) -> &'static str;
+
+    /// Whether it has an address of this one's family.
+    fn speaks(&self, ip: IpAddr) -> bool;
+
+    /// Connects; dropping the future gives it up.
+    fn connect(&self, to: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Listens, on all addresses for an unspecified one.
+    fn listen(&self, at: SocketAddr) -> impl Future<Output = io::Result<Self::Listener>> + Send;
+
+    /// Binds, to any port for 0.
+    fn bind(&self, at: SocketAddr) -> impl Future<Output = io::Result<Self::Datagrams>> + Send;
+
+    /// Sends one ICMP echo request with these bytes and waits for its answer.
+    fn ping(&self, to: IpAddr, payload: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Ends a connection by RST.
+    fn reset(stream: Self::Stream);
+}
+
+/// Takes connections.
+pub trait Accept: Send + Sync + 'static {
+    /// A connection.
+    type Stream;
+
+    /// The next connection and whom it comes from.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
+}
+
+/// Sends and receives datagrams.
+pub trait Datagrams: Send + Sync + 'static {
+    /// Sends one.
+    fn send_to(
+        &self,
+        datagram: &[u8],
+        to: SocketAddr,
+    ) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Receives one, cut to the buffer, and tells whom from.
+    fn recv_from(
+        &self,
+        buffer: &mut [u8],
+    ) -> impl Future<Output = io::Result<(usize, SocketAddr)>> + Send;
+}
+
+impl Datagrams for UdpSocket {
+    async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        Self::send_to(self, datagram, to).await.map(drop)
+    }
+
+    async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        Self::recv_from(self, buffer).await
+    }
+}
