@@ -25,7 +25,7 @@ NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
 # command:package, as Debian names them.
 DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
-        stdbuf:coreutils cc:gcc ethtool:ethtool
+        stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git
 
 .PHONY: demo bench bench-quick ladder flame test test-offloads soak build deps peers lint clean
 
