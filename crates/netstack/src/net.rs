@@ -1,0 +1,9 @@
+//! Sockets over the stack, named as tokio's.
+
+mod tcp_listener;
+mod tcp_stream;
+mod udp_socket;
+
+pub use tcp_listener::TcpListener;
+pub use tcp_stream::TcpStream;
+pub use udp_socket::UdpSocket;

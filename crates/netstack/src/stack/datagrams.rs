@@ -1,0 +1,209 @@
+//! UDP: sockets, each with a queue both ways.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    task::{Context, Waker},
+};
+
+use packet::{ChecksumAt, Offload};
+
+use super::{Polled, state::State};
+use crate::ip::{self, Packet};
+
+/// Bytes of a header (RFC 768).
+pub(super) const HEADER: usize = 8;
+/// Where the checksum stands in it.
+const CHECKSUM: usize = 6;
+/// Bytes that wait in one direction of one socket at most, as Linux' `rmem_default`.
+/// What arrives beyond it is dropped, what is sent waits.
+const QUEUE: usize = 208 * 1024;
+/// What a datagram costs beside its bytes.
+const OVERHEAD: usize = 128;
+
+#[derive(Default)]
+pub(crate) struct Datagrams {
+    sockets: HashMap<SocketAddr, Socket>,
+    /// Those that have something to send.
+    pub ready: VecDeque<SocketAddr>,
+}
+
+#[derive(Default)]
+struct Socket {
+    received: Queue,
+    to_send: Queue,
+    readers: Vec<Waker>,
+    writers: Vec<Waker>,
+}
+
+/// Datagrams with the other side's address.
+#[derive(Default)]
+struct Queue {
+    datagrams: VecDeque<(SocketAddr, Vec<u8>)>,
+    bytes: usize,
+}
+
+impl Queue {
+    fn has_room(&self, len: usize) -> bool {
+        self.bytes == 0 || self.bytes + len + OVERHEAD <= QUEUE
+    }
+
+    fn push(&mut self, other: SocketAddr, bytes: Vec<u8>) {
+        self.bytes += bytes.len() + OVERHEAD;
+        self.datagrams.push_back((other, bytes));
+    }
+
+    fn pop(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        let datagram = self.datagrams.pop_front()?;
+        self.bytes -= datagram.1.len() + OVERHEAD;
+        Some(datagram)
+    }
+}
+
+impl State {
+    /// Binds a socket.
+    pub fn bind(&mut self, at: SocketAddr) -> io::Result<SocketAddr> {
+        self.check_local(at)?;
+        let is_free = |state: &Self, port| {
+            !state.datagrams.sockets.contains_key(&SocketAddr::new(at.ip(), port))
+        };
+        let port = if at.port() == 0 { self.draw_port(is_free)? } else { at.port() };
+        if !is_free(self, port) {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let at = SocketAddr::new(at.ip(), port);
+        self.datagrams.sockets.insert(at, Socket::default());
+        Ok(at)
+    }
+
+    /// Drops a socket, and what waits in it.
+    pub fn unbind(&mut self, at: SocketAddr) {
+        self.datagrams.sockets.remove(&at);
+    }
+
+    /// Takes a datagram.
+    pub fn handle_udp(&mut self, packet: &Packet<'_>) {
+        let Some(header) = packet.transport.first_chunk::<HEADER>() else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+        let payload = packet.payload(HEADER);
+        let len = usize::from(port(4)).saturating_sub(HEADER).min(payload.len());
+        let local = SocketAddr::new(packet.destination, port(2));
+        let Some(socket) = self.socket_at(local) else {
+            self.counters.datagrams += 1;
+            self.answer_unreachable(packet);
+            return;
+        };
+        if !socket.received.has_room(len) {
+            self.counters.datagrams += 1;
+            return;
+        }
+        let mut bytes = vec![0; len];
+        payload.each(0..len, |at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
+        socket.received.push(SocketAddr::new(packet.source, port(0)), bytes);
+        let mut readers = std::mem::take(&mut socket.readers);
+        self.turns.wakers.append(&mut readers);
+    }
+
+    fn socket_at(&mut self, local: SocketAddr) -> Option<&mut Socket> {
+        let family: IpAddr = match local {
+            SocketAddr::V4(_) => [0, 0, 0, 0].into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let all: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+        let sockets = &mut self.datagrams.sockets;
+        let places = [local.ip(), family, all].map(|ip| SocketAddr::new(ip, local.port()));
+        let place = places.into_iter().find(|place| sockets.contains_key(place))?;
+        sockets.get_mut(&place)
+    }
+
+    /// Queues a datagram.
+    pub fn poll_send_to(
+        &mut self,
+        at: SocketAddr,
+        (bytes, to): (&[u8], SocketAddr),
+        context: &Context<'_>,
+    ) -> Polled<()> {
+        let most = usize::from(self.mtu) - ip::header_len(to.ip()) - HEADER;
+        if bytes.len() > most {
+            // It is EMSGSIZE elsewhere.
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "longer than the MTU allows");
+            return Polled::Ready(Err(error));
+        }
+        if let Err(error) = self.source_for(to.ip()) {
+            return Polled::Ready(Err(error));
+        }
+        let Some(socket) = self.datagrams.sockets.get_mut(&at) else {
+            return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if !socket.to_send.has_room(bytes.len()) {
+            socket.writers.push(context.waker().clone());
+            return Polled::Pending;
+        }
+        if socket.to_send.datagrams.is_empty() {
+            self.datagrams.ready.push_back(at);
+        }
+        socket.to_send.push(to, bytes.to_vec());
+        Polled::Ready(Ok(()))
+    }
+
+    /// The next datagram that came, as far as `to` holds it.
+    pub fn poll_recv_from(
+        &mut self,
+        at: SocketAddr,
+        to: &mut [u8],
+        context: &Context<'_>,
+    ) -> Polled<(usize, SocketAddr)> {
+        let gone = self.gone;
+        let Some(socket) = self.datagrams.sockets.get_mut(&at) else {
+            return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let Some((from, bytes)) = socket.received.pop() else {
+            if gone {
+                return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
+            }
+            socket.readers.push(context.waker().clone());
+            return Polled::Pending;
+        };
+        let len = bytes.len().min(to.len());
+        to[..len].copy_from_slice(&bytes[..len]);
+        Polled::Ready(Ok((len, from)))
+    }
+
+    /// Writes the next datagram of a socket whose turn it is, an IP packet, to `to`.
+    pub fn poll_datagram(&mut self, to: &mut [u8]) -> Option<(usize, Offload)> {
+        let at = self.datagrams.ready.pop_front()?;
+        let socket = self.datagrams.sockets.get_mut(&at)?;
+        let (dest, bytes) = socket.to_send.pop()?;
+        self.turns.wakers.append(&mut socket.writers);
+        if !socket.to_send.datagrams.is_empty() {
+            self.datagrams.ready.push_back(at);
+        }
+        let source =
+            if at.ip().is_unspecified() { self.source_for(dest.ip()) } else { Ok(at.ip()) };
+        let source = source.ok().filter(|source| source.is_ipv4() == dest.is_ipv4())?;
+        let addresses = (source, dest.ip());
+        let start = ip::header_len(dest.ip());
+        let len = HEADER + bytes.len();
+        ip::write_header(to, addresses, ip::UDP, len);
+        let header = &mut to[start..start + HEADER];
+        header[0..2].copy_from_slice(&at.port().to_be_bytes());
+        header[2..4].copy_from_slice(&dest.port().to_be_bytes());
+        header[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+        let sum = ip::pseudo_sum(addresses, ip::UDP, len);
+        header[CHECKSUM..].copy_from_slice(&sum.to_be_bytes());
+        to[start + HEADER..start + len].copy_from_slice(&bytes);
+        let checksum = ChecksumAt { start: start as u16, offset: CHECKSUM as u16 };
+        Some((start + len, Offload::Checksum(checksum)))
+    }
+
+    pub fn abandon_datagrams(&mut self) {
+        for socket in self.datagrams.sockets.values_mut() {
+            self.turns.wakers.append(&mut socket.readers);
+            self.turns.wakers.append(&mut socket.writers);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! ICMP and ICMPv6: echoes both ways, and what routers say of our packets (RFC 792, RFC
+//! 4443).
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use packet::{Offload, checksum};
+
+use super::{
+    Polled,
+    segments::{Flow, PathError},
+    state::State,
+};
+use crate::{
+    ip::{self, Packet, Quoted},
+    tcp::Seq,
+    time::Time,
+};
+
+/// Bytes of a message before what it quotes or echoes.
+const HEADER: usize = 8;
+/// Of a quoted packet, its header and as much of what follows as tells whose it is.
+const QUOTED: usize = 64;
+/// The least MTU that a router is believed, in bytes: as Linux' `min_pmtu` for IPv4, RFC
+/// 8200's for IPv6.
+const MIN_PATH_V4: u32 = 552;
+const MIN_PATH_V6: u32 = 1280;
+
+/// The types and codes of one family.
+struct Family {
+    protocol: u8,
+    request: u8,
+    reply: u8,
+    unreachable: u8,
+    port_code: u8,
+}
+
+const V4: Family =
+    Family { protocol: ip::ICMP, request: 8, reply: 0, unreachable: 3, port_code: 3 };
+const V6: Family =
+    Family { protocol: ip::ICMPV6, request: 128, reply: 129, unreachable: 1, port_code: 4 };
+/// Of "destination unreachable" of IPv4: too long, and must not be fragmented.
+const FRAGMENTATION_NEEDED: u8 = 4;
+/// "Packet too big" of IPv6.
+const PACKET_TOO_BIG: u8 = 2;
+
+impl Family {
+    fn of(address: IpAddr) -> &'static Self {
+        if address.is_ipv4() { &V4 } else { &V6 }
+    }
+}
+
+/// Echo requests that wait for an answer, by their identifier.
+#[derive(Default)]
+pub(crate) struct Pings(HashMap<u16, Ping>);
+
+struct Ping {
+    to: IpAddr,
+    sent: Time,
+    took: Option<Duration>,
+    waker: Option<Waker>,
+}
+
+impl State {
+    /// Sends an echo request.
+    pub fn send_ping(&mut self, to: IpAddr, now: Time) -> io::Result<u16> {
+        let source = self.source_for(to)?;
+        let number = self.draw_port(|state, number| !state.pings.0.contains_key(&number))?;
+        let family = Family::of(to);
+        let mut message = [0; HEADER + 56];
+        message[0] = family.request;
+        message[4..6].copy_from_slice(&number.to_be_bytes());
+        message[7] = 1;
+        self.send_message((source, to), &mut message);
+        self.pings.0.insert(number, Ping { to, sent: now, took: None, waker: None });
+        Ok(number)
+    }
+
+    /// How long the answer took, once it came.
+    pub fn poll_ping(&mut self, number: u16, context: &Context<'_>) -> Polled<Duration> {
+        let ping = self.pings.0.get_mut(&number).filter(|_| !self.gone);
+        let Some(ping) = ping else {
+            return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        if let Some(took) = ping.took {
+            return Polled::Ready(Ok(took));
+        }
+        ping.waker = Some(context.waker().clone());
+        Polled::Pending
+    }
+
+    pub fn forget_ping(&mut self, number: u16) {
+        self.pings.0.remove(&number);
+    }
+
+    pub fn abandon_pings(&mut self) {
+        let wakers = self.pings.0.values_mut().filter_map(|ping| ping.waker.take());
+        self.turns.wakers.extend(wakers);
+    }
+
+    /// Takes a message.
+    pub fn handle_icmp(&mut self, packet: &Packet<'_>, now: Time) {
+        let family = Family::of(packet.source);
+        let message = packet.transport;
+        let sound = packet.protocol == family.protocol
+            && message.len() >= HEADER
+            && is_sound(packet, message);
+        if !sound {
+            self.counters.malformed += 1;
+            return;
+        }
+        let (kind, code) = (message[0], message[1]);
+        if kind == family.request {
+            let mut reply = message.to_vec();
+            reply[0] = family.reply;
+            self.send_message((packet.destination, packet.source), &mut reply);
+        } else if kind == family.reply {
+            self.handle_reply(packet.source, u16::from_be_bytes([message[4], message[5]]), now);
+        } else if let Some(error) = path_error(family, (kind, code), message) {
+            self.handle_error(packet.destination, error, &message[HEADER..]);
+        }
+    }
+
+    fn handle_reply(&mut self, from: IpAddr, number: u16, now: Time) {
+        let ping = self.pings.0.get_mut(&number);
+        if let Some(ping) = ping.filter(|ping| ping.to == from && ping.took.is_none()) {
+            ping.took = Some(now.since(ping.sent));
+            self.turns.wakers.extend(ping.waker.take());
+        }
+    }
+
+    fn handle_error(&mut self, us: IpAddr, error: PathError, quoted: &[u8]) {
+        let Some(quoted) = Quoted::parse(quoted) else { return };
+        let Some(start) = quoted.transport.first_chunk::<8>() else { return };
+        if quoted.source != us || quoted.protocol != ip::TCP {
+            return;
+        }
+        let port = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
+        let flow = Flow {
+            local: SocketAddr::new(quoted.source, port(0)),
+            remote: SocketAddr::new(quoted.destination, port(2)),
+        };
+        let seq = Seq(u32::from_be_bytes([start[4], start[5], start[6], start[7]]));
+        self.handle_tcp_error(flow, seq, error);
+    }
+
+    /// Says that nobody listens at a port.
+    pub fn answer_unreachable(&mut self, packet: &Packet<'_>) {
+        let family = Family::of(packet.source);
+        let ip_len = ip::header_len(packet.source);
+        let quoted = packet.transport.len().min(QUOTED);
+        let mut message = vec![0; HEADER + ip_len + quoted];
+        (message[0], message[1]) = (family.unreachable, family.port_code);
+        let whole = packet.transport.len() + packet.payload_apart();
+        let addresses = (packet.source, packet.destination);
+        ip::write_header(&mut message[HEADER..], addresses, packet.protocol, whole);
+        message[HEADER + ip_len..].copy_from_slice(&packet.transport[..quoted]);
+        self.send_message((packet.destination, packet.source), &mut message);
+    }
+
+    /// Sends a message whose checksum is not there yet.
+    fn send_message(&mut self, addresses: (IpAddr, IpAddr), message: &mut [u8]) {
+        let family = Family::of(addresses.1);
+        message[2..4].fill(0);
+        let mut sum = checksum::sum(message);
+        if family.protocol == ip::ICMPV6 {
+            sum = checksum::add(sum, ip::pseudo_sum(addresses, ip::ICMPV6, message.len()));
+        }
+        message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+        let start = ip::header_len(addresses.1);
+        let mut bytes = vec![0; start + message.len()];
+        ip::write_header(&mut bytes, addresses, family.protocol, message.len());
+        bytes[start..].copy_from_slice(message);
+        self.answer(bytes, Offload::None);
+    }
+}
+
+/// Whether a message's checksum is right.
+fn is_sound(packet: &Packet<'_>, message: &[u8]) -> bool {
+    let mut sum = checksum::sum(message);
+    if packet.protocol == ip::ICMPV6 {
+        let addresses = (packet.source, packet.destination);
+        sum = checksum::add(sum, ip::pseudo_sum(addresses, ip::ICMPV6, message.len()));
+    }
+    sum == 0xffff
+}
+
+fn path_error(family: &Family, (kind, code): (u8, u8), message: &[u8]) -> Option<PathError> {
+    let v4 = family.protocol == ip::ICMP;
+    if v4 && (kind, code) == (family.unreachable, FRAGMENTATION_NEEDED) {
+        let mtu = u16::from_be_bytes([message[6], message[7]]);
+        return Some(PathError::TooBig(u32::from(mtu).max(MIN_PATH_V4)));
+    }
+    if !v4 && kind == PACKET_TOO_BIG {
+        let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
+        return Some(PathError::TooBig(mtu.max(MIN_PATH_V6)));
+    }
+    if kind != family.unreachable {
+        return None;
+    }
+    // No such protocol is as good as no such port, to TCP (RFC 1122 section 3.2.2.1).
+    let refused = code == family.port_code || v4 && code == 2;
+    Some(if refused { PathError::Refused } else { PathError::Unreachable })
+}

@@ -1,0 +1,118 @@
+//! The engine's receiving half: packets that leave the stack.
+
+use std::{cmp::Reverse, io, sync::Arc, sync::atomic::Ordering};
+
+use packet::{Batch, IpRecv, Waker};
+
+use super::{Locked, Shared};
+use crate::time::Time;
+
+/// Bytes that are given at once: about a super-packet. Between two the engine sends
+/// what it has, so that what waits does so here, where nothing drops it, and not in
+/// the engine's queue.
+const ROUND: usize = 64 * 1024;
+
+/// Packets that leave the stack, for the engine to send.
+pub struct StackRecv(Arc<Shared>);
+
+impl StackRecv {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+}
+
+impl IpRecv for StackRecv {
+    fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()> {
+        let gso = self.0.gso.load(Ordering::Relaxed);
+        let mut state = self.0.lock();
+        loop {
+            let now = self.0.now();
+            state.handle_timeouts(now);
+            let before = batch.len();
+            state.fill(batch, gso, now);
+            if batch.len() > before || !wait || std::mem::take(&mut state.turns.woken) {
+                state.turns.woken = false;
+                return Ok(());
+            }
+            if !state.turns.wakers.is_empty() {
+                // They may have something to send; and nobody is to wait for us.
+                drop(state);
+                state = self.0.lock();
+                continue;
+            }
+            state = sleep(state, now);
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        let shared = self.0.clone();
+        Arc::new(move || shared.lock().turns.woken = true)
+    }
+}
+
+impl Drop for StackRecv {
+    fn drop(&mut self) {
+        self.0.lock().abandon();
+    }
+}
+
+fn sleep(mut state: Locked<'_>, now: Time) -> Locked<'_> {
+    let due = state.turns.timers.peek().map(|Reverse((due, _))| *due);
+    state.turns.sleeps = Some(due.unwrap_or(Time::NEVER));
+    let mut state = state.wait(due.map(|due| due.since(now)));
+    state.turns.sleeps = None;
+    state
+}
+
+impl super::State {
+    /// Lets everybody who has something to send have turns, until the round is full.
+    fn fill(&mut self, batch: &mut Batch, gso: bool, now: Time) {
+        let mut left = ROUND;
+        while left > 0
+            && let Some(spare) = batch.spare()
+        {
+            let Some(sent) = self.poll_answer(spare) else { break };
+            left = left.saturating_sub(sent.0);
+            batch.commit(0, sent.0, sent.1);
+        }
+        loop {
+            let turns = self.turns.ready.len() + self.datagrams.ready.len();
+            if turns == 0 {
+                break;
+            }
+            if left == 0 {
+                return;
+            }
+            if !self.datagrams.ready.is_empty() {
+                let Some(spare) = batch.spare() else { return };
+                if let Some((len, offload)) = self.poll_datagram(spare) {
+                    left = left.saturating_sub(len);
+                    batch.commit(0, len, offload);
+                }
+            }
+            let Some(id) = self.turns.ready.pop_front() else { continue };
+            let Some(spare) = batch.spare() else {
+                self.turns.ready.push_front(id);
+                return;
+            };
+            match self.poll_socket(id, now, (spare, gso)) {
+                Some((len, offload)) => {
+                    left = left.saturating_sub(len);
+                    batch.commit(0, len, offload);
+                    self.turns.ready.push_back(id);
+                }
+                None => {
+                    let Some(socket) = self.sockets.get_mut(id) else { continue };
+                    socket.queued = false;
+                    self.touch(id);
+                }
+            }
+        }
+    }
+
+    fn poll_answer(&mut self, to: &mut [u8]) -> Option<(usize, packet::Offload)> {
+        let (bytes, offload) = self.next_answer()?;
+        to[..bytes.len()].copy_from_slice(&bytes);
+        Some((bytes.len(), offload))
+    }
+}

@@ -1,0 +1,74 @@
+//! The engine's sending half: packets that arrive at the stack.
+
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
+
+use packet::{Coalesce, Coalescer, IpSend, RecvBatch, Span, SuperPacket, VNET_HEADER_LEN};
+
+use super::{Shared, State};
+use crate::{
+    ip::{self, NoPacket, Packet},
+    time::Time,
+};
+
+/// Packets that arrive at the stack, which the engine received.
+pub struct StackSend {
+    shared: Arc<Shared>,
+    coalescer: Coalescer,
+}
+
+impl StackSend {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, coalescer: Coalescer::default() }
+    }
+}
+
+impl IpSend for StackSend {
+    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize> {
+        // A datagram is one to whom it is for.
+        let coalesce = Coalesce { tcp: self.shared.gro.load(Ordering::Relaxed), udp: false };
+        self.coalescer.clear();
+        for packet in packets {
+            self.coalescer.push(batch.bytes(), *packet, coalesce);
+        }
+        let now = self.shared.now();
+        let mut state = self.shared.lock();
+        for packet in self.coalescer.finish() {
+            state.handle_packet(batch, packet, now);
+        }
+        Ok(0)
+    }
+}
+
+impl State {
+    fn handle_packet(&mut self, batch: &RecvBatch, packet: &SuperPacket, now: Time) {
+        let headers = &packet.header()[VNET_HEADER_LEN..];
+        let packet = if headers.is_empty() {
+            let span = packet.payload().first().copied();
+            span.map_or(Err(NoPacket::Malformed), |span| Packet::whole(batch.get(span)))
+        } else {
+            let pieces = (batch.bytes(), packet.payload());
+            Packet::coalesced(headers, pieces).ok_or(NoPacket::Malformed)
+        };
+        match packet {
+            Ok(packet) => self.handle(&packet, now),
+            Err(NoPacket::Fragment) => self.counters.fragments += 1,
+            Err(NoPacket::Malformed) => self.counters.malformed += 1,
+        }
+    }
+
+    fn handle(&mut self, packet: &Packet<'_>, now: Time) {
+        if !self.addresses.contains(&packet.destination) {
+            self.counters.not_ours += 1;
+            return;
+        }
+        match packet.protocol {
+            ip::TCP => self.handle_tcp(packet, now),
+            ip::UDP => self.handle_udp(packet),
+            ip::ICMP | ip::ICMPV6 => self.handle_icmp(packet, now),
+            _ => self.counters.malformed += 1,
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What the stack knows, and whose turn it is.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    io, mem,
+    net::{IpAddr, SocketAddr},
+    task::Waker,
+};
+
+use packet::Offload;
+use slab::Slab;
+
+use super::{
+    config::{Config, Counters, MIN_MTU},
+    datagrams::Datagrams,
+    echo::Pings,
+    segments::{Flow, Listener, TcpSocket},
+};
+use crate::{budget::Budget, ip, tcp, time::Time};
+
+/// Bytes of answers that wait to be sent, at most: who floods us gets fewer.
+const ANSWERS: usize = 256 * 1024;
+/// Connections in TIME-WAIT, at most: about 4 MiB. More end the oldest.
+const TIME_WAITS: usize = 4096;
+
+pub(crate) struct State {
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) mtu: u16,
+    pub(super) secret: u128,
+    pub(super) budget: Budget,
+    pub(super) counters: Counters,
+    pub(crate) sockets: Slab<TcpSocket>,
+    pub(super) flows: HashMap<Flow, usize>,
+    pub(super) listeners: HashMap<SocketAddr, Listener>,
+    pub(super) datagrams: Datagrams,
+    pub(super) pings: Pings,
+    pub(super) turns: Turns,
+    /// Ports and numbers that were handed out.
+    pub(super) drawn: u32,
+    /// Connections in TIME-WAIT, the oldest first.
+    time_waits: VecDeque<usize>,
+    /// Whether the engine's half is gone.
+    pub(super) gone: bool,
+}
+
+/// Who has something to do.
+#[derive(Default)]
+pub(super) struct Turns {
+    /// Sockets that may have something to send.
+    pub ready: VecDeque<usize>,
+    /// When to look at a socket again; some of it is out of date.
+    pub timers: BinaryHeap<Reverse<(Time, usize)>>,
+    /// Packets that nobody in particular sends.
+    pub answers: VecDeque<(Vec<u8>, Offload)>,
+    answer_bytes: usize,
+    /// Whom to wake when the state is released.
+    pub wakers: Vec<Waker>,
+    /// Until when the sending thread sleeps; `None` while it does not.
+    pub sleeps: Option<Time>,
+    /// Whether it is to return to the engine.
+    pub woken: bool,
+}
+
+impl State {
+    pub fn new(config: Config) -> Self {
+        Self {
+            addresses: config.addresses,
+            mtu: config.mtu.max(MIN_MTU),
+            secret: config.secret,
+            budget: Budget::new(config.memory),
+            counters: Counters::default(),
+            sockets: Slab::new(),
+            flows: HashMap::new(),
+            listeners: HashMap::new(),
+            datagrams: Datagrams::default(),
+            pings: Pings::default(),
+            turns: Turns::default(),
+            drawn: 0,
+            time_waits: VecDeque::new(),
+            gone: false,
+        }
+    }
+
+    pub fn set_mtu(&mut self, mtu: u16) {
+        self.mtu = mtu.max(MIN_MTU);
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub fn take_wakers(&mut self) -> Vec<Waker> {
+        mem::take(&mut self.turns.wakers)
+    }
+
+    /// Whether the sending thread sleeps though it has something to do.
+    pub fn must_wake_sender(&mut self) -> bool {
+        let turns = &mut self.turns;
+        let Some(until) = turns.sleeps else { return false };
+        let due = turns.timers.peek().is_some_and(|Reverse((due, _))| *due < until);
+        let wakes = turns.woken
+            || due
+            || !turns.ready.is_empty()
+            || !turns.answers.is_empty()
+            || !self.datagrams.ready.is_empty();
+        if wakes {
+            // Once is enough.
+            turns.sleeps = None;
+        }
+        wakes
+    }
+
+    /// Looks at a socket after something happened to it: whether it has something to
+    /// send, when to look again, whom that concerns, and whether it is over.
+    pub fn touch(&mut self, id: usize) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
+        if !socket.queued && socket.tcp.wants_transmit() {
+            socket.queued = true;
+            self.turns.ready.push_back(id);
+        }
+        if let Some(due) = socket.tcp.poll_timeout()
+            && socket.scheduled.is_none_or(|scheduled| due < scheduled)
+        {
+            socket.scheduled = Some(due);
+            self.turns.timers.push(Reverse((due, id)));
+        }
+        socket.wake(&mut self.turns.wakers);
+        if socket.tcp.state() == tcp::State::TimeWait && !mem::replace(&mut socket.waits, true) {
+            self.time_waits.push_back(id);
+            if self.time_waits.len() > TIME_WAITS {
+                self.end_oldest_time_wait();
+            }
+        }
+        self.settle(id);
+    }
+
+    fn end_oldest_time_wait(&mut self) {
+        let oldest = self.time_waits.pop_front();
+        let waits = |id: &usize| {
+            let socket = self.sockets.get(*id);
+            socket.is_some_and(|socket| socket.waits && !socket.owned)
+        };
+        if let Some(id) = oldest.filter(waits) {
+            self.remove(id);
+        }
+    }
+
+    /// Lets sockets do what is due.
+    pub fn handle_timeouts(&mut self, now: Time) {
+        while let Some(Reverse((due, id))) = self.turns.timers.peek().copied()
+            && due <= now
+        {
+            self.turns.timers.pop();
+            let Some(socket) = self.sockets.get_mut(id) else { continue };
+            if socket.scheduled != Some(due) {
+                continue;
+            }
+            socket.scheduled = None;
+            if socket.tcp.poll_timeout().is_some_and(|due| due <= now) {
+                socket.tcp.handle_timeout(now);
+            }
+            self.touch(id);
+        }
+    }
+
+    /// Has a packet sent that nobody waits for.
+    pub fn answer(&mut self, packet: Vec<u8>, offload: Offload) {
+        let turns = &mut self.turns;
+        if turns.answer_bytes + packet.len() > ANSWERS {
+            self.counters.answers += 1;
+            return;
+        }
+        turns.answer_bytes += packet.len();
+        turns.answers.push_back((packet, offload));
+    }
+
+    /// The next of those.
+    pub fn next_answer(&mut self) -> Option<(Vec<u8>, Offload)> {
+        let answer = self.turns.answers.pop_front()?;
+        self.turns.answer_bytes -= answer.0.len();
+        Some(answer)
+    }
+
+    /// An address of ours from which to send to `to`.
+    pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
+        if self.gone {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let fits = |address: &&IpAddr| address.is_ipv4() == to.is_ipv4();
+        let source = self.addresses.iter().find(fits).copied();
+        source.ok_or_else(|| io::ErrorKind::NetworkUnreachable.into())
+    }
+
+    /// Whether one may listen there.
+    pub fn check_local(&self, at: SocketAddr) -> io::Result<()> {
+        if self.gone {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        if at.ip().is_unspecified() || self.addresses.contains(&at.ip()) {
+            return Ok(());
+        }
+        Err(io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// A free port, the first of an unpredictable row for which `is_free`.
+    pub fn draw_port(&mut self, is_free: impl Fn(&Self, u16) -> bool) -> io::Result<u16> {
+        /// The ports of RFC 6335 section 6 and some more, as in Linux.
+        const FIRST: u16 = 32_768;
+        const COUNT: u16 = 28_232;
+        self.drawn = self.drawn.wrapping_add(1);
+        let begin = self.keyed(&("port", self.drawn)) as u32;
+        for step in 0..u32::from(COUNT) {
+            let port = FIRST + (begin.wrapping_add(step) % u32::from(COUNT)) as u16;
+            if is_free(self, port) {
+                return Ok(port);
+            }
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// A number that follows from `of` and the secret.
+    pub fn keyed(&self, of: &impl Hash) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.secret, of).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// Payload of a segment to or from an address, by our MTU.
+    pub fn mss(&self, peer: IpAddr) -> u16 {
+        const TCP_HEADER: u16 = 20;
+        self.mtu - ip::header_len(peer) as u16 - TCP_HEADER
+    }
+}

@@ -1,0 +1,195 @@
+//! The congestion window: slow start, CUBIC (RFC 9438), and the initial window of
+//! RFC 6928.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// What is left of the window after congestion (RFC 9438 section 4.6).
+const BETA: f64 = 0.7;
+/// How fast the window grows, in segments a cubic second (RFC 9438 section 5.1).
+const C: f64 = 0.4;
+/// Growth a window where Reno would be faster: 3 (1 - beta) / (1 + beta).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+/// Segments of the initial window (RFC 6928).
+const INITIAL_SEGMENTS: u32 = 10;
+/// Segments of the least threshold.
+const MIN_SEGMENTS: u32 = 2;
+
+#[derive(Debug)]
+pub struct Cubic {
+    mss: u32,
+    /// In bytes, as all windows here.
+    window: u32,
+    threshold: u32,
+    /// Where the last congestion was.
+    max: f64,
+    epoch: Option<Epoch>,
+}
+
+/// From a congestion to the next.
+#[derive(Debug)]
+struct Epoch {
+    begin: Time,
+    /// Seconds until the window is back at `origin`.
+    k: f64,
+    origin: f64,
+    /// What Reno would have.
+    reno: f64,
+    /// What remains of a byte.
+    credit: f64,
+}
+
+impl Cubic {
+    pub fn new(mss: u32) -> Self {
+        Self { mss, window: INITIAL_SEGMENTS * mss, threshold: u32::MAX, max: 0.0, epoch: None }
+    }
+
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
+    pub fn threshold(&self) -> u32 {
+        self.threshold
+    }
+
+    pub fn is_slow_start(&self) -> bool {
+        self.window < self.threshold
+    }
+
+    /// Segments have another length from now on.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.mss = mss;
+        self.window = self.window.max(mss);
+    }
+
+    /// `acked` bytes arrived, and the window had been used.
+    pub fn grow(&mut self, acked: u32, now: Time, rtt: Duration) {
+        if self.is_slow_start() {
+            let room = self.threshold - self.window;
+            self.window = self.window.saturating_add(acked.min(room));
+            if acked > room {
+                self.grow_cubic(acked - room, now, rtt);
+            }
+        } else {
+            self.grow_cubic(acked, now, rtt);
+        }
+    }
+
+    /// RFC 9438 sections 4.2 to 4.5.
+    fn grow_cubic(&mut self, acked: u32, now: Time, rtt: Duration) {
+        let (mss, window) = (f64::from(self.mss), f64::from(self.window));
+        let max = self.max;
+        let epoch = self.epoch.get_or_insert_with(|| Epoch {
+            begin: now,
+            k: ((max - window).max(0.0) / mss / C).cbrt(),
+            origin: max.max(window),
+            reno: window,
+            credit: 0.0,
+        });
+        let cubic = |time: f64| epoch.origin + C * (time - epoch.k).powi(3) * mss;
+        let time = now.since(epoch.begin).as_secs_f64();
+        let target = cubic(time + rtt.as_secs_f64()).clamp(window, 1.5 * window);
+        let friendly = cubic(time);
+        let alpha = if epoch.reno >= max { 1.0 } else { ALPHA };
+        epoch.reno += alpha * mss * f64::from(acked) / window;
+        let grown = if friendly < epoch.reno {
+            epoch.reno.max(window)
+        } else {
+            epoch.credit += (target - window) / window * f64::from(acked);
+            let whole = epoch.credit.floor();
+            epoch.credit -= whole;
+            window + whole
+        };
+        self.window = grown.min(f64::from(u32::MAX / 4)) as u32;
+    }
+
+    /// Something was lost: the threshold falls, and what was tried is remembered.
+    pub fn congested(&mut self) {
+        let window = f64::from(self.window);
+        self.max = if window < self.max { window * (1.0 + BETA) / 2.0 } else { window };
+        self.threshold = ((window * BETA) as u32).max(MIN_SEGMENTS * self.mss);
+        self.epoch = None;
+    }
+
+    /// The window is what recovery says.
+    pub fn set_window(&mut self, window: u32) {
+        self.window = window.max(self.mss);
+    }
+
+    /// Nothing was sent for long: what the window was says little of the path (RFC
+    /// 9293 section 3.8.1, RFC 5681 section 4.1).
+    pub fn restart(&mut self) {
+        self.window = self.window.min(INITIAL_SEGMENTS * self.mss);
+        self.epoch = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u32 = 1000;
+    const RTT: Duration = Duration::from_millis(100);
+
+    /// Lets `rounds` full windows be acknowledged.
+    fn rounds(cubic: &mut Cubic, begin: u64, rounds: u64) {
+        for round in 0..rounds {
+            let now = Time::new(RTT * (begin + round) as u32);
+            let window = cubic.window();
+            for _ in 0..window / MSS {
+                cubic.grow(MSS, now, RTT);
+            }
+        }
+    }
+
+    #[test]
+    fn slow_start_doubles_each_round_from_ten_segments() {
+        let mut cubic = Cubic::new(MSS);
+        assert_eq!(cubic.window(), 10 * MSS);
+        rounds(&mut cubic, 0, 3);
+        assert_eq!(cubic.window(), 80 * MSS);
+    }
+
+    #[test]
+    fn after_congestion_the_window_comes_back_to_where_it_was_in_k_seconds() {
+        let mut cubic = Cubic::new(MSS);
+        cubic.set_window(1000 * MSS);
+        cubic.congested();
+        assert_eq!(cubic.threshold(), 700 * MSS);
+        cubic.set_window(cubic.threshold());
+        // K = cbrt(300 / 0.4) = 9.09 s.
+        rounds(&mut cubic, 0, 80);
+        assert!((985 * MSS..1000 * MSS).contains(&cubic.window()), "{}", cubic.window());
+        rounds(&mut cubic, 80, 20);
+        assert!((999 * MSS..1010 * MSS).contains(&cubic.window()), "{}", cubic.window());
+        rounds(&mut cubic, 100, 80);
+        assert!(cubic.window() > 1150 * MSS, "{}", cubic.window());
+    }
+
+    #[test]
+    fn on_a_short_path_it_is_no_slower_than_reno() {
+        let mut cubic = Cubic::new(MSS);
+        cubic.set_window(20 * MSS);
+        cubic.congested();
+        cubic.set_window(cubic.threshold());
+        let rtt = Duration::from_millis(1);
+        for round in 0..40 {
+            for _ in 0..cubic.window() / MSS {
+                cubic.grow(MSS, Time::new(rtt * round), rtt);
+            }
+        }
+        // 14 segments, 0.53 a round up to 20 after 11, then one a round.
+        assert!((45 * MSS..50 * MSS).contains(&cubic.window()), "{}", cubic.window());
+    }
+
+    #[test]
+    fn a_second_congestion_below_the_first_leaves_room_for_others() {
+        let mut cubic = Cubic::new(MSS);
+        cubic.set_window(100 * MSS);
+        cubic.congested();
+        cubic.set_window(80 * MSS);
+        cubic.congested();
+        assert!((cubic.max - 0.85 * f64::from(80 * MSS)).abs() < 1.0);
+    }
+}

@@ -1,0 +1,330 @@
+//! What arrives, in the order of RFC 9293 section 3.10.7.
+
+use std::time::Duration;
+
+use super::{
+    Acknowledge, Connection, DEFAULT_MSS, Failure, MIN_MSS, ORPHANED, Seq, State,
+    receiver::Arrival,
+    segment::{Header, Segment, flags},
+    sender::Acked,
+};
+use crate::time::Time;
+
+/// How long an acknowledgement may wait for data to go with it (RFC 9293 section
+/// 3.8.6.3 allows 500 ms; Linux has 40).
+const ACK_DELAY: Duration = Duration::from_millis(40);
+/// Challenges in a second (RFC 5961 section 7).
+const CHALLENGES: u8 = 10;
+/// How long a timestamp is worth comparing (RFC 7323 section 5.5).
+const TIMESTAMP_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
+/// What a path may take at most to be believed as a measure of it, in milliseconds of
+/// its timestamps.
+const MAX_RTT: u32 = 10_000;
+
+/// What the stack is to answer in the connection's stead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    /// Nothing: what there is to say the connection says itself.
+    Taken,
+    /// A reset: the segment is of no connection.
+    Stray,
+}
+
+impl Connection {
+    /// Takes a segment that came.
+    pub fn handle_segment(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
+        match self.state {
+            State::Closed => {}
+            State::SynSent => return self.handle_syn_sent(now, segment),
+            _ => return self.handle_synchronized(now, segment),
+        }
+        Verdict::Taken
+    }
+
+    /// Whether it is in TIME-WAIT and a new connection is asked for, behind everything
+    /// that was said in this one (RFC 9293 section 3.6.1, RFC 6191).
+    pub fn makes_way(&self, header: &Header) -> bool {
+        let asks = header.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
+        let later = header.options.timestamps.is_some_and(|timestamps| {
+            self.agreed.timestamps && Seq(timestamps.value).behind(Seq(self.clocks.recent.0))
+        });
+        self.state == State::TimeWait && asks && (later || header.seq.behind(self.rx.next()))
+    }
+
+    /// Section 3.10.7.3.
+    fn handle_syn_sent(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
+        let header = &segment.header;
+        let acknowledges = header.has(flags::ACK);
+        let acceptable = header.ack == self.tx.una();
+        if acknowledges && !acceptable {
+            return if header.has(flags::RST) { Verdict::Taken } else { Verdict::Stray };
+        }
+        if header.has(flags::RST) {
+            if acknowledges {
+                self.fail(Failure::Refused);
+            }
+            return Verdict::Taken;
+        }
+        if !header.has(flags::SYN) {
+            return Verdict::Taken;
+        }
+        self.take_syn(header, now);
+        if acknowledges {
+            self.establish(header, now);
+            self.replies.ack = Acknowledge::Now;
+        } else {
+            // Both ends asked at once.
+            self.state = State::SynReceived;
+            self.replies.syn = true;
+        }
+        Verdict::Taken
+    }
+
+    /// Notes what a SYN offers.
+    pub(super) fn take_syn(&mut self, syn: &Header, now: Time) {
+        let options = &syn.options;
+        let mss = options.mss.map_or(DEFAULT_MSS, u32::from).max(MIN_MSS);
+        self.agreed.mss = mss;
+        self.agreed.scales = options.window_scale.is_some();
+        self.agreed.scale = options.window_scale.unwrap_or(0);
+        self.agreed.selective = options.sack_permitted;
+        self.agreed.timestamps = options.timestamps.is_some();
+        if !self.agreed.scales {
+            self.rx.forbid_scale();
+        }
+        if let Some(timestamps) = options.timestamps {
+            self.clocks.recent = (timestamps.value, now);
+        }
+        self.rx.begin(syn.seq);
+        self.clocks.last_ack = self.rx.next();
+        self.tx.flight.begin(self.segment_limit());
+        // A window in a SYN is never scaled.
+        self.tx.open(syn.window.into(), syn.seq);
+    }
+
+    fn establish(&mut self, header: &Header, now: Time) {
+        self.state = State::Established;
+        // Karn's rule: a SYN that was repeated measures nothing.
+        if self.clocks.syn.is_some_and(|(_, count)| count == 0) {
+            let rtt = now.since(self.clocks.begun);
+            self.tx.flight.rtt.sample(rtt);
+            self.rx.note_rtt(rtt);
+        }
+        self.clocks.syn = None;
+        self.replies.syn = false;
+        if !header.has(flags::SYN) {
+            self.tx.open(u32::from(header.window) << self.agreed.scale, header.seq);
+        }
+    }
+
+    /// Section 3.10.7.4.
+    fn handle_synchronized(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
+        let header = &segment.header;
+        if !self.is_acceptable(now, segment) {
+            return Verdict::Taken;
+        }
+        if header.has(flags::RST) {
+            // RFC 5961 section 3.2.
+            if header.seq == self.rx.next() {
+                self.handle_reset();
+            } else {
+                self.challenge(now);
+            }
+            return Verdict::Taken;
+        }
+        if header.has(flags::SYN) {
+            // RFC 5961 section 4.2; at both ends' SYNs the answer comes with one.
+            if !(self.state == State::SynReceived && header.seq + 1 == self.rx.next()) {
+                self.challenge(now);
+                return Verdict::Taken;
+            }
+        }
+        if !header.has(flags::ACK) {
+            return Verdict::Taken;
+        }
+        if self.state == State::SynReceived {
+            if header.ack != self.tx.una() {
+                return Verdict::Stray;
+            }
+            let ends = self.tx.is_ending();
+            self.establish(header, now);
+            if ends {
+                self.state = State::FinWait1;
+            }
+        }
+        if !self.take_ack(now, segment) {
+            self.challenge(now);
+            return Verdict::Taken;
+        }
+        self.take_timestamp(now, segment);
+        self.take_text(now, segment);
+        Verdict::Taken
+    }
+
+    /// The first check, and PAWS (RFC 7323 section 5.3). What is not acceptable is
+    /// acknowledged, so that an old peer hears where we are.
+    fn is_acceptable(&mut self, now: Time, segment: &Segment<'_>) -> bool {
+        let header = &segment.header;
+        let (next, end) = (self.rx.next(), self.rx.offered().max(self.rx.next()));
+        let repeats_syn =
+            self.state == State::SynReceived && header.has(flags::SYN) && header.seq + 1 == next;
+        if repeats_syn && !header.has(flags::ACK) {
+            // Our answer was lost.
+            self.replies.syn = true;
+            return false;
+        }
+        let begins = header.seq.before(end) || header.seq == next;
+        let acceptable = begins && !segment.end().before(next);
+        let old = !header.has(flags::RST) && self.is_old(now, header);
+        if repeats_syn || acceptable && !old {
+            return true;
+        }
+        if !header.has(flags::RST) {
+            if self.agreed.selective {
+                self.rx.note_twice(header.seq, segment.end());
+            }
+            if self.state == State::TimeWait && header.has(flags::FIN) {
+                self.enter_time_wait(now);
+            }
+            self.replies.ack = Acknowledge::Now;
+        }
+        false
+    }
+
+    fn is_old(&self, now: Time, header: &Header) -> bool {
+        let (recent, since) = self.clocks.recent;
+        let timestamps = header.options.timestamps.filter(|_| self.agreed.timestamps);
+        timestamps.is_some_and(|timestamps| Seq(timestamps.value).before(Seq(recent)))
+            && now.since(since) < TIMESTAMP_AGE
+    }
+
+    fn take_timestamp(&mut self, now: Time, segment: &Segment<'_>) {
+        let Some(timestamps) = segment.header.options.timestamps else { return };
+        if !self.agreed.timestamps {
+            return;
+        }
+        // RFC 7323 section 4.3.
+        if !segment.header.seq.behind(self.clocks.last_ack) {
+            self.clocks.recent = (timestamps.value, now);
+        }
+        let took = self.timestamp(now).wrapping_sub(timestamps.echo);
+        if segment.payload.len() > 0 && timestamps.echo != 0 && took < MAX_RTT {
+            self.rx.note_rtt(Duration::from_millis(took.max(1).into()));
+        }
+    }
+
+    fn handle_reset(&mut self) {
+        match self.state {
+            State::SynReceived => self.fail(Failure::Refused),
+            State::Closing | State::LastAck => self.enter_closed(),
+            // RFC 1337: it would end the wait too early.
+            State::TimeWait => {}
+            _ => self.fail(Failure::Reset),
+        }
+    }
+
+    /// Answers what may be forged with where we are (RFC 5961).
+    fn challenge(&mut self, now: Time) {
+        let (since, count) = &mut self.replies.challenges;
+        if now.since(*since) >= Duration::from_secs(1) {
+            (*since, *count) = (now, 0);
+        }
+        if *count < CHALLENGES {
+            *count += 1;
+            self.replies.ack = Acknowledge::Now;
+        }
+    }
+
+    /// Returns whether the acknowledgement can be one (RFC 5961 section 5.2).
+    fn take_ack(&mut self, now: Time, segment: &Segment<'_>) -> bool {
+        let header = &segment.header;
+        let oldest = self.tx.una() - self.tx.max_window();
+        if header.ack.behind(self.tx.next()) || header.ack.before(oldest) {
+            return false;
+        }
+        let scale = if header.has(flags::SYN) { 0 } else { self.agreed.scale };
+        let acked = Acked {
+            seq: header.seq,
+            ack: header.ack,
+            window: u32::from(header.window) << scale,
+            bare: segment.len() == 0,
+            selective: self.agreed.selective,
+            blocks: &header.options.sack,
+        };
+        self.tx.handle_ack(acked, now);
+        if self.tx.is_finished() {
+            match self.state {
+                State::FinWait1 => {
+                    self.state = State::FinWait2;
+                    self.clocks.end = self.deaf.then_some(now + ORPHANED);
+                }
+                State::Closing => self.enter_time_wait(now),
+                State::LastAck => self.enter_closed(),
+                _ => {}
+            }
+        }
+        true
+    }
+
+    /// Data and FIN.
+    fn take_text(&mut self, now: Time, segment: &Segment<'_>) {
+        let listens = matches!(self.state, State::Established | State::FinWait1 | State::FinWait2);
+        if segment.len() == 0 || self.state == State::Closed {
+            return;
+        }
+        if !listens {
+            if self.state == State::TimeWait && segment.header.has(flags::FIN) {
+                self.enter_time_wait(now);
+            }
+            self.replies.ack = Acknowledge::Now;
+            return;
+        }
+        let header = &segment.header;
+        let seq = header.seq + u32::from(header.has(flags::SYN));
+        let end = seq + segment.payload.len() as u32;
+        if self.deaf && end.behind(self.rx.next()) {
+            // RFC 9293 section 3.6.1: nobody will read it.
+            self.abort();
+            return;
+        }
+        let arrival = self.rx.receive(seq, &segment.payload);
+        if header.has(flags::FIN) && !end.behind(self.rx.offered()) {
+            self.rx.finish(end);
+            self.replies.ack = Acknowledge::Now;
+        }
+        match arrival {
+            Arrival::Nothing => {}
+            Arrival::InOrder => self.acknowledge_later(segment.payload.len() as u32, now),
+            Arrival::Remarkable | Arrival::Refused => self.replies.ack = Acknowledge::Now,
+        }
+        if self.rx.has_ended() {
+            self.handle_end(now);
+        }
+    }
+
+    /// Every second segment at once, a lone one with what goes out anyway (RFC 9293
+    /// section 3.8.6.3).
+    fn acknowledge_later(&mut self, len: u32, now: Time) {
+        let full = 2 * self.full_segment();
+        let replies = &mut self.replies;
+        replies.unacknowledged = replies.unacknowledged.saturating_add(len);
+        let quick = replies.quick > 0;
+        replies.quick = replies.quick.saturating_sub(1);
+        if quick || replies.unacknowledged >= full {
+            replies.ack = Acknowledge::Now;
+        } else if replies.ack == Acknowledge::Nothing {
+            replies.ack = Acknowledge::Later(now + ACK_DELAY);
+        }
+    }
+
+    /// The peer's half ended.
+    fn handle_end(&mut self, now: Time) {
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(now),
+            _ => {}
+        }
+    }
+}

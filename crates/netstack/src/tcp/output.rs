@@ -1,0 +1,171 @@
+//! What leaves: one segment or super-packet at a time.
+
+use super::{
+    Acknowledge, Connection, State,
+    options::{BLOCKS_SENT, Options, Timestamps},
+    segment::{Header, flags},
+    sender::{Cut, Send},
+};
+use crate::time::Time;
+
+/// A segment or super-packet that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Bytes of its header.
+    pub header: usize,
+    /// Bytes of its payload.
+    pub payload: usize,
+    /// Payload of each segment but the last.
+    pub segment: usize,
+}
+
+/// What is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Reset,
+    Syn,
+    Stream(Send),
+    Acknowledge,
+}
+
+impl Connection {
+    /// Whether [`Connection::poll_transmit`] has something.
+    pub fn wants_transmit(&self) -> bool {
+        self.plan(usize::from(u16::MAX)).is_some()
+    }
+
+    /// Writes what is next to be sent to `to`: a header whose checksum is zero, then
+    /// payload. `most` is how long it may be; where that is more than a segment, it may
+    /// be a super-packet. `None` where there is nothing to send.
+    pub fn poll_transmit(&mut self, now: Time, to: &mut [u8], most: usize) -> Option<Outgoing> {
+        let Some(plan) = self.plan(most) else {
+            if self.is_connected() {
+                self.tx.note_rest(now);
+            }
+            return None;
+        };
+        let outgoing = match plan {
+            Plan::Reset => self.write_reset(now, to),
+            Plan::Syn => self.write_syn(now, to),
+            Plan::Acknowledge => self.write_segment(now, to, None),
+            Plan::Stream(send) => {
+                let outgoing = self.write_segment(now, to, Some(send));
+                self.tx.note_sent(send, self.agreed.selective, now);
+                outgoing
+            }
+        };
+        Some(outgoing)
+    }
+
+    fn plan(&self, most: usize) -> Option<Plan> {
+        if self.replies.reset {
+            return Some(Plan::Reset);
+        }
+        match self.state {
+            State::SynSent | State::SynReceived => return self.replies.syn.then_some(Plan::Syn),
+            State::Closed => return None,
+            State::FinWait2 | State::TimeWait => {}
+            _ => {
+                if let Some(send) = self.tx.plan(self.cut(most)) {
+                    return Some(Plan::Stream(send));
+                }
+            }
+        }
+        (self.replies.ack == Acknowledge::Now).then_some(Plan::Acknowledge)
+    }
+
+    fn cut(&self, most: usize) -> Cut {
+        let options = self.options_len();
+        let segment = self.segment_limit().saturating_sub(options as u32).max(1);
+        let room = most.saturating_sub(super::segment::HEADER + options) as u32;
+        Cut { segment, most: (room / segment * segment).max(segment), nagle: self.nagle }
+    }
+
+    fn options_len(&self) -> usize {
+        let timestamps = if self.agreed.timestamps { 12 } else { 0 };
+        let sack = self.agreed.selective && self.rx.has_blocks();
+        // As long as it may become.
+        timestamps + if sack { 4 + 8 * BLOCKS_SENT } else { 0 }
+    }
+
+    fn write_segment(&mut self, now: Time, to: &mut [u8], send: Option<Send>) -> Outgoing {
+        let segment = self.cut(to.len()).segment as usize;
+        let mut header = self.header(now, flags::ACK);
+        if self.agreed.selective && self.rx.has_blocks() {
+            header.options.sack = self.rx.blocks();
+        }
+        header.ack = self.rx.next();
+        header.window = self.rx.offer(self.segment_limit());
+        let len = header.len();
+        let payload = match send {
+            None => 0,
+            Some(Send::WindowProbe) => {
+                header.seq = self.tx.una() - 1;
+                0
+            }
+            Some(Send::New(start, end) | Send::Again(start, end)) => {
+                header.seq = start;
+                let (payload, pushes, ends) = self.tx.read((start, end), &mut to[len..]);
+                header.flags |= if pushes { flags::PSH } else { 0 };
+                header.flags |= if ends { flags::FIN } else { 0 };
+                payload
+            }
+        };
+        header.write(to);
+        self.note_acknowledged(header.ack);
+        Outgoing { header: len, payload, segment }
+    }
+
+    fn note_acknowledged(&mut self, ack: super::Seq) {
+        self.replies.ack = Acknowledge::Nothing;
+        self.replies.unacknowledged = 0;
+        self.clocks.last_ack = ack;
+    }
+
+    pub(super) fn header(&self, now: Time, flags: u8) -> Header {
+        let timestamps = Timestamps { value: self.timestamp(now), echo: self.clocks.recent.0 };
+        Header {
+            source: self.ports.local,
+            destination: self.ports.remote,
+            seq: self.tx.next(),
+            ack: self.rx.next(),
+            flags,
+            window: 0,
+            options: Options {
+                timestamps: self.agreed.timestamps.then_some(timestamps),
+                ..Options::default()
+            },
+        }
+    }
+
+    fn write_reset(&mut self, now: Time, to: &mut [u8]) -> Outgoing {
+        self.replies.reset = false;
+        let header = self.header(now, flags::RST | flags::ACK);
+        header.write(to);
+        Outgoing { header: header.len(), payload: 0, segment: 1 }
+    }
+
+    /// A SYN offers everything; its answer what was offered.
+    fn write_syn(&mut self, now: Time, to: &mut [u8]) -> Outgoing {
+        self.replies.syn = false;
+        let answers = self.state == State::SynReceived;
+        let mut header = self.header(now, flags::SYN);
+        header.seq = self.settings.initial;
+        if answers {
+            header.flags |= flags::ACK;
+            self.note_acknowledged(header.ack);
+        } else {
+            header.ack = super::Seq(0);
+            let value = self.timestamp(now);
+            header.options.timestamps = Some(Timestamps { value, echo: 0 });
+        }
+        // A window in a SYN is never scaled (RFC 7323 section 2.2).
+        header.window = u16::MAX;
+        header.options.mss = Some(self.settings.mss);
+        let scales = !answers || self.agreed.scales;
+        header.options.window_scale = scales.then_some(self.rx.scale());
+        header.options.sack_permitted = !answers || self.agreed.selective;
+        header.write(to);
+        Outgoing { header: header.len(), payload: 0, segment: 1 }
+    }
+}

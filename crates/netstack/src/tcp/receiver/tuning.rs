@@ -1,0 +1,83 @@
+//! How large a window is offered: as much as the application reads in a few round
+//! trips (as in Linux `tcp_rcv_space_adjust`). So a fast path gets a large one, and an
+//! application that does not read gets none.
+
+use std::time::Duration;
+
+use crate::time::Time;
+
+/// The window at the beginning, in bytes: as Linux', larger than any initial
+/// congestion window.
+const INITIAL: u32 = 64 * 1024;
+/// What is offered for each byte that was read in a round trip: the sender may double
+/// its window in one, and what it sent is told of one later.
+const AHEAD: u32 = 4;
+
+#[derive(Debug)]
+pub struct Tuning {
+    limit: u32,
+    most: u32,
+    rtt: Duration,
+    /// When the round trip began that is counted.
+    since: Option<Time>,
+    read: u32,
+}
+
+impl Tuning {
+    pub fn new(most: u32) -> Self {
+        Self { limit: INITIAL.min(most), most, rtt: Duration::ZERO, since: None, read: 0 }
+    }
+
+    /// Bytes that may wait to be read.
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    pub fn limit_to(&mut self, most: u32) {
+        self.most = self.most.min(most);
+        self.limit = self.limit.min(most);
+    }
+
+    pub fn note_rtt(&mut self, sample: Duration) {
+        self.rtt = if self.rtt.is_zero() { sample } else { (self.rtt * 7 + sample) / 8 };
+    }
+
+    /// The application read `len` bytes; at most `room` are left for windows to grow.
+    pub fn read(&mut self, len: u32, room: u32, now: Time) {
+        self.read = self.read.saturating_add(len);
+        if now.since(*self.since.get_or_insert(now)) < self.rtt {
+            return;
+        }
+        let wanted = self.read.saturating_mul(AHEAD).min(self.most);
+        if wanted > self.limit && wanted - self.limit <= room {
+            self.limit = wanted;
+        }
+        (self.since, self.read) = (Some(now), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_window_grows_with_what_is_read_in_a_round_trip_up_to_its_bounds() {
+        let mut tuning = Tuning::new(1 << 20);
+        tuning.note_rtt(10 * MS);
+        let mut now = Time::new(MS);
+        for _ in 0..10 {
+            tuning.read(10_000, u32::MAX, now);
+            now = now + MS;
+        }
+        assert_eq!(tuning.limit(), INITIAL, "not within the first round trip");
+        now = now + 10 * MS;
+        tuning.read(10_000, u32::MAX, now);
+        assert_eq!(tuning.limit(), 440_000);
+        tuning.read(1 << 19, 1000, now + 10 * MS);
+        assert_eq!(tuning.limit(), 440_000, "there is no room");
+        tuning.read(1 << 19, u32::MAX, now + 20 * MS);
+        assert_eq!(tuning.limit(), 1 << 20, "no more than was asked for");
+    }
+}

@@ -1,0 +1,184 @@
+//! A buffer of a stream that takes memory where bytes are written, and gives it
+//! back when they are consumed.
+//!
+//! ```text
+//!   offset 0                                written anywhere from 0 on
+//!      v
+//!   [..xxxxx][xxxxxxxx][   -   ][xx......]  chunks; one that holds nothing is none
+//! ```
+
+use std::collections::VecDeque;
+
+use crate::budget::{Budget, CHUNK, Chunk};
+
+/// How many empty places an idle buffer keeps.
+const PLACES_KEPT: usize = 8;
+
+#[derive(Debug)]
+pub struct Ring {
+    chunks: VecDeque<Option<Chunk>>,
+    /// Where offset 0 stands in the first chunk.
+    head: usize,
+    /// Bytes from offset 0 to behind the last written.
+    len: usize,
+    budget: Budget,
+}
+
+impl Ring {
+    pub fn new(budget: Budget) -> Self {
+        Self { chunks: VecDeque::new(), head: 0, len: 0, budget }
+    }
+
+    /// Bytes from the first to behind the last that was written.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Makes room for `len` bytes at `offset`; how many of them there is room for.
+    pub fn reserve(&mut self, offset: usize, len: usize) -> usize {
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let index = (self.head + at) / CHUNK;
+            if index >= self.chunks.len() {
+                self.chunks.resize_with(index + 1, || None);
+            }
+            if self.chunks[index].is_none() {
+                let first = index == 0;
+                let Some(chunk) = self.budget.take(first) else { break };
+                self.chunks[index] = Some(chunk);
+            }
+            at = (index + 1) * CHUNK - self.head;
+        }
+        at.min(end) - offset
+    }
+
+    /// Writes at `offset`, where there is room.
+    pub fn write(&mut self, offset: usize, mut bytes: &[u8]) {
+        self.len = self.len.max(offset + bytes.len());
+        let mut at = self.head + offset;
+        while !bytes.is_empty() {
+            let within = at % CHUNK;
+            let part = bytes.len().min(CHUNK - within);
+            let chunk = self.chunks[at / CHUNK].as_mut().expect("room was reserved");
+            chunk[within..within + part].copy_from_slice(&bytes[..part]);
+            bytes = &bytes[part..];
+            at += part;
+        }
+    }
+
+    /// Writes behind the last byte what there is room for; how many bytes.
+    pub fn push(&mut self, bytes: &[u8]) -> usize {
+        let room = self.reserve(self.len, bytes.len());
+        self.write(self.len, &bytes[..room]);
+        room
+    }
+
+    /// Copies what stands at `offset` to `to`.
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        let mut at = self.head + offset;
+        let mut to = to;
+        while !to.is_empty() {
+            let within = at % CHUNK;
+            let part = to.len().min(CHUNK - within);
+            let chunk = self.chunks[at / CHUNK].as_ref().expect("only what was written is read");
+            let (now, later) = to.split_at_mut(part);
+            now.copy_from_slice(&chunk[within..within + part]);
+            to = later;
+            at += part;
+        }
+    }
+
+    /// Gives up the first `count` bytes.
+    pub fn consume(&mut self, count: usize) {
+        self.head += count;
+        self.len = self.len.saturating_sub(count);
+        while self.head >= CHUNK {
+            self.head -= CHUNK;
+            let chunk = self.chunks.pop_front().flatten();
+            chunk.into_iter().for_each(|chunk| self.budget.give(chunk));
+        }
+        if self.len == 0 {
+            self.clear();
+        }
+    }
+
+    /// Gives up everything.
+    pub fn clear(&mut self) {
+        for chunk in self.chunks.drain(..).flatten() {
+            self.budget.give(chunk);
+        }
+        if self.chunks.capacity() > PLACES_KEPT {
+            self.chunks = VecDeque::new();
+        }
+        (self.head, self.len) = (0, 0);
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(len: usize) -> Vec<u8> {
+        (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
+    }
+
+    #[test]
+    fn bytes_go_through_in_order_whatever_the_pieces_and_all_memory_comes_back() {
+        let budget = Budget::new(8 * CHUNK);
+        let mut ring = Ring::new(budget.clone());
+        let bytes = noise(20 * CHUNK);
+        let (mut written, mut read) = (0, 0);
+        let mut piece = 1;
+        while read < bytes.len() {
+            piece = (piece * 7 + 1) % 40_000;
+            written += ring.push(&bytes[written..bytes.len().min(written + piece)]);
+            assert!(budget.used() <= 8 * CHUNK);
+            let count = (piece / 2 + 1).min(ring.len());
+            let mut to = vec![0; count];
+            ring.read(0, &mut to);
+            assert_eq!(to, bytes[read..read + count]);
+            ring.consume(count);
+            read += count;
+        }
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_gap_takes_no_memory_until_it_is_filled() {
+        let budget = Budget::new(100 * CHUNK);
+        let mut ring = Ring::new(budget.clone());
+        let far = 50 * CHUNK + 5;
+        assert_eq!(ring.reserve(far, 10), 10);
+        ring.write(far, &[7; 10]);
+        assert_eq!(budget.used(), CHUNK);
+        let gap = noise(far);
+        assert_eq!(ring.reserve(0, far), far);
+        ring.write(0, &gap);
+        let mut all = vec![0; far + 10];
+        ring.read(0, &mut all);
+        assert_eq!((&all[..far], &all[far..]), (&gap[..], &[7; 10][..]));
+        drop(ring);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn past_the_budget_a_buffer_has_one_chunk() {
+        let budget = Budget::new(0);
+        let mut ring = Ring::new(budget.clone());
+        assert_eq!(ring.push(&noise(2 * CHUNK)), CHUNK);
+        assert_eq!(ring.push(&[1]), 0);
+        ring.consume(CHUNK);
+        assert_eq!(budget.used(), 0);
+    }
+}

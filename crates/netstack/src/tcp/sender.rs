@@ -1,0 +1,448 @@
+//! The stream that leaves: what the application wrote, and what of it is sent next.
+//!
+//! ```text
+//!   base = una            next                  end
+//!     |   on its way       |   waits             | FIN, where the stream ends
+//! ```
+
+use std::time::Duration;
+
+use super::{
+    flight::{Ack, Flight},
+    options::Block,
+    ring::Ring,
+    seq::Seq,
+};
+use crate::{budget::Budget, time::Time};
+
+/// How long a receiver may keep an acknowledgement of a lone segment (RFC 8985 section
+/// 7.2, its `TLP.max_ack_delay`).
+const MAX_ACK_DELAY: Duration = Duration::from_millis(200);
+/// What is added to two round trip times before a probe: a clock's tick.
+const PROBE_SLACK: Duration = Duration::from_millis(2);
+/// The least room for writes: several super-packets, so that one can be written while
+/// others leave.
+const MIN_ROOM: usize = 256 * 1024;
+/// The room for writes while memory is short.
+const SHORT_ROOM: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub struct Sender {
+    ring: Ring,
+    /// Of the first byte in the ring.
+    base: Seq,
+    una: Seq,
+    next: Seq,
+    pub flight: Flight,
+    peer: Window,
+    /// Whether the stream ends behind what is in the ring.
+    ends: bool,
+    timer: Option<(Time, Timer)>,
+    due: Due,
+    /// A probe of the tail that was sent: up to where, and whether again.
+    probe: Option<(Seq, bool)>,
+    /// Time-outs in a row, for which the next one is longer.
+    backoff: u32,
+    /// Time-outs in a row to which nobody said anything.
+    unanswered: u32,
+}
+
+/// What the receiver takes.
+#[derive(Debug, Default)]
+struct Window {
+    size: u32,
+    /// The largest that it was.
+    max: u32,
+    /// The segment that said so: its sequence number and acknowledgement (RFC 9293
+    /// section 3.10.7.4, SND.WL1 and SND.WL2).
+    by: (Seq, Seq),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    Retransmit,
+    TailProbe,
+    /// The receiver takes nothing, or too little to send.
+    Persist,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Due {
+    tail_probe: bool,
+    window_probe: bool,
+    /// What fits is sent, however little.
+    anything: bool,
+}
+
+/// What to send next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Send {
+    /// A stretch for the first time.
+    New(Seq, Seq),
+    /// A stretch once more.
+    Again(Seq, Seq),
+    /// A segment without data that asks for an acknowledgement.
+    WindowProbe,
+}
+
+/// How a segment is cut.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Payload of a segment at most, in bytes.
+    pub segment: u32,
+    /// Payload of one transmission: a super-packet's, or a segment's.
+    pub most: u32,
+    /// Whether a short segment waits for what is on its way (RFC 9293 section 3.7.4).
+    pub nagle: bool,
+}
+
+/// An acknowledgement as it came.
+#[derive(Clone, Copy, Debug)]
+pub struct Acked<'a> {
+    /// Of the segment itself.
+    pub seq: Seq,
+    /// The next byte that the receiver expects.
+    pub ack: Seq,
+    /// The receiver's window in bytes.
+    pub window: u32,
+    /// Whether it came alone, without data.
+    pub bare: bool,
+    /// Whether selective acknowledgements were agreed on.
+    pub selective: bool,
+    /// Those.
+    pub blocks: &'a [Block],
+}
+
+impl Sender {
+    pub fn new(initial: Seq, mss: u32, budget: Budget) -> Self {
+        Self {
+            ring: Ring::new(budget),
+            base: initial + 1,
+            una: initial + 1,
+            next: initial + 1,
+            flight: Flight::new(mss),
+            peer: Window::default(),
+            ends: false,
+            timer: None,
+            due: Due::default(),
+            probe: None,
+            backoff: 0,
+            unanswered: 0,
+        }
+    }
+
+    /// The oldest sequence number that is not acknowledged.
+    pub fn una(&self) -> Seq {
+        self.una
+    }
+
+    /// The next sequence number to be sent.
+    pub fn next(&self) -> Seq {
+        self.next
+    }
+
+    /// Behind the last byte that was written.
+    fn data_end(&self) -> Seq {
+        self.base + self.ring.len() as u32
+    }
+
+    /// Behind everything, FIN too.
+    fn end(&self) -> Seq {
+        self.data_end() + u32::from(self.ends)
+    }
+
+    /// Whether the stream's end was sent and acknowledged.
+    pub fn is_finished(&self) -> bool {
+        self.ends && self.una == self.end()
+    }
+
+    /// The largest window that the receiver ever had.
+    pub fn max_window(&self) -> u32 {
+        self.peer.max
+    }
+
+    /// How many bytes may be written, where `most` are ever kept.
+    pub fn room(&self, most: usize) -> usize {
+        if self.ends {
+            return 0;
+        }
+        // Twice what flies: the one half flies while the other is written.
+        let wanted = (2 * self.flight.window() as usize).max(MIN_ROOM).min(most);
+        let short = self.ring.budget().is_short();
+        let wanted = if short { wanted.min(SHORT_ROOM) } else { wanted };
+        wanted.saturating_sub(self.ring.len())
+    }
+
+    /// Writes what there is room for.
+    pub fn write(&mut self, bytes: &[u8], most: usize) -> usize {
+        let room = self.room(most).min(bytes.len());
+        self.ring.push(&bytes[..room])
+    }
+
+    /// Ends the stream.
+    pub fn finish(&mut self) {
+        self.ends = true;
+    }
+
+    /// Forgets what was not sent.
+    pub fn clear(&mut self) {
+        self.ring.clear();
+        self.flight = Flight::new(self.flight.mss());
+        self.timer = None;
+    }
+
+    /// Whether the stream ends behind what was written.
+    pub fn is_ending(&self) -> bool {
+        self.ends
+    }
+
+    /// The receiver's window, at the beginning.
+    pub fn open(&mut self, window: u32, by: Seq) {
+        self.peer = Window { size: window, max: window, by: (by, self.una) };
+    }
+
+    /// Copies the data of a stretch to `to`, as much as it is; whether it holds the
+    /// last byte written, and whether the stream's end.
+    pub fn read(&self, (start, end): (Seq, Seq), to: &mut [u8]) -> (usize, bool, bool) {
+        let data_end = end.min(self.data_end());
+        let len = data_end.since(start) as usize;
+        self.ring.read(start.since(self.base) as usize, &mut to[..len]);
+        (len, len > 0 && data_end == self.data_end(), end.behind(data_end))
+    }
+
+    /// What is to be sent next.
+    pub fn plan(&self, cut: Cut) -> Option<Send> {
+        if self.due.window_probe {
+            return Some(Send::WindowProbe);
+        }
+        if self.due.tail_probe {
+            return self.plan_tail_probe(cut);
+        }
+        if let Some(lost) = self.flight.board.first_lost() {
+            let room = self.flight.room();
+            let len = lost.end.since(lost.start);
+            // In whole segments where it is not all of it.
+            let len = if len <= room { len } else { room / cut.segment * cut.segment };
+            let end = lost.start + len.min(cut.most);
+            return (len > 0).then_some(Send::Again(lost.start, end));
+        }
+        self.plan_new(cut)
+    }
+
+    fn plan_new(&self, cut: Cut) -> Option<Send> {
+        let waiting = self.end().since(self.next);
+        if waiting == 0 {
+            return None;
+        }
+        let flying = self.flight.board.flying();
+        let len = waiting.min(self.window_left()).min(self.flight.room()).min(cut.most);
+        if len == waiting {
+            let nagle = cut.nagle && len < cut.segment && flying > 0 && !self.ends;
+            return (!nagle).then_some(Send::New(self.next, self.next + len));
+        }
+        let whole = len / cut.segment * cut.segment;
+        // Little of much is held back while acknowledgements come that will make it
+        // more, so that super-packets stay large (as in Linux `tcp_tso_should_defer`).
+        let usable = self.flight.window().min(self.peer.size);
+        let defers = whole < cut.most && whole < usable / 4 && flying >= 2 * cut.segment;
+        if whole > 0 && !defers {
+            return Some(Send::New(self.next, self.next + whole));
+        }
+        // Avoids the silly window (RFC 9293 section 3.8.6.2.1).
+        let by_window = self.window_left() <= self.flight.room();
+        let enough = len >= self.peer.max / 2 || self.due.anything;
+        (whole == 0 && len > 0 && by_window && enough)
+            .then_some(Send::New(self.next, self.next + len))
+    }
+
+    /// New data where there is, else the last segment once more (RFC 8985 section 7.3).
+    fn plan_tail_probe(&self, cut: Cut) -> Option<Send> {
+        let new = self.end().since(self.next).min(self.window_left()).min(cut.segment);
+        if new > 0 {
+            return Some(Send::New(self.next, self.next + new));
+        }
+        let last = self.flight.board.last()?;
+        let len = last.end.since(last.start).min(cut.segment);
+        Some(Send::Again(last.end - len, last.end))
+    }
+
+    fn window_left(&self) -> u32 {
+        (self.una + self.peer.size).since(self.next)
+    }
+
+    /// Nothing more is to be sent for now: notes why.
+    pub fn note_rest(&mut self, now: Time) {
+        let waiting = self.end().since(self.next);
+        if waiting > 0 && self.flight.room() < self.window_left().min(waiting) {
+            self.flight.note_limited();
+        }
+        let idle = self.flight.board.is_empty();
+        if idle && waiting > 0 && self.timer.is_none() {
+            self.timer = Some((now + self.flight.rtt.timeout(self.backoff), Timer::Persist));
+        }
+    }
+
+    /// Something was sent.
+    pub fn note_sent(&mut self, send: Send, selective: bool, now: Time) {
+        let probes = std::mem::take(&mut self.due.tail_probe);
+        match send {
+            Send::WindowProbe => {
+                self.due.window_probe = false;
+                return;
+            }
+            Send::New(start, end) => {
+                self.next = end;
+                self.due.anything = false;
+                self.flight.note_sent(start, end, now);
+            }
+            Send::Again(start, end) => self.flight.note_sent_again(start, end, now),
+        }
+        if probes {
+            self.probe = Some((self.next, matches!(send, Send::Again(..))));
+        }
+        let running = matches!(self.timer, Some((_, Timer::Retransmit | Timer::TailProbe)));
+        if !running || matches!(send, Send::New(..)) {
+            self.rearm(selective, now);
+        }
+    }
+
+    /// Sets the timer for what is on its way (RFC 6298 section 5, RFC 8985 section
+    /// 7.2).
+    fn rearm(&mut self, selective: bool, now: Time) {
+        if self.flight.board.is_empty() {
+            self.timer = None;
+            return;
+        }
+        let timeout = self.flight.rtt.timeout(self.backoff);
+        let probes = selective
+            && self.backoff == 0
+            && self.probe.is_none()
+            && !self.flight.recovers()
+            && self.flight.board.sacked() == 0;
+        let smoothed = self.flight.rtt.smoothed().filter(|_| probes);
+        self.timer = Some(match smoothed {
+            Some(smoothed) => {
+                let lone = self.flight.board.flying() <= self.flight.mss();
+                let slack = if lone { MAX_ACK_DELAY } else { PROBE_SLACK };
+                let wait = (2 * smoothed + slack).min(timeout);
+                (now + wait, Timer::TailProbe)
+            }
+            None => (now + timeout, Timer::Retransmit),
+        });
+    }
+
+    /// What the receiver says. Returns whether it is news, and frees what arrived.
+    pub fn handle_ack(&mut self, acked: Acked<'_>, now: Time) -> bool {
+        let advances = acked.ack.behind(self.una);
+        let window = self.peer.size;
+        self.take_window(&acked);
+        let changed = self.peer.size != window;
+        let blocks = self.blocks(&acked);
+        let duplicate = is_duplicate(&acked, self.una);
+        let repeats = !advances && acked.bare && !changed && acked.ack == self.una;
+        self.una = self.una.max(acked.ack);
+        let consumed = self.una.min(self.data_end()).since(self.base);
+        self.ring.consume(consumed as usize);
+        self.base = self.base + consumed;
+        self.unanswered = 0;
+        if advances || changed {
+            self.backoff = 0;
+        }
+        let ack = Ack {
+            una: self.una,
+            advances,
+            repeats,
+            selective: acked.selective,
+            blocks: &blocks,
+            duplicate,
+            next: self.next,
+        };
+        let delivered = self.flight.handle_ack(ack, now);
+        self.settle_probe(&acked, duplicate, repeats);
+        let persists = matches!(self.timer, Some((_, Timer::Persist)));
+        if advances || delivered > 0 || persists && changed {
+            self.rearm(acked.selective, now);
+        }
+        advances
+    }
+
+    /// The blocks of what is on its way.
+    fn blocks(&self, acked: &Acked<'_>) -> arrayvec::ArrayVec<Block, 4> {
+        let sane = |(start, end): &&Block| {
+            start.before(*end) && start.behind(acked.ack) && !end.behind(self.next)
+        };
+        let selective = acked.blocks.iter().filter(|_| acked.selective);
+        selective.filter(sane).take(4).copied().collect()
+    }
+
+    fn take_window(&mut self, acked: &Acked<'_>) {
+        let (seq, ack) = self.peer.by;
+        let newer = seq.before(acked.seq) || seq == acked.seq && !acked.ack.before(ack);
+        if newer && !acked.ack.before(self.una) {
+            self.peer.size = acked.window;
+            self.peer.max = self.peer.max.max(acked.window);
+            self.peer.by = (acked.seq, acked.ack);
+        }
+    }
+
+    /// RFC 8985 section 7.4.2.
+    fn settle_probe(&mut self, acked: &Acked<'_>, duplicate: bool, repeats: bool) {
+        let Some((end, again)) = self.probe else { return };
+        let repaired = again && !duplicate && acked.ack.behind(end);
+        if repaired {
+            self.flight.note_repaired();
+        }
+        let settled = !acked.ack.before(end) && (!again || duplicate || repeats);
+        if repaired || settled {
+            self.probe = None;
+        }
+    }
+
+    /// When something is to be done by time.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let timer = self.timer.map(|(due, _)| due);
+        timer.into_iter().chain(self.flight.deadline()).min()
+    }
+
+    /// Does what is due. Returns how many time-outs in a row nobody answered.
+    pub fn handle_timeout(&mut self, selective: bool, now: Time) -> u32 {
+        if self.flight.deadline().is_some_and(|due| due <= now) {
+            self.flight.handle_deadline(self.next, now);
+        }
+        let Some((due, timer)) = self.timer else { return self.unanswered };
+        if due > now {
+            return self.unanswered;
+        }
+        self.timer = None;
+        match timer {
+            Timer::TailProbe => {
+                self.due.tail_probe = true;
+                self.timer = Some((now + self.flight.rtt.timeout(0), Timer::Retransmit));
+            }
+            Timer::Retransmit => {
+                self.flight.handle_timeout(self.next, self.backoff == 0);
+                self.probe = None;
+                self.backoff += 1;
+                self.unanswered += 1;
+                self.rearm(selective, now);
+            }
+            Timer::Persist => {
+                self.backoff += 1;
+                self.unanswered += 1;
+                self.due.window_probe = self.window_left() == 0;
+                self.due.anything = !self.due.window_probe;
+                self.timer = Some((now + self.flight.rtt.timeout(self.backoff), Timer::Persist));
+            }
+        }
+        self.unanswered
+    }
+}
+
+/// Whether the first block tells of bytes that arrived twice (RFC 2883 section 4).
+fn is_duplicate(acked: &Acked<'_>, una: Seq) -> bool {
+    let [first, rest @ ..] = acked.blocks else { return false };
+    let below = !first.1.behind(acked.ack.max(una));
+    let inside =
+        rest.first().is_some_and(|(start, end)| !first.0.before(*start) && !first.1.behind(*end));
+    acked.selective && (below || inside)
+}

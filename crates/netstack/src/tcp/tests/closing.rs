@@ -1,0 +1,97 @@
+use std::time::Duration;
+
+use super::world::{Link, MS, World};
+use crate::tcp::{Failure, State};
+
+#[test]
+fn a_half_may_close_while_the_other_goes_on() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 50_000);
+    world.ends[0].ends = true;
+    world.run_until(|world| world.state(0) == State::FinWait2);
+    assert_eq!(world.state(1), State::CloseWait);
+    world.say(1, 500_000);
+    world.ends[1].ends = true;
+    world.run_until(|world| world.all_heard() && world.state(1) == State::Closed);
+    assert_eq!(world.state(0), State::TimeWait);
+    world.run_for(Duration::from_secs(61));
+    assert!(world.tcp(0).is_over());
+}
+
+#[test]
+fn both_may_close_at_once() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.ends.iter_mut().for_each(|end| end.ends = true);
+    world.pump();
+    assert!(world.both(State::FinWait1));
+    world.run_for(15 * MS);
+    assert!(world.both(State::Closing), "{:?}", world.state(0));
+    world.run_until(|world| world.both(State::TimeWait));
+}
+
+#[test]
+fn a_lost_last_acknowledgement_is_repeated_out_of_time_wait() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.ends[0].ends = true;
+    world.run_until(|world| world.state(1) == State::CloseWait);
+    world.run_for(50 * MS);
+    world.filter = Box::new(|from, _, _| from == 1);
+    world.ends[1].ends = true;
+    world.run_until(|world| world.state(0) == State::TimeWait);
+    world.run_for(10 * MS);
+    assert_eq!(world.state(1), State::LastAck);
+    world.filter = Box::new(|_, _, _| true);
+    world.run_until(|world| world.state(1) == State::Closed);
+}
+
+#[test]
+fn who_leaves_with_everything_read_says_goodbye_and_what_comes_then_is_reset() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 100);
+    world.run_until(World::all_heard);
+    let now = world.now;
+    world.tcp(1).close(now);
+    world.run_until(|world| world.state(0) == State::CloseWait);
+    world.say(0, 100);
+    world.run_until(|world| world.ends[0].failure.is_some());
+    assert_eq!(world.ends[0].failure, Some(Failure::Reset));
+    assert!(world.both(State::Closed));
+}
+
+#[test]
+fn who_leaves_with_something_unread_resets() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.ends[1].reads = false;
+    world.say(0, 100);
+    world.run_for(30 * MS);
+    let now = world.now;
+    world.tcp(1).close(now);
+    world.run_until(|world| world.ends[0].failure.is_some());
+    assert_eq!(world.ends[0].failure, Some(Failure::Reset));
+    assert_eq!(world.budget.used(), 0);
+}
+
+#[test]
+fn what_was_written_before_leaving_arrives() {
+    let mut world = World::connected(1, Link { loss: 300, ..Link::CLEAN });
+    world.say(0, 200_000);
+    world.pump();
+    let now = world.now;
+    let said = world.tcp(0).tx.next().since(world.tcp(0).tx.una());
+    assert!(said > 0);
+    world.tcp(0).close(now);
+    world.run_until(|world| world.ends[1].tcp.as_ref().unwrap().is_at_end());
+    assert_eq!(world.ends[1].failure, None);
+    assert!(world.ends[1].heard.len() >= 100_000, "{}", world.ends[1].heard.len());
+}
+
+#[test]
+fn an_orphan_does_not_wait_for_its_peer_for_ever() {
+    let mut world = World::connected(1, Link::CLEAN);
+    let now = world.now;
+    world.tcp(0).close(now);
+    world.run_for(Duration::from_secs(59));
+    assert_eq!(world.state(0), State::FinWait2);
+    world.run_for(Duration::from_secs(3));
+    assert!(world.tcp(0).is_over());
+}

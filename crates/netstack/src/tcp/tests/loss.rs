@@ -1,0 +1,137 @@
+use std::time::Duration;
+
+use super::world::{Link, MS, World};
+use crate::tcp::State;
+
+/// A transfer of 100 kB with both ends' goodbyes; how long it took, and how many
+/// segments each sent.
+fn transfer(mut world: World) -> (Duration, [usize; 2], World) {
+    let begin = world.now;
+    world.say(0, 100_000);
+    world.say(1, 3000);
+    world.ends.iter_mut().for_each(|end| end.ends = true);
+    world.run_until(|world| {
+        world.all_heard()
+            && world.ends.iter().all(|end| end.tcp.as_ref().is_some_and(|tcp| tcp.is_at_end()))
+    });
+    let sent = [world.ends[0].sent, world.ends[1].sent];
+    (world.now.since(begin), sent, world)
+}
+
+/// A time-out costs at least 200 ms, and a lost SYN a second.
+#[test]
+fn the_loss_of_any_single_segment_costs_no_time_out() {
+    let (clean, sent, _) = transfer(World::dialled(1, Link::CLEAN));
+    for from in [0, 1] {
+        for lost in 0..sent[from] {
+            let mut world = World::dialled(1, Link::CLEAN);
+            world.filter = Box::new(move |end, number, _| (end, number) != (from, lost));
+            let (took, ..) = transfer(world);
+            // The first of each end is a SYN. The last of all, and a lone FIN, wait
+            // for a probe, which waits for a late acknowledgement.
+            let bound = if lost == 0 { 1200 * MS } else { 300 * MS };
+            assert!(took < clean + bound, "segment {lost} of {from}: {took:?}, not {clean:?}");
+        }
+    }
+}
+
+#[test]
+fn the_loss_of_any_two_segments_in_a_row_costs_at_most_one_time_out() {
+    let (clean, sent, _) = transfer(World::dialled(1, Link::CLEAN));
+    for lost in 2..sent[0] {
+        let mut world = World::dialled(1, Link::CLEAN);
+        world.filter =
+            Box::new(move |end, number, _| end != 0 || number != lost && number != lost + 1);
+        let (took, ..) = transfer(world);
+        assert!(took < clean + 500 * MS, "segments from {lost}: {took:?}, not {clean:?}");
+    }
+}
+
+#[test]
+fn a_retransmission_that_is_lost_too_is_repeated_without_a_time_out() {
+    let mut world = World::connected(1, Link::CLEAN);
+    let mut left = 2;
+    let mut unlucky = None;
+    world.filter = Box::new(move |end, number, bytes| {
+        let seq = bytes[4..8].to_vec();
+        if end == 0 && number == 20 {
+            unlucky = Some(seq.clone());
+        }
+        let hit = end == 0 && unlucky.as_ref() == Some(&seq) && left > 0;
+        left -= i32::from(hit);
+        !hit
+    });
+    world.say(0, 100_000);
+    let begin = world.now;
+    world.run_until(World::all_heard);
+    assert!(world.now.since(begin) < 200 * MS, "{:?}", world.now.since(begin));
+}
+
+#[test]
+fn an_outage_ends_and_the_stream_goes_on() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 200_000);
+    world.run_for(15 * MS);
+    world.filter = Box::new(|_, _, _| false);
+    world.run_for(Duration::from_secs(20));
+    world.filter = Box::new(|_, _, _| true);
+    let sent = world.ends[0].sent;
+    world.run_until(World::all_heard);
+    assert!(world.ends[0].sent - sent < 170, "what arrived is not sent again");
+}
+
+#[test]
+fn a_peer_that_is_gone_is_given_up_after_a_quarter_of_an_hour() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.filter = Box::new(|_, _, _| false);
+    world.say(0, 10);
+    let begin = world.now;
+    world.run_until(|world| world.state(0) == State::Closed);
+    let took = world.now.since(begin).as_secs();
+    assert!((600..1500).contains(&took), "{took} s");
+}
+
+#[test]
+fn duplicates_and_reordering_harm_nothing_and_reordering_is_no_loss() {
+    let link = Link { reordering: 300, duplication: 300, jitter: 3 * MS, ..Link::CLEAN };
+    let mut world = World::connected(5, link);
+    world.say(0, 3_000_000);
+    world.run_until(World::all_heard);
+    let needless = world.ends[0].sent_bytes - 3_000_000;
+    assert!(needless < 200_000, "{needless} bytes were sent twice");
+}
+
+#[test]
+fn heavy_loss_reordering_and_duplicates_both_ways_lose_no_byte() {
+    for seed in 0..40 {
+        let link =
+            Link { loss: 500, reordering: 1000, duplication: 500, jitter: 17 * MS, ..Link::CLEAN };
+        let mut world = World::dialled(seed, link);
+        if seed % 2 == 1 {
+            world.most = 1400;
+        }
+        world.say(0, 300_000);
+        world.say(1, 200_000);
+        world.ends.iter_mut().for_each(|end| end.ends = true);
+        world.run_until(|world| world.all_heard());
+    }
+}
+
+/// Without selective acknowledgements, as with a very old peer.
+#[test]
+fn a_peer_without_selective_acknowledgements_recovers_without_a_time_out() {
+    let mut world = World::dialled(1, Link::CLEAN);
+    world.filter = Box::new(|from, number, bytes| {
+        if from == 0 && number == 0 {
+            // SACK permitted becomes two NOPs.
+            let at = bytes.windows(2).rposition(|pair| pair == [4, 2]).unwrap();
+            bytes[at..at + 2].copy_from_slice(&[1, 1]);
+        }
+        from != 0 || number != 40
+    });
+    let begin = world.now;
+    world.say(0, 200_000);
+    world.run_until(World::all_heard);
+    assert!(!world.tcp(0).agreed.selective);
+    assert!(world.now.since(begin) < 350 * MS, "{:?}", world.now.since(begin));
+}

@@ -1,0 +1,113 @@
+use std::time::Duration;
+
+use super::world::{Link, MS, World};
+use crate::budget::Budget;
+
+#[test]
+fn a_reader_that_pauses_stops_the_writer_and_a_probe_finds_out_when_it_goes_on() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 1_000_000);
+    world.ends[1].reads = false;
+    world.run_for(Duration::from_secs(60));
+    let waiting = world.tcp(1).readable();
+    assert!((60_000..140_000).contains(&waiting), "{waiting} bytes");
+    let probes = world.ends[0].sent;
+    world.run_for(Duration::from_secs(60));
+    assert!((1..20).contains(&(world.ends[0].sent - probes)), "one now and then");
+    // The news of the window is lost; a probe asks.
+    world.filter = Box::new(|from, _, _| from == 0);
+    world.ends[1].reads = true;
+    world.pump();
+    world.run_for(MS);
+    world.filter = Box::new(|_, _, _| true);
+    world.run_until(World::all_heard);
+}
+
+#[test]
+fn a_closed_window_is_waited_for_as_long_as_the_peer_answers() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 1_000_000);
+    world.ends[1].reads = false;
+    world.run_for(Duration::from_secs(6000));
+    assert_eq!(world.ends[0].failure, None);
+    world.ends[1].reads = true;
+    world.run_until(World::all_heard);
+}
+
+#[test]
+fn a_slow_reader_is_not_fed_in_small_pieces() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.ends[1].reads = false;
+    world.say(0, 500_000);
+    world.run_for(Duration::from_secs(2));
+    let (sent, mut read) = (world.ends[0].sent, 0);
+    while read < 200_000 {
+        let now = world.now;
+        let mut to = [0; 100];
+        let len = world.tcp(1).read(&mut to, now);
+        world.ends[1].heard.extend_from_slice(&to[..len]);
+        read += len;
+        world.run_for(MS);
+    }
+    let segments = world.ends[0].sent - sent;
+    assert!(segments < 300, "{segments} segments for 200,000 bytes");
+}
+
+#[test]
+fn a_lone_segment_is_acknowledged_late_and_a_pair_at_once() {
+    let mut world = World::connected(1, Link::CLEAN);
+    // What is quick at the beginning is over.
+    world.say(0, 200_000);
+    world.run_until(World::all_heard);
+    world.run_for(Duration::from_secs(1));
+    let acks = |world: &World| world.ends[1].sent;
+    let before = acks(&world);
+    world.say(0, 100);
+    world.run_for(40 * MS);
+    assert_eq!(acks(&world), before);
+    world.run_for(20 * MS);
+    assert_eq!(acks(&world), before + 1);
+    world.say(0, 2736);
+    world.run_for(12 * MS);
+    assert_eq!(acks(&world), before + 2);
+}
+
+#[test]
+fn short_writes_wait_only_where_that_is_asked_for() {
+    for nagle in [false, true] {
+        let mut world = World::connected(1, Link::CLEAN);
+        world.tcp(0).set_nagle(nagle);
+        let sent = world.ends[0].sent;
+        for _ in 0..5 {
+            world.say(0, 10);
+            world.run_for(MS);
+        }
+        assert_eq!(world.ends[0].sent - sent, if nagle { 1 } else { 5 });
+        world.run_until(World::all_heard);
+    }
+}
+
+#[test]
+fn an_idle_connection_holds_no_buffer() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 3_000_000);
+    world.say(1, 3_000_000);
+    world.run_until(World::all_heard);
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.budget.used(), 0);
+    assert!(size_of::<crate::tcp::Connection>() < 1024);
+}
+
+#[test]
+fn short_memory_slows_streams_and_stops_none() {
+    let mut world = World::new(1, Link { loss: 100, ..Link::CLEAN });
+    world.budget = Budget::new(400_000);
+    world.dial(0);
+    world.say(0, 3_000_000);
+    world.say(1, 3_000_000);
+    let budget = world.budget.clone();
+    world.run_until(|world| {
+        assert!(budget.used() <= 400_000 + 4 * crate::budget::CHUNK);
+        world.all_heard()
+    });
+}

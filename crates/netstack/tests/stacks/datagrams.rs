@@ -1,0 +1,98 @@
+use std::{io::ErrorKind, net::SocketAddr, time::Duration};
+
+use crate::wire::{A, B, MTU, Wire, soon, speech};
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn datagrams_keep_their_borders_and_name_their_sender() {
+    let wire = Wire::new();
+    for address in 0..2 {
+        let near = wire.a.bind_udp(at(A[address], 0)).unwrap();
+        let far = wire.b.bind_udp(at(["0.0.0.0", "::"][address], 53)).unwrap();
+        let longest = usize::from(MTU) - 8 - [20, 40][address];
+        for len in [0, 1, 1000, longest] {
+            let bytes = speech(len);
+            near.send_to(&bytes, at(B[address], 53)).await.unwrap();
+            let mut to = [0; 2000];
+            let (got, from) = soon(far.recv_from(&mut to)).await.unwrap();
+            assert_eq!((&to[..got], from), (&bytes[..], near.local_addr().unwrap()));
+            far.send_to(b"answer", from).await.unwrap();
+            let (got, from) = soon(near.recv_from(&mut to)).await.unwrap();
+            assert_eq!((&to[..got], from), (&b"answer"[..], at(B[address], 53)));
+        }
+        let long = near.send_to(&speech(longest + 1), at(B[address], 53)).await;
+        assert_eq!(long.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+}
+
+/// What is sent waits; what nobody reads is dropped where it arrives, and counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_datagrams_is_bounded_and_the_sender_waits() {
+    let wire = Wire::new();
+    let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
+    let _far = wire.b.bind_udp(at(B[0], 53)).unwrap();
+    let bytes = speech(1000);
+    for _ in 0..5000 {
+        soon(near.send_to(&bytes, at(B[0], 53))).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let dropped = wire.b.counters().datagrams;
+    assert!((4500..5000).contains(&dropped), "{dropped} of 5000 dropped");
+    let sent = wire.from_a.packets.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(sent, 5000, "none was lost on the way out");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn echoes_are_answered_and_sent_and_nobody_at_a_port_is_told_of() {
+    let wire = Wire::new();
+    for address in B {
+        let took = soon(wire.a.ping(address.parse().unwrap())).await.unwrap();
+        assert!(took < Duration::from_secs(5));
+    }
+    let mut unreachable = 0;
+    let (tell, told) = std::sync::mpsc::channel();
+    wire.filter(move |packet| {
+        let (protocol, kind) = (packet[9], packet[20]);
+        unreachable += i32::from(packet[0] == 0x45 && protocol == 1 && kind == 3);
+        tell.send(unreachable).unwrap();
+        true
+    });
+    let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
+    near.send_to(b"?", at(B[0], 54)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(told.try_iter().last(), Some(1));
+    assert_eq!(wire.b.counters().datagrams, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fragments_and_strangers_are_dropped_and_counted() {
+    let wire = Wire::new();
+    let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
+    let _far = wire.b.bind_udp(at(B[0], 53)).unwrap();
+    let mut number = 0;
+    wire.filter(move |packet| {
+        number += 1;
+        match number {
+            1 => packet[6] = 0x20,
+            2 => packet[19] = 9,
+            _ => {}
+        }
+        // The header's sum is made right.
+        packet[10..12].fill(0);
+        let sum =
+            packet[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+        let sum: u32 = sum.sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        true
+    });
+    for _ in 0..3 {
+        near.send_to(b"?", at(B[0], 53)).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let counters = wire.b.counters();
+    assert_eq!((counters.fragments, counters.not_ours, counters.datagrams), (1, 1, 0));
+}

@@ -1,0 +1,193 @@
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::wire::{A, B, Wire, config, soon, speech};
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+/// So many bytes both ways at once, over one connection.
+async fn exchange(wire: &Wire, to: SocketAddr, len: usize) {
+    let listener = wire.b.listen(to).unwrap();
+    let bytes = Arc::new(speech(len));
+    let said = bytes.clone();
+    let far = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut heard = vec![0; said.len()];
+        let (mut read, mut write) = tokio::io::split(&mut stream);
+        let (a, b) = tokio::join!(read.read_exact(&mut heard), write.write_all(&said));
+        assert!(a.is_ok() && b.is_ok() && heard == *said);
+        stream.shutdown().await.unwrap();
+        assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0);
+    });
+    let mut stream = wire.a.connect(to).await.unwrap();
+    assert_eq!(stream.peer_addr().unwrap(), to);
+    let mut heard = vec![0; bytes.len()];
+    let (mut read, mut write) = tokio::io::split(&mut stream);
+    let (a, b) = tokio::join!(read.read_exact(&mut heard), write.write_all(&bytes));
+    assert!(a.is_ok() && b.is_ok() && heard == *bytes);
+    stream.shutdown().await.unwrap();
+    assert_eq!(stream.read(&mut [0; 9]).await.unwrap(), 0, "the far end has ended its half");
+    far.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_go_both_ways_over_both_families_in_super_packets() {
+    let wire = Wire::new();
+    for to in [at(B[0], 80), at(B[1], 80)] {
+        soon(exchange(&wire, to, 20_000_000)).await;
+    }
+    let packets = wire.from_a.packets.load(Ordering::Relaxed);
+    let segments = wire.from_a.segments.load(Ordering::Relaxed);
+    assert!(segments > 29_000 && packets < segments / 2, "{segments} segments, {packets} packets");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_plain_way_carries_the_same() {
+    let wire = Wire::new();
+    wire.a.set_offloads(false, false);
+    wire.b.set_offloads(false, false);
+    soon(exchange(&wire, at(B[0], 80), 5_000_000)).await;
+    let packets = wire.from_a.packets.load(Ordering::Relaxed);
+    assert_eq!(packets, wire.from_a.segments.load(Ordering::Relaxed));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loss_in_the_network_loses_no_byte() {
+    let wire = Wire::new();
+    let mut number = 0u32;
+    wire.filter(move |_| {
+        number += 1;
+        number.wrapping_mul(0x9e37_79b1) >> 22 != 0
+    });
+    soon(exchange(&wire, at(B[1], 80), 3_000_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_streams_at_once_all_arrive() {
+    let wire = Arc::new(Wire::new());
+    let streams = (0..100).map(|number| {
+        let wire = wire.clone();
+        tokio::spawn(async move { exchange(&wire, at(B[0], 1000 + number), 300_000).await })
+    });
+    for stream in streams.collect::<Vec<_>>() {
+        soon(stream).await.unwrap();
+    }
+    assert_eq!((wire.a.memory_used(), wire.b.memory_used()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_listens_and_the_caller_hears_so() {
+    let wire = Wire::new();
+    for to in [at(B[0], 81), at(B[1], 81)] {
+        let refused = soon(wire.a.connect(to)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+    assert_eq!(wire.b.counters().stray, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_on_everything_takes_both_families_and_names_its_callers() {
+    let wire = Wire::new();
+    let listener = wire.b.listen("[::]:0".parse().unwrap()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for address in 0..2 {
+        let dial = wire.a.connect(at(B[address], port));
+        let (near, far) = soon(async { tokio::join!(dial, listener.accept()) }).await;
+        let (near, (far, from)) = (near.unwrap(), far.unwrap());
+        assert_eq!(from, near.local_addr().unwrap());
+        assert_eq!(from.ip(), A[address].parse::<std::net::IpAddr>().unwrap());
+        assert_eq!(far.local_addr().unwrap(), at(B[address], port));
+    }
+    assert_eq!(wire.b.listen(at("::", port)).unwrap_err().kind(), ErrorKind::AddrInUse);
+    let foreign = wire.b.listen(at(A[0], 5)).unwrap_err();
+    assert_eq!(foreign.kind(), ErrorKind::AddrNotAvailable);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_a_stream_ends_it_and_dropping_it_unread_resets_it() {
+    let wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    for unread in [false, true] {
+        let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+        let (mut far, _) = soon(listener.accept()).await.unwrap();
+        if unread {
+            far.write_all(b"unread").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            drop(near);
+            let reset = soon(far.read(&mut [0; 9])).await.unwrap_err();
+            assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+        } else {
+            near.write_all(b"last words").await.unwrap();
+            drop(near);
+            let mut heard = Vec::new();
+            soon(far.read_to_end(&mut heard)).await.unwrap();
+            assert_eq!(heard, b"last words");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_gives_up_leaves_nothing_behind() {
+    let wire = Wire::new();
+    wire.filter(|_| false);
+    let patience = Duration::from_millis(50);
+    let given_up = tokio::time::timeout(patience, wire.a.connect(at(B[0], 80))).await;
+    assert!(given_up.is_err());
+    assert_eq!(wire.a.connections(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_waits_stops_the_writer_and_the_memory() {
+    let wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let (mut far, _) = soon(listener.accept()).await.unwrap();
+    let bytes = speech(1_000_000);
+    let mut written = 0;
+    let patience = Duration::from_millis(300);
+    while tokio::time::timeout(patience, near.write_all(&bytes)).await.is_ok() {
+        written += bytes.len();
+        assert!(written < 30_000_000, "the writer never waits");
+    }
+    assert!(wire.a.memory_used() + wire.b.memory_used() < 2_000_000);
+    let mut heard = vec![0; 200_000];
+    soon(far.read_exact(&mut heard)).await.unwrap();
+    assert_eq!(heard, bytes[..200_000]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_an_engine_everything_ends() {
+    let mut wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let reader = tokio::spawn(async move { near.read(&mut [0; 9]).await });
+    let (far, _) = soon(listener.accept()).await.unwrap();
+    let acceptor = tokio::spawn(async move { listener.accept().await.map(drop) });
+    wire.cut();
+    let (read, accepted) = (soon(reader).await.unwrap(), soon(acceptor).await.unwrap());
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(accepted.unwrap_err().kind(), ErrorKind::NotConnected);
+    drop(far);
+    let gone = soon(wire.a.connect(at(B[0], 80))).await.unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotConnected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn little_memory_for_many_streams_is_enough() {
+    let wire = Arc::new(Wire::with(config(A, 1 << 20), config(B, 1 << 20)));
+    let streams = (0..20).map(|number| {
+        let wire = wire.clone();
+        tokio::spawn(async move { exchange(&wire, at(B[1], 1000 + number), 500_000).await })
+    });
+    for stream in streams.collect::<Vec<_>>() {
+        soon(stream).await.unwrap();
+    }
+}

@@ -1,0 +1,147 @@
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use netstack::{Clock, Config, Stack, StackRecv, StackSend};
+use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, Waker};
+use tokio::time::Instant;
+
+pub const A: [&str; 2] = ["10.0.0.1", "fd00::1"];
+pub const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
+pub const MTU: u16 = 1420;
+
+/// Whether a packet passes; it may be changed.
+pub type Filter = Box<dyn FnMut(&mut Vec<u8>) -> bool + Send>;
+
+/// What the wire saw.
+#[derive(Default)]
+pub struct Seen {
+    pub packets: AtomicU64,
+    pub segments: AtomicU64,
+}
+
+/// Two stacks and the threads between them.
+pub struct Wire {
+    pub a: Stack,
+    pub b: Stack,
+    pub from_a: Arc<Seen>,
+    pub filter: Arc<Mutex<Filter>>,
+    stop: Arc<AtomicBool>,
+    wakers: [Waker; 2],
+    threads: Vec<JoinHandle<()>>,
+}
+
+pub fn clock() -> Clock {
+    let begin = Instant::now();
+    Arc::new(move || begin.elapsed())
+}
+
+pub fn config(addresses: [&str; 2], memory: usize) -> Config {
+    let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+    Config { addresses, mtu: MTU, memory, secret: 7, clock: clock() }
+}
+
+impl Wire {
+    pub fn new() -> Self {
+        Self::with(config(A, 64 << 20), config(B, 64 << 20))
+    }
+
+    pub fn with(a: Config, b: Config) -> Self {
+        let (a, a_recv, a_send) = Stack::new(a);
+        let (b, b_recv, b_send) = Stack::new(b);
+        let wakers = [a_recv.waker(), b_recv.waker()];
+        let filter: Arc<Mutex<Filter>> = Arc::new(Mutex::new(Box::new(|_| true)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (from_a, from_b) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+        let half = |recv, send, seen: &Arc<Seen>| {
+            let half = Half { recv, send, filter: filter.clone(), seen: seen.clone() };
+            let stop = stop.clone();
+            let named = thread::Builder::new().name("wire".into());
+            named.spawn(move || half.run(&stop)).unwrap()
+        };
+        let threads = vec![half(a_recv, b_send, &from_a), half(b_recv, a_send, &from_b)];
+        Self { a, b, from_a, filter, stop, wakers, threads }
+    }
+
+    pub fn filter(&self, filter: impl FnMut(&mut Vec<u8>) -> bool + Send + 'static) {
+        *self.filter.lock().unwrap() = Box::new(filter);
+    }
+
+    /// Takes the engines away.
+    pub fn cut(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wakers.iter().for_each(|waker| waker());
+        self.threads.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.cut();
+    }
+}
+
+struct Half {
+    recv: StackRecv,
+    send: StackSend,
+    filter: Arc<Mutex<Filter>>,
+    seen: Arc<Seen>,
+}
+
+impl Half {
+    fn run(mut self, stop: &AtomicBool) {
+        let mut batch = Batch::new(128, 2 * Batch::ROOM);
+        let mut out = RecvBatch::new(128);
+        while !stop.load(Ordering::Relaxed) {
+            batch.clear();
+            self.recv.recv(&mut batch, true).unwrap();
+            let mut packets = Vec::new();
+            for (packet, offload) in batch.iter() {
+                let segments = Segments::new(packet, offload).unwrap();
+                self.seen.packets.fetch_add(1, Ordering::Relaxed);
+                self.seen.segments.fetch_add(segments.count() as u64, Ordering::Relaxed);
+                for index in 0..segments.count() {
+                    let mut bytes = vec![0; segments.segment_len(index)];
+                    segments.write(index, &mut bytes);
+                    assert!(bytes.len() <= usize::from(MTU), "longer than the MTU");
+                    if (self.filter.lock().unwrap())(&mut bytes) {
+                        packets.push(bytes);
+                    }
+                }
+            }
+            for packets in packets.chunks(128) {
+                let spans = fill(&mut out, packets);
+                self.send.send(&out, &spans).unwrap();
+            }
+        }
+    }
+}
+
+fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<Span> {
+    batch.clear();
+    for (slot, packet) in batch.slots_mut().zip(packets) {
+        slot[..packet.len()].copy_from_slice(packet);
+    }
+    for packet in packets {
+        let endpoint = Endpoint::new(([192, 0, 2, 1], 1).into());
+        let len = packet.len();
+        batch.commit(RecvMeta { len, stride: len, endpoint, ecn: Ecn::NotEct });
+    }
+    batch.datagrams().map(|(span, _)| span).collect()
+}
+
+/// Gives up on a test that hangs.
+pub async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")
+}
+
+/// Bytes in which no part looks like another.
+pub fn speech(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
+}
