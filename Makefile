@@ -55,6 +55,7 @@ test: deps peers build
 	cargo test -p linerate-netns -p linerate-bench --no-run
 	$(NETNS_TEST) -p linerate-bench -- --test-threads=1
 	LINERATE_NETNS_OFFLOAD_OFF=all $(NETNS_TEST) --test traffic -- --test-threads=1
+	LINERATE_NETNS_STACK=in-process $(NETNS_TEST) --test proxy -- --test-threads=1
 
 OFFLOADS := tun-tso tun-uso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
 CARRYING := traffic roaming ecn interop

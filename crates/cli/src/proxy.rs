@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use node::{
     conf::{Place, Placed},
-    proxy::{Options, run},
+    proxy::{Options, StackChoice, run},
 };
 
 use crate::{log, machine::Machine, read_conf};
@@ -19,6 +19,10 @@ pub(crate) struct Proxy {
     /// Serve an HTTP proxy here too.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     http: Vec<Place>,
+    /// Whose TCP/IP stack: the kernel's, in a private network namespace, or our own, in
+    /// the process. `auto` is the kernel's where it is to be had.
+    #[arg(long, value_name = "STACK", default_value = "auto", value_parser = stack)]
+    stack: StackChoice,
     #[command(flatten)]
     machine: Machine,
     /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf. Beside the keys of
@@ -35,7 +39,7 @@ impl Proxy {
         proxy.socks.extend(self.socks.into_iter().map(|value| placed("--socks", value)));
         proxy.http.extend(self.http.into_iter().map(|value| placed("--http", value)));
         log::start();
-        run(Options { name, conf, means }, || {})
+        run(Options { name, conf, means, stack: self.stack }, || {})
     }
 }
 
@@ -45,4 +49,13 @@ fn placed(argument: &str, value: Place) -> Placed<Place> {
 
 fn place(text: &str) -> Result<Place, String> {
     Place::parse(text).map_err(|error| error.to_string())
+}
+
+fn stack(text: &str) -> Result<StackChoice, String> {
+    match text {
+        "auto" => Ok(StackChoice::Auto),
+        "namespace" => Ok(StackChoice::Namespace),
+        "in-process" => Ok(StackChoice::InProcess),
+        _ => Err("it is auto, namespace or in-process".to_owned()),
+    }
 }

@@ -11,7 +11,8 @@ use std::{
 
 use engine::{Clock, Engine, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
-use sys::{BindError, Offloads, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket, clock, process};
+use packet::{IpRecv, IpSend};
+use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock, process};
 use wg::{ConfigError, Control, Device, DropReason, Now, Time};
 
 use crate::uapi::{Change, DeviceState};
@@ -82,13 +83,14 @@ impl std::fmt::Display for ApplyError {
 impl std::error::Error for ApplyError {}
 
 impl Node {
-    /// Starts a peer on a TUN device. It is down until [`Node::link_up`].
-    /// It uses `cores` cores. `ended` is called when the device is gone.
+    /// Starts a peer on a TUN device, or another IP side. It is down until
+    /// [`Node::link_up`]. It uses `cores` cores. `ended` is called when the device is
+    /// gone.
     ///
     /// # Errors
     /// The system starts no more threads.
     pub fn start(
-        (tun_recv, tun_send, info): (TunRecv, TunSend, TunInfo),
+        (ip_recv, ip_send, info): (impl IpRecv + 'static, impl IpSend, TunInfo),
         (udp, udp_recv): (UdpSocket, UdpReceiver),
         (offloads, cores): (Arc<Offloads>, usize),
         ended: impl Fn(io::Error) + Send + Sync + 'static,
@@ -100,7 +102,7 @@ impl Node {
         let parts = Parts {
             control: control.clone(),
             clock,
-            ip: (tun_recv, tun_send),
+            ip: (ip_recv, ip_send),
             udp: (udp_recv, udp.sender(), udp.sender()),
             mtu: mtu.clone(),
             begin,

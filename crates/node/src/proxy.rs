@@ -8,8 +8,9 @@
 //! ```
 //!
 //! With [`namespace`] the stack is the kernel's own: TUN and tunnel-side sockets belong
-//! to a private network namespace, listeners and the UDP socket to ours. The engine's
-//! threads stay as they are; one thread more serves all clients.
+//! to a private network namespace, listeners and the UDP socket to ours. Where that may
+//! not be made, [`in_process`] has the stack of the crate `netstack` in the TUN's place.
+//! The engine's threads stay as they are; one thread more serves all clients.
 
 mod associate;
 mod datagrams;
@@ -19,6 +20,7 @@ mod gate;
 mod half_open;
 mod http;
 mod http_server;
+mod in_process;
 mod local;
 mod names;
 mod namespace;
@@ -31,6 +33,6 @@ mod stack;
 mod target;
 mod users;
 
-pub use process::{Options, run};
+pub use process::{Options, StackChoice, run};
 pub use stack::{Accept, Datagrams, Stack};
 pub use target::{Host, Target};

@@ -105,6 +105,14 @@ pub enum NamespaceError {
     Gone,
 }
 
+impl NamespaceError {
+    /// Whether another user, or another system, could have had it: there is no right to
+    /// it here, or no TUN device.
+    pub fn is_for_want_of_right(&self) -> bool {
+        matches!(self, Self::Forbidden(_) | Self::Setup { step: Step::Tun, .. })
+    }
+}
+
 /// A step on the way to a namespace that can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -7,12 +7,15 @@
 //!   lo   SOCKS5 :1080, HTTP :8080, forwards                  wg0  files :80, names :53,
 //!        services of left                                         echo :7
 //! ```
+//!
+//! `LINERATE_NETNS_STACK=in-process` runs it with the stack in the process instead.
 
 #![forbid(unsafe_code)]
 
 #[path = "proxy/services.rs"]
 mod services;
 
+use std::env;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
@@ -59,6 +62,10 @@ fn with_proxy(lines: &str) -> World {
     world
 }
 
+fn stack() -> String {
+    env::var("LINERATE_NETNS_STACK").unwrap_or_else(|_| "namespace".to_owned())
+}
+
 fn linerate() -> String {
     Implementation::Linerate.path().display().to_string()
 }
@@ -81,9 +88,14 @@ impl World {
 
     /// Starts the proxy behind a command such as `setpriv`, and waits until it listens.
     fn start(&mut self, behind: &str, conf: &str) {
+        self.start_on(&stack(), behind, conf);
+    }
+
+    fn start_on(&mut self, stack: &str, behind: &str, conf: &str) {
+        let program = linerate();
         let line = format!(
-            "echo $$ >/run/rig/proxy.pid; exec {behind} {} proxy {conf} </dev/null >{LOG} 2>&1",
-            linerate()
+            "echo $$ >/run/rig/proxy.pid; \
+             exec {behind} {program} proxy --stack {stack} {conf} </dev/null >{LOG} 2>&1"
         );
         let child = self.left.command("bash").args(["-c", &line]).stdin(Stdio::null()).spawn();
         self.proxy = Some(child.expect("nsenter is installed (make deps)"));
@@ -100,7 +112,9 @@ impl World {
 
     /// Starts a proxy that is not going to run, behind a command, and tells what it said.
     fn fails(&self, behind: &str, conf: &str) -> String {
-        let line = format!("{behind} {} proxy {conf} </dev/null >{LOG} 2>&1", linerate());
+        let program = linerate();
+        let line =
+            format!("{behind} {program} proxy --stack namespace {conf} </dev/null >{LOG} 2>&1");
         let outcome = self.left.attempt(line);
         let said = self.left.read(LOG);
         assert!(!outcome.ok, "it runs: {said}");
@@ -353,7 +367,10 @@ fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
     world.start(&nobody, &conf);
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let shown = world.left.run(format!("{nobody} {} show", linerate()));
-    for line in ["interface: wg0", "stack: namespace", "socks5: 127.0.0.1:1080", "http: 127"] {
+    let stack = stack();
+    for line in
+        ["interface: wg0", &format!("stack: {stack}"), "socks5: 127.0.0.1:1080", "http: 127"]
+    {
         assert!(shown.contains(line), "no {line:?} in {shown}");
     }
     for host in ["10.9.0.2", "fd09::2"] {
@@ -364,7 +381,8 @@ fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
     assert!(!nowhere.ok && nowhere.stdout.contains("no answer"), "{nowhere:?}");
     // Right reaches us, too: the kernel in the namespace answers.
     world.right.host.run("ping -n -c 1 -W 5 10.9.0.1 && ping -n -c 1 -W 5 fd09::1");
-    assert_eq!(world.left.run("pgrep -c -u nobody linerate").trim(), "2");
+    let processes = if stack == "namespace" { "2" } else { "1" };
+    assert_eq!(world.left.run("pgrep -c -u nobody linerate").trim(), processes);
     world.ends();
     eventually("its child is gone, too", PATIENCE, || {
         world.left.attempt("pgrep -u nobody linerate").stdout.trim().is_empty()
@@ -382,16 +400,31 @@ fn a_killed_proxy_takes_its_namespace_along() {
     });
 }
 
+/// What a command stands behind so that it may make no user namespace.
+fn forbidden() -> String {
+    let forbid = "echo 0 >/proc/sys/user/max_user_namespaces";
+    let line = format!("{forbid} && exec {POWERLESS} \"$@\"");
+    format!("unshare --user --map-root-user -- sh -c '{line}' sh")
+}
+
 #[test]
 fn where_user_namespaces_are_forbidden_it_says_so() {
     let world = world();
     let conf = world.conf(SERVICES);
-    let forbid = "echo 0 >/proc/sys/user/max_user_namespaces";
-    let line = format!("{forbid} && exec {POWERLESS} \"$@\"");
-    let behind = format!("unshare --user --map-root-user -- sh -c '{line}' sh");
-    let said = world.fails(&behind, &conf);
+    let said = world.fails(&forbidden(), &conf);
     assert!(said.contains("user.max_user_namespaces"), "not clear: {said}");
     assert!(said.contains("No space left on device"), "the kernel's answer is missing: {said}");
+}
+
+#[test]
+fn where_user_namespaces_are_forbidden_it_has_a_stack_of_its_own() {
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(SERVICES);
+    world.start_on("auto", &forbidden(), &conf);
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    let shown = world.left.run(format!("{} show", linerate()));
+    assert!(shown.contains("stack: in-process"), "{shown}");
 }
 
 #[test]

@@ -65,6 +65,15 @@ impl TcpStream {
         Ok(self.flow.remote)
     }
 
+    /// Has the connection end by a reset when it is dropped, whatever was not sent.
+    ///
+    /// # Errors
+    /// None; it is one of tokio's signatures.
+    pub fn set_zero_linger(&self) -> io::Result<()> {
+        self.shared.lock().with(self.id, |socket| socket.tcp.abort());
+        Ok(())
+    }
+
     /// Whether short segments leave at once, as they do at first, or wait for what is on
     /// its way.
     ///

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
@@ -10,9 +11,10 @@ use std::{
 
 use anyhow::{Context, bail};
 use ipnet::IpNet;
+use packet::{IpRecv, IpSend};
 use sys::{
-    Tun, UdpSocket,
-    namespace::{Namespace, Plan},
+    Offloads, Tun, TunInfo, UdpSocket,
+    namespace::{Namespace, NamespaceError, Plan},
     netlink::{self, Monitor, Netlink},
     process::{self, Signals},
     watch::Watch,
@@ -23,13 +25,15 @@ use tokio::{
 };
 
 use super::{
-    dial::Dialer, gate::Gate, names::Names, namespace::KernelStack, services, stack::Stack,
+    dial::Dialer, gate::Gate, in_process::InProcessStack, names::Names, namespace::KernelStack,
+    services, stack::Stack, users::Users,
 };
 use crate::{
     Node,
     conf::{Conf, Table},
     daemon::{Event, Means, spawn_listeners},
     server::{Beside, SocketFile, UapiSocket},
+    uapi::Change,
     up::{resolve, tunnel_mtu},
 };
 
@@ -42,6 +46,20 @@ pub struct Options {
     pub conf: Conf,
     /// What of the machine it uses.
     pub means: Means,
+    /// Whose TCP/IP stack.
+    pub stack: StackChoice,
+}
+
+/// Whose TCP/IP stack is on the tunnel's side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StackChoice {
+    /// The kernel's where it is to be had, else our own.
+    #[default]
+    Auto,
+    /// The kernel's, in a private network namespace.
+    Namespace,
+    /// Our own.
+    InProcess,
 }
 
 /// What of a file has no meaning for a proxy.
@@ -55,7 +73,7 @@ const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: th
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and namespaces are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let Options { name, conf, means } = options;
+    let Options { name, conf, means, stack } = options;
     check(&conf)?;
     let users = services::read_users(&conf.interface.proxy.users)?;
     let mut endpoints = Vec::new();
@@ -65,42 +83,89 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         anyhow::Ok(endpoint)
     })?;
     let plan = plan(&conf, &name, &endpoints)?;
-    let (namespace, tun, info) = Namespace::open(&plan)?;
+    let namespace = enter(stack, &plan)?;
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
 
     let offloads = Arc::new(means.offloads);
-    let (tun_recv, tun_send) = Tun::adopt(tun, &offloads).context("TUN")?;
-    let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
-    let (events, inbox) = mpsc::channel();
-    let ended = events.clone();
-    let node =
-        Node::start((tun_recv, tun_send, info), udp, (offloads, means.cores), move |error| {
+    let life = Life { name, conf, change, users, signals, offloads, cores: means.cores };
+    if let Some((namespace, tun, info)) = namespace {
+        let (recv, send) = Tun::adopt(tun, &life.offloads).context("TUN")?;
+        life.run(KernelStack::new(namespace, &plan.addresses), (recv, send, info), ready)
+    } else {
+        let opened = InProcessStack::open(&plan, &life.offloads);
+        let (stack, recv, send) = opened.context("randomness")?;
+        let info = TunInfo { name: plan.name, index: 0, mtu: plan.mtu };
+        life.run(stack, (recv, send, info), ready)
+    }
+}
+
+/// The kernel's stack, where it is wanted and to be had.
+fn enter(
+    choice: StackChoice,
+    plan: &Plan,
+) -> Result<Option<(Namespace, OwnedFd, TunInfo)>, NamespaceError> {
+    if choice == StackChoice::InProcess {
+        return Ok(None);
+    }
+    match Namespace::open(plan) {
+        Err(why) if choice == StackChoice::Auto && why.is_for_want_of_right() => {
+            tracing::info!(%why, "with a TCP/IP stack of our own");
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
+/// All that a process is to do, whatever its stack.
+struct Life {
+    name: String,
+    conf: Conf,
+    change: Change,
+    users: Users,
+    signals: Signals,
+    offloads: Arc<Offloads>,
+    cores: usize,
+}
+
+impl Life {
+    fn run<S: Stack>(
+        self,
+        stack: S,
+        ip: (impl IpRecv + 'static, impl IpSend, TunInfo),
+        ready: impl FnOnce(),
+    ) -> anyhow::Result<()> {
+        let Self { name, conf, change, users, signals, offloads, cores } = self;
+        let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
+        let (events, inbox) = mpsc::channel();
+        let ended = events.clone();
+        let node = Node::start(ip, udp, (offloads, cores), move |error| {
             let _ = ended.send(Event::Gone(error));
         });
-    let node = Arc::new(node.context("engine")?);
-    node.apply(change).context("configuration")?;
-    node.link_up().context("UDP socket")?;
+        let node = Arc::new(node.context("engine")?);
+        node.apply(change).context("configuration")?;
+        node.link_up().context("UDP socket")?;
 
-    let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
-    let stack = Arc::new(KernelStack::new(namespace, &plan.addresses));
-    let names = Names::new(stack.clone(), conf.interface.dns.clone());
-    let gate = Arc::new(Gate { dialer: Dialer::new(stack.clone(), names), users });
-    let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
-    let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
-    let (socket, watch) = control(&name, &node, shown, &events)?;
-    let monitor = Monitor::open().context("netlink")?;
-    spawn_listeners(events, signals, watch, monitor).context("threads")?;
-    let (stop, thread) = serve_in_background(runtime).context("threads")?;
-    ready();
-    let ended = serve(&node, &inbox);
-    drop(stop);
-    if thread.join().is_err() {
-        tracing::error!("the thread of the clients had failed");
+        let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
+        let stack = Arc::new(stack);
+        let names = Names::new(stack.clone(), conf.interface.dns.clone());
+        let gate = Arc::new(Gate { dialer: Dialer::new(stack, names), users });
+        let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
+        let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
+        let (socket, watch) = control(&name, &node, shown, &events)?;
+        let monitor = Monitor::open().context("netlink")?;
+        spawn_listeners(events, signals, watch, monitor).context("threads")?;
+        let (stop, thread) = serve_in_background(runtime).context("threads")?;
+        ready();
+        let ended = serve(&node, &inbox);
+        drop(stop);
+        if thread.join().is_err() {
+            tracing::error!("the thread of the clients had failed");
+        }
+        drop(socket);
+        node.link_down();
+        ended.with_context(|| format!("{name}: the data plane"))
     }
-    drop(socket);
-    node.link_down();
-    ended.with_context(|| format!("{name}: the data plane"))
 }
 
 /// Refuses and warns of what cannot be meant.

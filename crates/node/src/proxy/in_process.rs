@@ -1,0 +1,109 @@
+//! The stack of `netstack`, for where there is neither TUN device nor namespace.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use getrandom::{SysRng, rand_core::TryRng};
+use ipnet::IpNet;
+use netstack::{Config, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket};
+use sys::{Offloads, clock, namespace::Plan};
+
+use super::stack::{Accept, Datagrams, Stack};
+
+/// What all connections may hold together, in bytes: what 1 Gbit/s takes over a path of
+/// 66 ms, a dozen times.
+const MEMORY: usize = 128 * 1024 * 1024;
+
+/// The stack.
+pub(super) struct InProcessStack {
+    stack: netstack::Stack,
+    /// Where the tunnel leads.
+    routes: Vec<IpNet>,
+    has_v4: bool,
+    has_v6: bool,
+}
+
+impl InProcessStack {
+    /// A stack with the addresses and the MTU of this plan, and the engine's halves of it.
+    /// Of `offloads` it takes those of a TUN device for TCP.
+    ///
+    /// # Errors
+    /// The kernel gives no randomness.
+    pub fn open(plan: &Plan, offloads: &Offloads) -> io::Result<(Self, StackRecv, StackSend)> {
+        let mut secret = [0; 16];
+        SysRng.try_fill_bytes(&mut secret).map_err(io::Error::other)?;
+        let addresses: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
+        let (has_v4, has_v6) =
+            (addresses.iter().any(IpAddr::is_ipv4), addresses.iter().any(IpAddr::is_ipv6));
+        let (stack, recv, send) = netstack::Stack::new(Config {
+            addresses,
+            mtu: u16::try_from(plan.mtu).unwrap_or(u16::MAX),
+            memory: MEMORY,
+            secret: u128::from_ne_bytes(secret),
+            clock: Arc::new(|| Duration::from_nanos(clock::boottime_nanos())),
+        });
+        stack.set_offloads(offloads.tun_tso.wanted(), offloads.tun_tcp_gro.wanted());
+        Ok((Self { stack, routes: plan.routes.clone(), has_v4, has_v6 }, recv, send))
+    }
+}
+
+impl Stack for InProcessStack {
+    type Stream = TcpStream;
+    type Listener = TcpListener;
+    type Datagrams = UdpSocket;
+
+    fn name(&self) -> &'static str {
+        "in-process"
+    }
+
+    fn speaks(&self, ip: IpAddr) -> bool {
+        if ip.is_ipv4() { self.has_v4 } else { self.has_v6 }
+    }
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        // The engine drops what is for no peer, and nobody would hear of it.
+        if !self.routes.iter().any(|route| route.contains(&to.ip())) {
+            return Err(io::ErrorKind::NetworkUnreachable.into());
+        }
+        self.stack.connect(to).await
+    }
+
+    async fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
+        self.stack.listen(at)
+    }
+
+    async fn bind(&self, at: SocketAddr) -> io::Result<UdpSocket> {
+        self.stack.bind_udp(at)
+    }
+
+    async fn ping(&self, to: IpAddr, _payload: &[u8]) -> io::Result<()> {
+        self.stack.ping(to).await.map(drop)
+    }
+
+    fn reset(stream: TcpStream) {
+        // It cannot fail.
+        let _ = stream.set_zero_linger();
+    }
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        Self::accept(self).await
+    }
+}
+
+impl Datagrams for UdpSocket {
+    async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        Self::send_to(self, datagram, to).await.map(drop)
+    }
+
+    async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        Self::recv_from(self, buffer).await
+    }
+}
