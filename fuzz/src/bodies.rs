@@ -3,6 +3,8 @@
 
 #[path = "bodies/coalesce.rs"]
 mod coalesce;
+#[path = "bodies/netstack.rs"]
+mod netstack;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
 mod oracle;
 #[path = "../../crates/packet/tests/inverse/same.rs"]
@@ -20,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::netstack::netstack;
 use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};

@@ -1,0 +1,169 @@
+//! The stack against the kernel's own TCP, through two engines and a TUN device.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod rig;
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use rig::{KERNEL, Rig, STACK};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::Runtime,
+};
+
+const MEMORY: usize = 64 << 20;
+
+fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().unwrap(), port)
+}
+
+fn speech(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
+}
+
+/// The rig and a runtime in its namespace, or a loud line.
+fn rig() -> Option<(Rig, Runtime)> {
+    let Some(rig) = Rig::new(MEMORY) else {
+        let name = thread::current().name().unwrap_or("a test").to_owned();
+        let line = format!("SKIPPED: needs CAP_NET_ADMIN and a TUN device ({name})\n");
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return None;
+    };
+    Some((rig, Runtime::new().unwrap()))
+}
+
+fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    thread::Builder::new().name("kernel".into()).spawn(body).unwrap()
+}
+
+/// The kernel's half: says everything while it hears everything.
+fn talk(stream: TcpStream, len: usize) -> Vec<u8> {
+    let mut writer = stream.try_clone().unwrap();
+    let writing = spawn(move || {
+        writer.write_all(&speech(len)).unwrap();
+        writer.shutdown(Shutdown::Write).unwrap();
+    });
+    let mut heard = Vec::new();
+    let mut reader = stream;
+    reader.read_to_end(&mut heard).unwrap();
+    writing.join().unwrap();
+    heard
+}
+
+/// The stack's half.
+async fn talk_back(mut stream: netstack::TcpStream, len: usize) -> Vec<u8> {
+    let (mut read, mut write) = tokio::io::split(&mut stream);
+    let mut heard = Vec::new();
+    let said = speech(len);
+    let say = async {
+        write.write_all(&said).await.unwrap();
+        write.shutdown().await.unwrap();
+    };
+    let (got, ()) = tokio::join!(read.read_to_end(&mut heard), say);
+    got.unwrap();
+    heard
+}
+
+#[test]
+fn bytes_go_both_ways_whoever_dials_with_offloads_and_without() {
+    let Some((rig, runtime)) = rig() else { return };
+    const LEN: usize = 20_000_000;
+    let mut port = 80;
+    for offloads in [true, false] {
+        rig.stack.set_offloads(offloads, offloads);
+        for family in 0..2 {
+            port += 2;
+            let listener = TcpListener::bind(at(KERNEL[family], port)).unwrap();
+            let kernel = spawn(move || talk(listener.accept().unwrap().0, LEN));
+            let dial = rig.stack.connect(at(KERNEL[family], port));
+            let heard = runtime.block_on(async { talk_back(dial.await.unwrap(), LEN).await });
+            assert!(heard == speech(LEN) && kernel.join().unwrap() == speech(LEN));
+
+            let to = at(STACK[family], port + 1);
+            let listener = rig.stack.listen(to).unwrap();
+            let kernel = spawn(move || talk(TcpStream::connect(to).unwrap(), LEN));
+            let heard = runtime.block_on(async {
+                let (stream, _) = listener.accept().await.unwrap();
+                talk_back(stream, LEN).await
+            });
+            assert!(heard == speech(LEN) && kernel.join().unwrap() == speech(LEN));
+        }
+    }
+    assert_eq!(rig.stack.memory_used(), 0);
+}
+
+#[test]
+fn refusals_and_resets_go_both_ways() {
+    let Some((rig, runtime)) = rig() else { return };
+    let refused = runtime.block_on(rig.stack.connect(at(KERNEL[0], 81))).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    let refused = TcpStream::connect(at(STACK[1], 81)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+
+    let listener = TcpListener::bind(at(KERNEL[0], 82)).unwrap();
+    let dialled = runtime.block_on(rig.stack.connect(at(KERNEL[0], 82))).unwrap();
+    let (mut kernel, _) = listener.accept().unwrap();
+    kernel.write_all(b"unread").unwrap();
+    thread::sleep(Duration::from_millis(100));
+    drop(dialled);
+    let reset = kernel.read(&mut [0; 9]).unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+
+    let mut dialled = runtime.block_on(rig.stack.connect(at(KERNEL[0], 82))).unwrap();
+    let (kernel, _) = listener.accept().unwrap();
+    runtime.block_on(dialled.write_all(b"unread")).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    drop(kernel);
+    let reset = runtime.block_on(dialled.read(&mut [0; 9])).unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_kernel_that_does_not_read_stops_the_stack_and_goes_on() {
+    let Some((rig, runtime)) = rig() else { return };
+    let listener = TcpListener::bind(at(KERNEL[1], 83)).unwrap();
+    let mut dialled = runtime.block_on(rig.stack.connect(at(KERNEL[1], 83))).unwrap();
+    let (mut kernel, _) = listener.accept().unwrap();
+    const LEN: usize = 40_000_000;
+    let writing = runtime.spawn(async move {
+        dialled.write_all(&speech(LEN)).await.unwrap();
+        dialled.shutdown().await.unwrap();
+    });
+    thread::sleep(Duration::from_secs(2));
+    assert!(!writing.is_finished());
+    let mut heard = Vec::new();
+    kernel.read_to_end(&mut heard).unwrap();
+    assert!(heard == speech(LEN));
+}
+
+#[test]
+fn datagrams_and_echoes_go_both_ways() {
+    let Some((rig, runtime)) = rig() else { return };
+    for family in 0..2 {
+        let kernel = UdpSocket::bind(at(KERNEL[family], 53)).unwrap();
+        let ours = rig.stack.bind_udp(at(STACK[family], 53)).unwrap();
+        runtime.block_on(async {
+            ours.send_to(b"question", at(KERNEL[family], 53)).await.unwrap();
+            let mut to = [0; 100];
+            let (len, from) = kernel.recv_from(&mut to).unwrap();
+            assert_eq!((&to[..len], from), (&b"question"[..], at(STACK[family], 53)));
+            kernel.send_to(b"answer", from).unwrap();
+            let (len, from) = ours.recv_from(&mut to).await.unwrap();
+            assert_eq!((&to[..len], from), (&b"answer"[..], at(KERNEL[family], 53)));
+            let ping = rig.stack.ping(KERNEL[family].parse().unwrap());
+            let took = tokio::time::timeout(Duration::from_secs(5), ping).await.unwrap().unwrap();
+            assert!(took < Duration::from_secs(1));
+        });
+    }
+    // A kernel's connected socket hears that nobody is at a port.
+    let kernel = UdpSocket::bind(at(KERNEL[0], 0)).unwrap();
+    kernel.connect(at(STACK[0], 9)).unwrap();
+    kernel.send(b"?").unwrap();
+    kernel.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(kernel.recv(&mut [0; 9]).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+}

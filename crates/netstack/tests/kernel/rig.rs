@@ -1,0 +1,101 @@
+//! Two peers in one network namespace: the stack's, and one with a TUN device and the
+//! kernel's TCP behind it.
+//!
+//! ```text
+//!   Stack 10.99.0.2 - engine - UDP, loopback, UDP - engine - TUN - kernel 10.99.0.1
+//! ```
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, atomic::AtomicU32},
+};
+
+use engine::{Clock, Engine, Parts};
+use netstack::{Config, Stack};
+use nix::sched::{CloneFlags, unshare};
+use packet::{IpRecv, IpSend};
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+use sys::{Offloads, Tun, UdpSocket, clock, netlink::Netlink, process};
+use wg::{
+    Control, Now, PrivateKey, PublicKey, Time,
+    config::{AllowedIpChange, DeviceChange, PeerChange},
+};
+
+const MTU: u16 = 1420;
+const PORTS: [u16; 2] = [51_820, 51_821];
+/// The kernel's addresses and the stack's.
+pub const KERNEL: [&str; 2] = ["10.99.0.1", "fd99::1"];
+pub const STACK: [&str; 2] = ["10.99.0.2", "fd99::2"];
+
+pub struct Rig {
+    pub stack: Stack,
+    _peers: [Peer; 2],
+}
+
+struct Peer {
+    _engine: Engine,
+    _udp: UdpSocket,
+}
+
+impl Rig {
+    /// In a namespace of the calling thread's own; `None` where that is not allowed.
+    pub fn new(memory: usize) -> Option<Self> {
+        unshare(CloneFlags::CLONE_NEWNET).ok()?;
+        let netlink = Netlink::open().unwrap();
+        netlink.set_up(1).unwrap();
+        let offloads = Arc::new(Offloads::default());
+        let (recv, send, info) = Tun::create("kernel", MTU.into(), &offloads).ok()?;
+        for net in ["10.99.0.1/24", "fd99::1/64"] {
+            netlink.add_address(info.index, net.parse().unwrap()).unwrap();
+        }
+        netlink.set_up(info.index).unwrap();
+        let addresses: Vec<IpAddr> = STACK.iter().map(|text| text.parse().unwrap()).collect();
+        let clock: netstack::Clock =
+            Arc::new(|| std::time::Duration::from_nanos(clock::boottime_nanos()));
+        let config = Config { addresses, mtu: MTU, memory, secret: 0x1234_5678, clock };
+        let (stack, stack_recv, stack_send) = Stack::new(config);
+        let keys = [1, 2].map(|seed| PrivateKey::from_bytes(&[seed; 32]));
+        let kernel = peer((recv, send), &keys, 0, STACK);
+        let ours = peer((stack_recv, stack_send), &keys, 1, KERNEL);
+        Some(Self { stack, _peers: [kernel, ours] })
+    }
+}
+
+/// Peer number `id`, whose other is reached behind `nets`.
+fn peer(
+    ip: (impl IpRecv + 'static, impl IpSend),
+    keys: &[PrivateKey; 2],
+    id: usize,
+    nets: [&str; 2],
+) -> Peer {
+    let (udp, receiver) = UdpSocket::unbound(&Arc::new(Offloads::default())).unwrap();
+    udp.bind(PORTS[id], 0).unwrap();
+    let mut control = Control::new(ChaCha20Rng::seed_from_u64(id as u64));
+    let other: PublicKey = keys[1 - id].public_key();
+    let net =
+        |text: &str| AllowedIpChange { net: text.parse::<IpAddr>().unwrap().into(), remove: false };
+    let change = PeerChange {
+        endpoint: Some(SocketAddr::from(([127, 0, 0, 1], PORTS[1 - id]))),
+        allowed_ips: nets.map(net).to_vec(),
+        ..PeerChange::new(other)
+    };
+    let change = DeviceChange {
+        private_key: Some(Some(keys[id].clone())),
+        peers: vec![change],
+        ..DeviceChange::default()
+    };
+    control.apply(change).unwrap();
+    control.up();
+    let clock: Clock =
+        Arc::new(|| Now { time: Time::from_nanos(clock::boottime_nanos()), wall: clock::wall() });
+    let parts = Parts {
+        control: Arc::new(Mutex::new(control)),
+        clock,
+        ip,
+        udp: (receiver, udp.sender(), udp.sender()),
+        mtu: Arc::new(AtomicU32::new(MTU.into())),
+        begin: || _ = process::take_short_turns(),
+        cores: 2,
+    };
+    Peer { _engine: Engine::start(parts, |_| {}).unwrap(), _udp: udp }
+}
