@@ -7,7 +7,7 @@ use chacha20::STATE;
 
 use crate::{
     TAG_LEN,
-    group::{LANES, Load, OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
+    group::{Keystream, LANES, Load, OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
     poly1305,
 };
 
@@ -41,14 +41,19 @@ impl Simd for Avx2 {
         unsafe { chacha20::xor(packets, runs, rows) };
     }
 
-    fn keys(self, packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]) {
+    fn keys(
+        self,
+        packets: &[Packet<'_>; PACKETS],
+        keys: &mut [OneTimeKey; PACKETS],
+        first: &mut Keystream,
+    ) {
         // SAFETY: `self` is the proof.
-        unsafe { chacha20::keys(packets, keys) };
+        unsafe { chacha20::keys(packets, keys, first) };
     }
 
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS]) {
+    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
         // SAFETY: `self` is the proof.
-        unsafe { chacha20::sweep(packets) };
+        unsafe { chacha20::sweep(packets, first) };
     }
 
     fn tags(

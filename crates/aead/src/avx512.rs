@@ -5,12 +5,13 @@
 mod chacha20;
 mod poly1305;
 mod register;
+mod rounds;
 
 use chacha20::STATE;
 
 use crate::{
     TAG_LEN,
-    group::{Load, OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
+    group::{Keystream, Load, OneTimeKey, PACKETS, Packet, Rows, Run, Simd},
 };
 
 /// The proof that this processor has what is needed.
@@ -52,14 +53,19 @@ impl Simd for Avx512 {
         unsafe { register::xor(packets, runs, rows) };
     }
 
-    fn keys(self, packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]) {
+    fn keys(
+        self,
+        packets: &[Packet<'_>; PACKETS],
+        keys: &mut [OneTimeKey; PACKETS],
+        first: &mut Keystream,
+    ) {
         // SAFETY: `self` is the proof.
-        unsafe { chacha20::one_time_keys(packets, keys) };
+        unsafe { chacha20::one_time_keys(packets, keys, first) };
     }
 
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS]) {
+    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
         // SAFETY: `self` is the proof.
-        unsafe { chacha20::sweep(packets) };
+        unsafe { chacha20::sweep(packets, first) };
     }
 
     fn tags(

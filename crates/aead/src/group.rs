@@ -49,11 +49,17 @@ pub(crate) trait Simd: Copy {
     /// Text and keystream to text, as far as the text goes.
     fn xor(self, packets: &mut [Packet<'_>], runs: &[Run], rows: &Rows);
 
-    /// ChaCha20: the one-time key of each packet, a lane for each.
-    fn keys(self, packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]);
+    /// ChaCha20 of packets of one length, a lane for each: the one-time keys, and the
+    /// keystream of the first block.
+    fn keys(
+        self,
+        packets: &[Packet<'_>; PACKETS],
+        keys: &mut [OneTimeKey; PACKETS],
+        first: &mut Keystream,
+    );
 
     /// Text and keystream to text of packets of one length, a lane for each.
-    fn sweep(self, packets: &mut [Packet<'_>; PACKETS]);
+    fn sweep(self, packets: &mut [Packet<'_>; PACKETS], first: &Keystream);
 
     /// Poly1305: the tag of each packet's text.
     fn tags(self, packets: &[Packet<'_>], keys: &[OneTimeKey; PACKETS])
@@ -76,6 +82,23 @@ impl Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         self.0 = [[0; BLOCK]; LANES];
+        optimization_barrier(self);
+    }
+}
+
+/// One block of keystream for each packet. Wiped.
+#[repr(C, align(64))]
+pub(crate) struct Keystream(pub(crate) [[u8; BLOCK]; PACKETS]);
+
+impl Keystream {
+    pub(crate) fn new() -> Self {
+        Self([[0; BLOCK]; PACKETS])
+    }
+}
+
+impl Drop for Keystream {
+    fn drop(&mut self) {
+        self.0 = [[0; BLOCK]; PACKETS];
         optimization_barrier(self);
     }
 }
@@ -179,8 +202,9 @@ impl<S: Simd> State<S> {
 
     fn seal(&mut self, packets: &mut [Packet<'_>]) {
         if let Some(packets) = abreast(packets) {
-            self.simd.keys(packets, &mut self.keys);
-            self.simd.sweep(packets);
+            let mut first = Keystream::new();
+            self.simd.keys(packets, &mut self.keys, &mut first);
+            self.simd.sweep(packets, &first);
         } else {
             let (mut queue, mut runs, mut rows) = (Queue::new(packets), Runs::new(), Rows::new());
             self.begin(packets, &mut queue, &mut runs, &mut rows);
@@ -195,10 +219,11 @@ impl<S: Simd> State<S> {
 
     fn open(&mut self, packets: &mut [Packet<'_>]) -> [bool; PACKETS] {
         if let Some(packets) = abreast(packets) {
-            self.simd.keys(packets, &mut self.keys);
+            let mut first = Keystream::new();
+            self.simd.keys(packets, &mut self.keys, &mut first);
             let authentic = self.check(packets);
             if authentic == [true; PACKETS] {
-                self.simd.sweep(packets);
+                self.simd.sweep(packets, &first);
             } else {
                 let mut queue = Queue::new(packets);
                 queue.retain(&authentic);

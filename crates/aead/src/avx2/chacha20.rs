@@ -14,7 +14,7 @@ use std::{
 
 use zeroize::optimization_barrier;
 
-use crate::group::{BLOCK, LANES, OneTimeKey, PACKETS, Packet, Rows, Run};
+use crate::group::{BLOCK, Keystream, LANES, OneTimeKey, PACKETS, Packet, Rows, Run};
 
 /// Blocks of one state.
 pub(super) const STATE: usize = 8;
@@ -134,33 +134,50 @@ pub(super) fn keystream(packets: &[Packet<'_>], runs: &[Run], rows: &mut Rows) {
     }
 }
 
-/// The one-time key of each packet.
+/// The one-time key of each packet, and its keystream for the first block.
 #[target_feature(enable = "avx2")]
-pub(super) fn keys(packets: &[Packet<'_>; PACKETS], keys: &mut [OneTimeKey; PACKETS]) {
-    let mut rows = Rows::new();
-    block_abreast(&Lanes::abreast(packets), &mut rows);
-    for (key, row) in keys.iter_mut().zip(&rows.0) {
+pub(super) fn keys(
+    packets: &[Packet<'_>; PACKETS],
+    keys: &mut [OneTimeKey; PACKETS],
+    first: &mut Keystream,
+) {
+    let mut lanes = Lanes::abreast(packets);
+    block_abreast(&lanes, first);
+    for (key, row) in keys.iter_mut().zip(&first.0) {
         key.copy_from_slice(&row[..32]);
+    }
+    if !packets[0].text.is_empty() {
+        lanes.0[12].fill(1);
+        block_abreast(&lanes, first);
     }
 }
 
 /// All blocks of each packet, which are of one length: text and keystream to text.
 #[target_feature(enable = "avx2")]
-pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS]) {
-    let (mut lanes, mut rows) = (Lanes::abreast(packets), Rows::new());
-    for block in 1..=packets[0].text.len().div_ceil(BLOCK) {
-        lanes.0[12].fill(block as u32);
-        block_abreast(&lanes, &mut rows);
-        for (packet, row) in packets.iter_mut().zip(&rows.0) {
-            xor_blocks(&mut packet.text[BLOCK * (block - 1)..], slice::from_ref(row));
+pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
+    xor_abreast(packets, 1, first);
+    let len = packets[0].text.len();
+    if len > BLOCK {
+        let (mut lanes, mut rows) = (Lanes::abreast(packets), Keystream::new());
+        for block in 2..=len.div_ceil(BLOCK) {
+            lanes.0[12].fill(block as u32);
+            block_abreast(&lanes, &mut rows);
+            xor_abreast(packets, block, &rows);
         }
     }
 }
 
+#[inline]
 #[target_feature(enable = "avx2")]
-fn block_abreast(lanes: &Lanes, rows: &mut Rows) {
-    let states = rows.0.as_chunks_mut().0.iter_mut().take(PACKETS / STATE);
-    for (state, rows) in states.enumerate() {
+fn xor_abreast(packets: &mut [Packet<'_>; PACKETS], block: usize, rows: &Keystream) {
+    for (packet, row) in packets.iter_mut().zip(&rows.0) {
+        xor_blocks(&mut packet.text[BLOCK * (block - 1)..], slice::from_ref(row));
+    }
+}
+
+#[target_feature(enable = "avx2")]
+fn block_abreast(lanes: &Lanes, rows: &mut Keystream) {
+    for (state, rows) in rows.0.as_chunks_mut().0.iter_mut().enumerate() {
         blocks(lanes.state(state), rows);
     }
 }
