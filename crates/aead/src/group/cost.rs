@@ -4,7 +4,7 @@
 //! linerate-aead` prints; its last column is what comes of them. Only their ratios
 //! matter, so they need not fit another processor as well.
 
-use super::BLOCK;
+use super::{BLOCK, PACKETS};
 
 /// What there is to do for a group.
 pub(crate) struct Load {
@@ -18,17 +18,27 @@ pub(crate) struct Load {
 
 impl Load {
     /// Of texts of these lengths, 16 at most.
-    pub(crate) fn new(lens: impl Iterator<Item = usize>) -> Self {
-        let mut load = Self { packets: 0, blocks: 0, small_blocks: 0, longest: [0; 2] };
-        for len in lens {
-            let small_blocks = len.div_ceil(16) + 1;
-            let longest = &mut load.longest[load.packets / 8];
-            *longest = small_blocks.max(*longest);
-            load.packets += 1;
-            load.blocks += len.div_ceil(BLOCK);
-            load.small_blocks += small_blocks;
-        }
+    pub(crate) fn new(mut lens: impl ExactSizeIterator<Item = usize>) -> Self {
+        let mut load = Self { packets: lens.len(), blocks: 0, small_blocks: 0, longest: [0; 2] };
+        let first = load.add(lens.by_ref().take(PACKETS / 2));
+        let second = load.add(lens);
+        load.longest = [first, second];
         load
+    }
+
+    /// Adds eight packets, and returns the small blocks of the longest.
+    #[inline]
+    fn add(&mut self, lens: impl Iterator<Item = usize>) -> usize {
+        let (mut blocks, mut small_blocks, mut longest) = (0, 0, 0);
+        for len in lens {
+            let small = len.div_ceil(16) + 1;
+            longest = small.max(longest);
+            small_blocks += small;
+            blocks += len.div_ceil(BLOCK);
+        }
+        self.blocks += blocks;
+        self.small_blocks += small_blocks;
+        longest
     }
 
     /// What the library takes.
