@@ -7,6 +7,8 @@ mod long;
 pub(crate) mod memcheck;
 mod poly1305;
 mod specification;
+#[cfg(target_arch = "x86_64")]
+mod timing;
 mod variants;
 mod vectors;
 

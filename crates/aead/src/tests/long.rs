@@ -1,7 +1,7 @@
 //! What takes too long for every day:
 //!
 //! ```text
-//!   cargo test --release -p linerate-aead -- --ignored --nocapture
+//!   cargo test --release -p linerate-aead --lib -- --ignored --nocapture random_bytes
 //! ```
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use super::{batch::*, *};
 const BYTES: usize = 500_000_000;
 
 /// A small generator: what is random here need not be secret.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -22,8 +22,14 @@ impl Random {
         self.0
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() >> 11) as usize % end
+    }
+
+    pub(super) fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
+        }
     }
 
     fn len(&mut self) -> usize {
