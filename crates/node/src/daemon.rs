@@ -116,6 +116,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     resynchronise(&node, index);
     ready();
+    if let Err(error) = process::release_code() {
+        tracing::debug!(%error, "what the start used stays resident");
+    }
     let ending = serve(&node, index, &inbox);
     shut_down(node, file, up, matches!(ending, Ending::Gone))?;
     match ending {

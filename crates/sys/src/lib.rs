@@ -19,8 +19,8 @@
 //!
 //! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
 //! (`sendmmsg`, `recvmmsg`), `process/background.rs`, `process/janitor.rs` and
-//! `namespace.rs` (`fork`, and descriptors that come over a socket), `process/turns.rs`
-//! (the length of turns), and `process/signals.rs` (what a child does between fork and
+//! `namespace.rs` (`fork`, and descriptors that come over a socket), `process/code.rs`
+//! (what is resident), `process/turns.rs` (the length of turns), and `process/signals.rs` (what a child does between fork and
 //! exec).
 #![deny(unsafe_code)]
 

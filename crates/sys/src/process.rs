@@ -5,6 +5,7 @@
 //! sockets and devices, [`drop_privileges`], threads, [`Readiness::ready`].
 
 mod background;
+mod code;
 mod janitor;
 mod privileges;
 mod signals;
@@ -12,6 +13,7 @@ mod turns;
 
 pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
+pub use code::release_code;
 pub use janitor::Janitor;
 pub use privileges::{PrivilegesError, drop_privileges, harden, raise_file_limit};
 pub use signals::{Signal, Signals, unmask};

@@ -157,6 +157,9 @@ impl Life {
         spawn_listeners(events, signals, watch, monitor).context("threads")?;
         let (stop, thread) = serve_in_background(runtime).context("threads")?;
         ready();
+        if let Err(error) = process::release_code() {
+            tracing::debug!(%error, "what the start used stays resident");
+        }
         let ended = serve(&node, &inbox);
         drop(stop);
         if thread.join().is_err() {
