@@ -7,6 +7,8 @@ mod poly1305;
 mod register;
 mod rounds;
 
+use std::array;
+
 use chacha20::STATE;
 
 use crate::{
@@ -77,12 +79,21 @@ impl Simd for Avx512 {
         let texts = texts(packets);
         let both = (keys.as_chunks().0.as_array(), tags.as_chunks_mut().0.as_mut_array());
         let (Some(keys), Some(octets)) = both else { unreachable!("16 is twice 8") };
-        if packets.len() > poly1305::LANES {
+        let short = packets.iter().all(|packet| packet.text.len() <= poly1305::short::LEN);
+        match (packets.len() > poly1305::LANES, short) {
             // SAFETY: `self` is the proof.
-            unsafe { poly1305::tags_two(&texts, keys, octets) };
-        } else {
+            (true, true) => unsafe { poly1305::short::tags(&texts, keys, octets) },
             // SAFETY: `self` is the proof.
-            unsafe { poly1305::tags(&texts[0], &keys[0], &mut octets[0]) };
+            (true, false) => unsafe { poly1305::tags_two(&texts, keys, octets) },
+            (false, true) => {
+                let ([texts, _], [keys, _], [octet, _]) = (texts, keys, octets);
+                let (texts, keys, octet) =
+                    (array::from_ref(&texts), array::from_ref(keys), array::from_mut(octet));
+                // SAFETY: `self` is the proof.
+                unsafe { poly1305::short::tags(texts, keys, octet) }
+            }
+            // SAFETY: `self` is the proof.
+            (false, false) => unsafe { poly1305::tags(&texts[0], &keys[0], &mut octets[0]) },
         }
         tags
     }

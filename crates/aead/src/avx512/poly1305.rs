@@ -6,6 +6,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "a lane is an index")]
 
+pub(super) mod short;
 mod steps;
 
 use std::{
@@ -48,7 +49,7 @@ pub(super) fn tags(
     octet.absorb_ragged(&steps);
     octet.absorb_whole(&steps);
     octet.absorb_last(&steps);
-    octet.finish(tags);
+    write_tags(loaded(&octet.h), &octet.s, tags);
 }
 
 /// The tags of twice eight packets, stage by stage: within a stage there is much to wait
@@ -67,8 +68,8 @@ pub(super) fn tags_two(
     second.absorb_whole(&second_steps);
     first.absorb_last(&first_steps);
     second.absorb_last(&second_steps);
-    first.finish(&mut tags[0]);
-    second.finish(&mut tags[1]);
+    write_tags(loaded(&first.h), &first.s, &mut tags[0]);
+    write_tags(loaded(&second.h), &second.s, &mut tags[1]);
 }
 
 /// Eight packets' sums so far and keys. Wiped.
@@ -98,18 +99,12 @@ impl Octet {
     #[inline]
     #[target_feature(enable = "avx512f,avx512ifma,avx512vbmi2")]
     fn new(keys: &[OneTimeKey; LANES]) -> Self {
-        let [low, high, s_low, s_high] = steps::key_words(keys);
-        let low = _mm512_and_si512(low, _mm512_set1_epi64(0x0fff_fffc_0fff_ffff));
-        let high = _mm512_and_si512(high, _mm512_set1_epi64(0x0fff_fffc_0fff_fffc));
-        let r = steps::limbs(low, high);
+        let (r, s) = key_limbs(keys);
         let factor = Factor::new(r);
         let r2 = factor.times(&r);
         let factor_2 = Factor::new(r2);
         let factor_3 = Factor::new(factor_2.times(&r));
         let factor_4 = Factor::new(factor_2.times(&r2));
-        let mut s = [[0; LANES]; 2];
-        store_longs(&mut s[0], s_low);
-        store_longs(&mut s[1], s_high);
         Self { h: [[0; LANES]; 3], powers: [factor_4, factor_3, factor_2, factor], s }
     }
 
@@ -145,8 +140,8 @@ impl Octet {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512ifma,avx512vbmi2")]
     fn absorb_last(&mut self, steps: &Steps<'_>) {
-        let sum = loaded(&self.h);
-        self.h = stored(self.absorb(&sum, &steps.last_blocks()));
+        let blocks = [steps.block(0), steps.block(16), steps.last_of_text(), steps.lengths()];
+        self.h = stored(self.absorb(&loaded(&self.h), &blocks));
     }
 
     /// One step. What needs `h` comes last.
@@ -161,36 +156,6 @@ impl Octet {
         sums.add(&blocks[1], r3);
         sums.add(&plus(h, &blocks[0]), r4);
         sums.carry()
-    }
-
-    /// h modulo 2^130 - 5, plus s modulo 2^128.
-    #[inline]
-    #[target_feature(enable = "avx512f")]
-    fn finish(&self, tags: &mut [[u8; TAG_LEN]; LANES]) {
-        let h = normalize(normalize(loaded(&self.h)));
-        // h + 5 - 2^130 in its place if that is not negative.
-        let five = [_mm512_set1_epi64(5), _mm512_setzero_si512(), _mm512_setzero_si512()];
-        let g = propagate(plus(&h, &five));
-        let reduce = _mm512_cmpge_epi64_mask(g[2], _mm512_set1_epi64(1 << 42));
-        let h0 = _mm512_mask_blend_epi64(reduce, h[0], g[0]);
-        let h1 = _mm512_mask_blend_epi64(reduce, h[1], g[1]);
-        // What is beyond 2^128 is shifted out.
-        let h2 = _mm512_mask_blend_epi64(reduce, h[2], g[2]);
-        let low = _mm512_or_si512(h0, _mm512_slli_epi64::<44>(h1));
-        let high = _mm512_or_si512(_mm512_srli_epi64::<20>(h1), _mm512_slli_epi64::<24>(h2));
-        let tag_low = _mm512_add_epi64(low, load_longs(&self.s[0]));
-        let carry = _mm512_cmplt_epu64_mask(tag_low, low);
-        let tag_high = _mm512_add_epi64(high, load_longs(&self.s[1]));
-        let one = _mm512_set1_epi64(1);
-        let tag_high = _mm512_mask_add_epi64(tag_high, carry, tag_high, one);
-        let (mut low, mut high) = ([0; LANES], [0; LANES]);
-        store_longs(&mut low, tag_low);
-        store_longs(&mut high, tag_high);
-        for lane in 0..LANES {
-            let (first, second) = tags[lane].split_at_mut(8);
-            first.copy_from_slice(&low[lane].to_le_bytes());
-            second.copy_from_slice(&high[lane].to_le_bytes());
-        }
     }
 }
 
@@ -270,6 +235,49 @@ impl Sums {
         let h2 = _mm512_add_epi64(h2, _mm512_srli_epi64::<44>(middle));
         let h1 = _mm512_add_epi64(h1, _mm512_srli_epi64::<44>(h0));
         [_mm512_and_si512(h0, mask_44), h1, h2]
+    }
+}
+
+/// r of each key, and s in two words.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vbmi2")]
+fn key_limbs(keys: &[OneTimeKey; LANES]) -> (Limbs, [[i64; LANES]; 2]) {
+    let [low, high, s_low, s_high] = steps::key_words(keys);
+    let low = _mm512_and_si512(low, _mm512_set1_epi64(0x0fff_fffc_0fff_ffff));
+    let high = _mm512_and_si512(high, _mm512_set1_epi64(0x0fff_fffc_0fff_fffc));
+    let mut s = [[0; LANES]; 2];
+    store_longs(&mut s[0], s_low);
+    store_longs(&mut s[1], s_high);
+    (steps::limbs(low, high), s)
+}
+
+/// h modulo 2^130 - 5, plus s modulo 2^128.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn write_tags(h: Limbs, s: &[[i64; LANES]; 2], tags: &mut [[u8; TAG_LEN]; LANES]) {
+    let h = normalize(normalize(h));
+    // h + 5 - 2^130 in its place if that is not negative.
+    let five = [_mm512_set1_epi64(5), _mm512_setzero_si512(), _mm512_setzero_si512()];
+    let g = propagate(plus(&h, &five));
+    let reduce = _mm512_cmpge_epi64_mask(g[2], _mm512_set1_epi64(1 << 42));
+    let h0 = _mm512_mask_blend_epi64(reduce, h[0], g[0]);
+    let h1 = _mm512_mask_blend_epi64(reduce, h[1], g[1]);
+    // What is beyond 2^128 is shifted out.
+    let h2 = _mm512_mask_blend_epi64(reduce, h[2], g[2]);
+    let low = _mm512_or_si512(h0, _mm512_slli_epi64::<44>(h1));
+    let high = _mm512_or_si512(_mm512_srli_epi64::<20>(h1), _mm512_slli_epi64::<24>(h2));
+    let tag_low = _mm512_add_epi64(low, load_longs(&s[0]));
+    let carry = _mm512_cmplt_epu64_mask(tag_low, low);
+    let tag_high = _mm512_add_epi64(high, load_longs(&s[1]));
+    let one = _mm512_set1_epi64(1);
+    let tag_high = _mm512_mask_add_epi64(tag_high, carry, tag_high, one);
+    let (mut low, mut high) = ([0; LANES], [0; LANES]);
+    store_longs(&mut low, tag_low);
+    store_longs(&mut high, tag_high);
+    for lane in 0..LANES {
+        let (first, second) = tags[lane].split_at_mut(8);
+        first.copy_from_slice(&low[lane].to_le_bytes());
+        second.copy_from_slice(&high[lane].to_le_bytes());
     }
 }
 

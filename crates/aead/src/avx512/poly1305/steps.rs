@@ -82,31 +82,32 @@ impl<'a> Steps<'a> {
         if from + self.longest < 0 { None } else { Some(self.block(from)) }
     }
 
-    /// The last three blocks of each packet, and the block of the lengths.
+    /// The last block of each packet's text, with zeros to its end.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2")]
-    pub(super) fn last_blocks(&self) -> [Limbs; 4] {
+    pub(super) fn last_of_text(&self) -> Limbs {
         let mut padded = [NOTHING; LANES];
         for lane in 0..LANES {
             let partial = self.texts[lane].len().saturating_sub(1) & !15;
             store_16(&mut padded[lane], load_some(&self.texts[lane][partial..]));
         }
         let [a, b, c, d, e, f, g, h] = &padded;
-        // No associated data.
+        with_bit(gather([a, b, c, d, e, f, g, h]), self.begun(32))
+    }
+
+    /// The block of the lengths. There is no associated data.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vbmi2")]
+    pub(super) fn lengths(&self) -> Limbs {
         let lens = limbs(_mm512_setzero_si512(), load_longs(&self.lens));
-        [
-            self.block(0),
-            self.block(16),
-            with_bit(gather([a, b, c, d, e, f, g, h]), self.begun(32)),
-            with_bit(lens, _mm512_set1_epi64(BLOCK_BIT)),
-        ]
+        with_bit(lens, _mm512_set1_epi64(BLOCK_BIT))
     }
 
     /// The block of each packet that is so far from where the last step begins, zeros
     /// where the packet has not begun.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vbmi2")]
-    fn block(&self, from: i64) -> Limbs {
+    pub(super) fn block(&self, from: i64) -> Limbs {
         let mut parts = [&NOTHING; LANES];
         for lane in 0..LANES {
             let at = self.last[lane] + from;
