@@ -2,6 +2,7 @@
 //! `linerate [-f] IFACE`; the subcommands are our own.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod client;
 mod keys;
 mod log;
@@ -18,6 +19,7 @@ use std::{
 };
 
 use anyhow::Context;
+use bench::Bench;
 use clap::{Args, Parser, Subcommand};
 use client::Client;
 use machine::Machine;
@@ -94,6 +96,8 @@ enum Command {
         #[command(subcommand)]
         what: Setting,
     },
+    /// Measure what a tunnel between two hosts in namespaces carries on this machine.
+    Bench(Bench),
     /// Write a new private key to standard output.
     Genkey,
     /// Write a new preshared key to standard output.
@@ -143,6 +147,7 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
             Client::connect(&interface)?.tell("linerate-offload", &format!("{name}={wanted}\n"))?;
             Ok(())
         }
+        Some(Command::Bench(bench)) => bench.run(),
         Some(Command::Genkey) => keys::genkey(),
         Some(Command::Genpsk) => keys::genpsk(),
         Some(Command::Pubkey) => keys::pubkey(),

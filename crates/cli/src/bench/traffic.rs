@@ -1,0 +1,210 @@
+//! Traffic between two hosts, of this process's own sockets in them.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream, UdpSocket},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use sys::clock::boottime_nanos;
+
+use super::host::Host;
+
+/// Within this the tunnel is up; a handshake that is lost is tried again after 5 s.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Bytes of a call that writes or reads.
+const CHUNK: usize = 128 << 10;
+
+/// Between two echoes.
+const INTERVAL: Duration = Duration::from_millis(3);
+
+/// An echo that takes longer is lost.
+const LOST: Duration = Duration::from_secs(1);
+
+/// Of a receiver that has to see that all is over.
+const LOOK: Duration = Duration::from_millis(100);
+
+fn now() -> Duration {
+    Duration::from_nanos(boottime_nanos())
+}
+
+/// A TCP stream that is open.
+pub(super) struct Load {
+    from: TcpStream,
+    to: TcpStream,
+}
+
+impl Load {
+    /// From one host to an address of the other, which it may take a moment to have.
+    pub fn start(from: &Host, to: &Host, address: &str) -> anyhow::Result<Load> {
+        let begin = now();
+        let any = || format!("{address}:0");
+        let listener = loop {
+            match to.inside(|| TcpListener::bind(any()))? {
+                Ok(listener) => break listener,
+                Err(error) if now() - begin > PATIENCE => return Err(error).context("no tunnel"),
+                Err(_) => thread::sleep(LOOK),
+            }
+        };
+        let at = listener.local_addr()?;
+        let from = from.inside(|| TcpStream::connect_timeout(&at, PATIENCE))?;
+        let from = from.context("nothing passes")?;
+        Ok(Load { from, to: listener.accept()?.0 })
+    }
+
+    /// Gigabits a second that arrive in this time.
+    pub fn run(self, time: Duration) -> anyhow::Result<f64> {
+        let Load { mut from, mut to } = self;
+        to.set_read_timeout(Some(PATIENCE))?;
+        thread::scope(|scope| {
+            let pour = move || {
+                let zeros = vec![0; CHUNK];
+                // Until the other end is closed.
+                while from.write_all(&zeros).is_ok() {}
+            };
+            thread::Builder::new().spawn_scoped(scope, pour)?;
+            let (begin, mut bytes, mut buffer) = (now(), 0, vec![0; CHUNK]);
+            let mut elapsed = Duration::ZERO;
+            while elapsed < time {
+                let len = to.read(&mut buffer).context("the stream broke")?;
+                ensure!(len > 0, "the stream ended");
+                bytes += len;
+                elapsed = now() - begin;
+            }
+            drop(to);
+            Ok(bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9)
+        })
+    }
+}
+
+/// Round trips of single datagrams, the shortest first.
+pub(super) fn echoes(
+    from: &Host,
+    to: &Host,
+    address: &str,
+    time: Duration,
+) -> anyhow::Result<Vec<Duration>> {
+    let (client, server) = sockets(from, to, address)?;
+    client.set_read_timeout(Some(LOST))?;
+    server.set_read_timeout(Some(LOOK))?;
+    let over = AtomicBool::new(false);
+    let mut times = thread::scope(|scope| -> anyhow::Result<Vec<Duration>> {
+        let answer = || {
+            let mut byte = [0; 8];
+            while !over.load(Ordering::Relaxed) {
+                if let Ok((len, caller)) = server.recv_from(&mut byte) {
+                    // An answer that is lost is one that the caller misses.
+                    let _ = server.send_to(&byte[..len], caller);
+                }
+            }
+        };
+        thread::Builder::new().spawn_scoped(scope, answer)?;
+        let times = call(&client, time);
+        over.store(true, Ordering::Relaxed);
+        times
+    })?;
+    ensure!(!times.is_empty(), "no datagram came back");
+    times.sort();
+    Ok(times)
+}
+
+fn call(client: &UdpSocket, time: Duration) -> anyhow::Result<Vec<Duration>> {
+    let (begin, mut times, mut number) = (now(), Vec::new(), 0u64);
+    while now() - begin < time {
+        number += 1;
+        let sent = now();
+        client.send(&number.to_be_bytes())?;
+        let mut answer = [0; 8];
+        // One that was given up may come late.
+        while answer != number.to_be_bytes() {
+            match client.recv(&mut answer) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if answer == number.to_be_bytes() {
+            times.push(now() - sent);
+        }
+        thread::sleep(INTERVAL);
+    }
+    Ok(times)
+}
+
+/// The time that this part stays under.
+pub(super) fn percentile(times: &[Duration], part: f64) -> Duration {
+    let index = (times.len() as f64 * part) as usize;
+    times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+/// Datagrams one by one, as fast as a thread sends them.
+pub(super) struct Flood {
+    from: UdpSocket,
+    to: UdpSocket,
+    payload: usize,
+}
+
+/// What a flood did, in thousands a second.
+pub(super) struct Flooded {
+    pub sent: f64,
+    pub received: f64,
+}
+
+impl Flood {
+    pub fn start(from: &Host, to: &Host, address: &str, payload: usize) -> anyhow::Result<Flood> {
+        let (from, to) = sockets(from, to, address)?;
+        Ok(Flood { from, to, payload })
+    }
+
+    pub fn run(self, time: Duration) -> anyhow::Result<Flooded> {
+        let Flood { from, to, payload } = self;
+        to.set_read_timeout(Some(LOOK))?;
+        let (over, received) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let receive = || {
+                let mut buffer = vec![0; payload];
+                while !over.load(Ordering::Relaxed) {
+                    let got = to.recv(&mut buffer).is_ok();
+                    received.fetch_add(got.into(), Ordering::Relaxed);
+                }
+            };
+            thread::Builder::new().spawn_scoped(scope, receive)?;
+            let (begin, mut sent, datagram) = (now(), 0u64, vec![0; payload]);
+            let mut elapsed = Duration::ZERO;
+            while elapsed < time {
+                sent += u64::from(from.send(&datagram).is_ok());
+                elapsed = now() - begin;
+            }
+            over.store(true, Ordering::Relaxed);
+            let rate = |count: u64| count as f64 / elapsed.as_secs_f64() / 1e3;
+            Ok(Flooded { sent: rate(sent), received: rate(received.load(Ordering::Relaxed)) })
+        })
+    }
+}
+
+/// A socket in each host, the first connected to the second.
+fn sockets(from: &Host, to: &Host, address: &str) -> anyhow::Result<(UdpSocket, UdpSocket)> {
+    let server = to.inside(|| UdpSocket::bind(format!("{address}:0")))??;
+    let at: SocketAddr = server.local_addr()?;
+    let client = from.inside(|| UdpSocket::bind("0.0.0.0:0"))??;
+    client.connect(at)?;
+    Ok((client, server))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_times() {
+        let times: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
+        assert_eq!(percentile(&times, 0.5), Duration::from_millis(51));
+        assert_eq!(percentile(&times, 0.99), Duration::from_millis(100));
+        assert_eq!(percentile(&times[..1], 0.99), Duration::from_millis(1));
+        assert_eq!(percentile(&[], 0.5), Duration::ZERO);
+    }
+}
