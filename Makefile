@@ -35,7 +35,7 @@ demo: deps build $(if $(BESIDE),peers)
 
 REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
 
-bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,overload,plain
+bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,plain
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)

@@ -71,7 +71,7 @@ pub enum News<'a> {
 /// # Panics
 /// When the tunnel does not come up or a generator fails; what was read until then stays.
 pub fn run(contender: &Contender, plan: &Plan, readings: &mut Readings, tell: &dyn Fn(News<'_>)) {
-    let before = load::sample();
+    let before = if plan.is_brief { 0.0 } else { load::sample() };
     let mut tests = plan.tests.clone();
     tests.retain(|test| match test.lacks(contender, plan.link.is_some()) {
         Some(reason) => {
@@ -96,6 +96,9 @@ pub fn run(contender: &Contender, plan: &Plan, readings: &mut Readings, tell: &d
         let mut turn = Turn::start(contender, plan, readings, tell);
         turn.test(test);
         turn.note_link();
+    }
+    if plan.is_brief {
+        return;
     }
     let others = before.max(load::sample());
     tell(News::Figure(&OTHERS, others));

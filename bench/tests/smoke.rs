@@ -96,7 +96,7 @@ fn tcp_passes_in_vxlan_where_there_is_any() {
 
 #[test]
 fn the_last_of_many_peers_is_reached() {
-    let measures = ["peers_1", "peers_10", "peers_100", "peers_1000", "memory_idle_peer"];
+    let measures = ["peers_1", "peers_1000", "memory_idle_peer"];
     passes(&bench("peers"), &measures);
 }
 
@@ -163,12 +163,12 @@ fn pings_over_a_link_with_delay_take_it() {
 
 #[test]
 fn every_rung_of_the_ladder_carries() {
-    let (ran, report) = run("plain", "ladder", &["ladder"]);
+    let (ran, report) = run("quic", "ladder", &["ladder"]);
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let rungs = report["contenders"].as_array().expect("the report has contenders");
     assert_eq!(rungs.len(), 6);
     for rung in rungs {
-        let figure = rung["figures"]["tcp_plain_link"]["median"].as_f64();
+        let figure = rung["figures"]["quic_up"]["median"].as_f64();
         assert!(figure > Some(0.0), "{}: {figure:?}", rung["name"]);
     }
 }
