@@ -112,9 +112,6 @@ fn draw(stacks: impl Read, title: &str) -> Option<String> {
     fold.nthreads = 1;
     let mut folded = Vec::new();
     Folder::from(fold).collapse(BufReader::new(stacks), &mut folded).ok()?;
-    if folded.is_empty() {
-        return None;
-    }
     let mut options = Options::default();
     options.title = title.to_owned();
     // The kernel is orange, what has a Rust path is yellow, the rest is red.

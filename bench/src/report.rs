@@ -107,3 +107,40 @@ pub fn warning(comparison: &Comparison) -> Option<String> {
         format!("Other programs used up to {most:.0} % of the machine: trust no small difference.")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{left_out, tables};
+    use crate::comparison::Comparison;
+    use crate::contender::{Carrier, Contender};
+    use crate::measure::{Readings, TCP_FORTH, UDP_64, UDP_64_CPU};
+    use crate::table::Style;
+
+    fn comparison(carriers: [Carrier; 2]) -> Comparison {
+        let mut readings = Readings::default();
+        readings.push(&TCP_FORTH, 4.0);
+        readings.push(&UDP_64, 100.0);
+        readings.push(&UDP_64_CPU, 3.0);
+        let mut lacking = readings.clone();
+        lacking.push_lack("peers", "it has none");
+        let contenders = carriers.map(|carrier| Contender::new("one", carrier)).to_vec();
+        let rounds = vec![vec![readings, lacking]];
+        Comparison { contenders, rounds, is_ladder: false, failed: 0, flames: Vec::new() }
+    }
+
+    #[test]
+    fn nobody_is_judged_beside_a_bare_cable() {
+        let beside = |carrier| tables(&comparison([Carrier::Kernel, carrier]), Style::plain());
+        assert!(beside(Carrier::Kernel).contains("NOT MET"));
+        let bare = beside(Carrier::Bare);
+        assert!(bare.contains("1.00") && !bare.contains("MET"), "{bare}");
+    }
+
+    #[test]
+    fn tables_leave_out_what_is_fine_and_say_what_was_not_measured() {
+        let comparison = comparison([Carrier::Kernel, Carrier::Bare]);
+        let table = tables(&comparison, Style::plain());
+        assert!(table.contains(UDP_64.title) && !table.contains(UDP_64_CPU.title), "{table}");
+        assert_eq!(left_out(&comparison), ["Not measured: one, peers: it has none."]);
+    }
+}

@@ -16,6 +16,11 @@ impl Style {
         Style { colour: stdout().is_terminal() && env::var_os("NO_COLOR").is_none() }
     }
 
+    /// No colours.
+    pub fn plain() -> Style {
+        Style { colour: false }
+    }
+
     /// Whether there are colours.
     pub fn has_colour(self) -> bool {
         self.colour
@@ -123,7 +128,6 @@ mod tests {
     fn figures_stand_right_under_their_headings() {
         let mut table = Table::new(["", "Gbit/s"]);
         table.row(["bare".to_owned(), "31.4".to_owned()]);
-        let plain = Style { colour: false };
-        assert_eq!(table.render(plain), "         Gbit/s\n  bare     31.4\n");
+        assert_eq!(table.render(Style::plain()), "         Gbit/s\n  bare     31.4\n");
     }
 }
