@@ -100,6 +100,9 @@ fn tell(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     println!("\n{}", report::tables(comparison, style));
     let cores = thread::available_parallelism().map_or(0, usize::from);
     println!("  Both ends and the generators share {cores} cores. See CONTRIBUTING, Measure.");
+    if arguments.plan.is_brief {
+        println!("  Brief: traffic passed, and the figures mean nothing.");
+    }
     for line in report::left_out(comparison) {
         println!("  {line}");
     }

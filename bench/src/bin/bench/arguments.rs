@@ -77,6 +77,9 @@ impl Arguments {
                 _ => arguments.take_with(&word, words.next())?,
             }
         }
+        if arguments.plan.is_brief && arguments.html.is_some() {
+            return Err("--brief makes no figures for a page".to_owned());
+        }
         Ok(arguments)
     }
 
