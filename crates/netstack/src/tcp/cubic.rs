@@ -112,6 +112,19 @@ impl Cubic {
         self.epoch = None;
     }
 
+    /// What [`Cubic::restore`] takes.
+    pub fn remember(&self) -> (u32, u32, f64) {
+        (self.window, self.threshold, self.max)
+    }
+
+    /// There was no congestion: everything is as it was then, or better.
+    pub fn restore(&mut self, (window, threshold, max): (u32, u32, f64)) {
+        self.window = self.window.max(window);
+        self.threshold = self.threshold.max(threshold);
+        self.max = max;
+        self.epoch = None;
+    }
+
     /// The window is what recovery says.
     pub fn set_window(&mut self, window: u32) {
         self.window = window.max(self.mss);

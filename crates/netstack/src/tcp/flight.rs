@@ -25,11 +25,17 @@ pub struct Flight {
     mss: u32,
     /// Whether the window, and nothing else, held something back.
     limited: bool,
+    /// What there was before the last recovery, and how many bytes were sent again in it
+    /// that were not told to be needless.
+    undo: Option<(Before, u32)>,
     /// Acknowledgements of the same byte in a row.
     duplicates: u32,
     /// When something was sent last.
     sent: Time,
 }
+
+/// The congestion window's state before a loss.
+type Before = (u32, u32, f64);
 
 #[derive(Debug)]
 enum Recovery {
@@ -64,8 +70,8 @@ pub struct Ack<'a> {
     pub selective: bool,
     /// Those, of what was sent.
     pub blocks: &'a [Block],
-    /// Whether it tells of bytes that arrived twice (RFC 2883).
-    pub duplicate: bool,
+    /// Of how many bytes it tells that they arrived twice (RFC 2883).
+    pub duplicate: u32,
     /// The next byte to be sent for the first time.
     pub next: Seq,
 }
@@ -80,6 +86,7 @@ impl Flight {
             recovery: Recovery::None,
             mss,
             limited: false,
+            undo: None,
             duplicates: 0,
             sent: Time::default(),
         }
@@ -139,6 +146,9 @@ impl Flight {
     /// Bytes were sent again.
     pub fn note_sent_again(&mut self, start: Seq, end: Seq, now: Time) {
         self.board.sent_again(start, end, now);
+        if let Some((_, again)) = &mut self.undo {
+            *again = again.saturating_add(end.since(start));
+        }
         self.note_out(end.since(start), now);
     }
 
@@ -160,8 +170,9 @@ impl Flight {
         if let Some((first, _)) = delivered.once {
             self.rtt.sample(now.since(first));
         }
-        if ack.duplicate {
+        if ack.duplicate > 0 {
             self.rack.duplicate(ack.una, ack.next);
+            self.undo(ack.duplicate);
         }
         let lost = self.board.lost();
         if ack.selective {
@@ -187,7 +198,7 @@ impl Flight {
             repeats: false,
             selective: true,
             blocks: &[],
-            duplicate: false,
+            duplicate: 0,
             next,
         };
         self.enter_recovery(ack, self.board.flying());
@@ -199,6 +210,7 @@ impl Flight {
     pub fn handle_timeout(&mut self, next: Seq, first: bool) {
         self.board.mark_lost(|_| true);
         self.rack.stop();
+        self.undo = None;
         if first {
             self.cubic.congested();
         }
@@ -220,6 +232,18 @@ impl Flight {
         self.rack.detect(&mut self.board, wait, now);
     }
 
+    /// All that was sent again in a recovery was needless: nothing had been lost, only
+    /// late (RFC 3708, as Linux does it).
+    fn undo(&mut self, duplicate: u32) {
+        let Some((before, again)) = &mut self.undo else { return };
+        *again = again.saturating_sub(duplicate);
+        if *again == 0 && self.board.lost() == 0 {
+            self.cubic.restore(*before);
+            self.undo = None;
+            self.recovery = Recovery::None;
+        }
+    }
+
     /// RFC 6582, for want of selective acknowledgements.
     fn count_duplicates(&mut self, ack: Ack<'_>) {
         if ack.advances {
@@ -239,6 +263,7 @@ impl Flight {
         if self.board.lost() == 0 || self.recovers() {
             return;
         }
+        self.undo = Some((self.cubic.remember(), 0));
         self.cubic.congested();
         let flight = u64::from(flew.max(self.mss));
         let reduction = Reduction { delivered: 0, out: 0, flight };

@@ -60,8 +60,10 @@ impl Rack {
     }
 
     /// The receiver told of a duplicate: once a round trip, wait longer (section 6.2,
-    /// step 4).
+    /// step 4). What was sent again needlessly was late, so this path reorders; else
+    /// what is always taken for lost too early would never be seen to be late.
     pub fn duplicate(&mut self, una: Seq, next: Seq) {
+        self.reorders = true;
         if self.round.is_none_or(|round| !una.before(round)) {
             self.round = Some(next);
             self.more += 1;

@@ -338,7 +338,7 @@ impl Sender {
         self.take_window(&acked);
         let changed = self.peer.size != window;
         let blocks = self.blocks(&acked);
-        let duplicate = is_duplicate(&acked, self.una);
+        let duplicate = duplicate(&acked, self.una);
         let repeats = !advances && acked.bare && !changed && acked.ack == self.una;
         self.una = self.una.max(acked.ack);
         let consumed = self.una.min(self.data_end()).since(self.base);
@@ -386,13 +386,13 @@ impl Sender {
     }
 
     /// RFC 8985 section 7.4.2.
-    fn settle_probe(&mut self, acked: &Acked<'_>, duplicate: bool, repeats: bool) {
+    fn settle_probe(&mut self, acked: &Acked<'_>, duplicate: u32, repeats: bool) {
         let Some((end, again)) = self.probe else { return };
-        let repaired = again && !duplicate && acked.ack.behind(end);
+        let repaired = again && duplicate == 0 && acked.ack.behind(end);
         if repaired {
             self.flight.note_repaired();
         }
-        let settled = !acked.ack.before(end) && (!again || duplicate || repeats);
+        let settled = !acked.ack.before(end) && (!again || duplicate > 0 || repeats);
         if repaired || settled {
             self.probe = None;
         }
@@ -438,11 +438,11 @@ impl Sender {
     }
 }
 
-/// Whether the first block tells of bytes that arrived twice (RFC 2883 section 4).
-fn is_duplicate(acked: &Acked<'_>, una: Seq) -> bool {
-    let [first, rest @ ..] = acked.blocks else { return false };
+/// Of how many bytes the first block tells that they arrived twice (RFC 2883 section 4).
+fn duplicate(acked: &Acked<'_>, una: Seq) -> u32 {
+    let [first, rest @ ..] = acked.blocks else { return 0 };
     let below = !first.1.behind(acked.ack.max(una));
     let inside =
         rest.first().is_some_and(|(start, end)| !first.0.before(*start) && !first.1.behind(*end));
-    acked.selective && (below || inside)
+    if acked.selective && (below || inside) { first.1.since(first.0) } else { 0 }
 }

@@ -38,6 +38,17 @@ fn a_long_path_with_loss_and_reordering_carries_what_cubic_allows() {
     eprintln!("66 ms, 0.1 % loss: {carried:.1} Mbit/s");
 }
 
+/// What comes 2 ms late is behind dozens of others.
+#[test]
+fn a_long_path_that_reorders_is_filled() {
+    let link = Link { reordering: 50, jitter: 2 * MS, ..LONG };
+    let mut world = World::connected(3, link);
+    world.say(0, 300_000_000);
+    rate(&mut world, Duration::from_secs(3));
+    let carried = rate(&mut world, Duration::from_secs(6));
+    assert!(carried > 160.0, "{carried} Mbit/s");
+}
+
 #[test]
 fn nothing_is_sent_twice_on_a_path_that_loses_nothing() {
     let mut world = World::connected(1, Link { queue: Duration::MAX, ..LONG });
