@@ -56,8 +56,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Where [`StackRecv`] waits.
     ready: Condvar,
-    /// Whether super-packets leave, and whether what arrives is coalesced.
-    gso: AtomicBool,
+    /// Whether what arrives is coalesced.
     gro: AtomicBool,
 }
 
@@ -68,7 +67,6 @@ impl Stack {
             clock: config.clock.clone(),
             state: Mutex::new(State::new(config)),
             ready: Condvar::new(),
-            gso: AtomicBool::new(true),
             gro: AtomicBool::new(true),
         });
         let recv = StackRecv::new(shared.clone());
@@ -122,7 +120,7 @@ impl Stack {
     /// Whether TCP leaves in super-packets, and whether what arrives is coalesced. Both
     /// are, at first; the plain ways are for measurements and doubts.
     pub fn set_offloads(&self, gso: bool, gro: bool) {
-        self.0.gso.store(gso, Ordering::Relaxed);
+        self.0.lock().set_gso(gso);
         self.0.gro.store(gro, Ordering::Relaxed);
     }
 

@@ -1,6 +1,6 @@
 //! The engine's receiving half: packets that leave the stack.
 
-use std::{cmp::Reverse, io, sync::Arc, sync::atomic::Ordering};
+use std::{cmp::Reverse, io, sync::Arc};
 
 use packet::{Batch, IpRecv, Waker};
 
@@ -23,13 +23,12 @@ impl StackRecv {
 
 impl IpRecv for StackRecv {
     fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()> {
-        let gso = self.0.gso.load(Ordering::Relaxed);
         let mut state = self.0.lock();
         loop {
             let now = self.0.now();
             state.handle_timeouts(now);
             let before = batch.len();
-            state.fill(batch, gso, now);
+            state.fill(batch, now);
             if batch.len() > before || !wait || std::mem::take(&mut state.turns.woken) {
                 state.turns.woken = false;
                 return Ok(());
@@ -66,7 +65,7 @@ fn sleep(mut state: Locked<'_>, now: Time) -> Locked<'_> {
 
 impl super::State {
     /// Lets everybody who has something to send have turns, until the round is full.
-    fn fill(&mut self, batch: &mut Batch, gso: bool, now: Time) {
+    fn fill(&mut self, batch: &mut Batch, now: Time) {
         let mut left = ROUND;
         while left > 0
             && let Some(spare) = batch.spare()
@@ -95,7 +94,7 @@ impl super::State {
                 self.turns.ready.push_front(id);
                 return;
             };
-            match self.poll_socket(id, now, (spare, gso)) {
+            match self.poll_socket(id, now, spare) {
                 Some((len, offload)) => {
                     left = left.saturating_sub(len);
                     batch.commit(0, len, offload);
@@ -104,7 +103,7 @@ impl super::State {
                 None => {
                     let Some(socket) = self.sockets.get_mut(id) else { continue };
                     socket.queued = false;
-                    self.touch(id);
+                    self.look_after(id);
                 }
             }
         }

@@ -60,6 +60,11 @@ pub(crate) struct Listener {
 }
 
 impl TcpSocket {
+    /// What is left for TCP of a packet of `most` bytes.
+    pub fn room(&self, most: usize) -> usize {
+        most - ip::header_len(self.flow.remote.ip())
+    }
+
     /// Finds whom its news concern.
     pub fn wake(&mut self, wakers: &mut Vec<Waker>) {
         if self.reader.is_some() && (self.tcp.readable() > 0 || self.tcp.is_at_end()) {
@@ -275,19 +280,16 @@ impl State {
     }
 
     /// Writes what is next of a socket, an IP packet, to `to`.
-    pub fn poll_socket(
-        &mut self,
-        id: usize,
-        now: Time,
-        (to, gso): (&mut [u8], bool),
-    ) -> Option<(usize, Offload)> {
-        let mtu = usize::from(self.mtu);
+    pub fn poll_socket(&mut self, id: usize, now: Time, to: &mut [u8]) -> Option<(usize, Offload)> {
+        let (mtu, most) = (usize::from(self.mtu), self.most());
         let socket = self.sockets.get_mut(id)?;
         let flow = socket.flow;
         let start = ip::header_len(flow.remote.ip());
-        let most = if gso { usize::from(u16::MAX) } else { mtu };
-        let outgoing =
-            socket.tcp.poll_transmit(now, &mut to[start..usize::from(u16::MAX)], most - start)?;
+        let outgoing = socket.tcp.poll_transmit(
+            now,
+            &mut to[start..usize::from(u16::MAX)],
+            socket.room(most),
+        )?;
         let len = start + outgoing.header + outgoing.payload;
         // Neither the peer nor the tunnel takes more, whoever is wrong.
         let limit = (socket.tcp.segment_limit() as usize + 20).min(mtu - start) - outgoing.header;

@@ -28,6 +28,8 @@ const TIME_WAITS: usize = 4096;
 pub(crate) struct State {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) mtu: u16,
+    /// Whether super-packets leave.
+    pub(super) gso: bool,
     pub(super) secret: u128,
     pub(super) budget: Budget,
     pub(super) counters: Counters,
@@ -68,6 +70,7 @@ impl State {
         Self {
             addresses: config.addresses,
             mtu: config.mtu.max(MIN_MTU),
+            gso: true,
             secret: config.secret,
             budget: Budget::new(config.memory),
             counters: Counters::default(),
@@ -85,6 +88,15 @@ impl State {
 
     pub fn set_mtu(&mut self, mtu: u16) {
         self.mtu = mtu.max(MIN_MTU);
+    }
+
+    pub fn set_gso(&mut self, gso: bool) {
+        self.gso = gso;
+    }
+
+    /// The longest packet that may leave, in bytes.
+    pub fn most(&self) -> usize {
+        usize::from(if self.gso { u16::MAX } else { self.mtu })
     }
 
     pub fn counters(&self) -> Counters {
@@ -119,11 +131,18 @@ impl State {
     /// Looks at a socket after something happened to it: whether it has something to
     /// send, when to look again, whom that concerns, and whether it is over.
     pub fn touch(&mut self, id: usize) {
+        let most = self.most();
         let Some(socket) = self.sockets.get_mut(id) else { return };
-        if !socket.queued && socket.tcp.wants_transmit() {
+        if !socket.queued && socket.tcp.wants_transmit(socket.room(most)) {
             socket.queued = true;
             self.turns.ready.push_back(id);
         }
+        self.look_after(id);
+    }
+
+    /// The same, but that it had its turn just now.
+    pub fn look_after(&mut self, id: usize) {
+        let Some(socket) = self.sockets.get_mut(id) else { return };
         if let Some(due) = socket.tcp.poll_timeout()
             && socket.scheduled.is_none_or(|scheduled| due < scheduled)
         {

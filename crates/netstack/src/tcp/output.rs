@@ -29,9 +29,10 @@ enum Plan {
 }
 
 impl Connection {
-    /// Whether [`Connection::poll_transmit`] has something.
-    pub fn wants_transmit(&self) -> bool {
-        self.plan(usize::from(u16::MAX)).is_some()
+    /// Whether [`Connection::poll_transmit`] with the same `most` has something, or has
+    /// to note that it has not.
+    pub fn wants_transmit(&self, most: usize) -> bool {
+        self.plan(most).is_some() || self.is_connected() && self.tx.is_stuck()
     }
 
     /// Writes what is next to be sent to `to`: a header whose checksum is zero, then

@@ -270,14 +270,19 @@ impl Sender {
         (self.una + self.peer.size).since(self.next)
     }
 
+    /// Whether something waits, and neither an acknowledgement nor a timer is to be
+    /// waited for.
+    pub fn is_stuck(&self) -> bool {
+        self.timer.is_none() && self.flight.board.is_empty() && self.end() != self.next
+    }
+
     /// Nothing more is to be sent for now: notes why.
     pub fn note_rest(&mut self, now: Time) {
         let waiting = self.end().since(self.next);
         if waiting > 0 && self.flight.room() < self.window_left().min(waiting) {
             self.flight.note_limited();
         }
-        let idle = self.flight.board.is_empty();
-        if idle && waiting > 0 && self.timer.is_none() {
+        if self.is_stuck() {
             self.timer = Some((now + self.flight.rtt.timeout(self.backoff), Timer::Persist));
         }
     }

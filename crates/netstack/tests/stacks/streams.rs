@@ -191,3 +191,55 @@ async fn little_memory_for_many_streams_is_enough() {
         soon(stream).await.unwrap();
     }
 }
+
+/// A router in the middle lets through less than both ends do, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_is_narrower_than_its_ends_is_followed() {
+    const NARROW: u16 = 1300;
+    let wire = Wire::new();
+    for (family, to) in [at(B[0], 80), at(B[1], 81)].into_iter().enumerate() {
+        let (stack, told) = (wire.inject_a(), Arc::new(std::sync::atomic::AtomicU64::new(0)));
+        let count = told.clone();
+        wire.filter(move |packet| {
+            let long = packet.len() > usize::from(NARROW);
+            let from_a = packet.get([15, 23][family]) == Some(&1);
+            if long && from_a {
+                count.fetch_add(1, Ordering::Relaxed);
+                stack.send(too_big(packet, NARROW)).unwrap();
+            }
+            !(long && from_a)
+        });
+        soon(exchange(&wire, to, 2_000_000)).await;
+        let told = told.load(Ordering::Relaxed);
+        assert!((1..200).contains(&told), "{told} packets were too long");
+    }
+}
+
+/// What a router says of a packet.
+fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
+    let v4 = packet[0] >> 4 == 4;
+    let mtu = mtu.to_be_bytes();
+    let kind: [u8; 2] = if v4 { [3, 4] } else { [2, 0] };
+    let mut message = [&kind[..], &[0; 4], &mtu, &packet[..100]].concat();
+    let from = if v4 { &packet[12..20] } else { &packet[8..40] };
+    // The router has the address of who was to receive it.
+    let (us, them) = from.split_at(from.len() / 2);
+    let mut bytes = if v4 {
+        vec![0x45, 0, 0, 128, 0, 0, 0, 0, 64, 1, 0, 0]
+    } else {
+        vec![0x60, 0, 0, 0, 0, 108, 58, 64]
+    };
+    bytes.extend(them);
+    bytes.extend(us);
+    let mut sum = packet::checksum::sum(&message);
+    if v4 {
+        let header = !packet::checksum::sum(&bytes);
+        bytes[10..12].copy_from_slice(&header.to_be_bytes());
+    } else {
+        let pseudo = [them, us, &[0, 0, 0, 108, 0, 0, 0, 58]].concat();
+        sum = packet::checksum::add(sum, packet::checksum::sum(&pseudo));
+    }
+    message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+    bytes.extend(message);
+    bytes
+}

@@ -3,6 +3,7 @@ use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     thread::{self, JoinHandle},
     time::Duration,
@@ -32,6 +33,7 @@ pub struct Wire {
     pub b: Stack,
     pub from_a: Arc<Seen>,
     pub filter: Arc<Mutex<Filter>>,
+    to_a: mpsc::Sender<Vec<u8>>,
     stop: Arc<AtomicBool>,
     wakers: [Waker; 2],
     threads: Vec<JoinHandle<()>>,
@@ -59,18 +61,25 @@ impl Wire {
         let filter: Arc<Mutex<Filter>> = Arc::new(Mutex::new(Box::new(|_| true)));
         let stop = Arc::new(AtomicBool::new(false));
         let (from_a, from_b) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-        let half = |recv, send, seen: &Arc<Seen>| {
-            let half = Half { recv, send, filter: filter.clone(), seen: seen.clone() };
+        let (to_a, for_a) = mpsc::channel();
+        let half = |recv, send, seen: &Arc<Seen>, more| {
+            let half = Half { recv, send, filter: filter.clone(), seen: seen.clone(), more };
             let stop = stop.clone();
             let named = thread::Builder::new().name("wire".into());
             named.spawn(move || half.run(&stop)).unwrap()
         };
-        let threads = vec![half(a_recv, b_send, &from_a), half(b_recv, a_send, &from_b)];
-        Self { a, b, from_a, filter, stop, wakers, threads }
+        let threads =
+            vec![half(a_recv, b_send, &from_a, None), half(b_recv, a_send, &from_b, Some(for_a))];
+        Self { a, b, from_a, filter, to_a, stop, wakers, threads }
     }
 
     pub fn filter(&self, filter: impl FnMut(&mut Vec<u8>) -> bool + Send + 'static) {
         *self.filter.lock().unwrap() = Box::new(filter);
+    }
+
+    /// Has packets arrive at the first stack with the next that do.
+    pub fn inject_a(&self) -> mpsc::Sender<Vec<u8>> {
+        self.to_a.clone()
     }
 
     /// Takes the engines away.
@@ -92,6 +101,7 @@ struct Half {
     send: StackSend,
     filter: Arc<Mutex<Filter>>,
     seen: Arc<Seen>,
+    more: Option<mpsc::Receiver<Vec<u8>>>,
 }
 
 impl Half {
@@ -115,6 +125,7 @@ impl Half {
                     }
                 }
             }
+            packets.extend(self.more.iter().flat_map(mpsc::Receiver::try_iter));
             for packets in packets.chunks(128) {
                 let spans = fill(&mut out, packets);
                 self.send.send(&out, &spans).unwrap();

@@ -111,3 +111,21 @@ fn short_memory_slows_streams_and_stops_none() {
         world.all_heard()
     });
 }
+
+/// The sender has all its acknowledgements and may not send: only a timer goes on.
+#[test]
+fn a_sender_without_a_window_has_a_timer_though_nothing_is_on_its_way() {
+    for say in [70_000, 200_000] {
+        let mut world = World::connected(1, Link::CLEAN);
+        world.ends[1].reads = false;
+        world.say(0, say);
+        world.run_for(Duration::from_secs(1));
+        assert!(world.tcp(0).poll_timeout().is_some());
+        // The news of the window is lost.
+        world.filter = Box::new(|from, _, _| from == 0);
+        world.ends[1].reads = true;
+        world.pump();
+        world.filter = Box::new(|_, _, _| true);
+        world.run_until(World::all_heard);
+    }
+}

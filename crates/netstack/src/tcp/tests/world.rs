@@ -282,6 +282,7 @@ impl World {
             self.ends[from].talk(self.now);
             let mut room = vec![0; 65_535];
             while let Some(tcp) = self.ends[from].tcp.as_mut()
+                && tcp.wants_transmit(self.most)
                 && let Some(outgoing) = tcp.poll_transmit(self.now, &mut room, self.most)
             {
                 let len = outgoing.header + outgoing.payload;
