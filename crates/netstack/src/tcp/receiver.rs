@@ -138,8 +138,8 @@ impl Receiver {
             self.offered = offerable;
         }
         let window = self.offered.since(self.next());
-        // Rounded up, so that what was offered is not taken back.
-        (u64::from(window).div_ceil(1 << self.scale)).min(65_535) as u16
+        // Rounded down: nobody is to send what is not taken.
+        (window >> self.scale).min(65_535) as u16
     }
 
     fn is_worth_offering(&self, offerable: Seq, mss: u32) -> bool {
