@@ -8,6 +8,7 @@
 //!   netlink  links, addresses, routes, rules; Monitor for their changes
 //!   namespace  a private network namespace, and sockets in it
 //!   process  start in the background, drop privileges, signals
+//!   splice   bytes from one socket to another without a copy
 //!   offload  what is used of the kernel's offloads, and what it refused
 //!   watch    a file that is deleted or replaced
 //!   poll, wake, clock                    what the others wait and count with
@@ -30,6 +31,7 @@ pub mod netlink;
 pub mod offload;
 pub mod poll;
 pub mod process;
+pub mod splice;
 #[cfg(test)]
 mod testing;
 mod time;

@@ -244,3 +244,6 @@ impl fmt::Display for Step {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+use super::*;
+use crate::{
+    netlink::Netlink,
+    testing::{ended_well, forked, skip},
+};
+
+/// Where nobody else's TUN is.
+const NAME: &str = "linerate-ns";
+
+fn plan() -> Plan {
+    Plan {
+        name: NAME.into(),
+        mtu: 1380,
+        addresses: vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()],
+        routes: vec!["10.77.0.0/24".parse().unwrap(), "192.0.2.0/24".parse().unwrap()],
+    }
+}
+
+/// Runs `test` in a process that has a namespace.
+fn with_namespace(test: impl FnOnce(Namespace)) {
+    let child = forked(|| match Namespace::open(&plan()) {
+        Ok((namespace, _tun, info)) => {
+            assert_eq!((info.name.as_str(), info.mtu), (NAME, 1380));
+            test(namespace);
+        }
+        Err(NamespaceError::Forbidden(_)) => skip("user namespaces"),
+        Err(NamespaceError::Setup { step: Step::Tun, .. }) => skip("/dev/net/tun"),
+        Err(error) => panic!("{error}"),
+    });
+    assert!(ended_well(child));
+}
+
+#[test]
+fn sockets_are_the_namespaces_and_this_process_stays_where_it_is() {
+    with_namespace(|namespace| {
+        assert_eq!(Netlink::open().unwrap().link_by_name(NAME).unwrap(), None);
+        for (kind, at) in [(Kind::Udp4, "10.77.0.1:53"), (Kind::Udp6, "[fd77::1]:53")] {
+            let at: SocketAddr = at.parse().unwrap();
+            assert!(UdpSocket::bind(at).is_err(), "{at} is this machine's");
+            let socket = namespace.socket(kind).unwrap();
+            bind(&socket, at).unwrap();
+            assert_eq!(UdpSocket::from(socket).local_addr().unwrap(), at);
+        }
+        let socket = UdpSocket::from(namespace.socket(Kind::Udp4).unwrap());
+        socket.connect("192.0.2.1:1").unwrap();
+        assert_eq!(socket.local_addr().unwrap().ip().to_string(), "10.77.0.1");
+        let unreachable = socket.connect("198.51.100.1:1").unwrap_err();
+        assert_eq!(unreachable.kind(), io::ErrorKind::NetworkUnreachable);
+    });
+}
+
+#[test]
+fn the_child_has_no_rights_and_goes_when_its_line_is_closed() {
+    with_namespace(|namespace| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", namespace.pid())).unwrap();
+        for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"] {
+            assert!(status.lines().any(|found| found == line), "{line} is not in {status}");
+        }
+        let child = namespace.child;
+        drop(namespace);
+        assert!(ended_well(child));
+    });
+}
+
+#[test]
+fn tcp_sockets_listen_and_connect_within_the_namespace() {
+    with_namespace(|namespace| {
+        let at: SocketAddr = "10.77.0.1:80".parse().unwrap();
+        let listening = namespace.socket(Kind::Tcp4).unwrap();
+        bind(&listening, at).unwrap();
+        nix::sys::socket::listen(&listening, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
+        let connecting = namespace.socket(Kind::Tcp4).unwrap();
+        // It does not wait.
+        let _ = nix::sys::socket::connect(connecting.as_raw_fd(), &SockaddrStorage::from(at));
+        let listener = TcpListener::from(listening);
+        listener.set_nonblocking(false).unwrap();
+        let (_, from) = listener.accept().unwrap();
+        let connected = TcpStream::from(connecting);
+        assert_eq!(connected.local_addr().unwrap(), from);
+        assert!(TcpListener::bind(at).is_err(), "{at} is this machine's");
+    });
+}
+
+#[test]
+fn with_other_threads_there_is_no_namespace() {
+    std::thread::scope(|scope| {
+        // The test's own thread is beside the main one.
+        let opened = scope.spawn(|| Namespace::open(&plan())).join().unwrap();
+        assert!(matches!(opened, Err(NamespaceError::Fork(_))));
+    });
+}
