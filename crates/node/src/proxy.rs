@@ -29,10 +29,12 @@ mod relay;
 mod services;
 mod socks;
 mod socks_server;
+mod splice;
 mod stack;
 mod target;
+#[cfg(test)]
+mod testing;
 mod users;
 
 pub use process::{Options, StackChoice, run};
-pub use stack::{Accept, Datagrams, Stack};
 pub use target::{Host, Target};

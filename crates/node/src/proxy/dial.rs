@@ -159,3 +159,87 @@ fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
         Vec::new()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::AsyncWriteExt, runtime::Builder};
+
+    use super::{
+        super::testing::{Memory, Way},
+        *,
+    };
+    use crate::conf::Dns;
+
+    const CLIENT: Client = Client::User(1);
+
+    fn dialer(ways: &[(&str, Way)]) -> Dialer<Memory> {
+        let stack = Arc::new(Memory::new(ways));
+        Dialer::new(stack.clone(), Names::new(stack, Dns::default()))
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+            .block_on(work)
+    }
+
+    fn target(text: &str) -> Target {
+        Target::parse(text, None).unwrap()
+    }
+
+    #[test]
+    fn a_client_that_goes_away_ends_its_dial() {
+        run(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let (client, mut here) = tokio::io::duplex(64);
+            let mut early = Vec::new();
+            let target = target("10.0.0.1:80");
+            {
+                let mut dialing = pin!(dialer.dial_for(CLIENT, &mut here, &mut early, &target));
+                tokio::select! {
+                    _ = &mut dialing => panic!("nobody answers there"),
+                    () = sleep(Duration::from_secs(5)) => {}
+                }
+                assert_eq!(dialer.stack.dialing(), 1);
+                drop(client);
+                let error = dialing.await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+            }
+            assert_eq!(dialer.stack.dialing(), 0);
+        });
+    }
+
+    #[test]
+    fn what_a_client_sends_meanwhile_is_kept_and_bounded() {
+        run(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let (mut client, mut here) = tokio::io::duplex(4 * EARLY);
+            client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
+            let mut early = Vec::new();
+            let target = target("10.0.0.1:80");
+            let dialed = dialer.dial_for(CLIENT, &mut here, &mut early, &target).await;
+            assert_eq!(dialed.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(early, vec![7; EARLY]);
+        });
+    }
+
+    #[test]
+    fn a_refusal_is_told_and_an_open_place_is_reached() {
+        run(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Closed), ("fd00::1", Way::Open)]);
+            for (text, kind) in [
+                ("10.0.0.1:80", io::ErrorKind::ConnectionRefused),
+                ("10.0.0.2:80", io::ErrorKind::NetworkUnreachable),
+                ("a.example:80", io::ErrorKind::NotFound),
+            ] {
+                let error = dialer.dial(CLIENT, &target(text)).await.unwrap_err();
+                assert_eq!(error.kind(), kind, "{text}");
+            }
+            dialer.dial(CLIENT, &target("[fd00::1]:80")).await.unwrap();
+            assert_eq!(dialer.stack.ends.lock().unwrap()[0].0.to_string(), "[fd00::1]:80");
+        });
+    }
+}

@@ -12,7 +12,6 @@ use super::{
     dial::Dialer,
     half_open::Client,
     local::{Listener, Stream},
-    relay::relay,
     stack::{Accept, Stack},
     target::Target,
     users::Users,
@@ -63,7 +62,7 @@ pub(super) async fn serve_each<F>(
 
 /// Carries bytes until both ends are done; what breaks one, breaks the other.
 pub(super) async fn carry<S: Stack>(mut here: Stream, mut there: S::Stream) -> io::Result<()> {
-    let carried = relay(&mut here, &mut there).await;
+    let carried = S::carry(&mut here, &mut there).await;
     if carried.is_err() {
         here.reset();
         S::reset(there);

@@ -10,7 +10,11 @@ use ipnet::IpNet;
 use sys::namespace::{Kind, Namespace};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
-use super::stack::{Accept, Stack};
+use super::{
+    local::Stream,
+    splice::splice,
+    stack::{Accept, Stack},
+};
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -96,6 +100,10 @@ impl Stack for KernelStack {
                 return Ok(());
             }
         }
+    }
+
+    async fn carry(here: &mut Stream, there: &mut TcpStream) -> io::Result<()> {
+        splice(here, there).await
     }
 
     fn reset(stream: TcpStream) {

@@ -18,11 +18,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The shared buffer, in bytes. What one call reads: with less, there are more calls;
-/// more than this no socket has at hand.
-const SCRATCH: usize = 256 * 1024;
+/// The shared buffer, in bytes: what one call reads. 256 KiB carried no more, and with 64
+/// streams kept more.
+const SCRATCH: usize = 64 * 1024;
 /// Reads of one direction before others have their turn.
-const ROUNDS: usize = 4;
+pub(super) const ROUNDS: usize = 4;
 /// How long a connection may be silent: what RFC 5382 (REQ-5) asks of those between.
 const IDLE: Duration = Duration::from_mins(124);
 /// How long it may be when one side has said that it is done.
@@ -67,13 +67,47 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut there, mut back) = (Half::default(), Half::default());
+    let step = |cx: &mut Context<'_>, has_moved: &mut bool| {
+        let there = there.poll(cx, Pin::new(&mut *a), Pin::new(&mut *b), has_moved)?.is_ready();
+        let back = back.poll(cx, Pin::new(&mut *b), Pin::new(&mut *a), has_moved)?.is_ready();
+        Ok([there, back])
+    };
+    go_on(step, idle, is_over).await
+}
+
+/// One direction that knows its ends.
+pub(super) trait Direction {
+    /// Moves what can be moved; ready when all is over.
+    fn poll(&mut self, cx: &mut Context<'_>, has_moved: &mut bool) -> Poll<io::Result<()>>;
+}
+
+/// Carries bytes by two directions until both are over.
+///
+/// # Errors
+/// As for [`relay`].
+pub(super) async fn carry_both(
+    mut there: impl Direction,
+    mut back: impl Direction,
+) -> io::Result<()> {
+    let step = |cx: &mut Context<'_>, has_moved: &mut bool| {
+        let there = there.poll(cx, has_moved)?.is_ready();
+        Ok([there, back.poll(cx, has_moved)?.is_ready()])
+    };
+    go_on(step, [IDLE, IDLE_HALF_CLOSED], |there, back| there && back).await
+}
+
+/// Does steps until it is over or nothing has moved for too long. A step tells which
+/// directions are done.
+async fn go_on(
+    mut step: impl FnMut(&mut Context<'_>, &mut bool) -> io::Result<[bool; 2]>,
+    idle: [Duration; 2],
+    is_over: impl Fn(bool, bool) -> bool,
+) -> io::Result<()> {
     let mut has_moved = false;
     let mut timer = pin!(sleep(idle[0]));
     poll_fn(|cx| {
-        let (a, b) = (&mut *a, &mut *b);
-        let done_there = there.poll(cx, Pin::new(a), Pin::new(b), &mut has_moved)?.is_ready();
-        let done_back = back.poll(cx, Pin::new(b), Pin::new(a), &mut has_moved)?.is_ready();
-        if is_over(done_there, done_back) {
+        let [there, back] = step(cx, &mut has_moved)?;
+        if is_over(there, back) {
             return Poll::Ready(Ok(()));
         }
         // It is looked at once in a period only, not set anew with every byte.
@@ -81,8 +115,7 @@ where
             if !std::mem::take(&mut has_moved) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            let half_closed = done_there || done_back;
-            timer.as_mut().reset(Instant::now() + idle[usize::from(half_closed)]);
+            timer.as_mut().reset(Instant::now() + idle[usize::from(there || back)]);
         }
         Poll::Pending
     })
@@ -98,8 +131,10 @@ struct Half {
     state: State,
 }
 
-#[derive(Default, PartialEq)]
-enum State {
+/// How far a direction is.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) enum State {
+    /// There may be more.
     #[default]
     Carrying,
     /// The reader has ended: the writer is to be told.
@@ -177,6 +212,25 @@ impl Half {
         self.kept = Vec::new();
         self.at = 0;
         Poll::Ready(Ok(()))
+    }
+}
+
+/// One direction by copies, with its ends.
+pub(super) struct Copied<R, W> {
+    half: Half,
+    from: R,
+    to: W,
+}
+
+impl<R, W> Copied<R, W> {
+    pub fn new(from: R, to: W) -> Self {
+        Self { half: Half::default(), from, to }
+    }
+}
+
+impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction for Copied<R, W> {
+    fn poll(&mut self, cx: &mut Context<'_>, has_moved: &mut bool) -> Poll<io::Result<()>> {
+        self.half.poll(cx, Pin::new(&mut self.from), Pin::new(&mut self.to), has_moved)
     }
 }
 

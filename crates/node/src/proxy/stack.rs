@@ -11,8 +11,10 @@ use tokio::{
     net::UdpSocket,
 };
 
+use super::{local::Stream, relay::relay};
+
 /// A stack whose packets go through the tunnel.
-pub trait Stack: Send + Sync + 'static {
+pub(crate) trait Stack: Send + Sync + 'static {
     /// A TCP connection.
     type Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static;
     /// A TCP listener.
@@ -38,12 +40,20 @@ pub trait Stack: Send + Sync + 'static {
     /// Sends one ICMP echo request with these bytes and waits for its answer.
     fn ping(&self, to: IpAddr, payload: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
+    /// Carries bytes between a connection here and one of the stack, both ways.
+    fn carry(
+        here: &mut Stream,
+        there: &mut Self::Stream,
+    ) -> impl Future<Output = io::Result<()>> + Send {
+        relay(here, there)
+    }
+
     /// Ends a connection by RST.
     fn reset(stream: Self::Stream);
 }
 
 /// Takes connections.
-pub trait Accept: Send + Sync + 'static {
+pub(crate) trait Accept: Send + Sync + 'static {
     /// A connection.
     type Stream;
 
@@ -52,7 +62,7 @@ pub trait Accept: Send + Sync + 'static {
 }
 
 /// Sends and receives datagrams.
-pub trait Datagrams: Send + Sync + 'static {
+pub(crate) trait Datagrams: Send + Sync + 'static {
     /// Sends one.
     fn send_to(
         &self,

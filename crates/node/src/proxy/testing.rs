@@ -1,0 +1,113 @@
+//! A stack in memory, for the tests of what stands on a stack.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{
+    io::{DuplexStream, duplex},
+    net::UdpSocket,
+};
+
+use super::stack::{Accept, Stack};
+
+/// What happens to who connects to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It is connected at once.
+    Open,
+    /// Nobody answers.
+    Silent,
+    /// It is refused.
+    Closed,
+}
+
+/// A stack whose hosts are known from the start; any other is not reached.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    pub ways: HashMap<IpAddr, Way>,
+    /// The other ends of what was connected, in order, with the address.
+    pub ends: Mutex<Vec<(SocketAddr, DuplexStream)>>,
+    dialing: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    pub fn new(ways: &[(&str, Way)]) -> Self {
+        let ways = ways.iter().map(|(ip, way)| (ip.parse().unwrap(), *way)).collect();
+        Self { ways, ..Self::default() }
+    }
+
+    /// Dials that go on.
+    pub fn dialing(&self) -> usize {
+        self.dialing.load(Ordering::Relaxed)
+    }
+}
+
+struct Dialing(Arc<AtomicUsize>);
+
+impl Drop for Dialing {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Stack for Memory {
+    type Stream = DuplexStream;
+    type Listener = Nobody;
+    type Datagrams = UdpSocket;
+
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn speaks(&self, _: IpAddr) -> bool {
+        true
+    }
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<DuplexStream> {
+        self.dialing.fetch_add(1, Ordering::Relaxed);
+        let _dialing = Dialing(self.dialing.clone());
+        match self.ways.get(&to.ip()) {
+            Some(Way::Open) => {
+                let (near, far) = duplex(1024);
+                self.ends.lock().unwrap().push((to, far));
+                Ok(near)
+            }
+            Some(Way::Silent) => std::future::pending().await,
+            Some(Way::Closed) => Err(io::ErrorKind::ConnectionRefused.into()),
+            None => Err(io::ErrorKind::NetworkUnreachable.into()),
+        }
+    }
+
+    async fn listen(&self, _: SocketAddr) -> io::Result<Nobody> {
+        Ok(Nobody)
+    }
+
+    async fn bind(&self, at: SocketAddr) -> io::Result<UdpSocket> {
+        UdpSocket::bind(at).await
+    }
+
+    async fn ping(&self, _: IpAddr, _: &[u8]) -> io::Result<()> {
+        std::future::pending().await
+    }
+
+    fn reset(_: DuplexStream) {}
+}
+
+/// A listener to which nobody connects.
+#[derive(Debug)]
+pub(super) struct Nobody;
+
+impl Accept for Nobody {
+    type Stream = DuplexStream;
+
+    async fn accept(&self) -> io::Result<(DuplexStream, SocketAddr)> {
+        std::future::pending().await
+    }
+}
