@@ -48,7 +48,7 @@ pub struct Placed<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// `127.0.0.1:1080`
-    Tcp(SocketAddr),
+    Ip(SocketAddr),
     /// `unix:/path`
     Unix(PathBuf),
 }
@@ -169,7 +169,7 @@ impl Place {
 fn place(text: &str) -> Result<Place, ValueError> {
     let place = match text.strip_prefix("unix:") {
         Some(path) => path.starts_with('/').then(|| Place::Unix(path.into())),
-        None => text.parse().map(Place::Tcp).ok(),
+        None => text.parse().map(Place::Ip).ok(),
     };
     place.ok_or_else(|| ValueError::new(Wanted::Place, text))
 }
@@ -204,7 +204,7 @@ fn arrow(text: &str) -> Option<(Transport, &str, &str)> {
 
 /// Datagrams have no Unix sockets here.
 fn suits(transport: Transport, place: &Place) -> bool {
-    transport == Transport::Tcp || matches!(place, Place::Tcp(_))
+    transport == Transport::Tcp || matches!(place, Place::Ip(_))
 }
 
 fn user(text: &str) -> Result<ProxyUser, ValueError> {
@@ -221,7 +221,7 @@ fn user(text: &str) -> Result<ProxyUser, ValueError> {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp(address) => address.fmt(f),
+            Self::Ip(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

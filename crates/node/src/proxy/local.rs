@@ -10,11 +10,14 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream},
 };
 
 use super::half_open::Client;
 use crate::conf::Place;
+
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
 
 /// Takes clients of this machine, or of its network.
 #[derive(Debug)]
@@ -39,13 +42,15 @@ impl Listener {
     /// that is gone makes room.
     pub async fn bind(place: &Place) -> io::Result<Self> {
         match place {
-            Place::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Place::Ip(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Place::Unix(path) => {
                 remove_left_over(path)?;
-                // The mode is right from the start: nobody gets in between.
-                let listener = UnixListener::bind(path)?;
+                let socket = UnixSocket::new_stream()?;
+                socket.bind(path)?;
                 let file = SocketFile(path.clone());
+                // Nobody gets in before: it does not listen yet.
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+                let listener = socket.listen(BACKLOG)?;
                 Ok(Self::Unix { listener, _file: file })
             }
         }
@@ -70,7 +75,7 @@ impl Listener {
 impl Stream {
     pub async fn connect(place: &Place) -> io::Result<Self> {
         Ok(match place {
-            Place::Tcp(address) => {
+            Place::Ip(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 Self::Tcp(stream)

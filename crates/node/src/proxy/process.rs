@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     Node,
-    conf::{Conf, Table},
+    conf::{Conf, Place, Placed, Table},
     daemon::{Event, Means, spawn_listeners},
     server::{Beside, SocketFile, UapiSocket},
     uapi::Change,
@@ -189,6 +189,16 @@ fn check(conf: &Conf) -> anyhow::Result<()> {
     }
     if interface.proxy.is_empty() {
         bail!("nothing to do: there is no Socks5, HttpProxy, Forward or Expose, and no argument");
+    }
+    let proxies = interface.proxy.socks.iter().chain(&interface.proxy.http);
+    for Placed { origin, value } in proxies.filter(|_| interface.proxy.users.is_empty()) {
+        if let Place::Ip(address) = value
+            && !address.ip().is_loopback()
+        {
+            tracing::warn!(
+                "{origin}: {address} is open to all who reach it: there is no ProxyUser"
+            );
+        }
     }
     Ok(())
 }

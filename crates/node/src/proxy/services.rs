@@ -80,7 +80,7 @@ impl<S: Stack> Bound<S> {
         for Placed { origin, value } in &conf.forwards {
             let (name, to) = (format!("forward {value}"), value.clone());
             match (value.transport, &value.from) {
-                (Transport::Udp, Place::Tcp(from)) => {
+                (Transport::Udp, Place::Ip(from)) => {
                     let socket = at(origin, from, UdpSocket::bind(from).await)?;
                     bound.datagram_forwards.push((name, socket, to));
                 }
@@ -137,7 +137,7 @@ impl<S: Stack> Bound<S> {
             tokio::spawn(expose::<S>(listener, name, Arc::new(rule.to)));
         }
         for (name, socket, rule) in self.exposed_datagrams {
-            let Place::Tcp(to) = rule.to else { continue };
+            let Place::Ip(to) = rule.to else { continue };
             names.push(name.clone());
             tokio::spawn(carry_datagrams(name, socket, move |_| to_service(to)));
         }

@@ -30,7 +30,11 @@ impl Host {
     /// An address, with or without brackets where it is IPv6, or a name.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(inner) = text.strip_prefix('[') {
-            return inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok().map(|ip| Self::Ip(ip.into()));
+            return inner
+                .strip_suffix(']')?
+                .parse::<Ipv6Addr>()
+                .ok()
+                .map(|ip| Self::Ip(ip.to_canonical()));
         }
         if let Ok(ip) = text.parse::<IpAddr>() {
             return Some(Self::Ip(ip));
@@ -85,6 +89,7 @@ mod tests {
             ("a.example:65535", None, "a.example:65535"),
             ("a.example", Some(80), "a.example:80"),
             ("_srv-1.a.:1", None, "_srv-1.a.:1"),
+            ("[::ffff:10.0.0.2]:80", None, "10.0.0.2:80"),
         ] {
             let target = Target::parse(text, default);
             assert_eq!(target.map(|target| target.to_string()).as_deref(), Some(shown), "{text}");

@@ -1,3 +1,4 @@
+use proptest::{collection, prelude::*, sample};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -146,4 +147,54 @@ fn users_are_asked_and_told_apart() {
     let answer = String::from_utf8(Refusal::AuthenticationRequired.encode("who?")).unwrap();
     assert!(answer.contains("\r\nProxy-Authenticate: Basic "), "{answer}");
     assert!(answer.contains("\r\nContent-Length: 5\r\n") && answer.ends_with("\r\n\r\nwho?\n"));
+}
+
+/// Pieces of requests.
+const PIECES: [&str; 16] = [
+    "GET ",
+    "CONNECT ",
+    "http://",
+    "a.example",
+    "[fd00::1]",
+    ":80",
+    "/",
+    "?",
+    " HTTP/1.1\r\n",
+    "Host: a\r\n",
+    "Content-Length: ",
+    "7",
+    "Transfer-Encoding: chunked\r\n",
+    "\r\n",
+    ":",
+    "\0",
+];
+
+proptest! {
+    #[test]
+    fn no_request_breaks_it_and_none_smuggles_a_line(
+        pieces in collection::vec(sample::select(&PIECES[..]), 0..24),
+    ) {
+        let text = pieces.concat();
+        if let Ok(Some((Request::Forward(_, head, _), len))) = parse(text.as_bytes(), &Users::default()) {
+            prop_assert!(len <= text.len());
+            let head = String::from_utf8(head).unwrap();
+            prop_assert_eq!(head.find("\r\n\r\n"), Some(head.len() - 4), "{}", head);
+            prop_assert_eq!(head.matches("Host:").count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_chunked_body_is_cut_alike_in_whatever_pieces_it_comes(
+        bytes in collection::vec(sample::select(&b"0159af\r\n;x"[..]), 0..64),
+        cut in 0..64_usize,
+    ) {
+        let mut whole = Chunks::default();
+        let mut parts = Chunks::default();
+        let (first, second) = bytes.split_at(cut.min(bytes.len()));
+        let parts = match parts.handle_input(first) {
+            Ok((_, false)) => parts.handle_input(second).map(|(len, ends)| (first.len() + len, ends)),
+            ended => ended,
+        };
+        prop_assert_eq!(whole.handle_input(&bytes).ok(), parts.ok());
+    }
 }

@@ -230,6 +230,19 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_message_breaks_it(
+            at in 0..80_usize,
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+        ) {
+            let mut message = response(0, Record::A, &[10, 0, 0, 1]);
+            let at = at.min(message.len());
+            message.splice(at.., bytes);
+            question(Record::A).answer(&message);
+        }
+    }
+
     #[test]
     fn what_cannot_be_asked_is_refused() {
         for name in ["", ".", "a..b", &"a".repeat(64), &"a.".repeat(130)] {

@@ -1,3 +1,4 @@
+use proptest::{collection, prelude::*};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -94,4 +95,20 @@ fn a_reply_has_the_address_of_its_family() {
     assert_eq!(v6, [&[5, 0, 0, 4][..], &[0; 15], &[1, 1, 2]].concat());
     let refused = io::ErrorKind::ConnectionRefused.into();
     assert_eq!(Reply::of_error(&refused), Reply::ConnectionRefused);
+}
+
+proptest! {
+    #[test]
+    fn no_input_breaks_it_however_it_is_cut(
+        version in prop_oneof![Just(5_u8), any::<u8>()],
+        input in collection::vec(prop_oneof![0..6_u8, any::<u8>()], 0..300),
+        with_users in any::<bool>(),
+    ) {
+        let mut users = Users::default();
+        if with_users {
+            users.add("a".into(), Zeroizing::new("b".into()));
+        }
+        talk(&users, &[&[version], &input]);
+        super::datagram::parse(&input);
+    }
 }
