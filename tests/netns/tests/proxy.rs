@@ -310,6 +310,8 @@ fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() 
         stranger.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
         stranger.send(&[&v4[..], b"mine?"].concat()).expect("the relay is there");
         assert!(stranger.recv(&mut [0; 64]).is_err(), "another port of the client is answered");
+        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
+        assert!(socket.recv(&mut [0; 64]).is_err(), "another port of the client is heard");
         drop(connection);
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a time-out");
         eventually("the association ends", PATIENCE, || {
