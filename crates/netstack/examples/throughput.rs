@@ -133,7 +133,11 @@ async fn into_stack(rig: &Rig, port: u16, streams: usize, duration: Duration) ->
         spawn("kernel writes", move || {
             let mut stream = TcpStream::connect(at(STACK, port)).unwrap();
             let buffer = vec![7; BUFFER];
-            while !writer.stop.load(Ordering::Relaxed) && stream.write_all(&buffer).is_ok() {}
+            while !writer.stop.load(Ordering::Relaxed) {
+                if stream.write_all(&buffer).is_err() {
+                    break;
+                }
+            }
         });
         let (mut stream, _) = listener.accept().await.unwrap();
         let meter = meter.clone();
