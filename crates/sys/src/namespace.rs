@@ -27,9 +27,12 @@ use std::{
 use ipnet::IpNet;
 use nix::{
     errno::Errno,
-    sys::socket::{
-        AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage, recvmsg,
-        send, socketpair,
+    sys::{
+        socket::{
+            AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage,
+            recvmsg, send, socketpair,
+        },
+        wait::waitpid,
     },
     unistd::{ForkResult, Pid, fork},
 };
@@ -157,7 +160,13 @@ impl Namespace {
             ForkResult::Parent { child } => {
                 drop(theirs);
                 let namespace = Self { line: Mutex::new(ours), child };
-                let (tun, index) = namespace.first_word()?;
+                let (tun, index) = match namespace.first_word() {
+                    Ok(word) => word,
+                    Err(error) => {
+                        namespace.end();
+                        return Err(error);
+                    }
+                };
                 let info = TunInfo { name: plan.name.clone(), index, mtu: plan.mtu };
                 Ok((namespace, tun, info))
             }
@@ -181,6 +190,14 @@ impl Namespace {
     /// The process that lives in it.
     pub fn pid(&self) -> i32 {
         self.child.as_raw()
+    }
+
+    /// Waits for the child, which ends with the line.
+    fn end(self) {
+        let Self { line, child } = self;
+        drop(line);
+        // Whatever is said of it, it is no child of ours any more.
+        let _ = waitpid(child, None);
     }
 
     fn first_word(&self) -> Result<(OwnedFd, u32), NamespaceError> {

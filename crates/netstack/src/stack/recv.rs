@@ -7,10 +7,11 @@ use packet::{Batch, IpRecv, Waker};
 use super::{Locked, Shared};
 use crate::time::Time;
 
-/// Bytes that are given at once: about a super-packet. Between two the engine sends
-/// what it has, so that what waits does so here, where nothing drops it, and not in
+/// Bytes after which a round ends: so many that a super-packet is one, and so few that
+/// the batch has room for another. A full batch has the engine come again at once; else
+/// it sends what it has, and what waits does so here, where nothing drops it, and not in
 /// the engine's queue.
-const ROUND: usize = 64 * 1024;
+const ROUND: usize = 48 * 1024;
 
 /// Packets that leave the stack, for the engine to send.
 pub struct StackRecv(Arc<Shared>);

@@ -14,7 +14,7 @@ use nix::sys::mman::{MmapAdvise, madvise};
 pub fn release_code() -> io::Result<()> {
     for (start, len) in fs::read_to_string("/proc/self/maps")?.lines().filter_map(code) {
         // SAFETY: nobody may write to these pages, so that they are what their file has,
-        // before and after.
+        // before and after. (A debugger may; its breakpoints are lost.)
         unsafe { madvise(start, len, MmapAdvise::MADV_DONTNEED) }?;
     }
     Ok(())

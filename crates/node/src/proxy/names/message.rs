@@ -9,6 +9,8 @@ const RD: u16 = 0x0100;
 const QR: u16 = 0x8000;
 /// Truncated.
 const TC: u16 = 0x0200;
+/// Addresses that are kept of an answer: as many as somebody may be patient to try.
+const MOST_ADDRESSES: usize = 16;
 const CLASS_IN: u16 = 1;
 const OPCODE: u16 = 0x7800;
 const LABEL_MAX: usize = 63;
@@ -114,7 +116,7 @@ impl Question {
             let len = reader.word()?;
             let data = reader.take(len.into())?;
             least = least.min(seconds);
-            if class == CLASS_IN && kind == self.record as u16 {
+            if class == CLASS_IN && kind == self.record as u16 && addresses.len() < MOST_ADDRESSES {
                 addresses.push(self.address(data)?);
             }
         }
