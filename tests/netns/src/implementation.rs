@@ -130,6 +130,12 @@ fn linerate() -> Option<PathBuf> {
     builds.into_iter().find_map(|build| build.canonicalize().ok())
 }
 
+/// Where the program of this name is that `tests/netns/peers` builds, if it could.
+pub fn peer(name: &str) -> Option<PathBuf> {
+    let path = peers().join(name);
+    path.is_file().then_some(path)
+}
+
 fn peers() -> PathBuf {
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
     let cache = || env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);

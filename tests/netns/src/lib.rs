@@ -41,7 +41,7 @@ pub use counter::Counter;
 pub use daemon::Daemon;
 pub use datagrams::{Arrived, Datagrams, Train};
 pub use host::{Host, Outcome};
-pub use implementation::{Implementation, Program};
+pub use implementation::{Implementation, Program, peer};
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
 pub use show::{Shown, forced_off};
