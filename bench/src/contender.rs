@@ -1,7 +1,7 @@
 //! Who is measured.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use netns::{Host, Implementation, Program};
 
@@ -27,11 +27,50 @@ pub enum Carrier {
     Kernel,
     /// A daemon at both ends.
     Daemon(Program),
+    /// tailscaled, whose near end has no interface.
+    Tailscaled(Tailscaled),
+}
+
+/// The programs of tailscaled: each is a peer of the rig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tailscaled {
+    daemon: PathBuf,
+    client: PathBuf,
+    control: PathBuf,
+}
+
+impl Tailscaled {
+    /// Those that are installed, if all are.
+    fn installed() -> Option<Tailscaled> {
+        Some(Tailscaled {
+            daemon: netns::peer("tailscaled")?,
+            client: netns::peer("tailscale")?,
+            control: netns::peer("testcontrol")?,
+        })
+    }
+
+    /// The daemon.
+    pub fn tailscaled(&self) -> &Path {
+        &self.daemon
+    }
+
+    /// What speaks to it.
+    pub fn tailscale(&self) -> &Path {
+        &self.client
+    }
+
+    /// What introduces the daemons to each other.
+    pub fn testcontrol(&self) -> &Path {
+        &self.control
+    }
 }
 
 /// The names of those that are no program.
 const BARE: &str = "bare";
 const KERNEL: &str = "kernel";
+
+/// The name of tailscaled.
+pub const TAILSCALED: &str = "tailscaled";
 
 impl Contender {
     /// The installed one of this implementation.
@@ -60,6 +99,13 @@ impl Contender {
                 return Ok(None);
             }
             KERNEL => Carrier::Kernel,
+            TAILSCALED => {
+                let Some(programs) = Tailscaled::installed() else {
+                    netns::announce("SKIPPED: tailscaled is not installed (make peers)");
+                    return Ok(None);
+                };
+                Carrier::Tailscaled(programs)
+            }
             _ => {
                 let implementation = Implementation::named(name)
                     .ok_or_else(|| format!("unknown implementation {name}"))?;
@@ -91,7 +137,7 @@ impl Contender {
     pub fn program(&self) -> Option<&Program> {
         match &self.carrier {
             Carrier::Daemon(program) => Some(program),
-            Carrier::Bare | Carrier::Kernel => None,
+            Carrier::Bare | Carrier::Kernel | Carrier::Tailscaled(_) => None,
         }
     }
 
@@ -103,7 +149,8 @@ impl Contender {
                 let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
                 format!("the module of Linux {}", release.trim())
             }
-            Carrier::Daemon(program) => machine::version(program),
+            Carrier::Daemon(program) => machine::version(&program.path),
+            Carrier::Tailscaled(programs) => machine::version(programs.tailscaled()),
         }
     }
 }

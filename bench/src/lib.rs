@@ -8,8 +8,8 @@
 //! ```text
 //!   contender   who is measured: an implementation, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
-//!   flood quic connections crowd
-//!               the generators of UDP, QUIC, TCP connections and handshakes; the bench runs itself
+//!   flood quic connections crowd pour
+//!               the generators of UDP, QUIC, TCP connections, handshakes and proxied TCP; the bench runs itself
 //!               inside the hosts for them
 //!   link        an emulated link between the hosts, for delay and loss
 //!   comparison  turns A B A B ..., medians, ratios pair by pair
@@ -31,6 +31,7 @@ pub mod leash;
 pub mod link;
 mod machine;
 pub mod measure;
+pub mod pour;
 pub mod quic;
 pub mod report;
 mod run;

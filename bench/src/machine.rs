@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
-
-use netns::Program;
 
 /// What a reader of figures wants to know of the machine.
 pub struct Machine {
@@ -37,10 +36,10 @@ impl fmt::Display for Machine {
 
 /// The version of a binary: of one in Go, that of the module it was built from, as its own word is
 /// that of the code it was forked from.
-pub fn version(program: &Program) -> String {
-    let binary = fs::read(&program.path).unwrap_or_default();
+pub fn version(program: &Path) -> String {
+    let binary = fs::read(program).unwrap_or_default();
     go_module(&binary).unwrap_or_else(|| {
-        let output = Command::new(&program.path).arg("--version").output();
+        let output = Command::new(program).arg("--version").output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         text.unwrap_or_default().lines().next().unwrap_or("an unknown version").to_owned()
     })

@@ -15,6 +15,7 @@ mod handshakes;
 mod load;
 mod peers;
 mod ping;
+mod proxy;
 mod quic;
 mod server;
 mod tcp;
@@ -30,7 +31,7 @@ use netns::{Daemon, Family, Host, INTERFACE};
 
 use self::server::{Server, generator};
 pub use self::test::{Plan, Test};
-use self::topology::Ends;
+use self::topology::{EmulatedLink, Ends};
 use crate::contender::Contender;
 use crate::flame::{Flame, Profiler};
 use crate::measure::{
@@ -91,6 +92,10 @@ pub fn run(contender: &Contender, plan: &Plan, readings: &mut Readings, tell: &d
     }
     for test in tests.into_iter().filter(|test| test.has_own_hosts()) {
         tell(News::Test(test));
+        if test == Test::Proxy {
+            proxy::run(contender, plan, readings, tell);
+            continue;
+        }
         let far = Plan { link: Some(String::new()), ..plan.clone() };
         let plan = if test == Test::Far { &far } else { plan };
         let mut turn = Turn::start(contender, plan, readings, tell);
@@ -111,6 +116,9 @@ pub fn run(contender: &Contender, plan: &Plan, readings: &mut Readings, tell: &d
 /// # Panics
 /// As [`run`].
 pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Flame>, String> {
+    if test == Test::Proxy {
+        return Err("it has no pair of daemons to look at".to_owned());
+    }
     let (mut readings, tell) = (Readings::default(), |_: News<'_>| ());
     let mut turn = Turn::start(contender, plan, &mut readings, &tell);
     let Ends { left, right, .. } = &turn.ends;
@@ -171,6 +179,8 @@ impl<'a> Turn<'a> {
             Test::Vxlan => self.vxlan(),
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
+            // Its ends are no pair of daemons: see `run`.
+            Test::Proxy => {}
         }
     }
 
@@ -179,15 +189,9 @@ impl<'a> Turn<'a> {
         self.readings.push(measure, value);
     }
 
-    /// What an emulated link has dropped, which it ends.
     fn note_link(&mut self) {
-        let Some(link) = &mut self.ends.link else { return };
-        let dropped = link.dropped();
-        let counts = [dropped.lost, dropped.queue, dropped.refused];
-        let measures: [&'static Measure; 3] = [&LINK_LOST, &LINK_QUEUE, &LINK_REFUSED];
-        for (measure, count) in measures.into_iter().zip(counts) {
-            let before = if self.readings.has(measure) { self.readings.of(measure) } else { 0.0 };
-            self.readings.set(measure, before + count as f64);
+        if let Some(link) = &mut self.ends.link {
+            note_link(self.readings, link);
         }
     }
 
@@ -219,6 +223,17 @@ impl<'a> Turn<'a> {
     /// Peak resident memory of both daemons so far, in megabytes.
     fn memory(&self) -> f64 {
         self.of_daemons(|daemon| daemon.peak_memory() as f64 / 1e6)
+    }
+}
+
+/// What an emulated link has dropped, which it ends; beside what others of the turn did.
+fn note_link(readings: &mut Readings, link: &mut EmulatedLink) {
+    let dropped = link.dropped();
+    let counts = [dropped.lost, dropped.queue, dropped.refused];
+    let measures: [&'static Measure; 3] = [&LINK_LOST, &LINK_QUEUE, &LINK_REFUSED];
+    for (measure, count) in measures.into_iter().zip(counts) {
+        let before = if readings.has(measure) { readings.of(measure) } else { 0.0 };
+        readings.set(measure, before + count as f64);
     }
 }
 

@@ -117,6 +117,28 @@ fn ten_thousand_peers_shake_hands() {
     assert!(done > Some(99.0), "{done:?}");
 }
 
+/// Beside tailscaled, where that is to be had: what it carried stands beside both stacks.
+#[test]
+fn proxies_carry_in_and_out_on_each_stack() {
+    let (ran, report) = run("proxy", "proxy", &[]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let parts =
+        ["in", "in_cpu", "out", "out_cpu", "memory", "in_64", "out_64", "far_in", "far_out"];
+    for stack in ["namespace", "in_process"] {
+        let measures = parts.map(|part| format!("proxy_{stack}_{part}"));
+        for contender in report["contenders"].as_array().expect("the report has contenders") {
+            for measure in &measures {
+                let figure = contender["figures"][measure]["median"].as_f64();
+                assert!(figure > Some(0.0), "{}, {measure}: {figure:?}", contender["name"]);
+            }
+        }
+    }
+    passes(&report, &["proxy_in_process_gso", "proxy_in_process_gro"]);
+    if report["contenders"][1].is_null() {
+        announce("SKIPPED: proxies beside tailscaled, which is not installed (make peers)");
+    }
+}
+
 /// Where perf is not to be had it says so.
 #[test]
 fn a_flame_graph_of_each_end_has_names_of_kernel_and_userland() {

@@ -1,5 +1,7 @@
 //! The tests by name, and what a turn does of them.
 
+use netns::Implementation::Linerate;
+
 use super::vxlan;
 use crate::contender::{Carrier, Contender};
 
@@ -32,11 +34,13 @@ pub enum Test {
     Peers,
     /// Handshakes a second of 10,000 peers, and the memory of each.
     Handshakes,
+    /// TCP through userspace networking, beside tailscaled.
+    Proxy,
 }
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 13] = [
+    pub const ALL: [Test; 14] = [
         Test::Tcp,
         Test::Ping,
         Test::Quic,
@@ -50,6 +54,7 @@ impl Test {
         Test::Vxlan,
         Test::Peers,
         Test::Handshakes,
+        Test::Proxy,
     ];
 
     /// Its name in arguments.
@@ -68,15 +73,16 @@ impl Test {
             Test::Vxlan => "vxlan",
             Test::Peers => "peers",
             Test::Handshakes => "handshakes",
+            Test::Proxy => "proxy",
         }
     }
 
     /// Those that are measured unless others are named: five rounds of two contenders take ten
     /// minutes with them.
     pub fn usual() -> Vec<Test> {
-        use Test::{Forward, Handshakes, Peers, QuicTls, Vxlan};
+        use Test::{Forward, Handshakes, Peers, Proxy, QuicTls, Vxlan};
         let is_usual =
-            |test: &Test| !matches!(test, QuicTls | Forward | Vxlan | Peers | Handshakes);
+            |test: &Test| !matches!(test, QuicTls | Forward | Vxlan | Peers | Handshakes | Proxy);
         Test::ALL.into_iter().filter(is_usual).collect()
     }
 
@@ -87,13 +93,17 @@ impl Test {
 
     /// Whether what it does to the hosts would be seen by the others.
     pub(super) fn has_own_hosts(self) -> bool {
-        use Test::{Far, Forward, Handshakes, Peers, Plain, Vxlan};
-        matches!(self, Plain | Far | Forward | Vxlan | Peers | Handshakes)
+        use Test::{Far, Forward, Handshakes, Peers, Plain, Proxy, Vxlan};
+        matches!(self, Plain | Far | Forward | Vxlan | Peers | Handshakes | Proxy)
     }
 
     /// Why a contender cannot be measured so, if it cannot.
     pub(super) fn lacks(self, contender: &Contender, is_linked: bool) -> Option<&'static str> {
         match (self, &contender.carrier) {
+            (Test::Proxy, Carrier::Tailscaled(_)) => None,
+            (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
+            (Test::Proxy, _) => Some("it has no userspace networking"),
+            (_, Carrier::Tailscaled(_)) => Some("it is here for its userspace networking (proxy)"),
             (Test::Peers | Test::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
             (Test::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
             (Test::Vxlan, _) if !vxlan::is_there() => Some("the kernel has no VXLAN"),
@@ -118,6 +128,13 @@ pub struct Plan {
     ///
     /// [`Shape::parse`]: crate::link::Shape::parse
     pub link: Option<String>,
+}
+
+impl Plan {
+    /// The link, borrowed.
+    pub(super) fn link(&self) -> Option<&str> {
+        self.link.as_deref()
+    }
 }
 
 #[cfg(test)]

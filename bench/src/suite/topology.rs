@@ -31,7 +31,7 @@ pub(super) struct Ends {
 /// The link of `crate::link`, on a host of its own.
 pub(super) struct EmulatedLink {
     relay: Option<Server>,
-    host: Host,
+    pub(super) host: Host,
     /// By the relays that it had before.
     dropped: Dropped,
 }
@@ -49,6 +49,7 @@ impl End {
                 None
             }
             Carrier::Daemon(program) => Some(Daemon::start(&host, program.clone(), INTERFACE)),
+            Carrier::Tailscaled(_) => unreachable!("Test::lacks keeps it to the proxies"),
         };
         let (key, inner) = configure(&host, number);
         End { host, outer, inner, key: Some(key), daemon }
@@ -106,17 +107,11 @@ impl Ends {
     }
 
     fn linked(contender: &Contender, shape: &str) -> Ends {
-        let (left, middle, right) = (Host::new("left"), Host::new("link"), Host::new("right"));
-        for (number, end, device) in [(1, &left, "l1"), (2, &right, "l2")] {
-            cable(end, "eth0", &middle, device, 1500);
-            Addresses::new(number, number).assign(end, "eth0");
-            Addresses::new(number, LINK).assign(&middle, device);
-        }
-        let mut link = EmulatedLink { relay: None, host: middle, dropped: Dropped::default() };
+        let (left, right, mut link) = EmulatedLink::wire();
+        let [of_right, of_left] = EmulatedLink::outer();
         let ends = Ends {
-            // Each calls the other by the link's address on its own cable.
-            left: End::start(left, contender, 1, Addresses::new(2, LINK)),
-            right: End::start(right, contender, 2, Addresses::new(1, LINK)),
+            left: End::start(left, contender, 1, of_left),
+            right: End::start(right, contender, 2, of_right),
             link: None,
         };
         link.reshape(shape);
@@ -128,6 +123,26 @@ impl Ends {
 const LINK: u8 = 254;
 
 impl EmulatedLink {
+    /// Its own addresses on the left and on the right cable.
+    pub(super) const GATEWAYS: [&str; 2] = ["10.1.0.254", "10.2.0.254"];
+
+    /// Two hosts with a link between them that moves nothing yet.
+    pub(super) fn wire() -> (Host, Host, EmulatedLink) {
+        let (left, middle, right) = (Host::new("left"), Host::new("link"), Host::new("right"));
+        for (number, end, device) in [(1, &left, "l1"), (2, &right, "l2")] {
+            cable(end, "eth0", &middle, device, 1500);
+            Addresses::new(number, number).assign(end, "eth0");
+            Addresses::new(number, LINK).assign(&middle, device);
+        }
+        (left, right, EmulatedLink { relay: None, host: middle, dropped: Dropped::default() })
+    }
+
+    /// How the left end calls the right one, and the other way: each by the link's address on its
+    /// own cable.
+    pub(super) fn outer() -> [Addresses; 2] {
+        [Addresses::new(1, LINK), Addresses::new(2, LINK)]
+    }
+
     /// From now on it is of this shape; what is on the way is lost.
     pub(super) fn reshape(&mut self, shape: &str) {
         self.dropped();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use linerate_bench::contender::Contender;
+use linerate_bench::contender::{Contender, TAILSCALED};
 use linerate_bench::ladder;
 use linerate_bench::link::Shape;
 use linerate_bench::suite::{Plan, Test};
@@ -21,11 +21,12 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   --rounds N     turns of each contender, A B A B ... (5)
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
-                 quic-tls, forward, vxlan, peers, handshakes
+                 quic-tls, forward, vxlan, peers, handshakes, proxy
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, kernel, bare (the cable
-                 without a tunnel), or none (tailscale-wireguard-go)
+                 without a tunnel), tailscaled (only in proxy), or none
+                 (tailscale-wireguard-go; where there is only proxy, tailscaled)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
   --link SHAPE   an emulated link instead of the bare cable, of any of
@@ -130,7 +131,11 @@ impl Arguments {
             Mode::Ladder => return Ok(ladder::rungs(&contenders[0])),
             Mode::Compare => {}
         }
-        let unsaid = if self.builds.len() > 1 { "none" } else { Implementation::Tailscale.name() };
+        let unsaid = match &self.plan.tests[..] {
+            _ if self.builds.len() > 1 => "none",
+            [Test::Proxy] => TAILSCALED,
+            _ => Implementation::Tailscale.name(),
+        };
         contenders.extend(Contender::named(self.beside.as_deref().unwrap_or(unsaid))?);
         Ok(contenders)
     }

@@ -8,6 +8,7 @@ use linerate_bench::crowd::Crowd;
 use linerate_bench::flood::{self, Flood};
 use linerate_bench::leash::end_with_stdin;
 use linerate_bench::link::{self, Shape};
+use linerate_bench::pour;
 use linerate_bench::quic::{self, Protection, Way};
 use wg::PublicKey;
 
@@ -24,6 +25,8 @@ pub fn generate(words: &[String]) -> Option<Done> {
         ["quic-client", to, way, seconds, protection] => call(to, way, seconds, protection),
         ["answer", at] => answer(at),
         ["call", to, seconds] => connect(to, seconds),
+        ["drain", at] => drain(at),
+        ["pour", to, proxy, streams, seconds] => stream(to, proxy, streams, seconds),
         ["greet", count, hub, at] => greet(count, hub, at),
         _ => return None,
     })
@@ -78,4 +81,12 @@ fn greet(count: &str, hub: &str, at: &str) -> Done {
     let hub = PublicKey::from_base64(hub).map_err(|_| "not a key")?;
     println!("{}", Crowd::new(count.parse()?).greet(hub, at.parse()?)?);
     Ok(())
+}
+
+fn drain(at: &str) -> Done {
+    Ok(pour::drain(at.parse()?)?)
+}
+
+fn stream(to: &str, proxy: &str, streams: &str, seconds: &str) -> Done {
+    Ok(pour::pour(to.parse()?, proxy.parse()?, streams.parse()?, seconds.parse()?)?)
 }

@@ -1,0 +1,228 @@
+//! Userspace networking: linerate's proxy with each of its two stacks beside tailscaled.
+//!
+//! ```text
+//!   near                                                        far
+//!   iperf3 -s <-- the stack <~~~~~~~~ tunnel ~~~~~~~~~~ TUN <-- iperf3     in
+//!   pour --> SOCKS5 --> the stack ~~~ tunnel ~~~~~~~~~> TUN --> drain      out
+//! ```
+//!
+//! A turn of linerate measures both stacks; what tailscaled does stands beside each of them.
+
+mod drain;
+mod service;
+mod tailscaled;
+mod world;
+
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use netns::Iperf;
+
+use self::drain::Drain;
+use self::world::{SOCKS, World};
+use super::{News, Plan, generator};
+use crate::contender::{Carrier, Contender};
+use crate::measure::{self, Measure, Readings};
+
+/// Streams where there are many.
+const MANY: usize = 64;
+
+/// A round trip as across an ocean, some loss, and mild reordering.
+const FAR: &str = "rtt=66,loss=0.1,reorder=0.1";
+
+/// A stream needs so much longer over it to find its rate, in seconds.
+const LONGER: u32 = 4;
+
+/// Buffers of TCP at the far end, in bytes: at 66 ms the default of 6 MB would be the limit.
+const BUFFERS: &str = "4096 131072 67108864";
+
+/// Streams run for so long before they are looked at, and after.
+const EDGE: Duration = Duration::from_millis(300);
+
+/// What is told of one stack.
+struct Measures {
+    into: &'static Measure,
+    into_cpu: &'static Measure,
+    into_many: &'static Measure,
+    out: &'static Measure,
+    out_cpu: &'static Measure,
+    out_many: &'static Measure,
+    memory: &'static Measure,
+    memory_many: &'static Measure,
+    far_into: &'static Measure,
+    far_out: &'static Measure,
+}
+
+/// Linerate's stacks, by their names in `--stack`.
+static STACKS: [(&str, Measures); 2] = {
+    use measure::*;
+    [
+        (
+            "namespace",
+            Measures {
+                into: &NAMESPACE_IN,
+                into_cpu: &NAMESPACE_IN_CPU,
+                into_many: &NAMESPACE_IN_64,
+                out: &NAMESPACE_OUT,
+                out_cpu: &NAMESPACE_OUT_CPU,
+                out_many: &NAMESPACE_OUT_64,
+                memory: &NAMESPACE_MEMORY,
+                memory_many: &NAMESPACE_MEMORY_64,
+                far_into: &NAMESPACE_FAR_IN,
+                far_out: &NAMESPACE_FAR_OUT,
+            },
+        ),
+        (
+            "in-process",
+            Measures {
+                into: &IN_PROCESS_IN,
+                into_cpu: &IN_PROCESS_IN_CPU,
+                into_many: &IN_PROCESS_IN_64,
+                out: &IN_PROCESS_OUT,
+                out_cpu: &IN_PROCESS_OUT_CPU,
+                out_many: &IN_PROCESS_OUT_64,
+                memory: &IN_PROCESS_MEMORY,
+                memory_many: &IN_PROCESS_MEMORY_64,
+                far_into: &IN_PROCESS_FAR_IN,
+                far_out: &IN_PROCESS_FAR_OUT,
+            },
+        ),
+    ]
+};
+
+/// What streams carried, in Gbit/s, and the near process's seconds for each gigabyte.
+struct Carried {
+    gbps: f64,
+    cpu: f64,
+}
+
+/// A turn of the test.
+struct Turn<'a> {
+    plan: &'a Plan,
+    readings: &'a mut Readings,
+    tell: &'a dyn Fn(News<'_>),
+}
+
+/// Measures a contender.
+///
+/// # Panics
+/// When its ends do not meet or a generator fails; what was read until then stays.
+pub(super) fn run(
+    contender: &Contender,
+    plan: &Plan,
+    readings: &mut Readings,
+    tell: &dyn Fn(News<'_>),
+) {
+    let mut turn = Turn { plan, readings, tell };
+    match &contender.carrier {
+        Carrier::Daemon(program) => {
+            for (stack, measures) in &STACKS {
+                turn.stack(&[measures], |shape| World::linerate(program, stack, None, shape));
+            }
+            let without =
+                |offloads| World::linerate(program, "in-process", Some(offloads), plan.link());
+            let measures = &STACKS[1].1;
+            let plain = turn.outward(&without("tun-tso"), 1).gbps;
+            turn.note(&measure::IN_PROCESS_GSO, turn.readings.of(measures.out) / plain);
+            let plain = turn.inward(&without("tun-tcp-gro"), "").gbps;
+            turn.note(&measure::IN_PROCESS_GRO, turn.readings.of(measures.into) / plain);
+        }
+        Carrier::Tailscaled(programs) => {
+            let measures = STACKS.each_ref().map(|(_, measures)| measures);
+            turn.stack(&measures, |shape| World::tailscaled(programs, shape));
+        }
+        Carrier::Bare | Carrier::Kernel => {}
+    }
+}
+
+impl Turn<'_> {
+    /// What one stack carries and costs, told by each of these.
+    fn stack(&mut self, measures: &[&Measures], start: impl Fn(Option<&str>) -> World) {
+        let mut world = start(self.plan.link());
+        let into = self.inward(&world, "");
+        self.note_all(measures, |one| one.into, into.gbps);
+        self.note_all(measures, |one| one.into_cpu, into.cpu);
+        let out = self.outward(&world, 1);
+        self.note_all(measures, |one| one.out, out.gbps);
+        self.note_all(measures, |one| one.out_cpu, out.cpu);
+        self.note_all(measures, |one| one.memory, world.proxy.peak_memory());
+        let into = self.inward(&world, &format!("-P {MANY}"));
+        self.note_all(measures, |one| one.into_many, into.gbps);
+        let out = self.outward(&world, MANY);
+        self.note_all(measures, |one| one.out_many, out.gbps);
+        self.note_all(measures, |one| one.memory_many, world.proxy.peak_memory());
+        world.was_direct();
+        self.note_link(&mut world);
+
+        let mut world = start(Some(FAR));
+        world.far.run(format!("echo {BUFFERS} | tee /proc/sys/net/ipv4/tcp_{{r,w}}mem"));
+        let plan = self.plan.clone();
+        let longer = if plan.is_brief { plan.seconds } else { plan.seconds + LONGER };
+        let mut turn = Turn {
+            plan: &Plan { seconds: longer, ..plan },
+            readings: self.readings,
+            tell: self.tell,
+        };
+        let (into, out) = (turn.inward(&world, "").gbps, turn.outward(&world, 1).gbps);
+        turn.note_all(measures, |one| one.far_into, into);
+        turn.note_all(measures, |one| one.far_out, out);
+        world.was_direct();
+        self.note_link(&mut world);
+    }
+
+    /// From far into the stack, to a service of the near host.
+    fn inward(&self, world: &World, options: &str) -> Carried {
+        let (seconds, address) = (self.plan.seconds, world.near_inner.as_str());
+        let before = world.proxy.cpu();
+        let iperf = Iperf { client: &world.far, server: &world.near, address, seconds, options };
+        let rate = iperf.run();
+        let cpu = (world.proxy.cpu() - before) / (rate.bytes / 1e9);
+        Carried { gbps: rate.gbps(), cpu }
+    }
+
+    /// Out of the stack, from a client of its SOCKS5 proxy.
+    fn outward(&self, world: &World, streams: usize) -> Carried {
+        let mut drain = Drain::start(&world.far, &world.far_inner);
+        let time = Duration::from_secs(self.plan.seconds.into());
+        let pour = world
+            .near
+            .command(generator())
+            .args(["pour", drain.at(), &format!("127.0.0.1:{SOCKS}"), &streams.to_string()])
+            .arg((time + 3 * EDGE).as_secs_f64().to_string())
+            .stdin(Stdio::null())
+            .spawn();
+        let mut pour = pour.expect("nsenter is installed (make deps)");
+        drain.fills();
+        thread::sleep(EDGE);
+        let (before, spent) = (drain.level(), world.proxy.cpu());
+        thread::sleep(time);
+        let (after, spent_after) = (drain.level(), world.proxy.cpu());
+        let status = pour.wait().expect("a child can be waited for");
+        assert!(status.success(), "the streams out of the stack failed");
+        let cpu = (spent_after - spent) / ((after.bytes - before.bytes) as f64 / 1e9);
+        Carried { gbps: after.gbps_since(before), cpu }
+    }
+
+    fn note_link(&mut self, world: &mut World) {
+        if let Some(link) = &mut world.link {
+            super::note_link(self.readings, link);
+        }
+    }
+
+    fn note_all(
+        &mut self,
+        measures: &[&Measures],
+        which: impl Fn(&Measures) -> &'static Measure,
+        value: f64,
+    ) {
+        for one in measures {
+            self.note(which(one), value);
+        }
+    }
+
+    fn note(&mut self, measure: &'static Measure, value: f64) {
+        (self.tell)(News::Figure(measure, value));
+        self.readings.push(measure, value);
+    }
+}

@@ -1,0 +1,122 @@
+//! A program in a host, and what it and the processes that it made cost.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use netns::{Host, eventually};
+
+/// Within this a program is there.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Lines of its log that tell why it failed.
+const LOG_TAIL: usize = 20;
+
+/// The kernel's USER_HZ: the unit of /proc/PID/stat.
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// A program that runs in a host; it is killed when dropped.
+pub(super) struct Service {
+    host: Host,
+    name: &'static str,
+    process: Child,
+    pid: u32,
+}
+
+impl Service {
+    /// Starts a program with its environment. Its stdin stays open for as long as it is kept.
+    pub fn start<A: AsRef<OsStr>>(
+        host: &Host,
+        name: &'static str,
+        words: impl IntoIterator<Item = A>,
+    ) -> Service {
+        let log = File::create(host.outside(log(name))).expect("/run/rig is writable");
+        let errors = log.try_clone().expect("a file handle can be doubled");
+        let pid_file = format!("/run/rig/{name}.pid");
+        // The shell names its pid and becomes the program, so the pid is known from inside.
+        let process = host
+            .command("sh")
+            .args(["-c", "echo $$ >\"$0\"; exec \"$@\"", &pid_file])
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .expect("nsenter is installed (make deps)");
+        let pid = || host.has(&pid_file).then(|| host.read(&pid_file).trim().parse().ok())?;
+        eventually("a program starts", PATIENCE, || pid().is_some());
+        let pid = pid().expect("it was just there");
+        Service { host: host.clone(), name, process, pid }
+    }
+
+    /// Waits until it is ready.
+    ///
+    /// # Panics
+    /// When it ends instead, or is not in time; its log is in the message.
+    pub fn until(mut self, mut is_ready: impl FnMut() -> bool) -> Service {
+        let mut has_ended = false;
+        eventually(self.name, PATIENCE, || {
+            has_ended = !matches!(self.process.try_wait(), Ok(None));
+            has_ended || is_ready()
+        });
+        assert!(!has_ended, "{} on {} ended", self.name, self.host.name());
+        self
+    }
+
+    /// Processor time so far, in seconds.
+    pub fn cpu(&self) -> f64 {
+        self.sum(|pid| {
+            let stat = self.read(pid, "stat");
+            // As in netns::Daemon: the 12th and 13th behind the parenthesis.
+            let after = stat.rsplit(')').next().unwrap_or_default();
+            let ticks = after.split_whitespace().skip(11).take(2);
+            ticks.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
+        })
+    }
+
+    /// Peak of the resident memory so far, in megabytes.
+    pub fn peak_memory(&self) -> f64 {
+        self.sum(|pid| {
+            let status = self.read(pid, "status");
+            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+            kib.unwrap_or(f64::NAN) * 1024.0 / 1e6
+        })
+    }
+
+    /// Of itself and of its children.
+    fn sum(&self, figure: impl Fn(u32) -> f64) -> f64 {
+        let children = self.read(self.pid, &format!("task/{}/children", self.pid));
+        let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+        std::iter::once(self.pid).chain(children).map(figure).sum()
+    }
+
+    fn read(&self, pid: u32, file: &str) -> String {
+        let path: PathBuf = self.host.outside(format!("/proc/{pid}/{file}"));
+        fs::read_to_string(path).unwrap_or_default()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let text = fs::read_to_string(self.host.outside(log(self.name))).unwrap_or_default();
+            let skipped = text.lines().count().saturating_sub(LOG_TAIL);
+            let tail: Vec<&str> = text.lines().skip(skipped).collect();
+            let (name, host) = (self.name, self.host.name());
+            eprintln!("--- end of the log of {name} on {host} ---\n{}", tail.join("\n"));
+        }
+        if matches!(self.process.try_wait(), Ok(None)) {
+            self.host.attempt(format!("kill -KILL {}", self.pid));
+            // It is dead or dying; the host's end would take it as well.
+            let _ = self.process.wait();
+        }
+    }
+}
+
+fn log(name: &str) -> String {
+    format!("/run/rig/{name}.log")
+}

@@ -1,0 +1,115 @@
+//! Two hosts: a near end of the tunnel that is a proxy, without an interface, and a far one with a
+//! TUN device.
+//!
+//! ```text
+//!   near: SOCKS5 127.0.0.1:1080                               far
+//!         10.9.0.1:5201 -> iperf3 on 127.0.0.1:5201           wg0  10.9.0.2
+//!   eth0 10.1.0.1  -------- cable, or a link -------------    eth0 10.1.0.2 (10.2.0.2)
+//! ```
+
+use std::path::PathBuf;
+
+use netns::{Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Pair, Program, configure};
+
+use super::service::Service;
+use crate::suite::topology::EmulatedLink;
+
+/// Where the near end listens as a SOCKS5 proxy.
+pub(super) const SOCKS: u16 = 1080;
+
+/// iperf3's own port: the service of the near end.
+const SERVICE: u16 = 5201;
+
+/// Both ends, met.
+pub(super) struct World {
+    pub near: Host,
+    pub far: Host,
+    /// The near end's proxy.
+    pub proxy: Service,
+    /// How each is called in the tunnel.
+    pub near_inner: String,
+    pub far_inner: String,
+    /// What tells how tailscaled sends, if that is who runs.
+    pub client: Option<PathBuf>,
+    pub link: Option<EmulatedLink>,
+    pub _others: Others,
+}
+
+/// What else runs for as long as it is kept.
+pub(super) type Others = (Option<Daemon>, Vec<Service>);
+
+/// The hosts, and what is between them.
+pub(super) struct Wired {
+    pub near: Host,
+    pub far: Host,
+    pub link: Option<EmulatedLink>,
+}
+
+impl Wired {
+    /// On one cable, or with an emulated link between them, of this shape.
+    pub fn new(shape: Option<&str>) -> Wired {
+        let Some(shape) = shape else {
+            let (near, far) = Pair::hosts(1500);
+            return Wired { near, far, link: None };
+        };
+        let (near, far, mut link) = EmulatedLink::wire();
+        link.reshape(shape);
+        Wired { near, far, link: Some(link) }
+    }
+
+    /// How the near end calls the far one outside of the tunnel, and the other way.
+    fn outer(&self) -> [Addresses; 2] {
+        match self.link {
+            None => [Addresses::new(1, 2), Addresses::new(1, 1)],
+            Some(_) => EmulatedLink::outer(),
+        }
+    }
+}
+
+impl World {
+    /// A proxy of linerate with this stack, without these offloads if any.
+    ///
+    /// # Panics
+    /// When it does not listen.
+    pub fn linerate(
+        program: &Program,
+        stack: &str,
+        without: Option<&str>,
+        shape: Option<&str>,
+    ) -> World {
+        let wired = Wired::new(shape);
+        let [calls_far, calls_near] = wired.outer().map(|one| one.endpoint(Family::V4, PORT));
+        let Wired { near, far, link } = wired;
+        let daemon = Daemon::start(&far, program.clone(), INTERFACE);
+        let (far_key, far_inner) = configure(&far, 2);
+        let (near_key, near_inner) = (Key::generate(), Addresses::new(9, 1));
+        let (near_inner, far_inner) = (near_inner.of(Family::V4), far_inner.of(Family::V4));
+        far.run(format!(
+            "wg set {INTERFACE} peer {} allowed-ips {near_inner}/32 endpoint {calls_near}",
+            near_key.public
+        ));
+        let conf = format!(
+            "[Interface]\nPrivateKey = {}\nListenPort = {PORT}\nAddress = {near_inner}/24\n\
+             Socks5 = 127.0.0.1:{SOCKS}\n\
+             Expose = tcp {near_inner}:{SERVICE} -> 127.0.0.1:{SERVICE}\n\
+             [Peer]\nPublicKey = {}\nEndpoint = {calls_far}\nAllowedIPs = {far_inner}/32\n",
+            near_key.private, far_key.public
+        );
+        let conf = near.write("wg0.conf", &conf);
+        let path = program.path.display().to_string();
+        let mut words = vec![path, "proxy".to_owned(), format!("--stack={stack}")];
+        words.extend(without.map(|names| format!("--offload-off={names}")));
+        words.push(conf);
+        let proxy = Service::start(&near, "proxy", words).until(|| near.listens(SOCKS));
+        World {
+            near_inner: near_inner.to_owned(),
+            far_inner: far_inner.to_owned(),
+            client: None,
+            link,
+            _others: (Some(daemon), Vec::new()),
+            near,
+            far,
+            proxy,
+        }
+    }
+}
