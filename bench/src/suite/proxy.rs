@@ -32,7 +32,7 @@ const MANY: usize = 64;
 const FAR: &str = "rtt=66,loss=0.1,reorder=0.1";
 
 /// A stream needs so much longer over it to find its rate, in seconds.
-const LONGER: u32 = 4;
+const LONGER: u32 = 8;
 
 /// Buffers of TCP at the far end, in bytes: at 66 ms the default of 6 MB would be the limit.
 const BUFFERS: &str = "4096 131072 67108864";
