@@ -94,8 +94,9 @@ deps:
 	apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
 
+# tailscaled is for the bench of proxies alone.
 peers:
-	@tests/netns/peers
+	@tests/netns/peers $(if $(findstring proxy,$(ARGS)),tailscaled)
 
 lint:
 	cargo fmt --all --check
