@@ -14,6 +14,8 @@ use crate::time::Time;
 /// Acknowledgements of the same byte that say that the next is lost, where the
 /// receiver has no selective ones (RFC 5681 section 3.2).
 const DUPLICATES: u32 = 3;
+/// Bytes of options that a segment has at most (RFC 9293 section 3.1).
+const OPTIONS: u32 = 40;
 
 #[derive(Debug)]
 pub struct Flight {
@@ -102,6 +104,11 @@ impl Flight {
         self.mss
     }
 
+    /// Payload of a segment that is not the last at least, in bytes: with all options.
+    fn least(&self) -> u32 {
+        self.mss.saturating_sub(OPTIONS).max(1)
+    }
+
     /// How many bytes more may fly.
     pub fn room(&self) -> u32 {
         self.cubic.window().saturating_sub(self.board.flying())
@@ -164,8 +171,8 @@ impl Flight {
         let flew = self.board.flying();
         let mut delivered = Delivered::default();
         self.board.acknowledge(ack.una, &mut delivered);
-        for (start, end) in ack.blocks {
-            self.board.sack(*start, *end, &mut delivered);
+        for block in ack.blocks {
+            self.board.sack(*block, self.least(), &mut delivered);
         }
         if let Some((first, _)) = delivered.once {
             self.rtt.sample(now.since(first));

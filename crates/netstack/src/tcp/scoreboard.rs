@@ -12,11 +12,15 @@
 
 use std::collections::VecDeque;
 
-use super::seq::Seq;
+use super::{options::Block, seq::Seq};
 use crate::time::Time;
 
 /// How many places an idle connection keeps.
 const PLACES_KEPT: usize = 8;
+/// Stretches from which on a selective acknowledgement cuts no more of them: each is
+/// looked at with each acknowledgement. 16 MiB on their way become as many where every
+/// sixth segment is lost.
+const MOST: usize = 4096;
 
 /// A stretch of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,8 +197,16 @@ impl Scoreboard {
         }
     }
 
-    /// The bytes from `start` to `end` arrived.
-    pub fn sack(&mut self, start: Seq, end: Seq, delivered: &mut Delivered) {
+    /// The bytes from `start` to `end` arrived. No segment has less than `least`, but the
+    /// last of a stretch: who tells of less lies, and only what is whole is believed, so
+    /// that what is looked at does not grow byte by byte (as in CVE-2019-11478).
+    pub fn sack(&mut self, (start, end): Block, least: u32, delivered: &mut Delivered) {
+        let least = if self.stretches.len() < MOST { least } else { u32::MAX / 4 };
+        let start = self.whole_from(start, least);
+        let end = self.whole_until(end, start, least);
+        if !start.before(end) {
+            return;
+        }
         let highest = self.highest;
         let mut behind = None;
         self.change(start, end, |stretch| {
@@ -206,6 +218,30 @@ impl Scoreboard {
         });
         if let Some(behind) = behind {
             self.highest = Some(self.highest.map_or(behind, |highest| highest.max(behind)));
+        }
+    }
+
+    /// Where a block that begins at `start` cuts nothing shorter than `least` off.
+    fn whole_from(&self, start: Seq, least: u32) -> Seq {
+        let at = self.stretches.partition_point(|stretch| !stretch.end.behind(start));
+        match self.stretches.get(at) {
+            Some(stretch) if stretch.start.before(start) => {
+                let whole = start.max(stretch.start + least);
+                if stretch.fate == Fate::Sacked { stretch.end } else { whole.min(stretch.end) }
+            }
+            _ => start,
+        }
+    }
+
+    /// Where the same that began at `start` and ends at `end` does not.
+    fn whole_until(&self, end: Seq, start: Seq, least: u32) -> Seq {
+        let at = self.stretches.partition_point(|stretch| stretch.end.before(end));
+        match self.stretches.get(at) {
+            Some(stretch) if stretch.start.before(end) && end.before(stretch.end) => {
+                let short = end.since(start.max(stretch.start)) < least;
+                if short || stretch.fate == Fate::Sacked { stretch.start } else { end }
+            }
+            _ => end,
         }
     }
 
@@ -249,6 +285,7 @@ impl Scoreboard {
             }
             at = if self.join(at) { at } else { at + 1 };
         }
+        self.join(at);
     }
 
     fn count(&mut self, fate: Fate, change: impl FnOnce(u32) -> u32) {
@@ -270,11 +307,78 @@ impl Scoreboard {
     /// matter any more. Returns whether it did.
     fn join(&mut self, at: usize) -> bool {
         let sacked = |stretch: &Stretch| stretch.fate == Fate::Sacked;
-        if at == 0 || !sacked(&self.stretches[at]) || !sacked(&self.stretches[at - 1]) {
+        let is_sacked = |at| self.stretches.get(at).is_some_and(sacked);
+        if at == 0 || !is_sacked(at) || !is_sacked(at - 1) {
             return false;
         }
         self.stretches[at - 1].end = self.stretches[at].end;
         self.stretches.remove(at);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAST: u32 = 100;
+
+    /// Of what flies from 0 on, what is left after the blocks were told of: where it
+    /// begins, where it ends, and whether it arrived.
+    fn told(ends: &[u32], blocks: &[(u32, u32)]) -> Vec<(u32, u32, bool)> {
+        let mut board = Scoreboard::default();
+        let mut start = 0;
+        for (at, end) in ends.iter().enumerate() {
+            let now = Time::new(std::time::Duration::from_secs(at as u64));
+            board.sent(Seq(start), Seq(*end), now);
+            start = *end;
+        }
+        let mut delivered = Delivered::default();
+        for (start, end) in blocks {
+            board.sack((Seq(*start), Seq(*end)), LEAST, &mut delivered);
+        }
+        let sacked = |stretch: &&Stretch| stretch.fate == Fate::Sacked;
+        let bytes: u32 = board.iter().filter(sacked).map(Stretch::len).sum();
+        assert_eq!((board.sacked(), delivered.bytes), (bytes, bytes));
+        let of = |stretch: &Stretch| (stretch.start.0, stretch.end.0, sacked(&stretch));
+        board.iter().map(of).collect()
+    }
+
+    #[test]
+    fn whole_segments_are_told_of_as_they_are() {
+        let cut = [(0, 100, false), (100, 300, true), (300, 350, false)];
+        assert_eq!(told(&[350], &[(100, 300)]), cut, "the last is short");
+        assert_eq!(told(&[350], &[(300, 350)]), [(0, 300, false), (300, 350, true)]);
+        assert_eq!(told(&[100, 110, 400], &[(100, 110)])[1], (100, 110, true));
+        assert_eq!(told(&[100, 110, 400], &[(100, 310)])[1], (100, 310, true));
+    }
+
+    #[test]
+    fn less_than_a_segment_is_not_told_of() {
+        let whole = [(0, 1000, false)];
+        for block in [(300, 301), (300, 399), (1, 101), (99, 199), (0, 99)] {
+            assert_eq!(told(&[1000], &[block]), whole, "{block:?}");
+        }
+        let inward = [(0, 100, false), (100, 300, true), (300, 1000, false)];
+        assert_eq!(told(&[1000], &[(1, 300)]), inward);
+    }
+
+    #[test]
+    fn what_arrived_is_one_from_whichever_side_it_grows() {
+        let grown = [(0, 200, false), (200, 500, true), (500, 1000, false)];
+        assert_eq!(told(&[1000], &[(200, 300), (300, 400), (400, 500)]), grown);
+        assert_eq!(told(&[1000], &[(400, 500), (300, 400), (200, 300)]), grown);
+        assert_eq!(told(&[1000], &[(200, 300), (400, 500), (300, 400)]), grown);
+        assert_eq!(told(&[1000], &[(200, 500), (250, 450), (200, 500)]), grown);
+    }
+
+    #[test]
+    fn stretches_are_bounded_and_what_cuts_none_still_counts() {
+        let all = 300 * MOST as u32;
+        let blocks: Vec<_> = (0..all / 200).map(|at| (200 * at, 200 * at + 100)).collect();
+        let cut = told(&[all], &blocks);
+        assert!((MOST..MOST + 2).contains(&cut.len()), "{}", cut.len());
+        let blocks = [&blocks[..], &[(100, all)]].concat();
+        assert_eq!(told(&[all], &blocks).last(), Some(&(0, all, true)));
     }
 }

@@ -107,3 +107,29 @@ fn selective_acknowledgements_that_lie_harm_nobody_else() {
     // What was wrongly taken for delivered is sent again after a time-out at the latest.
     world.run_until(World::all_heard);
 }
+
+/// Each byte that is told of for itself would be a stretch to look at for ever (as in
+/// CVE-2019-11478).
+#[test]
+fn selective_acknowledgements_of_single_bytes_cut_no_segment() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.say(0, 2_000_000);
+    world.run_until(World::all_heard);
+    world.filter = Box::new(|_, _, _| false);
+    world.say(0, 500_000);
+    world.pump();
+    let (una, next) = (world.tcp(0).tx.una(), world.tcp(0).tx.next());
+    let segments = next.since(una) as usize / 1300;
+    assert!(segments > 50);
+    for at in (1..next.since(una) - 8).step_by(8) {
+        world.forge(0, |header| {
+            header.window = u16::MAX;
+            let block = |from| (una + at + from, una + at + from + 1);
+            header.options.sack = [0, 2, 4, 6].map(block).into_iter().collect();
+        });
+    }
+    let stretches = world.tcp(0).tx.flight.board.iter().count();
+    assert!(stretches < 3 * segments, "{stretches} stretches of {segments} segments");
+    world.filter = Box::new(|_, _, _| true);
+    world.run_until(World::all_heard);
+}
