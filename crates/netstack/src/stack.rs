@@ -18,10 +18,13 @@
 mod config;
 mod datagrams;
 mod echo;
+mod line;
 mod recv;
 mod segments;
 mod send;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::poll_fn,

@@ -52,6 +52,9 @@ const TIME_WAIT: Duration = Duration::from_secs(60);
 /// How long a peer may leave its half open when ours is gone altogether (Linux
 /// `tcp_fin_timeout`).
 const ORPHANED: Duration = Duration::from_secs(60);
+/// How long it may take nothing of what we still have to say when ours is gone, whatever
+/// it answers (RFC 9293 section 3.8.3 asks for at least 100 s).
+const LINGER: Duration = Duration::from_secs(100);
 /// Time-outs in a row after which a peer is taken to be gone (Linux `tcp_retries2`: a
 /// quarter of an hour).
 const RETRIES: u32 = 15;
@@ -336,7 +339,10 @@ impl Connection {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.clocks.end.is_some_and(|due| due <= now) {
-            self.enter_closed();
+            match self.state {
+                State::FinWait2 | State::TimeWait => self.enter_closed(),
+                _ => self.abort(),
+            }
             return;
         }
         if let Acknowledge::Later(due) = self.replies.ack

@@ -44,6 +44,8 @@ pub(crate) struct TcpSocket {
     pub owned: bool,
     /// Whether it is counted among those in TIME-WAIT.
     pub waits: bool,
+    /// Its number among those that nobody owns any more.
+    pub orphan: Option<u64>,
     /// The listener that has not handed it out yet.
     listener: Option<SocketAddr>,
     reader: Option<Waker>,
@@ -145,6 +147,7 @@ impl State {
             scheduled: None,
             owned: false,
             waits: false,
+            orphan: None,
             listener,
             reader: None,
             writer: None,
@@ -274,6 +277,7 @@ impl State {
     /// Forgets a socket.
     pub fn remove(&mut self, id: usize) {
         let socket = self.sockets.remove(id);
+        self.orphans.remove(socket.orphan);
         if self.flows.get(&socket.flow) == Some(&id) {
             self.flows.remove(&socket.flow);
         }
@@ -329,6 +333,7 @@ impl State {
         let socket = &mut self.sockets[id];
         (socket.owned, socket.reader, socket.writer) = (false, None, None);
         socket.tcp.close(now);
+        self.note_orphan(id);
         self.touch(id);
     }
 

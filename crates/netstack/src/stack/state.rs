@@ -16,6 +16,7 @@ use super::{
     config::{Config, Counters, MIN_MTU},
     datagrams::Datagrams,
     echo::Pings,
+    line::Line,
     segments::{Flow, Listener, TcpSocket},
 };
 use crate::{budget::Budget, ip, tcp, time::Time};
@@ -24,6 +25,8 @@ use crate::{budget::Budget, ip, tcp, time::Time};
 const ANSWERS: usize = 256 * 1024;
 /// Connections in TIME-WAIT, at most: about 4 MiB. More end the oldest.
 const TIME_WAITS: usize = 4096;
+/// Connections at most that nobody owns and that are not over. More reset the oldest.
+pub(super) const ORPHANS: usize = 4096;
 
 pub(crate) struct State {
     pub(super) addresses: Vec<IpAddr>,
@@ -43,6 +46,8 @@ pub(crate) struct State {
     pub(super) drawn: u32,
     /// Connections in TIME-WAIT, the oldest first.
     time_waits: VecDeque<usize>,
+    /// Connections whose application is gone and that are not over.
+    pub(super) orphans: Line,
     /// Whether the engine's half is gone.
     pub(super) gone: bool,
 }
@@ -82,6 +87,7 @@ impl State {
             turns: Turns::default(),
             drawn: 0,
             time_waits: VecDeque::new(),
+            orphans: Line::default(),
             gone: false,
         }
     }
@@ -156,7 +162,28 @@ impl State {
                 self.end_oldest_time_wait();
             }
         }
+        self.settle_orphan(id);
         self.settle(id);
+    }
+
+    /// Notes that nobody owns a socket any more.
+    pub fn note_orphan(&mut self, id: usize) {
+        self.sockets[id].orphan = Some(self.orphans.push(id));
+        self.settle_orphan(id);
+        if self.orphans.len() > ORPHANS
+            && let Some(oldest) = self.orphans.pop()
+        {
+            self.sockets[oldest].tcp.abort();
+            self.touch(oldest);
+        }
+    }
+
+    /// Counts a socket no more that has nothing more to say or to hear.
+    fn settle_orphan(&mut self, id: usize) {
+        let socket = &mut self.sockets[id];
+        if matches!(socket.tcp.state(), tcp::State::TimeWait | tcp::State::Closed) {
+            self.orphans.remove(socket.orphan.take());
+        }
     }
 
     fn end_oldest_time_wait(&mut self) {

@@ -1,6 +1,6 @@
 //! What the application does.
 
-use super::{Acknowledge, Connection, ORPHANED, State};
+use super::{Acknowledge, Connection, LINGER, ORPHANED, State};
 use crate::time::Time;
 
 impl Connection {
@@ -82,8 +82,12 @@ impl Connection {
     }
 
     fn note_orphaned(&mut self, now: Time) {
-        if self.state == State::FinWait2 && self.clocks.end.is_none() {
-            self.clocks.end = Some(now + ORPHANED);
+        if self.clocks.end.is_none() {
+            self.clocks.end = match self.state {
+                State::Closed => None,
+                State::FinWait2 => Some(now + ORPHANED),
+                _ => Some(now + LINGER),
+            };
         }
     }
 

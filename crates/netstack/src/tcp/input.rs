@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    Acknowledge, Connection, DEFAULT_MSS, Failure, MIN_MSS, ORPHANED, Seq, State,
+    Acknowledge, Connection, DEFAULT_MSS, Failure, LINGER, MIN_MSS, ORPHANED, Seq, State,
     receiver::Arrival,
     segment::{Header, Segment, flags},
     sender::Acked,
@@ -252,7 +252,10 @@ impl Connection {
             selective: self.agreed.selective,
             blocks: &header.options.sack,
         };
-        self.tx.handle_ack(acked, now);
+        let advances = self.tx.handle_ack(acked, now);
+        if advances && self.deaf {
+            self.clocks.end = Some(now + LINGER);
+        }
         if self.tx.is_finished() {
             match self.state {
                 State::FinWait1 => {

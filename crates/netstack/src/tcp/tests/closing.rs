@@ -95,3 +95,43 @@ fn an_orphan_does_not_wait_for_its_peer_for_ever() {
     world.run_for(Duration::from_secs(3));
     assert!(world.tcp(0).is_over());
 }
+
+/// The peer acknowledges each probe, and never makes room.
+#[test]
+fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
+    for (peer_ends, state) in [(false, State::FinWait1), (true, State::LastAck)] {
+        let mut world = World::connected(1, Link::CLEAN);
+        world.ends[1].reads = false;
+        world.ends[1].ends = peer_ends;
+        world.say(0, 500_000);
+        world.run_for(Duration::from_secs(5));
+        let now = world.now;
+        world.tcp(0).close(now);
+        world.run_for(Duration::from_secs(95));
+        assert_eq!(world.state(0), state);
+        world.run_for(Duration::from_secs(10));
+        assert!(world.tcp(0).is_over());
+        assert_eq!(world.ends[1].failure, Some(Failure::Reset), "and it hears so");
+        assert_eq!(world.budget.used(), 0);
+    }
+}
+
+#[test]
+fn an_orphan_whose_peer_takes_little_at_a_time_says_everything() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.ends[1].reads = false;
+    world.say(0, 300_000);
+    world.run_for(Duration::from_secs(5));
+    let now = world.now;
+    world.tcp(0).close(now);
+    let mut seconds = 0;
+    while !world.tcp(1).is_at_end() {
+        let now = world.now;
+        world.tcp(1).read(&mut [0; 20_000], now);
+        world.run_for(Duration::from_secs(80));
+        seconds += 80;
+    }
+    assert!((300..2000).contains(&seconds), "{seconds} s");
+    assert_eq!(world.ends[1].failure, None);
+    assert_eq!(world.state(0), State::FinWait2);
+}

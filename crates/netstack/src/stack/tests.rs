@@ -1,0 +1,125 @@
+//! One stack's state by hand: packets in, packets out, and no thread.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use super::{
+    config::{Clock, Config},
+    segments::Flow,
+    state::{ORPHANS, State},
+};
+use crate::{
+    ip::{self, Packet},
+    tcp::{self, Header, Seq, flags},
+    time::Time,
+};
+
+const US: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+const THEM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+/// Where the scenarios listen.
+const PORT: u16 = 80;
+
+fn config(memory: usize) -> Config {
+    let clock: Clock = Arc::new(|| Duration::from_secs(1000));
+    Config { addresses: vec![US], mtu: 1420, memory, secret: 7, clock }
+}
+
+fn listening(memory: usize) -> State {
+    let mut state = State::new(config(memory));
+    state.listen(SocketAddr::new(US, PORT)).unwrap();
+    state
+}
+
+fn now() -> Time {
+    Time::new(Duration::from_secs(1000))
+}
+
+fn flow(port: u16) -> Flow {
+    Flow { local: (US, PORT).into(), remote: (THEM, port).into() }
+}
+
+/// A segment of a peer that has no options but the window scale's absence.
+fn segment(port: u16, flags: u8, (seq, ack): (Seq, Seq), window: u16) -> Header {
+    let options = Default::default();
+    Header { source: port, destination: PORT, seq, ack, flags, window, options }
+}
+
+fn arrive(state: &mut State, header: &Header, payload: &[u8], now: Time) {
+    let len = header.len() + payload.len();
+    let mut bytes = vec![0; 20 + len];
+    ip::write_header(&mut bytes, (THEM, US), ip::TCP, len);
+    header.write(&mut bytes[20..]);
+    bytes[20 + header.len()..].copy_from_slice(payload);
+    state.handle_tcp(&Packet::whole(&bytes).unwrap(), now);
+}
+
+/// Has a peer ask for a connection, whose answer tells the first sequence number.
+fn ask(state: &mut State, port: u16) -> usize {
+    arrive(state, &segment(port, flags::SYN, (Seq(0), Seq(0)), 0), &[], now());
+    state.flows[&flow(port)]
+}
+
+/// Has it complete the handshake, with a window of `window` bytes; what is accepted,
+/// and what it is to acknowledge.
+fn establish(state: &mut State, port: u16, window: u16) -> (usize, Seq) {
+    let id = ask(state, port);
+    let mut to = vec![0; usize::from(u16::MAX)];
+    let (len, _) = state.poll_socket(id, now(), &mut to).unwrap();
+    let (answer, _) = Header::parse(&to[20..len]).unwrap();
+    let ack = answer.seq + 1;
+    arrive(state, &segment(port, flags::ACK, (Seq(1), ack), window), &[], now());
+    (id, ack)
+}
+
+fn accept(state: &mut State) -> Option<usize> {
+    let context = Context::from_waker(Waker::noop());
+    match state.poll_accept((US, PORT).into(), &context) {
+        Poll::Ready(id) => Some(id.unwrap()),
+        Poll::Pending => None,
+    }
+}
+
+/// Has everything leave.
+fn drain(state: &mut State, now: Time) {
+    let mut to = vec![0; usize::from(u16::MAX)];
+    while let Some(id) = state.turns.ready.pop_front() {
+        while state.poll_socket(id, now, &mut to).is_some() {}
+        let Some(socket) = state.sockets.get_mut(id) else { continue };
+        socket.queued = false;
+        state.look_after(id);
+    }
+}
+
+/// Somebody who waits.
+#[derive(Default)]
+struct Waiter(AtomicUsize);
+
+impl Wake for Waiter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn of_too_many_orphans_the_oldest_are_reset() {
+    const MORE: u16 = 100;
+    let mut state = listening(64 << 20);
+    let mut oldest = None;
+    for port in 1..=ORPHANS as u16 + MORE {
+        establish(&mut state, port, 0);
+        let id = accept(&mut state).unwrap();
+        oldest.get_or_insert(state.sockets[id].flow);
+        state.disown(id, now());
+        drain(&mut state, now());
+    }
+    assert_eq!(state.sockets.len(), ORPHANS);
+    assert!(!state.flows.contains_key(&oldest.unwrap()));
+    assert!(state.flows.contains_key(&flow(MORE + 1)), "younger ones stay");
+}
