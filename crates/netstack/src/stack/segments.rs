@@ -42,8 +42,8 @@ pub(crate) struct TcpSocket {
     pub scheduled: Option<Time>,
     /// Whether a stream of the application is its.
     pub owned: bool,
-    /// Whether it is counted among those in TIME-WAIT.
-    pub waits: bool,
+    /// Its number among those in TIME-WAIT.
+    pub waits: Option<u64>,
     /// Its number among those that nobody owns any more.
     pub orphan: Option<u64>,
     /// The listener that has not handed it out yet.
@@ -146,7 +146,7 @@ impl State {
             queued: false,
             scheduled: None,
             owned: false,
-            waits: false,
+            waits: None,
             orphan: None,
             listener,
             reader: None,
@@ -278,6 +278,7 @@ impl State {
     pub fn remove(&mut self, id: usize) {
         let socket = self.sockets.remove(id);
         self.orphans.remove(socket.orphan);
+        self.time_waits.remove(socket.waits);
         if self.flows.get(&socket.flow) == Some(&id) {
             self.flows.remove(&socket.flow);
         }

@@ -24,7 +24,7 @@ use crate::{budget::Budget, ip, tcp, time::Time};
 /// Bytes of answers that wait to be sent, at most: who floods us gets fewer.
 const ANSWERS: usize = 256 * 1024;
 /// Connections in TIME-WAIT, at most: about 4 MiB. More end the oldest.
-const TIME_WAITS: usize = 4096;
+pub(super) const TIME_WAITS: usize = 4096;
 /// Connections at most that nobody owns and that are not over. More reset the oldest.
 pub(super) const ORPHANS: usize = 4096;
 
@@ -45,7 +45,7 @@ pub(crate) struct State {
     /// Ports and numbers that were handed out.
     pub(super) drawn: u32,
     /// Connections in TIME-WAIT, the oldest first.
-    time_waits: VecDeque<usize>,
+    pub(super) time_waits: Line,
     /// Connections whose application is gone and that are not over.
     pub(super) orphans: Line,
     /// Whether the engine's half is gone.
@@ -86,7 +86,7 @@ impl State {
             pings: Pings::default(),
             turns: Turns::default(),
             drawn: 0,
-            time_waits: VecDeque::new(),
+            time_waits: Line::default(),
             orphans: Line::default(),
             gone: false,
         }
@@ -156,8 +156,8 @@ impl State {
             self.turns.timers.push(Reverse((due, id)));
         }
         socket.wake(&mut self.turns.wakers);
-        if socket.tcp.state() == tcp::State::TimeWait && !mem::replace(&mut socket.waits, true) {
-            self.time_waits.push_back(id);
+        if socket.tcp.state() == tcp::State::TimeWait && socket.waits.is_none() {
+            socket.waits = Some(self.time_waits.push(id));
             if self.time_waits.len() > TIME_WAITS {
                 self.end_oldest_time_wait();
             }
@@ -187,12 +187,8 @@ impl State {
     }
 
     fn end_oldest_time_wait(&mut self) {
-        let oldest = self.time_waits.pop_front();
-        let waits = |id: &usize| {
-            let socket = self.sockets.get(*id);
-            socket.is_some_and(|socket| socket.waits && !socket.owned)
-        };
-        if let Some(id) = oldest.filter(waits) {
+        let oldest = self.time_waits.pop();
+        if let Some(id) = oldest.filter(|id| !self.sockets[*id].owned) {
             self.remove(id);
         }
     }

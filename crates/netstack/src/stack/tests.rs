@@ -13,7 +13,7 @@ use std::{
 use super::{
     config::{Clock, Config},
     segments::Flow,
-    state::{ORPHANS, State},
+    state::{ORPHANS, State, TIME_WAITS},
 };
 use crate::{
     ip::{self, Packet},
@@ -122,4 +122,23 @@ fn of_too_many_orphans_the_oldest_are_reset() {
     assert_eq!(state.sockets.len(), ORPHANS);
     assert!(!state.flows.contains_key(&oldest.unwrap()));
     assert!(state.flows.contains_key(&flow(MORE + 1)), "younger ones stay");
+}
+
+/// A place that is taken again is not who waited there before.
+#[test]
+fn one_connection_after_the_other_may_wait_and_be_forgotten_for_ever() {
+    let mut state = listening(64 << 20);
+    let mut now = now();
+    for _ in 0..TIME_WAITS + 10 {
+        let (_, una) = establish(&mut state, 9, 1000);
+        let id = accept(&mut state).unwrap();
+        state.disown(id, now);
+        drain(&mut state, now);
+        let numbers = (Seq(1), una + 1);
+        arrive(&mut state, &segment(9, flags::FIN | flags::ACK, numbers, 0), &[], now);
+        assert_eq!(state.sockets[id].tcp.state(), tcp::State::TimeWait);
+        now = now + Duration::from_secs(61);
+        state.handle_timeouts(now);
+        assert_eq!((state.sockets.len(), state.time_waits.len()), (0, 0));
+    }
 }
