@@ -21,8 +21,6 @@ const BACKLOG: usize = 1024;
 /// Bytes that one direction of a connection may hold: what 16 Gbit/s need at 8 ms, and
 /// 1.3 Gbit/s at 100 ms.
 const MAX_BUFFER: usize = 16 << 20;
-/// Room for writes from which on it is worth waking a writer, in bytes.
-const WORTH_WAKING: usize = 32 * 1024;
 /// Where the checksum stands in a TCP header.
 const CHECKSUM: u16 = 16;
 
@@ -72,7 +70,7 @@ impl TcpSocket {
         if self.reader.is_some() && (self.tcp.readable() > 0 || self.tcp.is_at_end()) {
             wakers.extend(self.reader.take());
         }
-        if self.writer.is_some() && self.tcp.write_room() >= WORTH_WAKING {
+        if self.writer.is_some() && self.tcp.is_worth_writing() {
             wakers.extend(self.writer.take());
         }
     }

@@ -142,3 +142,28 @@ fn one_connection_after_the_other_may_wait_and_be_forgotten_for_ever() {
         assert_eq!((state.sockets.len(), state.time_waits.len()), (0, 0));
     }
 }
+
+/// Who were woken at once would try again at once, and so on.
+#[test]
+fn a_writer_without_memory_is_woken_only_when_its_stream_moves() {
+    let mut state = listening(1 << 20);
+    let (_, una) = establish(&mut state, 9, 60_000);
+    let id = accept(&mut state).unwrap();
+    let budget = state.budget.clone();
+    let held: Vec<_> = std::iter::from_fn(|| budget.take(false)).collect();
+    let mut written = 0;
+    while let Some(len @ 1..) = state.with(id, |socket| socket.tcp.write(&[0; 5000])) {
+        written += len;
+    }
+    let waiter = Arc::new(Waiter::default());
+    let waker = Waker::from(waiter.clone());
+    state.with(id, |socket| socket.wait_writable(&Context::from_waker(&waker)));
+    assert_eq!(state.take_wakers().len(), 0, "there is nothing to write to");
+    drain(&mut state, now());
+    assert_eq!(state.take_wakers().len(), 0);
+    let ack = segment(9, flags::ACK, (Seq(1), una + written as u32), 60_000);
+    arrive(&mut state, &ack, &[], now());
+    assert_eq!(state.take_wakers().len(), 1, "a chunk is free again");
+    assert!(state.sockets[id].tcp.write_room() > 0);
+    held.into_iter().for_each(|chunk| budget.give(chunk));
+}

@@ -3,6 +3,9 @@
 use super::{Acknowledge, Connection, LINGER, ORPHANED, State};
 use crate::time::Time;
 
+/// Room for writes that is worth waking a writer, in bytes.
+const WORTH_WRITING: usize = 32 * 1024;
+
 impl Connection {
     /// How many bytes can be written; any number where a write fails at once.
     pub fn write_room(&self) -> usize {
@@ -11,6 +14,13 @@ impl Connection {
             State::Established | State::CloseWait => self.tx.room(self.settings.send_buffer),
             _ => usize::MAX,
         }
+    }
+
+    /// Whether it is worth waking who waits to write: there is much room, or nothing is
+    /// left that would make more.
+    pub fn is_worth_writing(&self) -> bool {
+        let room = self.write_room();
+        room >= WORTH_WRITING || room > 0 && self.tx.is_empty()
     }
 
     /// Writes what there is room for; `None` where nothing may be written any more.

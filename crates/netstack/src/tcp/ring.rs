@@ -38,6 +38,18 @@ impl Ring {
         &self.budget
     }
 
+    /// Whether nothing is in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes `push` has room for.
+    pub fn room(&self) -> usize {
+        let begun = self.chunks.len() * CHUNK - self.head - self.len;
+        let fresh = self.budget.left() / CHUNK * CHUNK;
+        if self.chunks.is_empty() { fresh.max(CHUNK) } else { begun + fresh }
+    }
+
     /// Makes room for `len` bytes at `offset`; how many of them there is room for.
     pub fn reserve(&mut self, offset: usize, len: usize) -> usize {
         let end = offset + len;

@@ -170,7 +170,12 @@ impl Sender {
         let wanted = (2 * self.flight.window() as usize).max(MIN_ROOM).min(most);
         let short = self.ring.budget().is_short();
         let wanted = if short { wanted.min(SHORT_ROOM) } else { wanted };
-        wanted.saturating_sub(self.ring.len())
+        wanted.saturating_sub(self.ring.len()).min(self.ring.room())
+    }
+
+    /// Whether all that was written arrived.
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
     }
 
     /// Writes what there is room for.

@@ -129,3 +129,20 @@ fn a_sender_without_a_window_has_a_timer_though_nothing_is_on_its_way() {
         world.run_until(World::all_heard);
     }
 }
+
+#[test]
+fn room_for_writes_is_what_a_write_takes_however_little_memory_is_left() {
+    for limit in 0..40 {
+        let mut world = World::connected(1, Link::CLEAN);
+        world.budget = Budget::new(limit * 10_000);
+        world.ends = World::new(1, Link::CLEAN).ends;
+        world.dial(0);
+        world.run_until(|world| world.both(crate::tcp::State::Established));
+        world.filter = Box::new(|_, _, _| false);
+        for piece in [1, 5000, 17_000, 100_000, 1_000_000] {
+            let room = world.tcp(0).write_room();
+            assert_eq!(world.tcp(0).write(&vec![0; piece]), Some(room.min(piece)));
+            world.pump();
+        }
+    }
+}
