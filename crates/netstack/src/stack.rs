@@ -35,7 +35,7 @@ use std::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -220,7 +220,14 @@ impl Drop for Locked<'_> {
         if sender_sleeps {
             self.shared.ready.notify_one();
         }
-        wakers.into_iter().for_each(std::task::Waker::wake);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Notes who waits, where many may; who waits already is not noted twice.
+fn note_waiting(wakers: &mut Vec<Waker>, context: &Context<'_>) {
+    if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+        wakers.push(context.waker().clone());
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use packet::{ChecksumAt, Offload};
 
-use super::{Polled, state::State};
+use super::{Polled, note_waiting, state::State};
 use crate::ip::{self, Packet};
 
 /// Bytes of a header (RFC 768).
@@ -140,7 +140,7 @@ impl State {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         if !socket.to_send.has_room(bytes.len()) {
-            socket.writers.push(context.waker().clone());
+            note_waiting(&mut socket.writers, context);
             return Polled::Pending;
         }
         if socket.to_send.datagrams.is_empty() {
@@ -165,7 +165,7 @@ impl State {
             if gone {
                 return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
             }
-            socket.readers.push(context.waker().clone());
+            note_waiting(&mut socket.readers, context);
             return Polled::Pending;
         };
         let len = bytes.len().min(to.len());

@@ -9,7 +9,7 @@ use std::{
 
 use packet::{ChecksumAt, Offload};
 
-use super::{Polled, state::State};
+use super::{Polled, note_waiting, state::State};
 use crate::{
     ip::{self, Packet},
     tcp::{Connection, Failure, Header, Ports, Segment, Seq, Settings, Verdict, flags},
@@ -127,7 +127,7 @@ impl State {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let Some(id) = listener.established.pop_front() else {
-            listener.acceptors.push(context.waker().clone());
+            note_waiting(&mut listener.acceptors, context);
             return Polled::Pending;
         };
         listener.open -= 1;

@@ -167,3 +167,23 @@ fn a_writer_without_memory_is_woken_only_when_its_stream_moves() {
     assert!(state.sockets[id].tcp.write_room() > 0);
     held.into_iter().for_each(|chunk| budget.give(chunk));
 }
+
+#[test]
+fn who_waits_twice_is_noted_once() {
+    let mut state = listening(1 << 20);
+    let waiter = Arc::new(Waiter::default());
+    let waker = Waker::from(waiter.clone());
+    let context = Context::from_waker(&waker);
+    let at = state.bind((US, 53).into()).unwrap();
+    let before = Arc::strong_count(&waiter);
+    for _ in 0..1000 {
+        assert!(state.poll_recv_from(at, &mut [0; 9], &context).is_pending());
+        assert!(state.poll_accept((US, PORT).into(), &context).is_pending());
+        while state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), &context).is_ready() {}
+    }
+    assert_eq!(Arc::strong_count(&waiter) - before, 3, "as reader, as acceptor, as writer");
+    let other = Arc::new(Waiter::default());
+    let waker = Waker::from(other.clone());
+    assert!(state.poll_recv_from(at, &mut [0; 9], &Context::from_waker(&waker)).is_pending());
+    assert_eq!(Arc::strong_count(&other), 3, "another is another");
+}
