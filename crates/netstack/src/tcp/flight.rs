@@ -216,6 +216,9 @@ impl Flight {
     /// section 3.1, RFC 6298 section 5). `first` says that it is the first in a row.
     pub fn handle_timeout(&mut self, next: Seq, first: bool) {
         self.board.mark_lost(|_| true);
+        if self.board.is_reneged() {
+            self.board.lose_sacked();
+        }
         self.rack.stop();
         self.undo = None;
         if first {

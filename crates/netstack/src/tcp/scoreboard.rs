@@ -255,6 +255,25 @@ impl Scoreboard {
         }
     }
 
+    /// Whether the receiver told of the very next byte that it waits for: it dropped what
+    /// it had (RFC 2018 section 8).
+    pub fn is_reneged(&self) -> bool {
+        self.stretches.front().is_some_and(|first| first.fate == Fate::Sacked)
+    }
+
+    /// Believes no selective acknowledgement: all of it is to be sent again.
+    pub fn lose_sacked(&mut self) {
+        for stretch in &mut self.stretches {
+            if stretch.fate == Fate::Sacked {
+                stretch.fate = Fate::Lost;
+                // It says nothing of the path when it arrives (Karn's rule).
+                stretch.again = true;
+            }
+        }
+        self.lost += std::mem::take(&mut self.sacked);
+        self.highest = None;
+    }
+
     /// Takes at most `len` bytes at the beginning for lost.
     pub fn lose_first(&mut self, len: u32) {
         let Some(first) = self.stretches.front() else { return };

@@ -135,3 +135,21 @@ fn a_peer_without_selective_acknowledgements_recovers_without_a_time_out() {
     assert!(!world.tcp(0).agreed.selective);
     assert!(world.now.since(begin) < 350 * MS, "{:?}", world.now.since(begin));
 }
+
+/// RFC 2018 section 8: what was told of selectively may be dropped all the same.
+#[test]
+fn a_receiver_that_reneges_gets_everything_again() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.filter = Box::new(|_, _, _| false);
+    world.say(0, 10_000);
+    world.pump();
+    let (una, next) = (world.tcp(0).tx.una(), world.tcp(0).tx.next());
+    world.forge(0, |header| {
+        header.window = u16::MAX;
+        header.options.sack = [(una + 1368, next)].into_iter().collect();
+    });
+    world.filter = Box::new(|_, _, _| true);
+    let begin = world.now;
+    world.run_until(|world| world.all_heard());
+    assert!(world.now.since(begin) < Duration::from_secs(3), "{:?}", world.now.since(begin));
+}
