@@ -12,6 +12,9 @@ use crate::time::Time;
 /// it sends what it has, and what waits does so here, where nothing drops it, and not in
 /// the engine's queue.
 const ROUND: usize = 48 * 1024;
+/// What of a round may be answers: who has us answer much must not keep others from
+/// sending.
+const ANSWERS: usize = ROUND / 4;
 
 /// Packets that leave the stack, for the engine to send.
 pub struct StackRecv(Arc<Shared>);
@@ -68,7 +71,7 @@ impl super::State {
     /// Lets everybody who has something to send have turns, until the round is full.
     fn fill(&mut self, batch: &mut Batch, now: Time) {
         let mut left = ROUND;
-        while left > 0
+        while left > ROUND - ANSWERS
             && let Some(spare) = batch.spare()
         {
             let Some(sent) = self.poll_answer(spare) else { break };

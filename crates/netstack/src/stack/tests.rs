@@ -187,3 +187,29 @@ fn who_waits_twice_is_noted_once() {
     assert!(state.poll_recv_from(at, &mut [0; 9], &Context::from_waker(&waker)).is_pending());
     assert_eq!(Arc::strong_count(&other), 3, "another is another");
 }
+
+#[test]
+fn answers_leave_room_for_everybody_else() {
+    let (stack, mut recv, _send) = super::Stack::new(config(1 << 20));
+    let mut state = stack.0.lock();
+    for _ in 0..200 {
+        state.answer(vec![0; 1000], packet::Offload::None);
+    }
+    let at = state.bind((US, 53).into()).unwrap();
+    let context = Context::from_waker(Waker::noop());
+    for _ in 0..10 {
+        assert!(state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), &context).is_ready());
+    }
+    drop(state);
+    let mut batch = packet::Batch::new(128, 2 * packet::Batch::ROOM);
+    packet::IpRecv::recv(&mut recv, &mut batch, false).unwrap();
+    let datagrams = batch.iter().filter(|(bytes, _)| bytes[0] == 0x45).count();
+    assert_eq!((datagrams, batch.len()), (10, 27), "a quarter of 64 KiB are answers");
+    let mut rounds = 1;
+    while stack.0.lock().turns.answers.len() > 0 {
+        batch.clear();
+        packet::IpRecv::recv(&mut recv, &mut batch, true).unwrap();
+        rounds += 1;
+    }
+    assert_eq!(rounds, 12, "alone, they all leave");
+}
