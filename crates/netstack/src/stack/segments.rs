@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Connections that are asked for or not accepted yet, at most, of one listener.
-const BACKLOG: usize = 1024;
+pub(super) const BACKLOG: usize = 1024;
 /// Bytes that one direction of a connection may hold: what 16 Gbit/s need at 8 ms, and
 /// 1.3 Gbit/s at 100 ms.
 const MAX_BUFFER: usize = 16 << 20;
@@ -51,10 +51,11 @@ pub(crate) struct TcpSocket {
 }
 
 /// Who waits for connections.
+#[derive(Default)]
 pub(crate) struct Listener {
-    /// Connections of it that nobody accepted yet.
-    open: usize,
-    /// Those that are established.
+    /// Connections that are asked for, the oldest first.
+    asked: VecDeque<usize>,
+    /// Those that are established and that nobody accepted yet.
     established: VecDeque<usize>,
     acceptors: Vec<Waker>,
 }
@@ -104,8 +105,7 @@ impl State {
             return Err(io::ErrorKind::AddrInUse.into());
         }
         let at = SocketAddr::new(at.ip(), port);
-        let listener = Listener { open: 0, established: VecDeque::new(), acceptors: Vec::new() };
-        self.listeners.insert(at, listener);
+        self.listeners.insert(at, Listener::default());
         Ok(at)
     }
 
@@ -130,7 +130,6 @@ impl State {
             note_waiting(&mut listener.acceptors, context);
             return Polled::Pending;
         };
-        listener.open -= 1;
         let socket = &mut self.sockets[id];
         socket.listener = None;
         socket.owned = true;
@@ -216,14 +215,20 @@ impl State {
     fn handle_syn(&mut self, at: SocketAddr, flow: Flow, syn: &Header, now: Time) {
         let settings = self.settings(flow, now);
         let Some(listener) = self.listeners.get_mut(&at) else { return };
-        if listener.open >= BACKLOG {
-            // It will ask again.
-            self.counters.backlog_full += 1;
+        let is_full = listener.asked.len() + listener.established.len() >= BACKLOG;
+        let oldest = if is_full { listener.asked.pop_front() } else { None };
+        self.counters.backlog_full += u64::from(is_full);
+        if let Some(oldest) = oldest {
+            // Who only asks must not keep others out; who means it asks again.
+            self.remove(oldest);
+        } else if is_full {
             return;
         }
-        listener.open += 1;
         let tcp = Connection::accept(settings, ports(flow), syn, now);
         let id = self.insert(tcp, flow, Some(at));
+        if let Some(listener) = self.listeners.get_mut(&at) {
+            listener.asked.push_back(id);
+        }
         self.touch(id);
     }
 
@@ -260,9 +265,10 @@ impl State {
         {
             let known = listener.established.contains(&id);
             if socket.tcp.is_over() {
-                listener.open -= 1;
+                listener.asked.retain(|other| *other != id);
                 listener.established.retain(|other| *other != id);
             } else if socket.tcp.is_connected() && !known {
+                listener.asked.retain(|other| *other != id);
                 listener.established.push_back(id);
                 self.turns.wakers.append(&mut listener.acceptors);
             }

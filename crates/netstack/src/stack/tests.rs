@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     config::{Clock, Config},
-    segments::Flow,
+    segments::{BACKLOG, Flow},
     state::{ORPHANS, State, TIME_WAITS},
 };
 use crate::{
@@ -212,4 +212,35 @@ fn answers_leave_room_for_everybody_else() {
         rounds += 1;
     }
     assert_eq!(rounds, 12, "alone, they all leave");
+}
+
+#[test]
+fn who_only_asks_for_connections_makes_way_for_who_asks_later() {
+    let mut state = listening(64 << 20);
+    for port in 1..=BACKLOG as u16 {
+        ask(&mut state, port);
+    }
+    establish(&mut state, 9999, 1000);
+    assert!(!state.flows.contains_key(&flow(1)), "the oldest");
+    assert!(state.flows.contains_key(&flow(2)));
+    assert_eq!((state.sockets.len(), state.counters.backlog_full), (BACKLOG, 1));
+    let id = accept(&mut state).unwrap();
+    assert_eq!(state.sockets[id].flow, flow(9999));
+}
+
+#[test]
+fn established_connections_that_wait_to_be_accepted_make_way_for_nobody() {
+    let mut state = listening(64 << 20);
+    for port in 1..=BACKLOG as u16 {
+        establish(&mut state, port, 1000);
+    }
+    arrive(&mut state, &segment(9999, flags::SYN, (Seq(0), Seq(0)), 0), &[], now());
+    assert_eq!((state.sockets.len(), state.counters.backlog_full), (BACKLOG, 1));
+    assert!(!state.flows.contains_key(&flow(9999)));
+    for port in 1..=BACKLOG as u16 {
+        let id = accept(&mut state).unwrap();
+        assert_eq!(state.sockets[id].flow, flow(port), "in their order");
+    }
+    assert!(accept(&mut state).is_none());
+    ask(&mut state, 9999);
 }
