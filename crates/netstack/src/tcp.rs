@@ -261,6 +261,11 @@ impl Connection {
         !matches!(self.state, State::SynSent | State::SynReceived)
     }
 
+    /// Whether there is a stream to look after.
+    fn has_stream(&self) -> bool {
+        self.is_connected() && self.state != State::Closed
+    }
+
     /// Whether a sequence number is of something that is on its way: an ICMP message
     /// that quotes another is none of this connection (RFC 5927 section 4.1).
     pub fn is_flying(&self, seq: Seq) -> bool {
@@ -355,7 +360,7 @@ impl Connection {
         {
             self.repeat_syn(count + 1, now);
         }
-        if self.is_connected() && self.tx.handle_timeout(self.agreed.selective, now) > RETRIES {
+        if self.has_stream() && self.tx.handle_timeout(self.agreed.selective, now) > RETRIES {
             self.fail(Failure::TimedOut);
         }
     }

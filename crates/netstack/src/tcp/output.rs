@@ -32,7 +32,7 @@ impl Connection {
     /// Whether [`Connection::poll_transmit`] with the same `most` has something, or has
     /// to note that it has not.
     pub fn wants_transmit(&self, most: usize) -> bool {
-        self.plan(most).is_some() || self.is_connected() && self.tx.is_stuck()
+        self.plan(most).is_some() || self.has_stream() && self.tx.is_stuck()
     }
 
     /// Writes what is next to be sent to `to`: a header whose checksum is zero, then
@@ -40,7 +40,7 @@ impl Connection {
     /// be a super-packet. `None` where there is nothing to send.
     pub fn poll_transmit(&mut self, now: Time, to: &mut [u8], most: usize) -> Option<Outgoing> {
         let Some(plan) = self.plan(most) else {
-            if self.is_connected() {
+            if self.has_stream() {
                 self.tx.note_rest(now);
             }
             return None;

@@ -153,3 +153,16 @@ fn a_receiver_that_reneges_gets_everything_again() {
     world.run_until(|world| world.all_heard());
     assert!(world.now.since(begin) < Duration::from_secs(3), "{:?}", world.now.since(begin));
 }
+
+#[test]
+fn a_connection_fails_once() {
+    let mut world = World::connected(1, Link::CLEAN);
+    world.filter = Box::new(|_, _, _| false);
+    world.say(0, 10);
+    world.run_until(|world| world.ends[0].failure.is_some());
+    let most = world.most;
+    assert!(!world.tcp(0).wants_transmit(most));
+    world.run_for(Duration::from_secs(3600));
+    assert_eq!(world.tcp(0).poll_timeout(), None);
+    assert_eq!(world.tcp(0).take_failure(), None);
+}
