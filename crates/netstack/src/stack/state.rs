@@ -25,6 +25,9 @@ use crate::{budget::Budget, ip, tcp, time::Time};
 const ANSWERS: usize = 256 * 1024;
 /// Connections in TIME-WAIT, at most: about 4 MiB. More end the oldest.
 pub(super) const TIME_WAITS: usize = 4096;
+/// Timers that are out of date are dropped when there are more than one of each connection
+/// and so many.
+const TIMERS_KEPT: usize = 64;
 /// Connections at most that nobody owns and that are not over. More reset the oldest.
 pub(super) const ORPHANS: usize = 4096;
 
@@ -154,7 +157,11 @@ impl State {
         {
             socket.scheduled = Some(due);
             self.turns.timers.push(Reverse((due, id)));
+            if self.turns.timers.len() > 2 * self.sockets.len() + TIMERS_KEPT {
+                self.drop_old_timers();
+            }
         }
+        let Some(socket) = self.sockets.get_mut(id) else { return };
         socket.wake(&mut self.turns.wakers);
         if socket.tcp.state() == tcp::State::TimeWait && socket.waits.is_none() {
             socket.waits = Some(self.time_waits.push(id));
@@ -184,6 +191,11 @@ impl State {
         if matches!(socket.tcp.state(), tcp::State::TimeWait | tcp::State::Closed) {
             self.orphans.remove(socket.orphan.take());
         }
+    }
+
+    fn drop_old_timers(&mut self) {
+        let timer = |(id, socket): (usize, &TcpSocket)| Some(Reverse((socket.scheduled?, id)));
+        self.turns.timers = self.sockets.iter().filter_map(timer).collect();
     }
 
     fn end_oldest_time_wait(&mut self) {

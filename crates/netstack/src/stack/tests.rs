@@ -244,3 +244,24 @@ fn established_connections_that_wait_to_be_accepted_make_way_for_nobody() {
     assert!(accept(&mut state).is_none());
     ask(&mut state, 9999);
 }
+
+/// A probe of a window is far away; each late acknowledgement comes before it.
+#[test]
+fn timers_that_were_overtaken_do_not_pile_up() {
+    let mut state = listening(64 << 20);
+    let (_, una) = establish(&mut state, 9, 0);
+    let id = accept(&mut state).unwrap();
+    state.with(id, |socket| socket.tcp.write(&[0; 100]));
+    let mut now = now();
+    let mut most = 0;
+    for seq in 1..10_000 {
+        now = now + Duration::from_millis(50);
+        state.handle_timeouts(now);
+        arrive(&mut state, &segment(9, flags::ACK, (Seq(seq), una), 0), &[1], now);
+        drain(&mut state, now);
+        most = most.max(state.turns.timers.len());
+        assert!(state.sockets[id].scheduled.is_some());
+    }
+    assert_eq!(state.sockets[id].tcp.state(), tcp::State::Established);
+    assert!(most < 100, "{most} timers of one connection");
+}
