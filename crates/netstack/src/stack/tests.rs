@@ -210,7 +210,7 @@ fn answers_leave_room_for_everybody_else() {
     let datagrams = batch.iter().filter(|(bytes, _)| bytes[0] == 0x45).count();
     assert_eq!((datagrams, batch.len()), (10, 27), "a quarter of 64 KiB are answers");
     let mut rounds = 1;
-    while stack.0.lock().turns.answers.len() > 0 {
+    while !stack.0.lock().turns.answers.is_empty() {
         batch.clear();
         packet::IpRecv::recv(&mut recv, &mut batch, true).unwrap();
         rounds += 1;
