@@ -135,7 +135,9 @@ fn proxies_carry_in_and_out_on_each_stack() {
     }
     passes(&report, &["proxy_in_process_gso", "proxy_in_process_gro"]);
     if report["contenders"][1].is_null() {
-        announce("SKIPPED: proxies beside tailscaled, which is not installed (make peers ARGS=proxy)");
+        announce(
+            "SKIPPED: proxies beside tailscaled, which is not installed (make peers ARGS=proxy)",
+        );
     }
 }
 

@@ -208,14 +208,14 @@ fn answers_leave_room_for_everybody_else() {
     let mut batch = packet::Batch::new(128, 2 * packet::Batch::ROOM);
     packet::IpRecv::recv(&mut recv, &mut batch, false).unwrap();
     let datagrams = batch.iter().filter(|(bytes, _)| bytes[0] == 0x45).count();
-    assert_eq!((datagrams, batch.len()), (10, 27), "a quarter of 64 KiB are answers");
+    assert_eq!((datagrams, batch.len()), (10, 23), "a quarter of 48 KiB are answers");
     let mut rounds = 1;
     while !stack.0.lock().turns.answers.is_empty() {
         batch.clear();
         packet::IpRecv::recv(&mut recv, &mut batch, true).unwrap();
         rounds += 1;
     }
-    assert_eq!(rounds, 12, "alone, they all leave");
+    assert_eq!(rounds, 16, "alone, they all leave");
 }
 
 #[test]
