@@ -427,6 +427,7 @@ fn where_user_namespaces_are_forbidden_it_has_a_stack_of_its_own() {
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let shown = world.left.run(format!("{} show", linerate()));
     assert!(shown.contains("stack: in-process"), "{shown}");
+    assert_eq!(world.left.run("pgrep -c linerate").trim(), "1", "the child that failed stays");
 }
 
 #[test]

@@ -219,6 +219,26 @@ fn answers_leave_room_for_everybody_else() {
 }
 
 #[test]
+fn a_round_leaves_room_for_a_super_packet_so_that_the_engine_sends_before_the_next() {
+    let (stack, mut recv, _send) = super::Stack::new(config(1 << 20));
+    let context = Context::from_waker(Waker::noop());
+    let mut state = stack.0.lock();
+    let at = state.bind((US, 53).into()).unwrap();
+    for _ in 0..120 {
+        assert!(state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), &context).is_ready());
+    }
+    drop(state);
+    let mut batch = packet::Batch::new(128, 2 * packet::Batch::ROOM);
+    let mut sent = 0;
+    while sent < 120 {
+        batch.clear();
+        packet::IpRecv::recv(&mut recv, &mut batch, false).unwrap();
+        assert!(!batch.is_empty() && !batch.is_full(), "{} packets", batch.len());
+        sent += batch.len();
+    }
+}
+
+#[test]
 fn who_only_asks_for_connections_makes_way_for_who_asks_later() {
     let mut state = listening(64 << 20);
     for port in 1..=BACKLOG as u16 {

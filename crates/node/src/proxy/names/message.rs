@@ -197,6 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn of_many_addresses_the_first_are_kept() {
+        let mut response = response(0, Record::A, &[10, 0, 0, 0]);
+        let record = response[response.len() - 18..].to_vec();
+        for last in 1..30 {
+            response.extend_from_slice(&record);
+            *response.last_mut().unwrap() = last;
+        }
+        response[7] += 29;
+        let first = (0..16).map(|last| [10, 0, 0, last].into()).collect();
+        let answer = question(Record::A).answer(&response);
+        assert_eq!(answer, Some(Answer::Addresses(first, 60)));
+    }
+
+    #[test]
     fn refusals_are_told_apart() {
         for (flags, answer) in [
             (3, Answer::NoSuchName),
