@@ -284,6 +284,17 @@ pub(super) fn one_time_keys(
     }
 }
 
+/// A full block of each packet. A macro, since as a function it had its registers passed in memory.
+macro_rules! xor_block {
+    ($packets:expr, $block:expr, $x:expr) => {{
+        let blocks = transpose($x);
+        for lane in 0..STATE {
+            let chunk = $packets[lane].text[BLOCK * ($block - 1)..].first_chunk_mut();
+            xor_chunk(chunk.expect("the block is full"), blocks[lane]);
+        }
+    }};
+}
+
 /// All blocks of each packet, which are of one length: text and keystream to text.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
@@ -306,10 +317,10 @@ pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
     while block < all {
         let (mut x, mut y) = (start.at(block), start.at(block + 1));
         rounds_but_one!(x, y);
-        xor_block(packets, block, sum(x, lanes.at(block)));
+        xor_block!(packets, block, sum(x, lanes.at(block)));
         let y = sum(y, lanes.at(block + 1));
         if block < full {
-            xor_block(packets, block + 1, y);
+            xor_block!(packets, block + 1, y);
         } else {
             xor_last(packets, y);
         }
@@ -320,21 +331,10 @@ pub(super) fn sweep(packets: &mut [Packet<'_>; PACKETS], first: &Keystream) {
         rounds_but_one!(x);
         let x = sum(x, lanes.at(block));
         if block == full {
-            xor_block(packets, block, x);
+            xor_block!(packets, block, x);
         } else {
             xor_last(packets, x);
         }
-    }
-}
-
-/// A full block of each packet.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn xor_block(packets: &mut [Packet<'_>; PACKETS], block: usize, x: [__m512i; 16]) {
-    let blocks = transpose(x);
-    for lane in 0..STATE {
-        let chunk = packets[lane].text[BLOCK * (block - 1)..].first_chunk_mut();
-        xor_chunk(chunk.expect("the block is full"), blocks[lane]);
     }
 }
 
