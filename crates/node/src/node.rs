@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -180,6 +181,11 @@ impl Node {
     /// Routes or addresses changed: sticky sources are forgotten.
     pub fn routes_changed(&self) {
         lock(&self.control).forget_sources();
+    }
+
+    /// Whether a peer's allowed IPs hold an address.
+    pub fn reaches(&self, ip: IpAddr) -> bool {
+        self.device.routes().lookup(ip).is_some()
     }
 
     /// The state, as `wg show` shows it.

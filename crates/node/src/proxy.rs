@@ -25,6 +25,7 @@ mod local;
 mod names;
 mod namespace;
 mod process;
+mod reach;
 mod relay;
 mod services;
 mod socks;

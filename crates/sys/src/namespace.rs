@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   this process -- fork --> child: enters a new user and network namespace,
-//!     | <---- TUN ---------    | makes lo, the TUN, its addresses and routes
+//!     | <---- TUN ---------    | makes lo, the TUN, its addresses and a route
 //!     | ----- "a TCP socket" ->| gives up its rights
 //!     | <---- socket --------  | makes sockets, and nothing else
 //!     x  ends, somehow ------> ends, and the namespace with it
@@ -47,10 +47,9 @@ pub struct Plan {
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// Its addresses, with their host bits.
+    /// Its addresses, with their host bits. All else of their families is routed into it:
+    /// once the child has no rights, it can add no route.
     pub addresses: Vec<IpNet>,
-    /// What is routed into it.
-    pub routes: Vec<IpNet>,
 }
 
 /// A kind of socket that the namespace makes.

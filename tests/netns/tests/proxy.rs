@@ -198,6 +198,36 @@ fn what_cannot_be_reached_is_told_by_each_protocol_at_once() {
 }
 
 #[test]
+fn what_a_peer_is_allowed_later_is_reached_and_what_it_is_no_more_is_refused_at_once() {
+    let world = with_proxy("Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003");
+    world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
+    services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
+    world.right.host.run("ip address add 10.44.0.1/32 dev lo && ip address add fd44::1/128 dev lo");
+    let allow = |networks: &str| {
+        let peer = &world.right.key.public;
+        world
+            .left
+            .run(format!("wg set wg0 peer {peer} allowed-ips 10.9.0.0/24,fd09::/64{networks}"));
+    };
+    let (v4, v6) = ("http://10.44.0.1/page", "http://[fd44::1]/page");
+    let is_refused = |url: &str| {
+        let line = format!("--max-time 5 --socks5-hostname 127.0.0.1:1080 {url}");
+        let outcome = world.curl(&line);
+        assert!(!outcome.ok && outcome.stderr.contains("(3)"), "{url}: {outcome:?}");
+    };
+    is_refused(v4);
+    is_refused(v6);
+    allow(",10.44.0.0/24,fd44::/64");
+    assert_eq!(world.by_socks(v4), "hello");
+    assert_eq!(world.by_socks(v6), "hello");
+    let from_there = "curl --silent --max-time 5 --interface 10.44.0.1 http://10.9.0.1/page";
+    assert_eq!(world.right.host.attempt(from_there).stdout, "here");
+    allow("");
+    is_refused(v4);
+    is_refused(v6);
+}
+
+#[test]
 fn only_a_user_with_the_right_password_gets_through() {
     let mut world = world();
     world.serve_files();

@@ -241,10 +241,14 @@ impl State {
         Some(answer)
     }
 
-    /// An address of ours from which to send to `to`.
+    /// An address of ours from which to send to `to`. From us to us there is no way: the
+    /// engine would have it for a peer.
     pub fn source_for(&self, to: IpAddr) -> io::Result<IpAddr> {
         if self.gone {
             return Err(io::ErrorKind::NotConnected.into());
+        }
+        if self.addresses.contains(&to) {
+            return Err(io::ErrorKind::NetworkUnreachable.into());
         }
         let fits = |address: &&IpAddr| address.is_ipv4() == to.is_ipv4();
         let source = self.addresses.iter().find(fits).copied();

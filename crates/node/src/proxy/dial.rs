@@ -13,9 +13,11 @@ use super::{
     eyeballs::Eyeballs,
     half_open::{Client, HalfOpen},
     names::{Names, message::Record},
+    reach::Reach,
     stack::Stack,
     target::{Host, Target},
 };
+use crate::conf::Dns;
 
 /// How long a dial goes on. SYNs are sent after 0, 1, 3, 7, 15 and 31 seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -29,13 +31,17 @@ const ECHO: &[u8] = &[0x6c; 56];
 /// Makes connections and resolves names.
 pub(super) struct Dialer<S> {
     pub stack: Arc<S>,
+    reach: Arc<Reach>,
     names: Names<S>,
     half_open: HalfOpen,
 }
 
 impl<S: Stack> Dialer<S> {
-    pub fn new(stack: Arc<S>, names: Names<S>) -> Self {
-        Self { stack, names, half_open: HalfOpen::default() }
+    /// Makes connections of a stack to what is within reach, and asks `dns` for names.
+    pub fn new(stack: Arc<S>, reach: Reach, dns: Dns) -> Self {
+        let reach = Arc::new(reach);
+        let names = Names::new(stack.clone(), reach.clone(), dns);
+        Self { stack, reach, names, half_open: HalfOpen::default() }
     }
 
     /// Connects when it is the client's turn. Dropping the future gives it up.
@@ -43,7 +49,10 @@ impl<S: Stack> Dialer<S> {
         let dialing = async {
             let _place = self.half_open.place(client).await;
             match &to.host {
-                Host::Ip(ip) => self.stack.connect(SocketAddr::new(*ip, to.port)).await,
+                Host::Ip(ip) => {
+                    self.reach.check(*ip)?;
+                    self.stack.connect(SocketAddr::new(*ip, to.port)).await
+                }
                 Host::Name(name) => self.dial_name(name, to.port).await,
             }
         };
@@ -75,18 +84,24 @@ impl<S: Stack> Dialer<S> {
         }
     }
 
-    /// An address to send datagrams to.
+    /// An address to send datagrams to, to which the tunnel leads.
     pub async fn address(&self, to: &Target) -> io::Result<SocketAddr> {
         let name = match &to.host {
-            Host::Ip(ip) => return Ok(SocketAddr::new(*ip, to.port)),
+            Host::Ip(ip) => {
+                self.reach.check(*ip)?;
+                return Ok(SocketAddr::new(*ip, to.port));
+            }
             Host::Name(name) => name,
         };
         let mut why = io::ErrorKind::NotFound.into();
         for is_v6 in [false, true] {
             match self.resolve(name, is_v6).await {
                 Ok(addresses) => {
-                    if let Some(ip) = addresses.first() {
-                        return Ok(SocketAddr::new(*ip, to.port));
+                    for ip in addresses {
+                        match self.reach.check(ip) {
+                            Ok(()) => return Ok(SocketAddr::new(ip, to.port)),
+                            Err(error) => why = error,
+                        }
                     }
                 }
                 Err(error) => why = error,
@@ -105,7 +120,7 @@ impl<S: Stack> Dialer<S> {
     }
 
     async fn resolve(&self, name: &str, is_v6: bool) -> io::Result<Vec<IpAddr>> {
-        if !self.stack.speaks(super::namespace::unspecified(!is_v6).ip()) {
+        if !self.reach.speaks(is_v6) {
             return Ok(Vec::new());
         }
         self.names.addresses(name, if is_v6 { Record::Aaaa } else { Record::A }).await
@@ -122,8 +137,11 @@ impl<S: Stack> Dialer<S> {
         let (mut has_v6, mut has_v4) = (false, false);
         loop {
             while let Some(ip) = eyeballs.poll_attempt(now()) {
-                let stack = self.stack.clone();
-                attempts.spawn(async move { stack.connect(SocketAddr::new(ip, port)).await });
+                let (stack, reach) = (self.stack.clone(), self.reach.clone());
+                attempts.spawn(async move {
+                    reach.check(ip)?;
+                    stack.connect(SocketAddr::new(ip, port)).await
+                });
             }
             if eyeballs.is_over() {
                 return Err(why);
@@ -162,19 +180,20 @@ fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{io::AsyncWriteExt, runtime::Builder};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::{io::AsyncWriteExt, runtime::Builder, time::Instant};
 
     use super::{
         super::testing::{Memory, Way},
         *,
     };
-    use crate::conf::Dns;
 
     const CLIENT: Client = Client::User(1);
 
     fn dialer(ways: &[(&str, Way)]) -> Dialer<Memory> {
-        let stack = Arc::new(Memory::new(ways));
-        Dialer::new(stack.clone(), Names::new(stack, Dns::default()))
+        let reach = Reach::new(vec!["10.0.0.9".parse().unwrap()], |_| true);
+        Dialer::new(Arc::new(Memory::new(ways)), reach, Dns::default())
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
@@ -223,6 +242,32 @@ mod tests {
             let dialed = dialer.dial_for(CLIENT, &mut here, &mut early, &target).await;
             assert_eq!(dialed.unwrap_err().kind(), io::ErrorKind::TimedOut);
             assert_eq!(early, vec![7; EARLY]);
+        });
+    }
+
+    #[test]
+    fn what_no_peer_is_allowed_is_refused_at_once_and_what_becomes_allowed_is_dialed() {
+        run(async {
+            let is_allowed = Arc::new(AtomicBool::new(false));
+            let allowed = is_allowed.clone();
+            let server = IpAddr::from([10, 0, 0, 53]);
+            let reach =
+                Reach::new(vec![[10, 0, 0, 9].into()], move |_| allowed.load(Ordering::Relaxed));
+            let dns = Dns { servers: vec![server], search_domains: Vec::new() };
+            let stack = Arc::new(Memory::new(&[("10.0.0.1", Way::Open), ("10.0.0.9", Way::Open)]));
+            let dialer = Dialer::new(stack, reach, dns);
+            let began = Instant::now();
+            for text in ["10.0.0.1:80", "a.example:80"] {
+                let to = target(text);
+                let error = dialer.dial(CLIENT, &to).await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable, "{text}");
+                let error = dialer.address(&to).await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable, "{text}");
+            }
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            dialer.dial(CLIENT, &target("10.0.0.9:80")).await.unwrap();
+            is_allowed.store(true, Ordering::Relaxed);
+            dialer.dial(CLIENT, &target("10.0.0.1:80")).await.unwrap();
         });
     }
 

@@ -21,6 +21,7 @@ use tokio::{
 use self::message::{Answer, Question, Record};
 use super::{
     namespace::unspecified,
+    reach::Reach,
     stack::{Datagrams, Stack},
 };
 use crate::conf::Dns;
@@ -40,6 +41,7 @@ const LONGEST: u32 = 3600;
 /// Asks for names through a stack.
 pub(super) struct Names<S> {
     stack: Arc<S>,
+    reach: Arc<Reach>,
     dns: Dns,
     memory: Mutex<HashMap<(String, Record), Remembered>>,
 }
@@ -51,8 +53,8 @@ struct Remembered {
 }
 
 impl<S: Stack> Names<S> {
-    pub fn new(stack: Arc<S>, dns: Dns) -> Self {
-        Self { stack, dns, memory: Mutex::default() }
+    pub fn new(stack: Arc<S>, reach: Arc<Reach>, dns: Dns) -> Self {
+        Self { stack, reach, dns, memory: Mutex::default() }
     }
 
     /// The addresses of one kind that a name has.
@@ -120,6 +122,7 @@ impl<S: Stack> Names<S> {
         name: &str,
         record: Record,
     ) -> io::Result<Answer> {
+        self.reach.check(server.ip())?;
         let mut id = [0; 2];
         SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
         let question = Question::new(u16::from_ne_bytes(id), name, record);

@@ -6,7 +6,6 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use ipnet::IpNet;
 use sys::namespace::{Kind, Namespace};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
@@ -28,16 +27,12 @@ const ECHO_REQUEST_V6: u8 = 128;
 #[derive(Debug)]
 pub(super) struct KernelStack {
     namespace: Namespace,
-    has_v4: bool,
-    has_v6: bool,
 }
 
 impl KernelStack {
-    /// The stack in a namespace whose TUN has these addresses.
-    pub fn new(namespace: Namespace, addresses: &[IpNet]) -> Self {
-        let has_v4 = addresses.iter().any(|address| address.addr().is_ipv4());
-        let has_v6 = addresses.iter().any(|address| address.addr().is_ipv6());
-        Self { namespace, has_v4, has_v6 }
+    /// The stack in a namespace.
+    pub fn new(namespace: Namespace) -> Self {
+        Self { namespace }
     }
 
     fn tcp(&self, family: &SocketAddr) -> io::Result<TcpSocket> {
@@ -54,10 +49,6 @@ impl Stack for KernelStack {
 
     fn name(&self) -> &'static str {
         "namespace"
-    }
-
-    fn speaks(&self, ip: IpAddr) -> bool {
-        if ip.is_ipv4() { self.has_v4 } else { self.has_v6 }
     }
 
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {

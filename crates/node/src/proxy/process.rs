@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    dial::Dialer, gate::Gate, in_process::InProcessStack, names::Names, namespace::KernelStack,
+    dial::Dialer, gate::Gate, in_process::InProcessStack, namespace::KernelStack, reach::Reach,
     services, stack::Stack, users::Users,
 };
 use crate::{
@@ -91,7 +91,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let life = Life { name, conf, change, users, signals, offloads, cores: means.cores };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &life.offloads).context("TUN")?;
-        life.run(KernelStack::new(namespace, &plan.addresses), (recv, send, info), ready)
+        life.run(KernelStack::new(namespace), (recv, send, info), ready)
     } else {
         let opened = InProcessStack::open(&plan, &life.offloads);
         let (stack, recv, send) = opened.context("randomness")?;
@@ -148,8 +148,9 @@ impl Life {
 
         let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
         let stack = Arc::new(stack);
-        let names = Names::new(stack.clone(), conf.interface.dns.clone());
-        let gate = Arc::new(Gate { dialer: Dialer::new(stack, names), users });
+        let reach = reach(&conf, &node);
+        let dialer = Dialer::new(stack, reach, conf.interface.dns.clone());
+        let gate = Arc::new(Gate { dialer, users });
         let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
         let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
         let (socket, watch) = control(&name, &node, shown, &events)?;
@@ -209,12 +210,14 @@ fn plan(conf: &Conf, name: &str, endpoints: &[SocketAddr]) -> anyhow::Result<Pla
         Some(mtu) => mtu.into(),
         None => tunnel_mtu(&netlink, endpoints, conf.interface.fwmark.unwrap_or(0))?,
     };
-    let mut routes: Vec<IpNet> =
-        conf.peers.iter().flat_map(|peer| peer.allowed_ips.iter().copied()).collect();
-    routes.sort();
-    routes.dedup();
-    let addresses = conf.interface.addresses.clone();
-    Ok(Plan { name: name.to_owned(), mtu, addresses, routes })
+    Ok(Plan { name: name.to_owned(), mtu, addresses: conf.interface.addresses.clone() })
+}
+
+/// The tunnel leads to where the allowed IPs say, also when they change.
+fn reach(conf: &Conf, node: &Arc<Node>) -> Reach {
+    let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
+    let node = node.clone();
+    Reach::new(own, move |ip| node.reaches(ip))
 }
 
 /// The socket for `linerate show` and the like, which a user without a folder for it

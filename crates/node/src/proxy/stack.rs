@@ -25,9 +25,6 @@ pub(crate) trait Stack: Send + Sync + 'static {
     /// What `linerate show` calls it.
     fn name(&self) -> &'static str;
 
-    /// Whether it has an address of this one's family.
-    fn speaks(&self, ip: IpAddr) -> bool;
-
     /// Connects; dropping the future gives it up.
     fn connect(&self, to: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 

@@ -66,10 +66,6 @@ impl Stack for Memory {
         "memory"
     }
 
-    fn speaks(&self, _: IpAddr) -> bool {
-        true
-    }
-
     async fn connect(&self, to: SocketAddr) -> io::Result<DuplexStream> {
         self.dialing.fetch_add(1, Ordering::Relaxed);
         let _dialing = Dialing(self.dialing.clone());

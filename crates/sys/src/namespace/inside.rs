@@ -7,7 +7,7 @@ use std::{
 };
 
 use caps::{CapSet, Capability};
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use nix::{
     errno::Errno,
     sched::{CloneFlags, unshare},
@@ -96,10 +96,13 @@ fn furnish(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
         netlink.add_address(index, address).map_err(at(Step::Address))?;
     }
     netlink.set_up(index).map_err(at(Step::Route))?;
-    for &destination in plan.routes.iter().filter(|route| has_source(plan, route)) {
+    for destination in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
+        if !has_source(plan, &destination) {
+            continue;
+        }
         let route = Route { destination, device: index, table: MAIN_TABLE, metric: None };
         match netlink.add_route(&route) {
-            // The prefix of an address, or a network that two peers share.
+            // An address had it as its prefix.
             Err(error) if error.errno() == Some(libc::EEXIST) => {}
             added => added.map_err(at(Step::Route))?,
         }
