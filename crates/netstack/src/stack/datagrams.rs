@@ -3,7 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     task::{Context, Waker},
 };
 
@@ -109,14 +109,8 @@ impl State {
     }
 
     fn socket_at(&mut self, local: SocketAddr) -> Option<&mut Socket> {
-        let family: IpAddr = match local {
-            SocketAddr::V4(_) => [0, 0, 0, 0].into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let all: IpAddr = Ipv6Addr::UNSPECIFIED.into();
         let sockets = &mut self.datagrams.sockets;
-        let places = [local.ip(), family, all].map(|ip| SocketAddr::new(ip, local.port()));
-        let place = places.into_iter().find(|place| sockets.contains_key(place))?;
+        let place = Self::places(local).into_iter().find(|place| sockets.contains_key(place))?;
         sockets.get_mut(&place)
     }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     task::{Context, Waker},
 };
 
@@ -203,13 +203,7 @@ impl State {
 
     /// Who listens at an address of ours.
     fn listener_at(&self, local: SocketAddr) -> Option<SocketAddr> {
-        let family: IpAddr = match local {
-            SocketAddr::V4(_) => [0, 0, 0, 0].into(),
-            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-        };
-        let all: IpAddr = Ipv6Addr::UNSPECIFIED.into();
-        let places = [local.ip(), family, all].map(|ip| SocketAddr::new(ip, local.port()));
-        places.into_iter().find(|place| self.listeners.contains_key(place))
+        Self::places(local).into_iter().find(|place| self.listeners.contains_key(place))
     }
 
     fn handle_syn(&mut self, at: SocketAddr, flow: Flow, syn: &Header, now: Time) {

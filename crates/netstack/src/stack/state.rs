@@ -5,7 +5,7 @@ use std::{
     collections::{BinaryHeap, HashMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     io, mem,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     task::Waker,
 };
 
@@ -264,6 +264,16 @@ impl State {
             return Ok(());
         }
         Err(io::ErrorKind::AddrNotAvailable.into())
+    }
+
+    /// Where somebody may be bound whom a packet to `local` concerns, the closest first.
+    pub fn places(local: SocketAddr) -> [SocketAddr; 3] {
+        let family: IpAddr = match local {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let all: IpAddr = Ipv6Addr::UNSPECIFIED.into();
+        [local.ip(), family, all].map(|ip| SocketAddr::new(ip, local.port()))
     }
 
     /// A free port, the first of an unpredictable row for which `is_free`.
