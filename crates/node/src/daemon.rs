@@ -115,15 +115,20 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         return Err(error);
     }
     resynchronise(&node, index);
-    ready();
-    if let Err(error) = process::release_code() {
-        tracing::debug!(%error, "what the start used stays resident");
-    }
+    say_started(ready);
     let ending = serve(&node, index, &inbox);
     shut_down(node, file, up, matches!(ending, Ending::Gone))?;
     match ending {
         Ending::Told | Ending::Gone => Ok(()),
         Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
+    }
+}
+
+/// Calls `ready`, and gives back what memory only the start took.
+pub(crate) fn say_started(ready: impl FnOnce()) {
+    ready();
+    if let Err(error) = process::release_code() {
+        tracing::debug!(%error, "what the start used stays resident");
     }
 }
 

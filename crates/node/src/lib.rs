@@ -22,6 +22,7 @@ mod node;
 pub mod proxy;
 mod secret_text;
 pub mod server;
+mod socket_file;
 #[cfg(test)]
 mod strategies;
 pub mod uapi;

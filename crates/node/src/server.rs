@@ -6,7 +6,7 @@ use std::{
     io::{self, BufRead, BufReader, Read, Write},
     net::IpAddr,
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        fs::{DirBuilderExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
@@ -21,6 +21,7 @@ use std::{
 use sys::{netlink::Netlink, process::Janitor};
 use zeroize::{Zeroize, Zeroizing};
 
+pub use crate::socket_file::SocketFile;
 use crate::{
     Node,
     uapi::{Request, write_errno, write_state},
@@ -67,16 +68,6 @@ pub struct UapiSocket {
     file: SocketFile,
 }
 
-/// The file of a socket, known by its inode: a file that somebody else put in
-/// its place is not ours to remove.
-#[derive(Debug)]
-pub struct SocketFile {
-    path: PathBuf,
-    inode: u64,
-    /// Who removes it where we gave up the right to.
-    janitor: Option<Janitor>,
-}
-
 impl UapiSocket {
     /// Makes the socket, mode 0600 in a folder of mode 0700. A file that is left
     /// of a process that is gone makes room.
@@ -108,33 +99,26 @@ impl UapiSocket {
         // Other implementations leave it open to all.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
         let path = folder.join(format!("{name}.sock"));
-        match fs::symlink_metadata(&path) {
-            Ok(old) if old.file_type().is_socket() && UnixStream::connect(&path).is_err() => {
-                fs::remove_file(&path)?;
-            }
-            Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        SocketFile::make_room(&path).map_err(|error| match error.kind() {
+            // What it is does not matter: the name is taken.
+            io::ErrorKind::AlreadyExists => io::ErrorKind::AddrInUse.into(),
+            _ => error,
+        })?;
         let listener = UnixListener::bind(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
-        let inode = fs::symlink_metadata(&path)?.ino();
-        Ok(Self { listener, file: SocketFile { path, inode, janitor: None } })
+        Ok(Self { listener, file: SocketFile::adopt(&path)? })
     }
 
     /// Leaves the removal of the file to `janitor`.
     ///
     /// # Errors
     /// The janitor is gone.
-    pub fn hand_over(&mut self, mut janitor: Janitor) -> io::Result<()> {
-        janitor.charge(&self.file.path)?;
-        self.file.janitor = Some(janitor);
-        Ok(())
+    pub fn hand_over(&mut self, janitor: Janitor) -> io::Result<()> {
+        self.file.hand_over(janitor)
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.file.path
+        self.file.path()
     }
 
     /// Serves clients, each in a thread of its own, by `node` and `beside`. `down` is called
@@ -176,18 +160,6 @@ impl UapiSocket {
             }
         })?;
         Ok(file)
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if self.janitor.is_some() {
-            return;
-        }
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
-        if ours && let Err(error) = fs::remove_file(&self.path) {
-            tracing::error!(%error, path = %self.path.display(), "the socket stays behind");
-        }
     }
 }
 

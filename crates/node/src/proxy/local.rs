@@ -1,9 +1,7 @@
 //! The side of this machine: listeners and streams by TCP and by Unix sockets.
 
 use std::{
-    fs, io,
-    os::unix::fs::{FileTypeExt, PermissionsExt},
-    path::{Path, PathBuf},
+    io,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -14,7 +12,7 @@ use tokio::{
 };
 
 use super::half_open::Client;
-use crate::conf::Place;
+use crate::{conf::Place, socket_file::SocketFile};
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -33,10 +31,6 @@ pub(super) enum Stream {
     Unix(UnixStream),
 }
 
-/// The file of a Unix socket, that goes when this is dropped.
-#[derive(Debug)]
-pub(super) struct SocketFile(PathBuf);
-
 impl Listener {
     /// Listens. A Unix socket is for its user only, and one that is left of a process
     /// that is gone makes room.
@@ -44,12 +38,11 @@ impl Listener {
         match place {
             Place::Ip(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Place::Unix(path) => {
-                remove_left_over(path)?;
+                SocketFile::make_room(path)?;
                 let socket = UnixSocket::new_stream()?;
                 socket.bind(path)?;
-                let file = SocketFile(path.clone());
                 // Nobody gets in before: it does not listen yet.
-                fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+                let file = SocketFile::adopt(path)?;
                 let listener = socket.listen(BACKLOG)?;
                 Ok(Self::Unix { listener, _file: file })
             }
@@ -89,28 +82,6 @@ impl Stream {
         if let Self::Tcp(stream) = self {
             // Where that fails, it ends by FIN.
             let _ = stream.set_zero_linger();
-        }
-    }
-}
-
-fn remove_left_over(path: &Path) -> io::Result<()> {
-    match fs::symlink_metadata(path) {
-        Ok(old) if old.file_type().is_socket() => {
-            match std::os::unix::net::UnixStream::connect(path) {
-                Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
-                Err(_) => fs::remove_file(path),
-            }
-        }
-        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error),
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.0) {
-            tracing::debug!(%error, path = %self.0.display(), "the socket was gone");
         }
     }
 }

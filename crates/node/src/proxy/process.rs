@@ -31,8 +31,9 @@ use super::{
 use crate::{
     Node,
     conf::{Conf, Place, Placed, Table},
-    daemon::{Event, Means, spawn_listeners},
-    server::{Beside, SocketFile, UapiSocket},
+    daemon::{Event, Means, say_started, spawn_listeners},
+    server::{Beside, UapiSocket},
+    socket_file::SocketFile,
     uapi::Change,
     up::{resolve, tunnel_mtu},
 };
@@ -157,10 +158,7 @@ impl Life {
         let monitor = Monitor::open().context("netlink")?;
         spawn_listeners(events, signals, watch, monitor).context("threads")?;
         let (stop, thread) = serve_in_background(runtime).context("threads")?;
-        ready();
-        if let Err(error) = process::release_code() {
-            tracing::debug!(%error, "what the start used stays resident");
-        }
+        say_started(ready);
         let ended = serve(&node, &inbox);
         drop(stop);
         if thread.join().is_err() {
