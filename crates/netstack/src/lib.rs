@@ -20,5 +20,5 @@ mod stack;
 mod tcp;
 mod time;
 
-pub use net::{TcpListener, TcpStream, UdpSocket};
+pub use net::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, TcpListener, TcpStream, UdpSocket};
 pub use stack::{Clock, Config, Counters, Stack, StackRecv, StackSend};

@@ -59,9 +59,14 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Where [`StackRecv`] waits.
     ready: Condvar,
+    /// Where who closes the stack waits for all to have left.
+    flushed: Condvar,
     /// Whether what arrives is coalesced.
     gro: AtomicBool,
 }
+
+/// How long the last packets of a stack that is closed have to leave.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 impl Stack {
     /// A stack, and the engine's halves of it.
@@ -70,6 +75,7 @@ impl Stack {
             clock: config.clock.clone(),
             state: Mutex::new(State::new(config)),
             ready: Condvar::new(),
+            flushed: Condvar::new(),
             gro: AtomicBool::new(true),
         });
         let recv = StackRecv::new(shared.clone());
@@ -118,6 +124,22 @@ impl Stack {
         let number = self.0.lock().send_ping(to, self.0.now())?;
         let ping = Ping { shared: &self.0, number };
         poll_fn(|context| ping.shared.lock().poll_ping(ping.number, context)).await
+    }
+
+    /// Waits until the peers have what was written to streams that were dropped since, or
+    /// will never have it.
+    pub async fn drained(&self) {
+        poll_fn(|context| self.0.lock().poll_drained(context)).await;
+    }
+
+    /// Ends it: connections are reset, their peers told, and whatever waits for
+    /// something fails, now and later. Waits for the resets to leave, at most 100 ms.
+    pub fn close(&self) {
+        self.0.lock().abandon(true);
+        let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = |state: &mut State| !state.has_nothing_to_send();
+        // Whether they left or not, they had their time.
+        drop(self.0.flushed.wait_timeout_while(state, FAREWELL, waiting));
     }
 
     /// Whether TCP leaves in super-packets, and whether what arrives is coalesced. Both
@@ -216,7 +238,11 @@ impl Drop for Locked<'_> {
         let Some(mut state) = self.state.take() else { return };
         let wakers = state.take_wakers();
         let sender_sleeps = state.must_wake_sender();
+        let flushed = state.gone && state.has_nothing_to_send();
         drop(state);
+        if flushed {
+            self.shared.flushed.notify_all();
+        }
         if sender_sleeps {
             self.shared.ready.notify_one();
         }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     future::poll_fn,
-    io,
+    io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
     sync::Arc,
@@ -70,7 +70,7 @@ impl TcpStream {
     /// # Errors
     /// None; it is one of tokio's signatures.
     pub fn set_zero_linger(&self) -> io::Result<()> {
-        self.shared.lock().with(self.id, |socket| socket.tcp.abort());
+        self.shared.lock().sockets[self.id].resets = true;
         Ok(())
     }
 
@@ -94,10 +94,11 @@ impl TcpStream {
     }
 }
 
-impl AsyncRead for TcpStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
+impl TcpStream {
+    /// Reads what came; waits for it where nothing did.
+    pub(super) fn poll_read_to(
+        &self,
+        context: &Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let now = self.shared.now();
@@ -121,6 +122,51 @@ impl AsyncRead for TcpStream {
             Poll::Pending
         })
     }
+
+    /// Writes one buffer after the other as far as there is room; waits where there is
+    /// none.
+    pub(super) fn poll_write_all_of(
+        &self,
+        context: &Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut state = self.shared.lock();
+        state.with(self.id, |socket| {
+            let mut written = 0;
+            for buf in bufs {
+                match socket.tcp.write(buf) {
+                    Some(len) => written += len,
+                    None => {
+                        return Poll::Ready(Err(match socket.tcp.take_failure() {
+                            Some(failure) => error(failure),
+                            None => io::ErrorKind::BrokenPipe.into(),
+                        }));
+                    }
+                }
+            }
+            if written == 0 && bufs.iter().any(|buf| !buf.is_empty()) {
+                socket.wait_writable(context);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(written))
+        })
+    }
+
+    /// Ends our half behind what was written.
+    pub(super) fn end(&self) {
+        let now = self.shared.now();
+        self.shared.lock().with(self.id, |socket| socket.tcp.shutdown(now));
+    }
+}
+
+impl AsyncRead for TcpStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.poll_read_to(context, buf)
+    }
 }
 
 impl AsyncWrite for TcpStream {
@@ -129,18 +175,19 @@ impl AsyncWrite for TcpStream {
         context: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let mut state = self.shared.lock();
-        state.with(self.id, |socket| match socket.tcp.write(buf) {
-            Some(0) if !buf.is_empty() => {
-                socket.wait_writable(context);
-                Poll::Pending
-            }
-            Some(len) => Poll::Ready(Ok(len)),
-            None => Poll::Ready(Err(match socket.tcp.take_failure() {
-                Some(failure) => error(failure),
-                None => io::ErrorKind::BrokenPipe.into(),
-            })),
-        })
+        self.poll_write_all_of(context, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_all_of(context, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -148,9 +195,7 @@ impl AsyncWrite for TcpStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let now = self.shared.now();
-        let mut state = self.shared.lock();
-        state.with(self.id, |socket| socket.tcp.shutdown(now));
+        self.end();
         Poll::Ready(Ok(()))
     }
 }

@@ -32,6 +32,43 @@ impl UdpSocket {
         poll_fn(|context| self.shared.lock().poll_recv_from(self.at, to, context)).await
     }
 
+    /// Takes datagrams of this address only from now on, and sends to it where nobody
+    /// else is named.
+    ///
+    /// # Errors
+    /// There is no address of its family here, or the stack is closed.
+    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        self.shared.lock().connect_datagrams(self.at, to)
+    }
+
+    /// Sends a datagram to whom it is connected; waits for room where much waits to
+    /// leave.
+    ///
+    /// # Errors
+    /// It is connected to nobody, or the datagram is longer than the MTU allows.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.send_to(bytes, self.peer_addr()?).await
+    }
+
+    /// Waits for a datagram of whom it is connected to; its length, cut to what `to`
+    /// holds.
+    ///
+    /// # Errors
+    /// It is connected to nobody, or the engine's half of the stack is gone.
+    pub async fn recv(&self, to: &mut [u8]) -> io::Result<usize> {
+        self.peer_addr()?;
+        Ok(self.recv_from(to).await?.0)
+    }
+
+    /// Whom it is connected to.
+    ///
+    /// # Errors
+    /// Nobody.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = self.shared.lock().peer_of(self.at);
+        peer.ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
     /// Where it is bound.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub struct Counters {
     pub stray: u64,
     /// Requests for a connection that found no place.
     pub backlog_full: u64,
-    /// Datagrams that found their socket full, or none.
+    /// Datagrams that found their socket full, connected to somebody else, or none.
     pub datagrams: u64,
     /// Answers (resets, echoes, errors) that found no room.
     pub answers: u64,

@@ -31,6 +31,8 @@ pub(crate) struct Datagrams {
 
 #[derive(Default)]
 struct Socket {
+    /// Who alone is listened to.
+    peer: Option<SocketAddr>,
     received: Queue,
     to_send: Queue,
     readers: Vec<Waker>,
@@ -82,6 +84,19 @@ impl State {
         self.datagrams.sockets.remove(&at);
     }
 
+    /// Connects a socket.
+    pub fn connect_datagrams(&mut self, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
+        self.source_for(to.ip())?;
+        let socket = self.datagrams.sockets.get_mut(&at);
+        socket.ok_or(io::ErrorKind::NotConnected)?.peer = Some(to);
+        Ok(())
+    }
+
+    /// Whom a socket is connected to.
+    pub fn peer_of(&self, at: SocketAddr) -> Option<SocketAddr> {
+        self.datagrams.sockets.get(&at)?.peer
+    }
+
     /// Takes a datagram.
     pub fn handle_udp(&mut self, packet: &Packet<'_>) {
         let Some(header) = packet.transport.first_chunk::<HEADER>() else {
@@ -97,13 +112,15 @@ impl State {
             self.answer_unreachable(packet);
             return;
         };
-        if !socket.received.has_room(len) {
+        let from = SocketAddr::new(packet.source, port(0));
+        let is_stranger = socket.peer.is_some_and(|peer| peer != from);
+        if is_stranger || !socket.received.has_room(len) {
             self.counters.datagrams += 1;
             return;
         }
         let mut bytes = vec![0; len];
         payload.each(0..len, |at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
-        socket.received.push(SocketAddr::new(packet.source, port(0)), bytes);
+        socket.received.push(from, bytes);
         let mut readers = std::mem::take(&mut socket.readers);
         self.turns.wakers.append(&mut readers);
     }

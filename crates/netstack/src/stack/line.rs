@@ -26,6 +26,10 @@ impl Line {
         self.ids.pop_first().map(|(_, id)| id)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        self.ids.values().copied()
+    }
+
     pub fn remove(&mut self, number: Option<u64>) {
         if let Some(number) = number {
             self.ids.remove(&number);

@@ -55,7 +55,7 @@ impl IpRecv for StackRecv {
 
 impl Drop for StackRecv {
     fn drop(&mut self) {
-        self.0.lock().abandon();
+        self.0.lock().abandon(false);
     }
 }
 

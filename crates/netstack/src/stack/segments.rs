@@ -12,7 +12,7 @@ use packet::{ChecksumAt, Offload};
 use super::{Polled, note_waiting, state::State};
 use crate::{
     ip::{self, Packet},
-    tcp::{Connection, Failure, Header, Ports, Segment, Seq, Settings, Verdict, flags},
+    tcp::{self, Connection, Failure, Header, Ports, Segment, Seq, Settings, Verdict, flags},
     time::Time,
 };
 
@@ -40,6 +40,8 @@ pub(crate) struct TcpSocket {
     pub scheduled: Option<Time>,
     /// Whether a stream of the application is its.
     pub owned: bool,
+    /// Whether it ends by a reset when the application drops it.
+    pub resets: bool,
     /// Its number among those in TIME-WAIT.
     pub waits: Option<u64>,
     /// Its number among those that nobody owns any more.
@@ -143,6 +145,7 @@ impl State {
             queued: false,
             scheduled: None,
             owned: false,
+            resets: false,
             waits: None,
             orphan: None,
             listener,
@@ -331,17 +334,27 @@ impl State {
     pub fn disown(&mut self, id: usize, now: Time) {
         let socket = &mut self.sockets[id];
         (socket.owned, socket.reader, socket.writer) = (false, None, None);
-        socket.tcp.close(now);
+        if socket.resets {
+            socket.tcp.abort();
+        } else {
+            socket.tcp.close(now);
+        }
         self.note_orphan(id);
         self.touch(id);
     }
 
-    /// The engine's half is gone: nothing will ever be sent or come.
-    pub fn abandon(&mut self) {
+    /// Nothing will come any more, and nothing be sent but, where the peers are to be
+    /// told, resets.
+    pub fn abandon(&mut self, tell: bool) {
         self.gone = true;
         let ids: Vec<usize> = self.sockets.iter().map(|(id, _)| id).collect();
         for id in ids {
             let socket = &mut self.sockets[id];
+            // A reset would take from the peer what it has and did not read yet.
+            let is_done = !socket.owned && socket.tcp.state() == tcp::State::FinWait2;
+            if tell && !is_done {
+                socket.tcp.abort();
+            }
             socket.tcp.fail(Failure::Reset);
             self.turns.wakers.extend(socket.reader.take());
             self.turns.wakers.extend(socket.writer.take());
@@ -352,6 +365,11 @@ impl State {
         }
         self.abandon_datagrams();
         self.abandon_pings();
+        if !tell {
+            self.turns.ready.clear();
+            self.turns.answers.clear();
+            self.datagrams.ready.clear();
+        }
     }
 }
 

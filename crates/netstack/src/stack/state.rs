@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     io, mem,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    task::Waker,
+    task::{Context, Poll, Waker},
 };
 
 use packet::Offload;
@@ -17,6 +17,7 @@ use super::{
     datagrams::Datagrams,
     echo::Pings,
     line::Line,
+    note_waiting,
     segments::{Flow, Listener, TcpSocket},
 };
 use crate::{budget::Budget, ip, tcp, time::Time};
@@ -51,7 +52,9 @@ pub(crate) struct State {
     pub(super) time_waits: Line,
     /// Connections whose application is gone and that are not over.
     pub(super) orphans: Line,
-    /// Whether the engine's half is gone.
+    /// Who waits for what those wrote to be through.
+    pub(super) drainers: Vec<Waker>,
+    /// Whether the engine's half is gone, or the stack closed.
     pub(super) gone: bool,
 }
 
@@ -91,6 +94,7 @@ impl State {
             drawn: 0,
             time_waits: Line::default(),
             orphans: Line::default(),
+            drainers: Vec::new(),
             gone: false,
         }
     }
@@ -117,22 +121,43 @@ impl State {
     }
 
     pub fn take_wakers(&mut self) -> Vec<Waker> {
+        if !self.drainers.is_empty() && self.is_drained() {
+            self.turns.wakers.append(&mut self.drainers);
+        }
         mem::take(&mut self.turns.wakers)
+    }
+
+    /// Whether the peers have all that was written to connections that nobody owns.
+    fn is_drained(&self) -> bool {
+        // What is missing in these is the peer's half.
+        let done = |id| matches!(self.sockets[id].tcp.state(), tcp::State::FinWait2);
+        self.gone || self.orphans.iter().all(done)
+    }
+
+    /// Waits until it is so.
+    pub fn poll_drained(&mut self, context: &Context<'_>) -> Poll<()> {
+        if self.is_drained() {
+            return Poll::Ready(());
+        }
+        note_waiting(&mut self.drainers, context);
+        Poll::Pending
+    }
+
+    /// Whether there is nothing that could leave now.
+    pub fn has_nothing_to_send(&self) -> bool {
+        let turns = &self.turns;
+        turns.ready.is_empty() && turns.answers.is_empty() && self.datagrams.ready.is_empty()
     }
 
     /// Whether the sending thread sleeps though it has something to do.
     pub fn must_wake_sender(&mut self) -> bool {
-        let turns = &mut self.turns;
+        let turns = &self.turns;
         let Some(until) = turns.sleeps else { return false };
         let due = turns.timers.peek().is_some_and(|Reverse((due, _))| *due < until);
-        let wakes = turns.woken
-            || due
-            || !turns.ready.is_empty()
-            || !turns.answers.is_empty()
-            || !self.datagrams.ready.is_empty();
+        let wakes = turns.woken || due || !self.has_nothing_to_send();
         if wakes {
             // Once is enough.
-            turns.sleeps = None;
+            self.turns.sleeps = None;
         }
         wakes
     }

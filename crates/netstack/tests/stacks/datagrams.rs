@@ -28,6 +28,27 @@ async fn datagrams_keep_their_borders_and_name_their_sender() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_socket_that_is_connected_hears_nobody_else() {
+    let wire = Wire::new();
+    let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
+    let unconnected = near.send(b"?").await.unwrap_err();
+    assert_eq!(unconnected.kind(), ErrorKind::NotConnected);
+    assert_eq!(near.recv(&mut [0]).await.unwrap_err().kind(), ErrorKind::NotConnected);
+    near.connect(at(B[0], 53)).unwrap();
+    let to = near.local_addr().unwrap();
+    let [stranger, friend] = [54, 53].map(|port| wire.b.bind_udp(at(B[0], port)).unwrap());
+    stranger.send_to(b"stranger", to).await.unwrap();
+    friend.send_to(b"friend", to).await.unwrap();
+    let mut bytes = [0; 20];
+    let len = soon(near.recv(&mut bytes)).await.unwrap();
+    assert_eq!(&bytes[..len], b"friend");
+    assert_eq!(wire.a.counters().datagrams, 1);
+    near.send(b"thanks").await.unwrap();
+    let (len, from) = soon(friend.recv_from(&mut bytes)).await.unwrap();
+    assert_eq!((&bytes[..len], from), (&b"thanks"[..], to));
+}
+
 /// What is sent waits; what nobody reads is dropped where it arrives, and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_datagrams_is_bounded_and_the_sender_waits() {

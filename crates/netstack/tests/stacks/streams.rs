@@ -181,6 +181,94 @@ async fn without_an_engine_everything_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stack_that_is_closed_tells_its_peers_and_fails_what_waits() {
+    let wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let (mut far, _) = soon(listener.accept()).await.unwrap();
+    let (mut read, mut write) = near.into_split();
+    let reader = tokio::spawn(async move { read.read(&mut [0; 9]).await });
+    let hearer = tokio::spawn(async move { far.read(&mut [0; 9]).await });
+    let datagrams = wire.a.bind_udp(at(A[0], 0)).unwrap();
+    let waiter = tokio::spawn(async move { datagrams.recv_from(&mut [0; 9]).await.map(drop) });
+    wire.a.close();
+    let kinds = [
+        soon(reader).await.unwrap().unwrap_err().kind(),
+        soon(hearer).await.unwrap().unwrap_err().kind(),
+        soon(waiter).await.unwrap().unwrap_err().kind(),
+        soon(write.write_all(b"?")).await.unwrap_err().kind(),
+        soon(wire.a.connect(at(B[0], 80))).await.unwrap_err().kind(),
+        wire.a.listen(at(A[0], 80)).unwrap_err().kind(),
+    ];
+    use ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    let reset = ConnectionReset;
+    assert_eq!(kinds, [reset, reset, NotConnected, BrokenPipe, NotConnected, NotConnected]);
+    drop(write);
+    assert_eq!(wire.a.connections(), 0);
+}
+
+/// The network is away, then it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stack_is_drained_when_the_peers_have_what_was_said_last() {
+    let wire = Wire::new();
+    soon(wire.a.drained()).await;
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let (mut far, _) = soon(listener.accept()).await.unwrap();
+    wire.filter(|_| false);
+    near.write_all(b"last words").await.unwrap();
+    drop(near);
+    let early = tokio::time::timeout(Duration::from_millis(100), wire.a.drained()).await;
+    assert!(early.is_err(), "nobody has them yet");
+    wire.filter(|_| true);
+    soon(wire.a.drained()).await;
+    wire.a.close();
+    let mut heard = [0; 10];
+    soon(far.read_exact(&mut heard)).await.unwrap();
+    assert_eq!(&heard, b"last words");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn halves_end_alone_and_make_a_whole_again() {
+    let wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let other = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let (mut far, _) = soon(listener.accept()).await.unwrap();
+    let (read, write) = near.into_split();
+    let (other_read, _other_write) = other.into_split();
+    let error = other_read.reunite(write).unwrap_err();
+    let near = error.1.reunite(read).unwrap();
+    let (mut read, mut write) = near.into_split();
+    let parts = [&b"as "[..], b"", b"one"].map(std::io::IoSlice::new);
+    assert_eq!(write.write_vectored(&parts).await.unwrap(), 6);
+    drop(write);
+    let mut heard = String::new();
+    soon(far.read_to_string(&mut heard)).await.unwrap();
+    assert_eq!(heard, "as one");
+    far.write_all(b"and back").await.unwrap();
+    drop(far);
+    heard.clear();
+    soon(read.read_to_string(&mut heard)).await.unwrap();
+    assert_eq!(heard, "and back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_without_linger_lives_on_and_ends_by_a_reset() {
+    let wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    let (mut far, _) = soon(listener.accept()).await.unwrap();
+    near.set_zero_linger().unwrap();
+    near.write_all(b"still here").await.unwrap();
+    let mut heard = [0; 10];
+    soon(far.read_exact(&mut heard)).await.unwrap();
+    drop(near);
+    let reset = soon(far.read(&mut heard)).await.unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn little_memory_for_many_streams_is_enough() {
     let wire = Arc::new(Wire::with(config(A, 1 << 20), config(B, 1 << 20)));
     let streams = (0..20).map(|number| {
