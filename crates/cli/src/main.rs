@@ -4,6 +4,7 @@
 
 mod bench;
 mod client;
+mod interface;
 mod keys;
 mod log;
 mod machine;
@@ -85,10 +86,7 @@ enum Command {
     /// Send ICMP echo requests through the tunnel of a running proxy.
     Ping(ping::Ping),
     /// Show interfaces, their peers, and what was dropped and why.
-    Show {
-        /// Only this one.
-        interface: Option<String>,
-    },
+    Show(show::Show),
     /// Change a running interface in what `wg set` does not know.
     Set {
         /// The interface.
@@ -142,7 +140,7 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
-        Some(Command::Show { interface }) => show::show(interface.as_deref()),
+        Some(Command::Show(show)) => show.run(),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
             Client::connect(&interface)?.tell("linerate-offload", &format!("{name}={wanted}\n"))?;
             Ok(())

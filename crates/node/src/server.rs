@@ -234,6 +234,8 @@ fn answer_request(
     match request {
         Request::Get => write_state(answer, &node.state()),
         Request::Stats => {
+            let (version, aead) = (env!("CARGO_PKG_VERSION"), aead::variant());
+            answer.push_str(&format!("version={version}\naead={aead}\n"));
             for (name, value) in node.counters() {
                 answer.push_str(&format!("{name}={value}\n"));
             }

@@ -1,0 +1,134 @@
+//! For programs. The schema is `docs/json.md`, which changes with this file.
+
+use serde_json::{Map, Value, json};
+
+use crate::interface::{Interface, Own, Peer};
+
+/// Raised when a key goes or changes its meaning; new keys do not raise it.
+const SCHEMA: u32 = 1;
+
+pub(super) fn describe(interfaces: &[Interface]) -> Value {
+    json!({
+        "schema": SCHEMA,
+        "version": env!("CARGO_PKG_VERSION"),
+        "interfaces": interfaces.iter().map(interface).collect::<Vec<_>>(),
+    })
+}
+
+fn interface(interface: &Interface) -> Value {
+    json!({
+        "name": interface.name,
+        "public_key": interface.public_key.as_ref().map(|key| key.to_base64()),
+        "listen_port": interface.listen_port,
+        "fwmark": interface.fwmark,
+        "peers": interface.peers.iter().map(peer).collect::<Vec<_>>(),
+        "linerate": interface.own.as_ref().map(own),
+    })
+}
+
+fn peer(peer: &Peer) -> Value {
+    json!({
+        "public_key": peer.public_key,
+        "has_preshared_key": peer.has_preshared_key,
+        "endpoint": peer.endpoint,
+        "allowed_ips": peer.allowed_ips,
+        "persistent_keepalive": peer.persistent_keepalive,
+        "last_handshake": peer.last_handshake.map(|time| time.as_secs_f64()),
+        "rx_bytes": peer.rx_bytes,
+        "tx_bytes": peer.tx_bytes,
+    })
+}
+
+fn own(own: &Own) -> Value {
+    let offload = |offload: &crate::interface::Offload| {
+        let state = json!({ "wanted": offload.wanted, "demotions": offload.demotions });
+        (offload.name.clone(), state)
+    };
+    let drops = own.drops.iter().map(|(reason, count)| (reason.clone(), json!(count)));
+    let services = own.services.iter().map(|(kind, at)| json!({ "kind": kind, "at": at }));
+    let proxy = || json!({ "stack": own.stack, "services": services.clone().collect::<Vec<_>>() });
+    json!({
+        "version": own.version,
+        "aead": own.aead,
+        "receive_buffer": own.receive_buffer,
+        "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
+        "drops": drops.collect::<Map<_, _>>(),
+        "proxy": own.stack.is_some().then(proxy),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_is_told_and_no_secret() {
+        let (key, preshared) = ("a8".repeat(32), "b9".repeat(32));
+        let state = format!(
+            "private_key={key}\nlisten_port=51820\npublic_key={}\npreshared_key={preshared}\n\
+             endpoint=192.0.2.1:1\nlast_handshake_time_sec=4\nlast_handshake_time_nsec=500000000\n\
+             rx_bytes=18446744073709551615\ntx_bytes=5\npersistent_keepalive_interval=0\n\
+             allowed_ip=10.0.0.0/8\nerrno=0\n\n",
+            "c7".repeat(32)
+        );
+        let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nversion=1.2.3\n\
+                        aead=avx512\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
+        let mut one = Interface::parse("wg0".into(), &state);
+        one.own = Some(Own::parse(counters));
+        let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
+        let described = describe(&[one]);
+        assert_eq!(
+            described,
+            json!({
+                "schema": 1,
+                "version": env!("CARGO_PKG_VERSION"),
+                "interfaces": [{
+                    "name": "wg0",
+                    "public_key": public,
+                    "listen_port": 51820,
+                    "fwmark": null,
+                    "peers": [{
+                        "public_key": wg::PublicKey::from([0xc7; 32]).to_base64(),
+                        "has_preshared_key": true,
+                        "endpoint": "192.0.2.1:1",
+                        "allowed_ips": ["10.0.0.0/8"],
+                        "persistent_keepalive": null,
+                        "last_handshake": 4.5,
+                        "rx_bytes": u64::MAX,
+                        "tx_bytes": 5,
+                    }],
+                    "linerate": {
+                        "version": "1.2.3",
+                        "aead": "avx512",
+                        "receive_buffer": 8,
+                        "offloads": { "udp-gso": { "wanted": false, "demotions": 2 } },
+                        "drops": { "in_forged": 3, "in_replayed": 0 },
+                        "proxy": null,
+                    },
+                }],
+            })
+        );
+        let base64 = |hex: &str| wg::PublicKey::from_hex(hex).unwrap().to_base64();
+        for secret in [&key, &preshared, &base64(&key), &base64(&preshared)] {
+            assert!(!described.to_string().contains(&secret[..12]));
+        }
+    }
+
+    #[test]
+    fn another_implementation_and_a_bare_interface_are_told_by_nulls() {
+        let described = describe(&[Interface::parse("wg0".into(), "errno=0\n\n")]);
+        let interface = &described["interfaces"][0];
+        assert_eq!(interface["linerate"], Value::Null);
+        assert_eq!((&interface["public_key"], &interface["peers"]), (&Value::Null, &json!([])));
+    }
+
+    #[test]
+    fn a_proxy_tells_its_services() {
+        let own = Own::parse("stack=in-process\nservice=socks5 127.0.0.1:1080\n");
+        let proxy = json!({
+            "stack": "in-process",
+            "services": [{ "kind": "socks5", "at": "127.0.0.1:1080" }],
+        });
+        assert_eq!(super::own(&own)["proxy"], proxy);
+    }
+}

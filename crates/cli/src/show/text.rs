@@ -1,0 +1,193 @@
+//! For people, in the form of `wg show`.
+
+use std::{
+    fmt::Write,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use crate::interface::{Interface, Own, Peer};
+
+#[derive(Clone, Copy)]
+pub(super) struct Style {
+    pub bold: bool,
+}
+
+impl Style {
+    fn bold(self, text: &str) -> String {
+        if self.bold { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    fn line(self, text: &mut String, key: &str, value: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "  {}: {value}", self.bold(key));
+    }
+}
+
+pub(super) fn describe(interface: &Interface, style: Style) -> String {
+    let mut text = format!("{}: {}\n", style.bold("interface"), interface.name);
+    let mut line = |key: &str, value: &str| style.line(&mut text, key, value);
+    if let Some(key) = &interface.public_key {
+        line("public key", &key.to_base64());
+        line("private key", "(hidden)");
+    }
+    if let Some(port) = interface.listen_port {
+        line("listening port", &port.to_string());
+    }
+    if let Some(mark) = interface.fwmark {
+        line("fwmark", &format!("{mark:#x}"));
+    }
+    let own = interface.own.as_ref();
+    for (key, value) in [
+        ("version", own.and_then(|own| own.version.as_deref())),
+        ("aead", own.and_then(|own| own.aead.as_deref())),
+    ] {
+        value.into_iter().for_each(|value| line(key, value));
+    }
+    for peer in &interface.peers {
+        describe_peer(&mut text, peer, style);
+    }
+    if let Some(own) = own {
+        text += &describe_own(own, style);
+    }
+    text
+}
+
+fn describe_peer(text: &mut String, peer: &Peer, style: Style) {
+    let _ = writeln!(text, "\n{}: {}", style.bold("peer"), peer.public_key);
+    let mut line = |key: &str, value: &str| style.line(text, key, value);
+    if peer.has_preshared_key {
+        line("preshared key", "(hidden)");
+    }
+    if let Some(endpoint) = &peer.endpoint {
+        line("endpoint", endpoint);
+    }
+    if let Some(seconds) = peer.persistent_keepalive {
+        line("persistent keepalive", &format!("every {seconds} s"));
+    }
+    let allowed = peer.allowed_ips.join(", ");
+    line("allowed ips", if allowed.is_empty() { "(none)" } else { &allowed });
+    if let Some(then) = peer.last_handshake {
+        let then = UNIX_EPOCH + Duration::from_secs(then.as_secs());
+        let ago = (UNIX_EPOCH + sys::clock::wall()).duration_since(then).unwrap_or_default();
+        line("latest handshake", &format!("{} ago", duration(ago)));
+    }
+    if (peer.rx_bytes, peer.tx_bytes) != (0, 0) {
+        let transfer = format!("{} received, {} sent", bytes(peer.rx_bytes), bytes(peer.tx_bytes));
+        line("transfer", &transfer);
+    }
+}
+
+/// The offloads in use, and of the counters only what is not zero: a healthy
+/// interface dropped nothing.
+fn describe_own(own: &Own, style: Style) -> String {
+    let mut text = format!("\n{}:\n", style.bold("offloads"));
+    for offload in &own.offloads {
+        let mut state = if offload.wanted { "on" } else { "off" }.to_owned();
+        if offload.demotions != 0 {
+            let _ = write!(state, ", refused by the kernel {} times", offload.demotions);
+        }
+        style.line(&mut text, &offload.name, &state);
+    }
+    if own.stack.is_some() || !own.services.is_empty() {
+        let _ = writeln!(text, "\n{}:", style.bold("proxy"));
+        own.stack.iter().for_each(|stack| style.line(&mut text, "stack", stack));
+        own.services.iter().for_each(|(kind, place)| style.line(&mut text, kind, place));
+    }
+    let mut drops = own.drops.iter().filter(|(_, count)| *count != 0).peekable();
+    if drops.peek().is_some() {
+        let _ = writeln!(text, "\n{}:", style.bold("drops"));
+        for (reason, count) in drops {
+            style.line(&mut text, &reason.replace('_', " "), &format!("{count} dropped"));
+        }
+    }
+    text
+}
+
+fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let parts = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
+    let mut rest = seconds;
+    let words: Vec<String> = parts
+        .iter()
+        .filter_map(|(size, unit)| {
+            let count = rest / size;
+            rest %= size;
+            (count > 0).then(|| format!("{count} {unit}"))
+        })
+        .collect();
+    if words.is_empty() { "0 s".into() } else { words.join(" ") }
+}
+
+fn bytes(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if size < 1024.0 {
+            break;
+        }
+        size /= 1024.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{size:.2} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(state: &str, counters: Option<&str>) -> String {
+        let mut interface = Interface::parse("wg0".into(), state);
+        interface.own = counters.map(Own::parse);
+        describe(&interface, Style { bold: false })
+    }
+
+    #[test]
+    fn keys_are_hidden_and_the_rest_reads_as_in_wg_show() {
+        let key = "a8".repeat(32);
+        let state = format!(
+            "private_key={key}\nlisten_port=51820\nfwmark=51820\npublic_key={key}\npreshared_key={key}\n\
+             endpoint=192.0.2.1:1\nlast_handshake_time_sec=0\nrx_bytes=2048\ntx_bytes=5\n\
+             persistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\nallowed_ip=::/0\nerrno=0\n\n"
+        );
+        let text = described(&state, None);
+        assert!(!text.contains(&key[..8]));
+        for line in [
+            "interface: wg0\n",
+            "  fwmark: 0xca6c\n",
+            "  preshared key: (hidden)\n",
+            "  allowed ips: 10.0.0.0/8, ::/0\n",
+            "  transfer: 2.00 KiB received, 5 B sent\n",
+        ] {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_proxy_tells_its_stack_and_its_services() {
+        let counters = "in_forged=0\nstack=namespace\nservice=socks5 127.0.0.1:1080\n\
+                        service=forward tcp 127.0.0.1:1 -> 10.0.0.2:2\nerrno=0\n";
+        assert_eq!(
+            described("", Some(counters)),
+            "interface: wg0\n\noffloads:\n\nproxy:\n  stack: namespace\n  \
+             socks5: 127.0.0.1:1080\n  forward: tcp 127.0.0.1:1 -> 10.0.0.2:2\n"
+        );
+    }
+
+    #[test]
+    fn times_are_told_in_their_largest_units() {
+        let told = [0, 61, 3_600, 90_061].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(told, ["0 s", "1 min 1 s", "1 h", "1 d 1 h 1 min 1 s"]);
+    }
+
+    #[test]
+    fn offloads_and_the_code_are_told_and_of_drops_only_what_was_dropped() {
+        let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8388608\nversion=1.2.3\n\
+                        aead=avx512\noffload_tun-tso=on\ndemotions_tun-tso=0\n\
+                        offload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
+        assert_eq!(
+            described("", Some(counters)),
+            "interface: wg0\n  version: 1.2.3\n  aead: avx512\n\noffloads:\n  tun-tso: on\n  \
+             udp-gso: off, refused by the kernel 2 times\n\ndrops:\n  in forged: 3 dropped\n"
+        );
+    }
+}
