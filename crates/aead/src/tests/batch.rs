@@ -73,7 +73,11 @@ impl Aead for Chosen {
 }
 
 pub(super) fn seal_all(aead: &impl Aead, packets: &mut [Packet]) {
-    let keys = keys(packets);
+    seal_with(aead, &keys(packets), packets);
+}
+
+/// Seals the packets as one batch, with those of `keys` that they name.
+pub(super) fn seal_with(aead: &impl Aead, keys: &[Key], packets: &mut [Packet]) {
     let mut batch: Vec<Seal<'_>> = packets
         .iter_mut()
         .map(|packet| {
@@ -85,7 +89,11 @@ pub(super) fn seal_all(aead: &impl Aead, packets: &mut [Packet]) {
 }
 
 pub(super) fn open_all(aead: &impl Aead, packets: &mut [Packet]) -> Vec<bool> {
-    let keys = keys(packets);
+    open_with(aead, &keys(packets), packets)
+}
+
+/// Opens the packets as one batch, with those of `keys` that they name.
+pub(super) fn open_with(aead: &impl Aead, keys: &[Key], packets: &mut [Packet]) -> Vec<bool> {
     let mut batch: Vec<Open<'_>> = packets
         .iter_mut()
         .enumerate()

@@ -106,20 +106,10 @@ fn open_hidden(
     let bytes: Vec<[u8; 32]> = (0..keys).map(key).collect();
     bytes.iter().for_each(|bytes| hide(bytes));
     packets.iter().for_each(|packet| hide(packet.data()));
-    let mut authentic = vec![false; packets.len()];
+    let mut authentic = Vec::new();
     let decisions = decisions(|| {
         let keys: Vec<Key> = bytes.iter().map(Key::new).collect();
-        let mut batch: Vec<Open<'_>> = packets
-            .iter_mut()
-            .map(|packet| {
-                let (key, counter) = (&keys[packet.key], packet.counter);
-                Open { key, counter, data: packet.data_mut(), authentic: false }
-            })
-            .collect();
-        variant.open(&mut batch);
-        for (authentic, open) in authentic.iter_mut().zip(&batch) {
-            *authentic = open.authentic;
-        }
+        authentic = open_with(&variant, &keys, &mut packets);
     });
     // The library decides by its verdicts, which it does not declare to be public.
     let verdicts = if variant == Variant::Library { packets.len() } else { 0 };
@@ -138,14 +128,7 @@ fn seal_hidden(variant: Variant, packets: &mut [Packet], keys: usize) -> usize {
     packets.iter().for_each(|packet| hide(packet.text()));
     let decisions = decisions(|| {
         let keys: Vec<Key> = bytes.iter().map(Key::new).collect();
-        let mut batch: Vec<Seal<'_>> = packets
-            .iter_mut()
-            .map(|packet| {
-                let (key, counter) = (&keys[packet.key], packet.counter);
-                Seal { key, counter, data: packet.data_mut() }
-            })
-            .collect();
-        variant.seal(&mut batch);
+        seal_with(&variant, &keys, packets);
     });
     packets.iter().for_each(|packet| show(packet.data()));
     decisions
