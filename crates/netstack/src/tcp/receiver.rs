@@ -111,7 +111,12 @@ impl Receiver {
 
     /// Whether something is missing before what came early.
     pub fn has_gap(&self) -> bool {
-        !self.early.is_empty()
+        !self.early.is_empty() || self.early_end().is_some()
+    }
+
+    /// Where the stream ends, while bytes before that are missing.
+    fn early_end(&self) -> Option<Seq> {
+        self.end.filter(|end| *end != self.next)
     }
 
     /// The end of the window that was offered.
@@ -230,7 +235,8 @@ impl Receiver {
     }
 
     /// What to acknowledge selectively: what came twice, then what came last, then the
-    /// rest (RFC 2018 section 4, RFC 2883).
+    /// rest (RFC 2018 section 4, RFC 2883). An early FIN is told of like a byte: its
+    /// sender learns nothing else of what is missing before it.
     pub fn blocks(&mut self) -> ArrayVec<Block, MAX_BLOCKS> {
         let mut blocks: ArrayVec<Block, MAX_BLOCKS> = self.twice.take().into_iter().collect();
         let latest = self.latest.and_then(|latest| {
@@ -238,10 +244,14 @@ impl Receiver {
                 .iter()
                 .position(|(first, last)| !latest.before(*first) && latest.before(*last))
         });
-        blocks.extend(latest.map(|latest| self.early[latest]));
+        let end = self.early_end();
+        let with_end = |(first, last): Block| (first, last + u32::from(end == Some(last)));
+        blocks.extend(latest.map(|latest| with_end(self.early[latest])));
+        let lone = end.filter(|end| self.early.last().is_none_or(|(_, last)| last != end));
         let rest = self.early.iter().enumerate().filter(|(index, _)| Some(*index) != latest);
+        let rest = lone.map(|end| (end, end)).into_iter().chain(rest.map(|(_, block)| *block));
         let left = BLOCKS_SENT - blocks.len();
-        blocks.extend(rest.map(|(_, block)| *block).take(left));
+        blocks.extend(rest.map(with_end).take(left));
         blocks
     }
 
@@ -252,7 +262,7 @@ impl Receiver {
 
     /// Notes that a whole segment came twice that was outside of the window.
     pub fn note_twice(&mut self, start: Seq, end: Seq) {
-        if start.before(end) && !end.behind(self.next) {
+        if start.before(end) && !end.behind(self.next()) {
             self.twice = Some((start, end));
         }
     }

@@ -1,9 +1,11 @@
 //! Scenarios on virtual time: two connections and a link between them.
 
 mod closing;
+mod each;
 mod forgery;
 mod loss;
 mod opening;
 mod paths;
+mod tails;
 mod windows;
 mod world;

@@ -50,6 +50,23 @@ impl Link {
     };
 }
 
+/// What happens to one segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Mishap {
+    pub from: usize,
+    /// Among those that this end sends.
+    pub number: usize,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Lost,
+    Twice,
+    /// So much later than it should; what was sent behind it comes first.
+    Late(Duration),
+}
+
 /// A segment on its way.
 pub struct Flying {
     pub to: usize,
@@ -85,6 +102,8 @@ pub struct World {
     pub flying: BTreeMap<(Time, u64), Flying>,
     /// Whether a segment passes, and what else becomes of it.
     pub filter: Filter,
+    /// What befalls one segment that passes.
+    pub mishap: Option<Mishap>,
     /// The most that one transmission carries.
     pub most: usize,
     pub budget: Budget,
@@ -133,6 +152,7 @@ impl World {
             ends: [end(), end()],
             flying: BTreeMap::new(),
             filter: Box::new(|_, _, _| true),
+            mishap: None,
             most: 65_515,
             budget: Budget::new(256 << 20),
             serial: 0,
@@ -315,9 +335,16 @@ impl World {
             let nanos = (bytes.len() as u64 + 80) * 1_000_000_000 / rate;
             self.ends[to].free = begin + Duration::from_nanos(nanos);
         }
-        let late =
+        let mut late =
             if self.chance(self.link.reordering) { self.link.jitter } else { Duration::ZERO };
-        let copies = 1 + u64::from(self.chance(self.link.duplication));
+        let mut copies = 1 + u64::from(self.chance(self.link.duplication));
+        let hit = |mishap: &Mishap| (mishap.from, mishap.number) == (from, number);
+        match self.mishap.filter(hit).map(|mishap| mishap.kind) {
+            Some(Kind::Lost) => copies = 0,
+            Some(Kind::Twice) => copies = 2,
+            Some(Kind::Late(by)) => late = by,
+            None => {}
+        }
         for _ in 0..copies {
             self.serial += 1;
             let arrival = (begin + self.link.delay + late, self.serial);
