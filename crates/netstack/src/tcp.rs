@@ -34,8 +34,10 @@ mod tests;
 use std::time::Duration;
 
 pub use input::Verdict;
+#[cfg(test)]
+pub use options::Timestamps;
 use receiver::Receiver;
-pub use segment::{Header, Payload, Segment, flags};
+pub use segment::{HANDSHAKE, Header, Payload, Segment, flags};
 use sender::Sender;
 pub use seq::Seq;
 

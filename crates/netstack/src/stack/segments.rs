@@ -12,7 +12,9 @@ use packet::{ChecksumAt, Offload};
 use super::{Polled, note_waiting, state::State};
 use crate::{
     ip::{self, Packet},
-    tcp::{self, Connection, Failure, Header, Ports, Segment, Seq, Settings, Verdict, flags},
+    tcp::{
+        self, Connection, Failure, HANDSHAKE, Header, Ports, Segment, Seq, Settings, Verdict, flags,
+    },
     time::Time,
 };
 
@@ -181,9 +183,9 @@ impl State {
         };
         let segment = Segment { header, payload: packet.payload(len) };
         if let Some(id) = self.flows.get(&flow).copied() {
-            let socket = &mut self.sockets[id];
-            if !socket.tcp.makes_way(&segment.header) {
-                let verdict = socket.tcp.handle_segment(now, &segment);
+            let makes_way = self.sockets[id].tcp.makes_way(&segment.header);
+            if !makes_way || self.listener_at(flow.local).is_none() {
+                let verdict = self.sockets[id].tcp.handle_segment(now, &segment);
                 self.touch(id);
                 if verdict == Verdict::Stray {
                     self.reset(flow, &segment);
@@ -384,9 +386,6 @@ impl TcpSocket {
         keep(&mut self.writer, context);
     }
 }
-
-/// The bits that tell a request for a connection.
-const HANDSHAKE: u8 = flags::SYN | flags::ACK | flags::RST | flags::FIN;
 
 /// What a router may say of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     ip::{self, Packet},
-    tcp::{self, Header, Seq, flags},
+    tcp::{self, Header, Seq, Timestamps, flags},
     time::Time,
 };
 
@@ -70,12 +70,17 @@ fn ask(state: &mut State, port: u16) -> usize {
 /// and what it is to acknowledge.
 fn establish(state: &mut State, port: u16, window: u16) -> (usize, Seq) {
     let id = ask(state, port);
+    let ack = answered(state, id);
+    arrive(state, &segment(port, flags::ACK, (Seq(1), ack), window), &[], now());
+    (id, ack)
+}
+
+/// Has a SYN answered; what acknowledges that.
+fn answered(state: &mut State, id: usize) -> Seq {
     let mut to = vec![0; usize::from(u16::MAX)];
     let (len, _) = state.poll_socket(id, now(), &mut to).unwrap();
     let (answer, _) = Header::parse(&to[20..len]).unwrap();
-    let ack = answer.seq + 1;
-    arrive(state, &segment(port, flags::ACK, (Seq(1), ack), window), &[], now());
-    (id, ack)
+    answer.seq + 1
 }
 
 fn accept(state: &mut State) -> Option<usize> {
@@ -141,6 +146,62 @@ fn one_connection_after_the_other_may_wait_and_be_forgotten_for_ever() {
         state.handle_timeouts(now);
         assert_eq!((state.sockets.len(), state.time_waits.len()), (0, 0));
     }
+}
+
+/// A connection in TIME-WAIT whose peer's numbers ended at 2, and its timestamps at `stamp`.
+fn parted(state: &mut State, stamp: Option<u32>) -> usize {
+    let stamped = |mut header: Header| {
+        header.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
+        header
+    };
+    arrive(state, &stamped(segment(9, flags::SYN, (Seq(0), Seq(0)), 9)), &[], now());
+    let id = state.flows[&flow(9)];
+    let una = answered(state, id);
+    arrive(state, &stamped(segment(9, flags::ACK, (Seq(1), una), 9)), &[], now());
+    assert_eq!(accept(state), Some(id));
+    state.disown(id, now());
+    drain(state, now());
+    let fin = segment(9, flags::FIN | flags::ACK, (Seq(1), una + 1), 9);
+    arrive(state, &stamped(fin), &[], now());
+    assert_eq!(state.sockets[id].tcp.state(), tcp::State::TimeWait);
+    id
+}
+
+/// RFC 9293 section 3.6.1, RFC 6191: behind all that was said, by timestamps where there
+/// are any, by sequence numbers else.
+#[test]
+fn who_parted_may_come_again_behind_all_that_was_said_and_nobody_else_may() {
+    const STAMP: u32 = u32::MAX - 1;
+    for (before, stamp, seq, may) in [
+        (None, None, 3, true),
+        (None, None, 2, false),
+        (None, None, u32::MAX, false),
+        (Some(STAMP), Some(STAMP + 1), u32::MAX, true),
+        (Some(STAMP), Some(1), u32::MAX, true),
+        (Some(STAMP), Some(STAMP), 3, true),
+        (Some(STAMP), Some(STAMP), 2, false),
+        (Some(STAMP), Some(STAMP - 1), 3, false),
+        (Some(STAMP), None, 3, true),
+    ] {
+        let mut state = listening(1 << 20);
+        let id = parted(&mut state, before);
+        let mut syn = segment(9, flags::SYN, (Seq(seq), Seq(0)), 9);
+        syn.options.timestamps = stamp.map(|value| Timestamps { value, echo: 0 });
+        arrive(&mut state, &syn, &[], now());
+        let socket = &state.sockets[state.flows[&flow(9)]].tcp;
+        let expected = if may { tcp::State::SynReceived } else { tcp::State::TimeWait };
+        assert_eq!(socket.state(), expected, "{before:?}, then {stamp:?} and {seq}");
+        assert_eq!(state.sockets.len(), 1, "{id} went");
+    }
+}
+
+#[test]
+fn where_nobody_listens_any_more_a_syn_ends_no_wait() {
+    let mut state = listening(1 << 20);
+    parted(&mut state, None);
+    state.stop_listening((US, PORT).into());
+    arrive(&mut state, &segment(9, flags::SYN, (Seq(1000), Seq(0)), 9), &[], now());
+    assert_eq!(state.sockets[state.flows[&flow(9)]].tcp.state(), tcp::State::TimeWait);
 }
 
 /// Who were woken at once would try again at once, and so on.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     Acknowledge, Connection, DEFAULT_MSS, Failure, LINGER, MIN_MSS, ORPHANED, Seq, State,
     receiver::Arrival,
-    segment::{Header, Segment, flags},
+    segment::{HANDSHAKE, Header, Segment, flags},
     sender::Acked,
 };
 use crate::time::Time;
@@ -45,11 +45,14 @@ impl Connection {
     /// Whether it is in TIME-WAIT and a new connection is asked for, behind everything
     /// that was said in this one (RFC 9293 section 3.6.1, RFC 6191).
     pub fn makes_way(&self, header: &Header) -> bool {
-        let asks = header.flags & (flags::SYN | flags::ACK | flags::RST) == flags::SYN;
-        let later = header.options.timestamps.is_some_and(|timestamps| {
-            self.agreed.timestamps && Seq(timestamps.value).behind(Seq(self.clocks.recent.0))
-        });
-        self.state == State::TimeWait && asks && (later || header.seq.behind(self.rx.next()))
+        let asks = header.flags & HANDSHAKE == flags::SYN;
+        let recent = Seq(self.clocks.recent.0);
+        let stamp = header.options.timestamps.filter(|_| self.agreed.timestamps);
+        let later = match stamp.map(|timestamps| Seq(timestamps.value)) {
+            Some(stamp) if stamp != recent => stamp.behind(recent),
+            _ => header.seq.behind(self.rx.next()),
+        };
+        self.state == State::TimeWait && asks && later
     }
 
     /// Section 3.10.7.3.

@@ -21,6 +21,9 @@ pub mod flags {
     pub const ACK: u8 = 0x10;
 }
 
+/// The bits that tell a request for a connection: SYN alone.
+pub const HANDSHAKE: u8 = flags::SYN | flags::ACK | flags::RST | flags::FIN;
+
 /// A TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
