@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::world::{Link, World};
 use crate::tcp::{Failure, State, flags, options::Timestamps};
 
@@ -27,6 +29,73 @@ fn a_reset_counts_only_at_the_very_next_byte() {
     }
     world.forge(1, |header| header.flags = flags::RST);
     assert_eq!(world.tcp(1).take_failure(), Some(Failure::Reset));
+}
+
+/// A world whose second end is in a state.
+fn in_state(state: State) -> World {
+    if state == State::SynReceived {
+        let mut world = World::dialled(1, Link::CLEAN);
+        world.filter = Box::new(|from, number, _| from != 0 || number == 0);
+        world.run_until(|world| world.state(1) == State::SynReceived);
+        return world;
+    }
+    let mut world = World::connected(1, Link::CLEAN);
+    let [ours, theirs] = match state {
+        State::FinWait1 | State::FinWait2 => [true, false],
+        State::CloseWait => [false, true],
+        State::LastAck | State::Closing | State::TimeWait => [true, true],
+        _ => [false, false],
+    };
+    // Acknowledgements that would lead on are lost.
+    let stays = matches!(state, State::FinWait1 | State::LastAck | State::Closing);
+    if state == State::LastAck {
+        world.ends[0].ends = theirs;
+        world.run_until(|world| world.state(1) == State::CloseWait);
+    }
+    if stays {
+        world.filter = Box::new(|from, _, bytes| from == 1 || bytes[13] & flags::FIN != 0);
+    }
+    world.ends[1].ends = ours;
+    world.ends[0].ends = theirs && state != State::TimeWait;
+    world.run_until(|world| world.state(1) == state || state == State::TimeWait);
+    if state == State::TimeWait {
+        world.run_until(|world| world.state(1) == State::FinWait2);
+        world.ends[0].ends = true;
+        world.run_until(|world| world.state(1) == state);
+    }
+    world
+}
+
+/// RFC 9293 section 3.10.7.4, RFC 5961 section 3.2, RFC 1337.
+#[test]
+fn a_reset_does_in_each_state_what_it_should_and_a_forged_one_nothing() {
+    for (state, behind, failure) in [
+        (State::SynReceived, State::Closed, Some(Failure::Refused)),
+        (State::Established, State::Closed, Some(Failure::Reset)),
+        (State::FinWait1, State::Closed, Some(Failure::Reset)),
+        (State::FinWait2, State::Closed, Some(Failure::Reset)),
+        (State::CloseWait, State::Closed, Some(Failure::Reset)),
+        (State::Closing, State::Closed, None),
+        (State::LastAck, State::Closed, None),
+        (State::TimeWait, State::TimeWait, None),
+    ] {
+        let mut world = in_state(state);
+        world.filter = Box::new(|_, _, _| false);
+        world.flying.clear();
+        world.pump();
+        let reset = |world: &mut World, away: u32| {
+            let next = world.tcp(1).rx.next();
+            world.forge(1, |header| (header.flags, header.seq) = (flags::RST, next + away));
+        };
+        for away in [1, 5000, u32::MAX, 1 << 30, 1 << 31] {
+            reset(&mut world, away);
+            assert_eq!(world.state(1), state, "{away} away");
+        }
+        let answers = acks(&mut world, 1);
+        assert!(answers <= 1, "{answers} challenges in {state:?}");
+        reset(&mut world, 0);
+        assert_eq!((world.state(1), world.tcp(1).take_failure()), (behind, failure), "{state:?}");
+    }
 }
 
 #[test]
@@ -88,6 +157,23 @@ fn an_old_timestamp_is_an_old_segment() {
     assert_eq!(acks(&mut world, 1), 1, "its sender hears where we are");
     fin(&mut world, 0);
     assert_eq!(world.tcp(1).rx.next(), expected + 1);
+}
+
+/// Timestamps turn round every 49.7 days, so what was heard 24 days ago says nothing of
+/// what is old (RFC 7323 section 5.5).
+#[test]
+fn a_peer_is_heard_after_any_silence() {
+    for days in [1, 23, 25, 40, 49, 50, 75] {
+        let mut world = World::connected(1, Link::CLEAN);
+        world.say(0, 3000);
+        world.run_until(World::all_heard);
+        world.run_for(Duration::from_secs(days * 24 * 3600));
+        world.say(0, 3000);
+        world.say(1, 3000);
+        let begin = world.now;
+        world.run_until(World::all_heard);
+        assert!(world.now.since(begin) < Duration::from_millis(100), "after {days} days");
+    }
 }
 
 #[test]

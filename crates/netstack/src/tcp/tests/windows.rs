@@ -34,6 +34,30 @@ fn a_closed_window_is_waited_for_as_long_as_the_peer_answers() {
     world.run_until(World::all_heard);
 }
 
+/// RFC 9293 section 3.8.6 asks a sender to bear it.
+#[test]
+fn a_window_that_shrinks_below_what_flies_stops_the_stream_and_loses_nothing() {
+    for window in [0, 1, 9] {
+        let mut world = World::connected(1, Link::CLEAN);
+        world.say(0, 400_000);
+        world.run_until(|world| world.ends[1].heard.len() > 50_000);
+        world.filter = Box::new(move |from, _, bytes| {
+            if from == 1 {
+                bytes[14..16].copy_from_slice(&u16::to_be_bytes(window));
+            }
+            true
+        });
+        world.run_for(Duration::from_secs(1));
+        let sent = world.ends[0].sent_bytes;
+        world.run_for(Duration::from_secs(60));
+        let more = world.ends[0].sent_bytes - sent;
+        assert!(window > 0 || more == 0, "{more} bytes into a closed window");
+        assert_eq!(world.ends[0].failure, None);
+        world.filter = Box::new(|_, _, _| true);
+        world.run_until(World::all_heard);
+    }
+}
+
 #[test]
 fn a_slow_reader_is_not_fed_in_small_pieces() {
     let mut world = World::connected(1, Link::CLEAN);
