@@ -115,18 +115,22 @@ pub struct Quoted<'a> {
     pub source: IpAddr,
     pub destination: IpAddr,
     pub protocol: u8,
+    /// Bytes that the packet had, by its header.
+    pub total_len: usize,
     pub transport: &'a [u8],
 }
 
 impl<'a> Quoted<'a> {
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let (protocol, len) = match bytes.first()? >> 4 {
-            4 => (bytes.get(9)?, usize::from(bytes[0] & 0x0f) * 4),
-            6 => (bytes.get(6)?, IPV6_HEADER),
+        let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
+        let (protocol, len, total_len) = match bytes.first()? >> 4 {
+            4 => (bytes.get(9)?, usize::from(bytes[0] & 0x0f) * 4, word(2)?.into()),
+            6 => (bytes.get(6)?, IPV6_HEADER, IPV6_HEADER + usize::from(word(4)?)),
             _ => return None,
         };
         let (source, destination) = addresses(bytes)?;
-        Some(Self { source, destination, protocol: *protocol, transport: bytes.get(len..)? })
+        let transport = bytes.get(len..)?;
+        Some(Self { source, destination, protocol: *protocol, total_len, transport })
     }
 }
 

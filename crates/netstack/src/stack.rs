@@ -19,6 +19,7 @@ mod config;
 mod datagrams;
 mod echo;
 mod line;
+mod paths;
 mod recv;
 mod segments;
 mod send;

@@ -1,6 +1,6 @@
 //! Datagrams.
 
-use std::{fmt, future::poll_fn, io, net::SocketAddr, sync::Arc};
+use std::{fmt, future::poll_fn, io, net::SocketAddr, sync::Arc, task::Context};
 
 use crate::stack::Shared;
 
@@ -15,30 +15,37 @@ impl UdpSocket {
         Self { shared, at }
     }
 
-    /// Sends a datagram; waits for room where much waits to leave.
+    /// Has it hear one peer only, to which [`UdpSocket::send`] sends, and of what is said of
+    /// datagrams to that one: the next call then fails with `ConnectionRefused` or
+    /// `HostUnreachable`.
     ///
     /// # Errors
-    /// It is longer than the MTU allows, or there is no address of its family here.
+    /// There is no address of its family here, or the stack is closed.
+    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        self.shared.lock().connect_datagrams(self.at, to)
+    }
+
+    /// Sends a datagram; waits for room where much waits to leave. It is never fragmented.
+    ///
+    /// # Errors
+    /// `InvalidInput` where it is longer than the MTU allows, or the path as far as routers
+    /// told; `NetworkUnreachable` where there is no address of its family here. See
+    /// [`UdpSocket::connect`] for others.
     pub async fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
-        poll_fn(|context| self.shared.lock().poll_send_to(self.at, (bytes, to), context)).await?;
+        let now = self.shared.now();
+        let send = |context: &mut Context<'_>| {
+            self.shared.lock().poll_send_to(self.at, (bytes, to), now, context)
+        };
+        poll_fn(send).await?;
         Ok(bytes.len())
     }
 
     /// Waits for a datagram; its length, cut to what `to` holds, and who sent it.
     ///
     /// # Errors
-    /// The engine's half of the stack is gone.
+    /// The engine's half of the stack is gone. See [`UdpSocket::connect`] for others.
     pub async fn recv_from(&self, to: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         poll_fn(|context| self.shared.lock().poll_recv_from(self.at, to, context)).await
-    }
-
-    /// Takes datagrams of this address only from now on, and sends to it where nobody
-    /// else is named.
-    ///
-    /// # Errors
-    /// There is no address of its family here, or the stack is closed.
-    pub fn connect(&self, to: SocketAddr) -> io::Result<()> {
-        self.shared.lock().connect_datagrams(self.at, to)
     }
 
     /// Sends a datagram to whom it is connected; waits for room where much waits to

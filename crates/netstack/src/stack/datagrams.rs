@@ -9,8 +9,15 @@ use std::{
 
 use packet::{ChecksumAt, Offload};
 
-use super::{Polled, note_waiting, state::State};
-use crate::ip::{self, Packet};
+use super::{
+    Polled, note_waiting,
+    segments::{Flow, PathError},
+    state::State,
+};
+use crate::{
+    ip::{self, Packet},
+    time::Time,
+};
 
 /// Bytes of a header (RFC 768).
 pub(super) const HEADER: usize = 8;
@@ -31,10 +38,12 @@ pub(crate) struct Datagrams {
 
 #[derive(Default)]
 struct Socket {
-    /// Who alone is listened to.
-    peer: Option<SocketAddr>,
     received: Queue,
     to_send: Queue,
+    /// The only one that it speaks with.
+    peer: Option<SocketAddr>,
+    /// What was said of what it sent to that one, and was not told yet.
+    error: Option<io::ErrorKind>,
     readers: Vec<Waker>,
     writers: Vec<Waker>,
 }
@@ -79,17 +88,17 @@ impl State {
         Ok(at)
     }
 
+    /// Has a socket speak with one peer only, and hear of its errors.
+    pub fn connect_datagrams(&mut self, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
+        self.source_for(to.ip())?;
+        let socket = self.datagrams.sockets.get_mut(&at).ok_or(io::ErrorKind::NotConnected)?;
+        (socket.peer, socket.error) = (Some(to), None);
+        Ok(())
+    }
+
     /// Drops a socket, and what waits in it.
     pub fn unbind(&mut self, at: SocketAddr) {
         self.datagrams.sockets.remove(&at);
-    }
-
-    /// Connects a socket.
-    pub fn connect_datagrams(&mut self, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
-        self.source_for(to.ip())?;
-        let socket = self.datagrams.sockets.get_mut(&at);
-        socket.ok_or(io::ErrorKind::NotConnected)?.peer = Some(to);
-        Ok(())
     }
 
     /// Whom a socket is connected to.
@@ -107,28 +116,54 @@ impl State {
         let payload = packet.payload(HEADER);
         let len = usize::from(port(4)).saturating_sub(HEADER).min(payload.len());
         let local = SocketAddr::new(packet.destination, port(2));
-        let Some(socket) = self.socket_at(local) else {
+        let remote = SocketAddr::new(packet.source, port(0));
+        let Some(socket) = self.socket_at(Flow { local, remote }) else {
             self.counters.datagrams += 1;
             self.answer_unreachable(packet);
             return;
         };
-        let from = SocketAddr::new(packet.source, port(0));
-        let is_stranger = socket.peer.is_some_and(|peer| peer != from);
-        if is_stranger || !socket.received.has_room(len) {
+        if !socket.received.has_room(len) {
             self.counters.datagrams += 1;
             return;
         }
         let mut bytes = vec![0; len];
         payload.each(0..len, |at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
-        socket.received.push(from, bytes);
+        socket.received.push(remote, bytes);
         let mut readers = std::mem::take(&mut socket.readers);
         self.turns.wakers.append(&mut readers);
     }
 
-    fn socket_at(&mut self, local: SocketAddr) -> Option<&mut Socket> {
+    /// Whom a datagram of a flow is for.
+    fn socket_at(&mut self, flow: Flow) -> Option<&mut Socket> {
         let sockets = &mut self.datagrams.sockets;
-        let place = Self::places(local).into_iter().find(|place| sockets.contains_key(place))?;
+        let hears = |socket: &Socket| socket.peer.is_none_or(|peer| peer == flow.remote);
+        let mut places = Self::places(flow.local).into_iter();
+        let place = places.find(|place| sockets.get(place).is_some_and(hears))?;
         sockets.get_mut(&place)
+    }
+
+    /// A router, or the peer, says something of a packet of `len` bytes that was sent. Who
+    /// quotes none of ours is not believed (RFC 5927 section 4.1): of a datagram nothing
+    /// else is known any more. As with Linux, only a socket that speaks with one peer hears
+    /// of it: another could not tell whom it concerns.
+    pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
+        let Some(socket) = self.socket_at(flow) else { return };
+        let kind = match error {
+            PathError::Refused => io::ErrorKind::ConnectionRefused,
+            PathError::Unreachable => io::ErrorKind::HostUnreachable,
+            PathError::TooBig(mtu) => {
+                let mtu = mtu as usize;
+                if mtu < len {
+                    self.paths.lower(flow.remote.ip(), mtu, now);
+                }
+                return;
+            }
+        };
+        if socket.peer.is_some() {
+            socket.error = Some(kind);
+            let mut readers = std::mem::take(&mut socket.readers);
+            self.turns.wakers.append(&mut readers);
+        }
     }
 
     /// Queues a datagram.
@@ -136,12 +171,15 @@ impl State {
         &mut self,
         at: SocketAddr,
         (bytes, to): (&[u8], SocketAddr),
+        now: Time,
         context: &Context<'_>,
     ) -> Polled<()> {
-        let most = usize::from(self.mtu) - ip::header_len(to.ip()) - HEADER;
-        if bytes.len() > most {
+        let own = usize::from(self.mtu);
+        let mtu = self.paths.mtu(to.ip(), now).unwrap_or(own).min(own);
+        if bytes.len() > mtu - ip::header_len(to.ip()) - HEADER {
             // It is EMSGSIZE elsewhere.
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "longer than the MTU allows");
+            let why = if mtu < own { "longer than the path" } else { "longer than the MTU" };
+            let error = io::Error::new(io::ErrorKind::InvalidInput, format!("{why} allows"));
             return Polled::Ready(Err(error));
         }
         if let Err(error) = self.source_for(to.ip()) {
@@ -150,6 +188,9 @@ impl State {
         let Some(socket) = self.datagrams.sockets.get_mut(&at) else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
+        if let Some(error) = socket.error.take() {
+            return Polled::Ready(Err(error.into()));
+        }
         if !socket.to_send.has_room(bytes.len()) {
             note_waiting(&mut socket.writers, context);
             return Polled::Pending;
@@ -173,6 +214,9 @@ impl State {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let Some((from, bytes)) = socket.received.pop() else {
+            if let Some(error) = socket.error.take() {
+                return Polled::Ready(Err(error.into()));
+            }
             if gone {
                 return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
             }

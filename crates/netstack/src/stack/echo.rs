@@ -122,7 +122,7 @@ impl State {
         } else if kind == family.reply {
             self.handle_reply(packet.source, u16::from_be_bytes([message[4], message[5]]), now);
         } else if let Some(error) = path_error(family, (kind, code), message) {
-            self.handle_error(packet.destination, error, &message[HEADER..]);
+            self.handle_error(packet.destination, error, &message[HEADER..], now);
         }
     }
 
@@ -134,10 +134,10 @@ impl State {
         }
     }
 
-    fn handle_error(&mut self, us: IpAddr, error: PathError, quoted: &[u8]) {
+    fn handle_error(&mut self, us: IpAddr, error: PathError, quoted: &[u8], now: Time) {
         let Some(quoted) = Quoted::parse(quoted) else { return };
         let Some(start) = quoted.transport.first_chunk::<8>() else { return };
-        if quoted.source != us || quoted.protocol != ip::TCP {
+        if quoted.source != us {
             return;
         }
         let port = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
@@ -145,8 +145,14 @@ impl State {
             local: SocketAddr::new(quoted.source, port(0)),
             remote: SocketAddr::new(quoted.destination, port(2)),
         };
-        let seq = Seq(u32::from_be_bytes([start[4], start[5], start[6], start[7]]));
-        self.handle_tcp_error(flow, seq, error);
+        match quoted.protocol {
+            ip::TCP => {
+                let seq = Seq(u32::from_be_bytes([start[4], start[5], start[6], start[7]]));
+                self.handle_tcp_error(flow, seq, error);
+            }
+            ip::UDP => self.handle_udp_error(flow, quoted.total_len, error, now),
+            _ => {}
+        }
     }
 
     /// Says that nobody listens at a port.

@@ -18,6 +18,7 @@ use super::{
     echo::Pings,
     line::Line,
     note_waiting,
+    paths::Paths,
     segments::{Flow, Listener, TcpSocket},
 };
 use crate::{budget::Budget, ip, tcp, time::Time};
@@ -45,6 +46,7 @@ pub(crate) struct State {
     pub(super) listeners: HashMap<SocketAddr, Listener>,
     pub(super) datagrams: Datagrams,
     pub(super) pings: Pings,
+    pub(super) paths: Paths,
     pub(super) turns: Turns,
     /// Ports and numbers that were handed out.
     pub(super) drawn: u32,
@@ -90,6 +92,7 @@ impl State {
             listeners: HashMap::new(),
             datagrams: Datagrams::default(),
             pings: Pings::default(),
+            paths: Paths::default(),
             turns: Turns::default(),
             drawn: 0,
             time_waits: Line::default(),

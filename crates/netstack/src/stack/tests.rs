@@ -1,5 +1,7 @@
 //! One stack's state by hand: packets in, packets out, and no thread.
 
+mod errors;
+
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{
@@ -244,7 +246,7 @@ fn who_waits_twice_is_noted_once() {
     for _ in 0..1000 {
         assert!(state.poll_recv_from(at, &mut [0; 9], &context).is_pending());
         assert!(state.poll_accept((US, PORT).into(), &context).is_pending());
-        while state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), &context).is_ready() {}
+        while state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), now(), &context).is_ready() {}
     }
     assert_eq!(Arc::strong_count(&waiter) - before, 3, "as reader, as acceptor, as writer");
     let other = Arc::new(Waiter::default());
@@ -263,7 +265,9 @@ fn answers_leave_room_for_everybody_else() {
     let at = state.bind((US, 53).into()).unwrap();
     let context = Context::from_waker(Waker::noop());
     for _ in 0..10 {
-        assert!(state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), &context).is_ready());
+        assert!(
+            state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), now(), &context).is_ready()
+        );
     }
     drop(state);
     let mut batch = packet::Batch::new(128, 2 * packet::Batch::ROOM);
@@ -286,7 +290,9 @@ fn a_round_leaves_room_for_a_super_packet_so_that_the_engine_sends_before_the_ne
     let mut state = stack.0.lock();
     let at = state.bind((US, 53).into()).unwrap();
     for _ in 0..120 {
-        assert!(state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), &context).is_ready());
+        assert!(
+            state.poll_send_to(at, (&[0; 1000], (THEM, 53).into()), now(), &context).is_ready()
+        );
     }
     drop(state);
     let mut batch = packet::Batch::new(128, 2 * packet::Batch::ROOM);
