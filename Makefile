@@ -5,6 +5,7 @@
 # make flame    where both daemons spend their time in one test: TEST=tcp
 # make test     every test, the end-to-end ones in network namespaces
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
+# make smoke   the bench's tests at their full size, which make test has briefly
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
@@ -27,7 +28,7 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git
 
-.PHONY: demo bench bench-quick ladder flame test test-offloads soak build deps peers lint clean
+.PHONY: demo bench bench-quick ladder flame test test-offloads smoke soak build deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -69,6 +70,11 @@ test-offloads: deps peers build
 	    || failed+=("$$off"); \
 	done; \
 	if [ $${#failed[@]} != 0 ]; then echo "FAILED without: $${failed[*]}" >&2; exit 1; fi
+
+# Tailscaled is skipped where it is not built: make peers ARGS=proxy.
+smoke: deps peers build
+	cargo test -p linerate-bench --no-run
+	tests/netns/run cargo test -p linerate-bench --test smoke -- --include-ignored --test-threads=1
 
 soak: deps build
 	cargo test -p linerate-netns --no-run

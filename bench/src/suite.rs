@@ -42,9 +42,6 @@ use crate::measure::{
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The length of a measurement where it only has to show that traffic passes.
-const BRIEF: Duration = Duration::from_millis(300);
-
 /// A turn under way.
 struct Turn<'a> {
     ends: Ends,
@@ -52,8 +49,7 @@ struct Turn<'a> {
     client: Host,
     server: Host,
     target: String,
-    seconds: u32,
-    is_brief: bool,
+    plan: &'a Plan,
     readings: &'a mut Readings,
     tell: &'a dyn Fn(News<'_>),
 }
@@ -140,7 +136,7 @@ pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Fla
 impl<'a> Turn<'a> {
     fn start(
         contender: &Contender,
-        plan: &Plan,
+        plan: &'a Plan,
         readings: &'a mut Readings,
         tell: &'a dyn Fn(News<'_>),
     ) -> Turn<'a> {
@@ -152,16 +148,7 @@ impl<'a> Turn<'a> {
         }
         let (client, server) = (ends.left.host.clone(), ends.right.host.clone());
         let target = ends.right.inner.of(Family::V4).to_owned();
-        Turn {
-            ends,
-            client,
-            server,
-            target,
-            seconds: plan.seconds,
-            is_brief: plan.is_brief,
-            readings,
-            tell,
-        }
+        Turn { ends, client, server, target, plan, readings, tell }
     }
 
     fn test(&mut self, test: Test) {
@@ -208,11 +195,6 @@ impl<'a> Turn<'a> {
     /// Processor time of both daemons so far, in seconds.
     fn cpu(&self) -> f64 {
         self.of_daemons(|daemon| daemon.cpu().as_secs_f64())
-    }
-
-    /// The length of a measurement that need not be whole seconds.
-    fn time(&self) -> Duration {
-        if self.is_brief { BRIEF } else { Duration::from_secs(self.seconds.into()) }
     }
 
     /// Context switches of both daemons so far: voluntary, and not.

@@ -9,6 +9,9 @@ use crate::measure::{Measure, TCP_20, TCP_20_LOSS, TCP_66_LOSS};
 /// A stream needs so much longer than over a cable to find its rate, in seconds.
 const LONGER: u32 = 2;
 
+/// What a brief stream carries, in few round trips.
+const BRIEF_BYTES: u64 = 256 << 10;
+
 /// Buffers of TCP, in bytes: at 66 ms the default of 6 MB would be the limit.
 const BUFFERS: &str = "4096 131072 67108864";
 
@@ -28,8 +31,8 @@ impl Turn<'_> {
                 link.reshape(shape);
             }
             self.ends.meet();
-            let seconds = if self.is_brief { self.seconds } else { self.seconds + LONGER };
-            let rate = Iperf { seconds, ..self.iperf("") }.run();
+            let iperf = Iperf { seconds: self.plan.seconds + LONGER, ..self.iperf("") };
+            let rate = if self.plan.is_brief { iperf.carry(BRIEF_BYTES) } else { iperf.run() };
             self.note(measure, rate.gbps());
         }
     }

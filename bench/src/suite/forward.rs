@@ -27,7 +27,7 @@ impl Turn<'_> {
         }
         (self.client, self.server) = (client, server);
         self.target = format!("{behind_right}.2");
-        let forth = self.iperf("").run();
+        let forth = self.stream("");
         self.note(&FORWARD_TCP, forth.gbps());
         self.quic_way(&FORWARD_QUIC_DOWN, "down", "plain");
         self.quic_way(&FORWARD_QUIC_UP, "up", "plain");

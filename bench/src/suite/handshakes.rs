@@ -10,17 +10,19 @@ use crate::measure::{
 };
 
 const COUNT: usize = 10_000;
+const COUNT_BRIEF: usize = 100;
 
 impl Turn<'_> {
     pub(super) fn handshakes(&mut self) {
+        let count = if self.plan.is_brief { COUNT_BRIEF } else { COUNT };
         let hub = &self.ends.right;
         let memory = || hub.daemon.as_ref().map_or(f64::NAN, |one| Daemon::memory(one) as f64);
         let alone = memory();
-        Crowd::new(COUNT).join(&hub.host, Some(self.ends.left.outer.of(Family::V4)));
+        Crowd::new(count).join(&hub.host, Some(self.ends.left.outer.of(Family::V4)));
         let known = memory();
         let (key, at) = (hub.key.as_ref().map_or("", |key| &key.public), &hub.outer);
         let line = format!(
-            "{} greet {COUNT} {key} {}",
+            "{} greet {count} {key} {}",
             generator().display(),
             at.endpoint(Family::V4, PORT)
         );
@@ -28,10 +30,10 @@ impl Turn<'_> {
         let greeted = Greeted::parse(&outcome.stdout).unwrap_or_else(|| {
             panic!("the initiators failed: {}", outcome.stderr.trim());
         });
-        let kilobytes = |more: f64| more / 1e3 / COUNT as f64;
+        let kilobytes = |more: f64| more / 1e3 / count as f64;
         let (known, met) = (kilobytes(known - alone), kilobytes(memory() - alone));
         self.note(&HANDSHAKES, greeted.sessions as f64 / 1e3 / greeted.seconds);
-        self.note(&HANDSHAKES_DONE, 100.0 * greeted.sessions as f64 / COUNT as f64);
+        self.note(&HANDSHAKES_DONE, 100.0 * greeted.sessions as f64 / count as f64);
         self.note(&HANDSHAKES_COOKIES, greeted.cookies as f64);
         self.note(&MEMORY_PEER, known);
         self.note(&MEMORY_SESSION, met);

@@ -12,13 +12,16 @@ impl Turn<'_> {
         let mut memory = Vec::new();
         let mut steps: Vec<(&'static Measure, usize)> =
             vec![(&PEERS_1, 1), (&PEERS_10, 10), (&PEERS_100, 100), (&PEERS_1000, 1000)];
-        steps.retain(|(_, count)| !self.is_brief || [1, 1000].contains(count));
+        steps.retain(|(_, count)| !self.plan.is_brief || [1, 10].contains(count));
         for (measure, count) in steps {
             self.crowd(count - 1);
             self.ends.meet();
-            let rate = self.iperf("").run();
+            let rate = self.stream("");
             self.note(measure, rate.gbps());
             memory.push(self.ends.left.daemon.as_ref().map_or(f64::NAN, |one| one.memory() as f64));
+        }
+        if self.plan.is_brief {
+            return;
         }
         let idle = (memory[memory.len() - 1] - memory[0]) / 999.0;
         self.note(&MEMORY_IDLE_1000, idle / 1e3);

@@ -13,19 +13,20 @@ use crate::measure::{
 
 /// Echo requests of an idle measurement: the 99.9th percentile wants a thousand.
 const IDLE: &str = "-c 1000 -i 0.003";
-const IDLE_BRIEF: &str = "-c 50 -i 0.003";
+const IDLE_BRIEF: &str = "-c 20 -i 0.003";
 
 /// Echo requests a second beside a full stream, and for how much longer than other tests: the
 /// 99.9th percentile wants a thousand of them.
 const A_SECOND: u32 = 200;
 const LONGER: u32 = 2;
+const COUNT_BRIEF: u32 = 50;
 
 /// The stream is alone for so long before and after the pings: slow start is over.
 const ALONE: Duration = Duration::from_millis(500);
 
 impl Turn<'_> {
     pub(super) fn ping(&mut self) {
-        let requests = if self.is_brief { IDLE_BRIEF } else { IDLE };
+        let requests = if self.plan.is_brief { IDLE_BRIEF } else { IDLE };
         let idle = ping(&self.client, format!("{requests} {}", self.target));
         let parts: [(&'static Measure, f64); 3] =
             [(&IDLE_P50, 0.5), (&IDLE_P99, 0.99), (&IDLE_P999, 0.999)];
@@ -43,13 +44,16 @@ impl Turn<'_> {
 
     /// Pings while a stream runs before, beside and after them; and the stream's Gbit/s.
     fn ping_beside_tcp(&self) -> (Ping, f64) {
-        let seconds = if self.is_brief { self.seconds } else { self.seconds + LONGER };
+        let seconds = self.plan.seconds + LONGER;
         let mut iperf = self.iperf("");
         iperf.seconds = seconds + 2 * ALONE.as_millis().div_ceil(1000) as u32;
+        let mut count = seconds * A_SECOND;
+        if self.plan.is_brief {
+            (iperf.seconds, count) = (self.plan.seconds, COUNT_BRIEF);
+        }
         let stream = iperf.start();
-        thread::sleep(ALONE);
+        thread::sleep(self.plan.edge(ALONE));
         let interval = 1.0 / f64::from(A_SECOND);
-        let count = seconds * A_SECOND;
         let pings = ping(&self.client, format!("-c {count} -i {interval} -W 1 {}", self.target));
         (pings, stream.finish().gbps())
     }

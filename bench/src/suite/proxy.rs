@@ -120,6 +120,9 @@ pub(super) fn run(
             for (stack, measures) in &STACKS {
                 turn.stack(&[measures], |shape| World::linerate(program, stack, None, shape));
             }
+            if plan.is_brief {
+                return;
+            }
             let without =
                 |offloads| World::linerate(program, "in-process", Some(offloads), plan.link());
             let measures = &STACKS[1].1;
@@ -147,20 +150,31 @@ impl Turn<'_> {
         self.note_all(measures, |one| one.out, out.gbps);
         self.note_all(measures, |one| one.out_cpu, out.cpu);
         self.note_all(measures, |one| one.memory, world.proxy.peak_memory());
-        let into = self.inward(&world, &format!("-P {MANY}"));
-        self.note_all(measures, |one| one.into_many, into.gbps);
-        let out = self.outward(&world, MANY);
-        self.note_all(measures, |one| one.out_many, out.gbps);
-        self.note_all(measures, |one| one.memory_many, world.proxy.peak_memory());
+        if !self.plan.is_brief {
+            self.many(measures, &world);
+        }
         world.was_direct();
         self.note_link(&mut world);
+        if !self.plan.is_brief {
+            self.far(measures, start(Some(FAR)));
+        }
+    }
 
-        let mut world = start(Some(FAR));
+    /// Many streams through the same process.
+    fn many(&mut self, measures: &[&Measures], world: &World) {
+        let into = self.inward(world, &format!("-P {MANY}"));
+        self.note_all(measures, |one| one.into_many, into.gbps);
+        let out = self.outward(world, MANY);
+        self.note_all(measures, |one| one.out_many, out.gbps);
+        self.note_all(measures, |one| one.memory_many, world.proxy.peak_memory());
+    }
+
+    /// The same stack at the other end of an ocean.
+    fn far(&mut self, measures: &[&Measures], mut world: World) {
         world.far.run(format!("echo {BUFFERS} | tee /proc/sys/net/ipv4/tcp_{{r,w}}mem"));
-        let plan = self.plan.clone();
-        let longer = if plan.is_brief { plan.seconds } else { plan.seconds + LONGER };
+        let seconds = self.plan.seconds + LONGER;
         let mut turn = Turn {
-            plan: &Plan { seconds: longer, ..plan },
+            plan: &Plan { seconds, ..self.plan.clone() },
             readings: self.readings,
             tell: self.tell,
         };
@@ -176,7 +190,7 @@ impl Turn<'_> {
         let (seconds, address) = (self.plan.seconds, world.near_inner.as_str());
         let before = world.proxy.cpu();
         let iperf = Iperf { client: &world.far, server: &world.near, address, seconds, options };
-        let rate = iperf.run();
+        let rate = self.plan.stream(&iperf);
         let cpu = (world.proxy.cpu() - before) / (rate.bytes / 1e9);
         Carried { gbps: rate.gbps(), cpu }
     }
@@ -184,17 +198,17 @@ impl Turn<'_> {
     /// Out of the stack, from a client of its SOCKS5 proxy.
     fn outward(&self, world: &World, streams: usize) -> Carried {
         let mut drain = Drain::start(&world.far, &world.far_inner);
-        let time = Duration::from_secs(self.plan.seconds.into());
+        let (time, edge) = (self.plan.time(), self.plan.edge(EDGE));
         let pour = world
             .near
             .command(generator())
             .args(["pour", drain.at(), &format!("127.0.0.1:{SOCKS}"), &streams.to_string()])
-            .arg((time + 3 * EDGE).as_secs_f64().to_string())
+            .arg((time + 2 * edge + EDGE).as_secs_f64().to_string())
             .stdin(Stdio::null())
             .spawn();
         let mut pour = pour.expect("nsenter is installed (make deps)");
         drain.fills();
-        thread::sleep(EDGE);
+        thread::sleep(edge);
         let (before, spent) = (drain.level(), world.proxy.cpu());
         thread::sleep(time);
         let (after, spent_after) = (drain.level(), world.proxy.cpu());

@@ -45,7 +45,7 @@ impl Turn<'_> {
         let line = format!(
             "{} quic-client {to} {way} {} {protection}",
             program.display(),
-            self.time().as_secs_f64()
+            self.plan.time().as_secs_f64()
         );
         let client = self.client.attempt(&line);
         drop(server);

@@ -10,7 +10,7 @@ use crate::measure::{
 impl Turn<'_> {
     pub(super) fn tcp(&mut self) {
         let before = (self.cpu(), self.switches());
-        let forth = self.iperf("").run();
+        let forth = self.stream("");
         let (cpu, switches) = (self.cpu() - before.0, self.switches());
         let gigabytes = forth.bytes / 1e9;
         self.note(&TCP_FORTH, forth.gbps());
@@ -19,11 +19,10 @@ impl Turn<'_> {
             self.note(measure, (switches[kind] - before.1[kind]) / 1e3 / gigabytes);
         }
         self.note(&MEMORY_TCP, self.memory());
-        let run = |turn: &Turn<'_>, options| -> Rate { turn.iperf(options).run() };
-        self.note(&TCP_BACK, run(self, "-R").gbps());
-        self.note(&TCP_4, run(self, "-P 4").gbps());
-        self.note(&TCP_32, run(self, "-P 32").gbps());
-        self.note(&TCP_BOTH, run(self, "--bidir").gbps());
+        self.note(&TCP_BACK, self.stream("-R").gbps());
+        self.note(&TCP_4, self.stream("-P 4").gbps());
+        self.note(&TCP_32, self.stream("-P 32").gbps());
+        self.note(&TCP_BOTH, self.stream("--bidir").gbps());
     }
 
     /// The cable as a NIC that segments neither UDP nor TCP, at both ends.
@@ -31,8 +30,13 @@ impl Turn<'_> {
         for host in [&self.client, &self.server] {
             host.run("ethtool -K eth0 tx-udp-segmentation off tso off gso off");
         }
-        let rate = self.iperf("").run();
+        let rate = self.stream("");
         self.note(&TCP_PLAIN, rate.gbps());
+    }
+
+    /// A stream between the client and the server, to its end.
+    pub(super) fn stream(&self, options: &str) -> Rate {
+        self.plan.stream(&self.iperf(options))
     }
 
     pub(super) fn iperf<'a>(&'a self, options: &'a str) -> Iperf<'a> {
@@ -40,7 +44,7 @@ impl Turn<'_> {
             client: &self.client,
             server: &self.server,
             address: &self.target,
-            seconds: self.seconds,
+            seconds: self.plan.seconds,
             options,
         }
     }

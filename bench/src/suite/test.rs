@@ -1,6 +1,9 @@
 //! The tests by name, and what a turn does of them.
 
+use std::time::Duration;
+
 use netns::Implementation::Linerate;
+use netns::{Iperf, Rate};
 
 use super::vxlan;
 use crate::contender::{Carrier, Contender};
@@ -130,7 +133,30 @@ pub struct Plan {
     pub link: Option<String>,
 }
 
+/// What a brief measurement takes, and what there is before and after it, where it only has to show
+/// that traffic passes.
+const BRIEF: Duration = Duration::from_millis(100);
+const BRIEF_EDGE: Duration = Duration::from_millis(50);
+
+/// What a brief stream carries: enough for the kernel's clock of the daemons to tick.
+const BRIEF_BYTES: u64 = 32 << 20;
+
 impl Plan {
+    /// The length of a measurement that need not be whole seconds.
+    pub(super) fn time(&self) -> Duration {
+        if self.is_brief { BRIEF } else { Duration::from_secs(self.seconds.into()) }
+    }
+
+    /// How long traffic is on before it is looked at, and after, if that is `usual`.
+    pub(super) fn edge(&self, usual: Duration) -> Duration {
+        if self.is_brief { BRIEF_EDGE } else { usual }
+    }
+
+    /// Runs a stream to its end.
+    pub(super) fn stream(&self, iperf: &Iperf<'_>) -> Rate {
+        if self.is_brief { iperf.carry(BRIEF_BYTES) } else { iperf.run() }
+    }
+
     /// The link, borrowed.
     pub(super) fn link(&self) -> Option<&str> {
         self.link.as_deref()

@@ -129,13 +129,7 @@ struct Counters {
 impl Turn<'_> {
     pub(super) fn udp(&mut self) {
         for (arguments, measures) in &FLOODS {
-            let mut flow = self.flood(arguments, self.time());
-            // In so short a time a loaded machine may not have run the daemons at all.
-            let mut again = if self.is_brief { AGAIN } else { 0 };
-            while flow.carried == 0.0 && again > 0 {
-                flow = self.flood(arguments, self.time());
-                again -= 1;
-            }
+            let flow = self.flood(arguments, self.plan.time());
             for (measure, figure) in measures.iter().copied().zip(flow.figures()) {
                 self.note(measure, figure);
             }
@@ -143,10 +137,10 @@ impl Turn<'_> {
     }
 
     pub(super) fn overload(&mut self) {
-        let flooded = self.flood(&LARGE.to_string(), self.time());
+        let flooded = self.flood(&LARGE.to_string(), self.plan.time());
         let paced = RAMP.map(|part| {
             let rate = part * flooded.sent * 1e3;
-            self.flood(&format!("{LARGE} --rate {rate:.0}"), self.time() / 2).carried
+            self.flood(&format!("{LARGE} --rate {rate:.0}"), self.plan.time() / 2).carried
         });
         let peak = paced.into_iter().fold(flooded.carried, f64::max);
         self.note(&OVERLOAD_PEAK, peak);
@@ -155,8 +149,20 @@ impl Turn<'_> {
 
     /// Floods from left to right; `arguments` are the size and the options of the sender.
     fn flood(&self, arguments: &str, time: Duration) -> Flow {
+        let mut flow = self.flood_once(arguments, time);
+        // In so short a time a loaded machine may not have run the daemons at all.
+        let mut again = if self.plan.is_brief { AGAIN } else { 0 };
+        while flow.carried == 0.0 && again > 0 {
+            flow = self.flood_once(arguments, time);
+            again -= 1;
+        }
+        flow
+    }
+
+    fn flood_once(&self, arguments: &str, time: Duration) -> Flow {
         let _sink = Server::start(&self.server, &["sink", &SINK.to_string()], SINK);
-        let whole = (time + 2 * EDGE).as_secs_f64();
+        let edge = self.plan.edge(EDGE);
+        let whole = (time + 2 * edge).as_secs_f64();
         let sender = self
             .client
             .command(generator())
@@ -166,7 +172,7 @@ impl Turn<'_> {
             .stdout(Stdio::piped())
             .spawn()
             .expect("nsenter is installed (make deps)");
-        thread::sleep(EDGE);
+        thread::sleep(edge);
         let (watch, before) = (Stopwatch::start(), self.counters());
         thread::sleep(time);
         let (time, after) = (watch.elapsed().as_secs_f64(), self.counters());

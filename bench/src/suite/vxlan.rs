@@ -22,7 +22,7 @@ impl Turn<'_> {
             address(&end.host, "vx0", &format!("10.13.0.{number}/24"));
         }
         self.target = "10.13.0.2".to_owned();
-        let rate = self.iperf("").run();
+        let rate = self.stream("");
         self.note(&VXLAN, rate.gbps());
     }
 }

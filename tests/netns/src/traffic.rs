@@ -151,12 +151,24 @@ impl Iperf<'_> {
         self.start().finish()
     }
 
+    /// Carries so many bytes instead of going on for its time: what only has to be seen to pass.
+    ///
+    /// # Panics
+    /// As [`Iperf::run`].
+    pub fn carry(&self, bytes: u64) -> Rate {
+        self.start_until(&format!("-n {bytes}")).finish()
+    }
+
     /// Starts it, to do something beside it.
     pub fn start(&self) -> IperfRun {
+        self.start_until(&format!("-t {}", self.seconds))
+    }
+
+    fn start_until(&self, end: &str) -> IperfRun {
         let server = Server::start(self.server);
         let line = format!(
-            "iperf3 --json --connect-timeout 5000 -c {} -t {} {}",
-            self.address, self.seconds, self.options
+            "iperf3 --json --connect-timeout 5000 -c {} {end} {}",
+            self.address, self.options
         );
         let mut command = self.client.command("timeout");
         command.arg((self.seconds + IPERF_PATIENCE).to_string()).args(["bash", "-c", &line]);
@@ -184,8 +196,10 @@ impl IperfRun {
         let outcome =
             client.wait_with_output().map(Outcome::from).expect("a child can be waited for");
         let report: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
-        let error = report["error"].as_str().unwrap_or(&outcome.stderr);
-        assert!(outcome.ok, "on {host}: `{line}` failed: {error}");
+        // With --json iperf3 ends as if all were well, whatever happened.
+        let error = report["error"].as_str();
+        let is_well = outcome.ok && error.is_none();
+        assert!(is_well, "on {host}: `{line}` failed: {}", error.unwrap_or(&outcome.stderr));
         Rate::parse(&report["end"])
     }
 }
