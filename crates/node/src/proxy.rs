@@ -16,6 +16,7 @@ mod associate;
 mod datagrams;
 mod dial;
 mod eyeballs;
+mod flows;
 mod gate;
 mod half_open;
 mod http;

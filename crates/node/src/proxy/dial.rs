@@ -13,8 +13,9 @@ use super::{
     eyeballs::Eyeballs,
     half_open::{Client, HalfOpen},
     names::{Names, message::Record},
+    namespace::unspecified,
     reach::Reach,
-    stack::Stack,
+    stack::{Datagrams, Stack},
     target::{Host, Target},
 };
 use crate::conf::Dns;
@@ -108,6 +109,20 @@ impl<S: Stack> Dialer<S> {
             }
         }
         Err(why)
+    }
+
+    /// A socket that speaks with a target only, and where that is. A name is asked for when
+    /// it is the client's turn.
+    pub async fn dial_datagrams(
+        &self,
+        client: Client,
+        to: &Target,
+    ) -> io::Result<(S::Datagrams, SocketAddr)> {
+        let _place = self.half_open.place(client).await;
+        let to = self.address(to).await?;
+        let socket = self.stack.bind(unspecified(to.is_ipv4())).await?;
+        socket.connect(to).await?;
+        Ok((socket, to))
     }
 
     /// Sends one echo request, and tells who answered and after how long.

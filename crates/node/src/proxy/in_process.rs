@@ -85,6 +85,10 @@ impl Accept for TcpListener {
 }
 
 impl Datagrams for UdpSocket {
+    async fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        Self::connect(self, to)
+    }
+
     async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
         Self::send_to(self, datagram, to).await.map(drop)
     }

@@ -129,6 +129,7 @@ impl<S: Stack> Names<S> {
         let question = question.ok_or_else(|| no_such_name(name))?;
         // A port of its own for each question: a forged answer has to guess it, too.
         let socket = self.stack.bind(unspecified(server.is_ipv4())).await?;
+        socket.connect(server).await?;
         socket.send_to(question.as_bytes(), server).await?;
         let mut message = [0; DATAGRAM];
         loop {

@@ -9,6 +9,7 @@ use zeroize::Zeroizing;
 use super::{
     datagrams::carry_datagrams,
     gate::{Gate, expose, forward, serve_each},
+    half_open::Client,
     http_server,
     local::Listener,
     namespace::unspecified,
@@ -129,7 +130,10 @@ impl<S: Stack> Bound<S> {
         for (name, socket, rule) in self.datagram_forwards {
             let (gate, to) = (gate.clone(), Arc::new(rule.to));
             names.push(name.clone());
-            let open = move |_| into_tunnel(gate.clone(), to.clone());
+            let open = move |client: SocketAddr| {
+                let (gate, to) = (gate.clone(), to.clone());
+                async move { gate.dialer.dial_datagrams(Client::Ip(client.ip()), &to).await }
+            };
             tokio::spawn(carry_datagrams(name, socket, open));
         }
         for (name, listener, rule) in self.exposed {
@@ -145,18 +149,11 @@ impl<S: Stack> Bound<S> {
     }
 }
 
-/// A socket in the tunnel for one client of a forward.
-async fn into_tunnel<S: Stack>(
-    gate: Arc<Gate<S>>,
-    to: Arc<super::Target>,
-) -> io::Result<(S::Datagrams, SocketAddr)> {
-    let to = gate.dialer.address(&to).await?;
-    Ok((gate.dialer.stack.bind(unspecified(to.is_ipv4())).await?, to))
-}
-
 /// A socket here for one client of an exposed service.
 async fn to_service(to: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)> {
-    Ok((UdpSocket::bind(unspecified(to.is_ipv4())).await?, to))
+    let socket = UdpSocket::bind(unspecified(to.is_ipv4())).await?;
+    socket.connect(to).await?;
+    Ok((socket, to))
 }
 
 fn at<T>(origin: &str, place: impl std::fmt::Display, bound: io::Result<T>) -> anyhow::Result<T> {

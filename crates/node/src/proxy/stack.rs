@@ -60,6 +60,9 @@ pub(crate) trait Accept: Send + Sync + 'static {
 
 /// Sends and receives datagrams.
 pub(crate) trait Datagrams: Send + Sync + 'static {
+    /// Speaks with one peer only from now on, and hears of it where nobody is there.
+    fn connect(&self, to: SocketAddr) -> impl Future<Output = io::Result<()>> + Send;
+
     /// Sends one.
     fn send_to(
         &self,
@@ -75,6 +78,10 @@ pub(crate) trait Datagrams: Send + Sync + 'static {
 }
 
 impl Datagrams for UdpSocket {
+    async fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        Self::connect(self, to).await
+    }
+
     async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
         Self::send_to(self, datagram, to).await.map(drop)
     }

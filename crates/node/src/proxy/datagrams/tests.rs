@@ -1,0 +1,114 @@
+//! Sockets of the loopback, and ways that open when a test wants it.
+
+use std::{collections::HashMap, net::Ipv4Addr};
+
+use tokio::{net::UdpSocket, runtime::Builder, sync::watch};
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+async fn socket() -> UdpSocket {
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap()
+}
+
+/// Carries what comes to the socket whose address is returned to one at `to`, once
+/// `is_open` says so for the client.
+async fn carrying(
+    to: SocketAddr,
+    is_open: watch::Receiver<HashMap<SocketAddr, bool>>,
+) -> SocketAddr {
+    let near = socket().await;
+    let at = near.local_addr().unwrap();
+    let open = move |client| {
+        let mut is_open = is_open.clone();
+        async move {
+            let open = is_open.wait_for(|open| open.get(&client).copied().unwrap_or(false)).await;
+            drop(open.map_err(io::Error::other)?);
+            let far = socket().await;
+            UdpSocket::connect(&far, to).await?;
+            Ok((far, to))
+        }
+    };
+    tokio::spawn(carry_datagrams("a test".into(), near, open));
+    at
+}
+
+async fn received(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
+    let mut buffer = [0; 100];
+    let receive = UdpSocket::recv_from(socket, &mut buffer);
+    let (len, from) = timeout(PATIENCE, receive).await.expect("it hangs").unwrap();
+    (buffer[..len].to_vec(), from)
+}
+
+#[test]
+fn a_way_that_is_long_in_opening_keeps_no_other_client_waiting_and_loses_nothing() {
+    run(async {
+        let (service, slow, quick) = (socket().await, socket().await, socket().await);
+        let (open, is_open) = watch::channel(HashMap::from([(quick.local_addr().unwrap(), true)]));
+        let at = carrying(service.local_addr().unwrap(), is_open).await;
+        for word in [b"one", b"two"] {
+            slow.send_to(word, at).await.unwrap();
+        }
+        quick.send_to(b"quick", at).await.unwrap();
+        let (word, from) = received(&service).await;
+        assert_eq!(word, b"quick");
+        service.send_to(b"answer", from).await.unwrap();
+        assert_eq!(received(&quick).await, (b"answer".to_vec(), at));
+
+        open.send_modify(|open| {
+            open.insert(slow.local_addr().unwrap(), true);
+        });
+        let (first, from) = received(&service).await;
+        assert_eq!(first, b"one");
+        assert_eq!(received(&service).await, (b"two".to_vec(), from));
+        service.send_to(b"both", from).await.unwrap();
+        assert_eq!(received(&slow).await, (b"both".to_vec(), at));
+    });
+}
+
+#[test]
+fn of_what_waits_no_more_is_kept_than_there_is_room_for() {
+    run(async {
+        let flow = Flow::<UdpSocket>::default();
+        for _ in 0..WAITING / 1000 {
+            flow.send(&[7; 1000]).await.unwrap();
+        }
+        assert!(flow.send(&[7; 1000]).await.is_err());
+        let (far, to) = (socket().await, socket().await);
+        let to_address = to.local_addr().unwrap();
+        let far = Arc::new(Far { socket: far, to: to_address });
+        assert_eq!(flow.open(&far).map(|waiting| waiting.len()), Some(WAITING / 1000));
+        assert!(flow.open(&far).is_none());
+        flow.send(b"now").await.unwrap();
+        assert_eq!(received(&to).await.0, b"now");
+    });
+}
+
+#[test]
+fn a_flow_ends_where_nobody_is_there_and_the_next_datagram_begins_another() {
+    run(async {
+        let (service, client) = (socket().await, socket().await);
+        let to = service.local_addr().unwrap();
+        let (_, is_open) = watch::channel(HashMap::from([(client.local_addr().unwrap(), true)]));
+        let at = carrying(to, is_open).await;
+        client.send_to(b"one", at).await.unwrap();
+        let (_, first) = received(&service).await;
+        drop(service);
+        client.send_to(b"two", at).await.unwrap();
+        // The kernel answers at once that nobody is there, and the flow's socket goes.
+        let is_gone = async {
+            while std::net::UdpSocket::bind(first).is_err() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(PATIENCE, is_gone).await.expect("the flow stays");
+        let service = UdpSocket::bind(to).await.unwrap();
+        client.send_to(b"three", at).await.unwrap();
+        assert_eq!(received(&service).await.0, b"three");
+    });
+}

@@ -1,0 +1,135 @@
+//! Which client's datagrams go which way, and who makes way where there are too many: no
+//! client keeps another out.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+/// The flows of one socket, each of one client's port.
+#[derive(Debug)]
+pub(super) struct Flows<F> {
+    most: usize,
+    flows: HashMap<SocketAddr, Kept<F>>,
+    shares: HashMap<IpAddr, usize>,
+    /// Counts uses, for their order.
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Kept<F> {
+    flow: F,
+    number: u64,
+    last_use: u64,
+}
+
+impl<F> Flows<F> {
+    /// For so many at most.
+    pub fn new(most: usize) -> Self {
+        Self { most, flows: HashMap::new(), shares: HashMap::new(), uses: 0 }
+    }
+
+    /// A client's flow, which is used.
+    pub fn find(&mut self, client: SocketAddr) -> Option<&F> {
+        let kept = self.flows.get_mut(&client)?;
+        self.uses += 1;
+        kept.last_use = self.uses;
+        Some(&kept.flow)
+    }
+
+    /// Takes in a flow of a client that has none there. `make` gets the number to remove
+    /// it by. Where there are too many, it returns the one that makes way.
+    pub fn insert(&mut self, client: SocketAddr, make: impl FnOnce(u64) -> F) -> Option<F> {
+        let out =
+            if self.flows.len() < self.most { None } else { self.longest_unused(client.ip()) };
+        let out = out.and_then(|client| self.take(client));
+        self.uses += 1;
+        let number = self.uses;
+        self.flows.insert(client, Kept { flow: make(number), number, last_use: number });
+        *self.shares.entry(client.ip()).or_default() += 1;
+        out
+    }
+
+    /// Forgets a client's flow, if it is still that of this number.
+    pub fn remove(&mut self, client: SocketAddr, number: u64) {
+        if self.flows.get(&client).is_some_and(|kept| kept.number == number) {
+            self.take(client);
+        }
+    }
+
+    /// Of the source with the most flows, the one that was not used for longest. Among
+    /// equals it is the newcomer's own.
+    fn longest_unused(&self, newcomer: IpAddr) -> Option<SocketAddr> {
+        let sources = self.shares.iter();
+        let (source, _) = sources.max_by_key(|&(ip, share)| (*share, *ip == newcomer))?;
+        let flows = self.flows.iter().filter(|(client, _)| client.ip() == *source);
+        flows.min_by_key(|(_, kept)| kept.last_use).map(|(client, _)| *client)
+    }
+
+    fn take(&mut self, client: SocketAddr) -> Option<F> {
+        let kept = self.flows.remove(&client)?;
+        if let Some(share) = self.shares.get_mut(&client.ip()) {
+            *share -= 1;
+            if *share == 0 {
+                self.shares.remove(&client.ip());
+            }
+        }
+        Some(kept.flow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(source: u8, port: u16) -> SocketAddr {
+        ([10, 0, 0, source], port).into()
+    }
+
+    /// Takes in a client's flow, which is itself; who makes way.
+    fn come(flows: &mut Flows<SocketAddr>, client: SocketAddr) -> Option<SocketAddr> {
+        flows.insert(client, |_| client)
+    }
+
+    #[test]
+    fn who_has_the_most_makes_way_with_what_it_used_longest_ago() {
+        let mut flows = Flows::new(8);
+        for port in 0..6 {
+            assert_eq!(come(&mut flows, client(1, port)), None);
+        }
+        assert_eq!(come(&mut flows, client(2, 0)), None);
+        assert_eq!(come(&mut flows, client(2, 1)), None);
+        assert!(flows.find(client(1, 0)).is_some());
+        assert_eq!(come(&mut flows, client(3, 0)), Some(client(1, 1)));
+        assert_eq!(come(&mut flows, client(1, 6)), Some(client(1, 2)), "the hog pays itself");
+        assert_eq!(come(&mut flows, client(2, 2)), Some(client(1, 3)));
+        assert_eq!(come(&mut flows, client(2, 3)), Some(client(1, 4)));
+        assert!(flows.find(client(3, 0)).is_some());
+        assert_eq!(flows.flows.len(), 8);
+    }
+
+    #[test]
+    fn among_equals_the_newcomer_pays_itself() {
+        let mut flows = Flows::new(8);
+        for (port, source) in (0..8).map(|port| (port, port as u8 % 4)) {
+            come(&mut flows, client(source, port));
+        }
+        for source in 0..4 {
+            let out = come(&mut flows, client(source, 8)).map(|client| client.ip());
+            assert_eq!(out, Some(client(source, 0).ip()));
+        }
+    }
+
+    #[test]
+    fn a_flow_that_made_way_does_not_remove_its_successor() {
+        let mut flows = Flows::new(1);
+        let mut numbers = Vec::new();
+        flows.insert(client(1, 1), |number| numbers.push(number));
+        flows.insert(client(1, 2), |number| numbers.push(number));
+        flows.insert(client(1, 1), |number| numbers.push(number));
+        flows.remove(client(1, 1), numbers[0]);
+        assert!(flows.find(client(1, 1)).is_some());
+        flows.remove(client(1, 1), numbers[2]);
+        assert!(flows.flows.is_empty() && flows.shares.is_empty());
+    }
+}
