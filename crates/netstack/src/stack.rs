@@ -143,11 +143,16 @@ impl Stack {
         drop(self.0.flushed.wait_timeout_while(state, FAREWELL, waiting));
     }
 
-    /// Whether TCP leaves in super-packets, and whether what arrives is coalesced. Both
-    /// are, at first; the plain ways are for measurements and doubts.
+    /// Whether TCP leaves in super-packets from now on, and whether what arrives is
+    /// coalesced. Both are, at first; the plain ways are for measurements and doubts.
     pub fn set_offloads(&self, gso: bool, gro: bool) {
         self.0.lock().set_gso(gso);
         self.0.gro.store(gro, Ordering::Relaxed);
+    }
+
+    /// What [`Stack::set_offloads`] set.
+    pub fn offloads(&self) -> (bool, bool) {
+        (self.0.lock().gso, self.0.gro.load(Ordering::Relaxed))
     }
 
     /// The MTU from now on, for connections to come.

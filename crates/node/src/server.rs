@@ -168,6 +168,9 @@ pub trait Beside: Send + Sync {
     /// Appends what `linerate show` is to tell of it, as lines `key=value`.
     fn describe(&self, lines: &mut String);
 
+    /// Offloads were switched on or off.
+    fn offloads_changed(&self) {}
+
     /// Sends one ICMP echo request through the tunnel; who answered, and after how long.
     ///
     /// # Errors
@@ -254,6 +257,7 @@ fn answer_request(
                 tracing::error!(%error, "a change was refused");
                 return error.errno();
             }
+            beside.offloads_changed();
         }
         Request::Set(change) => {
             if let Err(error) = node.apply(change) {

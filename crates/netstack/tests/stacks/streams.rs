@@ -60,6 +60,36 @@ async fn the_plain_way_carries_the_same() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn offloads_come_and_go_in_the_middle_of_a_stream() {
+    let wire = Wire::new();
+    let seen = || {
+        let seen = &wire.from_a;
+        (seen.packets.load(Ordering::Relaxed), seen.segments.load(Ordering::Relaxed))
+    };
+    let switching = async {
+        let mut number = 0;
+        loop {
+            number += 1;
+            wire.a.set_offloads(number % 2 == 0, number % 3 == 0);
+            wire.b.set_offloads(number % 3 == 0, number % 2 == 0);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::select! {
+        () = soon(exchange(&wire, at(B[0], 80), 20_000_000)) => {}
+        () = switching => {}
+    }
+    for (gso, super_packets) in [(false, false), (true, true)] {
+        wire.a.set_offloads(gso, gso);
+        assert_eq!(wire.a.offloads(), (gso, gso));
+        let before = seen();
+        soon(exchange(&wire, at(B[0], 81 + u16::from(gso)), 5_000_000)).await;
+        let (packets, segments) = (seen().0 - before.0, seen().1 - before.1);
+        assert_eq!(packets < segments, super_packets, "{packets} packets, {segments} segments");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loss_in_the_network_loses_no_byte() {
     let wire = Wire::new();
     let mut number = 0u32;

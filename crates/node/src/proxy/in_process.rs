@@ -21,6 +21,7 @@ const MEMORY: usize = 128 * 1024 * 1024;
 /// The stack.
 pub(super) struct InProcessStack {
     stack: netstack::Stack,
+    offloads: Arc<Offloads>,
 }
 
 impl InProcessStack {
@@ -29,7 +30,7 @@ impl InProcessStack {
     ///
     /// # Errors
     /// The kernel gives no randomness.
-    pub fn open(plan: &Plan, offloads: &Offloads) -> io::Result<(Self, StackRecv, StackSend)> {
+    pub fn open(plan: &Plan, offloads: &Arc<Offloads>) -> io::Result<(Self, StackRecv, StackSend)> {
         let mut secret = [0; 16];
         SysRng.try_fill_bytes(&mut secret).map_err(io::Error::other)?;
         let addresses: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
@@ -40,8 +41,9 @@ impl InProcessStack {
             secret: u128::from_ne_bytes(secret),
             clock: Arc::new(|| Duration::from_nanos(clock::boottime_nanos())),
         });
-        stack.set_offloads(offloads.tun_tso.wanted(), offloads.tun_tcp_gro.wanted());
-        Ok((Self { stack }, recv, send))
+        let stack = Self { stack, offloads: offloads.clone() };
+        stack.offloads_changed();
+        Ok((stack, recv, send))
     }
 }
 
@@ -52,6 +54,11 @@ impl Stack for InProcessStack {
 
     fn name(&self) -> &'static str {
         "in-process"
+    }
+
+    fn offloads_changed(&self) {
+        let Offloads { tun_tso, tun_tcp_gro, .. } = &*self.offloads;
+        self.stack.set_offloads(tun_tso.wanted(), tun_tcp_gro.wanted());
     }
 
     async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
@@ -95,5 +102,24 @@ impl Datagrams for UdpSocket {
 
     async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         Self::recv_from(self, buffer).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_switches_of_a_tun_device_are_heeded_at_the_start_and_later() {
+        let plan =
+            Plan { name: "wg0".into(), mtu: 1420, addresses: vec!["10.0.0.1/24".parse().unwrap()] };
+        let offloads = Arc::new(Offloads::default());
+        offloads.tun_tso.want(false);
+        let (stack, _recv, _send) = InProcessStack::open(&plan, &offloads).unwrap();
+        assert_eq!(stack.stack.offloads(), (false, true));
+        offloads.tun_tso.want(true);
+        offloads.tun_tcp_gro.want(false);
+        stack.offloads_changed();
+        assert_eq!(stack.stack.offloads(), (true, false));
     }
 }

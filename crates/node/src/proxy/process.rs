@@ -260,6 +260,10 @@ impl<S: Stack> Beside for Shown<S> {
         }
     }
 
+    fn offloads_changed(&self) {
+        self.gate.dialer.stack.offloads_changed();
+    }
+
     fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         self.runtime.block_on(self.gate.dialer.ping(host))
     }

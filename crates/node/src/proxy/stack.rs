@@ -25,6 +25,9 @@ pub(crate) trait Stack: Send + Sync + 'static {
     /// What `linerate show` calls it.
     fn name(&self) -> &'static str;
 
+    /// Heeds that offloads were switched on or off.
+    fn offloads_changed(&self) {}
+
     /// Connects; dropping the future gives it up.
     fn connect(&self, to: SocketAddr) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
