@@ -7,6 +7,8 @@ mod coalesce;
 mod netstack;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
 mod oracle;
+#[path = "bodies/proxy.rs"]
+mod proxy;
 #[path = "../../crates/packet/tests/inverse/same.rs"]
 mod same;
 #[path = "bodies/segment.rs"]
@@ -14,6 +16,8 @@ mod segment;
 #[path = "../../crates/packet/tests/inverse/spec.rs"]
 #[expect(dead_code, reason = "the rest is for the packet crate's own tests")]
 mod spec;
+#[path = "bodies/streams.rs"]
+mod streams;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -34,8 +38,10 @@ use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},
 };
+pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use segment::segment;
+pub use streams::streams;
 use wg::{
     AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey,
     ReplayFilter, Time,

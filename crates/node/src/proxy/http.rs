@@ -18,7 +18,7 @@ const PORT: u16 = 80;
 
 /// What a client wants.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub enum Request {
     /// A tunnel.
     Connect(Target),
     /// One request, whose head is to be sent, and then so much of a body.
@@ -27,7 +27,7 @@ pub(super) enum Request {
 
 /// How long a request's body is (RFC 9112, section 6.3).
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub enum Body {
     /// So many bytes, maybe none.
     Bytes(u64),
     /// Until its last chunk.
@@ -36,19 +36,27 @@ pub(super) enum Body {
 
 /// Answers of our own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
+    /// 400: it is no request.
     BadRequest,
+    /// 407: who asks?
     AuthenticationRequired,
+    /// 403: nobody may go there.
     Forbidden,
+    /// 408: the request did not come to its end.
     TimedOut,
+    /// 431: its head is too long.
     TooLarge,
+    /// 501: another scheme or coding.
     NotImplemented,
+    /// 502: the origin cannot be reached.
     BadGateway,
+    /// 504: the origin does not answer.
     GatewayTimeout,
 }
 
 /// The answer to a CONNECT that succeeded.
-pub(super) const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+pub const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 /// Fields between a client and its proxy only (RFC 9110, section 7.6.1), and those
 /// that `Connection` names.
@@ -59,7 +67,7 @@ const HOP_BY_HOP: [&str; 6] =
 ///
 /// # Errors
 /// What to answer instead.
-pub(super) fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Refusal> {
+pub fn parse(text: &[u8], users: &Users) -> Result<Option<(Request, usize)>, Refusal> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     let len = match request.parse(text) {
@@ -177,7 +185,7 @@ impl Body {
 
 /// Where a chunked body ends (RFC 9112, section 7.1).
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Chunks {
+pub struct Chunks {
     state: ChunkState,
 }
 

@@ -1,7 +1,7 @@
 //! Names, asked for through the tunnel: of the servers of `DNS`, by UDP, and by TCP
 //! where the answer is long (RFC 1035, RFC 7766).
 
-pub(super) mod message;
+pub mod message;
 
 use std::{
     collections::HashMap,

@@ -15,7 +15,7 @@
 //! Call order: `handle_input` with what came; then `poll_output` until it has
 //! nothing, sending each; then `state`.
 
-pub(super) mod datagram;
+pub mod datagram;
 
 use std::{
     io,
@@ -43,7 +43,7 @@ const IPV6: u8 = 4;
 
 /// What a client wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub enum Request {
     /// A TCP connection.
     Connect(Target),
     /// Datagrams, from this address of the client as far as it knows it.
@@ -53,14 +53,22 @@ pub(super) enum Request {
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Reply {
+pub enum Reply {
+    /// The client is connected.
     Succeeded = 0,
+    /// None of the others.
     GeneralFailure = 1,
+    /// Nobody may go there.
     NotAllowed = 2,
+    /// There is no way.
     NetworkUnreachable = 3,
+    /// Nobody has that name or answers.
     HostUnreachable = 4,
+    /// Nobody listens there.
     ConnectionRefused = 5,
+    /// BIND, or no command.
     CommandNotSupported = 7,
+    /// No kind of address.
     AddressNotSupported = 8,
 }
 
@@ -88,7 +96,7 @@ impl Reply {
 
 /// What becomes of a client.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub enum State {
     /// It has to say more.
     Asking,
     /// It has asked, and waits for a [`Reply`].
@@ -106,7 +114,7 @@ enum Phase {
 }
 
 /// The talk up to a request.
-pub(super) struct Negotiation<'a> {
+pub struct Negotiation<'a> {
     users: &'a Users,
     phase: Phase,
     input: Vec<u8>,
@@ -115,6 +123,7 @@ pub(super) struct Negotiation<'a> {
 }
 
 impl<'a> Negotiation<'a> {
+    /// A client that has said nothing yet.
     pub fn new(users: &'a Users) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
         Self { users, phase: Phase::Methods, input, output, state: State::Asking }

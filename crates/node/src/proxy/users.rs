@@ -4,9 +4,10 @@ use zeroize::Zeroizing;
 
 /// Names and passwords; where there are none, everybody may.
 #[derive(Default)]
-pub(super) struct Users(Vec<(String, Zeroizing<String>)>);
+pub struct Users(Vec<(String, Zeroizing<String>)>);
 
 impl Users {
+    /// Admits one more.
     pub fn add(&mut self, name: String, password: Zeroizing<String>) {
         self.0.push((name, password));
     }

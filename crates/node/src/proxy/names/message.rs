@@ -21,7 +21,7 @@ const POINTER: u8 = 0xc0;
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
-pub(in crate::proxy) enum Record {
+pub enum Record {
     /// IPv4 addresses.
     A = 1,
     /// IPv6 addresses.
@@ -30,7 +30,7 @@ pub(in crate::proxy) enum Record {
 
 /// What a server says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::proxy) enum Answer {
+pub enum Answer {
     /// These addresses, maybe none, for so many seconds.
     Addresses(Vec<IpAddr>, u32),
     /// There is no such name.
@@ -43,7 +43,7 @@ pub(in crate::proxy) enum Answer {
 
 /// A question.
 #[derive(Clone, Debug)]
-pub(in crate::proxy) struct Question {
+pub struct Question {
     text: Vec<u8>,
     record: Record,
 }

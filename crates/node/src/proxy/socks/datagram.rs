@@ -7,7 +7,7 @@ use crate::proxy::target::Target;
 
 /// Splits a datagram of the client into where it is to go and what is to go there.
 /// `None` for a fragment, which may be dropped, and for what is no such datagram.
-pub(in crate::proxy) fn parse(datagram: &[u8]) -> Option<(Target, &[u8])> {
+pub fn parse(datagram: &[u8]) -> Option<(Target, &[u8])> {
     let [_, _, 0, rest @ ..] = datagram else { return None };
     match address(rest) {
         Address::Whole(target, len) => Some((target, &rest[len..])),
@@ -16,7 +16,7 @@ pub(in crate::proxy) fn parse(datagram: &[u8]) -> Option<(Target, &[u8])> {
 }
 
 /// Makes the datagram for the client of one that came from `from`.
-pub(in crate::proxy) fn encode(from: SocketAddr, payload: &[u8]) -> Vec<u8> {
+pub fn encode(from: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut datagram = Vec::with_capacity(22 + payload.len());
     datagram.extend_from_slice(&[0; 3]);
     put_address(&mut datagram, from);

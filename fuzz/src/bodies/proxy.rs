@@ -1,0 +1,296 @@
+//! What the proxies read: SOCKS5 and HTTP of clients, DNS of servers.
+
+use std::net::{IpAddr, SocketAddr};
+
+use node::proxy::{
+    Host, Target, Users,
+    dns::{Answer, Question, Record},
+    http::{self, Body},
+    socks::{self, Negotiation, State, datagram},
+};
+
+use super::take;
+
+/// The longest piece of an input that comes at once.
+const PIECE: usize = 64;
+
+fn users(flags: u8) -> Users {
+    let mut users = Users::default();
+    if flags & 1 != 0 {
+        users.add("ann".into(), "pw".to_owned().into());
+    }
+    users
+}
+
+/// Cuts bytes into pieces by a seed.
+fn pieces(bytes: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    let mut state = u32::from(seed) | 1 << 8;
+    std::iter::from_fn(move || {
+        state = state.wrapping_mul(0x9e37_79b1) ^ state >> 15;
+        let len = (1 + state as usize % PIECE).min(rest.len());
+        let (piece, behind) = rest.split_at(len);
+        rest = behind;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+/// A client of the SOCKS5 proxy, whole and in pieces, and a datagram of one.
+pub fn socks(data: &[u8]) {
+    let mut rest = data;
+    let [flags, seed] = take(&mut rest);
+    let users = users(flags);
+    let whole = talk(&users, [rest].into_iter());
+    assert_eq!(whole, talk(&users, pieces(rest, seed)), "it is another talk in pieces");
+    let (said, asked, early) = whole;
+    assert!(rest.ends_with(&early));
+    if let Some(request) = asked {
+        let is_asked = flags & 1 != 0;
+        assert_eq!(said, if is_asked { &[5, 2, 1, 0][..] } else { &[5, 0] });
+        let consumed = &rest[..rest.len() - early.len()];
+        assert!(!is_asked || consumed.windows(8).any(|w| w == b"\x01\x03ann\x02pw"));
+        let (command, target) = match request {
+            socks::Request::Connect(target) => (1, target),
+            socks::Request::UdpAssociate(target) => (3, target),
+        };
+        check_target(&target);
+        let port = consumed.len() - 2;
+        assert_eq!(consumed[port..], target.port.to_be_bytes());
+        assert!(consumed[..port].windows(2).any(|two| two == [5, command]));
+    }
+    let Some((target, payload)) = datagram::parse(rest) else { return };
+    check_target(&target);
+    assert!(rest.ends_with(payload));
+    if let Host::Ip(ip) = target.host {
+        let again = datagram::encode(SocketAddr::new(ip, target.port), payload);
+        assert_eq!(datagram::parse(&again), Some((target, payload)));
+    }
+}
+
+/// What it said, asked for, and said behind that.
+type Talk = (Vec<u8>, Option<socks::Request>, Vec<u8>);
+
+fn talk<'a>(users: &Users, pieces: impl Iterator<Item = &'a [u8]>) -> Talk {
+    let mut negotiation = Negotiation::new(users);
+    let mut said = Vec::new();
+    for piece in pieces {
+        negotiation.handle_input(piece);
+        said.extend(negotiation.poll_output().unwrap_or_default());
+    }
+    let asked = match negotiation.state() {
+        State::Asked(request) => Some(request.clone()),
+        State::Asking | State::Refused => None,
+    };
+    (said, asked, negotiation.into_rest())
+}
+
+fn check_target(target: &Target) {
+    match &target.host {
+        Host::Name(name) => {
+            assert!((1..=253).contains(&name.len()));
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+            assert!(name.bytes().all(is_plain), "{name:?}");
+        }
+        Host::Ip(ip) => assert_eq!(*ip, ip.to_canonical()),
+    }
+    assert_eq!(Target::parse(&target.to_string(), None).as_ref(), Some(target));
+}
+
+/// A client of the HTTP proxy: what its origin is sent is one request, of which nothing is
+/// the proxy's and nothing can be read in two ways; and a body ends in one place.
+pub fn http(data: &[u8]) {
+    let mut rest = data;
+    let [flags, seed, cut, more] = take(&mut rest);
+    let users = users(flags);
+    let (request, len) = match http::parse(rest, &users) {
+        Ok(Some(parsed)) => parsed,
+        Ok(None) => return,
+        Err(refusal) => {
+            let answer = refusal.encode("no");
+            assert!(answer.starts_with(b"HTTP/1.1 4") || answer.starts_with(b"HTTP/1.1 5"));
+            return;
+        }
+    };
+    assert!(flags & 1 == 0 || rest[..len].to_ascii_lowercase().windows(6).any(|w| w == b"basic "));
+    assert_eq!(http::parse(&rest[..len], &users).ok().flatten().map(|(_, len)| len), Some(len));
+    let short = usize::from(u16::from_le_bytes([cut, more])) % len;
+    let partial = http::parse(&rest[..short], &users);
+    assert!(matches!(partial, Ok(None)), "{short} of {len} bytes: {partial:?}");
+    match request {
+        http::Request::Connect(target) => check_target(&target),
+        http::Request::Forward(target, head, body) => {
+            check_target(&target);
+            check_head(&head, &body);
+            let again = http::parse(rest, &users);
+            let Ok(Some((http::Request::Forward(_, _, other), _))) = again else {
+                panic!("another request the second time");
+            };
+            check_body(&rest[len..], seed, body, other);
+        }
+    }
+}
+
+fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    text.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// A strict reader of what the origin is sent (RFC 9112).
+fn check_head(head: &[u8], body: &Body) {
+    let end = find(head, b"\r\n\r\n").expect("a head ends");
+    assert_eq!(end + 4, head.len(), "something is behind the head");
+    let bare = |byte: u8| byte == b'\r' || byte == b'\n' || byte == 0;
+    let mut lines = Vec::new();
+    let mut rest = &head[..end + 2];
+    while let Some(at) = find(rest, b"\r\n") {
+        assert!(!rest[..at].iter().copied().any(bare), "a line in a line");
+        lines.push(&rest[..at]);
+        rest = &rest[at + 2..];
+    }
+    let mut words = lines[0].split(|byte| *byte == b' ');
+    let [method, path, version] = [(); 3].map(|()| words.next().expect("three words"));
+    assert_eq!(words.next(), None);
+    assert!(!method.is_empty() && path.starts_with(b"/"));
+    assert!([&b"HTTP/1.0"[..], b"HTTP/1.1"].contains(&version));
+    let mut fields = Vec::new();
+    for line in &lines[1..] {
+        let colon = line.iter().position(|byte| *byte == b':').expect("a field has a name");
+        let name = line[..colon].to_ascii_lowercase();
+        assert!(!name.is_empty() && !name.iter().any(u8::is_ascii_whitespace));
+        fields.push((name, line[colon + 1..].trim_ascii().to_vec()));
+    }
+    let all = |name: &str| {
+        let named = fields.iter().filter(|field| field.0 == name.as_bytes());
+        named.map(|field| &field.1[..]).collect::<Vec<_>>()
+    };
+    assert_eq!((all("host").len(), all("connection")), (1, vec![&b"close"[..]]));
+    for ours in ["proxy-authorization", "proxy-connection", "keep-alive", "te", "upgrade"] {
+        assert!(all(ours).is_empty(), "{ours} goes to the origin");
+    }
+    let (lengths, codings) = (all("content-length"), all("transfer-encoding"));
+    match body {
+        Body::Chunks(_) => {
+            assert!(lengths.is_empty());
+            assert_eq!(codings.concat().to_ascii_lowercase(), b"chunked");
+        }
+        Body::Bytes(len) => {
+            assert!(codings.is_empty());
+            let words = lengths.iter().flat_map(|words| words.split(|byte| *byte == b','));
+            let told: Vec<u64> = words
+                .map(|word| str::from_utf8(word).expect("a number").trim().parse().expect("one"))
+                .collect();
+            assert!(told.iter().all(|told| told == len), "{told:?}, not {len}");
+            assert!(*len == 0 || !told.is_empty());
+        }
+    }
+}
+
+/// A body ends at the same place whole and in pieces.
+fn check_body(bytes: &[u8], seed: u8, mut whole: Body, mut cut: Body) {
+    let all = whole.handle_input(bytes).ok();
+    let (mut at, mut is_over) = (0, false);
+    let mut failed = false;
+    for piece in pieces(bytes, seed) {
+        match cut.handle_input(piece) {
+            Ok((taken, over)) => {
+                assert!(taken == piece.len() || over, "a piece is left");
+                (at, is_over) = (at + taken, over);
+            }
+            Err(_) => failed = true,
+        }
+        if is_over || failed {
+            break;
+        }
+    }
+    match all {
+        Some((taken, over)) if !bytes.is_empty() => assert_eq!((at, is_over), (taken, over)),
+        Some(_) => {}
+        None => assert!(failed, "only the whole is refused"),
+    }
+}
+
+/// An answer of a name server, raw or to what was asked.
+pub fn dns(data: &[u8]) {
+    let mut rest = data;
+    let [kind, name_len, flags, count] = take(&mut rest);
+    let record = if kind & 1 == 0 { Record::A } else { Record::Aaaa };
+    let (name, rest) = rest.split_at(usize::from(name_len).min(rest.len()));
+    let name = String::from_utf8_lossy(name);
+    let name = if kind & 2 == 0 { "www.example" } else { &*name };
+    let Some(question) = Question::new(0x1234, name, record) else { return };
+    let asked = question.as_bytes();
+    check_question(asked, name);
+    if kind & 4 != 0 {
+        question.answer(rest);
+        return;
+    }
+    let mut message = asked.to_vec();
+    message[2] |= 0x80;
+    message[3] = flags;
+    message[7] = count;
+    let records = message.len();
+    message.extend_from_slice(rest);
+    let answer = question.answer(&message).expect("it is an answer to the question");
+    let expected = match flags & 0xf {
+        0 => records_of(&message[records..], count, record),
+        3 => Answer::NoSuchName,
+        _ => Answer::Failed,
+    };
+    assert_eq!(answer, expected);
+}
+
+fn check_question(text: &[u8], name: &str) {
+    let (mut at, mut labels) = (12, Vec::new());
+    while text[at] != 0 {
+        let end = at + 1 + usize::from(text[at]);
+        labels.push(&text[at + 1..end]);
+        at = end;
+    }
+    assert_eq!(labels.join(&b'.'), name.strip_suffix('.').unwrap_or(name).as_bytes());
+    assert_eq!(text.len(), at + 5);
+    assert!(at + 1 - 12 <= 255);
+}
+
+/// The same by a reader that takes nothing for granted (RFC 1035 section 4.1.3).
+fn records_of(text: &[u8], count: u8, record: Record) -> Answer {
+    let (mut rest, mut addresses, mut least) = (text, Vec::new(), u32::MAX);
+    for _ in 0..count {
+        let Some((kind, class, seconds, data, behind)) = one_record(rest) else {
+            return Answer::Failed;
+        };
+        rest = behind;
+        least = least.min(seconds);
+        if kind != record as u16 || class != 1 || addresses.len() == 16 {
+            continue;
+        }
+        let v4 = <[u8; 4]>::try_from(data).map(IpAddr::from).ok();
+        let v6 = <[u8; 16]>::try_from(data).map(IpAddr::from).ok();
+        match if record == Record::A { v4 } else { v6 } {
+            Some(address) => addresses.push(address),
+            None => return Answer::Failed,
+        }
+    }
+    Answer::Addresses(addresses, if count == 0 { 0 } else { least })
+}
+
+type One<'a> = (u16, u16, u32, &'a [u8], &'a [u8]);
+
+fn one_record(mut text: &[u8]) -> Option<One<'_>> {
+    loop {
+        let (&len, rest) = text.split_first()?;
+        match len {
+            0 => text = rest,
+            0xc0.. => text = rest.get(1..)?,
+            1..64 => {
+                text = rest.get(usize::from(len)..)?;
+                continue;
+            }
+            64.. => return None,
+        }
+        break;
+    }
+    let fixed: &[u8; 10] = text.first_chunk()?;
+    let short = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+    let seconds = u32::from(short(4)) << 16 | u32::from(short(6));
+    let (data, rest) = text[10..].split_at_checked(short(8).into())?;
+    Some((short(0), short(2), seconds, data, rest))
+}

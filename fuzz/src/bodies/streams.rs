@@ -1,0 +1,363 @@
+//! Two stacks and a network between them that loses, doubles, reorders, delays and becomes
+//! narrow. Whatever it does, what is read is what was written; and once it is kind again
+//! everything arrives, and nothing is held when all are gone.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use netstack::{Config, Stack, StackRecv, StackSend, TcpListener, TcpStream};
+use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, checksum};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::take;
+
+const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+const PORT: u16 = 80;
+const MTU: u16 = 1420;
+const MEMORY: usize = 1 << 20;
+/// Packets that wait for an end at most; the network drops more.
+const QUEUE: usize = 200;
+/// Streams at most.
+const STREAMS: usize = 16;
+/// An end that heard nothing for so long may have given up: the shortest patience there is,
+/// for who dials, and for what an application left behind.
+const PATIENCE: Duration = Duration::from_secs(55);
+
+/// Calls, time, and what the network does, in any order.
+pub fn streams(data: &[u8]) {
+    let mut world = World::new();
+    let mut rest = data;
+    for _ in 0..200 {
+        let Some((step, behind)) = rest.split_first() else { break };
+        rest = behind;
+        world.step(*step, &mut rest);
+        world.settle();
+    }
+    world.finish();
+}
+
+type Dial = Pin<Box<dyn Future<Output = io::Result<TcpStream>>>>;
+
+struct World {
+    ends: [End; 2],
+    nanos: Arc<AtomicU64>,
+    streams: Vec<Stream>,
+    /// Streams of which one end is gone, or may be.
+    torn: BTreeSet<Name>,
+    /// How long the network could be unkind.
+    unkind: Duration,
+}
+
+struct End {
+    stack: Stack,
+    recv: StackRecv,
+    send: StackSend,
+    listener: TcpListener,
+    dials: Vec<Dial>,
+    /// What is on its way to it.
+    queue: VecDeque<Vec<u8>>,
+}
+
+/// Who dialled, and from which port.
+type Name = (usize, u16);
+
+struct Stream {
+    tcp: TcpStream,
+    end: usize,
+    name: Name,
+    written: u64,
+    read: u64,
+    /// Whether it ended its half, and heard the other end.
+    is_shut: bool,
+    is_over: bool,
+}
+
+/// The byte at a place of what an end says.
+fn byte(name: Name, end: usize, at: u64) -> u8 {
+    let seed = u64::from(name.1) << 2 | (name.0 as u64) << 1 | end as u64;
+    ((at ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8
+}
+
+impl World {
+    fn new() -> Self {
+        let nanos = Arc::new(AtomicU64::new(1 << 40));
+        let ends = [0, 1].map(|end| {
+            let time = nanos.clone();
+            let (stack, recv, send) = Stack::new(Config {
+                addresses: vec![ADDRESSES[end].into()],
+                mtu: MTU,
+                memory: MEMORY,
+                secret: 1 + end as u128,
+                clock: Arc::new(move || Duration::from_nanos(time.load(Ordering::Relaxed))),
+            });
+            let listener = stack.listen(SocketAddr::from((ADDRESSES[end], PORT)));
+            let listener = listener.expect("the port is free");
+            End { stack, recv, send, listener, dials: Vec::new(), queue: VecDeque::new() }
+        });
+        let unkind = Duration::ZERO;
+        Self { ends, nanos, streams: Vec::new(), torn: BTreeSet::new(), unkind }
+    }
+
+    fn step(&mut self, step: u8, rest: &mut &[u8]) {
+        let end = usize::from(step >> 7);
+        let [value] = take(rest);
+        let index = usize::from(value) % self.streams.len().max(1);
+        let queue = &mut self.ends[end].queue;
+        match step & 0x0f {
+            0..=2 => self.deliver(end, 1 + usize::from(value % 64)),
+            3 => drop(queue.pop_front()),
+            4 => queue.extend(queue.front().cloned()),
+            5 => queue.rotate_left(usize::from(value) % queue.len().max(1)),
+            6 => self.pass(Duration::from_nanos(1 << (value % 36))),
+            7 => self.dial(end),
+            8 | 9 => self.write(index, 1 + usize::from(step >> 4 & 7) * 3000),
+            10 => self.read(index, usize::from(value) * 64),
+            11 => self.shut(index),
+            12 if !self.streams.is_empty() => self.leave(index),
+            13 => self.ends[end].stack.set_offloads(value & 1 == 0, value & 2 == 0),
+            14 => self.become_narrow(end, 600 + u16::from(value) * 3),
+            _ => queue.clear(),
+        }
+    }
+
+    fn dial(&mut self, end: usize) {
+        let pending: usize = self.ends.iter().map(|end| end.dials.len()).sum();
+        if self.streams.len() / 2 + pending < STREAMS / 2 {
+            let stack = self.ends[end].stack.clone();
+            let to = SocketAddr::from((ADDRESSES[1 - end], PORT));
+            self.ends[end].dials.push(Box::pin(async move { stack.connect(to).await }));
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.unkind += time;
+        self.nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn write(&mut self, index: usize, len: usize) {
+        let Some(stream) = self.streams.get_mut(index).filter(|stream| !stream.is_shut) else {
+            return;
+        };
+        let (name, end, at) = (stream.name, stream.end, stream.written);
+        let bytes: Vec<u8> = (at..at + len as u64).map(|at| byte(name, end, at)).collect();
+        let mut context = Context::from_waker(Waker::noop());
+        match Pin::new(&mut stream.tcp).poll_write(&mut context, &bytes) {
+            Poll::Ready(Ok(len)) => stream.written += len as u64,
+            Poll::Ready(Err(error)) => self.fail(index, &error),
+            Poll::Pending => {}
+        }
+    }
+
+    fn read(&mut self, index: usize, len: usize) {
+        let Some(stream) = self.streams.get_mut(index).filter(|_| len > 0) else { return };
+        let mut bytes = vec![0; len];
+        let mut buffer = ReadBuf::new(&mut bytes);
+        let mut context = Context::from_waker(Waker::noop());
+        match Pin::new(&mut stream.tcp).poll_read(&mut context, &mut buffer) {
+            Poll::Ready(Ok(())) => {
+                stream.is_over |= buffer.filled().is_empty();
+                for got in buffer.filled() {
+                    let said = byte(stream.name, 1 - stream.end, stream.read);
+                    assert_eq!(*got, said, "byte {} of {:?}", stream.read, stream.name);
+                    stream.read += 1;
+                }
+            }
+            Poll::Ready(Err(error)) => self.fail(index, &error),
+            Poll::Pending => {}
+        }
+    }
+
+    fn shut(&mut self, index: usize) {
+        let Some(stream) = self.streams.get_mut(index) else { return };
+        let mut context = Context::from_waker(Waker::noop());
+        let _ = Pin::new(&mut stream.tcp).poll_shutdown(&mut context);
+        stream.is_shut = true;
+    }
+
+    /// An application drops its stream.
+    fn leave(&mut self, index: usize) {
+        let stream = self.streams.swap_remove(index);
+        self.torn.insert(stream.name);
+    }
+
+    fn fail(&mut self, index: usize, error: &io::Error) {
+        let stream = &mut self.streams[index];
+        let may = self.torn.contains(&stream.name) || self.unkind > PATIENCE;
+        assert!(may, "{:?} of {} failed: {error}", stream.name, stream.end);
+        self.torn.insert(stream.name);
+        stream.is_shut = true;
+        stream.is_over = true;
+    }
+
+    /// Delivers the next packets to an end, all at once.
+    fn deliver(&mut self, end: usize, most: usize) {
+        let end = &mut self.ends[end];
+        let count = most.min(end.queue.len());
+        if count == 0 {
+            return;
+        }
+        let packets: Vec<Vec<u8>> = end.queue.drain(..count).collect();
+        let mut batch = RecvBatch::new(count);
+        for (slot, packet) in batch.slots_mut().zip(&packets) {
+            slot[..packet.len()].copy_from_slice(packet);
+        }
+        for packet in &packets {
+            let (len, endpoint) = (packet.len(), Endpoint::new(([192, 0, 2, 1], 1).into()));
+            batch.commit(RecvMeta { len, stride: len, endpoint, ecn: Ecn::NotEct });
+        }
+        let spans: Vec<Span> = batch.datagrams().map(|(span, _)| span).collect();
+        end.send.send(&batch, &spans).expect("the stack is there");
+    }
+
+    /// A router on the way to an end drops the next packet as too long, and says so.
+    fn become_narrow(&mut self, end: usize, mtu: u16) {
+        let queue = &mut self.ends[end].queue;
+        if queue.front().is_none_or(|packet| packet.len() <= usize::from(mtu)) {
+            return;
+        }
+        let packet = queue.pop_front().expect("there is one");
+        let mut message = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), &packet[..60]].concat();
+        let sum = !checksum::sum(&message);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        let told = ip_packet(1, (ADDRESSES[end], ADDRESSES[1 - end]), &message);
+        self.ends[1 - end].queue.push_back(told);
+    }
+
+    /// Has both ends do what they can at once.
+    fn settle(&mut self) {
+        for end in [0, 1] {
+            self.meet(end);
+            self.collect(end);
+        }
+    }
+
+    /// Takes new streams.
+    fn meet(&mut self, end: usize) {
+        let mut context = Context::from_waker(Waker::noop());
+        let mut new = Vec::new();
+        let (unkind, this) = (self.unkind, &mut self.ends[end]);
+        this.dials.retain_mut(|dial| match dial.as_mut().poll(&mut context) {
+            Poll::Pending => true,
+            Poll::Ready(Err(error)) => {
+                assert!(unkind > PATIENCE, "nobody answers: {error}");
+                false
+            }
+            Poll::Ready(Ok(tcp)) => {
+                let port = tcp.local_addr().expect("it has one").port();
+                new.push((tcp, (end, port)));
+                false
+            }
+        });
+        loop {
+            let accepted = std::pin::pin!(this.listener.accept()).poll(&mut context);
+            let Poll::Ready(accepted) = accepted else { break };
+            let (tcp, from) = accepted.expect("it listens");
+            new.push((tcp, (1 - end, from.port())));
+        }
+        self.streams.extend(new.into_iter().map(|(tcp, name)| Stream {
+            tcp,
+            end,
+            name,
+            written: 0,
+            read: 0,
+            is_shut: false,
+            is_over: false,
+        }));
+    }
+
+    /// Puts what an end sends on its way.
+    fn collect(&mut self, end: usize) {
+        let mut batch = Batch::new(128, 2 * Batch::ROOM);
+        for _ in 0..50 {
+            batch.clear();
+            self.ends[end].recv.recv(&mut batch, false).expect("the stack is there");
+            if batch.is_empty() {
+                break;
+            }
+            for (packet, offload) in batch.iter() {
+                let segments = Segments::new(packet, offload).expect("what it sends can be sent");
+                for index in 0..segments.count() {
+                    let mut bytes = vec![0; segments.segment_len(index)];
+                    segments.write(index, &mut bytes);
+                    assert!(bytes.len() <= usize::from(MTU));
+                    let queue = &mut self.ends[1 - end].queue;
+                    if queue.len() < QUEUE {
+                        queue.push_back(bytes);
+                    }
+                }
+            }
+        }
+        // Each stream may have a chunk beyond the budget, each way.
+        let stack = &self.ends[end].stack;
+        assert!(stack.memory_used() <= MEMORY + stack.connections() * 2 * 16 * 1024);
+    }
+
+    /// From now on the network is kind: everything arrives, and everybody parts.
+    fn finish(&mut self) {
+        for second in 0..600 {
+            for _ in 0..40 {
+                (0..self.streams.len()).for_each(|index| self.read(index, 1 << 20));
+                self.settle();
+                [0, 1].into_iter().for_each(|end| self.deliver(end, QUEUE));
+            }
+            if second == 0 {
+                (0..self.streams.len()).for_each(|index| self.shut(index));
+            }
+            if self.streams.iter().all(|stream| stream.is_over) && self.is_still() {
+                break;
+            }
+            // Not time in which anything is lost, but who waits for a time-out waits on.
+            self.pass(Duration::from_secs(1));
+            (0..self.streams.len()).for_each(|index| self.shut(index));
+        }
+        self.check();
+        self.streams.clear();
+        for _ in 0..100 {
+            self.settle();
+            [0, 1].into_iter().for_each(|end| self.deliver(end, QUEUE));
+            self.pass(Duration::from_secs(5));
+        }
+        for end in &self.ends {
+            assert_eq!((end.stack.connections(), end.stack.memory_used()), (0, 0));
+        }
+    }
+
+    fn is_still(&self) -> bool {
+        self.ends.iter().all(|end| end.dials.is_empty() && end.queue.is_empty())
+    }
+
+    /// Each stream that is whole heard all that its other end said.
+    fn check(&self) {
+        for stream in self.streams.iter().filter(|stream| !self.torn.contains(&stream.name)) {
+            let is_other = |other: &&Stream| other.name == stream.name && other.end != stream.end;
+            let Some(other) = self.streams.iter().find(is_other) else {
+                assert!(self.unkind > PATIENCE, "{:?} has one end", stream.name);
+                continue;
+            };
+            assert!(stream.is_over, "{:?} has no end", stream.name);
+            assert_eq!(stream.read, other.written, "{:?}", stream.name);
+        }
+    }
+}
+
+fn ip_packet(protocol: u8, (from, to): ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
+    packet.extend(from);
+    packet.extend(to);
+    let total = (packet.len() + payload.len()) as u16;
+    packet[2..4].copy_from_slice(&total.to_be_bytes());
+    let sum = !checksum::sum(&packet);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet.extend(payload);
+    packet
+}
