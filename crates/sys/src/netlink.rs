@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 pub use link::Link;
 pub use monitor::{Event, Monitor};
 pub use route::Route;
-pub use rule::{Family, Rule};
+pub use rule::{Family, FwMark, Rule};
 
 /// The routing table that is asked when no rule says otherwise (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;

@@ -131,6 +131,36 @@ impl Netlink {
         Ok(addresses)
     }
 
+    /// The networks that links which are up are connected to, but for the link
+    /// `but`, tunnels and other links of two ends, and loopback.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn connected_networks(&self, but: u32) -> Result<Vec<IpNet>, NetlinkError> {
+        let mut links = Vec::new();
+        self.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewLink(LinkMessage { header, .. }) = message {
+                let other = LinkFlags::Pointopoint | LinkFlags::Loopback;
+                if header.index != but
+                    && header.flags.contains(LinkFlags::Up)
+                    && !header.flags.intersects(other)
+                {
+                    links.push(header.index);
+                }
+            }
+        })?;
+        let mut networks = Vec::new();
+        self.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()), |message| {
+            if let RouteNetlinkMessage::NewAddress(message) = message
+                && links.contains(&message.header.index)
+            {
+                networks.extend(address_of(&message).map(|address| address.trunc()));
+            }
+        })?;
+        networks.retain(|network| network.prefix_len() < network.max_prefix_len());
+        Ok(networks)
+    }
+
     fn one_link(&self, message: LinkMessage) -> Result<Option<Link>, NetlinkError> {
         let mut link = None;
         let asked = self.request(RouteNetlinkMessage::GetLink(message), 0, |answer| {

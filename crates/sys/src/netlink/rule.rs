@@ -49,13 +49,29 @@ impl TryFrom<AddressFamily> for Family {
     }
 }
 
+/// A mark, and which of its bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FwMark {
+    /// The mark.
+    pub value: u32,
+    /// The bits of a packet's mark that are compared with it.
+    pub mask: u32,
+}
+
+impl FwMark {
+    /// A mark that is compared whole.
+    pub fn whole(value: u32) -> Self {
+        Self { value, mask: u32::MAX }
+    }
+}
+
 /// A rule that sends packets to a table, by their mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// For which IP version.
     pub family: Family,
     /// The mark a packet must have; `None` is any.
-    pub fwmark: Option<u32>,
+    pub fwmark: Option<FwMark>,
     /// Whether the rule is for the packets that do *not* have the mark.
     pub invert: bool,
     /// The table to look in.
@@ -87,20 +103,46 @@ impl Netlink {
     }
 
     /// The rules of a family that a [`Rule`] can describe: to a table, by no more
-    /// than a whole mark. They come in the order of their priority.
+    /// than a mark. They come in the order of their priority.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn rules(&self, family: Family) -> Result<Vec<Rule>, NetlinkError> {
+        let mut rules = Vec::new();
+        self.dump_rules(family, |message| rules.extend(Rule::from_message(message)))?;
+        Ok(rules)
+    }
+
+    /// The priority of the first rule of a family behind that of the local table,
+    /// whatever its kind; `None` where there is no other.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn first_rule_priority(&self, family: Family) -> Result<Option<u32>, NetlinkError> {
+        let mut first: Option<u32> = None;
+        self.dump_rules(family, |message| {
+            // The rule of priority 0 comes without the attribute.
+            let priority = message.attributes.iter().find_map(|attribute| match attribute {
+                RuleAttribute::Priority(priority) => Some(*priority),
+                _ => None,
+            });
+            first = first.into_iter().chain(priority).min();
+        })?;
+        Ok(first)
+    }
+
+    fn dump_rules(
+        &self,
+        family: Family,
+        mut each: impl FnMut(&RuleMessage),
+    ) -> Result<(), NetlinkError> {
         let mut request = RuleMessage::default();
         request.header.family = family.into();
-        let mut rules = Vec::new();
         self.dump(RouteNetlinkMessage::GetRule(request), |answer| {
             if let RouteNetlinkMessage::NewRule(message) = answer {
-                rules.extend(Rule::from_message(&message));
+                each(&message);
             }
-        })?;
-        Ok(rules)
+        })
     }
 }
 
@@ -113,7 +155,10 @@ impl Rule {
             message.header.flags.insert(RuleFlags::Invert);
         }
         message.attributes.push(RuleAttribute::Table(self.table));
-        message.attributes.extend(self.fwmark.map(RuleAttribute::FwMark));
+        if let Some(FwMark { value, mask }) = self.fwmark {
+            message.attributes.push(RuleAttribute::FwMark(value));
+            message.attributes.push(RuleAttribute::FwMask(mask));
+        }
         message.attributes.extend(self.priority.map(RuleAttribute::Priority));
         message
             .attributes
@@ -137,10 +182,13 @@ impl Rule {
             priority: Some(0),
             suppress_prefix_length: None,
         };
+        let (mut mark, mut mask) = (0, None);
         for attribute in &message.attributes {
             match attribute {
-                RuleAttribute::FwMark(mark) => rule.fwmark = Some(*mark),
-                RuleAttribute::FwMask(u32::MAX) | RuleAttribute::Protocol(_) => {}
+                // The mark 0 comes without the attribute.
+                RuleAttribute::FwMark(value) => mark = *value,
+                RuleAttribute::FwMask(bits) => mask = Some(*bits),
+                RuleAttribute::Protocol(_) => {}
                 RuleAttribute::Table(table) => rule.table = *table,
                 RuleAttribute::Priority(priority) => rule.priority = Some(*priority),
                 RuleAttribute::SuppressPrefixLen(length) => {
@@ -151,6 +199,7 @@ impl Rule {
                 _ => return None,
             }
         }
+        rule.fwmark = mask.map(|mask| FwMark { value: mark, mask });
         Some(rule)
     }
 }

@@ -95,14 +95,45 @@ fn a_route_can_be_added_once_found_and_deleted() {
 }
 
 #[test]
+fn only_the_networks_of_other_links_that_are_up_and_no_tunnels_are_connected() {
+    in_namespace(|netlink| {
+        let (_recv, _send, tunnel) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        for (name, end) in [("lan0", "lan1"), ("lan2", "lan3")] {
+            let words = ["link", "add", name, "type", "veth", "peer", "name", end];
+            assert!(std::process::Command::new("ip").args(words).status().unwrap().success());
+        }
+        let index = |name| netlink.link_by_name(name).unwrap().unwrap().index;
+        let (one, two, down) = (index("lan0"), index("lan1"), index("lan2"));
+        for (link, text) in [
+            (tunnel.index, "10.9.0.1/24"),
+            (one, "192.168.7.1/24"),
+            (one, "192.168.8.1/32"),
+            (one, "fd07::1/64"),
+            (two, "10.2.0.1/16"),
+            (down, "10.3.0.1/16"),
+        ] {
+            netlink.add_address(link, net(text)).unwrap();
+        }
+        [tunnel.index, one, two].iter().for_each(|link| netlink.set_up(*link).unwrap());
+        let mut connected = netlink.connected_networks(two).unwrap();
+        connected.retain(|network| !network.to_string().starts_with("fe80:"));
+        connected.sort();
+        assert_eq!(connected, [net("192.168.7.0/24"), net("fd07::/64")]);
+    });
+}
+
+#[test]
 fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
     in_namespace(|netlink| {
+        /// Of the rule that leads to the main table (ip-rule(8)).
+        const MAIN_PRIORITY: u32 = 32766;
         for family in [Family::V4, Family::V6] {
+            assert_eq!(netlink.first_rule_priority(family).unwrap(), Some(MAIN_PRIORITY));
             let before = netlink.rules(family).unwrap();
             assert!(before.iter().any(|rule| rule.table == MAIN_TABLE), "{before:?}");
             let marked = Rule {
                 family,
-                fwmark: Some(51820),
+                fwmark: Some(FwMark::whole(51820)),
                 invert: true,
                 table: 51820,
                 priority: None,
@@ -117,7 +148,9 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
             };
             netlink.add_rule(&marked).unwrap();
             netlink.add_rule(&suppressed).unwrap();
-            let fixed = Rule { priority: Some(100), table: 7, fwmark: Some(1), ..suppressed };
+            assert_eq!(netlink.first_rule_priority(family).unwrap(), Some(MAIN_PRIORITY - 2));
+            let fwmark = Some(FwMark { value: 0x100, mask: 0xff00 });
+            let fixed = Rule { priority: Some(100), table: 7, fwmark, ..suppressed };
             netlink.add_rule(&fixed).unwrap();
             assert_eq!(netlink.add_rule(&fixed).unwrap_err().errno(), Some(libc::EEXIST));
             let added: Vec<_> = netlink
@@ -162,7 +195,7 @@ fn the_mtu_of_a_way_is_the_interfaces_and_no_way_has_none() {
             assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1400));
             let rule = Rule {
                 family,
-                fwmark: Some(9),
+                fwmark: Some(FwMark::whole(9)),
                 invert: true,
                 table: 51820,
                 priority: None,
