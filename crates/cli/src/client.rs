@@ -50,6 +50,11 @@ impl Client {
     }
 }
 
+/// Whether a running peer serves an interface.
+pub(crate) fn answers(name: &str) -> bool {
+    Client::connect(name).is_ok()
+}
+
 /// Has an interface end, and waits until it has.
 pub(crate) fn down(name: &str) -> anyhow::Result<()> {
     let mut client = Client::connect(name)?;

@@ -205,6 +205,10 @@ fn down(interface: &Path) -> anyhow::Result<()> {
         true => InterfaceName::from_path(interface)?.as_str().to_owned(),
         false => interface.display().to_string(),
     };
+    if !client::answers(&name) && node::sweep(&name)? {
+        eprintln!("linerate: {name}: what a process left that was killed is taken back");
+        return Ok(());
+    }
     client::down(&name)
 }
 

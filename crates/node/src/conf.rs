@@ -14,7 +14,9 @@ mod error;
 mod interface_name;
 mod lines;
 mod parse;
+mod policy;
 mod proxy;
+mod router;
 mod similar;
 mod write;
 
@@ -27,7 +29,9 @@ pub use self::{
     error::{ConfError, Reason},
     interface_name::{InterfaceName, NameError},
     lines::Section,
+    policy::Policy,
     proxy::{Expose, Forward, Place, Placed, Proxy, ProxyUser, Transport},
+    router::Router,
     write::write,
 };
 
@@ -44,6 +48,8 @@ pub struct Conf {
     interface_line: usize,
     /// The first line that only `linerate proxy` understands, and its key.
     proxy_key: Option<(usize, &'static str)>,
+    /// The first line that only `linerate up` understands, and its key.
+    up_key: Option<(usize, &'static str)>,
 }
 
 /// The `[Interface]` section.
@@ -69,6 +75,10 @@ pub struct Interface {
     pub hooks: Hooks,
     /// What `linerate proxy` does.
     pub proxy: Proxy,
+    /// Rules around a table of its own, which a default route has.
+    pub policy: Policy,
+    /// What is forwarded for the peers.
+    pub router: Router,
 }
 
 /// The words of `DNS`.

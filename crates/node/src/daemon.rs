@@ -74,7 +74,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
     let name = &options.name;
     let mut up = options.conf.map(|(path, conf)| Up::new(path, conf, name)).transpose()?;
-    if let Some(up) = &up {
+    if let Some(up) = &mut up {
         up.prepare()?;
     }
     let Means { offloads, cores } = options.means;

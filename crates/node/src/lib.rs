@@ -30,4 +30,5 @@ mod up;
 mod value;
 
 pub use node::{ApplyError, Node};
+pub use up::sweep;
 pub use value::ValueError;

@@ -4,6 +4,9 @@
 mod dns;
 mod firewall;
 mod hooks;
+mod ledger;
+mod nft;
+mod router;
 mod routes;
 
 use std::{
@@ -17,14 +20,15 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use sys::netlink::Netlink;
+use sys::netlink::{FwMark, Netlink};
 
 use crate::{
     Node,
     conf::{self, Conf, EndpointName},
+    server::{SocketFile, socket_path},
 };
-use dns::Resolver;
-use firewall::Firewall;
+use ledger::{Deed, Ledger};
+use nft::Ruleset;
 use routes::Routes;
 
 /// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
@@ -44,9 +48,7 @@ pub(crate) struct Up {
     conf: Conf,
     name: String,
     netlink: Netlink,
-    routes: Routes,
-    firewall: Option<Firewall>,
-    dns: Option<Resolver>,
+    ledger: Ledger,
     /// Whether it came up: only then there is something to save, and hooks for
     /// going down have something to undo.
     complete: bool,
@@ -62,24 +64,17 @@ impl Up {
         for warning in &conf.warnings {
             tracing::warn!("{warning}");
         }
-        let (name, netlink) = (name.to_owned(), Netlink::open()?);
-        Ok(Self {
-            path,
-            conf,
-            name,
-            netlink,
-            routes: Routes::default(),
-            firewall: None,
-            dns: None,
-            complete: false,
-        })
+        let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
+        Ok(Self { path, conf, name: name.to_owned(), netlink, ledger, complete: false })
     }
 
-    /// Does what comes before there is an interface.
-    pub fn prepare(&self) -> anyhow::Result<()> {
+    /// Does what comes before there is an interface. What a process left that was
+    /// killed is taken back.
+    pub fn prepare(&mut self) -> anyhow::Result<()> {
         if self.netlink.link_by_name(&self.name)?.is_some() {
             bail!("{}: the interface exists already", self.name);
         }
+        self.ledger.undo(&self.netlink);
         hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
     }
 
@@ -110,15 +105,39 @@ impl Up {
         self.netlink.set_up(index).context("setting the interface up")?;
         node.link_up().context("UDP socket")?;
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
-            self.dns = Some(Resolver::set(&self.name, &interface.dns).context("DNS")?);
+            dns::set(&self.name, &interface.dns, &mut self.ledger).context("DNS")?;
         }
-        self.routes.add(&self.netlink, &self.conf, node)?;
-        if let Some(mark) = self.routes.mark() {
-            self.firewall = Firewall::set(&self.name, &interface.addresses, mark);
-        }
+        let mark = Routes::new(&self.netlink, node, &self.conf, &mut self.ledger)?.add()?;
+        self.filter(mark)?;
+        router::forward(&self.conf.interface.router, &mut self.ledger)?;
+        let interface = &self.conf.interface;
         hooks::run("PostUp", &interface.hooks.post_up, &self.name)?;
         self.complete = true;
         Ok(())
+    }
+
+    /// Sets the packet filter: of a full tunnel, where our datagrams have a mark, and of
+    /// a router.
+    fn filter(&mut self, mark: Option<FwMark>) -> anyhow::Result<()> {
+        let interface = &self.conf.interface;
+        let mut rules = Ruleset::new(&self.name);
+        router::add_rules(&mut rules, &self.name, &interface.router);
+        let is_router = !rules.is_empty();
+        if let Some(mark) = mark {
+            firewall::add_rules(&mut rules, &self.name, &interface.addresses, mark);
+        }
+        if rules.is_empty() {
+            return Ok(());
+        }
+        self.ledger.note(Deed::Table)?;
+        match rules.apply() {
+            // A tunnel works without; what a router keeps from peers is not optional.
+            Err(error) if !is_router => {
+                tracing::warn!("no packet filter for the full tunnel: {error:#}");
+                self.ledger.strike()
+            }
+            applied => applied.context("OfferRoutes"),
+        }
     }
 
     /// Takes everything back, and goes on whatever fails.
@@ -139,13 +158,7 @@ impl Up {
 
     /// Takes back what does not go with the interface.
     pub fn clean_up(&mut self) {
-        self.routes.remove_rules(&self.netlink);
-        if let Some(dns) = self.dns.take() {
-            complain(dns.restore().context("DNS"));
-        }
-        if let Some(firewall) = self.firewall.take() {
-            complain(firewall.remove());
-        }
+        self.ledger.undo(&self.netlink);
         if self.complete {
             let hooks = &self.conf.interface.hooks;
             complain(hooks::run("PostDown", &hooks.post_down, &self.name));
@@ -168,6 +181,22 @@ impl Up {
         file.sync_all().with_context(what)?;
         fs::rename(&new, &self.path).with_context(what)
     }
+}
+
+/// Takes back what a process left behind that was killed. Returns whether there was
+/// anything, and no interface of that name.
+///
+/// # Errors
+/// It cannot be told.
+pub fn sweep(name: &str) -> anyhow::Result<bool> {
+    let (mut ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
+    if ledger.is_empty() || netlink.link_by_name(name)?.is_some() {
+        return Ok(false);
+    }
+    SocketFile::make_room(&socket_path(name)).with_context(|| name.to_owned())?;
+    ledger.undo(&netlink);
+    anyhow::ensure!(ledger.is_empty(), "{name}: not all could be taken back");
+    Ok(true)
 }
 
 fn complain(result: anyhow::Result<()>) {

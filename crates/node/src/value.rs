@@ -32,6 +32,10 @@ pub(crate) enum Wanted {
     Keepalive,
     Mtu,
     Table,
+    Mask,
+    MaskOfMark,
+    OwnTable,
+    RulePriority,
     Network,
     /// A configuration file lists a peer's networks whole.
     UnsignedNetwork,
@@ -83,6 +87,12 @@ impl fmt::Display for Wanted {
             Self::Table => {
                 "a routing table: off, auto, main, default, local or a number, 1 to 4294967295"
             }
+            Self::Mask => "a mask, 1 to 4294967295 or 0x1 to 0xffffffff",
+            Self::MaskOfMark => "a mask that holds every bit of FwMark",
+            Self::OwnTable => {
+                "the number of a routing table of its own, 1 to 4294967295 but for 253 to 255"
+            }
+            Self::RulePriority => "the priority of a rule, 1 to 32764",
             Self::Network => "an IP address or network, such as 10.0.0.0/24 or fd00::/64",
             Self::UnsignedNetwork => {
                 "a network without sign: a configuration file lists all networks of a peer"

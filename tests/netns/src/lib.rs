@@ -19,6 +19,7 @@
 
 mod cable;
 mod capture;
+mod command;
 mod counter;
 mod daemon;
 mod datagrams;
@@ -37,6 +38,7 @@ mod wg;
 pub use cable::{address, cable, forward};
 pub use capture::split::{Layout, is_sound, split};
 pub use capture::{Capture, Frame, Way};
+pub use command::linerate;
 pub use counter::Counter;
 pub use daemon::Daemon;
 pub use datagrams::{Arrived, Datagrams, Train};

@@ -11,19 +11,26 @@
 
 #![forbid(unsafe_code)]
 
+mod up {
+    mod crash;
+    mod dns;
+}
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use netns::{
     Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, Status, address,
-    eventually, ping,
+    eventually, linerate, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Everything that `up` may change and `down` must put back.
 const STATE: &str = "ip -4 route show table all; ip -6 route show table all; ip -4 rule; \
-                     ip -6 rule; ip -o address; nft list ruleset; cat /etc/resolv.conf";
+                     ip -6 rule; ip -o address; nft list ruleset; cat /etc/resolv.conf; \
+                     ls /run/wireguard; cd /proc/sys/net; \
+                     grep . ipv4/ip_forward ipv6/conf/all/forwarding ipv6/conf/eth0/accept_ra";
 
 struct World {
     left: Host,
@@ -41,7 +48,7 @@ fn world() -> World {
     }
     let key = Key::generate();
     right.host.run(format!("wg set wg0 peer {} allowed-ips 10.9.0.1/32,fd09::1/128", key.public));
-    left.run("chmod 700 /run/rig");
+    left.run("chmod 700 /run/rig; mkdir -p /run/wireguard");
     resolvconf(&left);
     let before = state(&left);
     World { left, right, key, before }
@@ -76,15 +83,8 @@ impl World {
         path
     }
 
-    /// Runs `linerate VERB FILE`, with the rig's programs first in PATH.
     fn linerate(&self, verb: &str, file: &str) -> Outcome {
-        let program = Implementation::Linerate.path();
-        let (program, log) = (program.display(), "/run/rig/up.log");
-        let path = "PATH=/run/rig/bin:$PATH";
-        let line = format!("{path} {program} {verb} {file} </dev/null >{log} 2>&1");
-        let mut outcome = self.left.attempt(line);
-        outcome.stderr = self.left.read(log);
-        outcome
+        linerate(&self.left, &format!("{verb} {file}"))
     }
 
     fn up(&self, file: &str) {
@@ -258,14 +258,81 @@ fn a_start_that_fails_leaves_the_file_as_it_was_and_runs_no_hook_for_going_down(
     }
 }
 
+/// The way of left's packets to right's address on the cable.
+fn way(world: &World) -> String {
+    world.left.run("ip route get 10.1.0.2")
+}
+
+#[test]
+fn a_connected_network_goes_before_a_peers_route_to_it_or_into_it() {
+    let world = world();
+    for (lines, net) in [("", "10.1.0.0/24"), ("ConnectedFirst = true", "10.1.0.0/25")] {
+        let file = world.conf(lines, &format!("10.9.0.0/24, {net}"));
+        let outcome = world.linerate("up", &file);
+        assert!(outcome.ok, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(&format!("AllowedIPs: {net} lies in 10.1.0.0/24")));
+        assert!(way(&world).contains("dev eth0"), "{}", way(&world));
+        world.reaches(&["10.9.0.2", "10.1.0.2"]);
+        world.down(&file);
+    }
+}
+
+#[test]
+fn a_peers_routes_go_before_connected_networks_where_the_file_says_so() {
+    let world = world();
+    for nets in ["10.9.0.0/24, 10.1.0.0/24", "0.0.0.0/0"] {
+        let file = world.conf("ConnectedFirst = false", nets);
+        world.up(&file);
+        assert!(way(&world).contains("dev wg0"), "{}", way(&world));
+        world.reaches(&["10.9.0.2", "10.1.0.2"]);
+        world.down(&file);
+    }
+}
+
 #[test]
 fn a_route_that_somebody_else_has_is_not_taken_from_him() {
     let world = world();
-    let file = world.conf("", "10.9.0.0/24, 10.1.0.0/24");
-    world.left.run("ip route replace 10.1.0.0/24 dev eth0 scope link");
-    let before = world.left.run("ip -4 route show 10.1.0.0/24");
+    let file = world.conf("", "10.9.0.0/24, 192.0.2.0/24");
+    world.left.run("ip route add 192.0.2.0/24 via 10.1.0.2");
+    let before = world.left.run("ip -4 route show 192.0.2.0/24");
     assert!(!world.linerate("up", &file).ok, "up took the route of eth0");
-    assert_eq!(world.left.run("ip -4 route show 10.1.0.0/24"), before);
+    assert_eq!(world.left.run("ip -4 route show 192.0.2.0/24"), before);
+}
+
+#[test]
+fn mark_mask_table_and_priority_are_those_of_the_file() {
+    let world = world();
+    let lines = "FwMark = 0x100\nFwMask = 0xff00\nDefaultRouteTable = 1000\nRulePriority = 100";
+    let file = world.conf(lines, "0.0.0.0/0, ::/0");
+    world.up(&file);
+    for family in ["-4", "-6"] {
+        let rules = world.left.run(format!("ip {family} rule"));
+        for rule in [
+            "100:\tfrom all lookup main suppress_prefixlength 0",
+            "101:\tnot from all fwmark 0x100/0xff00 lookup 1000",
+        ] {
+            assert!(rules.contains(rule), "no `{rule}` in\n{rules}");
+        }
+        let routes = world.left.run(format!("ip {family} route show table 1000"));
+        assert!(routes.contains("default dev wg0"), "{routes}");
+    }
+    assert_eq!(Status::of(&world.left, INTERFACE).fwmark, "0x100");
+    // Only the bits of the mask count, and only they are changed.
+    world.left.run("ip route add default via 10.1.0.2");
+    for (mark, device) in [("0x1", "wg0"), ("0x10101", "eth0"), ("0x300", "wg0")] {
+        let way = world.left.run(format!("ip route get 192.0.2.1 mark {mark}"));
+        assert!(way.contains(&format!("dev {device}")), "mark {mark}: {way}");
+    }
+    let filter = world.left.run("nft list table inet linerate-wg0");
+    for rule in [
+        "meta mark & 0x0000ff00 == 0x00000100 ct mark set ct mark & 0xffff01ff | 0x00000100",
+        "ct mark & 0x0000ff00 == 0x00000100 meta mark set meta mark & 0xffff01ff | 0x00000100",
+    ] {
+        assert!(filter.contains(rule), "no `{rule}` in\n{filter}");
+    }
+    world.reaches(&["10.9.0.2", "fd09::2", "192.0.2.1", "2001:db8::1"]);
+    world.left.run("ip route del default via 10.1.0.2");
+    world.down(&file);
 }
 
 #[test]
@@ -286,18 +353,6 @@ fn save_config_writes_what_changed_at_run_time() {
     world.up(&file);
     assert_eq!(Status::of(&world.left, INTERFACE).peers.len(), 2);
     world.reaches(&["10.9.0.2"]);
-}
-
-#[test]
-fn dns_servers_are_set_and_taken_back() {
-    let world = world();
-    let file = world.conf("DNS = 10.9.0.2, fd09::2, example.test", "10.9.0.0/24");
-    world.up(&file);
-    let resolv = world.left.read("/run/rig/resolv.conf");
-    for word in ["nameserver 10.9.0.2", "nameserver fd09::2", "search example.test"] {
-        assert!(resolv.contains(word), "no `{word}` in\n{resolv}");
-    }
-    world.down(&file);
 }
 
 #[test]
@@ -338,6 +393,8 @@ fn an_error_in_the_file_is_told_with_file_line_and_key() {
         (3, "Nonsense", format!("{good}Nonsense = 1\n")),
         (4, "Endpoint", format!("{good}[Peer]\nEndpoint = 10.0.0.1\nPublicKey = {key}\n")),
         (3, "Table", format!("{good}Table = some\n")),
+        (3, "FwMask", format!("{good}FwMask = 0xff\n")),
+        (3, "OfferRoutes", format!("{good}OfferRoutes = lan\n")),
     ] {
         let file = world.left.write("wg0.conf", &text);
         let outcome = world.linerate("up", &file);

@@ -44,6 +44,12 @@ pub enum Reason {
     NoInterface,
     /// A key that only `linerate proxy` understands.
     ProxyOnly,
+    /// A key that only `linerate up` understands.
+    UpOnly,
+    /// A key that means nothing without this other one.
+    Needs(&'static str),
+    /// A key that does nothing beside this line.
+    NoEffect(&'static str),
     /// A value that is not what its key wants.
     Value(ValueError),
 }
@@ -102,6 +108,9 @@ impl fmt::Display for Reason {
             Self::Missing(section) => write!(f, "missing in this {section}"),
             Self::NoInterface => f.write_str("missing section"),
             Self::ProxyOnly => f.write_str("only `linerate proxy` understands this key"),
+            Self::UpOnly => f.write_str("only `linerate up` understands this key"),
+            Self::Needs(key) => write!(f, "this key means nothing without {key}"),
+            Self::NoEffect(line) => write!(f, "this key does nothing beside {line}"),
             Self::Value(error) => error.fmt(f),
         }
     }

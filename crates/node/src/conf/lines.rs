@@ -36,6 +36,14 @@ pub(super) enum Key {
     Forward,
     Expose,
     ProxyUser,
+    FwMask,
+    DefaultRouteTable,
+    RulePriority,
+    ConnectedFirst,
+    OfferRoutes,
+    Masquerade,
+    ClampMss,
+    IpForward,
     PublicKey,
     PresharedKey,
     AllowedIps,
@@ -193,7 +201,7 @@ impl fmt::Display for Section {
 }
 
 impl Key {
-    pub(super) const ALL: [Self; 22] = [
+    pub(super) const ALL: [Self; 30] = [
         Self::PrivateKey,
         Self::ListenPort,
         Self::FwMark,
@@ -211,6 +219,14 @@ impl Key {
         Self::Forward,
         Self::Expose,
         Self::ProxyUser,
+        Self::FwMask,
+        Self::DefaultRouteTable,
+        Self::RulePriority,
+        Self::ConnectedFirst,
+        Self::OfferRoutes,
+        Self::Masquerade,
+        Self::ClampMss,
+        Self::IpForward,
         Self::PublicKey,
         Self::PresharedKey,
         Self::AllowedIps,
@@ -218,7 +234,7 @@ impl Key {
         Self::PersistentKeepalive,
     ];
 
-    /// As wg-quick(8) and wg(8) spell it, but for those of `linerate proxy`.
+    /// As wg-quick(8) and wg(8) spell it, but for those that are our own.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::PrivateKey => "PrivateKey",
@@ -238,6 +254,14 @@ impl Key {
             Self::Forward => "Forward",
             Self::Expose => "Expose",
             Self::ProxyUser => "ProxyUser",
+            Self::FwMask => "FwMask",
+            Self::DefaultRouteTable => "DefaultRouteTable",
+            Self::RulePriority => "RulePriority",
+            Self::ConnectedFirst => "ConnectedFirst",
+            Self::OfferRoutes => "OfferRoutes",
+            Self::Masquerade => "Masquerade",
+            Self::ClampMss => "ClampMss",
+            Self::IpForward => "IpForward",
             Self::PublicKey => "PublicKey",
             Self::PresharedKey => "PresharedKey",
             Self::AllowedIps => "AllowedIPs",
@@ -269,6 +293,23 @@ impl Key {
         )
     }
 
+    /// Whether only `linerate up` understands it.
+    pub(super) fn is_of_up(self) -> bool {
+        self.is_of_policy()
+            || matches!(
+                self,
+                Self::OfferRoutes | Self::Masquerade | Self::ClampMss | Self::IpForward
+            )
+    }
+
+    /// Whether it is about the rules beside a table of our own.
+    pub(super) fn is_of_policy(self) -> bool {
+        matches!(
+            self,
+            Self::FwMask | Self::DefaultRouteTable | Self::RulePriority | Self::ConnectedFirst
+        )
+    }
+
     fn repeats(self) -> bool {
         self.is_of_proxy()
             || matches!(
@@ -279,6 +320,7 @@ impl Key {
                     | Self::PostUp
                     | Self::PreDown
                     | Self::PostDown
+                    | Self::OfferRoutes
                     | Self::AllowedIps
             )
     }

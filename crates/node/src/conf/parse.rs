@@ -9,7 +9,9 @@ use super::{
     Conf, ConfError, Dns, EndpointName, Hooks, Interface, Peer, Reason, Section, Table,
     error::Fault,
     lines::{self, Entries, Key},
+    policy::Policy,
     proxy::{self, Proxy},
+    router::Router,
 };
 use crate::value::{self, ValueError, Wanted};
 
@@ -43,7 +45,8 @@ impl Conf {
             warnings: owners.warnings,
             file_name: file_name.to_owned(),
             interface_line: sections.interface.line,
-            proxy_key: proxy::first_key(&sections.interface),
+            proxy_key: proxy::first_key(&sections.interface, Key::is_of_proxy),
+            up_key: proxy::first_key(&sections.interface, Key::is_of_up),
         })
     }
 }
@@ -66,6 +69,8 @@ impl Interface {
                 post_down: entries.commands(Key::PostDown),
             },
             proxy: Proxy::default(),
+            policy: Policy::read(entries)?,
+            router: Router::read(entries)?,
         })
     }
 }
@@ -137,7 +142,7 @@ impl Owners<'_> {
 
 impl Entries<'_> {
     /// The value of a key that does not repeat.
-    fn one<T>(
+    pub(super) fn one<T>(
         &self,
         key: Key,
         parse: impl Fn(&str) -> Result<T, ValueError>,
@@ -163,7 +168,7 @@ impl Entries<'_> {
         Ok(())
     }
 
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         key: Key,
         parse: impl Fn(&str) -> Result<T, ValueError>,
@@ -185,7 +190,7 @@ fn fault(line: usize, key: Key, reason: Reason) -> Fault {
 }
 
 /// Zero where it is `off`.
-fn or_off<T: Default>(
+pub(super) fn or_off<T: Default>(
     text: &str,
     parse: impl Fn(&str) -> Result<T, ValueError>,
 ) -> Result<T, ValueError> {
@@ -208,7 +213,7 @@ fn preshared_key(text: &str) -> Result<PresharedKey, ValueError> {
     PresharedKey::from_base64(text).map_err(|_| ValueError::secret(Wanted::Base64Key))
 }
 
-fn boolean(text: &str) -> Result<bool, ValueError> {
+pub(super) fn boolean(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
@@ -217,7 +222,7 @@ fn boolean(text: &str) -> Result<bool, ValueError> {
 }
 
 /// The names are those of iproute2's `rt_tables`.
-fn table(text: &str) -> Result<Table, ValueError> {
+pub(super) fn table(text: &str) -> Result<Table, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "auto" => Ok(Table::Auto),
         "off" => Ok(Table::Off),
@@ -323,6 +328,8 @@ mod tests {
                     post_down: texts(&["d"]),
                 },
                 proxy: Proxy::default(),
+                policy: Policy::default(),
+                router: Router::default(),
             }
         );
         let peer = Peer {

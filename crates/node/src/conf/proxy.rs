@@ -122,11 +122,25 @@ impl Conf {
             None => Ok(()),
         }
     }
+
+    /// Refuses a file with keys that only `linerate up` understands.
+    ///
+    /// # Errors
+    /// The first of these keys.
+    pub fn without_up(&self) -> Result<(), ConfError> {
+        match self.up_key {
+            Some((line, key)) => Err(ConfError::new(&self.file_name, line, key, Reason::UpOnly)),
+            None => Ok(()),
+        }
+    }
 }
 
-/// The first line that only `linerate proxy` understands.
-pub(super) fn first_key(entries: &Entries<'_>) -> Option<(usize, &'static str)> {
-    let mut ours = entries.entries.iter().filter(|entry| entry.key.is_of_proxy());
+/// The first line whose key is one of `some`.
+pub(super) fn first_key(
+    entries: &Entries<'_>,
+    some: impl Fn(Key) -> bool,
+) -> Option<(usize, &'static str)> {
+    let mut ours = entries.entries.iter().filter(|entry| some(entry.key));
     ours.next().map(|entry| (entry.line, entry.key.name()))
 }
 
@@ -306,6 +320,26 @@ mod tests {
             assert!(error.starts_with(&format!("wg0.conf:3: {key}: ")), "{line}: {error}");
         }
         assert!(!refused("ProxyUser = ann:hunter2").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_proxy_refuses_the_first_key_that_is_for_up() {
+        assert!(parse("Socks5 = 127.0.0.1:1080").unwrap().without_up().is_ok());
+        for line in [
+            "FwMark = 1\nFwMask = 1",
+            "\nDefaultRouteTable = 1",
+            "\nRulePriority = 1",
+            "\nConnectedFirst = true",
+            "\nOfferRoutes = ::/0",
+            "\nMasquerade = false",
+            "\nClampMss = true",
+            "\nIpForward = false",
+        ] {
+            let error = parse(line).unwrap().without_up().unwrap_err().to_string();
+            let key = line.lines().last().unwrap().split(' ').next().unwrap();
+            let expected = format!("wg0.conf:3: {key}: only `linerate up` understands this key");
+            assert_eq!(error, expected);
+        }
     }
 
     #[test]

@@ -5,12 +5,13 @@ use std::fmt;
 use wg::config::PeerState;
 use zeroize::Zeroizing;
 
-use super::{Interface, Table};
+use super::{Interface, Policy, Router, Table};
 use crate::{secret_text, uapi::DeviceState};
 
 /// The text of a file that brings a device back to `state`, in the order of
-/// wg-quick(8). Of `interface` it takes what is not the device's: addresses,
-/// DNS, MTU, table, hooks and whether to save. Comments are lost.
+/// wg-quick(8), and what is our own behind it. Of `interface` it takes what is not the
+/// device's: addresses, DNS, MTU, table, hooks, rules, what is forwarded, and whether to
+/// save. Comments are lost.
 pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     secret_text::append(&mut text, 0, |out| {
@@ -32,7 +33,23 @@ fn write_interface(out: &mut dyn fmt::Write, interface: &Interface) -> fmt::Resu
     write_each(out, "PreUp", &interface.hooks.pre_up)?;
     write_each(out, "PostUp", &interface.hooks.post_up)?;
     write_each(out, "PreDown", &interface.hooks.pre_down)?;
-    write_each(out, "PostDown", &interface.hooks.post_down)
+    write_each(out, "PostDown", &interface.hooks.post_down)?;
+    write_policy(out, &interface.policy)?;
+    write_router(out, &interface.router)
+}
+
+fn write_policy(out: &mut dyn fmt::Write, policy: &Policy) -> fmt::Result {
+    write_each(out, "FwMask", policy.mask.map(|mask| format!("{mask:#x}")))?;
+    write_each(out, "DefaultRouteTable", policy.table)?;
+    write_each(out, "RulePriority", policy.priority)?;
+    write_each(out, "ConnectedFirst", (!policy.connected_first).then_some(false))
+}
+
+fn write_router(out: &mut dyn fmt::Write, router: &Router) -> fmt::Result {
+    write_each(out, "OfferRoutes", &router.offered)?;
+    write_each(out, "Masquerade", router.masquerade.then_some(true))?;
+    write_each(out, "ClampMss", router.clamp_mss)?;
+    write_each(out, "IpForward", router.ip_forward.then_some(true))
 }
 
 fn write_device(out: &mut dyn fmt::Write, state: &DeviceState) -> fmt::Result {
@@ -113,6 +130,17 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_mask_is_written_in_the_digits_of_marks() {
+        let text = "[Interface]\nFwMark = 0x100\nFwMask = 0xff00\n";
+        let conf = Conf::parse("wg0.conf", text).unwrap();
+        let state =
+            DeviceState { private_key: None, listen_port: 0, fwmark: 0x100, peers: Vec::new() };
+        let written = write(&conf.interface, &state);
+        assert_eq!(*written, "[Interface]\nFwMask = 0xff00\nFwMark = 0x100\n");
+        assert_eq!(Conf::parse("wg0.conf", &written).unwrap().interface, conf.interface);
+    }
+
     /// The file's view of a peer's state.
     fn as_peer(state: &PeerState) -> Peer {
         let endpoint = state.endpoint.map(|endpoint| EndpointName {
@@ -138,6 +166,31 @@ mod tests {
             .prop_map(|(ip, prefix)| IpNet::new(ip, prefix).expect("no longer than the address"))
     }
 
+    /// Without a mask, which depends on the state's mark.
+    fn policy() -> impl Strategy<Value = Policy> {
+        let table = option::of(256..=u32::MAX);
+        (table, option::of(1..=32_764_u32), any::<bool>()).prop_map(
+            |(table, priority, connected_first)| Policy {
+                mask: None,
+                table,
+                priority,
+                connected_first,
+            },
+        )
+    }
+
+    fn router() -> impl Strategy<Value = Router> {
+        let offered = collection::vec(address().prop_map(|net| net.trunc()), 0..3);
+        (offered, any::<bool>(), option::of(any::<bool>()), any::<bool>()).prop_map(
+            |(offered, masquerade, clamp_mss, ip_forward)| Router {
+                masquerade: masquerade && !offered.is_empty(),
+                offered,
+                clamp_mss,
+                ip_forward,
+            },
+        )
+    }
+
     fn interface() -> impl Strategy<Value = Interface> {
         let hooks = || collection::vec("[^\\s#\\p{C}]([^\\p{C}]{0,20}[^\\s\\p{C}])?", 0..3);
         let table =
@@ -150,9 +203,21 @@ mod tests {
             table,
             any::<bool>(),
             [hooks(), hooks(), hooks(), hooks()],
+            policy(),
+            router(),
         )
             .prop_map(
-                |(addresses, servers, search_domains, mtu, table, save_config, hooks)| {
+                |(
+                    addresses,
+                    servers,
+                    search_domains,
+                    mtu,
+                    table,
+                    save_config,
+                    hooks,
+                    policy,
+                    router,
+                )| {
                     let [pre_up, post_up, pre_down, post_down] = hooks;
                     Interface {
                         addresses,
@@ -161,6 +226,9 @@ mod tests {
                         table,
                         save_config,
                         hooks: Hooks { pre_up, post_up, pre_down, post_down },
+                        // Neither is allowed beside another table.
+                        policy: if table == Table::Auto { policy } else { Policy::default() },
+                        router,
                         ..Interface::default()
                     }
                 },

@@ -174,6 +174,7 @@ impl Life {
 fn check(conf: &Conf) -> anyhow::Result<()> {
     let interface = &conf.interface;
     conf.private_key()?;
+    conf.without_up()?;
     for warning in &conf.warnings {
         tracing::warn!("{warning}");
     }

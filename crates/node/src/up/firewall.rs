@@ -1,77 +1,57 @@
-//! The packet filter of a full tunnel, as wg-quick(8) sets it, in a table of our
-//! own: what answers our marked datagrams is marked again on arrival, so that a
-//! strict reverse path filter finds its way back; and nobody on the outer networks
-//! can send to the tunnel's addresses (CVE-2019-14899).
+//! The packet filter of a full tunnel, as wg-quick(8) has it: what answers our marked
+//! datagrams is marked again on arrival, so that a strict reverse path filter finds its
+//! way back; and nobody on the outer networks can send to the tunnel's addresses
+//! (CVE-2019-14899).
 
-use std::{
-    fmt::Write as _,
-    io::{self, Write as _},
-    process::{Command, Stdio},
-};
-
-use anyhow::{Context, bail};
 use ipnet::IpNet;
-use sys::process::unmask;
+use serde_json::{Value, json};
+use sys::netlink::FwMark;
 
-/// A table of rules, by its name.
-#[derive(Debug)]
-pub(super) struct Firewall(String);
+use super::nft::{Chain, Ruleset, connection, is, is_not, meta};
 
-impl Firewall {
-    /// Sets the rules. Without nft(8) there are none, which is said.
-    pub fn set(interface: &str, addresses: &[IpNet], mark: u32) -> Option<Self> {
-        let table = Self(format!("linerate-{interface}"));
-        match nft(&rules(&table.0, interface, addresses, mark)) {
-            Ok(()) => Some(table),
-            Err(error) => {
-                tracing::warn!("no packet filter for the full tunnel: {error:#}");
-                None
-            }
-        }
-    }
+const PRERAW: Chain = Chain { name: "preraw", kind: "filter", hook: "prerouting", priority: -300 };
+const PREMANGLE: Chain =
+    Chain { name: "premangle", kind: "filter", hook: "prerouting", priority: -150 };
+const POSTMANGLE: Chain =
+    Chain { name: "postmangle", kind: "filter", hook: "postrouting", priority: -150 };
 
-    /// Takes the rules away.
-    pub fn remove(self) -> anyhow::Result<()> {
-        nft(&format!("delete table inet {}\n", self.0))
-    }
-}
-
-fn rules(table: &str, interface: &str, addresses: &[IpNet], mark: u32) -> String {
-    let mut rules = format!(
-        "add table inet {table}\n\
-         add chain inet {table} preraw {{ type filter hook prerouting priority -300; }}\n\
-         add chain inet {table} premangle {{ type filter hook prerouting priority -150; }}\n\
-         add chain inet {table} postmangle {{ type filter hook postrouting priority -150; }}\n"
-    );
+/// Adds the rules.
+pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark: FwMark) {
+    [PRERAW, PREMANGLE, POSTMANGLE].into_iter().for_each(|chain| rules.add_chain(chain));
     for address in addresses {
-        let family = if address.addr().is_ipv4() { "ip" } else { "ip6" };
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            rules,
-            "add rule inet {table} preraw iifname != \"{interface}\" {family} daddr {} \
-             fib saddr type != local drop",
-            address.addr()
+        let protocol = if address.addr().is_ipv4() { "ip" } else { "ip6" };
+        let destination = json!({"payload": {"protocol": protocol, "field": "daddr"}});
+        let source = json!({"fib": {"flags": ["saddr"], "result": "type"}});
+        rules.add_rule(
+            PRERAW,
+            &[
+                is_not(&meta("iifname"), interface),
+                is(&destination, address.addr().to_string()),
+                is_not(&source, "local"),
+                json!({"counter": null}),
+                json!({"drop": null}),
+            ],
         );
     }
-    let udp = "meta l4proto udp";
-    let _ = writeln!(rules, "add rule inet {table} postmangle {udp} mark {mark} ct mark set mark");
-    let _ = writeln!(rules, "add rule inet {table} premangle {udp} meta mark set ct mark");
-    rules
+    let udp = is(&meta("l4proto"), "udp");
+    let ways = [
+        (POSTMANGLE, meta("mark"), connection("mark")),
+        (PREMANGLE, connection("mark"), meta("mark")),
+    ];
+    for (chain, from, to) in ways {
+        rules.add_rule(chain, &[udp.clone(), has_mark(&from, mark), set_mark(&to, mark)]);
+    }
 }
 
-fn nft(script: &str) -> anyhow::Result<()> {
-    let mut command = Command::new("nft");
-    command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut process = match unmask(&mut command).spawn() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!("nft is not installed"),
-        process => process.context("nft")?,
+fn has_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
+    is(&json!({"&": [place, mask]}), value)
+}
+
+/// Leaves the bits outside of the mask alone.
+fn set_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
+    let whole = match !mask {
+        0 => json!(value),
+        others => json!({"|": [{"&": [place, others]}, value]}),
     };
-    if let Some(mut stdin) = process.stdin.take() {
-        stdin.write_all(script.as_bytes()).context("nft")?;
-    }
-    let status = process.wait().context("nft")?;
-    if !status.success() {
-        bail!("nft: {status}");
-    }
-    Ok(())
+    json!({"mangle": {"key": place, "value": whole}})
 }

@@ -1,0 +1,119 @@
+//! The nftables table of an interface, over the JSON interface of nft(8)
+//! (libnftables-json(5)). It is set in one transaction, in the place of one that was
+//! left there.
+
+use std::{
+    io::{self, Write as _},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+use sys::process::unmask;
+
+/// A chain of the table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    pub name: &'static str,
+    pub kind: &'static str,
+    pub hook: &'static str,
+    pub priority: i32,
+}
+
+/// What a table is to hold.
+pub(super) struct Ruleset {
+    table: String,
+    commands: Vec<Value>,
+}
+
+impl Ruleset {
+    /// Nothing yet, for an interface.
+    pub fn new(interface: &str) -> Self {
+        Self { table: table_of(interface), commands: Vec::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Adds a chain that accepts what its rules leave.
+    pub fn add_chain(&mut self, Chain { name, kind, hook, priority }: Chain) {
+        self.commands.push(json!({"add": {"chain": {
+            "family": "inet", "table": self.table, "name": name,
+            "type": kind, "hook": hook, "prio": priority, "policy": "accept",
+        }}}));
+    }
+
+    /// Adds a rule at the end of a chain.
+    pub fn add_rule(&mut self, chain: Chain, statements: &[Value]) {
+        self.commands.push(json!({"add": {"rule": {
+            "family": "inet", "table": self.table, "chain": chain.name, "expr": statements,
+        }}}));
+    }
+
+    /// Sets the table.
+    ///
+    /// # Errors
+    /// nft(8) is not installed, or refuses.
+    pub fn apply(self) -> anyhow::Result<()> {
+        let table = json!({"table": {"family": "inet", "name": self.table}});
+        // One that is not there can be deleted only after it was added.
+        let mut commands =
+            vec![json!({"add": table}), json!({"delete": table}), json!({"add": table})];
+        commands.extend(self.commands);
+        nft(commands)
+    }
+}
+
+/// Takes an interface's table away, where there is one.
+pub(super) fn remove(interface: &str) -> anyhow::Result<()> {
+    let table = json!({"table": {"family": "inet", "name": table_of(interface)}});
+    nft(vec![json!({"add": table}), json!({"delete": table})])
+}
+
+fn table_of(interface: &str) -> String {
+    format!("linerate-{interface}")
+}
+
+/// A statement that goes on where `left` and `right` compare so.
+pub(super) fn compare(operator: &str, left: &Value, right: impl Into<Value>) -> Value {
+    json!({"match": {"op": operator, "left": left, "right": right.into()}})
+}
+
+/// `left == right`
+pub(super) fn is(left: &Value, right: impl Into<Value>) -> Value {
+    compare("==", left, right)
+}
+
+/// `left != right`
+pub(super) fn is_not(left: &Value, right: impl Into<Value>) -> Value {
+    compare("!=", left, right)
+}
+
+/// A field of the packet's path: `iifname`, `mark`, ...
+pub(super) fn meta(key: &str) -> Value {
+    json!({"meta": {"key": key}})
+}
+
+/// A field of the packet's connection: `mark`, `state`, ...
+pub(super) fn connection(key: &str) -> Value {
+    json!({"ct": {"key": key}})
+}
+
+fn nft(commands: Vec<Value>) -> anyhow::Result<()> {
+    let input = json!({"nftables": commands}).to_string();
+    let mut command = Command::new("nft");
+    command.args(["-j", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut process = match unmask(&mut command).spawn() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!("nft is not installed"),
+        process => process.context("nft")?,
+    };
+    if let Some(mut stdin) = process.stdin.take() {
+        stdin.write_all(input.as_bytes()).context("nft")?;
+    }
+    let status = process.wait().context("nft")?;
+    if !status.success() {
+        bail!("nft: {status}");
+    }
+    Ok(())
+}

@@ -1,0 +1,150 @@
+//! Forwarding for the peers: what they may reach behind this host, under whose
+//! address, in segments that fit, and whether the kernel forwards at all.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use super::{
+    ledger::Ledger,
+    nft::{Chain, Ruleset, compare, connection, is, is_not, meta},
+};
+use crate::conf::Router;
+
+const CLAMP: Chain = Chain { name: "clamp", kind: "filter", hook: "forward", priority: -150 };
+const FORWARD: Chain = Chain { name: "forward", kind: "filter", hook: "forward", priority: 0 };
+const NAT: Chain = Chain { name: "nat", kind: "nat", hook: "postrouting", priority: 100 };
+
+const IPV4_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+const IPV6_FORWARD: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
+const IPV6_DEVICES: &str = "/proc/sys/net/ipv6/conf";
+
+/// Adds the rules.
+pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
+    if router.clamps() {
+        rules.add_chain(CLAMP);
+        for way in ["iifname", "oifname"] {
+            rules.add_rule(CLAMP, &clamp(is(&meta(way), interface)));
+        }
+    }
+    if router.offered.is_empty() {
+        return;
+    }
+    let leaves = [is(&meta("iifname"), interface), is_not(&meta("oifname"), interface)];
+    rules.add_chain(FORWARD);
+    let begun = compare("in", &connection("state"), json!(["established", "related"]));
+    rules.add_rule(FORWARD, &[begun, json!({"accept": null})]);
+    for (family, protocol) in [("ipv4", "ip"), ("ipv6", "ip6")] {
+        let offered = offered(router, family == "ipv4");
+        if offered.iter().any(|net| net.prefix_len() == 0) {
+            continue;
+        }
+        let elsewhere = match offered.is_empty() {
+            true => is(&meta("nfproto"), family),
+            false => {
+                let destination = json!({"payload": {"protocol": protocol, "field": "daddr"}});
+                is_not(&destination, json!({"set": offered.iter().map(prefix).collect::<Vec<_>>()}))
+            }
+        };
+        let mut statements = leaves.to_vec();
+        statements.push(elsewhere);
+        statements.push(json!({"counter": null}));
+        statements.push(json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}}));
+        rules.add_rule(FORWARD, &statements);
+    }
+    if router.masquerade {
+        rules.add_chain(NAT);
+        let mut statements = leaves.to_vec();
+        statements.push(json!({"masquerade": null}));
+        rules.add_rule(NAT, &statements);
+    }
+}
+
+/// `rt mtu` is the lesser of both directions' MTU, less the headers; an MSS that is
+/// smaller stays (net/netfilter/nft_rt.c, nft_exthdr.c).
+fn clamp(way: Value) -> [Value; 3] {
+    let flags = json!({"payload": {"protocol": "tcp", "field": "flags"}});
+    let syn = is(&json!({"&": [flags, {"|": ["syn", "rst"]}]}), "syn");
+    let mss = json!({"tcp option": {"name": "maxseg", "field": "size"}});
+    [way, syn, json!({"mangle": {"key": mss, "value": {"rt": {"key": "mtu"}}}})]
+}
+
+/// The networks of one family. A set must not have one within another.
+fn offered(router: &Router, ipv4: bool) -> Vec<IpNet> {
+    let nets = router.offered.iter().filter(|net| net.addr().is_ipv4() == ipv4);
+    IpNet::aggregate(&nets.copied().collect())
+}
+
+fn prefix(net: &IpNet) -> Value {
+    json!({"prefix": {"addr": net.addr().to_string(), "len": net.prefix_len()}})
+}
+
+/// Has the kernel forward, where that is asked for; tells where it does not.
+pub(super) fn forward(router: &Router, ledger: &mut Ledger) -> anyhow::Result<()> {
+    for (ipv4, path) in [(true, IPV4_FORWARD), (false, IPV6_FORWARD)] {
+        let wanted = router.offered.iter().any(|net| net.addr().is_ipv4() == ipv4);
+        let asked = router.ip_forward && (wanted || router.offered.is_empty());
+        let path = Path::new(path);
+        // A kernel may be without IPv6.
+        let Ok(current) = fs::read_to_string(path) else {
+            anyhow::ensure!(!wanted, "{}: the kernel has no such family", path.display());
+            continue;
+        };
+        if asked {
+            if !ipv4 {
+                keep_advertised_routes(ledger, current.trim() == "1")?;
+            }
+            ledger.change_setting(path, "1").context("IpForward")?;
+        } else if wanted && current.trim() != "1" {
+            tracing::warn!(
+                "OfferRoutes: the kernel forwards nothing: {} is {}; IpForward = true sets it",
+                path.display(),
+                current.trim()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// A kernel that forwards IPv6 hears router advertisements no more and forgets the
+/// default route that it has from one, but for devices where `accept_ra` is 2
+/// (Documentation/networking/ip-sysctl.rst; `rt6_purge_dflt_routers`). Where it forwards
+/// already, only what another interface of ours has set is kept so.
+fn keep_advertised_routes(ledger: &mut Ledger, forwards: bool) -> anyhow::Result<()> {
+    let devices = fs::read_dir(IPV6_DEVICES).context(IPV6_DEVICES)?;
+    let mut paths: Vec<PathBuf> =
+        devices.flatten().map(|device| device.path().join("accept_ra")).collect();
+    paths.sort();
+    for path in paths {
+        let is_device = !path.starts_with(format!("{IPV6_DEVICES}/all"))
+            && !path.starts_with(format!("{IPV6_DEVICES}/default"))
+            && !path.starts_with(format!("{IPV6_DEVICES}/lo"));
+        let hears = || fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1");
+        if is_device && (ledger.is_changed_by_another(&path) || !forwards && hears()) {
+            ledger.change_setting(&path, "2")?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_within_others_are_merged_by_family() {
+        let nets = ["10.0.0.0/8", "10.1.0.0/16", "fd00::/9", "fd80::/9", "192.168.7.0/24"];
+        let router =
+            Router { offered: nets.map(|net| net.parse().unwrap()).to_vec(), ..Router::default() };
+        let text = |ipv4| -> Vec<String> {
+            offered(&router, ipv4).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(text(true), ["10.0.0.0/8", "192.168.7.0/24"]);
+        assert_eq!(text(false), ["fd00::/8"]);
+    }
+}
