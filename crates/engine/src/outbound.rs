@@ -26,7 +26,10 @@ use std::{
 use arrayvec::ArrayVec;
 use exit::Exit;
 pub(crate) use exit::count_failure;
-use packet::{Ecn, IpRecv, Segments, UdpSend, ip::IpHeader};
+use packet::{
+    Ecn, IpRecv, Segments, UdpSend,
+    ip::{IpHeader, udp_payload},
+};
 use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
@@ -199,6 +202,12 @@ fn route<'a, 'r>(
         device.drops.count(DropReason::OutNoPeer, 1);
         return None;
     };
+    if let Some((port, payload)) = udp_payload(packet)
+        && device.is_own(peer, (header.destination, port).into(), payload)
+    {
+        device.drops.count(DropReason::OutLoop, segments.count() as u64);
+        return None;
+    }
     if place.shed {
         device.drops.count(DropReason::OutCongestion, 1);
     }

@@ -12,6 +12,8 @@ mod v4 {
     use std::ops::Range;
     pub const TOS: usize = 1;
     pub const TOTAL_LENGTH: Range<usize> = 2..4;
+    pub const FRAGMENT: Range<usize> = 6..8;
+    pub const PROTOCOL: usize = 9;
     pub const CHECKSUM: Range<usize> = 10..12;
     pub const SOURCE: Range<usize> = 12..16;
     pub const DESTINATION: Range<usize> = 16..20;
@@ -21,6 +23,7 @@ mod v4 {
 mod v6 {
     use std::ops::Range;
     pub const PAYLOAD_LENGTH: Range<usize> = 4..6;
+    pub const NEXT_HEADER: usize = 6;
     pub const SOURCE: Range<usize> = 8..24;
     pub const DESTINATION: Range<usize> = 24..40;
 }
@@ -92,6 +95,23 @@ impl IpHeader {
             ecn: Ecn::from_bits(header[1] >> 4),
         })
     }
+}
+
+/// The destination port and the payload of a packet that [`IpHeader::parse`] accepted,
+/// where that is UDP. A first fragment is; later ones, and what is behind an IPv6
+/// extension header, are not looked into.
+pub fn udp_payload(packet: &[u8]) -> Option<(u16, &[u8])> {
+    const UDP: u8 = 17;
+    const UDP_HEADER: usize = 8;
+    const FRAGMENT_OFFSET: u16 = 0x1fff;
+    let (protocol, header) = match packet[0] >> 4 {
+        6 => (packet[v6::NEXT_HEADER], IPV6_HEADER),
+        _ if u16::from_be_bytes(field(packet, v4::FRAGMENT)) & FRAGMENT_OFFSET != 0 => return None,
+        _ => (packet[v4::PROTOCOL], usize::from(packet[0] & 0xf) * 4),
+    };
+    let datagram = packet.get(header..).filter(|_| protocol == UDP)?;
+    let payload = datagram.get(UDP_HEADER..)?;
+    Some((u16::from_be_bytes([datagram[2], datagram[3]]), payload))
 }
 
 /// Sets the ECN bits of a packet that [`IpHeader::parse`] accepted, and mends
@@ -172,6 +192,28 @@ mod tests {
         assert_eq!(IpHeader::parse(&packet).unwrap().ecn, Ecn::Ect0);
     }
 
+    #[test]
+    fn the_payload_of_udp_is_found_and_of_nothing_else() {
+        let udp = [&[0x10, 0, 0xca, 0x6c, 0, 11, 0, 0][..], b"abc"].concat();
+        let mut v4 = ipv4(0, 0, 31);
+        v4[20..].copy_from_slice(&udp);
+        assert_eq!(udp_payload(&v4), Some((51820, &b"abc"[..])));
+        let with_options = [&[0x46], &v4[1..20], &[1; 4], &udp].concat();
+        assert_eq!(udp_payload(&with_options), Some((51820, &b"abc"[..])));
+        let mut first = v4.clone();
+        first[6] = 0x20;
+        assert_eq!(udp_payload(&first), Some((51820, &b"abc"[..])));
+        let v6 = [&[0x60, 0, 0, 0, 0, 11, 17, 64][..], &[0; 32], &udp].concat();
+        assert_eq!(udp_payload(&v6), Some((51820, &b"abc"[..])));
+        for (packet, at, byte) in [(&v4, 7, 1), (&v4, 6, 0x1f), (&v4, 9, 6), (&v6, 6, 6)] {
+            let mut other = packet.clone();
+            other[at] = byte;
+            assert_eq!(udp_payload(&other), None, "byte {at} is {byte}");
+        }
+        assert_eq!(udp_payload(&v4[..27]), None);
+        assert_eq!(udp_payload(&v6[..44]), None);
+    }
+
     proptest! {
         #[test]
         fn changing_ecn_keeps_an_ipv4_header_sum_valid(tos: u8, id: u16, bits in 0u8..4) {
@@ -186,6 +228,7 @@ mod tests {
         fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(header) = IpHeader::parse(&bytes) {
                 prop_assert!(header.total_len <= bytes.len());
+                prop_assert!(udp_payload(&bytes).is_none_or(|(_, data)| data.len() < bytes.len()));
             }
         }
     }

@@ -31,6 +31,9 @@ drop_reasons! {
     OutNoPeer = "out_no_peer",
     /// Into the tunnel: the peer has no endpoint.
     OutNoEndpoint = "out_no_endpoint",
+    /// Into the tunnel: our own datagram to the peer whose allowed IPs hold its
+    /// endpoint, sent there by the host's routes.
+    OutLoop = "out_loop",
     /// Into the tunnel: more packets than are staged waited for a handshake.
     OutStagedFull = "out_staged_full",
     /// Into the tunnel: the handshake that it waited for was given up.

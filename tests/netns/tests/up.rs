@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, Status, address,
+    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Shown, Side, Status, address,
     eventually, linerate, ping,
 };
 
@@ -297,6 +297,26 @@ fn a_route_that_somebody_else_has_is_not_taken_from_him() {
     let before = world.left.run("ip -4 route show 192.0.2.0/24");
     assert!(!world.linerate("up", &file).ok, "up took the route of eth0");
     assert_eq!(world.left.run("ip -4 route show 192.0.2.0/24"), before);
+}
+
+/// A route of the host's own sends the tunnel's datagrams into the tunnel, and takes it back.
+#[test]
+fn a_tunnel_that_is_routed_into_itself_is_still_and_comes_back() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24, 10.1.0.2/32");
+    world.up(&file);
+    world.reaches(&["10.9.0.2"]);
+    let sent = || world.left.device_count("wg0", "tx_packets");
+    let looped = || Shown::of(&world.left, INTERFACE).drops.remove("out loop").unwrap_or(0);
+    world.left.run("ip route add 10.1.0.2 dev wg0");
+    let before = sent();
+    ping(&world.left, "-c 5 -i 0.2 -W 1 10.9.0.2");
+    let rounds = sent() - before;
+    assert!(looped() >= 5, "{} datagrams looped", looped());
+    assert!(rounds < 60, "{rounds} packets went into the tunnel for 5");
+    world.left.run("ip route del 10.1.0.2 dev wg0");
+    world.reaches(&["10.9.0.2"]);
+    world.down(&file);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What does not belong into the tunnel is dropped, counted by its reason, and
 //! hurts nothing.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use packet::{Ecn, MAX_PACKET};
 use rand_chacha::{
@@ -132,4 +132,74 @@ fn packets_that_lead_nowhere_are_counted_by_their_reason() {
     run(&network, &mut [&mut a, &mut b], SECOND);
     assert_eq!(a.all_drops(), [(DropReason::OutInvalid, 2), (DropReason::OutNoPeer, 1)]);
     assert_alive(&network, &mut a, &mut b);
+}
+
+/// A UDP packet over IPv4.
+fn udp(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let mut packet = packet(&from.ip().to_string(), &to.ip().to_string(), 0, 0, 8 + payload.len());
+    packet[9] = 17;
+    packet[20..22].copy_from_slice(&from.port().to_be_bytes());
+    packet[22..24].copy_from_slice(&to.port().to_be_bytes());
+    packet[24..26].copy_from_slice(&(8 + payload.len() as u16).to_be_bytes());
+    packet[26..28].fill(0);
+    packet[28..].copy_from_slice(payload);
+    packet
+}
+
+#[test]
+fn our_own_datagrams_do_not_enter_the_tunnel_whose_they_are_and_others_to_there_do() {
+    let (network, mut a, mut b) = connected(6);
+    let data = capture(&network, &mut a, packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
+    a.introduce(b.who(), "192.0.2.0/24");
+    let (own, there) = (a.address, b.address);
+    for own_data in [udp(own, there, &data), udp("10.0.0.1:1".parse().unwrap(), there, &data)] {
+        a.port.push(own_data);
+    }
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    assert_eq!(a.all_drops(), [(DropReason::OutLoop, 2)]);
+    assert_eq!(b.port.take().len(), 0);
+
+    // Another WireGuard behind us, which has its own session with that peer, a datagram
+    // to another port or host there, and other traffic to the same port.
+    let mut anothers = data.clone();
+    anothers[4] ^= 1;
+    let [mut port, mut host] = [there; 2];
+    port.set_port(1);
+    host.set_ip("192.0.2.77".parse().unwrap());
+    let from = "10.0.0.1:51820".parse().unwrap();
+    let fine = [
+        udp(from, there, &anothers),
+        udp(from, port, &data),
+        udp(from, host, &data),
+        udp(from, there, b"a question"),
+        udp(from, there, b""),
+    ];
+    fine.iter().for_each(|packet| a.port.push(packet.clone()));
+    run(&network, &mut [&mut a, &mut b], SECOND);
+    let mut arrived = b.port.take();
+    arrived.sort();
+    let mut expected = fine.to_vec();
+    expected.sort();
+    assert_eq!(arrived, expected);
+    assert_eq!(a.drops(DropReason::OutLoop), 2);
+    assert_alive(&network, &mut a, &mut b);
+}
+
+#[test]
+fn our_own_handshake_does_not_wait_for_itself() {
+    let (network, mut a, mut b) = pair(7, Link::CLEAN);
+    a.introduce(b.who(), "192.0.2.0/24");
+    a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 1, 64));
+    a.step();
+    a.step();
+    let initiation = network.take_flying().pop().expect("a handshake began");
+    assert_eq!(initiation[..4], [1, 0, 0, 0]);
+    a.port.push(udp(a.address, b.address, &initiation));
+    let mut anothers = initiation.clone();
+    anothers[4] ^= 1;
+    a.port.push(udp("10.0.0.1:51820".parse().unwrap(), b.address, &anothers));
+    // Until it is asked for again.
+    run(&network, &mut [&mut a, &mut b], 10 * SECOND);
+    assert_eq!(a.all_drops(), [(DropReason::OutLoop, 1)]);
+    assert_eq!(b.port.take().len(), 2, "what was staged, and another's handshake");
 }

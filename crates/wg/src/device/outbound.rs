@@ -1,14 +1,19 @@
 //! The steps of the outbound path that need the protocol: assign counters before
 //! sealing, mark timers after.
 
-use std::sync::Arc;
+use std::{
+    net::SocketAddr,
+    sync::{Arc, PoisonError},
+};
 
 use packet::Endpoint;
 
 use super::{ControlNotice, Device};
 use crate::{
     constants::{REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
+    index_table::Entry,
     keypair::{Keypair, Role},
+    message::Kind,
     peer::Peer,
     time::Time,
 };
@@ -85,6 +90,34 @@ impl Device {
         if old || reservation.counter.saturating_add(packets) > REKEY_AFTER_MESSAGES {
             self.ask_for_handshake(peer, now);
         }
+    }
+
+    /// Whether a datagram to `to` is one of our own to `peer`. It must not be sent to
+    /// `peer` again: it would come back, wrapped once more, for ever. The index tells it
+    /// from those of others who reach the same peer through us, and which are theirs.
+    pub fn is_own(&self, peer: &Arc<Peer>, to: SocketAddr, datagram: &[u8]) -> bool {
+        // Other traffic ends here, without a lock.
+        let Some(kind) = Kind::of(datagram) else { return false };
+        let at = |endpoint: Endpoint| {
+            (endpoint.remote.ip(), endpoint.remote.port()) == (to.ip(), to.port())
+        };
+        let Some(index) = datagram.get(4..8).and_then(|bytes| bytes.first_chunk()) else {
+            return false;
+        };
+        let index = u32::from_le_bytes(*index);
+        peer.endpoint().is_some_and(at)
+            && match kind {
+                Kind::Data => {
+                    let keypairs = peer.keypairs.read().unwrap_or_else(PoisonError::into_inner);
+                    keypairs.has_remote(index)
+                }
+                Kind::Initiation | Kind::Response => match self.indices().get(index) {
+                    Some(Entry::Handshake(with)) => Arc::ptr_eq(with, peer),
+                    Some(Entry::Session(session)) => Arc::ptr_eq(&session.peer, peer),
+                    None => false,
+                },
+                Kind::CookieReply => false,
+            }
     }
 
     pub(super) fn ask_for_handshake(&self, peer: &Arc<Peer>, now: Time) {

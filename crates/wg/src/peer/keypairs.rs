@@ -45,6 +45,12 @@ impl Keypairs {
         Some([std::mem::replace(&mut self.previous, current), None])
     }
 
+    /// Whether the peer knows one of them by `index`.
+    pub fn has_remote(&self, index: u32) -> bool {
+        let all = [&self.current, &self.previous, &self.next];
+        all.into_iter().flatten().any(|keypair| keypair.send.remote_index == index)
+    }
+
     /// Takes all keypairs out.
     pub fn clear(&mut self) -> impl Iterator<Item = Arc<Keypair>> + use<> {
         let all = std::mem::take(self);
