@@ -1,7 +1,8 @@
 //! The clock's room: protocol code is handed `now`, and this is where it comes
 //! from.
+#![expect(unsafe_code, reason = "the adjtimex call")]
 
-use std::time::Duration;
+use std::{mem::MaybeUninit, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 
@@ -15,6 +16,16 @@ pub fn boottime_nanos() -> u64 {
 /// The time since the Unix epoch, zero where the wall clock stands before it.
 pub fn wall() -> Duration {
     read(ClockId::CLOCK_REALTIME)
+}
+
+/// Whether something keeps the wall clock right (NTP, a hypervisor), as far as the
+/// kernel was told (adjtimex(2)); `None` where it does not say.
+pub fn is_synchronised() -> Option<bool> {
+    let mut timex = MaybeUninit::<libc::timex>::zeroed();
+    // SAFETY: adjtimex reads and writes one timex; zeros are one, which asks to change
+    // nothing.
+    let state = unsafe { libc::adjtimex(timex.as_mut_ptr()) };
+    (state >= 0).then_some(state != libc::TIME_ERROR)
 }
 
 fn read(clock: ClockId) -> Duration {
@@ -34,5 +45,10 @@ mod tests {
         let first = boottime_nanos();
         assert!(first > 0 && boottime_nanos() >= first);
         assert!(wall() > Duration::from_hours(24 * 365 * 50));
+    }
+
+    #[test]
+    fn the_kernel_says_whether_the_clock_is_kept_right() {
+        assert!(is_synchronised().is_some());
     }
 }

@@ -6,6 +6,8 @@
 //!   tun      TunRecv, TunSend            <- the IP side
 //!   udp      UdpReceiver, UdpSender      <- the UDP side
 //!   netlink  links, addresses, routes, rules; Monitor for their changes
+//!   ethtool  what a device does for packets
+//!   probe    each offload tried, in private
 //!   namespace  a private network namespace, and sockets in it
 //!   process  start in the background, drop privileges, signals
 //!   splice   bytes from one socket to another without a copy
@@ -18,7 +20,8 @@
 //! end by their waker, and what a main thread waits for is `AsFd`, to be put
 //! together in [`poll::readable`].
 //!
-//! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `udp/mmsg.rs`
+//! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `ethtool.rs` (one),
+//! `clock.rs` (`adjtimex`), `udp/mmsg.rs`
 //! (`sendmmsg`, `recvmmsg`), `process/background.rs`, `process/janitor.rs` and
 //! `namespace.rs` (`fork`, and descriptors that come over a socket), `process/code.rs`
 //! (what is resident), `process/turns.rs` (the length of turns), and `process/signals.rs` (what a child does between fork and
@@ -26,10 +29,12 @@
 #![deny(unsafe_code)]
 
 pub mod clock;
+pub mod ethtool;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;
 pub mod poll;
+pub mod probe;
 pub mod process;
 pub mod splice;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! thread is started and a call may stand where no runtime is. The socket stays
 //! in the network namespace of the thread that opened it.
 
+mod device;
 mod link;
 mod monitor;
 mod route;
@@ -20,6 +21,7 @@ use rtnetlink::{
 };
 use tokio::runtime::{Builder, Runtime};
 
+pub use device::Device;
 pub use link::Link;
 pub use monitor::{Event, Monitor};
 pub use route::Route;

@@ -22,6 +22,7 @@ mod socket;
 
 use std::{
     io,
+    os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -30,6 +31,7 @@ use std::{
 };
 
 use mmsg::Calls;
+use nix::errno::Errno;
 pub use receive::UdpReceiver;
 pub use send::UdpSender;
 pub use socket::Buffers;
@@ -147,6 +149,11 @@ impl UdpSocket {
     pub fn truncated(&self) -> u64 {
         self.shared.truncated.load(Ordering::Relaxed)
     }
+}
+
+/// Has a socket take coalesced datagrams.
+pub(crate) fn take_coalesced(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    socket::set_gro(fd, true)
 }
 
 /// What handle and halves have in common.

@@ -93,6 +93,11 @@ impl Netlink {
     /// # Errors
     /// The kernel's refusal, other than that there is no route.
     pub fn mtu_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<u32>, NetlinkError> {
+        self.way_to(to, fwmark)?.map_or(Ok(None), |way| self.mtu_of(&way))
+    }
+
+    /// The way to an address, or `None` where no route leads there.
+    pub(super) fn way_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<Way>, NetlinkError> {
         let host = IpNet::from(to);
         let mut message = RouteMessage::default();
         message.header.address_family = Family::of(to).into();
@@ -108,7 +113,7 @@ impl Netlink {
             }
         });
         match asked {
-            Ok(()) => way.map_or(Ok(None), |way| self.mtu_of(&way)),
+            Ok(()) => Ok(way),
             Err(error)
                 if matches!(
                     error.errno(),
@@ -220,8 +225,8 @@ impl Route {
 
 /// What a route says of the way behind it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Way {
-    device: Option<u32>,
+pub(super) struct Way {
+    pub device: Option<u32>,
     mtu: Option<u32>,
 }
 

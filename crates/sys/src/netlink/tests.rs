@@ -287,3 +287,17 @@ fn a_monitor_that_was_overrun_says_so_and_goes_on() {
         assert_eq!(events(&mut monitor), [Event::MtuChanged { index: info.index, mtu: 1400 }]);
     });
 }
+
+#[test]
+fn a_device_tells_what_it_is_made_of_and_a_way_which_device_it_takes() {
+    in_namespace(|netlink| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        netlink.add_address(info.index, net("10.9.0.1/24")).unwrap();
+        netlink.set_up(info.index).unwrap();
+        let devices = netlink.devices().unwrap();
+        let device = devices.iter().find(|device| device.link.index == info.index).unwrap();
+        assert_eq!((device.ethernet, device.bridged, device.link.mtu), (false, false, 1420));
+        assert_eq!(netlink.device_to(address("10.9.0.7"), 0).unwrap(), Some(info.index));
+        assert_eq!(netlink.device_to(address("10.8.0.7"), 0).unwrap(), None);
+    });
+}

@@ -45,7 +45,7 @@ pub trait Calls: Time + AsFd + Send + Sync + 'static {
 pub struct Device(OwnedFd);
 
 impl Device {
-    pub(super) fn from_fd(fd: OwnedFd) -> Self {
+    pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 

@@ -1,0 +1,168 @@
+//! Each offload, tried: what a kernel says that it has and what it takes are two things.
+//! The TUN's are tried in a private namespace, where no packet meets anybody; those of
+//! UDP between two sockets on loopback.
+
+use std::{
+    io::{self, IoSlice},
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    sys::socket::{ControlMessage, MsgFlags, SockaddrStorage, sendmsg},
+};
+use packet::{ChecksumAt, Offload, SegmentProtocol};
+
+use crate::{
+    namespace::{Namespace, NamespaceError, Plan},
+    tun::device::{Calls, Device},
+    udp,
+};
+
+/// An offload by its name, and the kernel's answer to the try.
+pub type Tried = (&'static str, io::Result<()>);
+
+/// Payload bytes of a segment that is tried.
+const SEGMENT: usize = 100;
+/// How long a datagram on loopback is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Tries what a TUN may do. Call it before any thread is started ([`Namespace::open`]).
+///
+/// # Errors
+/// There is no TUN to try it with.
+pub fn tun() -> Result<[Tried; 4], NamespaceError> {
+    let plan = Plan { name: "probe".into(), mtu: 1420, ..Plan::default() };
+    let (_namespace, fd, _) = Namespace::open(&plan)?;
+    Ok(try_tun(fd))
+}
+
+fn try_tun(fd: OwnedFd) -> [Tried; 4] {
+    let device = Device::from_fd(fd);
+    let answer = |result: Result<(), Errno>| result.map_err(io::Error::from);
+    let write = |protocol| {
+        let (header, packet) = super_packet(protocol);
+        device.write(&[IoSlice::new(&header), IoSlice::new(&packet)]).map(drop)
+    };
+    [
+        ("tun-tso", answer(device.set_offload(true, false))),
+        ("tun-uso", answer(device.set_offload(true, true))),
+        ("tun-tcp-gro", answer(write(SegmentProtocol::Tcp4))),
+        ("tun-udp-gro", answer(write(SegmentProtocol::Udp))),
+    ]
+}
+
+/// Two segments over IPv4 between addresses for documentation, and the virtio-net header
+/// in front. The kernel reads the headers before it looks where they lead.
+fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Vec<u8>) {
+    let (number, header_len, offset) = match protocol {
+        SegmentProtocol::Udp => (17, 8, 6),
+        _ => (6, 20, 16),
+    };
+    let len = 20 + header_len + 2 * SEGMENT;
+    let mut packet = vec![0; len];
+    packet[0] = 0x45;
+    packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+    packet[8..10].copy_from_slice(&[64, number]);
+    packet[12..20].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
+    match protocol {
+        SegmentProtocol::Udp => {
+            packet[24..26].copy_from_slice(&((len - 20) as u16).to_be_bytes());
+        }
+        // The header's length in words, and ACK.
+        _ => packet[32..34].copy_from_slice(&[5 << 4, 0x10]),
+    }
+    let checksum = ChecksumAt { start: 20, offset };
+    let offload = Offload::Segment { protocol, size: SEGMENT as u16, checksum };
+    (offload.encode(20 + header_len), packet)
+}
+
+/// Tries what a UDP socket may do.
+///
+/// # Errors
+/// There is no loopback to try it on.
+pub fn udp() -> io::Result<[Tried; 2]> {
+    Ok([("udp-gso", try_gso()?), ("udp-gro", try_gro()?)])
+}
+
+/// Two segments that were sent as one come as two.
+fn try_gso() -> io::Result<io::Result<()>> {
+    let (from, to) = pair()?;
+    if let Err(errno) = send_segments(&from, to.local_addr()?) {
+        return Ok(Err(errno.into()));
+    }
+    let mut room = [0; 2 * SEGMENT];
+    let lens = [to.recv(&mut room)?, to.recv(&mut room)?];
+    Ok(expect(lens == [SEGMENT; 2]))
+}
+
+/// Two segments that were sent as one stay one.
+fn try_gro() -> io::Result<io::Result<()>> {
+    let (from, to) = pair()?;
+    if let Err(errno) = udp::take_coalesced(to.as_fd()) {
+        return Ok(Err(errno.into()));
+    }
+    if send_segments(&from, to.local_addr()?).is_err() {
+        // It is there, and without the other nothing is to be seen of it.
+        return Ok(Ok(()));
+    }
+    let mut room = [0; 2 * SEGMENT];
+    Ok(expect(to.recv(&mut room)? == 2 * SEGMENT))
+}
+
+fn pair() -> io::Result<(UdpSocket, UdpSocket)> {
+    let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
+    let (from, to) = (bind()?, bind()?);
+    to.set_read_timeout(Some(PATIENCE))?;
+    Ok((from, to))
+}
+
+fn send_segments(from: &UdpSocket, to: SocketAddr) -> Result<(), Errno> {
+    let payload = [0; 2 * SEGMENT];
+    let segments = [ControlMessage::UdpGsoSegments(&(SEGMENT as u16))];
+    let to = SockaddrStorage::from(to);
+    let slices = [IoSlice::new(&payload)];
+    sendmsg(from.as_raw_fd(), &slices, &segments, MsgFlags::empty(), Some(&to)).map(drop)
+}
+
+fn expect(as_told: bool) -> io::Result<()> {
+    if as_told { Ok(()) } else { Err(io::Error::other("it was taken and not done")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::in_namespace;
+
+    fn refused(tried: &[Tried]) -> Vec<&'static str> {
+        tried.iter().filter(|(_, result)| result.is_err()).map(|(name, _)| *name).collect()
+    }
+
+    /// The kernel of the tests is 6.2 or newer (CONTRIBUTING.md).
+    #[test]
+    fn a_kernel_with_all_offloads_takes_each() {
+        in_namespace(|netlink| {
+            let (fd, _) = crate::tun::device::create("lr0").unwrap();
+            let index = netlink.link_by_name("lr0").unwrap().unwrap().index;
+            netlink.set_up(index).unwrap();
+            let lo = netlink.link_by_name("lo").unwrap().unwrap().index;
+            netlink.set_up(lo).unwrap();
+            assert_eq!(refused(&try_tun(fd.into_fd())), [""; 0]);
+            assert_eq!(refused(&udp().unwrap()), [""; 0]);
+        });
+    }
+
+    #[test]
+    fn what_a_device_refuses_is_told() {
+        // No TUN at all, and a TUN that is down refuses packets.
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let all = ["tun-tso", "tun-uso", "tun-tcp-gro", "tun-udp-gro"];
+        assert_eq!(refused(&try_tun(null.into())), all);
+        in_namespace(|_| {
+            let (device, _) = crate::tun::device::create("lr0").unwrap();
+            assert_eq!(refused(&try_tun(device.into_fd())), ["tun-tcp-gro", "tun-udp-gro"]);
+        });
+    }
+}
