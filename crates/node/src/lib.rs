@@ -13,11 +13,13 @@
 //!
 //! [`Node`] plugs `sys` and `engine` together; [`daemon`] is the process around
 //! it, with the socket of [`server`] and, for `linerate up`, what wg-quick does;
-//! [`proxy`] is the one without an interface on this machine.
+//! [`proxy`] is the one without an interface on this machine. [`doctor`] looks at the
+//! host around them.
 #![forbid(unsafe_code)]
 
 pub mod conf;
 pub mod daemon;
+pub mod doctor;
 mod node;
 pub mod proxy;
 mod secret_text;

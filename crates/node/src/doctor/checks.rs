@@ -1,0 +1,31 @@
+//! The checks: each looks at the facts and tells what it found. None asks the system.
+
+mod clock;
+mod devices;
+mod forwarding;
+mod kernel;
+mod path;
+mod reach;
+mod socket;
+
+use super::{Facts, Finding};
+
+/// All checks.
+pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
+    kernel::known_bad,
+    kernel::refused_offloads,
+    devices::receive_offload,
+    devices::checksum,
+    devices::udp_forwarding,
+    socket::receive_buffer,
+    socket::overflow,
+    socket::demotions,
+    forwarding::reverse_path,
+    forwarding::half_forwarding,
+    forwarding::conntrack,
+    path::too_long,
+    path::unused,
+    clock::wrong,
+    reach::port,
+    reach::silent_peers,
+];

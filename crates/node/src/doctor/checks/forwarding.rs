@@ -1,0 +1,167 @@
+//! Forwarding, and what the kernel drops on the way.
+
+use crate::doctor::{Facts, Finding, Mend, Setting, Weight};
+
+const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
+const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
+const MARK: &str = "net/ipv4/conf/all/src_valid_mark";
+
+/// A tunnel with a mark has another way to its peers than the routing table's first: a
+/// strict reverse-path filter that does not know the mark drops what they answer.
+pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
+    let sysctl = |key: String| facts.sysctls.number(&key).unwrap_or(0);
+    let strict = |device: &str| {
+        // The larger of both counts (ip-sysctl.rst).
+        let own = sysctl(format!("net/ipv4/conf/{device}/rp_filter"));
+        own.max(sysctl("net/ipv4/conf/all/rp_filter".into())) == 1
+            && sysctl(format!("net/ipv4/conf/{device}/src_valid_mark")) == 0
+    };
+    let marked = facts.tunnels.iter().filter(|tunnel| tunnel.fwmark != 0);
+    if facts.sysctls.is_on(MARK) || marked.count() == 0 {
+        return Vec::new();
+    }
+    let devices = facts.devices.iter().filter(|device| device.outer && strict(&device.name));
+    let finding = |device: &crate::doctor::Device| Finding {
+        check: "reverse-path",
+        on: device.name.clone(),
+        weight: Weight::Broken,
+        what: format!("{} filters strictly by reverse path, and marks do not count", device.name),
+        why: "datagrams of a tunnel that everything is routed into leave by a mark; the filter \
+              looks for the way back without it, finds the tunnel, and drops what peers answer"
+            .into(),
+        cost: "no handshake completes (kernel Documentation/networking/ip-sysctl.rst, rp_filter \
+               and src_valid_mark; wg-quick(8) sets the latter)",
+        mend: Mend::Change(vec![Setting::sysctl(MARK, 1)]),
+    };
+    devices.map(finding).collect()
+}
+
+/// A host that forwards, but not by each of its devices, or of one family alone.
+pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
+    let families = [("ipv4", "IPv4"), ("ipv6", "IPv6")];
+    let on = families.map(|(family, _)| match family {
+        "ipv4" => facts.sysctls.is_on("net/ipv4/ip_forward"),
+        _ => facts.sysctls.is_on("net/ipv6/conf/all/forwarding"),
+    });
+    let mut findings = Vec::new();
+    let names = facts.devices.iter().map(|device| device.name.as_str());
+    let names: Vec<&str> = names.chain(facts.tunnels.iter().map(|t| t.name.as_str())).collect();
+    // IPv6 forwards by the switch of all devices alone (ip-sysctl.rst).
+    for name in names.iter().filter(|_| on[0]) {
+        let key = format!("net/ipv4/conf/{name}/forwarding");
+        if facts.sysctls.number(&key) == Some(0) {
+            findings.push(Finding {
+                check: "forwarding",
+                on: (*name).to_owned(),
+                weight: Weight::Broken,
+                what: format!("the host forwards IPv4, but not what comes in by {name}"),
+                why: "the device's own switch is off".into(),
+                cost: "such packets are dropped (kernel Documentation/networking/ip-sysctl.rst, \
+                       forwarding)",
+                mend: Mend::Change(vec![Setting::sysctl(key, 1)]),
+            });
+        }
+    }
+    if on[0] != on[1] {
+        let missing = families[usize::from(on[0])].1;
+        findings.push(Finding {
+            check: "forwarding-family",
+            on: "host".into(),
+            weight: Weight::Note,
+            what: format!("the host forwards, but no {missing}"),
+            why: "that may be meant so; a router for both families needs both switches".into(),
+            cost: "none where it is meant so",
+            mend: Mend::Nothing,
+        });
+    }
+    findings
+}
+
+/// A table of connections that is nearly full.
+pub(crate) fn conntrack(facts: &Facts) -> Vec<Finding> {
+    let numbers = [CONNTRACK_COUNT, CONNTRACK_MAX].map(|key| facts.sysctls.number(key));
+    let [Some(count), Some(max)] = numbers else { return Vec::new() };
+    // A tenth is left: enough of a warning, and no false one from a busy minute.
+    if max == 0 || count < max / 10 * 9 {
+        return Vec::new();
+    }
+    vec![Finding {
+        check: "conntrack",
+        on: "host".into(),
+        weight: Weight::Broken,
+        what: format!("{count} of {max} entries of the connection table are taken"),
+        why: "packets of new connections are dropped while it is full, those of the tunnel, too"
+            .into(),
+        cost: "new connections fail (kernel Documentation/networking/nf_conntrack-sysctl.rst)",
+        mend: Mend::Change(vec![Setting::sysctl(CONNTRACK_MAX, max * 2)]),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::facts::healthy;
+
+    fn with(sysctls: &[(&str, &str)]) -> Facts {
+        let mut facts = healthy();
+        let pairs = sysctls.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        facts.sysctls.0.extend(pairs);
+        facts
+    }
+
+    #[test]
+    fn a_strict_filter_is_found_only_where_marks_are_used_and_do_not_count() {
+        for (all, own, mark, fwmark, found) in [
+            ("0", "1", "0", 7, true),
+            ("1", "0", "0", 7, true),
+            ("2", "1", "0", 7, false),
+            ("1", "2", "0", 7, false),
+            ("0", "1", "1", 7, false),
+            ("0", "1", "0", 0, false),
+            ("0", "0", "0", 7, false),
+        ] {
+            let mut facts = with(&[
+                ("net/ipv4/conf/all/rp_filter", all),
+                ("net/ipv4/conf/eth0/rp_filter", own),
+                (MARK, mark),
+            ]);
+            facts.tunnels[0].fwmark = fwmark;
+            let case = (all, own, mark, fwmark);
+            assert_eq!(reverse_path(&facts).len(), usize::from(found), "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_forward_on_a_host_that_does_is_found() {
+        let eth0 = "net/ipv4/conf/eth0/forwarding";
+        let both = [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")];
+        assert!(half_forwarding(&with(&both)).is_empty());
+        let found = half_forwarding(&with(&[both[0], both[1], (eth0, "0")]));
+        assert_eq!(found[0].mend, Mend::Change(vec![Setting::sysctl(eth0, 1)]));
+        assert!(half_forwarding(&with(&[(eth0, "0")])).is_empty(), "the host does not forward");
+    }
+
+    #[test]
+    fn one_family_alone_is_noted() {
+        for (key, missing) in
+            [("net/ipv4/ip_forward", "IPv6"), ("net/ipv6/conf/all/forwarding", "IPv4")]
+        {
+            let found = half_forwarding(&with(&[(key, "1")]));
+            assert_eq!((found.len(), found[0].weight), (1, Weight::Note));
+            assert!(found[0].what.contains(missing), "{}", found[0].what);
+        }
+    }
+
+    #[test]
+    fn a_table_that_is_nine_tenths_full_is_to_be_doubled() {
+        for (count, found) in [("89", false), ("90", true), ("100", true)] {
+            let facts = with(&[(CONNTRACK_COUNT, count), (CONNTRACK_MAX, "100")]);
+            assert_eq!(conntrack(&facts).len(), usize::from(found), "{count}");
+            if found {
+                let doubled = Setting::sysctl(CONNTRACK_MAX, 200);
+                assert_eq!(conntrack(&facts)[0].mend, Mend::Change(vec![doubled]));
+            }
+        }
+        assert!(conntrack(&healthy()).is_empty(), "there is no table");
+    }
+}

@@ -1,0 +1,166 @@
+//! The one place that asks the system.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use sys::{
+    Buffers, Offloads, UdpSocket, clock, ethtool,
+    netlink::{self, Netlink},
+    probe,
+};
+
+use super::{
+    facts::{Clock, Device, Facts, Kernel, Sysctls, Tunnel},
+    setting::sysctl,
+};
+
+/// Addresses that only a default route leads to (RFC 5737, RFC 3849).
+const ANYWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
+
+/// Kernel settings of the whole host; one that this kernel does not have is left out.
+const OF_HOST: [&str; 8] = [
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/conf/all/src_valid_mark",
+    "net/ipv6/conf/all/forwarding",
+    "net/netfilter/nf_conntrack_count",
+    "net/netfilter/nf_conntrack_max",
+];
+/// Kernel settings of a device.
+const OF_DEVICE: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
+
+/// Looks at this host and at what lies around these tunnels, of which the MTU and the
+/// ways to peers are filled in. Call it before any thread is started.
+///
+/// # Errors
+/// Not even the host's devices can be told.
+pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
+    let mut unknown = Vec::new();
+    let offloads = tried(&mut unknown);
+    let netlink = Netlink::open().context("netlink")?;
+    let all = netlink.devices().context("the host's devices")?;
+    for tunnel in &mut tunnels {
+        let device = all.iter().find(|device| device.link.name == tunnel.name);
+        tunnel.mtu = device.map(|device| device.link.mtu);
+        for peer in &mut tunnel.peers {
+            if let Some(endpoint) = peer.endpoint {
+                peer.path_mtu = netlink.mtu_to(endpoint.ip(), tunnel.fwmark)?;
+            }
+        }
+    }
+    let sysctls = sysctls(all.iter().map(|device| device.link.name.as_str()), &mut unknown);
+    let outer = outer_devices(&netlink, &tunnels)?;
+    let devices = devices(&all, &outer, sysctls.forwards(), &mut unknown);
+    Ok(Facts {
+        kernel: Kernel::parse(&sysctl("kernel/osrelease").context("the kernel's release")?),
+        offloads,
+        buffers: note(&mut unknown, "a UDP socket's buffers", buffers()).flatten(),
+        sysctls,
+        devices,
+        clock: Clock {
+            wall: clock::wall(),
+            installed: installed(),
+            synchronised: clock::is_synchronised(),
+        },
+        tunnels,
+        unknown,
+    })
+}
+
+/// The value, or a note that it is not known.
+fn note<T, E: std::fmt::Display>(
+    unknown: &mut Vec<String>,
+    what: &str,
+    result: Result<T, E>,
+) -> Option<T> {
+    result.map_err(|error| unknown.push(format!("{what}: {error}"))).ok()
+}
+
+/// Each offload, tried.
+fn tried(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), String>)> {
+    let tun = note(unknown, "the TUN's offloads", probe::tun());
+    let udp = note(unknown, "the UDP socket's offloads", probe::udp());
+    let all = tun.into_iter().flatten().chain(udp.into_iter().flatten());
+    all.map(|(name, result)| (name, result.map_err(|error| error.to_string()))).collect()
+}
+
+/// What a socket like the daemon's is granted to us.
+fn buffers() -> anyhow::Result<Option<Buffers>> {
+    let (socket, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default()))?;
+    socket.bind(0, 0)?;
+    Ok(socket.buffers())
+}
+
+fn sysctls<'a>(devices: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>) -> Sysctls {
+    let of_devices = devices.flat_map(|device| {
+        OF_DEVICE.iter().map(move |name| format!("net/ipv4/conf/{device}/{name}"))
+    });
+    let mut sysctls = Sysctls::default();
+    for key in OF_HOST.iter().map(|key| (*key).to_owned()).chain(of_devices) {
+        match sysctl(&key) {
+            Ok(value) => drop(sysctls.0.insert(key, value)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => unknown.push(format!("/proc/sys/{key}: {error}")),
+        }
+    }
+    sysctls
+}
+
+/// The devices by which tunnels go out, or, without peers, whatever goes anywhere.
+fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeSet<u32>> {
+    let endpoints = tunnels.iter().flat_map(|tunnel| {
+        tunnel.peers.iter().filter_map(|peer| Some((peer.endpoint?.ip(), tunnel.fwmark)))
+    });
+    let mut ways: Vec<(IpAddr, u32)> = endpoints.collect();
+    if ways.is_empty() {
+        ways.extend(ANYWHERE.map(|address| (address, 0)));
+    }
+    let mut devices = BTreeSet::new();
+    for (address, fwmark) in ways {
+        devices.extend(netlink.device_to(address, fwmark)?);
+    }
+    Ok(devices)
+}
+
+fn devices(
+    all: &[netlink::Device],
+    outer: &BTreeSet<u32>,
+    forwards: bool,
+    unknown: &mut Vec<String>,
+) -> Vec<Device> {
+    let mut devices = Vec::new();
+    for device in all {
+        let name = &device.link.name;
+        let outer = outer.contains(&device.link.index);
+        if outer && device.bridged {
+            unknown.push(format!("{name} is part of a bridge, whose ports were not looked at"));
+        }
+        let forwards = forwards && device.ethernet && device.link.up && !device.bridged;
+        // Loopback's features are nobody's to change.
+        if device.bridged || name == "lo" || !(outer || forwards) {
+            continue;
+        }
+        let features = note(unknown, &format!("the features of {name}"), ethtool::features(name));
+        let Some(features) = features else { continue };
+        let driver = ethtool::driver(name).unwrap_or_default().name;
+        devices.push(Device { name: name.clone(), driver, features, outer, forwards });
+    }
+    devices
+}
+
+/// When this program was put on the disk. `None` where that is not known.
+fn installed() -> Option<Duration> {
+    let changed = fs::metadata("/proc/self/exe").and_then(|file| file.modified()).ok()?;
+    changed.duration_since(UNIX_EPOCH).ok()
+}

@@ -1,0 +1,197 @@
+//! Settings of the host that a finding may ask to change.
+
+use std::{fmt, fs, io, str::FromStr};
+
+use sys::{ethtool, netlink::Netlink};
+
+/// `ENODEV` of Linux.
+const ENODEV: i32 = 19;
+
+/// One thing of the host that has a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A kernel setting, by its path under `/proc/sys`.
+    Sysctl(String),
+    /// A feature of a device, `on` or `off`.
+    Feature {
+        /// The device's name.
+        device: String,
+        /// The feature, by the kernel's name.
+        feature: String,
+    },
+    /// The MTU of a device, in bytes.
+    Mtu(String),
+}
+
+/// A value that a target is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// What is set.
+    pub target: Target,
+    /// To what.
+    pub value: String,
+}
+
+impl Setting {
+    /// A kernel setting.
+    pub fn sysctl(key: impl Into<String>, value: impl fmt::Display) -> Self {
+        Self { target: Target::Sysctl(key.into()), value: value.to_string() }
+    }
+
+    /// A feature of a device.
+    pub fn feature(device: &str, feature: &str, on: bool) -> Self {
+        let target = Target::Feature { device: device.to_owned(), feature: feature.to_owned() };
+        Self { target, value: on_off(on).to_owned() }
+    }
+
+    /// The MTU of a device.
+    pub fn mtu(device: &str, mtu: u32) -> Self {
+        Self { target: Target::Mtu(device.to_owned()), value: mtu.to_string() }
+    }
+
+    /// The command that does it, for a shell.
+    pub fn command(&self) -> String {
+        let value = &self.value;
+        match &self.target {
+            // A dot is part of the names of some devices.
+            Target::Sysctl(key) if key.contains('.') => format!("sysctl -w {key}={value}"),
+            Target::Sysctl(key) => format!("sysctl -w {}={value}", key.replace('/', ".")),
+            Target::Feature { device, feature } => format!("ethtool -K {device} {feature} {value}"),
+            Target::Mtu(device) => format!("ip link set {device} mtu {value}"),
+        }
+    }
+}
+
+fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl(key) => write!(f, "sysctl {key}"),
+            Self::Feature { device, feature } => write!(f, "feature {device} {feature}"),
+            Self::Mtu(device) => write!(f, "mtu {device}"),
+        }
+    }
+}
+
+/// It is not what [`Target`] writes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoTarget;
+
+impl FromStr for Target {
+    type Err = NoTarget;
+
+    fn from_str(text: &str) -> Result<Self, NoTarget> {
+        let words: Vec<&str> = text.split(' ').collect();
+        match words[..] {
+            // Never a path out of /proc/sys.
+            ["sysctl", key]
+                if !key.starts_with('/') && !key.split('/').any(|part| part == "..") =>
+            {
+                Ok(Self::Sysctl(key.to_owned()))
+            }
+            ["feature", device, feature] => {
+                Ok(Self::Feature { device: device.to_owned(), feature: feature.to_owned() })
+            }
+            ["mtu", device] => Ok(Self::Mtu(device.to_owned())),
+            _ => Err(NoTarget),
+        }
+    }
+}
+
+/// Where settings are read and written.
+pub trait Settings {
+    /// The value; `None` where the target is gone.
+    ///
+    /// # Errors
+    /// It could not be read.
+    fn read(&self, target: &Target) -> io::Result<Option<String>>;
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    /// It was refused.
+    fn write(&self, target: &Target, value: &str) -> io::Result<()>;
+}
+
+/// This host.
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+impl Settings for Host {
+    fn read(&self, target: &Target) -> io::Result<Option<String>> {
+        let value = match target {
+            Target::Sysctl(key) => sysctl(key).map(Some),
+            Target::Feature { device, feature } => ethtool::features(device)
+                .map(|features| Some(on_off(features.get(feature)?.active).to_owned())),
+            Target::Mtu(device) => Netlink::open()
+                .and_then(|netlink| netlink.link_by_name(device))
+                .map(|link| link.map(|link| link.mtu.to_string()))
+                .map_err(io::Error::from),
+        };
+        match value {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    || error.raw_os_error() == Some(ENODEV) =>
+            {
+                Ok(None)
+            }
+            value => value,
+        }
+    }
+
+    fn write(&self, target: &Target, value: &str) -> io::Result<()> {
+        match target {
+            Target::Sysctl(key) => fs::write(format!("/proc/sys/{key}"), value),
+            Target::Feature { device, feature } => {
+                ethtool::set_feature(device, feature, value == "on")
+            }
+            Target::Mtu(device) => {
+                let mtu = value.parse().map_err(io::Error::other)?;
+                let netlink = Netlink::open()?;
+                let link = netlink.link_by_name(device)?.ok_or(io::ErrorKind::NotFound)?;
+                Ok(netlink.set_mtu(link.index, mtu)?)
+            }
+        }
+    }
+}
+
+/// A kernel setting, its numbers with single spaces between.
+pub(super) fn sysctl(key: &str) -> io::Result<String> {
+    let text = fs::read_to_string(format!("/proc/sys/{key}"))?;
+    Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_tells_its_command_and_a_target_reads_back() {
+        let settings = [
+            (
+                Setting::sysctl("net/ipv4/conf/all/rp_filter", 2),
+                "sysctl -w net.ipv4.conf.all.rp_filter=2",
+            ),
+            (
+                Setting::sysctl("net/ipv4/conf/eth0.7/rp_filter", 2),
+                "sysctl -w net/ipv4/conf/eth0.7/rp_filter=2",
+            ),
+            (Setting::feature("eth0", "rx-gro", true), "ethtool -K eth0 rx-gro on"),
+            (Setting::mtu("wg0", 1380), "ip link set wg0 mtu 1380"),
+        ];
+        for (setting, command) in settings {
+            assert_eq!(setting.command(), command);
+            assert_eq!(setting.target.to_string().parse(), Ok(setting.target));
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused() {
+        for text in ["", "sysctl", "sysctl /etc/passwd", "sysctl net/../../etc", "mtu a b", "x y"] {
+            assert_eq!(text.parse::<Target>(), Err(NoTarget), "{text}");
+        }
+    }
+}
