@@ -4,6 +4,7 @@
 
 mod bench;
 mod client;
+mod doctor;
 mod interface;
 mod keys;
 mod log;
@@ -87,6 +88,10 @@ enum Command {
     Ping(ping::Ping),
     /// Show interfaces, their peers, and what was dropped and why.
     Show(show::Show),
+    /// Look for what of this host keeps tunnels from working or from being fast, and mend
+    /// it where asked to. Ends with 0 where nothing is wrong, 1 where something is, 2 where
+    /// that could not be seen.
+    Doctor(doctor::Doctor),
     /// Change a running interface in what `wg set` does not know.
     Set {
         /// The interface.
@@ -120,7 +125,7 @@ enum Setting {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     match execute(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             eprintln!("linerate: {error:#}");
             ExitCode::FAILURE
@@ -128,8 +133,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(cli: Cli) -> anyhow::Result<()> {
-    match cli.command {
+fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    let done = match cli.command {
         None => {
             let name = cli.run.interface.context("no interface")?;
             let means = cli.run.machine.means()?;
@@ -141,6 +146,8 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show(show)) => show.run(),
+        // Its exit status says more than whether it worked.
+        Some(Command::Doctor(doctor)) => return Ok(doctor.run()),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
             Client::connect(&interface)?.tell("linerate-offload", &format!("{name}={wanted}\n"))?;
             Ok(())
@@ -149,7 +156,8 @@ fn execute(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Genkey) => keys::genkey(),
         Some(Command::Genpsk) => keys::genpsk(),
         Some(Command::Pubkey) => keys::pubkey(),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs a peer here, or in the background once it is ready.

@@ -1,0 +1,145 @@
+//! `linerate doctor`: what of this host keeps a tunnel from working or from being fast,
+//! and what mends it.
+
+mod json;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use node::doctor::{
+    Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
+};
+
+use crate::interface::{self, Interface};
+
+/// The exit status where something is wrong.
+const FOUND: u8 = 1;
+/// The exit status where it could not be seen whether something is.
+const NOT_LOOKED: u8 = 2;
+
+/// Arguments of `linerate doctor`.
+#[derive(Args)]
+pub(crate) struct Doctor {
+    /// Only this interface and the host around it; all that run by default.
+    interface: Option<String>,
+    /// All of it as JSON, for programs; docs/json.md is its schema.
+    #[arg(long)]
+    json: bool,
+    /// Change the settings that are found wrong, and remember what they were until the
+    /// system is shut down.
+    #[arg(long)]
+    apply: bool,
+    /// Take back what --apply changed.
+    #[arg(long, conflicts_with_all = ["apply", "interface"])]
+    undo: bool,
+}
+
+impl Doctor {
+    /// Looks, and tells; the exit status is 0 where nothing is wrong, 1 where something
+    /// is, 2 where that could not be seen.
+    pub fn run(&self) -> ExitCode {
+        let done = if self.undo { self.undo() } else { self.look() };
+        done.unwrap_or_else(|error| {
+            eprintln!("linerate: {error:#}");
+            NOT_LOOKED.into()
+        })
+    }
+
+    fn look(&self) -> anyhow::Result<ExitCode> {
+        let mut report = self.report()?;
+        let mut applied = Vec::new();
+        if self.apply {
+            let settings: Vec<Setting> = report.settings().cloned().collect();
+            applied = remedy()?.apply(settings.iter()).context("nothing more is applied")?;
+            report = self.report()?;
+        }
+        match self.json {
+            true => println!("{:#}", json::describe(&report, &applied)),
+            false => print!("{}", text::describe(&report, &applied)),
+        }
+        Ok(match report.verdict() {
+            Verdict::Fine => ExitCode::SUCCESS,
+            Verdict::Found => FOUND.into(),
+            Verdict::NotLooked => NOT_LOOKED.into(),
+        })
+    }
+
+    fn report(&self) -> anyhow::Result<Report> {
+        let interfaces = interface::ask(self.interface.as_deref())?;
+        Ok(examine(&gather(interfaces.iter().map(tunnel).collect())?))
+    }
+
+    fn undo(&self) -> anyhow::Result<ExitCode> {
+        let undone = remedy()?.undo()?;
+        match self.json {
+            true => println!("{:#}", json::describe_undone(&undone)),
+            false => print!("{}", text::describe_undone(&undone)),
+        }
+        let failed = undone.iter().any(|(_, undone)| matches!(undone, Undone::Failed(_)));
+        Ok(if failed { FOUND.into() } else { ExitCode::SUCCESS })
+    }
+}
+
+fn remedy() -> anyhow::Result<Remedy<Host>> {
+    Remedy::open(Host).context("/run/linerate, where what was before is kept")
+}
+
+/// What the checks want to know of an interface.
+fn tunnel(interface: &Interface) -> Tunnel {
+    let own = interface.own.as_ref();
+    let drops = own.into_iter().flat_map(|own| &own.drops);
+    let overflow = drops.filter(|(reason, _)| reason == "udp_overflow").map(|(_, count)| *count);
+    let demotions = own.into_iter().flat_map(|own| &own.offloads);
+    let peers = interface.peers.iter().map(|peer| Peer {
+        key: peer.public_key.clone(),
+        endpoint: peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()),
+        path_mtu: None,
+        last_handshake: peer.last_handshake,
+        tx_bytes: peer.tx_bytes,
+    });
+    Tunnel {
+        name: interface.name.clone(),
+        mtu: None,
+        listen_port: interface.listen_port,
+        fwmark: interface.fwmark.unwrap_or(0),
+        receive_buffer: own.map(|own| own.receive_buffer).filter(|granted| *granted != 0),
+        overflow: overflow.sum(),
+        demotions: demotions
+            .filter(|offload| offload.demotions != 0)
+            .map(|offload| (offload.name.clone(), offload.demotions))
+            .collect(),
+        peers: peers.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::Own;
+
+    #[test]
+    fn what_an_interface_tells_comes_to_the_checks() {
+        let state = format!(
+            "listen_port=7\nfwmark=9\npublic_key={}\nendpoint=[fe80::1%2]:1\n\
+             last_handshake_time_sec=5\nlast_handshake_time_nsec=0\ntx_bytes=6\nerrno=0\n",
+            "a8".repeat(32)
+        );
+        let mut interface = Interface::parse("wg0".into(), &state);
+        let bare = tunnel(&interface);
+        assert_eq!((bare.receive_buffer, bare.overflow), (None, 0));
+        interface.own = Some(Own::parse(
+            "in_forged=9\nudp_overflow=3\nudp_receive_buffer=8\noffload_udp-gso=on\n\
+             demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\n",
+        ));
+        let tunnel = tunnel(&interface);
+        assert_eq!((tunnel.listen_port, tunnel.fwmark), (Some(7), 9));
+        assert_eq!((tunnel.receive_buffer, tunnel.overflow), (Some(8), 3));
+        assert_eq!(tunnel.demotions, [("udp-gso".to_owned(), 2)]);
+        let peer = &tunnel.peers[0];
+        assert_eq!(peer.endpoint, Some("[fe80::1%2]:1".parse().unwrap()));
+        let times = (peer.last_handshake.map(|time| time.as_secs()), peer.tx_bytes);
+        assert_eq!(times, (Some(5), 6));
+    }
+}

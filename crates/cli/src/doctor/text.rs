@@ -1,0 +1,154 @@
+//! For people.
+
+use std::fmt::Write;
+
+use node::doctor::{Finding, Mend, Report, Setting, Undone, Weight};
+
+use super::Applied;
+
+/// Columns of a line; longer ones are broken between words.
+const WIDTH: usize = 92;
+/// Columns in front of what is said of a finding.
+const INDENT: usize = 8;
+
+pub(super) fn describe(report: &Report, applied: &[Applied]) -> String {
+    let mut text = String::new();
+    for (setting, result) in applied {
+        // Writing to a string does not fail.
+        let _ = match result {
+            Ok(()) => writeln!(text, "applied: {}", setting.command()),
+            Err(error) => writeln!(text, "refused: {}: {error}", setting.command()),
+        };
+    }
+    for finding in &report.findings {
+        describe_finding(&mut text, finding);
+    }
+    for unknown in &report.unknown {
+        let _ = writeln!(text, "not looked at: {unknown}");
+    }
+    let found = report.findings.iter().filter(|finding| finding.weight != Weight::Note).count();
+    let _ = match found {
+        0 => writeln!(text, "Nothing was found wrong."),
+        1 => writeln!(text, "1 finding."),
+        found => writeln!(text, "{found} findings."),
+    };
+    let settings = report.settings().count();
+    if settings > 0 {
+        let _ = writeln!(
+            text,
+            "`linerate doctor --apply` changes {settings} settings as told above, until the next \
+             start; --undo takes them back."
+        );
+    }
+    text
+}
+
+fn describe_finding(text: &mut String, finding: &Finding) {
+    let Finding { on, weight, what, why, cost, mend, .. } = finding;
+    paragraph(text, &format!("{:INDENT$}", weight.name()), &format!("{on}: {what}"));
+    let indent = " ".repeat(INDENT);
+    paragraph(text, &indent, &format!("why: {why}"));
+    if *weight != Weight::Note {
+        paragraph(text, &indent, &format!("cost: {cost}"));
+    }
+    match mend {
+        // Not broken, so that it can be copied.
+        Mend::Change(settings) => settings.iter().for_each(|setting| {
+            let _ = writeln!(text, "{indent}mend: {}", setting.command());
+        }),
+        Mend::ByHand(words) => paragraph(text, &indent, &format!("mend: {words}")),
+        Mend::Nothing => {}
+    }
+}
+
+/// Writes words in lines, the first behind `first`.
+fn paragraph(text: &mut String, first: &str, words: &str) {
+    let mut line = first.to_owned();
+    for (index, word) in words.split(' ').enumerate() {
+        if index > 0 && line.len() + 1 + word.len() > WIDTH {
+            let _ = writeln!(text, "{line}");
+            line = " ".repeat(INDENT + 2);
+        } else if index > 0 {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> String {
+    if undone.is_empty() {
+        return "Nothing was applied here.\n".into();
+    }
+    let line = |(setting, undone): &(Setting, Undone)| {
+        let command = setting.command();
+        match undone {
+            Undone::Restored => format!("taken back: {command}\n"),
+            Undone::Changed(now) => format!("left at {now}, as somebody set it since: {command}\n"),
+            Undone::Gone => format!("gone: {}\n", setting.target),
+            Undone::Failed(error) => format!("refused: {command}: {error}\n"),
+        }
+    };
+    undone.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(mend: Mend) -> Finding {
+        Finding {
+            check: "mtu",
+            on: "wg0".into(),
+            weight: Weight::Slow,
+            what: "the MTU is 1420, and only 1340 bytes fit".into(),
+            why: "a longer packet leaves in fragments, ".repeat(4).trim_end().to_owned(),
+            cost: "RFC 8900",
+            mend,
+        }
+    }
+
+    #[test]
+    fn a_finding_is_told_in_lines_that_fit_and_commands_that_can_be_copied() {
+        let mend = Mend::Change(vec![Setting::mtu("wg0", 1340)]);
+        let report = Report { findings: vec![finding(mend)], unknown: vec!["x: EPERM".into()] };
+        let applied = [(Setting::mtu("wg0", 1340), Ok(()))];
+        let text = describe(&report, &applied);
+        assert!(text.starts_with("applied: ip link set wg0 mtu 1340\nslow    wg0: the MTU is"));
+        for line in [
+            "        cost: RFC 8900\n",
+            "        mend: ip link set wg0 mtu 1340\n",
+            "not looked at: x: EPERM\n1 finding.\n",
+        ] {
+            assert!(text.contains(line), "{line:?} in {text}");
+        }
+        let long = text.lines().find(|line| line.len() > WIDTH && !line.starts_with('`'));
+        assert_eq!(long, None);
+        assert!(text.contains("\n          "), "{text}");
+    }
+
+    #[test]
+    fn a_note_is_no_finding() {
+        let note = Finding { weight: Weight::Note, ..finding(Mend::Nothing) };
+        let text = describe(&Report { findings: vec![note], unknown: vec![] }, &[]);
+        assert!(text.starts_with("note    ") && text.ends_with("Nothing was found wrong.\n"));
+    }
+
+    #[test]
+    fn what_became_of_each_setting_is_told() {
+        let setting = || Setting::mtu("wg0", 1420);
+        let undone = [
+            (setting(), Undone::Restored),
+            (setting(), Undone::Changed("1300".into())),
+            (setting(), Undone::Gone),
+            (setting(), Undone::Failed(std::io::ErrorKind::PermissionDenied.into())),
+        ];
+        assert_eq!(
+            describe_undone(&undone),
+            "taken back: ip link set wg0 mtu 1420\n\
+             left at 1300, as somebody set it since: ip link set wg0 mtu 1420\ngone: mtu wg0\n\
+             refused: ip link set wg0 mtu 1420: permission denied\n"
+        );
+        assert_eq!(describe_undone(&[]), "Nothing was applied here.\n");
+    }
+}

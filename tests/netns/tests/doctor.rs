@@ -1,0 +1,138 @@
+//! `linerate doctor` on a host whose settings are wrong.
+//!
+//! ```text
+//!   left                     router                      right
+//!   eth0 10.1.0.1 ---- r1 10.1.0.254  10.2.0.254 r2 ---- eth0 10.2.0.2
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use netns::{Family, Host, INTERFACE, Implementation, Pair};
+use serde_json::Value;
+
+/// Long enough for a retried handshake (5 s and jitter).
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What a doctor said: the exit status and the JSON.
+fn doctor(host: &Host, arguments: &str) -> (i32, Value) {
+    let program = Implementation::Linerate.path();
+    let line = format!("{} doctor --json {arguments}; echo $? >&2", program.display());
+    let outcome = host.attempt(line);
+    let mut errors = outcome.stderr.lines().rev();
+    let status = errors.next().and_then(|line| line.parse().ok()).expect("the shell told it");
+    let told = serde_json::from_str(&outcome.stdout);
+    (status, told.unwrap_or_else(|error| panic!("{error}: {outcome:?}")))
+}
+
+/// The checks that found something, with what it is on and what would be run.
+fn findings(told: &Value) -> Vec<(String, String, Vec<String>)> {
+    let text = |value: &Value| value.as_str().expect("a text").to_owned();
+    let all = told["findings"].as_array().expect("a list").iter();
+    let findings = all.filter(|finding| finding["weight"] != "note").map(|finding| {
+        for key in ["what", "why", "cost"] {
+            assert!(finding[key].as_str().is_some_and(|text| !text.is_empty()), "{finding}");
+        }
+        let commands = finding["commands"].as_array().expect("a list").iter().map(text);
+        (text(&finding["check"]), text(&finding["on"]), commands.collect())
+    });
+    findings.collect()
+}
+
+/// What `ethtool -k` and the kernel say of everything that the doctor may change here.
+fn state(host: &Host) -> Vec<String> {
+    let features = "rx-udp-gro-forwarding|rx-gro-list|generic-receive-offload";
+    let mut lines = Vec::new();
+    for device in ["r1", "r2"] {
+        lines.push(host.run(format!("ethtool -k {device} | grep -E '{features}'")));
+        lines.push(host.run(format!("cat /proc/sys/net/ipv4/conf/{device}/forwarding")));
+    }
+    lines
+}
+
+#[test]
+fn a_router_with_wrong_settings_is_found_mended_and_left_as_it_was() {
+    let (_left, router, _right) = Pair::routed_hosts();
+    router.run("ethtool -K r1 gro on && ethtool -K r2 gro off");
+    router.run("ethtool -K r1 rx-gro-list on");
+    router.run("echo 0 >/proc/sys/net/ipv4/conf/r2/forwarding");
+    router.run("ip route add default via 10.1.0.1");
+    let before = state(&router);
+
+    let (status, told) = doctor(&router, "");
+    assert_eq!((status, &told["unknown"]), (1, &Value::Array(vec![])), "{told:#}");
+    let found = findings(&told);
+    for (check, on, commands) in [
+        ("gro", "r2", vec!["ethtool -K r2 rx-gro on"]),
+        ("forwarding", "r2", vec!["sysctl -w net.ipv4.conf.r2.forwarding=1"]),
+        (
+            "udp-forwarding",
+            "r1",
+            vec!["ethtool -K r1 rx-gro-list off", "ethtool -K r1 rx-udp-gro-forwarding on"],
+        ),
+        ("udp-forwarding", "r2", vec!["ethtool -K r2 rx-udp-gro-forwarding on"]),
+    ] {
+        let commands = commands.into_iter().map(str::to_owned).collect();
+        let wanted = (check.to_owned(), on.to_owned(), commands);
+        assert!(found.contains(&wanted), "{wanted:?} in {found:#?}");
+    }
+    assert!(!found.iter().any(|(check, on, _)| (check.as_str(), on.as_str()) == ("gro", "r1")));
+    assert_eq!(state(&router), before, "to look changes nothing");
+
+    let (status, told) = doctor(&router, "--apply");
+    assert_eq!((status, findings(&told)), (0, vec![]), "{told:#}");
+    assert!(told["applied"].as_array().is_some_and(|applied| applied.len() >= 5), "{told:#}");
+    assert_ne!(state(&router), before);
+    assert_eq!(doctor(&router, "").0, 0);
+    let file = "/run/linerate/doctor";
+    assert_eq!(router.run(format!("stat -c %a {file}")).trim(), "600");
+
+    let (status, told) = doctor(&router, "--undo");
+    assert_eq!(status, 0, "{told:#}");
+    assert_eq!(state(&router), before);
+    assert!(!router.has(file));
+    assert_eq!(findings(&doctor(&router, "").1), found);
+}
+
+#[test]
+fn a_tunnel_that_is_too_wide_and_a_peer_that_is_silent_are_found() {
+    let pair = Pair::linerate();
+    let (left, right) = (&pair.left, &pair.right);
+    left.reaches(right, Family::V4, PATIENCE);
+    left.host.run("ethtool -K eth0 gro on");
+    let (status, told) = doctor(&left.host, INTERFACE);
+    assert_eq!(status, 0, "{told:#}");
+
+    left.host.run("ip link set eth0 mtu 1400");
+    let stranger = netns::Key::generate().public;
+    left.host.run(format!(
+        "wg set {INTERFACE} peer {stranger} endpoint 10.1.0.99:1 persistent-keepalive 1"
+    ));
+    netns::eventually("a handshake is sent to the stranger", PATIENCE, || {
+        left.status().peer(&stranger).sent > 0
+    });
+    let (status, told) = doctor(&left.host, INTERFACE);
+    let found = findings(&told);
+    assert_eq!(status, 1);
+    let checks: Vec<&str> = found.iter().map(|(check, ..)| check.as_str()).collect();
+    assert_eq!(checks, ["silent-peer", "mtu"], "{found:#?}");
+    assert_eq!(found[1].2, ["ip link set wg0 mtu 1340"]);
+
+    left.host.run(format!("wg set {INTERFACE} peer {stranger} remove"));
+    assert_eq!(doctor(&left.host, "--apply").0, 0);
+    let size = "ping -c 1 -W 2 -M do -s 1312 10.9.0.2";
+    assert!(left.host.attempt(size).ok, "a packet of 1340 bytes arrives");
+    left.host.run("ip link set wg0 mtu 1330");
+    let (status, told) = doctor(&left.host, "--undo");
+    assert_eq!((status, &told["undone"][0]["outcome"]), (0, &Value::from("changed")), "{told:#}");
+    assert!(left.host.run("ip link show wg0").contains("mtu 1330"), "it stays as it was set");
+}
+
+#[test]
+fn an_interface_that_is_not_there_cannot_be_looked_at() {
+    let host = Host::new("alone");
+    let program = Implementation::Linerate.path();
+    let outcome = host.attempt(format!("{} doctor wg7; echo $?", program.display()));
+    assert_eq!(outcome.stdout, "2\n", "{outcome:?}");
+}
