@@ -130,14 +130,15 @@ impl Up {
             return Ok(());
         }
         self.ledger.note(Deed::Table)?;
-        match rules.apply() {
-            // A tunnel works without; what a router keeps from peers is not optional.
-            Err(error) if !is_router => {
-                tracing::warn!("no packet filter for the full tunnel: {error:#}");
-                self.ledger.strike()
-            }
-            applied => applied.context("OfferRoutes"),
+        let Err(error) = rules.apply() else { return Ok(()) };
+        // All or nothing was set.
+        self.ledger.strike()?;
+        // A tunnel works without; what a router keeps from peers is not optional.
+        if is_router {
+            return Err(error.context("OfferRoutes"));
         }
+        tracing::warn!("no packet filter for the full tunnel: {error:#}");
+        Ok(())
     }
 
     /// Takes everything back, and goes on whatever fails.

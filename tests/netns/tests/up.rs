@@ -426,3 +426,15 @@ fn an_error_in_the_file_is_told_with_file_line_and_key() {
         world.is_as_before();
     }
 }
+
+#[test]
+fn a_proxy_refuses_what_only_up_understands() {
+    let host = Host::new("host");
+    host.run("chmod 700 /run/rig");
+    let key = Key::generate().private;
+    let lines = "Address = 10.9.0.1/24\nSocks5 = 127.0.0.1:1080\nIpForward = true";
+    let file = host.write("wg0.conf", &format!("[Interface]\nPrivateKey = {key}\n{lines}\n"));
+    let outcome = linerate(&host, &format!("proxy {file}"));
+    let wanted = format!("{file}:5: IpForward: only `linerate up` understands this key");
+    assert!(!outcome.ok && outcome.stderr.contains(&wanted), "{}", outcome.stderr);
+}

@@ -36,6 +36,10 @@ fn a_name_and_a_page_come_through_the_exit_and_no_packet_goes_beside_the_tunnel(
         assert!(beside.is_empty(), "outer {outer}: {beside:#?}");
         down(&hosts.client);
         down(&hosts.exit);
+        // The same capture does see what is beside it.
+        let capture = Capture::start(&hosts.client, "eth0");
+        assert!(!answers(&hosts.client, v4), "{v4} answers without a tunnel");
+        assert!(!outside::beside_tunnel(&capture.finish(), PORT).is_empty());
     }
 }
 

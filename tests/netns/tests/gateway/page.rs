@@ -17,11 +17,15 @@ pub const NAMES: [&str; 2] = ["v4.page.test", "v6.page.test"];
 pub fn serve(host: &Host, addresses: [IpAddr; 2]) {
     for address in addresses {
         let socket = host.inside(|| UdpSocket::bind((address, 53)).expect("port 53 is free"));
-        thread::spawn(move || answer_questions(&socket, addresses));
+        begin("name server", move || answer_questions(&socket, addresses));
         let listener =
             host.inside(|| TcpListener::bind((address, PORT)).expect("the port is free"));
-        thread::spawn(move || serve_page(&listener));
+        begin("web server", move || serve_page(&listener));
     }
+}
+
+fn begin(name: &str, work: impl FnOnce() + Send + 'static) {
+    thread::Builder::new().name(name.into()).spawn(work).expect("a thread");
 }
 
 fn serve_page(listener: &TcpListener) {

@@ -1,9 +1,11 @@
 //! The exit's side: what is forwarded, under whose address, and in which packets.
 
 use netns::{
-    Capture, Family, Frame, Host, INTERFACE, Iperf, Way, announce, eventually, forced_off, linerate,
+    Capture, Family, Frame, Host, INTERFACE, Iperf, Shown, Way, announce, eventually, forced_off,
+    linerate,
 };
 
+use crate::gateway::page;
 use crate::{EXIT, Hosts, PATIENCE, WORLD, answers, down};
 
 /// A host behind the client, which the world reaches and which reaches the world.
@@ -107,7 +109,7 @@ fn what_is_not_offered_is_refused_and_what_was_set_is_put_back() {
     hosts.client.run("ip route add 10.2.0.254 dev wg0; ip route add fd02::254 dev wg0");
     hosts.client.run(format!(
         "wg set {INTERFACE} peer {} allowed-ips \
-         10.9.0.2/32,fd09::2/128,10.2.0.254/32,fd02::254/128",
+         10.9.0.0/24,fd09::2/128,10.2.0.254/32,fd02::254/128",
         hosts.keys[1].public
     ));
     for family in Family::ALL {
@@ -117,12 +119,43 @@ fn what_is_not_offered_is_refused_and_what_was_set_is_put_back() {
         let refused = ["filtered", "prohibited"].iter().any(|word| pings.text.contains(word));
         assert!(refused, "{family}: {}", pings.text);
     }
+    // From peer to peer all pass: this one goes into the tunnel again, where there is no such peer.
+    let pings = netns::ping(&hosts.client, "-c 2 -i 0.2 -W 1 10.9.0.77");
+    assert!(!pings.text.contains("filtered"), "{}", pings.text);
+    let drops = Shown::of(&hosts.exit, INTERFACE).drops;
+    assert!(drops.get("out no peer").is_some_and(|count| *count >= 2), "{drops:?}");
     let settings = "cd /proc/sys/net; cat ipv4/ip_forward ipv6/conf/all/forwarding \
                     ipv6/conf/eth0/accept_ra ipv6/conf/eth1/accept_ra";
     assert_eq!(hosts.exit.run(settings), "1\n1\n2\n2\n");
     down(&hosts.exit);
     assert_eq!(hosts.exit.run(settings), "0\n0\n1\n1\n");
     assert_eq!(hosts.exit.run("nft list ruleset"), "");
+}
+
+/// nft(8) stands in for itself, and refuses.
+#[test]
+fn without_a_packet_filter_a_full_tunnel_comes_up_and_a_router_does_not() {
+    let host = Host::new("host");
+    host.run("chmod 700 /run/rig");
+    let nft = host.write("bin/nft", "#!/bin/sh\nexit 1\n");
+    host.run(format!("chmod +x {nft}"));
+    let up = |lines: &str| {
+        let [own, other] = [netns::Key::generate(), netns::Key::generate()];
+        let text = format!(
+            "[Interface]\nPrivateKey = {}\n{lines}\n\
+             [Peer]\nPublicKey = {}\nAllowedIPs = 0.0.0.0/0\n",
+            own.private, other.public
+        );
+        linerate(&host, &format!("up {}", host.write("wg0.conf", &text)))
+    };
+    let router = up("OfferRoutes = 10.12.0.0/24");
+    assert!(!router.ok && router.stderr.contains("OfferRoutes: nft:"), "{}", router.stderr);
+    assert_eq!(host.run("ls /run/wireguard"), "");
+    assert_eq!(host.run("ip rule | wc -l"), "3\n");
+    let full = up("");
+    assert!(full.ok && full.stderr.contains("no packet filter"), "{}", full.stderr);
+    down(&host);
+    assert_eq!(host.run("ls /run/wireguard"), "");
 }
 
 /// A second interface that forwards keeps the kernel at it until it goes down, too.
@@ -172,8 +205,8 @@ fn mss(frame: &Frame) -> Option<u16> {
 
 fn opens(hosts: &Hosts, inside: &Host, target: &str) -> Vec<u16> {
     let captures = [&hosts.world, inside].map(|host| Capture::start(host, "eth0"));
-    Iperf { client: inside, server: &hosts.world, address: target, seconds: 1, options: "-b 1M" }
-        .run();
+    let host = if target.contains(':') { format!("[{target}]") } else { target.to_owned() };
+    inside.run(format!("curl -sS --max-time 20 http://{host}:{}/", page::PORT));
     let heard = captures.map(|capture| {
         let frames = capture.finish();
         packets(&frames, Way::In).find_map(mss)
@@ -186,6 +219,7 @@ fn opens(hosts: &Hosts, inside: &Host, target: &str) -> Vec<u16> {
 #[test]
 fn both_ends_of_a_connection_hear_of_segments_that_fit_the_tunnel() {
     let (hosts, inside) = site_to_site(false);
+    page::serve(&hosts.world, WORLD.map(|address| address.parse().expect("an address")));
     assert_eq!(opens(&hosts, &inside, WORLD[0]), [1380, 1380]);
     assert_eq!(opens(&hosts, &inside, WORLD[1]), [1360, 1360]);
     // Either router alone clamps both ways.
