@@ -21,7 +21,7 @@ use wg::{
     message::{DATA_HEADER_LEN, DataHeader, Kind},
 };
 
-use crate::{AEAD_BATCH, Clock, Inbox, stage::Stage, take_turns};
+use crate::{AEAD_BATCH, Clock, Inbox, Load, stage::Stage, take_turns};
 
 /// Slots a batch: what one `recvmmsg` takes.
 const SLOTS: usize = 64;
@@ -37,6 +37,7 @@ pub struct Inbound<U, I> {
     udp: U,
     taken: Taken,
     crowd: Crowd,
+    load: Arc<Load>,
     delivery: Stage<Delivery<I>>,
 }
 
@@ -45,7 +46,12 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     pub fn new(device: Arc<Device>, clock: Clock, (udp, ip): (U, I), inbox: Arc<Inbox>) -> Self {
         let delivery = Stage::new(Delivery::new(device.clone(), ip, Taken::new(SLOTS)));
         let (taken, crowd) = (Taken::new(SLOTS), Crowd::default());
-        Self { device, clock, inbox, udp, taken, crowd, delivery }
+        Self { device, clock, inbox, udp, taken, crowd, load: Arc::default(), delivery }
+    }
+
+    /// Counts in `load` from now on. Nothing else may.
+    pub fn count_in(&mut self, load: Arc<Load>) {
+        self.load = load;
     }
 
     /// Has a second thread deliver while this one receives and opens more.
@@ -72,6 +78,9 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             self.shed();
         }
         self.open();
+        if !self.taken.jobs.is_empty() {
+            self.load.inbound.count(self.taken.jobs.len() as u64);
+        }
         let more = self.taken.jobs.len() >= BUSY;
         let delivery = self.delivery.get()?;
         mem::replace(&mut delivery.result, Ok(()))?;

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod inbound;
+mod load;
 mod outbound;
 mod queue;
 mod slow_path;
@@ -25,6 +26,7 @@ mod threads;
 use std::sync::Arc;
 
 pub use inbound::Inbound;
+pub use load::{Counted, Histogram, Load};
 pub use outbound::Outbound;
 pub use slow_path::{Inbox, SlowPath};
 pub use threads::{Engine, Parts};

@@ -34,7 +34,7 @@ use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
 use crate::{
-    Clock,
+    Clock, Load,
     queue::{Place, Queue, ROUND_PACKETS, Round},
     stage::Stage,
     take_turns,
@@ -50,6 +50,7 @@ pub struct Outbound<I, U> {
     queue: Queue,
     round: Round,
     written: Written,
+    load: Arc<Load>,
     exit: Stage<Exit<U>>,
 }
 
@@ -67,7 +68,13 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             queue: Queue::new(),
             round: Round::new(),
             written: Written::default(),
+            load: Arc::default(),
         }
+    }
+
+    /// Counts in `load` from now on. Nothing else may.
+    pub fn count_in(&mut self, load: Arc<Load>) {
+        self.load = load;
     }
 
     /// Has a second thread seal and send while this one reads and writes more.
@@ -87,8 +94,14 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         self.fill()?;
         let now = (self.clock)().time;
         self.handle_notices(now);
+        if let Some(since) = self.queue.oldest() {
+            self.load.queued.count_time(now.since(since));
+        }
         self.queue.next_round(&mut self.round, now);
         self.handle_round(now);
+        if !self.written.lens.is_empty() {
+            self.load.outbound.count(self.written.lens.len() as u64);
+        }
         self.queue.release(&mut self.round);
         let more = !self.queue.is_empty();
         let exit = self.exit.get()?;

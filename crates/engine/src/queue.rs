@@ -87,6 +87,8 @@ struct Stored {
     known: usize,
     /// How many of them were not released yet.
     held: usize,
+    /// When the first of them came.
+    since: Time,
 }
 
 struct Flows(Box<[Flow]>);
@@ -131,7 +133,7 @@ impl Queue {
             Some(open) => open,
             None if self.batches.len() < BATCHES => {
                 let batch = Batch::new(BATCH_PACKETS, BATCH_BYTES);
-                self.batches.push(Stored { batch, known: 0, held: 0 });
+                self.batches.push(Stored { batch, known: 0, held: 0, since: Time::from_nanos(0) });
                 (self.batches.len() - 1) as u8
             }
             None => return None,
@@ -144,7 +146,10 @@ impl Queue {
     /// there may be more to read.
     pub fn take_in(&mut self, now: Time) -> bool {
         let Some(open) = self.open else { return false };
-        let Stored { batch, known, held } = &mut self.batches[usize::from(open)];
+        let Stored { batch, known, held, since } = &mut self.batches[usize::from(open)];
+        if *known == 0 {
+            *since = now;
+        }
         for index in *known..batch.len() {
             let id = packet::flow(batch.get(index).0) as u8;
             let flow = &mut self.flows[id];
@@ -163,6 +168,13 @@ impl Queue {
             self.open = None;
         }
         full
+    }
+
+    /// When the oldest batch came of which something waits; to be asked between two
+    /// rounds.
+    pub fn oldest(&self) -> Option<Time> {
+        let waiting = self.batches.iter().filter(|stored| stored.held > 0);
+        waiting.map(|stored| stored.since).min()
     }
 
     /// Takes the packets whose turn it is.
@@ -219,7 +231,7 @@ impl Queue {
     /// Takes the memory of the round's packets back.
     pub fn release(&mut self, round: &mut Round) {
         for place in round.drain(..) {
-            let Stored { batch, known, held } = &mut self.batches[usize::from(place.batch)];
+            let Stored { batch, known, held, .. } = &mut self.batches[usize::from(place.batch)];
             *held -= 1;
             if *held == 0 {
                 batch.clear();

@@ -13,7 +13,7 @@ use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
 use wg::Control;
 
-use crate::{Clock, Inbound, Inbox, Outbound, SlowPath};
+use crate::{Clock, Inbound, Inbox, Load, Outbound, SlowPath};
 
 /// What a data plane is made of.
 pub struct Parts<R, IR, IS, UR, US> {
@@ -41,6 +41,7 @@ const CORES_FOR_SECONDS: usize = 4;
 pub struct Engine {
     stop: Arc<AtomicBool>,
     inbox: Arc<Inbox>,
+    load: Arc<Load>,
     wakers: [Waker; 2],
     begin: fn(),
     threads: Vec<JoinHandle<()>>,
@@ -72,11 +73,20 @@ impl Engine {
         let woken = inbox.clone();
         device.for_control.set_waker(Arc::new(move || woken.wake()));
 
-        let mut engine =
-            Self { stop: Arc::default(), inbox: inbox.clone(), wakers, begin, threads: Vec::new() };
+        let load = Arc::new(Load::default());
+        let mut engine = Self {
+            stop: Arc::default(),
+            inbox: inbox.clone(),
+            load: load.clone(),
+            wakers,
+            begin,
+            threads: Vec::new(),
+        };
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
         let mut outbound = Outbound::new(device.clone(), clock.clone(), (ip_recv, data_send), mtu);
         let mut inbound = Inbound::new(device, clock.clone(), (udp_recv, ip_send), inbox.clone());
+        outbound.count_in(load.clone());
+        inbound.count_in(load);
         if cores >= CORES_FOR_SECONDS {
             outbound.start_second(begin)?;
             inbound.start_second(begin)?;
@@ -89,6 +99,11 @@ impl Engine {
             Ok(())
         })?;
         Ok(engine)
+    }
+
+    /// How large batches were, and how long packets waited.
+    pub fn load(&self) -> &Load {
+        &self.load
     }
 
     /// Has the slow path look at the control half: its configuration changed.

@@ -167,3 +167,26 @@ fn a_flow_that_stays_keeps_its_turn_among_new_ones() {
     }
     assert_eq!(bulk_sent, 8);
 }
+
+#[test]
+fn the_oldest_batch_is_known_until_the_last_of_it_went() {
+    let mut queue = Queue::new();
+    let mut round = Round::new();
+    assert_eq!(queue.oldest(), None);
+    let large: Vec<_> = (0..4).map(|number| packet(1, number, 60_000, 0)).collect();
+    assert_eq!(fill(&mut queue, &large, millis(7)), 4);
+    fill(&mut queue, &[packet(2, 0, 100, 0)], millis(9));
+    assert_eq!(queue.oldest(), Some(millis(7)));
+    let mut rounds = 0;
+    while queue.oldest() == Some(millis(7)) {
+        queue.next_round(&mut round, millis(20));
+        queue.release(&mut round);
+        rounds += 1;
+    }
+    assert!(rounds > 1, "all went at once");
+    while !queue.is_empty() {
+        queue.next_round(&mut round, millis(20));
+        queue.release(&mut round);
+    }
+    assert_eq!(queue.oldest(), None);
+}
