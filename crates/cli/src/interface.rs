@@ -7,9 +7,6 @@ use wg::{PrivateKey, PublicKey};
 
 use crate::client::Client;
 
-/// Lines of the counters that count no drops.
-const NO_DROPS: [&str; 2] = ["errno", "udp_receive_buffer"];
-
 /// One interface.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Interface {
@@ -48,9 +45,23 @@ pub(crate) struct Own {
     pub offloads: Vec<Offload>,
     /// Packets by the reason for which they were dropped, zeros too.
     pub drops: Vec<(String, u64)>,
+    /// What there was to do at a time.
+    pub load: Load,
     /// Of a proxy: its stack, and what it serves where.
     pub stack: Option<String>,
     pub services: Vec<(String, String)>,
+}
+
+/// How much there was to do at a time, since the daemon's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Load {
+    /// Batches to the network, and the datagrams in all of them.
+    pub outbound: (u64, u64),
+    /// Batches from the network, and the messages of data in all of them.
+    pub inbound: (u64, u64),
+    /// Rounds for which something waited, and the microseconds that the oldest of each
+    /// did, together.
+    pub queued: (u64, u64),
 }
 
 /// One offload of the kernel.
@@ -177,10 +188,14 @@ impl Own {
                         own.services.push((kind.to_owned(), place.to_owned()));
                     }
                     "udp_receive_buffer" => own.receive_buffer = number(),
-                    reason if !NO_DROPS.contains(&reason) => {
-                        own.drops.push((reason.to_owned(), number()));
-                    }
-                    _ => {}
+                    "load_out_batches" => own.load.outbound.0 = number(),
+                    "load_out_packets" => own.load.outbound.1 = number(),
+                    "load_in_batches" => own.load.inbound.0 = number(),
+                    "load_in_packets" => own.load.inbound.1 = number(),
+                    "load_queue_rounds" => own.load.queued.0 = number(),
+                    "load_queue_micros" => own.load.queued.1 = number(),
+                    "errno" => {}
+                    reason => own.drops.push((reason.to_owned(), number())),
                 }
             }
         }
@@ -230,6 +245,8 @@ mod tests {
     fn counters_are_offloads_services_and_else_drops() {
         let own = Own::parse(
             "in_forged=3\nin_replayed=0\nudp_receive_buffer=4194304\nversion=1.2.3\naead=avx2\n\
+             load_out_batches=2\nload_out_packets=9\nload_in_batches=3\nload_in_packets=4\n\
+             load_queue_rounds=5\nload_queue_micros=6\n\
              offload_tun-tso=on\ndemotions_tun-tso=0\noffload_udp-gso=off\n\
              demotions_udp-gso=2\nstack=namespace\nservice=socks5 127.0.0.1:1080\nerrno=0\n",
         );
@@ -242,6 +259,7 @@ mod tests {
             offloads: vec![offload("tun-tso", true, 0), offload("udp-gso", false, 2)],
             drops: vec![("in_forged".into(), 3), ("in_replayed".into(), 0)],
             stack: Some("namespace".into()),
+            load: Load { outbound: (2, 9), inbound: (3, 4), queued: (5, 6) },
             services: vec![("socks5".into(), "127.0.0.1:1080".into())],
         };
         assert_eq!(own, expected);

@@ -5,7 +5,7 @@ use std::{num::NonZero, thread};
 use aead::Variant;
 use anyhow::Context;
 use clap::Args;
-use node::daemon::Means;
+use node::{daemon::Means, metrics::Address};
 
 use crate::offloads::OffloadsOff;
 
@@ -21,6 +21,10 @@ pub(crate) struct Machine {
     /// Encrypt by this code instead of the best for the processor; `library` is ring.
     #[arg(long, value_name = "CODE", value_parser = variant)]
     aead: Option<Variant>,
+    /// Tell counters to Prometheus at this loopback address, or at a Unix socket:
+    /// `127.0.0.1:9586`, `unix:/run/wg0-metrics.sock`. None by default.
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<Address>,
 }
 
 impl Machine {
@@ -33,7 +37,8 @@ impl Machine {
             aead::force(variant).context("--aead")?;
         }
         let cores = self.cores.or(thread::available_parallelism().ok());
-        Ok(Means { offloads: self.offloads.rest(), cores: cores.map_or(1, NonZero::get) })
+        let cores = cores.map_or(1, NonZero::get);
+        Ok(Means { offloads: self.offloads.rest(), cores, metrics: self.metrics.clone() })
     }
 }
 

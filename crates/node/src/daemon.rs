@@ -23,6 +23,7 @@ use sys::{
 use crate::{
     Node,
     conf::Conf,
+    metrics::{self, Metrics},
     server::{SocketFile, UapiSocket, socket_path},
     up::Up,
 };
@@ -51,6 +52,8 @@ pub struct Means {
     pub offloads: Offloads,
     /// How many cores.
     pub cores: usize,
+    /// Where counters are to be had; nowhere by default.
+    pub metrics: Option<metrics::Address>,
 }
 
 /// What the main thread hears.
@@ -77,7 +80,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &mut up {
         up.prepare()?;
     }
-    let Means { offloads, cores } = options.means;
+    let Means { offloads, cores, metrics } = options.means;
+    let metrics = bind(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
@@ -105,6 +109,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
             let _ = down.send(Event::End("linerate down"));
         })
         .context("socket")?;
+    let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
+    let _metrics_file = metrics.context("threads")?;
     spawn_listeners(events, signals, Some(watch), monitor).context("threads")?;
 
     if let Some(up) = &mut up
@@ -130,6 +136,11 @@ pub(crate) fn say_started(ready: impl FnOnce()) {
     if let Err(error) = process::release_code() {
         tracing::debug!(%error, "what the start used stays resident");
     }
+}
+
+/// Binds where counters are to be had.
+pub(crate) fn bind(metrics: Option<&metrics::Address>) -> anyhow::Result<Option<Metrics>> {
+    metrics.map(Metrics::bind).transpose().context("metrics")
 }
 
 /// Why a process ends.

@@ -11,7 +11,7 @@
 //!  uapi::DeviceState ──► uapi::write_state (wg show), conf::write (SaveConfig)
 //! ```
 //!
-//! [`Node`] plugs `sys` and `engine` together; [`daemon`] is the process around
+//! [`metrics`] tells counters to programs. [`Node`] plugs `sys` and `engine` together; [`daemon`] is the process around
 //! it, with the socket of [`server`] and, for `linerate up`, what wg-quick does;
 //! [`proxy`] is the one without an interface on this machine. [`doctor`] looks at the
 //! host around them.
@@ -20,6 +20,7 @@
 pub mod conf;
 pub mod daemon;
 pub mod doctor;
+pub mod metrics;
 mod node;
 pub mod proxy;
 mod secret_text;

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use engine::{Clock, Engine, Parts};
+use engine::{Clock, Engine, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use packet::{IpRecv, IpSend};
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock, process};
@@ -40,6 +40,17 @@ struct Outer {
     port: u16,
     fwmark: u32,
     up: bool,
+}
+
+/// What the UDP socket counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SocketCounters {
+    /// Datagrams that found the receive buffer full.
+    pub overflow: u64,
+    /// Datagrams that were too long.
+    pub truncated: u64,
+    /// Bytes of the receive buffer; 0 without a socket.
+    pub receive_buffer: u64,
 }
 
 /// Why a change was not made.
@@ -231,14 +242,49 @@ impl Node {
 
     /// Every counter that is not a peer's, by name.
     pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let buffer = self.udp.buffers().map_or(0, |buffers| buffers.receive as u64);
-        let drops =
-            DropReason::ALL.iter().map(|&reason| (reason.name(), self.device.drops.get(reason)));
+        let socket = self.socket();
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self.drops(reason)));
         drops.chain([
-            ("udp_overflow", self.udp.overflow()),
-            ("udp_truncated", self.udp.truncated()),
-            ("udp_receive_buffer", buffer),
+            ("udp_overflow", socket.overflow),
+            ("udp_truncated", socket.truncated),
+            ("udp_receive_buffer", socket.receive_buffer),
         ])
+    }
+
+    /// How much there was to do at a time, by name: how many batches, and what was in
+    /// them together.
+    pub fn loads(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let load = self.load();
+        let [out, inbound, queued] =
+            [&load.outbound, &load.inbound, &load.queued].map(|histogram| histogram.read());
+        [
+            ("load_out_batches", out.count),
+            ("load_out_packets", out.sum),
+            ("load_in_batches", inbound.count),
+            ("load_in_packets", inbound.sum),
+            ("load_queue_rounds", queued.count),
+            ("load_queue_micros", queued.sum),
+        ]
+        .into_iter()
+    }
+
+    /// How large batches were, and how long packets waited.
+    pub(crate) fn load(&self) -> &Load {
+        self.engine.load()
+    }
+
+    /// How many packets were dropped for a reason.
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
+        self.device.drops.get(reason)
+    }
+
+    /// What the UDP socket counted.
+    pub(crate) fn socket(&self) -> SocketCounters {
+        SocketCounters {
+            overflow: self.udp.overflow(),
+            truncated: self.udp.truncated(),
+            receive_buffer: self.udp.buffers().map_or(0, |buffers| buffers.receive as u64),
+        }
     }
 }
 

@@ -239,7 +239,7 @@ fn answer_request(
         Request::Stats => {
             let (version, aead) = (env!("CARGO_PKG_VERSION"), aead::variant());
             answer.push_str(&format!("version={version}\naead={aead}\n"));
-            for (name, value) in node.counters() {
+            for (name, value) in node.counters().chain(node.loads()) {
                 answer.push_str(&format!("{name}={value}\n"));
             }
             for (name, switch) in node.offloads().all() {

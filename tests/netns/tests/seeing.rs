@@ -10,7 +10,10 @@
 
 use std::time::Duration;
 
-use netns::{Family, INTERFACE, Implementation, Meeting, Pair, preshared_key};
+use netns::{
+    Family, Host, INTERFACE, Implementation, Meeting, PORT, Pair, configure, eventually, ping,
+    preshared_key,
+};
 use serde_json::{Value, json};
 
 /// Long enough for a retried handshake (5 s and jitter).
@@ -51,4 +54,71 @@ fn show_as_json_agrees_with_wg_and_tells_no_secret() {
     assert!(own["aead"].is_string() && own["version"].is_string(), "{own}");
     assert_eq!(own["offloads"].as_object().map(|offloads| offloads.len()), Some(6));
     assert_eq!(own["drops"]["in_forged"], json!(0));
+}
+
+/// The value of a sample, by the beginning of its line behind the interface's label.
+fn sample(text: &str, name: &str, labels: &str) -> f64 {
+    let start = format!("linerate_{name}{{interface=\"{INTERFACE}\"{labels}}} ");
+    let value = text.lines().find_map(|line| line.strip_prefix(start.as_str()));
+    value.unwrap_or_else(|| panic!("no {start} in\n{text}")).parse().expect("a number")
+}
+
+fn count(text: &str, start: &str) -> usize {
+    text.lines().filter(|line| line.starts_with(start)).count()
+}
+
+#[test]
+fn metrics_are_told_on_loopback_and_on_a_unix_socket_where_asked_for() {
+    let (left, right) = Pair::hosts(1500);
+    let program = Implementation::Linerate.path();
+    let start = |host: &Host, at: &str| {
+        host.attempt(format!("{} --metrics {at} {INTERFACE}", program.display()))
+    };
+    for elsewhere in ["0.0.0.0:9586", "10.1.0.1:9586", "unix:relative"] {
+        assert!(!start(&left, elsewhere).ok, "{elsewhere} is refused");
+    }
+    let socket = "/run/rig/metrics.sock";
+    for (host, at) in [(&left, "127.0.0.1:9586"), (&right, &format!("unix:{socket}"))] {
+        let started = start(host, at);
+        assert!(started.ok, "{at}: {}", started.stderr);
+    }
+    let [(left_key, left_inner), (right_key, right_inner)] =
+        [(&left, 1), (&right, 2)].map(|(host, number)| configure(host, number));
+    for (host, key, inner, outer) in [
+        (&left, &right_key, &right_inner, "10.1.0.2"),
+        (&right, &left_key, &left_inner, "10.1.0.1"),
+    ] {
+        let (peer, ips) = (&key.public, inner.allowed_ips());
+        let words = format!("allowed-ips {ips} endpoint {outer}:{PORT}");
+        host.run(format!("wg set {INTERFACE} peer {peer} {words}"));
+    }
+    eventually("the tunnel carries", PATIENCE, || {
+        ping(&left, format!("-c 1 -W 0.5 {}", right_inner.of(Family::V4))).is_complete()
+    });
+    assert!(ping(&left, format!("-c 5 -i 0.05 {}", right_inner.of(Family::V4))).is_complete());
+
+    let by_tcp = left.run("curl -sS --fail http://127.0.0.1:9586/metrics");
+    let by_unix = format!("curl -sS --fail --unix-socket {socket} http://localhost/metrics");
+    for (text, peer) in [(&by_tcp, &right_key), (&right.run(by_unix), &left_key)] {
+        assert_eq!(sample(text, "drops_total", ",reason=\"in_forged\""), 0.0);
+        assert!(count(text, "linerate_drops_total{") >= 30, "every reason:\n{text}");
+        assert_eq!(count(text, "linerate_offload_demotions_total{"), 6);
+        let peer = format!(",public_key=\"{}\"", peer.public);
+        assert!(sample(text, "peer_receive_bytes_total", &peer) > 500.0);
+        for histogram in ["outbound_batch_packets", "inbound_batch_packets", "queue_seconds"] {
+            let batches = sample(text, &format!("{histogram}_count"), "");
+            assert!(batches >= 6.0, "{histogram}: {batches}");
+            let all = sample(text, &format!("{histogram}_bucket"), ",le=\"+Inf\"");
+            assert_eq!(all, batches, "{histogram}");
+        }
+        assert!(sample(text, "outbound_batch_packets_sum", "") >= 6.0);
+    }
+    assert!(!left.attempt("curl -sS --fail http://127.0.0.1:9586/").ok);
+    assert!(
+        !left.attempt("curl -sS -m 5 -H 'Host: a.example' --fail http://127.0.0.1:9586/metrics").ok
+    );
+    assert!(!right.attempt("curl -sS -m 1 http://10.1.0.1:9586/metrics").ok);
+    assert_eq!(right.run(format!("stat -c %a {socket}")).trim(), "600");
+    right.run(format!("{} down {INTERFACE}", program.display()));
+    assert!(!right.has(socket), "the socket goes with the daemon");
 }

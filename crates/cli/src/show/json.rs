@@ -51,6 +51,14 @@ fn own(own: &Own) -> Value {
         "version": own.version,
         "aead": own.aead,
         "receive_buffer": own.receive_buffer,
+        "load": {
+            "out_batches": own.load.outbound.0,
+            "out_packets": own.load.outbound.1,
+            "in_batches": own.load.inbound.0,
+            "in_packets": own.load.inbound.1,
+            "queue_rounds": own.load.queued.0,
+            "queue_micros": own.load.queued.1,
+        },
         "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
         "drops": drops.collect::<Map<_, _>>(),
         "proxy": own.stack.is_some().then(proxy),
@@ -72,7 +80,8 @@ mod tests {
             "c7".repeat(32)
         );
         let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nversion=1.2.3\n\
-                        aead=avx512\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
+                        aead=avx512\nload_out_batches=2\nload_out_packets=9\n\
+                        load_queue_micros=6\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
         one.own = Some(Own::parse(counters));
         let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
@@ -101,6 +110,10 @@ mod tests {
                         "version": "1.2.3",
                         "aead": "avx512",
                         "receive_buffer": 8,
+                        "load": {
+                            "out_batches": 2, "out_packets": 9, "in_batches": 0,
+                            "in_packets": 0, "queue_rounds": 0, "queue_micros": 6,
+                        },
                         "offloads": { "udp-gso": { "wanted": false, "demotions": 2 } },
                         "drops": { "in_forged": 3, "in_replayed": 0 },
                         "proxy": null,

@@ -31,7 +31,8 @@ use super::{
 use crate::{
     Node,
     conf::{Conf, Place, Placed, Table},
-    daemon::{Event, Means, say_started, spawn_listeners},
+    daemon::{self, Event, Means, say_started, spawn_listeners},
+    metrics::Metrics,
     server::{Beside, UapiSocket},
     socket_file::SocketFile,
     uapi::Change,
@@ -88,8 +89,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
 
+    let metrics = daemon::bind(means.metrics.as_ref())?;
     let offloads = Arc::new(means.offloads);
-    let life = Life { name, conf, change, users, signals, offloads, cores: means.cores };
+    let life = Life { name, conf, change, users, signals, offloads, cores: means.cores, metrics };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &life.offloads).context("TUN")?;
         life.run(KernelStack::new(namespace), (recv, send, info), ready)
@@ -127,6 +129,7 @@ struct Life {
     signals: Signals,
     offloads: Arc<Offloads>,
     cores: usize,
+    metrics: Option<Metrics>,
 }
 
 impl Life {
@@ -136,7 +139,7 @@ impl Life {
         ip: (impl IpRecv + 'static, impl IpSend, TunInfo),
         ready: impl FnOnce(),
     ) -> anyhow::Result<()> {
-        let Self { name, conf, change, users, signals, offloads, cores } = self;
+        let Self { name, conf, change, users, signals, offloads, cores, metrics } = self;
         let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
         let (events, inbox) = mpsc::channel();
         let ended = events.clone();
@@ -155,6 +158,8 @@ impl Life {
         let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
         let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
         let (socket, watch) = control(&name, &node, shown, &events)?;
+        let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
+        let _metrics_file = metrics.context("threads")?;
         let monitor = Monitor::open().context("netlink")?;
         spawn_listeners(events, signals, watch, monitor).context("threads")?;
         let (stop, thread) = serve_in_background(runtime).context("threads")?;
