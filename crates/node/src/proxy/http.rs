@@ -138,11 +138,11 @@ fn is_hop_by_hop(name: &str, fields: &[httparse::Header<'_>]) -> bool {
     is("Host") || HOP_BY_HOP.into_iter().any(is) || (!frames && named())
 }
 
-/// The words of all fields of a name.
+/// The words of all fields of a name; what is no text is a word that is none.
 fn words<'a>(fields: &'a [httparse::Header<'_>], name: &'a str) -> impl Iterator<Item = &'a str> {
     let fields = fields.iter().filter(move |field| field.name.eq_ignore_ascii_case(name));
-    let values = fields.filter_map(|field| std::str::from_utf8(field.value).ok());
-    values.flat_map(|value| value.split(',').map(str::trim))
+    let words = fields.flat_map(|field| field.value.split(|byte| *byte == b','));
+    words.map(|word| std::str::from_utf8(word).map_or("\u{fffd}", str::trim))
 }
 
 impl Body {

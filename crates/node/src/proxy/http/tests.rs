@@ -98,6 +98,19 @@ fn a_body_has_one_length_only() {
     assert!(head.contains("Content-Length: 5"), "{head}");
 }
 
+/// The origin is sent the field, and may make a length of it.
+#[test]
+fn a_length_or_coding_that_is_no_text_is_not_passed_over() {
+    for (fields, refusal) in [
+        (&b"Content-Length: 5\r\nContent-Length: 6\xff\r\n"[..], Refusal::BadRequest),
+        (b"Content-Length: 5, \xff\r\n", Refusal::BadRequest),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: \xff\r\n", Refusal::NotImplemented),
+    ] {
+        let text = [b"POST http://a/ HTTP/1.1\r\n", fields, b"\r\n"].concat();
+        assert_eq!(parse(&text, &Users::default()), Err(refusal), "{}", fields.escape_ascii());
+    }
+}
+
 #[test]
 fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
     let chunked = b"5;x=y\r\nhello\r\n0a\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n";
