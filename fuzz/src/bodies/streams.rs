@@ -56,6 +56,9 @@ struct World {
     torn: BTreeSet<Name>,
     /// How long the network could be unkind.
     unkind: Duration,
+    /// What leaves an end, and what arrives at one.
+    batch: Batch,
+    arrivals: RecvBatch,
 }
 
 struct End {
@@ -104,8 +107,15 @@ impl World {
             let listener = listener.expect("the port is free");
             End { stack, recv, send, listener, dials: Vec::new(), queue: VecDeque::new() }
         });
-        let unkind = Duration::ZERO;
-        Self { ends, nanos, streams: Vec::new(), torn: BTreeSet::new(), unkind }
+        Self {
+            ends,
+            nanos,
+            streams: Vec::new(),
+            torn: BTreeSet::new(),
+            unkind: Duration::ZERO,
+            batch: Batch::new(128, 2 * Batch::ROOM),
+            arrivals: RecvBatch::new(1),
+        }
     }
 
     fn step(&mut self, step: u8, rest: &mut &[u8]) {
@@ -199,24 +209,28 @@ impl World {
         stream.is_over = true;
     }
 
-    /// Delivers the next packets to an end, all at once.
+    /// Delivers the next packets to an end, as many at once as one slot holds.
     fn deliver(&mut self, end: usize, most: usize) {
         let end = &mut self.ends[end];
-        let count = most.min(end.queue.len());
-        if count == 0 {
-            return;
+        let mut left = most.min(end.queue.len());
+        while left > 0 {
+            self.arrivals.clear();
+            let slot = self.arrivals.slots_mut().next().expect("there is a slot");
+            let (mut spans, mut at) = (Vec::new(), 0);
+            while left > 0
+                && let Some(packet) = end.queue.front()
+                && let Some(room) = slot.get_mut(at..at + packet.len())
+            {
+                room.copy_from_slice(packet);
+                spans.push(Span { start: at, len: packet.len() });
+                at += packet.len();
+                end.queue.pop_front();
+                left -= 1;
+            }
+            let endpoint = Endpoint::new(([192, 0, 2, 1], 1).into());
+            self.arrivals.commit(RecvMeta { len: at, stride: at, endpoint, ecn: Ecn::NotEct });
+            end.send.send(&self.arrivals, &spans).expect("the stack is there");
         }
-        let packets: Vec<Vec<u8>> = end.queue.drain(..count).collect();
-        let mut batch = RecvBatch::new(count);
-        for (slot, packet) in batch.slots_mut().zip(&packets) {
-            slot[..packet.len()].copy_from_slice(packet);
-        }
-        for packet in &packets {
-            let (len, endpoint) = (packet.len(), Endpoint::new(([192, 0, 2, 1], 1).into()));
-            batch.commit(RecvMeta { len, stride: len, endpoint, ecn: Ecn::NotEct });
-        }
-        let spans: Vec<Span> = batch.datagrams().map(|(span, _)| span).collect();
-        end.send.send(&batch, &spans).expect("the stack is there");
     }
 
     /// A router on the way to an end drops the next packet as too long, and says so.
@@ -277,14 +291,13 @@ impl World {
 
     /// Puts what an end sends on its way.
     fn collect(&mut self, end: usize) {
-        let mut batch = Batch::new(128, 2 * Batch::ROOM);
         for _ in 0..50 {
-            batch.clear();
-            self.ends[end].recv.recv(&mut batch, false).expect("the stack is there");
-            if batch.is_empty() {
+            self.batch.clear();
+            self.ends[end].recv.recv(&mut self.batch, false).expect("the stack is there");
+            if self.batch.is_empty() {
                 break;
             }
-            for (packet, offload) in batch.iter() {
+            for (packet, offload) in self.batch.iter() {
                 let segments = Segments::new(packet, offload).expect("what it sends can be sent");
                 for index in 0..segments.count() {
                     let mut bytes = vec![0; segments.segment_len(index)];
@@ -304,31 +317,36 @@ impl World {
 
     /// From now on the network is kind: everything arrives, and everybody parts.
     fn finish(&mut self) {
-        for second in 0..600 {
-            for _ in 0..40 {
-                (0..self.streams.len()).for_each(|index| self.read(index, 1 << 20));
-                self.settle();
-                [0, 1].into_iter().for_each(|end| self.deliver(end, QUEUE));
-            }
-            if second == 0 {
-                (0..self.streams.len()).for_each(|index| self.shut(index));
-            }
+        for _ in 0..600 {
+            self.carry_on();
+            (0..self.streams.len()).for_each(|index| self.shut(index));
+            self.carry_on();
             if self.streams.iter().all(|stream| stream.is_over) && self.is_still() {
                 break;
             }
-            // Not time in which anything is lost, but who waits for a time-out waits on.
+            // Who waits for a time-out waits on.
             self.pass(Duration::from_secs(1));
-            (0..self.streams.len()).for_each(|index| self.shut(index));
         }
         self.check();
-        self.streams.clear();
         for _ in 0..100 {
-            self.settle();
-            [0, 1].into_iter().for_each(|end| self.deliver(end, QUEUE));
+            self.streams.clear();
+            self.carry_on();
             self.pass(Duration::from_secs(5));
         }
         for end in &self.ends {
             assert_eq!((end.stack.connections(), end.stack.memory_used()), (0, 0));
+        }
+    }
+
+    /// Delivers and reads until nothing is on its way.
+    fn carry_on(&mut self) {
+        for _ in 0..200 {
+            (0..self.streams.len()).for_each(|index| self.read(index, 1 << 16));
+            self.settle();
+            if self.ends.iter().all(|end| end.queue.is_empty()) {
+                break;
+            }
+            [0, 1].into_iter().for_each(|end| self.deliver(end, QUEUE));
         }
     }
 
