@@ -5,7 +5,8 @@
 # make flame    where both daemons spend their time in one test: TEST=tcp
 # make test     every test, the end-to-end ones in network namespaces
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
-# make smoke   the bench's tests at their full size, which make test has briefly
+# make test-clients     programs that people use, through a proxy: ssh, dig, iperf3, a browser
+# make smoke    the bench's tests at their full size, which make test has briefly
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
@@ -26,9 +27,14 @@ NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
 # command:package, as Debian names them.
 DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
-        stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git
+        stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git \
+        dig:bind9-dnsutils dnsmasq:dnsmasq-base proxychains4:proxychains4
+# What only test-clients needs: much, and of openssh-server comes a service.
+CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
+           socksify:dante-client chromium:chromium
 
-.PHONY: demo bench bench-quick ladder flame test test-offloads smoke soak build deps peers lint clean
+.PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deps peers \
+        lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -75,6 +81,14 @@ test-offloads: deps peers build
 smoke: deps peers build
 	cargo test -p linerate-bench --no-run
 	tests/netns/run cargo test -p linerate-bench --test smoke -- --include-ignored --test-threads=1
+
+test-clients: DEPS += $(CLIENTS)
+test-clients: deps build
+	cargo test -p linerate-netns --test proxy --no-run
+	for stack in namespace in-process; do \
+	  LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack $(NETNS_TEST) --test proxy -- \
+	    --test-threads=1 clients::; \
+	done
 
 soak: deps build
 	cargo test -p linerate-netns --no-run

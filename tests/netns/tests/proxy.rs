@@ -12,6 +12,10 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "proxy/clients.rs"]
+mod clients;
+#[path = "proxy/idle.rs"]
+mod idle;
 #[path = "proxy/services.rs"]
 mod services;
 
@@ -120,6 +124,20 @@ impl World {
         assert!(!outcome.ok, "it runs: {said}");
         assert!(!said.contains("panicked"), "{said}");
         said
+    }
+
+    /// What a command stands behind so that a user without rights runs it, who may read
+    /// this file.
+    fn nobody(&self, conf: &str) -> String {
+        self.left.run(format!("mkdir -p {RUNTIME} && chown nobody {RUNTIME} && chmod 644 {conf}"));
+        // As udev makes it, open to all; containers may have it otherwise.
+        self.left.run(
+            "mknod /run/rig/tun c 10 200 && chmod 666 /run/rig/tun && \
+             mount --bind /run/rig/tun /dev/net/tun",
+        );
+        format!(
+            "env XDG_RUNTIME_DIR={RUNTIME} setpriv --reuid=nobody --regid=nogroup --clear-groups"
+        )
     }
 
     fn curl(&self, arguments: &str) -> Outcome {
@@ -389,15 +407,7 @@ fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
     let mut world = world();
     world.serve_files();
     let conf = world.conf(SERVICES);
-    world.left.run(format!("mkdir -p {RUNTIME} && chown nobody {RUNTIME} && chmod 644 {conf}"));
-    // As udev makes it, open to all; containers may have it otherwise.
-    world.left.run(
-        "mknod /run/rig/tun c 10 200 && chmod 666 /run/rig/tun && \
-         mount --bind /run/rig/tun /dev/net/tun",
-    );
-    let nobody = format!(
-        "env XDG_RUNTIME_DIR={RUNTIME} setpriv --reuid=nobody --regid=nogroup --clear-groups"
-    );
+    let nobody = world.nobody(&conf);
     world.start(&nobody, &conf);
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let shown = world.left.run(format!("{nobody} {} show", linerate()));

@@ -12,7 +12,7 @@ use netns::Host;
 /// The name that the name server knows, with both addresses of right.
 pub const NAME: &str = "web.example";
 
-fn in_background(name: &str, work: impl FnOnce() + Send + 'static) {
+pub fn in_background(name: &str, work: impl FnOnce() + Send + 'static) {
     thread::Builder::new().name(name.into()).spawn(work).expect("a thread for a test");
 }
 

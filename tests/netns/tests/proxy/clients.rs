@@ -1,0 +1,270 @@
+//! Programs that people use, through a proxy that runs as `nobody`: ssh and scp, dig,
+//! iperf3, a browser.
+//!
+//! A program that is not installed is skipped with a loud line; with
+//! `LINERATE_NETNS_CLIENTS=all` (`make test-clients`) that is a failure.
+
+use std::process::Command;
+
+use super::*;
+
+/// SSH through a proxy, as its client's `ProxyCommand`, or past it by a forward.
+const WAYS: [&str; 3] = [
+    "-o ProxyCommand='nc -X 5 -x 127.0.0.1:1080 %h %p' 10.9.0.2",
+    "-o ProxyCommand='nc -X connect -x 127.0.0.1:8080 %h %p' fd09::2",
+    "-p 8022 127.0.0.1",
+];
+
+/// Bytes of a file that is copied.
+const FILE: u32 = 8_000_000;
+
+/// Whether these programs are there, in a place where they work.
+fn have(programs: &[&str]) -> bool {
+    let missing = |program: &&&str| {
+        let mut find = Command::new("bash");
+        let find = find.args(["-c", "type -P \"$0\"", program]).stdout(Stdio::null());
+        !find.status().is_ok_and(|status| status.success())
+    };
+    let missing: Vec<_> = programs.iter().filter(missing).collect();
+    let why = if has_one_user_only() {
+        "there is one user in this namespace".to_owned()
+    } else if missing.is_empty() {
+        return true;
+    } else {
+        format!("not installed: {missing:?}")
+    };
+    assert!(!all_are_asked_for(), "{why}");
+    announce(&format!("SKIPPED: {programs:?}: {why}"));
+    false
+}
+
+fn all_are_asked_for() -> bool {
+    env::var_os("LINERATE_NETNS_CLIENTS").is_some_and(|which| which == "all")
+}
+
+/// A proxy that `nobody` runs.
+fn nobodys(lines: &str) -> World {
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(&format!("{SERVICES}{lines}"));
+    world.start(&world.nobody(&conf), &conf);
+    world
+}
+
+/// An SSH server on right, and a key for left.
+fn serve_ssh(world: &World) {
+    let right = &world.right.host;
+    right.run("mkdir -p /run/sshd && ssh-keygen -q -t ed25519 -N '' -f /run/rig/host");
+    world.left.run("ssh-keygen -q -t ed25519 -N '' -f /run/rig/key");
+    right.write("authorized", &world.left.read("/run/rig/key.pub"));
+    let conf = right.write(
+        "sshd.conf",
+        "HostKey /run/rig/host\nAuthorizedKeysFile /run/rig/authorized\nStrictModes no\n\
+         PermitRootLogin yes\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n",
+    );
+    right.run(format!("$(type -P sshd) -f {conf} </dev/null >/dev/null 2>&1"));
+    eventually("sshd listens", PATIENCE, || right.listens(22));
+}
+
+/// A command that is fed a file, and files copied there and back.
+fn ssh(world: &World, ways: &[&str]) {
+    let options = "-q -F none -i /run/rig/key -o BatchMode=yes -o StrictHostKeyChecking=no \
+                   -o UserKnownHostsFile=/dev/null -o ConnectTimeout=20";
+    let left = &world.left;
+    left.run(format!("head -c {FILE} /dev/urandom >/run/rig/file"));
+    let sum = |host: &Host, file: &str| host.run(format!("sha256sum </run/rig/{file}"));
+    for (number, way) in ways.iter().enumerate() {
+        let answer =
+            left.run(format!("ssh {options} {way} 'echo $((6 * 7)); wc -c' </run/rig/file"));
+        assert_eq!(answer.split_whitespace().collect::<Vec<_>>(), ["42", &FILE.to_string()]);
+        // scp has its port by another letter, and the host in brackets with its file.
+        let (way, host) = way.rsplit_once(' ').expect("a host");
+        let way = way.replace("-p ", "-P ");
+        let there = format!("'[{host}]:/run/rig/there{number}'");
+        left.run(format!("scp {options} {way} /run/rig/file {there}"));
+        left.run(format!("scp {options} {way} {there} /run/rig/back{number}"));
+        let expected = sum(left, "file");
+        assert_eq!(sum(&world.right.host, &format!("there{number}")), expected, "{way}");
+        assert_eq!(sum(left, &format!("back{number}")), expected, "{way}");
+    }
+}
+
+#[test]
+fn ssh_and_scp_go_through_both_proxies_and_a_forward() {
+    if !have(&["ssh", "scp", "sshd", "nc"]) {
+        return;
+    }
+    let world = nobodys("Forward = tcp 127.0.0.1:8022 -> 10.9.0.2:22");
+    serve_ssh(&world);
+    ssh(&world, &WAYS);
+}
+
+#[test]
+fn ssh_goes_through_a_proxy_that_may_make_no_namespace() {
+    if !have(&["ssh", "scp", "sshd", "nc"]) {
+        return;
+    }
+    let mut world = world();
+    let conf = world.conf(SERVICES);
+    world.start_on("auto", &forbidden(), &conf);
+    let shown = world.left.run(format!("{} show", linerate()));
+    assert!(shown.contains("stack: in-process"), "{shown}");
+    serve_ssh(&world);
+    ssh(&world, &WAYS[..1]);
+}
+
+/// A DNS server on right, which knows an address and a long text.
+fn serve_names(world: &World) {
+    let right = &world.right.host;
+    let text = "a".repeat(250);
+    let texts = [text.as_str(); 4].join(",");
+    right.run(format!(
+        "$(type -P dnsmasq) --conf-file=/dev/null --no-resolv --no-hosts --user=root \
+         --listen-address=10.9.0.2,fd09::2 --bind-interfaces --pid-file=/run/rig/dnsmasq.pid \
+         --edns-packet-max=1232 --address=/web.example/10.9.0.7 --txt-record=text.example,{texts}"
+    ));
+}
+
+/// Questions of a DNS client, and what has to stand in the answers.
+const QUESTIONS: [(&str, &str); 3] = [
+    ("web.example A", "10.9.0.7"),
+    ("text.example TXT", "aaaaaaaaaa"),
+    ("no.example A", "REFUSED"),
+];
+
+/// The client's own wrapper speaks SOCKS5 for it.
+#[test]
+fn a_dns_client_behind_a_wrapper_asks_by_datagrams_of_an_association() {
+    if !have(&["kdig", "socksify", "dnsmasq"]) {
+        return;
+    }
+    let world = nobodys("");
+    serve_names(&world);
+    let conf = world.left.write(
+        "socks.conf",
+        "route {\n from: 0.0.0.0/0 to: 0.0.0.0/0 via: 127.0.0.1 port = 1080\n \
+         proxyprotocol: socks_v5\n protocol: udp\n command: udpassociate\n method: none\n}\n",
+    );
+    for (question, expected) in QUESTIONS {
+        let kdig =
+            format!("kdig +notcp +ignore +bufsize=1232 +retry=0 +time=15 @10.9.0.2 {question}");
+        let said = world.left.run(format!("SOCKS_CONF={conf} socksify {kdig} 2>/dev/null"));
+        assert!(said.contains(expected) && said.contains("(UDP)"), "{question}: {said}");
+    }
+}
+
+/// No wrapper reaches dig, which has its own way of calling the kernel; so the test speaks
+/// SOCKS5 for it, and dig's datagrams go as they are.
+#[test]
+fn dig_asks_by_datagrams_of_an_association() {
+    if !have(&["dig", "dnsmasq"]) {
+        return;
+    }
+    let world = nobodys("");
+    serve_names(&world);
+    let association = world.left.inside(|| {
+        let (connection, relay) = associate();
+        let (socket, dig) = (client(&relay.to_string()), UdpSocket::bind("127.0.0.1:5353"));
+        services::in_background("dig", move || carry(&socket, &dig.expect("the port is free")));
+        connection
+    });
+    for (question, expected) in QUESTIONS {
+        let dig = format!("dig +notcp +ignore +tries=1 +time=15 -p 5353 @127.0.0.1 {question}");
+        let said = world.left.run(&dig);
+        assert!(said.contains(expected) && said.contains("(UDP)"), "{question}: {said}");
+    }
+    drop(association);
+}
+
+/// Carries one question after the other through an association, and its answer back.
+fn carry(association: &UdpSocket, dig: &UdpSocket) {
+    const HEADER: [u8; 10] = [0, 0, 0, 1, 10, 9, 0, 2, 0, 53];
+    let mut datagram = [0; 4096];
+    while let Ok((len, from)) = dig.recv_from(&mut datagram) {
+        let question = [&HEADER, &datagram[..len]].concat();
+        let answered = association.send(&question).and_then(|_| association.recv(&mut datagram));
+        let Ok(len) = answered else { return };
+        assert_eq!(datagram[..10], HEADER, "it comes from somebody else");
+        let _ = dig.send_to(&datagram[10..len], from);
+    }
+}
+
+/// `proxychains4` connects for a program that knows no proxy.
+#[test]
+fn iperf3_measures_through_both_proxies() {
+    if !have(&["iperf3", "proxychains4"]) {
+        return;
+    }
+    let world = nobodys("");
+    world.right.host.run("iperf3 -s -D >/dev/null 2>&1 </dev/null");
+    eventually("iperf3 serves", PATIENCE, || world.right.host.listens(5201));
+    for proxy in ["socks5 127.0.0.1 1080", "http 127.0.0.1 8080"] {
+        let text = format!("strict_chain\n[ProxyList]\n{proxy}\n");
+        let conf = world.left.write("proxychains.conf", &text);
+        for way in ["-P 4", "--reverse"] {
+            let iperf3 = format!("iperf3 -c 10.9.0.2 -t 1 --json {way}");
+            let said = world.left.run(format!("proxychains4 -q -f {conf} {iperf3}"));
+            let rate = said.rsplit_once("\"sum_received\"").and_then(|(_, said)| {
+                said.split_once("\"bits_per_second\":")?.1.split(',').next()?.trim().parse().ok()
+            });
+            assert!(rate.is_some_and(|rate: f64| rate > 1e6), "{proxy} {way}: {said}");
+        }
+    }
+}
+
+/// A page with a style, a script, a picture and what the script asks for. The script tells
+/// what it has of each in the page's last paragraph.
+const PAGE: &str = r#"<!doctype html><title>page</title><link rel=stylesheet href=style.css>
+<p id=told>nothing<img id=picture src=picture.png><iframe id=frame src=frame.html></iframe>
+<script src=script.js></script>"#;
+
+/// One pixel.
+const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ\
+                       RU5ErkJggg==";
+
+const SCRIPT: &str = r#"addEventListener("load", async () => {
+  const all = await Promise.all([...Array(20).keys()].map(async (number) => {
+    const answer = await fetch("data.json?" + number);
+    return (await answer.json()).value;
+  }));
+  const { color } = getComputedStyle(document.body);
+  const width = document.getElementById("picture").naturalWidth;
+  const frame = document.getElementById("frame").contentDocument.title;
+  const sum = all.reduce((a, b) => a + b, 0);
+  document.getElementById("told").innerText = ["told", color, width, frame, sum].join("|");
+});"#;
+
+#[test]
+fn a_browser_loads_a_page_with_all_that_belongs_to_it_through_both_proxies() {
+    if !all_are_asked_for() {
+        announce("SKIPPED: a browser: `make test-clients` has one");
+        return;
+    }
+    if !have(&["chromium"]) {
+        return;
+    }
+    let world = nobodys("");
+    let right = &world.right.host;
+    services::names(right, "10.9.0.2:53", false);
+    for (name, text) in [
+        ("page.html", PAGE),
+        ("script.js", SCRIPT),
+        ("style.css", "body { color: rgb(1, 2, 3) }"),
+        ("frame.html", "<title>framed</title>"),
+        ("data.json", r#"{"value": 7}"#),
+    ] {
+        right.write(&format!("www/{name}"), text);
+    }
+    right.run(format!("base64 -d <<<{PICTURE} >/run/rig/www/picture.png"));
+    let chromium = "chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage \
+                    --no-first-run --disable-background-networking --user-data-dir=/run/rig/profile \
+                    --virtual-time-budget=20000 --dump-dom";
+    for proxy in ["socks5://127.0.0.1:1080", "http://127.0.0.1:8080"] {
+        for host in ["10.9.0.2", "[fd09::2]", services::NAME] {
+            let line = format!("{chromium} --proxy-server={proxy} http://{host}/page.html");
+            let said = world.left.attempt(format!("HOME=/run/rig {line} 2>/run/rig/chromium.log"));
+            let told = "told|rgb(1, 2, 3)|1|framed|140";
+            assert!(said.stdout.contains(told), "{proxy} {host}: {said:?}");
+        }
+    }
+}
