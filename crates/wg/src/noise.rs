@@ -168,20 +168,23 @@ pub(crate) struct Responder {
 
 impl Responder {
     /// Seals `payload` into `sealed`, which is a tag longer, and ends the
-    /// handshake. `None` where a key of the initiator is of low order.
+    /// handshake; beside the keys, the ephemeral's public one for the message.
+    /// `None` where a key of the initiator is of low order.
     pub fn answer(
         mut self,
         psk: &PresharedKey,
         ephemeral: &PrivateKey,
         (payload, sealed): (&[u8], &mut [u8]),
-    ) -> Option<TransportKeys> {
-        self.symmetric.mix_ephemeral(&ephemeral.public_key());
+    ) -> Option<(TransportKeys, PublicKey)> {
+        // It costs a third of a Diffie-Hellman, so it is computed once.
+        let public = ephemeral.public_key();
+        self.symmetric.mix_ephemeral(&public);
         self.symmetric.mix_key(&ephemeral.diffie_hellman(&self.ephemeral)?);
         self.symmetric.mix_key(&ephemeral.diffie_hellman(&self.remote)?);
         let key = self.symmetric.mix_key_and_hash(psk);
         self.symmetric.encrypt(&key, payload, sealed);
         let [recv, send] = self.symmetric.split();
-        Some(TransportKeys { send, recv })
+        Some((TransportKeys { send, recv }, public))
     }
 }
 

@@ -114,10 +114,9 @@ impl<R: CryptoRng> Control<R> {
         let local_index = self.device.indices().unused(&mut self.rng);
         let entry = self.peers.get_mut(name).ok_or(DropReason::HandshakeUnknownPeer)?;
         let mut nothing = [0; TAG];
-        let keys = responder
+        let (keys, public) = responder
             .answer(&entry.psk, &ephemeral, (&[], &mut nothing))
             .ok_or(DropReason::HandshakeForged)?;
-        let public = ephemeral.public_key();
         let message = Response {
             sender: local_index,
             receiver: remote_index,
