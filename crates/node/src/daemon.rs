@@ -122,7 +122,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     resynchronise(&node, index);
     say_started(ready);
-    let ending = serve(&node, index, &inbox);
+    let ending = serve(&node, index, up.as_mut(), &inbox);
     shut_down(node, file, up, matches!(ending, Ending::Gone))?;
     match ending {
         Ending::Told | Ending::Gone => Ok(()),
@@ -164,8 +164,18 @@ fn explain(name: &str, error: TunError) -> anyhow::Error {
 }
 
 /// Handles events until the process is to end.
-fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> Ending {
+fn serve(
+    node: &Node,
+    index: u32,
+    mut up: Option<&mut Up>,
+    inbox: &mpsc::Receiver<Event>,
+) -> Ending {
     for event in inbox {
+        if let Some(up) = &mut up
+            && let Event::Link(event) = event
+        {
+            up.handle_event(event, index);
+        }
         match event {
             Event::End(why) => {
                 tracing::info!(why, "going down");
@@ -192,7 +202,9 @@ fn serve(node: &Node, index: u32, inbox: &mpsc::Receiver<Event>) -> Ending {
             Event::Link(netlink::Event::MtuChanged { index: link, mtu }) if link == index => {
                 node.set_mtu(mtu);
             }
-            Event::Link(netlink::Event::RoutesChanged) => node.routes_changed(),
+            Event::Link(netlink::Event::RoutesChanged | netlink::Event::AddressesChanged) => {
+                node.routes_changed()
+            }
             Event::Link(netlink::Event::Lost) => resynchronise(node, index),
             Event::Link(_) => {}
         }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use sys::netlink::{FwMark, Netlink};
+use sys::netlink::{Event, FwMark, Netlink};
 
 use crate::{
     Node,
@@ -29,7 +29,7 @@ use crate::{
 };
 use ledger::{Deed, Ledger};
 use nft::Ruleset;
-use routes::Routes;
+use routes::{MainRoutes, Routes};
 
 /// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
 /// data header 16, tag 16.
@@ -49,6 +49,7 @@ pub(crate) struct Up {
     name: String,
     netlink: Netlink,
     ledger: Ledger,
+    routes: MainRoutes,
     /// Whether it came up: only then there is something to save, and hooks for
     /// going down have something to undo.
     complete: bool,
@@ -65,7 +66,8 @@ impl Up {
             tracing::warn!("{warning}");
         }
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
-        Ok(Self { path, conf, name: name.to_owned(), netlink, ledger, complete: false })
+        let (name, routes) = (name.to_owned(), MainRoutes::default());
+        Ok(Self { path, conf, name, netlink, ledger, routes, complete: false })
     }
 
     /// Does what comes before there is an interface. What a process left that was
@@ -107,13 +109,29 @@ impl Up {
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
             dns::set(&self.name, &interface.dns, &mut self.ledger).context("DNS")?;
         }
-        let mark = Routes::new(&self.netlink, node, &self.conf, &mut self.ledger)?.add()?;
+        let routes = Routes::new(&self.netlink, node, &self.conf, &mut self.ledger)?;
+        let (mark, routes) = routes.add()?;
+        self.routes = routes;
         self.filter(mark)?;
         router::forward(&self.conf.interface.router, &mut self.ledger)?;
         let interface = &self.conf.interface;
         hooks::run("PostUp", &interface.hooks.post_up, &self.name)?;
         self.complete = true;
         Ok(())
+    }
+
+    /// Another network may be connected now, or one no more.
+    pub fn handle_event(&mut self, event: Event, own: u32) {
+        let concerns = match event {
+            Event::AddressesChanged | Event::Lost => true,
+            Event::LinkUp { index } | Event::LinkDown { index } | Event::LinkDeleted { index } => {
+                index != own
+            }
+            Event::MtuChanged { .. } | Event::RoutesChanged => false,
+        };
+        if concerns {
+            complain(self.routes.settle(&self.netlink, own));
+        }
     }
 
     /// Sets the packet filter: of a full tunnel, where our datagrams have a mark, and of

@@ -278,6 +278,29 @@ fn a_connected_network_goes_before_a_peers_route_to_it_or_into_it() {
 }
 
 #[test]
+fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24, 10.77.0.0/24, fd77::/64");
+    world.up(&file);
+    let leads = |device: &str| {
+        let ways = world.left.run("ip route get 10.77.0.5; ip route get fd77::5");
+        ways.matches(&format!("dev {device}")).count() == 2
+    };
+    assert!(leads("wg0"), "no routes");
+    for networks in [["10.77.0.9/24", "fd77::9/64"], ["10.77.0.9/16", "fd77::9/48"]] {
+        for network in networks {
+            address(&world.left, "eth0", network);
+        }
+        eventually("the connected networks win", PATIENCE, || leads("eth0"));
+        for network in networks {
+            world.left.run(format!("ip address del {network} dev eth0"));
+        }
+        eventually("the peer has its networks again", PATIENCE, || leads("wg0"));
+    }
+    world.down(&file);
+}
+
+#[test]
 fn a_peers_routes_go_before_connected_networks_where_the_file_says_so() {
     let world = world();
     for nets in ["10.9.0.0/24, 10.1.0.0/24", "0.0.0.0/0"] {

@@ -297,7 +297,11 @@ fn serve(node: &Node, inbox: &mpsc::Receiver<Event>) -> io::Result<()> {
             }
             Event::Gone(error) => return Err(error),
             // Those of the machine: the tunnel's own link nobody else can reach.
-            Event::Link(netlink::Event::RoutesChanged | netlink::Event::Lost) => {
+            Event::Link(
+                netlink::Event::RoutesChanged
+                | netlink::Event::AddressesChanged
+                | netlink::Event::Lost,
+            ) => {
                 node.routes_changed();
             }
             Event::Link(_) => {}

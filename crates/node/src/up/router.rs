@@ -36,33 +36,40 @@ pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
         return;
     }
     let leaves = [is(&meta("iifname"), interface), is_not(&meta("oifname"), interface)];
-    rules.add_chain(FORWARD);
-    let begun = compare("in", &connection("state"), json!(["established", "related"]));
-    rules.add_rule(FORWARD, &[begun, json!({"accept": null})]);
-    for (family, protocol) in [("ipv4", "ip"), ("ipv6", "ip6")] {
-        let offered = offered(router, family == "ipv4");
-        if offered.iter().any(|net| net.prefix_len() == 0) {
-            continue;
-        }
-        let elsewhere = match offered.is_empty() {
-            true => is(&meta("nfproto"), family),
-            false => {
-                let destination = json!({"payload": {"protocol": protocol, "field": "daddr"}});
-                is_not(&destination, json!({"set": offered.iter().map(prefix).collect::<Vec<_>>()}))
-            }
-        };
-        let mut statements = leaves.to_vec();
-        statements.push(elsewhere);
-        statements.push(json!({"counter": null}));
-        statements.push(json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}}));
-        rules.add_rule(FORWARD, &statements);
+    let elsewhere: Vec<Value> =
+        ["ipv4", "ipv6"].into_iter().filter_map(|f| outside(router, f)).collect();
+    // Who offers everything needs no connections to be told apart.
+    if !elsewhere.is_empty() {
+        rules.add_chain(FORWARD);
+        let begun = compare("in", &connection("state"), json!(["established", "related"]));
+        rules.add_rule(FORWARD, &[begun, json!({"accept": null})]);
+    }
+    for elsewhere in elsewhere {
+        let refuse = json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}});
+        let [from, to] = leaves.clone();
+        rules.add_rule(FORWARD, &[from, to, elsewhere, json!({"counter": null}), refuse]);
     }
     if router.masquerade {
+        let [from, to] = leaves;
         rules.add_chain(NAT);
-        let mut statements = leaves.to_vec();
-        statements.push(json!({"masquerade": null}));
-        rules.add_rule(NAT, &statements);
+        rules.add_rule(NAT, &[from, to, json!({"masquerade": null})]);
     }
+}
+
+/// What tells packets of a family to networks that are not offered; `None` where all
+/// are.
+fn outside(router: &Router, family: &str) -> Option<Value> {
+    let (protocol, is_ipv4) = if family == "ipv4" { ("ip", true) } else { ("ip6", false) };
+    let offered = offered(router, is_ipv4);
+    if offered.iter().any(|net| net.prefix_len() == 0) {
+        return None;
+    }
+    if offered.is_empty() {
+        return Some(is(&meta("nfproto"), family));
+    }
+    let destination = json!({"payload": {"protocol": protocol, "field": "daddr"}});
+    let offered: Vec<Value> = offered.iter().map(prefix).collect();
+    Some(is_not(&destination, json!({"set": offered})))
 }
 
 /// `rt mtu` is the lesser of both directions' MTU, less the headers; an MSS that is

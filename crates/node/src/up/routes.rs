@@ -32,6 +32,8 @@ const MAIN_PRIORITY: u32 = 32_766;
 const SRC_VALID_MARK: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
 /// `EEXIST` of Linux.
 const EEXIST: i32 = 17;
+/// `ESRCH` of Linux.
+const ESRCH: i32 = 3;
 
 /// Adds routes and rules. The routes go with the interface; the rules are written
 /// down.
@@ -46,6 +48,49 @@ pub(super) struct Routes<'a> {
     own: Option<(u32, FwMark)>,
     /// The families that are sent to it.
     ruled: Vec<Family>,
+    main: MainRoutes,
+}
+
+/// Peers' networks in the main table. A route to one is there unless a network that
+/// another link is connected to holds it.
+#[derive(Debug, Default)]
+pub(super) struct MainRoutes(Vec<(IpNet, bool)>);
+
+impl MainRoutes {
+    /// Adds and deletes routes as the connected networks are now.
+    pub fn settle(&mut self, netlink: &Netlink, device: u32) -> anyhow::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let connected = netlink.connected_networks(device)?;
+        for (destination, is_there) in &mut self.0 {
+            let destination = *destination;
+            let around = connected.iter().find(|network| network.contains(&destination));
+            let route = Route { destination, device, table: MAIN_TABLE, metric: None };
+            let changed = match (around, *is_there) {
+                (Some(network), true) => {
+                    tell_connected(destination, *network);
+                    netlink.delete_route(&route)
+                }
+                (None, false) => netlink.add_route(&route),
+                (Some(_), false) | (None, true) => Ok(()),
+            };
+            *is_there = around.is_none();
+            match changed {
+                // Somebody else was first.
+                Err(error) if matches!(error.errno(), Some(EEXIST | ESRCH)) => {}
+                changed => changed.with_context(|| format!("route to {destination}"))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tell_connected(net: IpNet, network: IpNet) {
+    tracing::warn!(
+        "AllowedIPs: {net} lies in {network}, to which this host is connected: no route; \
+         ConnectedFirst = false gives it to the peer"
+    );
 }
 
 impl<'a> Routes<'a> {
@@ -59,12 +104,21 @@ impl<'a> Routes<'a> {
             true => netlink.connected_networks(node.info().index)?,
             false => Vec::new(),
         };
-        Ok(Self { netlink, node, conf, ledger, connected, own: None, ruled: Vec::new() })
+        Ok(Self {
+            netlink,
+            node,
+            conf,
+            ledger,
+            connected,
+            own: None,
+            ruled: Vec::new(),
+            main: MainRoutes::default(),
+        })
     }
 
     /// Adds a route for each network, the most specific first. Returns the mark of our
-    /// own datagrams, where there is a table of our own.
-    pub fn add(mut self) -> anyhow::Result<Option<FwMark>> {
+    /// own datagrams, where there is a table of our own, and what is in the main one.
+    pub fn add(mut self) -> anyhow::Result<(Option<FwMark>, MainRoutes)> {
         let mut nets: Vec<IpNet> =
             self.conf.peers.iter().flat_map(|peer| &peer.allowed_ips).copied().collect();
         nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
@@ -72,7 +126,7 @@ impl<'a> Routes<'a> {
         for net in nets {
             self.add_one(net).with_context(|| format!("route to {net}"))?;
         }
-        Ok(self.own.map(|(_, mark)| mark))
+        Ok((self.own.map(|(_, mark)| mark), self.main))
     }
 
     fn add_one(&mut self, net: IpNet) -> anyhow::Result<()> {
@@ -85,16 +139,15 @@ impl<'a> Routes<'a> {
                 self.add_route(net, table)
             }
             Table::Auto if self.netlink.has_route(net, index, MAIN_TABLE)? => Ok(()),
-            Table::Auto => match self.connected.iter().find(|network| network.contains(&net)) {
-                Some(network) => {
-                    tracing::warn!(
-                        "AllowedIPs: {net} lies in {network}, to which this host is connected: \
-                         no route; ConnectedFirst = false gives it to the peer"
-                    );
-                    Ok(())
+            Table::Auto => {
+                let around = self.connected.iter().find(|network| network.contains(&net));
+                match around {
+                    Some(network) => tell_connected(net, *network),
+                    None => self.add_route(net, MAIN_TABLE)?,
                 }
-                None => self.add_route(net, MAIN_TABLE),
-            },
+                self.main.0.push((net, around.is_none()));
+                Ok(())
+            }
         }
     }
 

@@ -132,7 +132,8 @@ impl Netlink {
     }
 
     /// The networks that links which are up are connected to, but for the link
-    /// `but`, tunnels and other links of two ends, and loopback.
+    /// `but`, tunnels and other links of two ends, and loopback. The link-local one,
+    /// which every link has, is none.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -157,7 +158,10 @@ impl Netlink {
                 networks.extend(address_of(&message).map(|address| address.trunc()));
             }
         })?;
-        networks.retain(|network| network.prefix_len() < network.max_prefix_len());
+        networks.retain(|network| {
+            let is_local = matches!(network, IpNet::V6(v6) if v6.addr().is_unicast_link_local());
+            !is_local && network.prefix_len() < network.max_prefix_len()
+        });
         Ok(networks)
     }
 

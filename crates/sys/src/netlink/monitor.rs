@@ -66,9 +66,12 @@ pub enum Event {
         /// The MTU in bytes.
         mtu: u32,
     },
-    /// Addresses, routes or rules were added or removed, in either family. It
-    /// stands for all such changes that came together.
+    /// Routes or rules were added or removed, in either family. It stands for all
+    /// such changes that came together.
     RoutesChanged,
+    /// Addresses were, likewise. The kernel may not have changed the routes to their
+    /// networks yet.
+    AddressesChanged,
     /// More happened than the socket's buffer holds: read anew what matters.
     Lost,
 }
@@ -171,10 +174,10 @@ impl Monitor {
                 self.links.remove(&index);
                 self.push(Event::LinkDeleted { index });
             }
-            M::NewAddress(_) | M::DelAddress(_) | M::NewRoute(_) | M::DelRoute(_) => {
+            M::NewAddress(_) | M::DelAddress(_) => self.push(Event::AddressesChanged),
+            M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {
                 self.push(Event::RoutesChanged);
             }
-            M::NewRule(_) | M::DelRule(_) => self.push(Event::RoutesChanged),
             _ => {}
         }
     }

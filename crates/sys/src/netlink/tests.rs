@@ -116,7 +116,6 @@ fn only_the_networks_of_other_links_that_are_up_and_no_tunnels_are_connected() {
         }
         [tunnel.index, one, two].iter().for_each(|link| netlink.set_up(*link).unwrap());
         let mut connected = netlink.connected_networks(two).unwrap();
-        connected.retain(|network| !network.to_string().starts_with("fe80:"));
         connected.sort();
         assert_eq!(connected, [net("192.168.7.0/24"), net("fd07::/64")]);
     });
@@ -234,8 +233,16 @@ fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
         assert!(up.contains(&Event::LinkUp { index }), "{up:?}");
         for one in [net("10.9.0.1/24"), net("fd00::1/64")] {
             netlink.add_address(index, one).unwrap();
-            let added = events(&mut monitor);
-            assert!(!added.is_empty() && added.iter().all(|e| *e == Event::RoutesChanged));
+            // That of IPv6 comes when the work queue gets to it.
+            let mut added = events(&mut monitor);
+            for _ in 0..100 {
+                if !added.contains(&Event::AddressesChanged) {
+                    added.extend(events(&mut monitor));
+                }
+            }
+            assert!(added.contains(&Event::AddressesChanged), "{added:?}");
+            let of_routes = [Event::AddressesChanged, Event::RoutesChanged];
+            assert!(added.iter().all(|event| of_routes.contains(event)), "{added:?}");
             let destination =
                 if one.addr().is_ipv4() { net("10.8.0.0/16") } else { net("fd08::/64") };
             let route = Route { destination, device: index, table: MAIN_TABLE, metric: None };
