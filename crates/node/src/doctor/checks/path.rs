@@ -35,8 +35,8 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
             on: tunnel.name.clone(),
             weight: Weight::Slow,
             what: format!("the MTU is {mtu}, and only {fits} bytes fit the way to a peer"),
-            why: "a longer packet leaves in fragments: two packets outside for one inside, lost \
-                  both when one is, and dropped by networks that pass no fragments"
+            why: "a longer packet leaves in two fragments: the loss of one loses both, and some \
+                  networks drop fragments"
                 .into(),
             cost: "fragments fail for some (RFC 8900 section 3); twice the packets outside",
             mend: if fits < LEAST {
