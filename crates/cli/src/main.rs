@@ -13,6 +13,8 @@ mod offloads;
 mod ping;
 mod proxy;
 mod show;
+mod top;
+mod units;
 
 use std::{
     fs,
@@ -92,6 +94,8 @@ enum Command {
     /// it where asked to. Ends with 0 where nothing is wrong, 1 where something is, 2 where
     /// that could not be seen.
     Doctor(doctor::Doctor),
+    /// Watch what interfaces do: rates, batches, drops, each second.
+    Top(top::Top),
     /// Change a running interface in what `wg set` does not know.
     Set {
         /// The interface.
@@ -146,6 +150,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show(show)) => show.run(),
+        Some(Command::Top(top)) => top.run(),
         // Its exit status says more than whether it worked.
         Some(Command::Doctor(doctor)) => return Ok(doctor.run()),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {

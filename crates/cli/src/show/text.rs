@@ -5,7 +5,10 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use crate::interface::{Interface, Own, Peer};
+use crate::{
+    interface::{Interface, Own, Peer},
+    units::{bytes, duration},
+};
 
 #[derive(Clone, Copy)]
 pub(super) struct Style {
@@ -103,34 +106,6 @@ fn describe_own(own: &Own, style: Style) -> String {
     text
 }
 
-fn duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let parts = [(86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")];
-    let mut rest = seconds;
-    let words: Vec<String> = parts
-        .iter()
-        .filter_map(|(size, unit)| {
-            let count = rest / size;
-            rest %= size;
-            (count > 0).then(|| format!("{count} {unit}"))
-        })
-        .collect();
-    if words.is_empty() { "0 s".into() } else { words.join(" ") }
-}
-
-fn bytes(bytes: u64) -> String {
-    let mut size = bytes as f64;
-    let mut unit = "B";
-    for next in ["KiB", "MiB", "GiB", "TiB"] {
-        if size < 1024.0 {
-            break;
-        }
-        size /= 1024.0;
-        unit = next;
-    }
-    if unit == "B" { format!("{bytes} B") } else { format!("{size:.2} {unit}") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,12 +146,6 @@ mod tests {
             "interface: wg0\n\noffloads:\n\nproxy:\n  stack: namespace\n  \
              socks5: 127.0.0.1:1080\n  forward: tcp 127.0.0.1:1 -> 10.0.0.2:2\n"
         );
-    }
-
-    #[test]
-    fn times_are_told_in_their_largest_units() {
-        let told = [0, 61, 3_600, 90_061].map(|seconds| duration(Duration::from_secs(seconds)));
-        assert_eq!(told, ["0 s", "1 min 1 s", "1 h", "1 d 1 h 1 min 1 s"]);
     }
 
     #[test]

@@ -1,0 +1,88 @@
+//! `linerate top`: what interfaces do, looked at again and again.
+//!
+//! ```text
+//!   daemons -- every interval --> Sample, Sample -- rates --> lines --> screen
+//! ```
+
+mod lines;
+mod rates;
+mod screen;
+
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use sys::{clock::boottime_nanos, process::Signals};
+
+use crate::interface::{self, Interface};
+use screen::{Room, Screen};
+
+/// Arguments of `linerate top`.
+#[derive(Args)]
+pub(crate) struct Top {
+    /// Only this interface; all that run by default.
+    interface: Option<String>,
+    /// Seconds between two looks.
+    #[arg(short, long, default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
+    interval: f64,
+    /// End after so many looks; without it `q` or ctrl-C ends.
+    #[arg(short, long, value_name = "N")]
+    count: Option<u64>,
+}
+
+/// What interfaces told at one time.
+pub(crate) struct Sample {
+    /// Nanoseconds since boot.
+    pub at: u64,
+    pub interfaces: Vec<Interface>,
+}
+
+impl Top {
+    /// Draws on the terminal, or, where standard output is none, writes one picture
+    /// below the other.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let signals = Signals::block()?;
+        let mut before = self.sample()?;
+        if before.interfaces.is_empty() {
+            bail!("no interface runs");
+        }
+        let mut screen = Screen::open(signals)?;
+        let mut left = self.count;
+        while left != Some(0) && !screen.is_to_end(Duration::from_secs_f64(self.interval))? {
+            let now = self.sample()?;
+            let Room { rows, columns } = screen.room();
+            screen.draw(&lines::of(&before, &now, rows), columns)?;
+            before = now;
+            left = left.map(|left| left - 1);
+        }
+        Ok(())
+    }
+
+    fn sample(&self) -> anyhow::Result<Sample> {
+        let interfaces = interface::ask(self.interface.as_deref())?;
+        Ok(Sample { at: boottime_nanos(), interfaces })
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    // A look costs the daemon a look through its peers, too.
+    match text.parse() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.1 to 3600".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_neither_nothing_nor_for_ever() {
+        for (text, wanted) in
+            [("1", Some(1.0)), ("0.1", Some(0.1)), ("0", None), ("-1", None), ("inf", None)]
+        {
+            assert_eq!(seconds(text).ok(), wanted, "{text}");
+        }
+        assert!(seconds("NaN").is_err() && seconds("x").is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! How fast counters moved between two samples.
+
+use crate::interface::{Load, Peer};
+
+/// What happened each second between two samples.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    seconds: f64,
+}
+
+impl Span {
+    /// From one time to another, in nanoseconds; never nothing, so that all can be
+    /// divided by it.
+    pub fn between(before: u64, after: u64) -> Self {
+        Self { seconds: after.saturating_sub(before).max(1) as f64 / 1e9 }
+    }
+
+    /// How fast a counter moved. One that went back began anew with its daemon.
+    pub fn rate(self, before: u64, after: u64) -> f64 {
+        after.checked_sub(before).unwrap_or(after) as f64 / self.seconds
+    }
+}
+
+/// Bits a second of a peer, in and out.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Traffic {
+    pub received: f64,
+    pub sent: f64,
+}
+
+impl Traffic {
+    /// Of one peer; one that is new sent and received nothing before.
+    pub fn of(span: Span, before: &[Peer], peer: &Peer) -> Self {
+        let same = before.iter().find(|old| old.public_key == peer.public_key);
+        let (rx, tx) = same.map_or((0, 0), |old| (old.rx_bytes, old.tx_bytes));
+        Self {
+            received: 8.0 * span.rate(rx, peer.rx_bytes),
+            sent: 8.0 * span.rate(tx, peer.tx_bytes),
+        }
+    }
+
+    /// What is to be compared.
+    pub fn both(self) -> f64 {
+        self.received + self.sent
+    }
+}
+
+/// Batches of one direction between two samples: packets a second, and packets a batch.
+pub(super) fn batches(span: Span, before: (u64, u64), after: (u64, u64)) -> (f64, Option<f64>) {
+    (span.rate(before.1, after.1), mean(before, after))
+}
+
+/// Milliseconds that the oldest packet of a round waited, on average.
+pub(super) fn queued(before: &Load, after: &Load) -> Option<f64> {
+    mean(before.queued, after.queued).map(|micros| micros / 1e3)
+}
+
+/// What each of a number of things had of a sum.
+fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
+    let moved = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);
+    let (count, sum) = (moved(before.0, after.0), moved(before.1, after.1));
+    (count > 0).then(|| sum as f64 / count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_has_its_rate_and_one_that_began_anew_counts_from_nothing() {
+        let span = Span::between(1_000_000_000, 3_000_000_000);
+        assert_eq!((span.rate(10, 30), span.rate(30, 10)), (10.0, 5.0));
+        assert!(Span::between(5, 5).rate(0, 0) == 0.0, "no time passed");
+    }
+
+    #[test]
+    fn batches_have_their_mean_and_none_have_none() {
+        let span = Span::between(0, 1_000_000_000);
+        assert_eq!(batches(span, (10, 100), (14, 300)), (200.0, Some(50.0)));
+        assert_eq!(batches(span, (10, 100), (10, 100)), (0.0, None));
+        let load = |queued| Load { queued, ..Load::default() };
+        assert_eq!(queued(&load((0, 0)), &load((4, 2_000))), Some(0.5));
+    }
+}
