@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
 };
@@ -45,6 +45,7 @@ pub struct Engine {
     wakers: [Waker; 2],
     begin: fn(),
     threads: Vec<JoinHandle<()>>,
+    rounds: Vec<Arc<AtomicU64>>,
 }
 
 impl Engine {
@@ -81,6 +82,7 @@ impl Engine {
             wakers,
             begin,
             threads: Vec::new(),
+            rounds: Vec::new(),
         };
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
         let mut outbound = Outbound::new(device.clone(), clock.clone(), (ip_recv, data_send), mtu);
@@ -117,6 +119,13 @@ impl Engine {
         self.wakers.iter().for_each(|waker| waker());
     }
 
+    /// How many rounds each thread has finished, by its name. A thread that was woken
+    /// ([`Engine::wake`], [`Engine::wake_receivers`]) and works soon has more.
+    pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
+        let names = self.threads.iter().map(|thread| thread.thread().name().unwrap_or_default());
+        names.zip(self.rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)))
+    }
+
     fn spawn(
         &mut self,
         name: &str,
@@ -125,6 +134,8 @@ impl Engine {
     ) -> io::Result<()> {
         let (stop, begin) = (self.stop.clone(), self.begin);
         let mut end = End { ended: ended.clone(), why: None, stop: stop.clone() };
+        let rounds = Arc::new(AtomicU64::new(0));
+        self.rounds.push(rounds.clone());
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             begin();
             while !stop.load(Ordering::Relaxed) {
@@ -132,6 +143,8 @@ impl Engine {
                     end.why = Some(error);
                     break;
                 }
+                // This thread alone writes it: no locked instruction.
+                rounds.store(rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }
             drop(end);
         })?;
@@ -166,5 +179,115 @@ impl Drop for Engine {
             // A thread that panicked has said so; the others still have to end.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::HashMap,
+        sync::mpsc::{Receiver, Sender, channel},
+    };
+
+    use packet::{Batch, RecvBatch, SendBatch, Span};
+    use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+    use wg::{Now, Time};
+
+    use super::*;
+
+    /// A side that nothing ever comes from. Its wait ends by its waker, where that works.
+    struct Silence {
+        wakes: (Sender<()>, Receiver<()>),
+        hears: bool,
+    }
+
+    impl Silence {
+        fn new(hears: bool) -> Self {
+            Self { wakes: channel(), hears }
+        }
+
+        fn wait(&self) -> io::Result<()> {
+            self.wakes.1.recv().map_err(io::Error::other)
+        }
+
+        fn waker(&self) -> Waker {
+            let (wake, hears) = (Mutex::new(self.wakes.0.clone()), self.hears);
+            Arc::new(move || {
+                if hears {
+                    let _ = wake.lock().unwrap().send(());
+                }
+            })
+        }
+    }
+
+    impl IpRecv for Silence {
+        fn recv(&mut self, _: &mut Batch, _: bool) -> io::Result<()> {
+            self.wait()
+        }
+
+        fn waker(&self) -> Waker {
+            Self::waker(self)
+        }
+    }
+
+    impl UdpRecv for Silence {
+        fn recv(&mut self, _: &mut RecvBatch, _: bool) -> io::Result<()> {
+            self.wait()
+        }
+
+        fn waker(&self) -> Waker {
+            Self::waker(self)
+        }
+    }
+
+    struct Nowhere;
+
+    impl IpSend for Nowhere {
+        fn send(&mut self, _: &RecvBatch, _: &[Span]) -> io::Result<usize> {
+            Ok(0)
+        }
+    }
+
+    impl UdpSend for Nowhere {
+        fn send(&mut self, _: &mut SendBatch) {}
+    }
+
+    fn engine(ip: Silence, udp: Silence) -> Engine {
+        let control = Control::new(ChaCha20Rng::seed_from_u64(1));
+        let parts = Parts {
+            control: Arc::new(Mutex::new(control)),
+            clock: Arc::new(|| Now { time: Time::from_nanos(1), wall: Default::default() }),
+            ip: (ip, Nowhere),
+            udp: (udp, Nowhere, Nowhere),
+            mtu: Arc::default(),
+            begin: || {},
+            cores: 1,
+        };
+        Engine::start(parts, |_| {}).unwrap()
+    }
+
+    fn rounds(engine: &Engine) -> HashMap<String, u64> {
+        engine.rounds().map(|(name, rounds)| (name.to_owned(), rounds)).collect()
+    }
+
+    #[test]
+    fn a_thread_that_is_woken_has_a_round_more_and_one_that_is_stuck_has_none() {
+        let running = engine(Silence::new(true), Silence::new(true));
+        let before = rounds(&running);
+        assert_eq!(before.len(), 3);
+        while before.iter().any(|(name, count)| rounds(&running)[name] == *count) {
+            running.wake();
+            running.wake_receivers();
+            thread::yield_now();
+        }
+
+        let stuck = engine(Silence::new(true), Silence::new(false));
+        for _ in 0..1000 {
+            stuck.wake_receivers();
+            thread::yield_now();
+        }
+        assert_eq!(rounds(&stuck)["inbound"], 0);
+        // Its end would wait for the thread.
+        std::mem::forget(stuck);
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     conf::Conf,
     metrics::{self, Metrics},
     server::{SocketFile, UapiSocket, socket_path},
+    supervisor::Supervisor,
     up::Up,
 };
 
@@ -75,6 +76,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let signals = Signals::block().context("signals")?;
     let janitor = options.user.as_ref().map(|_| Janitor::start()).transpose().context("janitor")?;
     process::harden().context("core dumps")?;
+    let supervisor = Supervisor::find();
     let name = &options.name;
     let mut up = options.conf.map(|(path, conf)| Up::new(path, conf, name)).transpose()?;
     if let Some(up) = &mut up {
@@ -121,8 +123,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         return Err(error);
     }
     resynchronise(&node, index);
+    supervisor.ready(&node).context("threads")?;
     say_started(ready);
     let ending = serve(&node, index, up.as_mut(), &inbox);
+    supervisor.stopping();
     shut_down(node, file, up, matches!(ending, Ending::Gone))?;
     match ending {
         Ending::Told | Ending::Gone => Ok(()),

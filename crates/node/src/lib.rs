@@ -28,6 +28,7 @@ pub mod server;
 mod socket_file;
 #[cfg(test)]
 mod strategies;
+mod supervisor;
 pub mod uapi;
 mod up;
 mod value;

@@ -235,6 +235,18 @@ impl Node {
         Ok(())
     }
 
+    /// Asks each thread of the data plane for a round, which is one without work where
+    /// there is none.
+    pub fn stir(&self) {
+        self.engine.wake();
+        self.engine.wake_receivers();
+    }
+
+    /// How many rounds each thread of the data plane has finished, by its name.
+    pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.engine.rounds()
+    }
+
     /// The mark of outgoing datagrams.
     pub fn fwmark(&self) -> u32 {
         lock(&self.outer).fwmark

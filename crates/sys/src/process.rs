@@ -1,4 +1,4 @@
-//! The process itself: its start in the background, its rights, its signals.
+//! The process itself: its start in the background, its rights, its signals, its manager.
 //!
 //! The order matters, and all but waiting for signals goes before any thread
 //! is started: [`background`], [`Signals::block`], [`Janitor::start`], [`harden`], the
@@ -8,6 +8,7 @@ mod background;
 mod code;
 mod janitor;
 mod privileges;
+mod service;
 mod signals;
 mod turns;
 
@@ -16,6 +17,7 @@ pub use background::{BackgroundError, Fork, Readiness, StartError, background, s
 pub use code::release_code;
 pub use janitor::Janitor;
 pub use privileges::{PrivilegesError, drop_privileges, harden, raise_file_limit};
+pub use service::Service;
 pub use signals::{Signal, Signals, unmask};
 pub use turns::take_short_turns;
 

@@ -35,6 +35,7 @@ use crate::{
     metrics::Metrics,
     server::{Beside, UapiSocket},
     socket_file::SocketFile,
+    supervisor::Supervisor,
     uapi::Change,
     up::{resolve, tunnel_mtu},
 };
@@ -140,6 +141,7 @@ impl Life {
         ready: impl FnOnce(),
     ) -> anyhow::Result<()> {
         let Self { name, conf, change, users, signals, offloads, cores, metrics } = self;
+        let supervisor = Supervisor::find();
         let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
         let (events, inbox) = mpsc::channel();
         let ended = events.clone();
@@ -163,8 +165,10 @@ impl Life {
         let monitor = Monitor::open().context("netlink")?;
         spawn_listeners(events, signals, watch, monitor).context("threads")?;
         let (stop, thread) = serve_in_background(runtime).context("threads")?;
+        supervisor.ready(&node).context("threads")?;
         say_started(ready);
         let ended = serve(&node, &inbox);
+        supervisor.stopping();
         drop(stop);
         if thread.join().is_err() {
             tracing::error!("the thread of the clients had failed");
