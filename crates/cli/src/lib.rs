@@ -1,5 +1,6 @@
 //! `linerate`: the one binary. Without a subcommand it is what wireguard-go is,
-//! `linerate [-f] IFACE`; the subcommands are our own.
+//! `linerate [-f] IFACE`; the subcommands are our own. It is a library so that manual
+//! pages and completions come from the same arguments (`packaging`).
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -24,7 +25,7 @@ use std::{
 
 use anyhow::Context;
 use bench::Bench;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use client::Client;
 use machine::Machine;
 use node::{
@@ -42,7 +43,12 @@ const CONF_FOLDER: &str = "/etc/wireguard";
 /// does. WireGuard is a registered trademark of Jason A. Donenfeld; linerate is
 /// not sponsored or endorsed by him.
 #[derive(Parser)]
-#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(
+    name = "linerate",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -126,7 +132,13 @@ enum Setting {
     },
 }
 
-fn main() -> ExitCode {
+/// The command line: what `--help` and the manual pages tell.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match execute(cli) {
         Ok(status) => status,

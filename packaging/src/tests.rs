@@ -1,0 +1,114 @@
+use std::{fs, path::PathBuf, process::Command};
+
+use super::*;
+
+/// A folder with all of it, which goes with the value.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(name: &str) -> Self {
+        let folder =
+            std::env::temp_dir().join(format!("linerate-manuals-{name}-{}", std::process::id()));
+        write(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.0.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The page of each command, and the command: `linerate set offload` has
+/// `linerate-set-offload`.
+fn pages(command: &clap::Command, name: String) -> Vec<(String, clap::Command)> {
+    let visible = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    let below = visible.flat_map(|sub| pages(sub, format!("{name}-{}", sub.get_name())));
+    let mut all: Vec<_> = below.collect();
+    all.push((name, command.clone()));
+    all
+}
+
+/// What a reader sees of a page: roff's escapes are gone.
+fn plain(page: &str) -> String {
+    let mut text = page.replace("\\-", "-").replace("\\'", "'");
+    for escape in ["\\fB", "\\fI", "\\fR"] {
+        text = text.replace(escape, "");
+    }
+    text
+}
+
+#[test]
+fn each_command_has_a_page_that_tells_all_its_options() {
+    let written = Written::new("pages");
+    let pages = pages(&cli::command(), "linerate".into());
+    assert!(pages.len() > 10, "{} pages", pages.len());
+    for (name, command) in pages {
+        let page = plain(&written.read(&format!("man/{name}.1")));
+        let about = command.get_about().unwrap_or_else(|| panic!("{name} says nothing"));
+        let first = about.to_string();
+        assert!(page.contains(first.lines().next().unwrap()), "{name}: {first}");
+        for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
+            assert!(page.contains(&format!("--{option}")), "{name}: --{option}");
+        }
+    }
+    let main = written.read("man/linerate.1");
+    assert!(main.contains(".SH FILES") && main.contains("LOG_LEVEL"), "{main}");
+}
+
+#[test]
+fn each_shell_completes_every_command_and_bash_takes_its_file() {
+    let written = Written::new("completions");
+    for file in ["linerate.bash", "_linerate", "linerate.fish"] {
+        let text = written.read(&format!("completions/{file}"));
+        for command in cli::command().get_subcommands() {
+            assert!(text.contains(command.get_name()), "{file}: {}", command.get_name());
+        }
+        assert!(text.contains("cores"), "{file}: --cores");
+    }
+    let path = written.0.join("completions/linerate.bash");
+    let line = format!(
+        ". {} && COMP_WORDS=(linerate ge) COMP_CWORD=1 && _linerate linerate ge linerate && \
+         echo ${{COMPREPLY[*]}}",
+        path.display()
+    );
+    let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+    let completed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(completed.trim(), "genkey genpsk", "{:?}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What an example has in the place of a key.
+fn with_keys(example: &str) -> String {
+    let mut text = String::new();
+    for line in example.lines() {
+        let (key, value) = line.split_once(" = ").unwrap_or((line, ""));
+        match value.starts_with('<') && value.ends_with('>') {
+            true => text += &format!("{key} = {}=\n", "A".repeat(42) + "E"),
+            false => text += &format!("{line}\n"),
+        }
+    }
+    text
+}
+
+#[test]
+fn every_example_is_a_configuration_without_a_warning() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples");
+    let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == "conf")).collect();
+    assert!(files.len() >= 5, "{files:?}");
+    let index = fs::read_to_string(folder.join("README.md")).unwrap();
+    for path in files {
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let conf = node::conf::Conf::parse(&name, &with_keys(&fs::read_to_string(&path).unwrap()));
+        let conf = conf.unwrap_or_else(|error| panic!("{error}"));
+        assert!(conf.warnings.is_empty(), "{name}: {:?}", conf.warnings);
+        assert!(conf.private_key().is_ok(), "{name}");
+        assert!(index.contains(&name), "docs/examples/README.md does not tell of {name}");
+    }
+}
