@@ -10,6 +10,8 @@
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
+# make deb      the Debian package, target/deb/linerate_*.deb
+#               (make deb-test installs it in a clean root; make container: an image of it)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -33,8 +35,8 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
 
-.PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deps peers \
-        lint clean
+.PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deb deb-test \
+        container deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -96,6 +98,26 @@ soak: deps build
 
 build:
 	cargo build --release -p linerate-cli
+
+deb: build
+	cargo build -p linerate-packaging
+	rm -rf $(TARGET)/manuals
+	$(TARGET)/debug/manuals $(TARGET)/manuals
+	packaging/deb $(TARGET)/release/linerate $(TARGET)/manuals $(TARGET)/deb
+
+DEB = $(TARGET)/deb/linerate_$$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)_$$(dpkg --print-architecture).deb
+
+deb-test: DEPS += debootstrap:debootstrap lintian:lintian dpkg-shlibdeps:dpkg-dev
+deb-test: deps deb
+	packaging/deb-test $(DEB) $(TARGET)/deb-test
+
+# By podman, buildah or docker: ENGINE=...
+ENGINE ?= $(firstword $(foreach engine,podman buildah docker,$(if $(shell command -v $(engine)),$(engine))))
+
+container: deb
+	install -D -m 644 $(DEB) $(TARGET)/container/linerate.deb
+	$(or $(ENGINE),$(error neither podman nor buildah nor docker is installed)) build \
+	  --file packaging/Containerfile --tag linerate $(TARGET)/container
 
 deps:
 	@missing=(); \
