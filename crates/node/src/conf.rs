@@ -142,6 +142,19 @@ pub struct EndpointName {
 }
 
 impl Conf {
+    /// What a file would say that has these.
+    pub fn new(interface: Interface, peers: Vec<Peer>) -> Self {
+        Self {
+            interface,
+            peers,
+            warnings: Vec::new(),
+            file_name: "configuration".to_owned(),
+            interface_line: 0,
+            proxy_key: None,
+            up_key: None,
+        }
+    }
+
     /// The private key, without which an interface does not come up; only a
     /// hook could still bring one (wg-quick(8) has an example).
     ///

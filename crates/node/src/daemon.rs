@@ -31,7 +31,7 @@ use crate::{
 
 /// The MTU of an interface that is told none: 1500 of Ethernet, less 80 for the
 /// outer IPv6 and UDP headers and our own.
-const DEFAULT_MTU: u32 = 1420;
+pub(crate) const DEFAULT_MTU: u32 = 1420;
 
 /// What a process is started for.
 #[derive(Debug, Default)]

@@ -11,6 +11,9 @@
 //! to a private network namespace, listeners and the UDP socket to ours. Where that may
 //! not be made, [`in_process`] has the stack of the crate `netstack` in the TUN's place.
 //! The engine's threads stay as they are; one thread more serves all clients.
+//!
+//! [`Inside`] is the same without the proxies, for programs that have a tunnel in their
+//! own process.
 
 mod associate;
 mod datagrams;
@@ -22,6 +25,7 @@ mod half_open;
 pub mod http;
 mod http_server;
 mod in_process;
+mod inside;
 mod local;
 mod names;
 mod namespace;
@@ -38,6 +42,7 @@ mod target;
 mod testing;
 mod users;
 
+pub use inside::Inside;
 pub use names::message as dns;
 pub use process::{Options, StackChoice, run};
 pub use target::{Host, Target};

@@ -49,18 +49,23 @@ impl<S: Stack> Dialer<S> {
     pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
         let dialing = async {
             let _place = self.half_open.place(client).await;
-            match &to.host {
-                Host::Ip(ip) => {
-                    self.reach.check(*ip)?;
-                    self.stack.connect(SocketAddr::new(*ip, to.port)).await
-                }
-                Host::Name(name) => self.dial_name(name, to.port).await,
-            }
+            self.connect(to).await
         };
         timeout(PATIENCE, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// The same, for as long as the client is there. What it sends meanwhile comes into
+    /// Connects at once, and for as long as the stack tries.
+    pub async fn connect(&self, to: &Target) -> io::Result<S::Stream> {
+        match &to.host {
+            Host::Ip(ip) => {
+                self.reach.check(*ip)?;
+                self.stack.connect(SocketAddr::new(*ip, to.port)).await
+            }
+            Host::Name(name) => self.dial_name(name, to.port).await,
+        }
+    }
+
+    /// Dials for as long as the client is there. What it sends meanwhile comes into
     /// `early`.
     pub async fn dial_for(
         &self,
@@ -83,6 +88,14 @@ impl<S: Stack> Dialer<S> {
                 }
             }
         }
+    }
+
+    /// All addresses of a name, those of IPv6 first.
+    pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let (v6, v4) = tokio::join!(self.resolve(name, true), self.resolve(name, false));
+        let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
+        let addresses = [known(v6, &mut why), known(v4, &mut why)].concat();
+        if addresses.is_empty() { Err(why) } else { Ok(addresses) }
     }
 
     /// An address to send datagrams to, to which the tunnel leads.

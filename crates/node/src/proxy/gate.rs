@@ -28,7 +28,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the proxies share.
 pub(super) struct Gate<S> {
-    pub dialer: Dialer<S>,
+    pub dialer: Arc<Dialer<S>>,
     pub users: Users,
 }
 

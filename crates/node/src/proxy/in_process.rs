@@ -20,7 +20,7 @@ const MEMORY: usize = 128 * 1024 * 1024;
 
 /// The stack.
 pub(super) struct InProcessStack {
-    stack: netstack::Stack,
+    pub stack: netstack::Stack,
     offloads: Arc<Offloads>,
 }
 

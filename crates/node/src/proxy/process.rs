@@ -155,7 +155,7 @@ impl Life {
         let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
         let stack = Arc::new(stack);
         let reach = reach(&conf, &node);
-        let dialer = Dialer::new(stack, reach, conf.interface.dns.clone());
+        let dialer = Arc::new(Dialer::new(stack, reach, conf.interface.dns.clone()));
         let gate = Arc::new(Gate { dialer, users });
         let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
         let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });

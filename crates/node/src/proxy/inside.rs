@@ -1,0 +1,114 @@
+//! The inside of a tunnel, for programs that have one in their own process.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use ipnet::IpNet;
+use netstack::{StackRecv, StackSend, TcpStream};
+use sys::{Offloads, TunInfo, namespace::Plan, netlink::Netlink};
+use zeroize::Zeroizing;
+
+use super::{
+    dial::Dialer, gate::Gate, gate::serve_each, in_process::InProcessStack, local::Listener,
+    reach::Reach, socks_server, target::Host, target::Target, users::Users,
+};
+use crate::{conf::Conf, daemon::DEFAULT_MTU, up::tunnel_mtu};
+
+/// What a program does inside of a tunnel, with the stack in the process. Clones are the
+/// same one.
+#[derive(Clone)]
+pub struct Inside {
+    stack: Arc<InProcessStack>,
+    dialer: Arc<Dialer<InProcessStack>>,
+}
+
+impl Inside {
+    /// The inside that this file describes, whose peers are at `endpoints`; and the IP side
+    /// of its node.
+    ///
+    /// # Errors
+    /// The kernel gives no randomness.
+    pub fn open(
+        conf: &Conf,
+        endpoints: &[SocketAddr],
+        offloads: &Arc<Offloads>,
+    ) -> io::Result<(Self, (StackRecv, StackSend, TunInfo))> {
+        let mtu = conf.interface.mtu.map_or_else(|| path_mtu(conf, endpoints), u32::from);
+        let plan = Plan { name: String::new(), mtu, addresses: conf.interface.addresses.clone() };
+        let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
+        let stack = Arc::new(stack);
+        let dialer = Dialer::new(stack.clone(), reach(conf), conf.interface.dns.clone());
+        let dialer = Arc::new(dialer);
+        Ok((Self { stack, dialer }, (recv, send, TunInfo { name: plan.name, index: 0, mtu })))
+    }
+
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// It is no peer's, the far end refused or did not answer, or the tunnel has ended.
+    pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        self.dialer.connect(&Target { host: Host::Ip(to.ip()), port: to.port() }).await
+    }
+
+    /// Connects to a name or an address, IPv6 with or without brackets. A name's addresses
+    /// are tried as RFC 8305 has it. It takes a runtime of tokio with its clock.
+    ///
+    /// # Errors
+    /// As with [`Inside::connect`], or the name is not to be resolved.
+    pub async fn connect_host(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
+        self.dialer.connect(&Target { host, port }).await
+    }
+
+    /// The addresses of a name, which is asked for through the tunnel; those of IPv6 first.
+    /// It takes a runtime of tokio with its clock.
+    ///
+    /// # Errors
+    /// There is no such name, no server of `DNS`, or none of them answers.
+    pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        match Host::parse(name).ok_or(io::ErrorKind::InvalidInput)? {
+            Host::Ip(ip) => Ok(vec![ip]),
+            Host::Name(name) => self.dialer.addresses(&name).await,
+        }
+    }
+
+    /// The stack.
+    pub fn stack(&self) -> &netstack::Stack {
+        &self.stack.stack
+    }
+
+    /// Serves SOCKS5 to clients of this listener that know the user's name and password.
+    pub async fn serve_socks(
+        &self,
+        listener: tokio::net::TcpListener,
+        (name, password): (String, Zeroizing<String>),
+    ) {
+        let mut users = Users::default();
+        users.add(name, password);
+        let gate = Arc::new(Gate { dialer: self.dialer.clone(), users });
+        let serve = move |stream, client| socks_server::serve(gate.clone(), stream, client);
+        serve_each(Listener::Tcp(listener), "socks5".to_owned(), serve).await;
+    }
+}
+
+/// The tunnel leads to where the file says: nobody changes its peers.
+fn reach(conf: &Conf) -> Reach {
+    let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
+    let allowed = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
+    let allowed: Vec<IpNet> = allowed.copied().collect();
+    Reach::new(own, move |ip| allowed.iter().any(|net| net.contains(&ip)))
+}
+
+/// The largest of the paths' MTUs less our overhead, where the kernel says.
+fn path_mtu(conf: &Conf, endpoints: &[SocketAddr]) -> u32 {
+    let fwmark = conf.interface.fwmark.unwrap_or(0);
+    let asked = Netlink::open().map_err(anyhow::Error::from);
+    let mtu = asked.and_then(|netlink| tunnel_mtu(&netlink, endpoints, fwmark));
+    mtu.unwrap_or_else(|error| {
+        tracing::debug!(%error, "no MTU of the path");
+        DEFAULT_MTU
+    })
+}
