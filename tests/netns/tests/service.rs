@@ -27,8 +27,9 @@ impl Managed {
     /// milliseconds.
     fn start(watchdog: u64) -> Self {
         let host = Host::new("alone");
-        let manager = UnixDatagram::bind(host.outside("/run/rig/notify")).unwrap();
-        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        let manager = UnixDatagram::bind(host.outside("/run/rig/notify"));
+        let manager = manager.expect("a host has room for a socket");
+        manager.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
         let private = Key::generate().private;
         let conf = format!("[Interface]\nPrivateKey = {private}\nAddress = 10.9.0.1/24\n");
         let conf = host.write("wg0.conf", &conf);
@@ -40,7 +41,7 @@ impl Managed {
             .env("WATCHDOG_USEC", (watchdog * 1000).to_string())
             .stdin(Stdio::null())
             .spawn()
-            .unwrap();
+            .expect("linerate starts");
         Self { host, manager, daemon }
     }
 

@@ -1,0 +1,82 @@
+//! A SOCKS proxy for this program alone.
+
+use std::{
+    fmt, io,
+    net::{Ipv4Addr, SocketAddr},
+};
+
+use getrandom::{SysRng, rand_core::TryRng};
+use tokio::{net::TcpListener, task::AbortHandle};
+use zeroize::Zeroizing;
+
+use crate::Tunnel;
+
+/// The user's name: what guards is the password.
+const USER: &str = "tunnel";
+/// Bytes of the password before they are written in hexadecimal.
+const PASSWORD_LEN: usize = 16;
+
+/// A SOCKS5 proxy on a loopback port, into a [`Tunnel`], for clients that take a proxy but
+/// no stream of ours. Who may use it knows a password of 128 random bits, which this
+/// program alone was told.
+///
+/// reqwest is such a client: the service that its `ClientBuilder::connector_layer` wraps
+/// answers with a type that only reqwest can make (0.12 and 0.13). Its `Proxy` takes the
+/// URL of a gateway; TLS is between reqwest and the far end, and names are resolved in the
+/// tunnel. What it costs is one more TCP connection, on loopback.
+///
+/// Connections that were made through it live on when it is dropped; new ones are refused.
+pub struct Gateway {
+    at: SocketAddr,
+    password: Zeroizing<String>,
+    serving: AbortHandle,
+}
+
+impl Tunnel {
+    /// Opens a SOCKS proxy into the tunnel, served by tasks of the runtime of tokio that
+    /// this is called in. It keeps no [`Tunnel`] up.
+    ///
+    /// # Errors
+    /// There is no port on loopback, or the kernel gives no randomness.
+    pub async fn gateway(&self) -> io::Result<Gateway> {
+        let mut secret = Zeroizing::new([0; PASSWORD_LEN]);
+        SysRng.try_fill_bytes(secret.as_mut()).map_err(io::Error::other)?;
+        let mut password = Zeroizing::new(String::with_capacity(2 * PASSWORD_LEN));
+        for byte in secret.iter() {
+            for digit in [byte >> 4, byte & 15] {
+                password.extend(char::from_digit(digit.into(), 16));
+            }
+        }
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let at = listener.local_addr()?;
+        let inside = self.inside().clone();
+        let user = (USER.to_owned(), password.clone());
+        let serving = tokio::spawn(async move { inside.serve_socks(listener, user).await });
+        Ok(Gateway { at, password, serving: serving.abort_handle() })
+    }
+}
+
+impl Gateway {
+    /// The proxy's URL with name and password: `socks5h://tunnel:...@127.0.0.1:...`. It is
+    /// a secret.
+    pub fn url(&self) -> String {
+        format!("socks5h://{USER}:{}@{}", *self.password, self.at)
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.at
+    }
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gateway").field(&self.at).finish()
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}

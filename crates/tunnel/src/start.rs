@@ -1,0 +1,123 @@
+//! From a configuration to a node that runs.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    thread,
+};
+
+use node::{
+    ApplyError, Node,
+    conf::{Conf, EndpointName},
+    proxy::Inside,
+};
+use sys::{BindError, Offloads, UdpSocket};
+use tokio::sync::oneshot;
+
+/// Why a tunnel did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// The configuration has no address to speak from.
+    NoAddress,
+    /// The name of an endpoint has no address.
+    Endpoint(EndpointName, io::Error),
+    /// The UDP socket could not have its port.
+    Port(BindError),
+    /// The UDP socket could not have its mark, or there are too many peers.
+    Refused(ApplyError),
+    /// The system gives no socket, no thread or no randomness.
+    System(io::Error),
+}
+
+/// Starts what `then` makes of a data plane whose IP side is the inside. What of it waits
+/// for the kernel does so on a thread of its own.
+pub(crate) async fn start<T: Send + 'static>(
+    conf: &Arc<Conf>,
+    then: impl FnOnce(Inside, Node) -> T + Send + 'static,
+) -> Result<T, StartError> {
+    if conf.interface.addresses.is_empty() {
+        return Err(StartError::NoAddress);
+    }
+    for warning in &conf.warnings {
+        tracing::warn!("{warning}");
+    }
+    let endpoints = resolve(conf).await?;
+    let conf = conf.clone();
+    let (tell, told) = oneshot::channel();
+    let starting = move || {
+        let started = start_node(&conf, &endpoints).map(|(inside, node)| then(inside, node));
+        // Where nobody waits any more, it ends here.
+        let _ = tell.send(started);
+    };
+    let thread = thread::Builder::new().name("tunnel".into()).spawn(starting);
+    thread.map_err(StartError::System)?;
+    let panicked = |_| Err(StartError::System(io::Error::other("the thread panicked")));
+    told.await.unwrap_or_else(panicked)
+}
+
+fn start_node(
+    conf: &Conf,
+    endpoints: &HashMap<EndpointName, SocketAddr>,
+) -> Result<(Inside, Node), StartError> {
+    let change = conf.change(|name| Ok(endpoints[name]))?;
+    let endpoints: Vec<SocketAddr> = endpoints.values().copied().collect();
+
+    let offloads = Arc::new(Offloads::default());
+    let opened = Inside::open(conf, &endpoints, &offloads);
+    let (inside, ip) = opened.map_err(StartError::System)?;
+    let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let stack = inside.stack().clone();
+    let ended = move |error| {
+        tracing::error!(%error, "the data plane ended");
+        stack.close();
+    };
+    let node = Node::start(ip, udp, (offloads, cores), ended).map_err(StartError::System)?;
+    node.apply(change).map_err(StartError::Refused)?;
+    node.link_up().map_err(StartError::Port)?;
+    Ok((inside, node))
+}
+
+/// The endpoints' addresses, by their names.
+async fn resolve(conf: &Conf) -> Result<HashMap<EndpointName, SocketAddr>, StartError> {
+    let mut known = HashMap::new();
+    for name in conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
+        let resolved = resolve_one(name).await;
+        let failed = |error| StartError::Endpoint(name.clone(), error);
+        known.insert(name.clone(), resolved.map_err(failed)?);
+    }
+    Ok(known)
+}
+
+async fn resolve_one(name: &EndpointName) -> io::Result<SocketAddr> {
+    if let Ok(ip) = name.host.parse::<IpAddr>() {
+        return Ok((ip, name.port).into());
+    }
+    let mut addresses = tokio::net::lookup_host((name.host.as_str(), name.port)).await?;
+    addresses.next().ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoAddress => f.write_str("a tunnel needs an address to speak from"),
+            Self::Endpoint(name, error) => write!(f, "endpoint {name}: {error}"),
+            Self::Port(error) => error.fmt(f),
+            Self::Refused(error) => error.fmt(f),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NoAddress => None,
+            Self::Endpoint(_, error) | Self::System(error) => Some(error),
+            Self::Port(error) => Some(error),
+            Self::Refused(error) => Some(error),
+        }
+    }
+}

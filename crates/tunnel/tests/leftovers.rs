@@ -1,0 +1,164 @@
+//! What a tunnel costs while it is idle, and what is left of it afterwards. It stands alone
+//! in its process, whose threads, files and memory are looked at.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+#[path = "tunnels/rig.rs"]
+#[expect(dead_code, reason = "the rest is for the tests of sockets")]
+mod rig;
+
+use std::{
+    fs,
+    io::{Read, Seek, SeekFrom},
+    thread,
+    time::Duration,
+};
+
+use getrandom::{SysRng, rand_core::TryRng};
+use rig::{A, B, Pair, at, config, peer, soon};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::{Builder, Runtime},
+};
+use tunnel::{Config, PrivateKey, Tunnel};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// One after the other: each looks at the whole process.
+#[test]
+fn a_tunnel_sleeps_while_it_is_idle_and_leaves_nothing_behind() {
+    idle_threads_sleep();
+    threads_and_files_end();
+    keys_are_wiped();
+}
+
+fn idle_threads_sleep() {
+    let runtime = runtime();
+    let held = runtime.block_on(async {
+        let pair = Pair::start().await;
+        let listener = pair.b.listen(at(B[0], 80)).unwrap();
+        let dialed = async { tokio::join!(pair.a.connect(at(B[0], 80)), listener.accept()) };
+        let (near, far) = soon(dialed).await;
+        let (mut near, mut far) = (near.unwrap(), far.unwrap().0);
+        near.write_all(b"?").await.unwrap();
+        soon(far.read_exact(&mut [0])).await.unwrap();
+        (pair, listener, near, far)
+    });
+    // What was said is acknowledged, and the handshake confirmed.
+    thread::sleep(Duration::from_millis(500));
+    let before = wakes();
+    thread::sleep(Duration::from_secs(2));
+    let woken = wakes() - before;
+    assert!(woken <= 20, "threads that have nothing to do woke {woken} times in two seconds");
+    drop(held);
+}
+
+fn threads_and_files_end() {
+    let runtime = runtime();
+    let count = || (thread_names(), fs::read_dir("/proc/self/fd").unwrap().count());
+    let before = count();
+    runtime.block_on(async {
+        for _ in 0..5 {
+            let Pair { a, b } = Pair::start().await;
+            let listener = b.listen(at(B[0], 80)).unwrap();
+            let dialed = async { tokio::join!(a.connect(at(B[0], 80)), listener.accept()) };
+            let (near, far) = soon(dialed).await;
+            assert!(thread_names().len() >= before.0.len() + 8);
+            drop((a, b));
+            assert_eq!(count(), before, "there are sockets still");
+            drop((near, far));
+        }
+        // Nobody is at the other end.
+        let lonely = peer(1, B).endpoint("192.0.2.1", 9);
+        let lonely = Tunnel::start(&config(0, A).peer(lonely)).await.unwrap();
+        let dialing = tokio::time::timeout(Duration::from_millis(20), lonely.connect(at(B[0], 80)));
+        assert!(dialing.await.is_err());
+        drop(lonely);
+        assert_eq!(count(), before);
+    });
+}
+
+/// A key is looked for in all memory that can be written. What is compared with is its
+/// complement, which is no key.
+fn keys_are_wiped() {
+    const NOWHERE: [String; 0] = [];
+    let mut complement = [0; 32];
+    SysRng.try_fill_bytes(&mut complement).unwrap();
+    // As the key is after clamping (RFC 7748 section 5).
+    complement[0] |= 7;
+    complement[31] = (complement[31] | 128) & !64;
+    let tunnel = started(&complement);
+    assert_ne!(found(&complement), NOWHERE, "the search finds a key while there is one");
+    drop(tunnel);
+    clean_stack();
+    assert_eq!(found(&complement), NOWHERE);
+}
+
+#[inline(never)]
+fn started(complement: &[u8; 32]) -> Tunnel {
+    let key = PrivateKey::from_bytes(&complement.map(|byte| !byte));
+    let to_b = peer(1, B).endpoint("127.0.0.1", 9);
+    let config = Config::new(key).address(A[0].parse().unwrap()).peer(to_b);
+    runtime().block_on(Tunnel::start(&config)).unwrap()
+}
+
+/// What functions left of their frames is overwritten.
+#[inline(never)]
+fn clean_stack() {
+    let mut bytes = [0; 256 * 1024];
+    bytes.fill(0xaa_u8);
+    std::hint::black_box(&mut bytes);
+}
+
+/// Where the key lies, that has this complement.
+fn found(complement: &[u8; 32]) -> Vec<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let mut memory = fs::File::open("/proc/self/mem").unwrap();
+    let mut found = Vec::new();
+    for line in maps.lines().filter(|line| line.contains(" rw")) {
+        let (begin, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [begin, end] = [begin, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+        for at in (begin..end).step_by(4096) {
+            // Pages are long beside a key: that one lies across two is not to be expected.
+            let mut page = [0; 4096];
+            memory.seek(SeekFrom::Start(at)).unwrap();
+            if memory.read_exact(&mut page).is_err() || page == [0; 4096] {
+                continue;
+            }
+            page.iter_mut().for_each(|byte| *byte = !*byte);
+            let places = page.windows(32).enumerate().filter(|(_, window)| window == complement);
+            found.extend(places.map(|(place, _)| format!("{:x} in {line}", at + place as u64)));
+            page.fill(0);
+            std::hint::black_box(&mut page);
+        }
+    }
+    found
+}
+
+fn thread_names() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+    let mut names: Vec<String> = tasks.filter_map(|task| name(task.unwrap())).collect();
+    names.sort();
+    names
+}
+
+/// How often threads of this process went to sleep of themselves, all but this one.
+fn wakes() -> u64 {
+    let this = own_number();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let others = tasks.filter(|task| !task.ends_with(&this));
+    let count = |task: std::path::PathBuf| {
+        let status = fs::read_to_string(task.join("status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:"));
+        line.unwrap().split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    others.map(count).sum()
+}
+
+/// The number of this thread, as `/proc` has it.
+fn own_number() -> String {
+    let link = fs::read_link("/proc/thread-self").unwrap();
+    link.file_name().unwrap().to_string_lossy().into_owned()
+}

@@ -1,0 +1,15 @@
+//! Two tunnels in one process, over loopback, without any right.
+//!
+//! ```text
+//!   Tunnel a  10.7.0.1  fd07::1                  Tunnel b  10.7.0.2  fd07::2
+//!      engine ---- UDP socket -- 127.0.0.1 -- UDP socket ---- engine
+//! ```
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod configuration;
+mod datagrams;
+mod ends;
+mod http;
+mod names;
+mod rig;
+mod streams;
