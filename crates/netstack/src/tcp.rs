@@ -311,10 +311,8 @@ impl Connection {
     fn enter_closed(&mut self) {
         self.state = State::Closed;
         self.tx.clear();
-        // What arrived before a failure is not worth much without what did not.
-        if self.failure.is_some() {
-            self.rx.clear();
-        }
+        // What is missing before that will not come.
+        self.rx.forget_early();
         self.clocks.syn = None;
         self.clocks.end = None;
         self.replies.syn = false;

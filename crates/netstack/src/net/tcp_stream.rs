@@ -112,6 +112,10 @@ impl TcpStream {
                 buf.advance(len);
                 return Poll::Ready(Ok(()));
             }
+            // What happened behind the peer's end concerns who writes.
+            if socket.tcp.has_heard_all() {
+                return Poll::Ready(Ok(()));
+            }
             if let Some(failure) = socket.tcp.take_failure() {
                 return Poll::Ready(Err(error(failure)));
             }
@@ -138,6 +142,10 @@ impl TcpStream {
                     Some(len) => written += len,
                     None => {
                         return Poll::Ready(Err(match socket.tcp.take_failure() {
+                            // The peer had ended its half, and is gone now: as with the kernel's.
+                            Some(Failure::Reset) if socket.tcp.has_heard_all() => {
+                                io::ErrorKind::BrokenPipe.into()
+                            }
                             Some(failure) => error(failure),
                             None => io::ErrorKind::BrokenPipe.into(),
                         }));

@@ -39,6 +39,11 @@ impl Connection {
         self.rx.readable()
     }
 
+    /// Whether the peer said that nothing will come behind what can be read.
+    pub fn has_heard_all(&self) -> bool {
+        self.rx.has_ended()
+    }
+
     /// Whether nothing will come behind what can be read.
     pub fn is_at_end(&self) -> bool {
         self.rx.has_ended() || self.state == State::Closed

@@ -288,8 +288,15 @@ impl Receiver {
 
     /// Forgets everything that was not read.
     pub fn clear(&mut self) {
-        self.ring.clear();
         self.readable = 0;
+        self.forget_early();
+    }
+
+    /// Forgets what came too early.
+    pub fn forget_early(&mut self) {
         self.early = Vec::new();
+        if self.readable == 0 {
+            self.ring.clear();
+        }
     }
 }

@@ -361,3 +361,35 @@ fn too_big(packet: &[u8], mtu: u16) -> Vec<u8> {
     bytes.extend(message);
     bytes
 }
+
+/// As with the kernel's TCP.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_came_before_a_reset_is_read_and_behind_an_end_a_reset_is_no_failure() {
+    let wire = Wire::new();
+    let listener = wire.b.listen(at(B[0], 80)).unwrap();
+    for ends_first in [false, true] {
+        let mut near = wire.a.connect(at(B[0], 80)).await.unwrap();
+        let (mut far, _) = soon(listener.accept()).await.unwrap();
+        near.write_all(b"tail").await.unwrap();
+        if ends_first {
+            near.shutdown().await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        near.set_zero_linger().unwrap();
+        drop(near);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let mut said = Vec::new();
+        let read = soon(far.read_to_end(&mut said)).await.map_err(|error| error.kind());
+        assert_eq!(said, b"tail");
+        let written = soon(far.write_all(b"?")).await.map_err(|error| error.kind());
+        if ends_first {
+            assert_eq!((read, written), (Ok(4), Err(ErrorKind::BrokenPipe)));
+        } else {
+            assert_eq!(
+                (read, written),
+                (Err(ErrorKind::ConnectionReset), Err(ErrorKind::BrokenPipe))
+            );
+        }
+    }
+    assert_eq!(wire.b.memory_used(), 0);
+}

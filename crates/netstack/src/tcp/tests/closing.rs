@@ -112,6 +112,9 @@ fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
         world.run_for(Duration::from_secs(10));
         assert!(world.tcp(0).is_over());
         assert_eq!(world.ends[1].failure, Some(Failure::Reset), "and it hears so");
+        assert!(world.tcp(1).readable() > 0, "what came before is there until nobody reads it");
+        let now = world.now;
+        world.tcp(1).close(now);
         assert_eq!(world.budget.used(), 0);
     }
 }
