@@ -4,7 +4,7 @@
 use std::{future::Future, io, sync::Arc, time::Duration};
 
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     time::{sleep, timeout},
 };
 
@@ -20,9 +20,12 @@ use crate::conf::Place;
 
 /// How long a client may take to say what it wants.
 pub(super) const ASKING: Duration = Duration::from_secs(30);
-/// How long a client that was refused is listened to: what it still sends would have
-/// the kernel take the answer back by RST.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a client that had its last answer is listened to, in all and when it says
+/// nothing; as nginx does.
+const FAREWELL: Duration = Duration::from_secs(30);
+const FAREWELL_SILENT: Duration = Duration::from_secs(5);
+/// Bytes that it may say: who could send so many has had the answer.
+const FAREWELL_BYTES: usize = 4 << 20;
 /// How long a listener rests when it cannot accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -66,8 +69,27 @@ pub(super) async fn carry<S: Stack>(mut here: Stream, mut there: S::Stream) -> i
     if carried.is_err() {
         here.reset();
         S::reset(there);
+    } else {
+        tokio::join!(take_leave(&mut here), take_leave(&mut there));
     }
     carried
+}
+
+/// Hears out somebody whom we have told our end: to what came behind a close the kernel
+/// would answer by RST, and with that take our last words back (RFC 9112, section 9.6).
+pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
+    let hearing = async {
+        let mut rest = vec![0; 16 * 1024];
+        let mut heard = 0;
+        while heard < FAREWELL_BYTES {
+            match timeout(FAREWELL_SILENT, stream.read(&mut rest)).await {
+                Ok(Ok(len)) if len > 0 => heard += len,
+                _ => return,
+            }
+        }
+    };
+    // Whether it ended or not, it has had its time.
+    let _ = timeout(FAREWELL, hearing).await;
 }
 
 /// A forward: dials, and carries. A client that only half-closes has not given up.
@@ -118,9 +140,9 @@ pub(super) async fn expose<S: Stack>(listener: S::Listener, what: String, to: Ar
 pub(super) async fn refuse(mut stream: Stream, answer: &[u8]) -> io::Result<()> {
     stream.write_all(answer).await?;
     stream.shutdown().await?;
-    let mut rest = [0; 1024];
-    let ended = async { while stream.read(&mut rest).await.is_ok_and(|len| len > 0) {} };
-    // Whether it ended or not, it has had its time.
-    let _ = timeout(FAREWELL, ended).await;
+    take_leave(&mut stream).await;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

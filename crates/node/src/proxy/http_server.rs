@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    gate::{ASKING, Gate, carry, refuse},
+    gate::{ASKING, Gate, carry, refuse, take_leave},
     half_open::Client,
     http::{self, Body, CONNECTED, Refusal, Request},
     local::Stream,
@@ -95,10 +95,13 @@ async fn exchange<S: Stack>(
     let body = Limited { reader: from_here, early, body, is_over: false };
     let mut client = tokio::io::join(body, to_here);
     let carried = relay_answer(&mut client, &mut there).await;
+    let (body, to_here) = client.into_inner();
+    let mut here = body.reader.unsplit(to_here);
     if carried.is_err() {
-        let (body, to_here) = client.into_inner();
-        body.reader.unsplit(to_here).reset();
+        here.reset();
         S::reset(there);
+    } else {
+        take_leave(&mut here).await;
     }
     carried
 }
@@ -141,5 +144,41 @@ impl AsyncRead for Limited {
         this.is_over = is_over;
         // No bytes would be taken for the end.
         if taken == 0 { Pin::new(this).poll_read(cx, buffer) } else { Poll::Ready(Ok(())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::{runtime::Builder, time::sleep};
+
+    use super::*;
+    use crate::proxy::{namespace::KernelStack, testing::connected};
+
+    /// RFC 9112, section 9.6.
+    #[test]
+    fn an_answer_to_half_a_body_arrives_whole() {
+        const ANSWER: usize = 1 << 20;
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let (mut client, here) = connected(4096).await;
+            let (there, mut origin) = connected(1 << 20).await;
+            let exchanged =
+                exchange::<KernelStack>(Stream::Tcp(here), there, Vec::new(), Body::Bytes(1 << 30));
+            let exchanged = tokio::spawn(exchanged);
+            client.write_all(&[7; 1000]).await.unwrap();
+            origin.read_exact(&mut [0; 1000]).await.unwrap();
+            origin.write_all(&vec![7; ANSWER]).await.unwrap();
+            drop(origin);
+            for _ in 0..10 {
+                client.write_all(&[7; 1000]).await.unwrap();
+                sleep(Duration::from_millis(10)).await;
+            }
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer.len(), ANSWER);
+            drop(client);
+            timeout(Duration::from_secs(5), exchanged).await.expect("it ends").unwrap().unwrap();
+        });
     }
 }

@@ -4,19 +4,20 @@
 //! connections of a thread share, and only what the other side did not take at once
 //! is kept. Nothing more is read until that is gone.
 
+mod both;
+
 use std::{
     cell::RefCell,
-    future::poll_fn,
     io,
-    pin::{Pin, pin},
+    pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Instant, sleep},
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use both::go_on;
+pub(super) use both::{Broken, News};
 
 /// The shared buffer, in bytes: what one call reads. 256 KiB carried no more, and with 64
 /// streams kept more.
@@ -41,7 +42,7 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |there, back| there && back).await
+    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |[there, back]| there && back).await
 }
 
 /// The same until `b` has no more to say, whatever `a` does.
@@ -53,24 +54,23 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |_, back| back).await
+    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |[_, back]| back).await
 }
 
 async fn relay_until<A, B>(
     a: &mut A,
     b: &mut B,
     idle: [Duration; 2],
-    is_over: impl Fn(bool, bool) -> bool,
+    is_over: impl Fn([bool; 2]) -> bool,
 ) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut there, mut back) = (Half::default(), Half::default());
-    let step = |cx: &mut Context<'_>, has_moved: &mut bool| {
-        let there = there.poll(cx, Pin::new(&mut *a), Pin::new(&mut *b), has_moved)?.is_ready();
-        let back = back.poll(cx, Pin::new(&mut *b), Pin::new(&mut *a), has_moved)?.is_ready();
-        Ok([there, back])
+    let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
+        let (a, b) = (Pin::new(&mut *a), Pin::new(&mut *b));
+        if way == 0 { there.poll(cx, a, b, news) } else { back.poll(cx, b, a, news) }
     };
     go_on(step, idle, is_over).await
 }
@@ -78,7 +78,7 @@ where
 /// One direction that knows its ends.
 pub(super) trait Direction {
     /// Moves what can be moved; ready when all is over.
-    fn poll(&mut self, cx: &mut Context<'_>, has_moved: &mut bool) -> Poll<io::Result<()>>;
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>>;
 }
 
 /// Carries bytes by two directions until both are over.
@@ -89,37 +89,10 @@ pub(super) async fn carry_both(
     mut there: impl Direction,
     mut back: impl Direction,
 ) -> io::Result<()> {
-    let step = |cx: &mut Context<'_>, has_moved: &mut bool| {
-        let there = there.poll(cx, has_moved)?.is_ready();
-        Ok([there, back.poll(cx, has_moved)?.is_ready()])
+    let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
+        if way == 0 { there.poll(cx, news) } else { back.poll(cx, news) }
     };
-    go_on(step, [IDLE, IDLE_HALF_CLOSED], |there, back| there && back).await
-}
-
-/// Does steps until it is over or nothing has moved for too long. A step tells which
-/// directions are done.
-async fn go_on(
-    mut step: impl FnMut(&mut Context<'_>, &mut bool) -> io::Result<[bool; 2]>,
-    idle: [Duration; 2],
-    is_over: impl Fn(bool, bool) -> bool,
-) -> io::Result<()> {
-    let mut has_moved = false;
-    let mut timer = pin!(sleep(idle[0]));
-    poll_fn(|cx| {
-        let [there, back] = step(cx, &mut has_moved)?;
-        if is_over(there, back) {
-            return Poll::Ready(Ok(()));
-        }
-        // It is looked at once in a period only, not set anew with every byte.
-        while timer.as_mut().poll(cx).is_ready() {
-            if !std::mem::take(&mut has_moved) {
-                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-            }
-            timer.as_mut().reset(Instant::now() + idle[usize::from(there || back)]);
-        }
-        Poll::Pending
-    })
-    .await
+    go_on(step, [IDLE, IDLE_HALF_CLOSED], |[there, back]| there && back).await
 }
 
 /// One direction.
@@ -148,16 +121,17 @@ impl Half {
         cx: &mut Context<'_>,
         mut from: Pin<&mut R>,
         mut to: Pin<&mut W>,
-        has_moved: &mut bool,
-    ) -> Poll<io::Result<()>> {
+        news: &mut News,
+    ) -> Poll<Result<(), Broken>> {
         for _ in 0..ROUNDS {
-            ready!(self.write_kept(cx, to.as_mut(), has_moved))?;
+            ready!(self.write_kept(cx, to.as_mut(), news)).map_err(Broken::Writer)?;
             match self.state {
                 State::Carrying => {
-                    ready!(self.carry(cx, from.as_mut(), to.as_mut(), has_moved))?;
+                    ready!(self.carry(cx, from.as_mut(), to.as_mut(), news))?;
                 }
                 State::Ending => {
-                    ready!(to.as_mut().poll_shutdown(cx)).or_else(gone_is_ended)?;
+                    let ended = ready!(to.as_mut().poll_shutdown(cx));
+                    ended.or_else(gone_is_ended).map_err(Broken::Writer)?;
                     self.state = State::Done;
                 }
                 State::Done => return Poll::Ready(Ok(())),
@@ -173,20 +147,21 @@ impl Half {
         cx: &mut Context<'_>,
         from: Pin<&mut R>,
         to: Pin<&mut W>,
-        has_moved: &mut bool,
-    ) -> Poll<io::Result<()>> {
+        news: &mut News,
+    ) -> Poll<Result<(), Broken>> {
         BUFFER.with_borrow_mut(|buffer| {
             buffer.resize(SCRATCH, 0);
             let mut read = ReadBuf::new(buffer);
-            ready!(from.poll_read(cx, &mut read))?;
+            ready!(from.poll_read(cx, &mut read)).map_err(Broken::Reader)?;
             let bytes = read.filled();
             if bytes.is_empty() {
+                news.end()?;
                 self.state = State::Ending;
                 return Poll::Ready(Ok(()));
             }
-            *has_moved = true;
-            let written = match to.poll_write(cx, bytes)? {
-                Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            news.has_moved = true;
+            let written = match to.poll_write(cx, bytes).map_err(Broken::Writer)? {
+                Poll::Ready(0) => return Poll::Ready(Err(Broken::Writer(takes_nothing()))),
                 Poll::Ready(written) => written,
                 Poll::Pending => 0,
             };
@@ -200,14 +175,14 @@ impl Half {
         &mut self,
         cx: &mut Context<'_>,
         mut to: Pin<&mut W>,
-        has_moved: &mut bool,
+        news: &mut News,
     ) -> Poll<io::Result<()>> {
         while self.at < self.kept.len() {
             match ready!(to.as_mut().poll_write(cx, &self.kept[self.at..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                0 => return Poll::Ready(Err(takes_nothing())),
                 written => self.at += written,
             }
-            *has_moved = true;
+            news.has_moved = true;
         }
         self.kept = Vec::new();
         self.at = 0;
@@ -229,9 +204,13 @@ impl<R, W> Copied<R, W> {
 }
 
 impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Direction for Copied<R, W> {
-    fn poll(&mut self, cx: &mut Context<'_>, has_moved: &mut bool) -> Poll<io::Result<()>> {
-        self.half.poll(cx, Pin::new(&mut self.from), Pin::new(&mut self.to), has_moved)
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>> {
+        self.half.poll(cx, Pin::new(&mut self.from), Pin::new(&mut self.to), news)
     }
+}
+
+fn takes_nothing() -> io::Error {
+    io::ErrorKind::WriteZero.into()
 }
 
 /// A side that has gone already needs not be told.
@@ -244,6 +223,7 @@ mod tests {
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, duplex},
         runtime::Builder,
+        time::sleep,
     };
 
     use super::*;
@@ -310,9 +290,10 @@ mod tests {
             let (mut near, mut a) = duplex(64);
             let (mut b, mut far) = duplex(64);
             let minute = Duration::from_mins(1);
-            let relay = tokio::spawn(async move {
-                relay_until(&mut a, &mut b, [minute; 2], |_, _| false).await
-            });
+            let relay =
+                tokio::spawn(
+                    async move { relay_until(&mut a, &mut b, [minute; 2], |_| false).await },
+                );
             for _ in 0..5 {
                 sleep(minute * 3 / 4).await;
                 near.write_all(b"x").await.unwrap();

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     local::Stream,
-    relay::{Copied, Direction, ROUNDS, State, carry_both},
+    relay::{Broken, Copied, Direction, News, ROUNDS, State, carry_both},
 };
 
 /// Empty pipes that a thread keeps; each is two file descriptors.
@@ -50,14 +50,14 @@ impl<'a, R, W> Spliced<'a, R, W> {
 }
 
 impl<R: Socket, W: Socket> Direction for Spliced<'_, R, W> {
-    fn poll(&mut self, cx: &mut Context<'_>, has_moved: &mut bool) -> Poll<io::Result<()>> {
+    fn poll(&mut self, cx: &mut Context<'_>, news: &mut News) -> Poll<Result<(), Broken>> {
         for _ in 0..ROUNDS {
             if let Some(pipe) = &mut self.pipe {
-                ready!(self.to.poll_write_ready(cx))?;
+                ready!(self.to.poll_write_ready(cx)).map_err(Broken::Writer)?;
                 match self.to.try_io(Interest::WRITABLE, || pipe.drain(self.to)) {
-                    Ok(_) => *has_moved = true,
+                    Ok(_) => news.has_moved = true,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                    Err(error) => return Poll::Ready(Err(error)),
+                    Err(error) => return Poll::Ready(Err(Broken::Writer(error))),
                 }
                 if pipe.held() == 0 {
                     give_back(self.pipe.take());
@@ -66,22 +66,23 @@ impl<R: Socket, W: Socket> Direction for Spliced<'_, R, W> {
             }
             match self.state {
                 State::Carrying => {
-                    ready!(self.from.poll_read_ready(cx))?;
-                    let mut pipe = take_pipe()?;
+                    ready!(self.from.poll_read_ready(cx)).map_err(Broken::Reader)?;
+                    let mut pipe = take_pipe().map_err(Broken::Reader)?;
                     match self.from.try_io(Interest::READABLE, || pipe.fill(self.from)) {
                         Ok(0) => {
                             give_back(Some(pipe));
+                            news.end()?;
                             self.state = State::Ending;
                         }
                         Ok(_) => self.pipe = Some(pipe),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             give_back(Some(pipe));
                         }
-                        Err(error) => return Poll::Ready(Err(error)),
+                        Err(error) => return Poll::Ready(Err(Broken::Reader(error))),
                     }
                 }
                 State::Ending => {
-                    end(self.to)?;
+                    end(self.to).map_err(Broken::Writer)?;
                     self.state = State::Done;
                 }
                 State::Done => return Poll::Ready(Ok(())),

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::{
     io::{DuplexStream, duplex},
-    net::UdpSocket,
+    net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
 };
 
 use super::stack::{Accept, Stack};
@@ -106,4 +106,14 @@ impl Accept for Nobody {
     async fn accept(&self) -> io::Result<(DuplexStream, SocketAddr)> {
         std::future::pending().await
     }
+}
+
+/// Both ends of a connection over the loopback. The first has `room` bytes for what it did
+/// not read yet, about.
+pub(super) async fn connected(room: u32) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(room).unwrap();
+    let near = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+    (near, listener.accept().await.unwrap().0)
 }

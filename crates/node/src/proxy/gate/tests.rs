@@ -1,0 +1,106 @@
+//! Real connections of the loopback, whose client has little room for what it reads:
+//! the tail of an answer is still with us when the service goes.
+
+use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
+
+use super::*;
+use crate::proxy::{namespace::KernelStack, testing::connected};
+
+/// An answer that has to wait for its reader.
+const ANSWER: usize = 1 << 20;
+/// Room of the client for what it did not read yet.
+const ROOM: u32 = 4096;
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}
+
+/// A client and a service, and what carries between them.
+async fn world() -> (TcpStream, TcpStream, JoinHandle<io::Result<()>>) {
+    let (client, here) = connected(ROOM).await;
+    let (there, service) = connected(1 << 20).await;
+    let carried = tokio::spawn(carry::<KernelStack>(Stream::Tcp(here), there));
+    (client, service, carried)
+}
+
+/// Has a client say more, word by word, as nobody is there any more.
+async fn go_on_speaking(client: &mut TcpStream) {
+    for _ in 0..10 {
+        client.write_all(b"more").await.unwrap();
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// What a client reads, and how it ended.
+async fn heard(client: &mut TcpStream) -> (usize, io::Result<usize>) {
+    let (mut len, mut room) = (0, vec![0; 65_536]);
+    loop {
+        let read = timeout(Duration::from_secs(10), client.read(&mut room)).await;
+        match read.expect("it hangs") {
+            Ok(read) if read > 0 => len += read,
+            ended => return (len, ended),
+        }
+    }
+}
+
+#[test]
+fn an_answer_arrives_whole_though_its_client_speaks_on_when_the_service_has_gone() {
+    run(async {
+        let (mut client, mut service, carried) = world().await;
+        client.write_all(b"?").await.unwrap();
+        service.read_exact(&mut [0]).await.unwrap();
+        service.write_all(&vec![7; ANSWER]).await.unwrap();
+        drop(service);
+        go_on_speaking(&mut client).await;
+        let (len, ended) = heard(&mut client).await;
+        assert_eq!((len, ended.unwrap()), (ANSWER, 0));
+        drop(client);
+        timeout(Duration::from_secs(5), carried).await.expect("it ends").unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_a_service_said_before_it_reset_arrives_and_is_not_taken_for_whole() {
+    run(async {
+        for speaks_on in [false, true] {
+            let (mut client, mut service, carried) = world().await;
+            service.write_all(&vec![7; 100_000]).await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+            service.set_zero_linger().unwrap();
+            drop(service);
+            if speaks_on {
+                client.write_all(b"more").await.unwrap();
+            }
+            sleep(Duration::from_millis(100)).await;
+            let (len, ended) = heard(&mut client).await;
+            assert_eq!(len, 100_000);
+            assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+            assert_eq!(carried.await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        }
+    });
+}
+
+#[test]
+fn a_client_that_resets_has_its_service_reset() {
+    run(async {
+        let (client, mut service, carried) = world().await;
+        service.write_all(b"?").await.unwrap();
+        client.set_zero_linger().unwrap();
+        drop(client);
+        let (_, ended) = heard(&mut service).await;
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert!(carried.await.unwrap().is_err());
+    });
+}
+
+#[test]
+fn who_speaks_on_for_ever_is_not_heard_for_ever() {
+    run(async {
+        let (mut client, service, carried) = world().await;
+        drop(service);
+        let speaking =
+            tokio::spawn(async move { while client.write_all(&[7; 65_536]).await.is_ok() {} });
+        timeout(Duration::from_secs(10), carried).await.expect("it ends").unwrap().unwrap();
+        timeout(Duration::from_secs(10), speaking).await.expect("it is told").unwrap();
+    });
+}
