@@ -4,7 +4,7 @@ use std::{io, net::IpAddr, net::SocketAddr, pin::pin, sync::Arc, time::Duration}
 
 use sys::clock;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt},
+    io::AsyncReadExt,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -12,6 +12,7 @@ use tokio::{
 use super::{
     eyeballs::Eyeballs,
     half_open::{Client, HalfOpen},
+    local::Stream,
     names::{Names, message::Record},
     namespace::unspecified,
     reach::Reach,
@@ -70,22 +71,31 @@ impl<S: Stack> Dialer<S> {
     pub async fn dial_for(
         &self,
         client: Client,
-        stream: &mut (impl AsyncRead + Unpin),
+        stream: &mut Stream,
         early: &mut Vec<u8>,
         to: &Target,
     ) -> io::Result<S::Stream> {
         let mut dialing = pin!(self.dial(client, to));
-        loop {
-            let room = EARLY.saturating_sub(early.len());
+        while let room = EARLY.saturating_sub(early.len())
+            && room > 0
+        {
             let mut taken = (&mut *stream).take(room as u64);
             tokio::select! {
                 biased;
                 dialed = &mut dialing => return dialed,
-                read = taken.read_buf(early), if room > 0 => {
+                read = taken.read_buf(early) => {
                     if read? == 0 {
                         return Err(io::ErrorKind::ConnectionAborted.into());
                     }
                 }
+            }
+        }
+        tokio::select! {
+            biased;
+            dialed = &mut dialing => dialed,
+            left = stream.left() => {
+                left?;
+                Err(io::ErrorKind::ConnectionAborted.into())
             }
         }
     }
@@ -210,10 +220,10 @@ fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use tokio::{io::AsyncWriteExt, runtime::Builder, time::Instant};
+    use tokio::{io::AsyncWriteExt, net::UnixStream, runtime::Builder, time::Instant};
 
     use super::{
-        super::testing::{Memory, Way},
+        super::testing::{Memory, Way, connected},
         *,
     };
 
@@ -241,7 +251,8 @@ mod tests {
     fn a_client_that_goes_away_ends_its_dial() {
         run(async {
             let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
-            let (client, mut here) = tokio::io::duplex(64);
+            let (client, here) = UnixStream::pair().unwrap();
+            let mut here = Stream::Unix(here);
             let mut early = Vec::new();
             let target = target("10.0.0.1:80");
             {
@@ -263,13 +274,47 @@ mod tests {
     fn what_a_client_sends_meanwhile_is_kept_and_bounded() {
         run(async {
             let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
-            let (mut client, mut here) = tokio::io::duplex(4 * EARLY);
+            let (mut client, here) = UnixStream::pair().unwrap();
+            let mut here = Stream::Unix(here);
             client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
             let mut early = Vec::new();
             let target = target("10.0.0.1:80");
             let dialed = dialer.dial_for(CLIENT, &mut here, &mut early, &target).await;
             assert_eq!(dialed.unwrap_err().kind(), io::ErrorKind::TimedOut);
             assert_eq!(early, vec![7; EARLY]);
+        });
+    }
+
+    /// What it sends meanwhile does not hide that it goes, nor is it lost or taken for that.
+    #[test]
+    fn a_client_that_goes_away_behind_more_than_is_kept_ends_its_dial() {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let target = target("10.0.0.1:80");
+            let (tcp, tcp_here) = connected(1 << 20).await;
+            let (unix, unix_here) = UnixStream::pair().unwrap();
+            for (client, mut here) in [
+                (Stream::Tcp(tcp), Stream::Tcp(tcp_here)),
+                (Stream::Unix(unix), Stream::Unix(unix_here)),
+            ] {
+                let (mut client, mut early) = (client, Vec::new());
+                client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
+                {
+                    let mut dialing = pin!(dialer.dial_for(CLIENT, &mut here, &mut early, &target));
+                    for _ in 0..3 {
+                        let waited = timeout(Duration::from_millis(50), &mut dialing).await;
+                        assert!(waited.is_err(), "it is there");
+                        client.write_all(b"more").await.unwrap();
+                    }
+                    drop(client);
+                    let dialed = timeout(Duration::from_secs(10), dialing).await;
+                    let error = dialed.expect("it is gone").unwrap_err();
+                    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+                }
+                let mut rest = Vec::new();
+                here.read_to_end(&mut rest).await.unwrap();
+                assert_eq!(early.len() + rest.len(), 2 * EARLY + 3 * 4);
+            }
         });
     }
 

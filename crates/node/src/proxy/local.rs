@@ -2,12 +2,13 @@
 
 use std::{
     io,
+    os::{fd::AsFd, unix::net::UnixStream as StdUnixStream},
     pin::Pin,
     task::{Context, Poll},
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream},
 };
 
@@ -75,6 +76,27 @@ impl Stream {
             }
             Place::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
         })
+    }
+
+    /// Waits until the other end has ended its half, or all, without a look at what it sent.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub async fn left(&self) -> io::Result<()> {
+        // Readiness is forgotten here with every byte that comes, which whoever reads
+        // must not: so it is watched by a file descriptor of its own.
+        let fd = match self {
+            Self::Tcp(stream) => stream.as_fd().try_clone_to_owned(),
+            Self::Unix(stream) => stream.as_fd().try_clone_to_owned(),
+        };
+        // Whatever it is: nothing is asked of it but whether it is ready.
+        let watched = UnixStream::from_std(StdUnixStream::from(fd?))?;
+        while !watched.ready(Interest::READABLE).await?.is_read_closed() {
+            let forget = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            // It answers what it was told.
+            let _ = watched.try_io(Interest::READABLE, forget);
+        }
+        Ok(())
     }
 
     /// Ends it by RST, where there is such a thing.
