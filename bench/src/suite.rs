@@ -130,7 +130,13 @@ pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Fla
         other => turn.test(other),
     }
     let name = |end| format!("{}, {}, {end} end", contender.name, test.name());
-    profilers.into_iter().map(|(one, end)| one.finish(name(end), end)).collect()
+    let drawn = profilers.into_iter().map(|(one, end)| one.finish(name(end), end));
+    // An end that had nothing to do has no picture: of handshakes there is only the hub's.
+    let (flames, idle): (Vec<_>, Vec<_>) = drawn.partition(Result::is_ok);
+    match idle.into_iter().next() {
+        Some(error) if flames.is_empty() => error.map(|flame| vec![flame]),
+        _ => flames.into_iter().collect(),
+    }
 }
 
 impl<'a> Turn<'a> {
