@@ -83,21 +83,28 @@ impl Table {
 }
 
 impl Table {
-    /// The same in HTML, whose cells know by their class what a verdict they are.
+    /// The same in HTML, whose cells know by their class what a verdict they are, and their heading,
+    /// for a screen that has no room for columns.
     pub fn html(&self) -> String {
         let mut text = String::from("<table>");
         for (number, row) in self.rows.iter().enumerate() {
             let tag = if number == 0 { "th" } else { "td" };
-            let cell = |cell: &String| {
+            let cell = |(column, cell): (usize, &String)| {
+                let heading = escape(&self.rows[0][column]);
+                let name = match (number, column) {
+                    (0, _) | (_, 0) => String::new(),
+                    _ if heading.is_empty() => heading,
+                    _ => format!(" data-name=\"{heading}\""),
+                };
                 let class = match cell.as_str() {
                     "met" => " class=met",
                     "NOT MET" => " class=missed",
                     _ if cell.starts_with("  ") => " class=detail",
                     _ => "",
                 };
-                format!("<{tag}{class}>{}</{tag}>", escape(cell))
+                format!("<{tag}{class}{name}>{}</{tag}>", escape(cell))
             };
-            text += &format!("<tr>{}</tr>\n", row.iter().map(cell).collect::<String>());
+            text += &format!("<tr>{}</tr>\n", row.iter().enumerate().map(cell).collect::<String>());
         }
         text + "</table>"
     }
@@ -115,12 +122,13 @@ mod tests {
     #[test]
     fn html_escapes_what_a_user_named() {
         assert_eq!(escape("a<b>&\"c\""), "a&lt;b&gt;&amp;&quot;c&quot;");
-        let mut table = Table::new(["<name>", ""]);
-        table.row(["  x".to_owned(), "NOT MET".to_owned()]);
+        let mut table = Table::new(["<name>", "\"", ""]);
+        table.row(["  x", "1", "NOT MET"].map(str::to_owned));
         assert_eq!(
             table.html(),
-            "<table><tr><th>&lt;name&gt;</th><th></th></tr>\n\
-             <tr><td class=detail>  x</td><td class=missed>NOT MET</td></tr>\n</table>"
+            "<table><tr><th>&lt;name&gt;</th><th>&quot;</th><th></th></tr>\n\
+             <tr><td class=detail>  x</td><td data-name=\"&quot;\">1</td>\
+             <td class=missed>NOT MET</td></tr>\n</table>"
         );
     }
 
