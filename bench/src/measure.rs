@@ -137,6 +137,7 @@ measures! {
     PEERS_1000 = "peers_1000", "TCP to the last of 1000 peers", "Gbit/s", 2, None;
     MEMORY_IDLE_1000 = "memory_idle_peer", "  RSS for each idle one of 1000", "kB", 2, None;
     HANDSHAKES = "handshakes", "handshakes of 10,000 peers", "k/s", 2, None;
+    HANDSHAKES_AGAIN = "handshakes_again", "  once more, of the same peers", "k/s", 2, None;
     HANDSHAKES_DONE = "handshakes_done", "  of them completed at the first try", "%", 1, None;
     HANDSHAKES_COOKIES = "handshakes_cookies", "  answered with a cookie", "", 0, None;
     MEMORY_PEER = "memory_peer", "  RSS for each peer, configured", "kB", 2, None;

@@ -6,7 +6,7 @@ use netns::{Daemon, Family, PORT};
 use super::{Turn, generator};
 use crate::crowd::{Crowd, Greeted};
 use crate::measure::{
-    HANDSHAKES, HANDSHAKES_COOKIES, HANDSHAKES_DONE, MEMORY_PEER, MEMORY_SESSION,
+    HANDSHAKES, HANDSHAKES_AGAIN, HANDSHAKES_COOKIES, HANDSHAKES_DONE, MEMORY_PEER, MEMORY_SESSION,
 };
 
 const COUNT: usize = 10_000;
@@ -27,12 +27,15 @@ impl Turn<'_> {
             at.endpoint(Family::V4, PORT)
         );
         let outcome = self.client.attempt(line);
-        let greeted = Greeted::parse(&outcome.stdout).unwrap_or_else(|| {
+        let greeted: Vec<Greeted> = outcome.stdout.lines().filter_map(Greeted::parse).collect();
+        let [greeted, again] = greeted[..] else {
             panic!("the initiators failed: {}", outcome.stderr.trim());
-        });
+        };
         let kilobytes = |more: f64| more / 1e3 / count as f64;
         let (known, met) = (kilobytes(known - alone), kilobytes(memory() - alone));
-        self.note(&HANDSHAKES, greeted.sessions as f64 / 1e3 / greeted.seconds);
+        let rate = |greeted: Greeted| greeted.sessions as f64 / 1e3 / greeted.seconds;
+        self.note(&HANDSHAKES, rate(greeted));
+        self.note(&HANDSHAKES_AGAIN, rate(again));
         self.note(&HANDSHAKES_DONE, 100.0 * greeted.sessions as f64 / count as f64);
         self.note(&HANDSHAKES_COOKIES, greeted.cookies as f64);
         self.note(&MEMORY_PEER, known);

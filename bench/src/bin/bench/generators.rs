@@ -79,7 +79,9 @@ fn connect(to: &str, seconds: &str) -> Done {
 
 fn greet(count: &str, hub: &str, at: &str) -> Done {
     let hub = PublicKey::from_base64(hub).map_err(|_| "not a key")?;
-    println!("{}", Crowd::new(count.parse()?).greet(hub, at.parse()?)?);
+    for greeted in Crowd::new(count.parse()?).greet(hub, at.parse()?)? {
+        println!("{greeted}");
+    }
     Ok(())
 }
 
