@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::claim::median;
 use crate::contender::Contender;
 use crate::flame::Flame;
 use crate::measure::{Measure, Readings};
@@ -94,12 +95,7 @@ impl Spread {
     pub fn of(values: Vec<f64>) -> Spread {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|one| one.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        let median = match sorted.len() {
-            0 => f64::NAN,
-            odd if odd % 2 == 1 => sorted[middle],
-            _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-        };
+        let median = median(&sorted);
         let end = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
         let (least, most) = (end(sorted.first()), end(sorted.last()));
         Spread { median, least, most, values }

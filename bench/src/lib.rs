@@ -13,6 +13,7 @@
 //!               inside the hosts for them
 //!   link        an emulated link between the hosts, for delay and loss
 //!   comparison  turns A B A B ..., medians, ratios pair by pair
+//!   claim       where the medians of a second run lie; `again` compares one with that
 //!   ladder      one linerate with ever more of its techniques
 //!   flame       where daemons spend their time during a test
 //!   report      tables, JSON, a page of HTML
@@ -20,6 +21,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod again;
+pub mod claim;
 pub mod comparison;
 pub mod connections;
 pub mod contender;

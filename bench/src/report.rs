@@ -7,6 +7,8 @@ mod json;
 pub use html::page;
 pub use json::json;
 
+use crate::again::RATIO_DIGITS;
+use crate::claim::{self, Claim};
 use crate::comparison::{Comparison, Spread};
 use crate::contender::Carrier;
 use crate::ladder;
@@ -35,7 +37,7 @@ fn each_table(comparison: &Comparison) -> Vec<Table> {
 
 fn table(comparison: &Comparison, other: Option<usize>) -> Table {
     let name = |contender: usize| comparison.contenders[contender].name.as_str();
-    let mut headings = vec!["median (least - most)", "", name(0)];
+    let mut headings = vec![heading(comparison), "", name(0)];
     if let Some(other) = other {
         headings.extend([name(other), "ratio, pair by pair", "bar", ""]);
     }
@@ -46,7 +48,7 @@ fn table(comparison: &Comparison, other: Option<usize>) -> Table {
         if let Some(other) = other {
             cells.push(figure(measure, &comparison.of(other, measure)));
             let ratio = comparison.ratio(other, measure);
-            cells.push(text(&ratio, |value| format!("{value:.2}")));
+            cells.push(text(&ratio, RATIO_DIGITS));
             let met =
                 bar(comparison, other, measure).map(|bar| (words(bar), verdict(bar, ratio.median)));
             let (bar, verdict) = met.unwrap_or_default();
@@ -63,18 +65,38 @@ fn bar(comparison: &Comparison, other: usize, measure: &Measure) -> Option<Bar> 
 }
 
 fn figure(measure: &Measure, spread: &Spread) -> String {
-    text(spread, |value| measure.format(value))
+    text(spread, measure.digits)
 }
 
-fn text(spread: &Spread, format: impl Fn(f64) -> String) -> String {
+fn text(spread: &Spread, digits: usize) -> String {
     if !spread.median.is_finite() {
         return "-".to_owned();
     }
-    let Spread { median, least, most, ref values } = *spread;
-    if values.len() == 1 {
-        return format(median);
+    let format = |value: f64| format!("{value:.digits$}");
+    let median = format(spread.median);
+    match reach(spread, digits) {
+        Some((low, high)) => format!("{median} ({} - {})", format(low), format(high)),
+        None => median,
     }
-    format!("{} ({} - {})", format(median), format(least), format(most))
+}
+
+/// What stands beside a median: where a second run's lies, and of a run that is too short to claim
+/// that, the least and the most. Nothing of one round, and of what was nothing in each.
+fn reach(spread: &Spread, digits: usize) -> Option<(f64, f64)> {
+    match spread.values.len() {
+        ..2 => None,
+        2..claim::ROUNDS => Some((spread.least, spread.most)),
+        _ => Claim::of(&spread.values, digits).map(|claim| (claim.low, claim.high)),
+    }
+}
+
+/// What [`reach`] gives.
+fn heading(comparison: &Comparison) -> &'static str {
+    match comparison.rounds.len() {
+        ..2 => "",
+        2..claim::ROUNDS => "median (least - most)",
+        _ => "median (where a second run's lies)",
+    }
 }
 
 fn words(bar: Bar) -> String {

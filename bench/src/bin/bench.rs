@@ -18,12 +18,14 @@ use std::process::ExitCode;
 use std::thread;
 
 use arguments::{Arguments, Mode, USAGE};
+use linerate_bench::again::Again;
 use linerate_bench::comparison::Comparison;
 use linerate_bench::contender::Contender;
 use linerate_bench::flame::Flame;
 use linerate_bench::suite::{self, News, Test};
 use linerate_bench::{Style, report};
 use progress::Progress;
+use serde_json::Value;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -35,6 +37,11 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         };
+    }
+    if let [word, first, second] = &words[..]
+        && word == "compare"
+    {
+        return hold(Path::new(first), Path::new(second));
     }
     let arguments = match Arguments::parse(words.into_iter()) {
         Ok(arguments) => arguments,
@@ -50,6 +57,28 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Holds the medians of a second run against what the first one claimed of them.
+fn hold(first: &Path, second: &Path) -> ExitCode {
+    let again = read(first).and_then(|first| Again::of(&first, &read(second)?));
+    match again {
+        Ok(again) => {
+            print!("{}", again.text(Style::of_stdout()));
+            if again.is_kept() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(message) => {
+            eprintln!("bench compare: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Value, String> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string());
+    let value =
+        text.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+    value.map_err(|error| format!("{}: {error}", file.display()))
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {

@@ -11,25 +11,37 @@ pub struct Bar<'a> {
     pub name: &'a str,
     /// How long it is.
     pub spread: Spread,
+    /// From where to where its line goes, if it has one.
+    pub reach: Option<(f64, f64)>,
     /// The figure beside it.
     pub text: String,
 }
 
-/// Bars on one scale, from nothing to the most that any turn reached.
+/// A line may go on for so much more than the most of any turn, and ends there.
+const BEYOND: f64 = 1.5;
+
+/// Bars on one scale, from nothing to the most that any turn reached, or any line.
 pub fn bars(bars: &[Bar<'_>]) -> String {
     let most = bars.iter().map(|bar| bar.spread.most).filter(|most| most.is_finite());
     let most = most.fold(f64::MIN_POSITIVE, f64::max);
+    let ends = bars.iter().filter_map(|bar| bar.reach).map(|(_, high)| high.min(BEYOND * most));
+    let most = ends.fold(most, f64::max);
     let row = |bar: &Bar<'_>| {
-        let percent = |value: f64| if value.is_finite() { 100.0 * value / most } else { 0.0 };
-        let (median, least) = (percent(bar.spread.median), percent(bar.spread.least));
-        let width = percent(bar.spread.most) - least;
+        let percent =
+            |value: f64| if value.is_finite() { 100.0 * (value / most).min(1.0) } else { 0.0 };
+        let median = percent(bar.spread.median);
+        let line = bar.reach.map(|(low, high)| {
+            let (left, width) = (percent(low), percent(high) - percent(low));
+            format!("<div class=spread style=\"left:{left:.2}%;width:{width:.2}%\"></div>")
+        });
         format!(
             "<div class=row><span class=name>{}</span><span class=value>{}</span>\
              <div class=track><div class=\"bar c{}\" style=\"width:{median:.2}%\"></div>\
-             <div class=spread style=\"left:{least:.2}%;width:{width:.2}%\"></div></div></div>\n",
+             {}</div></div>\n",
             escape(bar.name),
             escape(&bar.text),
             bar.contender,
+            line.unwrap_or_default(),
         )
     };
     bars.iter().map(row).collect()
@@ -99,6 +111,7 @@ mod tests {
             contender,
             name: "<x>",
             spread: Spread::of(values.to_vec()),
+            reach: (values.len() > 1).then_some((values[0], values[values.len() - 1])),
             text: "1".to_owned(),
         };
         let html = bars(&[bar(0, &[4.0, 5.0, 10.0]), bar(1, &[f64::NAN])]);
@@ -106,6 +119,17 @@ mod tests {
         assert!(html.contains("left:40.00%;width:60.00%"), "{html}");
         assert!(html.contains("c1\" style=\"width:0.00%"), "{html}");
         assert!(html.contains("&lt;x&gt;"));
+        assert_eq!(html.matches("class=spread").count(), 1);
+    }
+
+    #[test]
+    fn a_line_that_goes_far_beyond_every_turn_is_cut_short() {
+        let spread = Spread::of(vec![4.0, 5.0, 10.0]);
+        let (name, text) = ("x", String::new());
+        let html = bars(&[Bar { contender: 0, name, spread, reach: Some((3.0, 99.0)), text }]);
+        // The scale ends at 15.
+        assert!(html.contains("c0\" style=\"width:33.33%"), "{html}");
+        assert!(html.contains("left:20.00%;width:80.00%"), "{html}");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use netns::base64;
 
-use super::{each_table, figure, left_out, warning};
+use super::{each_table, figure, heading, left_out, reach, warning};
+use crate::claim::{self, SHARE};
 use crate::comparison::Comparison;
 use crate::flame::Flame;
 use crate::machine::Machine;
@@ -65,11 +66,21 @@ pub fn page(comparison: &Comparison, seconds: u32) -> String {
 
 fn introduction(comparison: &Comparison, seconds: u32) -> String {
     let rounds = comparison.rounds.len();
+    let lines = match rounds {
+        ..2 => String::new(),
+        2..claim::ROUNDS => {
+            " Lines, and what stands in brackets, reach from the least to the most of all turns."
+                .to_owned()
+        }
+        _ => format!(
+            " Lines, and what stands in brackets, claim where a second run's medians lie: of one with \
+             as many rounds, on the same machine, {SHARE} in 100 do."
+        ),
+    };
     let mut text = format!(
         "<p>Two hosts in network namespaces, a tunnel of MTU 1420 between them, all on {}. \
          Rounds: {rounds}, in each a turn of every contender with fresh daemons; {seconds} s a test. \
-         Bars are medians, lines reach from the least to the most of all turns, ratios are taken \
-         round by round.</p>\n",
+         Bars are medians, ratios are taken round by round.{lines}</p>\n",
         escape(&Machine::here().to_string()),
     );
     for line in left_out(comparison) {
@@ -96,7 +107,7 @@ fn fine(comparison: &Comparison) -> String {
         return String::new();
     }
     let names = comparison.contenders.iter().map(|one| one.name.as_str());
-    let mut table = Table::new(["median (least - most)", "of", ""].into_iter().chain(names));
+    let mut table = Table::new([heading(comparison), "of", ""].into_iter().chain(names));
     for measure in measures {
         let figures = (0..comparison.contenders.len())
             .map(|one| figure(measure, &comparison.of(one, measure)));
@@ -129,8 +140,9 @@ fn section(comparison: &Comparison, heading: &str, measures: &[&Measure]) -> Str
     let chart = |measure: &&Measure| {
         let bar = |contender: usize| {
             let spread = comparison.of(contender, measure);
-            let text = figure(measure, &spread);
-            Bar { contender, name: &comparison.contenders[contender].name, spread, text }
+            let (text, reach) = (figure(measure, &spread), reach(&spread, measure.digits));
+            let name = comparison.contenders[contender].name.as_str();
+            Bar { contender, name, spread, reach, text }
         };
         let rows: Vec<Bar<'_>> = (0..comparison.contenders.len()).map(bar).collect();
         let title = format!("{}, {}", measure.title.trim(), measure.unit);

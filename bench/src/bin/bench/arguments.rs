@@ -13,9 +13,11 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
              [--binary [NAME=]PATH]... [--link SHAPE] [--flame TEST]
              [--json FILE] [--html FILE] [--svg FOLDER]
        bench flame TEST [--seconds N] [--binary PATH] [--svg FOLDER]
+       bench compare FIRST.json SECOND.json
 
   ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
   flame          only the two flame graphs of one test (--svg target/report)
+  compare        whether the medians of a second run lie where the first one claimed
 
   --seconds N    length of each measurement (2)
   --rounds N     turns of each contender, A B A B ... (5)
