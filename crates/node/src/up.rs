@@ -29,7 +29,7 @@ use crate::{
 };
 use ledger::{Deed, Ledger};
 use nft::Ruleset;
-use routes::{MainRoutes, Routes};
+use routes::{MainRoutes, OwnTable, Routes};
 
 /// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
 /// data header 16, tag 16.
@@ -104,15 +104,17 @@ impl Up {
         };
         self.netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
         node.set_mtu(mtu);
+        // Before the first datagram: an answer to one without a mark would be lost.
+        let own = OwnTable::choose(&self.netlink, node, &self.conf)?;
+        self.filter(own.map(|own| own.mark))?;
+        let interface = &self.conf.interface;
         self.netlink.set_up(index).context("setting the interface up")?;
         node.link_up().context("UDP socket")?;
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
             dns::set(&self.name, &interface.dns, &mut self.ledger).context("DNS")?;
         }
-        let routes = Routes::new(&self.netlink, node, &self.conf, &mut self.ledger)?;
-        let (mark, routes) = routes.add()?;
-        self.routes = routes;
-        self.filter(mark)?;
+        let (netlink, conf, ledger) = (&self.netlink, &self.conf, &mut self.ledger);
+        self.routes = Routes { netlink, conf, ledger, device: index, own }.add()?;
         router::forward(&self.conf.interface.router, &mut self.ledger)?;
         let interface = &self.conf.interface;
         hooks::run("PostUp", &interface.hooks.post_up, &self.name)?;

@@ -35,20 +35,49 @@ const EEXIST: i32 = 17;
 /// `ESRCH` of Linux.
 const ESRCH: i32 = 3;
 
+/// A table of our own, and the mark of our own datagrams, which it is not for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnTable {
+    table: u32,
+    pub mark: FwMark,
+}
+
+impl OwnTable {
+    /// Chooses one where the peers' networks need it, and has the peer mark its
+    /// datagrams: table and mark each as the file has it, and of one number where not.
+    pub fn choose(netlink: &Netlink, node: &Node, conf: &Conf) -> anyhow::Result<Option<Self>> {
+        let policy = &conf.interface.policy;
+        let mut nets = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
+        let is_wanted = nets.any(|net| is_for_own_table(policy, *net));
+        if !is_wanted || conf.interface.table != Table::Auto {
+            return Ok(None);
+        }
+        let table = match (policy.table, node.fwmark()) {
+            (Some(table), _) => table,
+            (None, 0) => unused_table(netlink)?,
+            (None, mark) => mark,
+        };
+        if node.fwmark() == 0 {
+            node.apply(Change { fwmark: Some(table), ..Change::default() })?;
+        }
+        let mask = policy.mask.unwrap_or(u32::MAX);
+        Ok(Some(Self { table, mark: FwMark { value: node.fwmark(), mask } }))
+    }
+}
+
+fn is_for_own_table(policy: &Policy, net: IpNet) -> bool {
+    net.prefix_len() == 0 || !policy.connected_first
+}
+
 /// Adds routes and rules. The routes go with the interface; the rules are written
 /// down.
 pub(super) struct Routes<'a> {
-    netlink: &'a Netlink,
-    node: &'a Node,
-    conf: &'a Conf,
-    ledger: &'a mut Ledger,
-    /// The networks that other links are connected to.
-    connected: Vec<IpNet>,
-    /// The table of our own, once there is one, and the mark of our own datagrams.
-    own: Option<(u32, FwMark)>,
-    /// The families that are sent to it.
-    ruled: Vec<Family>,
-    main: MainRoutes,
+    pub netlink: &'a Netlink,
+    pub conf: &'a Conf,
+    pub ledger: &'a mut Ledger,
+    /// The index of the interface.
+    pub device: u32,
+    pub own: Option<OwnTable>,
 }
 
 /// Peers' networks in the main table. A route to one is there unless a network that
@@ -93,105 +122,65 @@ fn tell_connected(net: IpNet, network: IpNet) {
     );
 }
 
-impl<'a> Routes<'a> {
-    pub fn new(
-        netlink: &'a Netlink,
-        node: &'a Node,
-        conf: &'a Conf,
-        ledger: &'a mut Ledger,
-    ) -> anyhow::Result<Self> {
-        let connected = match conf.interface.policy.connected_first {
-            true => netlink.connected_networks(node.info().index)?,
-            false => Vec::new(),
-        };
-        Ok(Self {
-            netlink,
-            node,
-            conf,
-            ledger,
-            connected,
-            own: None,
-            ruled: Vec::new(),
-            main: MainRoutes::default(),
-        })
-    }
-
-    /// Adds a route for each network, the most specific first. Returns the mark of our
-    /// own datagrams, where there is a table of our own, and what is in the main one.
-    pub fn add(mut self) -> anyhow::Result<(Option<FwMark>, MainRoutes)> {
+impl Routes<'_> {
+    /// Adds a route for each network, the most specific first. Returns those in the
+    /// main table.
+    pub fn add(mut self) -> anyhow::Result<MainRoutes> {
         let mut nets: Vec<IpNet> =
             self.conf.peers.iter().flat_map(|peer| &peer.allowed_ips).copied().collect();
         nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
         nets.dedup();
-        for net in nets {
-            self.add_one(net).with_context(|| format!("route to {net}"))?;
+        let mut main = MainRoutes::default();
+        let connected = self.netlink.connected_networks(self.device)?;
+        for net in &nets {
+            let added = self.add_one(*net, (&mut main, &connected));
+            added.with_context(|| format!("route to {net}"))?;
         }
-        Ok((self.own.map(|(_, mark)| mark), self.main))
+        if let Some(own) = self.own {
+            let families = [Family::V4, Family::V6].into_iter().filter(|family| {
+                let policy = &self.conf.interface.policy;
+                nets.iter()
+                    .any(|net| Family::of(net.addr()) == *family && is_for_own_table(policy, *net))
+            });
+            for family in families {
+                self.add_rules(family, own).context("rules")?;
+            }
+        }
+        Ok(main)
     }
 
-    fn add_one(&mut self, net: IpNet) -> anyhow::Result<()> {
-        let index = self.node.info().index;
-        match self.conf.interface.table {
-            Table::Off => Ok(()),
-            Table::Id(table) => self.add_route(net, table),
-            Table::Auto if net.prefix_len() == 0 || !self.policy().connected_first => {
-                let table = self.own_table(Family::of(net.addr()))?;
-                self.add_route(net, table)
+    fn add_one(
+        &self,
+        net: IpNet,
+        (main, connected): (&mut MainRoutes, &[IpNet]),
+    ) -> anyhow::Result<()> {
+        match (self.conf.interface.table, self.own) {
+            (Table::Off, _) => Ok(()),
+            (Table::Id(table), _) => self.add_route(net, table),
+            (Table::Auto, Some(own)) if is_for_own_table(&self.conf.interface.policy, net) => {
+                self.add_route(net, own.table)
             }
-            Table::Auto if self.netlink.has_route(net, index, MAIN_TABLE)? => Ok(()),
-            Table::Auto => {
-                let around = self.connected.iter().find(|network| network.contains(&net));
+            (Table::Auto, _) if self.netlink.has_route(net, self.device, MAIN_TABLE)? => Ok(()),
+            (Table::Auto, _) => {
+                let around = connected.iter().find(|network| network.contains(&net));
                 match around {
                     Some(network) => tell_connected(net, *network),
                     None => self.add_route(net, MAIN_TABLE)?,
                 }
-                self.main.0.push((net, around.is_none()));
+                main.0.push((net, around.is_none()));
                 Ok(())
             }
         }
     }
 
     fn add_route(&self, destination: IpNet, table: u32) -> anyhow::Result<()> {
-        let device = self.node.info().index;
+        let device = self.device;
         Ok(self.netlink.add_route(&Route { destination, device, table, metric: None })?)
     }
 
-    fn policy(&self) -> &'a Policy {
-        &self.conf.interface.policy
-    }
-
-    /// The table of our own, which a family is sent to from now on.
-    fn own_table(&mut self, family: Family) -> anyhow::Result<u32> {
-        let (table, mark) = match self.own {
-            Some(own) => own,
-            None => *self.own.insert(self.choose()?),
-        };
-        if !self.ruled.contains(&family) {
-            self.ruled.push(family);
-            self.add_rules(family, table, mark)?;
-        }
-        Ok(table)
-    }
-
-    /// A table and a mark, each where the file names it, and of one number where not.
-    fn choose(&self) -> anyhow::Result<(u32, FwMark)> {
-        let table = match (self.policy().table, self.node.fwmark()) {
-            (Some(table), _) => table,
-            (None, 0) => unused_table(self.netlink)?,
-            (None, mark) => mark,
-        };
-        let value = match self.node.fwmark() {
-            0 => {
-                self.node.apply(Change { fwmark: Some(table), ..Change::default() })?;
-                table
-            }
-            mark => mark,
-        };
-        Ok((table, FwMark { value, mask: self.policy().mask.unwrap_or(u32::MAX) }))
-    }
-
-    fn add_rules(&mut self, family: Family, table: u32, mark: FwMark) -> anyhow::Result<()> {
-        let first = match self.policy().priority {
+    fn add_rules(&mut self, family: Family, own: OwnTable) -> anyhow::Result<()> {
+        let policy = &self.conf.interface.policy;
+        let first = match policy.priority {
             Some(priority) => priority,
             None => {
                 let next = self.netlink.first_rule_priority(family)?.unwrap_or(MAIN_PRIORITY);
@@ -199,6 +188,13 @@ impl<'a> Routes<'a> {
                 next - 2
             }
         };
+        // Before the rules, lest an answer be lost. In a container it may be set and not
+        // be ours to write.
+        if family == Family::V4
+            && fs::read_to_string(SRC_VALID_MARK).is_ok_and(|value| value.trim() != "1")
+        {
+            fs::write(SRC_VALID_MARK, "1").with_context(|| SRC_VALID_MARK.to_owned())?;
+        }
         let rule = |fwmark, table, priority| Rule {
             family,
             fwmark,
@@ -207,17 +203,10 @@ impl<'a> Routes<'a> {
             priority: Some(priority),
             suppress_prefix_length: fwmark.is_none().then_some(0),
         };
-        if self.policy().connected_first {
+        if policy.connected_first {
             self.add_rule(rule(None, MAIN_TABLE, first))?;
         }
-        self.add_rule(rule(Some(mark), table, first + 1))?;
-        // In a container it may be set and not be ours to write.
-        if family == Family::V4
-            && fs::read_to_string(SRC_VALID_MARK).is_ok_and(|value| value.trim() != "1")
-        {
-            fs::write(SRC_VALID_MARK, "1").with_context(|| SRC_VALID_MARK.to_owned())?;
-        }
-        Ok(())
+        self.add_rule(rule(Some(own.mark), own.table, first + 1))
     }
 
     /// A rule that is there already is somebody else's to remove.
