@@ -9,6 +9,7 @@
 //!      +------------------------- Control <---------------------------+
 //! ```
 
+mod handshakes;
 mod inbound;
 mod mailbox;
 mod outbound;
@@ -18,6 +19,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
 };
 
+pub use handshakes::Handshakes;
 pub use inbound::Unreceivable;
 pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
 pub use outbound::{NotReady, Reservation};
@@ -37,6 +39,8 @@ pub struct Device {
     pub for_outbound: Mailbox<OutboundNotice>,
     /// What was dropped, and why.
     pub drops: Drops,
+    /// How fast peers answer handshakes.
+    pub handshakes: Handshakes,
 }
 
 /// The allowed IPs of all peers, as they are now.
@@ -58,6 +62,7 @@ impl Device {
             for_control: Mailbox::new(|peer| &peer.for_control),
             for_outbound: Mailbox::new(|peer| &peer.for_outbound),
             drops: Drops::default(),
+            handshakes: Handshakes::default(),
         })
     }
 

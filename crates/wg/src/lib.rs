@@ -35,7 +35,7 @@ mod time;
 pub use allowed_ips::AllowedIps;
 pub use control::{ConfigError, Control};
 pub use device::{
-    ControlNotice, Device, NotReady, OutboundNotice, Reservation, Routes, Unreceivable,
+    ControlNotice, Device, Handshakes, NotReady, OutboundNotice, Reservation, Routes, Unreceivable,
 };
 pub use drops::{DropReason, Drops};
 pub use index_table::Session;

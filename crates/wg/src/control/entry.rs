@@ -34,11 +34,19 @@ pub(super) struct HandshakeState {
     /// The result of both static keys, computed when first needed: thousands of
     /// peers that are configured at once cost nothing.
     static_static: Option<Secret>,
-    /// Our initiation that is not answered yet, by the index we gave it.
-    pub pending: Option<(u32, Initiator)>,
+    /// Our initiation that is not answered yet.
+    pub pending: Option<Pending>,
     pub last_sent_timestamp: Tai64N,
     pub greatest_received_timestamp: Tai64N,
     pub last_consumed: Option<Time>,
+}
+
+/// An initiation of ours on its way.
+pub(super) struct Pending {
+    /// The index that we gave it.
+    pub index: u32,
+    pub initiator: Initiator,
+    pub since: Time,
 }
 
 impl Entry {
@@ -70,8 +78,8 @@ impl Entry {
 
     /// Wipes what could still open or seal anything.
     pub fn forget_secrets(&mut self, device: &Device) {
-        if let Some((index, _)) = self.handshake.pending.take() {
-            device.indices_mut().remove(index);
+        if let Some(pending) = self.handshake.pending.take() {
+            device.indices_mut().remove(pending.index);
         }
         device.retire(self.peer.with_keypairs(crate::peer::Keypairs::clear));
     }

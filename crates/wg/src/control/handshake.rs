@@ -12,7 +12,10 @@ use std::sync::Arc;
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
-use super::{Control, entry::Entry};
+use super::{
+    Control,
+    entry::{Entry, Pending},
+};
 use crate::{
     PrivateKey, PublicKey,
     constants::{INITIATIONS_PER_SECOND, REKEY_TIMEOUT},
@@ -145,8 +148,10 @@ impl<R: CryptoRng> Control<R> {
         let local = self.local.as_ref().ok_or(DropReason::HandshakeNoKey)?;
         let name = *peer.public_key();
         let entry = self.peers.get_mut(&name).ok_or(DropReason::HandshakeUnknownPeer)?;
-        let (index, initiator) = match &entry.handshake.pending {
-            Some((index, initiator)) if *index == message.receiver => (*index, initiator),
+        let (index, initiator, since) = match &entry.handshake.pending {
+            Some(pending) if pending.index == message.receiver => {
+                (pending.index, &pending.initiator, pending.since)
+            }
             _ => return Err(DropReason::HandshakeUnexpected),
         };
         let ephemeral = (*message.ephemeral).into();
@@ -155,6 +160,7 @@ impl<R: CryptoRng> Control<R> {
             .ok_or(DropReason::HandshakeForged)?;
 
         entry.handshake.pending = None;
+        self.device.handshakes.count(now.time.since(since));
         peer.set_endpoint(from);
         peer.count_rx(datagram.len());
         let _ = peer.activity.received(false, now.time);
@@ -254,8 +260,9 @@ impl<R: CryptoRng> Control<R> {
         let mut indices = self.device.indices_mut();
         let index = indices.unused(&mut self.rng);
         indices.set(index, index_table::Entry::Handshake(entry.peer.clone()));
-        if let Some((old, _)) = entry.handshake.pending.replace((index, initiator)) {
-            indices.remove(old);
+        let pending = Pending { index, initiator, since: now.time };
+        if let Some(old) = entry.handshake.pending.replace(pending) {
+            indices.remove(old.index);
         }
         let message = Initiation {
             sender: index,

@@ -28,6 +28,24 @@ fn a_handshake_carries_data_both_ways_whoever_begins_it() {
 }
 
 #[test]
+fn the_time_to_an_answer_is_counted_from_the_initiation_that_was_answered() {
+    let mut world = World::pair(1);
+    world.send(A, B);
+    world.run(millis(100));
+    assert_eq!(world.hosts[A].handshakes(), (1, 20), "10 ms each way");
+    assert_eq!(world.hosts[B].handshakes(), (0, 0), "it began none");
+
+    let mut world = World::pair(1);
+    world.link.loss = 1000;
+    world.send(A, B);
+    world.run(millis(100));
+    world.link.loss = 0;
+    world.run(secs(10));
+    assert!(world.sent(A, What::Initiation).len() > 1);
+    assert_eq!(world.hosts[A].handshakes(), (1, 20), "the lost one does not count");
+}
+
+#[test]
 fn staged_packets_arrive_in_order_after_the_handshake() {
     let mut world = World::pair(2);
     let numbers: Vec<u32> = (0..100).map(|_| world.send(A, B)).collect();

@@ -64,6 +64,12 @@ impl Host {
         self.control.peers().find(|state| state.public_key == *peer).expect("a peer of the host")
     }
 
+    /// How many handshakes it began were answered, and the milliseconds of all.
+    pub fn handshakes(&self) -> (u64, u64) {
+        let handshakes = &self.device.handshakes;
+        (handshakes.answered(), handshakes.micros() / 1000)
+    }
+
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.device.drops.get(reason)
     }
