@@ -62,6 +62,9 @@ pub(crate) struct Load {
     /// Rounds for which something waited, and the microseconds that the oldest of each
     /// did, together.
     pub queued: (u64, u64),
+    /// Handshakes of ours that were answered, and the microseconds until they were,
+    /// together.
+    pub handshakes: (u64, u64),
 }
 
 /// One offload of the kernel.
@@ -194,6 +197,8 @@ impl Own {
                     "load_in_packets" => own.load.inbound.1 = number(),
                     "load_queue_rounds" => own.load.queued.0 = number(),
                     "load_queue_micros" => own.load.queued.1 = number(),
+                    "load_handshakes" => own.load.handshakes.0 = number(),
+                    "load_handshake_micros" => own.load.handshakes.1 = number(),
                     "errno" => {}
                     reason => own.drops.push((reason.to_owned(), number())),
                 }
@@ -247,6 +252,7 @@ mod tests {
             "in_forged=3\nin_replayed=0\nudp_receive_buffer=4194304\nversion=1.2.3\naead=avx2\n\
              load_out_batches=2\nload_out_packets=9\nload_in_batches=3\nload_in_packets=4\n\
              load_queue_rounds=5\nload_queue_micros=6\n\
+             load_handshakes=7\nload_handshake_micros=8\n\
              offload_tun-tso=on\ndemotions_tun-tso=0\noffload_udp-gso=off\n\
              demotions_udp-gso=2\nstack=namespace\nservice=socks5 127.0.0.1:1080\nerrno=0\n",
         );
@@ -259,7 +265,7 @@ mod tests {
             offloads: vec![offload("tun-tso", true, 0), offload("udp-gso", false, 2)],
             drops: vec![("in_forged".into(), 3), ("in_replayed".into(), 0)],
             stack: Some("namespace".into()),
-            load: Load { outbound: (2, 9), inbound: (3, 4), queued: (5, 6) },
+            load: Load { outbound: (2, 9), inbound: (3, 4), queued: (5, 6), handshakes: (7, 8) },
             services: vec![("socks5".into(), "127.0.0.1:1080".into())],
         };
         assert_eq!(own, expected);

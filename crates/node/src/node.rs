@@ -14,7 +14,7 @@ use engine::{Clock, Engine, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use packet::{IpRecv, IpSend};
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock, process};
-use wg::{ConfigError, Control, Device, DropReason, Now, Time};
+use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, Time};
 
 use crate::uapi::{Change, DeviceState};
 
@@ -276,6 +276,8 @@ impl Node {
             ("load_in_packets", inbound.sum),
             ("load_queue_rounds", queued.count),
             ("load_queue_micros", queued.sum),
+            ("load_handshakes", self.handshakes().answered()),
+            ("load_handshake_micros", self.handshakes().micros()),
         ]
         .into_iter()
     }
@@ -283,6 +285,11 @@ impl Node {
     /// How large batches were, and how long packets waited.
     pub(crate) fn load(&self) -> &Load {
         self.engine.load()
+    }
+
+    /// How fast peers answer handshakes.
+    pub(crate) fn handshakes(&self) -> &Handshakes {
+        &self.device.handshakes
     }
 
     /// How many packets were dropped for a reason.

@@ -58,6 +58,8 @@ fn own(own: &Own) -> Value {
             "in_packets": own.load.inbound.1,
             "queue_rounds": own.load.queued.0,
             "queue_micros": own.load.queued.1,
+            "handshakes": own.load.handshakes.0,
+            "handshake_micros": own.load.handshakes.1,
         },
         "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
         "drops": drops.collect::<Map<_, _>>(),
@@ -81,7 +83,7 @@ mod tests {
         );
         let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nversion=1.2.3\n\
                         aead=avx512\nload_out_batches=2\nload_out_packets=9\n\
-                        load_queue_micros=6\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
+                        load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
         one.own = Some(Own::parse(counters));
         let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
@@ -113,6 +115,7 @@ mod tests {
                         "load": {
                             "out_batches": 2, "out_packets": 9, "in_batches": 0,
                             "in_packets": 0, "queue_rounds": 0, "queue_micros": 6,
+                            "handshakes": 3, "handshake_micros": 0,
                         },
                         "offloads": { "udp-gso": { "wanted": false, "demotions": 2 } },
                         "drops": { "in_forged": 3, "in_replayed": 0 },

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::{
     Sample,
-    rates::{Span, Traffic, batches, queued},
+    rates::{Span, Traffic, answered, batches, queued},
 };
 use crate::{
     interface::{Interface, Own, Peer},
@@ -85,6 +85,10 @@ fn head_of_own(span: Span, old: Option<&Own>, own: &Own, sum: Traffic) -> Vec<St
     if let Some(millis) = queued(&before, &own.load) {
         out += &format!("  {millis:.2} ms in the queue");
     }
+    let mut input = direction("in", sum.received, before.inbound, own.load.inbound);
+    if let Some(millis) = answered(&own.load) {
+        input += &format!("  handshakes answered after {millis:.2} ms");
+    }
     let offloads = own.offloads.iter().map(|offload| {
         let state = if offload.wanted { "on" } else { "off" };
         match offload.demotions {
@@ -92,11 +96,8 @@ fn head_of_own(span: Span, old: Option<&Own>, own: &Own, sum: Traffic) -> Vec<St
             count => format!("{} {state} (refused {count} times)", offload.name),
         }
     });
-    let mut lines = vec![
-        direction("in", sum.received, before.inbound, own.load.inbound),
-        out,
-        format!("  offloads  {}", offloads.collect::<Vec<_>>().join("  ")),
-    ];
+    let mut lines =
+        vec![input, out, format!("  offloads  {}", offloads.collect::<Vec<_>>().join("  "))];
     let was = |reason: &str| {
         let drops = old.map(|old| old.drops.as_slice()).unwrap_or_default();
         drops.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count)
@@ -180,13 +181,14 @@ mod tests {
             Some(
                 "version=1.2\naead=avx2\nin_forged=13\nin_replayed=0\nload_in_batches=10\n\
                  load_in_packets=400\nload_queue_rounds=2\nload_queue_micros=500\n\
+                 load_handshakes=4\nload_handshake_micros=80000\n\
                  offload_udp-gso=on\ndemotions_udp-gso=2\n",
             ),
         );
         let lines = of(&before, &now, 50);
         assert_eq!(lines[0], "wg0  1.2  avx2  port 7");
         for (line, words) in [
-            (1, vec!["in ", "4.00 Mbit/s", " 200 packets/s", "40.0 a batch"]),
+            (1, vec!["in ", "4.00 Mbit/s", " 200 packets/s", "40.0 a batch", "after 20.00 ms"]),
             (2, vec!["out ", " 0 bit/s", " 0 packets/s", " - a batch", "0.25 ms in the queue"]),
             (3, vec!["udp-gso on (refused 2 times)"]),
             (4, vec!["in forged 13 (+5/s)"]),

@@ -55,6 +55,12 @@ pub(super) fn queued(before: &Load, after: &Load) -> Option<f64> {
     mean(before.queued, after.queued).map(|micros| micros / 1e3)
 }
 
+/// Milliseconds until a handshake was answered, on average since the daemon's start: they
+/// are rare.
+pub(super) fn answered(load: &Load) -> Option<f64> {
+    mean((0, 0), load.handshakes).map(|micros| micros / 1e3)
+}
+
 /// What each of a number of things had of a sum.
 fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     let moved = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);

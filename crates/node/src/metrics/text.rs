@@ -26,6 +26,7 @@ pub(super) fn write(node: &Node) -> String {
     text.histogram("outbound_batch_packets", OUTBOUND, &load.outbound.read(), 1.0);
     text.histogram("inbound_batch_packets", INBOUND, &load.inbound.read(), 1.0);
     text.histogram("queue_seconds", QUEUE, &load.queued.read(), 1e6);
+    text.handshakes(node.handshakes().answered(), node.handshakes().micros());
     text.peers(node);
     text.text
 }
@@ -39,6 +40,7 @@ const OFFLOAD_DEMOTIONS: &str =
 const OUTBOUND: &str = "Datagrams encrypted and sent together.";
 const INBOUND: &str = "Messages of data received and decrypted together.";
 const QUEUE: &str = "How long the oldest packet into the tunnel stood in the queue, by rounds.";
+const HANDSHAKES: &str = "From an initiation of ours to its response.";
 
 struct Text {
     text: String,
@@ -100,6 +102,12 @@ impl Text {
         self.sample(&bucket, &[("le", "+Inf")], counted.count);
         self.sample(&format!("{name}_sum"), &[], counted.sum as f64 / unit);
         self.sample(&format!("{name}_count"), &[], counted.count);
+    }
+
+    fn handshakes(&mut self, answered: u64, micros: u64) {
+        self.head("handshake_seconds", "summary", HANDSHAKES);
+        self.sample("handshake_seconds_sum", &[], micros as f64 / 1e6);
+        self.sample("handshake_seconds_count", &[], answered);
     }
 
     fn peers(&mut self, node: &Node) {
