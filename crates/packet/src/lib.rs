@@ -21,6 +21,7 @@ mod coalesce;
 mod ecn;
 mod endpoint;
 mod flow;
+pub mod icmp;
 mod io;
 pub mod ip;
 mod offload;

@@ -8,6 +8,8 @@
 //!   | IP'| TCP'| pay 2 |       only, both checksums finished
 //! ```
 
+mod narrow;
+
 use crate::{
     checksum::{add, copy_sum, sum},
     offload::{ChecksumAt, Offload, SegmentProtocol},
@@ -28,8 +30,11 @@ pub(crate) mod tcp {
     pub const CHECKSUM: Range<usize> = 16..18;
     pub const OPTIONS: usize = 20;
     pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
     pub const PSH: u8 = 0x08;
     pub const ACK_FLAG: u8 = 0x10;
+    pub const URG: u8 = 0x20;
     pub const ECE: u8 = 0x40;
     pub const CWR: u8 = 0x80;
 }

@@ -98,7 +98,74 @@ fn headers_that_are_not_what_the_offload_says_are_refused() {
     }
 }
 
+/// Segments of at most `most` bytes of a packet with its virtio-net header.
+fn narrowed(written: &[u8], most: usize) -> Option<Vec<Vec<u8>>> {
+    let (header, packet) = written.split_first_chunk::<VNET_HEADER_LEN>().unwrap();
+    let segments = Segments::new(packet, Offload::parse(header).unwrap()).unwrap();
+    let segments = segments.within(most)?;
+    let write = |index| {
+        let mut segment = vec![0xee; segments.segment_len(index)];
+        segments.write(index, &mut segment);
+        segment
+    };
+    Some((0..segments.count()).map(write).collect())
+}
+
+/// A packet of which nothing is left to do, or the checksum.
+fn lone(spec: &Spec, finished: bool) -> Vec<u8> {
+    let mut written = super_packet(spec, u16::MAX);
+    written[1] = 0;
+    if finished {
+        written.truncate(VNET_HEADER_LEN);
+        written[0] = 0;
+        written.extend(spec.build());
+    }
+    written
+}
+
+#[test]
+fn what_stands_for_more_than_its_bytes_is_not_narrowed() {
+    let tcp = Spec::new(true, false, vec![7; 1_300]);
+    assert_eq!(narrowed(&lone(&tcp, true), 1_000).map(|segments| segments.len()), Some(2));
+    let others = [
+        Spec { flags: ACK | SYN, ..tcp.clone() },
+        Spec { flags: ACK | RST, ..tcp.clone() },
+        Spec { flags: ACK | URG, ..tcp.clone() },
+        Spec { fragment: MF, ..tcp.clone() },
+        Spec { fragment: 9, ..tcp.clone() },
+        Spec { checksum: Checksum::OffBy(1), ..tcp.clone() },
+        Spec { ip_options: true, ..Spec::new(true, true, vec![7; 1_300]) },
+        Spec::new(false, false, vec![7; 1_300]),
+        Spec::new(false, true, vec![7; 1_300]),
+    ];
+    for spec in others {
+        assert_eq!(narrowed(&lone(&spec, true), 1_000), None, "{spec:?}");
+    }
+    let udp = super_packet(&Spec::new(false, false, vec![7; 9_000]), 1_300);
+    assert_eq!(narrowed(&udp, 1_000), None, "datagrams have the length they have");
+    assert_eq!(narrowed(&lone(&tcp, true), tcp.headers()), None, "no room for a byte");
+}
+
 proptest! {
+    #[test]
+    fn narrowed_tcp_is_what_the_kernel_would_have_made_of_it(
+        (ipv6, finished, super_sized, ip_options, cwr) in any::<(bool, bool, bool, bool, bool)>(),
+        (size, len, most) in (600usize..9_000, 1usize..30_000, 200usize..9_000),
+        flags in prop_oneof![Just(0), Just(PSH), Just(FIN), Just(PSH | FIN)],
+    ) {
+        let len = if super_sized { len } else { len.min(8_000) };
+        let payload = (0..len).map(|at| (at * 7 + at / 256) as u8).collect();
+        let flags = ACK | flags | if cwr { CWR } else { 0 };
+        let ip_options = ip_options && (super_sized || !ipv6);
+        let spec = Spec { flags, ip_options, ..Spec::new(true, ipv6, payload) };
+        let written =
+            if super_sized { super_packet(&spec, size as u16) } else { lone(&spec, finished) };
+        let fits = most - spec.headers();
+        let size = if super_sized { size.min(fits) } else { fits };
+        let expected = segment(&super_packet(&spec, size as u16));
+        prop_assert_eq!(narrowed(&written, most), Some(expected));
+    }
+
     /// Nothing may be lost by coalescing what was segmented, as far as one
     /// super-packet may carry it.
     #[test]
