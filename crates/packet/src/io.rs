@@ -7,7 +7,7 @@
 
 use std::{io, sync::Arc};
 
-use crate::{Batch, RecvBatch, SendBatch, Span};
+use crate::{Batch, Endpoint, RecvBatch, SendBatch, SendError, Span};
 
 /// Ends the wait of one receiving half, from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
@@ -55,4 +55,11 @@ pub trait UdpSend: Send + 'static {
     /// sent is skipped, and noted in the batch's failures; those behind it are
     /// sent all the same.
     fn send(&mut self, batch: &mut SendBatch);
+
+    /// Sends one datagram that arrives whole or not at all: nobody fragments it.
+    ///
+    /// # Errors
+    /// [`SendError::TooBig`] where it is longer than the first link carries; any other where
+    /// it did not go either.
+    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError>;
 }

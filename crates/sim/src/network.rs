@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use packet::{Ecn, Endpoint, Local, RecvBatch, RecvMeta, SendBatch, UdpRecv, UdpSend, Waker};
+use packet::{
+    Ecn, Endpoint, Local, RecvBatch, RecvMeta, SendBatch, SendError, UdpRecv, UdpSend, Waker,
+};
 use rand_chacha::{
     ChaCha20Rng,
     rand_core::{Rng, SeedableRng},
@@ -28,6 +30,8 @@ pub struct Link {
     pub duplication: u32,
     /// Whether every ECN-capable datagram is marked.
     pub congested: bool,
+    /// Longer datagrams are lost.
+    pub longest: usize,
 }
 
 impl Link {
@@ -38,6 +42,7 @@ impl Link {
         loss: 0,
         duplication: 0,
         congested: false,
+        longest: usize::MAX,
     };
 }
 
@@ -155,7 +160,7 @@ impl Network {
 
 impl State {
     fn launch(&mut self, mut datagram: Datagram) {
-        if self.chance(self.link.loss) {
+        if datagram.bytes.len() > self.link.longest || self.chance(self.link.loss) {
             return;
         }
         if self.link.congested && datagram.ecn != Ecn::NotEct {
@@ -213,5 +218,15 @@ impl UdpSend for NetSend {
                 });
             }
         }
+    }
+
+    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+        self.network.lock().launch(Datagram {
+            from: self.address,
+            to: endpoint.remote,
+            ecn: Ecn::NotEct,
+            bytes: datagram.to_vec(),
+        });
+        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use packet::{Failure, Local, SendBatch, SendError, UdpSend};
+use packet::{Endpoint, Failure, Local, SendBatch, SendError, UdpSend};
 use sim::{Link, NetSend, Network};
 use wg::DropReason;
 
@@ -33,6 +33,13 @@ impl UdpSend for Refusing {
         let counts: Vec<_> = batch.transmits().iter().map(packet::Transmit::datagrams).collect();
         for (transmit, datagrams) in counts.into_iter().enumerate() {
             batch.fail(Failure { transmit, datagrams, error });
+        }
+    }
+
+    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+        match *self.error.lock().unwrap() {
+            Some(error) => Err(error),
+            None => self.inner.send_whole(datagram, endpoint),
         }
     }
 }

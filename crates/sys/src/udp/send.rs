@@ -21,7 +21,7 @@
 use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
-use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
+use packet::{Ecn, Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 
 use super::{
     Shared,
@@ -69,6 +69,22 @@ impl<C: Calls> UdpSend for UdpSender<C> {
         for &failure in &*failures {
             batch.fail(failure);
         }
+    }
+
+    // The option is the socket's, but this half sends all data, one call after the other;
+    // what the other half sends meanwhile, handshakes, fits every path.
+    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+        let socket = self.shared.socket().ok_or(SendError::NoSocket)?;
+        let Endpoint { remote, local } = endpoint;
+        if !socket.family().reaches(remote) {
+            return Err(SendError::Unreachable);
+        }
+        let message =
+            Outgoing { payload: datagram, segment: None, remote, local, ecn: Ecn::NotEct };
+        socket.set_whole(remote.is_ipv4(), true).map_err(send_error)?;
+        let sent = self.messages.send(socket.as_fd(), socket.family(), [message].into_iter());
+        socket.set_whole(remote.is_ipv4(), false).map_err(send_error)?;
+        sent.map(drop).map_err(send_error)
     }
 }
 

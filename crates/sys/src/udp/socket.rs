@@ -91,6 +91,17 @@ impl Socket {
         self.gro.swap(on, Ordering::Relaxed) == on || calls.set_gro(self.as_fd(), on).is_ok()
     }
 
+    /// Has what is sent over IPv4, or over IPv6, from now on go whole or not at all, or
+    /// again as all else. A path's MTU that the kernel was told of counts for nothing then.
+    pub(super) fn set_whole(&self, ipv4: bool, whole: bool) -> Result<(), Errno> {
+        match (ipv4, whole) {
+            (true, true) => setsockopt(&self.fd, MtuDiscover, &libc::IP_PMTUDISC_PROBE),
+            (true, false) => setsockopt(&self.fd, MtuDiscover, &libc::IP_PMTUDISC_DONT),
+            (false, true) => setsockopt(&self.fd, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_PROBE),
+            (false, false) => setsockopt(&self.fd, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DONT),
+        }
+    }
+
     pub(super) fn port(&self) -> u16 {
         self.port
     }
@@ -186,7 +197,7 @@ sockopt_impl!(
 sockopt_impl!(
     /// Whether the DF bit is set. It is not, as the kernel's module does: an
     /// outer packet that is too long for its path arrives in fragments, instead
-    /// of never.
+    /// of never. Only the questions that search for the path's MTU have it.
     MtuDiscover,
     SetOnly,
     libc::IPPROTO_IP,

@@ -118,6 +118,54 @@ fn push_all(batch: &mut SendBatch, endpoint: Endpoint, payloads: &[Vec<u8>]) {
     }
 }
 
+/// The first packets that leave by a device, as they are; what IPv6 says of itself aside.
+fn packets(recv: &mut TunRecv, count: usize) -> Vec<Vec<u8>> {
+    const ICMP6: u8 = 58;
+    const HOP_BY_HOP: u8 = 0;
+    let mut packets = Vec::new();
+    let mut batch = Batch::new(64, 64 * Batch::ROOM);
+    while packets.len() < count {
+        let comes = poll::readable([recv.as_fd()], Some(Duration::from_secs(5))).unwrap()[0];
+        assert!(comes, "{} of {count} came", packets.len());
+        batch.clear();
+        recv.recv(&mut batch, true).unwrap();
+        let of_ours =
+            |packet: &&[u8]| packet[0] >> 4 == 4 || ![ICMP6, HOP_BY_HOP].contains(&packet[6]);
+        packets.extend(batch.iter().map(|(packet, _)| packet).filter(of_ours).map(<[u8]>::to_vec));
+    }
+    packets
+}
+
+#[test]
+fn what_goes_whole_is_not_fragmented_and_what_follows_is_as_before() {
+    const MTU: u32 = 1300;
+    const DF: u8 = 0x40;
+    const FRAGMENT: u8 = 44;
+    in_namespace(|netlink| {
+        let (mut recv, v4) = device(netlink, 0, MTU);
+        let link = netlink.link_by_name("lr0").unwrap().unwrap();
+        netlink.add_address(link.index, "fd09::1/64".parse().unwrap()).unwrap();
+        let (socket, _receiver, _) = bound();
+        let mut sender = socket.sender();
+        for (address, headers) in [(v4, 28), ("fd09::2".parse().unwrap(), 48)] {
+            let most = MTU as usize - headers;
+            let whole = vec![7; most];
+            assert_eq!(sender.send_whole(&whole, to(address, 9)), Ok(()));
+            let went = &packets(&mut recv, 1)[0];
+            assert_eq!(went.len(), MTU as usize);
+            assert!(went[0] >> 4 == 6 || went[6] & DF != 0);
+            let refused = sender.send_whole(&vec![7; most + 1], to(address, 9));
+            assert_eq!(refused, Err(SendError::TooBig));
+            assert_eq!(send(&mut sender, to(address, 9), &[&vec![7; most + 1]]), []);
+            for fragment in packets(&mut recv, 2) {
+                assert!(fragment[0] >> 4 == 4 && fragment[6] & DF == 0 || fragment[6] == FRAGMENT);
+            }
+        }
+        let nowhere = sender.send_whole(b"x", to([192, 0, 2, 1], 9));
+        assert_eq!(nowhere, Err(SendError::Unreachable));
+    });
+}
+
 /// Since Linux 6.11 the kernel does the work of such a device; before, EIO.
 #[test]
 fn a_device_without_offloads_carries_a_run_in_order() {
