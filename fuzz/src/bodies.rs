@@ -329,7 +329,7 @@ impl Pair {
         let receiver = reservation.keypair.send.remote_index;
         let mut datagram = DataHeader { receiver, counter: reservation.counter }.encode().to_vec();
         datagram.resize(DATA_OVERHEAD + len, 0);
-        device.sent(peer, &reservation, (1, datagram.len(), len > 0), self.time);
+        device.sent(peer, &reservation, (1, datagram.len(), datagram.len()), self.time);
         self.wire.push((id, datagram));
     }
 

@@ -21,7 +21,7 @@ use wg::{
     message::{DATA_HEADER_LEN, DataHeader, Kind},
 };
 
-use crate::{AEAD_BATCH, Clock, Inbox, Load, stage::Stage, take_turns};
+use crate::{AEAD_BATCH, Clock, Inbox, Load, Returned, stage::Stage, take_turns};
 
 /// Slots a batch: what one `recvmmsg` takes.
 const SLOTS: usize = 64;
@@ -42,9 +42,17 @@ pub struct Inbound<U, I> {
 }
 
 impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
-    /// An inbound half from `udp` to `ip`; handshake messages go to `inbox`.
-    pub fn new(device: Arc<Device>, clock: Clock, (udp, ip): (U, I), inbox: Arc<Inbox>) -> Self {
-        let delivery = Stage::new(Delivery::new(device.clone(), ip, Taken::new(SLOTS)));
+    /// An inbound half from `udp` to `ip`, which also gets what is `returned`; handshake
+    /// messages go to `inbox`.
+    pub fn new(
+        device: Arc<Device>,
+        clock: Clock,
+        (udp, ip): (U, I),
+        inbox: Arc<Inbox>,
+        returned: Arc<Returned>,
+    ) -> Self {
+        let delivery = Delivery::new(device.clone(), (ip, returned), Taken::new(SLOTS));
+        let delivery = Stage::new(delivery);
         let (taken, crowd) = (Taken::new(SLOTS), Crowd::default());
         Self { device, clock, inbox, udp, taken, crowd, load: Arc::default(), delivery }
     }

@@ -19,6 +19,7 @@ mod inbound;
 mod load;
 mod outbound;
 mod queue;
+mod returned;
 mod slow_path;
 mod stage;
 mod threads;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub use inbound::Inbound;
 pub use load::{Counted, Histogram, Load};
 pub use outbound::Outbound;
+pub use returned::Returned;
 pub use slow_path::{Inbox, SlowPath};
 pub use threads::{Engine, Parts};
 

@@ -12,6 +12,7 @@
 //! that staged packets leave before newer ones.
 
 mod exit;
+mod fit;
 mod written;
 
 use std::{
@@ -26,6 +27,7 @@ use std::{
 use arrayvec::ArrayVec;
 use exit::Exit;
 pub(crate) use exit::count_failure;
+use fit::fit;
 use packet::{
     Ecn, IpRecv, Segments, UdpSend,
     ip::{IpHeader, udp_payload},
@@ -34,7 +36,7 @@ use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
 use crate::{
-    Clock, Load,
+    Clock, Load, Returned,
     queue::{Place, Queue, ROUND_PACKETS, Round},
     stage::Stage,
     take_turns,
@@ -46,6 +48,7 @@ pub struct Outbound<I, U> {
     clock: Clock,
     ip: I,
     mtu: Arc<AtomicU32>,
+    returned: Arc<Returned>,
     staged: Staged,
     queue: Queue,
     round: Round,
@@ -56,14 +59,21 @@ pub struct Outbound<I, U> {
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// An outbound half from `ip` to `udp`. Packets are padded up to `mtu`, the
-    /// IP side's.
-    pub fn new(device: Arc<Device>, clock: Clock, (ip, udp): (I, U), mtu: Arc<AtomicU32>) -> Self {
+    /// IP side's. Answers to what is too long go to `returned`.
+    pub fn new(
+        device: Arc<Device>,
+        clock: Clock,
+        (ip, udp): (I, U),
+        mtu: Arc<AtomicU32>,
+        returned: Arc<Returned>,
+    ) -> Self {
         Self {
             exit: Stage::new(Exit::new(device.clone(), udp)),
             device,
             clock,
             ip,
             mtu,
+            returned,
             staged: Staged::default(),
             queue: Queue::new(),
             round: Round::new(),
@@ -132,7 +142,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     }
 
     fn handle_round(&mut self, now: Time) {
-        let Self { device, written, staged, queue, round, .. } = self;
+        let Self { device, written, staged, queue, round, returned, .. } = self;
         let mtu = self.mtu.load(Ordering::Relaxed) as usize;
         let mut items: ArrayVec<Item<'_>, ROUND_PACKETS> = ArrayVec::new();
         let mut legs: ArrayVec<Leg, ROUND_PACKETS> = ArrayVec::new();
@@ -148,8 +158,13 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         drop(routes);
         let mut first = 0;
         for Leg { peer, end } in &legs {
-            let run = &items[first..*end];
+            let run = &mut items[first..*end];
             first = *end;
+            let narrow = peer.path_limit().filter(|limit| usize::from(limit.bytes) < mtu);
+            if let Some(limit) = narrow {
+                fit((device, returned), (peer, run), limit, now);
+            }
+            let mtu = narrow.map_or(mtu, |limit| limit.bytes.into());
             // Behind staged packets, so as not to overtake them.
             let waits = staged.has(peer);
             if waits {
@@ -176,13 +191,24 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 let keepalive = [Item::plain(&[], Ecn::NotEct)];
                 self.written.push(&device, (&peer, &keepalive), mtu, now);
             }
+            if notices.has(OutboundNotice::Probe) {
+                for probe in device.take_probes(&peer) {
+                    self.written.push_probe(&device, &peer, probe, now);
+                }
+            }
             self.flush(&peer, &staged, (mtu, now));
         }
     }
 
     fn flush(&mut self, peer: &Arc<Peer>, staged: &VecDeque<Box<[u8]>>, (mtu, now): (usize, Time)) {
         let ecn = |packet: &[u8]| IpHeader::parse(packet).map_or(Ecn::NotEct, |header| header.ecn);
-        let run: Vec<_> = staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
+        let mut run: Vec<_> =
+            staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
+        let narrow = peer.path_limit().filter(|limit| usize::from(limit.bytes) < mtu);
+        if let Some(limit) = narrow {
+            fit((&self.device, &self.returned), (peer, &mut run), limit, now);
+        }
+        let mtu = narrow.map_or(mtu, |limit| limit.bytes.into());
         if !self.written.push(&self.device, (peer, &run), mtu, now) {
             for packet in staged {
                 self.staged.push(peer, packet);

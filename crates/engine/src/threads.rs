@@ -13,7 +13,7 @@ use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
 use wg::Control;
 
-use crate::{Clock, Inbound, Inbox, Load, Outbound, SlowPath};
+use crate::{Clock, Inbound, Inbox, Load, Outbound, Returned, SlowPath};
 
 /// What a data plane is made of.
 pub struct Parts<R, IR, IS, UR, US> {
@@ -71,6 +71,8 @@ impl Engine {
         let inbox = Arc::new(Inbox::default());
         let wakers = [ip_recv.waker(), udp_recv.waker()];
         device.for_outbound.set_waker(wakers[0].clone());
+        let returned = Arc::new(Returned::default());
+        returned.set_waker(wakers[1].clone());
         let woken = inbox.clone();
         device.for_control.set_waker(Arc::new(move || woken.wake()));
 
@@ -85,8 +87,9 @@ impl Engine {
             rounds: Vec::new(),
         };
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
-        let mut outbound = Outbound::new(device.clone(), clock.clone(), (ip_recv, data_send), mtu);
-        let mut inbound = Inbound::new(device, clock.clone(), (udp_recv, ip_send), inbox.clone());
+        let (out, back) = ((ip_recv, data_send), (udp_recv, ip_send));
+        let mut outbound = Outbound::new(device.clone(), clock.clone(), out, mtu, returned.clone());
+        let mut inbound = Inbound::new(device, clock.clone(), back, inbox.clone(), returned);
         outbound.count_in(load.clone());
         inbound.count_in(load);
         if cores >= CORES_FOR_SECONDS {
@@ -189,7 +192,7 @@ mod tests {
         sync::mpsc::{Receiver, Sender, channel},
     };
 
-    use packet::{Batch, RecvBatch, SendBatch, Span};
+    use packet::{Batch, Endpoint, RecvBatch, SendBatch, SendError, Span};
     use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
     use wg::{Now, Time};
 
@@ -250,6 +253,10 @@ mod tests {
 
     impl UdpSend for Nowhere {
         fn send(&mut self, _: &mut SendBatch) {}
+
+        fn send_whole(&mut self, _: &[u8], _: Endpoint) -> Result<(), SendError> {
+            Ok(())
+        }
     }
 
     fn engine(ip: Silence, udp: Silence) -> Engine {

@@ -48,6 +48,7 @@ fn peer() -> impl Strategy<Value = PeerState> {
                 tx_bytes,
                 persistent_keepalive: keepalive,
                 allowed_ips,
+                path_mtu: None,
             },
         )
 }

@@ -83,4 +83,7 @@ pub struct PeerState {
     pub persistent_keepalive: u16,
     /// In ascending order.
     pub allowed_ips: Vec<IpNet>,
+    /// The longest inner packet that was seen to arrive whole, in bytes, of those that the
+    /// interface sends; `None` while nobody knows.
+    pub path_mtu: Option<u16>,
 }

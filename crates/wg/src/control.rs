@@ -9,6 +9,7 @@
 mod config;
 mod entry;
 mod handshake;
+mod probing;
 mod timers;
 
 use std::{
@@ -45,6 +46,8 @@ pub struct Control<R> {
     device: Arc<Device>,
     local: Option<Local>,
     running: bool,
+    /// The interface's MTU, where the MTU of paths is searched for.
+    probing: Option<u16>,
     peers: HashMap<PublicKey, Entry>,
     /// When which peer's timers are looked at.
     deadlines: BTreeSet<(Time, PublicKey)>,
@@ -62,6 +65,7 @@ impl<R: CryptoRng> Control<R> {
             device: Device::new(),
             local: None,
             running: false,
+            probing: None,
             peers: HashMap::new(),
             deadlines: BTreeSet::new(),
             limiter: RateLimiter::default(),
@@ -128,6 +132,9 @@ impl<R: CryptoRng> Control<R> {
             }
             if notices.has(ControlNotice::Handshake) {
                 self.initiate(&name, now);
+            }
+            if notices.has(ControlNotice::Probed) {
+                self.handle_probes(&name, now.time);
             }
             self.plan(&name, now.time);
         }

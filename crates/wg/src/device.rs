@@ -13,6 +13,7 @@ mod handshakes;
 mod inbound;
 mod mailbox;
 mod outbound;
+mod probes;
 
 use std::{
     net::IpAddr,

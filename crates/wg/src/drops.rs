@@ -41,6 +41,9 @@ drop_reasons! {
     /// Into the tunnel: its flow's queue stood too long (RFC 8289), and its
     /// sender knows no ECN.
     OutCongestion = "out_congestion",
+    /// Into the tunnel: longer than the path to the peer carries. Its sender was told,
+    /// within bounds.
+    OutPathMtu = "out_path_mtu",
     /// Outer: no route to the endpoint, or a firewall's refusal.
     OutUnreachable = "out_unreachable",
     /// Outer: longer than the path allows.

@@ -3,6 +3,7 @@
 
 mod activity;
 mod keypairs;
+mod path;
 
 use std::sync::{
     Arc, PoisonError, RwLock,
@@ -13,8 +14,9 @@ use packet::Endpoint;
 
 pub(crate) use activity::Activity;
 pub(crate) use keypairs::Keypairs;
+pub(crate) use path::{Heard, Path};
 
-use crate::{PublicKey, keypair::Keypair};
+use crate::{PublicKey, keypair::Keypair, path_mtu::PathLimit, time::Time};
 
 /// One peer, shared by both directions of the data path and the control half.
 /// Every lock in it is held for a copy or a swap, never across crypto.
@@ -24,6 +26,7 @@ pub struct Peer {
     pub(crate) keypairs: RwLock<Keypairs>,
     endpoint: RwLock<Option<Endpoint>>,
     pub(crate) activity: Activity,
+    pub(crate) path: Path,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
     /// What stands in each mailbox for this peer.
@@ -38,6 +41,7 @@ impl Peer {
             keypairs: RwLock::default(),
             endpoint: RwLock::default(),
             activity: Activity::default(),
+            path: Path::default(),
             rx_bytes: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
             for_control: AtomicU8::new(0),
@@ -70,6 +74,18 @@ impl Peer {
         if let Some(endpoint) = endpoint.as_mut() {
             endpoint.local = None;
         }
+    }
+
+    /// What the path to the peer carries; `None` where that is all that the interface
+    /// sends, or nobody knows.
+    pub fn path_limit(&self) -> Option<PathLimit> {
+        self.path.limit()
+    }
+
+    /// Whether a sender may be told now that its packet was too long: rate-limited, for
+    /// all senders of the peer together (RFC 4443 section 2.4 f).
+    pub fn may_return(&self, now: Time) -> bool {
+        self.path.may_return(now)
     }
 
     pub(crate) fn current_keypair(&self) -> Option<Arc<Keypair>> {

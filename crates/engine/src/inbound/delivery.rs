@@ -7,11 +7,11 @@ use packet::{
     ip::{IpHeader, set_ecn},
 };
 use wg::{
-    Device, DropReason, Peer, Routes, Session, Time,
+    Device, DropReason, PROBE_FIRST_BYTE, Peer, Probe, Routes, Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD},
 };
 
-use crate::stage::Work;
+use crate::{Returned, stage::Work};
 
 /// A transport message on its way through the batch.
 pub(super) struct Job {
@@ -43,6 +43,7 @@ impl Taken {
 pub(super) struct Delivery<I> {
     device: Arc<Device>,
     ip: I,
+    returned: Arc<Returned>,
     pub taken: Taken,
     /// When it was received.
     pub now: Time,
@@ -59,15 +60,21 @@ impl<I: IpSend> Work for Delivery<I> {
         self.result = self.ip.send(&self.taken.batch, &self.packets).map(|refused| {
             self.device.drops.count(DropReason::InRefused, refused as u64);
         });
+        if self.result.is_ok()
+            && let Some((batch, packets)) = self.returned.take()
+        {
+            // A sender that is not told repeats what was too long.
+            self.result = self.ip.send(&batch, &packets).map(drop);
+        }
         // An idle half keeps no keys alive.
         self.taken.sessions.clear();
     }
 }
 
 impl<I: IpSend> Delivery<I> {
-    pub fn new(device: Arc<Device>, ip: I, taken: Taken) -> Self {
+    pub fn new(device: Arc<Device>, (ip, returned): (I, Arc<Returned>), taken: Taken) -> Self {
         let now = Time::from_nanos(0);
-        Self { device, ip, taken, now, packets: Vec::new(), result: Ok(()) }
+        Self { device, ip, returned, taken, now, packets: Vec::new(), result: Ok(()) }
     }
 
     /// Leaves only what is authentic and new.
@@ -93,10 +100,14 @@ impl<I: IpSend> Delivery<I> {
     /// Notes what was received, once for each run of one session and endpoint.
     fn note(&self) {
         let same = |a: &Job, b: &Job| a.session == b.session && a.endpoint == b.endpoint;
-        for run in self.taken.jobs.chunk_by(same) {
+        let Taken { batch, sessions, jobs } = &self.taken;
+        for run in jobs.chunk_by(same) {
             let bytes = run.iter().map(|job| job.span.len).sum();
-            let data = run.iter().any(|job| job.span.len > DATA_OVERHEAD);
-            let (_, session) = &self.taken.sessions[run[0].session];
+            let data = run.iter().any(|job| {
+                job.span.len > DATA_OVERHEAD
+                    && batch.get(job.span)[DATA_HEADER_LEN] != PROBE_FIRST_BYTE
+            });
+            let (_, session) = &sessions[run[0].session];
             self.device.received(session, (bytes, data), run[0].endpoint, self.now);
         }
     }
@@ -114,6 +125,12 @@ impl<I: IpSend> Delivery<I> {
             }
             let peer = &sessions[job.session].1.peer;
             let packet = batch.get_mut(inner);
+            if packet[0] == PROBE_FIRST_BYTE
+                && let Some(probe) = Probe::parse(packet)
+            {
+                self.device.probe_received(peer, probe, self.now);
+                continue;
+            }
             match unwrap_packet(&routes, peer, packet, job.ecn) {
                 Ok(len) => self.packets.push(Span { len, ..inner }),
                 Err(reason) => self.device.drops.count(reason, 1),

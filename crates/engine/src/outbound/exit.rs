@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 use wg::{Device, DropReason, Time, message::DATA_HEADER_LEN};
 
-use super::written::Written;
+use super::written::{Written, WrittenProbe};
 use crate::{AEAD_BATCH, stage::Work};
 
 /// The way to the network, and what goes there next.
@@ -26,10 +26,18 @@ impl<U> Exit<U> {
 
 impl<U: UdpSend> Work for Exit<U> {
     fn run(&mut self) {
-        let Self { device, udp, written, now } = self;
-        if written.out.is_empty() {
-            return;
+        if !self.written.out.is_empty() {
+            self.send_data();
         }
+        // Behind the data: that is what confirms a session to a peer that knows no probes.
+        self.send_probes();
+        self.written.clear();
+    }
+}
+
+impl<U: UdpSend> Exit<U> {
+    fn send_data(&mut self) {
+        let Self { device, udp, written, now } = self;
         seal(written);
         udp.send(&mut written.out);
         for failure in written.out.failures() {
@@ -38,11 +46,24 @@ impl<U: UdpSend> Work for Exit<U> {
         for run in &written.runs {
             let lens = &written.lens[run.lens.clone()];
             if went(&written.out, &run.reservation.endpoint) {
-                let sent = (lens.len() as u64, lens.iter().sum(), run.data);
+                let sent = (lens.len() as u64, lens.iter().sum(), run.longest);
                 device.sent(&run.peer, &run.reservation, sent, *now);
             }
         }
-        written.clear();
+    }
+
+    fn send_probes(&mut self) {
+        let Self { device, udp, written, now } = self;
+        for WrittenProbe { peer, reservation, probe, mut datagram } in written.probes.drain(..) {
+            let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
+            aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
+            match udp.send_whole(&datagram, reservation.endpoint) {
+                Ok(()) => device.probe_sent(&peer, datagram.len(), *now),
+                Err(SendError::TooBig) => device.probe_refused(&peer, probe),
+                // It counts as lost, and what else is lost now is counted.
+                Err(_) => {}
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 
 use packet::{Ecn, Segments, SendBatch};
 use wg::{
-    Device, DropReason, NotReady, Peer, Reservation, Staged, Time,
+    Device, DropReason, NotReady, Peer, Probe, Reservation, Staged, Time,
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
 };
@@ -33,7 +33,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    fn indices(&self) -> Range<usize> {
+    pub fn indices(&self) -> Range<usize> {
         self.first..self.segments.count()
     }
 }
@@ -45,6 +45,16 @@ pub(super) struct Written {
     pub runs: Vec<Run>,
     /// The length of each datagram in `out`.
     pub lens: Vec<usize>,
+    /// Questions and answers about paths, each a datagram of its own.
+    pub probes: Vec<WrittenProbe>,
+}
+
+/// A question or an answer about a peer's path.
+pub(super) struct WrittenProbe {
+    pub peer: Arc<Peer>,
+    pub reservation: Reservation,
+    pub probe: Probe,
+    pub datagram: Vec<u8>,
 }
 
 /// Datagrams to one peer with counters in a row.
@@ -53,8 +63,8 @@ pub(super) struct Run {
     pub reservation: Reservation,
     /// Where its lengths stand among all.
     pub lens: Range<usize>,
-    /// Whether one is no keepalive.
-    pub data: bool,
+    /// The longest of them.
+    pub longest: usize,
 }
 
 impl Written {
@@ -87,9 +97,21 @@ impl Written {
             }
         }
         let lens = first..self.lens.len();
-        let data = self.lens[lens.clone()].iter().any(|len| *len > DATA_OVERHEAD);
-        self.runs.push(Run { peer: peer.clone(), reservation, lens, data });
+        let longest = self.lens[lens.clone()].iter().copied().max().unwrap_or(0);
+        self.runs.push(Run { peer: peer.clone(), reservation, lens, longest });
         true
+    }
+
+    /// Writes a question or an answer; not padded, for its length is what is asked about.
+    /// Without a session there is nothing to ask.
+    pub fn push_probe(&mut self, device: &Device, peer: &Arc<Peer>, probe: Probe, now: Time) {
+        let Some(reservation) = device.reserve_probe(peer, now) else { return };
+        let len = probe.plaintext_len();
+        let mut datagram = vec![0; len + DATA_OVERHEAD];
+        let (receiver, counter) = (reservation.keypair.send.remote_index, reservation.counter);
+        datagram[..DATA_HEADER_LEN].copy_from_slice(&DataHeader { receiver, counter }.encode());
+        probe.write(&mut datagram[DATA_HEADER_LEN..DATA_HEADER_LEN + len]);
+        self.probes.push(WrittenProbe { peer: peer.clone(), reservation, probe, datagram });
     }
 
     /// Writes one datagram.
@@ -117,6 +139,7 @@ impl Written {
         self.out.clear();
         self.runs.clear();
         self.lens.clear();
+        self.probes.clear();
     }
 }
 

@@ -10,4 +10,5 @@ mod congestion;
 mod delivery;
 mod failures;
 mod overload;
+mod path_mtu;
 mod support;

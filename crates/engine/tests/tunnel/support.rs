@@ -2,11 +2,14 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, atomic::AtomicU32},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
-use engine::{Clock, Inbound, Inbox, Outbound, SlowPath};
+use engine::{Clock, Inbound, Inbox, Outbound, Returned, SlowPath};
 use packet::UdpSend;
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use sim::{Link, NetRecv, NetSend, Network, Port, PortRecv, PortSend};
@@ -20,6 +23,7 @@ pub struct Host<U = NetSend> {
     pub address: SocketAddr,
     pub control: Arc<Mutex<Control<ChaCha20Rng>>>,
     pub key: PublicKey,
+    mtu: Arc<AtomicU32>,
     inbox: Arc<Inbox>,
     outbound: Outbound<PortRecv, U>,
     inbound: Inbound<NetRecv, PortSend>,
@@ -50,15 +54,17 @@ impl<U: UdpSend> Host<U> {
         let (net_recv, net_send) = network.socket(address);
         let inbox = Arc::new(Inbox::default());
         let mtu = Arc::new(AtomicU32::new(1420));
-        let out = (port_recv, wrap(net_send.clone()));
+        let (out, back) = ((port_recv, wrap(net_send.clone())), (net_recv, port_send));
+        let returned = Arc::<Returned>::default();
         Self {
             port,
             address,
             control: control.clone(),
             key,
+            mtu: mtu.clone(),
             inbox: inbox.clone(),
-            outbound: Outbound::new(device.clone(), clock.clone(), out, mtu),
-            inbound: Inbound::new(device, clock.clone(), (net_recv, port_send), inbox.clone()),
+            outbound: Outbound::new(device.clone(), clock.clone(), out, mtu, returned.clone()),
+            inbound: Inbound::new(device, clock.clone(), back, inbox.clone(), returned),
             slow_path: SlowPath::new(control, clock, inbox, net_send),
         }
     }
@@ -97,6 +103,19 @@ impl<U: UdpSend> Host<U> {
         self.inbound.step().unwrap();
         self.inbox.wake();
         self.slow_path.step();
+    }
+
+    /// Searches for the path MTU of every peer, up to the interface's MTU, which becomes
+    /// `mtu`.
+    pub fn probe_paths(&self, network: &Network, mtu: u16) {
+        self.mtu.store(mtu.into(), Ordering::Relaxed);
+        let now = Time::from_nanos(network.now().as_nanos() as u64);
+        self.control.lock().unwrap().probe_paths(Some(mtu), now);
+    }
+
+    /// The longest inner packet that was seen to arrive at the first peer.
+    pub fn path_mtu(&self) -> Option<u16> {
+        self.control.lock().unwrap().peers().next().and_then(|peer| peer.path_mtu)
     }
 
     pub fn try_step_outbound(&mut self) -> std::io::Result<()> {

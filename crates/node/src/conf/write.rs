@@ -114,6 +114,7 @@ mod tests {
                 tx_bytes: 2,
                 persistent_keepalive: 25,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "::/0".parse().unwrap()],
+                path_mtu: None,
             }],
         };
         assert_eq!(

@@ -84,6 +84,7 @@ mod tests {
             tx_bytes: 0,
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
+            path_mtu: None,
         };
         let full = PeerState {
             endpoint: Some("[fe80::1%3]:51820".parse().unwrap()),

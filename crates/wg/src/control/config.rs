@@ -70,6 +70,7 @@ impl<R: CryptoRng> Control<R> {
                 tx_bytes,
                 persistent_keepalive: entry.persistent_keepalive,
                 allowed_ips: entry.allowed_ips.iter().copied().collect(),
+                path_mtu: entry.path_mtu(),
             }
         })
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 
-use super::timers::Timers;
+use super::{probing::Probing, timers::Timers};
 use crate::{
     PresharedKey,
     cookie::CookieJar,
@@ -23,6 +23,8 @@ pub(super) struct Entry {
     pub cookies: CookieJar,
     pub handshake: HandshakeState,
     pub timers: Timers,
+    /// Only while paths are searched, and from the peer's first session on.
+    pub probing: Option<Box<Probing>>,
     /// When the last handshake completed, since the Unix epoch.
     pub last_handshake: Option<Duration>,
 }
@@ -58,6 +60,7 @@ impl Entry {
             cookies: CookieJar::new(peer.public_key()),
             handshake: HandshakeState::default(),
             timers: Timers::default(),
+            probing: None,
             last_handshake: None,
             peer,
         }
@@ -73,6 +76,8 @@ impl Entry {
         self.forget_secrets(device);
         self.timers = Timers::default();
         self.peer.activity.reset();
+        self.peer.path.set_limit(None);
+        self.probing = None;
         device.for_outbound.post(&self.peer, OutboundNotice::Purge);
     }
 

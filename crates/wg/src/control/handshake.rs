@@ -207,6 +207,7 @@ impl<R: CryptoRng> Control<R> {
         entry.peer.activity.hold_handshakes(None);
         entry.peer.activity.handshake_completed();
         entry.last_handshake = Some(now.wall);
+        self.begin_probing(name, now.time);
     }
 
     /// Begins a handshake, unless one is on its way already.

@@ -73,6 +73,7 @@ impl<R: CryptoRng> Control<R> {
             entry.peer.forget_source();
             self.initiate(name, now);
         }
+        self.handle_probing_timeout(name, now.time);
     }
 
     /// Repeats a handshake that was not answered, or gives it up.
@@ -103,8 +104,13 @@ impl<R: CryptoRng> Control<R> {
         let planned = entry.peer.activity.replan(|| {
             let activity = &entry.peer.activity;
             let unanswered = activity.unanswered_deadline().map(|deadline| deadline + jitter);
-            let followers =
-                [unanswered, activity.keepalive_deadline(), entry.persistent_deadline()];
+            let followers = [
+                unanswered,
+                activity.keepalive_deadline(),
+                activity.long_deadline(),
+                entry.persistent_deadline(),
+                entry.probing_deadline(),
+            ];
             let followers = followers.into_iter().flatten().filter(|_| running);
             followers.chain(entry.timers.retransmit).chain(entry.timers.wipe).min()
         });

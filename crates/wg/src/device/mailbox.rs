@@ -25,6 +25,8 @@ pub enum ControlNotice {
     Timers = 2,
     /// To note that the peer confirmed a session.
     Confirmed = 4,
+    /// To read what the peer says of its path.
+    Probed = 8,
 }
 
 /// What the outbound half is asked for.
@@ -37,6 +39,8 @@ pub enum OutboundNotice {
     Keepalive = 2,
     /// To drop what is staged.
     Purge = 4,
+    /// To send questions about the path, or answers.
+    Probe = 8,
 }
 
 impl From<ControlNotice> for u8 {

@@ -10,13 +10,16 @@ use packet::Endpoint;
 
 use super::{ControlNotice, Device};
 use crate::{
-    constants::{REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
+    constants::{PROBE_FLOOR, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
     index_table::Entry,
     keypair::{Keypair, Role},
-    message::Kind,
+    message::{DATA_OVERHEAD, Kind},
     peer::Peer,
     time::Time,
 };
+
+/// A datagram that is longer may be too long for a path.
+const LONG: usize = PROBE_FLOOR as usize + DATA_OVERHEAD;
 
 /// Counters in a row for packets to one peer, and all that sealing and sending
 /// them takes.
@@ -71,18 +74,22 @@ impl Device {
         }
     }
 
-    /// Notes that `packets` of a reservation were sent, `bytes` of datagrams;
-    /// `data` where one was no keepalive. Asks for a new handshake in time
-    /// (kernel `keep_key_fresh`).
+    /// Notes that `packets` of a reservation were sent, `bytes` of datagrams, the
+    /// `longest` of which tells whether one was no keepalive. Asks for a new handshake in
+    /// time (kernel `keep_key_fresh`).
     pub fn sent(
         &self,
         peer: &Arc<Peer>,
         reservation: &Reservation,
-        (packets, bytes, data): (u64, usize, bool),
+        (packets, bytes, longest): (u64, usize, usize),
         now: Time,
     ) {
         peer.count_tx(bytes);
-        if peer.activity.sent(data, now) {
+        let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, now);
+        if longest > LONG {
+            plan |= peer.activity.sent_long(now);
+        }
+        if plan {
             self.for_control.post(peer, ControlNotice::Timers);
         }
         let keypair = &reservation.keypair;
@@ -118,6 +125,15 @@ impl Device {
                 },
                 Kind::CookieReply => false,
             }
+    }
+
+    /// Reserves a counter for a question or an answer about the path. For these no
+    /// handshake is asked for.
+    pub fn reserve_probe(&self, peer: &Arc<Peer>, now: Time) -> Option<Reservation> {
+        let endpoint = peer.endpoint()?;
+        let keypair = live_keypair(peer, now)?;
+        let counter = keypair.send.take(1)?;
+        Some(Reservation { keypair, counter, endpoint })
     }
 
     pub(super) fn ask_for_handshake(&self, peer: &Arc<Peer>, now: Time) {

@@ -11,12 +11,14 @@ use std::{
 };
 
 use crate::{
-    constants::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT},
+    constants::{KEEPALIVE_TIMEOUT, PROBE_CONFIRM_AFTER, REKEY_TIMEOUT},
     time::Time,
 };
 
 /// No time, in an atomic that holds one: [`Time`] is never zero.
 const NEVER: u64 = 0;
+/// Nobody wants to know: a mark that is not armed.
+const UNWANTED: u64 = u64::MAX;
 /// No check is planned.
 const UNPLANNED: u64 = u64::MAX;
 
@@ -40,6 +42,8 @@ pub(crate) struct Activity {
     asked: AtomicBool,
     /// A receiving initiator asked for a handshake before its session dies.
     last_minute_handshake: AtomicBool,
+    /// When the first long data was sent since its length was last asked about.
+    long_since: AtomicU64,
     /// The earliest deadline the control half knows of.
     planned: AtomicU64,
 }
@@ -54,6 +58,7 @@ impl Default for Activity {
             handshake_not_before: AtomicU64::new(NEVER),
             asked: AtomicBool::new(false),
             last_minute_handshake: AtomicBool::new(false),
+            long_since: AtomicU64::new(UNWANTED),
             planned: AtomicU64::new(UNPLANNED),
         }
     }
@@ -61,7 +66,7 @@ impl Default for Activity {
 
 fn load(mark: &AtomicU64) -> Option<Time> {
     match mark.load(Ordering::SeqCst) {
-        NEVER => None,
+        NEVER | UNWANTED => None,
         nanos => Some(Time::from_nanos(nanos)),
     }
 }
@@ -89,6 +94,12 @@ impl Activity {
         disarm(&self.keepalive_due);
         self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
         data && arm(&self.unanswered_since, now) && self.plan(now + UNANSWERED_TIMEOUT)
+    }
+
+    /// Data was sent that a path might be too narrow for.
+    #[must_use]
+    pub fn sent_long(&self, now: Time) -> bool {
+        arm(&self.long_since, now) && self.plan(now + PROBE_CONFIRM_AFTER)
     }
 
     /// Something authenticated was received.
@@ -178,6 +189,27 @@ impl Activity {
         due
     }
 
+    /// Says whether the next long data is to be marked.
+    pub fn want_long(&self, wanted: bool) {
+        let is_wanted = self.long_since.load(Ordering::Relaxed) != UNWANTED;
+        if is_wanted != wanted {
+            self.long_since.store(if wanted { NEVER } else { UNWANTED }, Ordering::SeqCst);
+        }
+    }
+
+    /// When the length of long data is asked about.
+    pub fn long_deadline(&self) -> Option<Time> {
+        load(&self.long_since).map(|since| since + PROBE_CONFIRM_AFTER)
+    }
+
+    pub fn take_long(&self, now: Time) -> bool {
+        let due = self.long_deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            disarm(&self.long_since);
+        }
+        due
+    }
+
     /// Lets the interval of persistent keepalives begin now.
     pub fn restart_interval(&self, now: Time) {
         self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
@@ -209,6 +241,7 @@ impl Activity {
         ] {
             mark.store(NEVER, Ordering::SeqCst);
         }
+        self.long_since.store(UNWANTED, Ordering::SeqCst);
         self.another_keepalive.store(false, Ordering::Relaxed);
         self.asked.store(false, Ordering::Relaxed);
         self.last_minute_handshake.store(false, Ordering::Relaxed);

@@ -18,6 +18,7 @@ mod handshake;
 mod interop;
 mod keepalive;
 mod limits;
+mod path_mtu;
 mod rekey;
 mod replay;
 mod retransmission;

@@ -8,7 +8,7 @@ use std::{
 use packet::{Endpoint, ip::IpHeader};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use wg::{
-    Control, Device, DropReason, NotReady, Now, OutboundNotice, Peer, PrivateKey, PublicKey,
+    Control, Device, DropReason, NotReady, Now, OutboundNotice, Peer, PrivateKey, Probe, PublicKey,
     Reservation, Session, Staged, Unreceivable,
     config::{AllowedIpChange, DeviceChange, PeerState},
     constants::PADDING,
@@ -141,6 +141,9 @@ impl Host {
             if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
                 self.seal(&peer, &[Vec::new()], now);
             }
+            if notices.has(OutboundNotice::Probe) {
+                self.send_probes(&peer, now);
+            }
             if !staged.is_empty() && !self.seal(&peer, &staged, now) {
                 for packet in &staged {
                     self.staged.push(&peer, packet);
@@ -148,6 +151,19 @@ impl Host {
             }
         }
         any
+    }
+
+    fn send_probes(&mut self, peer: &Arc<Peer>, now: Now) {
+        for probe in self.device.take_probes(peer) {
+            if let Some(reservation) = self.device.reserve_probe(peer, now.time) {
+                let mut plaintext = vec![0; probe.plaintext_len()];
+                probe.write(&mut plaintext);
+                // Nothing is padded: the length is what is asked about.
+                let datagram = seal_exactly(&reservation, reservation.counter, &plaintext);
+                self.device.probe_sent(peer, datagram.len(), now.time);
+                self.out.push((datagram, reservation.endpoint));
+            }
+        }
     }
 
     /// Seals packets, and sends them; whether there was a session.
@@ -166,8 +182,8 @@ impl Host {
             bytes += datagram.len();
             self.out.push((datagram, reservation.endpoint));
         }
-        let data = packets.iter().any(|packet| !packet.is_empty());
-        let sent = (packets.len() as u64, bytes, data);
+        let longest = packets.iter().map(|packet| packet.len() + DATA_OVERHEAD).max();
+        let sent = (packets.len() as u64, bytes, longest.unwrap_or(0));
         self.device.sent(peer, &reservation, sent, now.time);
         self.last = Some(reservation);
         true
@@ -195,9 +211,13 @@ impl Host {
         if !session.keypair.recv.accept(header.counter) {
             return Err(DropReason::InReplayed);
         }
-        let carries = datagram.len() > DATA_OVERHEAD;
-        self.device.received(&session, (datagram.len(), carries), from, now.time);
         data.truncate(datagram.len() - DATA_OVERHEAD);
+        let probe = Probe::parse(&data);
+        let carries = !data.is_empty() && probe.is_none();
+        self.device.received(&session, (datagram.len(), carries), from, now.time);
+        if let Some(probe) = probe {
+            self.device.probe_received(&session.peer, probe, now.time);
+        }
         if carries { self.unwrap_packet(&session.peer, data) } else { Ok(()) }
     }
 
@@ -215,11 +235,17 @@ impl Host {
 
 /// A datagram of transport data, padded.
 pub fn seal_one(reservation: &Reservation, counter: u64, packet: &[u8]) -> Vec<u8> {
+    let mut padded = packet.to_vec();
+    padded.resize(packet.len().next_multiple_of(PADDING), 0);
+    seal_exactly(reservation, counter, &padded)
+}
+
+/// A datagram of transport data, not padded.
+fn seal_exactly(reservation: &Reservation, counter: u64, plaintext: &[u8]) -> Vec<u8> {
     let send = &reservation.keypair.send;
     let mut datagram = DataHeader { receiver: send.remote_index, counter }.encode().to_vec();
-    datagram.extend_from_slice(packet);
-    let padded = packet.len().next_multiple_of(PADDING);
-    datagram.resize(DATA_OVERHEAD + padded, 0);
+    datagram.extend_from_slice(plaintext);
+    datagram.resize(DATA_OVERHEAD + plaintext.len(), 0);
     let data = &mut datagram[DATA_HEADER_LEN..];
     aead::seal(&mut [aead::Seal { key: &send.key, counter, data }]);
     datagram

@@ -204,6 +204,15 @@ impl World {
         numbers
     }
 
+    /// Sends an inner packet of `len` bytes.
+    pub fn send_padded(&mut self, from: Id, to: Id, len: usize) {
+        let mut packet = inner_packet(inner(from).into(), inner(to).into(), self.number);
+        self.number += 1;
+        packet.resize(len, 0);
+        packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        self.act(from, |host, now| host.send(&[packet], now));
+    }
+
     /// The numbers of the inner packets that a host received, in order.
     pub fn received(&self, host: Id) -> Vec<u32> {
         let number = |packet: &Vec<u8>| u32::from_be_bytes(packet[20..24].try_into().unwrap());

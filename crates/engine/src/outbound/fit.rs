@@ -1,0 +1,53 @@
+//! What becomes of packets that are longer than their peer's path: looked at only where
+//! that carries less than the interface sends.
+//!
+//! ```text
+//!   TCP                         in shorter segments; nobody has to be told
+//!   may be fragmented           goes; the outer packet is fragmented on its way
+//!   the search goes on          goes, for what is known so far is only a guess
+//!   else                        its sender is told, and it is dropped
+//! ```
+
+use std::sync::Arc;
+
+use packet::icmp::{is_unfragmentable, packet_too_big};
+use wg::{Device, DropReason, PathLimit, Peer, Time};
+
+use super::written::Item;
+use crate::Returned;
+
+/// Every IPv6 path carries this (RFC 8200 section 5), so no sender may be told less.
+const LEAST_V6: u16 = 1280;
+
+/// Makes a run fit the path to its peer.
+pub(super) fn fit(
+    (device, returned): (&Device, &Returned),
+    (peer, run): (&Arc<Peer>, &mut [Item<'_>]),
+    limit: PathLimit,
+    now: Time,
+) {
+    for item in run {
+        let longest = item.segments.segment_len(0);
+        if longest <= limit.bytes.into() {
+            continue;
+        }
+        if let Some(narrow) = item.segments.within(limit.bytes.into()) {
+            item.segments = narrow;
+            continue;
+        }
+        let mut first = vec![0; longest];
+        item.segments.write(0, &mut first);
+        let least = if first[0] >> 4 == 6 { LEAST_V6 } else { 0 };
+        let mtu = limit.bytes.max(least);
+        if !limit.settled || longest <= mtu.into() || !is_unfragmentable(&first) {
+            continue;
+        }
+        if peer.may_return(now)
+            && let Some(answer) = packet_too_big(&first, mtu)
+        {
+            returned.push(answer);
+        }
+        device.drops.count(DropReason::OutPathMtu, item.indices().len() as u64);
+        item.first = item.segments.count();
+    }
+}

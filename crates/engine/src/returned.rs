@@ -1,0 +1,80 @@
+//! Packets that the outbound half has for the IP side: answers to what was too long for
+//! its path. The inbound half writes them, as all that the IP side gets.
+
+use std::{
+    mem,
+    sync::{
+        Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, Span, Waker};
+
+/// How many wait at most; senders repeat what was not answered.
+const MOST: usize = 32;
+
+/// What waits.
+#[derive(Default)]
+pub struct Returned {
+    packets: Mutex<Vec<Vec<u8>>>,
+    any: AtomicBool,
+    waker: OnceLock<Waker>,
+}
+
+impl Returned {
+    /// Says how to wake who writes them. Only the first call counts.
+    pub(crate) fn set_waker(&self, waker: Waker) {
+        let _ = self.waker.set(waker);
+    }
+
+    pub(crate) fn push(&self, packet: Vec<u8>) {
+        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        if packets.len() >= MOST {
+            return;
+        }
+        packets.push(packet);
+        self.any.store(true, Ordering::Release);
+        drop(packets);
+        if let Some(waker) = self.waker.get() {
+            waker();
+        }
+    }
+
+    /// Takes all into a batch as an IP side's half writes it; `None` where there is none.
+    pub(crate) fn take(&self) -> Option<(RecvBatch, Vec<Span>)> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        self.any.store(false, Ordering::Relaxed);
+        let packets = mem::take(&mut *self.packets.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut batch = RecvBatch::new(1);
+        let mut spans = Vec::with_capacity(packets.len());
+        let slot = batch.slots_mut().next().expect("a batch of one slot");
+        let mut start = 0;
+        for packet in packets {
+            slot[start..start + packet.len()].copy_from_slice(&packet);
+            spans.push(Span { start, len: packet.len() });
+            start += packet.len();
+        }
+        let endpoint = Endpoint::new(([0, 0, 0, 0], 0).into());
+        batch.commit(RecvMeta { len: start, stride: start, endpoint, ecn: Ecn::NotEct });
+        Some((batch, spans))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_and_the_longest_answers_fit_a_slot() {
+        let returned = Returned::default();
+        assert!(returned.take().is_none());
+        (0..100).for_each(|number| returned.push(vec![number; 1280]));
+        let (batch, spans) = returned.take().unwrap();
+        let numbers: Vec<u8> = spans.iter().map(|span| batch.get(*span)[1279]).collect();
+        assert_eq!(numbers, (0..MOST as u8).collect::<Vec<_>>());
+        assert!(returned.take().is_none());
+    }
+}
