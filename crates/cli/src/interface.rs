@@ -32,6 +32,9 @@ pub(crate) struct Peer {
     pub rx_bytes: u64,
     pub tx_bytes: u64,
     pub allowed_ips: Vec<String>,
+    /// The longest packet that arrives there, in bytes inside the tunnel; of linerate, where
+    /// the path was searched.
+    pub path_mtu: Option<u16>,
 }
 
 /// What linerate tells of itself.
@@ -91,7 +94,9 @@ pub(crate) fn ask(name: Option<&str>) -> anyhow::Result<Vec<Interface>> {
             Err(error) => return Err(error),
         };
         let mut interface = Interface::parse(name_of_one, &client.ask("get")?);
-        interface.own = client.ask("linerate-stats").ok().map(|text| Own::parse(&text));
+        if let Ok(counters) = client.ask("linerate-stats") {
+            interface.learn(&counters);
+        }
         interfaces.push(interface);
     }
     Ok(interfaces)
@@ -129,6 +134,16 @@ impl Interface {
         }
         interface
     }
+
+    /// Reads the answer to `linerate-stats=1`.
+    pub fn learn(&mut self, counters: &str) {
+        self.own = Some(Own::parse(counters));
+        let paths = pairs(counters).filter(|(key, _)| *key == "path_mtu");
+        for (key, mtu) in paths.filter_map(|(_, path)| path.split_once(' ')) {
+            let peer = self.peers.iter_mut().find(|peer| peer.public_key == key);
+            peer.into_iter().for_each(|peer| peer.path_mtu = mtu.parse().ok());
+        }
+    }
 }
 
 impl Peer {
@@ -143,6 +158,7 @@ impl Peer {
             rx_bytes: 0,
             tx_bytes: 0,
             allowed_ips: Vec::new(),
+            path_mtu: None,
         }
     }
 
@@ -170,7 +186,6 @@ impl Peer {
 }
 
 impl Own {
-    /// Reads the answer to `linerate-stats=1`.
     pub fn parse(counters: &str) -> Self {
         let mut own = Self::default();
         for (key, value) in pairs(counters) {
@@ -199,7 +214,8 @@ impl Own {
                     "load_queue_micros" => own.load.queued.1 = number(),
                     "load_handshakes" => own.load.handshakes.0 = number(),
                     "load_handshake_micros" => own.load.handshakes.1 = number(),
-                    "errno" => {}
+                    // Of a peer.
+                    "path_mtu" | "errno" => {}
                     reason => own.drops.push((reason.to_owned(), number())),
                 }
             }
@@ -244,6 +260,18 @@ mod tests {
             ..Peer::new(&key)
         };
         assert_eq!((first, second), (&expected, &Peer::new(&other)));
+    }
+
+    #[test]
+    fn a_path_is_its_peers() {
+        let keys = ["a8".repeat(32), "b9".repeat(32)];
+        let state = format!("public_key={}\npublic_key={}\n", keys[0], keys[1]);
+        let mut interface = Interface::parse("wg0".into(), &state);
+        let second = interface.peers[1].public_key.clone();
+        interface.learn(&format!("path_mtu=somebody 9000\npath_mtu={second} 1380\n"));
+        let mtus: Vec<_> = interface.peers.iter().map(|peer| peer.path_mtu).collect();
+        assert_eq!(mtus, [None, Some(1380)]);
+        assert_eq!(interface.own, Some(Own::default()), "it is counted as a drop");
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub(crate) struct Machine {
     /// thread.
     #[arg(long, value_name = "N")]
     cores: Option<NonZero<usize>>,
+    /// Search for the MTU of the path to each peer that can tell, or not.
+    #[arg(long, value_name = "on|off", value_parser = ["on", "off"], default_value = "on")]
+    pmtu: String,
     /// Encrypt by this code instead of the best for the processor; `library` is ring.
     #[arg(long, value_name = "CODE", value_parser = variant)]
     aead: Option<Variant>,
@@ -38,7 +41,8 @@ impl Machine {
         }
         let cores = self.cores.or(thread::available_parallelism().ok());
         let cores = cores.map_or(1, NonZero::get);
-        Ok(Means { offloads: self.offloads.rest(), cores, metrics: self.metrics.clone() })
+        let (offloads, metrics) = (self.offloads.rest(), self.metrics.clone());
+        Ok(Means { offloads, cores, path_mtu: self.pmtu == "on", metrics })
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Means {
     pub offloads: Offloads,
     /// How many cores.
     pub cores: usize,
+    /// Whether it searches for the MTU of the path to each peer.
+    pub path_mtu: bool,
     /// Where counters are to be had; nowhere by default.
     pub metrics: Option<metrics::Address>,
 }
@@ -82,7 +84,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &mut up {
         up.prepare()?;
     }
-    let Means { offloads, cores, metrics } = options.means;
+    let Means { offloads, cores, path_mtu, metrics } = options.means;
     let metrics = bind(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
@@ -105,6 +107,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         let _ = ended.send(Event::Gone(error));
     });
     let node = Arc::new(node.context("engine")?);
+    node.search_paths(path_mtu);
     let down = events.clone();
     let file = socket
         .serve(node.clone(), Arc::new(()), move || {

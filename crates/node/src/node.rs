@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -29,6 +29,8 @@ pub struct Node {
     udp: UdpSocket,
     outer: Mutex<Outer>,
     mtu: Arc<AtomicU32>,
+    /// Whether the MTU of paths is searched for.
+    searching: AtomicBool,
     offloads: Arc<Offloads>,
     engine: Engine,
 }
@@ -121,7 +123,8 @@ impl Node {
             cores,
         };
         let engine = Engine::start(parts, ended)?;
-        Ok(Self { info, control, device, udp, outer: Mutex::default(), mtu, offloads, engine })
+        let (outer, searching) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { info, control, device, udp, outer, mtu, searching, offloads, engine })
     }
 
     /// What the interface is called.
@@ -186,7 +189,17 @@ impl Node {
 
     /// The interface has another MTU.
     pub fn set_mtu(&self, mtu: u32) {
-        self.mtu.store(mtu, Ordering::Relaxed);
+        if self.mtu.swap(mtu, Ordering::Relaxed) != mtu {
+            self.search_paths(self.searching.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Searches for the MTU of the path to each peer that can tell, or not, from now on.
+    pub fn search_paths(&self, wanted: bool) {
+        self.searching.store(wanted, Ordering::Relaxed);
+        let mtu = u16::try_from(self.mtu.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
+        lock(&self.control).probe_paths(wanted.then_some(mtu), now().time);
+        self.engine.wake();
     }
 
     /// Routes or addresses changed: sticky sources are forgotten.

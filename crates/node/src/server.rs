@@ -248,6 +248,12 @@ fn answer_request(
                 answer
                     .push_str(&format!("offload_{name}={wanted}\ndemotions_{name}={demotions}\n"));
             }
+            for peer in node.state().peers {
+                if let Some(mtu) = peer.path_mtu {
+                    let key = peer.public_key.to_base64();
+                    answer.push_str(&format!("path_mtu={key} {mtu}\n"));
+                }
+            }
             beside.describe(answer);
         }
         Request::Ping(host) => return ping(beside, &host, answer),

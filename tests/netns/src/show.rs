@@ -24,6 +24,8 @@ pub struct Shown {
     pub demotions: BTreeMap<String, u64>,
     /// Packets dropped, by reason, where any were.
     pub drops: BTreeMap<String, u64>,
+    /// The longest packet that arrives at each peer, by its key, where it is known.
+    pub path_mtus: BTreeMap<String, u32>,
 }
 
 impl Shown {
@@ -60,7 +62,12 @@ impl Shown {
                 "drops:" => {
                     shown.drops.insert(name, first.parse().expect("a count is a number"));
                 }
-                _ => {}
+                section => {
+                    if let ("path mtu", Some(peer)) = (&*name, section.strip_prefix("peer: ")) {
+                        let mtu = first.parse().expect("an MTU is a number");
+                        shown.path_mtus.insert(peer.to_owned(), mtu);
+                    }
+                }
             }
         }
         shown
@@ -80,7 +87,7 @@ mod tests {
     use super::Shown;
 
     const TEXT: &str = "interface: wg0\n  listening port: 51820\n\npeer: abc\n  \
-        transfer: 5 B received, 5 B sent\n\noffloads:\n  tun-tso: on\n  \
+        transfer: 5 B received, 5 B sent\n  path mtu: 1380 inside the tunnel\n\noffloads:\n  tun-tso: on\n  \
         udp-gso: off, refused by the kernel 2 times\n\ndrops:\n  in forged: 3 dropped\n";
 
     #[test]
@@ -89,6 +96,7 @@ mod tests {
         assert_eq!(shown.offloads, [("tun-tso".into(), true), ("udp-gso".into(), false)].into());
         assert_eq!(shown.demotions, [("udp-gso".into(), 2)].into());
         assert_eq!(shown.drops, [("in forged".into(), 3)].into());
+        assert_eq!(shown.path_mtus, [("abc".into(), 1380)].into());
     }
 
     #[test]

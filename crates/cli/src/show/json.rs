@@ -36,6 +36,7 @@ fn peer(peer: &Peer) -> Value {
         "last_handshake": peer.last_handshake.map(|time| time.as_secs_f64()),
         "rx_bytes": peer.rx_bytes,
         "tx_bytes": peer.tx_bytes,
+        "path_mtu": peer.path_mtu,
     })
 }
 
@@ -85,7 +86,8 @@ mod tests {
                         aead=avx512\nload_out_batches=2\nload_out_packets=9\n\
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
-        one.own = Some(Own::parse(counters));
+        let peer = &one.peers[0].public_key;
+        one.learn(&format!("path_mtu={peer} 1380\n{counters}"));
         let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
         let described = describe(&[one]);
         assert_eq!(
@@ -107,6 +109,7 @@ mod tests {
                         "last_handshake": 4.5,
                         "rx_bytes": u64::MAX,
                         "tx_bytes": 5,
+                        "path_mtu": 1380,
                     }],
                     "linerate": {
                         "version": "1.2.3",

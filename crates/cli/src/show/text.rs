@@ -78,6 +78,9 @@ fn describe_peer(text: &mut String, peer: &Peer, style: Style) {
         let transfer = format!("{} received, {} sent", bytes(peer.rx_bytes), bytes(peer.tx_bytes));
         line("transfer", &transfer);
     }
+    if let Some(mtu) = peer.path_mtu {
+        line("path mtu", &format!("{mtu} inside the tunnel"));
+    }
 }
 
 /// The offloads in use, and of the counters only what is not zero: a healthy
@@ -112,7 +115,7 @@ mod tests {
 
     fn described(state: &str, counters: Option<&str>) -> String {
         let mut interface = Interface::parse("wg0".into(), state);
-        interface.own = counters.map(Own::parse);
+        counters.into_iter().for_each(|counters| interface.learn(counters));
         describe(&interface, Style { bold: false })
     }
 
@@ -124,7 +127,8 @@ mod tests {
              endpoint=192.0.2.1:1\nlast_handshake_time_sec=0\nrx_bytes=2048\ntx_bytes=5\n\
              persistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\nallowed_ip=::/0\nerrno=0\n\n"
         );
-        let text = described(&state, None);
+        let base64 = wg::PublicKey::from_hex(&key).unwrap().to_base64();
+        let text = described(&state, Some(&format!("path_mtu={base64} 1380\n")));
         assert!(!text.contains(&key[..8]));
         for line in [
             "interface: wg0\n",
@@ -132,6 +136,7 @@ mod tests {
             "  preshared key: (hidden)\n",
             "  allowed ips: 10.0.0.0/8, ::/0\n",
             "  transfer: 2.00 KiB received, 5 B sent\n",
+            "  path mtu: 1380 inside the tunnel\n",
         ] {
             assert!(text.contains(line), "{line:?} in {text}");
         }

@@ -92,7 +92,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 
     let metrics = daemon::bind(means.metrics.as_ref())?;
     let offloads = Arc::new(means.offloads);
-    let life = Life { name, conf, change, users, signals, offloads, cores: means.cores, metrics };
+    let (cores, path_mtu) = (means.cores, means.path_mtu);
+    let life = Life { name, conf, change, users, signals, offloads, cores, path_mtu, metrics };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &life.offloads).context("TUN")?;
         life.run(KernelStack::new(namespace), (recv, send, info), ready)
@@ -130,6 +131,7 @@ struct Life {
     signals: Signals,
     offloads: Arc<Offloads>,
     cores: usize,
+    path_mtu: bool,
     metrics: Option<Metrics>,
 }
 
@@ -140,7 +142,7 @@ impl Life {
         ip: (impl IpRecv + 'static, impl IpSend, TunInfo),
         ready: impl FnOnce(),
     ) -> anyhow::Result<()> {
-        let Self { name, conf, change, users, signals, offloads, cores, metrics } = self;
+        let Self { name, conf, change, users, signals, offloads, cores, path_mtu, metrics } = self;
         let supervisor = Supervisor::find();
         let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
         let (events, inbox) = mpsc::channel();
@@ -149,6 +151,7 @@ impl Life {
             let _ = ended.send(Event::Gone(error));
         });
         let node = Arc::new(node.context("engine")?);
+        node.search_paths(path_mtu);
         node.apply(change).context("configuration")?;
         node.link_up().context("UDP socket")?;
 
