@@ -42,6 +42,7 @@ mod tests {
         facts.unknown.push("the clock".into());
         assert_eq!(examine(&facts).verdict(), Verdict::NotLooked);
         facts.devices[0].features.get_mut("rx-gro").unwrap().active = false;
+        assert_eq!(examine(&facts).verdict(), Verdict::Found, "what is slow is a finding");
         facts.clock.wall = std::time::Duration::ZERO;
         let report = examine(&facts);
         assert_eq!(report.verdict(), Verdict::Found);

@@ -87,7 +87,10 @@ mod tests {
     fn a_port_that_is_bound_is_noted_with_who_was_reached() {
         let mut facts = healthy();
         assert!(port(&facts)[0].what.contains("51820 is bound; 1 of 1"));
-        facts.clock.wall += SESSION;
+        let last = facts.tunnels[0].peers[0].last_handshake.unwrap();
+        facts.clock.wall = last + SESSION - Duration::from_nanos(1);
+        assert!(port(&facts)[0].what.contains("1 of 1"));
+        facts.clock.wall = last + SESSION;
         assert!(port(&facts)[0].what.contains("0 of 1"));
         assert_eq!(port(&facts)[0].weight, Weight::Note);
         facts.tunnels[0].listen_port = None;
