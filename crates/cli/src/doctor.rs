@@ -4,12 +4,15 @@
 mod json;
 mod text;
 
-use std::process::ExitCode;
+use std::{fs, io, process::ExitCode};
 
 use anyhow::Context;
 use clap::Args;
-use node::doctor::{
-    Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
+use node::{
+    doctor::{
+        Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
+    },
+    server::folders,
 };
 
 use crate::interface::{self, Interface};
@@ -50,8 +53,8 @@ impl Doctor {
     fn look(&self) -> anyhow::Result<ExitCode> {
         let mut report = self.report()?;
         let mut applied = Vec::new();
-        if self.apply {
-            let settings: Vec<Setting> = report.settings().cloned().collect();
+        let settings: Vec<Setting> = report.settings().cloned().collect();
+        if self.apply && !settings.is_empty() {
             applied = remedy()?.apply(settings.iter()).context("nothing more is applied")?;
             report = self.report()?;
         }
@@ -68,7 +71,11 @@ impl Doctor {
 
     fn report(&self) -> anyhow::Result<Report> {
         let interfaces = interface::ask(self.interface.as_deref())?;
-        Ok(examine(&gather(interfaces.iter().map(tunnel).collect())?))
+        let mut facts = gather(interfaces.iter().map(tunnel).collect())?;
+        if self.interface.is_none() {
+            facts.unknown.extend(closed_folders());
+        }
+        Ok(examine(&facts))
     }
 
     fn undo(&self) -> anyhow::Result<ExitCode> {
@@ -80,6 +87,16 @@ impl Doctor {
         let failed = undone.iter().any(|(_, undone)| matches!(undone, Undone::Failed(_)));
         Ok(if failed { FOUND.into() } else { ExitCode::SUCCESS })
     }
+}
+
+/// Folders of interfaces into which this user may not look: they are not empty for that.
+fn closed_folders() -> impl Iterator<Item = String> {
+    folders().filter_map(|folder| match fs::read_dir(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Some(format!("the interfaces in {}: {error}", folder.display()))
+        }
+        _ => None,
+    })
 }
 
 fn remedy() -> anyhow::Result<Remedy<Host>> {
