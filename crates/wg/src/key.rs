@@ -9,6 +9,8 @@ use subtle::ConstantTimeEq;
 use x25519_dalek::StaticSecret;
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::x25519;
+
 /// Bytes of every key.
 pub const KEY_LEN: usize = 32;
 
@@ -136,14 +138,13 @@ impl PrivateKey {
 
     /// The public key that belongs to it.
     pub fn public_key(&self) -> PublicKey {
-        PublicKey(x25519_dalek::PublicKey::from(&self.0).to_bytes())
+        PublicKey(x25519::public_key(&self.0))
     }
 
     /// The Diffie-Hellman result, or `None` where the other side's point is of
     /// low order and the result would be known to everybody.
     pub(crate) fn diffie_hellman(&self, public: &PublicKey) -> Option<Zeroizing<[u8; KEY_LEN]>> {
-        let shared = self.0.diffie_hellman(&x25519_dalek::PublicKey::from(public.0));
-        shared.was_contributory().then(|| Zeroizing::new(shared.to_bytes()))
+        x25519::diffie_hellman(&self.0, &public.0)
     }
 }
 
@@ -262,7 +263,10 @@ mod tests {
             let zero = test.shared_secret.iter().all(|byte| *byte == 0);
             assert_eq!(zero, test.flags.contains(&TestFlag::ZeroSharedSecret), "{}", test.tc_id);
             assert!(!test.result.must_fail(), "{}", test.tc_id);
-            match private.diffie_hellman(&public) {
+            let shared = private.diffie_hellman(&public);
+            let portable = x25519::portable::diffie_hellman(&private.0, &public.0);
+            assert_eq!(shared, portable, "{}", test.tc_id);
+            match shared {
                 Some(shared) => {
                     assert_eq!(
                         shared[..],

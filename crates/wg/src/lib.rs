@@ -33,6 +33,7 @@ mod replay;
 mod staged;
 mod tai64n;
 mod time;
+mod x25519;
 
 pub use allowed_ips::AllowedIps;
 pub use control::{ConfigError, Control};
