@@ -1,5 +1,5 @@
 //! X25519 (RFC 7748), which is most of what a handshake costs: graviola's where the processor has
-//! what its assembly needs, at half the time, and else dalek's (docs/decisions/0006).
+//! what its assembly needs, at half the time, and else dalek's (docs/decisions/0007).
 
 use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
