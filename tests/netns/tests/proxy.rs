@@ -200,6 +200,16 @@ fn a_long_answer_of_the_name_server_is_asked_for_by_tcp() {
 }
 
 #[test]
+fn a_name_server_that_is_not_there_is_told_of_at_once() {
+    let world = with_proxy("");
+    let url = format!("http://{}/page", services::NAME);
+    let outcome = world.curl(&format!("--max-time 5 --socks5-hostname 127.0.0.1:1080 {url}"));
+    assert!(!outcome.ok && outcome.stderr.contains("(4)"), "{outcome:?}");
+    let outcome = world.curl(&format!("--max-time 5 --no-fail -x http://127.0.0.1:8080 {url}"));
+    assert!(outcome.stdout.contains("name server 10.9.0.2"), "{outcome:?}");
+}
+
+#[test]
 fn what_cannot_be_reached_is_told_by_each_protocol_at_once() {
     let world = with_proxy("");
     services::names(&world.right.host, "10.9.0.2:53", false);

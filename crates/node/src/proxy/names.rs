@@ -106,10 +106,7 @@ impl<S: Stack> Names<S> {
                     }
                     Ok(Answer::NoSuchName) => return Err(no_such_name(name)),
                     Ok(_) => why = io::Error::other(format!("{server} cannot resolve {name}")),
-                    Err(error) => {
-                        why =
-                            io::Error::new(error.kind(), format!("name server {server}: {error}"));
-                    }
+                    Err(error) => why = of_server(server, &error),
                 }
             }
         }
@@ -179,6 +176,15 @@ impl<S: Stack> Names<S> {
             memory.insert(key, Remembered { addresses: addresses.to_vec(), until });
         }
     }
+}
+
+/// What a name server answered is not said of the host that was asked for.
+fn of_server(server: IpAddr, error: &io::Error) -> io::Error {
+    let kind = match error.kind() {
+        io::ErrorKind::ConnectionRefused => io::ErrorKind::HostUnreachable,
+        kind => kind,
+    };
+    io::Error::new(kind, format!("name server {server}: {error}"))
 }
 
 fn no_such_name(name: &str) -> io::Error {
