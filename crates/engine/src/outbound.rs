@@ -202,13 +202,9 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
 
     fn flush(&mut self, peer: &Arc<Peer>, staged: &VecDeque<Box<[u8]>>, (mtu, now): (usize, Time)) {
         let ecn = |packet: &[u8]| IpHeader::parse(packet).map_or(Ecn::NotEct, |header| header.ecn);
-        let mut run: Vec<_> =
-            staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
-        let narrow = peer.path_limit().filter(|limit| usize::from(limit.bytes) < mtu);
-        if let Some(limit) = narrow {
-            fit((&self.device, &self.returned), (peer, &mut run), limit, now);
-        }
-        let mtu = narrow.map_or(mtu, |limit| limit.bytes.into());
+        let run: Vec<_> = staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
+        // They were made to fit before they were staged.
+        let mtu = peer.path_limit().map_or(mtu, |limit| mtu.min(limit.bytes.into()));
         if !self.written.push(&self.device, (peer, &run), mtu, now) {
             for packet in staged {
                 self.staged.push(peer, packet);
