@@ -385,6 +385,26 @@ fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() 
 }
 
 #[test]
+fn a_name_that_nobody_resolves_keeps_no_other_datagram_waiting() {
+    let mut world = world();
+    // Nobody has this address.
+    let conf = world.conf("Socks5 = 127.0.0.1:1080\nDNS = 10.9.0.77");
+    world.start("", &conf);
+    services::echo(&world.right.host, "10.9.0.2:7");
+    world.left.inside(|| {
+        let (_connection, relay) = associate();
+        let socket = client(&relay.to_string());
+        let (v4, name) = ([0, 0, 0, 1, 10, 9, 0, 2, 0, 7], *b"\0\0\0\x03\x09a.example\0\x07");
+        socket.set_read_timeout(Some(Duration::from_secs(3))).expect("a time-out");
+        socket.send(&[&name[..], b"never"].concat()).expect("the relay is there");
+        socket.send(&[&v4[..], b"hello"].concat()).expect("the relay is there");
+        let mut answer = [0; 64];
+        let len = socket.recv(&mut answer).expect("an echo");
+        assert_eq!(answer[..len], [&v4[..], b"hello"].concat());
+    });
+}
+
+#[test]
 fn git_clones_and_iperf3_measures_through_the_tunnel() {
     let world = with_proxy(
         "Forward = tcp 127.0.0.1:5301 -> 10.9.0.2:5201\nExpose = tcp 10.9.0.1:5302 -> 127.0.0.1:5201",

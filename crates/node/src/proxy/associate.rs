@@ -12,11 +12,13 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UdpSocket,
     sync::OnceCell,
+    task::JoinSet,
     time::{Instant, sleep_until},
 };
 
 use super::{
     gate::{Gate, refuse},
+    half_open::Client,
     local::Stream,
     namespace::unspecified,
     socks::{Reply, datagram},
@@ -28,6 +30,9 @@ use super::{
 pub(super) const UDP_IDLE: Duration = Duration::from_mins(5);
 /// The longest datagram.
 pub(super) const DATAGRAM: usize = 65_535;
+
+/// Datagrams that wait for a name at one time: at most 1 MiB.
+const ASKING: usize = 16;
 
 /// Serves an association until the connection ends.
 pub(super) async fn associate<S: Stack>(
@@ -66,6 +71,9 @@ pub(super) async fn associate<S: Stack>(
     }
 }
 
+/// A target whose name was asked for, its address, and what is to go there.
+type Asked = (Target, io::Result<SocketAddr>, Vec<u8>);
+
 struct Association<S: Stack> {
     gate: Arc<Gate<S>>,
     here: UdpSocket,
@@ -81,13 +89,17 @@ impl<S: Stack> Association<S> {
         let mut from_client = vec![0; DATAGRAM];
         let (mut from_v4, mut from_v6) = (Vec::new(), Vec::new());
         let mut deadline = Instant::now() + UDP_IDLE;
+        let mut asking = JoinSet::new();
         loop {
             tokio::select! {
                 received = self.here.recv_from(&mut from_client) => {
                     let (len, from) = received?;
                     if self.is_client(from) {
-                        self.send_out(&from_client[..len]).await;
+                        self.take(&from_client[..len], &mut asking).await;
                     }
+                }
+                Some(Ok((target, to, payload))) = asking.join_next() => {
+                    self.send_out(&target, to, &payload).await;
                 }
                 (len, from) = receive(&self.v4, &mut from_v4) => {
                     self.send_back(from, &from_v4[..len]).await;
@@ -109,11 +121,29 @@ impl<S: Stack> Association<S> {
         self.peer.get() == Some(&from)
     }
 
-    /// Datagrams may be lost: what cannot go is told in the log.
-    async fn send_out(&self, datagram: &[u8]) {
+    /// Takes a datagram of the client. Where its target is a name, that is asked for beside
+    /// all else.
+    async fn take(&self, datagram: &[u8], asking: &mut JoinSet<Asked>) {
         let Some((target, payload)) = datagram::parse(datagram) else { return };
+        if let Host::Ip(_) = target.host {
+            let to = self.gate.dialer.address(&target).await;
+            self.send_out(&target, to, payload).await;
+        } else if asking.len() < ASKING {
+            let (gate, payload) = (self.gate.clone(), payload.to_vec());
+            let client = Client::Ip(self.client);
+            asking.spawn(async move {
+                let to = gate.dialer.address_in_turn(client, &target).await;
+                (target, to, payload)
+            });
+        } else {
+            tracing::debug!(%target, "a SOCKS5 client asks for too many names at once");
+        }
+    }
+
+    /// Datagrams may be lost: what cannot go is told in the log.
+    async fn send_out(&self, target: &Target, to: io::Result<SocketAddr>, payload: &[u8]) {
         let sent = async {
-            let to = self.gate.dialer.address(&target).await?;
+            let to = to?;
             let socket = if to.is_ipv4() { &self.v4 } else { &self.v6 };
             let bind = || self.gate.dialer.stack.bind(unspecified(to.is_ipv4()));
             socket.get_or_try_init(bind).await?.send_to(payload, to).await

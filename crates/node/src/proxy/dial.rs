@@ -134,15 +134,19 @@ impl<S: Stack> Dialer<S> {
         Err(why)
     }
 
-    /// A socket that speaks with a target only, and where that is. A name is asked for when
-    /// it is the client's turn.
+    /// The same, where it may be a name that is asked for when it is the client's turn.
+    pub async fn address_in_turn(&self, client: Client, to: &Target) -> io::Result<SocketAddr> {
+        let _place = self.half_open.place(client).await;
+        self.address(to).await
+    }
+
+    /// A socket that speaks with a target only, and where that is.
     pub async fn dial_datagrams(
         &self,
         client: Client,
         to: &Target,
     ) -> io::Result<(S::Datagrams, SocketAddr)> {
-        let _place = self.half_open.place(client).await;
-        let to = self.address(to).await?;
+        let to = self.address_in_turn(client, to).await?;
         let socket = self.stack.bind(unspecified(to.is_ipv4())).await?;
         socket.connect(to).await?;
         Ok((socket, to))
