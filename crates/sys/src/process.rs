@@ -8,6 +8,7 @@ mod background;
 mod code;
 mod janitor;
 mod privileges;
+pub mod sandbox;
 mod service;
 mod signals;
 mod turns;

@@ -1,0 +1,154 @@
+//! What a running peer may still ask of the kernel: the files and the calls that its work
+//! takes, and nothing else, whatever code comes to run in it.
+//!
+//! ```text
+//!   open all that takes rights -> confine_files -> threads, configuration -> confine_calls
+//!                                 (landlock)                                 (seccomp)
+//! ```
+//!
+//! Landlock holds for a thread and those it starts, so that it comes before the threads;
+//! the filter of calls holds for all threads, and comes when the start is over. Both are for
+//! the life of the process and of its children.
+
+mod calls;
+
+use std::{collections::BTreeMap, io, path::PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetError, RulesetStatus,
+};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule,
+};
+
+use calls::{ALLOWED, ALLOWED_HERE, NOT_CODE, NOTES, SOCKETS};
+
+/// The landlock that files are confined by where the kernel has it (Linux 6.10); an older one
+/// does what it knows of it.
+const LANDLOCK: ABI = ABI::V5;
+/// The bits of a socket's type that are the type; the others are flags.
+const SOCK_TYPE_MASK: u64 = 0xf;
+
+/// Why the process is not confined although the kernel could: it should end.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// Landlock's answer.
+    #[error("landlock: {0}")]
+    Landlock(#[from] RulesetError),
+    /// The filter could not be made.
+    #[error("seccomp: {0}")]
+    Filter(#[from] BackendError),
+    /// The filter was not taken.
+    #[error("seccomp: {0}")]
+    Seccomp(seccompiler::Error),
+}
+
+/// How much of it this kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Confined {
+    /// All that was asked for.
+    Wholly,
+    /// What it knows; it is older.
+    Partly,
+    /// Nothing: it does not know this.
+    Not,
+}
+
+/// Files that stay in reach: themselves, or with all that is below. Those that are not there
+/// are left out.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// To read.
+    pub read: Vec<PathBuf>,
+    /// To write to, where they are.
+    pub write: Vec<PathBuf>,
+    /// Folders in which files are removed.
+    pub remove: Vec<PathBuf>,
+    /// Folders in which files are made, written, renamed and removed.
+    pub change: Vec<PathBuf>,
+}
+
+/// Leaves only these files to this thread and to the threads and processes that it starts from
+/// now on. What is open stays open.
+///
+/// # Errors
+/// The kernel knows landlock, and refused.
+pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
+    let remove = AccessFs::RemoveFile.into();
+    let change = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | remove;
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?.create()?;
+    let ruleset = allow(ruleset, &reach.read, AccessFs::ReadFile | AccessFs::ReadDir)?;
+    let ruleset = allow(ruleset, &reach.write, AccessFs::WriteFile.into())?;
+    let ruleset = allow(ruleset, &reach.remove, remove)?;
+    let ruleset = allow(ruleset, &reach.change, change)?;
+    Ok(match ruleset.restrict_self()?.ruleset {
+        RulesetStatus::FullyEnforced => Confined::Wholly,
+        RulesetStatus::PartiallyEnforced => Confined::Partly,
+        RulesetStatus::NotEnforced => Confined::Not,
+    })
+}
+
+fn allow(
+    ruleset: RulesetCreated,
+    paths: &[PathBuf],
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    paths.iter().try_fold(ruleset, |ruleset, path| {
+        let Ok(file) = PathFd::new(path) else { return Ok(ruleset) };
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(LANDLOCK) };
+        ruleset.add_rule(PathBeneath::new(file, access))
+    })
+}
+
+/// Leaves only the calls of a running peer, to all threads. Others fail with `EPERM`.
+///
+/// # Errors
+/// The kernel knows filters, and refused this one.
+pub fn confine_calls() -> Result<Confined, SandboxError> {
+    match seccompiler::apply_filter_all_threads(&program()?) {
+        Ok(()) => Ok(Confined::Wholly),
+        Err(seccompiler::Error::Seccomp(error)) if is_unknown(&error) => Ok(Confined::Not),
+        Err(error) => Err(SandboxError::Seccomp(error)),
+    }
+}
+
+/// Whether the kernel says that it has no such call, or none of this kind.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
+}
+
+fn program() -> Result<BpfProgram, BackendError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    SeccompFilter::new(rules()?, refuse, SeccompAction::Allow, arch)?.try_into()
+}
+
+/// Each call that passes, always or by one of its rules.
+fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
+    let always = ALLOWED.iter().chain(ALLOWED_HERE).map(|&call| (call, Vec::new()));
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = always.collect();
+    let no_flag = |flag: i32| SeccompCmpOp::MaskedEq(flag as u64);
+    for call in NOT_CODE {
+        rules.insert(call, vec![rule(&[(2, no_flag(libc::PROT_EXEC), 0)])?]);
+    }
+    let notes = NOTES.iter().map(|&note| rule(&[(0, SeccompCmpOp::Eq, note)]));
+    rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
+    let sockets = SOCKETS.iter().map(|&(domain, kind)| {
+        rule(&[(0, SeccompCmpOp::Eq, domain), (1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind)])
+    });
+    rules.insert(libc::SYS_socket, sockets.collect::<Result<_, _>>()?);
+    Ok(rules)
+}
+
+/// A call all of whose arguments here, each by its place, compare like this.
+fn rule(arguments: &[(u8, SeccompCmpOp, i32)]) -> Result<SeccompRule, BackendError> {
+    let conditions = arguments.iter().map(|(place, operator, value)| {
+        SeccompCondition::new(*place, SeccompCmpArgLen::Dword, operator.clone(), *value as u64)
+    });
+    SeccompRule::new(conditions.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! The calls of a running peer: what strace(1) shows of the end-to-end tests behind the start,
+//! what glibc does for threads and memory, and what the same code does on a bad day (a panic,
+//! a signal, a call that is taken up again).
+
+/// Calls that are let through whatever their arguments: those that carry packets among
+/// them, which Linux (5.11) then lets through without running the filter.
+pub(super) const ALLOWED: &[i64] = &[
+    // Packets, clients of the socket, netlink, logs.
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_close,
+    libc::SYS_shutdown,
+    // Sockets; what they are for is in `SOCKETS`.
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    // The TUN's offloads, and descriptors that do not block.
+    libc::SYS_ioctl,
+    libc::SYS_fcntl,
+    // Waiting.
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_restart_syscall,
+    // Clocks, where the vDSO does not answer, and randomness.
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_getrandom,
+    // Files, as far as landlock lets: SaveConfig, the socket's end, what memory asks of /proc.
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_fstat,
+    libc::SYS_statx,
+    libc::SYS_lseek,
+    libc::SYS_fsync,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    // Memory; mmap and mprotect are in `NOT_CODE`.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    // Threads: their start and end, turns, signals; prctl is in `NOTES`.
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_yield,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// What newer architectures have no call of their own for.
+#[cfg(target_arch = "x86_64")]
+pub(super) const ALLOWED_HERE: &[i64] = &[
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_rename,
+    libc::SYS_unlink,
+];
+/// What newer architectures have no call of their own for.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const ALLOWED_HERE: &[i64] = &[];
+
+/// Calls that map memory or change what it is for: it must not become code.
+pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
+
+/// What prctl(2) is for: names of threads and of memory.
+pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
+
+/// Domain and type of the sockets that are still made: for datagrams, after another port, and
+/// for netlink. None for TCP.
+pub(super) const SOCKETS: [(i32, i32); 3] = [
+    (libc::AF_INET, libc::SOCK_DGRAM),
+    (libc::AF_INET6, libc::SOCK_DGRAM),
+    (libc::AF_NETLINK, libc::SOCK_DGRAM),
+];
