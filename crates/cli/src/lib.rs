@@ -66,10 +66,27 @@ struct Run {
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     #[command(flatten)]
+    sandbox: Sandbox,
+    #[command(flatten)]
     machine: Machine,
     /// The interface to make.
     #[arg(required = true, value_name = "IFACE")]
     interface: Option<String>,
+}
+
+#[derive(Args)]
+struct Sandbox {
+    /// Whether the running process keeps only the files and system calls that it needs. One
+    /// whose file has programs run, by hooks, DNS or a default route, keeps all.
+    #[arg(long = "sandbox", value_name = "on|off", default_value = "on",
+          value_parser = ["on", "off"], hide_possible_values = true)]
+    state: String,
+}
+
+impl Sandbox {
+    fn is_on(&self) -> bool {
+        self.state == "on"
+    }
 }
 
 #[derive(Subcommand)]
@@ -79,6 +96,8 @@ enum Command {
         /// Stay in the foreground.
         #[arg(short, long)]
         foreground: bool,
+        #[command(flatten)]
+        sandbox: Sandbox,
         #[command(flatten)]
         machine: Machine,
         /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
@@ -154,10 +173,13 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         None => {
             let name = cli.run.interface.context("no interface")?;
             let means = cli.run.machine.means()?;
-            let options = Options { name, user: cli.run.user, conf: None, means };
+            let sandbox = cli.run.sandbox.is_on();
+            let options = Options { name, user: cli.run.user, conf: None, means, sandbox };
             start(options, cli.run.foreground)
         }
-        Some(Command::Up { foreground, machine, conf }) => up(&conf, machine.means()?, foreground),
+        Some(Command::Up { foreground, sandbox, machine, conf }) => {
+            up(&conf, machine.means()?, sandbox.is_on(), foreground)
+        }
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
@@ -206,10 +228,11 @@ fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
     }
 }
 
-fn up(conf: &Path, means: Means, foreground: bool) -> anyhow::Result<()> {
+fn up(conf: &Path, means: Means, sandbox: bool, foreground: bool) -> anyhow::Result<()> {
     let (name, path, parsed) = read_conf(conf)?;
     parsed.without_proxy()?;
-    start(Options { name, user: None, conf: Some((path, parsed)), means }, foreground)
+    let conf = Some((path, parsed));
+    start(Options { name, user: None, conf, means, sandbox }, foreground)
 }
 
 /// Reads a configuration, and tells its interface's name and its path.

@@ -7,7 +7,7 @@
 //! ```
 
 use std::{
-    io,
+    io, iter,
     sync::{Arc, mpsc},
     thread,
 };
@@ -24,6 +24,7 @@ use crate::{
     Node,
     conf::Conf,
     metrics::{self, Metrics},
+    sandbox::Sandbox,
     server::{SocketFile, UapiSocket, socket_path},
     supervisor::Supervisor,
     up::Up,
@@ -44,6 +45,8 @@ pub struct Options {
     pub conf: Option<(std::path::PathBuf, Conf)>,
     /// What of the machine it uses.
     pub means: Means,
+    /// Whether it gives up what it does not need of the kernel.
+    pub sandbox: bool,
 }
 
 /// What of the machine a peer uses.
@@ -100,6 +103,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(user) = &options.user {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
+    let sockets = iter::once(socket.path()).chain(metrics.as_ref().and_then(Metrics::path));
+    let sandbox = Sandbox::new(options.sandbox, sockets, up.as_ref());
+    sandbox.confine_files()?;
 
     let (events, inbox) = mpsc::channel();
     let ended = events.clone();
@@ -128,6 +134,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     resynchronise(&node, index);
     supervisor.ready(&node).context("threads")?;
     say_started(ready);
+    sandbox.confine_calls()?;
     let ending = serve(&node, index, up.as_mut(), &inbox);
     supervisor.stopping();
     shut_down(node, file, up, matches!(ending, Ending::Gone))?;

@@ -23,6 +23,7 @@ pub mod doctor;
 pub mod metrics;
 mod node;
 pub mod proxy;
+mod sandbox;
 mod secret_text;
 pub mod server;
 mod socket_file;

@@ -10,7 +10,7 @@ use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::unix::net::{UnixListener, UnixStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
     thread,
@@ -103,6 +103,14 @@ impl Metrics {
                 Listener::Unix(listener, SocketFile::adopt(path)?)
             }
         }))
+    }
+
+    /// The file of a Unix socket.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.0 {
+            Listener::Tcp(_) => None,
+            Listener::Unix(_, file) => Some(file.path()),
+        }
     }
 
     /// Serves the counters of `node`, in a thread of its own, until the process ends. The

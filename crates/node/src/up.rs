@@ -14,7 +14,7 @@ use std::{
     io::Write,
     net::{SocketAddr, ToSocketAddrs},
     os::unix::fs::OpenOptionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::Duration,
 };
@@ -24,7 +24,7 @@ use sys::netlink::{Event, FwMark, Netlink};
 
 use crate::{
     Node,
-    conf::{self, Conf, EndpointName},
+    conf::{self, Conf, EndpointName, Interface, Router, Table},
     server::{SocketFile, socket_path},
 };
 use ledger::{Deed, Ledger};
@@ -68,6 +68,30 @@ impl Up {
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
         let (name, routes) = (name.to_owned(), MainRoutes::default());
         Ok(Self { path, conf, name, netlink, ledger, routes, complete: false })
+    }
+
+    /// The first key of the file that has a program run once the interface is up, or that
+    /// changes what is to be taken back with it.
+    pub fn reaches_out(&self) -> Option<&'static str> {
+        let Interface { hooks, dns, table, policy, router, .. } = &self.conf.interface;
+        let networks = || self.conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
+        let own_table =
+            networks().any(|network| network.prefix_len() == 0 || !policy.connected_first);
+        let resolves = !dns.servers.is_empty() || !dns.search_domains.is_empty();
+        let keys = [
+            ("PostUp", !hooks.post_up.is_empty()),
+            ("PreDown", !hooks.pre_down.is_empty()),
+            ("PostDown", !hooks.post_down.is_empty()),
+            ("DNS", resolves),
+            ("a default route in AllowedIPs", *table == Table::Auto && own_table),
+            ("what makes a router", *router != Router::default()),
+        ];
+        keys.into_iter().find_map(|(key, is_set)| is_set.then_some(key))
+    }
+
+    /// The file that going down writes.
+    pub fn saves_to(&self) -> Option<&Path> {
+        self.conf.interface.save_config.then_some(&self.path)
     }
 
     /// Does what comes before there is an interface. What a process left that was

@@ -1,8 +1,12 @@
-//! A daemon as a service of the system: what its manager hears.
+//! A daemon as a service of the system: what its manager hears, and with how few rights it runs.
 //!
 //! ```text
 //!   alone:  linerate up -f wg0.conf  -- READY, WATCHDOG, ... , STOPPING -->  NOTIFY_SOCKET
 //!           wg0 10.9.0.1/24
+//!
+//!   left: linerate up, CAP_NET_ADMIN alone                   right
+//!   wg0  10.9.0.1/24               . . . . tunnel . . . .    wg0  10.9.0.2/24
+//!   eth0 10.1.0.1/24               -------- cable --------   eth0 10.1.0.2/24
 //! ```
 
 #![forbid(unsafe_code)]
@@ -11,7 +15,9 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use netns::{Host, Implementation, Key, eventually};
+use netns::{
+    Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, announce, eventually, ping,
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -41,7 +47,7 @@ impl Managed {
             .env("WATCHDOG_USEC", (watchdog * 1000).to_string())
             .stdin(Stdio::null())
             .spawn()
-            .expect("linerate starts");
+            .expect("nsenter is installed (make deps)");
         Self { host, manager, daemon }
     }
 
@@ -73,4 +79,147 @@ fn the_manager_hears_when_it_is_up_while_it_works_and_when_it_goes_down() {
     managed.host.run(format!("kill -TERM {pid}"));
     eventually("it says that it stops", PATIENCE, || managed.hears().unwrap() == "STOPPING=1");
     assert!(managed.daemon.wait().unwrap().success());
+}
+
+/// The right to administer the network, as capabilities(7) has it in a mask.
+const NET_ADMIN_ALONE: &str = "0000000000001000";
+
+/// In a user namespace of an unprivileged user there is one user only.
+fn has_one_user_only() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc");
+    map.split_whitespace().nth(2) == Some("1")
+}
+
+/// A configuration for `linerate up` that only its user may read.
+fn conf(host: &Host, lines: &str) -> String {
+    let private = Key::generate().private;
+    let path = host.write("wg0.conf", &format!("[Interface]\nPrivateKey = {private}\n{lines}\n"));
+    host.run(format!("chmod 600 {path}"));
+    path
+}
+
+/// Runs a shell line that starts a daemon in the background; its output goes to a file.
+fn start(host: &Host, line: &str) -> u32 {
+    let log = "/run/rig/service.log";
+    let outcome = host.attempt(format!("{line} </dev/null >{log} 2>&1"));
+    assert!(outcome.ok, "{line}: {}", host.read(log));
+    host.daemon_of(INTERFACE).expect("it runs")
+}
+
+/// A field of the status of each thread, proc_pid_status(5).
+fn of_all_threads(host: &Host, pid: u32, field: &str) -> Vec<String> {
+    // One that served a client may have gone meanwhile.
+    let lines = host.attempt(format!("grep -h ^{field}: /proc/{pid}/task/*/status")).stdout;
+    assert!(!lines.is_empty(), "no thread of {pid} tells its {field}");
+    lines.lines().filter_map(|line| Some(line.split_whitespace().nth(1)?.to_owned())).collect()
+}
+
+fn is_gone(host: &Host) {
+    eventually("the interface is gone", PATIENCE, || !host.has_device(INTERFACE));
+    eventually("the socket is gone", PATIENCE, || !host.has("/run/wireguard/wg0.sock"));
+}
+
+#[test]
+fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_down() {
+    let as_root = "setpriv --inh-caps=-all --bounding-set=-all,+net_admin";
+    let as_nobody = "setpriv --reuid=nobody --regid=nogroup --clear-groups \
+                     --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin \
+                     --bounding-set=-all,+net_admin";
+    for with in [as_root, as_nobody] {
+        if with == as_nobody && has_one_user_only() {
+            announce("SKIPPED: CAP_NET_ADMIN of another user: there is one user in this namespace");
+            continue;
+        }
+        let (left, right) = Pair::hosts(1500);
+        let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
+        let peer = format!(
+            "Address = 10.9.0.1/24\n[Peer]\nPublicKey = {}\nEndpoint = 10.1.0.2:51820\n\
+             AllowedIPs = 10.9.0.2/32",
+            right.key.public
+        );
+        let file = conf(&left, &peer);
+        let program = Implementation::Linerate.path();
+        let program = program.display();
+        let public = left.run(format!("sed -n 's/^PrivateKey = //p' {file} | {program} pubkey"));
+        let public = public.trim();
+        right.host.run(format!("wg set wg0 peer {public} allowed-ips 10.9.0.1/32"));
+        if with == as_nobody {
+            left.run(format!("chown nobody {file} && install -d -o nobody /run/wireguard"));
+            // Open to all, as udev makes it.
+            left.run(
+                "mkdir /run/rig/net && mknod -m 666 /run/rig/net/tun c 10 200 && \
+                 mount --bind /run/rig/net /dev/net",
+            );
+        }
+
+        let pid = start(&left, &format!("{with} {program} up {file}"));
+        for set in ["CapEff", "CapPrm", "CapBnd"] {
+            let sets = of_all_threads(&left, pid, set);
+            assert!(sets.iter().all(|set| set == NET_ADMIN_ALONE), "{set}: {sets:?}");
+        }
+        let pings = ping(&left, "-c 3 -i 0.1 -W 5 10.9.0.2");
+        assert!(pings.is_complete(), "{}", pings.text);
+        left.run("wg set wg0 listen-port 40404 fwmark 7");
+        let pings = ping(&left, "-c 3 -i 0.1 -W 5 10.9.0.2");
+        assert!(pings.is_complete(), "on another port, with a mark: {}", pings.text);
+        left.run(format!("{with} {program} down wg0"));
+        is_gone(&left);
+    }
+}
+
+#[test]
+fn all_threads_are_in_the_sandbox_unless_it_is_off_or_programs_are_to_run() {
+    let program = Implementation::Linerate.path();
+    let program = program.display();
+    let log = "export LOG_LEVEL=verbose;";
+    for (arguments, lines, confined, told) in [
+        ("wg0", "", true, "sandbox: system calls"),
+        ("--sandbox off wg0", "", false, "no sandbox: it is off"),
+        ("up FILE", "SaveConfig = true", true, "sandbox: system calls"),
+        ("up --sandbox off FILE", "", false, "no sandbox: it is off"),
+        ("up FILE", "PostDown = touch /run/rig/hook", false, "PostDown runs programs"),
+    ] {
+        let host = Host::new("alone");
+        let file = conf(&host, &format!("Address = 10.9.0.1/24\n{lines}"));
+        let arguments = arguments.replace("FILE", &file);
+        let pid = start(&host, &format!("{log} {program} {arguments}"));
+        let mode = if confined { "2" } else { "0" };
+        eventually("the sandbox is as it should be", PATIENCE, || {
+            of_all_threads(&host, pid, "Seccomp").iter().all(|state| state == mode)
+        });
+        let said = host.read("/run/rig/service.log");
+        assert!(said.contains(told), "{arguments}: {said}");
+        if confined {
+            assert!(said.contains("sandbox: files"), "{said}");
+        }
+        host.run("wg set wg0 listen-port 40405");
+        host.run(format!("{program} down wg0"));
+        is_gone(&host);
+        if lines.starts_with("SaveConfig") {
+            assert!(host.read(&file).contains("ListenPort = 40405"), "{}", host.read(&file));
+        }
+        assert_eq!(host.has("/run/rig/hook"), lines.starts_with("PostDown"), "{lines}");
+        assert!(!host.read("/run/rig/service.log").contains("ERROR"), "{arguments}");
+    }
+}
+
+#[test]
+fn nobody_of_the_same_user_looks_into_its_memory() {
+    if has_one_user_only() {
+        announce("SKIPPED: memory: there is one user in this namespace");
+        return;
+    }
+    let host = Host::new("alone");
+    let program = Implementation::Linerate.path();
+    let pid = start(&host, &format!("{} --user nobody wg0", program.display()));
+    // What may be dumped and traced belongs to its user in proc(5), else to root.
+    assert_eq!(host.run(format!("stat -c %U /proc/{pid}/mem")).trim(), "root");
+    let same_user = "setpriv --reuid=nobody --regid=nogroup --clear-groups";
+    for file in ["mem", "environ", "maps"] {
+        let read = host.attempt(format!("{same_user} head -c 1 /proc/{pid}/{file}"));
+        assert!(!read.ok && read.stderr.contains("Permission denied"), "{file}: {read:?}");
+    }
+    // Without what makes the difference it could.
+    let read = host.attempt(format!("{same_user} sh -c 'head -c 1 /proc/$$/environ'"));
+    assert!(read.ok, "{read:?}");
 }
