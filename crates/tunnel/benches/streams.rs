@@ -1,0 +1,120 @@
+//! What tokio costs a stream: bytes a second from one tunnel to another over loopback, in
+//! one process, with the two ends driven by tasks of tokio's multi-threaded runtime, and by
+//! a thread each that does nothing but poll and park. Below that it is the same sockets.
+//!
+//! ```text
+//! cargo bench -p linerate-tunnel            # seconds a turn, rounds: 1 9
+//! ```
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on ends")]
+
+use std::{
+    env,
+    future::Future,
+    net::SocketAddr,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use sys::clock::boottime_nanos;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    runtime::Builder,
+};
+use tunnel::{Config, Peer, PrivateKey, TcpStream, Tunnel};
+
+/// Bytes of a read and of a write.
+const BUFFER: usize = 64 * 1024;
+
+fn main() {
+    let numbers: Vec<u64> = env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let (seconds, rounds) = match numbers[..] {
+        [seconds, rounds] => (seconds, rounds),
+        _ => (1, 9),
+    };
+    let turn = Duration::from_secs(seconds);
+    let (a, b) = block_on(tunnels());
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut ratios = Vec::new();
+    for _ in 0..rounds {
+        let (near, far) = block_on(connected(&a, &b));
+        let sending = runtime.spawn(send(near));
+        let tokio = runtime.block_on(runtime.spawn(receive(far, turn))).unwrap();
+        runtime.block_on(sending).unwrap();
+
+        let (near, far) = block_on(connected(&a, &b));
+        let sending = thread::Builder::new().spawn(|| block_on(send(near))).unwrap();
+        let threads = block_on(receive(far, turn));
+        sending.join().unwrap();
+
+        println!("tokio {tokio:.2} Gbit/s, threads {threads:.2} Gbit/s, {:.3}", tokio / threads);
+        ratios.push(tokio / threads);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+    println!("tokio to threads: {:.3} ({least:.3} to {most:.3})", ratios[ratios.len() / 2]);
+}
+
+async fn tunnels() -> (Tunnel, Tunnel) {
+    let keys = [1, 2].map(|seed| PrivateKey::from_bytes(&[seed; 32]));
+    let config = |own: usize, peer: Peer| {
+        let address = format!("10.7.0.{own}").parse().unwrap();
+        Config::new(keys[own].clone()).mtu(1420).address(address).peer(peer)
+    };
+    let peer =
+        |of: usize| Peer::new(keys[of].public_key()).allowed_ips(["10.7.0.0/24".parse().unwrap()]);
+    let b = Tunnel::start(&config(1, peer(0))).await.unwrap();
+    let to_b = peer(1).endpoint("127.0.0.1", b.listen_port());
+    (Tunnel::start(&config(0, to_b)).await.unwrap(), b)
+}
+
+async fn connected(a: &Tunnel, b: &Tunnel) -> (TcpStream, TcpStream) {
+    let at: SocketAddr = "10.7.0.1:80".parse().unwrap();
+    let listener = b.listen(at).unwrap();
+    let near = a.connect(at).await.unwrap();
+    (near, listener.accept().await.unwrap().0)
+}
+
+/// Until the other end is gone.
+async fn send(mut stream: TcpStream) {
+    let bytes = vec![7; BUFFER];
+    while stream.write_all(&bytes).await.is_ok() {}
+}
+
+/// Gbit/s, for so long, once it is under way.
+async fn receive(mut stream: TcpStream, turn: Duration) -> f64 {
+    let mut bytes = vec![0; BUFFER];
+    let mut heard = 0;
+    while heard < 64 << 20 {
+        heard += stream.read(&mut bytes).await.unwrap();
+    }
+    let (begun, mut counted) = (boottime_nanos(), 0);
+    loop {
+        counted += stream.read(&mut bytes).await.unwrap();
+        let took = boottime_nanos() - begun;
+        if took >= turn.as_nanos() as u64 {
+            return counted as f64 * 8.0 / took as f64;
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
