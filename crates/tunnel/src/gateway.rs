@@ -22,8 +22,19 @@ const PASSWORD_LEN: usize = 16;
 ///
 /// reqwest is such a client: the service that its `ClientBuilder::connector_layer` wraps
 /// answers with a type that only reqwest can make (0.12 and 0.13). Its `Proxy` takes the
-/// URL of a gateway; TLS is between reqwest and the far end, and names are resolved in the
-/// tunnel. What it costs is one more TCP connection, on loopback.
+/// URL of a gateway, with reqwest's feature `socks`; TLS is between reqwest and the far
+/// end, and names are resolved in the tunnel. What it costs is one more TCP connection, on
+/// loopback.
+///
+/// ```no_run
+/// # async fn client(tunnel: tunnel::Tunnel) -> Result<(), Box<dyn std::error::Error>> {
+/// let gateway = tunnel.gateway().await?;
+/// let proxy = reqwest::Proxy::all(gateway.url())?;
+/// let client = reqwest::Client::builder().proxy(proxy).build()?;
+/// let page = client.get("https://intranet.example/").send().await?.text().await?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// Connections that were made through it live on when it is dropped; new ones are refused.
 pub struct Gateway {

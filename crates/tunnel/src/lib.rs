@@ -51,7 +51,8 @@
 //! # HTTP
 //!
 //! - hyper: a `Connector` is hyper-util's `Service<Uri>`; for https it is wrapped in a
-//!   connector of TLS. Feature `hyper`.
+//!   connector of TLS. Feature `hyper`. hyper's servers take a [`TcpStream`] in a
+//!   `TokioIo`, as they take tokio's.
 //! - reqwest: its public interface takes no stream of anybody else's, so it reaches the
 //!   tunnel through a `Gateway`, a SOCKS proxy on loopback that only this program can use.
 //!   Feature `gateway`.
