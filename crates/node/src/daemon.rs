@@ -8,8 +8,12 @@
 
 use std::{
     io, iter,
-    sync::{Arc, mpsc},
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -33,6 +37,9 @@ use crate::{
 /// The MTU of an interface that is told none: 1500 of Ethernet, less 80 for the
 /// outer IPv6 and UDP headers and our own.
 pub(crate) const DEFAULT_MTU: u32 = 1420;
+
+/// Without an event for so long, the work of the last ones is over.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// What a process is started for.
 #[derive(Debug, Default)]
@@ -147,8 +154,24 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 /// Calls `ready`, and gives back what memory only the start took.
 pub(crate) fn say_started(ready: impl FnOnce()) {
     ready();
+    release_code();
+}
+
+/// The events, one after the other. What code it took to answer them, and to configure a
+/// peer that has just started, is let go of when no more came for a while.
+pub(crate) fn events(inbox: &mpsc::Receiver<Event>) -> impl Iterator<Item = Event> {
+    iter::from_fn(move || match inbox.recv_timeout(QUIET) {
+        Err(RecvTimeoutError::Timeout) => {
+            release_code();
+            inbox.recv().ok()
+        }
+        received => received.ok(),
+    })
+}
+
+fn release_code() {
     if let Err(error) = process::release_code() {
-        tracing::debug!(%error, "what the start used stays resident");
+        tracing::debug!(%error, "code that is not used stays resident");
     }
 }
 
@@ -184,7 +207,7 @@ fn serve(
     mut up: Option<&mut Up>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Ending {
-    for event in inbox {
+    for event in events(inbox) {
         if let Some(up) = &mut up
             && let Event::Link(event) = event
         {

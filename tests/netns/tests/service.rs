@@ -168,7 +168,7 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
 }
 
 #[test]
-fn all_threads_are_in_the_sandbox_unless_it_is_off_or_programs_are_to_run() {
+fn all_threads_are_in_the_sandbox_unless_it_is_off_or_the_file_reaches_out_of_it() {
     let program = Implementation::Linerate.path();
     let program = program.display();
     let log = "export LOG_LEVEL=verbose;";
@@ -177,7 +177,8 @@ fn all_threads_are_in_the_sandbox_unless_it_is_off_or_programs_are_to_run() {
         ("--sandbox off wg0", "", false, "no sandbox: it is off"),
         ("up FILE", "SaveConfig = true", true, "sandbox: system calls"),
         ("up --sandbox off FILE", "", false, "no sandbox: it is off"),
-        ("up FILE", "PostDown = touch /run/rig/hook", false, "PostDown runs programs"),
+        ("up FILE", "PostDown = touch /run/rig/hook", false, "PostDown needs programs"),
+        ("up FILE", "ClampMss = true", false, "what makes a router needs programs"),
     ] {
         let host = Host::new("alone");
         let file = conf(&host, &format!("Address = 10.9.0.1/24\n{lines}"));

@@ -31,7 +31,7 @@ use super::{
 use crate::{
     Node,
     conf::{Conf, Place, Placed, Table},
-    daemon::{self, Event, Means, say_started, spawn_listeners},
+    daemon::{self, Event, Means, events, say_started, spawn_listeners},
     metrics::Metrics,
     server::{Beside, UapiSocket},
     socket_file::SocketFile,
@@ -296,7 +296,7 @@ fn serve_in_background(runtime: Runtime) -> io::Result<(oneshot::Sender<()>, Joi
 
 /// Handles events until the process is to end.
 fn serve(node: &Node, inbox: &mpsc::Receiver<Event>) -> io::Result<()> {
-    for event in inbox {
+    for event in events(inbox) {
         match event {
             Event::End(why) => {
                 tracing::info!(why, "going down");
