@@ -3,11 +3,16 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
 use node::server::find_socket;
 use zeroize::Zeroizing;
+
+/// How long a process may be silent that is asked something. A ping's answer is the longest
+/// in coming.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection to one interface.
 pub(crate) struct Client {
@@ -19,6 +24,8 @@ impl Client {
     pub fn connect(name: &str) -> anyhow::Result<Self> {
         let stream = UnixStream::connect(find_socket(name))
             .with_context(|| format!("{name}: no userspace interface of that name answers"))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
     }
 
@@ -59,7 +66,8 @@ pub(crate) fn answers(name: &str) -> bool {
 pub(crate) fn down(name: &str) -> anyhow::Result<()> {
     let mut client = Client::connect(name)?;
     client.ask("linerate-down").context("is it linerate's?")?;
-    // The connection ends with the process.
+    // The connection ends with the process, however long its hooks take.
+    client.stream.get_ref().set_read_timeout(None)?;
     let mut rest = Vec::new();
     match client.stream.read_to_end(&mut rest) {
         Ok(_) => Ok(()),

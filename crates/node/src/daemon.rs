@@ -110,6 +110,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(user) = &options.user {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
+    if let Some(up) = &mut up {
+        up.resolve_endpoints()?;
+    }
     let sockets = iter::once(socket.path()).chain(metrics.as_ref().and_then(Metrics::path));
     let sandbox = Sandbox::new(options.sandbox, sockets, up.as_ref());
     sandbox.confine_files()?;
@@ -139,9 +142,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         return Err(error);
     }
     resynchronise(&node, index);
-    supervisor.ready(&node).context("threads")?;
+    let confined = sandbox.confine_calls();
+    if let Err(error) = confined.and_then(|()| supervisor.ready(&node).context("threads")) {
+        shut_down(node, file, up, false)?;
+        return Err(error);
+    }
     say_started(ready);
-    sandbox.confine_calls()?;
     let ending = serve(&node, index, up.as_mut(), &inbox);
     supervisor.stopping();
     shut_down(node, file, up, matches!(ending, Ending::Gone))?;

@@ -10,6 +10,7 @@ mod router;
 mod routes;
 
 use std::{
+    collections::HashMap,
     fs,
     io::Write,
     net::{SocketAddr, ToSocketAddrs},
@@ -47,6 +48,8 @@ pub(crate) struct Up {
     path: PathBuf,
     conf: Conf,
     name: String,
+    /// Where the peers are.
+    endpoints: HashMap<EndpointName, SocketAddr>,
     netlink: Netlink,
     ledger: Ledger,
     routes: MainRoutes,
@@ -67,7 +70,8 @@ impl Up {
         }
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
         let (name, routes) = (name.to_owned(), MainRoutes::default());
-        Ok(Self { path, conf, name, netlink, ledger, routes, complete: false })
+        let endpoints = HashMap::new();
+        Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete: false })
     }
 
     /// The first key of the file that has a program run once the interface is up, or that
@@ -104,16 +108,23 @@ impl Up {
         hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
     }
 
+    /// Asks for the names of endpoints. To be called while all of the host's files are in
+    /// reach: which of them tell of names changes while the network comes up.
+    ///
+    /// # Errors
+    /// A name has no address, or nobody answers for long.
+    pub fn resolve_endpoints(&mut self) -> anyhow::Result<()> {
+        for name in self.conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
+            self.endpoints.insert(name.clone(), resolve(name)?);
+        }
+        Ok(())
+    }
+
     /// Does everything that the file says, in wg-quick's order. After an error,
     /// [`Up::bring_down`] takes back what was done.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         let interface = &self.conf.interface;
-        let mut endpoints = Vec::new();
-        let change = self.conf.change(|name| {
-            let endpoint = resolve(name)?;
-            endpoints.push(endpoint);
-            anyhow::Ok(endpoint)
-        })?;
+        let change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
         node.apply(change).context("configuration")?;
 
         let index = node.info().index;
@@ -124,7 +135,10 @@ impl Up {
         }
         let mtu = match interface.mtu {
             Some(mtu) => mtu.into(),
-            None => tunnel_mtu(&self.netlink, &endpoints, node.fwmark())?,
+            None => {
+                let endpoints: Vec<_> = self.endpoints.values().copied().collect();
+                tunnel_mtu(&self.netlink, &endpoints, node.fwmark())?
+            }
         };
         self.netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
         node.set_mtu(mtu);

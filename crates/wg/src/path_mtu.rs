@@ -61,6 +61,8 @@ pub(crate) struct PathMtu {
     /// The shortest known not to arrive, or more than `top`.
     high: u16,
     limit: Option<PathLimit>,
+    /// Whether the peer ever answered, or asked.
+    answers: bool,
     /// Of a question and its answer, smoothed.
     rtt: Option<Duration>,
     next_token: u32,
@@ -110,6 +112,7 @@ impl PathMtu {
             low: PROBE_FLOOR.min(mtu),
             high: mtu.saturating_add(1),
             limit: None,
+            answers: false,
             rtt: None,
             next_token: 0,
             strikes: 0,
@@ -127,8 +130,16 @@ impl PathMtu {
         }
     }
 
+    /// There is a new session. Who answered once and then was silent for long may be back.
+    pub fn handle_session(&mut self) {
+        if self.answers && matches!(self.phase, Phase::Silent) {
+            self.phase = Phase::Idle;
+        }
+    }
+
     /// The peer asked, and so it will answer.
     pub fn handle_question(&mut self, now: Time) {
+        self.answers = true;
         match self.phase {
             Phase::Idle | Phase::Silent => self.rest_before_search(now),
             Phase::Asking(_) => self.search(PROBE_FLOOR, now),
@@ -138,6 +149,7 @@ impl PathMtu {
 
     /// A question was answered.
     pub fn handle_answer(&mut self, token: u32, now: Time) {
+        self.answers = true;
         let (Phase::Asking(trial) | Phase::Trying(trial)) = &mut self.phase else { return };
         let distance = token.wrapping_sub(trial.first_token);
         if distance > 2 * trial.lost {
@@ -249,6 +261,10 @@ impl PathMtu {
     fn rest_before_search(&mut self, now: Time) {
         self.phase = Phase::Resting(None);
         (self.low, self.raise_at) = (PROBE_FLOOR.min(self.top), Some(now));
+        // It is kept to, but nobody is told of it.
+        if let Some(limit) = &mut self.limit {
+            limit.settled = false;
+        }
     }
 
     /// Searches anew from a length on that arrives.
@@ -300,17 +316,23 @@ impl PathMtu {
         }
         let bytes = if self.high > PROBE_BASE { self.low.max(PROBE_BASE) } else { self.low };
         // A look whether a known limit may be raised takes nothing back.
-        let settled = !shrank && self.limit.is_some_and(|limit| limit.settled);
-        self.limit = Some(PathLimit { bytes, settled });
+        if shrank || self.limit.is_none_or(|limit| !limit.settled) {
+            self.limit = Some(PathLimit { bytes, settled: false });
+        }
         self.go_on(now);
     }
 
-    /// Nothing at all is answered: it is asked again later, and in the end no more.
+    /// Nothing at all is answered: it is asked again later, and in the end no more before
+    /// there is another session.
     fn give_up(&mut self, len: u16, now: Time) {
         self.strikes += 1;
         if self.strikes > PROBE_STRIKES {
-            *self =
-                Self { phase: Phase::Silent, next_token: self.next_token, ..Self::new(self.top) };
+            *self = Self {
+                phase: Phase::Silent,
+                answers: self.answers,
+                next_token: self.next_token,
+                ..Self::new(self.top)
+            };
             return;
         }
         self.phase = Phase::Resting(Some(now + PROBE_FIRST_TIMEOUT * (1 << self.strikes)));

@@ -144,10 +144,12 @@ impl State {
 
     /// A router, or the peer, says something of a packet of `len` bytes that was sent. Who
     /// quotes none of ours is not believed (RFC 5927 section 4.1): of a datagram nothing
-    /// else is known any more. As with Linux, only a socket that speaks with one peer hears
-    /// of it: another could not tell whom it concerns.
+    /// else is known any more. Only a socket that speaks with one peer hears of it: another
+    /// could not tell whom it concerns, and would believe anybody's word about everybody's path.
     pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
-        let Some(socket) = self.socket_at(flow) else { return };
+        let Some(socket) = self.socket_at(flow).filter(|socket| socket.peer.is_some()) else {
+            return;
+        };
         let kind = match error {
             PathError::Refused => io::ErrorKind::ConnectionRefused,
             PathError::Unreachable => io::ErrorKind::HostUnreachable,
@@ -159,11 +161,9 @@ impl State {
                 return;
             }
         };
-        if socket.peer.is_some() {
-            socket.error = Some(kind);
-            let mut readers = std::mem::take(&mut socket.readers);
-            self.turns.wakers.append(&mut readers);
-        }
+        socket.error = Some(kind);
+        let mut readers = std::mem::take(&mut socket.readers);
+        self.turns.wakers.append(&mut readers);
     }
 
     /// Queues a datagram.

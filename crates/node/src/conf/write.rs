@@ -16,6 +16,8 @@ pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     secret_text::append(&mut text, 0, |out| {
         write_interface(out, interface)?;
+        write_policy(out, &interface.policy, state.fwmark)?;
+        write_router(out, &interface.router)?;
         write_device(out, state)?;
         state.peers.iter().try_for_each(|peer| write_peer(out, peer))
     });
@@ -33,13 +35,14 @@ fn write_interface(out: &mut dyn fmt::Write, interface: &Interface) -> fmt::Resu
     write_each(out, "PreUp", &interface.hooks.pre_up)?;
     write_each(out, "PostUp", &interface.hooks.post_up)?;
     write_each(out, "PreDown", &interface.hooks.pre_down)?;
-    write_each(out, "PostDown", &interface.hooks.post_down)?;
-    write_policy(out, &interface.policy)?;
-    write_router(out, &interface.router)
+    write_each(out, "PostDown", &interface.hooks.post_down)
 }
 
-fn write_policy(out: &mut dyn fmt::Write, policy: &Policy) -> fmt::Result {
-    write_each(out, "FwMask", policy.mask.map(|mask| format!("{mask:#x}")))?;
+/// The mask is left out where the mark was changed into one that it does not hold: the file
+/// would not be read again.
+fn write_policy(out: &mut dyn fmt::Write, policy: &Policy, mark: u32) -> fmt::Result {
+    let mask = policy.mask.filter(|mask| mark != 0 && mark & !mask == 0);
+    write_each(out, "FwMask", mask.map(|mask| format!("{mask:#x}")))?;
     write_each(out, "DefaultRouteTable", policy.table)?;
     write_each(out, "RulePriority", policy.priority)?;
     write_each(out, "ConnectedFirst", (!policy.connected_first).then_some(false))
@@ -140,6 +143,19 @@ mod tests {
         let written = write(&conf.interface, &state);
         assert_eq!(*written, "[Interface]\nFwMask = 0xff00\nFwMark = 0x100\n");
         assert_eq!(Conf::parse("wg0.conf", &written).unwrap().interface, conf.interface);
+    }
+
+    #[test]
+    fn a_mask_that_does_not_hold_the_mark_any_more_is_left_out() {
+        let text = "[Interface]\nFwMark = 0x100\nFwMask = 0xff00\n";
+        let conf = Conf::parse("wg0.conf", text).unwrap();
+        for fwmark in [0, 0x101] {
+            let state =
+                DeviceState { private_key: None, listen_port: 0, fwmark, peers: Vec::new() };
+            let written = write(&conf.interface, &state);
+            assert!(!written.contains("FwMask"), "{}", *written);
+            assert!(Conf::parse("wg0.conf", &written).is_ok(), "{}", *written);
+        }
     }
 
     /// The file's view of a peer's state.

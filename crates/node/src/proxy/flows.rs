@@ -2,6 +2,7 @@
 //! client keeps another out.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     net::{IpAddr, SocketAddr},
 };
@@ -57,13 +58,14 @@ impl<F> Flows<F> {
         }
     }
 
-    /// Of the source with the most flows, the one that was not used for longest. Among
-    /// equals it is the newcomer's own.
+    /// Of the sources with the most flows, the flow that was not used for longest; the
+    /// newcomer's own where it is one of them.
     fn longest_unused(&self, newcomer: IpAddr) -> Option<SocketAddr> {
-        let sources = self.shares.iter();
-        let (source, _) = sources.max_by_key(|&(ip, share)| (*share, *ip == newcomer))?;
-        let flows = self.flows.iter().filter(|(client, _)| client.ip() == *source);
-        flows.min_by_key(|(_, kept)| kept.last_use).map(|(client, _)| *client)
+        let share = |client: &SocketAddr| self.shares.get(&client.ip()).copied();
+        let order = |(client, kept): &(&SocketAddr, &Kept<F>)| {
+            (Reverse(share(client)), client.ip() != newcomer, kept.last_use)
+        };
+        self.flows.iter().min_by_key(order).map(|(client, _)| *client)
     }
 
     fn take(&mut self, client: SocketAddr) -> Option<F> {

@@ -80,8 +80,9 @@ pub(super) struct Routes<'a> {
     pub own: Option<OwnTable>,
 }
 
-/// Peers' networks in the main table. A route to one is there unless a network that
-/// another link is connected to holds it.
+/// Peers' networks in the main table. A route to one is there unless another link is
+/// connected to the same network. One within a connected network is more specific and
+/// stays: else a neighbour who advertises a wide prefix would have its traffic in the clear.
 #[derive(Debug, Default)]
 pub(super) struct MainRoutes(Vec<(IpNet, bool)>);
 
@@ -94,17 +95,17 @@ impl MainRoutes {
         let connected = netlink.connected_networks(device)?;
         for (destination, is_there) in &mut self.0 {
             let destination = *destination;
-            let around = connected.iter().find(|network| network.contains(&destination));
+            let is_connected = connected.contains(&destination);
             let route = Route { destination, device, table: MAIN_TABLE, metric: None };
-            let changed = match (around, *is_there) {
-                (Some(network), true) => {
-                    tell_connected(destination, *network);
+            let changed = match (is_connected, *is_there) {
+                (true, true) => {
+                    tell_connected(destination);
                     netlink.delete_route(&route)
                 }
-                (None, false) => netlink.add_route(&route),
-                (Some(_), false) | (None, true) => Ok(()),
+                (false, false) => netlink.add_route(&route),
+                (true, false) | (false, true) => Ok(()),
             };
-            *is_there = around.is_none();
+            *is_there = !is_connected;
             match changed {
                 // Somebody else was first.
                 Err(error) if matches!(error.errno(), Some(EEXIST | ESRCH)) => {}
@@ -115,10 +116,10 @@ impl MainRoutes {
     }
 }
 
-fn tell_connected(net: IpNet, network: IpNet) {
+fn tell_connected(net: IpNet) {
     tracing::warn!(
-        "AllowedIPs: {net} lies in {network}, to which this host is connected: no route; \
-         ConnectedFirst = false gives it to the peer"
+        "AllowedIPs: this host is connected to {net}: no route; ConnectedFirst = false gives it \
+         to the peer"
     );
 }
 
@@ -162,12 +163,12 @@ impl Routes<'_> {
             }
             (Table::Auto, _) if self.netlink.has_route(net, self.device, MAIN_TABLE)? => Ok(()),
             (Table::Auto, _) => {
-                let around = connected.iter().find(|network| network.contains(&net));
-                match around {
-                    Some(network) => tell_connected(net, *network),
-                    None => self.add_route(net, MAIN_TABLE)?,
+                let is_connected = connected.contains(&net);
+                match is_connected {
+                    true => tell_connected(net),
+                    false => self.add_route(net, MAIN_TABLE)?,
                 }
-                main.0.push((net, around.is_none()));
+                main.0.push((net, !is_connected));
                 Ok(())
             }
         }

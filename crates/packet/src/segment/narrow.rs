@@ -13,7 +13,7 @@ impl Segments<'_> {
     /// The same bytes in segments of at most `most` bytes, headers included, and none
     /// longer than it would be. `None` where that cannot be done: it is no TCP, or a
     /// fragment, or one of the packets that stand for more than their bytes (SYN, RST,
-    /// urgent data), or its checksum is wrong, which would be mended.
+    /// urgent data), or signed, or its checksum is wrong, which would be mended.
     pub fn within(&self, most: usize) -> Option<Self> {
         let plan = match self.work {
             Work::Segment(plan) => Some(plan).filter(|plan| plan.protocol != SegmentProtocol::Udp),
@@ -25,10 +25,31 @@ impl Segments<'_> {
         if self.packet[plan.transport + tcp::FLAGS] & APART != 0 {
             return None;
         }
+        if is_signed(&self.packet[plan.transport + TCP_HEADER..plan.headers]) {
+            return None;
+        }
         let size = most.checked_sub(plan.headers).filter(|size| *size > 0)?;
         let plan = Plan { size: plan.size.min(size), ..plan };
         Some(Self { packet: self.packet, work: Work::Segment(plan) })
     }
+}
+
+/// Whether TCP's options hold a digest of the segment (RFC 2385, RFC 5925), which no part of it
+/// would have.
+fn is_signed(mut options: &[u8]) -> bool {
+    const END: u8 = 0;
+    const NOTHING: u8 = 1;
+    const SIGNATURES: [u8; 2] = [19, 29];
+    while let [kind, rest @ ..] = options {
+        options = match (*kind, rest) {
+            (END, _) => return false,
+            (NOTHING, rest) => rest,
+            (kind, _) if SIGNATURES.contains(&kind) => return true,
+            (_, [len, ..]) => options.get(usize::from(*len).max(2)..).unwrap_or(&[]),
+            (_, []) => return false,
+        };
+    }
+    false
 }
 
 impl Plan {
@@ -55,5 +76,23 @@ impl Plan {
         let transport = &packet[self.transport..];
         let total = add(add(pseudo, transport.len() as u16), sum(transport));
         (total == 0xffff).then_some(Self { pseudo, ..self })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_signed;
+
+    #[test]
+    fn a_digest_is_found_among_the_options_and_bad_options_end_the_search() {
+        for signed in
+            [&[19, 18][..], &[1, 1, 29, 4, 0, 0], &[8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 19, 18]]
+        {
+            assert!(is_signed(signed), "{signed:?}");
+        }
+        for plain in [&[][..], &[0, 19], &[1, 1, 8, 10, 19, 0, 0, 0, 29, 0, 0, 0], &[5], &[5, 0, 1]]
+        {
+            assert!(!is_signed(plain), "{plain:?}");
+        }
     }
 }

@@ -44,7 +44,7 @@ impl<R: CryptoRng> Control<R> {
     pub(super) fn begin_probing(&mut self, name: &PublicKey, now: Time) {
         let Some(mtu) = self.probing else { return };
         let Some(entry) = self.peers.get_mut(name) else { return };
-        entry.probing(mtu);
+        entry.probing(mtu).handle_session();
         entry.notice_move(mtu, now);
         entry.show_path(&self.device);
     }

@@ -199,7 +199,7 @@ fn a_look_for_more_that_finds_nothing_unsettles_nothing() {
 #[test]
 fn a_peer_elsewhere_is_searched_anew_and_the_old_limit_kept_meanwhile() {
     let mut path = Path::found(1420, 1300);
-    let old = path.limit();
+    let old = path.limit().map(|(bytes, _)| (bytes, false));
     path.carries = 1420;
     path.search.handle_change(1420, path.now);
     path.run(Duration::from_secs(10));
@@ -209,6 +209,38 @@ fn a_peer_elsewhere_is_searched_anew_and_the_old_limit_kept_meanwhile() {
     path.search.handle_change(8_920, path.now);
     path.pass(Duration::from_secs(10), true);
     assert_eq!(path.limit(), Some((1420, true)));
+}
+
+#[test]
+fn of_a_narrower_path_elsewhere_nobody_is_told_before_the_search_is_over() {
+    let mut path = Path::found(1420, 1400);
+    path.carries = 1300;
+    path.search.handle_change(1420, path.now);
+    for _ in 0..10_000 {
+        path.pass(MS, true);
+        assert!(path.limit().is_none_or(|(bytes, settled)| !settled || bytes > 1284));
+    }
+    assert_eq!(path.limit().map(|(_, settled)| settled), Some(true));
+}
+
+#[test]
+fn who_answered_once_is_asked_again_in_the_next_session_and_nobody_else() {
+    let mut path = Path::found(1420, 1300);
+    let found = path.limit();
+    path.dead = true;
+    path.pass(Duration::from_secs(300), true);
+    path.dead = false;
+    path.search.handle_session();
+    path.pass(Duration::from_secs(10), true);
+    assert_eq!(path.limit(), found);
+
+    let mut path = Path::new(1420, 1300, 20 * MS);
+    path.dead = true;
+    path.pass(Duration::from_secs(60), true);
+    let asked = path.asked.len();
+    path.search.handle_session();
+    path.pass(Duration::from_secs(60), true);
+    assert_eq!(path.asked.len(), asked);
 }
 
 #[test]

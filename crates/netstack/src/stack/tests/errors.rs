@@ -183,6 +183,10 @@ fn a_datagram_that_a_path_does_not_take_is_refused_for_ten_minutes() {
     for family in FAMILIES {
         let mut state = both();
         let at = state.bind((family.us, 0).into()).unwrap();
+        let open = state.bind((family.us, 0).into()).unwrap();
+        let unasked = family.send(&mut state, open, 1400 - ip::header_len(family.us) - 8);
+        family.tell(&mut state, family.too_big, 1300, &unasked);
+        state.connect_datagrams(at, family.to()).unwrap();
         let headers = ip::header_len(family.us) + 8;
         let sent = family.send(&mut state, at, 1400 - headers);
         let fits = |state: &mut State, mtu: usize, now: Time| {

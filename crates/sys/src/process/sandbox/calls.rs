@@ -17,6 +17,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
     libc::SYS_close,
+    libc::SYS_dup3,
     libc::SYS_shutdown,
     // Sockets; what they are for is in `SOCKETS`.
     libc::SYS_accept4,
@@ -82,6 +83,7 @@ pub(super) const ALLOWED: &[i64] = &[
 /// What newer architectures have no call of their own for.
 #[cfg(target_arch = "x86_64")]
 pub(super) const ALLOWED_HERE: &[i64] = &[
+    libc::SYS_dup2,
     libc::SYS_poll,
     libc::SYS_epoll_wait,
     libc::SYS_open,
