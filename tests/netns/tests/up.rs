@@ -301,7 +301,7 @@ fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone(
 
     // Who advertises a wide prefix takes nothing out of the tunnel. The routes that go with
     // the next networks tell that these were looked at.
-    let wide = ["10.77.0.9/16", "fd77::9/48"];
+    let wide = ["10.77.0.8/16", "fd77::8/48"];
     connect(wide);
     connect(same);
     eventually("the connected networks win", PATIENCE, || leads("eth0"));
@@ -337,7 +337,7 @@ fn a_route_that_somebody_else_has_is_not_taken_from_him() {
 #[test]
 fn a_tunnel_that_is_routed_into_itself_is_still_and_comes_back() {
     let world = world();
-    let file = world.conf("", "10.9.0.0/24, 10.1.0.2/32");
+    let file = world.conf("Table = off", "10.9.0.0/24, 10.1.0.2/32");
     world.up(&file);
     world.reaches(&["10.9.0.2"]);
     let sent = || world.left.device_count("wg0", "tx_packets");

@@ -123,6 +123,18 @@ mod tests {
     }
 
     #[test]
+    fn among_equals_who_is_busy_stays() {
+        let mut flows = Flows::new(9);
+        for source in 1..=9 {
+            come(&mut flows, client(source, 0));
+        }
+        for busy in [1, 2, 3, 4, 6, 7, 8, 9] {
+            assert!(flows.find(client(busy, 0)).is_some());
+        }
+        assert_eq!(come(&mut flows, client(10, 0)), Some(client(5, 0)));
+    }
+
+    #[test]
     fn a_flow_that_made_way_does_not_remove_its_successor() {
         let mut flows = Flows::new(1);
         let mut numbers = Vec::new();
