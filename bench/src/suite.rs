@@ -12,6 +12,7 @@ mod connections;
 mod far;
 mod forward;
 mod handshakes;
+mod jumbo;
 mod load;
 mod peers;
 mod ping;
@@ -170,6 +171,7 @@ impl<'a> Turn<'a> {
             Test::QuicTls => self.quic_by_tls(),
             Test::Forward => self.forward(),
             Test::Vxlan => self.vxlan(),
+            Test::Jumbo => self.jumbo(),
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
             // Its ends are no pair of daemons: see `run`.

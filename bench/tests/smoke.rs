@@ -85,8 +85,17 @@ fn measures(test: Test) -> &'static [&'static str] {
         Test::QuicTls => &["quic_tls_down", "quic_tls_up"],
         Test::Plain => &["tcp_plain_link"],
         Test::Far => &["tcp_rtt20", "tcp_rtt20_loss", "tcp_rtt66_loss"],
-        Test::Forward => &["forward_tcp", "forward_quic_down", "forward_quic_up"],
+        Test::Forward => &[
+            "forward_tcp",
+            "forward_quic_down",
+            "forward_quic_up",
+            "forward_wire_down",
+            "forward_wire_down_off",
+            "forward_wire_up",
+            "forward_wire_up_off",
+        ],
         Test::Vxlan => &["vxlan_tcp"],
+        Test::Jumbo => &["tcp_jumbo", "tcp_usual"],
         Test::Peers => &["peers_1", "peers_10"],
         Test::Handshakes => &["handshakes", "handshakes_again", "memory_peer"],
         Test::Proxy => &[

@@ -21,8 +21,18 @@ static SECTIONS: [(&str, &[&Measure]); 9] = {
         ("Overload", &[&OVERLOAD_PEAK, &OVERLOAD]),
         ("Far away", &[&TCP_20, &TCP_20_LOSS, &TCP_66_LOSS]),
         (
-            "Forwarded, and inside VXLAN",
-            &[&FORWARD_TCP, &FORWARD_QUIC_DOWN, &FORWARD_QUIC_UP, &VXLAN],
+            "Forwarded, inside VXLAN, in jumbo frames",
+            &[
+                &FORWARD_TCP,
+                &FORWARD_QUIC_DOWN,
+                &FORWARD_QUIC_UP,
+                &FORWARD_WIRE_DOWN,
+                &FORWARD_WIRE_DOWN_OFF,
+                &FORWARD_WIRE_UP,
+                &FORWARD_WIRE_UP_OFF,
+                &VXLAN,
+                &TCP_JUMBO,
+            ],
         ),
         ("Many connections, many peers", &[&CONNECTIONS, &PEERS_1, &PEERS_1000, &HANDSHAKES]),
         (

@@ -5,15 +5,31 @@
 //!   eth0 10.11.0.2 ----- eth1    ~~tunnel~~  eth1 ----- 10.12.0.2 eth0
 //!              10.11.0.1 |                        | 10.12.0.1
 //! ```
+//!
+//! What the hosts send arrives at eth1 in super-packets, as from a machine or a container on the
+//! same host. From a wire comes one packet after the other. A NIC's GRO makes super-packets of
+//! TCP by itself, of UDP only with rx-udp-gro-forwarding (Linux 6.2): so QUIC is also sent as over a
+//! wire, and the receiving device told to coalesce it, and not to.
 
 use netns::{Host, address, cable, forward};
 
 use super::Turn;
 use super::topology::{End, Ends};
-use crate::measure::{FORWARD_QUIC_DOWN, FORWARD_QUIC_UP, FORWARD_TCP};
+use crate::measure::{
+    FORWARD_QUIC_DOWN, FORWARD_QUIC_UP, FORWARD_TCP, FORWARD_WIRE_DOWN, FORWARD_WIRE_DOWN_GAIN,
+    FORWARD_WIRE_DOWN_OFF, FORWARD_WIRE_UP, FORWARD_WIRE_UP_GAIN, FORWARD_WIRE_UP_OFF, Measure,
+};
 
 /// Behind the left end and behind the right one.
 const NETWORKS: [&str; 2] = ["10.11.0", "10.12.0"];
+
+/// A way of QUIC over a wire: with rx-udp-gro-forwarding, without, and the one by the other.
+type Way = (&'static str, [&'static Measure; 3]);
+
+const WAYS: [Way; 2] = [
+    ("down", [&FORWARD_WIRE_DOWN, &FORWARD_WIRE_DOWN_OFF, &FORWARD_WIRE_DOWN_GAIN]),
+    ("up", [&FORWARD_WIRE_UP, &FORWARD_WIRE_UP_OFF, &FORWARD_WIRE_UP_GAIN]),
+];
 
 impl Turn<'_> {
     pub(super) fn forward(&mut self) {
@@ -31,6 +47,31 @@ impl Turn<'_> {
         self.note(&FORWARD_TCP, forth.gbps());
         self.quic_way(&FORWARD_QUIC_DOWN, "down", "plain");
         self.quic_way(&FORWARD_QUIC_UP, "up", "plain");
+        self.send_as_over_a_wire();
+        for (way, [with, without, gain]) in WAYS {
+            self.coalesce("off");
+            self.quic_way(without, way, "plain");
+            self.coalesce("on");
+            self.quic_way(with, way, "plain");
+            self.note(gain, self.readings.of(with) / self.readings.of(without));
+        }
+    }
+
+    /// Has the kernel segment what the hosts send before it is on their cables, and coalesce by its
+    /// GRO what comes out of them.
+    fn send_as_over_a_wire(&self) {
+        for host in [&self.client, &self.server] {
+            host.run("ethtool -K eth0 tx-udp-segmentation off");
+        }
+        for end in [&self.ends.left, &self.ends.right] {
+            end.host.run("ethtool -K eth1 gro on rx-gro-list off");
+        }
+    }
+
+    fn coalesce(&self, wanted: &str) {
+        for end in [&self.ends.left, &self.ends.right] {
+            end.host.run(format!("ethtool -K eth1 rx-udp-gro-forwarding {wanted}"));
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub enum Test {
     Forward,
     /// TCP in VXLAN in the tunnel.
     Vxlan,
+    /// TCP over a path of jumbo frames.
+    Jumbo,
     /// TCP to the last of 1, 10, 100 and 1000 peers.
     Peers,
     /// Handshakes a second of 10,000 peers, and the memory of each.
@@ -43,7 +45,7 @@ pub enum Test {
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 14] = [
+    pub const ALL: [Test; 15] = [
         Test::Tcp,
         Test::Ping,
         Test::Quic,
@@ -55,6 +57,7 @@ impl Test {
         Test::Far,
         Test::Forward,
         Test::Vxlan,
+        Test::Jumbo,
         Test::Peers,
         Test::Handshakes,
         Test::Proxy,
@@ -74,6 +77,7 @@ impl Test {
             Test::QuicTls => "quic-tls",
             Test::Forward => "forward",
             Test::Vxlan => "vxlan",
+            Test::Jumbo => "jumbo",
             Test::Peers => "peers",
             Test::Handshakes => "handshakes",
             Test::Proxy => "proxy",
@@ -83,10 +87,11 @@ impl Test {
     /// Those that are measured unless others are named: five rounds of two contenders take ten
     /// minutes with them.
     pub fn usual() -> Vec<Test> {
-        use Test::{Forward, Handshakes, Peers, Proxy, QuicTls, Vxlan};
-        let is_usual =
-            |test: &Test| !matches!(test, QuicTls | Forward | Vxlan | Peers | Handshakes | Proxy);
-        Test::ALL.into_iter().filter(is_usual).collect()
+        use Test::{Forward, Handshakes, Jumbo, Peers, Proxy, QuicTls, Vxlan};
+        let is_left_out = |test: &Test| {
+            matches!(test, QuicTls | Forward | Vxlan | Jumbo | Peers | Handshakes | Proxy)
+        };
+        Test::ALL.into_iter().filter(|test| !is_left_out(test)).collect()
     }
 
     /// The one of this name.
@@ -96,8 +101,8 @@ impl Test {
 
     /// Whether what it does to the hosts would be seen by the others.
     pub(super) fn has_own_hosts(self) -> bool {
-        use Test::{Far, Forward, Handshakes, Peers, Plain, Proxy, Vxlan};
-        matches!(self, Plain | Far | Forward | Vxlan | Peers | Handshakes | Proxy)
+        use Test::{Far, Forward, Handshakes, Jumbo, Peers, Plain, Proxy, Vxlan};
+        matches!(self, Plain | Far | Forward | Vxlan | Jumbo | Peers | Handshakes | Proxy)
     }
 
     /// Why a contender cannot be measured so, if it cannot.

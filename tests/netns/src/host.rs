@@ -11,7 +11,9 @@ use std::rc::Rc;
 /// bash as bash reaps the daemons that outlive their parents.
 ///
 /// The pid is read before the new /proc is mounted, so it is the one the test process knows.
-/// resolv.conf is private so that `DNS =` never reaches the machine's own.
+/// resolv.conf is private so that `DNS =` never reaches the machine's own. TCP is Linux's default,
+/// CUBIC, whatever the machine's own is: a figure with BBR, which sets a pace by its own estimate,
+/// is another figure.
 const INIT: &str = r#"
 set -e
 read -r pid _ </proc/self/stat
@@ -27,6 +29,7 @@ case "$resolv" in
   *) [ ! -e "$resolv" ] || mount --bind /run/rig/resolv.conf "$resolv" ;;
 esac
 ip link set lo up
+echo cubic 2>/dev/null >/proc/sys/net/ipv4/tcp_congestion_control || true
 echo "$pid"
 read -r || true
 "#;

@@ -23,7 +23,7 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   --rounds N     turns of each contender, A B A B ... (5)
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
-                 quic-tls, forward, vxlan, peers, handshakes, proxy
+                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, kernel, bare (the cable
