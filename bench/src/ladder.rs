@@ -25,8 +25,9 @@ const fn code(name: &'static str, instead_of: (&'static str, &'static str)) -> R
     Rung { name, offloads: &[], instead_of: Some(instead_of) }
 }
 
-const RUNGS: [Rung; 6] = [
-    offloads("single packets, by sendmmsg and recvmmsg", &[]),
+const RUNGS: [Rung; 7] = [
+    offloads("one packet after the other", &[]),
+    code("+ vectors (sendmmsg, recvmmsg)", ("LINERATE_VECTOR", "1")),
     offloads("+ TCP super-packets at the TUN (TSO, GRO)", &["tun-tso", "tun-tcp-gro"]),
     offloads("+ UDP GSO and GRO at the socket", &["udp-gso", "udp-gro"]),
     code("+ SIMD checksum", ("LINERATE_CHECKSUM", "scalar")),
@@ -88,7 +89,7 @@ mod tests {
         let offloads: Vec<&[&str]> =
             rungs.iter().filter_map(|rung| rung.offloads.as_deref()).collect();
         assert!(offloads[0].is_empty());
-        assert_eq!(offloads[1], ["tun-tso", "tun-tcp-gro"]);
+        assert_eq!(offloads[2], ["tun-tso", "tun-tcp-gro"]);
         assert_eq!(offloads.last().map(|all| all.len()), Some(6));
         assert!(offloads.windows(2).all(|pair| pair[1].starts_with(pair[0])));
 
@@ -97,8 +98,10 @@ mod tests {
             environment.into_iter().flatten().map(|(name, _)| *name).collect::<Vec<&str>>()
         };
         let denied: Vec<Vec<&str>> = rungs.iter().map(denied).collect();
-        assert_eq!(denied[2], ["LINERATE_CHECKSUM", "LINERATE_AEAD"]);
-        assert_eq!((&denied[3], &denied[4]), (&vec!["LINERATE_AEAD"], &vec!["LINERATE_AEAD"]));
-        assert!(denied[5].is_empty());
+        assert_eq!(denied[0], ["LINERATE_VECTOR", "LINERATE_CHECKSUM", "LINERATE_AEAD"]);
+        assert_eq!((&denied[1], &denied[2], &denied[3]), (&denied[3], &denied[3], &denied[3]));
+        assert_eq!(denied[3], ["LINERATE_CHECKSUM", "LINERATE_AEAD"]);
+        assert_eq!((&denied[4], &denied[5]), (&vec!["LINERATE_AEAD"], &vec!["LINERATE_AEAD"]));
+        assert!(denied[6].is_empty());
     }
 }

@@ -171,8 +171,10 @@ measures! {
     IN_PROCESS_MEMORY_64 = "proxy_in_process_memory_64", "  peak RSS of the near process, all so far", "MB", 1, most(0.1);
     IN_PROCESS_FAR_IN = "proxy_in_process_far_in", "proxy, in-process stack: TCP in, 66 ms, 0.1 % lost", "Gbit/s", 3, least(1.0);
     IN_PROCESS_FAR_OUT = "proxy_in_process_far_out", "proxy, in-process stack: TCP out, 66 ms, 0.1 % lost", "Gbit/s", 3, least(1.0);
-    IN_PROCESS_GSO = "proxy_in_process_gso", "in-process stack: out, for that without GSO (at least 3)", "times", 2, None;
-    IN_PROCESS_GRO = "proxy_in_process_gro", "in-process stack: in, for that without GRO (at least 1.7)", "times", 2, None;
+    IN_PROCESS_GSO = "proxy_in_process_gso", "in-process stack: out, for that without GSO", "times", 2, None;
+    IN_PROCESS_OUT_ONE = "proxy_in_process_out_one", "  for that packet by packet (at least 3)", "times", 2, None;
+    IN_PROCESS_GRO = "proxy_in_process_gro", "in-process stack: in, for that without GRO", "times", 2, None;
+    IN_PROCESS_IN_ONE = "proxy_in_process_in_one", "  for that packet by packet (at least 1.7)", "times", 2, None;
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;

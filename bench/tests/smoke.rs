@@ -231,7 +231,7 @@ fn every_rung_of_the_ladder_carries() {
     let (ran, report) = run("quic", "ladder", &["ladder", "--brief"]);
     succeeds(&ran);
     let rungs = report["contenders"].as_array().expect("the report has contenders");
-    assert_eq!(rungs.len(), 6);
+    assert_eq!(rungs.len(), 7);
     for rung in rungs {
         let figure = rung["figures"]["quic_up"]["median"].as_f64();
         assert!(figure > Some(0.0), "{}: {figure:?}", rung["name"]);

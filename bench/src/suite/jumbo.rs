@@ -1,4 +1,6 @@
-//! TCP over a path of jumbo frames, and beside it over the same cable with the usual MTU.
+//! TCP over a path of jumbo frames, and beside it over the same cable with the usual MTU. The
+//! cable carries frame by frame as a wire does, and the receiving NIC's GRO coalesces them: one
+//! that hands on super-packets as they are would hide what a frame costs.
 
 use netns::INTERFACE;
 
@@ -14,6 +16,10 @@ const OVERHEAD: u32 = 80;
 
 impl Turn<'_> {
     pub(super) fn jumbo(&mut self) {
+        let Ends { left, right, .. } = &self.ends;
+        for end in [left, right] {
+            end.host.run("ethtool -K eth0 tx-udp-segmentation off tso off gso off gro on");
+        }
         let usual = self.stream("").gbps();
         self.note(&TCP_USUAL, usual);
         let Ends { left, right, .. } = &self.ends;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use netns::Iperf;
 
 use self::drain::Drain;
-use self::world::{SOCKS, World};
+use self::world::{Plain, SOCKS, World};
 use super::{News, Plan, generator};
 use crate::contender::{Carrier, Contender};
 use crate::measure::{self, Measure, Readings};
@@ -94,6 +94,29 @@ static STACKS: [(&str, Measures); 2] = {
     ]
 };
 
+/// To the far end, or from it.
+enum Way {
+    Out,
+    In,
+}
+
+/// What the in-process stack's techniques are worth: without GSO and GRO, of which the engine makes
+/// vectors all the same; and packet by packet, as stacks were without them.
+static PLAINER: [(&Measure, Way, Plain); 4] = {
+    use measure::*;
+    const ONE: Option<&str> = Some("LINERATE_VECTOR=1");
+    [
+        (&IN_PROCESS_GSO, Way::Out, Plain { without: Some("tun-tso"), environment: None }),
+        (&IN_PROCESS_OUT_ONE, Way::Out, Plain { without: Some("tun-tso"), environment: ONE }),
+        (&IN_PROCESS_GRO, Way::In, Plain { without: Some("tun-tcp-gro"), environment: None }),
+        (
+            &IN_PROCESS_IN_ONE,
+            Way::In,
+            Plain { without: Some("tun-tcp-gro,udp-gro"), environment: ONE },
+        ),
+    ]
+};
+
 /// What streams carried, in Gbit/s, and the near process's seconds for each gigabyte.
 struct Carried {
     gbps: f64,
@@ -121,18 +144,21 @@ pub(super) fn run(
     match &contender.carrier {
         Carrier::Daemon(program) => {
             for (stack, measures) in &STACKS {
-                turn.stack(&[measures], |shape| World::linerate(program, stack, None, shape));
+                turn.stack(&[measures], |shape| {
+                    World::linerate(program, stack, &Plain::default(), shape)
+                });
             }
             if plan.is_brief {
                 return;
             }
-            let without =
-                |offloads| World::linerate(program, "in-process", Some(offloads), plan.link());
-            let measures = &STACKS[1].1;
-            let plain = turn.outward(&without("tun-tso"), 1).gbps;
-            turn.note(&measure::IN_PROCESS_GSO, turn.readings.of(measures.out) / plain);
-            let plain = turn.inward(&without("tun-tcp-gro"), "").gbps;
-            turn.note(&measure::IN_PROCESS_GRO, turn.readings.of(measures.into) / plain);
+            for (measure, way, plain) in &PLAINER {
+                let world = World::linerate(program, "in-process", plain, plan.link());
+                let (whole, plain) = match way {
+                    Way::Out => (&measure::IN_PROCESS_OUT, turn.outward(&world, 1)),
+                    Way::In => (&measure::IN_PROCESS_IN, turn.inward(&world, "")),
+                };
+                turn.note(measure, turn.readings.of(whole) / plain.gbps);
+            }
         }
         Carrier::Tailscaled(programs) => {
             let measures = STACKS.each_ref().map(|(_, measures)| measures);

@@ -21,7 +21,7 @@ use wg::{
     message::{DATA_HEADER_LEN, DataHeader, Kind},
 };
 
-use crate::{AEAD_BATCH, Clock, Inbox, Load, Returned, stage::Stage, take_turns};
+use crate::{AEAD_BATCH, Clock, Inbox, Load, Returned, stage::Stage, take_turns, vector::vector};
 
 /// Slots a batch: what one `recvmmsg` takes.
 const SLOTS: usize = 64;
@@ -51,9 +51,10 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         inbox: Arc<Inbox>,
         returned: Arc<Returned>,
     ) -> Self {
-        let delivery = Delivery::new(device.clone(), (ip, returned), Taken::new(SLOTS));
+        let slots = vector(SLOTS);
+        let delivery = Delivery::new(device.clone(), (ip, returned), Taken::new(slots));
         let delivery = Stage::new(delivery);
-        let (taken, crowd) = (Taken::new(SLOTS), Crowd::default());
+        let (taken, crowd) = (Taken::new(slots), Crowd::default());
         Self { device, clock, inbox, udp, taken, crowd, load: Arc::default(), delivery }
     }
 

@@ -23,6 +23,7 @@ mod returned;
 mod slow_path;
 mod stage;
 mod threads;
+mod vector;
 
 use std::sync::Arc;
 

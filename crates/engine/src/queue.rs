@@ -29,6 +29,8 @@ use codel::Codel;
 use packet::{Batch, Offload, ip::mark_congestion};
 use wg::Time;
 
+use crate::vector::vector;
+
 /// Queues, as many as a `u8` names; flows that share one also share its turn (RFC
 /// 8290 has 1024).
 const FLOWS: usize = 1 << u8::BITS;
@@ -132,7 +134,7 @@ impl Queue {
         let open = match self.open.or_else(|| self.free.pop()) {
             Some(open) => open,
             None if self.batches.len() < BATCHES => {
-                let batch = Batch::new(BATCH_PACKETS, BATCH_BYTES);
+                let batch = Batch::new(vector(BATCH_PACKETS), BATCH_BYTES);
                 self.batches.push(Stored { batch, known: 0, held: 0, since: Time::from_nanos(0) });
                 (self.batches.len() - 1) as u8
             }
@@ -179,8 +181,8 @@ impl Queue {
 
     /// Takes the packets whose turn it is.
     pub fn next_round(&mut self, round: &mut Round, now: Time) {
-        let mut bytes = 0;
-        while !round.is_full()
+        let (mut bytes, most) = (0, vector(ROUND_PACKETS));
+        while round.len() < most
             && bytes < ROUND_BYTES
             && let Some((place, len)) = self.pop(now)
         {

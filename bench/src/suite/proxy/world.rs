@@ -38,6 +38,15 @@ pub(super) struct World {
 /// What else runs for as long as it is kept.
 pub(super) type Others = (Option<Daemon>, Vec<Service>);
 
+/// What the near end goes without, to see what it is worth.
+#[derive(Default)]
+pub(super) struct Plain {
+    /// Offloads.
+    pub without: Option<&'static str>,
+    /// What it is denied by its environment.
+    pub environment: Option<&'static str>,
+}
+
 /// The hosts, and what is between them.
 pub(super) struct Wired {
     pub near: Host,
@@ -67,16 +76,11 @@ impl Wired {
 }
 
 impl World {
-    /// A proxy of linerate with this stack, without these offloads if any.
+    /// A proxy of linerate with this stack, and as plain as it is told to be.
     ///
     /// # Panics
     /// When it does not listen.
-    pub fn linerate(
-        program: &Program,
-        stack: &str,
-        without: Option<&str>,
-        shape: Option<&str>,
-    ) -> World {
+    pub fn linerate(program: &Program, stack: &str, plain: &Plain, shape: Option<&str>) -> World {
         let wired = Wired::new(shape);
         let [calls_far, calls_near] = wired.outer().map(|one| one.endpoint(Family::V4, PORT));
         let Wired { near, far, link } = wired;
@@ -97,8 +101,10 @@ impl World {
         );
         let conf = near.write("wg0.conf", &conf);
         let path = program.path.display().to_string();
-        let mut words = vec![path, "proxy".to_owned(), format!("--stack={stack}")];
-        words.extend(without.map(|names| format!("--offload-off={names}")));
+        let mut words = vec!["env".to_owned()];
+        words.extend(plain.environment.map(str::to_owned));
+        words.extend([path, "proxy".to_owned(), format!("--stack={stack}")]);
+        words.extend(plain.without.map(|names| format!("--offload-off={names}")));
         words.push(conf);
         let proxy = Service::start(&near, "proxy", words).until(|| near.listens(SOCKS));
         World {

@@ -1,0 +1,29 @@
+//! How many packets are worked on together.
+
+use std::{env, sync::OnceLock};
+
+/// The most that are, to measure what vectors are worth: with 1 each packet goes alone.
+const ENV: &str = "LINERATE_VECTOR";
+
+/// `usual`, or fewer if the environment says so.
+pub(crate) fn vector(usual: usize) -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    usual.min(*MOST.get_or_init(|| most(env::var(ENV).ok().as_deref())))
+}
+
+fn most(text: Option<&str>) -> usize {
+    text.and_then(|text| text.parse().ok()).filter(|most| *most > 0).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most;
+
+    #[test]
+    fn what_is_no_number_of_packets_is_no_limit() {
+        assert_eq!(most(Some("1")), 1);
+        for text in [None, Some(""), Some("0"), Some("-1"), Some("all")] {
+            assert_eq!(most(text), usize::MAX);
+        }
+    }
+}
