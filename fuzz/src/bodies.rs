@@ -1,6 +1,8 @@
 //! What each target does with its bytes. A body panics where the code under test
 //! does, or where it does not do what the target's model does.
 
+#[path = "bodies/boundary.rs"]
+mod boundary;
 #[path = "bodies/coalesce.rs"]
 mod coalesce;
 #[path = "bodies/netstack.rs"]

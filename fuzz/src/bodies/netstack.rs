@@ -9,21 +9,19 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
-use netstack::{Config, Stack, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket};
-use packet::{
-    Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, checksum, ip::IpHeader,
-};
+use netstack::{TcpListener, TcpStream, UdpSocket};
+use packet::{checksum, ip::IpHeader};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::take;
+use super::{
+    boundary::{Boundary, ipv4},
+    take,
+};
 
 const US: [u8; 4] = [10, 0, 0, 1];
 const PEER: [u8; 4] = [10, 0, 0, 2];
-const MTU: u16 = 1420;
-const MEMORY: usize = 1 << 20;
 /// The MSS that the peer tells in its SYNs.
 const PEER_MSS: usize = 700;
 
@@ -42,16 +40,12 @@ pub fn netstack(data: &[u8]) {
 type Dial = Pin<Box<dyn Future<Output = std::io::Result<TcpStream>>>>;
 
 struct Scene {
-    stack: Stack,
-    recv: StackRecv,
-    send: StackSend,
+    boundary: Boundary,
     nanos: Arc<AtomicU64>,
     listener: TcpListener,
     udp: UdpSocket,
     dials: Vec<Dial>,
     streams: Vec<TcpStream>,
-    batch: Batch,
-    out: RecvBatch,
     /// What each flow of ours, by both ports, sent next to come, and expects.
     flows: HashMap<(u16, u16), (u32, u32)>,
     last: (u16, u16),
@@ -60,26 +54,16 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let nanos = Arc::new(AtomicU64::new(1 << 40));
-        let time = nanos.clone();
-        let (stack, recv, send) = Stack::new(Config {
-            addresses: vec![US.into(), "fd00::1".parse().expect("an address")],
-            mtu: MTU,
-            memory: MEMORY,
-            secret: 1,
-            clock: Arc::new(move || Duration::from_nanos(time.load(Ordering::Relaxed))),
-        });
+        let addresses = vec![US.into(), "fd00::1".parse().expect("an address")];
+        let boundary = Boundary::new(addresses, 1, &nanos);
         let everywhere = |port| SocketAddr::from(([0, 0, 0, 0], port));
         Self {
-            listener: stack.listen(everywhere(80)).expect("the port is free"),
-            udp: stack.bind_udp(everywhere(53)).expect("the port is free"),
-            stack,
-            recv,
-            send,
+            listener: boundary.stack.listen(everywhere(80)).expect("the port is free"),
+            udp: boundary.stack.bind_udp(everywhere(53)).expect("the port is free"),
+            boundary,
             nanos,
             dials: Vec::new(),
             streams: Vec::new(),
-            batch: Batch::new(128, 2 * Batch::ROOM),
-            out: RecvBatch::new(1),
             flows: HashMap::new(),
             last: (80, 1000),
         }
@@ -108,7 +92,7 @@ impl Scene {
                 self.nanos.fetch_add(1 << (exponent % 38), Ordering::Relaxed);
             }
             6 => {
-                let stack = self.stack.clone();
+                let stack = self.boundary.stack.clone();
                 let to = SocketAddr::from((PEER, 7));
                 self.dials.push(Box::pin(async move { stack.connect(to).await }));
             }
@@ -155,7 +139,7 @@ impl Scene {
                 drop(self.streams.swap_remove(index));
             }
             2 => self.dials.clear(),
-            3 => self.stack.set_offloads(index & 1 == 0, index & 2 == 0),
+            3 => self.boundary.stack.set_offloads(index & 1 == 0, index & 2 == 0),
             _ => {
                 let bytes = [index; 40];
                 let sent = self.udp.send_to(&bytes, (PEER, 9).into());
@@ -199,52 +183,23 @@ impl Scene {
         }
         tcp[12] = (tcp.len() as u8 / 4) << 4;
         tcp.extend(vec![len; usize::from(len) * 5]);
-        packet(6, &tcp)
+        ipv4(6, (PEER, US), &tcp)
     }
 
     fn deliver(&mut self, packets: &[Vec<u8>]) {
-        self.out.clear();
-        let all = packets.concat();
-        let slot = self.out.slots_mut().next().expect("there is a slot");
-        slot[..all.len()].copy_from_slice(&all);
-        let endpoint = Endpoint::new(([192, 0, 2, 1], 1).into());
-        let len = all.len();
-        self.out.commit(RecvMeta { len, stride: len, endpoint, ecn: Ecn::NotEct });
-        let mut start = 0;
-        let mut spans = Vec::new();
-        for packet in packets {
-            spans.push(packet::Span { start, len: packet.len() });
-            start += packet.len();
-        }
-        self.send.send(&self.out, &spans).expect("the stack is there");
+        assert_eq!(self.boundary.deliver(packets), packets.len(), "a slot holds them all");
     }
 
     /// Takes what the stack sends, and looks at it.
     fn collect(&mut self) {
-        for _ in 0..50 {
-            self.batch.clear();
-            self.recv.recv(&mut self.batch, false).expect("the stack is there");
-            if self.batch.is_empty() {
-                break;
+        self.boundary.collect(|packet| {
+            let header = IpHeader::parse(&packet).expect("an IP packet");
+            assert_eq!(header.total_len, packet.len());
+            if packet[0] >> 4 == 4 {
+                assert_eq!(checksum::sum(&packet[..20]), 0xffff);
+                note(&mut self.flows, &mut self.last, &packet);
             }
-            for (packet, offload) in self.batch.iter() {
-                let segments = Segments::new(packet, offload).expect("what it sends can be sent");
-                for index in 0..segments.count() {
-                    let mut bytes = vec![0; segments.segment_len(index)];
-                    segments.write(index, &mut bytes);
-                    let header = IpHeader::parse(&bytes).expect("an IP packet");
-                    assert_eq!(header.total_len, bytes.len());
-                    assert!(bytes.len() <= usize::from(MTU));
-                    if bytes[0] >> 4 == 4 {
-                        assert_eq!(checksum::sum(&bytes[..20]), 0xffff);
-                        note(&mut self.flows, &mut self.last, &bytes);
-                    }
-                }
-            }
-        }
-        // Each stream may have a chunk beyond the budget, each way.
-        let bound = MEMORY + self.stack.connections() * 2 * 16 * 1024;
-        assert!(self.stack.memory_used() <= bound);
+        });
     }
 }
 
@@ -260,17 +215,4 @@ fn note(flows: &mut HashMap<(u16, u16), (u32, u32)>, last: &mut (u16, u16), byte
     let controls = u32::from(tcp[13] & 1) + u32::from(tcp[13] >> 1 & 1);
     *last = (short(0), short(2));
     flows.insert(*last, (long(4).wrapping_add(payload as u32 + controls), long(8)));
-}
-
-/// An IPv4 packet from the peer.
-fn packet(protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
-    packet.extend(PEER);
-    packet.extend(US);
-    let total = (packet.len() + payload.len()) as u16;
-    packet[2..4].copy_from_slice(&total.to_be_bytes());
-    let sum = !checksum::sum(&packet);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet.extend(payload);
-    packet
 }

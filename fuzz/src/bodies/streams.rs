@@ -15,16 +15,17 @@ use std::{
     time::Duration,
 };
 
-use netstack::{Config, Stack, StackRecv, StackSend, TcpListener, TcpStream};
-use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, checksum};
+use netstack::{TcpListener, TcpStream};
+use packet::checksum;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::take;
+use super::{
+    boundary::{Boundary, ipv4},
+    take,
+};
 
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
 const PORT: u16 = 80;
-const MTU: u16 = 1420;
-const MEMORY: usize = 1 << 20;
 /// Packets that wait for an end at most; the network drops more.
 const QUEUE: usize = 200;
 /// Streams at most.
@@ -56,15 +57,10 @@ struct World {
     torn: BTreeSet<Name>,
     /// How long the network could be unkind.
     unkind: Duration,
-    /// What leaves an end, and what arrives at one.
-    batch: Batch,
-    arrivals: RecvBatch,
 }
 
 struct End {
-    stack: Stack,
-    recv: StackRecv,
-    send: StackSend,
+    boundary: Boundary,
     listener: TcpListener,
     dials: Vec<Dial>,
     /// What is on its way to it.
@@ -95,27 +91,13 @@ impl World {
     fn new() -> Self {
         let nanos = Arc::new(AtomicU64::new(1 << 40));
         let ends = [0, 1].map(|end| {
-            let time = nanos.clone();
-            let (stack, recv, send) = Stack::new(Config {
-                addresses: vec![ADDRESSES[end].into()],
-                mtu: MTU,
-                memory: MEMORY,
-                secret: 1 + end as u128,
-                clock: Arc::new(move || Duration::from_nanos(time.load(Ordering::Relaxed))),
-            });
-            let listener = stack.listen(SocketAddr::from((ADDRESSES[end], PORT)));
+            let boundary = Boundary::new(vec![ADDRESSES[end].into()], 1 + end as u128, &nanos);
+            let listener = boundary.stack.listen(SocketAddr::from((ADDRESSES[end], PORT)));
             let listener = listener.expect("the port is free");
-            End { stack, recv, send, listener, dials: Vec::new(), queue: VecDeque::new() }
+            End { boundary, listener, dials: Vec::new(), queue: VecDeque::new() }
         });
-        Self {
-            ends,
-            nanos,
-            streams: Vec::new(),
-            torn: BTreeSet::new(),
-            unkind: Duration::ZERO,
-            batch: Batch::new(128, 2 * Batch::ROOM),
-            arrivals: RecvBatch::new(1),
-        }
+        let (streams, torn) = (Vec::new(), BTreeSet::new());
+        Self { ends, nanos, streams, torn, unkind: Duration::ZERO }
     }
 
     fn step(&mut self, step: u8, rest: &mut &[u8]) {
@@ -134,7 +116,7 @@ impl World {
             10 => self.read(index, usize::from(value) * 64),
             11 => self.shut(index),
             12 if !self.streams.is_empty() => self.leave(index),
-            13 => self.ends[end].stack.set_offloads(value & 1 == 0, value & 2 == 0),
+            13 => self.ends[end].boundary.stack.set_offloads(value & 1 == 0, value & 2 == 0),
             14 => self.become_narrow(end, 600 + u16::from(value) * 3),
             _ => queue.clear(),
         }
@@ -143,7 +125,7 @@ impl World {
     fn dial(&mut self, end: usize) {
         let pending: usize = self.ends.iter().map(|end| end.dials.len()).sum();
         if self.streams.len() / 2 + pending < STREAMS / 2 {
-            let stack = self.ends[end].stack.clone();
+            let stack = self.ends[end].boundary.stack.clone();
             let to = SocketAddr::from((ADDRESSES[1 - end], PORT));
             self.ends[end].dials.push(Box::pin(async move { stack.connect(to).await }));
         }
@@ -214,22 +196,9 @@ impl World {
         let end = &mut self.ends[end];
         let mut left = most.min(end.queue.len());
         while left > 0 {
-            self.arrivals.clear();
-            let slot = self.arrivals.slots_mut().next().expect("there is a slot");
-            let (mut spans, mut at) = (Vec::new(), 0);
-            while left > 0
-                && let Some(packet) = end.queue.front()
-                && let Some(room) = slot.get_mut(at..at + packet.len())
-            {
-                room.copy_from_slice(packet);
-                spans.push(Span { start: at, len: packet.len() });
-                at += packet.len();
-                end.queue.pop_front();
-                left -= 1;
-            }
-            let endpoint = Endpoint::new(([192, 0, 2, 1], 1).into());
-            self.arrivals.commit(RecvMeta { len: at, stride: at, endpoint, ecn: Ecn::NotEct });
-            end.send.send(&self.arrivals, &spans).expect("the stack is there");
+            let delivered = end.boundary.deliver(end.queue.iter().take(left));
+            end.queue.drain(..delivered);
+            left -= delivered;
         }
     }
 
@@ -243,7 +212,7 @@ impl World {
         let mut message = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), &packet[..60]].concat();
         let sum = !checksum::sum(&message);
         message[2..4].copy_from_slice(&sum.to_be_bytes());
-        let told = ip_packet(1, (ADDRESSES[end], ADDRESSES[1 - end]), &message);
+        let told = ipv4(1, (ADDRESSES[end], ADDRESSES[1 - end]), &message);
         self.ends[1 - end].queue.push_back(told);
     }
 
@@ -291,28 +260,13 @@ impl World {
 
     /// Puts what an end sends on its way.
     fn collect(&mut self, end: usize) {
-        for _ in 0..50 {
-            self.batch.clear();
-            self.ends[end].recv.recv(&mut self.batch, false).expect("the stack is there");
-            if self.batch.is_empty() {
-                break;
+        let [one, other] = &mut self.ends;
+        let (from, to) = if end == 0 { (one, other) } else { (other, one) };
+        from.boundary.collect(|packet| {
+            if to.queue.len() < QUEUE {
+                to.queue.push_back(packet);
             }
-            for (packet, offload) in self.batch.iter() {
-                let segments = Segments::new(packet, offload).expect("what it sends can be sent");
-                for index in 0..segments.count() {
-                    let mut bytes = vec![0; segments.segment_len(index)];
-                    segments.write(index, &mut bytes);
-                    assert!(bytes.len() <= usize::from(MTU));
-                    let queue = &mut self.ends[1 - end].queue;
-                    if queue.len() < QUEUE {
-                        queue.push_back(bytes);
-                    }
-                }
-            }
-        }
-        // Each stream may have a chunk beyond the budget, each way.
-        let stack = &self.ends[end].stack;
-        assert!(stack.memory_used() <= MEMORY + stack.connections() * 2 * 16 * 1024);
+        });
     }
 
     /// From now on the network is kind: everything arrives, and everybody parts.
@@ -334,7 +288,10 @@ impl World {
             self.pass(Duration::from_secs(5));
         }
         for end in &self.ends {
-            assert_eq!((end.stack.connections(), end.stack.memory_used()), (0, 0));
+            assert_eq!(
+                (end.boundary.stack.connections(), end.boundary.stack.memory_used()),
+                (0, 0)
+            );
         }
     }
 
@@ -366,16 +323,4 @@ impl World {
             assert_eq!(stream.read, other.written, "{:?}", stream.name);
         }
     }
-}
-
-fn ip_packet(protocol: u8, (from, to): ([u8; 4], [u8; 4]), payload: &[u8]) -> Vec<u8> {
-    let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, protocol, 0, 0];
-    packet.extend(from);
-    packet.extend(to);
-    let total = (packet.len() + payload.len()) as u16;
-    packet[2..4].copy_from_slice(&total.to_be_bytes());
-    let sum = !checksum::sum(&packet);
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
-    packet.extend(payload);
-    packet
 }
