@@ -7,17 +7,12 @@
 //! ```
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on ends")]
 
-use std::{
-    env,
-    future::Future,
-    net::SocketAddr,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
-    time::Duration,
-};
+#[path = "../tests/tunnels/block_on.rs"]
+mod block_on;
 
+use std::{env, net::SocketAddr, thread, time::Duration};
+
+use block_on::block_on;
 use sys::clock::boottime_nanos;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -96,25 +91,6 @@ async fn receive(mut stream: TcpStream, turn: Duration) -> f64 {
         let took = boottime_nanos() - begun;
         if took >= turn.as_nanos() as u64 {
             return counted as f64 * 8.0 / took as f64;
-        }
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park(),
         }
     }
 }

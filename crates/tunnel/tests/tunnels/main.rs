@@ -6,6 +6,7 @@
 //! ```
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod block_on;
 mod configuration;
 mod datagrams;
 mod ends;

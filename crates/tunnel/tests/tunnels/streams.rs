@@ -1,18 +1,12 @@
-use std::{
-    future::Future,
-    io::ErrorKind,
-    net::SocketAddr,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
-    thread::{self, Thread},
-    time::Duration,
-};
+use std::{io::ErrorKind, net::SocketAddr, thread, time::Duration};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{TcpStream, Tunnel};
 
-use crate::rig::{A, B, NOBODY, Pair, at, soon, speech};
+use crate::{
+    block_on::block_on,
+    rig::{A, B, NOBODY, Pair, at, soon, speech},
+};
 
 /// Both ends of a connection to b.
 async fn connected(pair: &Pair, to: SocketAddr) -> (TcpStream, TcpStream) {
@@ -170,22 +164,6 @@ async fn who_does_not_read_stops_who_writes() {
 /// Wakers of a stranger to tokio.
 #[test]
 fn any_executor_drives_the_sockets() {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let mut future = pin!(future);
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        loop {
-            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(value) => return value,
-                Poll::Pending => thread::park(),
-            }
-        }
-    }
     let Pair { a, b } = block_on(Pair::start());
     let listener = b.listen(at(B[0], 80)).unwrap();
     let serving = thread::Builder::new().spawn(move || {
