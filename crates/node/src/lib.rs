@@ -33,6 +33,7 @@ mod supervisor;
 pub mod uapi;
 mod up;
 mod value;
+mod whole_file;
 
 pub use node::{ApplyError, Node};
 pub use up::sweep;

@@ -11,10 +11,7 @@ mod routes;
 
 use std::{
     collections::HashMap,
-    fs,
-    io::Write,
     net::{SocketAddr, ToSocketAddrs},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -27,6 +24,7 @@ use crate::{
     Node,
     conf::{self, Conf, EndpointName, Interface, Router, Table},
     server::{SocketFile, socket_path},
+    whole_file,
 };
 use ledger::{Deed, Ledger};
 use nft::Ruleset;
@@ -224,21 +222,11 @@ impl Up {
         }
     }
 
-    /// Writes the state into the file, which is whole at every moment.
+    /// Writes the state into the file.
     fn save(&self, node: &Node) -> anyhow::Result<()> {
         let text = conf::write(&self.conf.interface, &node.state());
-        let new = self.path.with_extension("conf.new");
-        let what = || format!("SaveConfig: {}", self.path.display());
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .with_context(what)?;
-        file.write_all(text.as_bytes()).with_context(what)?;
-        file.sync_all().with_context(what)?;
-        fs::rename(&new, &self.path).with_context(what)
+        whole_file::replace(&self.path, &text)
+            .with_context(|| format!("SaveConfig: {}", self.path.display()))
     }
 }
 

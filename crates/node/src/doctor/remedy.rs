@@ -7,12 +7,13 @@
 
 use std::{
     fs::{self, DirBuilder, File},
-    io::{self, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
 use super::{Setting, Settings, Target};
+use crate::whole_file;
 
 /// Where it is written down.
 const FOLDER: &str = "/run/linerate";
@@ -157,20 +158,12 @@ impl<S: Settings> Remedy<S> {
         ours.nth(index).expect("the index was counted among them")
     }
 
-    /// Replaces the file, which is whole at every moment.
     fn save(&self) -> io::Result<()> {
         if self.entries.is_empty() {
-            return match fs::remove_file(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            return whole_file::remove(&self.path);
         }
-        let new = self.path.with_extension("new");
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         let text: String = self.entries.iter().map(Entry::line).collect();
-        file.write_all(text.as_bytes())?;
-        fs::rename(&new, &self.path)
+        whole_file::replace(&self.path, &text)
     }
 }
 

@@ -16,7 +16,7 @@ use anyhow::Context;
 use sys::netlink::{Family, FwMark, Netlink, Rule};
 
 use super::{dns, nft};
-use crate::server::socket_path;
+use crate::{server::socket_path, whole_file};
 
 /// One deed. Routes and addresses go with the interface, and are none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,18 +160,12 @@ impl Ledger {
         })
     }
 
-    /// Whole at every moment.
     fn write(&self) -> io::Result<()> {
         if self.deeds.is_empty() {
-            return match fs::remove_file(&self.path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                removed => removed,
-            };
+            return whole_file::remove(&self.path);
         }
         let text: String = self.deeds.iter().map(|deed| format!("{deed}\n")).collect();
-        let new = self.path.with_extension("undo.new");
-        fs::write(&new, text)?;
-        fs::rename(new, &self.path)
+        whole_file::replace(&self.path, &text)
     }
 }
 
