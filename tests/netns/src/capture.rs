@@ -6,7 +6,7 @@ pub mod split;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
@@ -17,6 +17,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nix::{getsockopt_impl, setsockopt_impl, sockopt_impl};
 
+use crate::background::in_background;
 use crate::host::Host;
 
 /// Room for what comes while the reader waits for a core.
@@ -66,8 +67,7 @@ impl Capture {
         let (socket, index) = host.inside(|| open(device));
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let reader = thread::Builder::new().name("capture".into());
-        let reader = reader.spawn(move || read(&socket, index, &stopped)).expect("a thread");
+        let reader = in_background("capture", move || read(&socket, index, &stopped));
         Capture { stop, reader }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 
+use crate::background::in_background;
 use crate::host::Host;
 use crate::pattern::{MOST, Pattern};
 use crate::wait::Stopwatch;
@@ -81,14 +82,13 @@ impl Datagrams {
         let stop = Arc::new(AtomicBool::new(false));
         let seed = u64::from(address.port());
         let stopped = stop.clone();
-        let sender = thread::Builder::new()
-            .name("datagrams out".into())
-            .spawn(move || send(&sending, &Pattern::new(seed), train, &stopped));
+        let sender = in_background("datagrams out", move || {
+            send(&sending, &Pattern::new(seed), train, &stopped)
+        });
         let stopped = stop.clone();
-        let receiver = thread::Builder::new()
-            .name("datagrams in".into())
-            .spawn(move || receive(&receiving, &Pattern::new(seed), &stopped));
-        let (sender, receiver) = (sender.expect("a thread"), receiver.expect("a thread"));
+        let receiver = in_background("datagrams in", move || {
+            receive(&receiving, &Pattern::new(seed), &stopped)
+        });
         Datagrams { stop, sender, receiver }
     }
 

@@ -186,6 +186,12 @@ impl Host {
     }
 }
 
+/// Whether hosts have one user only, as in a user namespace that an unprivileged user made.
+pub fn has_one_user_only() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").expect("proc is mounted");
+    map.split_whitespace().nth(2) == Some("1")
+}
+
 impl Drop for Namespaces {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod cable;
 mod capture;
 mod command;
@@ -27,6 +28,7 @@ mod drops;
 mod host;
 mod implementation;
 mod inside;
+mod names;
 mod pair;
 mod pattern;
 mod show;
@@ -35,6 +37,7 @@ mod traffic;
 mod wait;
 mod wg;
 
+pub use background::in_background;
 pub use cable::{address, cable, forward};
 pub use capture::split::{Layout, is_sound, split};
 pub use capture::{Capture, Frame, Way};
@@ -42,8 +45,9 @@ pub use command::linerate;
 pub use counter::Counter;
 pub use daemon::Daemon;
 pub use datagrams::{Arrived, Datagrams, Train};
-pub use host::{Host, Outcome};
+pub use host::{Host, Outcome, has_one_user_only};
 pub use implementation::{Implementation, Program, peer};
+pub use names::serve_names;
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
 pub use show::{Shown, forced_off};

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use crate::background::in_background;
 use crate::host::Host;
 use crate::pattern::{MOST, Pattern};
 use crate::wait::Stopwatch;
@@ -72,8 +73,8 @@ impl Stream {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, seed) = (stop.clone(), u64::from(address.port()));
         let sender =
-            start("stream out", move || send(sending, &Pattern::new(seed), pace, &stopped));
-        let receiver = start("stream in", move || receive(receiving, &Pattern::new(seed)));
+            in_background("stream out", move || send(sending, &Pattern::new(seed), pace, &stopped));
+        let receiver = in_background("stream in", move || receive(receiving, &Pattern::new(seed)));
         Stream { stop, sender, receiver }
     }
 
@@ -87,13 +88,6 @@ impl Stream {
         let Received { bytes, longest_gap } = self.receiver.join().expect("the stream arrives");
         Carried { sent, received: bytes, longest_gap }
     }
-}
-
-fn start<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread")
 }
 
 fn send(mut stream: TcpStream, pattern: &Pattern, pace: Pace, stop: &AtomicBool) -> u64 {

@@ -38,7 +38,7 @@ fn world() -> World {
     let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
     let key = Key::generate();
     right.host.run(format!("wg set wg0 peer {} allowed-ips 10.9.0.1/32,fd09::1/128", key.public));
-    services::names(&right.host, "[::]:53", false);
+    services::names(&right.host, &["10.9.0.2"]);
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\nDNS = 10.9.0.2\n\
          [Peer]\nPublicKey = {}\nEndpoint = 10.1.0.2:51820\n\

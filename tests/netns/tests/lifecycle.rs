@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use netns::{
     Daemon, Family, Host, INTERFACE, Implementation, Outcome, Pair, Stopwatch, announce,
-    eventually, ping,
+    eventually, has_one_user_only, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -172,12 +172,6 @@ fn without_the_right_to_make_an_interface_it_says_so() {
         assert!(!said.contains("panicked"), "{said}");
         is_gone(&host);
     }
-}
-
-/// In a user namespace of an unprivileged user there is one user only.
-fn has_one_user_only() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc");
-    map.split_whitespace().nth(2) == Some("1")
 }
 
 #[test]

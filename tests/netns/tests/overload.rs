@@ -13,12 +13,12 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netns::{
     Addresses, Datagrams, Family, Host, INTERFACE, Implementation, PORT, Pair, Pinging, Shown,
-    Side, Stopwatch, Train, announce, cable, eventually,
+    Side, Stopwatch, Train, announce, cable, eventually, in_background,
 };
 use nix::sys::socket::{setsockopt, sockopt};
 
@@ -67,7 +67,7 @@ impl Flood {
         }
         let (stop, bytes) = (Arc::new(AtomicBool::new(false)), vec![0; train * SIZE]);
         let stopped = stop.clone();
-        let sender = thread::Builder::new().name("flood".into()).spawn(move || {
+        let sender = in_background("flood", move || {
             let mut sent = 0;
             while !stopped.load(Ordering::Relaxed) {
                 if socket.send(&bytes).is_ok() {
@@ -77,7 +77,7 @@ impl Flood {
             drop(sink);
             sent
         });
-        Flood { stop, sender: sender.expect("a thread") }
+        Flood { stop, sender }
     }
 
     /// Ends it; how many datagrams the sender got rid of.

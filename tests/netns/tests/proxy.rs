@@ -25,7 +25,10 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use netns::{Addresses, Host, Implementation, Key, Outcome, Pair, Side, announce, eventually};
+use netns::{
+    Addresses, Host, Implementation, Key, Outcome, Pair, Side, announce, eventually,
+    has_one_user_only, in_background, serve_names,
+};
 
 const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -167,16 +170,10 @@ impl Drop for World {
     }
 }
 
-/// In a user namespace of an unprivileged user there is one user only.
-fn has_one_user_only() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc");
-    map.split_whitespace().nth(2) == Some("1")
-}
-
 #[test]
 fn curl_reaches_both_families_and_names_through_both_proxies_and_the_machine_has_no_interface() {
     let world = with_proxy("");
-    services::names(&world.right.host, "10.9.0.2:53", false);
+    services::names(&world.right.host, &["10.9.0.2"]);
     for host in ["10.9.0.2", "[fd09::2]", services::NAME] {
         let url = format!("http://{host}/page");
         assert_eq!(world.by_socks(&url), "hello");
@@ -195,8 +192,17 @@ fn curl_reaches_both_families_and_names_through_both_proxies_and_the_machine_has
 #[test]
 fn a_long_answer_of_the_name_server_is_asked_for_by_tcp() {
     let world = with_proxy("");
-    services::names(&world.right.host, "10.9.0.2:53", true);
+    let right = &world.right.host;
+    // 40 addresses are longer than a datagram of 512 bytes.
+    right.run(format!(
+        "for number in {{100..139}}; do ip address add 10.9.0.$number/32 dev wg0; \
+         echo 10.9.0.$number {}; done >/run/rig/hosts",
+        services::NAME
+    ));
+    serve_names(right, &["10.9.0.2"], "--addn-hosts=/run/rig/hosts");
     assert_eq!(world.by_socks(&format!("http://{}/page", services::NAME)), "hello");
+    let accepted = right.run("nstat -asz TcpPassiveOpens | awk '/^Tcp/ { print $2 }'");
+    assert_eq!(accepted.trim(), "2", "the question and the page");
 }
 
 #[test]
@@ -212,7 +218,7 @@ fn a_name_server_that_is_not_there_is_told_of_at_once() {
 #[test]
 fn what_cannot_be_reached_is_told_by_each_protocol_at_once() {
     let world = with_proxy("");
-    services::names(&world.right.host, "10.9.0.2:53", false);
+    services::names(&world.right.host, &["10.9.0.2"]);
     for (url, socks, http) in [
         ("http://10.9.0.2:81/", "(5)", "502"),
         ("http://10.99.0.1/", "(3)", "502"),
@@ -352,7 +358,7 @@ fn associate() -> (TcpStream, SocketAddr) {
 #[test]
 fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() {
     let world = with_proxy("");
-    services::names(&world.right.host, "10.9.0.2:53", false);
+    services::names(&world.right.host, &["10.9.0.2"]);
     services::echo(&world.right.host, "[::]:7");
     world.left.inside(|| {
         let (connection, relay) = associate();

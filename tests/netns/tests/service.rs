@@ -16,7 +16,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, announce, eventually, ping,
+    Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, announce, eventually,
+    has_one_user_only, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -83,12 +84,6 @@ fn the_manager_hears_when_it_is_up_while_it_works_and_when_it_goes_down() {
 
 /// The right to administer the network, as capabilities(7) has it in a mask.
 const NET_ADMIN_ALONE: &str = "0000000000001000";
-
-/// In a user namespace of an unprivileged user there is one user only.
-fn has_one_user_only() -> bool {
-    let map = std::fs::read_to_string("/proc/self/uid_map").expect("proc");
-    map.split_whitespace().nth(2) == Some("1")
-}
 
 /// A configuration for `linerate up` that only its user may read.
 fn conf(host: &Host, lines: &str) -> String {

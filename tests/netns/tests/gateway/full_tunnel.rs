@@ -21,7 +21,7 @@ fn hosts(outer: Family, lines: &str) -> Hosts {
 fn a_name_and_a_page_come_through_the_exit_and_no_packet_goes_beside_the_tunnel() {
     for outer in Family::ALL {
         let hosts = Hosts::new();
-        page::serve(&hosts.world, WORLD.map(|address| address.parse().expect("an address")));
+        page::serve(&hosts.world, WORLD);
         hosts.exit_up(EXIT_LINES, "10.9.0.1/32, fd09::1/128");
         let capture = Capture::start(&hosts.client, "eth0");
         let [v4, v6] = WORLD;

@@ -1,20 +1,15 @@
-//! What a test finds behind the tunnel: files by HTTP, names by DNS, echoes by UDP. Each
-//! is bound inside a host, and served by a thread until the test process ends.
+//! What a test finds behind the tunnel: files by HTTP, names by DNS, echoes by UDP. Files
+//! and echoes are served by threads until the test process ends.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
-use std::thread;
 
-use netns::Host;
+use netns::{Host, in_background, serve_names};
 
 /// The name that the name server knows, with both addresses of right.
 pub const NAME: &str = "web.example";
-
-pub fn in_background(name: &str, work: impl FnOnce() + Send + 'static) {
-    thread::Builder::new().name(name.into()).spawn(work).expect("a thread for a test");
-}
 
 /// Serves the files of a folder of the host, by HTTP/1.0.
 pub fn files(host: &Host, at: &str, folder: &str) {
@@ -63,54 +58,7 @@ pub fn echo(host: &Host, at: &str) {
     });
 }
 
-/// Knows [`NAME`]; by UDP its answers are cut, so that all is asked by TCP, too, where
-/// `is_long`.
-pub fn names(host: &Host, at: &str, is_long: bool) {
-    let (udp, tcp) = host.inside(|| {
-        let udp = UdpSocket::bind(at).expect("nobody serves there");
-        (udp, TcpListener::bind(at).expect("nobody serves there"))
-    });
-    in_background("names", move || {
-        let mut buffer = [0; 512];
-        while let Ok((len, from)) = udp.recv_from(&mut buffer) {
-            let mut answer = answer(&buffer[..len]);
-            if is_long {
-                // TC.
-                answer[2] |= 2;
-            }
-            let _ = udp.send_to(&answer, from);
-        }
-    });
-    in_background("names by TCP", move || {
-        use std::io::Read;
-        for mut stream in tcp.incoming().flatten() {
-            let mut len = [0; 2];
-            let _ = stream.read_exact(&mut len);
-            let mut question = vec![0; u16::from_be_bytes(len).into()];
-            let _ = stream.read_exact(&mut question);
-            let answer = answer(&question);
-            let _ = stream.write_all(&(answer.len() as u16).to_be_bytes());
-            let _ = stream.write_all(&answer);
-        }
-    });
-}
-
-fn answer(question: &[u8]) -> Vec<u8> {
-    let asked: String = NAME.split('.').map(|l| format!("{}{l}", l.len() as u8 as char)).collect();
-    let name_end = question[12..].iter().position(|&byte| byte == 0).expect("a name ends") + 12;
-    let is_known = question[12..name_end].eq_ignore_ascii_case(asked.as_bytes());
-    let record = question[name_end + 2];
-    let mut answer = question.to_vec();
-    // A response, with recursion; no such name, unless it is known.
-    answer[2..4].copy_from_slice(&[0x81, if is_known { 0x80 } else { 0x83 }]);
-    let data = match record {
-        1 => Ipv4Addr::new(10, 9, 0, 2).octets().to_vec(),
-        _ => "fd09::2".parse::<Ipv6Addr>().expect("an address").octets().to_vec(),
-    };
-    if is_known {
-        answer[7] = 1;
-        answer.extend_from_slice(&[0xc0, 12, 0, record, 0, 1, 0, 0, 0, 60, 0, data.len() as u8]);
-        answer.extend_from_slice(&data);
-    }
-    answer
+/// Knows [`NAME`], on these addresses.
+pub fn names(host: &Host, addresses: &[&str]) {
+    serve_names(host, addresses, &format!("--host-record={NAME},10.9.0.2,fd09::2"));
 }
