@@ -5,6 +5,8 @@
 mod boundary;
 #[path = "bodies/coalesce.rs"]
 mod coalesce;
+#[path = "../../crates/packet/tests/inverse/coalesced.rs"]
+mod coalesced;
 #[path = "bodies/netstack.rs"]
 mod netstack;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
@@ -59,6 +61,16 @@ fn take<const N: usize>(data: &mut &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     bytes[..head.len()].copy_from_slice(head);
     bytes
+}
+
+/// Runs a program of one-byte steps, at most so many, each of which takes what it needs of
+/// the bytes behind it.
+fn steps(mut data: &[u8], most: usize, mut run: impl FnMut(u8, &mut &[u8])) {
+    for _ in 0..most {
+        let Some((step, behind)) = data.split_first() else { break };
+        data = behind;
+        run(*step, &mut data);
+    }
 }
 
 /// A batch through every variant, and as it is chosen, against the specification.
@@ -177,13 +189,10 @@ pub fn message(data: &[u8]) {
 /// the fuzzer reaches what lies behind a valid MAC.
 pub fn control(data: &[u8]) {
     let mut pair = Pair::new();
-    let mut rest = data;
-    for _ in 0..200 {
-        let Some((step, behind)) = rest.split_first() else { break };
-        rest = behind;
-        pair.step(*step, &mut rest);
+    steps(data, 200, |step, rest| {
+        pair.step(step, rest);
         pair.settle();
-    }
+    });
 }
 
 struct Pair {

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use packet::{Coalesce, Coalescer, Offload, Segments, Span, SuperPacket};
+use packet::{Coalesce, Coalescer, Offload, Segments};
 
 use super::{
+    coalesced::coalesced,
     oracle::{Vnet, split},
     same::check,
     spec::{ACK, Checksum, Spec, slow_checksum},
@@ -40,29 +41,7 @@ pub fn coalesce(data: &[u8]) {
 }
 
 fn run(coalescer: &mut Coalescer, packets: &[Vec<u8>], which: Coalesce) {
-    let mut buf = Vec::new();
-    let mut spans = Vec::new();
-    coalescer.clear();
-    for packet in packets {
-        buf.extend([0xee; 16]);
-        spans.push(Span { start: buf.len(), len: packet.len() });
-        buf.extend(packet);
-    }
-    for span in &spans {
-        coalescer.push(&buf, *span, which);
-    }
-    let supers = coalescer.finish();
-    let mut wholes: Vec<Span> = supers.iter().flat_map(SuperPacket::wholes).collect();
-    wholes.sort_by_key(|span| span.start);
-    assert_eq!(wholes, spans, "every packet is in one super-packet");
-    let gather = |packet: &SuperPacket| {
-        let mut written = packet.header().to_vec();
-        for span in packet.payload() {
-            written.extend(&buf[span.start..span.start + span.len]);
-        }
-        (written, packet.packets())
-    };
-    let written: Vec<_> = supers.iter().map(gather).collect();
+    let written = coalesced(coalescer, packets, which);
     check(packets, &written);
     written.iter().for_each(|(written, _)| splits_alike(written));
 }

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     boundary::{Boundary, ipv4},
-    take,
+    steps, take,
 };
 
 const US: [u8; 4] = [10, 0, 0, 1];
@@ -28,13 +28,10 @@ const PEER_MSS: usize = 700;
 /// Packets, segments near what is expected, calls and time, in any order.
 pub fn netstack(data: &[u8]) {
     let mut scene = Scene::new();
-    let mut rest = data;
-    for _ in 0..300 {
-        let Some((step, behind)) = rest.split_first() else { break };
-        rest = behind;
-        scene.step(*step, &mut rest);
+    steps(data, 300, |step, rest| {
+        scene.step(step, rest);
         scene.collect();
-    }
+    });
 }
 
 type Dial = Pin<Box<dyn Future<Output = std::io::Result<TcpStream>>>>;

@@ -21,7 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     boundary::{Boundary, ipv4},
-    take,
+    steps, take,
 };
 
 const ADDRESSES: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
@@ -37,13 +37,10 @@ const PATIENCE: Duration = Duration::from_secs(55);
 /// Calls, time, and what the network does, in any order.
 pub fn streams(data: &[u8]) {
     let mut world = World::new();
-    let mut rest = data;
-    for _ in 0..200 {
-        let Some((step, behind)) = rest.split_first() else { break };
-        rest = behind;
-        world.step(*step, &mut rest);
+    steps(data, 200, |step, rest| {
+        world.step(step, rest);
         world.settle();
-    }
+    });
     world.finish();
 }
 

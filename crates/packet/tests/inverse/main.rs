@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod any;
+mod coalesced;
 mod gro;
 mod oracle;
 mod same;
@@ -12,41 +13,15 @@ mod spec;
 mod streams;
 mod supers;
 
+use coalesced::coalesced;
 use oracle::Vnet;
-use packet::{Coalesce, Coalescer, Offload, Segments, Span, SuperPacket, VNET_HEADER_LEN};
+use packet::{Coalesce, Coalescer, Offload, Segments, VNET_HEADER_LEN};
 use spec::Spec;
 
 const BOTH: Coalesce = Coalesce { tcp: true, udp: true };
 
-/// Coalesces packets as they would stand in a receive buffer. Returns what would
-/// be written to the TUN, header and packet, and how many packets each carries.
 fn coalesce(packets: &[Vec<u8>], which: Coalesce) -> Vec<(Vec<u8>, usize)> {
-    let mut buf = Vec::new();
-    let mut coalescer = Coalescer::default();
-    let spans: Vec<Span> = packets
-        .iter()
-        .map(|packet| {
-            buf.extend([0xee; 16]);
-            let span = Span { start: buf.len(), len: packet.len() };
-            buf.extend(packet);
-            span
-        })
-        .collect();
-    for span in &spans {
-        coalescer.push(&buf, *span, which);
-    }
-    let supers = coalescer.finish();
-    let mut wholes: Vec<Span> = supers.iter().flat_map(SuperPacket::wholes).collect();
-    wholes.sort_by_key(|span| span.start);
-    assert_eq!(wholes, spans, "every packet is in one super-packet");
-    let gather = |packet: &SuperPacket| {
-        let mut written = packet.header().to_vec();
-        for span in packet.payload() {
-            written.extend(&buf[span.start..span.start + span.len]);
-        }
-        (written, packet.packets())
-    };
-    supers.iter().map(gather).collect()
+    coalesced(&mut Coalescer::default(), packets, which)
 }
 
 /// What the kernel makes of it, by our own segmenter and by the oracle.

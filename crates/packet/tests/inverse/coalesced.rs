@@ -1,0 +1,34 @@
+//! Packets through a coalescer.
+
+use packet::{Coalesce, Coalescer, Span, SuperPacket};
+
+/// Coalesces packets as they would stand in a receive buffer. Returns what would
+/// be written to the TUN, header and packet, and how many packets each carries.
+pub fn coalesced(
+    coalescer: &mut Coalescer,
+    packets: &[Vec<u8>],
+    which: Coalesce,
+) -> Vec<(Vec<u8>, usize)> {
+    let (mut buf, mut spans) = (Vec::new(), Vec::new());
+    coalescer.clear();
+    for packet in packets {
+        buf.extend([0xee; 16]);
+        spans.push(Span { start: buf.len(), len: packet.len() });
+        buf.extend(packet);
+    }
+    for span in &spans {
+        coalescer.push(&buf, *span, which);
+    }
+    let supers = coalescer.finish();
+    let mut wholes: Vec<Span> = supers.iter().flat_map(SuperPacket::wholes).collect();
+    wholes.sort_by_key(|span| span.start);
+    assert_eq!(wholes, spans, "every packet is in one super-packet");
+    let gather = |packet: &SuperPacket| {
+        let mut written = packet.header().to_vec();
+        for span in packet.payload() {
+            written.extend(&buf[span.start..span.start + span.len]);
+        }
+        (written, packet.packets())
+    };
+    supers.iter().map(gather).collect()
+}
