@@ -25,6 +25,7 @@ pub mod icmp;
 mod io;
 pub mod ip;
 mod offload;
+pub mod pcapng;
 mod segment;
 
 pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit};

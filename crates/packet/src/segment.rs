@@ -112,6 +112,11 @@ impl<'a> Segments<'a> {
         Self { packet, work: Work::None }
     }
 
+    /// The packet as it is before it falls into them.
+    pub fn packet(&self) -> &'a [u8] {
+        self.packet
+    }
+
     /// How many segments there are.
     pub fn count(&self) -> usize {
         match &self.work {

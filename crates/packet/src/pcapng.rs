@@ -1,0 +1,377 @@
+//! Captured packets as a pcapng section (draft-ietf-opsawg-pcapng), block by block, so that
+//! whoever has the next block writes it behind the last one.
+//!
+//! ```text
+//!   section | interface | packet | packet | ... | statistics
+//! ```
+//!
+//! One interface a section, its packets from the IP header on, times in nanoseconds. All is
+//! little-endian, which the section's first block says.
+
+use std::time::Duration;
+
+/// Block types.
+const SECTION: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const STATISTICS: u32 = 5;
+const PACKET: u32 = 6;
+
+const BYTE_ORDER: u32 = 0x1a2b_3c4d;
+/// `LINKTYPE_RAW`: IPv4 or IPv6, as the first four bits say.
+const LINK_TYPE: u16 = 101;
+/// A power of ten: nanoseconds.
+const RESOLUTION: u8 = 9;
+
+/// Option codes: of every block, and then each block's own.
+const COMMENT: u16 = 1;
+const SECTION_APPLICATION: u16 = 4;
+const INTERFACE_NAME: u16 = 2;
+const INTERFACE_DESCRIPTION: u16 = 3;
+const INTERFACE_RESOLUTION: u16 = 9;
+const PACKET_FLAGS: u16 = 2;
+const PACKET_DROPPED: u16 = 4;
+const STATISTICS_START: u16 = 2;
+const STATISTICS_END: u16 = 3;
+const STATISTICS_RECEIVED: u16 = 4;
+const STATISTICS_DROPPED: u16 = 5;
+
+/// Bytes of a block that are in every one: type, length, length.
+const FRAME: usize = 12;
+/// Bytes of what stands in a packet's block before its bytes.
+const PACKET_HEAD: usize = 20;
+/// Bytes of an option's code and length, and of the end of the options.
+const OPTION_HEAD: usize = 4;
+/// Bytes of a comment at most; a longer one is cut.
+const COMMENT_MAX: usize = 1024;
+
+/// Bytes of the head of a block that [`block`] reads.
+pub const BLOCK_HEAD: usize = 8;
+/// Bytes of the longest block that is written here, and more.
+pub const BLOCK_MAX: usize = 128 * 1024;
+
+/// Which way a packet passed the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the host.
+    Inbound,
+    /// From the host.
+    Outbound,
+}
+
+/// A packet that was seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// When, since the Unix epoch.
+    pub at: Duration,
+    /// Which way.
+    pub direction: Direction,
+    /// All of it.
+    pub packet: &'a [u8],
+    /// How many packets were seen since the last block, and not kept.
+    pub dropped: u64,
+    /// What else is to be said of it; nothing where it is empty.
+    pub comment: &'a str,
+}
+
+/// How a capture went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// When it began, since the Unix epoch.
+    pub began: Duration,
+    /// When it ended, since the Unix epoch.
+    pub ended: Duration,
+    /// Packets that were seen.
+    pub received: u64,
+    /// Packets of these that were not kept.
+    pub dropped: u64,
+}
+
+/// What a block is, and its length in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block {
+    /// A packet.
+    Packet(usize),
+    /// The statistics.
+    Statistics(usize),
+    /// Another.
+    Other(usize),
+}
+
+/// Begins a section that `application` writes.
+pub fn section(out: &mut Vec<u8>, application: &str) {
+    block_of(out, SECTION, |out| {
+        word(out, BYTE_ORDER);
+        half(out, 1);
+        half(out, 0);
+        // Of the section: nobody knows its length yet.
+        double(out, u64::MAX);
+        option(out, SECTION_APPLICATION, application.as_bytes());
+        end_options(out);
+    });
+}
+
+/// The interface that the packets pass, of each at most `snaplen` bytes; 0 is no limit.
+pub fn interface(out: &mut Vec<u8>, name: &str, description: &str, snaplen: u32) {
+    block_of(out, INTERFACE, |out| {
+        half(out, LINK_TYPE);
+        half(out, 0);
+        word(out, snaplen);
+        option(out, INTERFACE_NAME, name.as_bytes());
+        option(out, INTERFACE_DESCRIPTION, description.as_bytes());
+        option(out, INTERFACE_RESOLUTION, &[RESOLUTION]);
+        end_options(out);
+    });
+}
+
+/// The most that [`packet`] appends for a packet of which it keeps `kept` bytes, with a
+/// comment of `comment` bytes.
+pub fn packet_room(kept: usize, comment: usize) -> usize {
+    let (flags, dropped, end) = (OPTION_HEAD + 4, OPTION_HEAD + 8, OPTION_HEAD);
+    let comment = OPTION_HEAD + comment.min(COMMENT_MAX).next_multiple_of(4);
+    FRAME + PACKET_HEAD + kept.next_multiple_of(4) + flags + dropped + comment + end
+}
+
+/// A packet, of which it keeps the first `snaplen` bytes.
+pub fn packet(out: &mut Vec<u8>, seen: Seen<'_>, snaplen: usize) {
+    let Seen { at, direction, packet, dropped, comment } = seen;
+    let kept = &packet[..packet.len().min(snaplen)];
+    block_of(out, PACKET, |out| {
+        // The only interface there is.
+        word(out, 0);
+        time(out, at);
+        word(out, kept.len() as u32);
+        word(out, packet.len() as u32);
+        out.extend_from_slice(kept);
+        pad(out);
+        let flags: u32 = match direction {
+            Direction::Inbound => 0b01,
+            Direction::Outbound => 0b10,
+        };
+        option(out, PACKET_FLAGS, &flags.to_le_bytes());
+        if dropped > 0 {
+            option(out, PACKET_DROPPED, &dropped.to_le_bytes());
+        }
+        if !comment.is_empty() {
+            let cut = comment.floor_char_boundary(COMMENT_MAX);
+            option(out, COMMENT, &comment.as_bytes()[..cut]);
+        }
+        end_options(out);
+    });
+}
+
+/// How the capture went; it stands behind the packets.
+pub fn statistics(out: &mut Vec<u8>, statistics: Statistics) {
+    let Statistics { began, ended, received, dropped } = statistics;
+    block_of(out, STATISTICS, |out| {
+        word(out, 0);
+        time(out, ended);
+        for (code, at) in [(STATISTICS_START, began), (STATISTICS_END, ended)] {
+            half(out, code);
+            half(out, 8);
+            time(out, at);
+        }
+        option(out, STATISTICS_RECEIVED, &received.to_le_bytes());
+        option(out, STATISTICS_DROPPED, &dropped.to_le_bytes());
+        end_options(out);
+    });
+}
+
+/// What begins here, of which at least [`BLOCK_HEAD`] bytes are given; `None` where that is
+/// no block of a section as it is written here.
+pub fn block(head: &[u8]) -> Option<Block> {
+    let len = word_at(head, 4)? as usize;
+    if !(FRAME..=BLOCK_MAX).contains(&len) || !len.is_multiple_of(4) {
+        return None;
+    }
+    Some(match word_at(head, 0)? {
+        PACKET => Block::Packet(len),
+        STATISTICS => Block::Statistics(len),
+        _ => Block::Other(len),
+    })
+}
+
+impl Statistics {
+    /// Reads a whole block of statistics; `None` where it holds none.
+    pub fn parse(block: &[u8]) -> Option<Self> {
+        let mut read = Self::default();
+        let mut options = block.get(BLOCK_HEAD + 12..block.len().checked_sub(4)?)?;
+        while let [code, code_high, len, len_high, rest @ ..] = options {
+            let code = u16::from_le_bytes([*code, *code_high]);
+            let len = usize::from(u16::from_le_bytes([*len, *len_high]));
+            let value = rest.get(..len)?;
+            match code {
+                0 => break,
+                STATISTICS_START => read.began = time_of(value)?,
+                STATISTICS_END => read.ended = time_of(value)?,
+                STATISTICS_RECEIVED => read.received = u64::from_le_bytes(value.try_into().ok()?),
+                STATISTICS_DROPPED => read.dropped = u64::from_le_bytes(value.try_into().ok()?),
+                _ => {}
+            }
+            options = rest.get(len.next_multiple_of(4)..)?;
+        }
+        Some(read)
+    }
+}
+
+fn block_of(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    word(out, kind);
+    word(out, 0);
+    body(out);
+    let len = (out.len() + 4 - start) as u32;
+    word(out, len);
+    out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
+}
+
+fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
+    half(out, code);
+    half(out, value.len() as u16);
+    out.extend_from_slice(value);
+    pad(out);
+}
+
+fn end_options(out: &mut Vec<u8>) {
+    word(out, 0);
+}
+
+/// Blocks begin at multiples of four, and so does all within them.
+fn pad(out: &mut Vec<u8>) {
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// The higher half first, whatever the byte order.
+fn time(out: &mut Vec<u8>, at: Duration) {
+    let nanos = at.as_nanos() as u64;
+    word(out, (nanos >> 32) as u32);
+    word(out, nanos as u32);
+}
+
+fn time_of(value: &[u8]) -> Option<Duration> {
+    let (high, low) = (word_at(value, 0)?, word_at(value, 4)?);
+    Some(Duration::from_nanos(u64::from(high) << 32 | u64::from(low)))
+}
+
+fn half(out: &mut Vec<u8>, value: u16) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn word(out: &mut Vec<u8>, value: u32) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn double(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AT: Duration = Duration::new(1_700_000_000, 123_456_789);
+
+    fn seen(packet: &[u8]) -> Seen<'_> {
+        Seen { at: AT, direction: Direction::Inbound, packet, dropped: 0, comment: "" }
+    }
+
+    /// Each block of a section, by type and body, as the draft has them.
+    fn blocks(mut section: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        let mut blocks = Vec::new();
+        while !section.is_empty() {
+            let len = word_at(section, 4).unwrap() as usize;
+            let (this, rest) = section.split_at(len);
+            assert_eq!(word_at(this, len - 4), Some(len as u32), "both lengths are the same");
+            blocks.push((word_at(this, 0).unwrap(), this[8..len - 4].to_vec()));
+            section = rest;
+        }
+        blocks
+    }
+
+    #[test]
+    fn a_section_is_as_the_draft_draws_it() {
+        let mut out = Vec::new();
+        section(&mut out, "linerate 1");
+        interface(&mut out, "wg0", "inside", 96);
+        let all = [
+            b"\x0a\x0d\x0d\x0a\x30\0\0\0\x4d\x3c\x2b\x1a\x01\0\0\0".as_slice(),
+            b"\xff\xff\xff\xff\xff\xff\xff\xff\x04\0\x0a\0linerate 1\0\0\0\0\0\0\x30\0\0\0",
+            b"\x01\0\0\0\x34\0\0\0\x65\0\0\0\x60\0\0\0\x02\0\x03\0wg0\0",
+            b"\x03\0\x06\0inside\0\0\x09\0\x01\0\x09\0\0\0\0\0\0\0\x34\0\0\0",
+        ]
+        .concat();
+        assert_eq!(out, all);
+    }
+
+    #[test]
+    fn a_packet_is_cut_at_the_snaplen_and_keeps_its_length_way_losses_and_comment() {
+        let mut out = Vec::new();
+        packet(&mut out, seen(b"12345"), 100);
+        let cut = Seen {
+            direction: Direction::Outbound,
+            dropped: 7,
+            comment: "peer a",
+            ..seen(b"12345")
+        };
+        packet(&mut out, cut, 2);
+        let [(PACKET, whole), (PACKET, cut)] = &blocks(&out)[..] else { panic!("{out:?}") };
+        let nanos = AT.as_nanos() as u64;
+        let time = [(nanos >> 32) as u32, nanos as u32].map(u32::to_le_bytes).concat();
+        let head = [b"\0\0\0\0".as_slice(), &time].concat();
+        let expected = b"\x05\0\0\0\x05\0\0\x0012345\0\0\0\x02\0\x04\0\x01\0\0\0\0\0\0\0";
+        assert_eq!(*whole, [head.clone(), expected.to_vec()].concat());
+        let expected = b"\x02\0\0\0\x05\0\0\x0012\0\0\x02\0\x04\0\x02\0\0\0\
+            \x04\0\x08\0\x07\0\0\0\0\0\0\0\x01\0\x06\0peer a\0\0\0\0\0\0";
+        assert_eq!(*cut, [head, expected.to_vec()].concat());
+    }
+
+    #[test]
+    fn statistics_are_read_as_they_were_written_and_what_is_cut_is_refused() {
+        let written = Statistics { began: AT, ended: AT * 2, received: u64::MAX, dropped: 3 };
+        let mut out = Vec::new();
+        statistics(&mut out, written);
+        assert_eq!(block(&out), Some(Block::Statistics(out.len())));
+        assert_eq!(Statistics::parse(&out), Some(written));
+        for len in 0..BLOCK_HEAD {
+            assert_eq!(block(&out[..len]), None);
+        }
+        assert_eq!(Statistics::parse(&out[..20]), None);
+        for len in [0_u32, 8, 13, BLOCK_MAX as u32 + 4] {
+            out[4..8].copy_from_slice(&len.to_le_bytes());
+            assert_eq!(block(&out), None, "a length of {len}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_packet_takes_more_than_its_room(
+            len in 0usize..300, snaplen in 0usize..300, dropped: bool, comment in ".{0,40}",
+        ) {
+            let bytes = vec![1; len];
+            let seen = Seen { dropped: dropped.into(), comment: &comment, ..seen(&bytes) };
+            let mut out = Vec::new();
+            packet(&mut out, seen, snaplen);
+            prop_assert!(out.len() <= packet_room(len.min(snaplen), comment.len()));
+            prop_assert_eq!(block(&out), Some(Block::Packet(out.len())));
+        }
+
+        #[test]
+        fn the_longest_packet_with_the_longest_comment_is_a_block(extra in 0usize..3000) {
+            let bytes = vec![1; crate::MAX_PACKET];
+            let comment = "ä".repeat(extra);
+            let mut out = Vec::new();
+            packet(&mut out, Seen { comment: &comment, dropped: 1, ..seen(&bytes) }, usize::MAX);
+            prop_assert_eq!(block(&out), Some(Block::Packet(out.len())));
+            prop_assert!(out.len() <= packet_room(bytes.len(), comment.len()));
+        }
+
+        #[test]
+        fn nothing_that_is_read_panics(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = (block(&bytes), Statistics::parse(&bytes));
+        }
+    }
+}
