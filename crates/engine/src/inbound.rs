@@ -21,7 +21,9 @@ use wg::{
     message::{DATA_HEADER_LEN, DataHeader, Kind},
 };
 
-use crate::{AEAD_BATCH, Clock, Inbox, Load, Returned, stage::Stage, take_turns, vector::vector};
+use crate::{
+    AEAD_BATCH, Clock, Inbox, Load, Returned, Tap, stage::Stage, take_turns, vector::vector,
+};
 
 /// Slots a batch: what one `recvmmsg` takes.
 const SLOTS: usize = 64;
@@ -52,7 +54,8 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         returned: Arc<Returned>,
     ) -> Self {
         let slots = vector(SLOTS);
-        let delivery = Delivery::new(device.clone(), (ip, returned), Taken::new(slots));
+        let tap = Arc::new(Tap::new(clock.clone()));
+        let delivery = Delivery::new(device.clone(), (ip, returned), tap, Taken::new(slots));
         let delivery = Stage::new(delivery);
         let (taken, crowd) = (Taken::new(slots), Crowd::default());
         Self { device, clock, inbox, udp, taken, crowd, load: Arc::default(), delivery }
@@ -61,6 +64,12 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// Counts in `load` from now on. Nothing else may.
     pub fn count_in(&mut self, load: Arc<Load>) {
         self.load = load;
+    }
+
+    /// Shows to `tap` from now on what comes from peers. To be called before the second thread
+    /// is started.
+    pub fn tap_into(&mut self, tap: Arc<Tap>) {
+        self.delivery.here().into_iter().for_each(|delivery| delivery.tap = tap.clone());
     }
 
     /// Has a second thread deliver while this one receives and opens more.

@@ -22,6 +22,7 @@ mod queue;
 mod returned;
 mod slow_path;
 mod stage;
+mod tap;
 mod threads;
 mod vector;
 
@@ -32,6 +33,7 @@ pub use load::{Counted, Histogram, Load};
 pub use outbound::Outbound;
 pub use returned::Returned;
 pub use slow_path::{Inbox, SlowPath};
+pub use tap::{Capture, CaptureEnd, CaptureOptions, Chunk, Tap, TooManyCaptures};
 pub use threads::{Engine, Parts};
 
 /// Reads both clocks; called once a batch.

@@ -31,15 +31,17 @@ use fit::fit;
 use packet::{
     Ecn, IpRecv, Segments, UdpSend,
     ip::{IpHeader, udp_payload},
+    pcapng::Direction,
 };
 use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
 use crate::{
-    Clock, Load, Returned,
+    Clock, Load, Returned, Tap,
     queue::{Place, Queue, ROUND_PACKETS, Round},
     stage::Stage,
     take_turns,
+    tap::View,
 };
 
 /// The outbound half, with its queue.
@@ -54,6 +56,7 @@ pub struct Outbound<I, U> {
     round: Round,
     written: Written,
     load: Arc<Load>,
+    tap: Arc<Tap>,
     exit: Stage<Exit<U>>,
 }
 
@@ -70,6 +73,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         Self {
             exit: Stage::new(Exit::new(device.clone(), udp)),
             device,
+            tap: Arc::new(Tap::new(clock.clone())),
             clock,
             ip,
             mtu,
@@ -85,6 +89,11 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// Counts in `load` from now on. Nothing else may.
     pub fn count_in(&mut self, load: Arc<Load>) {
         self.load = load;
+    }
+
+    /// Shows to `tap` from now on what goes to peers.
+    pub fn tap_into(&mut self, tap: Arc<Tap>) {
+        self.tap = tap;
     }
 
     /// Has a second thread seal and send while this one reads and writes more.
@@ -156,6 +165,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             }
         }
         drop(routes);
+        self.tap.look().inspect(|view| show(view, &items, &legs));
         let mut first = 0;
         for Leg { peer, end } in &legs {
             let run = &mut items[first..*end];
@@ -210,6 +220,17 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 self.staged.push(peer, packet);
             }
         }
+    }
+}
+
+/// Shows packets as the IP side gave them, super-packets whole.
+#[cold]
+fn show(view: &View<'_>, items: &[Item<'_>], legs: &[Leg]) {
+    let mut first = 0;
+    for Leg { peer, end } in legs {
+        let packets = items[first..*end].iter().map(|item| item.segments.packet());
+        view.show((Direction::Outbound, Some(peer.public_key())), packets);
+        first = *end;
     }
 }
 

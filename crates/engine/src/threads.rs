@@ -13,7 +13,7 @@ use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
 use wg::Control;
 
-use crate::{Clock, Inbound, Inbox, Load, Outbound, Returned, SlowPath};
+use crate::{Clock, Inbound, Inbox, Load, Outbound, Returned, SlowPath, Tap};
 
 /// What a data plane is made of.
 pub struct Parts<R, IR, IS, UR, US> {
@@ -42,6 +42,7 @@ pub struct Engine {
     stop: Arc<AtomicBool>,
     inbox: Arc<Inbox>,
     load: Arc<Load>,
+    tap: Arc<Tap>,
     wakers: [Waker; 2],
     begin: fn(),
     threads: Vec<JoinHandle<()>>,
@@ -77,10 +78,12 @@ impl Engine {
         device.for_control.set_waker(Arc::new(move || woken.wake()));
 
         let load = Arc::new(Load::default());
+        let tap = Arc::new(Tap::new(clock.clone()));
         let mut engine = Self {
             stop: Arc::default(),
             inbox: inbox.clone(),
             load: load.clone(),
+            tap: tap.clone(),
             wakers,
             begin,
             threads: Vec::new(),
@@ -92,6 +95,8 @@ impl Engine {
         let mut inbound = Inbound::new(device, clock.clone(), back, inbox.clone(), returned);
         outbound.count_in(load.clone());
         inbound.count_in(load);
+        outbound.tap_into(tap.clone());
+        inbound.tap_into(tap);
         if cores >= CORES_FOR_SECONDS {
             outbound.start_second(begin)?;
             inbound.start_second(begin)?;
@@ -109,6 +114,11 @@ impl Engine {
     /// How large batches were, and how long packets waited.
     pub fn load(&self) -> &Load {
         &self.load
+    }
+
+    /// Where its packets can be captured.
+    pub fn tap(&self) -> &Arc<Tap> {
+        &self.tap
     }
 
     /// Has the slow path look at the control half: its configuration changed.

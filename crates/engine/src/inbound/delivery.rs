@@ -5,13 +5,14 @@ use std::{io, sync::Arc};
 use packet::{
     Ecn, Endpoint, IpSend, RecvBatch, Span,
     ip::{IpHeader, set_ecn},
+    pcapng::Direction,
 };
 use wg::{
     Device, DropReason, PROBE_FIRST_BYTE, Peer, Probe, Routes, Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD},
 };
 
-use crate::{Returned, stage::Work};
+use crate::{Returned, Tap, stage::Work, tap::View};
 
 /// A transport message on its way through the batch.
 pub(super) struct Job {
@@ -44,6 +45,7 @@ pub(super) struct Delivery<I> {
     device: Arc<Device>,
     ip: I,
     returned: Arc<Returned>,
+    pub tap: Arc<Tap>,
     pub taken: Taken,
     /// When it was received.
     pub now: Time,
@@ -57,12 +59,17 @@ impl<I: IpSend> Work for Delivery<I> {
         self.accept();
         self.note();
         self.unwrap_packets();
+        self.tap.look().inspect(|view| self.show(view));
         self.result = self.ip.send(&self.taken.batch, &self.packets).map(|refused| {
             self.device.drops.count(DropReason::InRefused, refused as u64);
         });
         if self.result.is_ok()
             && let Some((batch, packets)) = self.returned.take()
         {
+            if let Some(view) = self.tap.look() {
+                let packets = packets.iter().map(|span| batch.get(*span));
+                view.show((Direction::Inbound, None), packets);
+            }
             // A sender that is not told repeats what was too long.
             self.result = self.ip.send(&batch, &packets).map(drop);
         }
@@ -72,9 +79,14 @@ impl<I: IpSend> Work for Delivery<I> {
 }
 
 impl<I: IpSend> Delivery<I> {
-    pub fn new(device: Arc<Device>, (ip, returned): (I, Arc<Returned>), taken: Taken) -> Self {
+    pub fn new(
+        device: Arc<Device>,
+        (ip, returned): (I, Arc<Returned>),
+        tap: Arc<Tap>,
+        taken: Taken,
+    ) -> Self {
         let now = Time::from_nanos(0);
-        Self { device, ip, returned, taken, now, packets: Vec::new(), result: Ok(()) }
+        Self { device, ip, returned, tap, taken, now, packets: Vec::new(), result: Ok(()) }
     }
 
     /// Leaves only what is authentic and new.
@@ -135,6 +147,32 @@ impl<I: IpSend> Delivery<I> {
                 Ok(len) => self.packets.push(Span { len, ..inner }),
                 Err(reason) => self.device.drops.count(reason, 1),
             }
+        }
+    }
+
+    /// Shows the packets that leave the tunnel, each run of one peer together.
+    #[cold]
+    fn show(&self, view: &View<'_>) {
+        let Taken { batch, sessions, jobs } = &self.taken;
+        // Both stand in the order of the batch, and not every job became a packet.
+        let mut jobs = jobs.iter();
+        let mut peer_of = |packet: &Span| {
+            let job = jobs.find(|job| job.span.start + DATA_HEADER_LEN == packet.start);
+            job.map(|job| &sessions[job.session].1.peer)
+        };
+        let mut rest = &self.packets[..];
+        let mut next = rest.first().and_then(&mut peer_of);
+        while let Some(peer) = next {
+            let mut end = 1;
+            next = rest.get(end).and_then(&mut peer_of);
+            while next.is_some_and(|other| Arc::ptr_eq(other, peer)) {
+                end += 1;
+                next = rest.get(end).and_then(&mut peer_of);
+            }
+            let (run, behind) = rest.split_at(end);
+            let packets = run.iter().map(|span| batch.get(*span));
+            view.show((Direction::Inbound, Some(peer.public_key())), packets);
+            rest = behind;
         }
     }
 }

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod bad_input;
+mod capture;
 mod congestion;
 mod delivery;
 mod failures;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use engine::{Clock, Inbound, Inbox, Outbound, Returned, SlowPath};
+use engine::{Clock, Inbound, Inbox, Outbound, Returned, SlowPath, Tap};
 use packet::UdpSend;
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use sim::{Link, NetRecv, NetSend, Network, Port, PortRecv, PortSend};
@@ -90,6 +90,12 @@ impl<U: UdpSend> Host<U> {
     pub fn all_drops(&self) -> Vec<(DropReason, u64)> {
         let counted = |reason: &DropReason| (*reason, self.drops(*reason));
         DropReason::ALL.iter().map(counted).filter(|(_, count)| *count != 0).collect()
+    }
+
+    /// Shows its packets to `tap`.
+    pub fn tap_into(&mut self, tap: &Arc<Tap>) {
+        self.outbound.tap_into(tap.clone());
+        self.inbound.tap_into(tap.clone());
     }
 
     /// Has second threads work beside, as on a machine with many cores.

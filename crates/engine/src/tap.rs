@@ -1,0 +1,384 @@
+//! Where packets inside the tunnel can be seen: copied beside the traffic, for whoever
+//! captures.
+//!
+//! ```text
+//!   IP side -> outbound --------------------------> network
+//!                 `-- copy --> chunks, at most 4 MiB --> Capture
+//!   IP side <- inbound <--------------------------- network
+//!                 `-- copy -----^
+//! ```
+//!
+//! Each direction looks once a batch whether anybody captures, which is one relaxed load.
+//! Where one does, the packets of a batch are written as blocks of pcapng into memory of
+//! their own. What finds no room is not kept, and counted; the traffic waits for nothing but
+//! the list of captures, which is locked as long as it takes to put one in or out.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use packet::pcapng::{self, Direction, Seen, Statistics};
+use wg::PublicKey;
+
+use crate::Clock;
+
+/// Bytes that wait to be read, of one capture: 10 ms at 3 Gbit/s, so that a reader may lose
+/// a core for a while.
+const ROOM: usize = 4 << 20;
+/// What a chunk takes beside its bytes, in bytes.
+const CHUNK_OVERHEAD: usize = 128;
+/// Captures at one time: each costs its memory and its copies.
+const MOST: usize = 4;
+
+/// What a capture is to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// Bytes of each packet.
+    pub snaplen: usize,
+    /// Only what this peer sends or is sent.
+    pub peer: Option<PublicKey>,
+}
+
+/// As many captures are under way as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyCaptures;
+
+/// Where a data plane's packets can be seen.
+pub struct Tap {
+    on: AtomicBool,
+    clock: Clock,
+    taken: RwLock<Vec<Taken>>,
+}
+
+/// The data plane's end of a capture. Its reader hears that it ended when it is dropped.
+struct Taken {
+    options: CaptureOptions,
+    chunks: Sender<Chunk>,
+    shared: Arc<Shared>,
+}
+
+/// What both ends of a capture know.
+struct Shared {
+    /// Bytes that may still wait.
+    room: AtomicUsize,
+    received: AtomicU64,
+    dropped: AtomicU64,
+    /// Of the dropped, those that no block told of yet.
+    untold: AtomicU64,
+    began: Duration,
+}
+
+/// The reader's end of a capture. It goes on, and costs, until this is dropped or
+/// [`CaptureEnd`] ends it.
+pub struct Capture {
+    chunks: Mutex<Receiver<Chunk>>,
+    end: CaptureEnd,
+}
+
+/// Ends a capture, from any thread.
+#[derive(Clone)]
+pub struct CaptureEnd {
+    tap: Arc<Tap>,
+    shared: Arc<Shared>,
+}
+
+/// Blocks of pcapng. Their room is given back when this is dropped.
+pub struct Chunk {
+    bytes: Vec<u8>,
+    charged: usize,
+    shared: Arc<Shared>,
+}
+
+impl Tap {
+    /// A tap of which nobody captures. Packets are stamped by `clock`.
+    pub fn new(clock: Clock) -> Self {
+        Self { on: AtomicBool::new(false), clock, taken: RwLock::default() }
+    }
+
+    /// Begins a capture.
+    ///
+    /// # Errors
+    /// [`TooManyCaptures`].
+    pub fn capture(self: &Arc<Self>, options: CaptureOptions) -> Result<Capture, TooManyCaptures> {
+        let (sender, chunks) = channel();
+        let shared = Arc::new(Shared {
+            room: AtomicUsize::new(ROOM),
+            received: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            untold: AtomicU64::new(0),
+            began: (self.clock)().wall,
+        });
+        let taken = Taken { options, chunks: sender, shared: shared.clone() };
+        let mut all = self.taken.write().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MOST {
+            return Err(TooManyCaptures);
+        }
+        all.push(taken);
+        self.on.store(true, Ordering::Relaxed);
+        drop(all);
+        let end = CaptureEnd { tap: self.clone(), shared };
+        Ok(Capture { chunks: Mutex::new(chunks), end })
+    }
+
+    /// Looks who captures; `None` where nobody does.
+    pub(crate) fn look(&self) -> Option<View<'_>> {
+        if self.on.load(Ordering::Relaxed) { Some(self.open()) } else { None }
+    }
+
+    #[cold]
+    fn open(&self) -> View<'_> {
+        let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
+        View { taken, at: (self.clock)().wall }
+    }
+}
+
+/// Those who capture, for a batch.
+pub(crate) struct View<'a> {
+    taken: RwLockReadGuard<'a, Vec<Taken>>,
+    at: Duration,
+}
+
+impl View<'_> {
+    /// Shows packets of one peer in a row. What is for the host of no peer's sending has no
+    /// peer.
+    pub fn show<'p>(
+        &self,
+        (direction, peer): (Direction, Option<&PublicKey>),
+        packets: impl Iterator<Item = &'p [u8]> + Clone,
+    ) {
+        for taken in &*self.taken {
+            if taken.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
+                continue;
+            }
+            // Where one peer was asked for it is that.
+            let told = peer.filter(|_| taken.options.peer.is_none());
+            let comment = told.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();
+            let seen = Seen { at: self.at, direction, packet: &[], dropped: 0, comment: &comment };
+            taken.keep(seen, packets.clone());
+        }
+    }
+}
+
+impl Taken {
+    /// Keeps as many of the packets as there is room for.
+    fn keep<'p>(&self, seen: Seen<'_>, packets: impl Iterator<Item = &'p [u8]> + Clone) {
+        let (shared, snaplen) = (&self.shared, self.options.snaplen);
+        let cost =
+            |packet: &[u8]| pcapng::packet_room(packet.len().min(snaplen), seen.comment.len());
+        let (mut kept, mut bytes, mut all) = (0, 0, 0);
+        for packet in packets.clone() {
+            let next = bytes + cost(packet) + if kept == 0 { CHUNK_OVERHEAD } else { 0 };
+            if all == kept && shared.charge(next - bytes) {
+                (kept, bytes) = (kept + 1, next);
+            }
+            all += 1;
+        }
+        shared.received.fetch_add(all, Ordering::Relaxed);
+        shared.dropped.fetch_add(all - kept, Ordering::Relaxed);
+        if kept > 0 {
+            let mut chunk = Chunk {
+                bytes: Vec::with_capacity(bytes - CHUNK_OVERHEAD),
+                charged: bytes,
+                shared: shared.clone(),
+            };
+            let mut dropped = shared.untold.swap(0, Ordering::Relaxed);
+            for packet in packets.take(kept as usize) {
+                pcapng::packet(&mut chunk.bytes, Seen { packet, dropped, ..seen }, snaplen);
+                dropped = 0;
+            }
+            // Its reader may have gone; it takes the capture out of the list.
+            let _ = self.chunks.send(chunk);
+        }
+        shared.untold.fetch_add(all - kept, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// Takes room, where there is as much.
+    fn charge(&self, bytes: usize) -> bool {
+        let less = |room: usize| room.checked_sub(bytes);
+        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+}
+
+impl Capture {
+    /// Waits for the next packets; `None` when the capture has ended and all was read.
+    pub fn next(&self) -> Option<Chunk> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    }
+
+    /// What ends it.
+    pub fn end(&self) -> &CaptureEnd {
+        &self.end
+    }
+
+    /// How it went until now.
+    pub fn statistics(&self) -> Statistics {
+        let Shared { received, dropped, began, .. } = &*self.end.shared;
+        Statistics {
+            began: *began,
+            ended: (self.end.tap.clock)().wall,
+            received: received.load(Ordering::Relaxed),
+            dropped: dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.end.end();
+    }
+}
+
+impl CaptureEnd {
+    /// Takes no more packets; those that wait are still there to be read.
+    pub fn end(&self) {
+        let mut all = self.tap.taken.write().unwrap_or_else(PoisonError::into_inner);
+        let here = all.iter().position(|taken| Arc::ptr_eq(&taken.shared, &self.shared));
+        let taken = here.map(|here| all.swap_remove(here));
+        self.tap.on.store(!all.is_empty(), Ordering::Relaxed);
+        drop(all);
+        // Its reader is woken without the lock.
+        drop(taken);
+    }
+}
+
+impl Chunk {
+    /// Whole blocks of pcapng.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.shared.room.fetch_add(self.charged, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::pcapng::Block;
+    use wg::{Now, Time};
+
+    use super::*;
+
+    const ALL: CaptureOptions = CaptureOptions { snaplen: 1 << 18, peer: None };
+
+    fn tap() -> Arc<Tap> {
+        let wall = Duration::from_secs(1_700_000_000);
+        Arc::new(Tap::new(Arc::new(move || Now { time: Time::from_nanos(1), wall })))
+    }
+
+    fn show(tap: &Tap, peer: Option<&PublicKey>, packets: &[&[u8]]) {
+        if let Some(view) = tap.look() {
+            view.show((Direction::Inbound, peer), packets.iter().copied());
+        }
+    }
+
+    /// The length that each packet had, and how many were lost before it.
+    fn read(capture: &Capture) -> Vec<(u32, u64)> {
+        let mut packets = Vec::new();
+        capture.end().end();
+        while let Some(chunk) = capture.next() {
+            let mut rest = chunk.bytes();
+            while let Some(Block::Packet(len)) = pcapng::block(rest) {
+                let (this, behind) = rest.split_at(len);
+                let word = |at: usize| u32::from_le_bytes(this[at..at + 4].try_into().unwrap());
+                let options = 28 + word(20).next_multiple_of(4) as usize;
+                // Behind the flags.
+                let lost = word(options + 8) == 0x0008_0004;
+                let lost = if lost { word(options + 12).into() } else { 0 };
+                packets.push((word(24), lost));
+                rest = behind;
+            }
+            assert!(rest.is_empty());
+        }
+        packets
+    }
+
+    #[test]
+    fn nothing_is_looked_at_where_nobody_captures() {
+        let tap = tap();
+        assert!(tap.look().is_none());
+        let captures = [tap.capture(ALL), tap.capture(ALL)].map(Result::unwrap);
+        assert!(tap.look().is_some());
+        let [first, second] = captures;
+        drop(first);
+        assert!(tap.look().is_some());
+        second.end().end();
+        assert!(tap.look().is_none());
+        assert!(second.next().is_none());
+    }
+
+    #[test]
+    fn all_who_capture_see_a_packet_and_more_than_four_are_refused() {
+        let tap = tap();
+        let mut captures: Vec<_> = (0..MOST).map(|_| tap.capture(ALL).unwrap()).collect();
+        assert_eq!(tap.capture(ALL).err(), Some(TooManyCaptures));
+        show(&tap, None, &[&[1; 20], &[2; 30]]);
+        for capture in &captures {
+            assert_eq!(read(capture), [(20, 0), (30, 0)]);
+        }
+        captures.clear();
+        assert!(tap.capture(ALL).is_ok());
+    }
+
+    #[test]
+    fn one_peer_is_seen_alone_where_that_was_asked_for() {
+        let tap = tap();
+        let [one, other] = [[1; 32], [2; 32]].map(PublicKey::from);
+        let of_one = tap.capture(CaptureOptions { peer: Some(one), ..ALL }).unwrap();
+        let of_all = tap.capture(ALL).unwrap();
+        show(&tap, Some(&one), &[&[1; 21]]);
+        show(&tap, Some(&other), &[&[1; 22]]);
+        show(&tap, None, &[&[1; 23]]);
+        assert_eq!(read(&of_one), [(21, 0)]);
+        assert_eq!(read(&of_all), [(21, 0), (22, 0), (23, 0)]);
+    }
+
+    #[test]
+    fn what_a_reader_leaves_too_long_is_counted_and_told_and_room_is_given_back() {
+        let tap = tap();
+        let capture = tap.capture(ALL).unwrap();
+        let packet = [0; 60_000];
+        let fit = ROOM / 60_500;
+        for _ in 0..fit / 2 + 10 {
+            show(&tap, None, &[&packet, &packet]);
+        }
+        let Statistics { received, dropped, .. } = capture.statistics();
+        let kept = received - dropped;
+        assert!(dropped > 0 && (fit as u64 - 2..=fit as u64 + 2).contains(&kept), "{kept}");
+        let first = capture.next().unwrap();
+        show(&tap, None, &[&packet]);
+        assert_eq!(capture.statistics().dropped, dropped + 1, "it is not read yet");
+        drop(first);
+        show(&tap, None, &[&packet, &[1; 7]]);
+        let packets = read(&capture);
+        let told: u64 = packets.iter().map(|(_, lost)| lost).sum();
+        assert_eq!(told, dropped + 1);
+        assert_eq!(packets[packets.len() - 2..], [(60_000, dropped + 1), (7, 0)]);
+        assert_eq!(capture.end.shared.room.load(Ordering::Relaxed), ROOM);
+    }
+
+    #[test]
+    fn small_packets_take_no_more_memory_than_there_is_room() {
+        let tap = tap();
+        let capture = tap.capture(CaptureOptions { snaplen: 0, ..ALL }).unwrap();
+        for _ in 0..100_000 {
+            show(&tap, None, &[&[1; 28]]);
+        }
+        let taken: usize = std::iter::from_fn(|| {
+            capture.end().end();
+            capture.next()
+        })
+        .map(|chunk| chunk.bytes.capacity() + size_of::<Chunk>())
+        .sum();
+        assert!((ROOM / 4..=ROOM).contains(&taken), "{taken}");
+    }
+}
