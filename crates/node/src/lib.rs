@@ -17,6 +17,7 @@
 //! host around them.
 #![forbid(unsafe_code)]
 
+mod capture;
 pub mod conf;
 pub mod daemon;
 pub mod doctor;

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use engine::{Clock, Engine, Load, Parts};
+use engine::{Clock, Engine, Load, Parts, Tap};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use packet::{IpRecv, IpSend};
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock, process};
@@ -298,6 +298,11 @@ impl Node {
     /// How large batches were, and how long packets waited.
     pub(crate) fn load(&self) -> &Load {
         self.engine.load()
+    }
+
+    /// Where packets inside the tunnel can be captured.
+    pub(crate) fn tap(&self) -> &Arc<Tap> {
+        self.engine.tap()
     }
 
     /// How fast peers answer handshakes.

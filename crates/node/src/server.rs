@@ -23,7 +23,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 pub use crate::socket_file::SocketFile;
 use crate::{
-    Node,
+    Node, capture,
     uapi::{Request, write_errno, write_state},
 };
 
@@ -39,6 +39,8 @@ const FIRST_ROOM: usize = 4096;
 const MAX_CLIENTS: usize = 64;
 /// How long the server rests when it cannot accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// `EINVAL` of Linux.
+const EINVAL: i32 = 22;
 /// `EPROTO` of Linux.
 const EPROTO: i32 = 71;
 /// `EOPNOTSUPP` of Linux.
@@ -214,6 +216,7 @@ fn serve_client(
     while let Some(text) = read_request(&mut reader)? {
         let mut answer = Zeroizing::new(String::new());
         let errno = match Request::parse(&number_scopes(text)) {
+            Ok(Request::Capture(wanted)) => return capture::serve(client, node, wanted),
             Ok(request) => answer_request(request, (node, beside, down), &mut answer),
             Err(error) => {
                 tracing::warn!(%error, "a request was refused");
@@ -258,6 +261,8 @@ fn answer_request(
         }
         Request::Ping(host) => return ping(beside, &host, answer),
         Request::Down => down(),
+        // Its answer is no text, and was given already.
+        Request::Capture(_) => return EINVAL,
         Request::Offload(wanted) => {
             if let Err(error) = node.want_offloads(&wanted) {
                 tracing::error!(%error, "a change was refused");

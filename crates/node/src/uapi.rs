@@ -17,6 +17,7 @@ mod error;
 mod request;
 mod state;
 
+use engine::CaptureOptions;
 use wg::{
     PrivateKey,
     config::{DeviceChange, PeerState},
@@ -40,6 +41,8 @@ pub enum Request {
     Ping(String),
     /// `linerate-down=1`, of ours: to go down.
     Down,
+    /// `linerate-capture=1`, of ours: packets inside the tunnel, as pcapng behind the answer.
+    Capture(CaptureOptions),
     /// `linerate-offload=1`, of ours: offloads by name, to be used or not.
     Offload(Vec<(String, bool)>),
 }

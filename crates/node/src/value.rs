@@ -29,6 +29,7 @@ pub(crate) enum Wanted {
     NonZeroKey,
     Port,
     Mark,
+    Bytes,
     Keepalive,
     Mtu,
     Table,
@@ -82,6 +83,7 @@ impl fmt::Display for Wanted {
             Self::NonZeroKey => "a private key, all zero as it is",
             Self::Port => "a port, 0 to 65535",
             Self::Mark => "a mark, 0 to 4294967295 or 0x0 to 0xffffffff",
+            Self::Bytes => "a number of bytes",
             Self::Keepalive => "a number of seconds, 0 to 65535",
             Self::Mtu => "an MTU, 68 to 65535",
             Self::Table => {

@@ -64,8 +64,8 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::UnknownVerb => {
-                "a request starts with get=1, set=1, linerate-stats=1, linerate-down=1 or \
-                 linerate-offload=1"
+                "a request starts with get=1, set=1, linerate-stats=1, linerate-down=1, \
+                 linerate-ping=1, linerate-capture=1 or linerate-offload=1"
             }
             Self::TrailingLines => "the request should have ended before this line",
             Self::NotAPair => "not of the form key=value",

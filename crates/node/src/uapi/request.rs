@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use engine::CaptureOptions;
 use wg::{
     PresharedKey, PrivateKey, PublicKey,
     config::{AllowedIpChange, PeerChange},
@@ -39,6 +40,7 @@ impl Request {
             "linerate-stats=1" => Self::Stats,
             "linerate-down=1" => Self::Down,
             "linerate-offload=1" => Self::Offload(offloads(&mut lines)?),
+            "linerate-capture=1" => Self::Capture(capture(&mut lines)?),
             "linerate-ping=1" => Self::Ping(host(&mut lines)?),
             _ => return Err(UapiError { line: 1, key: None, reason: Reason::UnknownVerb }),
         };
@@ -74,6 +76,29 @@ fn host<'a>(mut lines: impl Iterator<Item = (usize, &'a str)>) -> Result<String,
     let (line, text) = lines.next().unwrap_or((2, ""));
     let host = text.strip_prefix("host=").map(str::to_owned);
     host.ok_or(UapiError { line, key: None, reason: Reason::UnknownKey })
+}
+
+/// Lines `snaplen=BYTES` and `public_key=KEY`, which may be absent.
+fn capture<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<CaptureOptions, UapiError> {
+    let mut options = CaptureOptions { snaplen: usize::MAX, peer: None };
+    for (line, text) in lines {
+        let (key, value) =
+            text.split_once('=').ok_or(UapiError { line, key: None, reason: Reason::NotAPair })?;
+        let mut set = || -> Result<(), Reason> {
+            match key {
+                "snaplen" => options.snaplen = snaplen(value)?,
+                "public_key" => options.peer = Some(public_key(value)?),
+                _ => return Err(Reason::UnknownKey),
+            }
+            Ok(())
+        };
+        set().map_err(|reason| UapiError { line, key: Some(value::key_name(key)), reason })?;
+    }
+    Ok(options)
+}
+
+fn snaplen(text: &str) -> Result<usize, ValueError> {
+    value::decimal(text).ok_or_else(|| ValueError::new(Wanted::Bytes, text))
 }
 
 fn change<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Change, UapiError> {
@@ -307,6 +332,23 @@ mod tests {
     }
 
     #[test]
+    fn a_capture_is_of_all_bytes_of_all_peers_unless_it_says_less() {
+        let read = |lines: &str| match Request::parse(&format!("linerate-capture=1\n{lines}\n")) {
+            Ok(Request::Capture(options)) => Ok(options),
+            Err(error) => Err(error.to_string()),
+            other => panic!("{other:?}"),
+        };
+        let all = CaptureOptions { snaplen: usize::MAX, peer: None };
+        assert_eq!(read(""), Ok(all));
+        let peer = Some(PublicKey::from_hex(KEY).unwrap());
+        let lines = format!("snaplen=96\npublic_key={KEY}\n");
+        assert_eq!(read(&lines), Ok(CaptureOptions { snaplen: 96, peer }));
+        let refused = read("snaplen=-1\n").unwrap_err();
+        assert_eq!(refused, "line 2: snaplen: \"-1\" is not a number of bytes");
+        assert!(read("public_key=zz\n").is_err());
+    }
+
+    #[test]
     fn lines_against_the_form_are_protocol_errors() {
         for (text, error) in [
             ("", "line 1: a request starts with"),
@@ -317,6 +359,8 @@ mod tests {
             ("linerate-down=1\nx", "line 2: the request should have ended"),
             ("get=1\n\nget=1\n\n", "line 3: the request should have ended"),
             ("set=1\nlisten_port=1\n\n\n", "line 4: the request should have ended"),
+            ("linerate-capture=1\nsnaplen", "line 2: not of the form"),
+            ("linerate-capture=1\ncount=1", "line 2: count: unknown key"),
             ("set=1\nlisten_port", "line 2: not of the form key=value"),
             ("set=1\nlisten_prt=1", "line 2: listen_prt: unknown key"),
             ("set=1\n=1", "line 2: …: unknown key"),
