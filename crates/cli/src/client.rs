@@ -1,7 +1,7 @@
 //! Speaks to a running peer over its UAPI socket.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     time::Duration,
 };
@@ -13,6 +13,21 @@ use zeroize::Zeroizing;
 /// How long a process may be silent that is asked something. A ping's answer is the longest
 /// in coming.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes that are read at a time: of a capture much comes.
+const ROOM: usize = 64 * 1024;
+
+/// What was asked was refused, with this number of `errno.h` as the answer has it.
+#[derive(Debug)]
+pub(crate) struct Refused(pub i32);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "refused with errno {}", self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// A connection to one interface.
 pub(crate) struct Client {
@@ -26,7 +41,7 @@ impl Client {
             .with_context(|| format!("{name}: no userspace interface of that name answers"))?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { name: name.to_owned(), stream: BufReader::new(stream) })
+        Ok(Self { name: name.to_owned(), stream: BufReader::with_capacity(ROOM, stream) })
     }
 
     /// Sends a verb without lines and returns the lines of the answer.
@@ -50,10 +65,19 @@ impl Client {
             if let Some(errno) = answer[start..].trim().strip_prefix("errno=")
                 && errno != "0"
             {
-                bail!("{}: refused with errno {errno}", what());
+                return Err(Refused(errno.parse().unwrap_or_default())).with_context(what);
             }
         }
         Ok(answer)
+    }
+
+    /// What comes behind the answers, however long it takes.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn into_stream(self) -> io::Result<BufReader<UnixStream>> {
+        self.stream.get_ref().set_read_timeout(None)?;
+        Ok(self.stream)
     }
 }
 
@@ -71,7 +95,7 @@ pub(crate) fn down(name: &str) -> anyhow::Result<()> {
     let mut rest = Vec::new();
     match client.stream.read_to_end(&mut rest) {
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
         Err(error) => Err(error).context(name.to_owned()),
     }
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod capture;
 mod client;
 mod doctor;
 mod interface;
@@ -119,6 +120,9 @@ enum Command {
     /// it where asked to. Ends with 0 where nothing is wrong, 1 where something is, 2 where
     /// that could not be seen.
     Doctor(doctor::Doctor),
+    /// Capture the packets inside a tunnel as pcapng, for tcpdump and Wireshark; also those of
+    /// a proxy, which no interface of this machine shows.
+    Capture(capture::Capture),
     /// Watch what interfaces do: rates, batches, drops, each second.
     Top(top::Top),
     /// Change a running interface in what `wg set` does not know.
@@ -184,6 +188,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Show(show)) => show.run(),
+        Some(Command::Capture(capture)) => capture.run(),
         Some(Command::Top(top)) => top.run(),
         // Its exit status says more than whether it worked.
         Some(Command::Doctor(doctor)) => return Ok(doctor.run()),

@@ -8,6 +8,9 @@
 
 #![forbid(unsafe_code)]
 
+#[path = "seeing/capture.rs"]
+mod capture;
+
 use std::{process::Stdio, time::Duration};
 
 use netns::{

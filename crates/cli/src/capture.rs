@@ -1,0 +1,310 @@
+//! `linerate capture`: the packets inside a tunnel, for tcpdump(1) and Wireshark.
+//!
+//! ```text
+//!   daemon -- its socket: blocks of pcapng --> Copy, whole blocks --> file or standard output
+//!        <-- end of our half: ctrl-C, --count, or nobody reads
+//! ```
+
+use std::{
+    fs::OpenOptions,
+    io::{self, BufReader, BufWriter, IsTerminal, Read, Write},
+    net::Shutdown,
+    num::NonZero,
+    os::unix::{fs::OpenOptionsExt, net::UnixStream},
+    path::PathBuf,
+    process, thread,
+};
+
+use anyhow::{Context, bail};
+use clap::{Args, value_parser};
+use packet::pcapng::{self, BLOCK_HEAD, BLOCK_MAX, Block, Statistics};
+use sys::process::Signals;
+use wg::PublicKey;
+
+use crate::client::{Client, Refused};
+
+/// As tcpdump(1) has it, and the most that libpcap reads.
+const SNAPLEN: u32 = 262_144;
+/// Status of a process that ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+/// `ENOENT` of Linux.
+const ENOENT: i32 = 2;
+/// `EBUSY` of Linux.
+const EBUSY: i32 = 16;
+
+/// Arguments of `linerate capture`.
+#[derive(Args)]
+pub(crate) struct Capture {
+    /// Write to this file, which is made for its user only; `-` is standard output:
+    /// `linerate capture wg0 -w - | wireshark -k -i -`.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    write: PathBuf,
+    /// Keep so many bytes of each packet; 0 is all.
+    #[arg(short, long, value_name = "BYTES", default_value_t = 0,
+          value_parser = value_parser!(u32).range(..=i64::from(SNAPLEN)))]
+    snaplen: u32,
+    /// End after so many packets; without it ctrl-C ends.
+    #[arg(short, long, value_name = "N")]
+    count: Option<NonZero<u64>>,
+    /// Only what this peer sends or is sent.
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    peer: Option<PublicKey>,
+    /// The interface, or the name of the proxy.
+    interface: String,
+}
+
+impl Capture {
+    /// Writes until it is told to end, and tells what was captured.
+    pub fn run(self) -> anyhow::Result<()> {
+        let to_stdout = self.write.as_os_str() == "-";
+        if to_stdout && io::stdout().is_terminal() {
+            bail!(
+                "standard output is a terminal: `-w FILE`, or `linerate capture {} | tcpdump -r -`",
+                self.interface
+            );
+        }
+        let signals = Signals::block()?;
+        let mut stream = self.begin()?;
+        let mut out: Box<dyn Write> = if to_stdout {
+            Box::new(io::stdout())
+        } else {
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            Box::new(options.open(&self.write).with_context(|| self.write.display().to_string())?)
+        };
+        let halt = stream.get_ref().try_clone()?;
+        let end = halt.try_clone()?;
+        let wait = move || end_by(&signals, &end);
+        thread::Builder::new().name("signals".into()).spawn(wait)?;
+        eprintln!("linerate: capturing inside {}", self.interface);
+        let mut copy = Copy { left: self.count.map(NonZero::get), ..Copy::default() };
+        let copied = copy.run(&mut stream, &mut out, || {
+            let _ = halt.shutdown(Shutdown::Write);
+        });
+        let packets = copy.packets;
+        copied.with_context(|| format!("after {packets} packets"))?;
+        let Some(Statistics { dropped, .. }) = copy.statistics else {
+            bail!("{}: it is gone; {packets} packets were captured until then", self.interface);
+        };
+        eprintln!(
+            "linerate: {packets} packets captured, {dropped} dropped as nobody read them in time"
+        );
+        Ok(())
+    }
+
+    fn begin(&self) -> anyhow::Result<BufReader<UnixStream>> {
+        let snaplen = if self.snaplen == 0 { SNAPLEN } else { self.snaplen };
+        let mut lines = format!("snaplen={snaplen}\n");
+        if let Some(peer) = &self.peer {
+            lines += &format!("public_key={}\n", peer.to_hex());
+        }
+        let mut client = Client::connect(&self.interface)?;
+        client.tell("linerate-capture", &lines).map_err(|error| {
+            match error.downcast_ref().map(|Refused(errno)| errno.abs()) {
+                Some(ENOENT) => error.context("it has no such peer"),
+                Some(EBUSY) => error.context("as many captures are under way as there may be"),
+                Some(_) => error.context("is it linerate's, and as new as this one?"),
+                None => error,
+            }
+        })?;
+        Ok(client.into_stream()?)
+    }
+}
+
+fn key(text: &str) -> Result<PublicKey, String> {
+    PublicKey::from_base64(text).map_err(|error| error.to_string())
+}
+
+/// Has the daemon end the capture at the first signal, and ends at the second, since who
+/// reads our output may not.
+fn end_by(signals: &Signals, stream: &UnixStream) {
+    let _ = signals.wait();
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = signals.wait();
+    process::exit(INTERRUPTED);
+}
+
+/// What of a stream was copied.
+#[derive(Default)]
+struct Copy {
+    /// Packets that may still be written; any number where it is `None`.
+    left: Option<u64>,
+    /// Packets that were written.
+    packets: u64,
+    /// What the stream said at its end.
+    statistics: Option<Statistics>,
+    /// Nobody reads what is written.
+    unread: bool,
+}
+
+impl Copy {
+    /// Copies whole blocks until the stream ends. Calls `halt` when no more packets are
+    /// wanted; those that come all the same are left out.
+    fn run(
+        &mut self,
+        stream: &mut BufReader<impl Read>,
+        out: &mut impl Write,
+        halt: impl Fn(),
+    ) -> anyhow::Result<()> {
+        let mut out = BufWriter::with_capacity(BLOCK_MAX, out);
+        let mut block = Vec::with_capacity(BLOCK_MAX);
+        while let Some(kind) = next(stream, &mut block)? {
+            if let Block::Statistics(_) = kind {
+                self.statistics = Statistics::parse(&block);
+            }
+            let is_packet = matches!(kind, Block::Packet(_));
+            if self.unread || is_packet && self.left == Some(0) {
+                continue;
+            }
+            let mut written = out.write_all(&block);
+            // Nothing that came is kept from who looks at it now.
+            if written.is_ok() && stream.buffer().is_empty() {
+                written = out.flush();
+            }
+            if !is_read(written)? {
+                self.unread = true;
+                halt();
+                continue;
+            }
+            if is_packet {
+                self.packets += 1;
+                self.left = self.left.map(|left| left - 1);
+                if self.left == Some(0) {
+                    halt();
+                }
+            }
+        }
+        let flushed = if self.unread { Ok(()) } else { out.flush() };
+        is_read(flushed)?;
+        // What nobody read is not tried once more.
+        drop(out.into_parts());
+        Ok(())
+    }
+}
+
+/// Whether somebody reads what was written.
+fn is_read(written: io::Result<()>) -> io::Result<bool> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+/// Reads the next block; `None` where the stream ends, be it within one: its writer is gone.
+fn next(stream: &mut impl Read, block: &mut Vec<u8>) -> anyhow::Result<Option<Block>> {
+    block.resize(BLOCK_HEAD, 0);
+    if !fill(stream, block)? {
+        return Ok(None);
+    }
+    let kind = pcapng::block(block).context("the daemon does not speak pcapng")?;
+    let (Block::Packet(len) | Block::Statistics(len) | Block::Other(len)) = kind;
+    block.resize(len, 0);
+    Ok(fill(stream, &mut block[BLOCK_HEAD..])?.then_some(kind))
+}
+
+/// Whether there was as much.
+fn fill(stream: &mut impl Read, room: &mut [u8]) -> io::Result<bool> {
+    match stream.read_exact(room) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, time::Duration};
+
+    use pcapng::{Direction, Seen};
+
+    use super::*;
+
+    /// A stream as a daemon sends it: packets of these lengths, and its statistics or not.
+    fn stream(lens: &[usize], dropped: Option<u64>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        pcapng::section(&mut bytes, "a daemon");
+        pcapng::interface(&mut bytes, "wg0", "", SNAPLEN);
+        for &len in lens {
+            let packet = &vec![1; len][..];
+            let (at, direction) = (Duration::from_secs(1), Direction::Inbound);
+            let seen = Seen { at, direction, packet, dropped: 0, comment: "" };
+            pcapng::packet(&mut bytes, seen, usize::MAX);
+        }
+        if let Some(dropped) = dropped {
+            let statistics = Statistics { dropped, ..Statistics::default() };
+            pcapng::statistics(&mut bytes, statistics);
+        }
+        bytes
+    }
+
+    /// The copy, what it wrote, and how often it said that it wants no more.
+    fn copied(bytes: &[u8], left: Option<u64>) -> (Copy, Vec<u8>, u32) {
+        let (mut copy, mut out) = (Copy { left, ..Copy::default() }, Vec::new());
+        let halted = Cell::new(0);
+        // Less than a block's head at a time.
+        let mut stream = BufReader::with_capacity(7, bytes);
+        copy.run(&mut stream, &mut out, || halted.set(halted.get() + 1)).unwrap();
+        (copy, out, halted.get())
+    }
+
+    #[test]
+    fn all_is_copied_as_it_is_and_the_end_is_told() {
+        let bytes = stream(&[1, 65_535, 40], Some(7));
+        let (copy, out, halted) = copied(&bytes, None);
+        assert!(out == bytes);
+        assert_eq!((copy.packets, copy.statistics.unwrap().dropped, halted), (3, 7, 0));
+    }
+
+    #[test]
+    fn after_as_many_packets_as_were_wanted_only_the_end_is_copied() {
+        let (copy, out, halted) = copied(&stream(&[10, 20, 30, 40], Some(0)), Some(2));
+        assert_eq!(out, stream(&[10, 20], Some(0)));
+        assert_eq!((copy.packets, copy.statistics.is_some(), halted), (2, true, 1));
+    }
+
+    #[test]
+    fn of_a_daemon_that_is_gone_whole_blocks_are_kept_and_no_end_is_told() {
+        let whole = stream(&[100, 200], None);
+        for cut in [0, 1, 100] {
+            let bytes = &whole[..whole.len() - cut];
+            let (copy, out, _) = copied(bytes, None);
+            let kept = if cut == 0 { &[100, 200][..] } else { &[100] };
+            assert!(out == stream(kept, None), "{cut} bytes less");
+            assert_eq!((copy.packets, copy.statistics), (kept.len() as u64, None));
+        }
+        let mut copy = Copy::default();
+        let other = BufReader::new(&b"errno=0\n\nerrno=0\n\n"[..]);
+        assert!(copy.run(&mut { other }, &mut Vec::new(), || {}).is_err());
+    }
+
+    /// Takes some bytes, and then nobody reads any more.
+    struct Closes(usize);
+
+    impl Write for Closes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.0.min(bytes.len()) {
+                0 => Err(io::ErrorKind::BrokenPipe.into()),
+                taken => {
+                    self.0 -= taken;
+                    Ok(taken)
+                }
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn where_nobody_reads_any_more_the_daemon_is_told_once_and_listened_to() {
+        let (mut copy, halted) = (Copy::default(), Cell::new(0));
+        let bytes = stream(&[1000; 1000], Some(3));
+        let mut stream = BufReader::with_capacity(256, &bytes[..]);
+        copy.run(&mut stream, &mut Closes(3000), || halted.set(halted.get() + 1)).unwrap();
+        assert_eq!((halted.get(), copy.statistics.unwrap().dropped), (1, 3));
+        assert!((1..4).contains(&copy.packets), "{}", copy.packets);
+    }
+}
