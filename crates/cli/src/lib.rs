@@ -28,6 +28,7 @@ use anyhow::Context;
 use bench::Bench;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use client::Client;
+use log::Log;
 use machine::Machine;
 use node::{
     conf::{Conf, InterfaceName},
@@ -70,6 +71,8 @@ struct Run {
     sandbox: Sandbox,
     #[command(flatten)]
     machine: Machine,
+    #[command(flatten)]
+    log: Log,
     /// The interface to make.
     #[arg(required = true, value_name = "IFACE")]
     interface: Option<String>,
@@ -101,6 +104,8 @@ enum Command {
         sandbox: Sandbox,
         #[command(flatten)]
         machine: Machine,
+        #[command(flatten)]
+        log: Log,
         /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
         conf: PathBuf,
     },
@@ -179,10 +184,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let means = cli.run.machine.means()?;
             let sandbox = cli.run.sandbox.is_on();
             let options = Options { name, user: cli.run.user, conf: None, means, sandbox };
-            start(options, cli.run.foreground)
+            start(options, cli.run.log, cli.run.foreground)
         }
-        Some(Command::Up { foreground, sandbox, machine, conf }) => {
-            up(&conf, machine.means()?, sandbox.is_on(), foreground)
+        Some(Command::Up { foreground, sandbox, machine, log, conf }) => {
+            up(&conf, machine.means()?, sandbox.is_on(), (log, foreground))
         }
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
@@ -205,15 +210,15 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs a peer here, or in the background once it is ready.
-fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
+fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
     if foreground {
-        log::start();
+        log.start();
         return daemon::run(options, || {});
     }
     match background().context("going to the background")? {
         Fork::Parent(started) => started.map_err(Into::into),
         Fork::Child(readiness) => {
-            log::start();
+            log.start();
             let mut readiness = Some(readiness);
             let ended = daemon::run(options, || {
                 if let Some(readiness) = readiness.take() {
@@ -233,11 +238,16 @@ fn start(options: Options, foreground: bool) -> anyhow::Result<()> {
     }
 }
 
-fn up(conf: &Path, means: Means, sandbox: bool, foreground: bool) -> anyhow::Result<()> {
+fn up(
+    conf: &Path,
+    means: Means,
+    sandbox: bool,
+    (log, foreground): (Log, bool),
+) -> anyhow::Result<()> {
     let (name, path, parsed) = read_conf(conf)?;
     parsed.without_proxy()?;
     let conf = Some((path, parsed));
-    start(Options { name, user: None, conf, means, sandbox }, foreground)
+    start(Options { name, user: None, conf, means, sandbox }, log, foreground)
 }
 
 /// Reads a configuration, and tells its interface's name and its path.

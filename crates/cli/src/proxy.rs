@@ -8,7 +8,7 @@ use node::{
     proxy::{Options, StackChoice, run},
 };
 
-use crate::{log, machine::Machine, read_conf};
+use crate::{log::Log, machine::Machine, read_conf};
 
 /// Arguments of `linerate proxy`.
 #[derive(Args)]
@@ -25,6 +25,8 @@ pub(crate) struct Proxy {
     stack: StackChoice,
     #[command(flatten)]
     machine: Machine,
+    #[command(flatten)]
+    log: Log,
     /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf. Beside the keys of
     /// wg-quick, [Interface] may have Socks5, HttpProxy, Forward, Expose and ProxyUser.
     conf: PathBuf,
@@ -38,7 +40,7 @@ impl Proxy {
         let proxy = &mut conf.interface.proxy;
         proxy.socks.extend(self.socks.into_iter().map(|value| placed("--socks", value)));
         proxy.http.extend(self.http.into_iter().map(|value| placed("--http", value)));
-        log::start();
+        self.log.start();
         run(Options { name, conf, means, stack: self.stack }, || {})
     }
 }

@@ -1,0 +1,121 @@
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use tracing::subscriber::with_default;
+
+use super::*;
+
+/// What was written.
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Time stands still.
+fn lines(format: Format, log: impl FnOnce()) -> Vec<String> {
+    logged(format, || Duration::ZERO, log)
+}
+
+fn logged(format: Format, clock: fn() -> Duration, log: impl FnOnce()) -> Vec<String> {
+    let sink = Sink::default();
+    let writer = sink.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .event_format(Lines { format, limits: Limits::default(), clock });
+    with_default(subscriber.finish(), log);
+    let bytes = sink.0.lock().unwrap().clone();
+    String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn each_place_has_its_own_limit_and_what_the_user_must_see_has_none() {
+    let told = lines(Format::Text, || {
+        for number in 0..100 {
+            tracing::warn!(number, "a client is wrong");
+            tracing::warn!(target: "node::up", "a line of the file");
+            tracing::warn!(target: "node::up::ledger", "it stays behind");
+            tracing::warn!(target: "node::upper", "somebody else");
+        }
+        tracing::error!("another place");
+    });
+    let count = |what: &str| told.iter().filter(|line| line.contains(what)).count();
+    assert_eq!(count("a client is wrong"), 10);
+    assert_eq!(count("somebody else"), 10);
+    assert_eq!(count("a line of the file"), 100);
+    assert_eq!(count("it stays behind"), 100);
+    assert_eq!(count("another place"), 1);
+    assert!(told[0].ends_with(" WARN a client is wrong number=0"), "{}", told[0]);
+}
+
+#[test]
+fn how_many_were_not_told_is_told_with_the_next_one() {
+    thread_local! {
+        static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+    for format in [Format::Text, Format::Json] {
+        NOW.set(0);
+        let told = logged(
+            format,
+            || Duration::from_secs(NOW.get()),
+            || {
+                for number in 0..40 {
+                    NOW.set(number / 30 * 6);
+                    tracing::warn!("again");
+                }
+            },
+        );
+        assert_eq!(told.len(), 11);
+        match format {
+            Format::Text => {
+                assert!(told[10].ends_with("again (20 more like it were not told)"), "{told:?}");
+            }
+            Format::Json => {
+                let untold = told.iter().map(|line| {
+                    let line: Value = serde_json::from_str(line).unwrap();
+                    line["untold"].as_u64().unwrap()
+                });
+                assert_eq!(untold.collect::<Vec<_>>()[9..], [0, 20]);
+            }
+        }
+    }
+}
+
+#[test]
+fn json_is_one_object_a_line_with_types_and_no_line_within() {
+    let told = lines(Format::Json, || {
+        let error = io::Error::other("two\nlines, \"quoted\"");
+        tracing::error!(%error, port = 51820_u16, wanted = true, at = -1, "it\tfailed");
+        tracing::info!("plain {}", 7);
+    });
+    let [first, second] = &told[..] else { panic!("{told:?}") };
+    let mut first: Value = serde_json::from_str(first).unwrap();
+    let time = first["time"].take();
+    let time = time.as_str().unwrap();
+    assert!(time.len() > 20 && time.contains('T') && time.ends_with('Z'), "{time}");
+    assert_eq!(
+        first,
+        json!({
+            "time": null,
+            "level": "error",
+            "target": "cli::log::tests",
+            "message": "it\tfailed",
+            "fields": { "error": "two\nlines, \"quoted\"", "port": 51820, "wanted": true, "at": -1 },
+            "untold": 0,
+        })
+    );
+    let second: Value = serde_json::from_str(second).unwrap();
+    assert_eq!((&second["message"], &second["level"]), (&json!("plain 7"), &json!("info")));
+}
