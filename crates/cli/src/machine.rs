@@ -18,9 +18,10 @@ pub(crate) struct Machine {
     /// thread.
     #[arg(long, value_name = "N")]
     cores: Option<NonZero<usize>>,
-    /// Search for the MTU of the path to each peer that can tell, or not.
-    #[arg(long, value_name = "on|off", value_parser = ["on", "off"], default_value = "on")]
-    pmtu: String,
+    /// Search for the MTU of the path to each peer that can tell, or not. Without this what
+    /// the file's PathMtu says, and else on.
+    #[arg(long, value_name = "on|off", value_parser = ["on", "off"], hide_possible_values = true)]
+    pmtu: Option<String>,
     /// Encrypt by this code instead of the best for the processor; `library` is ring.
     #[arg(long, value_name = "CODE", value_parser = variant)]
     aead: Option<Variant>,
@@ -42,7 +43,8 @@ impl Machine {
         let cores = self.cores.or(thread::available_parallelism().ok());
         let cores = cores.map_or(1, NonZero::get);
         let (offloads, metrics) = (self.offloads.rest(), self.metrics.clone());
-        Ok(Means { offloads, cores, path_mtu: self.pmtu == "on", metrics })
+        let path_mtu = self.pmtu.as_ref().map(|pmtu| pmtu == "on");
+        Ok(Means { offloads, cores, path_mtu, metrics })
     }
 }
 

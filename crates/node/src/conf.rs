@@ -79,6 +79,9 @@ pub struct Interface {
     pub policy: Policy,
     /// What is forwarded for the peers.
     pub router: Router,
+    /// Whether the MTU of the path to each peer is searched for; the command line says so
+    /// where the file does not.
+    pub path_mtu: Option<bool>,
 }
 
 /// The words of `DNS`.

@@ -63,8 +63,9 @@ pub struct Means {
     pub offloads: Offloads,
     /// How many cores.
     pub cores: usize,
-    /// Whether it searches for the MTU of the path to each peer.
-    pub path_mtu: bool,
+    /// Whether it searches for the MTU of the path to each peer; its configuration says so
+    /// where this does not, and it does where neither says.
+    pub path_mtu: Option<bool>,
     /// Where counters are to be had; nowhere by default.
     pub metrics: Option<metrics::Address>,
 }
@@ -95,6 +96,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         up.prepare()?;
     }
     let Means { offloads, cores, path_mtu, metrics } = options.means;
+    let path_mtu = path_mtu.or(up.as_ref().and_then(Up::path_mtu));
     let metrics = bind(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
@@ -123,7 +125,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         let _ = ended.send(Event::Gone(error));
     });
     let node = Arc::new(node.context("engine")?);
-    node.search_paths(path_mtu);
+    node.search_paths(path_mtu.unwrap_or(true));
     let down = events.clone();
     let file = socket
         .serve(node.clone(), Arc::new(()), move || {

@@ -96,6 +96,11 @@ impl Up {
         self.conf.interface.save_config.then_some(&self.path)
     }
 
+    /// Whether the file wants the MTU of paths to be searched for.
+    pub fn path_mtu(&self) -> Option<bool> {
+        self.conf.interface.path_mtu
+    }
+
     /// Does what comes before there is an interface. What a process left that was
     /// killed is taken back.
     pub fn prepare(&mut self) -> anyhow::Result<()> {

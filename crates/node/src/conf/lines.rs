@@ -44,6 +44,7 @@ pub(super) enum Key {
     Masquerade,
     ClampMss,
     IpForward,
+    PathMtu,
     PublicKey,
     PresharedKey,
     AllowedIps,
@@ -201,7 +202,7 @@ impl fmt::Display for Section {
 }
 
 impl Key {
-    pub(super) const ALL: [Self; 30] = [
+    pub(super) const ALL: [Self; 31] = [
         Self::PrivateKey,
         Self::ListenPort,
         Self::FwMark,
@@ -227,6 +228,7 @@ impl Key {
         Self::Masquerade,
         Self::ClampMss,
         Self::IpForward,
+        Self::PathMtu,
         Self::PublicKey,
         Self::PresharedKey,
         Self::AllowedIps,
@@ -262,6 +264,7 @@ impl Key {
             Self::Masquerade => "Masquerade",
             Self::ClampMss => "ClampMss",
             Self::IpForward => "IpForward",
+            Self::PathMtu => "PathMtu",
             Self::PublicKey => "PublicKey",
             Self::PresharedKey => "PresharedKey",
             Self::AllowedIps => "AllowedIPs",

@@ -71,6 +71,7 @@ impl Interface {
             proxy: Proxy::default(),
             policy: Policy::read(entries)?,
             router: Router::read(entries)?,
+            path_mtu: entries.one(Key::PathMtu, on_off)?,
         })
     }
 }
@@ -221,6 +222,14 @@ pub(super) fn boolean(text: &str) -> Result<bool, ValueError> {
     }
 }
 
+fn on_off(text: &str) -> Result<bool, ValueError> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ValueError::new(Wanted::OnOff, text)),
+    }
+}
+
 /// The names are those of iproute2's `rt_tables`.
 pub(super) fn table(text: &str) -> Result<Table, ValueError> {
     match text.to_ascii_lowercase().as_str() {
@@ -330,6 +339,7 @@ mod tests {
                 proxy: Proxy::default(),
                 policy: Policy::default(),
                 router: Router::default(),
+                path_mtu: None,
             }
         );
         let peer = Peer {
@@ -389,6 +399,9 @@ mod tests {
             assert_eq!(parsed(&format!("[Interface]\nTable={text}")).interface.table, table);
         }
         assert_eq!(parsed("[Interface]\nFwMark = Off").interface.fwmark, Some(0));
+        let path_mtu = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.path_mtu;
+        let read = ["", "PathMtu = On", "pathmtu=off"].map(path_mtu);
+        assert_eq!(read, [None, Some(true), Some(false)]);
         let peer = |line: &str| parsed(&format!("[Interface]\n[Peer]\nPublicKey=$P\n{line}"));
         assert_eq!(peer("PersistentKeepalive = off").peers[0].persistent_keepalive, Some(0));
         assert_eq!(peer("PresharedKey = $0").peers[0].preshared_key, None);
@@ -470,6 +483,7 @@ mod tests {
             ("Table = 0", "\"0\" is not a routing table"),
             ("Table = vpn", "\"vpn\" is not a routing table"),
             ("SaveConfig = yes", "\"yes\" is not true or false"),
+            ("PathMtu = 1420", "\"1420\" is not on or off"),
             ("PublicKey = $P$P", "not a key of 44 base64 characters"),
             ("PresharedKey = 0", "not a key of 44 base64 characters"),
             ("AllowedIPs = 10.0.0.0/8 /9", "\"/9\" is not an IP address"),

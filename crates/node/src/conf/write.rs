@@ -10,14 +10,16 @@ use crate::{secret_text, uapi::DeviceState};
 
 /// The text of a file that brings a device back to `state`, in the order of
 /// wg-quick(8), and what is our own behind it. Of `interface` it takes what is not the
-/// device's: addresses, DNS, MTU, table, hooks, rules, what is forwarded, and whether to
-/// save. Comments are lost.
+/// device's: addresses, DNS, MTU, table, hooks, rules, what is forwarded, whether paths
+/// are searched, and whether to save. Comments are lost.
 pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     secret_text::append(&mut text, 0, |out| {
         write_interface(out, interface)?;
         write_policy(out, &interface.policy, state.fwmark)?;
         write_router(out, &interface.router)?;
+        let search = interface.path_mtu.map(|on| if on { "on" } else { "off" });
+        write_each(out, "PathMtu", search)?;
         write_device(out, state)?;
         state.peers.iter().try_for_each(|peer| write_peer(out, peer))
     });
@@ -221,7 +223,7 @@ mod tests {
             any::<bool>(),
             [hooks(), hooks(), hooks(), hooks()],
             policy(),
-            router(),
+            (router(), option::of(any::<bool>())),
         )
             .prop_map(
                 |(
@@ -233,7 +235,7 @@ mod tests {
                     save_config,
                     hooks,
                     policy,
-                    router,
+                    (router, path_mtu),
                 )| {
                     let [pre_up, post_up, pre_down, post_down] = hooks;
                     Interface {
@@ -246,6 +248,7 @@ mod tests {
                         // Neither is allowed beside another table.
                         policy: if table == Table::Auto { policy } else { Policy::default() },
                         router,
+                        path_mtu,
                         ..Interface::default()
                     }
                 },

@@ -92,7 +92,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 
     let metrics = daemon::bind(means.metrics.as_ref())?;
     let offloads = Arc::new(means.offloads);
-    let (cores, path_mtu) = (means.cores, means.path_mtu);
+    let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
+    let cores = means.cores;
     let life = Life { name, conf, change, users, signals, offloads, cores, path_mtu, metrics };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &life.offloads).context("TUN")?;
