@@ -15,7 +15,7 @@
 //! `poll_transmit` until it has nothing more.
 
 mod application;
-mod cubic;
+mod control;
 mod flight;
 mod input;
 mod options;

@@ -2,7 +2,7 @@
 //! the congestion window in and out of recovery (RFC 5681, 6675, 6937, 8985, 9438).
 
 use super::{
-    cubic::Cubic,
+    control::Cubic,
     options::Block,
     rack::Rack,
     rtt::Rtt,

@@ -1,0 +1,5 @@
+//! How much may be in the network.
+
+mod cubic;
+
+pub use cubic::Cubic;
