@@ -2,7 +2,8 @@
 //! process, in Gbit/s. Needs the right to make network namespaces:
 //!
 //! ```text
-//!   cargo run --release -p linerate-netstack --example throughput [-- SECONDS [STREAMS [ROUNDS]]]
+//!   cargo run --release -p linerate-netstack --example throughput \
+//!       [-- bbr|cubic [SECONDS [STREAMS [ROUNDS]]]]
 //! ```
 #![expect(clippy::unwrap_used, reason = "an example that cannot go on ends")]
 
@@ -21,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use netstack::CongestionControl;
 use nix::sys::resource::{UsageWho, getrusage};
 use rig::{KERNEL, Rig, STACK};
 use tokio::{
@@ -41,11 +43,17 @@ struct Meter {
 }
 
 fn main() {
-    let mut arguments = env::args().skip(1).map(|text| text.parse().unwrap());
+    let mut arguments = env::args().skip(1);
+    let control = match arguments.next().as_deref() {
+        None | Some("bbr") => CongestionControl::Bbr,
+        Some("cubic") => CongestionControl::Cubic,
+        Some(other) => panic!("{other} is neither bbr nor cubic"),
+    };
+    let mut arguments = arguments.map(|text| text.parse().unwrap());
     let seconds = Duration::from_secs(arguments.next().unwrap_or(3));
     let streams = arguments.next().unwrap_or(1) as usize;
     let rounds = arguments.next().unwrap_or(1);
-    let rig = Rig::new(64 << 20).expect("network namespaces and a TUN device");
+    let rig = Rig::new(64 << 20, control).expect("network namespaces and a TUN device");
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).enable_all().build().unwrap();
     let mut port = 5000;

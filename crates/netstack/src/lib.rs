@@ -21,4 +21,4 @@ mod tcp;
 mod time;
 
 pub use net::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, TcpListener, TcpStream, UdpSocket};
-pub use stack::{Clock, Config, Counters, Stack, StackRecv, StackSend};
+pub use stack::{Clock, Config, CongestionControl, Counters, Stack, StackRecv, StackSend};

@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 
-pub use config::{Clock, Config, Counters};
+pub use config::{Clock, Config, CongestionControl, Counters};
 pub use recv::StackRecv;
 pub(crate) use segments::Flow;
 pub use send::StackSend;

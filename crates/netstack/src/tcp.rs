@@ -1,10 +1,11 @@
 //! One TCP connection as a state machine: RFC 9293, with window scale and timestamps
-//! (7323), selective acknowledgements (2018, 2883, 6675), RACK-TLP (8985), CUBIC (9438)
-//! and proportional rate reduction (6937). No clock, no I/O.
+//! (7323), selective acknowledgements (2018, 2883, 6675), RACK-TLP (8985), BBR
+//! (draft-ietf-ccwg-bbr) with pacing, or CUBIC (9438) with proportional rate reduction
+//! (6937). No clock, no I/O.
 //!
 //! ```text
 //!   write -> Sender   -- poll_transmit --> segments and super-packets
-//!              | Flight: scoreboard, RACK, CUBIC, RTT
+//!              | Flight: scoreboard, RACK, RTT, delivery rate, BBR or CUBIC, pacer
 //!   read  <- Receiver <-- handle_segment -- segments and what was coalesced of them
 //!              | window, early stretches
 //!            poll_timeout, handle_timeout
@@ -16,10 +17,12 @@
 
 mod application;
 mod control;
+mod delivery;
 mod flight;
 mod input;
 mod options;
 mod output;
+mod pacer;
 mod rack;
 mod receiver;
 mod ring;
@@ -33,6 +36,7 @@ mod tests;
 
 use std::time::Duration;
 
+pub use control::CongestionControl;
 pub use input::Verdict;
 #[cfg(test)]
 pub use options::Timestamps;
@@ -75,6 +79,8 @@ pub struct Settings {
     pub send_buffer: usize,
     /// The memory of all connections.
     pub budget: Budget,
+    /// How it finds out how much may fly.
+    pub control: CongestionControl,
     /// The first sequence number, which nobody can guess (RFC 6528).
     pub initial: Seq,
     /// What is added to the clock in timestamps (RFC 7323 section 5.4).
@@ -218,15 +224,16 @@ impl Connection {
     }
 
     fn new(settings: Settings, ports: Ports, state: State) -> Self {
-        let Settings { mss, receive_buffer, initial, ref budget, .. } = settings;
+        let Settings { mss, receive_buffer, initial, ref budget, control, .. } = settings;
         let mss = u32::from(mss);
+        let control = control::Settings { algorithm: control, mss, seed: initial.0 };
         let agreed =
             Agreed { mss, path: mss, scales: false, scale: 0, selective: false, timestamps: false };
         Self {
             state,
             ports,
             agreed,
-            tx: Sender::new(initial, mss, budget.clone()),
+            tx: Sender::new(initial, control, budget.clone()),
             rx: Receiver::new(receive_buffer, budget.clone()),
             replies: Replies { quick: QUICK, ..Replies::default() },
             clocks: Clocks::default(),

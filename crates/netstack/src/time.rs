@@ -1,6 +1,9 @@
 //! Time, as a parameter: the stack's protocols read no clock.
 
-use std::{ops::Add, time::Duration};
+use std::{
+    ops::{Add, Sub},
+    time::Duration,
+};
 
 /// A moment on a clock that never steps back, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,5 +40,15 @@ impl Add<Duration> for Time {
     fn add(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl Sub<Duration> for Time {
+    type Output = Self;
+
+    /// Not before the clock's start.
+    fn sub(self, duration: Duration) -> Self {
+        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanos))
     }
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use netstack::{Config, Stack, StackRecv, StackSend};
+use netstack::{Config, CongestionControl, Stack, StackRecv, StackSend};
 use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, checksum};
 
 const MTU: u16 = 1420;
@@ -32,6 +32,7 @@ impl Boundary {
             addresses,
             mtu: MTU,
             memory: MEMORY,
+            control: CongestionControl::default(),
             secret,
             clock: Arc::new(move || Duration::from_nanos(time.load(Ordering::Relaxed))),
         });

@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+pub use crate::tcp::CongestionControl;
+
 /// Reads a clock that never steps back.
 pub type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
@@ -14,6 +16,8 @@ pub struct Config {
     pub mtu: u16,
     /// What all buffers together may hold, in bytes.
     pub memory: usize,
+    /// How connections find out how much their paths carry.
+    pub control: CongestionControl,
     /// Makes sequence numbers and ports hard to guess: from a good source of
     /// randomness.
     pub secret: u128,

@@ -166,6 +166,7 @@ impl State {
             receive_buffer: MAX_BUFFER,
             send_buffer: MAX_BUFFER,
             budget: self.budget.clone(),
+            control: self.control,
             initial: Seq(self.keyed(&("sequence", flow)) as u32) + clock,
             timestamp_offset: self.keyed(&("timestamp", flow)) as u32,
         }

@@ -13,7 +13,7 @@ use packet::Offload;
 use slab::Slab;
 
 use super::{
-    config::{Config, Counters, MIN_MTU},
+    config::{Config, CongestionControl, Counters, MIN_MTU},
     datagrams::Datagrams,
     echo::Pings,
     line::Line,
@@ -38,6 +38,7 @@ pub(crate) struct State {
     pub(super) mtu: u16,
     /// Whether super-packets leave.
     pub(super) gso: bool,
+    pub(super) control: CongestionControl,
     pub(super) secret: u128,
     pub(super) budget: Budget,
     pub(super) counters: Counters,
@@ -84,6 +85,7 @@ impl State {
             addresses: config.addresses,
             mtu: config.mtu.max(MIN_MTU),
             gso: true,
+            control: config.control,
             secret: config.secret,
             budget: Budget::new(config.memory),
             counters: Counters::default(),

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    config::{Clock, Config},
+    config::{Clock, Config, CongestionControl},
     segments::{BACKLOG, Flow},
     state::{ORPHANS, State, TIME_WAITS},
 };
@@ -30,7 +30,8 @@ const PORT: u16 = 80;
 
 fn config(memory: usize) -> Config {
     let clock: Clock = Arc::new(|| Duration::from_secs(1000));
-    Config { addresses: vec![US], mtu: 1420, memory, secret: 7, clock }
+    let control = CongestionControl::default();
+    Config { addresses: vec![US], mtu: 1420, memory, control, secret: 7, clock }
 }
 
 fn listening(memory: usize) -> State {

@@ -1,12 +1,15 @@
-//! How much may be in the network, and what of it is lost: the scoreboard, RACK, and
-//! the congestion window in and out of recovery (RFC 5681, 6675, 6937, 8985, 9438).
+//! How much may be in the network, and what of it is lost: the scoreboard, RACK, the
+//! algorithm that sets the window, and when recovery begins and ends (RFC 5681, 6675,
+//! 8985).
 
 use super::{
-    control::Cubic,
+    control::{CongestionControl, Control, Departure, Loss, News, Settings},
+    delivery::{Delivery, Snapshot},
     options::Block,
+    pacer::Pacer,
     rack::Rack,
     rtt::Rtt,
-    scoreboard::{Delivered, Scoreboard},
+    scoreboard::{Delivered, Scoreboard, Stretch},
     seq::Seq,
 };
 use crate::time::Time;
@@ -21,42 +24,20 @@ const OPTIONS: u32 = 40;
 pub struct Flight {
     pub board: Scoreboard,
     pub rtt: Rtt,
-    cubic: Cubic,
+    control: Control,
+    delivery: Delivery,
+    pacer: Pacer,
     rack: Rack,
-    recovery: Recovery,
-    mss: u32,
-    /// Whether the window, and nothing else, held something back.
-    limited: bool,
-    /// What there was before the last recovery, and how many bytes were sent again in it
-    /// that were not told to be needless.
-    undo: Option<(Before, u32)>,
+    /// Until this is acknowledged, what is lost is sent again.
+    recovery: Option<Seq>,
+    settings: Settings,
+    /// Of the last recovery, how many bytes were sent again in it that were not told to be
+    /// needless.
+    again: Option<u32>,
     /// Acknowledgements of the same byte in a row.
     duplicates: u32,
     /// When something was sent last.
     sent: Time,
-}
-
-/// The congestion window's state before a loss.
-type Before = (u32, u32, f64);
-
-#[derive(Debug)]
-enum Recovery {
-    /// Nothing is lost.
-    None,
-    /// What is lost is sent again, until this is acknowledged.
-    Fast { until: Seq, reduction: Reduction },
-    /// Everything was taken for lost.
-    Timeout { until: Seq },
-}
-
-/// Proportional rate reduction: in recovery something is sent for what arrives, in the
-/// measure of the new threshold to the old window (RFC 6937).
-#[derive(Debug)]
-struct Reduction {
-    delivered: u64,
-    out: u64,
-    /// What was on its way at the beginning.
-    flight: u64,
 }
 
 /// What an acknowledgement says.
@@ -79,44 +60,55 @@ pub struct Ack<'a> {
 }
 
 impl Flight {
-    pub fn new(mss: u32) -> Self {
+    pub fn new(settings: Settings) -> Self {
         Self {
             board: Scoreboard::default(),
             rtt: Rtt::default(),
-            cubic: Cubic::new(mss),
+            control: Control::new(settings),
+            delivery: Delivery::default(),
+            pacer: Pacer::default(),
             rack: Rack::default(),
-            recovery: Recovery::None,
-            mss,
-            limited: false,
-            undo: None,
+            recovery: None,
+            settings,
+            again: None,
             duplicates: 0,
             sent: Time::default(),
         }
     }
 
+    /// Forgets what was sent.
+    pub fn clear(&mut self) {
+        *self = Self::new(self.settings);
+    }
+
     /// The congestion window in bytes.
     pub fn window(&self) -> u32 {
-        self.cubic.window()
+        self.control.window()
+    }
+
+    /// Bytes that leave at once, at most.
+    pub fn quantum(&self) -> u32 {
+        self.control.pace().map_or(u32::MAX, |pace| pace.quantum)
     }
 
     /// Payload of a segment in bytes.
     pub fn mss(&self) -> u32 {
-        self.mss
+        self.settings.mss
     }
 
     /// Payload of a segment that is not the last at least, in bytes: with all options.
     fn least(&self) -> u32 {
-        self.mss.saturating_sub(OPTIONS).max(1)
+        self.mss().saturating_sub(OPTIONS).max(1)
     }
 
     /// How many bytes more may fly.
     pub fn room(&self) -> u32 {
-        self.cubic.window().saturating_sub(self.board.flying())
+        self.window().saturating_sub(self.board.flying())
     }
 
     /// Whether something is taken for lost.
     pub fn recovers(&self) -> bool {
-        !matches!(self.recovery, Recovery::None)
+        self.recovery.is_some()
     }
 
     /// When to look again for what is lost.
@@ -124,46 +116,77 @@ impl Flight {
         self.rack.deadline()
     }
 
-    /// Segments have another length from now on.
-    pub fn set_mss(&mut self, mss: u32) {
-        self.mss = mss;
-        self.cubic.set_mss(mss);
+    /// Until when the pace holds back what could be sent.
+    pub fn held(&self) -> Option<Time> {
+        self.pacer.held()
     }
 
-    /// Before the first data: the path's window in the segments that were agreed on.
-    pub fn begin(&mut self, mss: u32) {
-        self.mss = mss;
-        self.cubic = Cubic::new(mss);
+    /// Time has passed.
+    pub fn release(&mut self, now: Time) {
+        self.pacer.release(now);
+    }
+
+    /// Segments have another length from now on.
+    pub fn set_mss(&mut self, mss: u32) {
+        self.settings.mss = mss;
+        self.control.set_mss(mss);
+    }
+
+    /// Before the first data: the segments that were agreed on, and whether the receiver
+    /// has selective acknowledgements. Without them nobody knows what arrives at which
+    /// rate.
+    pub fn begin(&mut self, mss: u32, selective: bool) {
+        self.settings.mss = mss;
+        if !selective {
+            self.settings.algorithm = CongestionControl::Cubic;
+        }
+        self.control = Control::new(self.settings);
     }
 
     /// The window held something back.
     pub fn note_limited(&mut self) {
-        self.limited = true;
+        self.control.note_limited();
+    }
+
+    /// All was sent that there is; maybe more could have been.
+    pub fn note_all_sent(&mut self) {
+        if self.room() > 0 && self.board.lost() == 0 {
+            self.delivery.note_limited(self.board.flying());
+        }
     }
 
     /// New bytes were sent.
     pub fn note_sent(&mut self, start: Seq, end: Seq, now: Time) {
-        if self.board.is_empty() && now.since(self.sent) > self.rtt.timeout(0) {
-            self.cubic.restart();
-        }
-        self.board.sent(start, end, now);
-        self.note_out(end.since(start), now);
+        let then = self.depart(end.since(start), now);
+        self.board.sent(start, end, then, now);
     }
 
     /// Bytes were sent again.
     pub fn note_sent_again(&mut self, start: Seq, end: Seq, now: Time) {
-        self.board.sent_again(start, end, now);
-        if let Some((_, again)) = &mut self.undo {
-            *again = again.saturating_add(end.since(start));
+        let bytes = end.since(start);
+        let then = self.depart(bytes, now);
+        self.board.sent_again(start, end, then, now);
+        if let Some(again) = &mut self.again {
+            *again = again.saturating_add(bytes);
         }
-        self.note_out(end.since(start), now);
     }
 
-    fn note_out(&mut self, bytes: u32, now: Time) {
-        self.sent = now;
-        if let Recovery::Fast { reduction, .. } = &mut self.recovery {
-            reduction.out += u64::from(bytes);
+    fn depart(&mut self, bytes: u32, now: Time) -> Snapshot {
+        let (flying, first) = (self.board.flying() + bytes, self.board.is_empty());
+        let then = self.delivery.snapshot(flying, first, now);
+        self.control.note_departure(&Departure {
+            bytes,
+            first,
+            idle: now.since(self.sent) > self.rtt.timeout(0),
+            limited: then.limited,
+            smoothed: self.rtt.smoothed(),
+            now,
+        });
+        if let Some(pace) = self.control.pace() {
+            self.pacer.note_sent(bytes, pace.rate, now);
         }
+        self.sent = now;
+        then
     }
 
     /// Returns how many bytes arrived that were not known to.
@@ -174,9 +197,10 @@ impl Flight {
         for block in ack.blocks {
             self.board.sack(*block, self.least(), &mut delivered);
         }
-        if let Some((first, _)) = delivered.once {
-            self.rtt.sample(now.since(first));
+        if let Some((first, last)) = delivered.once {
+            self.rtt.sample(now.since(first), now.since(last));
         }
+        self.delivery.note_arrived(&delivered, now);
         if ack.duplicate > 0 {
             self.rack.duplicate(ack.una, ack.next);
             self.undo(ack.duplicate);
@@ -190,67 +214,59 @@ impl Flight {
         }
         let more_lost = self.board.lost() > lost;
         self.leave_recovery(ack.una);
-        self.enter_recovery(ack, flew);
-        self.move_window(delivered.bytes, flew, ack.advances && !more_lost, now);
+        self.enter_recovery(ack.next, flew);
+        self.tell(&delivered, flew, ack.advances && !more_lost, now);
         delivered.bytes
     }
 
     /// It is time to look for what is lost.
     pub fn handle_deadline(&mut self, next: Seq, now: Time) {
         self.detect(now);
-        let una = self.board.iter().next().map_or(next, |first| first.start);
-        let ack = Ack {
-            una,
-            advances: false,
-            repeats: false,
-            selective: true,
-            blocks: &[],
-            duplicate: 0,
-            next,
-        };
-        self.enter_recovery(ack, self.board.flying());
-        self.move_window(0, 0, false, now);
+        let flew = self.board.flying();
+        self.enter_recovery(next, flew);
+        self.tell(&Delivered::default(), flew, false, now);
     }
 
     /// Nothing was heard for a time-out: everything is taken for lost (RFC 5681
     /// section 3.1, RFC 6298 section 5). `first` says that it is the first in a row.
-    pub fn handle_timeout(&mut self, next: Seq, first: bool) {
-        self.board.mark_lost(|_| true);
-        if self.board.is_reneged() {
-            self.board.lose_sacked();
+    pub fn handle_timeout(&mut self, next: Seq, first: bool, now: Time) {
+        let Self { board, delivery, control, .. } = self;
+        board.mark_lost(|stretch| {
+            note_lost(control, delivery, stretch, now);
+            true
+        });
+        if board.is_reneged() {
+            board.lose_sacked();
         }
         self.rack.stop();
-        self.undo = None;
-        if first {
-            self.cubic.congested();
-        }
-        self.cubic.set_window(self.mss);
-        self.recovery = Recovery::Timeout { until: next };
+        self.again = None;
+        self.control.handle_timeout(first);
+        self.recovery = Some(next);
     }
 
     /// A probe repaired a loss at the tail: that was congestion (RFC 8985 section 7.4).
     pub fn note_repaired(&mut self) {
         if !self.recovers() {
-            self.cubic.congested();
-            self.cubic.set_window(self.cubic.threshold());
+            self.control.note_repaired(self.delivery.arrived());
         }
     }
 
     fn detect(&mut self, now: Time) {
         let recovers = self.recovers();
-        let wait = self.rack.wait(&self.rtt, recovers, self.board.sacked(), self.mss);
-        self.rack.detect(&mut self.board, wait, now);
+        let wait = self.rack.wait(&self.rtt, recovers, self.board.sacked(), self.mss());
+        let Self { rack, board, delivery, control, .. } = self;
+        rack.detect(board, wait, now, |stretch| note_lost(control, delivery, stretch, now));
     }
 
     /// All that was sent again in a recovery was needless: nothing had been lost, only
     /// late (RFC 3708, as Linux does it).
     fn undo(&mut self, duplicate: u32) {
-        let Some((before, again)) = &mut self.undo else { return };
+        let Some(again) = &mut self.again else { return };
         *again = again.saturating_sub(duplicate);
         if *again == 0 && self.board.lost() == 0 {
-            self.cubic.restore(*before);
-            self.undo = None;
-            self.recovery = Recovery::None;
+            self.control.undo();
+            self.again = None;
+            self.recovery = None;
         }
     }
 
@@ -259,80 +275,54 @@ impl Flight {
         if ack.advances {
             self.duplicates = 0;
             if self.recovers() && self.board.lost() == 0 {
-                self.board.lose_first(self.mss);
+                self.board.lose_first(self.mss());
             }
         } else if ack.repeats {
             self.duplicates += 1;
             if self.duplicates == DUPLICATES && !self.recovers() {
-                self.board.lose_first(self.mss);
+                self.board.lose_first(self.mss());
             }
         }
     }
 
-    fn enter_recovery(&mut self, ack: Ack<'_>, flew: u32) {
+    fn enter_recovery(&mut self, next: Seq, flew: u32) {
         if self.board.lost() == 0 || self.recovers() {
             return;
         }
-        self.undo = Some((self.cubic.remember(), 0));
-        self.cubic.congested();
-        let flight = u64::from(flew.max(self.mss));
-        let reduction = Reduction { delivered: 0, out: 0, flight };
-        self.recovery = Recovery::Fast { until: ack.next, reduction };
+        self.again = Some(0);
+        self.control.enter_recovery(flew);
+        self.recovery = Some(next);
     }
 
     fn leave_recovery(&mut self, una: Seq) {
-        match self.recovery {
-            Recovery::Fast { until, .. } if !una.before(until) => {
-                self.cubic.set_window(self.cubic.threshold());
-            }
-            Recovery::Timeout { until } if !una.before(until) => {}
-            _ => return,
+        if self.recovery.is_none_or(|until| una.before(until)) {
+            return;
         }
-        self.recovery = Recovery::None;
+        self.control.leave_recovery();
+        self.recovery = None;
         self.duplicates = 0;
         self.rack.recovered();
     }
 
-    fn move_window(&mut self, delivered: u32, flew: u32, safe: bool, now: Time) {
-        if let Recovery::Fast { reduction, .. } = &mut self.recovery {
-            let flying = self.board.flying();
-            let threshold = self.cubic.threshold();
-            let more = reduction.allow(delivered, (flying, threshold), safe, self.mss);
-            self.cubic.set_window(flying + more);
-            return;
-        }
-        // What was not used says nothing of what the path can carry (RFC 9438 section
-        // 5.8).
-        let used = self.limited
-            || self.cubic.is_slow_start() && self.cubic.window() < flew.saturating_mul(2);
-        if delivered > 0 && used {
-            let rtt = self.rtt.smoothed().unwrap_or_default();
-            self.cubic.grow(delivered, now, rtt);
-            self.limited = false;
-        }
+    /// Has the algorithm hear the news.
+    fn tell(&mut self, delivered: &Delivered, flew: u32, safe: bool, now: Time) {
+        let newest = delivered.newest.as_ref();
+        let news = News {
+            bytes: delivered.bytes,
+            sample: newest.map(|newest| self.delivery.sample(newest, self.rtt.min())),
+            rtt: delivered.once.map(|(_, last)| now.since(last)),
+            smoothed: self.rtt.smoothed(),
+            flew,
+            flying: self.board.flying(),
+            safe,
+            now,
+        };
+        self.control.handle_ack(&news, &mut self.delivery);
     }
 }
 
-impl Reduction {
-    /// How much may be sent now.
-    fn allow(
-        &mut self,
-        delivered: u32,
-        (flying, threshold): (u32, u32),
-        safe: bool,
-        mss: u32,
-    ) -> u32 {
-        self.delivered += u64::from(delivered);
-        let allowed = if flying > threshold {
-            let due = (self.delivered * u64::from(threshold)).div_ceil(self.flight);
-            due.saturating_sub(self.out)
-        } else {
-            let owed = self.delivered.saturating_sub(self.out).max(delivered.into());
-            let owed = if safe { owed + u64::from(mss) } else { owed };
-            owed.min(u64::from(threshold - flying))
-        };
-        // The first loss is sent again whatever the measure says.
-        let least = if self.out == 0 { mss } else { 0 };
-        u32::try_from(allowed).unwrap_or(u32::MAX / 4).max(least)
-    }
+fn note_lost(control: &mut Control, delivery: &mut Delivery, stretch: &Stretch, now: Time) {
+    delivery.note_lost(stretch.len());
+    let since = delivery.lost_since(&stretch.then);
+    control.note_lost(&Loss { stretch, since, arrived: delivery.arrived(), now });
 }

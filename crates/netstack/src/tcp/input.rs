@@ -101,7 +101,7 @@ impl Connection {
         }
         self.rx.begin(syn.seq);
         self.clocks.last_ack = self.rx.next();
-        self.tx.flight.begin(self.segment_limit());
+        self.tx.flight.begin(self.segment_limit(), self.agreed.selective);
         // A window in a SYN is never scaled.
         self.tx.open(syn.window.into(), syn.seq);
     }
@@ -111,7 +111,7 @@ impl Connection {
         // Karn's rule: a SYN that was repeated measures nothing.
         if self.clocks.syn.is_some_and(|(_, count)| count == 0) {
             let rtt = now.since(self.clocks.begun);
-            self.tx.flight.rtt.sample(rtt);
+            self.tx.flight.rtt.sample(rtt, rtt);
             self.rx.note_rtt(rtt);
         }
         self.clocks.syn = None;

@@ -79,8 +79,15 @@ impl Rack {
         }
     }
 
-    /// Marks what is lost, and sets the deadline for what may be (section 6.2, step 5).
-    pub fn detect(&mut self, board: &mut Scoreboard, wait: Duration, now: Time) {
+    /// Marks what is lost and gives it to `note`, and sets the deadline for what may be
+    /// (section 6.2, step 5).
+    pub fn detect(
+        &mut self,
+        board: &mut Scoreboard,
+        wait: Duration,
+        now: Time,
+        mut note: impl FnMut(&Stretch),
+    ) {
         self.deadline = None;
         let Some(newest) = self.newest else { return };
         let patience = self.rtt + wait;
@@ -92,8 +99,10 @@ impl Rack {
             let due = stretch.sent + patience;
             if due > now {
                 deadline = Some(deadline.map_or(due, |deadline| deadline.max(due)));
+                return false;
             }
-            due <= now
+            note(stretch);
+            true
         });
         self.deadline = deadline;
     }

@@ -19,9 +19,10 @@ pub struct Rtt {
 }
 
 impl Rtt {
-    /// RFC 6298 section 2.
-    pub fn sample(&mut self, sample: Duration) {
-        self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
+    /// RFC 6298 section 2. Of what was acknowledged together, `least` is the time of what
+    /// was sent last, and `sample` of what was sent first.
+    pub fn sample(&mut self, sample: Duration, least: Duration) {
+        self.min = Some(self.min.map_or(least, |min| min.min(least)));
         match self.smoothed {
             None => {
                 self.smoothed = Some(sample);
@@ -61,16 +62,16 @@ mod tests {
     fn the_time_out_follows_rfc_6298() {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.timeout(0), INITIAL);
-        rtt.sample(400 * MS);
+        rtt.sample(400 * MS, 400 * MS);
         assert_eq!(rtt.timeout(0), 400 * MS + 4 * 200 * MS);
-        rtt.sample(480 * MS);
+        rtt.sample(480 * MS, 390 * MS);
         assert_eq!(rtt.smoothed(), Some(410 * MS));
         assert_eq!(rtt.timeout(0), 410 * MS + 4 * 170 * MS);
         assert_eq!(rtt.timeout(1), 2 * (410 * MS + 4 * 170 * MS));
         assert_eq!(rtt.timeout(60), MAX);
-        assert_eq!(rtt.min(), Some(400 * MS));
+        assert_eq!(rtt.min(), Some(390 * MS));
         for _ in 0..100 {
-            rtt.sample(MS);
+            rtt.sample(MS, MS);
         }
         assert_eq!(rtt.timeout(0), MIN);
     }

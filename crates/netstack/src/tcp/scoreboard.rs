@@ -12,11 +12,11 @@
 
 use std::collections::VecDeque;
 
-use super::{options::Block, seq::Seq};
+use super::{delivery::Snapshot, options::Block, seq::Seq};
 use crate::time::Time;
 
 /// How many places an idle connection keeps.
-const PLACES_KEPT: usize = 8;
+const PLACES_KEPT: usize = 4;
 /// Stretches from which on a selective acknowledgement cuts no more of them: each is
 /// looked at with each acknowledgement. 16 MiB on their way become as many where every
 /// sixth segment is lost.
@@ -31,6 +31,8 @@ pub struct Stretch {
     pub end: Seq,
     /// When it was sent last.
     pub sent: Time,
+    /// What was known then.
+    pub then: Snapshot,
     /// Whether more than once.
     pub again: bool,
     /// What is known of it.
@@ -72,7 +74,8 @@ pub struct Scoreboard {
 }
 
 impl Stretch {
-    fn len(&self) -> u32 {
+    /// Bytes of it.
+    pub fn len(&self) -> u32 {
         self.end.since(self.start)
     }
 }
@@ -106,6 +109,7 @@ impl Scoreboard {
     }
 
     /// All stretches.
+    #[cfg(test)]
     pub fn iter(&self) -> impl Iterator<Item = &Stretch> {
         self.stretches.iter()
     }
@@ -135,26 +139,32 @@ impl Scoreboard {
     }
 
     /// Notes that new bytes were sent.
-    pub fn sent(&mut self, start: Seq, end: Seq, now: Time) {
+    pub fn sent(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
         if let Some(last) = self.stretches.back_mut()
             && last.sent == now
             && !last.again
             && last.fate == Fate::Flying
         {
             last.end = end;
+            last.then.flying = then.flying;
             return;
         }
+        if self.stretches.capacity() == 0 {
+            // Most connections never have more on their way.
+            self.stretches.reserve_exact(1);
+        }
         let fate = Fate::Flying;
-        self.stretches.push_back(Stretch { start, end, sent: now, again: false, fate });
+        self.stretches.push_back(Stretch { start, end, sent: now, then, again: false, fate });
     }
 
     /// Notes that bytes were sent again.
-    pub fn sent_again(&mut self, start: Seq, end: Seq, now: Time) {
+    pub fn sent_again(&mut self, start: Seq, end: Seq, then: Snapshot, now: Time) {
         self.change(start, end, |stretch| {
             if stretch.fate != Fate::Sacked {
                 stretch.fate = Fate::Flying;
                 stretch.again = true;
                 stretch.sent = now;
+                stretch.then = then;
             }
         });
     }
@@ -349,7 +359,7 @@ mod tests {
         let mut start = 0;
         for (at, end) in ends.iter().enumerate() {
             let now = Time::new(std::time::Duration::from_secs(at as u64));
-            board.sent(Seq(start), Seq(*end), now);
+            board.sent(Seq(start), Seq(*end), Snapshot::default(), now);
             start = *end;
         }
         let mut delivered = Delivered::default();

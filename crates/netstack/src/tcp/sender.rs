@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::{
+    control::Settings,
     flight::{Ack, Flight},
     options::Block,
     ring::Ring,
@@ -96,6 +97,14 @@ pub struct Cut {
     pub nagle: bool,
 }
 
+impl Cut {
+    /// No longer than `most`, where that is a segment.
+    fn within(self, most: u32) -> Self {
+        let whole = (most / self.segment * self.segment).max(self.segment);
+        Self { most: self.most.min(whole), ..self }
+    }
+}
+
 /// An acknowledgement as it came.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked<'a> {
@@ -114,13 +123,13 @@ pub struct Acked<'a> {
 }
 
 impl Sender {
-    pub fn new(initial: Seq, mss: u32, budget: Budget) -> Self {
+    pub fn new(initial: Seq, settings: Settings, budget: Budget) -> Self {
         Self {
             ring: Ring::new(budget),
             base: initial + 1,
             una: initial + 1,
             next: initial + 1,
-            flight: Flight::new(mss),
+            flight: Flight::new(settings),
             peer: Window::default(),
             ends: false,
             timer: None,
@@ -192,7 +201,7 @@ impl Sender {
     /// Forgets what was not sent.
     pub fn clear(&mut self) {
         self.ring.clear();
-        self.flight = Flight::new(self.flight.mss());
+        self.flight.clear();
         self.timer = None;
     }
 
@@ -223,6 +232,10 @@ impl Sender {
         if self.due.tail_probe {
             return self.plan_tail_probe(cut);
         }
+        if self.flight.held().is_some() {
+            return None;
+        }
+        let cut = cut.within(self.flight.quantum());
         if let Some(lost) = self.flight.board.first_lost() {
             let room = self.flight.room();
             let len = lost.end.since(lost.start);
@@ -278,13 +291,18 @@ impl Sender {
     /// Whether something waits, and neither an acknowledgement nor a timer is to be
     /// waited for.
     pub fn is_stuck(&self) -> bool {
-        self.timer.is_none() && self.flight.board.is_empty() && self.end() != self.next
+        let waits = self.end() != self.next && self.flight.held().is_none();
+        waits && self.timer.is_none() && self.flight.board.is_empty()
     }
 
     /// Nothing more is to be sent for now: notes why.
     pub fn note_rest(&mut self, now: Time) {
         let waiting = self.end().since(self.next);
-        if waiting > 0 && self.flight.room() < self.window_left().min(waiting) {
+        if waiting == 0 {
+            self.flight.note_all_sent();
+        } else if self.flight.held().is_none()
+            && self.flight.room() < self.window_left().min(waiting)
+        {
             self.flight.note_limited();
         }
         if self.is_stuck() {
@@ -343,6 +361,9 @@ impl Sender {
 
     /// What the receiver says. Returns whether it is news, and frees what arrived.
     pub fn handle_ack(&mut self, acked: Acked<'_>, now: Time) -> bool {
+        if self.end() == self.next {
+            self.flight.note_all_sent();
+        }
         let advances = acked.ack.behind(self.una);
         let window = self.peer.size;
         self.take_window(&acked);
@@ -411,11 +432,14 @@ impl Sender {
     /// When something is to be done by time.
     pub fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timer.map(|(due, _)| due);
-        timer.into_iter().chain(self.flight.deadline()).min()
+        let waits = self.end() != self.next || self.flight.board.lost() > 0;
+        let held = self.flight.held().filter(|_| waits);
+        timer.into_iter().chain(held).chain(self.flight.deadline()).min()
     }
 
     /// Does what is due. Returns how many time-outs in a row nobody answered.
     pub fn handle_timeout(&mut self, selective: bool, now: Time) -> u32 {
+        self.flight.release(now);
         if self.flight.deadline().is_some_and(|due| due <= now) {
             self.flight.handle_deadline(self.next, now);
         }
@@ -430,7 +454,7 @@ impl Sender {
                 self.timer = Some((now + self.flight.rtt.timeout(0), Timer::Retransmit));
             }
             Timer::Retransmit => {
-                self.flight.handle_timeout(self.next, self.backoff == 0);
+                self.flight.handle_timeout(self.next, self.backoff == 0, now);
                 self.probe = None;
                 self.backoff += 1;
                 self.unanswered += 1;

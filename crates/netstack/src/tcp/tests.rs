@@ -1,6 +1,8 @@
 //! Scenarios on virtual time: two connections and a link between them.
 
+mod bottleneck;
 mod closing;
+mod congestion;
 mod each;
 mod forgery;
 mod loss;

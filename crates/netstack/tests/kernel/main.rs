@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use netstack::CongestionControl;
 use rig::{KERNEL, Rig, STACK};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,7 +29,7 @@ fn speech(len: usize) -> Vec<u8> {
 
 /// The rig and a runtime in its namespace, or a loud line.
 fn rig() -> Option<(Rig, Runtime)> {
-    let Some(rig) = Rig::new(MEMORY) else {
+    let Some(rig) = Rig::new(MEMORY, CongestionControl::default()) else {
         let name = thread::current().name().unwrap_or("a test").to_owned();
         let line = format!("SKIPPED: needs CAP_NET_ADMIN and a TUN device ({name})\n");
         std::io::stderr().write_all(line.as_bytes()).unwrap();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use engine::{Clock, Engine, Parts};
-use netstack::{Config, Stack};
+use netstack::{Config, CongestionControl, Stack};
 use nix::sched::{CloneFlags, unshare};
 use packet::{IpRecv, IpSend};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
@@ -39,7 +39,7 @@ struct Peer {
 
 impl Rig {
     /// In a namespace of the calling thread's own; `None` where that is not allowed.
-    pub fn new(memory: usize) -> Option<Self> {
+    pub fn new(memory: usize, control: CongestionControl) -> Option<Self> {
         unshare(CloneFlags::CLONE_NEWNET).ok()?;
         let netlink = Netlink::open().unwrap();
         netlink.set_up(1).unwrap();
@@ -52,7 +52,7 @@ impl Rig {
         let addresses: Vec<IpAddr> = STACK.iter().map(|text| text.parse().unwrap()).collect();
         let clock: netstack::Clock =
             Arc::new(|| std::time::Duration::from_nanos(clock::boottime_nanos()));
-        let config = Config { addresses, mtu: MTU, memory, secret: 0x1234_5678, clock };
+        let config = Config { addresses, mtu: MTU, memory, control, secret: 0x1234_5678, clock };
         let (stack, stack_recv, stack_send) = Stack::new(config);
         let keys = [1, 2].map(|seed| PrivateKey::from_bytes(&[seed; 32]));
         let kernel = peer((recv, send), &keys, 0, STACK);

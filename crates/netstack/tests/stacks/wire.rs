@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use netstack::{Clock, Config, Stack, StackRecv, StackSend};
+use netstack::{Clock, Config, CongestionControl, Stack, StackRecv, StackSend};
 use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, Waker};
 use tokio::time::Instant;
 
@@ -46,7 +46,8 @@ pub fn clock() -> Clock {
 
 pub fn config(addresses: [&str; 2], memory: usize) -> Config {
     let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
-    Config { addresses, mtu: MTU, memory, secret: 7, clock: clock() }
+    let control = CongestionControl::default();
+    Config { addresses, mtu: MTU, memory, control, secret: 7, clock: clock() }
 }
 
 impl Wire {

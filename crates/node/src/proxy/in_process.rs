@@ -9,7 +9,9 @@ use std::{
 
 use getrandom::{SysRng, rand_core::TryRng};
 use ipnet::IpNet;
-use netstack::{Config, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket};
+use netstack::{
+    Config, CongestionControl, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket,
+};
 use sys::{Offloads, clock, namespace::Plan};
 
 use super::stack::{Accept, Datagrams, Stack};
@@ -38,6 +40,7 @@ impl InProcessStack {
             addresses,
             mtu: u16::try_from(plan.mtu).unwrap_or(u16::MAX),
             memory: MEMORY,
+            control: CongestionControl::default(),
             secret: u128::from_ne_bytes(secret),
             clock: Arc::new(|| Duration::from_nanos(clock::boottime_nanos())),
         });

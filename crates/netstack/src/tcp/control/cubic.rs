@@ -1,8 +1,13 @@
-//! The congestion window: slow start, CUBIC (RFC 9438), and the initial window of
-//! RFC 6928.
+//! The congestion window by losses: slow start, CUBIC (RFC 9438), and proportional rate
+//! reduction in recovery.
+
+mod reduction;
 
 use std::time::Duration;
 
+use reduction::Reduction;
+
+use super::{Departure, INITIAL_SEGMENTS, News};
 use crate::time::Time;
 
 /// What is left of the window after congestion (RFC 9438 section 4.6).
@@ -11,8 +16,6 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 /// Growth a window where Reno would be faster: 3 (1 - beta) / (1 + beta).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// Segments of the initial window (RFC 6928).
-const INITIAL_SEGMENTS: u32 = 10;
 /// Segments of the least threshold.
 const MIN_SEGMENTS: u32 = 2;
 
@@ -25,6 +28,12 @@ pub struct Cubic {
     /// Where the last congestion was.
     max: f64,
     epoch: Option<Epoch>,
+    /// Whether the window, and nothing else, held something back.
+    limited: bool,
+    /// While what is lost is sent again.
+    reduction: Option<Reduction>,
+    /// Window, threshold and `max` before the last recovery.
+    before: (u32, u32, f64),
 }
 
 /// From a congestion to the next.
@@ -42,18 +51,24 @@ struct Epoch {
 
 impl Cubic {
     pub fn new(mss: u32) -> Self {
-        Self { mss, window: INITIAL_SEGMENTS * mss, threshold: u32::MAX, max: 0.0, epoch: None }
+        let (window, threshold) = (INITIAL_SEGMENTS * mss, u32::MAX);
+        Self {
+            mss,
+            window,
+            threshold,
+            max: 0.0,
+            epoch: None,
+            limited: false,
+            reduction: None,
+            before: (window, threshold, 0.0),
+        }
     }
 
     pub fn window(&self) -> u32 {
         self.window
     }
 
-    pub fn threshold(&self) -> u32 {
-        self.threshold
-    }
-
-    pub fn is_slow_start(&self) -> bool {
+    fn is_slow_start(&self) -> bool {
         self.window < self.threshold
     }
 
@@ -63,8 +78,79 @@ impl Cubic {
         self.window = self.window.max(mss);
     }
 
+    /// The window held something back.
+    pub fn note_limited(&mut self) {
+        self.limited = true;
+    }
+
+    /// Something is about to be sent. After a long silence what the window was says little
+    /// of the path (RFC 9293 section 3.8.1, RFC 5681 section 4.1).
+    pub fn note_departure(&mut self, departure: &Departure) {
+        if departure.first && departure.idle {
+            self.window = self.window.min(INITIAL_SEGMENTS * self.mss);
+            self.epoch = None;
+        }
+        if let Some(reduction) = &mut self.reduction {
+            reduction.note_out(departure.bytes);
+        }
+    }
+
+    pub fn enter_recovery(&mut self, flew: u32) {
+        self.before = (self.window, self.threshold, self.max);
+        self.congested();
+        self.reduction = Some(Reduction::new(flew.max(self.mss)));
+    }
+
+    pub fn leave_recovery(&mut self) {
+        if self.reduction.take().is_some() {
+            self.set_window(self.threshold);
+        }
+    }
+
+    /// There was no congestion: everything is as it was then, or better.
+    pub fn undo(&mut self) {
+        let (window, threshold, max) = self.before;
+        self.window = self.window.max(window);
+        self.threshold = self.threshold.max(threshold);
+        self.max = max;
+        self.epoch = None;
+        self.reduction = None;
+    }
+
+    /// RFC 5681 section 3.1, RFC 6298 section 5.
+    pub fn handle_timeout(&mut self, first: bool) {
+        if first {
+            self.congested();
+        }
+        self.reduction = None;
+        self.set_window(self.mss);
+    }
+
+    /// A probe repaired a loss at the tail: that was congestion.
+    pub fn note_repaired(&mut self) {
+        self.congested();
+        self.set_window(self.threshold);
+    }
+
+    pub fn handle_ack(&mut self, news: &News) {
+        if let Some(reduction) = &mut self.reduction {
+            let to = (news.flying, self.threshold);
+            let more = reduction.allow(news.bytes, to, news.safe, self.mss);
+            self.set_window(news.flying + more);
+            return;
+        }
+        // What was not used says nothing of what the path can carry (RFC 9438 section
+        // 5.8).
+        let used =
+            self.limited || self.is_slow_start() && self.window < news.flew.saturating_mul(2);
+        if news.bytes > 0 && used {
+            self.grow(news.bytes, news.now, news.smoothed.unwrap_or_default());
+            self.limited = false;
+        }
+    }
+
     /// `acked` bytes arrived, and the window had been used.
-    pub fn grow(&mut self, acked: u32, now: Time, rtt: Duration) {
+    fn grow(&mut self, acked: u32, now: Time, rtt: Duration) {
         if self.is_slow_start() {
             let room = self.threshold - self.window;
             self.window = self.window.saturating_add(acked.min(room));
@@ -105,36 +191,15 @@ impl Cubic {
     }
 
     /// Something was lost: the threshold falls, and what was tried is remembered.
-    pub fn congested(&mut self) {
+    fn congested(&mut self) {
         let window = f64::from(self.window);
         self.max = if window < self.max { window * (1.0 + BETA) / 2.0 } else { window };
         self.threshold = ((window * BETA) as u32).max(MIN_SEGMENTS * self.mss);
         self.epoch = None;
     }
 
-    /// What [`Cubic::restore`] takes.
-    pub fn remember(&self) -> (u32, u32, f64) {
-        (self.window, self.threshold, self.max)
-    }
-
-    /// There was no congestion: everything is as it was then, or better.
-    pub fn restore(&mut self, (window, threshold, max): (u32, u32, f64)) {
-        self.window = self.window.max(window);
-        self.threshold = self.threshold.max(threshold);
-        self.max = max;
-        self.epoch = None;
-    }
-
-    /// The window is what recovery says.
-    pub fn set_window(&mut self, window: u32) {
+    fn set_window(&mut self, window: u32) {
         self.window = window.max(self.mss);
-    }
-
-    /// Nothing was sent for long: what the window was says little of the path (RFC
-    /// 9293 section 3.8.1, RFC 5681 section 4.1).
-    pub fn restart(&mut self) {
-        self.window = self.window.min(INITIAL_SEGMENTS * self.mss);
-        self.epoch = None;
     }
 }
 
@@ -169,8 +234,8 @@ mod tests {
         let mut cubic = Cubic::new(MSS);
         cubic.set_window(1000 * MSS);
         cubic.congested();
-        assert_eq!(cubic.threshold(), 700 * MSS);
-        cubic.set_window(cubic.threshold());
+        assert_eq!(cubic.threshold, 700 * MSS);
+        cubic.set_window(cubic.threshold);
         // K = cbrt(300 / 0.4) = 9.09 s.
         rounds(&mut cubic, 0, 80);
         assert!((985 * MSS..1000 * MSS).contains(&cubic.window()), "{}", cubic.window());
@@ -185,7 +250,7 @@ mod tests {
         let mut cubic = Cubic::new(MSS);
         cubic.set_window(20 * MSS);
         cubic.congested();
-        cubic.set_window(cubic.threshold());
+        cubic.set_window(cubic.threshold);
         let rtt = Duration::from_millis(1);
         for round in 0..40 {
             for _ in 0..cubic.window() / MSS {

@@ -1,7 +1,18 @@
 use std::time::Duration;
 
 use super::world::{Link, MS, World};
-use crate::tcp::State;
+use crate::tcp::{
+    CongestionControl::{self, Bbr, Cubic},
+    State,
+};
+
+/// The first end has asked for a connection with this congestion control.
+fn dialled(control: CongestionControl, seed: u64, link: Link) -> World {
+    let mut world = World::new(seed, link);
+    world.control = [control; 2];
+    world.dial(0);
+    world
+}
 
 /// A transfer of 100 kB with both ends' goodbyes; how long it took, and how many
 /// segments each sent.
@@ -21,10 +32,10 @@ fn transfer(mut world: World) -> (Duration, [usize; 2], World) {
 /// A time-out costs at least 200 ms, and a lost SYN a second.
 #[test]
 fn the_loss_of_any_single_segment_costs_no_time_out() {
-    let (clean, sent, _) = transfer(World::dialled(1, Link::CLEAN));
-    for from in [0, 1] {
+    for (control, from) in [(Bbr, 0), (Bbr, 1), (Cubic, 0), (Cubic, 1)] {
+        let (clean, sent, _) = transfer(dialled(control, 1, Link::CLEAN));
         for lost in 0..sent[from] {
-            let mut world = World::dialled(1, Link::CLEAN);
+            let mut world = dialled(control, 1, Link::CLEAN);
             world.filter = Box::new(move |end, number, _| (end, number) != (from, lost));
             let (took, ..) = transfer(world);
             // The first of each end is a SYN. The last of all, and a lone FIN, wait
@@ -94,11 +105,13 @@ fn a_peer_that_is_gone_is_given_up_after_a_quarter_of_an_hour() {
 #[test]
 fn duplicates_and_reordering_harm_nothing_and_reordering_is_no_loss() {
     let link = Link { reordering: 300, duplication: 300, jitter: 3 * MS, ..Link::CLEAN };
-    let mut world = World::connected(5, link);
-    world.say(0, 3_000_000);
-    world.run_until(World::all_heard);
-    let needless = world.ends[0].sent_bytes - 3_000_000;
-    assert!(needless < 200_000, "{needless} bytes were sent twice");
+    for control in [Bbr, Cubic] {
+        let mut world = World::with(control, 5, link);
+        world.say(0, 3_000_000);
+        world.run_until(World::all_heard);
+        let needless = world.ends[0].sent_bytes - 3_000_000;
+        assert!(needless < 200_000, "{control:?}: {needless} bytes were sent twice");
+    }
 }
 
 #[test]
@@ -106,7 +119,7 @@ fn heavy_loss_reordering_and_duplicates_both_ways_lose_no_byte() {
     for seed in 0..40 {
         let link =
             Link { loss: 500, reordering: 1000, duplication: 500, jitter: 17 * MS, ..Link::CLEAN };
-        let mut world = World::dialled(seed, link);
+        let mut world = dialled(if seed % 4 < 2 { Bbr } else { Cubic }, seed, link);
         if seed % 2 == 1 {
             world.most = 1400;
         }

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::world::{Link, MS, World};
+use crate::tcp::CongestionControl::Cubic;
 
 /// Megabits a second of payload from the first end to the other in so long.
 fn rate(world: &mut World, duration: Duration) -> f64 {
@@ -17,8 +18,8 @@ const LONG: Link = Link {
 };
 
 #[test]
-fn a_long_path_is_filled() {
-    let mut world = World::connected(1, LONG);
+fn a_long_path_is_filled_by_cubic() {
+    let mut world = World::with(Cubic, 1, LONG);
     world.say(0, 200_000_000);
     rate(&mut world, Duration::from_secs(3));
     let filled = rate(&mut world, Duration::from_secs(3));
@@ -31,7 +32,7 @@ fn a_long_path_is_filled() {
 #[test]
 fn a_long_path_with_loss_and_reordering_carries_what_cubic_allows() {
     let link = Link { loss: 10, reordering: 50, jitter: 2 * MS, ..LONG };
-    let mut world = World::connected(3, link);
+    let mut world = World::with(Cubic, 3, link);
     world.say(0, 200_000_000);
     let carried = rate(&mut world, Duration::from_secs(30));
     assert!(carried > 6.4, "{carried} Mbit/s");
@@ -40,9 +41,9 @@ fn a_long_path_with_loss_and_reordering_carries_what_cubic_allows() {
 
 /// What comes 2 ms late is behind dozens of others.
 #[test]
-fn a_long_path_that_reorders_is_filled() {
+fn a_long_path_that_reorders_is_filled_by_cubic() {
     let link = Link { reordering: 50, jitter: 2 * MS, ..LONG };
-    let mut world = World::connected(3, link);
+    let mut world = World::with(Cubic, 3, link);
     world.say(0, 300_000_000);
     rate(&mut world, Duration::from_secs(3));
     let carried = rate(&mut world, Duration::from_secs(6));

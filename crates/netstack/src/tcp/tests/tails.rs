@@ -2,14 +2,15 @@
 //! 8985 section 7.
 
 use super::world::{Link, MS, World};
+use crate::tcp::CongestionControl::{self, Bbr, Cubic};
 
 /// Payload of a full segment.
 const FULL: usize = 1368;
 const SEGMENTS: usize = 10;
 
 /// A connection whose path was measured, which then says ten segments.
-fn speaking() -> World {
-    let mut world = World::connected(1, Link::CLEAN);
+fn speaking(control: CongestionControl) -> World {
+    let mut world = World::with(control, 1, Link::CLEAN);
     world.say(0, 300_000);
     world.run_until(World::all_heard);
     world.run_for(100 * MS);
@@ -21,8 +22,9 @@ fn speaking() -> World {
 /// of 20 ms, but where one segment is left, whose acknowledgement may be late.
 #[test]
 fn a_tail_of_any_length_that_is_lost_costs_no_time_out() {
-    for lost in 1..=SEGMENTS {
-        let mut world = speaking();
+    let tails = (1..=SEGMENTS).flat_map(|lost| [Bbr, Cubic].map(|control| (lost, control)));
+    for (lost, control) in tails {
+        let mut world = speaking(control);
         let (begin, first) = (world.now, world.ends[0].sent);
         let before = world.tcp(0).tx.flight.window();
         let tail = first + SEGMENTS - lost..first + SEGMENTS;
@@ -40,7 +42,7 @@ fn a_tail_of_any_length_that_is_lost_costs_no_time_out() {
 
 #[test]
 fn a_probe_that_repairs_a_loss_counts_as_congestion_once() {
-    let mut world = speaking();
+    let mut world = speaking(Cubic);
     let (before, first) = (world.tcp(0).tx.flight.window(), world.ends[0].sent);
     world.filter = Box::new(move |_, number, _| number != first + SEGMENTS - 1);
     world.run_until(World::all_heard);
@@ -55,7 +57,7 @@ fn a_probe_that_repairs_a_loss_counts_as_congestion_once() {
 /// The acknowledgements were late: nothing was lost.
 #[test]
 fn a_probe_that_was_needless_costs_no_window() {
-    let mut world = speaking();
+    let mut world = speaking(Cubic);
     let (before, first) = (world.tcp(0).tx.flight.window(), world.ends[0].sent);
     world.filter = Box::new(|from, _, _| from == 0);
     world.run_for(35 * MS);

@@ -11,8 +11,8 @@ use rand_chacha::{
 use crate::{
     budget::Budget,
     tcp::{
-        Connection, Failure, Header, Payload, Ports, Segment, Seq, Settings, State, flags,
-        input::Verdict,
+        CongestionControl, Connection, Failure, Header, Payload, Ports, Segment, Seq, Settings,
+        State, flags, input::Verdict,
     },
     time::Time,
 };
@@ -107,13 +107,16 @@ pub struct World {
     /// The most that one transmission carries.
     pub most: usize,
     pub budget: Budget,
+    /// What each end's connection is to have.
+    pub control: [CongestionControl; 2],
     serial: u64,
     rng: ChaCha20Rng,
     mss: [u16; 2],
 }
 
-pub fn settings(budget: &Budget, initial: u32, mss: u16) -> Settings {
+pub fn settings(budget: &Budget, control: CongestionControl, initial: u32, mss: u16) -> Settings {
     Settings {
+        control,
         mss,
         receive_buffer: 16 << 20,
         send_buffer: 16 << 20,
@@ -155,6 +158,7 @@ impl World {
             mishap: None,
             most: 65_515,
             budget: Budget::new(256 << 20),
+            control: [CongestionControl::default(); 2],
             serial: 0,
             rng: ChaCha20Rng::seed_from_u64(seed),
             mss: [MSS; 2],
@@ -170,14 +174,21 @@ impl World {
 
     /// Both ends are connected.
     pub fn connected(seed: u64, link: Link) -> Self {
-        let mut world = Self::dialled(seed, Link { loss: 0, reordering: 0, ..link });
+        Self::with(CongestionControl::default(), seed, link)
+    }
+
+    /// The same, with this congestion control at both.
+    pub fn with(control: CongestionControl, seed: u64, link: Link) -> Self {
+        let mut world = Self::new(seed, Link { loss: 0, reordering: 0, ..link });
+        world.control = [control; 2];
+        world.dial(0);
         world.run_until(|world| world.both(State::Established));
         world.link = link;
         world
     }
 
     pub fn dial(&mut self, end: usize) {
-        let settings = settings(&self.budget, u32::MAX - 5000, self.mss[end]);
+        let settings = settings(&self.budget, self.control[end], u32::MAX - 5000, self.mss[end]);
         self.ends[end].tcp = Some(Connection::connect(settings, ports(end), self.now));
     }
 
@@ -275,7 +286,7 @@ impl World {
         let Some(tcp) = &mut end.tcp else {
             // Somebody listens.
             if segment.header.flags == flags::SYN {
-                let settings = settings(&self.budget, 7, self.mss[to]);
+                let settings = settings(&self.budget, self.control[to], 7, self.mss[to]);
                 let accepted = Connection::accept(settings, ports(to), &segment.header, self.now);
                 end.tcp = Some(accepted);
             }
@@ -379,7 +390,7 @@ impl End {
 }
 
 /// What `packet` makes of a super-packet.
-fn split(bytes: &[u8], header: usize, segment: usize) -> Vec<Vec<u8>> {
+pub fn split(bytes: &[u8], header: usize, segment: usize) -> Vec<Vec<u8>> {
     let (head, payload) = bytes.split_at(header);
     if payload.is_empty() {
         return vec![head.to_vec()];

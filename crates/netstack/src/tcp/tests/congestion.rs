@@ -1,0 +1,176 @@
+//! What BBR makes of paths: how much it carries, how long the queue is, and what is left
+//! for others.
+
+use std::time::Duration;
+
+use super::bottleneck::{Bottleneck, Path};
+use crate::tcp::CongestionControl::{Bbr, Cubic};
+
+const MS: Duration = Duration::from_millis(1);
+const S: Duration = Duration::from_secs(1);
+const RTT: Duration = Duration::from_millis(66);
+
+/// 40 Mbit/s, of which 37.7 are left for payload.
+const LONG: Path = Path {
+    rate: 5_000_000,
+    delay: Duration::from_millis(33),
+    queue: RTT,
+    loss: 0,
+    reordering: 0,
+    late: Duration::ZERO,
+};
+
+/// A flow that has begun some time ago.
+fn flowing(seed: u64, path: Path) -> Bottleneck {
+    let mut link = Bottleneck::new(seed, path);
+    link.join(Bbr);
+    link.run(3 * S);
+    link.waits();
+    link
+}
+
+/// Of what a path carries, how much payload one flow does in so long.
+fn share(link: &mut Bottleneck, duration: Duration) -> f64 {
+    link.rates(duration)[0] / link.path.payload()
+}
+
+#[test]
+fn a_long_path_is_filled_whatever_random_loss_it_has() {
+    for (loss, reordering, least) in [(0, 0, 0.93), (10, 0, 0.88), (10, 10, 0.88), (100, 0, 0.8)] {
+        let path = Path { loss, reordering, late: 2 * MS, ..LONG };
+        let filled = share(&mut flowing(1, path), 10 * S);
+        eprintln!("66 ms, {loss} of 10,000 lost, {reordering} late: {filled:.2} of the path");
+        assert!(filled > least, "{filled} where {loss} of 10,000 are lost");
+    }
+}
+
+/// What comes late is behind dozens of others, and its recovery is undone.
+#[test]
+fn what_is_late_is_not_taken_for_lost() {
+    for late in [2 * MS, 10 * MS] {
+        let filled = share(&mut flowing(2, Path { reordering: 50, late, ..LONG }), 10 * S);
+        assert!(filled > 0.93, "{filled} where 5 of 1000 are {late:?} late");
+    }
+}
+
+#[test]
+fn the_queue_is_short_though_there_is_room_for_a_long_one() {
+    let mut link = flowing(1, Path { queue: 10 * RTT, ..LONG });
+    let filled = share(&mut link, 10 * S);
+    let (least, mean, most) = link.waits();
+    assert!(filled > 0.93, "{filled} of the path");
+    assert_eq!(least, Duration::ZERO, "it is empty now and then");
+    assert!(mean < RTT / 4 && most < RTT, "{mean:?} in the mean, {most:?} at most");
+}
+
+#[test]
+fn each_five_seconds_little_flies_so_that_the_least_round_trip_time_is_seen() {
+    let mut link = flowing(1, LONG);
+    let held = (LONG.rate as f64 * RTT.as_secs_f64()) as u32;
+    let (mut pauses, mut before) = (Vec::new(), false);
+    for step in 0..1500 {
+        link.run(10 * MS);
+        let pauses_now = link.sender(0).tx.flight.board.flying() < held * 55 / 100;
+        if pauses_now && !before {
+            pauses.push(step * 10);
+        }
+        before = pauses_now;
+    }
+    let [first, second, third] = pauses[..] else { panic!("pauses at {pauses:?} ms") };
+    for between in [second - first, third - second] {
+        assert!((5000..5600).contains(&between), "pauses at {pauses:?} ms");
+    }
+}
+
+#[test]
+fn what_leaves_at_once_is_no_more_than_the_pace_makes_of_some_milliseconds() {
+    let mut link = Bottleneck::new(1, LONG);
+    link.join(Bbr);
+    link.run(10 * S);
+    // An initial window at the beginning; then what is 2 ms late, half a millisecond ahead,
+    // and the quantum of another, by the pace of a search.
+    let most = (5e6 * 1.25 * 3.5e-3) as usize;
+    assert!(link.burst() < most, "{} bytes left at once, {most} would be right", link.burst());
+    let left = std::mem::take(&mut link.flows[0].left);
+    link.run(2 * S);
+    link.say(0, left);
+    link.run(2 * S);
+    assert!(link.burst() < most, "{} bytes left at once after a silence", link.burst());
+}
+
+#[test]
+fn two_flows_share_a_path_evenly() {
+    let mut link = flowing(1, LONG);
+    link.join(Bbr);
+    link.run(10 * S);
+    let rates = link.rates(10 * S);
+    let sum: f64 = rates.iter().sum();
+    let fairness = sum.powi(2) / (2.0 * rates.iter().map(|rate| rate.powi(2)).sum::<f64>());
+    eprintln!("two flows: {rates:.1?} Mbit/s");
+    assert!(fairness > 0.8 && sum > 0.93 * LONG.payload(), "{rates:?} Mbit/s");
+}
+
+#[test]
+fn beside_cubic_neither_starves() {
+    for queue in [RTT, 3 * RTT] {
+        let mut link = Bottleneck::new(1, Path { queue, ..LONG });
+        link.join(Cubic);
+        link.join(Bbr);
+        link.run(10 * S);
+        let rates = link.rates(30 * S);
+        eprintln!("CUBIC beside BBR, a queue of {queue:?}: {rates:.1?} Mbit/s");
+        let least = rates[0].min(rates[1]);
+        assert!(least > 0.1 * LONG.payload(), "{rates:?} Mbit/s with a queue of {queue:?}");
+    }
+}
+
+#[test]
+fn who_has_little_to_say_for_long_has_the_whole_path_at_once_afterwards() {
+    let mut link = flowing(1, LONG);
+    link.flows[0].left = 0;
+    link.run(S);
+    for _ in 0..200 {
+        link.say(0, 20_000);
+        link.run(100 * MS);
+    }
+    link.say(0, u64::MAX / 4);
+    link.run(2 * RTT);
+    let filled = share(&mut link, S);
+    assert!(filled > 0.9, "{filled} of the path");
+}
+
+#[test]
+fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
+    let mut link = flowing(1, LONG);
+    link.path.rate /= 10;
+    link.run(6 * S);
+    link.waits();
+    let filled = share(&mut link, 4 * S);
+    let (_, mean, _) = link.waits();
+    assert!(filled > 0.85, "{filled} of the slow path");
+    assert!(mean < RTT, "{mean:?} in its queue");
+    link.path.rate *= 10;
+    link.run(8 * S);
+    let filled = share(&mut link, 4 * S);
+    assert!(filled > 0.85, "{filled} of the fast path");
+}
+
+#[test]
+fn all_bytes_arrive_whatever_is_lost_late_and_dropped() {
+    for seed in 0..5 {
+        let path = Path { loss: 300, reordering: 300, late: 9 * MS, queue: 5 * MS, ..LONG };
+        let mut link = Bottleneck::new(seed, path);
+        link.join(Bbr);
+        link.flows[0].left = 3_000_000;
+        link.run(30 * S);
+        assert_eq!(link.flows[0].heard, 3_000_000, "with seed {seed}");
+    }
+}
+
+#[test]
+fn the_initial_window_leaves_at_once() {
+    let mut link = Bottleneck::new(1, LONG);
+    link.join(Bbr);
+    link.run(RTT + MS);
+    assert_eq!(link.flows[0].sent, 1 + 10, "SYN, then ten segments");
+}
