@@ -80,8 +80,8 @@ struct Run {
 
 #[derive(Args)]
 struct Sandbox {
-    /// Whether the running process keeps only the files and system calls that it needs. One
-    /// whose file has programs run, by hooks, DNS or a default route, keeps all.
+    /// Whether the running process keeps only the files, system calls and rights that it needs.
+    /// One of `up` whose file has programs run, by hooks, DNS or a default route, keeps all.
     #[arg(long = "sandbox", value_name = "on|off", default_value = "on",
           value_parser = ["on", "off"], hide_possible_values = true)]
     state: String,

@@ -8,7 +8,7 @@ use node::{
     proxy::{Options, StackChoice, run},
 };
 
-use crate::{log::Log, machine::Machine, read_conf};
+use crate::{Sandbox, log::Log, machine::Machine, read_conf};
 
 /// Arguments of `linerate proxy`.
 #[derive(Args)]
@@ -23,6 +23,8 @@ pub(crate) struct Proxy {
     /// the process. `auto` is the kernel's where it is to be had.
     #[arg(long, value_name = "STACK", default_value = "auto", value_parser = stack)]
     stack: StackChoice,
+    #[command(flatten)]
+    sandbox: Sandbox,
     #[command(flatten)]
     machine: Machine,
     #[command(flatten)]
@@ -41,7 +43,8 @@ impl Proxy {
         proxy.socks.extend(self.socks.into_iter().map(|value| placed("--socks", value)));
         proxy.http.extend(self.http.into_iter().map(|value| placed("--http", value)));
         self.log.start();
-        run(Options { name, conf, means, stack: self.stack }, || {})
+        let (stack, sandbox) = (self.stack, self.sandbox.is_on());
+        run(Options { name, conf, means, stack, sandbox }, || {})
     }
 }
 

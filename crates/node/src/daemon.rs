@@ -116,8 +116,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         up.resolve_endpoints()?;
     }
     let sockets = iter::once(socket.path()).chain(metrics.as_ref().and_then(Metrics::path));
-    let sandbox = Sandbox::new(options.sandbox, sockets, up.as_ref());
-    sandbox.confine_files()?;
+    let sandbox = match options.sandbox {
+        true => Sandbox::of_interface(sockets, up.as_ref()),
+        false => Sandbox::off(),
+    };
+    sandbox.enter()?;
 
     let (events, inbox) = mpsc::channel();
     let ended = events.clone();

@@ -1,19 +1,32 @@
-//! The sandbox of a running peer: when, and what stays in reach.
+//! The sandbox of a running peer: what stays in reach, and when.
 //!
 //! ```text
-//!   TUN, sockets, --user -> files -> threads, configuration, ready -> calls -> end
+//!   TUN, sockets, --user -> start: the engine            files and rights of its threads
+//!                           mark, port                   the main thread still has all
+//!                        -> enter                        files and rights of the main thread
+//!                        -> the other threads, ready -> confine_calls
 //! ```
 //!
-//! A peer that runs programs (hooks, resolvconf, nft) or has settings of the host to restore
-//! goes without: they would be confined with it. Where the kernel does not know one half, the other is taken all the same;
-//! where it does and refuses, the process ends.
+//! A peer with an interface enters before the engine starts. One that runs programs (hooks,
+//! resolvconf, nft) or has settings of the host to restore goes without: they would be confined
+//! with it. Where the kernel does not know one part, the others are taken all the same; where it
+//! does and refuses, the process ends.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+};
 
 use anyhow::Context;
-use sys::process::sandbox::{Confined, Reach, confine_calls, confine_files};
+use sys::process::{
+    Rights, keep_rights, owns,
+    sandbox::{Confined, Ports, Reach, Work, confine_calls, confine_files},
+};
 
-use crate::up::Up;
+use crate::{
+    conf::{self, Place, Transport},
+    up::Up,
+};
 
 /// What resolving an endpoint's name reads, and what the allocator and a thread's start do.
 const READ: [&str; 14] = [
@@ -34,56 +47,141 @@ const READ: [&str; 14] = [
 ];
 
 /// A sandbox that is or is not wanted.
-pub(crate) struct Sandbox {
-    reach: Option<Reach>,
+pub(crate) struct Sandbox(Option<Walls>);
+
+/// What is left to the process.
+struct Walls {
+    reach: Reach,
+    rights: Rights,
+    work: Work,
 }
 
 impl Sandbox {
-    /// What stays in reach of a peer with these sockets, and maybe with a configuration.
-    pub fn new<'a>(
-        wanted: bool,
-        sockets: impl IntoIterator<Item = &'a Path>,
-        up: Option<&Up>,
-    ) -> Self {
-        if !wanted {
-            tracing::info!("no sandbox: it is off");
-            return Self { reach: None };
-        }
-        if let Some(key) = up.and_then(Up::reaches_out) {
-            tracing::info!("no sandbox: {key} needs programs, or settings of the host");
-            return Self { reach: None };
-        }
-        let folder = |path: &Path| path.parent().map(Path::to_owned);
-        let reach = Reach {
-            read: READ.map(PathBuf::from).to_vec(),
-            write: vec!["/dev/null".into()],
-            remove: sockets.into_iter().filter_map(folder).collect(),
-            change: up.and_then(Up::saves_to).and_then(folder).into_iter().collect(),
-        };
-        Self { reach: Some(reach) }
+    /// None.
+    pub fn off() -> Self {
+        tracing::info!("no sandbox: it is off");
+        Self(None)
     }
 
-    /// Before any thread.
+    /// That of an interface with these sockets, and maybe with a configuration. Its mark, its
+    /// port and its routes may change at any time, so that it keeps the rights to these.
+    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, up: Option<&Up>) -> Self {
+        if let Some(key) = up.and_then(Up::reaches_out) {
+            tracing::info!("no sandbox: {key} needs programs, or settings of the host");
+            return Self(None);
+        }
+        let change = up.and_then(Up::saves_to).and_then(folder).into_iter().collect();
+        let reach = Reach { change, ..reach(sockets) };
+        let rights = Rights { network: true, files: needs_files(&reach) };
+        Self(Some(Walls { reach, rights, work: Work::default() }))
+    }
+
+    /// That of a proxy with these sockets. With a mark it keeps the right to have one on
+    /// another port, and else none.
+    pub fn of_proxy<'a>(
+        sockets: impl IntoIterator<Item = &'a Path>,
+        interface: &'a conf::Interface,
+        stack_of_kernel: bool,
+    ) -> Self {
+        let proxy = &interface.proxy;
+        let places =
+            || [&proxy.socks, &proxy.http].into_iter().flatten().map(|placed| &placed.value);
+        let listeners = places().chain(proxy.forwards.iter().map(|forward| &forward.value.from));
+        let listeners = listeners.filter_map(|place| match place {
+            Place::Unix(path) => Some(&**path),
+            Place::Ip(_) => None,
+        });
+        let mut reach = reach(sockets.into_iter().chain(listeners));
+        let (ports, unix) = exposed(&proxy.exposed);
+        let tcp = !ports.is_empty();
+        // It connects the sockets that the namespace's process makes: to where clients want.
+        reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
+        let network = interface.fwmark.is_some_and(|mark| mark != 0);
+        let rights = Rights { network, files: unix || needs_files(&reach) };
+        Self(Some(Walls { reach, rights, work: Work { tcp, unix, splice: stack_of_kernel } }))
+    }
+
+    /// Starts threads that have only what is left, as have all that they start. This one has
+    /// all still.
+    ///
+    /// # Errors
+    /// They could not be started, or not be confined.
+    pub fn start<T: Send>(
+        &self,
+        threads: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        let Some(walls) = &self.0 else { return threads() };
+        let confined = || {
+            walls.raise()?;
+            threads()
+        };
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().name("start".into()).spawn_scoped(scope, confined);
+            thread
+                .context("threads")?
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Leaves to this thread only those files and rights, and to all that it starts.
     ///
     /// # Errors
     /// The kernel refused.
-    pub fn confine_files(&self) -> anyhow::Result<()> {
-        let Some(reach) = &self.reach else { return Ok(()) };
-        told("files (landlock)", confine_files(reach).context(REFUSED)?);
+    pub fn enter(&self) -> anyhow::Result<()> {
+        let Some(walls) = &self.0 else { return Ok(()) };
+        told("files (landlock)", walls.raise()?);
         Ok(())
     }
 
-    /// Once the start is over.
+    /// Leaves only the calls of this work to all threads, once the start is over.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn confine_calls(&self) -> anyhow::Result<()> {
-        if self.reach.is_none() {
-            return Ok(());
-        }
-        told("system calls (seccomp)", confine_calls().context(REFUSED)?);
+        let Some(walls) = &self.0 else { return Ok(()) };
+        told("system calls (seccomp)", confine_calls(walls.work).context(REFUSED)?);
         Ok(())
     }
+}
+
+impl Walls {
+    fn raise(&self) -> anyhow::Result<Confined> {
+        let confined = confine_files(&self.reach).context(REFUSED)?;
+        keep_rights(self.rights).context(REFUSED)?;
+        Ok(confined)
+    }
+}
+
+/// What is read and written in any case, and the files of sockets, to remove them.
+fn reach<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> Reach {
+    Reach {
+        read: READ.map(PathBuf::from).to_vec(),
+        write: vec!["/dev/null".into()],
+        remove: sockets.into_iter().filter_map(folder).collect(),
+        ..Reach::default()
+    }
+}
+
+fn folder(path: &Path) -> Option<PathBuf> {
+    path.parent().map(Path::to_owned)
+}
+
+/// Whether files are removed or written in folders of another user.
+fn needs_files(reach: &Reach) -> bool {
+    !reach.remove.iter().chain(&reach.change).all(|folder| owns(folder))
+}
+
+/// The ports of the services on this machine that are connected to by TCP, and whether there are
+/// others, at Unix sockets.
+fn exposed(services: &[conf::Placed<conf::Expose>]) -> (Vec<u16>, bool) {
+    let services = services.iter().map(|placed| &placed.value);
+    let by_tcp: Vec<_> = services.filter(|expose| expose.transport == Transport::Tcp).collect();
+    let ports = by_tcp.iter().filter_map(|expose| match expose.to {
+        Place::Ip(to) => Some(to.port()),
+        Place::Unix(_) => None,
+    });
+    (ports.collect(), by_tcp.iter().any(|expose| matches!(expose.to, Place::Unix(_))))
 }
 
 /// What to do about it.

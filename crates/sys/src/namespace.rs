@@ -4,7 +4,7 @@
 //! ```text
 //!   this process -- fork --> child: enters a new user and network namespace,
 //!     | <---- TUN ---------    | makes lo, the TUN, its addresses and a route
-//!     | ----- "a TCP socket" ->| gives up its rights
+//!     | ----- "a TCP socket" ->| gives up its rights, files and calls
 //!     | <---- socket --------  | makes sockets, and nothing else
 //!     x  ends, somehow ------> ends, and the namespace with it
 //! ```
@@ -50,6 +50,8 @@ pub struct Plan {
     /// Its addresses, with their host bits. All else of their families is routed into it:
     /// once the child has no rights, it can add no route.
     pub addresses: Vec<IpNet>,
+    /// Whether its process keeps no file, and no call but those that make sockets.
+    pub sandbox: bool,
 }
 
 /// A kind of socket that the namespace makes.

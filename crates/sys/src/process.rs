@@ -17,7 +17,9 @@ pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use code::release_code;
 pub use janitor::Janitor;
-pub use privileges::{PrivilegesError, drop_privileges, harden, raise_file_limit};
+pub use privileges::{
+    PrivilegesError, Rights, drop_privileges, harden, keep_rights, owns, raise_file_limit,
+};
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};
 pub use turns::take_short_turns;

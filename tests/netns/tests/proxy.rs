@@ -16,6 +16,8 @@
 mod clients;
 #[path = "proxy/idle.rs"]
 mod idle;
+#[path = "proxy/sandbox.rs"]
+mod sandbox;
 #[path = "proxy/services.rs"]
 mod services;
 

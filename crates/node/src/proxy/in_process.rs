@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn the_switches_of_a_tun_device_are_heeded_at_the_start_and_later() {
-        let plan =
-            Plan { name: "wg0".into(), mtu: 1420, addresses: vec!["10.0.0.1/24".parse().unwrap()] };
+        let addresses = vec!["10.0.0.1/24".parse().unwrap()];
+        let plan = Plan { name: "wg0".into(), mtu: 1420, addresses, ..Plan::default() };
         let offloads = Arc::new(Offloads::default());
         offloads.tun_tso.want(false);
         let (stack, _recv, _send) = InProcessStack::open(&plan, &offloads).unwrap();

@@ -37,7 +37,8 @@ impl Inside {
         offloads: &Arc<Offloads>,
     ) -> io::Result<(Self, (StackRecv, StackSend, TunInfo))> {
         let mtu = conf.interface.mtu.map_or_else(|| path_mtu(conf, endpoints), u32::from);
-        let plan = Plan { name: String::new(), mtu, addresses: conf.interface.addresses.clone() };
+        let addresses = conf.interface.addresses.clone();
+        let plan = Plan { mtu, addresses, ..Plan::default() };
         let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
         let stack = Arc::new(stack);
         let dialer = Dialer::new(stack.clone(), reach(conf), conf.interface.dns.clone());

@@ -25,16 +25,22 @@ use tokio::{
 };
 
 use super::{
-    dial::Dialer, gate::Gate, in_process::InProcessStack, namespace::KernelStack, reach::Reach,
-    services, stack::Stack, users::Users,
+    dial::Dialer,
+    gate::Gate,
+    in_process::InProcessStack,
+    namespace::KernelStack,
+    reach::Reach,
+    services::{self, Bound},
+    stack::Stack,
+    users::Users,
 };
 use crate::{
     Node,
     conf::{Conf, Place, Placed, Table},
     daemon::{self, Event, Means, events, say_started, spawn_listeners},
     metrics::Metrics,
+    sandbox::Sandbox,
     server::{Beside, UapiSocket},
-    socket_file::SocketFile,
     supervisor::Supervisor,
     uapi::Change,
     up::{resolve, tunnel_mtu},
@@ -51,6 +57,8 @@ pub struct Options {
     pub means: Means,
     /// Whose TCP/IP stack.
     pub stack: StackChoice,
+    /// Whether it gives up what it does not need of the kernel.
+    pub sandbox: bool,
 }
 
 /// Whose TCP/IP stack is on the tunnel's side.
@@ -76,7 +84,7 @@ const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: th
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and namespaces are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let Options { name, conf, means, stack } = options;
+    let Options { name, conf, means, stack, sandbox } = options;
     check(&conf)?;
     let users = services::read_users(&conf.interface.proxy.users)?;
     let mut endpoints = Vec::new();
@@ -85,7 +93,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         endpoints.push(endpoint);
         anyhow::Ok(endpoint)
     })?;
-    let plan = plan(&conf, &name, &endpoints)?;
+    let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
     let namespace = enter(stack, &plan)?;
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
@@ -93,16 +101,17 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let metrics = daemon::bind(means.metrics.as_ref())?;
     let offloads = Arc::new(means.offloads);
     let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
-    let cores = means.cores;
-    let life = Life { name, conf, change, users, signals, offloads, cores, path_mtu, metrics };
+    let (cores, sandbox) = (means.cores, plan.sandbox);
+    let life =
+        Life { name, conf, change, users, signals, offloads, cores, path_mtu, metrics, sandbox };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &life.offloads).context("TUN")?;
-        life.run(KernelStack::new(namespace), (recv, send, info), ready)
+        life.run((KernelStack::new(namespace), true), (recv, send, info), ready)
     } else {
         let opened = InProcessStack::open(&plan, &life.offloads);
         let (stack, recv, send) = opened.context("randomness")?;
         let info = TunInfo { name: plan.name, index: 0, mtu: plan.mtu };
-        life.run(stack, (recv, send, info), ready)
+        life.run((stack, false), (recv, send, info), ready)
     }
 }
 
@@ -134,41 +143,59 @@ struct Life {
     cores: usize,
     path_mtu: bool,
     metrics: Option<Metrics>,
+    sandbox: bool,
 }
 
 impl Life {
     fn run<S: Stack>(
         self,
-        stack: S,
+        (stack, is_of_kernel): (S, bool),
         ip: (impl IpRecv + 'static, impl IpSend, TunInfo),
         ready: impl FnOnce(),
     ) -> anyhow::Result<()> {
-        let Self { name, conf, change, users, signals, offloads, cores, path_mtu, metrics } = self;
+        let Self { name, conf, change, users, signals, metrics, .. } = self;
         let supervisor = Supervisor::find();
-        let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
+        let udp = UdpSocket::unbound(&self.offloads).context("UDP socket")?;
+        let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
+        let bound = runtime.block_on(Bound::new(&stack, &conf.interface.proxy))?;
+        let control = control(&name)?;
+        let monitor = Monitor::open().context("netlink")?;
+        let sockets = control.iter().map(|(socket, _)| socket.path());
+        let sockets = sockets.chain(metrics.as_ref().and_then(Metrics::path));
+        let sandbox = match self.sandbox {
+            true => Sandbox::of_proxy(sockets, &conf.interface, is_of_kernel),
+            false => Sandbox::off(),
+        };
+
         let (events, inbox) = mpsc::channel();
         let ended = events.clone();
-        let node = Node::start(ip, udp, (offloads, cores), move |error| {
+        let ended = move |error| {
             let _ = ended.send(Event::Gone(error));
-        });
-        let node = Arc::new(node.context("engine")?);
-        node.search_paths(path_mtu);
+        };
+        let means = (self.offloads, self.cores);
+        let node = sandbox.start(|| Node::start(ip, udp, means, ended).context("engine"))?;
+        let node = Arc::new(node);
+        node.search_paths(self.path_mtu);
         node.apply(change).context("configuration")?;
         node.link_up().context("UDP socket")?;
+        sandbox.enter()?;
 
-        let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
-        let stack = Arc::new(stack);
-        let reach = reach(&conf, &node);
-        let dialer = Arc::new(Dialer::new(stack, reach, conf.interface.dns.clone()));
-        let gate = Arc::new(Gate { dialer, users });
-        let services = runtime.block_on(services::start(&gate, &conf.interface.proxy))?;
+        let dialer = Dialer::new(Arc::new(stack), reach(&conf, &node), conf.interface.dns);
+        let gate = Arc::new(Gate { dialer: Arc::new(dialer), users });
+        let services = runtime.block_on(async { bound.serve(&gate) });
         let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
-        let (socket, watch) = control(&name, &node, shown, &events)?;
         let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
         let _metrics_file = metrics.context("threads")?;
-        let monitor = Monitor::open().context("netlink")?;
+        let down = events.clone();
+        let down = move || {
+            let _ = down.send(Event::End("linerate down"));
+        };
+        let (socket, watch) = control.unzip();
+        let serve_control = |socket: UapiSocket| socket.serve(node.clone(), shown, down);
+        let socket = socket.map(serve_control).transpose().context("socket")?;
         spawn_listeners(events, signals, watch, monitor).context("threads")?;
         let (stop, thread) = serve_in_background(runtime).context("threads")?;
+        sandbox.confine_calls()?;
         supervisor.ready(&node).context("threads")?;
         say_started(ready);
         let ended = serve(&node, &inbox);
@@ -222,7 +249,8 @@ fn plan(conf: &Conf, name: &str, endpoints: &[SocketAddr]) -> anyhow::Result<Pla
         Some(mtu) => mtu.into(),
         None => tunnel_mtu(&netlink, endpoints, conf.interface.fwmark.unwrap_or(0))?,
     };
-    Ok(Plan { name: name.to_owned(), mtu, addresses: conf.interface.addresses.clone() })
+    let addresses = conf.interface.addresses.clone();
+    Ok(Plan { name: name.to_owned(), mtu, addresses, sandbox: false })
 }
 
 /// The tunnel leads to where the allowed IPs say, also when they change.
@@ -234,12 +262,7 @@ fn reach(conf: &Conf, node: &Arc<Node>) -> Reach {
 
 /// The socket for `linerate show` and the like, which a user without a folder for it
 /// does without.
-fn control(
-    name: &str,
-    node: &Arc<Node>,
-    shown: Arc<dyn Beside>,
-    events: &mpsc::Sender<Event>,
-) -> anyhow::Result<(Option<SocketFile>, Option<Watch>)> {
+fn control(name: &str) -> anyhow::Result<Option<(UapiSocket, Watch)>> {
     let socket = match UapiSocket::bind_own(name) {
         Ok(socket) => socket,
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -247,16 +270,11 @@ fn control(
         }
         Err(error) => {
             tracing::warn!(%error, "no socket for `linerate show`: set XDG_RUNTIME_DIR to a folder");
-            return Ok((None, None));
+            return Ok(None);
         }
     };
     let watch = Watch::new(socket.path()).context("watch of the socket")?;
-    let events = events.clone();
-    let down = move || {
-        let _ = events.send(Event::End("linerate down"));
-    };
-    let file = socket.serve(node.clone(), shown, down).context("socket")?;
-    Ok((Some(file), Some(watch)))
+    Ok(Some((socket, watch)))
 }
 
 /// What clients of the socket are told beside the peer.

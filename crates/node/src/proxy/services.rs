@@ -38,7 +38,7 @@ pub(super) fn read_users(users: &[Placed<conf::ProxyUser>]) -> anyhow::Result<Us
 }
 
 /// What is bound and not served yet.
-struct Bound<S: Stack> {
+pub(super) struct Bound<S: Stack> {
     socks: Vec<(String, Listener)>,
     http: Vec<(String, Listener)>,
     forwards: Vec<(String, Listener, Forward)>,
@@ -47,21 +47,12 @@ struct Bound<S: Stack> {
     exposed_datagrams: Vec<(String, S::Datagrams, Expose)>,
 }
 
-/// Starts all services of a file and tells what they are. Nothing is served before all
-/// are bound.
-///
-/// # Errors
-/// One of the addresses is not to be had.
-pub(super) async fn start<S: Stack>(
-    gate: &Arc<Gate<S>>,
-    conf: &conf::Proxy,
-) -> anyhow::Result<Vec<String>> {
-    let bound = Bound::new(&*gate.dialer.stack, conf).await?;
-    Ok(bound.serve(gate))
-}
-
 impl<S: Stack> Bound<S> {
-    async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
+    /// Binds all services of a file.
+    ///
+    /// # Errors
+    /// One of the addresses is not to be had.
+    pub async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
         let mut bound = Self {
             socks: Vec::new(),
             http: Vec::new(),
@@ -107,7 +98,8 @@ impl<S: Stack> Bound<S> {
         Ok(bound)
     }
 
-    fn serve(self, gate: &Arc<Gate<S>>) -> Vec<String> {
+    /// Serves them all, and tells what they are. To be called within a runtime.
+    pub fn serve(self, gate: &Arc<Gate<S>>) -> Vec<String> {
         let mut names = Vec::new();
         for (name, listener) in self.socks {
             let gate = gate.clone();

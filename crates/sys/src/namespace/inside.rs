@@ -25,6 +25,7 @@ use nix::{
 use super::{Kind, Plan, Step, wire::Word};
 use crate::{
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
+    process::sandbox::confine_maker,
     tun::{TunError, device},
 };
 
@@ -60,6 +61,9 @@ fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     let made = furnish(plan)?;
     tune(group);
     give_up_rights().map_err(|error| (Step::Rights, error))?;
+    if plan.sandbox {
+        confine_maker().map_err(|error| (Step::Rights, io::Error::other(error)))?;
+    }
     Ok(made)
 }
 

@@ -14,6 +14,7 @@ fn plan() -> Plan {
         name: NAME.into(),
         mtu: 1380,
         addresses: vec!["10.77.0.1/24".parse().unwrap(), "fd77::1/64".parse().unwrap()],
+        sandbox: true,
     }
 }
 
@@ -54,10 +55,15 @@ fn sockets_are_the_namespaces_and_this_process_stays_where_it_is() {
 }
 
 #[test]
-fn the_child_has_no_rights_and_goes_when_its_line_is_closed() {
+fn the_child_has_no_rights_is_confined_and_goes_when_its_line_is_closed() {
     with_namespace(|namespace| {
         let status = std::fs::read_to_string(format!("/proc/{}/status", namespace.pid())).unwrap();
-        for line in ["CapEff:\t0000000000000000", "CapPrm:\t0000000000000000", "NoNewPrivs:\t1"] {
+        for line in [
+            "CapEff:\t0000000000000000",
+            "CapPrm:\t0000000000000000",
+            "NoNewPrivs:\t1",
+            "Seccomp:\t2",
+        ] {
             assert!(status.lines().any(|found| found == line), "{line} is not in {status}");
         }
         let child = namespace.child;

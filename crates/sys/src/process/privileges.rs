@@ -1,6 +1,6 @@
 //! Rights: as few as will do.
 
-use std::{collections::HashSet, io};
+use std::{collections::HashSet, fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use caps::{CapSet, Capability, errors::CapsError};
 use nix::{
@@ -9,7 +9,7 @@ use nix::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
     },
-    unistd::{User, setgroups, setresgid, setresuid},
+    unistd::{User, geteuid, setgroups, setresgid, setresuid},
 };
 
 /// What a running peer still needs: to change its mark and the interface's
@@ -59,6 +59,36 @@ pub fn drop_privileges(user: &str) -> Result<(), PrivilegesError> {
     caps::set(None, CapSet::Permitted, &kept)?;
     // The change of the user has also set it to the system's default.
     harden().map_err(|error| PrivilegesError::Call { call: "PR_SET_DUMPABLE", error })
+}
+
+/// Of what root may, what a thread keeps where it has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`.
+    pub network: bool,
+    /// `CAP_DAC_OVERRIDE`: files of other users.
+    pub files: bool,
+}
+
+/// Gives up all that this thread may beyond `rights`, for good. Threads that it starts from now
+/// on may no more.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
+    let network = KEPT.into_iter().filter(|_| rights.network);
+    let files = [Capability::CAP_DAC_OVERRIDE].into_iter().filter(|_| rights.files);
+    let wanted: HashSet<_> = network.chain(files).collect();
+    let kept = &caps::read(None, CapSet::Permitted)? & &wanted;
+    caps::clear(None, CapSet::Ambient)?;
+    caps::clear(None, CapSet::Inheritable)?;
+    caps::set(None, CapSet::Effective, &kept)?;
+    Ok(caps::set(None, CapSet::Permitted, &kept)?)
+}
+
+/// Whether a file or folder is this user's.
+pub fn owns(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.uid() == geteuid().as_raw())
 }
 
 /// Forbids core dumps and other processes of the same user to look into this

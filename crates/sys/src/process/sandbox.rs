@@ -1,33 +1,35 @@
-//! What a running peer may still ask of the kernel: the files and the calls that its work
-//! takes, and nothing else, whatever code comes to run in it.
+//! What a running peer may still ask of the kernel: the files, the ports and the calls that its
+//! work takes, and nothing else, whatever code comes to run in it.
 //!
 //! ```text
 //!   open all that takes rights -> confine_files -> threads, configuration -> confine_calls
 //!                                 (landlock)                                 (seccomp)
 //! ```
 //!
-//! Landlock holds for a thread and those it starts, so that it comes before the threads;
-//! the filter of calls holds for all threads, and comes when the start is over. Both are for
-//! the life of the process and of its children.
+//! Landlock holds for a thread and those it starts, so that it comes before the threads that
+//! are to have it; the filter of calls holds for all threads, and comes when the start is over.
+//! Both are for the life of the process and of its children.
 
 mod calls;
 
 use std::{collections::BTreeMap, io, path::PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, RulesetError, RulesetStatus,
+    ABI, Access, AccessFs, AccessNet, BitFlags, NetPort, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule,
 };
 
-use calls::{ALLOWED, ALLOWED_HERE, NOT_CODE, NOTES, SOCKETS};
+use calls::{
+    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, SOCKETS, SPLICES, TCP, UNIX,
+};
 
-/// The landlock that files are confined by where the kernel has it (Linux 6.10); an older one
-/// does what it knows of it.
-const LANDLOCK: ABI = ABI::V5;
+/// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
+/// does what it knows of it: TCP from 6.7, devices from 6.10, abstract names from 6.12.
+const LANDLOCK: ABI = ABI::V6;
 /// The bits of a socket's type that are the type; the others are flags.
 const SOCK_TYPE_MASK: u64 = 0xf;
 
@@ -57,7 +59,7 @@ pub enum Confined {
 }
 
 /// Files that stay in reach: themselves, or with all that is below. Those that are not there
-/// are left out.
+/// are left out. And ports.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// To read.
@@ -68,9 +70,38 @@ pub struct Reach {
     pub remove: Vec<PathBuf>,
     /// Folders in which files are made, written, renamed and removed.
     pub change: Vec<PathBuf>,
+    /// Where TCP connects to. It is bound to no port.
+    pub connect: Ports,
 }
 
-/// Leaves only these files to this thread and to the threads and processes that it starts from
+/// Ports of TCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// These.
+    Only(Vec<u16>),
+    /// Any.
+    Any,
+}
+
+/// None.
+impl Default for Ports {
+    fn default() -> Self {
+        Self::Only(Vec::new())
+    }
+}
+
+/// What a process does beside being a peer, and takes calls of its own for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// It connects by TCP.
+    pub tcp: bool,
+    /// It connects to Unix sockets.
+    pub unix: bool,
+    /// It carries bytes by splice(2).
+    pub splice: bool,
+}
+
+/// Leaves only these files and ports to this thread and to the threads and processes that it starts from
 /// now on. What is open stays open.
 ///
 /// # Errors
@@ -78,7 +109,16 @@ pub struct Reach {
 pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
     let remove = AccessFs::RemoveFile.into();
     let change = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | remove;
-    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?.create()?;
+    let mut net: BitFlags<_> = AccessNet::BindTcp.into();
+    let mut ports = &[][..];
+    if let Ports::Only(only) = &reach.connect {
+        net |= AccessNet::ConnectTcp;
+        ports = only;
+    }
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?;
+    let ruleset = ruleset.handle_access(net)?.scope(Scope::AbstractUnixSocket)?.create()?;
+    let connect = |&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp));
+    let ruleset = ruleset.add_rules(ports.iter().map(connect))?;
     let ruleset = allow(ruleset, &reach.read, AccessFs::ReadFile | AccessFs::ReadDir)?;
     let ruleset = allow(ruleset, &reach.write, AccessFs::WriteFile.into())?;
     let ruleset = allow(ruleset, &reach.remove, remove)?;
@@ -102,12 +142,33 @@ fn allow(
     })
 }
 
-/// Leaves only the calls of a running peer, to all threads. Others fail with `EPERM`.
+/// Leaves only the calls of a running peer and of this work, to all threads. Others fail with
+/// `EPERM`.
 ///
 /// # Errors
 /// The kernel knows filters, and refused this one.
-pub fn confine_calls() -> Result<Confined, SandboxError> {
-    match seccompiler::apply_filter_all_threads(&program()?) {
+pub fn confine_calls(work: Work) -> Result<Confined, SandboxError> {
+    apply(rules(work)?)
+}
+
+/// Leaves no file to a process of one thread, and no call but those that make sockets for
+/// another process.
+///
+/// # Errors
+/// The kernel knows either, and refused it.
+pub(crate) fn confine_maker() -> Result<(), SandboxError> {
+    confine_files(&Reach::default())?;
+    apply(maker_rules()?).map(drop)
+}
+
+/// The calls that pass, always or by one of their rules.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+fn apply(rules: Rules) -> Result<Confined, SandboxError> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let refuse = SeccompAction::Errno(libc::EPERM as u32);
+    let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch)?;
+    match seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter)?) {
         Ok(()) => Ok(Confined::Wholly),
         Err(seccompiler::Error::Seccomp(error)) if is_unknown(&error) => Ok(Confined::Not),
         Err(error) => Err(SandboxError::Seccomp(error)),
@@ -119,27 +180,44 @@ fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
 }
 
-fn program() -> Result<BpfProgram, BackendError> {
-    let arch = std::env::consts::ARCH.try_into()?;
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    SeccompFilter::new(rules()?, refuse, SeccompAction::Allow, arch)?.try_into()
-}
-
-/// Each call that passes, always or by one of its rules.
-fn rules() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
-    let always = ALLOWED.iter().chain(ALLOWED_HERE).map(|&call| (call, Vec::new()));
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = always.collect();
-    let no_flag = |flag: i32| SeccompCmpOp::MaskedEq(flag as u64);
-    for call in NOT_CODE {
-        rules.insert(call, vec![rule(&[(2, no_flag(libc::PROT_EXEC), 0)])?]);
-    }
+fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
+    let splices = SPLICES.iter().filter(|_| splice);
+    let always = ALLOWED.iter().chain(ALLOWED_HERE).chain(splices);
+    let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
+    insert_memory(&mut rules)?;
     let notes = NOTES.iter().map(|&note| rule(&[(0, SeccompCmpOp::Eq, note)]));
     rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
-    let sockets = SOCKETS.iter().map(|&(domain, kind)| {
+    let tcp = TCP.iter().filter(|_| tcp);
+    let unix = UNIX.iter().filter(|_| unix);
+    insert_sockets(&mut rules, SOCKETS.iter().chain(tcp).chain(unix))?;
+    Ok(rules)
+}
+
+fn maker_rules() -> Result<Rules, BackendError> {
+    let mut rules: Rules = MAKER.iter().map(|&call| (call, Vec::new())).collect();
+    insert_memory(&mut rules)?;
+    insert_sockets(&mut rules, HANDED_OUT.iter())?;
+    Ok(rules)
+}
+
+/// Memory that does not become code.
+fn insert_memory(rules: &mut Rules) -> Result<(), BackendError> {
+    let no_code = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
+    for call in NOT_CODE {
+        rules.insert(call, vec![rule(&[(2, no_code.clone(), 0)])?]);
+    }
+    Ok(())
+}
+
+fn insert_sockets<'a>(
+    rules: &mut Rules,
+    sockets: impl Iterator<Item = &'a (i32, i32)>,
+) -> Result<(), BackendError> {
+    let sockets = sockets.map(|&(domain, kind)| {
         rule(&[(0, SeccompCmpOp::Eq, domain), (1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind)])
     });
     rules.insert(libc::SYS_socket, sockets.collect::<Result<_, _>>()?);
-    Ok(rules)
+    Ok(())
 }
 
 /// A call all of whose arguments here, each by its place, compare like this.

@@ -102,10 +102,51 @@ pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 /// What prctl(2) is for: names of threads and of memory.
 pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
 
+/// Calls that carry bytes between two sockets.
+pub(super) const SPLICES: &[i64] = &[libc::SYS_splice, libc::SYS_pipe2];
+
 /// Domain and type of the sockets that are still made: for datagrams, after another port, and
-/// for netlink. None for TCP.
+/// for netlink.
 pub(super) const SOCKETS: [(i32, i32); 3] = [
     (libc::AF_INET, libc::SOCK_DGRAM),
     (libc::AF_INET6, libc::SOCK_DGRAM),
     (libc::AF_NETLINK, libc::SOCK_DGRAM),
+];
+
+/// Those that connect by TCP.
+pub(super) const TCP: [(i32, i32); 2] =
+    [(libc::AF_INET, libc::SOCK_STREAM), (libc::AF_INET6, libc::SOCK_STREAM)];
+
+/// That which connects to a Unix socket.
+pub(super) const UNIX: [(i32, i32); 1] = [(libc::AF_UNIX, libc::SOCK_STREAM)];
+
+/// Those that the process in a private namespace makes for another.
+pub(super) const HANDED_OUT: [(i32, i32); 4] = [
+    (libc::AF_INET, libc::SOCK_DGRAM),
+    (libc::AF_INET, libc::SOCK_STREAM),
+    (libc::AF_INET6, libc::SOCK_DGRAM),
+    (libc::AF_INET6, libc::SOCK_STREAM),
+];
+
+/// The calls of that process, whatever their arguments: a request, its answer, and the end, by a
+/// panic too.
+pub(super) const MAKER: &[i64] = &[
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_close,
+    libc::SYS_write,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_brk,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_tgkill,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_restart_syscall,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
 ];

@@ -1,15 +1,27 @@
 use std::{
+    collections::HashSet,
     fs::{self, File},
-    io,
-    net::{TcpListener, UdpSocket},
+    io::{self, Read as _},
+    net::{TcpListener, TcpStream, UdpSocket},
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
+    },
     path::Path,
     process::Command,
     sync::mpsc::channel,
     thread,
 };
 
+use caps::{CapSet, Capability};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
 use super::*;
-use crate::testing::{ended_well, forked, skip};
+use crate::{
+    process::{Rights, keep_rights},
+    splice::Pipe,
+    testing::{ended_well, forked, skip},
+};
 
 /// What is refused by landlock, and by the filter of calls.
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
@@ -29,6 +41,7 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
         write: vec!["/dev/null".into()],
         remove: vec![remove.clone()],
         change: vec![change.clone()],
+        connect: Ports::default(),
     };
     let child = forked(|| {
         if confine_files(&reach).unwrap() == Confined::Not {
@@ -63,7 +76,7 @@ fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_g
                 wait.recv().unwrap();
                 errno(Command::new("/bin/true").status())
             });
-            let confined = confine_calls().unwrap();
+            let confined = confine_calls(Work::default()).unwrap();
             go.send(()).unwrap();
             let refused = before.join().unwrap();
             (confined != Confined::Not).then_some(refused)
@@ -88,6 +101,121 @@ fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_g
     assert!(ended_well(child));
 }
 
+#[test]
+fn tcp_is_bound_to_no_port_and_connects_to_those_in_reach() {
+    let [one, other] = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = [&one, &other].map(|listener| listener.local_addr().unwrap().port());
+    for (connect, refused) in
+        [(Ports::Only(vec![ports[0]]), Some(libc::EACCES)), (Ports::Any, None)]
+    {
+        let child = forked(|| {
+            let confined = confine_files(&Reach { connect, ..Reach::default() }).unwrap();
+            if confined != Confined::Wholly {
+                return skip("landlock of Linux 6.12");
+            }
+            let [one, other] = ports.map(|port| TcpStream::connect(("127.0.0.1", port)));
+            assert_eq!((errno(one), errno(other)), (None, refused));
+            assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(libc::EACCES));
+        });
+        assert!(ended_well(child));
+    }
+}
+
+#[test]
+fn an_abstract_name_is_out_of_reach_but_for_what_was_connected_before() {
+    let name = format!("linerate-sandbox-{}", std::process::id());
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    let manager = UnixDatagram::bind_addr(&name).unwrap();
+    let child = forked(|| {
+        let [before, after] = [0; 2].map(|_| UnixDatagram::unbound().unwrap());
+        before.connect_addr(&name).unwrap();
+        if confine_files(&Reach::default()).unwrap() != Confined::Wholly {
+            return skip("landlock of Linux 6.12");
+        }
+        assert_eq!(before.send(b"alive").unwrap(), 5);
+        assert_eq!(errno(after.connect_addr(&name)), Some(libc::EPERM));
+    });
+    assert!(ended_well(child));
+    drop(manager);
+}
+
+#[test]
+fn each_work_has_its_calls_and_none_of_the_others() {
+    let tcp = Work { tcp: true, ..Work::default() };
+    let unix = Work { unix: true, ..Work::default() };
+    let splice = Work { splice: true, ..Work::default() };
+    let path = std::env::temp_dir().join(format!("linerate-work-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).unwrap();
+    for work in [Work::default(), tcp, unix, splice] {
+        let child = forked(|| {
+            if confine_calls(work).unwrap() == Confined::Not {
+                return skip("seccomp");
+            }
+            let refused = |error: Option<i32>| error == Some(libc::EPERM);
+            // Nobody listens at this port.
+            assert_eq!(refused(errno(TcpStream::connect("127.0.0.1:1"))), !work.tcp, "{work:?}");
+            assert_eq!(refused(errno(TcpStream::connect("[::1]:1"))), !work.tcp, "{work:?}");
+            assert_eq!(refused(errno(UnixStream::connect(&path))), !work.unix, "{work:?}");
+            assert_eq!(refused(errno(Pipe::new())), !work.splice, "{work:?}");
+            // Whatever it is: nobody listens from now on.
+            assert!(refused(errno(TcpListener::bind("127.0.0.1:0"))), "{work:?}");
+        });
+        assert!(ended_well(child), "{work:?}");
+    }
+    drop(listener);
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn who_makes_sockets_for_another_process_does_nothing_else() {
+    let path = std::env::temp_dir().join(format!("linerate-maker-{}", std::process::id()));
+    fs::write(&path, "text").unwrap();
+    let mut open = File::open(&path).unwrap();
+    let child = forked(|| {
+        confine_maker().unwrap();
+        let cloexec = SockFlag::SOCK_CLOEXEC;
+        assert!(socket(AddressFamily::Inet6, SockType::Stream, cloexec, None).is_ok());
+        let mut text = [0; 4];
+        for refused in [
+            errno(File::open(&path)),
+            errno(open.read(&mut text)),
+            errno(TcpStream::connect("127.0.0.1:1")),
+            errno(UnixStream::connect("/nowhere")),
+            errno(Command::new("/bin/true").status()),
+        ] {
+            assert_eq!(refused, Some(libc::EPERM));
+        }
+    });
+    assert!(ended_well(child));
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_thread_keeps_those_rights_alone_that_it_has_and_wants() {
+    let child = forked(|| {
+        let has = || caps::read(None, CapSet::Permitted).unwrap();
+        let network = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+        let before = has();
+        for (rights, wanted) in [
+            (Rights { network: true, files: true }, &network[..]),
+            (Rights { network: true, files: false }, &network[..]),
+            (Rights::default(), &[][..]),
+        ] {
+            keep_rights(rights).unwrap();
+            let mut wanted: HashSet<_> = wanted.iter().copied().collect();
+            if rights.files {
+                wanted.insert(Capability::CAP_DAC_OVERRIDE);
+            }
+            assert_eq!(has(), &before & &wanted);
+            assert_eq!(caps::read(None, CapSet::Effective).unwrap(), has());
+        }
+        // They do not come back.
+        keep_rights(Rights { network: true, files: true }).unwrap();
+        assert!(has().is_empty());
+    });
+    assert!(ended_well(child));
+}
+
 /// The filter costs the data plane nothing where Linux knows without running it that a call
 /// passes: where its number alone decides.
 #[test]
@@ -101,6 +229,6 @@ fn what_carries_packets_passes_by_its_number_alone() {
         libc::SYS_ppoll,
         libc::SYS_sched_yield,
     ] {
-        assert!(rules().unwrap()[&call].is_empty(), "{call}");
+        assert!(rules(Work::default()).unwrap()[&call].is_empty(), "{call}");
     }
 }
