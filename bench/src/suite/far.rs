@@ -1,7 +1,7 @@
 //! TCP at the distances of real paths. What a tunnel reorders or drops costs little at the round
 //! trip of a cable, and most of the rate here.
 
-use netns::Iperf;
+use netns::{Host, Iperf};
 
 use super::Turn;
 use crate::measure::{Measure, TCP_20, TCP_20_LOSS, TCP_66_LOSS};
@@ -15,11 +15,18 @@ const BRIEF_BYTES: u64 = 256 << 10;
 /// Buffers of TCP, in bytes: at 66 ms the default of 6 MB would be the limit.
 const BUFFERS: &str = "4096 131072 67108864";
 
+/// Has a host's kernel send with BBR, as CUBIC would tell the loss of the link alone; with CUBIC
+/// where it has no BBR.
+pub(super) fn send_through_loss(host: &Host) {
+    host.attempt("echo bbr >/proc/sys/net/ipv4/tcp_congestion_control");
+}
+
 impl Turn<'_> {
     pub(super) fn tcp_from_far(&mut self) {
         for host in [&self.client, &self.server] {
             host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_rmem"));
             host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_wmem"));
+            send_through_loss(host);
         }
         let shapes: [(&'static Measure, &str); 3] = [
             (&TCP_20, "rtt=20"),

@@ -21,6 +21,7 @@ use netns::Iperf;
 
 use self::drain::Drain;
 use self::world::{Plain, SOCKS, World};
+use super::far::send_through_loss;
 use super::{News, Plan, generator};
 use crate::contender::{Carrier, Contender};
 use crate::measure::{self, Measure, Readings};
@@ -36,9 +37,6 @@ const LONGER: u32 = 8;
 
 /// Buffers of TCP at the far end, in bytes: at 66 ms the default of 6 MB would be the limit.
 const BUFFERS: &str = "4096 131072 67108864";
-
-/// What the far end's kernel sends with over it, as CUBIC would tell the loss alone.
-const SENDS_WITH: &str = "bbr";
 
 /// Streams run for so long before they are looked at, and after.
 const EDGE: Duration = Duration::from_millis(300);
@@ -201,8 +199,7 @@ impl Turn<'_> {
     /// The same stack at the other end of an ocean.
     fn far(&mut self, measures: &[&Measures], mut world: World) {
         world.far.run(format!("echo {BUFFERS} | tee /proc/sys/net/ipv4/tcp_{{r,w}}mem"));
-        // Where it is not there, it is CUBIC for all.
-        world.far.attempt(format!("echo {SENDS_WITH} >/proc/sys/net/ipv4/tcp_congestion_control"));
+        send_through_loss(&world.far);
         let seconds = self.plan.seconds + LONGER;
         let mut turn = Turn {
             plan: &Plan { seconds, ..self.plan.clone() },

@@ -15,6 +15,7 @@
 //! so a flow cannot overtake itself, and no lock is held across crypto.
 #![forbid(unsafe_code)]
 
+mod codel;
 mod inbound;
 mod load;
 mod outbound;

@@ -16,20 +16,18 @@
 //! stay in the kernel's queue, which drops before anything was spent on them. So a
 //! fast machine keeps less than CoDel's 5 ms, and CoDel is for slower ones.
 
-mod codel;
-
 use std::{
     collections::VecDeque,
     iter,
     ops::{Index, IndexMut},
+    time::Duration,
 };
 
 use arrayvec::ArrayVec;
-use codel::Codel;
 use packet::{Batch, Offload, ip::mark_congestion};
 use wg::Time;
 
-use crate::vector::vector;
+use crate::{codel::Codel, vector::vector};
 
 /// Queues, as many as a `u8` names; flows that share one also share its turn (RFC
 /// 8290 has 1024).
@@ -40,6 +38,8 @@ const FLOWS: usize = 1 << u8::BITS;
 const QUANTUM: i32 = 16 * 1024;
 /// What a packet costs beside its bytes, in bytes.
 const OVERHEAD: usize = 256;
+/// The wait that a flow's queue may stand at (RFC 8289 section 4.3).
+const TARGET: Duration = Duration::from_millis(5);
 /// Packets of one batch.
 const BATCH_PACKETS: usize = 128;
 /// Bytes of one batch: two of the largest packets.
@@ -95,13 +95,19 @@ struct Stored {
 
 struct Flows(Box<[Flow]>);
 
-#[derive(Default)]
 struct Flow {
     packets: VecDeque<Waiting>,
     /// Bytes it may still send in this turn.
     deficit: i32,
     codel: Codel,
     active: bool,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        let (packets, codel) = (VecDeque::new(), Codel::new(TARGET));
+        Self { packets, deficit: 0, codel, active: false }
+    }
 }
 
 #[derive(Clone, Copy)]

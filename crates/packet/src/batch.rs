@@ -1,6 +1,8 @@
 //! The three batches: packets from the IP side, datagrams to and from the UDP
 //! side. Each owns one buffer and a list of what stands where in it.
 
+use std::time::Duration;
+
 use crate::{Ecn, Endpoint, MAX_PACKET, Offload, VNET_HEADER_LEN};
 
 /// A range of a batch's buffer.
@@ -261,6 +263,7 @@ pub struct RecvBatch {
     buf: Box<[u8]>,
     metas: Vec<RecvMeta>,
     lost: u32,
+    waited: Duration,
 }
 
 impl RecvBatch {
@@ -274,6 +277,7 @@ impl RecvBatch {
             buf: vec![0; slots * Self::SLOT].into_boxed_slice(),
             metas: Vec::with_capacity(slots),
             lost: 0,
+            waited: Duration::ZERO,
         }
     }
 
@@ -281,6 +285,7 @@ impl RecvBatch {
     pub fn clear(&mut self) {
         self.metas.clear();
         self.lost = 0;
+        self.waited = Duration::ZERO;
     }
 
     /// The slots, to be filled from the first on, each followed by its
@@ -303,6 +308,16 @@ impl RecvBatch {
     /// How many datagrams were lost before these, as far as is known.
     pub fn lost(&self) -> u32 {
         self.lost
+    }
+
+    /// Notes how long the first of these waited in the socket.
+    pub fn note_waited(&mut self, waited: Duration) {
+        self.waited = waited;
+    }
+
+    /// How long the first of these waited in the socket; nothing where that is not known.
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// How many slots are filled.

@@ -58,7 +58,8 @@ struct State {
     serial: u64,
     /// What is on the way, by when it arrives.
     flying: BTreeMap<(Duration, u64), Datagram>,
-    arrived: HashMap<SocketAddr, VecDeque<Datagram>>,
+    /// What waits in the sockets, and since when.
+    arrived: HashMap<SocketAddr, VecDeque<(Duration, Datagram)>>,
     /// Datagrams that a socket's queue holds.
     room: usize,
     /// Datagrams that found no room and were not told of yet.
@@ -129,11 +130,11 @@ impl Network {
         state.now += duration;
         let behind = (state.now, u64::MAX);
         let later = state.flying.split_off(&behind);
-        for datagram in std::mem::replace(&mut state.flying, later).into_values() {
+        for ((at, _), datagram) in std::mem::replace(&mut state.flying, later) {
             let (to, room) = (datagram.to, state.room);
             let queue = state.arrived.entry(to).or_default();
             if queue.len() < room {
-                queue.push_back(datagram);
+                queue.push_back((at, datagram));
             } else {
                 *state.lost.entry(to).or_default() += 1;
             }
@@ -185,10 +186,13 @@ impl UdpRecv for NetRecv {
         batch.clear();
         let mut state = self.network.lock();
         batch.note_lost(state.lost.remove(&self.address).unwrap_or(0));
+        let now = state.now;
         let Some(queue) = state.arrived.get_mut(&self.address) else { return Ok(()) };
         let local = Some(Local { addr: self.address.ip(), interface: 1 });
         let count = queue.len().min(batch.capacity());
-        let datagrams: Vec<_> = queue.drain(..count).collect();
+        let waited = queue.front().map(|(since, _)| now.saturating_sub(*since));
+        batch.note_waited(waited.unwrap_or_default());
+        let datagrams: Vec<_> = queue.drain(..count).map(|(_, datagram)| datagram).collect();
         for (slot, datagram) in batch.slots_mut().zip(&datagrams) {
             slot[..datagram.bytes.len()].copy_from_slice(&datagram.bytes);
         }

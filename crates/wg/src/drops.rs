@@ -70,8 +70,8 @@ drop_reasons! {
     InInvalid = "in_invalid",
     /// Received: the inner source is not of the peer's allowed IPs.
     InSpoofed = "in_spoofed",
-    /// Received: congestion was marked outside and cannot be told inside (RFC
-    /// 6040).
+    /// Received: its sender knows no ECN, and congestion was marked outside (RFC 6040) or
+    /// the socket's queue stood too long (RFC 8289).
     InCongestion = "in_congestion",
     /// Received: the IP side refused the packet.
     InRefused = "in_refused",

@@ -3,8 +3,8 @@
 use std::{io, sync::Arc};
 
 use packet::{
-    Ecn, Endpoint, IpSend, RecvBatch, Span,
-    ip::{IpHeader, set_ecn},
+    Ecn, Endpoint, IpSend, RecvBatch, Span, flow,
+    ip::{IpHeader, mark_congestion, set_ecn},
     pcapng::Direction,
 };
 use wg::{
@@ -49,6 +49,8 @@ pub(super) struct Delivery<I> {
     pub taken: Taken,
     /// When it was received.
     pub now: Time,
+    /// Whether a sender is to be told that the socket's queue stands.
+    pub congested: bool,
     packets: Vec<Span>,
     /// Whether the IP side is still there.
     pub result: io::Result<()>,
@@ -59,6 +61,9 @@ impl<I: IpSend> Work for Delivery<I> {
         self.accept();
         self.note();
         self.unwrap_packets();
+        if self.congested {
+            self.tell_congestion();
+        }
         self.tap.look().inspect(|view| self.show(view));
         self.result = self.ip.send(&self.taken.batch, &self.packets).map(|refused| {
             self.device.drops.count(DropReason::InRefused, refused as u64);
@@ -86,7 +91,8 @@ impl<I: IpSend> Delivery<I> {
         taken: Taken,
     ) -> Self {
         let now = Time::from_nanos(0);
-        Self { device, ip, returned, tap, taken, now, packets: Vec::new(), result: Ok(()) }
+        let (packets, congested, result) = (Vec::new(), false, Ok(()));
+        Self { device, ip, returned, tap, taken, now, congested, packets, result }
     }
 
     /// Leaves only what is authentic and new.
@@ -147,6 +153,24 @@ impl<I: IpSend> Delivery<I> {
                 Ok(len) => self.packets.push(Span { len, ..inner }),
                 Err(reason) => self.device.drops.count(reason, 1),
             }
+        }
+    }
+
+    /// Tells one sender of congestion: of a bulk transfer, as two packets of one flow and
+    /// length in a row are. It is what a queue is made of, and whoever sends a packet now
+    /// and then need not lose it.
+    #[cold]
+    fn tell_congestion(&mut self) {
+        let batch = &mut self.taken.batch;
+        let bulk = self.packets.windows(2).position(|pair| {
+            let [one, next] = [pair[0], pair[1]];
+            one.len == next.len && flow(batch.get(one)) == flow(batch.get(next))
+        });
+        if let Some(at) = bulk
+            && !mark_congestion(batch.get_mut(self.packets[at]))
+        {
+            self.packets.remove(at);
+            self.device.drops.count(DropReason::InCongestion, 1);
         }
     }
 

@@ -61,3 +61,57 @@ fn a_queue_that_stands_loses_the_first_segment_of_a_super_packet_now_and_then_an
     assert_eq!(a.all_drops(), [(DropReason::OutCongestion, lost.len() as u64)]);
     assert_eq!(b.all_drops(), []);
 }
+
+/// What a receiver gets that takes 64 datagrams in each turn of 2 ms, of so many turns in which as
+/// many packets of a bulk transfer come, with this type of service, and a lone packet each.
+fn received_slowly(turns: u32, bulk: [u32; 4], tos: u8) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
+    let (network, mut a, mut b) = pair(1, Link::CLEAN);
+    a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
+    run(&network, &mut [&mut a, &mut b], Duration::from_secs(1));
+    b.port.take();
+    let mut number = 0;
+    for count in bulk {
+        for _ in 0..turns {
+            for at in 0..count {
+                number += 1;
+                a.port.push(packet("10.0.0.1", "10.0.0.2", tos, number, 200));
+                if at == count / 2 {
+                    a.port.push(packet("fd00::1", "fd00::2", 0, number, 100));
+                }
+            }
+            (0..4).for_each(|_| a.step());
+            network.pass(TURN);
+            b.step();
+        }
+    }
+    (b.port.take(), b.all_drops())
+}
+
+fn is_lone(packet: &[u8]) -> bool {
+    packet[0] >> 4 == 6
+}
+
+#[test]
+fn a_socket_whose_queue_stands_costs_a_bulk_transfer_a_packet_now_and_then_and_none_else() {
+    // The queue grows by three in each turn, stands, and is gone.
+    let (packets, drops) = received_slowly(100, [66, 63, 63, 20], 0);
+    let [(DropReason::InCongestion, dropped)] = drops[..] else { panic!("{drops:?}") };
+    assert!((4..40).contains(&dropped), "{dropped}");
+    assert_eq!(packets.iter().filter(|packet| is_lone(packet)).count(), 400);
+    assert_eq!(packets.len() as u64, 100 * (66 + 63 + 63 + 20) + 400 - dropped);
+}
+
+#[test]
+fn a_bulk_transfer_that_knows_ecn_is_told_and_loses_nothing() {
+    let (packets, drops) = received_slowly(100, [66, 63, 63, 20], 0b10);
+    assert_eq!(drops, []);
+    assert_eq!(packets.len(), 100 * (66 + 63 + 63 + 20) + 400);
+    let told = packets.iter().filter(|packet| !is_lone(packet) && packet[1] & 0b11 == 0b11);
+    assert!((4..40).contains(&told.count()));
+}
+
+#[test]
+fn a_socket_whose_queue_empties_now_and_then_tells_nobody() {
+    let (packets, drops) = received_slowly(40, [66, 20, 66, 20], 0);
+    assert!(drops.is_empty() && packets.len() == 40 * (66 + 20 + 66 + 20) + 160, "{drops:?}");
+}

@@ -4,15 +4,18 @@
 //!   | len: usize | level: i32 | type: i32 | data ... | padding to usize |  next
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    time::Duration,
+};
 
 use packet::{Ecn, Local};
 
 /// Bytes for what comes with a datagram. The most is IPv4 on a dual-stack
 /// socket: IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24),
-/// UDP_GRO (24);
+/// UDP_GRO (24), SO_TIMESTAMPNS (32);
 /// the rest is room for what a later kernel adds.
-const ROOM: usize = 192;
+const ROOM: usize = 224;
 /// Bytes of the length before level and type.
 const WORD: usize = size_of::<usize>();
 /// Bytes before the data.
@@ -122,6 +125,8 @@ pub(super) struct Beside {
     pub(super) drops: Option<u32>,
     /// The length of each datagram but the last, where several came as one.
     pub(super) stride: Option<usize>,
+    /// When it came to the kernel, since the Unix epoch.
+    pub(super) came: Option<Duration>,
 }
 
 impl Beside {
@@ -149,6 +154,11 @@ impl Beside {
                 self.ecn = u32_at(data, 0).map_or(self.ecn, |class| Ecn::from_bits(class as u8));
             }
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.drops = u32_at(data, 0),
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                if let (Some(seconds), Some(nanos)) = (u64_at(data, 0), u64_at(data, 8)) {
+                    self.came = Some(Duration::from_secs(seconds) + Duration::from_nanos(nanos));
+                }
+            }
             // An int, and not sent where only one datagram came.
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 self.stride = u32_at(data, 0).map(|stride| stride as usize);
@@ -160,6 +170,10 @@ impl Beside {
 
 fn u32_at(data: &[u8], at: usize) -> Option<u32> {
     data.get(at..)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn u64_at(data: &[u8], at: usize) -> Option<u64> {
+    data.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::{
     fmt, io,
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
+    time::UNIX_EPOCH,
 };
 
 use nix::errno::Errno;
@@ -110,6 +111,12 @@ impl<C: Calls> UdpReceiver<C> {
         let to = batch.len();
         if to != slot {
             move_slot(batch, slot, to, len);
+        }
+        if to == 0
+            && let Some(came) = beside.came
+        {
+            let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+            batch.note_waited(now.saturating_sub(came));
         }
         let endpoint = Endpoint { local: beside.local, ..Endpoint::new(remote) };
         self.coalesced |= beside.stride.is_some();

@@ -155,6 +155,8 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
         setsockopt(fd, sockopt::SndBuf, &BUFFER)?;
     }
     setsockopt(fd, sockopt::RxqOvfl, &1)?;
+    // How long a datagram waited is good to know, and no more.
+    let _ = setsockopt(fd, sockopt::ReceiveTimestampns, &true);
     // A dual-stack socket has the options of both levels, and gives the IPv4
     // control messages for IPv4 datagrams.
     setsockopt(fd, sockopt::Ipv4PacketInfo, &true)?;

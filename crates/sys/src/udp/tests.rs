@@ -2,6 +2,8 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
     os::fd::{AsFd as _, AsRawFd as _},
     sync::mpsc,
+    thread::sleep,
+    time::Instant,
 };
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
@@ -86,6 +88,28 @@ fn one_socket_receives_both_families_with_our_address_interface_and_ecn() {
                 assert_eq!((meta.ecn, meta.len, meta.stride), (ecn, 5, 5));
             }
         }
+    });
+}
+
+#[test]
+fn a_batch_tells_how_long_its_first_datagram_waited() {
+    in_namespace(|_| {
+        let (_socket, mut receiver, port) = bound();
+        let peer = plain_socket("127.0.0.1:0");
+        // The kernel begins to stamp what comes when a work queue of its own says so.
+        sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        peer.send_to(b"x", ("127.0.0.1", port)).unwrap();
+        sleep(Duration::from_millis(30));
+        peer.send_to(b"x", ("127.0.0.1", port)).unwrap();
+        let mut batch = RecvBatch::new(1);
+        while batch.is_empty() {
+            receiver.recv(&mut batch, false).unwrap();
+        }
+        let waited = batch.waited();
+        assert!(waited >= Duration::from_millis(30) && waited <= began.elapsed(), "{waited:?}");
+        receiver.recv(&mut batch, false).unwrap();
+        assert!(batch.waited() <= began.elapsed() - Duration::from_millis(30));
     });
 }
 

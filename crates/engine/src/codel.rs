@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use wg::Time;
 
-/// The wait that a queue may stand at (RFC 8289 section 4.3).
-const TARGET: Duration = Duration::from_millis(5);
 /// How long it may stand above that: as long as a sender far away takes to hear
 /// of it (RFC 8289 section 4.4).
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The state of one queue.
-#[derive(Debug, Default)]
-pub(super) struct Codel {
+#[derive(Debug)]
+pub(crate) struct Codel {
+    /// The wait that the queue may stand at.
+    target: Duration,
     /// When the wait will have been above the target for an interval.
     above_until: Option<Time>,
     /// When to signal next, while the queue stands.
@@ -24,10 +24,15 @@ pub(super) struct Codel {
 }
 
 impl Codel {
+    /// That of a queue which may stand at a wait of `target`.
+    pub fn new(target: Duration) -> Self {
+        Self { target, above_until: None, next: None, count: 0, ended: None }
+    }
+
     /// Whether the sender of a packet that `waited` is to be told of congestion.
     /// `standing` says that more of its queue waits behind it.
     pub fn signals(&mut self, waited: Duration, standing: bool, now: Time) -> bool {
-        if waited < TARGET || !standing {
+        if waited < self.target || !standing {
             self.above_until = None;
             if self.next.take().is_some() {
                 self.ended = Some(now);
@@ -74,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_queue_below_the_target_or_above_it_for_less_than_an_interval_is_left_alone() {
-        let mut codel = Codel::default();
+        let mut codel = Codel::new(Duration::from_millis(5));
         assert_eq!(run(&mut codel, 1, Duration::from_micros(4_900), 20), [0; 20]);
         assert_eq!(run(&mut codel, 2_001, Duration::from_millis(90), 1), [0]);
         assert_eq!(run(&mut codel, 2_101, Duration::ZERO, 1), [0]);
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_stands_is_signalled_ever_more_often() {
-        let mut codel = Codel::default();
+        let mut codel = Codel::new(Duration::from_millis(5));
         let signals = run(&mut codel, 1, Duration::from_millis(6), 40);
         assert_eq!(signals[..3], [0, 1, 2]);
         // The n-th comes 100 ms / sqrt(n) after the one before: (t / 200 ms)^2 in t.
@@ -94,14 +99,14 @@ mod tests {
 
     #[test]
     fn the_last_of_a_queue_is_never_signalled() {
-        let mut codel = Codel::default();
+        let mut codel = Codel::new(Duration::from_millis(5));
         run(&mut codel, 1, Duration::from_millis(50), 2);
         assert!(!codel.signals(Duration::from_millis(50), false, Time::from_nanos(300_000_000)));
     }
 
     #[test]
     fn what_stands_again_soon_is_signalled_where_it_ended() {
-        let mut codel = Codel::default();
+        let mut codel = Codel::new(Duration::from_millis(5));
         run(&mut codel, 1, Duration::from_millis(50), 10);
         let count = codel.count;
         run(&mut codel, 1_001, Duration::ZERO, 1);
