@@ -11,7 +11,8 @@
 # make lint     formatting, clippy, dependencies
 # make build    the binary, target/release/linerate
 # make deb      the Debian package, target/deb/linerate_*.deb
-#               (make deb-test installs it in a clean root; make container: an image of it)
+#               (make deb-test installs it in a clean root; make systemd-test boots one and starts
+#               its units there; make container: an image of it)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -36,7 +37,7 @@ CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dn
            socksify:dante-client chromium:chromium
 
 .PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deb deb-test \
-        container deps peers lint clean
+        systemd-test container deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -107,9 +108,10 @@ deb: build
 
 DEB = $(TARGET)/deb/linerate_$$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)_$$(dpkg --print-architecture).deb
 
-deb-test: DEPS += debootstrap:debootstrap lintian:lintian dpkg-shlibdeps:dpkg-dev
-deb-test: deps deb
-	packaging/deb-test $(DEB) $(TARGET)/deb-test
+deb-test systemd-test: DEPS += debootstrap:debootstrap dpkg-shlibdeps:dpkg-dev
+deb-test: DEPS += lintian:lintian
+deb-test systemd-test: deps deb
+	packaging/$@ $(DEB) $(TARGET)/deb-test
 
 # By podman, buildah or docker: ENGINE=...
 ENGINE ?= $(firstword $(foreach engine,podman buildah docker,$(if $(shell command -v $(engine)),$(engine))))
