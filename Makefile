@@ -12,7 +12,7 @@
 # make build    the binary, target/release/linerate
 # make deb      the Debian package, target/deb/linerate_*.deb
 #               (make deb-test installs it in a clean root; make systemd-test boots one and starts
-#               its units there; make container: an image of it)
+#               its units there; make container: an image of it, which make container-test tries)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -37,7 +37,7 @@ CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dn
            socksify:dante-client chromium:chromium
 
 .PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deb deb-test \
-        systemd-test container deps peers lint clean
+        systemd-test container container-test deps peers lint clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -108,18 +108,19 @@ deb: build
 
 DEB = $(TARGET)/deb/linerate_$$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)_$$(dpkg --print-architecture).deb
 
-deb-test systemd-test: DEPS += debootstrap:debootstrap dpkg-shlibdeps:dpkg-dev
+deb-test systemd-test container-test: DEPS += debootstrap:debootstrap dpkg-shlibdeps:dpkg-dev
 deb-test: DEPS += lintian:lintian
-deb-test systemd-test: deps deb
+container-test: DEPS += podman:podman crun:crun
+deb-test systemd-test container-test: deps deb
 	packaging/$@ $(DEB) $(TARGET)/deb-test
 
-# By podman, buildah or docker: ENGINE=...
+# By podman, buildah or docker: ENGINE=... From another image of Debian: ARGS='--build-arg BASE=...'.
 ENGINE ?= $(firstword $(foreach engine,podman buildah docker,$(if $(shell command -v $(engine)),$(engine))))
 
 container: deb
 	install -D -m 644 $(DEB) $(TARGET)/container/linerate.deb
 	$(or $(ENGINE),$(error neither podman nor buildah nor docker is installed)) build \
-	  --file packaging/Containerfile --tag linerate $(TARGET)/container
+	  --file packaging/Containerfile --tag linerate $(ARGS) $(TARGET)/container
 
 deps:
 	@missing=(); \
