@@ -66,7 +66,7 @@ impl Flight {
             rtt: Rtt::default(),
             control: Control::new(settings),
             delivery: Delivery::default(),
-            pacer: Pacer::default(),
+            pacer: Pacer::new(),
             rack: Rack::default(),
             recovery: None,
             settings,
@@ -141,6 +141,14 @@ impl Flight {
             self.settings.algorithm = CongestionControl::Cubic;
         }
         self.control = Control::new(self.settings);
+    }
+
+    /// Nothing more is sent for now: there is nothing more, or a window, ours or the
+    /// receiver's, is full.
+    pub fn note_rest(&mut self, is_all_sent: bool) {
+        if is_all_sent || self.pacer.held().is_none() {
+            self.pacer.note_rest(is_all_sent);
+        }
     }
 
     /// The window held something back.

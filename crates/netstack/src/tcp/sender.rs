@@ -298,6 +298,7 @@ impl Sender {
     /// Nothing more is to be sent for now: notes why.
     pub fn note_rest(&mut self, now: Time) {
         let waiting = self.end().since(self.next);
+        self.flight.note_rest(waiting == 0);
         if waiting == 0 {
             self.flight.note_all_sent();
         } else if self.flight.held().is_none()

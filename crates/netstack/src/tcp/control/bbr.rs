@@ -37,6 +37,10 @@ const PACING_MARGIN: f64 = 0.99;
 /// super-packet ("Send Quantum").
 const QUANTUM: Duration = Duration::from_millis(1);
 const MAX_QUANTUM: u32 = 64 * 1024;
+/// The least round trip time for which there is a window. On a shorter path what takes
+/// longest is that threads of both hosts wait for their turns; a window of no more than the
+/// path holds would slow it down, what is slower would make the window smaller, and so on.
+const HOSTS: Duration = Duration::from_millis(5);
 /// The round trip time before one was measured ("Pacing Rate").
 const NO_RTT: Duration = Duration::from_millis(1);
 

@@ -39,9 +39,20 @@ pub struct Path {
     pub loss: u32,
     pub reordering: u32,
     pub late: Duration,
+    /// Senders hear, and are woken, at multiples of this only.
+    pub turn: Duration,
 }
 
 impl Path {
+    /// The sender's next turn.
+    fn at_turn(&self, time: Time) -> Time {
+        if self.turn.is_zero() {
+            return time;
+        }
+        let turns = time.as_nanos().div_ceil(self.turn.as_nanos() as u64);
+        Time::new(self.turn * turns as u32)
+    }
+
     /// Megabits of payload a second that it carries.
     pub fn payload(&self) -> f64 {
         const FULL: f64 = 1368.0;
@@ -143,8 +154,10 @@ impl Bottleneck {
             self.now = self.now.max(next);
             for flow in 0..self.flows.len() {
                 let mut due = false;
-                for tcp in self.flows[flow].ends.iter_mut().flatten() {
-                    if tcp.poll_timeout().is_some_and(|due| due <= self.now) {
+                for (end, tcp) in self.flows[flow].ends.iter_mut().enumerate() {
+                    let Some(tcp) = tcp else { continue };
+                    let at = |due| if end == 0 { self.path.at_turn(due) } else { due };
+                    if tcp.poll_timeout().is_some_and(|due| at(due) <= self.now) {
                         tcp.handle_timeout(self.now);
                         due = true;
                     }
@@ -165,9 +178,12 @@ impl Bottleneck {
     }
 
     fn next_event(&self) -> Option<Time> {
-        let ends = self.flows.iter().flat_map(|flow| flow.ends.iter().flatten());
+        let ends = |end: usize| {
+            let ends = self.flows.iter().filter_map(move |flow| flow.ends[end].as_ref());
+            ends.filter_map(Connection::poll_timeout)
+        };
         let arrival = self.flying.keys().next().map(|(time, _)| *time);
-        ends.filter_map(Connection::poll_timeout).chain(arrival).min()
+        ends(0).map(|due| self.path.at_turn(due)).chain(ends(1)).chain(arrival).min()
     }
 
     fn deliver(&mut self, flow: usize, to: usize, bytes: &[u8]) {
@@ -202,7 +218,7 @@ impl Bottleneck {
     }
 
     fn launch(&mut self, flow: usize, from: usize, bytes: Vec<u8>) {
-        let Path { rate, delay, queue, loss, reordering, late } = self.path;
+        let Path { rate, delay, queue, loss, reordering, late, .. } = self.path;
         let mut arrival = self.now + delay;
         if from == 0 {
             self.flows[flow].sent += 1;
@@ -222,6 +238,8 @@ impl Bottleneck {
             }
             let late = if self.chance(reordering) { late } else { Duration::ZERO };
             arrival = self.free + delay + late;
+        } else {
+            arrival = self.path.at_turn(arrival);
         }
         self.serial += 1;
         self.flying.insert((arrival, self.serial), (flow, 1 - from, bytes));
