@@ -336,7 +336,9 @@ impl Bbr {
     /// A multiple of what the path holds without a queue.
     fn product(&self, gain: f64) -> u32 {
         match self.min_rtt.rtt() {
-            Some(rtt) => (gain * self.rate() * rtt.as_secs_f64()).min(f64::from(UNBOUNDED)) as u32,
+            Some(rtt) => {
+                (gain * self.rate() * rtt.max(HOSTS).as_secs_f64()).min(f64::from(UNBOUNDED)) as u32
+            }
             None => INITIAL_SEGMENTS * self.mss,
         }
     }
