@@ -7,6 +7,7 @@ mod bench;
 mod capture;
 mod client;
 mod doctor;
+mod guard;
 mod interface;
 mod keys;
 mod log;
@@ -81,7 +82,6 @@ struct Run {
 #[derive(Args)]
 struct Sandbox {
     /// Whether the running process keeps only the files, system calls and rights that it needs.
-    /// One of `up` whose file has programs run, by hooks, DNS or a default route, keeps all.
     #[arg(long = "sandbox", value_name = "on|off", default_value = "on",
           value_parser = ["on", "off"], hide_possible_values = true)]
     state: String,
@@ -167,8 +167,8 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match execute(cli) {
+    let guarded = guard::run().map(|guarded| guarded.map(|()| ExitCode::SUCCESS));
+    match guarded.unwrap_or_else(|| execute(Cli::parse())) {
         Ok(status) => status,
         Err(error) => {
             eprintln!("linerate: {error:#}");
@@ -183,7 +183,8 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let name = cli.run.interface.context("no interface")?;
             let means = cli.run.machine.means()?;
             let sandbox = cli.run.sandbox.is_on();
-            let options = Options { name, user: cli.run.user, conf: None, means, sandbox };
+            let user = cli.run.user;
+            let options = Options { name, user, means, sandbox, ..Options::default() };
             start(options, cli.run.log, cli.run.foreground)
         }
         Some(Command::Up { foreground, sandbox, machine, log, conf }) => {
@@ -211,6 +212,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Runs a peer here, or in the background once it is ready.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
+    let options = Options { background: !foreground, ..options };
     if foreground {
         log.start();
         return daemon::run(options, || {});
@@ -247,7 +249,7 @@ fn up(
     let (name, path, parsed) = read_conf(conf)?;
     parsed.without_proxy()?;
     let conf = Some((path, parsed));
-    start(Options { name, user: None, conf, means, sandbox }, log, foreground)
+    start(Options { name, conf, means, sandbox, ..Options::default() }, log, foreground)
 }
 
 /// Reads a configuration, and tells its interface's name and its path.

@@ -37,7 +37,7 @@ const ALWAYS_TOLD: [&str; 6] = [
 ];
 
 /// Arguments of what logs.
-#[derive(Args, Clone, Copy)]
+#[derive(Args, Clone, Copy, Default)]
 pub(crate) struct Log {
     /// How the log is written: as text, or as one JSON object a line.
     #[arg(
@@ -50,8 +50,9 @@ pub(crate) struct Log {
     format: Format,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, Default, ValueEnum)]
 enum Format {
+    #[default]
     Text,
     Json,
 }

@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use sys::{
-    Offloads, Tun, TunError, UdpSocket,
+    Offloads, Tun, TunError, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket,
     netlink::{self, Monitor, Netlink},
     process::{self, Janitor, Signals},
     watch::{Watch, Watched},
@@ -54,6 +54,8 @@ pub struct Options {
     pub means: Means,
     /// Whether it gives up what it does not need of the kernel.
     pub sandbox: bool,
+    /// Whether nobody sees its standard error once it is ready.
+    pub background: bool,
 }
 
 /// What of the machine a peer uses.
@@ -120,36 +122,30 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         true => Sandbox::of_interface(sockets, up.as_ref()),
         false => Sandbox::off(),
     };
-    sandbox.enter()?;
 
     let (events, inbox) = mpsc::channel();
-    let ended = events.clone();
-    let node = Node::start(tun, udp, (offloads, cores), move |error| {
-        let _ = ended.send(Event::Gone(error));
+    let running = sandbox.start(|| {
+        let listeners = (signals, Some(watch), monitor);
+        start((tun, udp), (offloads, cores), (socket, metrics), listeners, events)
     });
-    let node = Arc::new(node.context("engine")?);
+    let Running { node, file, metrics: _metrics } = running?;
     node.search_paths(path_mtu.unwrap_or(true));
-    let down = events.clone();
-    let file = socket
-        .serve(node.clone(), Arc::new(()), move || {
-            let _ = down.send(Event::End("linerate down"));
-        })
-        .context("socket")?;
-    let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
-    let _metrics_file = metrics.context("threads")?;
-    spawn_listeners(events, signals, Some(watch), monitor).context("threads")?;
-
-    if let Some(up) = &mut up
-        && let Err(error) = up.bring_up(&node)
-    {
-        up.bring_down(&node);
-        drop(file);
-        return Err(error);
-    }
-    resynchronise(&node, index);
-    let confined = sandbox.confine_calls();
-    if let Err(error) = confined.and_then(|()| supervisor.ready(&node).context("threads")) {
-        shut_down(node, file, up, false)?;
+    let confine = |up: Option<&mut Up>| {
+        if options.sandbox
+            && let Some(up) = up
+        {
+            up.guard(options.background)?;
+        }
+        sandbox.enter()?;
+        resynchronise(&node, index);
+        sandbox.confine_calls()?;
+        supervisor.ready(&node).context("threads")
+    };
+    let is_up = up.as_mut().map_or(Ok(()), |up| up.bring_up(&node));
+    if let Err(error) = is_up.and_then(|()| confine(up.as_mut())) {
+        if let Err(error) = shut_down(node, file, up, false) {
+            tracing::error!("{error:#}");
+        }
         return Err(error);
     }
     say_started(ready);
@@ -160,6 +156,37 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         Ending::Told | Ending::Gone => Ok(()),
         Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
     }
+}
+
+/// What runs, and the files of its sockets.
+struct Running {
+    node: Arc<Node>,
+    file: SocketFile,
+    metrics: Option<SocketFile>,
+}
+
+/// Starts all threads.
+fn start(
+    (tun, udp): ((TunRecv, TunSend, TunInfo), (UdpSocket, UdpReceiver)),
+    means: (Arc<Offloads>, usize),
+    (socket, metrics): (UapiSocket, Option<Metrics>),
+    (signals, watch, monitor): (Signals, Option<Watch>, Monitor),
+    events: mpsc::Sender<Event>,
+) -> anyhow::Result<Running> {
+    let ended = events.clone();
+    let node = Node::start(tun, udp, means, move |error| {
+        let _ = ended.send(Event::Gone(error));
+    });
+    let node = Arc::new(node.context("engine")?);
+    let down = events.clone();
+    let down = move || {
+        let _ = down.send(Event::End("linerate down"));
+    };
+    let file = socket.serve(node.clone(), Arc::new(()), down).context("socket")?;
+    let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
+    let metrics = metrics.context("threads")?.flatten();
+    spawn_listeners(events, signals, watch, monitor).context("threads")?;
+    Ok(Running { node, file, metrics })
 }
 
 /// Calls `ready`, and gives back what memory only the start took.

@@ -1,16 +1,15 @@
 //! The sandbox of a running peer: what stays in reach, and when.
 //!
 //! ```text
-//!   TUN, sockets, --user -> start: the engine            files and rights of its threads
-//!                           mark, port                   the main thread still has all
-//!                        -> enter                        files and rights of the main thread
-//!                        -> the other threads, ready -> confine_calls
+//!   TUN, sockets, --user -> start: engine, UAPI, ...       files and rights of these threads
+//!                           configuration, hooks, nft      the main thread still has all
+//!                        -> enter                          files and rights of the main thread
+//!                        -> confine_calls                  calls of all threads
 //! ```
 //!
-//! A peer with an interface enters before the engine starts. One that runs programs (hooks,
-//! resolvconf, nft) or has settings of the host to restore goes without: they would be confined
-//! with it. Where the kernel does not know one part, the others are taken all the same; where it
-//! does and refuses, the process ends.
+//! What goes down with programs and settings of the host is the guardian's (`up/guardian.rs`).
+//! Where the kernel does not know one part, the others are taken all the same; where it does and
+//! refuses, the process ends.
 
 use std::{
     path::{Path, PathBuf},
@@ -66,10 +65,6 @@ impl Sandbox {
     /// That of an interface with these sockets, and maybe with a configuration. Its mark, its
     /// port and its routes may change at any time, so that it keeps the rights to these.
     pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, up: Option<&Up>) -> Self {
-        if let Some(key) = up.and_then(Up::reaches_out) {
-            tracing::info!("no sandbox: {key} needs programs, or settings of the host");
-            return Self(None);
-        }
         let change = up.and_then(Up::saves_to).and_then(folder).into_iter().collect();
         let reach = Reach { change, ..reach(sockets) };
         let rights = Rights { network: true, files: needs_files(&reach) };
@@ -84,9 +79,8 @@ impl Sandbox {
         stack_of_kernel: bool,
     ) -> Self {
         let proxy = &interface.proxy;
-        let places =
-            || [&proxy.socks, &proxy.http].into_iter().flatten().map(|placed| &placed.value);
-        let listeners = places().chain(proxy.forwards.iter().map(|forward| &forward.value.from));
+        let places = proxy.socks.iter().chain(&proxy.http).map(|placed| &placed.value);
+        let listeners = places.chain(proxy.forwards.iter().map(|forward| &forward.value.from));
         let listeners = listeners.filter_map(|place| match place {
             Place::Unix(path) => Some(&**path),
             Place::Ip(_) => None,
@@ -192,5 +186,54 @@ fn told(what: &str, confined: Confined) {
         Confined::Wholly => tracing::info!("sandbox: {what}"),
         Confined::Partly => tracing::info!("sandbox: {what}, as far as this kernel knows"),
         Confined::Not => tracing::warn!("sandbox: this kernel cannot confine {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conf::Conf;
+
+    fn walls(lines: &str, stack_of_kernel: bool) -> Walls {
+        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        let text = format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.1/24\n{lines}\n");
+        let conf = Conf::parse("wg0.conf", &text).unwrap();
+        let socket = [Path::new("/run/wireguard/wg0.sock")];
+        Sandbox::of_proxy(socket, &conf.interface, stack_of_kernel).0.unwrap()
+    }
+
+    #[test]
+    fn what_a_proxy_keeps_follows_from_what_its_file_serves() {
+        let port = "Expose = tcp 10.0.0.1:80 -> 127.0.0.1:8003";
+        let unix = "Expose = tcp 10.0.0.1:81 -> unix:/run/service/socket";
+        let udp = "Expose = udp 10.0.0.1:53 -> 127.0.0.1:5353";
+        let none = Work::default();
+        for (lines, work, ports, network) in [
+            ("Socks5 = 127.0.0.1:1080", none, vec![], false),
+            (udp, none, vec![], false),
+            (port, Work { tcp: true, ..none }, vec![8003], false),
+            (unix, Work { unix: true, ..none }, vec![], false),
+            ("FwMark = 7", none, vec![], true),
+            ("FwMark = off", none, vec![], false),
+        ] {
+            let own = walls(lines, false);
+            assert_eq!((own.work, own.reach.connect), (work, Ports::Only(ports)), "{lines}");
+            assert_eq!(own.rights.network, network, "{lines}");
+            let kernels = walls(lines, true);
+            let work = Work { splice: true, ..work };
+            assert_eq!((kernels.work, kernels.reach.connect), (work, Ports::Any), "{lines}");
+        }
+        assert!(walls(unix, false).rights.files);
+    }
+
+    #[test]
+    fn files_are_removed_where_the_sockets_are_and_nowhere_else() {
+        let lines = "Socks5 = unix:/tmp/one/socks\nHttpProxy = unix:/tmp/two/http\n\
+                     Forward = tcp unix:/tmp/three/f -> 10.0.0.2:80\nHttpProxy = 127.0.0.1:8080\n\
+                     Expose = tcp 10.0.0.1:81 -> unix:/tmp/four/service";
+        let reach = walls(lines, false).reach;
+        let folders = ["/run/wireguard", "/tmp/one", "/tmp/two", "/tmp/three"].map(PathBuf::from);
+        assert_eq!(reach.remove, folders);
+        assert!(reach.change.is_empty());
     }
 }

@@ -3,6 +3,7 @@
 
 mod dns;
 mod firewall;
+mod guardian;
 mod hooks;
 mod ledger;
 mod nft;
@@ -22,10 +23,12 @@ use sys::netlink::{Event, FwMark, Netlink};
 
 use crate::{
     Node,
-    conf::{self, Conf, EndpointName, Interface, Router, Table},
+    conf::{self, Conf, EndpointName},
     server::{SocketFile, socket_path},
     whole_file,
 };
+pub use guardian::Guard;
+use guardian::{Guardian, Word};
 use ledger::{Deed, Ledger};
 use nft::Ruleset;
 use routes::{MainRoutes, OwnTable, Routes};
@@ -54,6 +57,8 @@ pub(crate) struct Up {
     /// Whether it came up: only then there is something to save, and hooks for
     /// going down have something to undo.
     complete: bool,
+    /// Who does for us what going down takes beside the peer.
+    guardian: Option<Guardian>,
 }
 
 impl Up {
@@ -68,27 +73,8 @@ impl Up {
         }
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
         let (name, routes) = (name.to_owned(), MainRoutes::default());
-        let endpoints = HashMap::new();
-        Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete: false })
-    }
-
-    /// The first key of the file that has a program run once the interface is up, or that
-    /// changes what is to be taken back with it.
-    pub fn reaches_out(&self) -> Option<&'static str> {
-        let Interface { hooks, dns, table, policy, router, .. } = &self.conf.interface;
-        let networks = || self.conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
-        let own_table =
-            networks().any(|network| network.prefix_len() == 0 || !policy.connected_first);
-        let resolves = !dns.servers.is_empty() || !dns.search_domains.is_empty();
-        let keys = [
-            ("PostUp", !hooks.post_up.is_empty()),
-            ("PreDown", !hooks.pre_down.is_empty()),
-            ("PostDown", !hooks.post_down.is_empty()),
-            ("DNS", resolves),
-            ("a default route in AllowedIPs", *table == Table::Auto && own_table),
-            ("what makes a router", *router != Router::default()),
-        ];
-        keys.into_iter().find_map(|(key, is_set)| is_set.then_some(key))
+        let (endpoints, complete, guardian) = (HashMap::new(), false, None);
+        Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete, guardian })
     }
 
     /// The file that going down writes.
@@ -163,6 +149,22 @@ impl Up {
         Ok(())
     }
 
+    /// Leaves to a guardian what going down takes beside the peer, where it takes anything:
+    /// hooks, and what is written down. To be called when it is up, while there are rights to
+    /// hand on.
+    ///
+    /// # Errors
+    /// There is no guardian to be had.
+    pub fn guard(&mut self, background: bool) -> anyhow::Result<()> {
+        let hooks = &self.conf.interface.hooks;
+        if self.ledger.is_empty() && hooks.pre_down.is_empty() && hooks.post_down.is_empty() {
+            return Ok(());
+        }
+        let guardian = Guardian::start(&self.name, hooks, background).context("guardian")?;
+        self.guardian = Some(guardian);
+        Ok(())
+    }
+
     /// Another network may be connected now, or one no more.
     pub fn handle_event(&mut self, event: Event, own: u32) {
         let concerns = match event {
@@ -205,8 +207,10 @@ impl Up {
     /// Takes everything back, and goes on whatever fails.
     pub fn bring_down(&mut self, node: &Node) {
         if self.complete {
-            let hooks = &self.conf.interface.hooks;
-            complain(hooks::run("PreDown", &hooks.pre_down, &self.name));
+            complain(match &mut self.guardian {
+                Some(guardian) => guardian.tell(Word::PreDown),
+                None => hooks::run("PreDown", &self.conf.interface.hooks.pre_down, &self.name),
+            });
             if self.conf.interface.save_config {
                 complain(self.save(node));
             }
@@ -220,6 +224,9 @@ impl Up {
 
     /// Takes back what does not go with the interface.
     pub fn clean_up(&mut self) {
+        if let Some(guardian) = &mut self.guardian {
+            return complain(guardian.tell(Word::PostDown));
+        }
         self.ledger.undo(&self.netlink);
         if self.complete {
             let hooks = &self.conf.interface.hooks;

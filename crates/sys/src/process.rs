@@ -18,7 +18,7 @@ pub use background::{BackgroundError, Fork, Readiness, StartError, background, s
 pub use code::release_code;
 pub use janitor::Janitor;
 pub use privileges::{
-    PrivilegesError, Rights, drop_privileges, harden, keep_rights, owns, raise_file_limit,
+    PrivilegesError, Rights, drop_privileges, harden, keep_rights, owns, raise_file_limit, rename,
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};

@@ -162,40 +162,121 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
     }
 }
 
+/// The rights to administer the network and to have a port below 1024.
+const NETWORK: &str = "0000000000001400";
+
 #[test]
-fn all_threads_are_in_the_sandbox_unless_it_is_off_or_the_file_reaches_out_of_it() {
+fn all_threads_are_in_the_sandbox_unless_it_is_off_whatever_the_file_has() {
     let program = Implementation::Linerate.path();
     let program = program.display();
-    let log = "export LOG_LEVEL=verbose;";
-    for (arguments, lines, confined, told) in [
-        ("wg0", "", true, "sandbox: system calls"),
-        ("--sandbox off wg0", "", false, "no sandbox: it is off"),
-        ("up FILE", "SaveConfig = true", true, "sandbox: system calls"),
-        ("up --sandbox off FILE", "", false, "no sandbox: it is off"),
-        ("up FILE", "PostDown = touch /run/rig/hook", false, "PostDown needs programs"),
-        ("up FILE", "ClampMss = true", false, "what makes a router needs programs"),
+    let hook = |key: &str| format!("{key} = touch /run/rig/hook");
+    for (arguments, lines, guarded) in [
+        ("wg0", String::new(), false),
+        ("--sandbox off wg0", String::new(), false),
+        ("up FILE", "SaveConfig = true".to_owned(), false),
+        ("up --sandbox off FILE", hook("PostDown"), false),
+        ("up FILE", hook("PostUp"), false),
+        ("up FILE", hook("PreDown"), true),
+        ("up FILE", hook("PostDown"), true),
+        ("up FILE", "ClampMss = true".to_owned(), true),
+        ("up FILE", "DNS = 10.9.0.2".to_owned(), true),
     ] {
         let host = Host::new("alone");
         let file = conf(&host, &format!("Address = 10.9.0.1/24\n{lines}"));
         let arguments = arguments.replace("FILE", &file);
-        let pid = start(&host, &format!("{log} {program} {arguments}"));
-        let mode = if confined { "2" } else { "0" };
+        let pid = start(&host, &format!("LOG_LEVEL=verbose {program} {arguments}"));
+        let said = host.read("/run/rig/service.log");
+        let confined = !arguments.contains("off");
+        let [mode, told] = match confined {
+            true => ["2", "sandbox: system calls (seccomp)"],
+            false => ["0", "no sandbox: it is off"],
+        };
         eventually("the sandbox is as it should be", PATIENCE, || {
             of_all_threads(&host, pid, "Seccomp").iter().all(|state| state == mode)
         });
-        let said = host.read("/run/rig/service.log");
-        assert!(said.contains(told), "{arguments}: {said}");
+        assert!(said.contains(told), "{arguments} {lines}: {said}");
+        assert_eq!(said.contains("sandbox: files (landlock)"), confined, "{said}");
         if confined {
-            assert!(said.contains("sandbox: files"), "{said}");
+            for set in ["CapEff", "CapPrm"] {
+                let sets = of_all_threads(&host, pid, set);
+                assert!(sets.iter().all(|set| set == NETWORK), "{lines} {set}: {sets:?}");
+            }
+            assert!(of_all_threads(&host, pid, "NoNewPrivs").iter().all(|set| set == "1"));
         }
+        assert_eq!(host.attempt("pgrep linerate-guard").ok, guarded, "{arguments} {lines}");
+        assert_eq!(host.has("/run/rig/hook"), lines.starts_with("PostUp"), "{lines}");
         host.run("wg set wg0 listen-port 40405");
         host.run(format!("{program} down wg0"));
         is_gone(&host);
+        eventually("the guardian is gone", PATIENCE, || !host.attempt("pgrep linerate-guard").ok);
         if lines.starts_with("SaveConfig") {
             assert!(host.read(&file).contains("ListenPort = 40405"), "{}", host.read(&file));
         }
-        assert_eq!(host.has("/run/rig/hook"), lines.starts_with("PostDown"), "{lines}");
-        assert!(!host.read("/run/rig/service.log").contains("ERROR"), "{arguments}");
+        assert_eq!(host.has("/run/rig/hook"), lines.contains("touch"), "{lines}");
+        assert!(!host.read("/run/rig/service.log").contains("ERROR"), "{arguments} {lines}");
+        assert_eq!(host.attempt("nft list ruleset").stdout.trim(), "", "{lines}");
+        assert!(!host.has("/run/wireguard/wg0.undo"), "{lines}");
+    }
+}
+
+/// A hook that tells what is there when it runs.
+fn witness(key: &str) -> String {
+    format!(
+        "{key} = (echo {key}; ip link show wg0 >/dev/null 2>&1 && echo interface; \
+         grep -q ^ListenPort /run/rig/wg0.conf && echo saved; \
+         nft list tables | grep -o linerate; true) >>/run/rig/told"
+    )
+}
+
+#[test]
+fn the_guardian_has_nothing_of_the_peer_and_does_its_part_in_wg_quicks_order() {
+    let host = Host::new("alone");
+    let program = Implementation::Linerate.path();
+    let program = program.display();
+    let [before, after] = ["PreDown", "PostDown"].map(witness);
+    let lines = format!("{before}\n{after}\nClampMss = true\nSaveConfig = true");
+    let file = conf(&host, &format!("Address = 10.9.0.1/24\n{lines}"));
+    start(&host, &format!("{program} up {file}"));
+    let guardian = host.run("pgrep linerate-guard");
+    let guardian = guardian.trim();
+    let files = host.run(format!("readlink /proc/{guardian}/fd/*"));
+    // The line, as standard input and as what was made of it; and signals.
+    assert_eq!(files.matches("socket:").count(), 2, "{files}");
+    assert_eq!(files.matches("anon_inode:").count(), 1, "{files}");
+    assert!(files.contains("signalfd") && !files.contains("tun"), "{files}");
+    let arguments = host.run(format!("tr '\\0' ' ' </proc/{guardian}/cmdline"));
+    assert_eq!(arguments.trim(), "linerate-guard background");
+    host.run(format!("kill -TERM {guardian}"));
+    host.run(format!("{program} down wg0"));
+    is_gone(&host);
+    let told = host.read("/run/rig/told");
+    assert_eq!(told, "PreDown\ninterface\nlinerate\nPostDown\nsaved\n");
+}
+
+#[test]
+fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_all_the_same() {
+    let program = Implementation::Linerate.path();
+    let program = program.display();
+    for victim in ["daemon", "guardian"] {
+        let host = Host::new("alone");
+        let file = conf(&host, "Address = 10.9.0.1/24\nClampMss = true");
+        let daemon = start(&host, &format!("{program} up {file}"));
+        let guardian = host.run("pgrep linerate-guard");
+        let pid = if victim == "daemon" { daemon.to_string() } else { guardian };
+        host.run(format!("kill -KILL {pid}"));
+        if victim == "guardian" {
+            host.run(format!("{program} down wg0"));
+            is_gone(&host);
+        }
+        eventually("both are gone", PATIENCE, || {
+            let states = host.attempt("ps -o state= -C linerate,linerate-guard").stdout;
+            states.split_whitespace().all(|state| state == "Z")
+        });
+        // Nobody took it back; who comes next does.
+        assert!(host.has("/run/wireguard/wg0.undo"), "{victim}");
+        host.run(format!("{program} down wg0"));
+        assert!(!host.has("/run/wireguard/wg0.undo"), "{victim}");
+        assert_eq!(host.attempt("nft list ruleset").stdout.trim(), "", "{victim}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Rights: as few as will do.
 
-use std::{collections::HashSet, fs, io, os::unix::fs::MetadataExt as _, path::Path};
+use std::{collections::HashSet, ffi::CString, fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
 use caps::{CapSet, Capability, errors::CapsError};
 use nix::{
@@ -98,6 +98,14 @@ pub fn owns(path: &Path) -> bool {
 /// The kernel's answer.
 pub fn harden() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
+}
+
+/// Changes what ps(1) and the like call this process; of a name they know 15 bytes.
+///
+/// # Errors
+/// There is a zero in it.
+pub fn rename(name: &str) -> io::Result<()> {
+    Ok(prctl::set_name(&CString::new(name)?)?)
 }
 
 /// Raises the limit of open files as far as this user may: each connection has two.
