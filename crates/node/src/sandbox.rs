@@ -191,6 +191,8 @@ fn told(what: &str, confined: Confined) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
     use crate::conf::Conf;
 
@@ -224,6 +226,22 @@ mod tests {
             assert_eq!((kernels.work, kernels.reach.connect), (work, Ports::Any), "{lines}");
         }
         assert!(walls(unix, false).rights.files);
+    }
+
+    #[test]
+    fn what_the_start_starts_is_confined_and_who_starts_it_is_not_yet() {
+        let walls = walls("", false);
+        let raise = || walls.raise().unwrap();
+        if thread::scope(|scope| scope.spawn(raise).join().unwrap()) == Confined::Not {
+            eprintln!("SKIPPED: needs landlock");
+            return;
+        }
+        let opens = || File::open("/etc/passwd").is_ok();
+        let sandbox = Sandbox(Some(walls));
+        let started = sandbox
+            .start(|| Ok([opens(), thread::scope(|scope| scope.spawn(opens).join().unwrap())]));
+        assert_eq!(started.unwrap(), [false, false]);
+        assert!(opens());
     }
 
     #[test]

@@ -128,8 +128,8 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
         let (left, right) = Pair::hosts(1500);
         let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
         let peer = format!(
-            "Address = 10.9.0.1/24\n[Peer]\nPublicKey = {}\nEndpoint = 10.1.0.2:51820\n\
-             AllowedIPs = 10.9.0.2/32",
+            "Address = 10.9.0.1/24\nClampMss = true\nPreDown = touch /run/wireguard/hook\n[Peer]\n\
+             PublicKey = {}\nEndpoint = 10.1.0.2:51820\nAllowedIPs = 10.9.0.2/32",
             right.key.public
         );
         let file = conf(&left, &peer);
@@ -157,8 +157,11 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
         left.run("wg set wg0 listen-port 40404 fwmark 7");
         let pings = ping(&left, "-c 3 -i 0.1 -W 5 10.9.0.2");
         assert!(pings.is_complete(), "on another port, with a mark: {}", pings.text);
+        assert!(left.run("nft list tables").contains("linerate-wg0"));
         left.run(format!("{with} {program} down wg0"));
         is_gone(&left);
+        assert_eq!(left.run("nft list tables").trim(), "");
+        assert!(left.has("/run/wireguard/hook"));
     }
 }
 
