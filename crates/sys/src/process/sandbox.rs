@@ -24,7 +24,8 @@ use seccompiler::{
 };
 
 use calls::{
-    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, SOCKETS, SPLICES, TCP, UNIX,
+    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NETLINK, NOT_CODE, NOTES, SOCKETS, SPLICES, TCP,
+    THREAD, UNIX, UNKNOWN,
 };
 
 /// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
@@ -165,14 +166,24 @@ pub(crate) fn confine_maker() -> Result<(), SandboxError> {
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn apply(rules: Rules) -> Result<Confined, SandboxError> {
+    let unknown = UNKNOWN.map(|call| (call, Vec::new())).into();
+    let filters = [
+        // The first does not keep the second out.
+        (unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32)),
+        (rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow),
+    ];
     let arch = std::env::consts::ARCH.try_into()?;
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    let filter = SeccompFilter::new(rules, refuse, SeccompAction::Allow, arch)?;
-    match seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter)?) {
-        Ok(()) => Ok(Confined::Wholly),
-        Err(seccompiler::Error::Seccomp(error)) if is_unknown(&error) => Ok(Confined::Not),
-        Err(error) => Err(SandboxError::Seccomp(error)),
+    for (rules, others, these) in filters {
+        let filter = SeccompFilter::new(rules, others, these, arch)?;
+        match seccompiler::apply_filter_all_threads(&BpfProgram::try_from(filter)?) {
+            Ok(()) => {}
+            Err(seccompiler::Error::Seccomp(error)) if is_unknown(&error) => {
+                return Ok(Confined::Not);
+            }
+            Err(error) => return Err(SandboxError::Seccomp(error)),
+        }
     }
+    Ok(Confined::Wholly)
 }
 
 /// Whether the kernel says that it has no such call, or none of this kind.
@@ -190,6 +201,15 @@ fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
     let tcp = TCP.iter().filter(|_| tcp);
     let unix = UNIX.iter().filter(|_| unix);
     insert_sockets(&mut rules, SOCKETS.iter().chain(tcp).chain(unix))?;
+    let (domain, kind, protocol) = NETLINK;
+    let netlink = [
+        (0, SeccompCmpOp::Eq, domain),
+        (1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind),
+        (2, SeccompCmpOp::Eq, protocol),
+    ];
+    rules.entry(libc::SYS_socket).or_default().push(rule(&netlink)?);
+    let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
+    rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
     Ok(rules)
 }
 

@@ -60,8 +60,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_mremap,
     libc::SYS_madvise,
     libc::SYS_brk,
-    // Threads: their start and end, turns, signals; prctl is in `NOTES`.
-    libc::SYS_clone,
+    // Threads: their start and end, turns, signals; prctl is in `NOTES`, clone in `THREAD`.
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -105,13 +104,22 @@ pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
 /// Calls that carry bytes between two sockets.
 pub(super) const SPLICES: &[i64] = &[libc::SYS_splice, libc::SYS_pipe2];
 
-/// Domain and type of the sockets that are still made: for datagrams, after another port, and
-/// for netlink.
-pub(super) const SOCKETS: [(i32, i32); 3] = [
-    (libc::AF_INET, libc::SOCK_DGRAM),
-    (libc::AF_INET6, libc::SOCK_DGRAM),
-    (libc::AF_NETLINK, libc::SOCK_DGRAM),
-];
+/// What clone(2) is for: a thread. Such a one can have no user namespace of its own, in which it
+/// would be root (user_namespaces(7)).
+pub(super) const THREAD: i32 = libc::CLONE_THREAD;
+
+/// Calls that are said to be unknown, for glibc to take an older one: the flags of clone3 are
+/// in memory, where no filter looks.
+pub(super) const UNKNOWN: [i64; 1] = [libc::SYS_clone3];
+
+/// Domain and type of the sockets that are still made: for datagrams, after another port.
+pub(super) const SOCKETS: [(i32, i32); 2] =
+    [(libc::AF_INET, libc::SOCK_DGRAM), (libc::AF_INET6, libc::SOCK_DGRAM)];
+
+/// Domain, type and protocol of netlink's: links, addresses, routes and rules, and no packet
+/// filter.
+pub(super) const NETLINK: (i32, i32, i32) =
+    (libc::AF_NETLINK, libc::SOCK_DGRAM, libc::NETLINK_ROUTE);
 
 /// Those that connect by TCP.
 pub(super) const TCP: [(i32, i32); 2] =

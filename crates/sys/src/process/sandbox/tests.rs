@@ -14,13 +14,20 @@ use std::{
 };
 
 use caps::{CapSet, Capability};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket},
+        wait::waitpid,
+    },
+    unistd::{ForkResult, fork},
+};
 
 use super::*;
 use crate::{
     process::{Rights, keep_rights},
     splice::Pipe,
-    testing::{ended_well, forked, skip},
+    testing::{ended_well, exit, forked, skip},
 };
 
 /// What is refused by landlock, and by the filter of calls.
@@ -67,6 +74,15 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+#[expect(unsafe_code, reason = "fork")]
+fn forks() -> Result<(), Errno> {
+    // SAFETY: the child ends at once.
+    match unsafe { fork() }? {
+        ForkResult::Child => exit(0),
+        ForkResult::Parent { child } => waitpid(child, None).map(drop),
+    }
+}
+
 #[test]
 fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_go_on() {
     let child = forked(|| {
@@ -85,8 +101,15 @@ fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_g
         assert_eq!(refused, Some(libc::EPERM), "of a thread that ran before");
         assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(libc::EPERM));
         let dumpable = nix::sys::prctl::set_dumpable(true);
-        assert_eq!(dumpable, Err(nix::errno::Errno::EPERM));
-        assert_eq!(nix::unistd::setsid(), Err(nix::errno::Errno::EPERM));
+        assert_eq!(dumpable, Err(Errno::EPERM));
+        assert_eq!(nix::unistd::setsid(), Err(Errno::EPERM));
+        assert_eq!(forks(), Err(Errno::EPERM), "a process could have a user namespace");
+        let netlink = |protocol| {
+            socket(AddressFamily::Netlink, SockType::Datagram, SockFlag::SOCK_CLOEXEC, protocol)
+        };
+        assert!(netlink(SockProtocol::NetlinkRoute).is_ok());
+        let filter = netlink(SockProtocol::NetlinkNetFilter);
+        assert_eq!(filter.map(drop), Err(Errno::EPERM), "the packet filter is the guardian's");
 
         let [one, other] = [0; 2].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
         one.send_to(b"datagram", other.local_addr().unwrap()).unwrap();
@@ -175,6 +198,7 @@ fn who_makes_sockets_for_another_process_does_nothing_else() {
         confine_maker().unwrap();
         let cloexec = SockFlag::SOCK_CLOEXEC;
         assert!(socket(AddressFamily::Inet6, SockType::Stream, cloexec, None).is_ok());
+        assert_eq!(forks(), Err(Errno::EPERM));
         let mut text = [0; 4];
         for refused in [
             errno(File::open(&path)),
