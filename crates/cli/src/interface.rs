@@ -50,6 +50,10 @@ pub(crate) struct Own {
     pub drops: Vec<(String, u64)>,
     /// What there was to do at a time.
     pub load: Load,
+    /// Each part of the sandbox, and whether the kernel confines it `wholly`, `partly` or `not`.
+    pub sandbox: Vec<(String, String)>,
+    /// Why there is no sandbox.
+    pub sandbox_off: Option<String>,
     /// Of a proxy: its stack, and what it serves where.
     pub stack: Option<String>,
     pub services: Vec<(String, String)>,
@@ -200,6 +204,11 @@ impl Own {
                 match key {
                     "version" => own.version = Some(value.to_owned()),
                     "aead" => own.aead = Some(value.to_owned()),
+                    "sandbox" => {
+                        let (what, state) = value.rsplit_once(": ").unwrap_or((value, ""));
+                        own.sandbox.push((what.to_owned(), state.to_owned()));
+                    }
+                    "sandbox_off" => own.sandbox_off = Some(value.to_owned()),
                     "stack" => own.stack = Some(value.to_owned()),
                     "service" => {
                         let (kind, place) = value.split_once(' ').unwrap_or((value, ""));
@@ -282,7 +291,8 @@ mod tests {
              load_queue_rounds=5\nload_queue_micros=6\n\
              load_handshakes=7\nload_handshake_micros=8\n\
              offload_tun-tso=on\ndemotions_tun-tso=0\noffload_udp-gso=off\n\
-             demotions_udp-gso=2\nstack=namespace\nservice=socks5 127.0.0.1:1080\nerrno=0\n",
+             demotions_udp-gso=2\nsandbox=files (landlock): partly\nsandbox=calls: wholly\n\
+             sandbox_off=no\nstack=namespace\nservice=socks5 127.0.0.1:1080\nerrno=0\n",
         );
         let offload =
             |name: &str, wanted, demotions| Offload { name: name.into(), wanted, demotions };
@@ -292,6 +302,10 @@ mod tests {
             receive_buffer: 4_194_304,
             offloads: vec![offload("tun-tso", true, 0), offload("udp-gso", false, 2)],
             drops: vec![("in_forged".into(), 3), ("in_replayed".into(), 0)],
+            sandbox: [("files (landlock)", "partly"), ("calls", "wholly")]
+                .map(|(what, state)| (what.into(), state.into()))
+                .into(),
+            sandbox_off: Some("no".into()),
             stack: Some("namespace".into()),
             load: Load { outbound: (2, 9), inbound: (3, 4), queued: (5, 6), handshakes: (7, 8) },
             services: vec![("socks5".into(), "127.0.0.1:1080".into())],

@@ -13,6 +13,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
     thread,
 };
 
@@ -181,12 +182,37 @@ fn exposed(services: &[conf::Placed<conf::Expose>]) -> (Vec<u16>, bool) {
 /// What to do about it.
 const REFUSED: &str = "the sandbox was refused (`--sandbox off` goes without)";
 
-fn told(what: &str, confined: Confined) {
+fn told(what: &'static str, confined: Confined) {
+    attained(|parts| parts.push((what, confined)));
     match confined {
         Confined::Wholly => tracing::info!("sandbox: {what}"),
         Confined::Partly => tracing::info!("sandbox: {what}, as far as this kernel knows"),
         Confined::Not => tracing::warn!("sandbox: this kernel cannot confine {what}"),
     }
+}
+
+/// What came of it. It is the process's, and so is this.
+static ATTAINED: Mutex<Vec<(&'static str, Confined)>> = Mutex::new(Vec::new());
+
+fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Confined)>) -> T) -> T {
+    read(&mut ATTAINED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Tells what came of it, as lines `sandbox=PART: STATE`, or as `sandbox_off=REASON`.
+pub(crate) fn describe(lines: &mut String) {
+    attained(|parts| {
+        for (what, confined) in &*parts {
+            let state = match confined {
+                Confined::Wholly => "wholly",
+                Confined::Partly => "partly",
+                Confined::Not => "not",
+            };
+            lines.push_str(&format!("sandbox={what}: {state}\n"));
+        }
+        if parts.is_empty() {
+            lines.push_str("sandbox_off=not asked for\n");
+        }
+    });
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 pub use crate::socket_file::SocketFile;
 use crate::{
-    Node, capture,
+    Node, capture, sandbox,
     uapi::{Request, write_errno, write_state},
 };
 
@@ -257,6 +257,7 @@ fn answer_request(
                     answer.push_str(&format!("path_mtu={key} {mtu}\n"));
                 }
             }
+            sandbox::describe(answer);
             beside.describe(answer);
         }
         Request::Ping(host) => return ping(beside, &host, answer),

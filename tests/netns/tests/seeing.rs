@@ -57,6 +57,13 @@ fn show_as_json_agrees_with_wg_and_tells_no_secret() {
     assert!(own["aead"].is_string() && own["version"].is_string(), "{own}");
     assert_eq!(own["offloads"].as_object().map(|offloads| offloads.len()), Some(6));
     assert_eq!(own["drops"]["in_forged"], json!(0));
+    let daemon = left.host.daemon_of(INTERFACE).expect("it runs");
+    let status = left.host.read(&format!("/proc/{daemon}/status"));
+    let state = if status.contains("\nSeccomp:\t2\n") { "wholly" } else { "not" };
+    let parts = own["sandbox"]["parts"].as_array().expect("a list");
+    assert_eq!(parts.len(), 2, "{parts:?}");
+    assert_eq!(parts[1], json!({ "what": "system calls (seccomp)", "state": state }));
+    assert_eq!(own["sandbox"]["off"], json!(null));
 }
 
 #[test]

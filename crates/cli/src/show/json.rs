@@ -47,6 +47,12 @@ fn own(own: &Own) -> Value {
     };
     let drops = own.drops.iter().map(|(reason, count)| (reason.clone(), json!(count)));
     let services = own.services.iter().map(|(kind, at)| json!({ "kind": kind, "at": at }));
+    let part = |(what, state): &(String, String)| json!({ "what": what, "state": state });
+    let sandbox = json!({
+        "parts": own.sandbox.iter().map(part).collect::<Vec<_>>(),
+        "off": own.sandbox_off,
+    });
+    let told = own.sandbox_off.is_some() || !own.sandbox.is_empty();
     let proxy = || json!({ "stack": own.stack, "services": services.clone().collect::<Vec<_>>() });
     json!({
         "version": own.version,
@@ -64,6 +70,7 @@ fn own(own: &Own) -> Value {
         },
         "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
         "drops": drops.collect::<Map<_, _>>(),
+        "sandbox": told.then_some(sandbox),
         "proxy": own.stack.is_some().then(proxy),
     })
 }
@@ -83,7 +90,7 @@ mod tests {
             "c7".repeat(32)
         );
         let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nversion=1.2.3\n\
-                        aead=avx512\nload_out_batches=2\nload_out_packets=9\n\
+                        aead=avx512\nsandbox=files (landlock): wholly\nload_out_batches=2\nload_out_packets=9\n\
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
         let peer = &one.peers[0].public_key;
@@ -122,6 +129,10 @@ mod tests {
                         },
                         "offloads": { "udp-gso": { "wanted": false, "demotions": 2 } },
                         "drops": { "in_forged": 3, "in_replayed": 0 },
+                        "sandbox": {
+                            "parts": [{ "what": "files (landlock)", "state": "wholly" }],
+                            "off": null,
+                        },
                         "proxy": null,
                     },
                 }],

@@ -46,6 +46,7 @@ pub(super) fn describe(interface: &Interface, style: Style) -> String {
     ] {
         value.into_iter().for_each(|value| line(key, value));
     }
+    own.and_then(sandbox).into_iter().for_each(|text| line("sandbox", &text));
     for peer in &interface.peers {
         describe_peer(&mut text, peer, style);
     }
@@ -53,6 +54,16 @@ pub(super) fn describe(interface: &Interface, style: Style) -> String {
         text += &describe_own(own, style);
     }
     text
+}
+
+/// `None` of a daemon that does not tell.
+fn sandbox(own: &Own) -> Option<String> {
+    if let Some(why) = &own.sandbox_off {
+        return Some(format!("off ({why})"));
+    }
+    let parts: Vec<String> =
+        own.sandbox.iter().map(|(what, state)| format!("{what} {state}")).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn describe_peer(text: &mut String, peer: &Peer, style: Style) {
@@ -139,6 +150,21 @@ mod tests {
             "  path mtu: 1380 inside the tunnel\n",
         ] {
             assert!(text.contains(line), "{line:?} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_sandbox_is_told_by_its_parts_or_why_there_is_none() {
+        for (counters, told) in [
+            (
+                "sandbox=files (landlock): partly\nsandbox=system calls (seccomp): wholly\n",
+                "  sandbox: files (landlock) partly, system calls (seccomp) wholly\n",
+            ),
+            ("sandbox_off=PostUp needs programs\n", "  sandbox: off (PostUp needs programs)\n"),
+            ("", ""),
+        ] {
+            let expected = format!("interface: wg0\n{told}\noffloads:\n");
+            assert_eq!(described("", Some(counters)), expected);
         }
     }
 
