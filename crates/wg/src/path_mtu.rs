@@ -15,19 +15,24 @@
 //!
 //! Nothing is asked of a peer to which nothing long is sent.
 //!
-//! A length counts as too long only when questions of it were lost thrice *and* a short
-//! one beside them was answered: what loses all is congestion or a dead path, and no
-//! path MTU. All lengths are of plaintexts, and so of inner packets.
+//! A length counts as too long only when questions of it were lost again and again while
+//! short ones beside them were answered ([`doubt`]): what loses all is congestion or a dead
+//! path, what loses some is a poor one, and neither is a path MTU. All lengths are of
+//! plaintexts, and so of inner packets.
 //!
 //! Call order: the `handle_*` verbs in any order; after each, [`PathMtu::poll_question`]
 //! until it is empty, then [`PathMtu::poll_timeout`] and [`PathMtu::limit`].
 
+mod doubt;
+
 use std::{collections::VecDeque, time::Duration};
+
+use doubt::{Loss, Questions, Verdict, Waits};
 
 use crate::{
     constants::{
         PROBE_BASE, PROBE_FIRST_TIMEOUT, PROBE_FLOOR, PROBE_LOST, PROBE_RAISE_AFTER, PROBE_STEP,
-        PROBE_STRIKES, PROBE_TIMEOUT, PROBE_TIMEOUT_MOST,
+        PROBE_STRIKES,
     },
     message::DATA_OVERHEAD,
     probe::{PROBE_LEN, Probe, ProbeKind},
@@ -65,6 +70,9 @@ pub(crate) struct PathMtu {
     answers: bool,
     /// Of a question and its answer, smoothed.
     rtt: Option<Duration>,
+    loss: Loss,
+    /// Of the trial.
+    asked: Questions,
     next_token: u32,
     /// Trials in a row that ended without a verdict.
     strikes: u32,
@@ -94,12 +102,8 @@ struct Trial {
     /// The tokens from here on are this trial's; those at an odd distance are of the
     /// short questions beside it.
     first_token: u32,
-    /// How many were given up.
-    lost: u32,
-    /// Whether a short one was answered.
-    reference: bool,
-    /// When the last was sent.
-    sent: Time,
+    /// How many followed the first: of a length alone, or in pairs.
+    rounds: u32,
     due: Time,
 }
 
@@ -114,6 +118,8 @@ impl PathMtu {
             limit: None,
             answers: false,
             rtt: None,
+            loss: Loss::default(),
+            asked: Questions::default(),
             next_token: 0,
             strikes: 0,
             raise_at: None,
@@ -150,21 +156,27 @@ impl PathMtu {
     /// A question was answered.
     pub fn handle_answer(&mut self, token: u32, now: Time) {
         self.answers = true;
-        let (Phase::Asking(trial) | Phase::Trying(trial)) = &mut self.phase else { return };
+        let (Phase::Asking(trial) | Phase::Trying(trial)) = self.phase else { return };
         let distance = token.wrapping_sub(trial.first_token);
-        if distance > 2 * trial.lost {
+        let (round, is_long) = match self.phase {
+            Phase::Asking(_) => (distance, false),
+            _ => (distance.div_ceil(2), distance.is_multiple_of(2)),
+        };
+        if round > trial.rounds {
             return;
         }
-        if distance.div_ceil(2) == trial.lost {
-            // One of the last two questions: an earlier one's time is not known.
-            let sample = now.since(trial.sent);
+        let round = round as usize;
+        if let Some(sent) = self.asked.sent(round) {
+            let sample = now.since(sent);
             self.rtt = Some(self.rtt.map_or(sample, |rtt| (7 * rtt + sample) / 8));
         }
         match self.phase {
             Phase::Asking(_) => self.search(PROBE_FLOOR, now),
-            Phase::Trying(trial) if distance.is_multiple_of(2) => self.arrived(trial.len, now),
-            Phase::Trying(ref mut trial) => trial.reference = true,
-            _ => {}
+            _ if is_long => {
+                self.asked.long_answered(&mut self.loss);
+                self.arrived(trial.len, now);
+            }
+            _ => self.asked.short_answered(round, &mut self.loss),
         }
     }
 
@@ -172,7 +184,7 @@ impl PathMtu {
     /// need to wait.
     pub fn handle_refusal(&mut self, token: u32, now: Time) {
         if let Phase::Trying(trial) = self.phase
-            && token.wrapping_sub(trial.first_token) <= 2 * trial.lost
+            && token.wrapping_sub(trial.first_token) <= 2 * trial.rounds
         {
             self.too_long(trial.len, now);
         }
@@ -182,7 +194,8 @@ impl PathMtu {
     pub fn handle_long_data(&mut self, now: Time) {
         match self.phase {
             Phase::Idle => {
-                let trial = self.begin(PROBE_LEN as u16, now);
+                let mut trial = self.begin(PROBE_LEN as u16, now);
+                trial.due = now + Waits::new(self.rtt).lost;
                 self.phase = Phase::Asking(trial);
             }
             Phase::Resting(None) if self.raise_at.is_some_and(|at| at <= now) => {
@@ -203,24 +216,26 @@ impl PathMtu {
         }
         match self.phase {
             Phase::Resting(_) => self.phase = Phase::Resting(None),
+            Phase::Asking(trial) if trial.rounds + 1 == PROBE_LOST => self.phase = Phase::Silent,
             Phase::Asking(mut trial) => {
-                trial.lost += 1;
-                self.phase = if trial.lost == PROBE_LOST {
-                    Phase::Silent
-                } else {
-                    self.ask_again(&mut trial, now);
-                    Phase::Asking(trial)
-                };
+                self.push_question(trial.len);
+                self.asked.push(now);
+                trial.rounds += 1;
+                trial.due = now + Waits::new(self.rtt).lost;
+                self.phase = Phase::Asking(trial);
             }
             Phase::Trying(mut trial) => {
-                trial.lost += 1;
-                if trial.lost >= PROBE_LOST && trial.reference {
-                    self.too_long(trial.len, now);
-                } else if trial.lost == 2 * PROBE_LOST {
-                    self.give_up(trial.len, now);
-                } else {
-                    self.ask_again(&mut trial, now);
-                    self.phase = Phase::Trying(trial);
+                let waits = Waits::new(self.rtt);
+                match self.asked.judge(now, waits, &mut self.loss) {
+                    Verdict::TooLong => self.too_long(trial.len, now),
+                    Verdict::Unknown => self.give_up(trial.len, now),
+                    Verdict::Open => {
+                        if self.asked.next_pair(waits).is_some_and(|at| at <= now) {
+                            self.ask_again(&mut trial, now);
+                        }
+                        trial.due = self.asked.due(waits);
+                        self.phase = Phase::Trying(trial);
+                    }
                 }
             }
             Phase::Idle | Phase::Silent => {}
@@ -322,10 +337,10 @@ impl PathMtu {
         self.go_on(now);
     }
 
-    /// Nothing at all is answered: it is asked again later, and in the end no more before
+    /// Nothing at all is answered, or hardly anything: it is asked again later, and in the end no more before
     /// there is another session.
     fn give_up(&mut self, len: u16, now: Time) {
-        self.strikes += 1;
+        self.strikes = if self.asked.is_heard() { 1 } else { self.strikes + 1 };
         if self.strikes > PROBE_STRIKES {
             *self = Self {
                 phase: Phase::Silent,
@@ -345,30 +360,24 @@ impl PathMtu {
     fn begin(&mut self, len: u16, now: Time) -> Trial {
         let first_token = self.next_token;
         self.push_question(len);
-        let due = now + self.patience();
-        Trial { len, first_token, lost: 0, reference: false, sent: now, due }
+        self.asked.begin(now);
+        let due = self.asked.due(Waits::new(self.rtt));
+        Trial { len, first_token, rounds: 0, due }
     }
 
     /// Asks again, a short question first: should a full queue drop one of them, it is
     /// the longer one's verdict that waits.
     fn ask_again(&mut self, trial: &mut Trial, now: Time) {
-        if usize::from(trial.len) > PROBE_LEN {
-            self.push_question(PROBE_LEN as u16);
-        }
+        self.push_question(PROBE_LEN as u16);
         self.push_question(trial.len);
-        trial.sent = now;
-        trial.due = now + self.patience();
+        self.asked.push(now);
+        trial.rounds += 1;
     }
 
     fn push_question(&mut self, len: u16) {
         let token = self.next_token;
         self.next_token = token.wrapping_add(1);
         self.questions.push_back(Probe { kind: ProbeKind::Question, token, len });
-    }
-
-    fn patience(&self) -> Duration {
-        self.rtt
-            .map_or(PROBE_FIRST_TIMEOUT, |rtt| (PROBE_TIMEOUT + 2 * rtt).min(PROBE_TIMEOUT_MOST))
     }
 }
 
