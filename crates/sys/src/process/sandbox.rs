@@ -24,7 +24,7 @@ use seccompiler::{
 };
 
 use calls::{
-    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NETLINK, NOT_CODE, NOTES, SOCKETS, SPLICES, TCP,
+    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, OWN_PROTOCOL, SOCKETS, SPLICES, TCP,
     THREAD, UNIX, UNKNOWN,
 };
 
@@ -200,14 +200,8 @@ fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
     let tcp = TCP.iter().filter(|_| tcp);
     let unix = UNIX.iter().filter(|_| unix);
-    insert_sockets(&mut rules, SOCKETS.iter().chain(tcp).chain(unix))?;
-    let (domain, kind, protocol) = NETLINK;
-    let netlink = [
-        (0, SeccompCmpOp::Eq, domain),
-        (1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind),
-        (2, SeccompCmpOp::Eq, protocol),
-    ];
-    rules.entry(libc::SYS_socket).or_default().push(rule(&netlink)?);
+    let sockets = SOCKETS.iter().chain(tcp).chain(unix);
+    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, OWN_PROTOCOL)))?;
     let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
     rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
     Ok(rules)
@@ -216,7 +210,7 @@ fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
 fn maker_rules() -> Result<Rules, BackendError> {
     let mut rules: Rules = MAKER.iter().map(|&call| (call, Vec::new())).collect();
     insert_memory(&mut rules)?;
-    insert_sockets(&mut rules, HANDED_OUT.iter())?;
+    insert_sockets(&mut rules, HANDED_OUT.iter(), None)?;
     Ok(rules)
 }
 
@@ -232,9 +226,12 @@ fn insert_memory(rules: &mut Rules) -> Result<(), BackendError> {
 fn insert_sockets<'a>(
     rules: &mut Rules,
     sockets: impl Iterator<Item = &'a (i32, i32)>,
+    protocol: Option<(u8, SeccompCmpOp, i32)>,
 ) -> Result<(), BackendError> {
     let sockets = sockets.map(|&(domain, kind)| {
-        rule(&[(0, SeccompCmpOp::Eq, domain), (1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind)])
+        let kind = (1, SeccompCmpOp::MaskedEq(SOCK_TYPE_MASK), kind);
+        let arguments = [(0, SeccompCmpOp::Eq, domain), kind].into_iter().chain(protocol.clone());
+        rule(&arguments.collect::<Vec<_>>())
     });
     rules.insert(libc::SYS_socket, sockets.collect::<Result<_, _>>()?);
     Ok(())

@@ -112,14 +112,16 @@ pub(super) const THREAD: i32 = libc::CLONE_THREAD;
 /// in memory, where no filter looks.
 pub(super) const UNKNOWN: [i64; 1] = [libc::SYS_clone3];
 
-/// Domain and type of the sockets that are still made: for datagrams, after another port.
-pub(super) const SOCKETS: [(i32, i32); 2] =
-    [(libc::AF_INET, libc::SOCK_DGRAM), (libc::AF_INET6, libc::SOCK_DGRAM)];
-
-/// Domain, type and protocol of netlink's: links, addresses, routes and rules, and no packet
-/// filter.
-pub(super) const NETLINK: (i32, i32, i32) =
-    (libc::AF_NETLINK, libc::SOCK_DGRAM, libc::NETLINK_ROUTE);
+/// Domain and type of the sockets that are still made, of the protocol that goes with these: for
+/// datagrams, after another port; and of netlink's for links, addresses, routes and rules, and no
+/// packet filter.
+pub(super) const SOCKETS: [(i32, i32); 3] = [
+    (libc::AF_INET, libc::SOCK_DGRAM),
+    (libc::AF_INET6, libc::SOCK_DGRAM),
+    (libc::AF_NETLINK, libc::SOCK_DGRAM),
+];
+/// That protocol. Landlock knows TCP alone by its ports, and no other that makes streams.
+pub(super) const OWN_PROTOCOL: i32 = 0;
 
 /// Those that connect by TCP.
 pub(super) const TCP: [(i32, i32); 2] =
@@ -128,7 +130,7 @@ pub(super) const TCP: [(i32, i32); 2] =
 /// That which connects to a Unix socket.
 pub(super) const UNIX: [(i32, i32); 1] = [(libc::AF_UNIX, libc::SOCK_STREAM)];
 
-/// Those that the process in a private namespace makes for another.
+/// Those that the process in a private namespace makes for another, of any protocol.
 pub(super) const HANDED_OUT: [(i32, i32); 4] = [
     (libc::AF_INET, libc::SOCK_DGRAM),
     (libc::AF_INET, libc::SOCK_STREAM),

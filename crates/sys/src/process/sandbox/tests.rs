@@ -180,6 +180,10 @@ fn each_work_has_its_calls_and_none_of_the_others() {
             assert_eq!(refused(errno(TcpStream::connect("[::1]:1"))), !work.tcp, "{work:?}");
             assert_eq!(refused(errno(UnixStream::connect(&path))), !work.unix, "{work:?}");
             assert_eq!(refused(errno(Pipe::new())), !work.splice, "{work:?}");
+            // A stream that is not TCP is none that landlock tells by its port.
+            let sctp = Some(SockProtocol::Sctp);
+            let sctp = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), sctp);
+            assert_eq!(sctp.map(drop), Err(Errno::EPERM), "{work:?}");
             // Whatever it is: nobody listens from now on.
             assert!(refused(errno(TcpListener::bind("127.0.0.1:0"))), "{work:?}");
         });
