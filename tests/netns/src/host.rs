@@ -30,6 +30,8 @@ case "$resolv" in
 esac
 ip link set lo up
 echo cubic 2>/dev/null >/proc/sys/net/ipv4/tcp_congestion_control || true
+# A new namespace has what this machine has, which may forward for its containers.
+echo 0 >/proc/sys/net/ipv4/ip_forward
 echo "$pid"
 read -r || true
 "#;
