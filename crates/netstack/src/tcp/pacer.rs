@@ -72,6 +72,7 @@ mod tests {
             while pacer.held().is_none() {
                 pacer.note_sent(piece, 100e6, now);
                 bytes += f64::from(piece);
+                assert!(bytes < 200e6, "it is never held");
             }
             now = now + turn;
         }
@@ -96,7 +97,7 @@ mod tests {
             pacer.note_sent(1, 1e6, Time::default());
             pacer.note_rest(is_all_sent);
             let (now, mut burst) = (Time::new(MS * 9000), 0);
-            while pacer.held().is_none() {
+            while pacer.held().is_none() && burst < 1000 {
                 pacer.note_sent(1000, 1e6, now);
                 burst += 1;
             }

@@ -54,6 +54,26 @@ fn what_is_late_is_not_taken_for_lost() {
     }
 }
 
+/// They are taken for lost, and bound what flies, until the receiver tells that it has them
+/// twice.
+#[test]
+fn when_all_that_seemed_lost_was_late_the_window_is_what_it_was() {
+    let mut link = flowing(1, Path { late: 120 * MS, ..LONG });
+    link.run(S / 2);
+    let window = |link: &Bottleneck| link.sender(0).tx.flight.window();
+    let before = window(&link);
+    link.path.reordering = 3000;
+    link.run(20 * MS);
+    link.path.reordering = 0;
+    let mut least = before;
+    for _ in 0..40 {
+        link.run(10 * MS);
+        least = least.min(window(&link));
+    }
+    let after = window(&link);
+    assert!(least < before * 8 / 10 && after > before * 95 / 100, "{before}, {least}, {after}");
+}
+
 #[test]
 fn the_queue_is_short_though_there_is_room_for_a_long_one() {
     let mut link = flowing(1, Path { queue: 10 * RTT, ..LONG });
@@ -173,18 +193,22 @@ fn who_has_little_to_say_for_long_has_the_whole_path_at_once_afterwards() {
 
 #[test]
 fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
-    let mut link = flowing(1, LONG);
-    link.path.rate /= 10;
-    link.run(6 * S);
-    link.waits();
-    let filled = share(&mut link, 4 * S);
-    let (_, mean, _) = link.waits();
-    assert!(filled > 0.85, "{filled} of the slow path");
-    assert!(mean < RTT, "{mean:?} in its queue");
-    link.path.rate *= 10;
-    link.run(8 * S);
-    let filled = share(&mut link, 4 * S);
-    assert!(filled > 0.85, "{filled} of the fast path");
+    // Where the queue is short losses tell of it, where it is long the rate does.
+    for queue in [RTT, 10 * RTT] {
+        let mut link = flowing(1, Path { queue, ..LONG });
+        link.path.rate /= 10;
+        link.run(10 * S);
+        link.waits();
+        let filled = share(&mut link, 4 * S);
+        let (_, mean, _) = link.waits();
+        eprintln!("ten times slower, a queue of {queue:?}: {filled:.2}, {mean:?} in it");
+        assert!(filled > 0.85, "{filled} of the slow path");
+        assert!(mean < RTT, "{mean:?} in its queue");
+        link.path.rate *= 10;
+        link.run(8 * S);
+        let filled = share(&mut link, 4 * S);
+        assert!(filled > 0.85, "{filled} of the fast path");
+    }
 }
 
 #[test]

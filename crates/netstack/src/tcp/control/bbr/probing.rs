@@ -241,7 +241,10 @@ impl Bbr {
         if self.round.starts && self.probe.shows == Shows::End {
             self.probe.samples = false;
             self.probe.shows = Shows::Nothing;
-            if self.phase.cycles() && !sample.limited {
+            // Behind a pause too, in which the draft calls all samples the application's:
+            // where round trips take seconds there are pauses in all cycles, and a rate
+            // that has become too great would never be forgotten.
+            if self.phase.cycles() {
                 self.rate.advance();
             }
             if self.phase.cycles() && self.probe.cautious && !self.probe.was_too_high {
