@@ -119,3 +119,53 @@ impl Delivery {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::scoreboard::Fate;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u32) -> Time {
+        Time::new(MS * ms)
+    }
+
+    fn send(delivery: &mut Delivery, piece: u32) -> Stretch {
+        let then = delivery.snapshot(1000 * (piece + 1), piece == 0, at(piece));
+        let (start, end) = (Seq(1000 * piece), Seq(1000 * (piece + 1)));
+        Stretch { start, end, sent: at(piece), then, again: false, fate: Fate::Flying }
+    }
+
+    fn arrive(delivery: &mut Delivery, newest: Stretch, bytes: u32, now: Time) {
+        let delivered = Delivered { bytes, newest: Some(newest), ..Delivered::default() };
+        delivery.note_arrived(&delivered, now);
+    }
+
+    /// Of 22 pieces of 1000 bytes, one each millisecond, the first is acknowledged late,
+    /// and all others with the last.
+    #[test]
+    fn acknowledgements_that_come_together_show_no_more_than_the_rate_that_was_sent_at() {
+        let mut delivery = Delivery::default();
+        let pieces: Vec<_> = (0..21).map(|piece| send(&mut delivery, piece)).collect();
+        arrive(&mut delivery, pieces[0], 1000, at(20));
+        let last = send(&mut delivery, 21);
+        arrive(&mut delivery, last, 21_000, at(25));
+        let sample = delivery.sample(&last, Some(4 * MS));
+        assert_eq!((sample.arrived, sample.prior), (21_000, Seq(1000)));
+        assert!((sample.rate - 1e6).abs() < 1.0, "{}", sample.rate);
+        assert_eq!(delivery.sample(&last, Some(30 * MS)).rate, 0.0, "sooner than can be");
+    }
+
+    #[test]
+    fn what_the_application_held_back_is_said_of_what_is_sent_until_that_arrived() {
+        let mut delivery = Delivery::default();
+        let first = send(&mut delivery, 0);
+        delivery.note_limited(1000);
+        let [second, third] = [1, 2].map(|piece| send(&mut delivery, piece));
+        arrive(&mut delivery, second, 2000, at(9));
+        let fourth = send(&mut delivery, 3);
+        let limited = [first, second, third, fourth].map(|stretch| stretch.then.limited);
+        assert_eq!(limited, [false, true, true, false]);
+    }
+}
