@@ -26,7 +26,6 @@ impl Turn<'_> {
         for host in [&self.client, &self.server] {
             host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_rmem"));
             host.run(format!("echo {BUFFERS} >/proc/sys/net/ipv4/tcp_wmem"));
-            send_through_loss(host);
         }
         let shapes: [(&'static Measure, &str); 3] = [
             (&TCP_20, "rtt=20"),
@@ -38,6 +37,10 @@ impl Turn<'_> {
                 link.reshape(shape);
             }
             self.ends.meet();
+            if shape.contains("loss") {
+                send_through_loss(&self.client);
+                send_through_loss(&self.server);
+            }
             let iperf = Iperf { seconds: self.plan.seconds + LONGER, ..self.iperf("") };
             let rate = if self.plan.is_brief { iperf.carry(BRIEF_BYTES) } else { iperf.run() };
             self.note(measure, rate.gbps());

@@ -63,7 +63,6 @@ impl Capture {
                 self.interface
             );
         }
-        let signals = Signals::block()?;
         let mut stream = self.begin()?;
         let mut out: Box<dyn Write> = if to_stdout {
             Box::new(io::stdout())
@@ -72,6 +71,8 @@ impl Capture {
             options.write(true).create(true).truncate(true).mode(0o600);
             Box::new(options.open(&self.write).with_context(|| self.write.display().to_string())?)
         };
+        // Not before: to open a FIFO may take long.
+        let signals = Signals::block()?;
         let halt = stream.get_ref().try_clone()?;
         let end = halt.try_clone()?;
         let wait = move || end_by(&signals, &end);

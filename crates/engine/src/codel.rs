@@ -17,8 +17,11 @@ pub(crate) struct Codel {
     above_until: Option<Time>,
     /// When to signal next, while the queue stands.
     next: Option<Time>,
-    /// How often was signalled since it stands.
+    /// How often was signalled since it stands, and what that was when it began to stand.
     count: u32,
+    first: u32,
+    /// When it was looked at last.
+    seen: Option<Time>,
     /// When it stood last.
     ended: Option<Time>,
 }
@@ -26,13 +29,16 @@ pub(crate) struct Codel {
 impl Codel {
     /// That of a queue which may stand at a wait of `target`.
     pub fn new(target: Duration) -> Self {
-        Self { target, above_until: None, next: None, count: 0, ended: None }
+        Self { target, above_until: None, next: None, count: 0, first: 0, seen: None, ended: None }
     }
 
     /// Whether the sender of a packet that `waited` is to be told of congestion.
     /// `standing` says that more of its queue waits behind it.
     pub fn signals(&mut self, waited: Duration, standing: bool, now: Time) -> bool {
-        if waited < self.target || !standing {
+        // Who says nothing for so long has no queue.
+        let silent = self.seen.is_some_and(|seen| now.since(seen) > INTERVAL);
+        self.seen = Some(now);
+        if waited < self.target || !standing || silent {
             self.above_until = None;
             if self.next.take().is_some() {
                 self.ended = Some(now);
@@ -43,15 +49,18 @@ impl Codel {
         match self.next {
             None if now < above_until => return false,
             None => {
-                // Soon after the last time it goes on nearly where it was.
+                // Soon after the last time it goes on with as many as that one took.
                 let soon = self.ended.is_some_and(|ended| now.since(ended) < 16 * INTERVAL);
-                self.count = if soon { self.count.saturating_sub(2).max(1) } else { 1 };
+                let took = self.count.saturating_sub(self.first);
+                self.count = if soon { took.max(1) } else { 1 };
+                self.first = self.count;
                 self.next = Some(now + self.spacing());
             }
             Some(next) if now < next => return false,
             Some(next) => {
                 self.count = self.count.saturating_add(1);
-                self.next = Some(next + self.spacing());
+                // What was late is not made up for.
+                self.next = Some(now.max(next + self.spacing()));
             }
         }
         true

@@ -140,7 +140,7 @@ impl Queue {
         let open = match self.open.or_else(|| self.free.pop()) {
             Some(open) => open,
             None if self.batches.len() < BATCHES => {
-                let batch = Batch::new(vector(BATCH_PACKETS), BATCH_BYTES);
+                let batch = Batch::new(BATCH_PACKETS, BATCH_BYTES);
                 self.batches.push(Stored { batch, known: 0, held: 0, since: Time::from_nanos(0) });
                 (self.batches.len() - 1) as u8
             }

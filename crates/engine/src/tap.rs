@@ -51,6 +51,8 @@ pub struct TooManyCaptures;
 /// Where a data plane's packets can be seen.
 pub struct Tap {
     on: AtomicBool,
+    /// Captures whose reader did not leave yet, be they ended or not.
+    read: AtomicUsize,
     clock: Clock,
     taken: RwLock<Vec<Taken>>,
 }
@@ -97,7 +99,12 @@ pub struct Chunk {
 impl Tap {
     /// A tap of which nobody captures. Packets are stamped by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self { on: AtomicBool::new(false), clock, taken: RwLock::default() }
+        Self {
+            on: AtomicBool::new(false),
+            read: AtomicUsize::new(0),
+            clock,
+            taken: RwLock::default(),
+        }
     }
 
     /// Begins a capture.
@@ -115,9 +122,10 @@ impl Tap {
         });
         let taken = Taken { options, chunks: sender, shared: shared.clone() };
         let mut all = self.taken.write().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST {
+        if self.read.load(Ordering::Relaxed) >= MOST {
             return Err(TooManyCaptures);
         }
+        self.read.fetch_add(1, Ordering::Relaxed);
         all.push(taken);
         self.on.store(true, Ordering::Relaxed);
         drop(all);
@@ -232,6 +240,7 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         self.end.end();
+        self.end.tap.read.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -370,6 +370,10 @@ impl Connection {
         if self.has_stream() && self.tx.handle_timeout(self.agreed.selective, now) > RETRIES {
             self.fail(Failure::TimedOut);
         }
+        // The pace may have been all that it waited for, and the window is full behind it.
+        if self.has_stream() && !self.wants_transmit(usize::from(u16::MAX)) {
+            self.tx.note_rest(now);
+        }
     }
 
     fn repeat_syn(&mut self, count: u32, now: Time) {

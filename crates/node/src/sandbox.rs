@@ -13,7 +13,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -60,6 +63,7 @@ impl Sandbox {
     /// None.
     pub fn off() -> Self {
         tracing::info!("no sandbox: it is off");
+        OFF.store(true, Ordering::Relaxed);
         Self(None)
     }
 
@@ -191,7 +195,8 @@ fn told(what: &'static str, confined: Confined) {
     }
 }
 
-/// What came of it. It is the process's, and so is this.
+/// Whether none is wanted, and what came of one. It is the process's, and so is this.
+static OFF: AtomicBool = AtomicBool::new(false);
 static ATTAINED: Mutex<Vec<(&'static str, Confined)>> = Mutex::new(Vec::new());
 
 fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Confined)>) -> T) -> T {
@@ -209,7 +214,7 @@ pub(crate) fn describe(lines: &mut String) {
             };
             lines.push_str(&format!("sandbox={what}: {state}\n"));
         }
-        if parts.is_empty() {
+        if OFF.load(Ordering::Relaxed) {
             lines.push_str("sandbox_off=not asked for\n");
         }
     });

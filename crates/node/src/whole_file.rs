@@ -12,12 +12,14 @@ use std::{
 /// `PATH.new` beside it, to the disk, and takes its name.
 ///
 /// # Errors
-/// The file is as it was; a `PATH.new` may be left, which the next time overwrites.
+/// The file is as it was; a `PATH.new` may be left, which the next time removes.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
     let mut new = OsString::from(path);
     new.push(".new");
+    // Whoever may read a former one, or had it lead elsewhere, does not get this one.
+    remove(Path::new(&new))?;
     let mut options = fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path)
@@ -53,6 +55,8 @@ mod tests {
         replace(&path, "text").unwrap_err();
         assert_eq!(fs::read_to_string(&path).unwrap(), "former, and longer");
         fs::remove_dir(&new).unwrap();
+        fs::write(&new, "left").unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(0o644)).unwrap();
 
         replace(&path, "text").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "text");

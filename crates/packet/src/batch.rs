@@ -310,12 +310,13 @@ impl RecvBatch {
         self.lost
     }
 
-    /// Notes how long the first of these waited in the socket.
+    /// Notes how long the last of these waited in the socket, behind which more may wait.
     pub fn note_waited(&mut self, waited: Duration) {
         self.waited = waited;
     }
 
-    /// How long the first of these waited in the socket; nothing where that is not known.
+    /// How long the last of these, and so each of them, waited in the socket at least; nothing
+    /// where that is not known, or no more waits behind it.
     pub fn waited(&self) -> Duration {
         self.waited
     }

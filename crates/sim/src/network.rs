@@ -190,8 +190,8 @@ impl UdpRecv for NetRecv {
         let Some(queue) = state.arrived.get_mut(&self.address) else { return Ok(()) };
         let local = Some(Local { addr: self.address.ip(), interface: 1 });
         let count = queue.len().min(batch.capacity());
-        let waited = queue.front().map(|(since, _)| now.saturating_sub(*since));
-        batch.note_waited(waited.unwrap_or_default());
+        let last = (count == batch.capacity()).then(|| &queue[count - 1]);
+        batch.note_waited(last.map_or(Duration::ZERO, |(since, _)| now.saturating_sub(*since)));
         let datagrams: Vec<_> = queue.drain(..count).map(|(_, datagram)| datagram).collect();
         for (slot, datagram) in batch.slots_mut().zip(&datagrams) {
             slot[..datagram.bytes.len()].copy_from_slice(&datagram.bytes);

@@ -156,15 +156,21 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
-    /// Tells one sender of congestion: of a bulk transfer, as two packets of one flow and
-    /// length in a row are. It is what a queue is made of, and whoever sends a packet now
-    /// and then need not lose it.
+    /// Tells one sender of congestion: of a bulk transfer, as two packets of one flow are that
+    /// are as long as any here. It is what a queue is made of, and whoever sends a packet now
+    /// and then, or only answers, need not lose it.
     #[cold]
     fn tell_congestion(&mut self) {
         let batch = &mut self.taken.batch;
-        let bulk = self.packets.windows(2).position(|pair| {
-            let [one, next] = [pair[0], pair[1]];
-            one.len == next.len && flow(batch.get(one)) == flow(batch.get(next))
+        let longest = self.packets.iter().map(|packet| packet.len).max();
+        let mut flows = Vec::new();
+        let bulk = self.packets.iter().position(|packet| {
+            let flow = flow(batch.get(*packet));
+            let again = Some(packet.len) == longest && flows.contains(&flow);
+            if Some(packet.len) == longest {
+                flows.push(flow);
+            }
+            again
         });
         if let Some(at) = bulk
             && !mark_congestion(batch.get_mut(self.packets[at]))

@@ -62,9 +62,13 @@ fn a_queue_that_stands_loses_the_first_segment_of_a_super_packet_now_and_then_an
     assert_eq!(b.all_drops(), []);
 }
 
-/// What a receiver gets that takes 64 datagrams in each turn of 2 ms, of so many turns in which as
-/// many packets of a bulk transfer come, with this type of service, and a lone packet each.
-fn received_slowly(turns: u32, bulk: [u32; 4], tos: u8) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
+/// What a receiver gets that takes 64 datagrams in each turn, of so many turns of this length in
+/// which as many packets of a bulk transfer come, with this type of service, and a lone packet.
+fn received_slowly(
+    (turns, turn): (u32, Duration),
+    bulk: [u32; 4],
+    tos: u8,
+) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
     let (network, mut a, mut b) = pair(1, Link::CLEAN);
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
     run(&network, &mut [&mut a, &mut b], Duration::from_secs(1));
@@ -80,7 +84,7 @@ fn received_slowly(turns: u32, bulk: [u32; 4], tos: u8) -> (Vec<Vec<u8>>, Vec<(D
                 }
             }
             (0..4).for_each(|_| a.step());
-            network.pass(TURN);
+            network.pass(turn);
             b.step();
         }
     }
@@ -94,7 +98,7 @@ fn is_lone(packet: &[u8]) -> bool {
 #[test]
 fn a_socket_whose_queue_stands_costs_a_bulk_transfer_a_packet_now_and_then_and_none_else() {
     // The queue grows by three in each turn, stands, and is gone.
-    let (packets, drops) = received_slowly(100, [66, 63, 63, 20], 0);
+    let (packets, drops) = received_slowly((100, TURN), [66, 63, 63, 20], 0);
     let [(DropReason::InCongestion, dropped)] = drops[..] else { panic!("{drops:?}") };
     assert!((4..40).contains(&dropped), "{dropped}");
     assert_eq!(packets.iter().filter(|packet| is_lone(packet)).count(), 400);
@@ -103,7 +107,7 @@ fn a_socket_whose_queue_stands_costs_a_bulk_transfer_a_packet_now_and_then_and_n
 
 #[test]
 fn a_bulk_transfer_that_knows_ecn_is_told_and_loses_nothing() {
-    let (packets, drops) = received_slowly(100, [66, 63, 63, 20], 0b10);
+    let (packets, drops) = received_slowly((100, TURN), [66, 63, 63, 20], 0b10);
     assert_eq!(drops, []);
     assert_eq!(packets.len(), 100 * (66 + 63 + 63 + 20) + 400);
     let told = packets.iter().filter(|packet| !is_lone(packet) && packet[1] & 0b11 == 0b11);
@@ -112,6 +116,18 @@ fn a_bulk_transfer_that_knows_ecn_is_told_and_loses_nothing() {
 
 #[test]
 fn a_socket_whose_queue_empties_now_and_then_tells_nobody() {
-    let (packets, drops) = received_slowly(40, [66, 20, 66, 20], 0);
+    let (packets, drops) = received_slowly((40, TURN), [66, 20, 66, 20], 0);
     assert!(drops.is_empty() && packets.len() == 40 * (66 + 20 + 66 + 20) + 160, "{drops:?}");
+}
+
+#[test]
+fn a_receiver_that_is_late_and_takes_all_tells_nobody() {
+    let (packets, drops) = received_slowly((100, 10 * TURN), [20, 40, 60, 20], 0);
+    assert!(drops.is_empty() && packets.len() == 100 * (20 + 40 + 60 + 20) + 400, "{drops:?}");
+}
+
+#[test]
+fn bursts_that_come_now_and_then_are_not_a_queue_that_stands() {
+    let (packets, drops) = received_slowly((3, 100 * TURN), [66, 66, 66, 0], 0);
+    assert!(drops.is_empty() && packets.len() > 3 * 3 * 60, "{drops:?}");
 }

@@ -62,14 +62,22 @@ impl Guardian {
     /// # Errors
     /// There is no such process to be had.
     pub fn start(interface: &str, hooks: &Hooks, background: bool) -> io::Result<Self> {
-        let (mut line, theirs) = UnixStream::pair()?;
+        let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new(PROGRAM);
         command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
         if background {
             command.arg(BACKGROUND);
         }
         command.spawn()?;
-        line.write_all(Charge::text(interface, hooks).as_bytes())?;
+        // Only its own end of the line is left, which it cuts where it ends.
+        drop(command);
+        Self::charge(line, &Charge::text(interface, hooks))
+    }
+
+    /// Tells what it is there for, and hears that it knows.
+    fn charge(mut line: UnixStream, text: &str) -> io::Result<Self> {
+        line.write_all(text.as_bytes())?;
+        line.read_exact(&mut [0])?;
         Ok(Self { line })
     }
 
@@ -115,6 +123,7 @@ impl Guard {
 fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(&Charge, Word)) -> anyhow::Result<()> {
     let mut lines = BufReader::new(line).lines();
     let charge = Charge::read(&mut lines)?;
+    { line }.write_all(&[DONE])?;
     if let Err(error) = process::release_code() {
         tracing::debug!(%error, "code that is not used stays resident");
     }
@@ -224,14 +233,13 @@ mod tests {
 
     #[test]
     fn each_word_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
-        let (mut line, theirs) = UnixStream::pair().unwrap();
-        line.write_all(Charge::text("wg0", &hooks()).as_bytes()).unwrap();
-        let mut guardian = Guardian { line };
+        let (line, theirs) = UnixStream::pair().unwrap();
         let (told, done) = std::sync::mpsc::channel();
         thread::scope(|scope| {
             let serving = scope.spawn(move || {
                 serve(&theirs, &mut |charge, word| told.send((charge.hooks.clone(), word)).unwrap())
             });
+            let mut guardian = Guardian::charge(line, &Charge::text("wg0", &hooks())).unwrap();
             for word in Word::ALL {
                 guardian.tell(word).unwrap();
                 let (hooks, heard) = done.try_recv().expect("it was done");
@@ -249,6 +257,9 @@ mod tests {
         drop(theirs);
         let said = Guardian { line }.tell(Word::PreDown).unwrap_err();
         assert!(said.to_string().contains("linerate down"), "{said}");
+        let (line, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(Guardian::charge(line, "wg0\n\n").is_err());
     }
 
     #[test]

@@ -59,6 +59,8 @@ fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     let (user, group) = (getuid(), getgid());
     enter(user, group).map_err(|error| (Step::Enter, error))?;
     let made = furnish(plan)?;
+    // As the stack of our own does; without it the kernel sends as it does for all.
+    let _ = fs::write("/proc/sys/net/ipv4/tcp_congestion_control", SENDS_WITH);
     tune(group);
     give_up_rights().map_err(|error| (Step::Rights, error))?;
     if plan.sandbox {
@@ -66,6 +68,10 @@ fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     }
     Ok(made)
 }
+
+/// The congestion control of what is sent into the tunnel: whose loss is not a sign of
+/// congestion alone (docs/decisions/0008).
+const SENDS_WITH: &str = "bbr";
 
 /// Enters a user and a network namespace, or the latter alone where only root's own
 /// right is to be had.

@@ -25,7 +25,7 @@ use seccompiler::{
 
 use calls::{
     ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, OWN_PROTOCOL, SOCKETS, SPLICES, TCP,
-    THREAD, UNIX, UNKNOWN,
+    THREAD, TYPING, UNIX, UNKNOWN,
 };
 
 /// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
@@ -198,6 +198,8 @@ fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
     insert_memory(&mut rules)?;
     let notes = NOTES.iter().map(|&note| rule(&[(0, SeccompCmpOp::Eq, note)]));
     rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
+    let others = TYPING.map(|request| (1, SeccompCmpOp::Ne, request as i32));
+    rules.insert(libc::SYS_ioctl, vec![rule(&others)?]);
     let tcp = TCP.iter().filter(|_| tcp);
     let unix = UNIX.iter().filter(|_| unix);
     let sockets = SOCKETS.iter().chain(tcp).chain(unix);

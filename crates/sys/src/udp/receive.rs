@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     os::fd::AsFd,
     sync::{Arc, atomic::Ordering},
-    time::UNIX_EPOCH,
+    time::{Duration, UNIX_EPOCH},
 };
 
 use nix::errno::Errno;
@@ -27,6 +27,8 @@ pub struct UdpReceiver<C = Messages> {
     pub(super) messages: C,
     /// Whether the last batch had coalesced datagrams.
     coalesced: bool,
+    /// When the last datagram came to the kernel, since the Unix epoch, if that is known.
+    came: Duration,
 }
 
 /// Slots of one call while datagrams come coalesced, 256 KiB: what stays in the
@@ -69,7 +71,7 @@ impl UdpReceiver {
 
 impl<C: Calls> UdpReceiver<C> {
     pub(super) fn over(shared: Arc<Shared>, messages: C) -> Self {
-        Self { shared, messages, coalesced: false }
+        Self { shared, messages, coalesced: false, came: Duration::ZERO }
     }
 
     /// Takes what is there, without waiting. Of each slot, `room` bytes are used.
@@ -80,12 +82,19 @@ impl<C: Calls> UdpReceiver<C> {
         room: usize,
     ) -> io::Result<()> {
         for _ in 0..MAX_PASSING {
-            let count = if self.coalesced { COALESCED_SLOTS } else { usize::MAX };
-            let slots = batch.slots_mut().map(|slot| &mut slot[..room]).take(count);
+            let most = if self.coalesced { COALESCED_SLOTS } else { usize::MAX };
+            let slots = batch.slots_mut().map(|slot| &mut slot[..room]).take(most);
+            let asked = slots.len();
             match self.messages.receive(socket.as_fd(), slots) {
                 Ok(count) => {
                     self.coalesced = false;
+                    self.came = Duration::ZERO;
                     (0..count).for_each(|slot| self.accept(socket, batch, slot));
+                    // Where fewer came the socket is empty, and it was us who were late.
+                    if count == asked && !self.came.is_zero() {
+                        let now = UNIX_EPOCH.elapsed().unwrap_or_default();
+                        batch.note_waited(now.saturating_sub(self.came));
+                    }
                     return Ok(());
                 }
                 Err(Errno::EAGAIN) => return Ok(()),
@@ -112,11 +121,8 @@ impl<C: Calls> UdpReceiver<C> {
         if to != slot {
             move_slot(batch, slot, to, len);
         }
-        if to == 0
-            && let Some(came) = beside.came
-        {
-            let now = UNIX_EPOCH.elapsed().unwrap_or_default();
-            batch.note_waited(now.saturating_sub(came));
+        if let Some(came) = beside.came {
+            self.came = came;
         }
         let endpoint = Endpoint { local: beside.local, ..Endpoint::new(remote) };
         self.coalesced |= beside.stride.is_some();

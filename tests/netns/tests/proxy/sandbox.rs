@@ -20,6 +20,7 @@ impl World {
         let line = format!("grep -h ^{field}: /proc/$(cat /run/rig/proxy.pid)/task/*/status");
         // One that served a client may have gone meanwhile.
         let lines = self.left.attempt(line).stdout;
+        assert!(!lines.is_empty(), "no thread tells its {field}");
         lines.lines().filter_map(|line| Some(line.split_whitespace().nth(1)?.to_owned())).collect()
     }
 

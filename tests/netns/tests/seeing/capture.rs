@@ -167,7 +167,7 @@ fn a_pipe_ends_by_itself_and_a_capture_that_cannot_be_is_refused() {
         assert_eq!(capturing.finish().1, 0);
     }
     host.run(format!(
-        "timeout 5 {capture} -s 0 -c 1 -w /run/rig/one & ping -c 3 -i 0.2 {target}; wait $!"
+        "timeout 5 {capture} -s 0 -c 1 -w /run/rig/one & ping -c 20 -i 0.2 {target}; wait $!"
     ));
 }
 

@@ -28,7 +28,6 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     // The TUN's offloads, and descriptors that do not block.
-    libc::SYS_ioctl,
     libc::SYS_fcntl,
     // Waiting.
     libc::SYS_ppoll,
@@ -97,6 +96,9 @@ pub(super) const ALLOWED_HERE: &[i64] = &[];
 
 /// Calls that map memory or change what it is for: it must not become code.
 pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
+
+/// What ioctl(2) is not for: to type into the terminal that the process was started from.
+pub(super) const TYPING: [libc::c_ulong; 2] = [libc::TIOCSTI, libc::TIOCLINUX as libc::c_ulong];
 
 /// What prctl(2) is for: names of threads and of memory.
 pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
