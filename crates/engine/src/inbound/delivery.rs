@@ -165,11 +165,12 @@ impl<I: IpSend> Delivery<I> {
         let longest = self.packets.iter().map(|packet| packet.len).max();
         let mut flows = Vec::new();
         let bulk = self.packets.iter().position(|packet| {
-            let flow = flow(batch.get(*packet));
-            let again = Some(packet.len) == longest && flows.contains(&flow);
-            if Some(packet.len) == longest {
-                flows.push(flow);
+            if Some(packet.len) < longest {
+                return false;
             }
+            let flow = flow(batch.get(*packet));
+            let again = flows.contains(&flow);
+            flows.push(flow);
             again
         });
         if let Some(at) = bulk

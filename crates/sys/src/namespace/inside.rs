@@ -29,11 +29,15 @@ use crate::{
     tun::{TunError, device},
 };
 
-/// The TCP buffers of sockets inside, as `net.ipv4.tcp_rmem` and `tcp_wmem`: bytes at
-/// least, at first and at most. The most is what 1 Gbit/s takes over a path of 66 ms,
-/// twice, as the kernel reckons its own book-keeping in.
-const TCP_BUFFERS: [(&str, &str); 2] =
-    [("tcp_rmem", "4096 131072 16777216"), ("tcp_wmem", "4096 65536 16777216")];
+/// TCP of sockets inside, in `net.ipv4`. Buffers are bytes at least, at first and at most;
+/// the most is what 1 Gbit/s takes over a path of 66 ms, twice, as the kernel reckons its own
+/// book-keeping in. It sends as the stack of our own does (docs/decisions/0008), where the
+/// kernel has that.
+const TCP: [(&str, &str); 3] = [
+    ("tcp_rmem", "4096 131072 16777216"),
+    ("tcp_wmem", "4096 65536 16777216"),
+    ("tcp_congestion_control", "bbr"),
+];
 
 /// A step that failed.
 type Failure = (Step, io::Error);
@@ -59,8 +63,6 @@ fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     let (user, group) = (getuid(), getgid());
     enter(user, group).map_err(|error| (Step::Enter, error))?;
     let made = furnish(plan)?;
-    // As the stack of our own does; without it the kernel sends as it does for all.
-    let _ = fs::write("/proc/sys/net/ipv4/tcp_congestion_control", SENDS_WITH);
     tune(group);
     give_up_rights().map_err(|error| (Step::Rights, error))?;
     if plan.sandbox {
@@ -68,10 +70,6 @@ fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     }
     Ok(made)
 }
-
-/// The congestion control of what is sent into the tunnel: whose loss is not a sign of
-/// congestion alone (docs/decisions/0008).
-const SENDS_WITH: &str = "bbr";
 
 /// Enters a user and a network namespace, or the latter alone where only root's own
 /// right is to be had.
@@ -141,7 +139,7 @@ fn tune(group: Gid) {
     let net = "/proc/sys/net/ipv4";
     // So that whoever uses a socket for echo needs no right.
     let _ = fs::write(format!("{net}/ping_group_range"), format!("{group} {group}"));
-    for (name, value) in TCP_BUFFERS {
+    for (name, value) in TCP {
         let _ = fs::write(format!("{net}/{name}"), value);
     }
 }

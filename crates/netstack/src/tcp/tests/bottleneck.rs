@@ -22,6 +22,8 @@ use crate::{
 
 /// Bytes around each segment: of IP and of a tunnel.
 const AROUND: u64 = 52;
+/// Bytes of a super-packet, without its IP header.
+const MOST: usize = 65_515;
 /// Bytes that an application writes or reads at once.
 const PIECE: usize = 16 * 1024;
 /// Bytes after which what is said begins anew: a prime.
@@ -199,13 +201,17 @@ impl Bottleneck {
         }
     }
 
-    /// Has both ends of a flow say, hear and send what they can.
+    /// Has both ends of a flow say, hear and send what they can: as the stack does, which asks
+    /// nobody to send who says that there is nothing.
     fn pump(&mut self, flow: usize) {
         for from in [0, 1] {
             self.flows[flow].talk(from, &self.words, self.now);
             let mut room = std::mem::take(&mut self.room);
-            while let Some(tcp) = self.flows[flow].ends[from].as_mut()
-                && let Some(outgoing) = tcp.poll_transmit(self.now, &mut room, 65_515)
+            let end = self.flows[flow].ends[from].as_ref();
+            let has_turn = end.is_some_and(|tcp| tcp.wants_transmit(MOST));
+            while has_turn
+                && let Some(tcp) = self.flows[flow].ends[from].as_mut()
+                && let Some(outgoing) = tcp.poll_transmit(self.now, &mut room, MOST)
             {
                 let len = outgoing.header + outgoing.payload;
                 for segment in split(&room[..len], outgoing.header, outgoing.segment) {
