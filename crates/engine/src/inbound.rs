@@ -33,7 +33,7 @@ const SLOTS: usize = 64;
 /// The wait that the socket's queue may stand at. It is one for all flows, so that a lone
 /// packet waits behind what a bulk transfer keeps on the way: with CUBIC and Linux's usual
 /// 4 MB that is 3 to 5 ms at our rates, which the usual target of 5 ms would not see.
-const TARGET: Duration = Duration::from_millis(2);
+const TARGET: Duration = Duration::from_micros(1500);
 
 /// Messages of a batch behind which there are probably more: a super-packet's.
 const BUSY: usize = 45;

@@ -49,9 +49,9 @@ const BATCHES: usize = 8;
 
 /// Packets of one round: enough that small packets pay for their system calls.
 pub(crate) const ROUND_PACKETS: usize = 128;
-/// Bytes after which a round ends: little enough that what arrives meanwhile does
-/// not wait long.
-const ROUND_BYTES: usize = 2 * packet::MAX_PACKET;
+/// Bytes after which a round ends, and others have their turn on the core: enough that a turn
+/// is worth its switch, little enough that what arrives meanwhile does not wait long.
+const ROUND_BYTES: usize = 4 * packet::MAX_PACKET;
 
 /// Packets that are worked on together.
 pub(crate) type Round = ArrayVec<Place, ROUND_PACKETS>;

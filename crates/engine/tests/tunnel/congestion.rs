@@ -37,18 +37,18 @@ fn a_queue_that_stands_loses_the_first_segment_of_a_super_packet_now_and_then_an
     run(&network, &mut [&mut a, &mut b], Duration::from_secs(1));
     assert_eq!(b.port.take().len(), 1);
 
-    // Three leave in each turn, and sixteen find room, which is ten milliseconds.
+    // Six leave in three turns, and sixteen find room: each waits for six milliseconds at least.
     let mut pushed = 0;
     let mut arrived = Vec::new();
-    for turn in 0..300 {
-        for _ in 0..if turn < 200 { 4 } else { 0 } {
+    for turn in 0..100 {
+        for _ in 0..if turn < 70 { 7 } else { 0 } {
             let (bytes, offload) = super_packet(pushed * SEGMENTS as u32);
             a.port.push_super(bytes, offload);
             pushed += 1;
         }
         a.step();
-        network.pass(TURN);
-        (0..4).for_each(|_| b.step());
+        network.pass(3 * TURN);
+        (0..8).for_each(|_| b.step());
         arrived.extend(b.port.take().iter().map(|segment| number(segment)));
     }
 

@@ -31,9 +31,9 @@ pub struct UdpReceiver<C = Messages> {
     came: Duration,
 }
 
-/// Slots of one call while datagrams come coalesced, 256 KiB: what stays in the
+/// Slots of one call while datagrams come coalesced, 512 KiB: what stays in the
 /// cache, and what the last of it does not wait long behind.
-const COALESCED_SLOTS: usize = 4;
+const COALESCED_SLOTS: usize = 8;
 /// How many passing errors are taken before the wake is looked at again.
 const MAX_PASSING: usize = 16;
 
