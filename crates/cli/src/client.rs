@@ -52,7 +52,8 @@ impl Client {
     /// Sends a verb and its lines, and returns the lines of the answer.
     pub fn tell(&mut self, verb: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
         let what = || format!("{}: {verb}", self.name);
-        let request = format!("{verb}=1\n{lines}\n");
+        // Lines of a change have keys.
+        let request = Zeroizing::new(format!("{verb}=1\n{lines}\n"));
         self.stream.get_mut().write_all(request.as_bytes()).with_context(what)?;
         let mut answer = Zeroizing::new(String::new());
         loop {

@@ -15,6 +15,7 @@ mod machine;
 mod offloads;
 mod ping;
 mod proxy;
+mod reload;
 mod show;
 mod top;
 mod units;
@@ -114,6 +115,12 @@ enum Command {
         /// The interface, or the file it came from.
         interface: PathBuf,
     },
+    /// Give a running interface the keys and peers that its file has by now. Peers that stay keep
+    /// their sessions. Addresses, routes, mark, DNS and hooks stay as they are.
+    Reload {
+        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
+        conf: PathBuf,
+    },
     /// Run a peer without an interface and without root: its tunnel is reached through
     /// proxies and forwards, and reaches exposed services.
     Proxy(proxy::Proxy),
@@ -193,6 +200,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
+        Some(Command::Reload { conf }) => reload::reload(&conf),
         Some(Command::Show(show)) => show.run(),
         Some(Command::Capture(capture)) => capture.run(),
         Some(Command::Top(top)) => top.run(),

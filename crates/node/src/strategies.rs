@@ -1,4 +1,4 @@
-//! Arbitrary device states, for the property tests of both texts.
+//! Arbitrary device states and changes, for the property tests of the texts.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
@@ -7,9 +7,12 @@ use std::{
 
 use ipnet::IpNet;
 use proptest::{collection, option, prelude::*};
-use wg::{PresharedKey, PrivateKey, PublicKey, config::PeerState};
+use wg::{
+    PresharedKey, PrivateKey, PublicKey,
+    config::{AllowedIpChange, DeviceChange, PeerChange, PeerState},
+};
 
-use crate::uapi::DeviceState;
+use crate::uapi::{Change, DeviceState};
 
 pub(crate) fn device_state() -> impl Strategy<Value = DeviceState> {
     let private_key =
@@ -51,6 +54,48 @@ fn peer() -> impl Strategy<Value = PeerState> {
                 path_mtu: None,
             },
         )
+}
+
+pub(crate) fn change() -> impl Strategy<Value = Change> {
+    let private_key = prop_oneof![
+        Just(None),
+        Just(Some(None)),
+        any::<[u8; 32]>().prop_map(|bytes| Some(Some(PrivateKey::from_bytes(&bytes)))),
+    ];
+    let peers = collection::vec(peer_change(), 0..4);
+    let outer = (option::of(any::<u16>()), option::of(any::<u32>()));
+    (outer, private_key, any::<bool>(), peers).prop_map(
+        |((listen_port, fwmark), private_key, replace_peers, peers)| Change {
+            listen_port,
+            fwmark,
+            device: DeviceChange { private_key, replace_peers, peers },
+        },
+    )
+}
+
+fn peer_change() -> impl Strategy<Value = PeerChange> {
+    let allowed_ip = (network(), any::<bool>());
+    (
+        any::<[u8; 32]>(),
+        any::<[bool; 3]>(),
+        option::of(any::<[u8; 32]>()),
+        option::of(endpoint()),
+        option::of(any::<u16>()),
+        collection::vec(allowed_ip.prop_map(|(net, remove)| AllowedIpChange { net, remove }), 0..4),
+    )
+        .prop_map(|(key, flags, psk, endpoint, persistent_keepalive, allowed_ips)| {
+            let [remove, update_only, replace_allowed_ips] = flags;
+            PeerChange {
+                public_key: key.into(),
+                remove,
+                update_only,
+                preshared_key: psk.map(PresharedKey::from),
+                endpoint,
+                persistent_keepalive,
+                replace_allowed_ips,
+                allowed_ips,
+            }
+        })
 }
 
 fn endpoint() -> impl Strategy<Value = SocketAddr> {

@@ -13,6 +13,7 @@
 //! request, [`Request::parse`] reads it whole or not at all, and the answer is
 //! [`write_state`], where state was asked for, and then [`write_errno`].
 
+mod change;
 mod error;
 mod request;
 mod state;
@@ -24,6 +25,7 @@ use wg::{
 };
 
 pub use self::{
+    change::write_change,
     error::{Reason, UapiError},
     state::{write_errno, write_state},
 };

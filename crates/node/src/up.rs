@@ -284,7 +284,10 @@ pub(crate) fn tunnel_mtu(
 }
 
 /// Asks for a name's address; tries again while there is no answer.
-pub(crate) fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
+///
+/// # Errors
+/// It has none, or nobody answers for long.
+pub fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
     let mut pause = RESOLVE_PAUSE;
     for last in (0..RESOLVE_TRIES).map(|attempt| attempt + 1 == RESOLVE_TRIES) {
         match (name.host.as_str(), name.port).to_socket_addrs() {

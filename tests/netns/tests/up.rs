@@ -14,6 +14,7 @@
 mod up {
     mod crash;
     mod dns;
+    mod reload;
 }
 
 use std::collections::BTreeSet;

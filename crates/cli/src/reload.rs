@@ -1,0 +1,93 @@
+//! Gives a running interface the keys and peers that its file has by now. Peers that stay keep
+//! their sessions, and a network that stays is without a peer at no time.
+
+use std::{collections::HashMap, path::Path};
+
+use node::{
+    resolve,
+    uapi::{Change, write_change},
+};
+use wg::{
+    PublicKey,
+    config::{AllowedIpChange, PeerChange},
+};
+
+use crate::{
+    client::Client,
+    interface::{Interface, Peer},
+    read_conf,
+};
+
+/// Does it.
+///
+/// # Errors
+/// The file is faulty, a name has no address, or nobody serves the interface. Nothing is changed
+/// then.
+pub(crate) fn reload(conf: &Path) -> anyhow::Result<()> {
+    let (name, _, conf) = read_conf(conf)?;
+    conf.without_proxy()?;
+    for warning in &conf.warnings {
+        eprintln!("linerate: {warning}");
+    }
+    let wanted = conf.change(resolve)?;
+    let mut client = Client::connect(&name)?;
+    let running = Interface::parse(name, &client.ask("get")?);
+    client.tell("set", &write_change(&difference(wanted, &running)))?;
+    Ok(())
+}
+
+/// What is left of a file's change where an interface runs already. The mark stays: rules and
+/// routes go by it.
+fn difference(wanted: Change, running: &Interface) -> Change {
+    let Change { listen_port, mut device, .. } = wanted;
+    let listen_port = listen_port.filter(|port| Some(*port) != running.listen_port);
+    device.private_key = device
+        .private_key
+        .filter(|key| key.as_ref().map(|key| key.public_key()) != running.public_key);
+    device.replace_peers = false;
+    let mut others: HashMap<&str, &Peer> =
+        running.peers.iter().map(|peer| (&*peer.public_key, peer)).collect();
+    let owners = owners(&device.peers);
+    for peer in &mut device.peers {
+        let running = others.remove(&*peer.public_key.to_base64());
+        keep(peer, running, &owners);
+    }
+    // Behind the others, which took from them what goes on.
+    let gone = others.into_keys().filter_map(|key| PublicKey::from_base64(key).ok());
+    device.peers.extend(gone.map(|key| PeerChange { remove: true, ..PeerChange::new(key) }));
+    Change { listen_port, fwmark: None, device }
+}
+
+/// Whose each network is in the end: the last peer's that has it.
+fn owners(peers: &[PeerChange]) -> HashMap<String, PublicKey> {
+    let nets = peers.iter().flat_map(|peer| {
+        peer.allowed_ips.iter().map(|allowed| (allowed.net.to_string(), peer.public_key))
+    });
+    nets.collect()
+}
+
+/// Makes of what a peer is to be what it is not yet.
+fn keep(peer: &mut PeerChange, running: Option<&Peer>, owners: &HashMap<String, PublicKey>) {
+    let has: &[String] = running.map_or(&[], |running| &running.allowed_ips);
+    // Replaced, those that stay would be nobody's for a moment.
+    peer.replace_allowed_ips = false;
+    peer.allowed_ips.retain(|AllowedIpChange { net, .. }| {
+        let net = net.to_string();
+        owners[&net] == peer.public_key && !has.contains(&net)
+    });
+    // What is another's is taken by giving it.
+    let lost =
+        has.iter().filter(|net| !owners.contains_key(*net)).filter_map(|net| net.parse().ok());
+    peer.allowed_ips.extend(lost.map(|net| AllowedIpChange { net, remove: true }));
+    let Some(running) = running else { return };
+    peer.endpoint = peer.endpoint.filter(|endpoint| Some(endpoint.to_string()) != running.endpoint);
+    if peer.preshared_key.is_none() && running.has_preshared_key {
+        peer.preshared_key = Some(Default::default());
+    }
+    let keepalive = peer.persistent_keepalive.unwrap_or(0);
+    peer.persistent_keepalive =
+        (keepalive != running.persistent_keepalive.unwrap_or(0)).then_some(keepalive);
+}
+
+#[cfg(test)]
+mod tests;
