@@ -3,11 +3,16 @@
 //! what a process left that was killed.
 //!
 //! ```text
-//!   note(deed) ──► /var/run/wireguard/wg0.undo ──► undo, the last deed first
+//!   note(deed) ──► /var/run/wireguard/wg0.undo ──► undo, settings and then the last deed first
 //! ```
+//!
+//! A setting of the kernel may be wanted by several interfaces. Which of them gives it back they
+//! tell by each other's ledgers, so only one at a time looks there and acts ([`Ledger::alone`]).
 
 use std::{
-    fmt, fs, io,
+    fmt,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -42,6 +47,19 @@ pub(super) struct Setting {
     pub ours: String,
     /// What stood there.
     pub former: String,
+}
+
+impl Deed {
+    fn is_setting(&self) -> bool {
+        matches!(self, Self::Setting(_))
+    }
+}
+
+/// That no other interface looks at settings or changes them, until it is dropped. The lock is
+/// the open folder's, so that nothing is left of it.
+#[derive(Debug)]
+pub(super) struct Alone {
+    _folder: File,
 }
 
 /// The deeds of one interface, in their order.
@@ -82,9 +100,23 @@ impl Ledger {
         self.write().with_context(|| self.path.display().to_string())
     }
 
+    /// Waits until no other interface looks at settings or changes them.
+    ///
+    /// # Errors
+    /// The folder of the ledgers cannot be locked.
+    pub fn alone(&self) -> anyhow::Result<Alone> {
+        let folder = self.path.parent().expect("a ledger is in a folder");
+        let lock = || -> io::Result<File> {
+            let folder = File::open(folder)?;
+            folder.lock()?;
+            Ok(folder)
+        };
+        Ok(Alone { _folder: lock().with_context(|| folder.display().to_string())? })
+    }
+
     /// Changes a setting of the kernel, until the last of the interfaces that want it
     /// changed goes down.
-    pub fn change_setting(&mut self, path: &Path, ours: &str) -> anyhow::Result<()> {
+    pub fn change_setting(&mut self, _: &Alone, path: &Path, ours: &str) -> anyhow::Result<()> {
         let what = || path.display().to_string();
         let current = fs::read_to_string(path).with_context(what)?.trim().to_owned();
         let former = match self.setting_of_another(path) {
@@ -108,14 +140,30 @@ impl Ledger {
     /// Takes everything back, and goes on whatever fails. What failed stays written
     /// down.
     pub fn undo(&mut self, netlink: &Netlink) {
-        let mut failed = Vec::new();
+        // First: nothing is forwarded any more when the packet filter goes.
+        if self.deeds.iter().any(Deed::is_setting) {
+            let alone = self.alone();
+            if let Err(error) = &alone {
+                tracing::error!("{error:#}");
+            }
+            self.undo_some(netlink, Deed::is_setting);
+        }
+        self.undo_some(netlink, |deed| !deed.is_setting());
+    }
+
+    /// Takes deeds back, and strikes them out.
+    fn undo_some(&mut self, netlink: &Netlink, is_one: impl Fn(&Deed) -> bool) {
+        let mut left = Vec::new();
         for deed in std::mem::take(&mut self.deeds).into_iter().rev() {
-            if let Err(error) = self.undo_one(netlink, &deed) {
+            if !is_one(&deed) {
+                left.push(deed);
+            } else if let Err(error) = self.undo_one(netlink, &deed) {
                 tracing::error!("it stays behind: {deed}: {error:#}");
-                failed.insert(0, deed);
+                left.push(deed);
             }
         }
-        self.deeds = failed;
+        left.reverse();
+        self.deeds = left;
         if let Err(error) = self.write() {
             tracing::error!(%error, path = %self.path.display(), "the ledger stays behind");
         }
@@ -278,6 +326,8 @@ fn rule(text: &str) -> Option<Rule> {
 
 #[cfg(test)]
 mod tests {
+    use std::{thread, time::Duration};
+
     use proptest::{option, prelude::*};
 
     use super::*;
@@ -319,6 +369,35 @@ mod tests {
         fn no_line_panics(line in "(rule|setting|resolvconf|nftables)?[ 0-9a-fx/a-z]{0,30}") {
             let _ = line.parse::<Deed>();
         }
+    }
+
+    /// Each looks whether the other still wants it, and strikes out that it does itself.
+    #[test]
+    fn of_two_that_go_down_at_once_one_gives_the_setting_back() {
+        let folder = std::env::temp_dir().join(format!("linerate-ledger-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = Path::new("/proc/sys/../..").join(folder.strip_prefix("/").unwrap()).join("x");
+        fs::write(&path, "0").unwrap();
+        let ledger = |name: &str| Ledger {
+            interface: name.into(),
+            path: folder.join(name).with_extension(EXTENSION),
+            deeds: Vec::new(),
+        };
+        let mut ledgers = ["wg1", "wg2"].map(ledger);
+        let alone = ledgers[0].alone().unwrap();
+        ledgers.iter_mut().for_each(|one| one.change_setting(&alone, &path, "1").unwrap());
+        let value = || fs::read_to_string(&path).unwrap();
+        thread::scope(|scope| {
+            for ledger in &mut ledgers {
+                scope.spawn(|| ledger.undo(&Netlink::open().unwrap()));
+            }
+            // Neither has looked as long as one is alone.
+            thread::sleep(Duration::from_millis(200));
+            assert_eq!((value(), fs::read_dir(&folder).unwrap().count()), ("1".into(), 3));
+            drop(alone);
+        });
+        assert_eq!((value(), fs::read_dir(&folder).unwrap().count()), ("0".into(), 1));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::{
-    ledger::Ledger,
+    ledger::{Alone, Ledger},
     nft::{Chain, Ruleset, compare, connection, is, is_not, meta},
 };
 use crate::conf::Router;
@@ -93,20 +93,21 @@ fn prefix(net: &IpNet) -> Value {
 
 /// Has the kernel forward, where that is asked for; tells where it does not.
 pub(super) fn forward(router: &Router, ledger: &mut Ledger) -> anyhow::Result<()> {
+    let alone = router.ip_forward.then(|| ledger.alone()).transpose()?;
     for (ipv4, path) in [(true, IPV4_FORWARD), (false, IPV6_FORWARD)] {
         let wanted = router.offered.iter().any(|net| net.addr().is_ipv4() == ipv4);
-        let asked = router.ip_forward && (wanted || router.offered.is_empty());
+        let asked = alone.as_ref().filter(|_| wanted || router.offered.is_empty());
         let path = Path::new(path);
         // A kernel may be without IPv6.
         let Ok(current) = fs::read_to_string(path) else {
             anyhow::ensure!(!wanted, "{}: the kernel has no such family", path.display());
             continue;
         };
-        if asked {
+        if let Some(alone) = asked {
             if !ipv4 {
-                keep_advertised_routes(ledger, current.trim() == "1")?;
+                keep_advertised_routes(ledger, alone, current.trim() == "1")?;
             }
-            ledger.change_setting(path, "1").context("IpForward")?;
+            ledger.change_setting(alone, path, "1").context("IpForward")?;
         } else if wanted && current.trim() != "1" {
             tracing::warn!(
                 "OfferRoutes: the kernel forwards nothing: {} is {}; IpForward = true sets it",
@@ -122,7 +123,11 @@ pub(super) fn forward(router: &Router, ledger: &mut Ledger) -> anyhow::Result<()
 /// default route that it has from one, but for devices where `accept_ra` is 2
 /// (Documentation/networking/ip-sysctl.rst; `rt6_purge_dflt_routers`). Where it forwards
 /// already, only what another interface of ours has set is kept so.
-fn keep_advertised_routes(ledger: &mut Ledger, forwards: bool) -> anyhow::Result<()> {
+fn keep_advertised_routes(
+    ledger: &mut Ledger,
+    alone: &Alone,
+    forwards: bool,
+) -> anyhow::Result<()> {
     let devices = fs::read_dir(IPV6_DEVICES).context(IPV6_DEVICES)?;
     let mut paths: Vec<PathBuf> =
         devices.flatten().map(|device| device.path().join("accept_ra")).collect();
@@ -133,7 +138,7 @@ fn keep_advertised_routes(ledger: &mut Ledger, forwards: bool) -> anyhow::Result
             && !path.starts_with(format!("{IPV6_DEVICES}/lo"));
         let hears = || fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1");
         if is_device && (ledger.is_changed_by_another(&path) || !forwards && hears()) {
-            ledger.change_setting(&path, "2")?;
+            ledger.change_setting(alone, &path, "2")?;
         }
     }
     Ok(())
