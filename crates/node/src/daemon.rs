@@ -99,7 +99,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     let Means { offloads, cores, path_mtu, metrics } = options.means;
     let path_mtu = path_mtu.or(up.as_ref().and_then(Up::path_mtu));
-    let metrics = bind(metrics.as_ref())?;
+    let mut metrics = bind(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
@@ -108,8 +108,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         .with_context(|| format!("{}", socket_path(&tun.2.name).display()))?;
     let watch = Watch::new(socket.path()).context("watch of the socket")?;
     let monitor = Monitor::open().context("netlink")?;
-    if let Some(janitor) = janitor {
-        socket.hand_over(janitor).context("janitor")?;
+    if let Some(janitor) = janitor.map(Arc::new) {
+        socket.hand_over(janitor.clone()).context("janitor")?;
+        metrics.as_mut().map_or(Ok(()), |metrics| metrics.hand_over(janitor)).context("janitor")?;
     }
     if let Some(user) = &options.user {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;

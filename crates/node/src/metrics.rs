@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use sys::clock::boottime_nanos;
+use sys::{clock::boottime_nanos, process::Janitor};
 
 use crate::{Node, socket_file::SocketFile};
 
@@ -103,6 +103,17 @@ impl Metrics {
                 Listener::Unix(listener, SocketFile::adopt(path)?)
             }
         }))
+    }
+
+    /// Leaves the removal of a Unix socket's file to `janitor`.
+    ///
+    /// # Errors
+    /// The janitor is gone.
+    pub fn hand_over(&mut self, janitor: Arc<Janitor>) -> io::Result<()> {
+        match &mut self.0 {
+            Listener::Tcp(_) => Ok(()),
+            Listener::Unix(_, file) => file.hand_over(janitor),
+        }
     }
 
     /// The file of a Unix socket.

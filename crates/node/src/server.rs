@@ -114,7 +114,7 @@ impl UapiSocket {
     ///
     /// # Errors
     /// The janitor is gone.
-    pub fn hand_over(&mut self, janitor: Janitor) -> io::Result<()> {
+    pub fn hand_over(&mut self, janitor: Arc<Janitor>) -> io::Result<()> {
         self.file.hand_over(janitor)
     }
 

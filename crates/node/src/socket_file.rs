@@ -8,6 +8,7 @@ use std::{
         net::UnixStream,
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use sys::process::Janitor;
@@ -19,7 +20,7 @@ pub struct SocketFile {
     path: PathBuf,
     inode: u64,
     /// Who removes it where we gave up the right to.
-    janitor: Option<Janitor>,
+    janitor: Option<Arc<Janitor>>,
 }
 
 impl SocketFile {
@@ -52,7 +53,7 @@ impl SocketFile {
     ///
     /// # Errors
     /// The janitor is gone.
-    pub fn hand_over(&mut self, mut janitor: Janitor) -> io::Result<()> {
+    pub fn hand_over(&mut self, janitor: Arc<Janitor>) -> io::Result<()> {
         janitor.charge(&self.path)?;
         self.janitor = Some(janitor);
         Ok(())

@@ -182,20 +182,23 @@ fn with_user_it_gives_root_up_and_still_changes_port_and_mark_and_cleans_up() {
     }
     for signal in ["TERM", "KILL"] {
         let host = Host::new("alone");
-        let outcome = in_background(&host, "--user nobody wg0");
+        let metrics = "/run/rig/metrics.sock";
+        let outcome = in_background(&host, &format!("--user nobody --metrics unix:{metrics} wg0"));
         assert!(outcome.ok, "{}", outcome.stderr);
+        assert!(host.has(metrics));
         host.run("ip link set wg0 up");
         for (port, mark) in [("900", "0x4d"), ("901", "0x4e")] {
             host.run(format!("wg set wg0 listen-port {port} fwmark {mark}"));
             assert_eq!(host.run("wg show wg0 listen-port").trim(), port);
             assert_eq!(host.run("wg show wg0 fwmark").trim(), mark);
         }
-        // The one that is left as root only waits to remove the socket.
+        // The one that is left as root only waits to remove the sockets.
         let nobody = host.run("pgrep -u nobody linerate");
         let capabilities = host.run(format!("grep CapEff /proc/{}/status", nobody.trim()));
         assert!(capabilities.trim().ends_with("0000000000001400"), "{capabilities}");
         host.run(format!("kill -{signal} {}", nobody.trim()));
         is_gone(&host);
+        eventually("the socket of the metrics is gone", PATIENCE, || !host.has(metrics));
     }
 }
 

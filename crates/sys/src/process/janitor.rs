@@ -1,10 +1,10 @@
-//! Removes a file for a process that gave up the right to do it itself.
+//! Removes files for a process that gave up the right to do it itself.
 //!
 //! ```text
 //!   process -- fork --> janitor, which keeps its rights and only reads
-//!     | ---- path ---->   |
+//!     | ---- paths --->   |
 //!     | drops privileges  |
-//!     x  ends, somehow -> pipe ends -> the file is removed
+//!     x  ends, somehow -> pipe ends -> the files are removed
 //! ```
 #![expect(unsafe_code, reason = "fork")]
 
@@ -22,6 +22,9 @@ use nix::{
 };
 
 use super::background::only_thread;
+
+/// Behind a path, which has none.
+const END: u8 = 0;
 
 /// The line to the janitor. It acts when the line is cut: when it is dropped, or
 /// when the process ends in whatever way.
@@ -52,16 +55,17 @@ impl Janitor {
         }
     }
 
-    /// Charges it with the file that is now at `path`. A file that somebody puts
-    /// in its place is left alone.
+    /// Charges it with the file that is now at `path`, beside others. A file that somebody
+    /// puts in its place is left alone.
     ///
     /// # Errors
     /// There is no such file, or the janitor is gone.
-    pub fn charge(&mut self, path: &Path) -> io::Result<()> {
+    pub fn charge(&self, path: &Path) -> io::Result<()> {
         let inode = fs::symlink_metadata(path)?.ino();
         let mut order = inode.to_ne_bytes().to_vec();
         order.extend_from_slice(path.as_os_str().as_bytes());
-        self.pipe.write_all(&order)
+        order.push(END);
+        (&self.pipe).write_all(&order)
     }
 }
 
@@ -71,11 +75,21 @@ fn wait_and_clean(mut pipe: File) -> io::Result<()> {
     dup2_stdin(&null)?;
     dup2_stdout(&null)?;
     dup2_stderr(&null)?;
-    let mut order = Vec::new();
-    pipe.read_to_end(&mut order)?;
-    let Some((inode, path)) = order.split_first_chunk() else { return Ok(()) };
-    let path = Path::new(OsStr::from_bytes(path));
-    if fs::symlink_metadata(path)?.ino() == u64::from_ne_bytes(*inode) {
+    let mut orders = Vec::new();
+    pipe.read_to_end(&mut orders)?;
+    let mut rest = &orders[..];
+    let mut done = Ok(());
+    while let Some((inode, after)) = rest.split_first_chunk()
+        && let Some(length) = after.iter().position(|byte| *byte == END)
+    {
+        done = done.and(remove(Path::new(OsStr::from_bytes(&after[..length])), *inode));
+        rest = &after[length + 1..];
+    }
+    done
+}
+
+fn remove(path: &Path, inode: [u8; 8]) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.ino() == u64::from_ne_bytes(inode) {
         fs::remove_file(path)?;
     }
     Ok(())
