@@ -42,18 +42,39 @@ fn read() -> Result<libc::sched_attr, Errno> {
 mod tests {
     use super::*;
 
+    /// Whether this thread is of a policy from now on. Any thread may become idle, and a
+    /// thread without rights may not become anything else again.
+    fn become_one_of(policy: libc::c_int) -> bool {
+        let param = libc::sched_param { sched_priority: 0 };
+        // SAFETY: the kernel reads one sched_param.
+        let set = unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
+        match Errno::result(set) {
+            Ok(_) => true,
+            Err(Errno::EPERM) if policy != libc::SCHED_IDLE => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Whatever policy the tests run under.
     #[test]
-    fn only_the_length_of_turns_changes() {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let before = read().unwrap();
-                take_short_turns().unwrap();
-                let after = read().unwrap();
-                assert_eq!(before.sched_policy, after.sched_policy);
-                assert_eq!(before.sched_nice, after.sched_nice);
+    fn only_the_length_of_turns_changes_and_only_of_a_normal_thread() {
+        let check = |policy| {
+            if !become_one_of(policy) {
+                return;
+            }
+            let before = read().unwrap();
+            take_short_turns().unwrap();
+            let after = read().unwrap();
+            assert_eq!((before.sched_policy, after.sched_policy), (policy as u32, policy as u32));
+            assert_eq!(before.sched_nice, after.sched_nice);
+            match policy {
                 // Linux before 6.12 keeps no turn.
-                assert!(matches!(after.sched_runtime, 0 | TURN), "{}", after.sched_runtime);
-            });
-        });
+                libc::SCHED_OTHER => assert!(matches!(after.sched_runtime, 0 | TURN)),
+                _ => assert_eq!(before.sched_runtime, after.sched_runtime),
+            }
+        };
+        for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE] {
+            std::thread::scope(|scope| scope.spawn(|| check(policy)).join().unwrap());
+        }
     }
 }
