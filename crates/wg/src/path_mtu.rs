@@ -275,6 +275,7 @@ impl PathMtu {
     /// Searches anew, but only once long data is sent.
     fn rest_before_search(&mut self, now: Time) {
         self.phase = Phase::Resting(None);
+        self.loss = Loss::default();
         (self.low, self.raise_at) = (PROBE_FLOOR.min(self.top), Some(now));
         // It is kept to, but nobody is told of it.
         if let Some(limit) = &mut self.limit {

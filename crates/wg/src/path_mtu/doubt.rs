@@ -11,7 +11,8 @@
 //! A long question that was lost counts only where the short one sent beside it was answered,
 //! for otherwise whatever took one took both. How many have to count, without one that arrives,
 //! depends on how many questions the path loses anyway: as many as it would lose by chance once
-//! in a million trials. There are some 10,000 an hour.
+//! in a million trials. There are some 10,000 an hour. How many a path loses is not known at
+//! first, and taken for half; what arrives brings it down.
 
 use std::time::Duration;
 
@@ -35,8 +36,15 @@ const PAIRS_FLYING: u32 = 32;
 const DEAD_AFTER: u32 = 6;
 
 /// The share of questions that a path loses, or their answers, whatever their length.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Loss(f32);
+
+/// That of a path of which nothing is known: what arrives brings it down.
+impl Default for Loss {
+    fn default() -> Self {
+        Self(LOSS_MOST)
+    }
+}
 
 impl Loss {
     fn note(&mut self, lost: bool) {
@@ -184,7 +192,96 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::{
+        ChaCha20Rng,
+        rand_core::{Rng, SeedableRng},
+    };
+
     use super::*;
+
+    /// Of trials on a path that loses this share of questions, how many say that a length is too
+    /// long. So few would, that all long questions of these are lost, and each counts as often as
+    /// that happens by itself.
+    fn wrong(share: f64, rtt: Duration, mut known: impl FnMut(&mut ChaCha20Rng) -> Loss) -> f64 {
+        let mut rng = ChaCha20Rng::seed_from_u64(0);
+        let trials = 1_000;
+        let of_one = |_| {
+            let loss = known(&mut rng);
+            wrong_once(share, rtt, loss, &mut rng)
+        };
+        (0..trials).map(of_one).sum::<f64>() / f64::from(trials)
+    }
+
+    fn wrong_once(share: f64, rtt: Duration, mut loss: Loss, rng: &mut ChaCha20Rng) -> f64 {
+        let (waits, mut questions) = (Waits::new(Some(rtt)), Questions::default());
+        let mut answers = Vec::new();
+        let mut now = Time::from_nanos(1);
+        questions.begin(now);
+        loop {
+            let answered = answers.iter().map(|(at, _)| *at).min();
+            now = answered.into_iter().fold(questions.due(waits), Time::min).max(now);
+            let (came, coming) = answers.into_iter().partition(|(at, _)| *at <= now);
+            answers = coming;
+            let came: Vec<(Time, usize)> = came;
+            came.iter().for_each(|(_, round)| questions.short_answered(*round, &mut loss));
+            match questions.judge(now, waits, &mut loss) {
+                Verdict::TooLong => break,
+                Verdict::Unknown => return 0.0,
+                Verdict::Open => {}
+            }
+            if questions.next_pair(waits).is_some_and(|at| at <= now) {
+                questions.push(now);
+                if !is_lost(share, rng) {
+                    answers.push((now + rtt, questions.rounds.len() - 1));
+                }
+            }
+        }
+        // The answer to a later one would have come too late.
+        let lost = questions.rounds.iter().filter(|round| now.since(round.sent) >= rtt).count();
+        share.powi(lost as i32)
+    }
+
+    fn is_lost(share: f64, rng: &mut ChaCha20Rng) -> bool {
+        f64::from(rng.next_u32()) < share * f64::from(u32::MAX)
+    }
+
+    #[test]
+    fn one_trial_in_a_million_is_wrong_at_most_and_the_first_is_no_exception() {
+        for either_way in [0.05, 0.1, 0.2, 0.3, 0.4, 0.5] {
+            let share = 1.0 - (1.0 - either_way) * (1.0 - either_way);
+            for rtt in [0, 1, 20, 100, 300] {
+                let rtt = Duration::from_millis(rtt);
+                let first = wrong(share, rtt, |_| Loss::default());
+                let later = wrong(share, rtt, |rng| {
+                    let mut loss = Loss::default();
+                    (0..200).for_each(|_| loss.note(is_lost(share, rng)));
+                    loss
+                });
+                assert!(first < 1e-6 && later < 1e-6, "{either_way} {rtt:?}: {first} {later}");
+                // One that begins to lose has to be told from one that does not.
+                if either_way <= 0.2 {
+                    let calm = wrong(share, rtt, |_| Loss(0.0));
+                    assert!(calm < 1e-6, "{either_way} {rtt:?}: {calm}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_question_counts_only_beside_a_short_one_that_was_answered() {
+        for (answered, expected) in
+            [(PROBE_PAIRS_LEAST - 1, Verdict::Open), (PROBE_PAIRS_LEAST, Verdict::TooLong)]
+        {
+            let waits = Waits::new(Some(Duration::from_millis(1)));
+            let (mut questions, mut loss) = (Questions::default(), Loss(0.0));
+            let began = Time::from_nanos(1);
+            // The lone one, and three beside which the short ones were lost, too.
+            (0..1 + answered + 3).for_each(|_| questions.push(began));
+            (1..=answered).for_each(|round| questions.short_answered(round, &mut loss));
+            let verdict = questions.judge(began + waits.lost, waits, &mut loss);
+            assert_eq!(verdict, expected, "{answered}");
+        }
+    }
 
     #[test]
     fn the_more_a_path_loses_the_more_has_to_be_lost() {
