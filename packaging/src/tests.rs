@@ -62,6 +62,28 @@ fn each_command_has_a_page_that_tells_all_its_options() {
 }
 
 #[test]
+fn the_page_of_the_configuration_tells_of_each_key_and_is_found() {
+    let written = Written::new("conf");
+    let page = written.read("man/linerate.conf.5");
+    let mut tagged = Vec::new();
+    for (before, line) in page.lines().zip(page.lines().skip(1)) {
+        if before == ".TP" {
+            let keys = line.split(" = ").next().unwrap();
+            tagged.extend(keys.split("\\fB").filter_map(|word| word.split("\\fR").next()));
+        }
+    }
+    assert!(node::conf::key_names().count() > 30);
+    for key in node::conf::key_names() {
+        assert!(tagged.contains(&key), "{key} is not in {tagged:?}");
+    }
+    for page in ["linerate", "linerate-up", "linerate-proxy"] {
+        let text = plain(&written.read(&format!("man/{page}.1")));
+        assert!(text.contains("linerate.conf(5)"), "{page}(1) does not name linerate.conf(5)");
+    }
+    assert!(written.read("man/linerate.1").contains("NAME.undo"));
+}
+
+#[test]
 fn each_shell_completes_every_command_and_bash_takes_its_file() {
     let written = Written::new("completions");
     for file in ["linerate.bash", "_linerate", "linerate.fish"] {

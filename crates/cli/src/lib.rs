@@ -107,7 +107,8 @@ enum Command {
         machine: Machine,
         #[command(flatten)]
         log: Log,
-        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
+        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; its keys are in
+        /// linerate.conf(5).
         conf: PathBuf,
     },
     /// End an interface that linerate made, and all that came with it.

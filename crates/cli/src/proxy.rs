@@ -30,7 +30,8 @@ pub(crate) struct Proxy {
     #[command(flatten)]
     log: Log,
     /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf. Beside the keys of
-    /// wg-quick, [Interface] may have Socks5, HttpProxy, Forward, Expose and ProxyUser.
+    /// wg-quick, [Interface] may have Socks5, HttpProxy, Forward, Expose and ProxyUser;
+    /// see linerate.conf(5).
     conf: PathBuf,
 }
 

@@ -28,7 +28,7 @@ use wg::{PresharedKey, PrivateKey, PublicKey};
 pub use self::{
     error::{ConfError, Reason},
     interface_name::{InterfaceName, NameError},
-    lines::Section,
+    lines::{Section, key_names},
     policy::Policy,
     proxy::{Expose, Forward, Place, Placed, Proxy, ProxyUser, Transport},
     router::Router,

@@ -52,6 +52,11 @@ pub(super) enum Key {
     PersistentKeepalive,
 }
 
+/// The names of all keys, those of `[Interface]` first.
+pub fn key_names() -> impl Iterator<Item = &'static str> {
+    Key::ALL.into_iter().map(Key::name)
+}
+
 /// The text by sections.
 pub(super) struct Sections<'a> {
     pub(super) interface: Entries<'a>,
