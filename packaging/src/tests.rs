@@ -117,9 +117,19 @@ fn with_keys(example: &str) -> String {
     text
 }
 
+fn example(path: &Path) -> node::conf::Conf {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let name = path.file_name().unwrap().to_str().unwrap();
+    node::conf::Conf::parse(name, &with_keys(&text)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples")
+}
+
 #[test]
-fn every_example_is_a_configuration_without_a_warning() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples");
+fn every_example_is_a_configuration_without_a_warning_or_a_hook() {
+    let folder = examples();
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|e| e == "conf")).collect();
@@ -127,10 +137,36 @@ fn every_example_is_a_configuration_without_a_warning() {
     let index = fs::read_to_string(folder.join("README.md")).unwrap();
     for path in files {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        let conf = node::conf::Conf::parse(&name, &with_keys(&fs::read_to_string(&path).unwrap()));
-        let conf = conf.unwrap_or_else(|error| panic!("{error}"));
+        let conf = example(&path);
         assert!(conf.warnings.is_empty(), "{name}: {:?}", conf.warnings);
         assert!(conf.private_key().is_ok(), "{name}");
+        assert_eq!(conf.interface.hooks, node::conf::Hooks::default(), "{name}");
         assert!(index.contains(&name), "docs/examples/README.md does not tell of {name}");
+    }
+}
+
+#[test]
+fn the_routers_offer_routes_clamp_and_forward() {
+    for (name, masquerade) in [("exit-node.conf", true), ("site-to-site.conf", false)] {
+        let router = example(&examples().join(name)).interface.router;
+        assert!(!router.offered.is_empty(), "{name} offers nothing");
+        assert!(router.clamps() && router.ip_forward, "{name}: {router:?}");
+        assert_eq!(router.masquerade, masquerade, "{name}");
+    }
+}
+
+#[test]
+fn the_laptop_asks_for_names_where_somebody_answers_and_its_router_forwards_it_there() {
+    let [laptop, router] =
+        ["road-warrior.conf", "exit-node.conf"].map(|name| example(&examples().join(name)));
+    let servers = laptop.interface.dns.servers;
+    assert!(!servers.is_empty());
+    for server in servers {
+        let router = &router.interface;
+        assert!(
+            !router.addresses.iter().any(|net| net.contains(&server)),
+            "{server} is the router"
+        );
+        assert!(router.router.offered.iter().any(|net| net.contains(&server)), "{server}");
     }
 }
