@@ -170,3 +170,39 @@ fn the_laptop_asks_for_names_where_somebody_answers_and_its_router_forwards_it_t
         assert!(router.router.offered.iter().any(|net| net.contains(&server)), "{server}");
     }
 }
+
+/// What `unit` of the package starts, with these options of its file, and that file.
+fn started(unit: &str, options: &str) -> (Vec<String>, String) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd").join(unit);
+    let text = fs::read_to_string(path).unwrap();
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap_or_else(|| panic!("{unit} has no {key}")).to_owned()
+    };
+    // Else systemd warns at each start.
+    assert_eq!(value("Environment="), "LINERATE_OPTIONS=");
+    let mut words = Vec::new();
+    for word in value("ExecStart=").split(' ') {
+        match word {
+            "$LINERATE_OPTIONS" => words.extend(options.split_whitespace().map(str::to_owned)),
+            word => words.push(word.replace("%i", "wg0").replace("%E", "/etc")),
+        }
+    }
+    (words, value("EnvironmentFile="))
+}
+
+#[test]
+fn the_units_take_options_from_files_that_need_not_be_there() {
+    let options = "--metrics 127.0.0.1:9586 --log-format json --cores 2 --offload-off udp-gso";
+    for (unit, command, file) in [
+        ("linerate@.service", "up", "-/etc/default/linerate-%i"),
+        ("linerate-proxy@.service", "proxy", "-%E/linerate/%i.env"),
+    ] {
+        let (plain, from) = started(unit, "");
+        assert_eq!(from, file);
+        cli::command().try_get_matches_from(plain).unwrap();
+        let matches = cli::command().try_get_matches_from(started(unit, options).0).unwrap();
+        let matches = matches.subcommand_matches(command).unwrap();
+        assert!(matches.get_raw("metrics").is_some(), "{unit}");
+    }
+}
