@@ -46,7 +46,7 @@ pub enum Reason {
     ProxyOnly,
     /// A key that only `linerate up` understands.
     UpOnly,
-    /// A key that means nothing without this other one.
+    /// A key that means nothing without this.
     Needs(&'static str),
     /// A key that does nothing beside this line.
     NoEffect(&'static str),

@@ -39,6 +39,10 @@ impl Conf {
             }
             peers.push(peer);
         }
+        // A file that is saved, or has no peer yet, may get the one that they are for.
+        if !interface.save_config && !peers.is_empty() {
+            interface.policy.suits(&sections.interface, &peers)?;
+        }
         Ok(Self {
             interface,
             peers,

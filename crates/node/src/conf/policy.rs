@@ -7,8 +7,10 @@
 //!  ConnectedFirst    = false    the peers' routes go before the networks around
 //! ```
 
+use ipnet::IpNet;
+
 use super::{
-    Reason, Table,
+    Peer, Reason, Table,
     error::Fault,
     lines::{Entries, Key},
     parse::{boolean, or_off, table},
@@ -19,6 +21,9 @@ use crate::value::{self, ValueError, Wanted};
 const LAST_PRIORITY: u32 = 32_764;
 /// Tables that are everybody's: `default`, `main` and `local`.
 const COMMON_TABLES: std::ops::RangeInclusive<u32> = 253..=255;
+
+/// What has a table of our own made.
+const OWN_TABLE: &str = "a default route in AllowedIPs, or ConnectedFirst = false";
 
 /// Rules around a table of our own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +67,29 @@ impl Policy {
             connected_first: entries.one(Key::ConnectedFirst, boolean)?.unwrap_or(true),
         })
     }
+
+    /// Whether a peer's network is routed by a table of our own. Without one that is, no key
+    /// here does anything.
+    pub(crate) fn is_for_own_table(&self, net: IpNet) -> bool {
+        net.prefix_len() == 0 || !self.connected_first
+    }
+
+    /// Refuses keys that would do nothing for these peers.
+    pub(super) fn suits(&self, entries: &Entries<'_>, peers: &[Peer]) -> Result<(), Fault> {
+        let mut nets = peers.iter().flat_map(|peer| &peer.allowed_ips);
+        if nets.any(|net| self.is_for_own_table(*net)) {
+            return Ok(());
+        }
+        let (needed, default) = match self.connected_first {
+            true => (OWN_TABLE, Some(Key::ConnectedFirst)),
+            false => ("AllowedIPs", None),
+        };
+        let mut ours = entries.entries.iter().filter(|entry| entry.key.is_of_policy());
+        match ours.find(|entry| Some(entry.key) != default) {
+            Some(entry) => Err(entry.fault(Reason::Needs(needed))),
+            None => Ok(()),
+        }
+    }
 }
 
 fn mask(text: &str, mark: u32) -> Result<u32, ValueError> {
@@ -87,9 +115,16 @@ mod tests {
     use super::*;
     use crate::conf::Conf;
 
-    fn parse(lines: &str) -> Result<Policy, String> {
-        let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{lines}\n"));
+    /// With a peer of these networks.
+    fn parse_beside(lines: &str, allowed_ips: &str) -> Result<Policy, String> {
+        let peer = format!("[Peer]\nPublicKey = {}E=\n", "A".repeat(42));
+        let text = format!("[Interface]\n{lines}\n{peer}AllowedIPs = {allowed_ips}\n");
+        let conf = Conf::parse("wg0.conf", &text);
         conf.map(|conf| conf.interface.policy).map_err(|error| error.to_string())
+    }
+
+    fn parse(lines: &str) -> Result<Policy, String> {
+        parse_beside(lines, "::/0")
     }
 
     #[test]
@@ -126,5 +161,30 @@ mod tests {
             let shown = parse(lines).unwrap_err();
             assert!(shown.starts_with(&format!("wg0.conf:{error}")), "{lines}: {shown}");
         }
+    }
+
+    #[test]
+    fn what_would_do_nothing_for_the_peers_networks_is_refused() {
+        for lines in ["DefaultRouteTable = 7", "RulePriority = 100", "FwMark = 1\nFwMask = 1"] {
+            let key = lines.lines().last().unwrap().split(' ').next().unwrap();
+            let line = lines.lines().count() + 1;
+            let shown = parse_beside(lines, "10.0.0.0/8, fd00::/8").unwrap_err();
+            let expected = format!(
+                "wg0.conf:{line}: {key}: this key means nothing without a default route in \
+                 AllowedIPs, or ConnectedFirst = false"
+            );
+            assert_eq!(shown, expected);
+            // A table of our own is for all networks then.
+            let lines = format!("{lines}\nConnectedFirst = false");
+            assert!(parse_beside(&lines, "10.0.0.0/8").is_ok(), "{lines}");
+            let shown = parse_beside(&lines, "").unwrap_err();
+            assert!(shown.ends_with("this key means nothing without AllowedIPs"), "{shown}");
+        }
+        for (lines, is_fine) in [("ConnectedFirst = false", false), ("ConnectedFirst = true", true)]
+        {
+            assert_eq!(parse_beside(lines, "").is_ok(), is_fine, "{lines}");
+        }
+        assert!(Conf::parse("wg0.conf", "[Interface]\nRulePriority = 100\n").is_ok(), "no peer yet");
+        assert!(parse_beside("RulePriority = 100\nSaveConfig = true", "10.0.0.0/8").is_ok());
     }
 }

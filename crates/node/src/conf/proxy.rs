@@ -335,7 +335,10 @@ mod tests {
             "\nClampMss = true",
             "\nIpForward = false",
         ] {
-            let error = parse(line).unwrap().without_up().unwrap_err().to_string();
+            let peer = "[Peer]\nPublicKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n\
+                        AllowedIPs = ::/0";
+            let conf = parse(&format!("{line}\n{peer}")).unwrap();
+            let error = conf.without_up().unwrap_err().to_string();
             let key = line.lines().last().unwrap().split(' ').next().unwrap();
             let expected = format!("wg0.conf:3: {key}: only `linerate up` understands this key");
             assert_eq!(error, expected);

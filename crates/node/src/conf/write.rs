@@ -261,6 +261,8 @@ mod tests {
             interface in interface(),
             state in crate::strategies::device_state(),
         ) {
+            // Without it no file is written.
+            let interface = Interface { save_config: true, ..interface };
             let conf = Conf::parse("wg0.conf", &write(&interface, &state)).unwrap();
             let expected = Interface {
                 private_key: state.private_key.clone(),

@@ -20,7 +20,7 @@ use sys::netlink::{Family, FwMark, MAIN_TABLE, Netlink, Route, Rule};
 use super::ledger::{Deed, Ledger};
 use crate::{
     Node,
-    conf::{Conf, Policy, Table},
+    conf::{Conf, Table},
     uapi::Change,
 };
 
@@ -48,7 +48,7 @@ impl OwnTable {
     pub fn choose(netlink: &Netlink, node: &Node, conf: &Conf) -> anyhow::Result<Option<Self>> {
         let policy = &conf.interface.policy;
         let mut nets = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
-        let is_wanted = nets.any(|net| is_for_own_table(policy, *net));
+        let is_wanted = nets.any(|net| policy.is_for_own_table(*net));
         if !is_wanted || conf.interface.table != Table::Auto {
             return Ok(None);
         }
@@ -63,10 +63,6 @@ impl OwnTable {
         let mask = policy.mask.unwrap_or(u32::MAX);
         Ok(Some(Self { table, mark: FwMark { value: node.fwmark(), mask } }))
     }
-}
-
-fn is_for_own_table(policy: &Policy, net: IpNet) -> bool {
-    net.prefix_len() == 0 || !policy.connected_first
 }
 
 /// Adds routes and rules. The routes go with the interface; the rules are written
@@ -141,7 +137,7 @@ impl Routes<'_> {
             let families = [Family::V4, Family::V6].into_iter().filter(|family| {
                 let policy = &self.conf.interface.policy;
                 nets.iter()
-                    .any(|net| Family::of(net.addr()) == *family && is_for_own_table(policy, *net))
+                    .any(|net| Family::of(net.addr()) == *family && policy.is_for_own_table(*net))
             });
             for family in families {
                 self.add_rules(family, own).context("rules")?;
@@ -158,7 +154,7 @@ impl Routes<'_> {
         match (self.conf.interface.table, self.own) {
             (Table::Off, _) => Ok(()),
             (Table::Id(table), _) => self.add_route(net, table),
-            (Table::Auto, Some(own)) if is_for_own_table(&self.conf.interface.policy, net) => {
+            (Table::Auto, Some(own)) if self.conf.interface.policy.is_for_own_table(net) => {
                 self.add_route(net, own.table)
             }
             (Table::Auto, _) if self.netlink.has_route(net, self.device, MAIN_TABLE)? => Ok(()),
