@@ -122,8 +122,10 @@ fn peers(span: Span, old: &[Peer], peers: &[Peer], room: usize) -> Vec<String> {
         let rates = b.both().partial_cmp(&a.both()).unwrap_or(Ordering::Equal);
         rates.then(other.last_handshake.cmp(&one.last_handshake))
     });
-    let title =
-        format!("  {:<44}  {:>13}  {:>13}  {:>14}  endpoint", "peer", "in", "out", "handshake");
+    let title = format!(
+        "  {:<44}  {:>13}  {:>13}  {:>14}  {:>8}  endpoint",
+        "peer", "in", "out", "handshake", "path mtu"
+    );
     let mut lines = vec![title];
     let shown = if busy.len() > room { room.saturating_sub(1) } else { room };
     for (traffic, peer) in busy.iter().take(shown) {
@@ -134,11 +136,12 @@ fn peers(span: Span, old: &[Peer], peers: &[Peer], room: usize) -> Vec<String> {
             words.split(' ').take(4).collect::<Vec<_>>().join(" ") + " ago"
         });
         lines.push(format!(
-            "  {:<44}  {:>13}  {:>13}  {:>14}  {}",
+            "  {:<44}  {:>13}  {:>13}  {:>14}  {:>8}  {}",
             peer.public_key,
             bits(traffic.received),
             bits(traffic.sent),
             ago.as_deref().unwrap_or("never"),
+            peer.path_mtu.map_or("-".to_owned(), |mtu| mtu.to_string()),
             peer.endpoint.as_deref().unwrap_or("-")
         ));
     }
@@ -214,6 +217,17 @@ mod tests {
         assert_eq!(of(&before, &now, 3).len(), 3);
         let all = of(&before, &now, 100);
         assert!(all.len() == 43 && !all.iter().any(|line| line.contains("more")));
+    }
+
+    #[test]
+    fn a_path_whose_mtu_was_found_shows_it() {
+        let mut now = sample(SECOND, &[(1, 900, 0), (2, 0, 0)], Some(""));
+        now.interfaces[0].peers[0].path_mtu = Some(1230);
+        let lines = of(&sample(0, &[], Some("")), &now, 50);
+        let peers: Vec<_> = lines.iter().filter(|line| line.contains("192.0.2.1")).collect();
+        assert!(lines.iter().any(|line| line.ends_with("path mtu  endpoint")), "{lines:#?}");
+        assert!(peers[0].ends_with("never      1230  192.0.2.1:1"), "{:?}", peers[0]);
+        assert!(peers[1].ends_with("never         -  192.0.2.1:1"), "{:?}", peers[1]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::fmt::{Display, Write};
 
 use engine::Counted;
-use wg::DropReason;
+use wg::{DropReason, config::PeerState};
 
 use crate::Node;
 
@@ -27,7 +27,7 @@ pub(super) fn write(node: &Node) -> String {
     text.histogram("inbound_batch_packets", INBOUND, &load.inbound.read(), 1.0);
     text.histogram("queue_seconds", QUEUE, &load.queued.read(), 1e6);
     text.handshakes(node.handshakes().answered(), node.handshakes().micros());
-    text.peers(node);
+    text.peers(&node.state().peers);
     text.text
 }
 
@@ -41,6 +41,9 @@ const OUTBOUND: &str = "Datagrams encrypted and sent together.";
 const INBOUND: &str = "Messages of data received and decrypted together.";
 const QUEUE: &str = "How long the oldest packet into the tunnel stood in the queue, by rounds.";
 const HANDSHAKES: &str = "From an initiation of ours to its response.";
+
+const PATH_MTU: &str =
+    "Longest packet that arrives at a peer, inside the tunnel; 0 while nobody knows.";
 
 struct Text {
     text: String,
@@ -110,8 +113,7 @@ impl Text {
         self.sample("handshake_seconds_count", &[], answered);
     }
 
-    fn peers(&mut self, node: &Node) {
-        let peers = node.state().peers;
+    fn peers(&mut self, peers: &[PeerState]) {
         let keys: Vec<String> = peers.iter().map(|peer| peer.public_key.to_base64()).collect();
         let names = || keys.iter().map(String::as_str);
         let received = names().zip(peers.iter().map(|peer| peer.rx_bytes));
@@ -120,7 +122,7 @@ impl Text {
         let sent = names().zip(peers.iter().map(|peer| peer.tx_bytes));
         let help = "Bytes sent to a peer, as wg(8) counts them.";
         self.labelled("peer_transmit_bytes_total", "counter", help, "public_key", sent);
-        let handshake = |peer: &wg::config::PeerState| peer.last_handshake.unwrap_or_default();
+        let handshake = |peer: &PeerState| peer.last_handshake.unwrap_or_default();
         let handshakes = names().zip(peers.iter().map(|peer| handshake(peer).as_secs()));
         let help = "Time of a peer's last handshake since 1970; 0 where there was none.";
         self.labelled(
@@ -130,6 +132,9 @@ impl Text {
             "public_key",
             handshakes,
         );
+        let mtu = |peer: &PeerState| u64::from(peer.path_mtu.unwrap_or_default());
+        let mtus = names().zip(peers.iter().map(mtu));
+        self.labelled("peer_path_mtu_bytes", "gauge", PATH_MTU, "public_key", mtus);
     }
 }
 
@@ -176,5 +181,30 @@ mod tests {
                 "linerate_queue_seconds_count{interface=\"wg0\"} 4",
             ]
         );
+    }
+
+    #[test]
+    fn of_each_peer_there_is_what_its_path_carries_and_nothing_while_nobody_knows() {
+        let peer = |key, path_mtu| PeerState {
+            public_key: wg::PublicKey::from([key; 32]),
+            preshared_key: wg::PresharedKey::from([0; 32]),
+            endpoint: None,
+            last_handshake: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            persistent_keepalive: 0,
+            allowed_ips: Vec::new(),
+            path_mtu,
+        };
+        let mut text = Text { interface: "wg0".into(), ..text() };
+        text.peers(&[peer(1, Some(1230)), peer(2, None)]);
+        let lines: Vec<&str> = text.text.lines().filter(|line| line.contains("path_mtu")).collect();
+        let [_, kind, first, second] = lines.as_slice() else { panic!("{lines:?}") };
+        assert_eq!(*kind, "# TYPE linerate_peer_path_mtu_bytes gauge");
+        for (line, key, value) in [(first, 1, "1230"), (second, 2, "0")] {
+            let key = wg::PublicKey::from([key; 32]).to_base64();
+            let labels = format!("interface=\"wg0\",public_key=\"{key}\"");
+            assert_eq!(**line, format!("linerate_peer_path_mtu_bytes{{{labels}}} {value}"));
+        }
     }
 }
