@@ -106,12 +106,15 @@ fn remedy() -> anyhow::Result<Remedy<Host>> {
 /// What the checks want to know of an interface.
 fn tunnel(interface: &Interface) -> Tunnel {
     let own = interface.own.as_ref();
-    let drops = own.into_iter().flat_map(|own| &own.drops);
-    let overflow = drops.filter(|(reason, _)| reason == "udp_overflow").map(|(_, count)| *count);
+    let dropped = |reason| {
+        let drops = own.into_iter().flat_map(|own| &own.drops);
+        drops.filter(|(name, _)| name == reason).map(|(_, count)| *count).sum()
+    };
     let demotions = own.into_iter().flat_map(|own| &own.offloads);
     let peers = interface.peers.iter().map(|peer| Peer {
         key: peer.public_key.clone(),
         endpoint: peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()),
+        circles: false,
         path_mtu: None,
         last_handshake: peer.last_handshake,
         tx_bytes: peer.tx_bytes,
@@ -122,7 +125,8 @@ fn tunnel(interface: &Interface) -> Tunnel {
         listen_port: interface.listen_port,
         fwmark: interface.fwmark.unwrap_or(0),
         receive_buffer: own.map(|own| own.receive_buffer).filter(|granted| *granted != 0),
-        overflow: overflow.sum(),
+        overflow: dropped("udp_overflow"),
+        looped: dropped("out_loop"),
         demotions: demotions
             .filter(|offload| offload.demotions != 0)
             .map(|offload| (offload.name.clone(), offload.demotions))
@@ -147,12 +151,13 @@ mod tests {
         let bare = tunnel(&interface);
         assert_eq!((bare.receive_buffer, bare.overflow), (None, 0));
         interface.own = Some(Own::parse(
-            "in_forged=9\nudp_overflow=3\nudp_receive_buffer=8\noffload_udp-gso=on\n\
+            "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\noffload_udp-gso=on\n\
              demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\n",
         ));
         let tunnel = tunnel(&interface);
         assert_eq!((tunnel.listen_port, tunnel.fwmark), (Some(7), 9));
         assert_eq!((tunnel.receive_buffer, tunnel.overflow), (Some(8), 3));
+        assert_eq!(tunnel.looped, 4);
         assert_eq!(tunnel.demotions, [("udp-gso".to_owned(), 2)]);
         let peer = &tunnel.peers[0];
         assert_eq!(peer.endpoint, Some("[fe80::1%2]:1".parse().unwrap()));

@@ -136,3 +136,35 @@ fn an_interface_that_is_not_there_cannot_be_looked_at() {
     let outcome = host.attempt(format!("{} doctor wg7; echo $?", program.display()));
     assert_eq!(outcome.stdout, "2\n", "{outcome:?}");
 }
+
+/// A client whose networks cover the endpoint of its peer, by routes of halves.
+#[test]
+fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
+    let (left, _router, right) = Pair::routed_hosts();
+    left.run("ethtool -K eth0 gro on");
+    let (own, other) = (netns::Key::generate(), netns::Key::generate());
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n[Peer]\nPublicKey = {}\n\
+         Endpoint = 10.2.0.2:51820\nAllowedIPs = 0.0.0.0/1, 128.0.0.0/1\n",
+        own.private, other.public
+    );
+    drop(right);
+    let file = left.write(&format!("{INTERFACE}.conf"), &text);
+    left.run(format!("chmod 700 /run/rig; chmod 600 {file}"));
+    let outcome = netns::linerate(&left, &format!("up {file}"));
+    assert!(outcome.ok, "{outcome:?}");
+    let before = left.run(format!("ip link show {INTERFACE}"));
+    left.attempt("ping -c 1 -W 1 10.9.0.2");
+
+    let (status, told) = doctor(&left, &format!("{INTERFACE} --apply"));
+    let checks: Vec<_> = findings(&told).into_iter().map(|(check, ..)| check).collect();
+    assert_eq!((status, checks), (1, vec!["circle".to_owned()]), "{told:#}");
+    assert_eq!(left.run(format!("ip link show {INTERFACE}")), before);
+
+    left.run("ip route add 10.2.0.2 via 10.1.0.254");
+    let (_, told) = doctor(&left, INTERFACE);
+    let all = told["findings"].as_array().expect("a list").iter();
+    let circle: Vec<_> = all.filter(|finding| finding["check"] == "circle").collect();
+    assert_eq!(circle.len(), 1, "what came back is a note: {told:#}");
+    assert_eq!(circle[0]["weight"], "note");
+}

@@ -27,5 +27,6 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     path::unused,
     clock::wrong,
     reach::port,
+    reach::circles,
     reach::silent_peers,
 ];

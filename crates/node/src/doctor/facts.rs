@@ -120,6 +120,8 @@ pub struct Tunnel {
     pub receive_buffer: Option<u64>,
     /// Datagrams lost because that buffer was full.
     pub overflow: u64,
+    /// Datagrams of its own that came back to it as packets.
+    pub looped: u64,
     /// How often the kernel refused each offload, where it did.
     pub demotions: Vec<(String, u64)>,
     /// Its peers.
@@ -133,6 +135,8 @@ pub struct Peer {
     pub key: String,
     /// Where it is.
     pub endpoint: Option<SocketAddr>,
+    /// Whether the way there leads into the tunnel itself.
+    pub circles: bool,
     /// The largest packet that goes there whole, as far as this host knows.
     pub path_mtu: Option<u32>,
     /// The time of the last handshake since the Unix epoch.
@@ -152,6 +156,7 @@ pub(super) fn healthy() -> Facts {
     let peer = Peer {
         key: "peer".into(),
         endpoint: Some(([192, 0, 2, 1], 51820).into()),
+        circles: false,
         path_mtu: Some(1500),
         last_handshake: Some(now - Duration::from_mins(1)),
         tx_bytes: 1,

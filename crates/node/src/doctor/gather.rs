@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs, io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::{Duration, UNIX_EPOCH},
 };
@@ -53,9 +53,14 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     for tunnel in &mut tunnels {
         let device = all.iter().find(|device| device.link.name == tunnel.name);
         tunnel.mtu = device.map(|device| device.link.mtu);
+        let own = device.map(|device| device.link.index);
         for peer in &mut tunnel.peers {
-            if let Some(endpoint) = peer.endpoint {
-                peer.path_mtu = netlink.mtu_to(endpoint.ip(), tunnel.fwmark)?;
+            let Some(endpoint) = peer.endpoint else { continue };
+            let way = device_to(&netlink, endpoint, tunnel.fwmark)?;
+            peer.circles = own.is_some() && way == own;
+            // Of a way through the tunnel the tunnel's own MTU would be told.
+            if !peer.circles {
+                peer.path_mtu = mtu_to(&netlink, &all, endpoint, tunnel.fwmark)?;
             }
         }
     }
@@ -117,18 +122,48 @@ fn sysctls<'a>(devices: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>
     sysctls
 }
 
+/// The device by which datagrams to an endpoint leave.
+fn device_to(netlink: &Netlink, to: SocketAddr, fwmark: u32) -> anyhow::Result<Option<u32>> {
+    match scope(to) {
+        Some(device) => Ok(Some(device)),
+        None => Ok(netlink.device_to(to.ip(), fwmark)?),
+    }
+}
+
+fn mtu_to(
+    netlink: &Netlink,
+    all: &[netlink::Device],
+    to: SocketAddr,
+    fwmark: u32,
+) -> anyhow::Result<Option<u32>> {
+    match scope(to) {
+        Some(device) => Ok(all.iter().map(|d| &d.link).find(|l| l.index == device).map(|l| l.mtu)),
+        None => Ok(netlink.mtu_to(to.ip(), fwmark)?),
+    }
+}
+
+/// The device that an endpoint names: each has a route to the link-local addresses, so
+/// that routes do not tell.
+fn scope(endpoint: SocketAddr) -> Option<u32> {
+    match endpoint {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
+        _ => None,
+    }
+}
+
 /// The devices by which tunnels go out, or, without peers, whatever goes anywhere.
 fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeSet<u32>> {
     let endpoints = tunnels.iter().flat_map(|tunnel| {
-        tunnel.peers.iter().filter_map(|peer| Some((peer.endpoint?.ip(), tunnel.fwmark)))
+        let peers = tunnel.peers.iter().filter(|peer| !peer.circles);
+        peers.filter_map(|peer| Some((peer.endpoint?, tunnel.fwmark)))
     });
-    let mut ways: Vec<(IpAddr, u32)> = endpoints.collect();
+    let mut ways: Vec<(SocketAddr, u32)> = endpoints.collect();
     if ways.is_empty() {
-        ways.extend(ANYWHERE.map(|address| (address, 0)));
+        ways.extend(ANYWHERE.map(|address| ((address, 0).into(), 0)));
     }
     let mut devices = BTreeSet::new();
-    for (address, fwmark) in ways {
-        devices.extend(netlink.device_to(address, fwmark)?);
+    for (to, fwmark) in ways {
+        devices.extend(device_to(netlink, to, fwmark)?);
     }
     Ok(devices)
 }

@@ -1,6 +1,6 @@
 //! Whether peers are reached, as far as can be told from here.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::doctor::{Facts, Finding, Mend, Tunnel, Weight};
 
@@ -48,11 +48,52 @@ fn port_of(facts: &Facts, tunnel: &Tunnel) -> Finding {
     }
 }
 
+/// Peers whose endpoint is reached through the tunnel that leads to them, which can carry
+/// nothing; and what came back into a tunnel that way earlier.
+pub(crate) fn circles(facts: &Facts) -> Vec<Finding> {
+    let finding = |tunnel: &Tunnel, weight, what, mend| Finding {
+        check: "circle",
+        on: tunnel.name.clone(),
+        weight,
+        what,
+        why: "what is encrypted for a peer comes back to the tunnel as a packet for that peer, \
+              and is dropped there (`out loop` in linerate show)"
+            .into(),
+        cost: "nothing is carried to the peer while its endpoint is reached through the tunnel",
+        mend,
+    };
+    let of_tunnel = |tunnel: &Tunnel| {
+        let circling = tunnel.peers.iter().filter(|peer| peer.circles);
+        let endpoints: Vec<_> = circling.filter_map(|peer| peer.endpoint).collect();
+        let Tunnel { name, looped, .. } = tunnel;
+        let Some(first) = endpoints.first() else {
+            let what = format!("{looped} datagrams of its own came back into {name}");
+            return (*looped > 0).then(|| finding(tunnel, Weight::Note, what, Mend::Nothing));
+        };
+        let (ip, len, default) = match first {
+            SocketAddr::V4(v4) => (v4.ip().to_string(), 32, "0.0.0.0/0"),
+            SocketAddr::V6(v6) => (v6.ip().to_string(), 128, "::/0"),
+        };
+        let what = format!("the way to the endpoint {first} leads into {name} itself");
+        let mend = format!(
+            "in the file, {default} in AllowedIPs in the place of networks that only together are \
+             everything: `linerate up` then keeps its own datagrams out of the tunnel; or a route \
+             to {ip}/{len} by the host's gateway"
+        );
+        Some(finding(tunnel, Weight::Broken, what, Mend::ByHand(mend)))
+    };
+    facts.tunnels.iter().filter_map(of_tunnel).collect()
+}
+
 /// Peers that something was sent to, and that never answered.
 pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
     let of_tunnel = |tunnel: &Tunnel| {
         let silent = tunnel.peers.iter().filter(|peer| {
-            peer.endpoint.is_some() && peer.tx_bytes > 0 && peer.last_handshake.is_none()
+            // Why one whose way is a circle does not answer is known.
+            peer.endpoint.is_some()
+                && !peer.circles
+                && peer.tx_bytes > 0
+                && peer.last_handshake.is_none()
         });
         let keys: Vec<&str> = silent.map(|peer| peer.key.as_str()).collect();
         let first = keys.first()?;
@@ -81,7 +122,7 @@ pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::facts::healthy;
+    use crate::doctor::{Peer, facts::healthy};
 
     #[test]
     fn a_port_that_is_bound_is_noted_with_who_was_reached() {
@@ -95,6 +136,31 @@ mod tests {
         assert_eq!(port(&facts)[0].weight, Weight::Note);
         facts.tunnels[0].listen_port = None;
         assert_eq!(port(&facts)[0].weight, Weight::Broken);
+    }
+
+    #[test]
+    fn a_way_into_the_tunnel_itself_is_found_and_is_why_the_peer_is_silent() {
+        let mut facts = healthy();
+        assert!(circles(&facts).is_empty());
+        facts.tunnels[0].looped = 3;
+        let past = &circles(&facts)[0];
+        assert_eq!((past.weight, &past.mend), (Weight::Note, &Mend::Nothing));
+        for (endpoint, default, host) in [
+            ("192.0.2.1:51820", " 0.0.0.0/0 ", " 192.0.2.1/32 "),
+            ("[2001:db8::1]:51820", " ::/0 ", " 2001:db8::1/128 "),
+        ] {
+            facts.tunnels[0].peers[0] = Peer {
+                endpoint: Some(endpoint.parse().unwrap()),
+                circles: true,
+                tx_bytes: 148,
+                ..Peer::default()
+            };
+            let found = circles(&facts);
+            assert_eq!((found.len(), found[0].weight), (1, Weight::Broken));
+            let Mend::ByHand(mend) = &found[0].mend else { panic!("{found:?}") };
+            assert!(mend.contains(default) && mend.contains(host), "{mend}");
+            assert!(silent_peers(&facts).is_empty(), "it is told already");
+        }
     }
 
     #[test]
