@@ -116,6 +116,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
         endpoint: peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()),
         circles: false,
         path_mtu: None,
+        found_mtu: peer.path_mtu.map(u32::from),
         last_handshake: peer.last_handshake,
         tx_bytes: peer.tx_bytes,
     });
@@ -138,7 +139,6 @@ fn tunnel(interface: &Interface) -> Tunnel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::interface::Own;
 
     #[test]
     fn what_an_interface_tells_comes_to_the_checks() {
@@ -150,9 +150,10 @@ mod tests {
         let mut interface = Interface::parse("wg0".into(), &state);
         let bare = tunnel(&interface);
         assert_eq!((bare.receive_buffer, bare.overflow), (None, 0));
-        interface.own = Some(Own::parse(
+        let key = interface.peers[0].public_key.clone();
+        interface.learn(&format!(
             "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\noffload_udp-gso=on\n\
-             demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\n",
+             demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\npath_mtu={key} 1230\n"
         ));
         let tunnel = tunnel(&interface);
         assert_eq!((tunnel.listen_port, tunnel.fwmark), (Some(7), 9));
@@ -161,6 +162,7 @@ mod tests {
         assert_eq!(tunnel.demotions, [("udp-gso".to_owned(), 2)]);
         let peer = &tunnel.peers[0];
         assert_eq!(peer.endpoint, Some("[fe80::1%2]:1".parse().unwrap()));
+        assert_eq!(peer.found_mtu, Some(1230));
         let times = (peer.last_handshake.map(|time| time.as_secs()), peer.tx_bytes);
         assert_eq!(times, (Some(5), 6));
     }

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use netns::{Family, Host, INTERFACE, Implementation, Pair};
+use netns::{Family, Host, INTERFACE, Implementation, Meeting, Pair, Shown};
 use serde_json::Value;
 
 /// Long enough for a retried handshake (5 s and jitter).
@@ -167,4 +167,36 @@ fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
     let circle: Vec<_> = all.filter(|finding| finding["check"] == "circle").collect();
     assert_eq!(circle.len(), 1, "what came back is a note: {told:#}");
     assert_eq!(circle[0]["weight"], "note");
+}
+
+/// The right link gets narrow, and its router tells nobody.
+#[test]
+fn a_path_that_was_found_narrow_behind_the_first_hop_is_told() {
+    let (pair, router) = Pair::routed();
+    router.run("ip link set r2 mtu 1300");
+    router.run(
+        "nft 'add table inet silent; \
+         add chain inet silent out { type filter hook output priority 0; }; \
+         add rule inet silent out icmp type destination-unreachable drop'",
+    );
+    pair.introduce(Meeting { outer: Some(Family::V4), ..Meeting::default() });
+    let (left, right) = (&pair.left, &pair.right);
+    left.reaches(right, Family::V4, PATIENCE);
+    let found = || {
+        let found = Shown::of(&left.host, INTERFACE).path_mtus;
+        found.get(&right.key.public).copied().filter(|mtu| *mtu <= 1240)
+    };
+    netns::eventually("the narrow path is found", PATIENCE, || {
+        let ping = format!("ping -c 1 -W 0.2 -s 1000 {}", right.inner.of(Family::V4));
+        left.host.attempt(ping);
+        found().is_some()
+    });
+    let (status, told) = doctor(&left.host, INTERFACE);
+    let all = told["findings"].as_array().expect("a list");
+    let mtu: Vec<_> = all.iter().filter(|finding| finding["check"] == "mtu").collect();
+    assert_eq!((status, mtu.len()), (1, 1), "{told:#}");
+    let what = mtu[0]["what"].as_str().expect("a text");
+    let bytes = found().expect("it was found");
+    assert!(what.contains(&format!("only {bytes} bytes were found")), "{what}");
+    assert!(!all.iter().any(|finding| finding["check"] == "mtu-unused"), "{told:#}");
 }

@@ -139,6 +139,9 @@ pub struct Peer {
     pub circles: bool,
     /// The largest packet that goes there whole, as far as this host knows.
     pub path_mtu: Option<u32>,
+    /// The largest packet inside the tunnel that arrives there, where the daemon has searched
+    /// for it; never more than the tunnel's MTU.
+    pub found_mtu: Option<u32>,
     /// The time of the last handshake since the Unix epoch.
     pub last_handshake: Option<Duration>,
     /// Bytes sent to it.
@@ -158,6 +161,7 @@ pub(super) fn healthy() -> Facts {
         endpoint: Some(([192, 0, 2, 1], 51820).into()),
         circles: false,
         path_mtu: Some(1500),
+        found_mtu: None,
         last_handshake: Some(now - Duration::from_mins(1)),
         tx_bytes: 1,
     };

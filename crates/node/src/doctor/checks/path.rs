@@ -13,7 +13,8 @@ const LEAST: u32 = 1280;
 /// frames, not the 20 bytes between IPv4 and IPv6.
 const WORTH: u32 = 1000;
 
-/// The longest inner packet that goes to a peer in one piece.
+/// The longest inner packet that goes to a peer in one piece, as far as this host's routes
+/// tell.
 fn fits(peer: &Peer) -> Option<u32> {
     let ip = match peer.endpoint? {
         SocketAddr::V4(_) => 20,
@@ -26,27 +27,52 @@ fn least(tunnel: &Tunnel) -> Option<u32> {
     tunnel.peers.iter().filter_map(fits).min()
 }
 
+/// The least that was found to arrive at a peer, by search.
+fn found(tunnel: &Tunnel) -> Option<u32> {
+    tunnel.peers.iter().filter(|peer| !peer.circles).filter_map(|peer| peer.found_mtu).min()
+}
+
 /// A tunnel whose longest packets do not fit the way to a peer.
 pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
     let finding = |tunnel: &Tunnel| {
-        let (mtu, fits) = (tunnel.mtu?, least(tunnel)?);
-        (fits < mtu).then(|| Finding {
+        let (mtu, name) = (tunnel.mtu?, &tunnel.name);
+        let (hop, found) = (least(tunnel), found(tunnel));
+        let fits = hop.into_iter().chain(found).min().filter(|fits| *fits < mtu)?;
+        // Whoever knows of the first hop alone sends what is too long for it.
+        let is_first_hop = hop.is_some_and(|hop| hop < mtu);
+        Some(Finding {
             check: "mtu",
-            on: tunnel.name.clone(),
+            on: name.clone(),
             weight: Weight::Slow,
-            what: format!("the MTU is {mtu}, and only {fits} bytes fit the way to a peer"),
-            why: "a longer packet leaves in two fragments: the loss of one loses both, and some \
-                  networks drop fragments"
-                .into(),
+            what: match is_first_hop {
+                true => format!("the MTU is {mtu}, and only {fits} bytes fit the way to a peer"),
+                false => format!("the MTU is {mtu}, and only {fits} bytes were found to arrive"),
+            },
+            why: match found == Some(fits) {
+                true => {
+                    "TCP goes in shorter segments and other senders are told, packet by packet; \
+                     what they let be fragmented leaves in two fragments, which some networks drop"
+                }
+                false => {
+                    "a longer packet leaves in two fragments: the loss of one loses both, and some \
+                     networks drop fragments"
+                }
+            }
+            .into(),
             cost: "fragments fail for some (RFC 8900 section 3); twice the packets outside",
             mend: if fits < LEAST {
                 Mend::ByHand(format!(
-                    "IPv6 in the tunnel needs {LEAST}: look at the MTU of the device that leads to \
-                     the peer; without IPv6, ip link set {} mtu {fits}",
-                    tunnel.name
+                    "IPv6 in the tunnel needs {LEAST}: look at the MTU of the devices on the way \
+                     to the peer; without IPv6, ip link set {name} mtu {fits}"
                 ))
+            } else if is_first_hop {
+                Mend::Change(vec![Setting::mtu(name, fits)])
             } else {
-                Mend::Change(vec![Setting::mtu(&tunnel.name, fits)])
+                // It would keep the path from being found wide again.
+                Mend::ByHand(format!(
+                    "where the path stays so: ip link set {name} mtu {fits}, which holds for all \
+                     of its peers; MTU = {fits} in the file"
+                ))
             },
         })
     };
@@ -57,7 +83,9 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
 pub(crate) fn unused(facts: &Facts) -> Vec<Finding> {
     let finding = |tunnel: &Tunnel| {
         let (mtu, fits) = (tunnel.mtu?, least(tunnel)?);
-        (fits >= mtu + WORTH).then(|| Finding {
+        // Behind the first hop it is narrower.
+        let is_narrow = found(tunnel).is_some_and(|found| found < mtu);
+        (fits >= mtu + WORTH && !is_narrow).then(|| Finding {
             check: "mtu-unused",
             on: tunnel.name.clone(),
             weight: Weight::Note,
@@ -121,6 +149,42 @@ mod tests {
         facts.tunnels[0].peers.push(second);
         assert!(unused(&facts).is_empty());
         assert_eq!(too_long(&facts).len(), 1);
+    }
+
+    #[test]
+    fn what_was_found_by_search_counts_where_it_is_less_than_the_first_hop_takes() {
+        for (path, found, told, mend) in [
+            (Some(1500), Some(1420), None, None),
+            (Some(1500), Some(1340), Some("1340 bytes were found"), None),
+            (None, Some(1340), Some("1340 bytes were found"), None),
+            (Some(1400), Some(1420), Some("1340 bytes fit"), Some(1340)),
+            (Some(1400), Some(1300), Some("1300 bytes fit"), Some(1300)),
+            (Some(1500), Some(1230), Some("1230 bytes were found"), None),
+        ] {
+            let mut facts = with(1420, 0, V4);
+            facts.tunnels[0].peers[0].path_mtu = path;
+            facts.tunnels[0].peers[0].found_mtu = found;
+            let findings = too_long(&facts);
+            let case = (path, found);
+            assert_eq!(findings.len(), usize::from(told.is_some()), "{case:?}");
+            let Some(told) = told else { continue };
+            assert!(findings[0].what.contains(told), "{case:?}: {}", findings[0].what);
+            match mend {
+                Some(mtu) => {
+                    assert_eq!(findings[0].mend, Mend::Change(vec![Setting::mtu("wg0", mtu)]));
+                }
+                None => assert!(matches!(findings[0].mend, Mend::ByHand(_)), "{case:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn no_wider_mtu_is_advised_than_was_found_to_arrive() {
+        let mut facts = with(1420, 9000, V4);
+        facts.tunnels[0].peers[0].found_mtu = Some(1420);
+        assert_eq!(unused(&facts).len(), 1, "the search looks no further than the MTU");
+        facts.tunnels[0].peers[0].found_mtu = Some(1400);
+        assert!(unused(&facts).is_empty());
     }
 
     #[test]
