@@ -125,6 +125,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
         mtu: None,
         listen_port: interface.listen_port,
         fwmark: interface.fwmark.unwrap_or(0),
+        offers: own.into_iter().flat_map(|own| &own.offers).flat_map(|net| net.parse()).collect(),
         receive_buffer: own.map(|own| own.receive_buffer).filter(|granted| *granted != 0),
         overflow: dropped("udp_overflow"),
         looped: dropped("out_loop"),
@@ -153,12 +154,12 @@ mod tests {
         let key = interface.peers[0].public_key.clone();
         interface.learn(&format!(
             "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\noffload_udp-gso=on\n\
-             demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\npath_mtu={key} 1230\n"
+             demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\noffers=10.0.0.0/8\npath_mtu={key} 1230\n"
         ));
         let tunnel = tunnel(&interface);
         assert_eq!((tunnel.listen_port, tunnel.fwmark), (Some(7), 9));
         assert_eq!((tunnel.receive_buffer, tunnel.overflow), (Some(8), 3));
-        assert_eq!(tunnel.looped, 4);
+        assert_eq!((tunnel.looped, tunnel.offers.len()), (4, 1));
         assert_eq!(tunnel.demotions, [("udp-gso".to_owned(), 2)]);
         let peer = &tunnel.peers[0];
         assert_eq!(peer.endpoint, Some("[fe80::1%2]:1".parse().unwrap()));

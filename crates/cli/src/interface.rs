@@ -54,6 +54,8 @@ pub(crate) struct Own {
     pub sandbox: Vec<(String, String)>,
     /// Why there is no sandbox.
     pub sandbox_off: Option<String>,
+    /// Networks behind it that its peers may reach.
+    pub offers: Vec<String>,
     /// Of a proxy: its stack, and what it serves where.
     pub stack: Option<String>,
     pub services: Vec<(String, String)>,
@@ -209,6 +211,7 @@ impl Own {
                         own.sandbox.push((what.to_owned(), state.to_owned()));
                     }
                     "sandbox_off" => own.sandbox_off = Some(value.to_owned()),
+                    "offers" => own.offers.push(value.to_owned()),
                     "stack" => own.stack = Some(value.to_owned()),
                     "service" => {
                         let (kind, place) = value.split_once(' ').unwrap_or((value, ""));
@@ -292,7 +295,7 @@ mod tests {
              load_handshakes=7\nload_handshake_micros=8\n\
              offload_tun-tso=on\ndemotions_tun-tso=0\noffload_udp-gso=off\n\
              demotions_udp-gso=2\nsandbox=files (landlock): partly\nsandbox=calls: wholly\n\
-             sandbox_off=no\nstack=namespace\nservice=socks5 127.0.0.1:1080\nerrno=0\n",
+             sandbox_off=no\noffers=::/0\nstack=namespace\nservice=socks5 127.0.0.1:1080\nerrno=0\n",
         );
         let offload =
             |name: &str, wanted, demotions| Offload { name: name.into(), wanted, demotions };
@@ -306,6 +309,7 @@ mod tests {
                 .map(|(what, state)| (what.into(), state.into()))
                 .into(),
             sandbox_off: Some("no".into()),
+            offers: vec!["::/0".into()],
             stack: Some("namespace".into()),
             load: Load { outbound: (2, 9), inbound: (3, 4), queued: (5, 6), handshakes: (7, 8) },
             services: vec![("socks5".into(), "127.0.0.1:1080".into())],

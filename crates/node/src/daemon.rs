@@ -31,7 +31,7 @@ use crate::{
     sandbox::Sandbox,
     server::{SocketFile, UapiSocket, socket_path},
     supervisor::Supervisor,
-    up::Up,
+    up::{Offers, Up},
 };
 
 /// The MTU of an interface that is told none: 1500 of Ethernet, less 80 for the
@@ -124,10 +124,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         false => Sandbox::off(),
     };
 
+    let offers = up.as_ref().map(Up::offers).unwrap_or_default();
     let (events, inbox) = mpsc::channel();
     let running = sandbox.start(|| {
         let listeners = (signals, Some(watch), monitor);
-        start((tun, udp), (offloads, cores), (socket, metrics), listeners, events)
+        let sockets = (socket, metrics, offers);
+        start((tun, udp), (offloads, cores), sockets, listeners, events)
     });
     let Running { node, file, metrics: _metrics } = running?;
     node.search_paths(path_mtu.unwrap_or(true));
@@ -170,7 +172,7 @@ struct Running {
 fn start(
     (tun, udp): ((TunRecv, TunSend, TunInfo), (UdpSocket, UdpReceiver)),
     means: (Arc<Offloads>, usize),
-    (socket, metrics): (UapiSocket, Option<Metrics>),
+    (socket, metrics, offers): (UapiSocket, Option<Metrics>, Offers),
     (signals, watch, monitor): (Signals, Option<Watch>, Monitor),
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<Running> {
@@ -183,7 +185,7 @@ fn start(
     let down = move || {
         let _ = down.send(Event::End("linerate down"));
     };
-    let file = socket.serve(node.clone(), Arc::new(()), down).context("socket")?;
+    let file = socket.serve(node.clone(), Arc::new(offers), down).context("socket")?;
     let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
     let metrics = metrics.context("threads")?.flatten();
     spawn_listeners(events, signals, watch, monitor).context("threads")?;

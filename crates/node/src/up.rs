@@ -7,6 +7,7 @@ mod guardian;
 mod hooks;
 mod ledger;
 mod nft;
+mod offers;
 mod router;
 mod routes;
 
@@ -31,6 +32,8 @@ pub use guardian::Guard;
 use guardian::{Guardian, Word};
 use ledger::{Deed, Ledger};
 use nft::Ruleset;
+pub(crate) use nft::dropping_chains;
+pub(crate) use offers::Offers;
 use routes::{MainRoutes, OwnTable, Routes};
 
 /// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
@@ -80,6 +83,11 @@ impl Up {
     /// The file that going down writes.
     pub fn saves_to(&self) -> Option<&Path> {
         self.conf.interface.save_config.then_some(&self.path)
+    }
+
+    /// What is told of it as of a router.
+    pub fn offers(&self) -> Offers {
+        Offers(self.conf.interface.router.offered.clone())
     }
 
     /// Whether the file wants the MTU of paths to be searched for.

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use netns::{Family, Host, INTERFACE, Implementation, Meeting, Pair, Shown};
+use netns::{Family, Host, INTERFACE, Implementation, Key, Meeting, Pair, Shown};
 use serde_json::Value;
 
 /// Long enough for a retried handshake (5 s and jitter).
@@ -105,7 +105,7 @@ fn a_tunnel_that_is_too_wide_and_a_peer_that_is_silent_are_found() {
     assert_eq!(status, 0, "{told:#}");
 
     left.host.run("ip link set eth0 mtu 1400");
-    let stranger = netns::Key::generate().public;
+    let stranger = Key::generate().public;
     left.host.run(format!(
         "wg set {INTERFACE} peer {stranger} endpoint 10.1.0.99:1 persistent-keepalive 1"
     ));
@@ -142,7 +142,7 @@ fn an_interface_that_is_not_there_cannot_be_looked_at() {
 fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
     let (left, _router, right) = Pair::routed_hosts();
     left.run("ethtool -K eth0 gro on");
-    let (own, other) = (netns::Key::generate(), netns::Key::generate());
+    let (own, other) = (Key::generate(), Key::generate());
     let text = format!(
         "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n[Peer]\nPublicKey = {}\n\
          Endpoint = 10.2.0.2:51820\nAllowedIPs = 0.0.0.0/1, 128.0.0.0/1\n",
@@ -199,4 +199,48 @@ fn a_path_that_was_found_narrow_behind_the_first_hop_is_told() {
     let bytes = found().expect("it was found");
     assert!(what.contains(&format!("only {bytes} bytes were found")), "{what}");
     assert!(!all.iter().any(|finding| finding["check"] == "mtu-unused"), "{told:#}");
+}
+
+/// Brings an exit node up on a host that forwards nothing before.
+fn exit_node(host: &Host) {
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nListenPort = 51820\nAddress = 10.9.0.2/24, fd09::2/64\n\
+         OfferRoutes = 0.0.0.0/0, ::/0\nMasquerade = true\nIpForward = true\n\
+         [Peer]\nPublicKey = {}\nAllowedIPs = 10.9.0.1/32, fd09::1/128\n",
+        Key::generate().private,
+        Key::generate().public
+    );
+    let file = host.write(&format!("{INTERFACE}.conf"), &text);
+    host.run(format!("chmod 700 /run/rig; chmod 600 {file}"));
+    let outcome = netns::linerate(host, &format!("up {file}"));
+    assert!(outcome.ok, "{outcome:?}");
+    host.run("ethtool -K eth0 gro on && ethtool -K eth0 rx-udp-gro-forwarding on");
+}
+
+#[test]
+fn an_exit_node_that_forwards_nothing_any_more_is_found() {
+    let (_left, _router, right) = Pair::routed_hosts();
+    exit_node(&right);
+    let (status, told) = doctor(&right, INTERFACE);
+    assert_eq!((status, &told["unknown"]), (0, &Value::Array(vec![])), "{told:#}");
+
+    right.run("sysctl -q -w net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0");
+    right.run(
+        "nft 'add table ip walled; \
+         add chain ip walled wall { type filter hook forward priority 0; policy drop; }'",
+    );
+    let (status, told) = doctor(&right, INTERFACE);
+    let offers = |told: &Value| {
+        let found = findings(told).into_iter().filter(|(check, ..)| check == "offer");
+        found.map(|(.., commands)| commands).collect::<Vec<_>>()
+    };
+    let switch = vec!["sysctl -w net.ipv4.ip_forward=1".to_owned()];
+    assert_eq!((status, offers(&told)), (1, vec![switch, vec![]]), "{told:#}");
+    let all = told["findings"].as_array().expect("a list").iter();
+    let walls: Vec<_> = all.filter(|finding| finding["check"] == "forward-filter").collect();
+    assert_eq!(walls.len(), 1, "{told:#}");
+    assert!(walls[0]["what"].as_str().is_some_and(|what| what.contains("ip walled wall")));
+
+    let (status, told) = doctor(&right, &format!("{INTERFACE} --apply"));
+    assert_eq!((status, offers(&told)), (1, vec![vec![]]), "IPv6 is left: {told:#}");
 }

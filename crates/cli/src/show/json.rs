@@ -71,6 +71,7 @@ fn own(own: &Own) -> Value {
         "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
         "drops": drops.collect::<Map<_, _>>(),
         "sandbox": told.then_some(sandbox),
+        "offers": own.offers,
         "proxy": own.stack.is_some().then(proxy),
     })
 }
@@ -90,7 +91,7 @@ mod tests {
             "c7".repeat(32)
         );
         let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nversion=1.2.3\n\
-                        aead=avx512\nsandbox=files (landlock): wholly\nload_out_batches=2\nload_out_packets=9\n\
+                        aead=avx512\nsandbox=files (landlock): wholly\noffers=10.0.0.0/8\nload_out_batches=2\nload_out_packets=9\n\
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
         let peer = &one.peers[0].public_key;
@@ -133,6 +134,7 @@ mod tests {
                             "parts": [{ "what": "files (landlock)", "state": "wholly" }],
                             "off": null,
                         },
+                        "offers": ["10.0.0.0/8"],
                         "proxy": null,
                     },
                 }],

@@ -22,6 +22,8 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     socket::demotions,
     forwarding::reverse_path,
     forwarding::half_forwarding,
+    forwarding::offered,
+    forwarding::filtered,
     forwarding::conntrack,
     path::too_long,
     path::unused,

@@ -2,6 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, net::SocketAddr, time::Duration};
 
+use ipnet::IpNet;
 use sys::{Buffers, ethtool::Feature};
 
 /// All that is known of a host.
@@ -15,6 +16,8 @@ pub struct Facts {
     pub buffers: Option<Buffers>,
     /// Kernel settings.
     pub sysctls: Sysctls,
+    /// Chains of packet filters that drop what is forwarded and none of their rules accepts.
+    pub forward_drops: Vec<String>,
     /// Devices that tunnels go out by, or that forwarded packets come in by.
     pub devices: Vec<Device>,
     /// The wall clock.
@@ -116,6 +119,8 @@ pub struct Tunnel {
     pub listen_port: Option<u16>,
     /// The mark of its datagrams; 0 is none.
     pub fwmark: u32,
+    /// Networks behind this host that its peers may reach (`OfferRoutes`).
+    pub offers: Vec<IpNet>,
     /// Bytes of the socket's receive buffer, where the daemon is linerate and has one.
     pub receive_buffer: Option<u64>,
     /// Datagrams lost because that buffer was full.
@@ -171,6 +176,7 @@ pub(super) fn healthy() -> Facts {
         offloads: names.map(|name| (name, Ok(()))).into(),
         buffers: Some(Buffers { receive: 4 << 20, send: 4 << 20, wanted: 4 << 20 }),
         sysctls: Sysctls::default(),
+        forward_drops: Vec::new(),
         devices: vec![Device {
             name: "eth0".into(),
             driver: "veth".into(),

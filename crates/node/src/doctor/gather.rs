@@ -19,6 +19,7 @@ use super::{
     facts::{Clock, Device, Facts, Kernel, Sysctls, Tunnel},
     setting::sysctl,
 };
+use crate::up::dropping_chains;
 
 /// Addresses that only a default route leads to (RFC 5737, RFC 3849).
 const ANYWHERE: [IpAddr; 2] = [
@@ -67,11 +68,13 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     let sysctls = sysctls(all.iter().map(|device| device.link.name.as_str()), &mut unknown);
     let outer = outer_devices(&netlink, &tunnels)?;
     let devices = devices(&all, &outer, sysctls.forwards(), &mut unknown);
+    let forward_drops = forward_drops(&tunnels, sysctls.forwards(), &mut unknown);
     Ok(Facts {
         kernel: Kernel::parse(&sysctl("kernel/osrelease").context("the kernel's release")?),
         offloads,
         buffers: note(&mut unknown, "a UDP socket's buffers", buffers()).flatten(),
         sysctls,
+        forward_drops,
         devices,
         clock: Clock {
             wall: clock::wall(),
@@ -192,6 +195,24 @@ fn devices(
         devices.push(Device { name: name.clone(), driver, features, outer, forwards });
     }
     devices
+}
+
+/// What of the packet filter is in the way of a router; it is asked on no other host.
+fn forward_drops(tunnels: &[Tunnel], forwards: bool, unknown: &mut Vec<String>) -> Vec<String> {
+    let offers = tunnels.iter().any(|tunnel| !tunnel.offers.is_empty());
+    if !offers && !forwards {
+        return Vec::new();
+    }
+    match dropping_chains() {
+        Ok(chains) => chains,
+        Err(error) => {
+            // A host without nft may have no packet filter at all.
+            if offers {
+                unknown.push(format!("the packet filter: {error:#}"));
+            }
+            Vec::new()
+        }
+    }
 }
 
 /// When this program was put on the disk. `None` where that is not known.

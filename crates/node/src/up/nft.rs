@@ -100,10 +100,40 @@ pub(super) fn connection(key: &str) -> Value {
     json!({"ct": {"key": key}})
 }
 
+/// Chains of other tables through which all goes that is forwarded, and that drop what none
+/// of their rules accepts. Those of iptables-legacy, which nft(8) does not see, are left out.
+///
+/// # Errors
+/// nft(8) is not installed, or refuses.
+pub(crate) fn dropping_chains() -> anyhow::Result<Vec<String>> {
+    Ok(dropping(&list(&["chains"])?))
+}
+
+/// Our own chains drop nothing by policy.
+fn dropping(listed: &Value) -> Vec<String> {
+    let chains = listed["nftables"].as_array().into_iter().flatten().map(|one| &one["chain"]);
+    let drops = chains.filter(|chain| chain["hook"] == "forward" && chain["policy"] == "drop");
+    let name = |chain: &Value| {
+        let words = ["family", "table", "name"].map(|key| chain[key].as_str().unwrap_or("?"));
+        words.join(" ")
+    };
+    drops.map(name).collect()
+}
+
 fn nft(commands: Vec<Value>) -> anyhow::Result<()> {
     let input = json!({"nftables": commands}).to_string();
+    run(&["-f", "-"], &input).map(drop)
+}
+
+fn list(what: &[&str]) -> anyhow::Result<Value> {
+    let output = run(&[&["list"], what].concat(), "")?;
+    serde_json::from_slice(&output).context("nft")
+}
+
+/// Runs nft(8); what it says.
+fn run(arguments: &[&str], input: &str) -> anyhow::Result<Vec<u8>> {
     let mut command = Command::new("nft");
-    command.args(["-j", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    command.arg("-j").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut process = match unmask(&mut command).spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!("nft is not installed"),
         process => process.context("nft")?,
@@ -111,9 +141,31 @@ fn nft(commands: Vec<Value>) -> anyhow::Result<()> {
     if let Some(mut stdin) = process.stdin.take() {
         stdin.write_all(input.as_bytes()).context("nft")?;
     }
-    let status = process.wait().context("nft")?;
-    if !status.success() {
-        bail!("nft: {status}");
+    let output = process.wait_with_output().context("nft")?;
+    if !output.status.success() {
+        bail!("nft: {}", output.status);
     }
-    Ok(())
+    Ok(output.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_drops_all_that_is_forwarded_is_named() {
+        let chain = |name: &str, hook: &str, policy: &str| {
+            json!({"chain": {"family": "ip", "table": "filter", "name": name, "hook": hook,
+                             "type": "filter", "prio": 0, "policy": policy}})
+        };
+        let listed = json!({"nftables": [
+            {"metainfo": {"json_schema_version": 1}},
+            chain("INPUT", "input", "drop"),
+            chain("FORWARD", "forward", "drop"),
+            chain("own", "forward", "accept"),
+            {"chain": {"family": "ip", "table": "filter", "name": "DOCKER", "handle": 2}},
+        ]});
+        assert_eq!(dropping(&listed), ["ip filter FORWARD"]);
+        assert!(dropping(&Value::Null).is_empty());
+    }
 }

@@ -1,9 +1,12 @@
 //! Forwarding, and what the kernel drops on the way.
 
-use crate::doctor::{Facts, Finding, Mend, Setting, Weight};
+use crate::doctor::{Facts, Finding, Mend, Setting, Tunnel, Weight};
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
+/// Each family, and the switch by which a host forwards it.
+const FORWARD: [(&str, &str); 2] =
+    [("IPv4", "net/ipv4/ip_forward"), ("IPv6", "net/ipv6/conf/all/forwarding")];
 const MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 
 /// A tunnel with a mark has another way to its peers than the routing table's first: a
@@ -38,11 +41,7 @@ pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
 
 /// A host that forwards, but not by each of its devices, or of one family alone.
 pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
-    let families = [("ipv4", "IPv4"), ("ipv6", "IPv6")];
-    let on = families.map(|(family, _)| match family {
-        "ipv4" => facts.sysctls.is_on("net/ipv4/ip_forward"),
-        _ => facts.sysctls.is_on("net/ipv6/conf/all/forwarding"),
-    });
+    let on = FORWARD.map(|(_, key)| facts.sysctls.is_on(key));
     let mut findings = Vec::new();
     let names = facts.devices.iter().map(|device| device.name.as_str());
     let names: Vec<&str> = names.chain(facts.tunnels.iter().map(|t| t.name.as_str())).collect();
@@ -62,8 +61,10 @@ pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
             });
         }
     }
-    if on[0] != on[1] {
-        let missing = families[usize::from(on[0])].1;
+    let missing = usize::from(on[0]);
+    // Where it is offered to peers, that it is missing is no question.
+    if on[0] != on[1] && !facts.tunnels.iter().any(|tunnel| offers(tunnel, missing == 0)) {
+        let missing = FORWARD[missing].0;
         findings.push(Finding {
             check: "forwarding-family",
             on: "host".into(),
@@ -75,6 +76,67 @@ pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
         });
     }
     findings
+}
+
+fn offers(tunnel: &Tunnel, ipv4: bool) -> bool {
+    tunnel.offers.iter().any(|net| net.addr().is_ipv4() == ipv4)
+}
+
+/// Networks that are offered to peers, of a family that the kernel does not forward.
+pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
+    let of_tunnel = |tunnel: &Tunnel| {
+        let dead = FORWARD
+            .into_iter()
+            .filter(|(family, key)| offers(tunnel, *family == "IPv4") && !facts.sysctls.is_on(key));
+        let finding = |(family, key): (&str, &str)| Finding {
+            check: "offer",
+            on: tunnel.name.clone(),
+            weight: Weight::Broken,
+            what: format!(
+                "networks of {family} are offered to peers, and the kernel forwards none"
+            ),
+            why: format!(
+                "{key} is off; with IpForward = true `linerate up` sets it, and whatever sets it \
+                 back later (a file of sysctl.d, another service) wins"
+            ),
+            cost: "peers reach nothing behind this host (kernel \
+                   Documentation/networking/ip-sysctl.rst, ip_forward and forwarding)",
+            mend: match family {
+                "IPv4" => Mend::Change(vec![Setting::sysctl(key, 1)]),
+                // The default route of an advertisement would be forgotten.
+                _ => Mend::ByHand(format!(
+                    "set {} down and up, with IpForward = true in its file, which keeps the \
+                     routes that came by router advertisement; without such routes: sysctl -w \
+                     {}=1",
+                    tunnel.name,
+                    key.replace('/', ".")
+                )),
+            },
+        };
+        dead.map(finding).collect::<Vec<_>>()
+    };
+    facts.tunnels.iter().flat_map(of_tunnel).collect()
+}
+
+/// Packet filters of others that let nothing through but what they know.
+pub(crate) fn filtered(facts: &Facts) -> Vec<Finding> {
+    let finding = |chain: &String| Finding {
+        check: "forward-filter",
+        on: "host".into(),
+        weight: Weight::Note,
+        what: format!(
+            "the nftables chain {chain} drops what is forwarded, but for what it accepts"
+        ),
+        why: "a packet passes where every table lets it; linerate's accepts nothing on behalf of \
+              others, as those of Docker, ufw and firewalld do not for it"
+            .into(),
+        cost: "none where the tunnel is accepted there",
+        mend: Mend::ByHand(format!(
+            "where peers get no further than this host: nft insert rule {chain} iifname IFACE \
+             accept, and the same with oifname, or the words of the program whose chain it is"
+        )),
+    };
+    facts.forward_drops.iter().map(finding).collect()
 }
 
 /// A table of connections that is nearly full.
@@ -150,6 +212,49 @@ mod tests {
             assert_eq!((found.len(), found[0].weight), (1, Weight::Note));
             assert!(found[0].what.contains(missing), "{}", found[0].what);
         }
+    }
+
+    #[test]
+    fn what_is_offered_and_not_forwarded_is_found_by_family() {
+        for (nets, on, found) in [
+            (&["0.0.0.0/0", "::/0"][..], &[][..], &["IPv4", "IPv6"][..]),
+            (&["0.0.0.0/0", "::/0"], &[FORWARD[0].1], &["IPv6"]),
+            (&["0.0.0.0/0", "::/0"], &[FORWARD[1].1], &["IPv4"]),
+            (&["0.0.0.0/0", "::/0"], &[FORWARD[0].1, FORWARD[1].1], &[]),
+            (&["10.0.0.0/8", "10.0.0.0/9"], &[], &["IPv4"]),
+            (&["fd00::/8"], &[FORWARD[1].1], &[]),
+            (&[], &[], &[]),
+        ] {
+            let sysctls: Vec<_> = on.iter().map(|key| (*key, "1")).collect();
+            let mut facts = with(&sysctls);
+            facts.tunnels[0].offers = nets.iter().map(|net| net.parse().unwrap()).collect();
+            let findings = offered(&facts);
+            assert_eq!(findings.len(), found.len(), "{nets:?} {on:?}: {findings:#?}");
+            for (finding, family) in findings.iter().zip(found) {
+                assert_eq!(finding.weight, Weight::Broken);
+                assert!(finding.what.contains(family), "{}", finding.what);
+                match *family {
+                    "IPv4" => {
+                        let on = Mend::Change(vec![Setting::sysctl(FORWARD[0].1, 1)]);
+                        assert_eq!(finding.mend, on);
+                    }
+                    _ => assert!(matches!(finding.mend, Mend::ByHand(_))),
+                }
+            }
+            let noted = half_forwarding(&facts).len();
+            let one_alone = on.len() == 1 && nets.len() == 1;
+            assert_eq!(noted, usize::from(one_alone), "it is told once: {nets:?} {on:?}");
+        }
+    }
+
+    #[test]
+    fn a_filter_of_others_that_drops_is_noted() {
+        let mut facts = healthy();
+        assert!(filtered(&facts).is_empty());
+        facts.forward_drops = vec!["ip filter FORWARD".into()];
+        let found = filtered(&facts);
+        assert_eq!((found.len(), found[0].weight), (1, Weight::Note));
+        assert!(found[0].what.contains("ip filter FORWARD"));
     }
 
     #[test]
