@@ -120,7 +120,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     let sockets = iter::once(socket.path()).chain(metrics.as_ref().and_then(Metrics::path));
     let sandbox = match options.sandbox {
-        true => Sandbox::of_interface(sockets, up.as_ref()),
+        true => Sandbox::of_interface(sockets),
         false => Sandbox::off(),
     };
 

@@ -26,10 +26,7 @@ use sys::process::{
     sandbox::{Confined, Ports, Reach, Work, confine_calls, confine_files},
 };
 
-use crate::{
-    conf::{self, Place, Transport},
-    up::Up,
-};
+use crate::conf::{self, Place, Transport};
 
 /// What resolving an endpoint's name reads, and what the allocator and a thread's start do.
 const READ: [&str; 14] = [
@@ -67,11 +64,10 @@ impl Sandbox {
         Self(None)
     }
 
-    /// That of an interface with these sockets, and maybe with a configuration. Its mark, its
-    /// port and its routes may change at any time, so that it keeps the rights to these.
-    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, up: Option<&Up>) -> Self {
-        let change = up.and_then(Up::saves_to).and_then(folder).into_iter().collect();
-        let reach = Reach { change, ..reach(sockets) };
+    /// That of an interface with these sockets. Its mark, its port and its routes may change at
+    /// any time, so that it keeps the rights to these.
+    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> Self {
+        let reach = reach(sockets);
         let rights = Rights { network: true, files: needs_files(&reach) };
         Self(Some(Walls { reach, rights, work: Work::default() }))
     }
@@ -166,9 +162,9 @@ fn folder(path: &Path) -> Option<PathBuf> {
     path.parent().map(Path::to_owned)
 }
 
-/// Whether files are removed or written in folders of another user.
+/// Whether files are removed in folders of another user.
 fn needs_files(reach: &Reach) -> bool {
-    !reach.remove.iter().chain(&reach.change).all(|folder| owns(folder))
+    !reach.remove.iter().all(|folder| owns(folder))
 }
 
 /// The ports of the services on this machine that are connected to by TCP, and whether there are
@@ -283,6 +279,5 @@ mod tests {
         let reach = walls(lines, false).reach;
         let folders = ["/run/wireguard", "/tmp/one", "/tmp/two", "/tmp/three"].map(PathBuf::from);
         assert_eq!(reach.remove, folders);
-        assert!(reach.change.is_empty());
     }
 }

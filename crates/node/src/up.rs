@@ -10,11 +10,12 @@ mod nft;
 mod offers;
 mod router;
 mod routes;
+mod saved;
 
 use std::{
     collections::HashMap,
     net::{SocketAddr, ToSocketAddrs},
-    path::{Path, PathBuf},
+    path::PathBuf,
     thread,
     time::Duration,
 };
@@ -24,9 +25,8 @@ use sys::netlink::{Event, FwMark, Netlink};
 
 use crate::{
     Node,
-    conf::{self, Conf, EndpointName},
+    conf::{Conf, EndpointName},
     server::{SocketFile, socket_path},
-    whole_file,
 };
 pub use guardian::Guard;
 use guardian::{Guardian, Word};
@@ -78,11 +78,6 @@ impl Up {
         let (name, routes) = (name.to_owned(), MainRoutes::default());
         let (endpoints, complete, guardian) = (HashMap::new(), false, None);
         Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete, guardian })
-    }
-
-    /// The file that going down writes.
-    pub fn saves_to(&self) -> Option<&Path> {
-        self.conf.interface.save_config.then_some(&self.path)
     }
 
     /// What is told of it as of a router.
@@ -158,18 +153,20 @@ impl Up {
     }
 
     /// Leaves to a guardian what going down takes beside the peer, where it takes anything:
-    /// hooks, and what is written down. To be called when it is up, while there are rights to
-    /// hand on.
+    /// hooks, what is written down, and the file. To be called when it is up, while there are
+    /// rights to hand on.
     ///
     /// # Errors
     /// There is no guardian to be had.
     pub fn guard(&mut self, background: bool) -> anyhow::Result<()> {
-        let hooks = &self.conf.interface.hooks;
-        if self.ledger.is_empty() && hooks.pre_down.is_empty() && hooks.post_down.is_empty() {
+        let interface = &self.conf.interface;
+        let hooks = &interface.hooks;
+        let is_plain = hooks.pre_down.is_empty() && hooks.post_down.is_empty();
+        if is_plain && self.ledger.is_empty() && !interface.save_config {
             return Ok(());
         }
-        let guardian = Guardian::start(&self.name, hooks, background).context("guardian")?;
-        self.guardian = Some(guardian);
+        let charge = guardian::charge(&self.name, &self.path, interface);
+        self.guardian = Some(Guardian::start(&charge, background).context("guardian")?);
         Ok(())
     }
 
@@ -243,10 +240,12 @@ impl Up {
     }
 
     /// Writes the state into the file.
-    fn save(&self, node: &Node) -> anyhow::Result<()> {
-        let text = conf::write(&self.conf.interface, &node.state());
-        whole_file::replace(&self.path, &text)
-            .with_context(|| format!("SaveConfig: {}", self.path.display()))
+    fn save(&mut self, node: &Node) -> anyhow::Result<()> {
+        let state = node.state();
+        match &mut self.guardian {
+            Some(guardian) => guardian.save(&state),
+            None => saved::write(&self.path, &self.conf.interface, &state).context("SaveConfig"),
+        }
     }
 }
 

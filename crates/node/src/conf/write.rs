@@ -1,4 +1,4 @@
-//! Writes a file back: `SaveConfig`, and `save`.
+//! Writes a file back: `SaveConfig`.
 
 use std::fmt;
 

@@ -1,36 +1,47 @@
 //! A process that takes back what an interface leaves behind, for a peer that has given up the
-//! right to: programs and settings of the host.
+//! right to: programs, settings of the host, and its own file.
 //!
 //! ```text
-//!   peer, before its sandbox -- name, hooks --> guardian: this program anew, so that it has
-//!     |                                           | neither keys nor TUN nor sockets
+//!   peer, before its sandbox -- name, file, --> guardian: this program anew, so that it has
+//!     |                         what it says     | neither keys nor TUN nor sockets
 //!     | PreDown  ------------------------------>  | runs these hooks
-//!     | SaveConfig, the interface's end           |
+//!     | SaveConfig and the device's state ----->  | writes it into the file (`saved.rs`)
+//!     | the interface's end                       |
 //!     | PostDown ------------------------------>  | what the ledger tells, then these hooks
 //!     x  ends, somehow ------------------------>  ends
 //! ```
 //!
+//! Each word is heard once, and in this order. What it runs, and all that it writes but the state,
+//! it was told before anybody else could speak for the peer.
+//!
 //! Where the peer ends without a word, the ledger stays for the next `up` or `down`, as it does
 //! without a guardian.
 
+mod line;
+
 use std::{
-    ffi::OsString,
-    io::{self, BufRead, BufReader, Read, Write},
+    ffi::{OsStr, OsString},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt as _},
+        unix::{ffi::OsStrExt as _, net::UnixStream, process::CommandExt as _},
     },
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    str,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use sys::{
     netlink::Netlink,
     process::{self, Signals},
 };
 
-use super::{complain, hooks, ledger::Ledger};
-use crate::conf::Hooks;
+use super::{complain, hooks, ledger::Ledger, saved};
+use crate::{
+    conf::{self, Conf, Interface},
+    uapi::DeviceState,
+};
 
 /// What this program is called as a guardian: the whole of its first argument.
 const NAME: &str = "linerate-guard";
@@ -40,13 +51,17 @@ const BACKGROUND: &str = "background";
 const PROGRAM: &str = "/proc/self/exe";
 /// What it answers when a word is done.
 const DONE: u8 = b'\n';
+/// Why a word finds nobody.
+const GONE: &str = "the guardian is gone: `linerate down` takes back what it leaves";
 
-/// A word to the guardian, and the key of the hooks that it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A word to the guardian, and the key of the file that it stands for; in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Word {
     /// While the interface is there.
     PreDown,
-    /// When it is gone. It is the last.
+    /// With the state of the device.
+    SaveConfig,
+    /// When the interface is gone. It is the last.
     PostDown,
 }
 
@@ -57,11 +72,11 @@ pub(super) struct Guardian {
 }
 
 impl Guardian {
-    /// Starts one for an interface. Signals that this thread blocks are blocked there, too.
+    /// Starts one with this charge. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
     /// There is no such process to be had.
-    pub fn start(interface: &str, hooks: &Hooks, background: bool) -> io::Result<Self> {
+    pub fn start(charge: &[u8], background: bool) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new(PROGRAM);
         command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -71,12 +86,12 @@ impl Guardian {
         command.spawn()?;
         // Only its own end of the line is left, which it cuts where it ends.
         drop(command);
-        Self::charge(line, &Charge::text(interface, hooks))
+        Self::charge(line, charge)
     }
 
     /// Tells what it is there for, and hears that it knows.
-    fn charge(mut line: UnixStream, text: &str) -> io::Result<Self> {
-        line.write_all(text.as_bytes())?;
+    fn charge(mut line: UnixStream, charge: &[u8]) -> io::Result<Self> {
+        line::send(&line, &[charge])?;
         line.read_exact(&mut [0])?;
         Ok(Self { line })
     }
@@ -86,9 +101,21 @@ impl Guardian {
     /// # Errors
     /// It is gone.
     pub fn tell(&mut self, word: Word) -> anyhow::Result<()> {
-        let gone = "the guardian is gone: `linerate down` takes back what it leaves";
-        writeln!(self.line, "{}", word.key()).context(gone)?;
-        self.line.read_exact(&mut [0]).context(gone)
+        self.say(word, "")
+    }
+
+    /// Has it write the state into the file.
+    ///
+    /// # Errors
+    /// It is gone, or there is more state than it hears of. What keeps it from writing it says
+    /// itself.
+    pub fn save(&mut self, state: &DeviceState) -> anyhow::Result<()> {
+        self.say(Word::SaveConfig, &saved::text(state)).context("SaveConfig")
+    }
+
+    fn say(&mut self, word: Word, text: &str) -> anyhow::Result<()> {
+        line::send(&self.line, &[word.key().as_bytes(), b"\n", text.as_bytes()]).context(GONE)?;
+        self.line.read_exact(&mut [0]).context(GONE)
     }
 }
 
@@ -119,19 +146,20 @@ impl Guard {
     }
 }
 
-/// Reads a charge and answers its words, which `carry_out` does.
-fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(&Charge, Word)) -> anyhow::Result<()> {
-    let mut lines = BufReader::new(line).lines();
-    let charge = Charge::read(&mut lines)?;
+/// Reads a charge and answers the words behind it, which `carry_out` does.
+fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(&Charge, Word, &str)) -> anyhow::Result<()> {
+    let charge = line::receive(line)?.context("the line was cut")?;
+    let charge = Charge::read(&charge).context("its charge")?;
     { line }.write_all(&[DONE])?;
     if let Err(error) = process::release_code() {
         tracing::debug!(%error, "code that is not used stays resident");
     }
-    for text in lines {
-        // The other end was closed with something unread.
-        let Ok(text) = text else { break };
-        let Some(word) = Word::of_key(&text) else { bail!("no word: {text}") };
-        carry_out(&charge, word);
+    let mut last = None;
+    while let Some(message) = line::receive(line)? {
+        let (word, text) = Word::read(&message).context("what the peer says is no word")?;
+        ensure!(last < Some(word), "{}: the peer says it out of its turn", word.key());
+        last = Some(word);
+        carry_out(&charge, word, text);
         // Where nobody hears it, the next word does not come either.
         let _ = { line }.write_all(&[DONE]);
     }
@@ -139,48 +167,49 @@ fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(&Charge, Word)) -> anyhow:
 }
 
 /// What a guardian is to do.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 struct Charge {
     interface: String,
-    hooks: Hooks,
+    /// The file, and what it said at the start of what is not the device's.
+    path: PathBuf,
+    conf: Interface,
+}
+
+/// The message of a charge, which has no key.
+pub(super) fn charge(interface: &str, path: &Path, conf: &Interface) -> Vec<u8> {
+    // A mask is not written without its mark.
+    let state = DeviceState { fwmark: conf.fwmark.unwrap_or_default(), ..DeviceState::default() };
+    let text = conf::write(conf, &state);
+    [interface.as_bytes(), path.as_os_str().as_bytes(), text.as_bytes()].join(&b'\0')
 }
 
 impl Charge {
-    /// Its lines, and an empty one. A hook has one line, as everything in the file.
-    fn text(interface: &str, hooks: &Hooks) -> String {
-        let words = [(Word::PreDown, &hooks.pre_down), (Word::PostDown, &hooks.post_down)];
-        let hooks = words.iter().flat_map(|(word, hooks)| {
-            hooks.iter().map(|hook| format!("{} = {hook}\n", word.key()))
-        });
-        format!("{interface}\n{}\n", hooks.collect::<String>())
+    fn read(message: &[u8]) -> anyhow::Result<Self> {
+        let mut parts = message.splitn(3, |&byte| byte == b'\0');
+        let mut next = || parts.next().context("it is cut");
+        let (interface, path, text) = (str::from_utf8(next()?)?, next()?, str::from_utf8(next()?)?);
+        let path = PathBuf::from(OsStr::from_bytes(path));
+        let conf = Conf::parse(&path.display().to_string(), text)?.interface;
+        Ok(Self { interface: interface.to_owned(), path, conf })
     }
 
-    fn read(lines: &mut impl Iterator<Item = io::Result<String>>) -> anyhow::Result<Self> {
-        let mut next = || lines.next().context("the line was cut")?.context("the line");
-        let (interface, mut hooks) = (next()?, Hooks::default());
-        loop {
-            let line = next()?;
-            if line.is_empty() {
-                return Ok(Self { interface, hooks });
-            }
-            let (key, hook) = line.split_once(" = ").unwrap_or((&line, ""));
-            match Word::of_key(key) {
-                Some(Word::PreDown) => hooks.pre_down.push(hook.to_owned()),
-                Some(Word::PostDown) => hooks.post_down.push(hook.to_owned()),
-                None => bail!("no hook: {line}"),
-            }
-        }
-    }
-
-    fn carry_out(&self, word: Word) {
+    fn carry_out(&self, word: Word, text: &str) {
         let hooks = match word {
-            Word::PreDown => &self.hooks.pre_down,
+            Word::PreDown => &self.conf.hooks.pre_down,
+            Word::SaveConfig => return complain(self.save(text)),
             Word::PostDown => {
                 complain(self.take_back());
-                &self.hooks.post_down
+                &self.conf.hooks.post_down
             }
         };
         complain(hooks::run(word.key(), hooks, &self.interface));
+    }
+
+    fn save(&self, text: &str) -> anyhow::Result<()> {
+        ensure!(self.conf.save_config, "SaveConfig: the file does not ask for it");
+        let state = saved::read(text);
+        let state = state.with_context(|| format!("SaveConfig: {} stays", self.path.display()))?;
+        saved::write(&self.path, &self.conf, &state).context("SaveConfig")
     }
 
     fn take_back(&self) -> anyhow::Result<()> {
@@ -190,83 +219,23 @@ impl Charge {
 }
 
 impl Word {
-    const ALL: [Self; 2] = [Self::PreDown, Self::PostDown];
+    const ALL: [Self; 3] = [Self::PreDown, Self::SaveConfig, Self::PostDown];
+
+    /// The word of a message, and what it says beside it.
+    fn read(message: &[u8]) -> Option<(Self, &str)> {
+        let (key, text) = str::from_utf8(message).ok()?.split_once('\n')?;
+        let word = Self::ALL.into_iter().find(|word| word.key() == key)?;
+        (word == Self::SaveConfig || text.is_empty()).then_some((word, text))
+    }
 
     fn key(self) -> &'static str {
         match self {
             Self::PreDown => "PreDown",
+            Self::SaveConfig => "SaveConfig",
             Self::PostDown => "PostDown",
         }
-    }
-
-    fn of_key(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|word| word.key() == text)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::*;
-
-    fn hooks() -> Hooks {
-        Hooks {
-            pre_up: vec!["not this one".into()],
-            pre_down: vec!["ip rule del = 1 || true".into(), "echo %i".into()],
-            post_down: vec!["echo PreDown".into()],
-            ..Hooks::default()
-        }
-    }
-
-    #[test]
-    fn a_charge_is_read_as_it_was_told_and_has_only_what_goes_down() {
-        let text = Charge::text("wg0", &hooks());
-        let read = Charge::read(&mut text.lines().map(|line| Ok(line.to_owned()))).unwrap();
-        let hooks = Hooks { pre_up: Vec::new(), ..hooks() };
-        assert_eq!(read, Charge { interface: "wg0".into(), hooks });
-        for cut in ["", "wg0\n", "wg0\nPreDown = x\n", "wg0\nPostUp = x\n\n"] {
-            let mut lines = cut.lines().map(|line| Ok(line.to_owned()));
-            assert!(Charge::read(&mut lines).is_err(), "{cut:?}");
-        }
-    }
-
-    #[test]
-    fn each_word_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
-        let (line, theirs) = UnixStream::pair().unwrap();
-        let (told, done) = std::sync::mpsc::channel();
-        thread::scope(|scope| {
-            let serving = scope.spawn(move || {
-                serve(&theirs, &mut |charge, word| told.send((charge.hooks.clone(), word)).unwrap())
-            });
-            let mut guardian = Guardian::charge(line, &Charge::text("wg0", &hooks())).unwrap();
-            for word in Word::ALL {
-                guardian.tell(word).unwrap();
-                let (hooks, heard) = done.try_recv().expect("it was done");
-                assert_eq!((hooks.post_down.len(), heard), (1, word));
-            }
-            drop(guardian);
-            serving.join().unwrap().unwrap();
-        });
-        assert!(done.try_recv().is_err());
-    }
-
-    #[test]
-    fn a_guardian_that_is_gone_is_told_of() {
-        let (line, theirs) = UnixStream::pair().unwrap();
-        drop(theirs);
-        let said = Guardian { line }.tell(Word::PreDown).unwrap_err();
-        assert!(said.to_string().contains("linerate down"), "{said}");
-        let (line, theirs) = UnixStream::pair().unwrap();
-        drop(theirs);
-        assert!(Guardian::charge(line, "wg0\n\n").is_err());
-    }
-
-    #[test]
-    fn only_its_own_name_makes_a_guardian() {
-        let asked = |arguments: &[&str]| Guard::asked_for(arguments.iter().map(|&a| a.into()));
-        assert!(asked(&["linerate", "background"]).is_none() && asked(&[]).is_none());
-        assert!(asked(&[NAME, BACKGROUND]).is_some_and(|guard| guard.background));
-        assert!(asked(&[NAME]).is_some_and(|guard| !guard.background));
-    }
-}
+mod tests;

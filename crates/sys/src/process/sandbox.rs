@@ -69,8 +69,6 @@ pub struct Reach {
     pub write: Vec<PathBuf>,
     /// Folders in which files are removed.
     pub remove: Vec<PathBuf>,
-    /// Folders in which files are made, written, renamed and removed.
-    pub change: Vec<PathBuf>,
     /// Where TCP connects to. It is bound to no port.
     pub connect: Ports,
 }
@@ -109,7 +107,6 @@ pub struct Work {
 /// The kernel knows landlock, and refused.
 pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
     let remove = AccessFs::RemoveFile.into();
-    let change = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::MakeReg | remove;
     let mut net: BitFlags<_> = AccessNet::BindTcp.into();
     let mut ports = &[][..];
     if let Ports::Only(only) = &reach.connect {
@@ -123,7 +120,6 @@ pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
     let ruleset = allow(ruleset, &reach.read, AccessFs::ReadFile | AccessFs::ReadDir)?;
     let ruleset = allow(ruleset, &reach.write, AccessFs::WriteFile.into())?;
     let ruleset = allow(ruleset, &reach.remove, remove)?;
-    let ruleset = allow(ruleset, &reach.change, change)?;
     Ok(match ruleset.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced => Confined::Wholly,
         RulesetStatus::PartiallyEnforced => Confined::Partly,

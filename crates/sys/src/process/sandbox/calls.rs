@@ -44,15 +44,12 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
-    // Files, as far as landlock lets: SaveConfig, the socket's end, what memory asks of /proc.
+    // Files, as far as landlock lets: the socket's end, what memory asks of /proc.
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
     libc::SYS_statx,
     libc::SYS_lseek,
-    libc::SYS_fsync,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
     libc::SYS_unlinkat,
     // Memory; mmap and mprotect are in `NOT_CODE`.
     libc::SYS_munmap,
@@ -87,7 +84,6 @@ pub(super) const ALLOWED_HERE: &[i64] = &[
     libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
-    libc::SYS_rename,
     libc::SYS_unlink,
 ];
 /// What newer architectures have no call of their own for.

@@ -1,0 +1,72 @@
+//! The messages on the line to a guardian: their length in bytes, then themselves. Nothing is read
+//! ahead, so that a key is in one place alone, which is wiped.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+};
+
+use anyhow::{Context, ensure};
+use zeroize::Zeroizing;
+
+/// Bytes of the longest message: the state of 200,000 peers with a few networks each.
+const MAX: u32 = 64 << 20;
+
+/// Sends a message of these parts.
+///
+/// # Errors
+/// It is too long, or the line is cut.
+pub(super) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
+    let length = u32::try_from(parts.iter().map(|part| part.len()).sum::<usize>());
+    let length = length.ok().filter(|&length| length <= MAX).ok_or(io::ErrorKind::FileTooLarge)?;
+    line.write_all(&length.to_ne_bytes())?;
+    parts.iter().try_for_each(|part| line.write_all(part))
+}
+
+/// The next message; `None` when the line was cut behind the last one.
+///
+/// # Errors
+/// It is too long, or was cut.
+pub(super) fn receive(mut line: &UnixStream) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
+    let mut length = [0; size_of::<u32>()];
+    // An error is a line that was cut with something unread.
+    if line.read_exact(&mut length).is_err() {
+        return Ok(None);
+    }
+    let length = u32::from_ne_bytes(length);
+    ensure!(length <= MAX, "a message of {length} bytes");
+    let mut message = Zeroizing::new(vec![0; length as usize]);
+    line.read_exact(&mut message).context("a message was cut")?;
+    Ok(Some(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_whole_or_not_at_all() {
+        let (line, theirs) = UnixStream::pair().unwrap();
+        for parts in [&[&b"one"[..], b" and two"][..], &[], &[b"last"]] {
+            send(&line, parts).unwrap();
+            assert_eq!(**receive(&theirs).unwrap().unwrap(), parts.concat());
+        }
+        (&line).write_all(&[9, 0, 0, 0, b'x']).unwrap();
+        drop(line);
+        assert!(receive(&theirs).is_err());
+        assert!(receive(&theirs).unwrap().is_none());
+    }
+
+    #[test]
+    fn nobody_has_more_memory_taken_than_the_longest_message_has() {
+        let (line, theirs) = UnixStream::pair().unwrap();
+        (&line).write_all(&(MAX + 1).to_ne_bytes()).unwrap();
+        line.shutdown(Shutdown::Write).unwrap();
+        let refused = receive(&theirs).unwrap_err().to_string();
+        assert!(refused.contains("67108865 bytes"), "{refused}");
+        let long = vec![0; MAX as usize];
+        assert_eq!(send(&line, &[&long, b"x"]).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    }
+}
