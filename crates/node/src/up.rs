@@ -8,6 +8,7 @@ mod hooks;
 mod ledger;
 mod nft;
 mod offers;
+mod records;
 mod router;
 mod routes;
 mod saved;
@@ -232,7 +233,9 @@ impl Up {
         if let Some(guardian) = &mut self.guardian {
             return complain(guardian.tell(Word::PostDown));
         }
-        self.ledger.undo(&self.netlink);
+        if !self.ledger.is_empty() {
+            self.ledger.undo(&self.netlink);
+        }
         if self.complete {
             let hooks = &self.conf.interface.hooks;
             complain(hooks::run("PostDown", &hooks.post_down, &self.name));

@@ -218,7 +218,7 @@ fn all_threads_are_in_the_sandbox_unless_it_is_off_whatever_the_file_has() {
         assert_eq!(host.has("/run/rig/hook"), lines.contains("touch"), "{lines}");
         assert!(!host.read("/run/rig/service.log").contains("ERROR"), "{arguments} {lines}");
         assert_eq!(host.attempt("nft list ruleset").stdout.trim(), "", "{lines}");
-        assert!(!host.has("/run/wireguard/wg0.undo"), "{lines}");
+        assert!(!host.has("/run/linerate/up/wg0.undo"), "{lines}");
     }
 }
 
@@ -250,6 +250,8 @@ fn the_guardian_has_nothing_of_the_peer_and_does_its_part_in_wg_quicks_order() {
     let arguments = host.run(format!("tr '\\0' ' ' </proc/{guardian}/cmdline"));
     assert_eq!(arguments.trim(), "linerate-guard background");
     host.run(format!("kill -TERM {guardian}"));
+    // What a peer may do where the ledger is in the folder of one of its sockets.
+    host.run("rm /run/linerate/up/wg0.undo");
     host.run(format!("{program} down wg0"));
     is_gone(&host);
     let told = host.read("/run/rig/told");
@@ -266,6 +268,10 @@ fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_
         let daemon = start(&host, &format!("{program} up {file}"));
         let guardian = host.run("pgrep linerate-guard");
         let pid = if victim == "daemon" { daemon.to_string() } else { guardian };
+        if victim == "daemon" {
+            // As above; the guardian knows it all the same.
+            host.run("rm /run/linerate/up/wg0.undo");
+        }
         host.run(format!("kill -KILL {pid}"));
         if victim == "guardian" {
             host.run(format!("{program} down wg0"));
@@ -276,9 +282,9 @@ fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_
             states.split_whitespace().all(|state| state == "Z") && !host.has_device("wg0")
         });
         // Nobody took it back; who comes next does.
-        assert!(host.has("/run/wireguard/wg0.undo"), "{victim}");
+        assert!(host.has("/run/linerate/up/wg0.undo"), "{victim}");
         host.run(format!("{program} down wg0"));
-        assert!(!host.has("/run/wireguard/wg0.undo"), "{victim}");
+        assert!(!host.has("/run/linerate/up/wg0.undo"), "{victim}");
         assert_eq!(host.attempt("nft list ruleset").stdout.trim(), "", "{victim}");
     }
 }

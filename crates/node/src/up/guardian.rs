@@ -142,14 +142,15 @@ impl Guard {
         process::harden().context("core dumps")?;
         process::rename(NAME).context("its name")?;
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        serve(&line, &mut Charge::carry_out)
+        let mut duty = Duty::begin(&line)?;
+        let served = serve(&line, &mut |word, text| duty.carry_out(word, text));
+        complain(duty.ledger.keep());
+        served
     }
 }
 
-/// Reads a charge and answers the words behind it, which `carry_out` does.
-fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(&Charge, Word, &str)) -> anyhow::Result<()> {
-    let charge = line::receive(line)?.context("the line was cut")?;
-    let charge = Charge::read(&charge).context("its charge")?;
+/// Answers that it knows its charge, and then the words behind that, which `carry_out` does.
+fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(Word, &str)) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
     if let Err(error) = process::release_code() {
         tracing::debug!(%error, "code that is not used stays resident");
@@ -159,14 +160,14 @@ fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(&Charge, Word, &str)) -> a
         let (word, text) = Word::read(&message).context("what the peer says is no word")?;
         ensure!(last < Some(word), "{}: the peer says it out of its turn", word.key());
         last = Some(word);
-        carry_out(&charge, word, text);
+        carry_out(word, text);
         // Where nobody hears it, the next word does not come either.
         let _ = { line }.write_all(&[DONE]);
     }
     Ok(())
 }
 
-/// What a guardian is to do.
+/// What a guardian was told that it is to do.
 #[derive(Debug, PartialEq)]
 struct Charge {
     interface: String,
@@ -193,28 +194,41 @@ impl Charge {
         Ok(Self { interface: interface.to_owned(), path, conf })
     }
 
-    fn carry_out(&self, word: Word, text: &str) {
-        let hooks = match word {
-            Word::PreDown => &self.conf.hooks.pre_down,
-            Word::SaveConfig => return complain(self.save(text)),
-            Word::PostDown => {
-                complain(self.take_back());
-                &self.conf.hooks.post_down
-            }
-        };
-        complain(hooks::run(word.key(), hooks, &self.interface));
-    }
-
     fn save(&self, text: &str) -> anyhow::Result<()> {
         ensure!(self.conf.save_config, "SaveConfig: the file does not ask for it");
         let state = saved::read(text);
         let state = state.with_context(|| format!("SaveConfig: {} stays", self.path.display()))?;
         saved::write(&self.path, &self.conf, &state).context("SaveConfig")
     }
+}
 
-    fn take_back(&self) -> anyhow::Result<()> {
-        Ledger::open(&self.interface)?.undo(&Netlink::open()?);
-        Ok(())
+/// What a guardian does.
+struct Duty {
+    charge: Charge,
+    /// As it was at the start, whatever becomes of its file.
+    ledger: Ledger,
+}
+
+impl Duty {
+    fn begin(line: &UnixStream) -> anyhow::Result<Self> {
+        let charge = line::receive(line)?.context("the line was cut")?;
+        let charge = Charge::read(&charge).context("its charge")?;
+        let ledger = Ledger::open(&charge.interface)?;
+        Ok(Self { charge, ledger })
+    }
+
+    fn carry_out(&mut self, word: Word, text: &str) {
+        let Charge { interface, conf, .. } = &self.charge;
+        let hooks = match word {
+            Word::PreDown => &conf.hooks.pre_down,
+            Word::SaveConfig => return complain(self.charge.save(text)),
+            Word::PostDown => {
+                let undone = Netlink::open().map(|netlink| self.ledger.undo(&netlink));
+                complain(undone.map_err(Into::into));
+                &conf.hooks.post_down
+            }
+        };
+        complain(hooks::run(word.key(), hooks, interface));
     }
 }
 

@@ -3,7 +3,7 @@
 //! what a process left that was killed.
 //!
 //! ```text
-//!   note(deed) ──► /var/run/wireguard/wg0.undo ──► undo, settings and then the last deed first
+//!   note(deed) ──► /run/linerate/up/wg0.undo ──► undo, settings and then the last deed first
 //! ```
 //!
 //! A setting of the kernel may be wanted by several interfaces. Which of them gives it back they
@@ -20,8 +20,8 @@ use std::{
 use anyhow::Context;
 use sys::netlink::{Family, FwMark, Netlink, Rule};
 
-use super::{dns, nft};
-use crate::{server::socket_path, whole_file};
+use super::{dns, nft, records};
+use crate::whole_file;
 
 /// One deed. Routes and addresses go with the interface, and are none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Ledger {
     /// # Errors
     /// The file cannot be read.
     pub fn open(interface: &str) -> anyhow::Result<Self> {
-        let path = path_of(interface);
+        let path = records::path(interface, EXTENSION);
         let mut deeds = read(&path).with_context(|| path.display().to_string())?;
         // After a loss of power it is all that is left.
         if dns::file_is_ours(interface) && !deeds.contains(&Deed::ResolvConf) {
@@ -149,6 +149,7 @@ impl Ledger {
             self.undo_some(netlink, Deed::is_setting);
         }
         self.undo_some(netlink, |deed| !deed.is_setting());
+        self.path = records::path(&self.interface, EXTENSION);
     }
 
     /// Takes deeds back, and strikes them out.
@@ -167,6 +168,14 @@ impl Ledger {
         if let Err(error) = self.write() {
             tracing::error!(%error, path = %self.path.display(), "the ledger stays behind");
         }
+    }
+
+    /// Writes down once more what was not taken back, where somebody removed the file.
+    pub fn keep(&self) -> anyhow::Result<()> {
+        if self.deeds.is_empty() || self.path.exists() {
+            return Ok(());
+        }
+        self.write().with_context(|| self.path.display().to_string())
     }
 
     fn undo_one(&self, netlink: &Netlink, deed: &Deed) -> anyhow::Result<()> {
@@ -198,8 +207,9 @@ impl Ledger {
     }
 
     fn setting_of_another(&self, path: &Path) -> Option<Setting> {
-        let folder = fs::read_dir(self.path.parent()?).ok()?;
-        let others = folder.flatten().map(|file| file.path()).filter(|other| {
+        let folders = records::folders().chain(self.path.parent().map(Path::to_owned));
+        let files = folders.flat_map(fs::read_dir).flatten().flatten();
+        let others = files.map(|file| file.path()).filter(|other| {
             other.extension().is_some_and(|extension| extension == EXTENSION) && *other != self.path
         });
         others.filter_map(|other| read(&other).ok()).flatten().find_map(|deed| match deed {
@@ -219,10 +229,6 @@ impl Ledger {
 
 /// The suffix of a ledger's file.
 const EXTENSION: &str = "undo";
-
-fn path_of(interface: &str) -> PathBuf {
-    socket_path(interface).with_extension(EXTENSION)
-}
 
 /// The deeds in a file, which may not be there. A line that another version wrote is
 /// told and left out.
@@ -398,6 +404,22 @@ mod tests {
         });
         assert_eq!((value(), fs::read_dir(&folder).unwrap().count()), ("0".into(), 1));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_ledger_that_was_removed_is_written_again_while_it_tells_of_anything() {
+        let path = std::env::temp_dir().join(format!("linerate-kept-{}", std::process::id()));
+        let mut ledger = Ledger { interface: "none".into(), path, deeds: Vec::new() };
+        ledger.keep().unwrap();
+        assert!(!ledger.path.exists());
+        ledger.note(Deed::Table).unwrap();
+        fs::remove_file(&ledger.path).unwrap();
+        ledger.keep().unwrap();
+        assert_eq!(read(&ledger.path).unwrap(), [Deed::Table]);
+        fs::write(&ledger.path, "resolv.conf\n").unwrap();
+        ledger.keep().unwrap();
+        assert_eq!(read(&ledger.path).unwrap(), [Deed::ResolvConf], "it was there");
+        fs::remove_file(&ledger.path).unwrap();
     }
 
     #[test]

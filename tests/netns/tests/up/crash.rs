@@ -54,7 +54,7 @@ fn resolv_conf_comes_back_where_all_but_itself_is_lost() {
     let file = world.conf("DNS = 10.9.0.2", "10.9.0.0/24");
     world.up(&file);
     world.crash();
-    world.left.run("rm -r /run/wireguard");
+    world.left.run("rm -r /run/wireguard /run/linerate");
     assert!(world.linerate("down", &file).ok);
     assert_eq!(world.left.read("/run/rig/resolv.conf"), former);
 }

@@ -1,0 +1,56 @@
+//! The folder of what is written down of interfaces while they are up: not that of their sockets,
+//! in which a running peer may remove files.
+
+use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use sys::process::owns;
+
+use crate::server::socket_path;
+
+/// Root's alone.
+const FOLDER: &str = "/run/linerate/up";
+
+/// Where a record of an interface is, or is to be. Who may not have the folder has that of the
+/// sockets; and where one is there already, left by such a one, it is that.
+pub(super) fn path(interface: &str, extension: &str) -> PathBuf {
+    let beside_socket = socket_path(interface).with_extension(extension);
+    if beside_socket.exists() || !is_ours(Path::new(FOLDER)) {
+        return beside_socket;
+    }
+    Path::new(FOLDER).join(format!("{interface}.{extension}"))
+}
+
+/// Both folders, wherever this user's own records are.
+pub(super) fn folders() -> impl Iterator<Item = PathBuf> {
+    let sockets = socket_path("").parent().map(Path::to_owned);
+    [PathBuf::from(FOLDER)].into_iter().chain(sockets)
+}
+
+/// Whether the folder is this user's; it is made where it is not there.
+fn is_ours(folder: &Path) -> bool {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder).is_ok() && owns(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn the_folder_is_its_users_alone() {
+        let folder = std::env::temp_dir().join(format!("linerate-records-{}", std::process::id()));
+        let inner = folder.join("up");
+        assert!(is_ours(&inner) && is_ours(&inner));
+        for folder in [&folder, &inner] {
+            assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        fs::write(folder.join("file"), "").unwrap();
+        assert!(!is_ours(&folder.join("file")), "it is no folder");
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
