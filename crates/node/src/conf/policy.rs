@@ -184,7 +184,10 @@ mod tests {
         {
             assert_eq!(parse_beside(lines, "").is_ok(), is_fine, "{lines}");
         }
-        assert!(Conf::parse("wg0.conf", "[Interface]\nRulePriority = 100\n").is_ok(), "no peer yet");
+        assert!(
+            Conf::parse("wg0.conf", "[Interface]\nRulePriority = 100\n").is_ok(),
+            "no peer yet"
+        );
         assert!(parse_beside("RulePriority = 100\nSaveConfig = true", "10.0.0.0/8").is_ok());
     }
 }
