@@ -279,6 +279,8 @@ fn down(interface: &Path) -> anyhow::Result<()> {
         true => InterfaceName::from_path(interface)?.as_str().to_owned(),
         false => interface.display().to_string(),
     };
+    Log::default().start();
+    node::outside_hooks(&name)?;
     if !client::answers(&name) && node::sweep(&name)? {
         eprintln!("linerate: {name}: what a process left that was killed is taken back");
         return Ok(());

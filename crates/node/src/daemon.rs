@@ -31,7 +31,7 @@ use crate::{
     sandbox::Sandbox,
     server::{SocketFile, UapiSocket, socket_path},
     supervisor::Supervisor,
-    up::{Offers, Up},
+    up::{Offers, Turn, Up},
 };
 
 /// The MTU of an interface that is told none: 1500 of Ethernet, less 80 for the
@@ -87,13 +87,17 @@ pub(crate) enum Event {
 /// # Errors
 /// It could not be started, or not be brought down in order.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
+    process::harden().context("core dumps")?;
+    let name = &options.name;
+    // While signals still end the process.
+    let conf =
+        options.conf.map(|(path, conf)| anyhow::Ok((path, conf, turn(name)?))).transpose()?;
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
     let janitor = options.user.as_ref().map(|_| Janitor::start()).transpose().context("janitor")?;
-    process::harden().context("core dumps")?;
     let supervisor = Supervisor::find();
-    let name = &options.name;
-    let mut up = options.conf.map(|(path, conf)| Up::new(path, conf, name)).transpose()?;
+    let up = conf.map(|(path, conf, turn)| Up::new(path, conf, name, turn));
+    let mut up = up.transpose()?;
     if let Some(up) = &mut up {
         up.prepare()?;
     }
@@ -159,6 +163,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         Ending::Told | Ending::Gone => Ok(()),
         Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
     }
+}
+
+fn turn(name: &str) -> anyhow::Result<Turn> {
+    Turn::wait(name)?.with_context(|| format!("{name}: the interface exists already"))
 }
 
 /// What runs, and the files of its sockets.

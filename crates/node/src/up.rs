@@ -12,6 +12,7 @@ mod records;
 mod router;
 mod routes;
 mod saved;
+mod turn;
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use sys::netlink::{Event, FwMark, Netlink};
 
 use crate::{
@@ -36,6 +37,8 @@ use nft::Ruleset;
 pub(crate) use nft::dropping_chains;
 pub(crate) use offers::Offers;
 use routes::{MainRoutes, OwnTable, Routes};
+pub(crate) use turn::Turn;
+pub use turn::outside_hooks;
 
 /// What the outer headers and our own take of the path's MTU: IPv6 40, UDP 8,
 /// data header 16, tag 16.
@@ -63,10 +66,13 @@ pub(crate) struct Up {
     complete: bool,
     /// Who does for us what going down takes beside the peer.
     guardian: Option<Guardian>,
+    turn: Turn,
 }
 
 impl Up {
-    pub fn new(path: PathBuf, conf: Conf, name: &str) -> anyhow::Result<Self> {
+    /// # Errors
+    /// The file is not one to bring up, or somebody else's turn does not end.
+    pub fn new(path: PathBuf, conf: Conf, name: &str, turn: Turn) -> anyhow::Result<Self> {
         conf.without_proxy()?;
         let hooks = &conf.interface.hooks;
         if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
@@ -78,7 +84,7 @@ impl Up {
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
         let (name, routes) = (name.to_owned(), MainRoutes::default());
         let (endpoints, complete, guardian) = (HashMap::new(), false, None);
-        Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete, guardian })
+        Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete, guardian, turn })
     }
 
     /// What is told of it as of a router.
@@ -94,9 +100,6 @@ impl Up {
     /// Does what comes before there is an interface. What a process left that was
     /// killed is taken back.
     pub fn prepare(&mut self) -> anyhow::Result<()> {
-        if self.netlink.link_by_name(&self.name)?.is_some() {
-            bail!("{}: the interface exists already", self.name);
-        }
         self.ledger.undo(&self.netlink);
         hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
     }
@@ -166,6 +169,7 @@ impl Up {
         if is_plain && self.ledger.is_empty() && !interface.save_config {
             return Ok(());
         }
+        self.turn.share().context("its lock")?;
         let charge = guardian::charge(&self.name, &self.path, interface);
         self.guardian = Some(Guardian::start(&charge, background).context("guardian")?);
         Ok(())
@@ -252,14 +256,19 @@ impl Up {
     }
 }
 
-/// Takes back what a process left behind that was killed. Returns whether there was
-/// anything, and no interface of that name.
+/// Takes back what a process left behind that was killed, when its guardian is done. Returns
+/// whether there was anything, and no interface of that name.
 ///
 /// # Errors
 /// It cannot be told.
 pub fn sweep(name: &str) -> anyhow::Result<bool> {
+    if !Turn::is_known(name) && Ledger::open(name)?.is_empty() {
+        return Ok(false);
+    }
+    let Some(turn) = Turn::wait(name)? else { return Ok(false) };
     let (mut ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
-    if ledger.is_empty() || netlink.link_by_name(name)?.is_some() {
+    // Where it was waited for, the guardian has done all but remove the socket's file.
+    if ledger.is_empty() && !turn.was_waited_for() {
         return Ok(false);
     }
     SocketFile::make_room(&socket_path(name)).with_context(|| name.to_owned())?;

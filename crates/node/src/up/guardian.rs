@@ -37,7 +37,7 @@ use sys::{
     process::{self, Signals},
 };
 
-use super::{complain, hooks, ledger::Ledger, saved};
+use super::{Turn, complain, hooks, ledger::Ledger, saved};
 use crate::{
     conf::{self, Conf, Interface},
     uapi::DeviceState,
@@ -142,7 +142,7 @@ impl Guard {
         process::harden().context("core dumps")?;
         process::rename(NAME).context("its name")?;
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut duty = Duty::begin(&line)?;
+        let mut duty = Duty::begin(Charge::hear(&line)?)?;
         let served = serve(&line, &mut |word, text| duty.carry_out(word, text));
         complain(duty.ledger.keep());
         served
@@ -185,6 +185,11 @@ pub(super) fn charge(interface: &str, path: &Path, conf: &Interface) -> Vec<u8> 
 }
 
 impl Charge {
+    fn hear(line: &UnixStream) -> anyhow::Result<Self> {
+        let message = line::receive(line)?.context("the line was cut")?;
+        Self::read(&message).context("its charge")
+    }
+
     fn read(message: &[u8]) -> anyhow::Result<Self> {
         let mut parts = message.splitn(3, |&byte| byte == b'\0');
         let mut next = || parts.next().context("it is cut");
@@ -207,14 +212,15 @@ struct Duty {
     charge: Charge,
     /// As it was at the start, whatever becomes of its file.
     ledger: Ledger,
+    /// Also when the peer is gone, until this is done.
+    _turn: Turn,
 }
 
 impl Duty {
-    fn begin(line: &UnixStream) -> anyhow::Result<Self> {
-        let charge = line::receive(line)?.context("the line was cut")?;
-        let charge = Charge::read(&charge).context("its charge")?;
+    fn begin(charge: Charge) -> anyhow::Result<Self> {
+        let turn = Turn::join(&charge.interface)?;
         let ledger = Ledger::open(&charge.interface)?;
-        Ok(Self { charge, ledger })
+        Ok(Self { charge, ledger, _turn: turn })
     }
 
     fn carry_out(&mut self, word: Word, text: &str) {

@@ -37,7 +37,7 @@ fn each_word_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
     let (told, done) = channel();
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
-            let Duty { charge, .. } = Duty::begin(&theirs).unwrap();
+            let charge = Charge::hear(&theirs).unwrap();
             serve(&theirs, &mut |word, text| {
                 told.send((charge.conf.hooks.clone(), word, text.len())).unwrap();
             })
@@ -79,7 +79,7 @@ fn heard(messages: &[&[u8]]) -> (usize, anyhow::Result<()>) {
     }
     line.shutdown(Shutdown::Write).unwrap();
     let mut done = 0;
-    Duty::begin(&theirs).unwrap();
+    Charge::hear(&theirs).unwrap();
     let served = serve(&theirs, &mut |_, _| done += 1);
     (done, served)
 }
@@ -116,8 +116,8 @@ fn saved_by(name: &str, file: &str, told: &str) -> String {
     let interface = Conf::parse("wg0.conf", file).unwrap().interface;
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
-            let mut duty = Duty::begin(&theirs).unwrap();
-            serve(&theirs, &mut |word, text| duty.carry_out(word, text))
+            let charge = Charge::hear(&theirs).unwrap();
+            serve(&theirs, &mut |_, text| complain(charge.save(text)))
         });
         let mut guardian = Guardian::charge(line, &charge("wg0", &path, &interface)).unwrap();
         guardian.say(Word::SaveConfig, told).unwrap();
