@@ -21,7 +21,7 @@ mod top;
 mod units;
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -33,6 +33,7 @@ use client::Client;
 use log::Log;
 use machine::Machine;
 use node::{
+    Guard,
     conf::{Conf, InterfaceName},
     daemon::{self, Means, Options},
 };
@@ -175,12 +176,27 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    let guarded = guard::run().map(|guarded| guarded.map(|()| ExitCode::SUCCESS));
-    match guarded.unwrap_or_else(|| execute(Cli::parse())) {
-        Ok(status) => status,
-        Err(error) => {
-            eprintln!("linerate: {error:#}");
-            ExitCode::FAILURE
+    let (log, done) = match Guard::asked_for(env::args_os()) {
+        Some(guard) => (Log::of(guard.voice), guard::run(guard).map(|()| ExitCode::SUCCESS)),
+        None => {
+            let cli = Cli::parse();
+            (cli.log(), execute(cli))
+        }
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("{}", log.failure(&error));
+        ExitCode::FAILURE
+    })
+}
+
+impl Cli {
+    /// How it logs, and says why it ends.
+    fn log(&self) -> Log {
+        match &self.command {
+            None => self.run.log,
+            Some(Command::Up { log, .. }) => *log,
+            Some(Command::Proxy(proxy)) => proxy.log(),
+            Some(_) => Log::default(),
         }
     }
 }
@@ -221,7 +237,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Runs a peer here, or in the background once it is ready.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
-    let options = Options { background: !foreground, ..options };
+    let options = Options { voice: log.voice(!foreground), ..options };
     if foreground {
         log.start();
         return daemon::run(options, || {});

@@ -24,6 +24,7 @@ use tracing_subscriber::{
 
 use json::Json;
 use limit::{Limits, Verdict};
+use node::daemon::Voice;
 
 /// Where the process itself is told of: its start and end, and what its configuration says.
 /// These are never too many, and each is to be read.
@@ -50,7 +51,7 @@ pub(crate) struct Log {
     format: Format,
 }
 
-#[derive(Clone, Copy, Default, ValueEnum)]
+#[derive(Clone, Copy, Default, PartialEq, ValueEnum)]
 enum Format {
     #[default]
     Text,
@@ -58,6 +59,24 @@ enum Format {
 }
 
 impl Log {
+    /// That of a process which is to tell what it does like this.
+    pub fn of(voice: Voice) -> Self {
+        Self { format: if voice.json { Format::Json } else { Format::Text } }
+    }
+
+    /// How a process tells what it does that logs like this.
+    pub fn voice(self, background: bool) -> Voice {
+        Voice { background, json: self.format == Format::Json }
+    }
+
+    /// The line that says why the process ends, whatever the level.
+    pub fn failure(self, error: &anyhow::Error) -> String {
+        match self.format {
+            Format::Text => format!("linerate: {error:#}"),
+            Format::Json => json::failure(&format!("{error:#}")),
+        }
+    }
+
     /// Starts it.
     pub fn start(self) {
         let level = match std::env::var("LOG_LEVEL").as_deref() {
@@ -86,7 +105,7 @@ pub(crate) fn leave_terminal() {
     if wanted.iter().all(|name| std::env::var_os(name).is_none())
         && let Err(error) = silence_stderr()
     {
-        eprintln!("linerate: standard error stays open: {error}");
+        tracing::warn!(%error, "standard error stays open");
     }
 }
 

@@ -36,6 +36,10 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
+    pub fn log(&self) -> Log {
+        self.log
+    }
+
     /// Runs until it is told to end.
     pub fn run(self) -> anyhow::Result<()> {
         let means = self.machine.means()?;

@@ -54,8 +54,17 @@ pub struct Options {
     pub means: Means,
     /// Whether it gives up what it does not need of the kernel.
     pub sandbox: bool,
-    /// Whether nobody sees its standard error once it is ready.
+    /// How it tells what it does.
+    pub voice: Voice,
+}
+
+/// How a process tells what it does, on standard error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Voice {
+    /// Nobody sees it once the process is ready.
     pub background: bool,
+    /// Programs read it: lines of JSON.
+    pub json: bool,
 }
 
 /// What of the machine a peer uses.
@@ -141,7 +150,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         if options.sandbox
             && let Some(up) = up
         {
-            up.guard(options.background)?;
+            up.guard(options.voice)?;
         }
         sandbox.enter()?;
         resynchronise(&node, index);

@@ -28,6 +28,7 @@ use sys::netlink::{Event, FwMark, Netlink};
 use crate::{
     Node,
     conf::{Conf, EndpointName},
+    daemon::Voice,
     server::{SocketFile, socket_path},
 };
 pub use guardian::Guard;
@@ -162,7 +163,7 @@ impl Up {
     ///
     /// # Errors
     /// There is no guardian to be had.
-    pub fn guard(&mut self, background: bool) -> anyhow::Result<()> {
+    pub fn guard(&mut self, voice: Voice) -> anyhow::Result<()> {
         let interface = &self.conf.interface;
         let hooks = &interface.hooks;
         let is_plain = hooks.pre_down.is_empty() && hooks.post_down.is_empty();
@@ -171,7 +172,7 @@ impl Up {
         }
         self.turn.share().context("its lock")?;
         let charge = guardian::charge(&self.name, &self.path, interface);
-        self.guardian = Some(Guardian::start(&charge, background).context("guardian")?);
+        self.guardian = Some(Guardian::start(&charge, voice).context("guardian")?);
         Ok(())
     }
 

@@ -289,6 +289,43 @@ fn a_guardian_ends_with_its_peer_and_a_peer_whose_guardian_was_killed_goes_down_
     }
 }
 
+/// The messages of a log, each line of which is JSON.
+fn messages(log: &str) -> Vec<String> {
+    let lines = log.lines().map(|line| {
+        let line: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|_| panic!("{log}"));
+        line["message"].as_str().expect("each has a message").to_owned()
+    });
+    lines.collect()
+}
+
+#[test]
+fn a_guardian_and_a_start_that_failed_say_json_where_it_was_asked_for() {
+    let host = Host::new("alone");
+    let program = Implementation::Linerate.path();
+    let program = program.display();
+    let file = conf(&host, "Address = 10.9.0.1/24\nPreDown = false");
+    let json = "--log-format json";
+    start(&host, &format!("LOG_LEVEL=error {program} up {json} {file}"));
+    host.run(format!("{program} down wg0"));
+    is_gone(&host);
+    let log = host.read("/run/rig/service.log");
+    assert!(messages(&log)[0].starts_with("PreDown = false: "), "{log}");
+
+    let file = conf(&host, "Address = 10.9.0.1/24\nPostUp = false");
+    for (line, why) in [
+        (format!("up {json} {file}"), "PostUp = false: "),
+        (format!("up -f {json} {file}"), "PostUp = false: "),
+        (format!("up {json} /nowhere/wg0.conf"), "/nowhere/wg0.conf: "),
+        (format!("proxy {json} /nowhere/wg0.conf"), "/nowhere/wg0.conf: "),
+        (format!("-f {json} --user nobodies wg0"), "becoming nobodies: "),
+    ] {
+        let outcome = host.attempt(format!("LOG_LEVEL=silent {program} {line}"));
+        let said = messages(&outcome.stderr);
+        assert!(!outcome.ok && said.len() == 1 && said[0].starts_with(why), "{line}: {said:?}");
+    }
+}
+
 #[test]
 fn nobody_of_the_same_user_looks_into_its_memory() {
     if has_one_user_only() {

@@ -19,13 +19,11 @@ pub(super) struct Json {
 
 impl Json {
     pub fn write(&self, writer: &mut Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        let mut time = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut time))?;
         let mut fields = Fields::default();
         event.record(&mut fields);
         let metadata = event.metadata();
         let line = json!({
-            "time": time,
+            "time": now()?,
             "level": metadata.level().as_str().to_ascii_lowercase(),
             "target": metadata.target(),
             "message": fields.message,
@@ -34,6 +32,26 @@ impl Json {
         });
         writeln!(writer, "{line}")
     }
+}
+
+/// The line of a process that ends by this error.
+pub(super) fn failure(error: &str) -> String {
+    let line = json!({
+        // Writing to a string does not fail.
+        "time": now().unwrap_or_default(),
+        "level": "error",
+        "target": "cli",
+        "message": error,
+        "fields": {},
+        "untold": 0,
+    });
+    line.to_string()
+}
+
+fn now() -> Result<String, fmt::Error> {
+    let mut time = String::new();
+    SystemTime.format_time(&mut Writer::new(&mut time))?;
+    Ok(time)
 }
 
 /// What an event says.

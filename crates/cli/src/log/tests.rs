@@ -119,3 +119,22 @@ fn json_is_one_object_a_line_with_types_and_no_line_within() {
     let second: Value = serde_json::from_str(second).unwrap();
     assert_eq!((&second["message"], &second["level"]), (&json!("plain 7"), &json!("info")));
 }
+
+#[test]
+fn why_a_process_ends_is_one_more_line() {
+    let error = anyhow::anyhow!("two\nlines").context("wg0");
+    assert_eq!(Log::default().failure(&error), "linerate: wg0: two\nlines");
+    let json = Log::of(Voice { json: true, background: true });
+    assert_eq!(json.voice(true), Voice { json: true, background: true });
+    let failure = json.failure(&error);
+    assert!(!failure.contains('\n'), "{failure}");
+    let failure: Value = serde_json::from_str(&failure).unwrap();
+    assert_eq!(
+        (&failure["message"], &failure["level"]),
+        (&json!("wg0: two\nlines"), &json!("error"))
+    );
+    let told = lines(Format::Json, || tracing::error!("another"));
+    let other: Value = serde_json::from_str(&told[0]).unwrap();
+    let keys = |line: &Value| line.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(keys(&failure), keys(&other));
+}

@@ -40,6 +40,7 @@ use sys::{
 use super::{Turn, complain, hooks, ledger::Ledger, saved};
 use crate::{
     conf::{self, Conf, Interface},
+    daemon::Voice,
     uapi::DeviceState,
 };
 
@@ -47,6 +48,8 @@ use crate::{
 const NAME: &str = "linerate-guard";
 /// The argument of one whose standard error nobody sees.
 const BACKGROUND: &str = "background";
+/// The argument of one whose standard error programs read.
+const JSON: &str = "json";
 /// This program, also where its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
 /// What it answers when a word is done.
@@ -76,12 +79,12 @@ impl Guardian {
     ///
     /// # Errors
     /// There is no such process to be had.
-    pub fn start(charge: &[u8], background: bool) -> io::Result<Self> {
+    pub fn start(charge: &[u8], voice: Voice) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new(PROGRAM);
         command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
-        if background {
-            command.arg(BACKGROUND);
+        for (argument, is_said) in [(BACKGROUND, voice.background), (JSON, voice.json)] {
+            command.args(is_said.then_some(argument));
         }
         command.spawn()?;
         // Only its own end of the line is left, which it cuts where it ends.
@@ -121,16 +124,18 @@ impl Guardian {
 
 /// What the arguments of this process say of a guardian.
 pub struct Guard {
-    /// Whether nobody sees its standard error.
-    pub background: bool,
+    /// How it tells what it does.
+    pub voice: Voice,
 }
 
 impl Guard {
     /// Whether this process was started as one.
     pub fn asked_for(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let is_guardian = arguments.next().is_some_and(|name| name == NAME);
-        let background = arguments.next().is_some_and(|argument| argument == BACKGROUND);
-        is_guardian.then_some(Self { background })
+        let arguments: Vec<_> = arguments.collect();
+        let says = |word: &str| arguments.iter().any(|argument| argument == word);
+        let voice = Voice { background: says(BACKGROUND), json: says(JSON) };
+        is_guardian.then_some(Self { voice })
     }
 
     /// Does what the line on standard input says, until it is cut.

@@ -179,6 +179,10 @@ fn a_peer_has_the_state_saved_and_nothing_else_whatever_it_says() {
 fn only_its_own_name_makes_a_guardian() {
     let asked = |arguments: &[&str]| Guard::asked_for(arguments.iter().map(|&a| a.into()));
     assert!(asked(&["linerate", "background"]).is_none() && asked(&[]).is_none());
-    assert!(asked(&[NAME, BACKGROUND]).is_some_and(|guard| guard.background));
-    assert!(asked(&[NAME]).is_some_and(|guard| !guard.background));
+    for (background, json) in [(false, false), (true, false), (false, true), (true, true)] {
+        let arguments = [(NAME, true), (BACKGROUND, background), (JSON, json)];
+        let arguments = arguments.iter().filter(|(_, is_said)| *is_said).map(|(word, _)| *word);
+        let guard = asked(&arguments.collect::<Vec<_>>()).expect("it is one");
+        assert_eq!(guard.voice, Voice { background, json });
+    }
 }
