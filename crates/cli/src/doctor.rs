@@ -126,6 +126,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
         listen_port: interface.listen_port,
         fwmark: interface.fwmark.unwrap_or(0),
         offers: own.into_iter().flat_map(|own| &own.offers).flat_map(|net| net.parse()).collect(),
+        gone: Vec::new(),
         receive_buffer: own.map(|own| own.receive_buffer).filter(|granted| *granted != 0),
         overflow: dropped("udp_overflow"),
         looped: dropped("out_loop"),

@@ -265,7 +265,7 @@ fn serve(
     mut up: Option<&mut Up>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Ending {
-    for event in events(inbox) {
+    while let Some(event) = next(inbox, up.as_deref_mut()) {
         if let Some(up) = &mut up
             && let Event::Link(event) = event
         {
@@ -297,14 +297,29 @@ fn serve(
             Event::Link(netlink::Event::MtuChanged { index: link, mtu }) if link == index => {
                 node.set_mtu(mtu);
             }
-            Event::Link(netlink::Event::RoutesChanged | netlink::Event::AddressesChanged) => {
-                node.routes_changed()
-            }
+            Event::Link(
+                netlink::Event::RoutesChanged
+                | netlink::Event::RulesChanged
+                | netlink::Event::AddressesChanged,
+            ) => node.routes_changed(),
             Event::Link(netlink::Event::Lost) => resynchronise(node, index),
             Event::Link(_) => {}
         }
     }
     Ending::Told
+}
+
+/// The next event. Meanwhile what rules are missing is put back when it is time.
+fn next(inbox: &mpsc::Receiver<Event>, mut up: Option<&mut Up>) -> Option<Event> {
+    while let Some(up) = &mut up
+        && let Some(wait) = up.rules_wait()
+    {
+        match inbox.recv_timeout(wait) {
+            Err(RecvTimeoutError::Timeout) => up.keep_rules(),
+            received => return received.ok(),
+        }
+    }
+    events(inbox).next()
 }
 
 /// The news were more than their buffer holds: look at the link itself.

@@ -17,6 +17,7 @@ mod gather;
 mod remedy;
 mod setting;
 
+pub use crate::up::Gone;
 pub use facts::{Clock, Device, Facts, Kernel, Peer, Sysctls, Tunnel};
 pub use finding::{Finding, Mend, Report, Verdict, Weight};
 pub use gather::gather;

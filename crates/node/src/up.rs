@@ -11,7 +11,9 @@ mod offers;
 mod records;
 mod router;
 mod routes;
+mod rules;
 mod saved;
+mod standing;
 mod turn;
 
 use std::{
@@ -23,7 +25,10 @@ use std::{
 };
 
 use anyhow::Context;
-use sys::netlink::{Event, FwMark, Netlink};
+use sys::{
+    clock,
+    netlink::{Event, FwMark, Netlink},
+};
 
 use crate::{
     Node,
@@ -38,6 +43,9 @@ use nft::Ruleset;
 pub(crate) use nft::dropping_chains;
 pub(crate) use offers::Offers;
 use routes::{MainRoutes, OwnTable, Routes};
+use rules::KeptRules;
+pub use standing::Gone;
+pub(crate) use standing::gone;
 pub(crate) use turn::Turn;
 pub use turn::outside_hooks;
 
@@ -62,6 +70,7 @@ pub(crate) struct Up {
     netlink: Netlink,
     ledger: Ledger,
     routes: MainRoutes,
+    rules: KeptRules,
     /// Whether it came up: only then there is something to save, and hooks for
     /// going down have something to undo.
     complete: bool,
@@ -83,9 +92,21 @@ impl Up {
             tracing::warn!("{warning}");
         }
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
-        let (name, routes) = (name.to_owned(), MainRoutes::default());
+        let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
         let (endpoints, complete, guardian) = (HashMap::new(), false, None);
-        Ok(Self { path, conf, name, endpoints, netlink, ledger, routes, complete, guardian, turn })
+        Ok(Self {
+            path,
+            conf,
+            name,
+            endpoints,
+            netlink,
+            ledger,
+            routes,
+            rules,
+            complete,
+            guardian,
+            turn,
+        })
     }
 
     /// What is told of it as of a router.
@@ -176,18 +197,32 @@ impl Up {
         Ok(())
     }
 
-    /// Another network may be connected now, or one no more.
+    /// Another network may be connected now, or one no more; or somebody deleted rules.
     pub fn handle_event(&mut self, event: Event, own: u32) {
         let concerns = match event {
             Event::AddressesChanged | Event::Lost => true,
             Event::LinkUp { index } | Event::LinkDown { index } | Event::LinkDeleted { index } => {
                 index != own
             }
-            Event::MtuChanged { .. } | Event::RoutesChanged => false,
+            Event::MtuChanged { .. } | Event::RoutesChanged | Event::RulesChanged => false,
         };
+        if matches!(event, Event::RulesChanged | Event::Lost) {
+            self.keep_rules();
+        }
         if concerns {
             complain(self.routes.settle(&self.netlink, own));
         }
+    }
+
+    /// Puts back what rules are missing, but not too soon behind the last time.
+    pub fn keep_rules(&mut self) {
+        let now = clock::boottime_nanos();
+        complain(self.rules.settle(&self.ledger, &self.netlink, now));
+    }
+
+    /// After how long [`Up::keep_rules`] is to be called, where it left something.
+    pub fn rules_wait(&self) -> Option<Duration> {
+        self.rules.wait(clock::boottime_nanos())
     }
 
     /// Sets the packet filter: of a full tunnel, where our datagrams have a mark, and of

@@ -177,7 +177,7 @@ impl RouteWatch {
         let waker = monitor.waker();
         let watch = move || {
             while let Ok(Some(event)) = monitor.next() {
-                if matches!(event, Event::RoutesChanged | Event::Lost) {
+                if matches!(event, Event::RoutesChanged | Event::RulesChanged | Event::Lost) {
                     node.routes_changed();
                 }
             }

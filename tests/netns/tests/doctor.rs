@@ -244,3 +244,66 @@ fn an_exit_node_that_forwards_nothing_any_more_is_found() {
     let (status, told) = doctor(&right, &format!("{INTERFACE} --apply"));
     assert_eq!((status, offers(&told)), (1, vec![vec![]]), "IPv6 is left: {told:#}");
 }
+
+/// What was found of things that `up` did and somebody has undone: the sentence, and what
+/// would be run.
+fn undone(told: &Value) -> Vec<(String, Value)> {
+    let all = told["findings"].as_array().expect("a list").iter();
+    let undone = all.filter(|finding| finding["check"] == "undone");
+    let what = |finding: &Value| finding["what"].as_str().expect("a text").to_owned();
+    undone.map(|finding| (what(finding), finding["commands"].clone())).collect()
+}
+
+#[test]
+fn a_flushed_ruleset_and_a_setting_that_was_changed_back_are_found() {
+    let (_left, _router, right) = Pair::routed_hosts();
+    right.run("sysctl -q -w net.ipv6.conf.eth0.accept_ra=1");
+    exit_node(&right);
+    assert_eq!(undone(&doctor(&right, INTERFACE).1), []);
+
+    right.run(format!("nft flush chain inet linerate-{INTERFACE} nat"));
+    let (status, told) = doctor(&right, INTERFACE);
+    assert_eq!((status, undone(&told).len()), (1, 1), "a chain is empty: {told:#}");
+    right.run("nft flush ruleset; sysctl -q -w net.ipv6.conf.eth0.accept_ra=0");
+    let (status, told) = doctor(&right, INTERFACE);
+    let found = undone(&told);
+    assert_eq!((status, found.len()), (1, 2), "{told:#}");
+    assert!(found[0].0.contains(&format!("inet linerate-{INTERFACE}")), "{found:?}");
+    assert_eq!(found[1].1, serde_json::json!(["sysctl -w net.ipv6.conf.eth0.accept_ra=2"]));
+}
+
+#[test]
+fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_name_servers() {
+    let (left, _router, _right) = Pair::routed_hosts();
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\nDNS = 10.9.0.2\n\
+         RulePriority = 100\n[Peer]\n\
+         PublicKey = {}\nEndpoint = 10.2.0.2:51820\nAllowedIPs = 0.0.0.0/0\n",
+        Key::generate().private,
+        Key::generate().public
+    );
+    let file = left.write(&format!("{INTERFACE}.conf"), &text);
+    left.run(format!("chmod 700 /run/rig; chmod 600 {file}"));
+    let outcome = netns::linerate(&left, &format!("up {file}"));
+    assert!(outcome.ok, "{outcome:?}");
+    let rules = || left.run("ip -4 rule show");
+    let before = rules();
+    assert!(before.contains("100:") && before.contains("101:"), "{before}");
+
+    left.run("ip rule del priority 100; ip rule del priority 101");
+    netns::eventually("the rules are put back", PATIENCE, || rules() == before);
+    // Whoever deletes it again and again has it stay deleted for a while.
+    let mut found = Vec::new();
+    netns::eventually("it is found that a rule is missing", PATIENCE, || {
+        left.attempt("ip rule del priority 101");
+        found = undone(&doctor(&left, INTERFACE).1);
+        !found.is_empty()
+    });
+    assert!(found[0].0.ends_with(": 101 of IPv4"), "{found:?}");
+    netns::eventually("the rule is put back again", PATIENCE, || rules() == before);
+    assert_eq!(undone(&doctor(&left, INTERFACE).1), []);
+
+    left.write("resolv.conf", "nameserver 192.0.2.54\n");
+    let found = undone(&doctor(&left, INTERFACE).1);
+    assert!(found.len() == 1 && found[0].0.contains("/etc/resolv.conf"), "{found:?}");
+}

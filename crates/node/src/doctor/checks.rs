@@ -7,6 +7,7 @@ mod kernel;
 mod path;
 mod reach;
 mod socket;
+mod standing;
 
 use super::{Facts, Finding};
 
@@ -25,6 +26,7 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     forwarding::offered,
     forwarding::filtered,
     forwarding::conntrack,
+    standing::undone,
     path::too_long,
     path::unused,
     clock::wrong,

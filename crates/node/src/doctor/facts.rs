@@ -5,6 +5,8 @@ use std::{cmp::Ordering, collections::BTreeMap, net::SocketAddr, time::Duration}
 use ipnet::IpNet;
 use sys::{Buffers, ethtool::Feature};
 
+use crate::up::Gone;
+
 /// All that is known of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -121,6 +123,8 @@ pub struct Tunnel {
     pub fwmark: u32,
     /// Networks behind this host that its peers may reach (`OfferRoutes`).
     pub offers: Vec<IpNet>,
+    /// What `linerate up` did for it, and somebody has undone since.
+    pub gone: Vec<Gone>,
     /// Bytes of the socket's receive buffer, where the daemon is linerate and has one.
     pub receive_buffer: Option<u64>,
     /// Datagrams lost because that buffer was full.

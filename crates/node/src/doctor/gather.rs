@@ -19,7 +19,7 @@ use super::{
     facts::{Clock, Device, Facts, Kernel, Sysctls, Tunnel},
     setting::sysctl,
 };
-use crate::up::dropping_chains;
+use crate::up::{dropping_chains, gone};
 
 /// Addresses that only a default route leads to (RFC 5737, RFC 3849).
 const ANYWHERE: [IpAddr; 2] = [
@@ -55,6 +55,11 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
         let device = all.iter().find(|device| device.link.name == tunnel.name);
         tunnel.mtu = device.map(|device| device.link.mtu);
         let own = device.map(|device| device.link.index);
+        if own.is_some() {
+            let what = format!("what `up` did for {}", tunnel.name);
+            let gone = gone(&tunnel.name, &netlink).map_err(|error| format!("{error:#}"));
+            tunnel.gone = note(&mut unknown, &what, gone).unwrap_or_default();
+        }
         for peer in &mut tunnel.peers {
             let Some(endpoint) = peer.endpoint else { continue };
             let way = device_to(&netlink, endpoint, tunnel.fwmark)?;

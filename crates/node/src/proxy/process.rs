@@ -325,6 +325,7 @@ fn serve(node: &Node, inbox: &mpsc::Receiver<Event>) -> io::Result<()> {
             // Those of the machine: the tunnel's own link nobody else can reach.
             Event::Link(
                 netlink::Event::RoutesChanged
+                | netlink::Event::RulesChanged
                 | netlink::Event::AddressesChanged
                 | netlink::Event::Lost,
             ) => {

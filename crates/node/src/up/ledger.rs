@@ -88,6 +88,11 @@ impl Ledger {
         self.deeds.is_empty()
     }
 
+    /// What is written down, in its order.
+    pub fn deeds(&self) -> &[Deed] {
+        &self.deeds
+    }
+
     /// Writes down what is about to be done.
     pub fn note(&mut self, deed: Deed) -> anyhow::Result<()> {
         self.deeds.push(deed);

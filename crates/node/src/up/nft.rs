@@ -71,7 +71,8 @@ pub(super) fn remove(interface: &str) -> anyhow::Result<()> {
     nft(vec![json!({"add": table}), json!({"delete": table})])
 }
 
-fn table_of(interface: &str) -> String {
+/// The name of an interface's table.
+pub(super) fn table_of(interface: &str) -> String {
     format!("linerate-{interface}")
 }
 
@@ -109,10 +110,38 @@ pub(crate) fn dropping_chains() -> anyhow::Result<Vec<String>> {
     Ok(dropping(&list(&["chains"])?))
 }
 
+/// Whether an interface's table is there as it was set: no chain of it is without a rule.
+///
+/// # Errors
+/// nft(8) is not installed, or refuses.
+pub(super) fn stands(interface: &str) -> anyhow::Result<bool> {
+    let table = table_of(interface);
+    // Of a table that is not there, nft tells as of any other error.
+    Ok(!chains_of(&table, &list(&["chains"])?).is_empty()
+        && has_rules(&table, &list(&["table", "inet", &table])?))
+}
+
+fn has_rules(table: &str, listed: &Value) -> bool {
+    let rules = || all(listed, "rule").filter_map(|rule| rule["chain"].as_str());
+    chains_of(table, listed).iter().all(|chain| rules().any(|of| of == *chain))
+}
+
+fn chains_of<'a>(table: &str, listed: &'a Value) -> Vec<&'a str> {
+    let chains = all(listed, "chain");
+    let chains = chains.filter(|chain| chain["family"] == "inet" && chain["table"] == table);
+    chains.filter_map(|chain| chain["name"].as_str()).collect()
+}
+
+/// All objects of a kind in what nft(8) listed.
+fn all<'a>(listed: &'a Value, kind: &str) -> impl Iterator<Item = &'a Value> {
+    let objects = listed["nftables"].as_array().into_iter().flatten();
+    objects.filter_map(move |object| object.get(kind))
+}
+
 /// Our own chains drop nothing by policy.
 fn dropping(listed: &Value) -> Vec<String> {
-    let chains = listed["nftables"].as_array().into_iter().flatten().map(|one| &one["chain"]);
-    let drops = chains.filter(|chain| chain["hook"] == "forward" && chain["policy"] == "drop");
+    let drops = all(listed, "chain")
+        .filter(|chain| chain["hook"] == "forward" && chain["policy"] == "drop");
     let name = |chain: &Value| {
         let words = ["family", "table", "name"].map(|key| chain[key].as_str().unwrap_or("?"));
         words.join(" ")
@@ -167,5 +196,25 @@ mod tests {
         ]});
         assert_eq!(dropping(&listed), ["ip filter FORWARD"]);
         assert!(dropping(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn a_table_stands_while_each_of_its_chains_has_a_rule() {
+        let chain = |family: &str, table: &str, name: &str| json!({"chain": {"family": family, "table": table, "name": name}});
+        let rule = |chain: &str| json!({"rule": {"table": "own", "chain": chain, "expr": []}});
+        let mut objects = vec![
+            json!({"metainfo": {}}),
+            chain("inet", "own", "nat"),
+            chain("ip", "own", "of another family"),
+            chain("inet", "another", "of another table"),
+            chain("inet", "own", "clamp"),
+            rule("nat"),
+        ];
+        let listed = json!({"nftables": objects});
+        assert_eq!(chains_of("own", &listed), ["nat", "clamp"]);
+        assert!(!has_rules("own", &listed));
+        objects.push(rule("clamp"));
+        assert!(has_rules("own", &json!({"nftables": objects})));
+        assert!(chains_of("own", &json!({"nftables": []})).is_empty());
     }
 }

@@ -66,9 +66,11 @@ pub enum Event {
         /// The MTU in bytes.
         mtu: u32,
     },
-    /// Routes or rules were added or removed, in either family. It stands for all
-    /// such changes that came together.
+    /// Routes were added or removed, in either family. It stands for all such changes
+    /// that came together.
     RoutesChanged,
+    /// Policy rules were, likewise.
+    RulesChanged,
     /// Addresses were, likewise. The kernel may not have changed the routes to their
     /// networks yet.
     AddressesChanged,
@@ -175,9 +177,8 @@ impl Monitor {
                 self.push(Event::LinkDeleted { index });
             }
             M::NewAddress(_) | M::DelAddress(_) => self.push(Event::AddressesChanged),
-            M::NewRoute(_) | M::DelRoute(_) | M::NewRule(_) | M::DelRule(_) => {
-                self.push(Event::RoutesChanged);
-            }
+            M::NewRoute(_) | M::DelRoute(_) => self.push(Event::RoutesChanged),
+            M::NewRule(_) | M::DelRule(_) => self.push(Event::RulesChanged),
             _ => {}
         }
     }

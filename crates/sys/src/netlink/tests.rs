@@ -250,6 +250,19 @@ fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
             assert_eq!(events(&mut monitor), [Event::RoutesChanged]);
             netlink.delete_route(&route).unwrap();
             assert_eq!(events(&mut monitor), [Event::RoutesChanged]);
+            let family = Family::of(destination.addr());
+            let rule = Rule {
+                family,
+                fwmark: None,
+                invert: false,
+                table: 7,
+                priority: Some(7),
+                suppress_prefix_length: None,
+            };
+            netlink.add_rule(&rule).unwrap();
+            assert_eq!(events(&mut monitor), [Event::RulesChanged]);
+            netlink.delete_rule(&rule).unwrap();
+            assert_eq!(events(&mut monitor), [Event::RulesChanged]);
         }
         netlink.set_down(index).unwrap();
         let down = events(&mut monitor);

@@ -82,6 +82,11 @@ fn offers(tunnel: &Tunnel, ipv4: bool) -> bool {
     tunnel.offers.iter().any(|net| net.addr().is_ipv4() == ipv4)
 }
 
+/// Whether [`offered`] tells where this switch is off.
+pub(super) fn is_told(tunnel: &Tunnel, switch: &str) -> bool {
+    FORWARD.iter().any(|(family, key)| *key == switch && offers(tunnel, *family == "IPv4"))
+}
+
 /// Networks that are offered to peers, of a family that the kernel does not forward.
 pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
     let of_tunnel = |tunnel: &Tunnel| {

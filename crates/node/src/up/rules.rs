@@ -1,0 +1,120 @@
+//! Policy rules that somebody deletes under a running tunnel are put back: without them what
+//! is for the tunnel goes beside it. systemd-networkd deletes what rules it did not make when
+//! it is configured anew, unless it is told not to (networkd.conf(5),
+//! ManageForeignRoutingPolicyRules=).
+
+use std::time::Duration;
+
+use anyhow::Context;
+use sys::netlink::{Family, Netlink, Rule};
+
+use super::ledger::{Deed, Ledger};
+
+/// So often rules are put back in each [`ROUND`], and then no more, so that with a program
+/// that always deletes them again there is no race. Once for each rule that there can be, two
+/// for each family: whoever deletes them does so one by one.
+const TIMES: u32 = 4;
+/// From the first of these times on.
+const ROUND: Duration = Duration::from_secs(5);
+/// `EEXIST` of Linux.
+const EEXIST: i32 = 17;
+
+/// The rules that a ledger tells of and that are not there.
+pub(super) fn missing(ledger: &Ledger, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
+    let mut missing = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let ours = ledger.deeds().iter().filter_map(|deed| match deed {
+            Deed::Rule(rule) if rule.family == family => Some(*rule),
+            _ => None,
+        });
+        let ours: Vec<Rule> = ours.collect();
+        if !ours.is_empty() {
+            let there = netlink.rules(family).context("rules")?;
+            missing.extend(ours.into_iter().filter(|rule| !there.contains(rule)));
+        }
+    }
+    Ok(missing)
+}
+
+/// Times in nanoseconds, of any one clock.
+#[derive(Debug, Default)]
+pub(super) struct KeptRules {
+    /// When they were put back for the first time in this round.
+    first: Option<u64>,
+    /// How often they were in this round.
+    times: u32,
+    /// Whether some are missing since.
+    due: bool,
+}
+
+impl KeptRules {
+    /// Puts back what is missing, or leaves it for later.
+    pub fn settle(&mut self, ledger: &Ledger, netlink: &Netlink, now: u64) -> anyhow::Result<()> {
+        let missing = missing(ledger, netlink)?;
+        if !self.may_put_back(!missing.is_empty(), now) {
+            return Ok(());
+        }
+        for rule in missing {
+            let priority = rule.priority.unwrap_or(0);
+            tracing::warn!(priority, "somebody deleted a policy rule: it is put back");
+            match netlink.add_rule(&rule) {
+                Err(error) if error.errno() == Some(EEXIST) => {}
+                added => added.with_context(|| format!("the rule of priority {priority}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// For how long they are left missing, where they are.
+    pub fn wait(&self, now: u64) -> Option<Duration> {
+        let first = self.first.filter(|_| self.due)?;
+        Some(ROUND.saturating_sub(Duration::from_nanos(now.saturating_sub(first))))
+    }
+
+    fn may_put_back(&mut self, is_missing: bool, now: u64) -> bool {
+        self.due = is_missing;
+        if !is_missing {
+            return false;
+        }
+        if self.wait(now).is_none_or(|wait| wait.is_zero()) {
+            (self.first, self.times) = (Some(now), 0);
+        }
+        self.due = self.times == TIMES;
+        self.times = TIMES.min(self.times + 1);
+        !self.due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_put_back_at_once_but_only_so_often_in_a_round() {
+        let mut kept = KeptRules::default();
+        let seconds = |seconds: u64| seconds * 1_000_000_000;
+        assert!(!kept.may_put_back(false, seconds(1)));
+        for _ in 0..TIMES {
+            assert!(kept.may_put_back(true, seconds(1)));
+            assert_eq!(kept.wait(seconds(1)), None, "nothing is missing");
+        }
+        assert!(!kept.may_put_back(true, seconds(3)));
+        assert_eq!(kept.wait(seconds(4)), Some(ROUND - Duration::from_secs(3)));
+        assert_eq!(kept.wait(seconds(99)), Some(Duration::ZERO));
+        for _ in 0..TIMES {
+            assert!(kept.may_put_back(true, seconds(6)));
+        }
+        assert!(!kept.may_put_back(true, seconds(7)));
+        assert!(!kept.may_put_back(false, seconds(8)), "somebody else put them back");
+        assert_eq!(kept.wait(seconds(8)), None);
+    }
+
+    #[test]
+    fn a_round_of_few_times_does_not_shorten_the_next() {
+        let mut kept = KeptRules::default();
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        assert!(kept.may_put_back(true, 0));
+        assert!(kept.may_put_back(true, nanos(ROUND)), "a new round");
+        assert_eq!(kept.times, 1);
+    }
+}
