@@ -18,6 +18,7 @@ mod turn;
 
 use std::{
     collections::HashMap,
+    fs,
     net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
     thread,
@@ -25,9 +26,10 @@ use std::{
 };
 
 use anyhow::Context;
+use ipnet::IpNet;
 use sys::{
     clock,
-    netlink::{Event, FwMark, Netlink},
+    netlink::{Event, FwMark, Netlink, NetlinkError},
 };
 
 use crate::{
@@ -54,6 +56,8 @@ pub use turn::outside_hooks;
 const OVERHEAD: u32 = 80;
 /// The path's MTU where nothing tells.
 const ETHERNET_MTU: u32 = 1500;
+/// `EACCES` of Linux.
+const EACCES: i32 = 13;
 /// How often a name is asked for while the network is not ready yet, with a
 /// pause that doubles (wg(8) does likewise).
 const RESOLVE_TRIES: u32 = 6;
@@ -149,6 +153,7 @@ impl Up {
         for address in &interface.addresses {
             self.netlink
                 .add_address(index, *address)
+                .map_err(|error| why_refused(error, &self.name, *address))
                 .with_context(|| format!("Address = {address}"))?;
         }
         let mtu = match interface.mtu {
@@ -311,6 +316,24 @@ pub fn sweep(name: &str) -> anyhow::Result<bool> {
     ledger.undo(&netlink);
     anyhow::ensure!(ledger.is_empty(), "{name}: not all could be taken back");
     Ok(true)
+}
+
+/// Of a device whose IPv6 is switched off the kernel says only `EACCES` (net/ipv6/addrconf.c,
+/// `ipv6_add_addr`).
+fn why_refused(error: NetlinkError, device: &str, address: IpNet) -> anyhow::Error {
+    let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+    let is_off = || fs::read_to_string(setting).is_ok_and(|value| value.trim() == "1");
+    let is_v6 = address.addr().is_ipv6();
+    let is_refused = error.errno() == Some(EACCES);
+    let error = anyhow::Error::new(error);
+    if is_v6 && is_refused && is_off() {
+        return error.context(format!(
+            "IPv6 is off on this host (net.ipv6.conf.{device}.disable_ipv6 is 1, as \
+             net.ipv6.conf.default.disable_ipv6 is for new interfaces); without this address the \
+             interface comes up"
+        ));
+    }
+    error
 }
 
 fn complain(result: anyhow::Result<()>) {
