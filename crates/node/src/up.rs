@@ -177,6 +177,7 @@ impl Up {
         let (netlink, conf, ledger) = (&self.netlink, &self.conf, &mut self.ledger);
         self.routes = Routes { netlink, conf, ledger, device: index, own }.add()?;
         router::forward(&self.conf.interface.router, &mut self.ledger)?;
+        complain(router::tell_uncoalesced(&self.conf.interface.router, &self.netlink));
         let interface = &self.conf.interface;
         hooks::run("PostUp", &interface.hooks.post_up, &self.name)?;
         self.complete = true;

@@ -9,6 +9,7 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use serde_json::{Value, json};
+use sys::{ethtool, netlink::Netlink};
 
 use super::{
     ledger::{Alone, Ledger},
@@ -23,6 +24,8 @@ const NAT: Chain = Chain { name: "nat", kind: "nat", hook: "postrouting", priori
 const IPV4_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 const IPV6_FORWARD: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 const IPV6_DEVICES: &str = "/proc/sys/net/ipv6/conf";
+/// The device's feature by which UDP is coalesced that is not for this host.
+const UDP_FORWARDING: &str = "rx-udp-gro-forwarding";
 
 /// Adds the rules.
 pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
@@ -115,6 +118,29 @@ pub(super) fn forward(router: &Router, ledger: &mut Ledger) -> anyhow::Result<()
                 current.trim()
             );
         }
+    }
+    Ok(())
+}
+
+/// Tells through which devices UDP for the peers comes in datagram by datagram: as the kernel
+/// has it, TCP alone is coalesced where it is forwarded.
+pub(super) fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()> {
+    if router.offered.is_empty() {
+        return Ok(());
+    }
+    let devices = netlink.devices()?.into_iter();
+    let devices = devices.filter(|device| device.ethernet && device.link.up && !device.bridged);
+    let lacks = |name: &String| {
+        let features = ethtool::features(name).unwrap_or_default();
+        features.get(UDP_FORWARDING).is_some_and(|feature| feature.changeable && !feature.active)
+    };
+    let names: Vec<String> = devices.map(|device| device.link.name).filter(lacks).collect();
+    if !names.is_empty() {
+        tracing::info!(
+            "OfferRoutes: QUIC and other UDP is forwarded datagram by datagram from {}, whose \
+             {UDP_FORWARDING} is off; linerate doctor tells how to switch it on",
+            names.join(", ")
+        );
     }
     Ok(())
 }

@@ -189,6 +189,33 @@ fn without_ip_forward_nothing_is_set_and_its_want_is_told() {
     assert_eq!(hosts.exit.run("cat /proc/sys/net/ipv4/ip_forward").trim(), "0");
 }
 
+#[test]
+fn devices_that_forward_udp_datagram_by_datagram_are_told_of_where_routes_are_offered() {
+    let host = Host::new("host");
+    let world = Host::new("world");
+    for device in ["eth0", "eth1", "eth2"] {
+        netns::cable(&host, device, &world, device, 1500);
+    }
+    host.run("chmod 700 /run/rig; ip link set eth2 down; ethtool -K eth0 rx-udp-gro-forwarding on");
+    let said = |lines: &str| {
+        let key = netns::Key::generate().private;
+        let text = format!("[Interface]\nPrivateKey = {key}\n{lines}\n");
+        let file = host.write(&format!("{INTERFACE}.conf"), &text);
+        let program = netns::Implementation::Linerate.path();
+        let (log, program) = ("/run/rig/verbose.log", program.display());
+        host.run(format!("LOG_LEVEL=verbose {program} up {file} </dev/null >{log} 2>&1"));
+        down(&host);
+        host.read(log)
+    };
+    let offered = said("OfferRoutes = 10.12.0.0/24");
+    assert!(offered.contains("datagram by datagram from eth1, whose"), "{offered}");
+    host.run("ethtool -K eth1 rx-udp-gro-forwarding on");
+    let offered = said("OfferRoutes = 10.12.0.0/24");
+    assert!(offered.contains("sandbox") && !offered.contains("datagram by datagram"), "{offered}");
+    host.run("ethtool -K eth1 rx-udp-gro-forwarding off");
+    assert!(!said("").contains("datagram by datagram"), "who is no router");
+}
+
 /// The MSS option of a packet that opens a connection (RFC 9293 section 3.2).
 fn mss(frame: &Frame) -> Option<u16> {
     const SYN: u8 = 2;
