@@ -24,8 +24,8 @@ use seccompiler::{
 };
 
 use calls::{
-    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, OWN_PROTOCOL, SOCKETS, SPLICES, TCP,
-    THREAD, TYPING, UNIX, UNKNOWN,
+    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, OWN_PROTOCOL, OWNERS, SOCKET_OWNERS,
+    SOCKETS, SPLICES, TCP, THREAD, TYPING, UNIX, UNKNOWN,
 };
 
 /// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
@@ -194,8 +194,11 @@ fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
     insert_memory(&mut rules)?;
     let notes = NOTES.iter().map(|&note| rule(&[(0, SeccompCmpOp::Eq, note)]));
     rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
-    let others = TYPING.map(|request| (1, SeccompCmpOp::Ne, request as i32));
-    rules.insert(libc::SYS_ioctl, vec![rule(&others)?]);
+    let but = |argument: i32| (1, SeccompCmpOp::Ne, argument);
+    let requests = TYPING.into_iter().chain(SOCKET_OWNERS).map(|request| but(request as i32));
+    rules.insert(libc::SYS_ioctl, vec![rule(&requests.collect::<Vec<_>>())?]);
+    rules.insert(libc::SYS_fcntl, vec![rule(&OWNERS.map(but))?]);
+    insert_own_signals(&mut rules)?;
     let tcp = TCP.iter().filter(|_| tcp);
     let unix = UNIX.iter().filter(|_| unix);
     let sockets = SOCKETS.iter().chain(tcp).chain(unix);
@@ -208,8 +211,16 @@ fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
 fn maker_rules() -> Result<Rules, BackendError> {
     let mut rules: Rules = MAKER.iter().map(|&call| (call, Vec::new())).collect();
     insert_memory(&mut rules)?;
+    insert_own_signals(&mut rules)?;
     insert_sockets(&mut rules, HANDED_OUT.iter(), None)?;
     Ok(rules)
+}
+
+/// Signals to this process, such as that of abort(3), and to no other of its user.
+fn insert_own_signals(rules: &mut Rules) -> Result<(), BackendError> {
+    let own = std::process::id() as i32;
+    rules.insert(libc::SYS_tgkill, vec![rule(&[(0, SeccompCmpOp::Eq, own)])?]);
+    Ok(())
 }
 
 /// Memory that does not become code.

@@ -27,8 +27,6 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
-    // The TUN's offloads, and descriptors that do not block.
-    libc::SYS_fcntl,
     // Waiting.
     libc::SYS_ppoll,
     libc::SYS_epoll_create1,
@@ -56,7 +54,8 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_mremap,
     libc::SYS_madvise,
     libc::SYS_brk,
-    // Threads: their start and end, turns, signals; prctl is in `NOTES`, clone in `THREAD`.
+    // Threads: their start and end, turns, signals; prctl is in `NOTES`, clone in `THREAD`;
+    // tgkill is for this process alone.
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -70,7 +69,6 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
-    libc::SYS_tgkill,
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
@@ -95,6 +93,15 @@ pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
 /// What ioctl(2) is not for: to type into the terminal that the process was started from.
 pub(super) const TYPING: [libc::c_ulong; 2] = [libc::TIOCSTI, libc::TIOCLINUX as libc::c_ulong];
+
+/// What fcntl(2) is not for: to have the kernel send signals to other processes.
+pub(super) const OWNERS: [i32; 2] = [libc::F_SETOWN, F_SETOWN_EX];
+/// Of Linux, `include/uapi/asm-generic/fcntl.h`.
+const F_SETOWN_EX: i32 = 15;
+
+/// What ioctl(2) is not for on sockets: the same. FIOSETOWN and SIOCSPGRP of Linux,
+/// `include/uapi/asm-generic/sockios.h`.
+pub(super) const SOCKET_OWNERS: [libc::c_ulong; 2] = [0x8901, 0x8902];
 
 /// What prctl(2) is for: names of threads and of memory.
 pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
@@ -149,7 +156,6 @@ pub(super) const MAKER: &[i64] = &[
     libc::SYS_futex,
     libc::SYS_getpid,
     libc::SYS_gettid,
-    libc::SYS_tgkill,
     libc::SYS_sigaltstack,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,

@@ -4,6 +4,7 @@ use std::{
     io::{self, Read as _},
     net::{TcpListener, TcpStream, UdpSocket},
     os::{
+        fd::AsRawFd as _,
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream},
     },
@@ -17,10 +18,11 @@ use caps::{CapSet, Capability};
 use nix::{
     errno::Errno,
     sys::{
+        signal::{Signal, raise},
         socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket},
         wait::waitpid,
     },
-    unistd::{ForkResult, fork},
+    unistd::{ForkResult, Pid, fork, getppid},
 };
 
 use super::*;
@@ -118,6 +120,45 @@ fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_g
         let sum = thread::scope(|scope| scope.spawn(sum).join().unwrap());
         assert_eq!(sum, 64 << 20);
         thread::sleep(std::time::Duration::from_millis(1));
+    });
+    assert!(ended_well(child));
+}
+
+/// What is refused of having signals sent to another process of the same user.
+#[expect(unsafe_code, reason = "calls that have no wrapper")]
+fn signals(other: Pid, socket: &UdpSocket) -> [Option<i32>; 5] {
+    let (other, socket) = (other.as_raw(), socket.as_raw_fd());
+    // The kernel's structure: a kind, here of a process, and its number.
+    let owner = [1, other];
+    let answer = |answer: libc::c_long| {
+        (answer < 0).then(|| io::Error::last_os_error().raw_os_error()).flatten()
+    };
+    [
+        // SAFETY: the call takes numbers alone, and signal 0 is none.
+        answer(unsafe { libc::syscall(libc::SYS_tgkill, other, other, 0) }),
+        // SAFETY: the request takes a number, and the socket is open.
+        answer(unsafe { libc::fcntl(socket, libc::F_SETOWN, other) }.into()),
+        // SAFETY: the request reads two numbers, and the socket is open.
+        answer(unsafe { libc::fcntl(socket, 15, owner.as_ptr()) }.into()),
+        // SAFETY: the request reads a number, and the socket is open.
+        answer(unsafe { libc::ioctl(socket, 0x8901, &other) }.into()),
+        // SAFETY: the request reads a number, and the socket is open.
+        answer(unsafe { libc::ioctl(socket, 0x8902, &other) }.into()),
+    ]
+}
+
+#[test]
+fn no_signal_is_sent_to_another_process_of_the_same_user() {
+    let child = forked(|| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(signals(getppid(), &socket), [None; 5], "it could");
+        if confine_calls(Work::default()).unwrap() == Confined::Not {
+            return skip("seccomp");
+        }
+        assert_eq!(signals(getppid(), &socket), [Some(libc::EPERM); 5]);
+        raise(Signal::SIGURG).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.try_clone().is_ok());
     });
     assert!(ended_well(child));
 }
