@@ -28,19 +28,24 @@ pub(super) fn text(state: &DeviceState) -> Zeroizing<String> {
 /// # Errors
 /// It is no state, or more than one.
 pub(super) fn read(told: &str) -> anyhow::Result<DeviceState> {
-    let Conf { interface, peers, .. } = Conf::parse("what the peer tells", told)?;
+    let Conf { interface, peers: told_peers, .. } = Conf::parse("what the peer tells", told)?;
+    // All at once: one that grows leaves keys behind where it was.
+    let mut peers = Vec::with_capacity(told_peers.len());
+    for peer in told_peers {
+        peers.push(as_state(peer)?);
+    }
     let state = DeviceState {
         private_key: interface.private_key,
         listen_port: interface.listen_port.unwrap_or_default(),
         fwmark: interface.fwmark.unwrap_or_default(),
-        peers: peers.into_iter().map(peer).collect::<anyhow::Result<_>>()?,
+        peers,
     };
     // A state has one text. Hooks, names, and all that is not the device's are not in it.
     ensure!(*text(&state) == told, "the peer tells more than the state of the device");
     Ok(state)
 }
 
-fn peer(peer: Peer) -> anyhow::Result<PeerState> {
+fn as_state(peer: Peer) -> anyhow::Result<PeerState> {
     let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string().parse());
     Ok(PeerState {
         public_key: peer.public_key,
