@@ -128,6 +128,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
         offers: own.into_iter().flat_map(|own| &own.offers).flat_map(|net| net.parse()).collect(),
         gone: Vec::new(),
         receive_buffer: own.map(|own| own.receive_buffer).filter(|granted| *granted != 0),
+        send_buffer: own.map(|own| own.send_buffer).filter(|granted| *granted != 0),
         overflow: dropped("udp_overflow"),
         looped: dropped("out_loop"),
         demotions: demotions
@@ -154,12 +155,13 @@ mod tests {
         assert_eq!((bare.receive_buffer, bare.overflow), (None, 0));
         let key = interface.peers[0].public_key.clone();
         interface.learn(&format!(
-            "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\noffload_udp-gso=on\n\
+            "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\nudp_send_buffer=6\noffload_udp-gso=on\n\
              demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\noffers=10.0.0.0/8\npath_mtu={key} 1230\n"
         ));
         let tunnel = tunnel(&interface);
         assert_eq!((tunnel.listen_port, tunnel.fwmark), (Some(7), 9));
-        assert_eq!((tunnel.receive_buffer, tunnel.overflow), (Some(8), 3));
+        assert_eq!((tunnel.receive_buffer, tunnel.send_buffer), (Some(8), Some(6)));
+        assert_eq!(tunnel.overflow, 3);
         assert_eq!((tunnel.looped, tunnel.offers.len()), (4, 1));
         assert_eq!(tunnel.demotions, [("udp-gso".to_owned(), 2)]);
         let peer = &tunnel.peers[0];

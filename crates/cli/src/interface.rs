@@ -43,8 +43,9 @@ pub(crate) struct Own {
     pub version: Option<String>,
     /// The code that encrypts.
     pub aead: Option<String>,
-    /// The bytes that the kernel granted the socket.
+    /// The bytes that the kernel granted the socket, each way.
     pub receive_buffer: u64,
+    pub send_buffer: u64,
     pub offloads: Vec<Offload>,
     /// Packets by the reason for which they were dropped, zeros too.
     pub drops: Vec<(String, u64)>,
@@ -218,6 +219,7 @@ impl Own {
                         own.services.push((kind.to_owned(), place.to_owned()));
                     }
                     "udp_receive_buffer" => own.receive_buffer = number(),
+                    "udp_send_buffer" => own.send_buffer = number(),
                     "load_out_batches" => own.load.outbound.0 = number(),
                     "load_out_packets" => own.load.outbound.1 = number(),
                     "load_in_batches" => own.load.inbound.0 = number(),
@@ -289,7 +291,7 @@ mod tests {
     #[test]
     fn counters_are_offloads_services_and_else_drops() {
         let own = Own::parse(
-            "in_forged=3\nin_replayed=0\nudp_receive_buffer=4194304\nversion=1.2.3\naead=avx2\n\
+            "in_forged=3\nin_replayed=0\nudp_receive_buffer=4194304\nudp_send_buffer=9\nversion=1.2.3\naead=avx2\n\
              load_out_batches=2\nload_out_packets=9\nload_in_batches=3\nload_in_packets=4\n\
              load_queue_rounds=5\nload_queue_micros=6\n\
              load_handshakes=7\nload_handshake_micros=8\n\
@@ -303,6 +305,7 @@ mod tests {
             version: Some("1.2.3".into()),
             aead: Some("avx2".into()),
             receive_buffer: 4_194_304,
+            send_buffer: 9,
             offloads: vec![offload("tun-tso", true, 0), offload("udp-gso", false, 2)],
             drops: vec![("in_forged".into(), 3), ("in_replayed".into(), 0)],
             sandbox: [("files (landlock)", "partly"), ("calls", "wholly")]

@@ -53,6 +53,8 @@ pub(crate) struct SocketCounters {
     pub truncated: u64,
     /// Bytes of the receive buffer; 0 without a socket.
     pub receive_buffer: u64,
+    /// Bytes of the send buffer, likewise.
+    pub send_buffer: u64,
 }
 
 /// Why a change was not made.
@@ -273,6 +275,7 @@ impl Node {
             ("udp_overflow", socket.overflow),
             ("udp_truncated", socket.truncated),
             ("udp_receive_buffer", socket.receive_buffer),
+            ("udp_send_buffer", socket.send_buffer),
         ])
     }
 
@@ -317,10 +320,12 @@ impl Node {
 
     /// What the UDP socket counted.
     pub(crate) fn socket(&self) -> SocketCounters {
+        let buffers = self.udp.buffers();
         SocketCounters {
             overflow: self.udp.overflow(),
             truncated: self.udp.truncated(),
-            receive_buffer: self.udp.buffers().map_or(0, |buffers| buffers.receive as u64),
+            receive_buffer: buffers.map_or(0, |buffers| buffers.receive as u64),
+            send_buffer: buffers.map_or(0, |buffers| buffers.send as u64),
         }
     }
 }

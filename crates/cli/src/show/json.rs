@@ -58,6 +58,7 @@ fn own(own: &Own) -> Value {
         "version": own.version,
         "aead": own.aead,
         "receive_buffer": own.receive_buffer,
+        "send_buffer": own.send_buffer,
         "load": {
             "out_batches": own.load.outbound.0,
             "out_packets": own.load.outbound.1,
@@ -90,7 +91,7 @@ mod tests {
              allowed_ip=10.0.0.0/8\nerrno=0\n\n",
             "c7".repeat(32)
         );
-        let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nversion=1.2.3\n\
+        let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8\nudp_send_buffer=6\nversion=1.2.3\n\
                         aead=avx512\nsandbox=files (landlock): wholly\noffers=10.0.0.0/8\nload_out_batches=2\nload_out_packets=9\n\
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
@@ -123,6 +124,7 @@ mod tests {
                         "version": "1.2.3",
                         "aead": "avx512",
                         "receive_buffer": 8,
+                        "send_buffer": 6,
                         "load": {
                             "out_batches": 2, "out_packets": 9, "in_batches": 0,
                             "in_packets": 0, "queue_rounds": 0, "queue_micros": 6,

@@ -3,6 +3,7 @@
 mod clock;
 mod devices;
 mod forwarding;
+mod hardware;
 mod kernel;
 mod path;
 mod reach;
@@ -14,11 +15,14 @@ use super::{Facts, Finding};
 /// All checks.
 pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     kernel::known_bad,
+    hardware::known,
     kernel::refused_offloads,
     devices::receive_offload,
     devices::checksum,
     devices::udp_forwarding,
+    devices::segmentation,
     socket::receive_buffer,
+    socket::send_buffer,
     socket::overflow,
     socket::demotions,
     forwarding::reverse_path,

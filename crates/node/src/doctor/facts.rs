@@ -127,6 +127,8 @@ pub struct Tunnel {
     pub gone: Vec<Gone>,
     /// Bytes of the socket's receive buffer, where the daemon is linerate and has one.
     pub receive_buffer: Option<u64>,
+    /// Bytes of its send buffer, likewise.
+    pub send_buffer: Option<u64>,
     /// Datagrams lost because that buffer was full.
     pub overflow: u64,
     /// Datagrams of its own that came back to it as packets.
@@ -161,7 +163,13 @@ pub struct Peer {
 #[cfg(test)]
 pub(super) fn healthy() -> Facts {
     let on = Feature { active: true, changeable: true };
-    let features = ["rx-gro", "tx-checksum-ip-generic", "rx-udp-gro-forwarding"];
+    let features = [
+        "rx-gro",
+        "tx-checksum-ip-generic",
+        "rx-udp-gro-forwarding",
+        "tx-udp-segmentation",
+        "tx-tcp-segmentation",
+    ];
     let mut features: BTreeMap<_, _> = features.map(|name| (name.to_owned(), on)).into();
     features.insert("rx-gro-list".into(), Feature { active: false, changeable: true });
     let now = Duration::from_secs(1_800_000_000);
@@ -198,6 +206,7 @@ pub(super) fn healthy() -> Facts {
             mtu: Some(1420),
             listen_port: Some(51820),
             receive_buffer: Some(4 << 20),
+            send_buffer: Some(4 << 20),
             peers: vec![peer],
             ..Tunnel::default()
         }],

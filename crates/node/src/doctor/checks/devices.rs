@@ -5,6 +5,8 @@ use crate::doctor::{Device, Facts, Finding, Mend, Setting, Weight};
 const GRO: &str = "rx-gro";
 const FORWARDING: &str = "rx-udp-gro-forwarding";
 const LIST: &str = "rx-gro-list";
+const UDP_SEGMENTS: &str = "tx-udp-segmentation";
+const TCP_SEGMENTS: &str = "tx-tcp-segmentation";
 /// One of these is on where a device fills checksums in.
 const CHECKSUMS: [&str; 3] = ["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 
@@ -95,6 +97,38 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
     facts.devices.iter().filter(lacks).map(finding).collect()
 }
 
+/// Whether a device cuts up what is handed to it whole. Where it does not, the kernel does
+/// that in front of it, whatever `tx-generic-segmentation` is (seen on Linux 6.18, and
+/// `validate_xmit_skb` of net/core/dev.c): that feature is for the TCP of sockets, and none of
+/// a tunnel's. What a device cannot at all is not told.
+pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
+    let off = |device: &Device, name: &str| {
+        device.features.get(name).is_some_and(|feature| feature.changeable && !feature.active)
+    };
+    let of_device = |device: &Device| {
+        let finding = |feature: &str, what: &str| Finding {
+            check: "segmentation",
+            on: device.name.clone(),
+            weight: Weight::Note,
+            what: format!("{} could cut up {what} itself, and {feature} is off", device.name),
+            why: "the kernel then does it in front of the device, on the processor; some switch \
+                  it off because a device does it wrongly"
+                .into(),
+            cost: "not measured here",
+            mend: Mend::ByHand(format!(
+                "where nothing is known against it: ethtool -K {} {feature} on",
+                device.name
+            )),
+        };
+        let outer = device.outer && off(device, UDP_SEGMENTS);
+        let forwards = device.forwards && off(device, TCP_SEGMENTS);
+        let outer = outer.then(|| finding(UDP_SEGMENTS, "a tunnel's datagrams"));
+        let forwards = forwards.then(|| finding(TCP_SEGMENTS, "forwarded TCP"));
+        outer.into_iter().chain(forwards)
+    };
+    facts.devices.iter().flat_map(of_device).collect()
+}
+
 /// Switches features, where the device lets them be.
 fn switch(device: &Device, wanted: &[(&str, bool)]) -> Mend {
     let fixed = wanted
@@ -136,7 +170,7 @@ mod tests {
     #[test]
     fn a_device_as_it_should_be_is_not_mentioned() {
         let facts = with(|_| {});
-        for check in [receive_offload, checksum, udp_forwarding] {
+        for check in [receive_offload, checksum, udp_forwarding, segmentation] {
             assert!(check(&facts).is_empty());
         }
     }
@@ -180,6 +214,30 @@ mod tests {
         for check in [receive_offload, checksum, udp_forwarding] {
             assert!(matches!(check(&facts)[0].mend, Mend::ByHand(_)));
         }
+    }
+
+    #[test]
+    fn segmentation_that_a_device_could_do_is_noted_for_what_goes_by_it() {
+        let features = |facts: &Facts| -> Vec<bool> {
+            let found = segmentation(facts);
+            assert!(found.iter().all(|finding| finding.weight == Weight::Note));
+            let names = [UDP_SEGMENTS, TCP_SEGMENTS];
+            names.map(|name| found.iter().any(|finding| finding.what.contains(name))).into()
+        };
+        let mut facts = with(|device| {
+            set(device, UDP_SEGMENTS, false, true);
+            set(device, TCP_SEGMENTS, false, true);
+        });
+        assert_eq!(features(&facts), [true, true]);
+        facts.devices[0].forwards = false;
+        assert_eq!(features(&facts), [true, false]);
+        (facts.devices[0].forwards, facts.devices[0].outer) = (true, false);
+        assert_eq!(features(&facts), [false, true]);
+        let facts = with(|device| {
+            set(device, UDP_SEGMENTS, false, false);
+            device.features.remove(TCP_SEGMENTS);
+        });
+        assert_eq!(features(&facts), [false, false], "it cannot");
     }
 
     #[test]
