@@ -114,6 +114,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
     let peers = interface.peers.iter().map(|peer| Peer {
         key: peer.public_key.clone(),
         endpoint: peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()),
+        allowed_ips: peer.allowed_ips.iter().flat_map(|net| net.parse()).collect(),
         circles: false,
         path_mtu: None,
         found_mtu: peer.path_mtu.map(u32::from),

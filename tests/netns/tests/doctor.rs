@@ -161,6 +161,13 @@ fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
     assert_eq!((status, checks), (1, vec!["circle".to_owned()]), "{told:#}");
     assert_eq!(left.run(format!("ip link show {INTERFACE}")), before);
 
+    let relay = Key::generate().public;
+    left.run(format!("wg set {INTERFACE} peer {relay} allowed-ips 10.2.0.2/32"));
+    let (_, told) = doctor(&left, INTERFACE);
+    let checks: Vec<_> = findings(&told).into_iter().map(|(check, ..)| check).collect();
+    assert_eq!(checks, ["silent-peer"], "the peer is reached by another one: {told:#}");
+    left.run(format!("wg set {INTERFACE} peer {relay} remove"));
+
     left.run("ip route add 10.2.0.2 via 10.1.0.254");
     let (_, told) = doctor(&left, INTERFACE);
     let all = told["findings"].as_array().expect("a list").iter();

@@ -146,7 +146,9 @@ pub struct Peer {
     pub key: String,
     /// Where it is.
     pub endpoint: Option<SocketAddr>,
-    /// Whether the way there leads into the tunnel itself.
+    /// Its networks in the tunnel.
+    pub allowed_ips: Vec<IpNet>,
+    /// Whether the way there leads into the tunnel and by it to the peer itself.
     pub circles: bool,
     /// The largest packet that goes there whole, as far as this host knows.
     pub path_mtu: Option<u32>,
@@ -176,6 +178,7 @@ pub(super) fn healthy() -> Facts {
     let peer = Peer {
         key: "peer".into(),
         endpoint: Some(([192, 0, 2, 1], 51820).into()),
+        allowed_ips: Vec::new(),
         circles: false,
         path_mtu: Some(1500),
         found_mtu: None,

@@ -16,7 +16,7 @@ use sys::{
 };
 
 use super::{
-    facts::{Clock, Device, Facts, Kernel, Sysctls, Tunnel},
+    facts::{Clock, Device, Facts, Kernel, Peer, Sysctls, Tunnel},
     setting::sysctl,
 };
 use crate::up::{dropping_chains, gone};
@@ -60,13 +60,17 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
             let gone = gone(&tunnel.name, &netlink).map_err(|error| format!("{error:#}"));
             tunnel.gone = note(&mut unknown, &what, gone).unwrap_or_default();
         }
-        for peer in &mut tunnel.peers {
-            let Some(endpoint) = peer.endpoint else { continue };
+        for index in 0..tunnel.peers.len() {
+            let Some(endpoint) = tunnel.peers[index].endpoint else { continue };
             let way = device_to(&netlink, endpoint, tunnel.fwmark)?;
-            peer.circles = own.is_some() && way == own;
             // Of a way through the tunnel the tunnel's own MTU would be told.
-            if !peer.circles {
-                peer.path_mtu = mtu_to(&netlink, &all, endpoint, tunnel.fwmark)?;
+            if own.is_some() && way == own {
+                // A peer may well be reached through another one.
+                let circles = peer_for(&tunnel.peers, endpoint.ip()) == Some(index);
+                tunnel.peers[index].circles = circles;
+            } else {
+                let mtu = mtu_to(&netlink, &all, endpoint, tunnel.fwmark)?;
+                tunnel.peers[index].path_mtu = mtu;
             }
         }
     }
@@ -128,6 +132,15 @@ fn sysctls<'a>(devices: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>
         }
     }
     sysctls
+}
+
+/// Which peer packets in the tunnel go to: that of the most specific network.
+fn peer_for(peers: &[Peer], to: IpAddr) -> Option<usize> {
+    let nets = peers.iter().enumerate().flat_map(|(index, peer)| {
+        let nets = peer.allowed_ips.iter().filter(move |net| net.contains(&to));
+        nets.map(move |net| (net.prefix_len(), index))
+    });
+    nets.max().map(|(_, index)| index)
 }
 
 /// The device by which datagrams to an endpoint leave.
@@ -224,4 +237,32 @@ fn forward_drops(tunnels: &[Tunnel], forwards: bool, unknown: &mut Vec<String>) 
 fn installed() -> Option<Duration> {
     let changed = fs::metadata("/proc/self/exe").and_then(|file| file.modified()).ok()?;
     changed.duration_since(UNIX_EPOCH).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_for_the_peer_of_the_most_specific_network() {
+        let peer = |nets: &[&str]| Peer {
+            allowed_ips: nets.iter().map(|net| net.parse().unwrap()).collect(),
+            ..Peer::default()
+        };
+        let peers = [peer(&["0.0.0.0/1", "128.0.0.0/1"]), peer(&["192.0.2.0/24", "fd00::/8"])];
+        for (to, index) in
+            [("10.0.0.1", Some(0)), ("192.0.2.7", Some(1)), ("fd00::1", Some(1)), ("::1", None)]
+        {
+            assert_eq!(peer_for(&peers, to.parse().unwrap()), index, "{to}");
+        }
+    }
+
+    #[test]
+    fn only_an_endpoint_with_a_scope_names_its_device() {
+        for (endpoint, device) in
+            [("[fe80::1%7]:1", Some(7)), ("[2001:db8::1]:1", None), ("192.0.2.1:1", None)]
+        {
+            assert_eq!(scope(endpoint.parse().unwrap()), device, "{endpoint}");
+        }
+    }
 }
