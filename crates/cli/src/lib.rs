@@ -297,7 +297,14 @@ fn down(interface: &Path) -> anyhow::Result<()> {
     };
     Log::default().start();
     node::outside_hooks(&name)?;
-    if !client::answers(&name) && node::sweep(&name)? {
+    if client::answers(&name) {
+        match client::down(&name) {
+            // It was killed just now.
+            Err(_) if !client::answers(&name) => {}
+            done => return done,
+        }
+    }
+    if node::sweep(&name)? {
         eprintln!("linerate: {name}: what a process left that was killed is taken back");
         return Ok(());
     }
