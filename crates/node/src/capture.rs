@@ -17,6 +17,7 @@ use std::{
 
 use engine::{Capture, CaptureEnd, CaptureOptions};
 use packet::pcapng;
+use sys::process::release_heap;
 
 use crate::{Node, uapi::write_errno};
 
@@ -43,14 +44,18 @@ pub(crate) fn serve(client: &UnixStream, node: &Node, wanted: CaptureOptions) ->
     pcapng::interface(&mut head, &node.info().name, &what, snaplen);
     answer(client, 0, &head)?;
     let end = capture.end().clone();
-    thread::scope(|scope| {
+    let served = thread::scope(|scope| {
         let hangs_up = move || end_with(client, &end);
         Builder::new().name("capture".into()).spawn_scoped(scope, hangs_up)?;
         let written = write(client, &capture);
         // The other thread waits for the client where that did not close its half.
         let _ = client.shutdown(Shutdown::Read);
         written
-    })
+    });
+    // What waited to be read was megabytes.
+    drop(capture);
+    release_heap();
+    served
 }
 
 fn begin(node: &Node, wanted: CaptureOptions) -> Result<Capture, i32> {

@@ -6,6 +6,7 @@
 
 mod background;
 mod code;
+mod heap;
 mod janitor;
 mod privileges;
 pub mod sandbox;
@@ -16,6 +17,7 @@ mod turns;
 pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use code::release_code;
+pub use heap::release_heap;
 pub use janitor::Janitor;
 pub use privileges::{
     PrivilegesError, Rights, drop_privileges, harden, keep_rights, owns, raise_file_limit, rename,
