@@ -3,10 +3,12 @@
 
 use std::{collections::HashMap, path::Path};
 
+use anyhow::Context;
 use node::{
     resolve,
     uapi::{Change, write_change},
 };
+use sys::process::harden;
 use wg::{
     PublicKey,
     config::{AllowedIpChange, PeerChange},
@@ -24,6 +26,8 @@ use crate::{
 /// The file is faulty, a name has no address, or nobody serves the interface. Nothing is changed
 /// then.
 pub(crate) fn reload(conf: &Path) -> anyhow::Result<()> {
+    // What is read has all keys.
+    harden().context("core dumps")?;
     let (name, _, conf) = read_conf(conf)?;
     conf.without_proxy()?;
     for warning in &conf.warnings {
@@ -40,7 +44,8 @@ pub(crate) fn reload(conf: &Path) -> anyhow::Result<()> {
 /// routes go by it.
 fn difference(wanted: Change, running: &Interface) -> Change {
     let Change { listen_port, mut device, .. } = wanted;
-    let listen_port = listen_port.filter(|port| Some(*port) != running.listen_port);
+    // Any port is wanted: it has one.
+    let listen_port = listen_port.filter(|port| *port != 0 && Some(*port) != running.listen_port);
     device.private_key = device
         .private_key
         .filter(|key| key.as_ref().map(|key| key.public_key()) != running.public_key);

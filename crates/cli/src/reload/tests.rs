@@ -57,6 +57,7 @@ fn a_file_that_did_not_change_changes_nothing() {
     assert_eq!(lines(&format!("{device}{file}"), &state), told(1, &[]));
     // It would be another port each time.
     assert_eq!(lines(&file, &state), told(1, &[]));
+    assert_eq!(lines(&format!("ListenPort = 0\n{file}"), &state), told(1, &[]));
 }
 
 #[test]

@@ -39,8 +39,8 @@ impl Conf {
             }
             peers.push(peer);
         }
-        // A file that is saved, or has no peer yet, may get the one that they are for.
-        if !interface.save_config && !peers.is_empty() {
+        // A file that is saved may have lost the peer that they are for.
+        if !interface.save_config {
             interface.policy.suits(&sections.interface, &peers)?;
         }
         Ok(Self {

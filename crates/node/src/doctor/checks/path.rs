@@ -36,24 +36,25 @@ fn found(tunnel: &Tunnel) -> Option<u32> {
 pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
     let finding = |tunnel: &Tunnel| {
         let (mtu, name) = (tunnel.mtu?, &tunnel.name);
-        let (hop, found) = (least(tunnel), found(tunnel));
-        let fits = hop.into_iter().chain(found).min().filter(|fits| *fits < mtu)?;
-        // Whoever knows of the first hop alone sends what is too long for it.
-        let is_first_hop = hop.is_some_and(|hop| hop < mtu);
+        // First what the route says, which stays: the search finds the rest.
+        let hop = least(tunnel).filter(|hop| *hop < mtu);
+        let fits = hop.or(found(tunnel)).filter(|fits| *fits < mtu)?;
         Some(Finding {
             check: "mtu",
             on: name.clone(),
             weight: Weight::Slow,
-            what: match is_first_hop {
-                true => format!("the MTU is {mtu}, and only {fits} bytes fit the way to a peer"),
-                false => format!("the MTU is {mtu}, and only {fits} bytes were found to arrive"),
+            what: match hop {
+                Some(hop) => {
+                    format!("the MTU is {mtu}, and only {hop} bytes fit the way to a peer")
+                }
+                None => format!("the MTU is {mtu}, and only {fits} bytes were found to arrive"),
             },
-            why: match found == Some(fits) {
-                true => {
+            why: match hop {
+                None => {
                     "TCP goes in shorter segments and other senders are told, packet by packet; \
                      what they let be fragmented leaves in two fragments, which some networks drop"
                 }
-                false => {
+                Some(_) => {
                     "a longer packet leaves in two fragments: the loss of one loses both, and some \
                      networks drop fragments"
                 }
@@ -65,7 +66,7 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
                     "IPv6 in the tunnel needs {LEAST}: look at the MTU of the devices on the way \
                      to the peer; without IPv6, ip link set {name} mtu {fits}"
                 ))
-            } else if is_first_hop {
+            } else if hop.is_some() {
                 Mend::Change(vec![Setting::mtu(name, fits)])
             } else {
                 // It would keep the path from being found wide again.
@@ -158,7 +159,7 @@ mod tests {
             (Some(1500), Some(1340), Some("1340 bytes were found"), None),
             (None, Some(1340), Some("1340 bytes were found"), None),
             (Some(1400), Some(1420), Some("1340 bytes fit"), Some(1340)),
-            (Some(1400), Some(1300), Some("1300 bytes fit"), Some(1300)),
+            (Some(1400), Some(1300), Some("1340 bytes fit"), Some(1340)),
             (Some(1500), Some(1230), Some("1230 bytes were found"), None),
         ] {
             let mut facts = with(1420, 0, V4);
