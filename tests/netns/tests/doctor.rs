@@ -203,8 +203,10 @@ fn a_path_that_was_found_narrow_behind_the_first_hop_is_told() {
     let mtu: Vec<_> = all.iter().filter(|finding| finding["check"] == "mtu").collect();
     assert_eq!((status, mtu.len()), (1, 1), "{told:#}");
     let what = mtu[0]["what"].as_str().expect("a text");
-    let bytes = found().expect("it was found");
-    assert!(what.contains(&format!("only {bytes} bytes were found")), "{what}");
+    // The search may have gone on since.
+    let bytes = what.split_once("only ").and_then(|(_, rest)| rest.split(' ').next()?.parse().ok());
+    assert!(bytes.is_some_and(|bytes: u32| (1000..=1240).contains(&bytes)), "{what}");
+    assert!(what.contains("bytes were found"), "{what}");
     assert!(!all.iter().any(|finding| finding["check"] == "mtu-unused"), "{told:#}");
 }
 
@@ -302,7 +304,7 @@ fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_na
     // Whoever deletes it again and again has it stay deleted for a while.
     let mut found = Vec::new();
     netns::eventually("it is found that a rule is missing", PATIENCE, || {
-        left.attempt("ip rule del priority 101");
+        left.attempt("for i in 1 2 3 4 5 6 7 8; do ip rule del priority 101; sleep 0.05; done");
         found = undone(&doctor(&left, INTERFACE).1);
         !found.is_empty()
     });

@@ -55,11 +55,24 @@ fn of_tunnel(tunnel: &Tunnel) -> Vec<Finding> {
             )),
             // That nothing is forwarded is told already.
             Gone::Setting { key, .. } if forwarding::is_told(tunnel, key) => {}
+            // networkd and others take advertisements by themselves, and then switch it off.
+            Gone::Setting { key, ours, now } if key.ends_with("/accept_ra") => {
+                findings.push(Finding {
+                    weight: Weight::Note,
+                    ..finding(
+                        format!("{key} is {now}, and `up` set it to {ours}"),
+                        "a service that takes a router's advertisements by itself keeps the kernel \
+                         from it",
+                        "without such a service the default route that came by advertisement runs \
+                         out",
+                        Mend::ByHand(format!("where nothing does: sysctl -w {key}={ours}")),
+                    )
+                });
+            }
             Gone::Setting { key, ours, now } => findings.push(finding(
                 format!("{key} is {now}, and `up` set it to {ours}"),
                 "a file of sysctl.d or another service has set it since",
-                "what it was set for does not work: forwarding, or the default route that came \
-                 by a router's advertisement",
+                "what it was set for does not work: forwarding",
                 Mend::Change(vec![Setting::sysctl(key.as_str(), ours)]),
             )),
         }
@@ -118,5 +131,9 @@ mod tests {
         assert_eq!(mends(&facts), [change(ipv4), change(ipv6)]);
         facts.tunnels[0].offers = vec!["10.0.0.0/8".parse().unwrap()];
         assert_eq!(mends(&facts), [change(ipv6)]);
+
+        let found = undone(&with(vec![setting("net/ipv6/conf/eth0/accept_ra")]));
+        assert_eq!(found[0].weight, Weight::Note);
+        assert!(matches!(found[0].mend, Mend::ByHand(_)), "networkd would set it back");
     }
 }
