@@ -178,10 +178,22 @@ impl Up {
         self.routes = Routes { netlink, conf, ledger, device: index, own }.add()?;
         router::forward(&self.conf.interface.router, &mut self.ledger)?;
         complain(router::tell_uncoalesced(&self.conf.interface.router, &self.netlink));
-        let interface = &self.conf.interface;
-        hooks::run("PostUp", &interface.hooks.post_up, &self.name)?;
+        self.post_up()?;
         self.complete = true;
         Ok(())
+    }
+
+    /// Runs PostUp. What rules it deletes, the file does without.
+    fn post_up(&mut self) -> anyhow::Result<()> {
+        let hooks = &self.conf.interface.hooks.post_up;
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let before = rules::missing(&self.ledger, &self.netlink)?;
+        hooks::run("PostUp", hooks, &self.name)?;
+        let mut deleted = rules::missing(&self.ledger, &self.netlink)?;
+        deleted.retain(|rule| !before.contains(rule));
+        self.ledger.strike_rules(&deleted)
     }
 
     /// Leaves to a guardian what going down takes beside the peer, where it takes anything:

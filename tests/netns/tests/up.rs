@@ -15,6 +15,7 @@ mod up {
     mod crash;
     mod dns;
     mod reload;
+    mod rules;
     mod turn;
 }
 

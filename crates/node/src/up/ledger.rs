@@ -105,6 +105,15 @@ impl Ledger {
         self.write().with_context(|| self.path.display().to_string())
     }
 
+    /// Strikes out rules that are not ours any more.
+    pub fn strike_rules(&mut self, rules: &[Rule]) -> anyhow::Result<()> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        self.deeds.retain(|deed| !matches!(deed, Deed::Rule(rule) if rules.contains(rule)));
+        self.write().with_context(|| self.path.display().to_string())
+    }
+
     /// Waits until no other interface looks at settings or changes them.
     ///
     /// # Errors
