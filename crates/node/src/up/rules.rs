@@ -49,20 +49,29 @@ pub(super) struct KeptRules {
 
 impl KeptRules {
     /// Puts back what is missing, or leaves it for later.
+    ///
+    /// # Errors
+    /// The rules cannot be listed, or one cannot be added; it is tried again in a round's time.
     pub fn settle(&mut self, ledger: &Ledger, netlink: &Netlink, now: u64) -> anyhow::Result<()> {
-        let missing = missing(ledger, netlink)?;
-        if !self.may_put_back(!missing.is_empty(), now) {
-            return Ok(());
-        }
-        for rule in missing {
-            let priority = rule.priority.unwrap_or(0);
-            tracing::warn!(priority, "somebody deleted a policy rule: it is put back");
-            match netlink.add_rule(&rule) {
-                Err(error) if error.errno() == Some(EEXIST) => {}
-                added => added.with_context(|| format!("the rule of priority {priority}"))?,
+        self.put_back(missing(ledger, netlink), now, |rule| add(rule, netlink))
+    }
+
+    fn put_back(
+        &mut self,
+        missing: anyhow::Result<Vec<Rule>>,
+        now: u64,
+        mut add: impl FnMut(&Rule) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let put_back = missing.and_then(|missing| {
+            if !self.may_put_back(!missing.is_empty(), now) {
+                return Ok(());
             }
+            missing.iter().map(&mut add).fold(Ok(()), Result::and)
+        });
+        if put_back.is_err() {
+            (self.first, self.times, self.due) = (Some(now), TIMES, true);
         }
-        Ok(())
+        put_back
     }
 
     /// For how long they are left missing, where they are.
@@ -85,8 +94,19 @@ impl KeptRules {
     }
 }
 
+fn add(rule: &Rule, netlink: &Netlink) -> anyhow::Result<()> {
+    let priority = rule.priority.unwrap_or(0);
+    tracing::warn!(priority, "somebody deleted a policy rule: it is put back");
+    match netlink.add_rule(rule) {
+        Err(error) if error.errno() == Some(EEXIST) => Ok(()),
+        added => added.with_context(|| format!("the rule of priority {priority}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
     #[test]
@@ -116,5 +136,36 @@ mod tests {
         assert!(kept.may_put_back(true, 0));
         assert!(kept.may_put_back(true, nanos(ROUND)), "a new round");
         assert_eq!(kept.times, 1);
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_in_a_rounds_time_and_keeps_no_other_rule_from_being_tried() {
+        let (mut kept, mut tried) = (KeptRules::default(), Vec::new());
+        let later = ROUND.as_nanos() as u64;
+        kept.put_back(Err(anyhow::anyhow!("no list")), 0, |_| Ok(())).unwrap_err();
+        assert_eq!(kept.wait(0), Some(ROUND));
+        kept.put_back(Err(anyhow::anyhow!("no list")), later, |_| Ok(())).unwrap_err();
+        assert_eq!(kept.wait(later), Some(ROUND), "it does not run in circles");
+
+        let rule = |priority| Rule {
+            family: Family::V4,
+            fwmark: None,
+            invert: false,
+            table: 1,
+            priority: Some(priority),
+            suppress_prefix_length: None,
+        };
+        let mut add = |rule: &Rule| {
+            tried.push(rule.priority);
+            if rule.priority == Some(1) { bail!("refused") } else { Ok(()) }
+        };
+        let now = 2 * later;
+        let error = kept.put_back(Ok(vec![rule(1), rule(2)]), now, &mut add).unwrap_err();
+        assert_eq!(error.to_string(), "refused");
+        assert_eq!(kept.wait(now), Some(ROUND), "one is still missing");
+        kept.put_back(Ok(vec![rule(1)]), now + 1, &mut add).unwrap();
+        kept.put_back(Ok(vec![rule(2)]), now + later, &mut add).unwrap();
+        assert_eq!(kept.wait(now + later), None);
+        assert_eq!(tried, [Some(1), Some(2), Some(2)]);
     }
 }
