@@ -17,7 +17,11 @@ const POSTMANGLE: Chain =
 
 /// Adds the rules.
 pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark: FwMark) {
-    [PRERAW, PREMANGLE, POSTMANGLE].into_iter().for_each(|chain| rules.add_chain(chain));
+    // A chain without a rule is taken for one that somebody flushed.
+    if !addresses.is_empty() {
+        rules.add_chain(PRERAW);
+    }
+    [PREMANGLE, POSTMANGLE].into_iter().for_each(|chain| rules.add_chain(chain));
     for address in addresses {
         let protocol = if address.addr().is_ipv4() { "ip" } else { "ip6" };
         let destination = json!({"payload": {"protocol": protocol, "field": "daddr"}});
@@ -54,4 +58,20 @@ fn set_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
         others => json!({"|": [{"&": [place, others]}, value]}),
     };
     json!({"mangle": {"key": place, "value": whole}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::up::nft::has_rules;
+
+    #[test]
+    fn no_chain_is_without_a_rule() {
+        for addresses in [vec![], vec!["10.9.0.1/24".parse().unwrap()]] {
+            let mut rules = Ruleset::new("wg0");
+            add_rules(&mut rules, "wg0", &addresses, FwMark::whole(51_820));
+            let listed = rules.as_listed();
+            assert!(has_rules("linerate-wg0", &listed), "{addresses:?}: {listed}");
+        }
+    }
 }

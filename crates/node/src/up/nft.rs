@@ -51,6 +51,13 @@ impl Ruleset {
         }}}));
     }
 
+    /// What nft(8) would list of it, once it is set.
+    #[cfg(test)]
+    pub fn as_listed(&self) -> Value {
+        let objects: Vec<&Value> = self.commands.iter().map(|command| &command["add"]).collect();
+        json!({"nftables": objects})
+    }
+
     /// Sets the table.
     ///
     /// # Errors
@@ -121,7 +128,7 @@ pub(super) fn stands(interface: &str) -> anyhow::Result<bool> {
         && has_rules(&table, &list(&["table", "inet", &table])?))
 }
 
-fn has_rules(table: &str, listed: &Value) -> bool {
+pub(super) fn has_rules(table: &str, listed: &Value) -> bool {
     let rules = || all(listed, "rule").filter_map(|rule| rule["chain"].as_str());
     chains_of(table, listed).iter().all(|chain| rules().any(|of| of == *chain))
 }
