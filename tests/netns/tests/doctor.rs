@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// What a doctor said: the exit status and the JSON.
 fn doctor(host: &Host, arguments: &str) -> (i32, Value) {
     let program = Implementation::Linerate.path();
-    let line = format!("{} doctor --json {arguments}; echo $? >&2", program.display());
+    let (path, program) = ("PATH=/run/rig/bin:$PATH", program.display());
+    let line = format!("{path} {program} doctor --json {arguments}; echo $? >&2");
     let outcome = host.attempt(line);
     let mut errors = outcome.stderr.lines().rev();
     let status = errors.next().and_then(|line| line.parse().ok()).expect("the shell told it");
@@ -301,14 +302,21 @@ fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_na
 
     left.run("ip rule del priority 100; ip rule del priority 101");
     netns::eventually("the rules are put back", PATIENCE, || rules() == before);
-    // Whoever deletes it again and again has it stay deleted for a while.
-    let mut found = Vec::new();
+    // Whoever deletes it again and again has it stay deleted for a while. What cannot be looked
+    // at keeps nothing from being told.
+    let nft = left.write("bin/nft", "#!/bin/sh\nexit 1\n");
+    left.run(format!("chmod +x {nft}"));
+    let (mut found, mut told) = (Vec::new(), Value::Null);
     netns::eventually("it is found that a rule is missing", PATIENCE, || {
         left.attempt("for i in 1 2 3 4 5 6 7 8; do ip rule del priority 101; sleep 0.05; done");
-        found = undone(&doctor(&left, INTERFACE).1);
+        told = doctor(&left, INTERFACE).1;
+        found = undone(&told);
         !found.is_empty()
     });
     assert!(found[0].0.ends_with(": 101 of IPv4"), "{found:?}");
+    let unknown = told["unknown"].to_string();
+    assert!(unknown.contains(&format!("what `up` did for {INTERFACE}: nft: ")), "{unknown}");
+    left.run(format!("rm {nft}"));
     netns::eventually("the rule is put back again", PATIENCE, || rules() == before);
     assert_eq!(undone(&doctor(&left, INTERFACE).1), []);
 

@@ -56,9 +56,10 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
         tunnel.mtu = device.map(|device| device.link.mtu);
         let own = device.map(|device| device.link.index);
         if own.is_some() {
-            let what = format!("what `up` did for {}", tunnel.name);
-            let gone = gone(&tunnel.name, &netlink).map_err(|error| format!("{error:#}"));
-            tunnel.gone = note(&mut unknown, &what, gone).unwrap_or_default();
+            let (gone, errors) = gone(&tunnel.name, &netlink);
+            let what = |error| format!("what `up` did for {}: {error:#}", tunnel.name);
+            unknown.extend(errors.into_iter().map(what));
+            tunnel.gone = gone;
         }
         for index in 0..tunnel.peers.len() {
             let Some(endpoint) = tunnel.peers[index].endpoint else { continue };

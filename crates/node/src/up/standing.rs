@@ -1,9 +1,9 @@
 //! Whether what `up` did for an interface still stands, as its ledger tells of it. Nobody is
 //! told when a table is flushed or a file is written over; so `linerate doctor` looks.
 
-use std::fs;
+use std::{fs, iter};
 
-use sys::netlink::{Family, Netlink};
+use sys::netlink::{Family, Netlink, Rule};
 
 use super::{
     dns,
@@ -31,35 +31,44 @@ pub enum Gone {
     },
 }
 
-/// What of an interface of this network namespace is gone.
-///
-/// # Errors
-/// It cannot be told.
-pub(crate) fn gone(interface: &str, netlink: &Netlink) -> anyhow::Result<Vec<Gone>> {
-    let ledger = Ledger::open(interface)?;
-    let rules = rules::missing(&ledger, netlink)?.into_iter().map(|rule| {
-        let family = if rule.family == Family::V4 { "IPv4" } else { "IPv6" };
-        Gone::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
-    });
-    let mut gone: Vec<Gone> = rules.collect();
-    for deed in ledger.deeds() {
-        match deed {
-            Deed::Table if !nft::stands(interface)? => {
-                gone.push(Gone::Table(nft::table_of(interface)));
-            }
-            Deed::ResolvConf if !dns::file_is_ours(interface) => gone.push(Gone::ResolvConf),
-            Deed::Setting(setting) => {
-                // A device may have gone, and its settings with it.
-                let Ok(now) = fs::read_to_string(&setting.path) else { continue };
-                let (path, ours) = (setting.path.display().to_string(), setting.ours.clone());
-                if now.trim() != ours {
-                    let key = path.trim_start_matches("/proc/sys/").to_owned();
-                    gone.push(Gone::Setting { key, ours, now: now.trim().to_owned() });
-                }
-            }
-            // Rules were looked at above; what resolvconf(8) was given is its own.
-            _ => {}
+/// What of an interface of this network namespace is gone, and why of some of it that cannot be
+/// told.
+pub(crate) fn gone(interface: &str, netlink: &Netlink) -> (Vec<Gone>, Vec<anyhow::Error>) {
+    let ledger = match Ledger::open(interface) {
+        Ok(ledger) => ledger,
+        Err(error) => return (Vec::new(), vec![error]),
+    };
+    let rules = rules::missing(&ledger, netlink);
+    let rules = rules.map(|rules| rules.iter().map(of_rule).collect::<Vec<_>>());
+    let others = ledger.deeds().iter().map(|deed| of_deed(interface, deed));
+    let (mut gone, mut unknown) = (Vec::new(), Vec::new());
+    for told in iter::once(rules).chain(others.map(|told| told.map(Vec::from_iter))) {
+        match told {
+            Ok(found) => gone.extend(found),
+            Err(error) => unknown.push(error),
         }
     }
-    Ok(gone)
+    (gone, unknown)
+}
+
+fn of_rule(rule: &Rule) -> Gone {
+    let family = if rule.family == Family::V4 { "IPv4" } else { "IPv6" };
+    Gone::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
+}
+
+/// What of one deed is gone that is no rule.
+fn of_deed(interface: &str, deed: &Deed) -> anyhow::Result<Option<Gone>> {
+    Ok(match deed {
+        Deed::Table if !nft::stands(interface)? => Some(Gone::Table(nft::table_of(interface))),
+        Deed::ResolvConf if !dns::file_is_ours(interface) => Some(Gone::ResolvConf),
+        Deed::Setting(setting) => {
+            // A device may have gone, and its settings with it.
+            let Ok(now) = fs::read_to_string(&setting.path) else { return Ok(None) };
+            let (path, ours, now) = (setting.path.display(), setting.ours.clone(), now.trim());
+            let key = path.to_string().trim_start_matches("/proc/sys/").to_owned();
+            (now != ours).then(|| Gone::Setting { key, ours, now: now.to_owned() })
+        }
+        // What resolvconf(8) was given is its own.
+        _ => None,
+    })
 }
