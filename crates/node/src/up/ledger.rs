@@ -121,6 +121,7 @@ impl Ledger {
     pub fn alone(&self) -> anyhow::Result<Alone> {
         let folder = self.path.parent().expect("a ledger is in a folder");
         let lock = || -> io::Result<File> {
+            records::make_folder(&self.path)?;
             let folder = File::open(folder)?;
             folder.lock()?;
             Ok(folder)
@@ -236,6 +237,7 @@ impl Ledger {
         if self.deeds.is_empty() {
             return whole_file::remove(&self.path);
         }
+        records::make_folder(&self.path)?;
         let text: String = self.deeds.iter().map(|deed| format!("{deed}\n")).collect();
         whole_file::replace(&self.path, &text)
     }

@@ -3,11 +3,12 @@
 
 use std::{
     fs::DirBuilder,
+    io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
 };
 
-use sys::process::owns;
+use sys::process::{may_make_in, owns};
 
 use crate::server::socket_path;
 
@@ -30,9 +31,22 @@ pub(super) fn folders() -> impl Iterator<Item = PathBuf> {
     [PathBuf::from(FOLDER)].into_iter().chain(sockets)
 }
 
-/// Whether the folder is this user's; it is made where it is not there.
+/// Makes the folder of a record that is about to be written. Who only reads makes none.
+///
+/// # Errors
+/// This user may not.
+pub(super) fn make_folder(record: &Path) -> io::Result<()> {
+    let folder = record.parent().expect("a record is in a folder");
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Whether the folder is this user's, or will be once it is made.
 fn is_ours(folder: &Path) -> bool {
-    DirBuilder::new().recursive(true).mode(0o700).create(folder).is_ok() && owns(folder)
+    match folder.ancestors().find(|folder| folder.exists()) {
+        Some(there) if there == folder => folder.is_dir() && owns(folder),
+        Some(above) => above.is_dir() && may_make_in(above),
+        None => false,
+    }
 }
 
 #[cfg(test)]
@@ -45,12 +59,16 @@ mod tests {
     fn the_folder_is_its_users_alone() {
         let folder = std::env::temp_dir().join(format!("linerate-records-{}", std::process::id()));
         let inner = folder.join("up");
-        assert!(is_ours(&inner) && is_ours(&inner));
+        assert!(is_ours(&inner) && !folder.exists(), "who asks makes none");
+        make_folder(&inner.join("wg0.undo")).unwrap();
+        make_folder(&inner.join("wg0.lock")).unwrap();
+        assert!(is_ours(&inner));
         for folder in [&folder, &inner] {
             assert_eq!(fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
         }
         fs::write(folder.join("file"), "").unwrap();
-        assert!(!is_ours(&folder.join("file")), "it is no folder");
+        let no_folder = folder.join("file");
+        assert!(!is_ours(&no_folder) && !is_ours(&no_folder.join("up")), "it is no folder");
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -118,6 +118,7 @@ fn path(interface: &str) -> PathBuf {
 
 fn open(interface: &str) -> anyhow::Result<File> {
     let path = path(interface);
+    records::make_folder(&path).with_context(|| path.display().to_string())?;
     let mut options = File::options();
     let file = options.read(true).write(true).create(true).truncate(false).open(&path);
     file.with_context(|| path.display().to_string())

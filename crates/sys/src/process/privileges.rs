@@ -9,7 +9,7 @@ use nix::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
     },
-    unistd::{User, geteuid, setgroups, setresgid, setresuid},
+    unistd::{AccessFlags, User, access, geteuid, setgroups, setresgid, setresuid},
 };
 
 /// What a running peer still needs: to change its mark and the interface's
@@ -89,6 +89,11 @@ pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
 /// Whether a file or folder is this user's.
 pub fn owns(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.uid() == geteuid().as_raw())
+}
+
+/// Whether this user may make files and folders in a folder.
+pub fn may_make_in(folder: &Path) -> bool {
+    access(folder, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
 /// Forbids core dumps and other processes of the same user to look into this

@@ -1,6 +1,6 @@
 //! What a daemon left behind that was killed.
 
-use netns::{INTERFACE, eventually};
+use netns::{INTERFACE, eventually, linerate};
 
 use crate::{PATIENCE, World, state, world};
 
@@ -41,6 +41,16 @@ fn what_a_killed_daemon_left_is_taken_back_by_down_and_by_the_next_up() {
             assert!(!rules.contains(word), "{word} is in\n{rules}");
         }
         world.down(&plain);
+    }
+}
+
+#[test]
+fn who_only_asks_what_is_left_writes_nothing_down() {
+    let world = world();
+    assert!(!world.linerate("down", INTERFACE).ok, "nothing was left");
+    linerate(&world.right.host, "doctor");
+    for host in [&world.left, &world.right.host] {
+        assert!(!host.has("/run/linerate"), "{}", host.run("find /run/linerate"));
     }
 }
 
