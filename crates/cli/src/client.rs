@@ -3,6 +3,7 @@
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
+    thread,
     time::Duration,
 };
 
@@ -13,6 +14,11 @@ use zeroize::Zeroizing;
 /// How long a process may be silent that is asked something. A ping's answer is the longest
 /// in coming.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often one is looked for that may be ending.
+const ENDING_LOOKS: u32 = 8;
+/// The pause behind the first look, which grows by itself: a second and a half in all.
+const ENDING_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bytes that are read at a time: of a capture much comes.
 const ROOM: usize = 64 * 1024;
@@ -85,6 +91,15 @@ impl Client {
 /// Whether a running peer serves an interface.
 pub(crate) fn answers(name: &str) -> bool {
     Client::connect(name).is_ok()
+}
+
+/// Whether nobody answers any more, or soon. Of a process that was killed the sockets are closed
+/// one by one.
+pub(crate) fn ends(name: &str) -> bool {
+    (0..ENDING_LOOKS).any(|look| {
+        thread::sleep(ENDING_PAUSE * look);
+        !answers(name)
+    })
 }
 
 /// Has an interface end, and waits until it has.

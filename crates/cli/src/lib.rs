@@ -300,7 +300,7 @@ fn down(interface: &Path) -> anyhow::Result<()> {
     if client::answers(&name) {
         match client::down(&name) {
             // It was killed just now.
-            Err(_) if !client::answers(&name) => {}
+            Err(error) if !error.is::<client::Refused>() && client::ends(&name) => {}
             done => return done,
         }
     }

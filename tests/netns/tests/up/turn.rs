@@ -26,7 +26,9 @@ fn up_and_down_wait_for_the_hooks_of_one_whose_peer_was_killed() {
              mv {told}.new {told}) >/dev/null 2>&1 &"
         ));
         let waits = || world.left.attempt("grep 'waiting for that' /run/rig/told*").ok;
-        eventually("it says that it waits", PATIENCE, waits);
+        let ended = || world.left.has(told);
+        eventually("it says that it waits, or ends", PATIENCE, || waits() || ended());
+        assert!(!ended(), "{next} did not wait: {}", world.left.read(told));
         assert_eq!(world.left.read("/run/rig/slow"), "began\n");
         world.left.run("rm /run/rig/hold");
         eventually("it had its turn", PATIENCE, || world.left.has(told));
