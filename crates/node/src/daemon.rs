@@ -150,7 +150,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         if options.sandbox
             && let Some(up) = up
         {
-            up.guard(options.voice)?;
+            up.guard(index, options.voice)?;
         }
         sandbox.enter()?;
         resynchronise(&node, index);

@@ -202,7 +202,7 @@ impl Up {
     ///
     /// # Errors
     /// There is no guardian to be had.
-    pub fn guard(&mut self, voice: Voice) -> anyhow::Result<()> {
+    pub fn guard(&mut self, index: u32, voice: Voice) -> anyhow::Result<()> {
         let interface = &self.conf.interface;
         let hooks = &interface.hooks;
         let is_plain = hooks.pre_down.is_empty() && hooks.post_down.is_empty();
@@ -210,7 +210,7 @@ impl Up {
             return Ok(());
         }
         self.turn.share().context("its lock")?;
-        let charge = guardian::charge(&self.name, &self.path, interface);
+        let charge = guardian::charge((&self.name, index), &self.path, interface);
         self.guardian = Some(Guardian::start(&charge, voice).context("guardian")?);
         Ok(())
     }

@@ -57,6 +57,9 @@ const DONE: u8 = b'\n';
 /// Why a word finds nobody.
 const GONE: &str = "the guardian is gone: `linerate down` takes back what it leaves";
 
+/// Why a word is not heard.
+const OUT_OF_TURN: &str = "the peer says it out of its turn";
+
 /// A word to the guardian, and the key of the file that it stands for; in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Word {
@@ -154,8 +157,11 @@ impl Guard {
     }
 }
 
+/// What is done at a word. After an error the peer is not heard any more.
+type CarryOut<'a> = &'a mut dyn FnMut(Word, &str) -> anyhow::Result<()>;
+
 /// Answers that it knows its charge, and then the words behind that, which `carry_out` does.
-fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(Word, &str)) -> anyhow::Result<()> {
+fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
     if let Err(error) = process::release_code() {
         tracing::debug!(%error, "code that is not used stays resident");
@@ -163,9 +169,9 @@ fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(Word, &str)) -> anyhow::Re
     let mut last = None;
     while let Some(message) = line::receive(line)? {
         let (word, text) = Word::read(&message).context("what the peer says is no word")?;
-        ensure!(last < Some(word), "{}: the peer says it out of its turn", word.key());
+        ensure!(last < Some(word), "{}: {OUT_OF_TURN}", word.key());
         last = Some(word);
-        carry_out(word, text);
+        carry_out(word, text)?;
         // Where nobody hears it, the next word does not come either.
         let _ = { line }.write_all(&[DONE]);
     }
@@ -176,17 +182,21 @@ fn serve(line: &UnixStream, carry_out: &mut dyn FnMut(Word, &str)) -> anyhow::Re
 #[derive(Debug, PartialEq)]
 struct Charge {
     interface: String,
+    /// The interface's, whatever it is called later.
+    index: u32,
     /// The file, and what it said at the start of what is not the device's.
     path: PathBuf,
     conf: Interface,
 }
 
 /// The message of a charge, which has no key.
-pub(super) fn charge(interface: &str, path: &Path, conf: &Interface) -> Vec<u8> {
+pub(super) fn charge((interface, index): (&str, u32), path: &Path, conf: &Interface) -> Vec<u8> {
     // A mask is not written without its mark.
     let state = DeviceState { fwmark: conf.fwmark.unwrap_or_default(), ..DeviceState::default() };
     let text = conf::write(conf, &state);
-    [interface.as_bytes(), path.as_os_str().as_bytes(), text.as_bytes()].join(&b'\0')
+    let index = index.to_string();
+    [interface.as_bytes(), index.as_bytes(), path.as_os_str().as_bytes(), text.as_bytes()]
+        .join(&b'\0')
 }
 
 impl Charge {
@@ -196,12 +206,23 @@ impl Charge {
     }
 
     fn read(message: &[u8]) -> anyhow::Result<Self> {
-        let mut parts = message.splitn(3, |&byte| byte == b'\0');
+        let mut parts = message.splitn(4, |&byte| byte == b'\0');
         let mut next = || parts.next().context("it is cut");
-        let (interface, path, text) = (str::from_utf8(next()?)?, next()?, str::from_utf8(next()?)?);
+        let (interface, index) = (str::from_utf8(next()?)?, str::from_utf8(next()?)?.parse()?);
+        let (path, text) = (next()?, str::from_utf8(next()?)?);
         let path = PathBuf::from(OsStr::from_bytes(path));
         let conf = Conf::parse(&path.display().to_string(), text)?.interface;
-        Ok(Self { interface: interface.to_owned(), path, conf })
+        Ok(Self { interface: interface.to_owned(), index, path, conf })
+    }
+
+    /// # Errors
+    /// The interface is still there, and with it what the packet filter keeps from it.
+    fn in_time(&self, word: Word) -> anyhow::Result<()> {
+        if word == Word::PostDown {
+            let link = Netlink::open()?.link(self.index)?;
+            ensure!(link.is_none(), "{}: {OUT_OF_TURN}", word.key());
+        }
+        Ok(())
     }
 
     fn save(&self, text: &str) -> anyhow::Result<()> {
@@ -228,11 +249,17 @@ impl Duty {
         Ok(Self { charge, ledger, _turn: turn })
     }
 
-    fn carry_out(&mut self, word: Word, text: &str) {
+    /// # Errors
+    /// Its time has not come.
+    fn carry_out(&mut self, word: Word, text: &str) -> anyhow::Result<()> {
+        self.charge.in_time(word)?;
         let Charge { interface, conf, .. } = &self.charge;
         let hooks = match word {
             Word::PreDown => &conf.hooks.pre_down,
-            Word::SaveConfig => return complain(self.charge.save(text)),
+            Word::SaveConfig => {
+                complain(self.charge.save(text));
+                return Ok(());
+            }
             Word::PostDown => {
                 let undone = Netlink::open().map(|netlink| self.ledger.undo(&netlink));
                 complain(undone.map_err(Into::into));
@@ -240,6 +267,7 @@ impl Duty {
             }
         };
         complain(hooks::run(word.key(), hooks, interface));
+        Ok(())
     }
 }
 

@@ -31,14 +31,15 @@ const UDP_FORWARDING: &str = "rx-udp-gro-forwarding";
 pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
     if router.clamps() {
         rules.add_chain(CLAMP);
-        for way in ["iifname", "oifname"] {
+        for way in ["iif", "oif"] {
             rules.add_rule(CLAMP, &clamp(is(&meta(way), interface)));
         }
     }
     if router.offered.is_empty() {
         return;
     }
-    let leaves = [is(&meta("iifname"), interface), is_not(&meta("oifname"), interface)];
+    // The interface's number stays where whoever has the peer gives it another name.
+    let leaves = [is(&meta("iif"), interface), is_not(&meta("oif"), interface)];
     let elsewhere: Vec<Value> =
         ["ipv4", "ipv6"].into_iter().filter_map(|f| outside(router, f)).collect();
     // Who offers everything needs no connections to be told apart.

@@ -15,7 +15,7 @@ fn interface() -> Interface {
 }
 
 fn message() -> Vec<u8> {
-    charge("wg0", Path::new("/etc/a b\n.conf"), &interface())
+    charge(("wg0", 7), Path::new("/etc/a b\n.conf"), &interface())
 }
 
 #[test]
@@ -25,8 +25,15 @@ fn a_charge_is_read_as_it_was_told_and_has_no_key() {
     let read = Charge::read(&message).unwrap();
     let conf = Interface { private_key: None, listen_port: None, ..interface() };
     let path = PathBuf::from("/etc/a b\n.conf");
-    assert_eq!(read, Charge { interface: "wg0".into(), path, conf });
-    for cut in [&b""[..], b"wg0", b"wg0\0/etc/wg0.conf", b"wg0\0/etc/wg0.conf\0[Interface]\nx"] {
+    assert_eq!(read, Charge { interface: "wg0".into(), index: 7, path, conf });
+    for cut in [
+        &b""[..],
+        b"wg0",
+        b"wg0\x007",
+        b"wg0\x007\0/etc/wg0.conf",
+        b"wg0\0/etc/wg0.conf\0[Interface]\n",
+        b"wg0\x007\0/etc/wg0.conf\0[Interface]\nx",
+    ] {
         assert!(Charge::read(cut).is_err(), "{cut:?}");
     }
 }
@@ -40,6 +47,7 @@ fn each_word_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
             let charge = Charge::hear(&theirs).unwrap();
             serve(&theirs, &mut |word, text| {
                 told.send((charge.conf.hooks.clone(), word, text.len())).unwrap();
+                Ok(())
             })
         });
         let mut guardian = Guardian::charge(line, &message()).unwrap();
@@ -80,7 +88,10 @@ fn heard(messages: &[&[u8]]) -> (usize, anyhow::Result<()>) {
     line.shutdown(Shutdown::Write).unwrap();
     let mut done = 0;
     Charge::hear(&theirs).unwrap();
-    let served = serve(&theirs, &mut |_, _| done += 1);
+    let served = serve(&theirs, &mut |_, _| {
+        done += 1;
+        Ok(())
+    });
     (done, served)
 }
 
@@ -105,6 +116,33 @@ fn a_peer_that_says_other_words_or_says_them_again_is_not_heard_any_more() {
     }
 }
 
+#[test]
+fn a_peer_is_not_heard_that_says_its_interface_is_gone_while_it_is_there() {
+    // `lo` is always there, and no link has the largest of numbers.
+    for (index, is_heard) in [(1, false), (i32::MAX as u32, true)] {
+        let charge = Charge::read(&charge(("wg0", index), Path::new("wg0.conf"), &interface()));
+        let charge = charge.unwrap();
+        for word in [Word::PreDown, Word::SaveConfig] {
+            charge.in_time(word).unwrap();
+        }
+        assert_eq!(charge.in_time(Word::PostDown).is_ok(), is_heard, "{index}");
+    }
+}
+
+#[test]
+fn behind_a_word_that_was_refused_none_is_heard() {
+    let (line, theirs) = UnixStream::pair().unwrap();
+    for message in [&b"PreDown\n"[..], b"PostDown\n"] {
+        line::send(&line, &[message]).unwrap();
+    }
+    let mut heard = Vec::new();
+    let served = serve(&theirs, &mut |word, _| {
+        heard.push(word);
+        anyhow::bail!("refused")
+    });
+    assert_eq!((heard, served.is_err()), (vec![Word::PreDown], true));
+}
+
 /// The file behind a guardian whose peer had it save this.
 fn saved_by(name: &str, file: &str, told: &str) -> String {
     let name = format!("linerate-guardian-{name}-{}", std::process::id());
@@ -117,9 +155,12 @@ fn saved_by(name: &str, file: &str, told: &str) -> String {
     thread::scope(|scope| {
         let serving = scope.spawn(move || {
             let charge = Charge::hear(&theirs).unwrap();
-            serve(&theirs, &mut |_, text| complain(charge.save(text)))
+            serve(&theirs, &mut |_, text| {
+                complain(charge.save(text));
+                Ok(())
+            })
         });
-        let mut guardian = Guardian::charge(line, &charge("wg0", &path, &interface)).unwrap();
+        let mut guardian = Guardian::charge(line, &charge(("wg0", 7), &path, &interface)).unwrap();
         guardian.say(Word::SaveConfig, told).unwrap();
         drop(guardian);
         serving.join().unwrap().unwrap();
