@@ -174,8 +174,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
 }
 
-fn turn(name: &str) -> anyhow::Result<Turn> {
-    Turn::wait(name)?.with_context(|| format!("{name}: the interface exists already"))
+/// Waits for this process's turn, which ends with it: what it serves at, such as the port of the
+/// metrics, is free no earlier for the next one.
+fn turn(name: &str) -> anyhow::Result<&'static Turn> {
+    let turn = Turn::wait(name)?;
+    let turn = turn.with_context(|| format!("{name}: the interface exists already"))?;
+    Ok(Box::leak(Box::new(turn)))
 }
 
 /// What runs, and the files of its sockets.

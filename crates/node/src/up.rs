@@ -80,13 +80,13 @@ pub(crate) struct Up {
     complete: bool,
     /// Who does for us what going down takes beside the peer.
     guardian: Option<Guardian>,
-    turn: Turn,
+    turn: &'static Turn,
 }
 
 impl Up {
     /// # Errors
     /// The file is not one to bring up, or somebody else's turn does not end.
-    pub fn new(path: PathBuf, conf: Conf, name: &str, turn: Turn) -> anyhow::Result<Self> {
+    pub fn new(path: PathBuf, conf: Conf, name: &str, turn: &'static Turn) -> anyhow::Result<Self> {
         conf.without_proxy()?;
         let hooks = &conf.interface.hooks;
         if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
