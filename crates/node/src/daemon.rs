@@ -177,8 +177,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 /// Waits for this process's turn, which ends with it: what it serves at, such as the port of the
 /// metrics, is free no earlier for the next one.
 fn turn(name: &str) -> anyhow::Result<&'static Turn> {
-    let turn = Turn::wait(name)?;
-    let turn = turn.with_context(|| format!("{name}: the interface exists already"))?;
+    let turn = Turn::wait(name)?.ok_or_else(|| explain(name, TunError::Busy))?;
     Ok(Box::leak(Box::new(turn)))
 }
 

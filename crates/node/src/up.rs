@@ -321,6 +321,9 @@ pub fn sweep(name: &str) -> anyhow::Result<bool> {
     }
     let Some(turn) = Turn::wait(name)? else { return Ok(false) };
     let (mut ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
+    if netlink.link_by_name(name)?.is_some() {
+        return Ok(false);
+    }
     // Where it was waited for, the guardian has done all but remove the socket's file.
     if ledger.is_empty() && !turn.was_waited_for() {
         return Ok(false);

@@ -40,7 +40,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits for it. `None` where the interface is there: then nobody has anything to begin.
+    /// Waits for it. `None` where somebody has it whose interface is there: that will take longer
+    /// than anybody waits.
     ///
     /// # Errors
     /// It takes too long, or who has it waits for this process.
@@ -49,17 +50,16 @@ impl Turn {
         let mut file = open(interface)?;
         let mut waited = Duration::ZERO;
         loop {
-            let is_free = match file.try_lock() {
-                Ok(()) => true,
-                Err(TryLockError::WouldBlock) => false,
+            match file.try_lock() {
+                Ok(()) => {
+                    sign(&mut file).context("its lock")?;
+                    return Ok(Some(Self { file, waited: !waited.is_zero() }));
+                }
+                Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(error).context("its lock"),
-            };
+            }
             if netlink.link_by_name(interface)?.is_some() {
                 return Ok(None);
-            }
-            if is_free {
-                sign(&mut file).context("its lock")?;
-                return Ok(Some(Self { file, waited: !waited.is_zero() }));
             }
             if waited.is_zero() {
                 outside_hooks(interface)?;

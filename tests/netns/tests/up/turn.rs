@@ -64,3 +64,16 @@ fn a_hook_that_would_wait_for_itself_is_refused() {
     let refused = "this is called by a hook of wg0, which would wait for it";
     assert_eq!(said.matches(refused).count(), 4, "{said}");
 }
+
+#[test]
+fn an_interface_that_waits_for_its_process_is_taken_and_one_that_has_one_is_refused() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24");
+    world.left.run(format!("ip tuntap add dev {INTERFACE} mode tun vnet_hdr"));
+    world.up(&file);
+    world.reaches(&["10.9.0.2"]);
+    let refused = world.linerate("up", &file);
+    let hint = "`linerate down wg0` or `ip link delete wg0` ends what holds it";
+    assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
+    world.down(&file);
+}
