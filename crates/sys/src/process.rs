@@ -20,7 +20,7 @@ pub use code::release_code;
 pub use heap::release_heap;
 pub use janitor::Janitor;
 pub use privileges::{
-    PrivilegesError, Rights, drop_privileges, harden, keep_rights, may_make_in, owns,
+    PrivilegesError, Rights, drop_privileges, harden, keep_rights, listener, may_make_in, owns,
     raise_file_limit, rename,
 };
 pub use service::Service;

@@ -11,15 +11,17 @@ use std::{
     fs::{self, File, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
     iter,
+    os::unix::net::UnixStream,
     path::PathBuf,
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, bail};
-use sys::netlink::Netlink;
+use sys::{netlink::Netlink, process};
 
 use super::records;
+use crate::server::socket_path;
 
 /// How often somebody who waits looks.
 const STEP: Duration = Duration::from_millis(100);
@@ -58,10 +60,11 @@ impl Turn {
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(error).context("its lock"),
             }
-            if netlink.link_by_name(interface)?.is_some() {
+            let is_first = waited.is_zero();
+            if netlink.link_by_name(interface)?.is_some() || is_first && is_elsewhere(interface) {
                 return Ok(None);
             }
-            if waited.is_zero() {
+            if is_first {
                 outside_hooks(interface)?;
             } else if waited == SILENCE {
                 tracing::warn!("{interface}: {}: waiting for that", busy(&mut file));
@@ -110,6 +113,22 @@ pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
         waited += STEP;
     }
     Ok(())
+}
+
+/// Whether the process at its socket has it under another name, or in another network namespace.
+fn is_elsewhere(interface: &str) -> bool {
+    UnixStream::connect(socket_path(interface))
+        .and_then(|stream| process::listener(&stream))
+        .is_ok_and(has_interface)
+}
+
+/// What a TUN is attached to stands in what the kernel tells of the file (`tun_chr_show_fdinfo`);
+/// nothing does where the interface was deleted.
+fn has_interface(pid: u32) -> bool {
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+    let mut texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
+    let is_attached = |line: &str| line.strip_prefix("iff:\t").is_some_and(|name| !name.is_empty());
+    texts.any(|text| text.lines().any(is_attached))
 }
 
 fn path(interface: &str) -> PathBuf {

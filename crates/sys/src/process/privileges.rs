@@ -1,6 +1,12 @@
 //! Rights: as few as will do.
 
-use std::{collections::HashSet, ffi::CString, fs, io, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    collections::HashSet,
+    ffi::CString,
+    fs, io,
+    os::unix::{fs::MetadataExt as _, net::UnixStream},
+    path::Path,
+};
 
 use caps::{CapSet, Capability, errors::CapsError};
 use nix::{
@@ -8,6 +14,7 @@ use nix::{
     sys::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
+        socket::{getsockopt, sockopt},
     },
     unistd::{AccessFlags, User, access, geteuid, setgroups, setresgid, setresuid},
 };
@@ -84,6 +91,16 @@ pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
     caps::clear(None, CapSet::Inheritable)?;
     caps::set(None, CapSet::Effective, &kept)?;
     Ok(caps::set(None, CapSet::Permitted, &kept)?)
+}
+
+/// The process that listened at the other end when this was connected; 0 where it is in a pid
+/// namespace of its own.
+///
+/// # Errors
+/// The kernel's refusal.
+pub fn listener(stream: &UnixStream) -> io::Result<u32> {
+    let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
+    Ok(credentials.pid().unsigned_abs())
 }
 
 /// Whether a file or folder is this user's.

@@ -75,5 +75,11 @@ fn an_interface_that_waits_for_its_process_is_taken_and_one_that_has_one_is_refu
     let refused = world.linerate("up", &file);
     let hint = "`linerate down wg0` or `ip link delete wg0` ends what holds it";
     assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
+    // A kernel before 6.2 lets no interface be renamed that is up.
+    if world.left.attempt(format!("ip link set {INTERFACE} name other")).ok {
+        let refused = world.linerate("up", &file);
+        assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
+        world.left.run(format!("ip link set other name {INTERFACE}"));
+    }
     world.down(&file);
 }
