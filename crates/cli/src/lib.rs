@@ -33,7 +33,7 @@ use client::Client;
 use log::Log;
 use machine::Machine;
 use node::{
-    Guard,
+    Guard, Swept,
     conf::{Conf, InterfaceName},
     daemon::{self, Means, Options},
 };
@@ -304,11 +304,14 @@ fn down(interface: &Path) -> anyhow::Result<()> {
             done => return done,
         }
     }
-    if node::sweep(&name)? {
-        eprintln!("linerate: {name}: what a process left that was killed is taken back");
-        return Ok(());
+    match node::sweep(&name)? {
+        Swept::Nothing => client::down(&name),
+        Swept::ByAnother => Ok(()),
+        Swept::TakenBack => {
+            eprintln!("linerate: {name}: what a process left that was killed is taken back");
+            Ok(())
+        }
     }
-    client::down(&name)
 }
 
 /// The absolute path of a configuration: the process will stand in `/`.

@@ -37,5 +37,5 @@ mod value;
 mod whole_file;
 
 pub use node::{ApplyError, Node};
-pub use up::{Guard, outside_hooks, resolve, sweep};
+pub use up::{Guard, Swept, outside_hooks, resolve, sweep};
 pub use value::ValueError;

@@ -310,28 +310,40 @@ impl Up {
     }
 }
 
-/// Takes back what a process left behind that was killed, when its guardian is done. Returns
-/// whether there was anything, and no interface of that name.
+/// What came of [`sweep`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swept {
+    /// There was nothing to do, or there is an interface of that name.
+    Nothing,
+    /// Another process brought it down meanwhile, and did all.
+    ByAnother,
+    /// What was left is taken back.
+    TakenBack,
+}
+
+/// Takes back what a process left behind that was killed, when its guardian is done.
 ///
 /// # Errors
 /// It cannot be told.
-pub fn sweep(name: &str) -> anyhow::Result<bool> {
+pub fn sweep(name: &str) -> anyhow::Result<Swept> {
     if !Turn::is_known(name) && Ledger::open(name)?.is_empty() {
-        return Ok(false);
+        return Ok(Swept::Nothing);
     }
-    let Some(turn) = Turn::wait(name)? else { return Ok(false) };
+    let Some(turn) = Turn::wait(name)? else { return Ok(Swept::Nothing) };
     let (mut ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
     if netlink.link_by_name(name)?.is_some() {
-        return Ok(false);
+        return Ok(Swept::Nothing);
     }
-    // Where it was waited for, the guardian has done all but remove the socket's file.
-    if ledger.is_empty() && !turn.was_waited_for() {
-        return Ok(false);
-    }
+    let swept = match (ledger.is_empty(), turn.was_waited_for()) {
+        (false, _) => Swept::TakenBack,
+        // The guardian has done all but remove the socket's file.
+        (true, true) => Swept::ByAnother,
+        (true, false) => return Ok(Swept::Nothing),
+    };
     SocketFile::make_room(&socket_path(name)).with_context(|| name.to_owned())?;
     ledger.undo(&netlink);
     anyhow::ensure!(ledger.is_empty(), "{name}: not all could be taken back");
-    Ok(true)
+    Ok(swept)
 }
 
 /// Of a device whose IPv6 is switched off the kernel says only `EACCES` (net/ipv6/addrconf.c,

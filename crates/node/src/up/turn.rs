@@ -25,6 +25,10 @@ use crate::server::socket_path;
 
 /// How often somebody who waits looks.
 const STEP: Duration = Duration::from_millis(100);
+/// The pause for one who looks whose turn it is, and so has the lock for some microseconds.
+const LOOK: Duration = Duration::from_millis(2);
+/// How often there may be one.
+const LOOKS: u32 = 5;
 /// How long nobody is told that somebody waits; also how long a shell may take to end that has put
 /// a command into the background.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -52,13 +56,9 @@ impl Turn {
         let mut file = open(interface)?;
         let mut waited = Duration::ZERO;
         loop {
-            match file.try_lock() {
-                Ok(()) => {
-                    sign(&mut file).context("its lock")?;
-                    return Ok(Some(Self { file, waited: !waited.is_zero() }));
-                }
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(error).context("its lock"),
+            if is_free(&file).context("its lock")? {
+                sign(&mut file).context("its lock")?;
+                return Ok(Some(Self { file, waited: !waited.is_zero() }));
             }
             let is_first = waited.is_zero();
             if netlink.link_by_name(interface)?.is_some() || is_first && is_elsewhere(interface) {
@@ -158,6 +158,18 @@ fn signed(file: &mut File) -> Option<u32> {
 fn busy(file: &mut File) -> String {
     let pid = signed(file).map_or_else(String::new, |pid| format!(" by process {pid}"));
     format!("it is being brought up or down{pid}")
+}
+
+/// Locks it, where nobody has it for more than a look.
+fn is_free(file: &File) -> io::Result<bool> {
+    for _ in 0..LOOKS {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(false)
 }
 
 /// The process whose turn it is.
