@@ -178,6 +178,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 /// metrics, is free no earlier for the next one.
 fn turn(name: &str) -> anyhow::Result<&'static Turn> {
     let turn = Turn::wait(name)?.ok_or_else(|| explain(name, TunError::Busy))?;
+    // Who has an interface without a turn keeps it, and what its ledger tells of; one that waits
+    // for a process can be had, and is there when it was let go of again.
+    if Netlink::open()?.link_by_name(name)?.is_some() {
+        Tun::create(name, DEFAULT_MTU, &Arc::default()).map_err(|error| explain(name, error))?;
+    }
     Ok(Box::leak(Box::new(turn)))
 }
 

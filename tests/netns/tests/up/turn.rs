@@ -69,12 +69,18 @@ fn a_hook_that_would_wait_for_itself_is_refused() {
 #[test]
 fn an_interface_that_waits_for_its_process_is_taken_and_one_that_has_one_is_refused() {
     let world = world();
-    let file = world.conf("", "10.9.0.0/24");
+    let hint = "`linerate down wg0` or `ip link delete wg0` ends what holds it";
+    let file = world.conf("PreUp = touch /run/rig/pre-up", "10.9.0.0/24");
+    world.left.run(format!("ip link add {INTERFACE} type veth peer name other0"));
+    let refused = world.linerate("up", &file);
+    assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
+    assert!(!world.left.attempt("test -e /run/rig/pre-up").ok, "a hook of who is refused");
+    world.left.run(format!("ip link delete {INTERFACE}"));
+
     world.left.run(format!("ip tuntap add dev {INTERFACE} mode tun vnet_hdr"));
     world.up(&file);
     world.reaches(&["10.9.0.2"]);
     let refused = world.linerate("up", &file);
-    let hint = "`linerate down wg0` or `ip link delete wg0` ends what holds it";
     assert!(!refused.ok && refused.stderr.contains(hint), "{}", refused.stderr);
     // A kernel before 6.2 lets no interface be renamed that is up.
     if world.left.attempt(format!("ip link set {INTERFACE} name other")).ok {
