@@ -31,7 +31,10 @@ fn marked(mark: &str) -> Vec<String> {
 }
 
 fn start(program: &Path, arguments: &[&str], mark: &str) -> Child {
-    Command::new(program)
+    // Whoever runs the tests in the background may ignore these signals.
+    Command::new("env")
+        .arg("--default-signal=INT,TERM,HUP")
+        .arg(program)
         .args(arguments)
         .env(MARK, mark)
         .stdin(Stdio::null())
