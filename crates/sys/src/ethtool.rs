@@ -27,6 +27,9 @@ const HEADER: usize = 2;
 /// Bits of features in a block.
 const BLOCK: usize = u32::BITS as usize;
 
+/// The feature by which UDP is coalesced that is not for this host (Linux 5.12).
+pub const UDP_FORWARDING: &str = "rx-udp-gro-forwarding";
+
 /// One feature of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feature {
@@ -34,6 +37,13 @@ pub struct Feature {
     pub active: bool,
     /// Whether it can be switched.
     pub changeable: bool,
+}
+
+impl Feature {
+    /// Whether it is off, and could be on.
+    pub fn is_switched_off(self) -> bool {
+        self.changeable && !self.active
+    }
 }
 
 /// What drives a device.

@@ -87,3 +87,20 @@ pub struct PeerState {
     /// interface sends; `None` while nobody knows.
     pub path_mtu: Option<u16>,
 }
+
+impl PeerState {
+    /// That of a peer with this name and nothing else.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            preshared_key: PresharedKey::default(),
+            endpoint: None,
+            last_handshake: None,
+            rx_bytes: 0,
+            tx_bytes: 0,
+            persistent_keepalive: 0,
+            allowed_ips: Vec::new(),
+            path_mtu: None,
+        }
+    }
+}

@@ -186,15 +186,8 @@ mod tests {
     #[test]
     fn of_each_peer_there_is_what_its_path_carries_and_nothing_while_nobody_knows() {
         let peer = |key, path_mtu| PeerState {
-            public_key: wg::PublicKey::from([key; 32]),
-            preshared_key: wg::PresharedKey::from([0; 32]),
-            endpoint: None,
-            last_handshake: None,
-            rx_bytes: 0,
-            tx_bytes: 0,
-            persistent_keepalive: 0,
-            allowed_ips: Vec::new(),
             path_mtu,
+            ..PeerState::new(wg::PublicKey::from([key; 32]))
         };
         let mut text = Text { interface: "wg0".into(), ..text() };
         text.peers(&[peer(1, Some(1230)), peer(2, None)]);

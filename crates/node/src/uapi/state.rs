@@ -57,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use wg::{PresharedKey, PrivateKey, PublicKey};
+    use wg::{PrivateKey, PublicKey};
 
     use super::*;
 
@@ -75,17 +75,7 @@ mod tests {
 
     #[test]
     fn a_state_is_written_in_the_order_of_wireguard_go() {
-        let bare = PeerState {
-            public_key: PublicKey::from([0xab; 32]),
-            preshared_key: PresharedKey::default(),
-            endpoint: None,
-            last_handshake: None,
-            rx_bytes: 0,
-            tx_bytes: 0,
-            persistent_keepalive: 0,
-            allowed_ips: Vec::new(),
-            path_mtu: None,
-        };
+        let bare = PeerState::new(PublicKey::from([0xab; 32]));
         let full = PeerState {
             endpoint: Some("[fe80::1%3]:51820".parse().unwrap()),
             last_handshake: Some(Duration::new(1_700_000_000, 5)),

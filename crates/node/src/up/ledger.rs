@@ -222,8 +222,7 @@ impl Ledger {
     }
 
     fn setting_of_another(&self, path: &Path) -> Option<Setting> {
-        let folders = records::folders().chain(self.path.parent().map(Path::to_owned));
-        let files = folders.flat_map(fs::read_dir).flatten().flatten();
+        let files = records::folders(&self.path).flat_map(fs::read_dir).flatten().flatten();
         let others = files.map(|file| file.path()).filter(|other| {
             other.extension().is_some_and(|extension| extension == EXTENSION) && *other != self.path
         });

@@ -25,10 +25,12 @@ pub(super) fn path(interface: &str, extension: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{interface}.{extension}"))
 }
 
-/// Both folders, wherever this user's own records are.
-pub(super) fn folders() -> impl Iterator<Item = PathBuf> {
+/// The folder of a record, and wherever else other interfaces may have theirs.
+pub(super) fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
     let sockets = socket_path("").parent().map(Path::to_owned);
-    [PathBuf::from(FOLDER)].into_iter().chain(sockets)
+    let own = record.parent().map(Path::to_owned);
+    let others = [PathBuf::from(FOLDER)].into_iter().chain(sockets);
+    own.clone().into_iter().chain(others.filter(move |folder| Some(folder) != own.as_ref()))
 }
 
 /// Makes the folder of a record that is about to be written. Who only reads makes none.

@@ -9,7 +9,10 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use sys::{ethtool, netlink::Netlink};
+use sys::{
+    ethtool::{self, UDP_FORWARDING},
+    netlink::Netlink,
+};
 
 use super::{
     ledger::{Alone, Ledger},
@@ -24,8 +27,6 @@ const NAT: Chain = Chain { name: "nat", kind: "nat", hook: "postrouting", priori
 const IPV4_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 const IPV6_FORWARD: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 const IPV6_DEVICES: &str = "/proc/sys/net/ipv6/conf";
-/// The device's feature by which UDP is coalesced that is not for this host.
-const UDP_FORWARDING: &str = "rx-udp-gro-forwarding";
 
 /// Adds the rules.
 pub(super) fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
@@ -126,14 +127,15 @@ pub(super) fn forward(router: &Router, ledger: &mut Ledger) -> anyhow::Result<()
 /// Tells through which devices UDP for the peers comes in datagram by datagram: as the kernel
 /// has it, TCP alone is coalesced where it is forwarded.
 pub(super) fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()> {
-    if router.offered.is_empty() {
+    // Each device is asked by a system call: not where nobody hears what comes of it.
+    if router.offered.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return Ok(());
     }
     let devices = netlink.devices()?.into_iter();
     let devices = devices.filter(|device| device.ethernet && device.link.up && !device.bridged);
     let lacks = |name: &String| {
         let features = ethtool::features(name).unwrap_or_default();
-        features.get(UDP_FORWARDING).is_some_and(|feature| feature.changeable && !feature.active)
+        features.get(UDP_FORWARDING).is_some_and(|feature| feature.is_switched_off())
     };
     let names: Vec<String> = devices.map(|device| device.link.name).filter(lacks).collect();
     if !names.is_empty() {

@@ -31,7 +31,7 @@ const MAIN_PRIORITY: u32 = 32_766;
 /// Whether marks count when the kernel checks where a packet came from.
 const SRC_VALID_MARK: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
 /// `EEXIST` of Linux.
-const EEXIST: i32 = 17;
+pub(super) const EEXIST: i32 = 17;
 /// `ESRCH` of Linux.
 const ESRCH: i32 = 3;
 

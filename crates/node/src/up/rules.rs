@@ -8,7 +8,10 @@ use std::time::Duration;
 use anyhow::Context;
 use sys::netlink::{Family, Netlink, Rule};
 
-use super::ledger::{Deed, Ledger};
+use super::{
+    ledger::{Deed, Ledger},
+    routes::EEXIST,
+};
 
 /// So often rules are put back in each [`ROUND`], and then no more, so that with a program
 /// that always deletes them again there is no race. Once for each rule that there can be, two
@@ -16,8 +19,6 @@ use super::ledger::{Deed, Ledger};
 const TIMES: u32 = 4;
 /// From the first of these times on.
 const ROUND: Duration = Duration::from_secs(5);
-/// `EEXIST` of Linux.
-const EEXIST: i32 = 17;
 
 /// The rules that a ledger tells of and that are not there.
 pub(super) fn missing(ledger: &Ledger, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {

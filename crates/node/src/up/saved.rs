@@ -48,15 +48,11 @@ pub(super) fn read(told: &str) -> anyhow::Result<DeviceState> {
 fn as_state(peer: Peer) -> anyhow::Result<PeerState> {
     let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string().parse());
     Ok(PeerState {
-        public_key: peer.public_key,
         preshared_key: peer.preshared_key.unwrap_or_default(),
         endpoint: endpoint.transpose().context("the peer tells an endpoint that is a name")?,
-        last_handshake: None,
-        rx_bytes: 0,
-        tx_bytes: 0,
         persistent_keepalive: peer.persistent_keepalive.unwrap_or_default(),
         allowed_ips: peer.allowed_ips,
-        path_mtu: None,
+        ..PeerState::new(peer.public_key)
     })
 }
 

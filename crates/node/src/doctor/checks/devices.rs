@@ -1,9 +1,10 @@
 //! What the devices around a tunnel do for packets.
 
+use sys::ethtool::UDP_FORWARDING;
+
 use crate::doctor::{Device, Facts, Finding, Mend, Setting, Weight};
 
 const GRO: &str = "rx-gro";
-const FORWARDING: &str = "rx-udp-gro-forwarding";
 const LIST: &str = "rx-gro-list";
 const UDP_SEGMENTS: &str = "tx-udp-segmentation";
 const TCP_SEGMENTS: &str = "tx-tcp-segmentation";
@@ -62,14 +63,15 @@ pub(crate) fn checksum(facts: &Facts) -> Vec<Finding> {
 
 /// Where this host forwards: whether UDP is coalesced that is not for the host itself.
 pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
-    let lacks = |device: &&Device| device.forwards && (!device.has(FORWARDING) || device.has(LIST));
+    let lacks =
+        |device: &&Device| device.forwards && (!device.has(UDP_FORWARDING) || device.has(LIST));
     let finding = |device: &Device| {
         let mut wanted = Vec::new();
         if device.has(LIST) {
             wanted.push((LIST, false));
         }
-        if !device.has(FORWARDING) {
-            wanted.push((FORWARDING, true));
+        if !device.has(UDP_FORWARDING) {
+            wanted.push((UDP_FORWARDING, true));
         }
         let newer = if facts.kernel.is_from(6, 2) {
             ""
@@ -86,7 +88,7 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
             ),
             why: format!(
                 "QUIC from behind this host enters the tunnel datagram by datagram, unless \
-                 {FORWARDING} is on and {LIST} off on the device where it comes in{newer}"
+                 {UDP_FORWARDING} is on and {LIST} off on the device where it comes in{newer}"
             ),
             cost: "QUIC through a TUN: 2.9 Gbit/s datagram by datagram, 12.5 coalesced \
                    (WireGuard/wireguard-go#97, i5-12400, no encryption); the setting: \
@@ -103,7 +105,7 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
 /// a tunnel's. What a device cannot at all is not told.
 pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
     let off = |device: &Device, name: &str| {
-        device.features.get(name).is_some_and(|feature| feature.changeable && !feature.active)
+        device.features.get(name).is_some_and(|feature| feature.is_switched_off())
     };
     let of_device = |device: &Device| {
         let finding = |feature: &str, what: &str| Finding {
@@ -187,7 +189,7 @@ mod tests {
 
     #[test]
     fn udp_forwarding_takes_one_feature_on_and_the_other_off() {
-        let [list, forwarding] = [(LIST, false), (FORWARDING, true)]
+        let [list, forwarding] = [(LIST, false), (UDP_FORWARDING, true)]
             .map(|(name, on)| Setting::feature("eth0", name, on));
         for (has_list, has_forwarding, mend) in [
             (true, false, vec![list.clone(), forwarding.clone()]),
@@ -196,7 +198,7 @@ mod tests {
         ] {
             let mut facts = with(|device| {
                 set(device, LIST, has_list, true);
-                set(device, FORWARDING, has_forwarding, true);
+                set(device, UDP_FORWARDING, has_forwarding, true);
             });
             assert_eq!(udp_forwarding(&facts)[0].mend, Mend::Change(mend));
             facts.devices[0].forwards = false;
@@ -209,7 +211,7 @@ mod tests {
         let facts = with(|device| {
             set(device, GRO, false, false);
             set(device, CHECKSUMS[0], false, false);
-            device.features.remove(FORWARDING);
+            device.features.remove(UDP_FORWARDING);
         });
         for check in [receive_offload, checksum, udp_forwarding] {
             assert!(matches!(check(&facts)[0].mend, Mend::ByHand(_)));
