@@ -150,7 +150,10 @@ impl Guard {
         process::harden().context("core dumps")?;
         process::rename(NAME).context("its name")?;
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-        let mut duty = Duty::begin(Charge::hear(&line)?)?;
+        let charge = Charge::hear(&line)?;
+        // Also when the peer is gone, until this is done.
+        let _turn = Turn::join(&charge.interface)?;
+        let mut duty = Duty::begin(charge)?;
         let served = serve(&line, &mut |word, text| duty.carry_out(word, text));
         complain(duty.ledger.keep());
         served
@@ -238,15 +241,12 @@ struct Duty {
     charge: Charge,
     /// As it was at the start, whatever becomes of its file.
     ledger: Ledger,
-    /// Also when the peer is gone, until this is done.
-    _turn: Turn,
 }
 
 impl Duty {
     fn begin(charge: Charge) -> anyhow::Result<Self> {
-        let turn = Turn::join(&charge.interface)?;
         let ledger = Ledger::open(&charge.interface)?;
-        Ok(Self { charge, ledger, _turn: turn })
+        Ok(Self { charge, ledger })
     }
 
     /// # Errors
