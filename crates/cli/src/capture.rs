@@ -35,18 +35,18 @@ const EBUSY: i32 = 16;
 /// Arguments of `linerate capture`.
 #[derive(Args)]
 pub(crate) struct Capture {
-    /// Write to this file, which is made for its user only; `-` is standard output:
+    /// Write to this file, created with mode 0600; `-` is standard output, as in
     /// `linerate capture wg0 -w - | wireshark -k -i -`.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     write: PathBuf,
-    /// Keep so many bytes of each packet; 0 is all.
+    /// How many bytes of each packet to keep; 0 keeps all.
     #[arg(short, long, value_name = "BYTES", default_value_t = 0,
           value_parser = value_parser!(u32).range(..=i64::from(SNAPLEN)))]
     snaplen: u32,
-    /// End after so many packets; without it ctrl-C ends.
+    /// Stop after this many packets; by default at ctrl-C.
     #[arg(short, long, value_name = "N")]
     count: Option<NonZero<u64>>,
-    /// Only what this peer sends or is sent.
+    /// Only packets from or to this peer, given by its public key.
     #[arg(long, value_name = "KEY", value_parser = key)]
     peer: Option<PublicKey>,
     /// The interface, or the name of the proxy.

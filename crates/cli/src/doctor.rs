@@ -25,16 +25,16 @@ const NOT_LOOKED: u8 = 2;
 /// Arguments of `linerate doctor`.
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// Only this interface and the host around it; all that run by default.
+    /// Only this interface and the host; all running interfaces by default.
     interface: Option<String>,
-    /// All of it as JSON, for programs; docs/json.md is its schema.
+    /// Print JSON for programs; docs/json.md is the schema.
     #[arg(long)]
     json: bool,
-    /// Change the settings that are found wrong, and remember what they were until the
-    /// system is shut down.
+    /// Change the settings that are wrong. The previous values are kept until the system is shut
+    /// down.
     #[arg(long)]
     apply: bool,
-    /// Take back what --apply changed.
+    /// Revert what --apply changed.
     #[arg(long, conflicts_with_all = ["apply", "interface"])]
     undo: bool,
 }

@@ -44,9 +44,8 @@ const CONF_FOLDER: &str = "/etc/wireguard";
 
 /// A fast userspace WireGuard for Linux.
 ///
-/// `linerate IFACE` makes an interface that `wg` configures, as wireguard-go
-/// does. WireGuard is a registered trademark of Jason A. Donenfeld; linerate is
-/// not sponsored or endorsed by him.
+/// `linerate IFACE` creates an interface that `wg` configures, as wireguard-go does. WireGuard is a
+/// registered trademark of Jason A. Donenfeld; linerate is not sponsored or endorsed by him.
 #[derive(Parser)]
 #[command(
     name = "linerate",
@@ -66,8 +65,7 @@ struct Run {
     /// Stay in the foreground.
     #[arg(short, long)]
     foreground: bool,
-    /// Become this user once the interface is there; port and mark can still
-    /// change.
+    /// Switch to this user once the interface exists; port and mark can still be changed.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     #[command(flatten)]
@@ -76,14 +74,15 @@ struct Run {
     machine: Machine,
     #[command(flatten)]
     log: Log,
-    /// The interface to make.
+    /// The interface to create.
     #[arg(required = true, value_name = "IFACE")]
     interface: Option<String>,
 }
 
 #[derive(Args)]
 struct Sandbox {
-    /// Whether the running process keeps only the files, system calls and rights that it needs.
+    /// Whether to confine the running process to the files, system calls and capabilities that it
+    /// needs.
     #[arg(long = "sandbox", value_name = "on|off", default_value = "on",
           value_parser = ["on", "off"], hide_possible_values = true)]
     state: String,
@@ -97,7 +96,7 @@ impl Sandbox {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Bring up an interface as a wg-quick file says, in the background.
+    /// Bring up an interface from a wg-quick file, in the background.
     Up {
         /// Stay in the foreground.
         #[arg(short, long)]
@@ -108,59 +107,59 @@ enum Command {
         machine: Machine,
         #[command(flatten)]
         log: Log,
-        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; its keys are in
-        /// linerate.conf(5).
+        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; linerate.conf(5) describes its
+        /// keys.
         conf: PathBuf,
     },
-    /// End an interface that linerate made, and all that came with it.
+    /// Remove an interface that linerate created, and revert all that came with it.
     Down {
-        /// The interface, or the file it came from.
+        /// The interface, or its configuration file.
         interface: PathBuf,
     },
-    /// Give a running interface the keys and peers that its file has by now. Peers that stay keep
-    /// their sessions. Addresses, routes, mark, DNS and hooks stay as they are.
+    /// Apply the keys and peers that are in the file now to a running interface. Peers that stay
+    /// keep their sessions. Addresses, routes, mark, DNS and hooks are not changed.
     Reload {
         /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf.
         conf: PathBuf,
     },
-    /// Run a peer without an interface and without root: its tunnel is reached through
-    /// proxies and forwards, and reaches exposed services.
+    /// Run a peer without an interface and without root: programs reach the tunnel through
+    /// proxies and port forwards, and peers reach the services that are exposed to them.
     Proxy(proxy::Proxy),
     /// Send ICMP echo requests through the tunnel of a running proxy.
     Ping(ping::Ping),
     /// Show interfaces, their peers, and what was dropped and why.
     Show(show::Show),
-    /// Look for what of this host keeps tunnels from working or from being fast, and mend
-    /// it where asked to. Ends with 0 where nothing is wrong, 1 where something is, 2 where
-    /// that could not be seen.
+    /// Find settings of this host that keep tunnels from working or from being fast, and fix them
+    /// on request. The exit status is 0 if nothing is wrong, 1 if something is, and 2 if the
+    /// checks could not be made.
     Doctor(doctor::Doctor),
-    /// Capture the packets inside a tunnel as pcapng, for tcpdump and Wireshark; also those of
-    /// a proxy, which no interface of this machine shows.
+    /// Capture the packets inside a tunnel as pcapng, for tcpdump and Wireshark. Works for a proxy,
+    /// too, which has no interface to capture on.
     Capture(capture::Capture),
-    /// Watch what interfaces do: rates, batches, drops, each second.
+    /// Watch the rates, batch sizes and drops of interfaces, updated every second.
     Top(top::Top),
-    /// Change a running interface in what `wg set` does not know.
+    /// Change settings of a running interface that `wg set` does not know.
     Set {
         /// The interface.
         interface: String,
         #[command(subcommand)]
         what: Setting,
     },
-    /// Measure what a tunnel between two hosts in namespaces carries on this machine.
+    /// Measure what a tunnel between two network namespaces carries on this machine.
     Bench(Bench),
-    /// Write a new private key to standard output.
+    /// Print a new private key.
     Genkey,
-    /// Write a new preshared key to standard output.
+    /// Print a new preshared key.
     Genpsk,
-    /// Read a private key from standard input and write its public key.
+    /// Read a private key from standard input and print its public key.
     Pubkey,
 }
 
 #[derive(Subcommand)]
 enum Setting {
-    /// Use an offload or not; what the kernel refuses is not used anyway.
+    /// Switch an offload on or off. One that the kernel refuses is not used in any case.
     Offload {
-        /// Which one.
+        /// Which offload.
         #[arg(value_parser = offloads::names())]
         name: String,
         /// `on` or `off`.

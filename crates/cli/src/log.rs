@@ -40,7 +40,7 @@ const ALWAYS_TOLD: [&str; 6] = [
 /// Arguments of what logs.
 #[derive(Args, Clone, Copy, Default)]
 pub(crate) struct Log {
-    /// How the log is written: as text, or as one JSON object a line.
+    /// The format of the log: text, or one JSON object per line.
     #[arg(
         long = "log-format",
         value_name = "text|json",

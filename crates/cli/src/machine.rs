@@ -14,19 +14,19 @@ use crate::offloads::OffloadsOff;
 pub(crate) struct Machine {
     #[command(flatten)]
     offloads: OffloadsOff,
-    /// Use so many cores; all by default. From four on each direction has a second
+    /// How many cores to use; all by default. With four or more, each direction has a second
     /// thread.
     #[arg(long, value_name = "N")]
     cores: Option<NonZero<usize>>,
-    /// Search for the MTU of the path to each peer that can tell, or not. Without this what
-    /// the file's PathMtu says, and else on.
+    /// Whether to measure the MTU of the path to each peer that supports it. By default as PathMtu
+    /// in the file says, otherwise on.
     #[arg(long, value_name = "on|off", value_parser = ["on", "off"], hide_possible_values = true)]
     pmtu: Option<String>,
-    /// Encrypt by this code instead of the best for the processor; `library` is ring.
+    /// Encrypt with this code instead of the fastest for the processor; `library` is ring.
     #[arg(long, value_name = "CODE", value_parser = variant)]
     aead: Option<Variant>,
-    /// Tell counters to Prometheus at this loopback address, or at a Unix socket:
-    /// `127.0.0.1:9586`, `unix:/run/wg0-metrics.sock`. None by default.
+    /// Serve metrics for Prometheus at this loopback address or Unix socket: `127.0.0.1:9586`,
+    /// `unix:/run/wg0-metrics.sock`. Off by default.
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<Address>,
 }

@@ -9,8 +9,8 @@ const ALL: &str = "all";
 /// `--offload-off`, of what makes an interface.
 #[derive(Args)]
 pub(crate) struct OffloadsOff {
-    /// Start without these offloads of the kernel; may be given repeatedly, and `set
-    /// IFACE offload NAME on` takes it back.
+    /// Start without these offloads of the kernel. May be repeated; `set IFACE offload NAME on`
+    /// enables them again.
     #[arg(long = "offload-off", value_name = "NAME,...", value_delimiter = ',')]
     #[arg(value_parser = names())]
     off: Vec<String>,

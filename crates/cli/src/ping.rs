@@ -13,12 +13,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Arguments of `linerate ping`.
 #[derive(Args)]
 pub(crate) struct Ping {
-    /// Send so many requests.
+    /// How many requests to send.
     #[arg(short, long, default_value_t = 4, value_name = "N")]
     count: u32,
-    /// The name of the proxy: NAME of its NAME.conf.
+    /// The name of the proxy, from its file NAME.conf.
     proxy: String,
-    /// An address, or a name that the tunnel's DNS knows.
+    /// An address, or a name that the DNS servers in the tunnel can resolve.
     host: String,
 }
 

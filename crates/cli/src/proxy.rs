@@ -13,14 +13,14 @@ use crate::{Sandbox, log::Log, machine::Machine, read_conf};
 /// Arguments of `linerate proxy`.
 #[derive(Args)]
 pub(crate) struct Proxy {
-    /// Serve SOCKS5 here too: ADDRESS:PORT, or unix:/PATH.
+    /// Also serve SOCKS5 here: ADDRESS:PORT or unix:/PATH.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     socks: Vec<Place>,
-    /// Serve an HTTP proxy here too.
+    /// Also serve an HTTP proxy here.
     #[arg(long, value_name = "PLACE", value_parser = place)]
     http: Vec<Place>,
-    /// Whose TCP/IP stack: the kernel's, in a private network namespace, or our own, in
-    /// the process. `auto` is the kernel's where it is to be had.
+    /// Which TCP/IP stack to use: the kernel's, in a private network namespace, or the one inside
+    /// the process. `auto` is the kernel's where it is available.
     #[arg(long, value_name = "STACK", default_value = "auto", value_parser = stack)]
     stack: StackChoice,
     #[command(flatten)]
@@ -29,9 +29,9 @@ pub(crate) struct Proxy {
     machine: Machine,
     #[command(flatten)]
     log: Log,
-    /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf. Beside the keys of
-    /// wg-quick, [Interface] may have Socks5, HttpProxy, Forward, Expose and ProxyUser;
-    /// see linerate.conf(5).
+    /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf. In addition to the keys
+    /// of wg-quick, [Interface] may have Socks5, HttpProxy, Forward, Expose and ProxyUser; see
+    /// linerate.conf(5).
     conf: PathBuf,
 }
 

@@ -12,9 +12,9 @@ use crate::interface;
 /// Arguments of `linerate show`.
 #[derive(Args)]
 pub(crate) struct Show {
-    /// Only this one.
+    /// Only this interface; all running ones by default.
     interface: Option<String>,
-    /// All of it as JSON, for programs; docs/json.md is its schema.
+    /// Print JSON for programs; docs/json.md is the schema.
     #[arg(long)]
     json: bool,
 }

@@ -20,12 +20,12 @@ use screen::{Room, Screen};
 /// Arguments of `linerate top`.
 #[derive(Args)]
 pub(crate) struct Top {
-    /// Only this interface; all that run by default.
+    /// Only this interface; all running ones by default.
     interface: Option<String>,
-    /// Seconds between two looks.
+    /// Seconds between two updates.
     #[arg(short, long, default_value_t = 1.0, value_name = "SECONDS", value_parser = seconds)]
     interval: f64,
-    /// End after so many looks; without it `q` or ctrl-C ends.
+    /// Stop after this many updates; by default at `q` or ctrl-C.
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
 }
