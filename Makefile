@@ -9,6 +9,7 @@
 # make smoke    the bench's tests at their full size, which make test has briefly
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
+# make advisories       known vulnerabilities in dependencies (fetches RustSec's database)
 # make build    the binary, target/release/linerate
 # make deb      the Debian package, target/deb/linerate_*.deb
 #               (make deb-test installs it in a clean root; make systemd-test boots one and starts
@@ -37,7 +38,7 @@ CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dn
            socksify:dante-client chromium:chromium
 
 .PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deb deb-test \
-        systemd-test container container-test deps peers lint clean
+        systemd-test container container-test deps peers lint advisories clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -148,6 +149,10 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 	@if command -v cargo-deny >/dev/null; then cargo deny check bans licenses sources; \
 	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi
+
+advisories:
+	cargo deny check advisories
+	cd fuzz && cargo deny check advisories
 
 clean:
 	cargo clean
