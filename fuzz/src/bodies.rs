@@ -299,7 +299,7 @@ impl Pair {
                 change.peers = vec![PeerChange { persistent_keepalive, ..peer }];
             }
             3 => {
-                let preshared_key = Some(PresharedKey::from([value & 1; 32]));
+                let preshared_key = Some(PresharedKey::from_bytes(&[value & 1; 32]));
                 change.peers = vec![PeerChange { preshared_key, ..peer }];
             }
             4 => change.private_key = Some(Some(PrivateKey::from_bytes(&[value; 32]))),

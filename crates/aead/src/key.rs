@@ -22,7 +22,8 @@ struct Forms {
 }
 
 impl Key {
-    /// The key with these bytes.
+    /// The key with these bytes. ring makes its form on the stack and moves it here; the caller
+    /// wipes what that leaves.
     pub fn new(bytes: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&CHACHA20_POLY1305, bytes)
             .expect("ChaCha20-Poly1305 takes every key of 32 bytes");

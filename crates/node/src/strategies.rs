@@ -44,7 +44,7 @@ fn peer() -> impl Strategy<Value = PeerState> {
         .prop_map(
             |(psk, endpoint, handshake, [rx_bytes, tx_bytes], keepalive, allowed_ips)| PeerState {
                 public_key: PublicKey::from([0; 32]),
-                preshared_key: PresharedKey::from(psk),
+                preshared_key: PresharedKey::from_bytes(&psk),
                 endpoint,
                 last_handshake: handshake.map(|(secs, nanos)| Duration::new(secs.into(), nanos)),
                 rx_bytes,
@@ -89,7 +89,7 @@ fn peer_change() -> impl Strategy<Value = PeerChange> {
                 public_key: key.into(),
                 remove,
                 update_only,
-                preshared_key: psk.map(PresharedKey::from),
+                preshared_key: psk.map(|psk| PresharedKey::from_bytes(&psk)),
                 endpoint,
                 persistent_keepalive,
                 replace_allowed_ips,

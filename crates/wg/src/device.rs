@@ -14,6 +14,7 @@ mod inbound;
 mod mailbox;
 mod outbound;
 mod probes;
+mod retired;
 
 use std::{
     net::IpAddr,
@@ -24,6 +25,7 @@ pub use handshakes::Handshakes;
 pub use inbound::Unreceivable;
 pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
 pub use outbound::{NotReady, Reservation};
+pub use retired::Retired;
 
 use crate::{
     allowed_ips::AllowedIps, drops::Drops, index_table::IndexTable, keypair::Keypair, peer::Peer,
@@ -42,6 +44,8 @@ pub struct Device {
     pub drops: Drops,
     /// How fast peers answer handshakes.
     pub handshakes: Handshakes,
+    /// Sessions that ended, whose keys the data path is to forget.
+    pub retired: Retired,
 }
 
 /// The allowed IPs of all peers, as they are now.
@@ -64,6 +68,7 @@ impl Device {
             for_outbound: Mailbox::new(|peer| &peer.for_outbound),
             drops: Drops::default(),
             handshakes: Handshakes::default(),
+            retired: Retired::default(),
         })
     }
 
@@ -89,10 +94,16 @@ impl Device {
         self.indices.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes keypairs that are out of use out of the index table.
+    /// Takes keypairs that are out of use out of the index table, and has the data path forget
+    /// them.
     pub(crate) fn retire(&self, keypairs: impl IntoIterator<Item = Arc<Keypair>>) {
+        let mut any = false;
         for keypair in keypairs {
             self.indices_mut().remove(keypair.local_index);
+            any = true;
+        }
+        if any {
+            self.retired.note();
         }
     }
 }

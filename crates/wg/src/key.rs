@@ -1,13 +1,12 @@
 //! The three kinds of key a user handles, with their base64 form (configuration
 //! files) and hexadecimal form (UAPI). Both are coded in constant time.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use base64ct::{Base64, Encoding};
 use rand_core::CryptoRng;
 use subtle::ConstantTimeEq;
-use x25519_dalek::StaticSecret;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::x25519;
 
@@ -26,16 +25,27 @@ impl fmt::Display for KeyError {
 
 impl std::error::Error for KeyError {}
 
-fn from_base64(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
-    let mut bytes = Zeroizing::new([0; KEY_LEN]);
-    let decoded = Base64::decode(text, bytes.as_mut()).map_err(|_| KeyError)?;
-    if decoded.len() == KEY_LEN { Ok(bytes) } else { Err(KeyError) }
+fn decode_base64(text: &str, bytes: &mut [u8; KEY_LEN]) -> Result<(), KeyError> {
+    let decoded = Base64::decode(text, bytes).map_err(|_| KeyError)?;
+    if decoded.len() == KEY_LEN { Ok(()) } else { Err(KeyError) }
 }
 
-fn from_hex(text: &str) -> Result<Zeroizing<[u8; KEY_LEN]>, KeyError> {
-    let mut bytes = Zeroizing::new([0; KEY_LEN]);
-    let decoded = base16ct::mixed::decode(text, bytes.as_mut()).map_err(|_| KeyError)?;
-    if decoded.len() == KEY_LEN { Ok(bytes) } else { Err(KeyError) }
+fn decode_hex(text: &str, bytes: &mut [u8; KEY_LEN]) -> Result<(), KeyError> {
+    let decoded = base16ct::mixed::decode(text, bytes).map_err(|_| KeyError)?;
+    if decoded.len() == KEY_LEN { Ok(()) } else { Err(KeyError) }
+}
+
+/// Secret bytes in the one place that they ever have: moving a handle moves none of them, and the
+/// last one wipes them.
+type Secret = Arc<Zeroizing<[u8; KEY_LEN]>>;
+
+/// The secret that `fill` writes where it stays.
+fn secret(
+    fill: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError>,
+) -> Result<Secret, KeyError> {
+    let mut secret = Secret::new(Zeroizing::new([0; KEY_LEN]));
+    fill(Arc::get_mut(&mut secret).expect("no other handle was made of it"))?;
+    Ok(secret)
 }
 
 /// A Curve25519 public key: the name of a peer.
@@ -53,7 +63,8 @@ impl PublicKey {
     /// # Errors
     /// The text is no key.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
-        from_base64(text).map(|bytes| Self(*bytes))
+        let mut bytes = [0; KEY_LEN];
+        decode_base64(text, &mut bytes).map(|()| Self(bytes))
     }
 
     /// Reads hexadecimal.
@@ -61,7 +72,8 @@ impl PublicKey {
     /// # Errors
     /// The text is no key.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        from_hex(text).map(|bytes| Self(*bytes))
+        let mut bytes = [0; KEY_LEN];
+        decode_hex(text, &mut bytes).map(|()| Self(bytes))
     }
 
     /// The base64 form.
@@ -89,25 +101,41 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A Curve25519 private key. Zeroized on drop, never printed.
+/// A Curve25519 private key, never printed. It is a handle: its clones share the one copy of the
+/// bytes, which never moves and is wiped with the last of them.
 #[derive(Clone)]
-pub struct PrivateKey(StaticSecret);
+pub struct PrivateKey(Secret);
 
 impl PrivateKey {
     /// A new key out of `rng`.
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
-        let mut bytes = Zeroizing::new([0; KEY_LEN]);
-        rng.fill_bytes(bytes.as_mut());
-        Self::from_bytes(&bytes)
+        Self::filled(|bytes| {
+            rng.fill_bytes(bytes);
+            Ok(())
+        })
+        .expect("random bytes are a key")
     }
 
     /// The key with these bytes, clamped as RFC 7748 section 5 has it, so that
     /// what is shown is what is used.
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
-        let mut clamped = Zeroizing::new(*bytes);
-        clamped[0] &= 248;
-        clamped[31] = clamped[31] & 127 | 64;
-        Self(StaticSecret::from(*clamped))
+        Self::filled(|key| {
+            key.copy_from_slice(bytes);
+            Ok(())
+        })
+        .expect("32 bytes are a key")
+    }
+
+    fn filled(
+        fill: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError>,
+    ) -> Result<Self, KeyError> {
+        secret(|bytes| {
+            fill(bytes)?;
+            bytes[0] &= 248;
+            bytes[31] = bytes[31] & 127 | 64;
+            Ok(())
+        })
+        .map(Self)
     }
 
     /// Reads base64.
@@ -115,7 +143,7 @@ impl PrivateKey {
     /// # Errors
     /// The text is no key.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
-        from_base64(text).map(|bytes| Self::from_bytes(&bytes))
+        Self::filled(|bytes| decode_base64(text, bytes))
     }
 
     /// Reads hexadecimal.
@@ -123,17 +151,17 @@ impl PrivateKey {
     /// # Errors
     /// The text is no key.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        from_hex(text).map(|bytes| Self::from_bytes(&bytes))
+        Self::filled(|bytes| decode_hex(text, bytes))
     }
 
     /// The base64 form, which wipes itself.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(Base64::encode_string(self.0.as_bytes()))
+        Zeroizing::new(Base64::encode_string(self.0.as_slice()))
     }
 
     /// The hexadecimal form, which wipes itself.
     pub fn to_hex(&self) -> Zeroizing<String> {
-        Zeroizing::new(base16ct::lower::encode_string(self.0.as_bytes()))
+        Zeroizing::new(base16ct::lower::encode_string(self.0.as_slice()))
     }
 
     /// The public key that belongs to it.
@@ -150,7 +178,7 @@ impl PrivateKey {
 
 impl PartialEq for PrivateKey {
     fn eq(&self, other: &Self) -> bool {
-        self.0.as_bytes().ct_eq(other.0.as_bytes()).into()
+        self.0.as_slice().ct_eq(other.0.as_slice()).into()
     }
 }
 
@@ -160,28 +188,46 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// A symmetric key mixed into the handshake. All zero means none. Zeroized on
-/// drop, never printed.
-#[derive(Clone, Default, Zeroize)]
-#[zeroize(drop)]
-pub struct PresharedKey([u8; KEY_LEN]);
+/// A symmetric key mixed into the handshake, never printed. All zero means none. It is a handle as
+/// [`PrivateKey`] is.
+#[derive(Clone, Default)]
+pub struct PresharedKey(Option<Secret>);
 
 impl PresharedKey {
     /// A new key out of `rng`.
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
-        let mut key = Self::default();
-        rng.fill_bytes(&mut key.0);
-        key
+        Self::filled(|bytes| {
+            rng.fill_bytes(bytes);
+            Ok(())
+        })
+        .expect("random bytes are a key")
+    }
+
+    /// The key with these bytes.
+    pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
+        Self::filled(|key| {
+            key.copy_from_slice(bytes);
+            Ok(())
+        })
+        .expect("32 bytes are a key")
+    }
+
+    fn filled(
+        fill: impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError>,
+    ) -> Result<Self, KeyError> {
+        let secret = secret(fill)?;
+        let is_none: bool = secret.as_slice().ct_eq(&[0; KEY_LEN]).into();
+        Ok(Self((!is_none).then_some(secret)))
     }
 
     /// The bytes, for the handshake.
     pub(crate) fn as_bytes(&self) -> &[u8; KEY_LEN] {
-        &self.0
+        self.0.as_ref().map_or(&[0; KEY_LEN], |secret| secret)
     }
 
     /// Whether it is all zero: no preshared key.
     pub fn is_none(&self) -> bool {
-        self.0.ct_eq(&[0; KEY_LEN]).into()
+        self.0.is_none()
     }
 
     /// Reads base64.
@@ -189,7 +235,7 @@ impl PresharedKey {
     /// # Errors
     /// The text is no key.
     pub fn from_base64(text: &str) -> Result<Self, KeyError> {
-        from_base64(text).map(|bytes| Self(*bytes))
+        Self::filled(|bytes| decode_base64(text, bytes))
     }
 
     /// Reads hexadecimal.
@@ -197,29 +243,23 @@ impl PresharedKey {
     /// # Errors
     /// The text is no key.
     pub fn from_hex(text: &str) -> Result<Self, KeyError> {
-        from_hex(text).map(|bytes| Self(*bytes))
+        Self::filled(|bytes| decode_hex(text, bytes))
     }
 
     /// The base64 form, which wipes itself.
     pub fn to_base64(&self) -> Zeroizing<String> {
-        Zeroizing::new(Base64::encode_string(&self.0))
+        Zeroizing::new(Base64::encode_string(self.as_bytes()))
     }
 
     /// The hexadecimal form, which wipes itself.
     pub fn to_hex(&self) -> Zeroizing<String> {
-        Zeroizing::new(base16ct::lower::encode_string(&self.0))
-    }
-}
-
-impl From<[u8; KEY_LEN]> for PresharedKey {
-    fn from(bytes: [u8; KEY_LEN]) -> Self {
-        Self(bytes)
+        Zeroizing::new(base16ct::lower::encode_string(self.as_bytes()))
     }
 }
 
 impl PartialEq for PresharedKey {
     fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
+        self.as_bytes().ct_eq(other.as_bytes()).into()
     }
 }
 
@@ -287,10 +327,32 @@ mod tests {
         assert_eq!((computed, refused), (487, 31));
     }
 
+    /// What a handle points at is there until the last one goes, and is wiped then: here nobody
+    /// else may look, so it is seen by the search of `tests/netns/tests/secrets.rs`.
+    #[test]
+    fn handles_share_one_copy_of_the_bytes() {
+        let key = PrivateKey::from_bytes(&[1; 32]);
+        assert!(Arc::ptr_eq(&key.0, &key.clone().0));
+        let psk = PresharedKey::from_bytes(&[1; 32]);
+        assert!(Arc::ptr_eq(psk.0.as_ref().unwrap(), psk.clone().0.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn a_preshared_key_of_zeros_is_none() {
+        let none = PresharedKey::from_hex(&"0".repeat(64)).unwrap();
+        assert!(none.is_none());
+        assert_eq!(none, PresharedKey::default());
+        assert_eq!(*none.to_hex(), "0".repeat(64));
+        assert!(!PresharedKey::from_bytes(&[1; 32]).is_none());
+    }
+
     #[test]
     fn secrets_do_not_show_in_debug_output() {
-        let text =
-            format!("{:?} {:?}", PrivateKey::from_bytes(&[1; 32]), PresharedKey::from([1; 32]));
+        let text = format!(
+            "{:?} {:?}",
+            PrivateKey::from_bytes(&[1; 32]),
+            PresharedKey::from_bytes(&[1; 32])
+        );
         assert_eq!(text, "PrivateKey(hidden) PresharedKey(hidden)");
     }
 }

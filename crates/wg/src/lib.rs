@@ -30,6 +30,7 @@ mod peer;
 mod probe;
 mod ratelimiter;
 mod replay;
+pub mod stack;
 mod staged;
 mod tai64n;
 mod time;
@@ -38,7 +39,8 @@ mod x25519;
 pub use allowed_ips::AllowedIps;
 pub use control::{ConfigError, Control};
 pub use device::{
-    ControlNotice, Device, Handshakes, NotReady, OutboundNotice, Reservation, Routes, Unreceivable,
+    ControlNotice, Device, Handshakes, NotReady, OutboundNotice, Reservation, Retired, Routes,
+    Unreceivable,
 };
 pub use drops::{DropReason, Drops};
 pub use index_table::Session;

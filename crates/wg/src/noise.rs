@@ -8,7 +8,8 @@
 //!            both hold TransportKeys
 //! ```
 //!
-//! Nothing here knows of peers, replay or time: the control half decides.
+//! Nothing here knows of peers, replay or time: the control half decides. It also wipes the stack
+//! afterwards: secrets are returned by value here.
 
 use blake2::{Blake2s256, Digest};
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};

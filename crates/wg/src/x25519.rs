@@ -1,26 +1,23 @@
 //! X25519 (RFC 7748), which is most of what a handshake costs: graviola's where the processor has
-//! what its assembly needs, at half the time, and else dalek's (docs/decisions/0007).
+//! what its assembly needs, at half the time, and else dalek's (docs/decisions/0007). Both leave
+//! secrets on the stack, which their callers wipe ([`crate::stack`]).
 
-use x25519_dalek::StaticSecret;
 use zeroize::Zeroizing;
 
 /// The public key of a private one.
-pub(crate) fn public_key(private: &StaticSecret) -> [u8; 32] {
+pub(crate) fn public_key(private: &[u8; 32]) -> [u8; 32] {
     #[cfg(target_arch = "x86_64")]
     if assembly::is_supported() {
-        return assembly::public_key(private.as_bytes());
+        return assembly::public_key(private);
     }
     portable::public_key(private)
 }
 
 /// The result of both keys, or `None` where it is zero, as it is for public keys of low order only.
-pub(crate) fn diffie_hellman(
-    private: &StaticSecret,
-    public: &[u8; 32],
-) -> Option<Zeroizing<[u8; 32]>> {
+pub(crate) fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Zeroizing<[u8; 32]>> {
     #[cfg(target_arch = "x86_64")]
     if assembly::is_supported() {
-        return assembly::diffie_hellman(private.as_bytes(), public);
+        return assembly::diffie_hellman(private, public);
     }
     portable::diffie_hellman(private, public)
 }
@@ -29,15 +26,15 @@ pub(crate) mod portable {
     use x25519_dalek::{PublicKey, StaticSecret};
     use zeroize::Zeroizing;
 
-    pub(crate) fn public_key(private: &StaticSecret) -> [u8; 32] {
-        PublicKey::from(private).to_bytes()
+    pub(crate) fn public_key(private: &[u8; 32]) -> [u8; 32] {
+        PublicKey::from(&StaticSecret::from(*private)).to_bytes()
     }
 
     pub(crate) fn diffie_hellman(
-        private: &StaticSecret,
+        private: &[u8; 32],
         public: &[u8; 32],
     ) -> Option<Zeroizing<[u8; 32]>> {
-        let shared = private.diffie_hellman(&PublicKey::from(*public));
+        let shared = StaticSecret::from(*private).diffie_hellman(&PublicKey::from(*public));
         shared.was_contributory().then(|| Zeroizing::new(shared.to_bytes()))
     }
 }
@@ -71,11 +68,9 @@ mod assembly {
 
 #[cfg(test)]
 mod tests {
+    use super::{diffie_hellman, portable, public_key};
     use rand_chacha::ChaCha20Rng;
     use rand_chacha::rand_core::{Rng, SeedableRng};
-    use x25519_dalek::StaticSecret;
-
-    use super::{diffie_hellman, portable, public_key};
 
     /// Where the processor has nothing better both are the same. What is hard of the results is in
     /// Wycheproof's vectors, which `crate::key` asks both for.
@@ -86,7 +81,6 @@ mod tests {
             let (mut private, mut public) = ([0; 32], [0; 32]);
             rng.fill_bytes(&mut private);
             rng.fill_bytes(&mut public);
-            let private = StaticSecret::from(private);
             assert_eq!(public_key(&private), portable::public_key(&private));
             assert_eq!(
                 diffie_hellman(&private, &public),

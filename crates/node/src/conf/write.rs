@@ -112,7 +112,7 @@ mod tests {
             fwmark: 0xca6c,
             peers: vec![PeerState {
                 public_key: PublicKey::from([1; 32]),
-                preshared_key: PresharedKey::from([2; 32]),
+                preshared_key: PresharedKey::from_bytes(&[2; 32]),
                 endpoint: Some("[fe80::1%3]:51820".parse().unwrap()),
                 last_handshake: None,
                 rx_bytes: 1,

@@ -15,6 +15,7 @@ use crate::{
     device::OutboundNotice,
     noise::Identity,
     peer::Peer,
+    stack,
 };
 
 /// A change that cannot be made.
@@ -39,7 +40,7 @@ impl<R: CryptoRng> Control<R> {
     /// It cannot be made; what came before the error in the change is made.
     pub fn apply(&mut self, change: DeviceChange) -> Result<(), ConfigError> {
         if let Some(key) = change.private_key {
-            self.set_private_key(key);
+            stack::wiped(|| self.set_private_key(key));
         }
         if change.replace_peers {
             for name in self.peers.keys().copied().collect::<Vec<_>>() {

@@ -30,14 +30,14 @@ pub(super) struct Entry {
 }
 
 /// A peer's handshakes, in both roles. They do not disturb each other: of two
-/// that cross, both complete.
+/// that cross, both complete. Its secrets are boxed: what a map moves or removes it leaves behind.
 #[derive(Default)]
 pub(super) struct HandshakeState {
     /// The result of both static keys, computed when first needed: thousands of
     /// peers that are configured at once cost nothing.
-    static_static: Option<Secret>,
+    static_static: Option<Box<Secret>>,
     /// Our initiation that is not answered yet.
-    pub pending: Option<Pending>,
+    pub pending: Option<Box<Pending>>,
     pub last_sent_timestamp: Tai64N,
     pub greatest_received_timestamp: Tai64N,
     pub last_consumed: Option<Time>,
@@ -94,9 +94,9 @@ impl HandshakeState {
     /// `None` where the peer's key is of low order.
     pub fn static_static(&mut self, identity: &Identity, peer: &Peer) -> Option<Secret> {
         if self.static_static.is_none() {
-            self.static_static = identity.private.diffie_hellman(peer.public_key());
+            self.static_static = identity.private.diffie_hellman(peer.public_key()).map(Box::new);
         }
-        self.static_static.clone()
+        self.static_static.as_deref().cloned()
     }
 
     /// Our own key changed.

@@ -27,6 +27,7 @@ use crate::{
     message::{CookieReply, Handshake, Initiation, Kind, Response},
     noise::{Initiator, Opened, Responder, TransportKeys},
     peer::Peer,
+    stack,
     tai64n::{TAI64N_LEN, Tai64N},
     time::{Now, Time},
 };
@@ -41,10 +42,10 @@ impl<R: CryptoRng> Control<R> {
             _ if !self.running => Ok(()),
             Some(Kind::Initiation) => self
                 .admit(datagram, from, now.time)
-                .and_then(|()| self.handle_initiation(datagram, from, now)),
+                .and_then(|()| stack::wiped(|| self.handle_initiation(datagram, from, now))),
             Some(Kind::Response) => self
                 .admit(datagram, from, now.time)
-                .and_then(|()| self.handle_response(datagram, from, now)),
+                .and_then(|()| stack::wiped(|| self.handle_response(datagram, from, now))),
             Some(Kind::CookieReply) => self.handle_cookie_reply(datagram, now.time),
             Some(Kind::Data) | None => Err(DropReason::InMalformed),
         };
@@ -232,7 +233,7 @@ impl<R: CryptoRng> Control<R> {
     }
 
     pub(super) fn send_initiation(&mut self, name: &PublicKey, now: Now) {
-        let Some((message, peer)) = self.initiation(name, now) else { return };
+        let Some((message, peer)) = stack::wiped(|| self.initiation(name, now)) else { return };
         let retransmit = now.time + REKEY_TIMEOUT + self.jitter();
         peer.activity.hold_handshakes(Some(retransmit));
         if let Some(entry) = self.peers.get_mut(name) {
@@ -261,7 +262,7 @@ impl<R: CryptoRng> Control<R> {
         let mut indices = self.device.indices_mut();
         let index = indices.unused(&mut self.rng);
         indices.set(index, index_table::Entry::Handshake(entry.peer.clone()));
-        let pending = Pending { index, initiator, since: now.time };
+        let pending = Box::new(Pending { index, initiator, since: now.time });
         if let Some(old) = entry.handshake.pending.replace(pending) {
             indices.remove(old.index);
         }

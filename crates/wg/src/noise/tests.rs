@@ -97,7 +97,7 @@ fn the_initiator_writes_and_reads_the_vectors_messages() {
     assert_eq!(message, bytes(vector::MESSAGES[0].1));
 
     let response = bytes(vector::MESSAGES[1].1);
-    let psk = PresharedKey::from(key(vector::PSK));
+    let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let keys =
@@ -124,7 +124,7 @@ fn the_responder_reads_and_writes_the_vectors_messages() {
     assert_eq!(payload, bytes(vector::MESSAGES[0].0));
 
     let ephemeral = private(vector::RESP_EPHEMERAL);
-    let psk = PresharedKey::from(key(vector::PSK));
+    let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let payload = bytes(vector::MESSAGES[1].0);
     let mut sealed = vec![0; payload.len() + TAG];
     let (keys, public) = responder.answer(&psk, &ephemeral, (&payload, &mut sealed)).unwrap();
@@ -159,7 +159,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
     let identity = Identity::new(private(vector::INIT_STATIC));
     let (initiator, _, _) = start(&identity);
     let response = bytes(vector::MESSAGES[1].1);
-    let psk = PresharedKey::from(key(vector::PSK));
+    let psk = PresharedKey::from_bytes(&key(vector::PSK));
     for at in 0..response.len() {
         let mut forged = response.clone();
         forged[at] ^= 1;

@@ -263,7 +263,7 @@ fn a_new_endpoint_is_used_at_once() {
 #[test]
 fn the_state_shows_what_was_configured() {
     let mut world = World::pair(17);
-    let psk = PresharedKey::from([8; 32]);
+    let psk = PresharedKey::from_bytes(&[8; 32]);
     let change = PeerChange {
         preshared_key: Some(psk.clone()),
         persistent_keepalive: Some(25),

@@ -197,7 +197,7 @@ fn a_preshared_key_on_one_side_only_or_another_one_lets_no_session_come_about() 
     for (ours, theirs) in [([1; 32], [0; 32]), ([0; 32], [1; 32]), ([1; 32], [2; 32])] {
         let mut world = World::pair(11);
         for (host, peer, psk) in [(A, B, ours), (B, A, theirs)] {
-            let preshared_key = Some(PresharedKey::from(psk));
+            let preshared_key = Some(PresharedKey::from_bytes(&psk));
             let change = PeerChange { preshared_key, ..PeerChange::new(world.key(peer)) };
             world.change_peer(host, change);
         }
@@ -213,7 +213,7 @@ fn a_preshared_key_on_one_side_only_or_another_one_lets_no_session_come_about() 
 #[test]
 fn a_change_of_the_preshared_key_takes_effect_with_the_next_handshake_and_not_before() {
     let mut world = World::connected(12);
-    let psk = Some(PresharedKey::from([3; 32]));
+    let psk = Some(PresharedKey::from_bytes(&[3; 32]));
     let change = |world: &World, peer| PeerChange {
         preshared_key: psk.clone(),
         ..PeerChange::new(world.key(peer))

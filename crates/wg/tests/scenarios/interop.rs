@@ -50,7 +50,7 @@ fn world(theirs: &Theirs) -> World {
     world.add_host();
     let change = PeerChange {
         endpoint: Some(address()),
-        preshared_key: Some(PresharedKey::from(PSK)),
+        preshared_key: Some(PresharedKey::from_bytes(&PSK)),
         allowed_ips: vec![allowed("10.0.0.2/32")],
         ..PeerChange::new(theirs.name())
     };
@@ -147,7 +147,7 @@ fn an_independent_initiator_with_another_preshared_key_fails() {
     let theirs = Theirs::new();
     let mut world = world(&theirs);
     let change = PeerChange {
-        preshared_key: Some(PresharedKey::from([1; 32])),
+        preshared_key: Some(PresharedKey::from_bytes(&[1; 32])),
         ..PeerChange::new(theirs.name())
     };
     world.change_peer(A, change);
