@@ -48,6 +48,8 @@ pub struct Inbound<U, I> {
     crowd: Crowd,
     codel: Codel,
     load: Arc<Load>,
+    /// Up to which end of sessions their keys are wiped from this thread's stack.
+    wiped: u64,
     delivery: Stage<Delivery<I>>,
 }
 
@@ -67,7 +69,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         let delivery = Stage::new(delivery);
         let (taken, crowd) = (Taken::new(slots), Crowd::default());
         let (codel, load) = (Codel::new(TARGET), Arc::default());
-        Self { device, clock, inbox, udp, taken, crowd, codel, load, delivery }
+        Self { device, clock, inbox, udp, taken, crowd, codel, load, wiped: 0, delivery }
     }
 
     /// Counts in `load` from now on. Nothing else may.
@@ -96,6 +98,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     pub fn step(&mut self) -> io::Result<()> {
         let dense = self.crowd.is_dense((self.clock)().time);
         self.udp.recv(&mut self.taken.batch, dense)?;
+        self.device.retired.wipe_stack(&mut self.wiped);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
         let several = self.has_several_peers();

@@ -57,6 +57,8 @@ pub struct Outbound<I, U> {
     written: Written,
     load: Arc<Load>,
     tap: Arc<Tap>,
+    /// Up to which end of sessions their keys are wiped from the stacks that seal.
+    wiped: u64,
     exit: Stage<Exit<U>>,
 }
 
@@ -83,6 +85,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             round: Round::new(),
             written: Written::default(),
             load: Arc::default(),
+            wiped: 0,
         }
     }
 
@@ -111,6 +114,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// The IP side is gone.
     pub fn step(&mut self) -> io::Result<()> {
         self.fill()?;
+        let wipes = self.device.retired.wipe_stack(&mut self.wiped);
         let now = (self.clock)().time;
         self.handle_notices(now);
         if let Some(since) = self.queue.oldest() {
@@ -126,7 +130,9 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         let exit = self.exit.get()?;
         mem::swap(&mut exit.written, &mut self.written);
         exit.now = now;
-        self.exit.run(more);
+        exit.wipes = wipes;
+        // Where there is a second thread, it is the one that seals.
+        self.exit.run(more || wipes);
         if let Some(exit) = self.exit.here() {
             // Where it was done here, one buffer does, and is in the cache.
             mem::swap(&mut exit.written, &mut self.written);

@@ -72,6 +72,7 @@ impl Engine {
         let inbox = Arc::new(Inbox::default());
         let wakers = [ip_recv.waker(), udp_recv.waker()];
         device.for_outbound.set_waker(wakers[0].clone());
+        device.retired.set_wakers(wakers.clone());
         let returned = Arc::new(Returned::default());
         returned.set_waker(wakers[1].clone());
         let woken = inbox.clone();

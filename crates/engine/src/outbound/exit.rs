@@ -1,10 +1,10 @@
 //! Seals what was written, and sends it.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
-use wg::{Device, DropReason, Time, message::DATA_HEADER_LEN};
+use wg::{Device, DropReason, Time, message::DATA_HEADER_LEN, stack};
 
 use super::written::{Written, WrittenProbe};
 use crate::{AEAD_BATCH, stage::Work};
@@ -16,11 +16,14 @@ pub(super) struct Exit<U> {
     pub written: Written,
     /// When that was.
     pub now: Time,
+    /// Whether sessions ended, whose keys are to be wiped from the stack.
+    pub wipes: bool,
 }
 
 impl<U> Exit<U> {
     pub fn new(device: Arc<Device>, udp: U) -> Self {
-        Self { device, udp, written: Written::default(), now: Time::from_nanos(0) }
+        let (written, now) = (Written::default(), Time::from_nanos(0));
+        Self { device, udp, written, now, wipes: false }
     }
 }
 
@@ -32,12 +35,15 @@ impl<U: UdpSend> Work for Exit<U> {
         // Behind the data: that is what confirms a session to a peer that knows no probes.
         self.send_probes();
         self.written.clear();
+        if mem::take(&mut self.wipes) {
+            stack::wipe();
+        }
     }
 }
 
 impl<U: UdpSend> Exit<U> {
     fn send_data(&mut self) {
-        let Self { device, udp, written, now } = self;
+        let Self { device, udp, written, now, .. } = self;
         seal(written);
         udp.send(&mut written.out);
         for failure in written.out.failures() {
@@ -53,7 +59,7 @@ impl<U: UdpSend> Exit<U> {
     }
 
     fn send_probes(&mut self) {
-        let Self { device, udp, written, now } = self;
+        let Self { device, udp, written, now, .. } = self;
         for WrittenProbe { peer, reservation, probe, mut datagram } in written.probes.drain(..) {
             let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
             aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
