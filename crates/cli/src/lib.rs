@@ -283,9 +283,11 @@ fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
         .with_context(|| path.display().to_string())?
         .as_str()
         .to_owned();
-    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    let text = zeroize::Zeroizing::new(text);
-    let parsed = Conf::parse(&path.display().to_string(), &text)?;
+    let parsed = wg::stack::wiped(|| {
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let text = zeroize::Zeroizing::new(text);
+        anyhow::Ok(Conf::parse(&path.display().to_string(), &text)?)
+    })?;
     Ok((name, path, parsed))
 }
 

@@ -169,6 +169,13 @@ impl Conf {
             ConfError::new(&self.file_name, self.interface_line, "PrivateKey", missing)
         })
     }
+
+    /// Lets go of the keys that are secret, once a device has them: who changes them there is not
+    /// to find them here.
+    pub fn forget_secrets(&mut self) {
+        self.interface.private_key = None;
+        self.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
+    }
 }
 
 impl fmt::Display for EndpointName {

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, Read, Write},
     net::IpAddr,
     os::unix::{
         fs::{DirBuilderExt, PermissionsExt},
@@ -25,6 +25,7 @@ pub use crate::socket_file::SocketFile;
 use crate::{
     Node, capture, sandbox,
     uapi::{Request, write_errno, write_state},
+    wiping_reader::WipingReader,
 };
 
 /// Where the sockets of all userspace implementations are.
@@ -212,7 +213,7 @@ fn serve_client(
     beside: &dyn Beside,
     down: &dyn Fn(),
 ) -> io::Result<()> {
-    let mut reader = BufReader::new(client.take(MAX_REQUEST));
+    let mut reader = WipingReader::new(client.take(MAX_REQUEST));
     while let Some(text) = read_request(&mut reader)? {
         let mut answer = Zeroizing::new(String::new());
         let request = Request::parse(&number_scopes(text));
@@ -229,6 +230,9 @@ fn serve_client(
         write_errno(&mut answer, -errno);
         let mut client = client;
         client.write_all(answer.as_bytes())?;
+        drop(answer);
+        // The system keeps the stacks of threads that ended, for the next ones.
+        wg::stack::wipe();
         // Not before its answer, as the process may be gone at once.
         if ends {
             down();

@@ -60,6 +60,14 @@ pub struct Change {
     pub device: DeviceChange,
 }
 
+impl Change {
+    /// Lets go of the keys that are secret.
+    pub fn forget_secrets(&mut self) {
+        self.device.private_key = None;
+        self.device.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
+    }
+}
+
 /// The state of the whole device, as `wg show` shows it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceState {

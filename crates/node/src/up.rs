@@ -145,9 +145,10 @@ impl Up {
     /// Does everything that the file says, in wg-quick's order. After an error,
     /// [`Up::bring_down`] takes back what was done.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
-        let interface = &self.conf.interface;
         let change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
+        self.conf.forget_secrets();
         node.apply(change).context("configuration")?;
+        let interface = &self.conf.interface;
 
         let index = node.info().index;
         for address in &interface.addresses {

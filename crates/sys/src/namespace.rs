@@ -138,14 +138,18 @@ pub enum Step {
 }
 
 impl Namespace {
-    /// Makes it, with a TUN of this plan that is up. Call it before any thread is
+    /// Makes it, with a TUN of this plan that is up. The child begins with `forget`, which is to
+    /// wipe what secrets its copy of this process's memory has. Call it before any thread is
     /// started, behind [`process::Signals::block`], so that a signal to the whole
     /// group leaves the child its work, and before [`process::harden`], which would
     /// forbid it to map its user.
     ///
     /// # Errors
     /// See [`NamespaceError`].
-    pub fn open(plan: &Plan) -> Result<(Self, OwnedFd, TunInfo), NamespaceError> {
+    pub fn open(
+        plan: &Plan,
+        forget: impl FnOnce(),
+    ) -> Result<(Self, OwnedFd, TunInfo), NamespaceError> {
         process::only_thread().map_err(NamespaceError::Fork)?;
         let (ours, theirs) =
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
@@ -155,6 +159,7 @@ impl Namespace {
         match unsafe { fork() }.map_err(|errno| NamespaceError::Fork(errno.into()))? {
             ForkResult::Child => {
                 drop(ours);
+                forget();
                 inside::run(&theirs, plan);
                 std::process::exit(0)
             }

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// There is no TUN to try it with.
 pub fn tun() -> Result<[Tried; 4], NamespaceError> {
     let plan = Plan { name: "probe".into(), mtu: 1420, ..Plan::default() };
-    let (_namespace, fd, _) = Namespace::open(&plan)?;
+    let (_namespace, fd, _) = Namespace::open(&plan, || {})?;
     Ok(try_tun(fd))
 }
 

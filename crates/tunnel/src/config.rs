@@ -79,7 +79,7 @@ impl Config {
     }
 
     fn parse(name: &str, text: &str) -> Result<Self, ConfError> {
-        let conf = Conf::parse(name, text)?;
+        let conf = wg::stack::wiped(|| Conf::parse(name, text))?;
         conf.private_key()?;
         conf.without_proxy()?;
         Ok(Self(Arc::new(conf)))

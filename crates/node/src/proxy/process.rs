@@ -84,17 +84,19 @@ const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: th
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and namespaces are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let Options { name, conf, means, stack, sandbox } = options;
+    let Options { name, mut conf, means, stack, sandbox } = options;
     check(&conf)?;
-    let users = services::read_users(&conf.interface.proxy.users)?;
     let mut endpoints = Vec::new();
-    let change = conf.change(|name| {
+    let mut change = conf.change(|name| {
         let endpoint = resolve(name)?;
         endpoints.push(endpoint);
         anyhow::Ok(endpoint)
     })?;
+    conf.forget_secrets();
     let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
-    let namespace = enter(stack, &plan)?;
+    let namespace = enter(stack, &plan, || change.forget_secrets())?;
+    // Behind the fork, as its child has nothing to do with them.
+    let users = services::read_users(&conf.interface.proxy.users)?;
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
 
@@ -115,15 +117,17 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
 }
 
-/// The kernel's stack, where it is wanted and to be had.
+/// The kernel's stack, where it is wanted and to be had. `forget` is for the child: it takes the
+/// secrets away that it has of its parent's memory.
 fn enter(
     choice: StackChoice,
     plan: &Plan,
+    forget: impl FnOnce(),
 ) -> Result<Option<(Namespace, OwnedFd, TunInfo)>, NamespaceError> {
     if choice == StackChoice::InProcess {
         return Ok(None);
     }
-    match Namespace::open(plan) {
+    match Namespace::open(plan, forget) {
         Err(why) if choice == StackChoice::Auto && why.is_for_want_of_right() => {
             tracing::info!(%why, "with a TCP/IP stack of our own");
             Ok(None)

@@ -174,7 +174,10 @@ fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
         let (word, text) = Word::read(&message).context("what the peer says is no word")?;
         ensure!(last < Some(word), "{}: {OUT_OF_TURN}", word.key());
         last = Some(word);
-        carry_out(word, text)?;
+        let done = carry_out(word, text);
+        drop(message);
+        wg::stack::wipe();
+        done?;
         // Where nobody hears it, the next word does not come either.
         let _ = { line }.write_all(&[DONE]);
     }

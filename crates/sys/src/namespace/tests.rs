@@ -20,7 +20,7 @@ fn plan() -> Plan {
 
 /// Runs `test` in a process that has a namespace.
 fn with_namespace(test: impl FnOnce(Namespace)) {
-    let child = forked(|| match Namespace::open(&plan()) {
+    let child = forked(|| match Namespace::open(&plan(), || {}) {
         Ok((namespace, _tun, info)) => {
             assert_eq!((info.name.as_str(), info.mtu), (NAME, 1380));
             test(namespace);
@@ -95,7 +95,7 @@ fn tcp_sockets_listen_and_connect_within_the_namespace() {
 fn with_other_threads_there_is_no_namespace() {
     std::thread::scope(|scope| {
         // The test's own thread is beside the main one.
-        let opened = scope.spawn(|| Namespace::open(&plan())).join().unwrap();
+        let opened = scope.spawn(|| Namespace::open(&plan(), || {})).join().unwrap();
         assert!(matches!(opened, Err(NamespaceError::Fork(_))));
     });
 }
