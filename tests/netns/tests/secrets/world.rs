@@ -1,0 +1,179 @@
+//! A linerate on one host, and on the other a peer that is this test, which knows what both know.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::UdpSocket;
+use std::thread;
+use std::time::Duration;
+
+use netns::{Host, PORT, Pair, Stopwatch, base64};
+use x25519_dalek::{PublicKey, StaticSecret};
+
+use super::noise::{Noise, Session};
+use super::scan::Secrets;
+
+pub const PATIENCE: Duration = Duration::from_secs(15);
+/// Initiations of one peer closer than 50 ms are dropped as a flood.
+const BETWEEN_INITIATIONS: Duration = Duration::from_millis(100);
+/// A key that is out of use is wiped at once by the threads that used it, where they get to run.
+const SOON: Duration = Duration::from_secs(3);
+/// Datagrams at a time, more than one batch of the data path.
+const BURST: usize = 200;
+
+/// Random bytes.
+pub fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.expect("/dev/urandom is readable");
+    bytes
+}
+
+/// A private key as it might come out of any random source: not clamped.
+pub struct Private(pub [u8; 32]);
+
+impl Private {
+    pub fn new() -> Self {
+        let mut bytes = random();
+        bytes[0] |= 7;
+        bytes[31] |= 0x80;
+        Self(bytes)
+    }
+
+    /// As it is used.
+    fn clamped(&self) -> [u8; 32] {
+        let mut bytes = self.0;
+        bytes[0] &= 0xf8;
+        bytes[31] = bytes[31] & 0x7f | 0x40;
+        bytes
+    }
+
+    pub fn public(&self) -> [u8; 32] {
+        PublicKey::from(&StaticSecret::from(self.0)).to_bytes()
+    }
+
+    pub fn base64(&self) -> String {
+        base64(&self.0)
+    }
+
+    /// Its binary forms.
+    pub fn secrets(&self) -> Secrets {
+        Secrets::new()
+            .with("the private key", &self.clamped())
+            .with("the private key, not clamped", &self.0)
+    }
+
+    /// Its texts.
+    pub fn texts(&self) -> Secrets {
+        Secrets::new()
+            .with_texts("the private key", &self.clamped())
+            .with_texts("the private key, not clamped", &self.0)
+    }
+}
+
+/// The two hosts and the peer.
+pub struct World {
+    pub left: Host,
+    _right: Host,
+    socket: UdpSocket,
+    to_tunnel: UdpSocket,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let (left, right) = Pair::hosts(1500);
+        let socket = right.inside(|| UdpSocket::bind(("10.1.0.2", PORT))).expect("a free port");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
+        let to_tunnel = left.inside(|| UdpSocket::bind("0.0.0.0:0")).expect("a free port");
+        Self { left, _right: right, socket, to_tunnel }
+    }
+
+    /// Has linerate begin a handshake, and answers it.
+    pub fn answer(&self, noise: &Noise) -> Session {
+        self.drain();
+        self.left_sends(1);
+        let initiation = self.receive(|message| message[0] == 1);
+        let (response, session) = noise.answer(&initiation);
+        self.send(&response);
+        self.carry(session)
+    }
+
+    /// Begins a handshake, and sends data by it.
+    pub fn initiate(&self, noise: &Noise) -> Session {
+        thread::sleep(BETWEEN_INITIATIONS);
+        self.drain();
+        let (initiation, initiated) = noise.initiate();
+        self.send(&initiation);
+        let response = self.receive(|message| message[0] == 2);
+        let mut session = noise.finish(initiated, &response);
+        self.burst(&mut session);
+        session
+    }
+
+    /// Begins a handshake, and has data carried by it both ways.
+    pub fn meet(&self, noise: &Noise) -> Session {
+        self.carry(self.initiate(noise))
+    }
+
+    /// Carries bursts of data both ways, so that its keys are used by all that uses keys.
+    fn carry(&self, mut session: Session) -> Session {
+        self.burst(&mut session);
+        self.left_sends(BURST);
+        // What left sent before may still come by its former session.
+        self.receive(|message| session.open(message).is_some_and(|text| text.len() > 100));
+        session
+    }
+
+    /// Sends packets of IPv4 to left's own discard port, from our address.
+    fn burst(&self, session: &mut Session) {
+        let mut packet = [&[0x45, 0, 0, 228, 0, 0, 0, 0, 64, 17, 0, 0][..], &[0; 216]].concat();
+        packet[12..20].copy_from_slice(&[10, 9, 0, 2, 10, 9, 0, 1]);
+        for _ in 0..BURST {
+            self.send(&session.seal(&packet));
+        }
+    }
+
+    /// Has left send datagrams into the tunnel.
+    fn left_sends(&self, count: usize) {
+        for _ in 0..count {
+            self.to_tunnel.send_to(&[b'.'; 1000], "10.9.0.2:9").expect("the tunnel is up");
+        }
+    }
+
+    fn send(&self, message: &[u8]) {
+        self.socket.send_to(message, ("10.1.0.1", PORT)).expect("the cable is there");
+    }
+
+    fn receive(&self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let mut message = [0; 2048];
+        let mut next = || {
+            let length = self.socket.recv(&mut message).expect("linerate sends something");
+            message[..length].to_vec()
+        };
+        (0..100 * BURST).map(|_| next()).find(|message| is_it(message)).expect("it is sent in time")
+    }
+
+    fn drain(&self) {
+        self.socket.set_nonblocking(true).expect("it can be set");
+        while self.socket.recv(&mut [0; 2048]).is_ok() {}
+        self.socket.set_nonblocking(false).expect("it can be set");
+    }
+
+    /// Secrets are there.
+    pub fn has(&self, pid: u32, secrets: &Secrets, what: &str) {
+        let found = secrets.found_in(&self.left, pid);
+        assert!(!found.is_empty(), "the search does not see {what}");
+    }
+
+    /// Soon there is none of them.
+    pub fn forgets(&self, name: &str, pid: u32, secrets: &Secrets) {
+        let watch = Stopwatch::start();
+        loop {
+            let found = secrets.found_in(&self.left, pid);
+            if found.is_empty() {
+                return;
+            }
+            let count = found.len();
+            assert!(watch.elapsed() < SOON, "{name} still has {count} pieces: {found:#?}");
+        }
+    }
+}
