@@ -87,7 +87,8 @@ fn a_private_key_that_was_replaced_is_gone_with_its_sessions() {
     tunnel.has(&session.keys(), "the keys of the session");
     let new = Private::new();
     let key = tunnel.world.left.write("new.key", &new.base64());
-    tunnel.world.left.run(format!("wg set wg0 private-key {key}; wg show wg0 dump"));
+    // Nothing is asked for behind it: another client might get the same stack.
+    tunnel.world.left.run(format!("wg set wg0 private-key {key}"));
     tunnel.has(&new.secrets(), "the new private key");
     let product = Secrets::new().with("static-static", &tunnel.noise.static_static());
     let old = tunnel.own.secrets().and(&tunnel.own.texts()).and(&product);

@@ -73,7 +73,7 @@ impl Noise {
     /// Takes the response to an initiation of ours.
     pub fn finish(&self, initiated: Initiated, response: &[u8]) -> Session {
         let Initiated { mut state, ephemeral } = initiated;
-        let remote: [u8; 32] = response[12..44].try_into().unwrap();
+        let remote: [u8; 32] = field(response, 12);
         state.mix_hash(&remote);
         state.mix_key("e of the responder", &remote);
         state.mix_secret("ee", &dh(&ephemeral, &remote));
@@ -81,14 +81,14 @@ impl Noise {
         let key = state.mix_psk(&self.psk);
         assert!(state.open(&key, &response[44..60]).is_empty());
         let [send, recv] = state.split();
-        let receiver = u32::from_le_bytes(response[4..8].try_into().unwrap());
+        let receiver = u32::from_le_bytes(field(response, 4));
         Session { receiver, send, recv, counter: 0, secrets: state.secrets }
     }
 
     /// Answers an initiation, by the index 2.
     pub fn answer(&self, initiation: &[u8]) -> (Vec<u8>, Session) {
         let own = self.public();
-        let remote: [u8; 32] = initiation[8..40].try_into().unwrap();
+        let remote: [u8; 32] = field(initiation, 8);
         let mut state = Symmetric::new(&own);
         state.mix_hash(&remote);
         state.mix_key("e of the initiator", &remote);
@@ -108,7 +108,7 @@ impl Noise {
         let [recv, send] = state.split();
         let message =
             [&[2, 0, 0, 0, 2, 0, 0, 0], &initiation[4..8], &public[..], &nothing].concat();
-        let receiver = u32::from_le_bytes(initiation[4..8].try_into().unwrap());
+        let receiver = u32::from_le_bytes(field(initiation, 4));
         let session = Session { receiver, send, recv, counter: 0, secrets: state.secrets };
         (with_macs(message, &self.remote), session)
     }
@@ -119,7 +119,7 @@ impl Session {
     pub fn seal(&mut self, plaintext: &[u8]) -> Vec<u8> {
         let mut sealed = plaintext.to_vec();
         let cipher = ChaCha20Poly1305::new((&self.send).into());
-        cipher.encrypt_in_place(&nonce(self.counter), b"", &mut sealed).unwrap();
+        cipher.encrypt_in_place(&nonce(self.counter), b"", &mut sealed).expect("it is short");
         let header = [&[4, 0, 0, 0], &self.receiver.to_le_bytes()[..], &self.counter.to_le_bytes()];
         self.counter += 1;
         [&header.concat(), &sealed[..]].concat()
@@ -210,7 +210,7 @@ impl Symmetric {
     fn seal(&mut self, key: &[u8; 32], plaintext: &[u8]) -> Vec<u8> {
         let mut sealed = plaintext.to_vec();
         let cipher = ChaCha20Poly1305::new(key.into());
-        cipher.encrypt_in_place(&nonce(0), &self.hash, &mut sealed).unwrap();
+        cipher.encrypt_in_place(&nonce(0), &self.hash, &mut sealed).expect("it is short");
         self.mix_hash(&sealed);
         sealed
     }
@@ -224,8 +224,14 @@ impl Symmetric {
     }
 }
 
+/// The bytes of a message from here on.
+fn field<const N: usize>(message: &[u8], at: usize) -> [u8; N] {
+    *message[at..].first_chunk().expect("the message is of its kind's length")
+}
+
+#[expect(clippy::disallowed_methods, reason = "a real peer compares it with the real clock")]
 fn timestamp() -> [u8; 12] {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is later than 1970");
     let mut stamp = [0; 12];
     stamp[..8].copy_from_slice(&(TAI64_EPOCH + now.as_secs()).to_be_bytes());
     stamp[8..].copy_from_slice(&now.subsec_nanos().to_be_bytes());
@@ -238,7 +244,7 @@ fn dh(secret: &StaticSecret, public: &[u8; 32]) -> [u8; 32] {
 
 fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
     let key = Blake2s256::new().chain_update(b"mac1----").chain_update(receiver).finalize();
-    let mut mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(&key).unwrap();
+    let mut mac = <Blake2sMac<U16> as KeyInit>::new_from_slice(&key).expect("it has 32 bytes");
     mac.update(&message);
     message.extend_from_slice(&mac.finalize().into_bytes());
     message.extend_from_slice(&[0; 16]);
@@ -246,7 +252,7 @@ fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
 }
 
 fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key).unwrap();
+    let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key).expect("it takes any");
     for part in parts {
         mac.update(part);
     }

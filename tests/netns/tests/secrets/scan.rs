@@ -115,15 +115,18 @@ fn scan(memory: &File, range: Range<u64>, mut see: impl FnMut(u64, &[u8])) {
 /// The pieces of secrets by their first bytes.
 struct Needles<'a> {
     begins: Vec<bool>,
-    pieces: HashMap<[u8; PIECE], Vec<(usize, usize, &'a [u8])>>,
+    pieces: HashMap<[u8; PIECE], Vec<Needle<'a>>>,
 }
+
+/// The number of its secret, its place in it, and itself.
+type Needle<'a> = (usize, usize, &'a [u8]);
 
 impl<'a> Needles<'a> {
     fn of(secrets: &'a Secrets) -> Self {
         let mut needles = Self { begins: vec![false; 1 << 16], pieces: HashMap::new() };
         for (number, (_, bytes, size)) in secrets.0.iter().enumerate() {
             for (piece, bytes) in bytes.chunks_exact(*size).enumerate() {
-                let first = *bytes.first_chunk().unwrap();
+                let first = *bytes.first_chunk().expect("a piece is as long");
                 needles.begins[begin(bytes)] = true;
                 needles.pieces.entry(first).or_default().push((number, piece, bytes));
             }
