@@ -1,17 +1,27 @@
-//! The memory of all connections' buffers together.
+//! The memory of all buffers together.
+//!
+//! Every byte counts: what a buffer holds, and [`FIRST`] bytes of each buffer that holds
+//! less, which are set aside for it. So no buffer waits for others for ever, and all of
+//! them stay within the limit for as long as [`Budget::has_room_for`] is asked first.
+//!
+//! ```text
+//!   | held, or set aside                | left: an eighth is for buffers below their share |
+//! ```
 
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Bytes of a chunk: what buffers grow and shrink by.
+/// Bytes of a whole chunk: what large buffers grow and shrink by.
 pub const CHUNK: usize = 16 * 1024;
+/// Bytes of the least chunk, and what each buffer may have in any case.
+pub const FIRST: usize = 512;
 /// Chunks that are kept for the next who needs one, 1 MiB: fresh memory has to be
 /// zeroed, and is not in the cache.
 const KEPT: usize = 64;
 
-/// A piece of a buffer.
+/// A piece of a buffer: a power of two from [`FIRST`] to [`CHUNK`] bytes.
 pub type Chunk = Box<[u8]>;
 
 /// A bound for the memory of many buffers. Clones are the same one.
@@ -21,36 +31,89 @@ pub struct Budget(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limit: usize,
+    /// Bytes that buffers hold.
     used: AtomicUsize,
+    /// The same, and what is set aside for buffers that hold less.
+    taken: AtomicUsize,
+    buffers: AtomicUsize,
     kept: Mutex<Vec<Chunk>>,
 }
 
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        let kept = Mutex::new(Vec::new());
-        Self(Arc::new(Shared { limit, used: AtomicUsize::new(0), kept }))
+        Self(Arc::new(Shared {
+            limit,
+            used: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            buffers: AtomicUsize::new(0),
+            kept: Mutex::new(Vec::new()),
+        }))
     }
 
-    /// A chunk. `reserve` gives it beyond the limit too: the first of a buffer, so
-    /// that none is stuck for the others' sake.
-    pub fn take(&self, reserve: bool) -> Option<Chunk> {
-        let shared = &*self.0;
-        if !reserve && self.used() + CHUNK > shared.limit {
-            return None;
+    /// Whether so many buffers can begin.
+    pub fn has_room_for(&self, buffers: usize) -> bool {
+        self.left() >= buffers * FIRST
+    }
+
+    /// A buffer begins.
+    pub fn begin(&self) {
+        self.0.buffers.fetch_add(1, Ordering::Relaxed);
+        self.0.taken.fetch_add(FIRST, Ordering::Relaxed);
+    }
+
+    /// A buffer that holds nothing ends.
+    pub fn end(&self) {
+        self.0.buffers.fetch_sub(1, Ordering::Relaxed);
+        self.0.taken.fetch_sub(FIRST, Ordering::Relaxed);
+    }
+
+    /// How many bytes a buffer that holds `held` may hold now. All but an eighth of the
+    /// limit goes to who comes first, and that to buffers below their even share.
+    pub fn allowance(&self, held: usize) -> usize {
+        let (limit, left) = (self.0.limit, self.left());
+        let own = held.max(FIRST);
+        let share = limit / self.0.buffers.load(Ordering::Relaxed).max(1);
+        (own + left.saturating_sub(limit / 8)).max((own + left).min(share))
+    }
+
+    /// A chunk of `len` bytes for a buffer that holds `held`, within its allowance, in the
+    /// place of one of `old` bytes.
+    pub fn take(&self, held: usize, old: usize, len: usize) -> Chunk {
+        self.account(held, held - old + len);
+        let kept = || self.0.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = if len == CHUNK { kept() } else { None };
+        kept.unwrap_or_else(|| vec![0; len].into_boxed_slice())
+    }
+
+    /// Takes a chunk back of a buffer that held `held` bytes.
+    pub fn give(&self, held: usize, chunk: Chunk) {
+        self.account(held, held - chunk.len());
+        if chunk.len() < CHUNK {
+            return;
         }
-        shared.used.fetch_add(CHUNK, Ordering::Relaxed);
-        let kept = shared.kept.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Some(kept.unwrap_or_else(|| vec![0; CHUNK].into_boxed_slice()))
-    }
-
-    /// Takes a chunk back.
-    pub fn give(&self, chunk: Chunk) {
-        self.0.used.fetch_sub(CHUNK, Ordering::Relaxed);
         let mut kept = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
             kept.push(chunk);
         }
+    }
+
+    /// Counts bytes of something that has no chunks.
+    pub fn charge(&self, len: usize) {
+        self.0.used.fetch_add(len, Ordering::Relaxed);
+        self.0.taken.fetch_add(len, Ordering::Relaxed);
+    }
+
+    /// Counts them no more.
+    pub fn refund(&self, len: usize) {
+        self.0.used.fetch_sub(len, Ordering::Relaxed);
+        self.0.taken.fetch_sub(len, Ordering::Relaxed);
+    }
+
+    /// A buffer holds `to` bytes that held `from`.
+    fn account(&self, from: usize, to: usize) {
+        change(&self.0.used, from, to);
+        change(&self.0.taken, from.max(FIRST), to.max(FIRST));
     }
 
     /// Bytes that buffers hold.
@@ -60,11 +123,38 @@ impl Budget {
 
     /// Bytes that are left.
     pub fn left(&self) -> usize {
-        self.0.limit.saturating_sub(self.used())
+        self.0.limit.saturating_sub(self.0.taken.load(Ordering::Relaxed))
     }
 
-    /// Whether no buffer should grow now: three quarters are used.
+    /// Whether no buffer should grow now: three quarters are taken.
     pub fn is_short(&self) -> bool {
         self.left() < self.0.limit / 4
+    }
+}
+
+fn change(counter: &AtomicUsize, from: usize, to: usize) {
+    if from < to {
+        counter.fetch_add(to - from, Ordering::Relaxed);
+    } else {
+        counter.fetch_sub(from - to, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_eighth_is_for_buffers_below_their_share() {
+        let budget = Budget::new(64 * CHUNK);
+        (0..4).for_each(|_| budget.begin());
+        let mut held = 0;
+        while held + CHUNK <= budget.allowance(held) {
+            drop(budget.take(held, 0, CHUNK));
+            held += CHUNK;
+        }
+        assert!((55 * CHUNK..=56 * CHUNK).contains(&held), "{held}");
+        assert!(budget.allowance(0) >= 7 * CHUNK, "others get what is left");
+        assert!(budget.is_short());
     }
 }

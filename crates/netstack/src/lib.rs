@@ -22,3 +22,4 @@ mod time;
 
 pub use net::{OwnedReadHalf, OwnedWriteHalf, ReuniteError, TcpListener, TcpStream, UdpSocket};
 pub use stack::{Clock, Config, CongestionControl, Counters, Stack, StackRecv, StackSend};
+pub use tcp::Keepalive;

@@ -87,8 +87,8 @@ impl Stack {
     /// Opens a connection.
     ///
     /// # Errors
-    /// The peer refused or did not answer, there is no way to it, or there is no
-    /// address of its family here.
+    /// The peer refused or did not answer, there is no way to it, there is no address of
+    /// its family here, or no memory is left for one connection more.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         let stream = self.0.lock().dial(to, self.0.now())?;
         let stream = TcpStream::new(self.0.clone(), stream);

@@ -20,6 +20,7 @@ mod control;
 mod delivery;
 mod flight;
 mod input;
+mod keepalive;
 mod options;
 mod output;
 mod pacer;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 pub use control::CongestionControl;
 pub use input::Verdict;
+pub use keepalive::Keepalive;
 #[cfg(test)]
 pub use options::Timestamps;
 use receiver::Receiver;
@@ -66,6 +68,9 @@ const LINGER: Duration = Duration::from_secs(100);
 const RETRIES: u32 = 15;
 /// The same of SYN: two minutes (Linux `tcp_syn_retries`).
 const SYN_RETRIES: u32 = 6;
+
+/// Buffers of a connection, each with bytes of the budget that are set aside for it.
+pub const BUFFERS: usize = 2;
 
 /// What a connection is made with.
 #[derive(Clone, Debug)]
@@ -140,6 +145,7 @@ pub struct Connection {
     nagle: bool,
     /// Whether nobody reads any more: what comes is answered by a reset.
     deaf: bool,
+    pulse: Option<keepalive::Pulse>,
 }
 
 /// Both ends' ports.
@@ -171,6 +177,8 @@ struct Replies {
     /// SYN, or SYN with an acknowledgement.
     syn: bool,
     reset: bool,
+    /// A question whether the peer is there.
+    probe: bool,
     ack: Acknowledge,
     /// Bytes that came since the last acknowledgement.
     unacknowledged: u32,
@@ -240,6 +248,7 @@ impl Connection {
             failure: None,
             nagle: false,
             deaf: false,
+            pulse: None,
             settings,
         }
     }
@@ -323,6 +332,7 @@ impl Connection {
         self.clocks.syn = None;
         self.clocks.end = None;
         self.replies.syn = false;
+        self.replies.probe = false;
         self.replies.ack = Acknowledge::Nothing;
     }
 
@@ -344,7 +354,7 @@ impl Connection {
             _ => None,
         };
         let syn = self.clocks.syn.map(|(due, _)| due);
-        let others = [ack, syn, self.clocks.end, self.tx.poll_timeout()];
+        let others = [ack, syn, self.clocks.end, self.tx.poll_timeout(), self.keepalive_due()];
         others.into_iter().flatten().min()
     }
 
@@ -370,6 +380,7 @@ impl Connection {
         if self.has_stream() && self.tx.handle_timeout(self.agreed.selective, now) > RETRIES {
             self.fail(Failure::TimedOut);
         }
+        self.handle_keepalive(now);
         // The pace may have been all that it waited for, and the window is full behind it.
         if self.has_stream() && !self.wants_transmit(usize::from(u16::MAX)) {
             self.tx.note_rest(now);

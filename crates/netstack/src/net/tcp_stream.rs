@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{
     stack::{Flow, Shared},
-    tcp::Failure,
+    tcp::{Failure, Keepalive},
 };
 
 /// A TCP connection of a [`Stack`](crate::Stack). Shutting it down ends our half behind
@@ -83,6 +83,26 @@ impl TcpStream {
         let mut state = self.shared.lock();
         state.with(self.id, |socket| socket.tcp.set_nagle(!nodelay));
         Ok(())
+    }
+
+    /// Has the peer asked, from now on, whether it is there when it is silent; or not, as
+    /// at first. A connection whose peer does not answer fails with `TimedOut`.
+    ///
+    /// # Errors
+    /// None; it is one of the signatures of sockets.
+    pub fn set_keepalive(&self, keepalive: Option<Keepalive>) -> io::Result<()> {
+        let now = self.shared.now();
+        let mut state = self.shared.lock();
+        state.with(self.id, |socket| socket.tcp.set_keepalive(keepalive, now));
+        Ok(())
+    }
+
+    /// Whether and when the peer is asked.
+    ///
+    /// # Errors
+    /// None; it is one of the signatures of sockets.
+    pub fn keepalive(&self) -> io::Result<Option<Keepalive>> {
+        Ok(self.shared.lock().sockets[self.id].tcp.keepalive())
     }
 
     /// Whether short segments leave at once.

@@ -14,7 +14,8 @@ pub struct Config {
     pub addresses: Vec<IpAddr>,
     /// The longest packet, in bytes; at least 1280.
     pub mtu: u16,
-    /// What all buffers together may hold, in bytes.
+    /// What all buffers together may hold, in bytes. Each connection has 1 KiB of it set
+    /// aside, so this also bounds how many there can be.
     pub memory: usize,
     /// How connections find out how much their paths carry.
     pub control: CongestionControl,
@@ -39,7 +40,7 @@ pub struct Counters {
     pub malformed: u64,
     /// Segments of no connection; they were answered by a reset.
     pub stray: u64,
-    /// Requests for a connection that found no place.
+    /// Requests for a connection that found no place, or no memory.
     pub backlog_full: u64,
     /// Datagrams that found their socket full, connected to somebody else, or none.
     pub datagrams: u64,

@@ -15,6 +15,7 @@ use super::{
     state::State,
 };
 use crate::{
+    budget::Budget,
     ip::{self, Packet},
     time::Time,
 };
@@ -56,19 +57,35 @@ struct Queue {
 }
 
 impl Queue {
-    fn has_room(&self, len: usize) -> bool {
-        self.bytes == 0 || self.bytes + len + OVERHEAD <= QUEUE
+    /// One datagram has room whatever memory is left.
+    fn has_room(&self, len: usize, budget: &Budget) -> bool {
+        let fits = self.bytes + len + OVERHEAD <= QUEUE && !budget.is_short();
+        self.bytes == 0 || fits
     }
 
-    fn push(&mut self, other: SocketAddr, bytes: Vec<u8>) {
-        self.bytes += bytes.len() + OVERHEAD;
+    fn push(&mut self, other: SocketAddr, bytes: Vec<u8>, budget: &Budget) {
+        let cost = bytes.len() + OVERHEAD;
+        self.bytes += cost;
+        budget.charge(cost);
         self.datagrams.push_back((other, bytes));
     }
 
-    fn pop(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+    fn pop(&mut self, budget: &Budget) -> Option<(SocketAddr, Vec<u8>)> {
         let datagram = self.datagrams.pop_front()?;
-        self.bytes -= datagram.1.len() + OVERHEAD;
+        let cost = datagram.1.len() + OVERHEAD;
+        self.bytes -= cost;
+        budget.refund(cost);
         Some(datagram)
+    }
+}
+
+impl Datagrams {
+    /// Whom a datagram of a flow is for.
+    fn socket_at(&mut self, flow: Flow) -> Option<&mut Socket> {
+        let hears = |socket: &Socket| socket.peer.is_none_or(|peer| peer == flow.remote);
+        let mut places = State::places(flow.local).into_iter();
+        let place = places.find(|place| self.sockets.get(place).is_some_and(hears))?;
+        self.sockets.get_mut(&place)
     }
 }
 
@@ -98,7 +115,9 @@ impl State {
 
     /// Drops a socket, and what waits in it.
     pub fn unbind(&mut self, at: SocketAddr) {
-        self.datagrams.sockets.remove(&at);
+        if let Some(socket) = self.datagrams.sockets.remove(&at) {
+            self.budget.refund(socket.received.bytes + socket.to_send.bytes);
+        }
     }
 
     /// Whom a socket is connected to.
@@ -117,29 +136,20 @@ impl State {
         let len = usize::from(port(4)).saturating_sub(HEADER).min(payload.len());
         let local = SocketAddr::new(packet.destination, port(2));
         let remote = SocketAddr::new(packet.source, port(0));
-        let Some(socket) = self.socket_at(Flow { local, remote }) else {
+        let Some(socket) = self.datagrams.socket_at(Flow { local, remote }) else {
             self.counters.datagrams += 1;
             self.answer_unreachable(packet);
             return;
         };
-        if !socket.received.has_room(len) {
+        if !socket.received.has_room(len, &self.budget) {
             self.counters.datagrams += 1;
             return;
         }
         let mut bytes = vec![0; len];
         payload.each(0..len, |at, piece| bytes[at..at + piece.len()].copy_from_slice(piece));
-        socket.received.push(remote, bytes);
+        socket.received.push(remote, bytes, &self.budget);
         let mut readers = std::mem::take(&mut socket.readers);
         self.turns.wakers.append(&mut readers);
-    }
-
-    /// Whom a datagram of a flow is for.
-    fn socket_at(&mut self, flow: Flow) -> Option<&mut Socket> {
-        let sockets = &mut self.datagrams.sockets;
-        let hears = |socket: &Socket| socket.peer.is_none_or(|peer| peer == flow.remote);
-        let mut places = Self::places(flow.local).into_iter();
-        let place = places.find(|place| sockets.get(place).is_some_and(hears))?;
-        sockets.get_mut(&place)
     }
 
     /// A router, or the peer, says something of a packet of `len` bytes that was sent. Who
@@ -147,7 +157,8 @@ impl State {
     /// else is known any more. Only a socket that speaks with one peer hears of it: another
     /// could not tell whom it concerns, and would believe anybody's word about everybody's path.
     pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
-        let Some(socket) = self.socket_at(flow).filter(|socket| socket.peer.is_some()) else {
+        let Some(socket) = self.datagrams.socket_at(flow).filter(|socket| socket.peer.is_some())
+        else {
             return;
         };
         let kind = match error {
@@ -191,14 +202,14 @@ impl State {
         if let Some(error) = socket.error.take() {
             return Polled::Ready(Err(error.into()));
         }
-        if !socket.to_send.has_room(bytes.len()) {
+        if !socket.to_send.has_room(bytes.len(), &self.budget) {
             note_waiting(&mut socket.writers, context);
             return Polled::Pending;
         }
         if socket.to_send.datagrams.is_empty() {
             self.datagrams.ready.push_back(at);
         }
-        socket.to_send.push(to, bytes.to_vec());
+        socket.to_send.push(to, bytes.to_vec(), &self.budget);
         Polled::Ready(Ok(()))
     }
 
@@ -213,7 +224,7 @@ impl State {
         let Some(socket) = self.datagrams.sockets.get_mut(&at) else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
-        let Some((from, bytes)) = socket.received.pop() else {
+        let Some((from, bytes)) = socket.received.pop(&self.budget) else {
             if let Some(error) = socket.error.take() {
                 return Polled::Ready(Err(error.into()));
             }
@@ -232,7 +243,7 @@ impl State {
     pub fn poll_datagram(&mut self, to: &mut [u8]) -> Option<(usize, Offload)> {
         let at = self.datagrams.ready.pop_front()?;
         let socket = self.datagrams.sockets.get_mut(&at)?;
-        let (dest, bytes) = socket.to_send.pop()?;
+        let (dest, bytes) = socket.to_send.pop(&self.budget)?;
         self.turns.wakers.append(&mut socket.writers);
         if !socket.to_send.datagrams.is_empty() {
             self.datagrams.ready.push_back(at);

@@ -85,6 +85,9 @@ impl State {
     /// Asks for a connection.
     pub fn dial(&mut self, to: SocketAddr, now: Time) -> io::Result<usize> {
         let source = self.source_for(to.ip())?;
+        if !self.budget.has_room_for(tcp::BUFFERS) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         let flow = |port| Flow { local: (source, port).into(), remote: to };
         let port = self.draw_port(|state, port| {
             let listens = state.listener_at((source, port).into()).is_some();
@@ -215,7 +218,8 @@ impl State {
     fn handle_syn(&mut self, at: SocketAddr, flow: Flow, syn: &Header, now: Time) {
         let settings = self.settings(flow, now);
         let Some(listener) = self.listeners.get_mut(&at) else { return };
-        let is_full = listener.asked.len() + listener.established.len() >= BACKLOG;
+        let is_full = listener.asked.len() + listener.established.len() >= BACKLOG
+            || !self.budget.has_room_for(tcp::BUFFERS);
         let oldest = if is_full { listener.asked.pop_front() } else { None };
         self.counters.backlog_full += u64::from(is_full);
         if let Some(oldest) = oldest {

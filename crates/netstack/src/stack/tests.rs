@@ -214,7 +214,8 @@ fn a_writer_without_memory_is_woken_only_when_its_stream_moves() {
     let (_, una) = establish(&mut state, 9, 60_000);
     let id = accept(&mut state).unwrap();
     let budget = state.budget.clone();
-    let held: Vec<_> = std::iter::from_fn(|| budget.take(false)).collect();
+    let held = budget.left();
+    budget.charge(held);
     let mut written = 0;
     while let Some(len @ 1..) = state.with(id, |socket| socket.tcp.write(&[0; 5000])) {
         written += len;
@@ -233,7 +234,61 @@ fn a_writer_without_memory_is_woken_only_when_its_stream_moves() {
     }
     assert_eq!(state.take_wakers().len(), 1, "the chunk is free again");
     assert!(state.sockets[id].tcp.write_room() > 0);
-    held.into_iter().for_each(|chunk| budget.give(chunk));
+    budget.refund(held);
+}
+
+#[test]
+fn ten_thousand_connections_with_an_unread_byte_stay_within_the_memory() {
+    const MEMORY: usize = 16 << 20;
+    let mut state = listening(MEMORY);
+    for port in 1..=10_000 {
+        let (_, ack) = establish(&mut state, port, 60_000);
+        let id = accept(&mut state).unwrap();
+        arrive(&mut state, &segment(port, flags::ACK, (Seq(1), ack), 60_000), b"?", now());
+        state.with(id, |socket| socket.tcp.write(b"!"));
+        assert_eq!(state.sockets[id].tcp.readable(), 1);
+    }
+    let used = state.budget.used();
+    assert!(used <= MEMORY, "{used} bytes");
+}
+
+#[test]
+fn past_the_memory_no_connection_begins_and_those_that_are_there_go_on() {
+    let mut state = listening(64 << 10);
+    let mut port = 0;
+    while state.counters.backlog_full == 0 {
+        port += 1;
+        let (_, ack) = establish(&mut state, port, 60_000);
+        let id = accept(&mut state).unwrap();
+        arrive(&mut state, &segment(port, flags::ACK, (Seq(1), ack), 60_000), &[7; 1400], now());
+        assert!(state.sockets[id].tcp.readable() >= 512);
+        assert!(state.budget.used() <= 64 << 10);
+        if !state.budget.has_room_for(tcp::BUFFERS) {
+            arrive(&mut state, &segment(9999, flags::SYN, (Seq(0), Seq(0)), 0), &[], now());
+            let error = state.dial((THEM, 80).into(), now()).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory);
+        }
+    }
+    assert!(port > 20, "{port} connections");
+    assert!(!state.flows.contains_key(&flow(9999)));
+    let id = state.flows[&flow(1)];
+    let mut to = [0; 2000];
+    assert!(state.with(id, |socket| socket.tcp.read(&mut to, now())) >= 512);
+}
+
+#[test]
+fn datagrams_that_wait_are_within_the_memory() {
+    let mut state = listening(1 << 20);
+    let context = Context::from_waker(Waker::noop());
+    for port in 1..200 {
+        let at = state.bind((US, port).into()).unwrap();
+        let to = (THEM, 53).into();
+        while state.poll_send_to(at, (&[0; 1000], to), now(), &context).is_ready() {}
+    }
+    let used = state.budget.used();
+    assert!(used <= 1 << 20, "{used} bytes");
+    (1..200).for_each(|port| state.unbind((US, port).into()));
+    assert_eq!(state.budget.used(), 0);
 }
 
 #[test]

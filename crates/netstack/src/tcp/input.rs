@@ -124,6 +124,7 @@ impl Connection {
     /// Section 3.10.7.4.
     fn handle_synchronized(&mut self, now: Time, segment: &Segment<'_>) -> Verdict {
         let header = &segment.header;
+        self.note_heard(now);
         if !self.is_acceptable(now, segment) {
             return Verdict::Taken;
         }

@@ -25,6 +25,8 @@ enum Plan {
     Reset,
     Syn,
     Stream(Send),
+    /// A question whether the peer is there.
+    Probe,
     Acknowledge,
 }
 
@@ -49,6 +51,8 @@ impl Connection {
             Plan::Reset => self.write_reset(now, to),
             Plan::Syn => self.write_syn(now, to),
             Plan::Acknowledge => self.write_segment(now, to, None),
+            // What it has had already, so that it has to answer.
+            Plan::Probe => self.write_segment(now, to, Some(Send::WindowProbe)),
             Plan::Stream(send) => {
                 let outgoing = self.write_segment(now, to, Some(send));
                 self.tx.note_sent(send, self.agreed.selective, now);
@@ -71,6 +75,9 @@ impl Connection {
                     return Some(Plan::Stream(send));
                 }
             }
+        }
+        if self.replies.probe {
+            return Some(Plan::Probe);
         }
         (self.replies.ack == Acknowledge::Now).then_some(Plan::Acknowledge)
     }
@@ -113,6 +120,7 @@ impl Connection {
             }
         };
         header.write(to);
+        self.replies.probe = false;
         self.note_acknowledged(header.ack);
         Outgoing { header: len, payload, segment }
     }

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use crate::budget::{Budget, CHUNK, Chunk};
+use crate::budget::{Budget, CHUNK, Chunk, FIRST};
 
 /// How many empty places an idle buffer keeps.
 const PLACES_KEPT: usize = 8;
@@ -21,12 +21,15 @@ pub struct Ring {
     head: usize,
     /// Bytes from offset 0 to behind the last written.
     len: usize,
+    /// Bytes of all chunks.
+    held: usize,
     budget: Budget,
 }
 
 impl Ring {
     pub fn new(budget: Budget) -> Self {
-        Self { chunks: VecDeque::new(), head: 0, len: 0, budget }
+        budget.begin();
+        Self { chunks: VecDeque::new(), head: 0, len: 0, held: 0, budget }
     }
 
     /// Bytes from the first to behind the last that was written.
@@ -45,28 +48,59 @@ impl Ring {
 
     /// How many bytes `push` has room for.
     pub fn room(&self) -> usize {
-        let begun = self.chunks.len() * CHUNK - self.head - self.len;
-        let fresh = self.budget.left() / CHUNK * CHUNK;
-        if self.chunks.is_empty() { fresh.max(CHUNK) } else { begun + fresh }
+        let more = self.budget.allowance(self.held) - self.held;
+        let begun = self.chunks.len().saturating_sub(1);
+        let size = self.size(begun);
+        let last = within(size + more);
+        let whole = if last == CHUNK { (more - (CHUNK - size)) / CHUNK * CHUNK } else { 0 };
+        (begun * CHUNK + last.max(size) + whole).saturating_sub(self.head + self.len)
     }
 
     /// Makes room for `len` bytes at `offset`; how many of them there is room for.
     pub fn reserve(&mut self, offset: usize, len: usize) -> usize {
-        let end = offset + len;
-        let mut at = offset;
+        let end = self.head + offset + len;
+        let mut at = self.head + offset;
         while at < end {
-            let index = (self.head + at) / CHUNK;
+            let index = at / CHUNK;
+            let start = index * CHUNK;
             if index >= self.chunks.len() {
                 self.chunks.resize_with(index + 1, || None);
             }
-            if self.chunks[index].is_none() {
-                let first = index == 0;
-                let Some(chunk) = self.budget.take(first) else { break };
-                self.chunks[index] = Some(chunk);
+            let size = self.grow(index, (end - start).min(CHUNK));
+            at = at.max(start + size);
+            if size < CHUNK {
+                break;
             }
-            at = (index + 1) * CHUNK - self.head;
         }
-        at.min(end) - offset
+        at.min(end) - self.head - offset
+    }
+
+    /// Bytes that a chunk has.
+    fn size(&self, index: usize) -> usize {
+        self.chunks.get(index).and_then(Option::as_ref).map_or(0, |chunk| chunk.len())
+    }
+
+    /// Has a chunk hold its first `wanted` bytes, if there is memory for it; how many it
+    /// has then. A buffer that holds little has one that is small.
+    fn grow(&mut self, index: usize, wanted: usize) -> usize {
+        let size = self.size(index);
+        if size >= wanted {
+            return size;
+        }
+        let lone = self.chunks.len() == 1;
+        let wanted = if lone { wanted.next_power_of_two().max(FIRST) } else { CHUNK };
+        let most = within(size + self.budget.allowance(self.held) - self.held);
+        let grown = wanted.min(most);
+        if grown <= size {
+            return size;
+        }
+        let mut chunk = self.budget.take(self.held, size, grown);
+        if let Some(old) = &self.chunks[index] {
+            chunk[..size].copy_from_slice(old);
+        }
+        self.held += grown - size;
+        self.chunks[index] = Some(chunk);
+        grown
     }
 
     /// Writes at `offset`, where there is room.
@@ -111,8 +145,9 @@ impl Ring {
         self.len = self.len.saturating_sub(count);
         while self.head >= CHUNK {
             self.head -= CHUNK;
-            let chunk = self.chunks.pop_front().flatten();
-            chunk.into_iter().for_each(|chunk| self.budget.give(chunk));
+            if let Some(chunk) = self.chunks.pop_front().flatten() {
+                self.give(chunk);
+            }
         }
         if self.len == 0 {
             self.clear();
@@ -121,20 +156,33 @@ impl Ring {
 
     /// Gives up everything.
     pub fn clear(&mut self) {
-        for chunk in self.chunks.drain(..).flatten() {
-            self.budget.give(chunk);
+        while let Some(chunk) = self.chunks.pop_front() {
+            chunk.into_iter().for_each(|chunk| self.give(chunk));
         }
         if self.chunks.capacity() > PLACES_KEPT {
             self.chunks = VecDeque::new();
         }
         (self.head, self.len) = (0, 0);
     }
+
+    fn give(&mut self, chunk: Chunk) {
+        let held = self.held;
+        self.held -= chunk.len();
+        self.budget.give(held, chunk);
+    }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
         self.clear();
+        self.budget.end();
     }
+}
+
+/// The largest chunk within so many bytes; zero where there is none.
+fn within(bytes: usize) -> usize {
+    let power = bytes.checked_ilog2().map_or(0, |log| 1 << log);
+    if power < FIRST { 0 } else { power.min(CHUNK) }
 }
 
 #[cfg(test)]
@@ -185,12 +233,51 @@ mod tests {
     }
 
     #[test]
-    fn past_the_budget_a_buffer_has_one_chunk() {
+    fn past_the_budget_a_buffer_has_its_first_bytes_and_no_more() {
         let budget = Budget::new(0);
         let mut ring = Ring::new(budget.clone());
-        assert_eq!(ring.push(&noise(2 * CHUNK)), CHUNK);
-        assert_eq!(ring.push(&[1]), 0);
-        ring.consume(CHUNK);
+        assert_eq!(ring.room(), FIRST);
+        assert_eq!(ring.push(&noise(2 * CHUNK)), FIRST);
+        assert_eq!((ring.room(), ring.push(&[1])), (0, 0));
+        ring.consume(FIRST);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn ten_thousand_buffers_of_one_byte_stay_within_the_budget_and_each_gets_more_in_turn() {
+        const LIMIT: usize = 10_000 * FIRST;
+        let budget = Budget::new(LIMIT);
+        let mut rings: Vec<Ring> = Vec::new();
+        while budget.has_room_for(1) {
+            rings.push(Ring::new(budget.clone()));
+        }
+        assert_eq!(rings.len(), 10_000);
+        for ring in &mut rings {
+            assert_eq!(ring.push(&[7]), 1);
+        }
+        assert_eq!(budget.used(), LIMIT);
+        for ring in &mut rings {
+            assert_eq!(ring.push(&noise(CHUNK)), FIRST - 1);
+            assert!(budget.used() <= LIMIT);
+        }
+        drop(rings);
+        assert_eq!((budget.used(), budget.left()), (0, LIMIT));
+    }
+
+    #[test]
+    fn a_buffer_that_holds_little_takes_little_and_grows_without_a_loss() {
+        let budget = Budget::new(100 * CHUNK);
+        let mut ring = Ring::new(budget.clone());
+        let bytes = noise(3 * CHUNK);
+        let mut written = 0;
+        for (len, used) in
+            [(1, FIRST), (512, FIRST), (513, 1024), (9000, CHUNK), (CHUNK + 1, 2 * CHUNK)]
+        {
+            written += ring.push(&bytes[written..len]);
+            assert_eq!((written, budget.used()), (len, used));
+        }
+        let mut all = vec![0; written];
+        ring.read(0, &mut all);
+        assert_eq!(all, bytes[..written]);
     }
 }

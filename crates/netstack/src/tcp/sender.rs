@@ -288,6 +288,11 @@ impl Sender {
         (self.una + self.peer.size).since(self.next)
     }
 
+    /// Whether all that was written was sent, and has arrived.
+    pub fn is_at_rest(&self) -> bool {
+        self.una == self.end()
+    }
+
     /// Whether something waits, and neither an acknowledgement nor a timer is to be
     /// waited for.
     pub fn is_stuck(&self) -> bool {

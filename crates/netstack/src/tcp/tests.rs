@@ -5,6 +5,7 @@ mod closing;
 mod congestion;
 mod each;
 mod forgery;
+mod keepalive;
 mod loss;
 mod opening;
 mod paths;
