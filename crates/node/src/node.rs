@@ -14,7 +14,7 @@ use engine::{Clock, Engine, Load, Parts, Tap};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use packet::{IpRecv, IpSend};
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock, process};
-use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, Time};
+use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, PublicKey, Time};
 
 use crate::uapi::{Change, DeviceState};
 
@@ -207,6 +207,11 @@ impl Node {
     /// Routes or addresses changed: sticky sources are forgotten.
     pub fn routes_changed(&self) {
         lock(&self.control).forget_sources();
+    }
+
+    /// The peer whose allowed IPs hold an address.
+    pub fn peer_of(&self, ip: IpAddr) -> Option<PublicKey> {
+        self.device.routes().lookup(ip).map(|peer| *peer.public_key())
     }
 
     /// Whether a peer's allowed IPs hold an address.

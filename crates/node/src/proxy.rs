@@ -16,6 +16,8 @@
 //! own process.
 
 mod associate;
+mod capacity;
+mod connections;
 mod datagrams;
 mod dial;
 mod eyeballs;

@@ -30,6 +30,7 @@
 
 pub mod clock;
 pub mod ethtool;
+pub mod keepalive;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;

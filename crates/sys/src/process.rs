@@ -20,8 +20,8 @@ pub use code::release_code;
 pub use heap::release_heap;
 pub use janitor::Janitor;
 pub use privileges::{
-    PrivilegesError, Rights, drop_privileges, harden, keep_rights, listener, may_make_in, owns,
-    raise_file_limit, rename,
+    PrivilegesError, Rights, drop_privileges, file_limit, harden, keep_rights, listener,
+    may_make_in, owns, raise_file_limit, rename,
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};

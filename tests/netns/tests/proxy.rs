@@ -14,6 +14,8 @@
 
 #[path = "proxy/clients.rs"]
 mod clients;
+#[path = "proxy/crowd.rs"]
+mod crowd;
 #[path = "proxy/idle.rs"]
 mod idle;
 #[path = "proxy/sandbox.rs"]

@@ -286,7 +286,7 @@ fn datagrams_that_wait_are_within_the_memory() {
         while state.poll_send_to(at, (&[0; 1000], to), now(), &context).is_ready() {}
     }
     let used = state.budget.used();
-    assert!(used <= 1 << 20, "{used} bytes");
+    assert!((500_000..=1 << 20).contains(&used), "{used} bytes");
     (1..200).for_each(|port| state.unbind((US, port).into()));
     assert_eq!(state.budget.used(), 0);
 }

@@ -17,6 +17,7 @@ use tokio::{
 };
 
 use super::{
+    connections::Connection,
     gate::{Gate, refuse},
     half_open::Client,
     local::Stream,
@@ -39,6 +40,7 @@ pub(super) async fn associate<S: Stack>(
     gate: Arc<Gate<S>>,
     mut stream: Stream,
     from: &Target,
+    connection: &Connection,
 ) -> io::Result<()> {
     let Stream::Tcp(tcp) = &stream else {
         // Who may send to a UDP socket cannot be told as for a Unix socket.
@@ -64,10 +66,10 @@ pub(super) async fn associate<S: Stack>(
         let _ = association.peer.set(SocketAddr::new(client, from.port));
     }
     let mut byte = [0; 64];
-    let connection = async { while stream.read(&mut byte).await.is_ok_and(|len| len > 0) {} };
+    let asker = async { while stream.read(&mut byte).await.is_ok_and(|len| len > 0) {} };
     tokio::select! {
-        served = association.serve() => served,
-        () = connection => Ok(()),
+        served = association.serve(connection) => served,
+        () = asker => Ok(()),
     }
 }
 
@@ -85,7 +87,7 @@ struct Association<S: Stack> {
 }
 
 impl<S: Stack> Association<S> {
-    async fn serve(&self) -> io::Result<()> {
+    async fn serve(&self, connection: &Connection) -> io::Result<()> {
         let mut from_client = vec![0; DATAGRAM];
         let (mut from_v4, mut from_v6) = (Vec::new(), Vec::new());
         let mut deadline = Instant::now() + UDP_IDLE;
@@ -109,6 +111,7 @@ impl<S: Stack> Association<S> {
                 }
                 () = sleep_until(deadline) => return Err(io::ErrorKind::TimedOut.into()),
             }
+            connection.touch();
             deadline = Instant::now() + UDP_IDLE;
         }
     }

@@ -24,7 +24,7 @@ use super::{
     stack::Datagrams,
 };
 
-/// Clients of one socket at a time, each with a file descriptor.
+/// Clients of one socket at a time at most, each with a file descriptor.
 const FLOWS: usize = 4096;
 /// Bytes of one client that wait while its way is opened. What is more is dropped.
 const WAITING: usize = 16 * 1024;
@@ -55,9 +55,9 @@ type Known<B> = (Arc<Flow<B>>, AbortHandle);
 type AllFlows<B> = Arc<Mutex<Flows<Known<B>>>>;
 
 /// Carries datagrams until the task is dropped. `open` makes a socket on the other
-/// side that speaks with one peer, and says with which.
+/// side that speaks with one peer, and says with which. There are `most` at a time.
 pub(super) async fn carry_datagrams<A, B, F>(
-    what: String,
+    (what, most): (String, usize),
     near: A,
     open: impl Fn(SocketAddr) -> F + Send,
 ) where
@@ -66,7 +66,7 @@ pub(super) async fn carry_datagrams<A, B, F>(
     F: Future<Output = io::Result<(B, SocketAddr)>> + Send + 'static,
 {
     let (what, near): (Arc<str>, _) = (what.into(), Arc::new(near));
-    let flows: AllFlows<B> = Arc::new(Mutex::new(Flows::new(FLOWS)));
+    let flows: AllFlows<B> = Arc::new(Mutex::new(Flows::new(most.clamp(1, FLOWS))));
     let mut buffer = vec![0; DATAGRAM];
     loop {
         let (len, client) = match near.recv_from(&mut buffer).await {

@@ -5,6 +5,7 @@ use std::{io, net::IpAddr, net::SocketAddr, pin::pin, sync::Arc, time::Duration}
 use sys::clock;
 use tokio::{
     io::AsyncReadExt,
+    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -36,21 +37,27 @@ pub(super) struct Dialer<S> {
     reach: Arc<Reach>,
     names: Names<S>,
     half_open: HalfOpen,
+    /// Descriptors that dials may have beside the one of each connection.
+    spare: Arc<Semaphore>,
 }
 
 impl<S: Stack> Dialer<S> {
-    /// Makes connections of a stack to what is within reach, and asks `dns` for names.
-    pub fn new(stack: Arc<S>, reach: Reach, dns: Dns) -> Self {
+    /// Makes connections of a stack to what is within reach, and asks `dns` for names. All
+    /// dials together may have `spare` descriptors beside those of their connections.
+    pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
         let reach = Arc::new(reach);
         let names = Names::new(stack.clone(), reach.clone(), dns);
-        Self { stack, reach, names, half_open: HalfOpen::default() }
+        let spare = Arc::new(Semaphore::new(spare.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { stack, reach, names, half_open: HalfOpen::default(), spare }
     }
 
     /// Connects when it is the client's turn. Dropping the future gives it up.
     pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
         let dialing = async {
             let _place = self.half_open.place(client).await;
-            self.connect(to).await
+            let stream = self.connect(to).await?;
+            S::keep_alive(&stream);
+            Ok(stream)
         };
         timeout(PATIENCE, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
@@ -90,10 +97,14 @@ impl<S: Stack> Dialer<S> {
                 }
             }
         }
+        let left = async {
+            let _spare = self.spare.acquire().await;
+            stream.left().await
+        };
         tokio::select! {
             biased;
             dialed = &mut dialing => dialed,
-            left = stream.left() => {
+            left = left => {
                 left?;
                 Err(io::ErrorKind::ConnectionAborted.into())
             }
@@ -180,8 +191,11 @@ impl<S: Stack> Dialer<S> {
         loop {
             while let Some(ip) = eyeballs.poll_attempt(now()) {
                 let (stack, reach) = (self.stack.clone(), self.reach.clone());
+                let is_first = attempts.is_empty();
+                let spare = self.spare.clone();
                 attempts.spawn(async move {
                     reach.check(ip)?;
+                    let _spare = if is_first { None } else { spare.acquire_owned().await.ok() };
                     stack.connect(SocketAddr::new(ip, port)).await
                 });
             }
@@ -235,7 +249,7 @@ mod tests {
 
     fn dialer(ways: &[(&str, Way)]) -> Dialer<Memory> {
         let reach = Reach::new(vec!["10.0.0.9".parse().unwrap()], |_| true);
-        Dialer::new(Arc::new(Memory::new(ways)), reach, Dns::default())
+        Dialer::new(Arc::new(Memory::new(ways)), reach, Dns::default(), 9)
     }
 
     fn run<T>(work: impl Future<Output = T>) -> T {
@@ -332,7 +346,7 @@ mod tests {
                 Reach::new(vec![[10, 0, 0, 9].into()], move |_| allowed.load(Ordering::Relaxed));
             let dns = Dns { servers: vec![server], search_domains: Vec::new() };
             let stack = Arc::new(Memory::new(&[("10.0.0.1", Way::Open), ("10.0.0.9", Way::Open)]));
-            let dialer = Dialer::new(stack, reach, dns);
+            let dialer = Dialer::new(stack, reach, dns, 9);
             let began = Instant::now();
             for text in ["10.0.0.1:80", "a.example:80"] {
                 let to = target(text);

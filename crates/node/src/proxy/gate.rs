@@ -1,14 +1,16 @@
 //! The gate between this machine and the tunnel: what every proxy of a process has in
 //! common, and what they do with a client alike.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    task::yield_now,
     time::{sleep, timeout},
 };
 
 use super::{
+    connections::{Connection, Connections, Group, Refused, Source},
     dial::Dialer,
     half_open::Client,
     local::{Listener, Stream},
@@ -33,26 +35,47 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Gate<S> {
     pub dialer: Arc<Dialer<S>>,
     pub users: Users,
+    pub connections: Connections,
 }
 
-/// Serves the clients of a listener, each in a task of its own.
-pub(super) async fn serve_each<F>(
+/// Serves the clients of a listener, each in a task of its own, for as long as it need not
+/// make way. Those that are asked what they want first have one descriptor until then.
+pub(super) async fn serve_each<S: Stack, F>(
+    gate: Arc<Gate<S>>,
     listener: Listener,
-    what: String,
-    serve: impl Fn(Stream, Client) -> F,
+    (what, group): (String, Group),
+    serve: impl Fn(Stream, Client, Connection) -> F,
 ) where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
+    let descriptors = if group == Group::Asking { 1 } else { S::CONNECTION };
     loop {
         match listener.accept().await {
             Ok((stream, client)) => {
-                let serving = serve(stream, client);
+                let admitted = gate.connections.admit(group, Source::Client(client), descriptors);
+                let connection = match admitted {
+                    Ok(connection) => connection,
+                    Err(refused) => {
+                        stream.reset();
+                        warn(&what, refused, &client);
+                        continue;
+                    }
+                };
+                let life = connection.life();
+                let serving = serve(stream, client, connection);
                 let what = what.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = serving.await {
+                    let served = tokio::select! {
+                        biased;
+                        served = serving => served,
+                        () = life.evicted() => Err(made_way()),
+                    };
+                    if let Err(error) = served {
                         tracing::debug!(%error, ?client, "{what}");
                     }
                 });
+                // What made way gives its descriptors back first.
+                yield_now().await;
             }
             Err(error) => {
                 // No file descriptor is left, or the client has gone already.
@@ -63,9 +86,39 @@ pub(super) async fn serve_each<F>(
     }
 }
 
+/// Tells that a connection was refused; the log holds back what comes too often.
+fn warn(what: &str, refused: Refused, from: &dyn std::fmt::Debug) {
+    tracing::warn!(?from, "{what}: a connection was refused: {refused}");
+}
+
+fn made_way() -> io::Error {
+    io::Error::other("it made way for another connection")
+}
+
+/// Does what carries a connection until that has to make way.
+///
+/// # Errors
+/// It had to; or that of the work.
+pub(super) async fn unless_evicted<T>(
+    connection: &Connection,
+    work: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let life = connection.life();
+    tokio::select! {
+        biased;
+        worked = work => worked,
+        () = life.evicted() => Err(made_way()),
+    }
+}
+
 /// Carries bytes until both ends are done; what breaks one, breaks the other.
-pub(super) async fn carry<S: Stack>(mut here: Stream, mut there: S::Stream) -> io::Result<()> {
-    let carried = S::carry(&mut here, &mut there).await;
+pub(super) async fn carry<S: Stack>(
+    mut here: Stream,
+    mut there: S::Stream,
+    connection: &Connection,
+) -> io::Result<()> {
+    let moved = || connection.touch();
+    let carried = unless_evicted(connection, S::carry(&mut here, &mut there, &moved)).await;
     if carried.is_err() {
         here.reset();
         S::reset(there);
@@ -96,11 +149,11 @@ pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
 pub(super) async fn forward<S: Stack>(
     gate: Arc<Gate<S>>,
     to: Arc<Target>,
-    here: Stream,
-    client: Client,
+    (here, client): (Stream, Client),
+    connection: Connection,
 ) -> io::Result<()> {
     match gate.dialer.dial(client, &to).await {
-        Ok(there) => carry::<S>(here, there).await,
+        Ok(there) => carry::<S>(here, there, &connection).await,
         Err(error) => {
             here.reset();
             Err(error)
@@ -108,9 +161,18 @@ pub(super) async fn forward<S: Stack>(
     }
 }
 
+/// An exposed service by its number, and whose address of the tunnel is whose.
+pub(super) struct Exposed {
+    pub number: usize,
+    pub what: String,
+    pub to: Arc<Place>,
+    pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
+}
+
 /// An exposed service: takes connections of the tunnel to it. While the service is down,
-/// who connects gets an RST.
-pub(super) async fn expose<S: Stack>(listener: S::Listener, what: String, to: Arc<Place>) {
+/// or has as many as it may, who connects gets an RST.
+pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, exposed: Exposed) {
+    let Exposed { number, what, to, source } = exposed;
     loop {
         let (there, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -120,10 +182,19 @@ pub(super) async fn expose<S: Stack>(listener: S::Listener, what: String, to: Ar
                 continue;
             }
         };
+        let group = Group::Exposed(number);
+        let connection = match gate.connections.admit(group, source(from.ip()), S::CONNECTION) {
+            Ok(connection) => connection,
+            Err(refused) => {
+                S::reset(there);
+                warn(&what, refused, &from);
+                continue;
+            }
+        };
         let (what, to) = (what.clone(), to.clone());
         tokio::spawn(async move {
-            let served = match Stream::connect(&to).await {
-                Ok(here) => carry::<S>(here, there).await,
+            let served = match unless_evicted(&connection, Stream::connect(&to)).await {
+                Ok(here) => carry::<S>(here, there, &connection).await,
                 Err(error) => {
                     S::reset(there);
                     Err(error)
@@ -133,6 +204,8 @@ pub(super) async fn expose<S: Stack>(listener: S::Listener, what: String, to: Ar
                 tracing::debug!(%error, %from, "{what}");
             }
         });
+        // What made way gives its descriptors back first.
+        yield_now().await;
     }
 }
 

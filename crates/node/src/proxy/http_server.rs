@@ -13,7 +13,8 @@ use tokio::{
 };
 
 use super::{
-    gate::{ASKING, Gate, carry, refuse, take_leave},
+    connections::{Connection, Group},
+    gate::{ASKING, Gate, carry, refuse, take_leave, unless_evicted},
     half_open::Client,
     http::{self, Body, CONNECTED, Refusal, Request},
     local::Stream,
@@ -27,6 +28,7 @@ pub(super) async fn serve<S: Stack>(
     gate: Arc<Gate<S>>,
     mut here: Stream,
     client: Client,
+    mut connection: Connection,
 ) -> io::Result<()> {
     let mut input = Vec::new();
     let asked = match timeout(ASKING, read_head(&gate.users, &mut here, &mut input)).await {
@@ -40,6 +42,7 @@ pub(super) async fn serve<S: Stack>(
     let target = match &request {
         Request::Connect(target) | Request::Forward(target, ..) => target,
     };
+    let mut here = here.unless(connection.become_one_of(Group::Clients, S::CONNECTION))?;
     // What a client sends on is not read now but for its end: `input` would grow.
     let dialed = gate.dialer.dial_for(client, &mut here, &mut input, target).await;
     let mut there = match dialed {
@@ -54,11 +57,11 @@ pub(super) async fn serve<S: Stack>(
         Request::Connect(_) => {
             here.write_all(CONNECTED).await?;
             there.write_all(&input).await?;
-            carry::<S>(here, there).await
+            carry::<S>(here, there, &connection).await
         }
         Request::Forward(_, head, body) => {
             there.write_all(&head).await?;
-            exchange::<S>(here, there, input, body).await
+            exchange::<S>(here, there, (input, body), &connection).await
         }
     }
 }
@@ -88,13 +91,14 @@ async fn read_head(
 async fn exchange<S: Stack>(
     here: Stream,
     mut there: S::Stream,
-    early: Vec<u8>,
-    body: Body,
+    (early, body): (Vec<u8>, Body),
+    connection: &Connection,
 ) -> io::Result<()> {
     let (from_here, to_here) = tokio::io::split(here);
     let body = Limited { reader: from_here, early, body, is_over: false };
     let mut client = tokio::io::join(body, to_here);
-    let carried = relay_answer(&mut client, &mut there).await;
+    let moved = || connection.touch();
+    let carried = unless_evicted(connection, relay_answer(&mut client, &mut there, &moved)).await;
     let (body, to_here) = client.into_inner();
     let mut here = body.reader.unsplit(to_here);
     if carried.is_err() {
@@ -154,7 +158,12 @@ mod tests {
     use tokio::{runtime::Builder, time::sleep};
 
     use super::*;
-    use crate::proxy::{namespace::KernelStack, testing::connected};
+    use crate::proxy::{
+        capacity::Capacity,
+        connections::{Connections, Source},
+        namespace::KernelStack,
+        testing::connected,
+    };
 
     /// RFC 9112, section 9.6.
     #[test]
@@ -163,9 +172,13 @@ mod tests {
         Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             let (mut client, here) = connected(4096).await;
             let (there, mut origin) = connected(1 << 20).await;
-            let exchanged =
-                exchange::<KernelStack>(Stream::Tcp(here), there, Vec::new(), Body::Bytes(1 << 30));
-            let exchanged = tokio::spawn(exchanged);
+            let exchanged = tokio::spawn(async move {
+                let connections = Connections::new(Capacity::new(1000, 0, 0));
+                let client = Source::Client(Client::User(1));
+                let connection = connections.admit(Group::Clients, client, 4).unwrap();
+                let body = (Vec::new(), Body::Bytes(1 << 30));
+                exchange::<KernelStack>(Stream::Tcp(here), there, body, &connection).await
+            });
             client.write_all(&[7; 1000]).await.unwrap();
             origin.read_exact(&mut [0; 1000]).await.unwrap();
             origin.write_all(&vec![7; ANSWER]).await.unwrap();

@@ -10,9 +10,9 @@ use std::{
 use getrandom::{SysRng, rand_core::TryRng};
 use ipnet::IpNet;
 use netstack::{
-    Config, CongestionControl, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket,
+    Config, CongestionControl, Keepalive, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket,
 };
-use sys::{Offloads, clock, namespace::Plan};
+use sys::{Offloads, clock, keepalive::KEEPALIVE, namespace::Plan};
 
 use super::stack::{Accept, Datagrams, Stack};
 
@@ -55,6 +55,11 @@ impl Stack for InProcessStack {
     type Listener = TcpListener;
     type Datagrams = UdpSocket;
 
+    /// A socket here.
+    const CONNECTION: usize = 1;
+    /// The connection that asked for it, and a socket here.
+    const ASSOCIATION: usize = 2;
+
     fn name(&self) -> &'static str {
         "in-process"
     }
@@ -80,6 +85,12 @@ impl Stack for InProcessStack {
         self.stack.ping(to).await.map(drop)
     }
 
+    fn keep_alive(stream: &TcpStream) {
+        let sys::keepalive::Keepalive { idle, interval, probes } = KEEPALIVE;
+        // It cannot fail.
+        let _ = stream.set_keepalive(Some(Keepalive { idle, interval, probes }));
+    }
+
     fn reset(stream: TcpStream) {
         // It cannot fail.
         let _ = stream.set_zero_linger();
@@ -90,7 +101,9 @@ impl Accept for TcpListener {
     type Stream = TcpStream;
 
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        Self::accept(self).await
+        let accepted = Self::accept(self).await?;
+        InProcessStack::keep_alive(&accepted.0);
+        Ok(accepted)
     }
 }
 

@@ -8,14 +8,21 @@ use std::{
 
 use ipnet::IpNet;
 use netstack::{StackRecv, StackSend, TcpStream};
-use sys::{Offloads, TunInfo, namespace::Plan, netlink::Netlink};
+use sys::{Offloads, TunInfo, namespace::Plan, netlink::Netlink, process::file_limit};
 use zeroize::Zeroizing;
 
 use super::{
-    dial::Dialer, gate::Gate, gate::serve_each, in_process::InProcessStack, local::Listener,
-    reach::Reach, socks_server, target::Host, target::Target, users::Users,
+    capacity::Capacity, connections::Connections, connections::Group, dial::Dialer, gate::Gate,
+    gate::serve_each, in_process::InProcessStack, local::Listener, reach::Reach, socks_server,
+    target::Host, target::Target, users::Users,
 };
 use crate::{conf::Conf, daemon::DEFAULT_MTU, up::tunnel_mtu};
+
+/// Clients of the gateway that are watched at a time while they are connected, each by a
+/// descriptor.
+const WATCHES: usize = 64;
+/// The limit of open files, where the kernel does not tell (`getrlimit(2)`: its default).
+const FILES: usize = 1024;
 
 /// What a program does inside of a tunnel, with the stack in the process. Clones are the
 /// same one.
@@ -41,7 +48,9 @@ impl Inside {
         let plan = Plan { mtu, addresses, ..Plan::default() };
         let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
         let stack = Arc::new(stack);
-        let dialer = Dialer::new(stack.clone(), reach(conf), conf.interface.dns.clone());
+        let dns = conf.interface.dns.clone();
+        // With this stack dials have no descriptors but what watches a client.
+        let dialer = Dialer::new(stack.clone(), reach(conf), dns, WATCHES);
         let dialer = Arc::new(dialer);
         Ok((Self { stack, dialer }, (recv, send, TunInfo { name: plan.name, index: 0, mtu })))
     }
@@ -89,9 +98,17 @@ impl Inside {
     ) {
         let mut users = Users::default();
         users.add(name, password);
-        let gate = Arc::new(Gate { dialer: self.dialer.clone(), users });
-        let serve = move |stream, client| socks_server::serve(gate.clone(), stream, client);
-        serve_each(Listener::Tcp(listener), "socks5".to_owned(), serve).await;
+        let (limit, open) = file_limit().unwrap_or((FILES, 0));
+        // The clients are this program's own: each connection is two files.
+        let capacity = Capacity::new(limit / 2, open, 0);
+        let connections = Connections::new(capacity);
+        let gate = Arc::new(Gate { dialer: self.dialer.clone(), users, connections });
+        let all = gate.clone();
+        let serve = move |stream, client, connection| {
+            socks_server::serve(gate.clone(), stream, client, connection)
+        };
+        let what = ("socks5".to_owned(), Group::Asking);
+        serve_each(all, Listener::Tcp(listener), what, serve).await;
     }
 }
 

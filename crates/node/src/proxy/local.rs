@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use sys::keepalive::{KEEPALIVE, keep_alive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream},
@@ -37,7 +38,11 @@ impl Listener {
     /// that is gone makes room.
     pub async fn bind(place: &Place) -> io::Result<Self> {
         match place {
-            Place::Ip(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Place::Ip(address) => {
+                let listener = TcpListener::bind(address).await?;
+                keep_alive(&listener, KEEPALIVE)?;
+                Ok(Self::Tcp(listener))
+            }
             Place::Unix(path) => {
                 SocketFile::make_room(path)?;
                 let socket = UnixSocket::new_stream()?;
@@ -97,6 +102,20 @@ impl Stream {
             let _ = watched.try_io(Interest::READABLE, forget);
         }
         Ok(())
+    }
+
+    /// Itself, unless it is refused, which ends it.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn unless<E: Into<io::Error>>(self, refused: Result<(), E>) -> io::Result<Self> {
+        match refused {
+            Ok(()) => Ok(self),
+            Err(refused) => {
+                self.reset();
+                Err(refused.into())
+            }
+        }
     }
 
     /// Ends it by RST, where there is such a thing.

@@ -3,14 +3,18 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdUdpSocket},
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
 };
 
-use sys::namespace::{Kind, Namespace};
+use sys::{
+    keepalive::{KEEPALIVE, keep_alive},
+    namespace::{Kind, Namespace},
+};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
 use super::{
     local::Stream,
+    relay::OnMove,
     splice::splice,
     stack::{Accept, Stack},
 };
@@ -47,6 +51,11 @@ impl Stack for KernelStack {
     type Listener = TcpListener;
     type Datagrams = UdpSocket;
 
+    /// A socket on each side, and a pipe while it holds bytes ([`super::splice`]).
+    const CONNECTION: usize = 4;
+    /// The connection that asked for it, a socket here, and one of each family there.
+    const ASSOCIATION: usize = 4;
+
     fn name(&self) -> &'static str {
         "namespace"
     }
@@ -60,6 +69,7 @@ impl Stack for KernelStack {
     async fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
         let socket = self.tcp(&at)?;
         socket.set_reuseaddr(true)?;
+        keep_alive(&socket.as_fd(), KEEPALIVE)?;
         socket.bind(at)?;
         socket.listen(BACKLOG)
     }
@@ -93,8 +103,14 @@ impl Stack for KernelStack {
         }
     }
 
-    async fn carry(here: &mut Stream, there: &mut TcpStream) -> io::Result<()> {
-        splice(here, there).await
+    async fn carry(here: &mut Stream, there: &mut TcpStream, moved: OnMove<'_>) -> io::Result<()> {
+        splice(here, there, moved).await
+    }
+
+    /// The times are the namespace's.
+    fn keep_alive(stream: &TcpStream) {
+        // Where that fails, the idle time of a relay ends it.
+        let _ = sys::keepalive::switch_on(stream);
     }
 
     fn reset(stream: TcpStream) {

@@ -25,12 +25,15 @@ use tokio::{
 };
 
 use super::{
+    capacity::Capacity,
+    connections::{Connections, Source},
     dial::Dialer,
     gate::Gate,
+    half_open::Client,
     in_process::InProcessStack,
     namespace::KernelStack,
     reach::Reach,
-    services::{self, Bound},
+    services::{self, Bound, Rules},
     stack::Stack,
     users::Users,
 };
@@ -164,6 +167,8 @@ impl Life {
         let bound = runtime.block_on(Bound::new(&stack, &conf.interface.proxy))?;
         let control = control(&name)?;
         let monitor = Monitor::open().context("netlink")?;
+        let (limit, open) = process::file_limit().context("limit of open files")?;
+        let capacity = Capacity::new(limit, open, bound.datagram_services());
         let sockets = control.iter().map(|(socket, _)| socket.path());
         let sockets = sockets.chain(metrics.as_ref().and_then(Metrics::path));
         let sandbox = match self.sandbox {
@@ -184,9 +189,12 @@ impl Life {
         node.link_up().context("UDP socket")?;
         sandbox.enter()?;
 
-        let dialer = Dialer::new(Arc::new(stack), reach(&conf, &node), conf.interface.dns);
-        let gate = Arc::new(Gate { dialer: Arc::new(dialer), users });
-        let services = runtime.block_on(async { bound.serve(&gate) });
+        let reach = reach(&conf, &node);
+        let dialer = Dialer::new(Arc::new(stack), reach, conf.interface.dns, capacity.dialling);
+        let connections = runtime.block_on(async { Connections::new(capacity) });
+        let gate = Arc::new(Gate { dialer: Arc::new(dialer), users, connections });
+        let rules = Rules { datagrams: capacity.datagrams, source: source(&node) };
+        let services = runtime.block_on(async { bound.serve(&gate, &rules) });
         let shown = Arc::new(Shown { gate, services, runtime: runtime.handle().clone() });
         let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
         let _metrics_file = metrics.context("threads")?;
@@ -264,6 +272,12 @@ fn reach(conf: &Conf, node: &Arc<Node>) -> Reach {
     Reach::new(own, move |ip| node.reaches(ip))
 }
 
+/// A client of the tunnel is its peer, by any of the addresses that are allowed it.
+fn source(node: &Arc<Node>) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
+    let node = node.clone();
+    Arc::new(move |ip| node.peer_of(ip).map_or(Source::Client(Client::Ip(ip)), Source::Peer))
+}
+
 /// The socket for `linerate show` and the like, which a user without a folder for it
 /// does without.
 fn control(name: &str) -> anyhow::Result<Option<(UapiSocket, Watch)>> {
@@ -293,6 +307,9 @@ impl<S: Stack> Beside for Shown<S> {
         lines.push_str(&format!("stack={}\n", self.gate.dialer.stack.name()));
         for service in &self.services {
             lines.push_str(&format!("service={service}\n"));
+        }
+        for (name, count) in self.gate.connections.counters().by_name() {
+            lines.push_str(&format!("{name}={count}\n"));
         }
     }
 

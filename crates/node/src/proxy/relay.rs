@@ -33,34 +33,37 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Is called when bytes moved.
+pub(super) type OnMove<'a> = &'a (dyn Fn() + Sync);
+
 /// Carries bytes both ways, and each end of one way to the other side.
 ///
 /// # Errors
 /// What a connection answered, or `TimedOut` where both were silent for too long.
-pub(super) async fn relay<A, B>(a: &mut A, b: &mut B) -> io::Result<()>
+pub(super) async fn relay<A, B>(a: &mut A, b: &mut B, moved: OnMove<'_>) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |[there, back]| there && back).await
+    relay_until(a, b, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
 }
 
 /// The same until `b` has no more to say, whatever `a` does.
 ///
 /// # Errors
 /// As for [`relay`].
-pub(super) async fn relay_answer<A, B>(a: &mut A, b: &mut B) -> io::Result<()>
+pub(super) async fn relay_answer<A, B>(a: &mut A, b: &mut B, moved: OnMove<'_>) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay_until(a, b, [IDLE, IDLE_HALF_CLOSED], |[_, back]| back).await
+    relay_until(a, b, (moved, [IDLE, IDLE_HALF_CLOSED]), |[_, back]| back).await
 }
 
 async fn relay_until<A, B>(
     a: &mut A,
     b: &mut B,
-    idle: [Duration; 2],
+    watched: (OnMove<'_>, [Duration; 2]),
     is_over: impl Fn([bool; 2]) -> bool,
 ) -> io::Result<()>
 where
@@ -72,7 +75,7 @@ where
         let (a, b) = (Pin::new(&mut *a), Pin::new(&mut *b));
         if way == 0 { there.poll(cx, a, b, news) } else { back.poll(cx, b, a, news) }
     };
-    go_on(step, idle, is_over).await
+    go_on(step, watched, is_over).await
 }
 
 /// One direction that knows its ends.
@@ -88,11 +91,12 @@ pub(super) trait Direction {
 pub(super) async fn carry_both(
     mut there: impl Direction,
     mut back: impl Direction,
+    moved: OnMove<'_>,
 ) -> io::Result<()> {
     let step = |way: usize, cx: &mut Context<'_>, news: &mut News| {
         if way == 0 { there.poll(cx, news) } else { back.poll(cx, news) }
     };
-    go_on(step, [IDLE, IDLE_HALF_CLOSED], |[there, back]| there && back).await
+    go_on(step, (moved, [IDLE, IDLE_HALF_CLOSED]), |[there, back]| there && back).await
 }
 
 /// One direction.
@@ -220,6 +224,11 @@ fn gone_is_ended(error: io::Error) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, duplex},
         runtime::Builder,
@@ -242,7 +251,7 @@ mod tests {
         run(async {
             let (mut near, mut a) = duplex(1 << 20);
             let (mut b, far) = duplex(7);
-            let relay = tokio::spawn(async move { relay(&mut a, &mut b).await });
+            let relay = tokio::spawn(async move { relay(&mut a, &mut b, &|| {}).await });
             let sent: Vec<u8> = (0..SCRATCH * 2 + 5).map(|i| (i % 251) as u8).collect();
             let (mut far_read, mut far_write) = tokio::io::split(far);
             let answer = sent[..70_000].to_vec();
@@ -272,7 +281,7 @@ mod tests {
         run(async {
             let (mut near, mut a) = duplex(64);
             let (mut b, mut far) = duplex(64);
-            let relay = tokio::spawn(async move { relay(&mut a, &mut b).await });
+            let relay = tokio::spawn(async move { relay(&mut a, &mut b, &|| {}).await });
             near.shutdown().await.unwrap();
             assert_eq!(far.read(&mut [0; 8]).await.unwrap(), 0);
             far.write_all(b"late").await.unwrap();
@@ -290,10 +299,14 @@ mod tests {
             let (mut near, mut a) = duplex(64);
             let (mut b, mut far) = duplex(64);
             let minute = Duration::from_mins(1);
-            let relay =
-                tokio::spawn(
-                    async move { relay_until(&mut a, &mut b, [minute; 2], |_| false).await },
-                );
+            let moves = Arc::new(AtomicUsize::new(0));
+            let count = moves.clone();
+            let relay = tokio::spawn(async move {
+                let moved = move || {
+                    count.fetch_add(1, Ordering::Relaxed);
+                };
+                relay_until(&mut a, &mut b, (&moved, [minute; 2]), |_| false).await
+            });
             for _ in 0..5 {
                 sleep(minute * 3 / 4).await;
                 near.write_all(b"x").await.unwrap();
@@ -302,6 +315,7 @@ mod tests {
             }
             let error = relay.await.unwrap().unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert_eq!(moves.load(Ordering::Relaxed), 5, "each move is told");
         });
     }
 }

@@ -1,14 +1,19 @@
 //! All that a process serves, bound and started.
 
-use std::{fs, io, net::SocketAddr, sync::Arc};
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use anyhow::{Context, bail};
 use tokio::net::UdpSocket;
 use zeroize::Zeroizing;
 
 use super::{
+    connections::{Group, Source},
     datagrams::carry_datagrams,
-    gate::{Gate, expose, forward, serve_each},
+    gate::{Exposed, Gate, expose, forward, serve_each},
     half_open::Client,
     http_server,
     local::Listener,
@@ -47,7 +52,20 @@ pub(super) struct Bound<S: Stack> {
     exposed_datagrams: Vec<(String, S::Datagrams, Expose)>,
 }
 
+/// What services are served by.
+pub(super) struct Rules {
+    /// Clients of each service of datagrams at most.
+    pub datagrams: usize,
+    /// Whose an address of the tunnel is.
+    pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
+}
+
 impl<S: Stack> Bound<S> {
+    /// How many services of datagrams there are.
+    pub fn datagram_services(&self) -> usize {
+        self.datagram_forwards.len() + self.exposed_datagrams.len()
+    }
+
     /// Binds all services of a file.
     ///
     /// # Errors
@@ -99,25 +117,31 @@ impl<S: Stack> Bound<S> {
     }
 
     /// Serves them all, and tells what they are. To be called within a runtime.
-    pub fn serve(self, gate: &Arc<Gate<S>>) -> Vec<String> {
+    pub fn serve(self, gate: &Arc<Gate<S>>, rules: &Rules) -> Vec<String> {
         let mut names = Vec::new();
         for (name, listener) in self.socks {
-            let gate = gate.clone();
+            let (all, gate) = (gate.clone(), gate.clone());
             names.push(name.clone());
-            let serve = move |stream, client| socks_server::serve(gate.clone(), stream, client);
-            tokio::spawn(serve_each(listener, name, serve));
+            let serve = move |stream, client, connection| {
+                socks_server::serve(gate.clone(), stream, client, connection)
+            };
+            tokio::spawn(serve_each(all, listener, (name, Group::Asking), serve));
         }
         for (name, listener) in self.http {
-            let gate = gate.clone();
+            let (all, gate) = (gate.clone(), gate.clone());
             names.push(name.clone());
-            let serve = move |stream, client| http_server::serve(gate.clone(), stream, client);
-            tokio::spawn(serve_each(listener, name, serve));
+            let serve = move |stream, client, connection| {
+                http_server::serve(gate.clone(), stream, client, connection)
+            };
+            tokio::spawn(serve_each(all, listener, (name, Group::Asking), serve));
         }
         for (name, listener, rule) in self.forwards {
-            let (gate, to) = (gate.clone(), Arc::new(rule.to));
+            let (all, gate, to) = (gate.clone(), gate.clone(), Arc::new(rule.to));
             names.push(name.clone());
-            let serve = move |stream, client| forward(gate.clone(), to.clone(), stream, client);
-            tokio::spawn(serve_each(listener, name, serve));
+            let serve = move |stream, client, connection| {
+                forward(gate.clone(), to.clone(), (stream, client), connection)
+            };
+            tokio::spawn(serve_each(all, listener, (name, Group::Clients), serve));
         }
         for (name, socket, rule) in self.datagram_forwards {
             let (gate, to) = (gate.clone(), Arc::new(rule.to));
@@ -126,16 +150,19 @@ impl<S: Stack> Bound<S> {
                 let (gate, to) = (gate.clone(), to.clone());
                 async move { gate.dialer.dial_datagrams(Client::Ip(client.ip()), &to).await }
             };
-            tokio::spawn(carry_datagrams(name, socket, open));
+            tokio::spawn(carry_datagrams((name, rules.datagrams), socket, open));
         }
-        for (name, listener, rule) in self.exposed {
+        for (number, (name, listener, rule)) in self.exposed.into_iter().enumerate() {
             names.push(name.clone());
-            tokio::spawn(expose::<S>(listener, name, Arc::new(rule.to)));
+            let (to, source) = (Arc::new(rule.to), rules.source.clone());
+            let exposed = Exposed { number, what: name, to, source };
+            tokio::spawn(expose::<S>(gate.clone(), listener, exposed));
         }
         for (name, socket, rule) in self.exposed_datagrams {
             let Place::Ip(to) = rule.to else { continue };
             names.push(name.clone());
-            tokio::spawn(carry_datagrams(name, socket, move |_| to_service(to)));
+            let carried = (name, rules.datagrams);
+            tokio::spawn(carry_datagrams(carried, socket, move |_| to_service(to)));
         }
         names
     }

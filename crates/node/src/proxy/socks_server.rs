@@ -9,6 +9,7 @@ use tokio::{
 
 use super::{
     associate::associate,
+    connections::{Connection, Group},
     gate::{ASKING, Gate, carry, refuse},
     half_open::Client,
     local::Stream,
@@ -24,13 +25,18 @@ pub(super) async fn serve<S: Stack>(
     gate: Arc<Gate<S>>,
     mut stream: Stream,
     client: Client,
+    mut connection: Connection,
 ) -> io::Result<()> {
     let asked = timeout(ASKING, negotiate(&gate.users, &mut stream)).await??;
     match asked {
         Some((Request::Connect(target), early)) => {
-            connect(&gate, stream, client, &target, early).await
+            let stream = stream.unless(connection.become_one_of(Group::Clients, S::CONNECTION))?;
+            connect(&gate, (stream, client, connection), &target, early).await
         }
-        Some((Request::UdpAssociate(from), _)) => associate(gate, stream, &from).await,
+        Some((Request::UdpAssociate(from), _)) => {
+            let stream = stream.unless(connection.become_one_of(Group::Clients, S::ASSOCIATION))?;
+            associate(gate, stream, &from, &connection).await
+        }
         None => refuse(stream, &[]).await,
     }
 }
@@ -63,8 +69,7 @@ async fn negotiate(users: &Users, stream: &mut Stream) -> io::Result<Option<(Req
 
 async fn connect<S: Stack>(
     gate: &Gate<S>,
-    mut here: Stream,
-    client: Client,
+    (mut here, client, connection): (Stream, Client, Connection),
     target: &Target,
     mut early: Vec<u8>,
 ) -> io::Result<()> {
@@ -73,7 +78,7 @@ async fn connect<S: Stack>(
         Ok(mut there) => {
             here.write_all(&Reply::Succeeded.encode(nowhere)).await?;
             there.write_all(&early).await?;
-            carry::<S>(here, there).await
+            carry::<S>(here, there, &connection).await
         }
         Err(error) => {
             refuse(here, &Reply::of_error(&error).encode(nowhere)).await?;

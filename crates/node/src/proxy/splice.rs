@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     local::Stream,
-    relay::{Broken, Copied, Direction, News, ROUNDS, State, carry_both},
+    relay::{Broken, Copied, Direction, News, OnMove, ROUNDS, State, carry_both},
 };
 
 /// Empty pipes that a thread keeps; each is two file descriptors.
@@ -144,18 +144,22 @@ impl Socket for UnixStream {
 ///
 /// # Errors
 /// As for [`super::relay::relay`].
-pub(super) async fn splice(here: &mut Stream, there: &mut TcpStream) -> io::Result<()> {
+pub(super) async fn splice(
+    here: &mut Stream,
+    there: &mut TcpStream,
+    moved: OnMove<'_>,
+) -> io::Result<()> {
     let (from_there, to_there) = there.split();
     match here {
         Stream::Tcp(here) => {
             let (from_here, to_here) = here.split();
             let into = Spliced::new(from_here.as_ref(), to_there.as_ref());
-            carry_both(into, Copied::new(from_there, to_here)).await
+            carry_both(into, Copied::new(from_there, to_here), moved).await
         }
         Stream::Unix(here) => {
             let (from_here, to_here) = here.split();
             let into = Spliced::new(from_here.as_ref(), to_there.as_ref());
-            carry_both(into, Copied::new(from_there, to_here)).await
+            carry_both(into, Copied::new(from_there, to_here), moved).await
         }
     }
 }

@@ -11,7 +11,10 @@ use tokio::{
     net::UdpSocket,
 };
 
-use super::{local::Stream, relay::relay};
+use super::{
+    local::Stream,
+    relay::{OnMove, relay},
+};
 
 /// A stack whose packets go through the tunnel.
 pub(crate) trait Stack: Send + Sync + 'static {
@@ -21,6 +24,11 @@ pub(crate) trait Stack: Send + Sync + 'static {
     type Listener: Accept<Stream = Self::Stream>;
     /// A UDP socket.
     type Datagrams: Datagrams;
+
+    /// File descriptors that a connection from here to the stack takes at most.
+    const CONNECTION: usize;
+    /// The same of an association of UDP.
+    const ASSOCIATION: usize;
 
     /// What `linerate show` calls it.
     fn name(&self) -> &'static str;
@@ -40,13 +48,19 @@ pub(crate) trait Stack: Send + Sync + 'static {
     /// Sends one ICMP echo request with these bytes and waits for its answer.
     fn ping(&self, to: IpAddr, payload: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Carries bytes between a connection here and one of the stack, both ways.
+    /// Carries bytes between a connection here and one of the stack, both ways. `moved` is
+    /// called when some were.
     fn carry(
         here: &mut Stream,
         there: &mut Self::Stream,
+        moved: OnMove<'_>,
     ) -> impl Future<Output = io::Result<()>> + Send {
-        relay(here, there)
+        relay(here, there, moved)
     }
+
+    /// Has the peer of a connection that was dialled asked, when it is silent, whether it
+    /// is there. Those that are accepted have it so.
+    fn keep_alive(stream: &Self::Stream);
 
     /// Ends a connection by RST.
     fn reset(stream: Self::Stream);

@@ -62,6 +62,9 @@ impl Stack for Memory {
     type Listener = Nobody;
     type Datagrams = UdpSocket;
 
+    const CONNECTION: usize = 1;
+    const ASSOCIATION: usize = 2;
+
     fn name(&self) -> &'static str {
         "memory"
     }
@@ -92,6 +95,8 @@ impl Stack for Memory {
     async fn ping(&self, _: IpAddr, _: &[u8]) -> io::Result<()> {
         std::future::pending().await
     }
+
+    fn keep_alive(_: &DuplexStream) {}
 
     fn reset(_: DuplexStream) {}
 }

@@ -24,6 +24,7 @@ use nix::{
 
 use super::{Kind, Plan, Step, wire::Word};
 use crate::{
+    keepalive::KEEPALIVE,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
     process::sandbox::confine_maker,
     tun::{TunError, device},
@@ -141,6 +142,14 @@ fn tune(group: Gid) {
     let _ = fs::write(format!("{net}/ping_group_range"), format!("{group} {group}"));
     for (name, value) in TCP {
         let _ = fs::write(format!("{net}/{name}"), value);
+    }
+    // For sockets that are dialled, so that none of their times is to be set later.
+    for (name, value) in [
+        ("time", KEEPALIVE.idle.as_secs()),
+        ("intvl", KEEPALIVE.interval.as_secs()),
+        ("probes", KEEPALIVE.probes.into()),
+    ] {
+        let _ = fs::write(format!("{net}/tcp_keepalive_{name}"), value.to_string());
     }
 }
 

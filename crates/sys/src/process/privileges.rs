@@ -23,6 +23,9 @@ use nix::{
 /// configuration, and to move to a port below 1024.
 const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
 
+/// Open files where `/proc` does not tell of them.
+const FILES_AT_LEAST: usize = 64;
+
 /// Why the process has its rights still, or only some of them: it should end.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegesError {
@@ -130,13 +133,23 @@ pub fn rename(name: &str) -> io::Result<()> {
     Ok(prctl::set_name(&CString::new(name)?)?)
 }
 
-/// Raises the limit of open files as far as this user may: each connection has two.
+/// Raises the limit of open files as far as this user may.
 ///
 /// # Errors
 /// The kernel's answer.
 pub fn raise_file_limit() -> io::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
+}
+
+/// How many files this process may have open, and how many are.
+///
+/// # Errors
+/// The kernel's answer.
+pub fn file_limit() -> io::Result<(usize, usize)> {
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let open = fs::read_dir("/proc/self/fd").map_or(FILES_AT_LEAST, Iterator::count);
+    Ok((usize::try_from(limit).unwrap_or(usize::MAX), open))
 }
 
 fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {

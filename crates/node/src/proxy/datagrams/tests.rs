@@ -34,7 +34,7 @@ async fn carrying(
             Ok((far, to))
         }
     };
-    tokio::spawn(carry_datagrams("a test".into(), near, open));
+    tokio::spawn(carry_datagrams(("a test".into(), FLOWS), near, open));
     at
 }
 

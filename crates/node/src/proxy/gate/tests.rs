@@ -4,7 +4,9 @@
 use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use super::*;
-use crate::proxy::{namespace::KernelStack, testing::connected};
+use crate::proxy::{
+    capacity::Capacity, connections::Connections, namespace::KernelStack, testing::connected,
+};
 
 /// An answer that has to wait for its reader.
 const ANSWER: usize = 1 << 20;
@@ -19,8 +21,16 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 async fn world() -> (TcpStream, TcpStream, JoinHandle<io::Result<()>>) {
     let (client, here) = connected(ROOM).await;
     let (there, service) = connected(1 << 20).await;
-    let carried = tokio::spawn(carry::<KernelStack>(Stream::Tcp(here), there));
+    let carried = tokio::spawn(async move {
+        let connection = admitted(&Connections::new(Capacity::new(1000, 0, 0)));
+        carry::<KernelStack>(Stream::Tcp(here), there, &connection).await
+    });
     (client, service, carried)
+}
+
+/// A connection of one source.
+fn admitted(connections: &Connections) -> Connection {
+    connections.admit(Group::Exposed(0), Source::Client(Client::User(1)), 4).unwrap()
 }
 
 /// Has a client say more, word by word, as nobody is there any more.

@@ -17,6 +17,8 @@ use std::{
 
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::OnMove;
+
 /// How long what was written last has to arrive, before a reset takes it back.
 const SETTLING: Duration = Duration::from_secs(1);
 
@@ -58,13 +60,14 @@ enum Way {
 }
 
 /// Does steps of a direction and the other until it is over or nothing has moved for too
-/// long: the second of `idle` counts where one of both has ended.
+/// long: the second of `idle` counts where one of both has ended. `moved` is called when
+/// bytes moved.
 ///
 /// # Errors
 /// A side was reset, or both were silent for too long. Both are to be reset then.
 pub(super) async fn go_on(
     mut step: impl FnMut(usize, &mut Context<'_>, &mut News) -> Poll<Result<(), Broken>>,
-    idle: [Duration; 2],
+    (moved, idle): (OnMove<'_>, [Duration; 2]),
     is_over: impl Fn([bool; 2]) -> bool,
 ) -> io::Result<()> {
     let mut ways = [Way::Open; 2];
@@ -80,6 +83,7 @@ pub(super) async fn go_on(
             let polled = step(way, cx, &mut news);
             if news.has_moved {
                 (has_moved, last_move) = (true, Some(Instant::now()));
+                moved();
             }
             match polled {
                 Poll::Pending => {}

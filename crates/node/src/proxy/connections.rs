@@ -1,0 +1,199 @@
+//! Which connections there are, whose they are, and which makes way: no source keeps
+//! another out of a service, and no service keeps clients out of the proxies.
+//!
+//! ```text
+//!   accepted ─► Connections::admit ─► Connection ── touch, with each move ── dropped
+//!                 | over a bound       ▲ evicted: what carries it ends it
+//!                 ├─ one that has long been idle makes way
+//!                 └─ else refused, by RST
+//! ```
+//!
+//! Where one has to make way it is one of the source with the most, if that has more than
+//! the newcomer's, or of the newcomer's own: of these the one that moved bytes longest ago.
+
+mod table;
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use wg::PublicKey;
+
+use super::{capacity::Capacity, half_open::Client};
+pub(super) use table::{Counters, Refused};
+use table::{Entry, Table};
+
+/// What a connection is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Group {
+    /// Clients here that did not say yet what they want.
+    Asking,
+    /// Clients here.
+    Clients,
+    /// Those of the tunnel to the exposed service of this number.
+    Exposed(usize),
+}
+
+/// Whose a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    /// A client here.
+    Client(Client),
+    /// A peer, whatever address of its allowed IPs it uses: it may have any number.
+    Peer(PublicKey),
+}
+
+/// All connections of a process. Clones are the same.
+#[derive(Clone, Debug)]
+pub(super) struct Connections(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    began: Instant,
+    table: Mutex<Table>,
+}
+
+/// A connection, which is there until this is dropped.
+#[derive(Debug)]
+pub(super) struct Connection {
+    connections: Connections,
+    group: Group,
+    source: Source,
+    entry: Arc<Entry>,
+}
+
+/// What is said of a connection by what carries it, and to that.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// When bytes moved last, in nanoseconds since the process began.
+    last_move: AtomicU64,
+    is_evicted: AtomicBool,
+    evicted: Notify,
+}
+
+impl Connections {
+    pub fn new(capacity: Capacity) -> Self {
+        let table = Mutex::new(Table::new(capacity));
+        Self(Arc::new(Shared { began: Instant::now(), table }))
+    }
+
+    /// Takes in a connection that has so many descriptors.
+    ///
+    /// # Errors
+    /// A bound is reached, and nobody makes way.
+    pub fn admit(
+        &self,
+        group: Group,
+        source: Source,
+        descriptors: usize,
+    ) -> Result<Connection, Refused> {
+        let source = source.settled();
+        let now = self.now();
+        let entry = self.lock().admit((group, source), Arc::default(), descriptors, now)?;
+        Ok(Connection { connections: self.clone(), group, source, entry })
+    }
+
+    /// What was refused and evicted.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters()
+    }
+
+    fn now(&self) -> Duration {
+        Instant::now() - self.0.began
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Bytes moved.
+    pub fn touch(&self) {
+        self.entry.life.move_at(self.connections.now());
+    }
+
+    /// Makes it one of another group, with so many descriptors.
+    ///
+    /// # Errors
+    /// A bound is reached, and nobody makes way. It stays what it was.
+    pub fn become_one_of(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
+        let now = self.connections.now();
+        let (from, to) = ((self.group, self.source), (group, self.source));
+        self.entry = self.connections.lock().replace(&self.entry, from, (to, descriptors), now)?;
+        self.group = group;
+        Ok(())
+    }
+
+    /// What tells that it has to make way.
+    pub fn life(&self) -> Arc<Life> {
+        self.entry.life.clone()
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.connections.lock().remove((self.group, self.source), &self.entry);
+    }
+}
+
+impl Life {
+    fn move_at(&self, now: Duration) {
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.last_move.store(nanos, Ordering::Relaxed);
+    }
+
+    fn last_move(&self) -> Duration {
+        Duration::from_nanos(self.last_move.load(Ordering::Relaxed))
+    }
+
+    fn evict(&self) {
+        self.is_evicted.store(true, Ordering::Release);
+        self.evicted.notify_waiters();
+    }
+
+    /// Waits until it has to make way.
+    pub async fn evicted(&self) {
+        let evicted = self.evicted.notified();
+        if !self.is_evicted.load(Ordering::Acquire) {
+            evicted.await;
+        }
+    }
+}
+
+impl Source {
+    /// A host of IPv6 may use any address of its network.
+    fn settled(self) -> Self {
+        match self {
+            Self::Client(Client::Ip(ip)) => Self::Client(Client::Ip(network(ip.to_canonical()))),
+            other => other,
+        }
+    }
+
+    /// Whether it has a bound of its own. Programs of this machine share an address.
+    fn is_bounded(&self) -> bool {
+        match self {
+            Self::Client(Client::Ip(ip)) => !ip.is_loopback(),
+            Self::Client(Client::User(_)) => false,
+            Self::Peer(_) => true,
+        }
+    }
+}
+
+/// The /64 of an address of IPv6.
+fn network(ip: std::net::IpAddr) -> std::net::IpAddr {
+    match ip {
+        std::net::IpAddr::V6(v6) if !v6.is_loopback() => {
+            std::net::Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into()
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! On virtual time: the runtime's clock stands still but for what is slept.
+
+use tokio::{runtime::Builder, task::yield_now, time::advance};
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// 1000 for all, 750 for a side, 500 for a service, 250 for a source, 20 of each asking.
+const CAPACITY: Capacity = Capacity {
+    all: 1000,
+    side: 750,
+    service: 500,
+    source: 250,
+    asking: 20,
+    datagrams: 0,
+    dialling: 0,
+};
+const HERE: Source =
+    Source::Client(Client::Ip(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)));
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(work)
+}
+
+fn peer(number: u8) -> Source {
+    Source::Peer(PublicKey::from([number; 32]))
+}
+
+/// So many connections, of one descriptor each.
+fn many(connections: &Connections, group: Group, source: Source, count: usize) -> Vec<Connection> {
+    let admit = |_| connections.admit(group, source, 1).unwrap();
+    (0..count).map(admit).collect()
+}
+
+fn evicted(connections: &[Connection]) -> Vec<usize> {
+    let is_evicted = |connection: &Connection| connection.life().is_evicted.load(Ordering::Relaxed);
+    let all = connections.iter().enumerate();
+    all.filter(|(_, connection)| is_evicted(connection)).map(|(at, _)| at).collect()
+}
+
+#[test]
+fn a_peer_at_its_bound_is_refused_while_all_of_its_connections_move_bytes() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let hog = many(&connections, Group::Exposed(0), peer(1), 250);
+        for _ in 0..3 {
+            advance(9 * SECOND).await;
+            hog.iter().for_each(Connection::touch);
+            for service in [0, 1] {
+                let refused = connections.admit(Group::Exposed(service), peer(1), 1).unwrap_err();
+                assert_eq!(refused, Refused::Source);
+            }
+        }
+        assert!(evicted(&hog).is_empty());
+        // Others are served, and proxies too.
+        let _other = many(&connections, Group::Exposed(0), peer(2), 250);
+        let _clients = many(&connections, Group::Clients, HERE, 400);
+        let counters = connections.counters();
+        assert_eq!((counters.source, counters.idle), (6, 0));
+    });
+}
+
+#[test]
+fn the_connection_of_a_full_source_that_has_been_idle_for_longest_makes_way() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let mut hog = many(&connections, Group::Exposed(0), peer(1), 250);
+        let _other = many(&connections, Group::Exposed(0), peer(2), 1);
+        advance(SECOND).await;
+        hog.iter().rev().skip(2).for_each(Connection::touch);
+        advance(9 * SECOND).await;
+        hog[249].touch();
+        // Ten seconds idle: 248 alone.
+        for expected in [vec![248], vec![248, 0], vec![248, 0, 1]] {
+            hog.push(connections.admit(Group::Exposed(0), peer(1), 1).unwrap());
+            let mut all = evicted(&hog);
+            all.sort_by_key(|at| expected.iter().position(|other| other == at));
+            assert_eq!(all, expected);
+            advance(SECOND).await;
+        }
+        assert_eq!(connections.counters().idle, 3);
+        let gone = hog.remove(248);
+        gone.life().evicted().await;
+        drop(gone);
+        assert!(connections.lock().full((Group::Exposed(0), peer(1)), 1).is_some());
+    });
+}
+
+#[test]
+fn a_full_service_has_the_peer_with_the_most_make_way_and_never_one_with_fewer() {
+    run(async {
+        let connections = Connections::new(Capacity { source: 400, ..CAPACITY });
+        let most = many(&connections, Group::Exposed(0), peer(1), 300);
+        let fewer = many(&connections, Group::Exposed(0), peer(2), 200);
+        advance(20 * SECOND).await;
+        let _new = many(&connections, Group::Exposed(0), peer(3), 50);
+        assert_eq!((evicted(&most).len(), evicted(&fewer).len()), (50, 0));
+        // The first pays itself: it still has the most.
+        let _more = many(&connections, Group::Exposed(0), peer(1), 10);
+        assert_eq!((evicted(&most).len(), evicted(&fewer).len()), (60, 0));
+        most.iter().for_each(Connection::touch);
+        let refused = connections.admit(Group::Exposed(0), peer(1), 1).unwrap_err();
+        assert_eq!(refused, Refused::Service, "what is idle is of peers with fewer");
+        // For one with fewer still, another idle one of those that have more.
+        connections.admit(Group::Exposed(0), peer(3), 1).unwrap();
+        assert_eq!(evicted(&fewer).len(), 1);
+    });
+}
+
+#[test]
+fn services_together_leave_the_proxies_their_part_and_these_leave_the_services_theirs() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let mut held = Vec::new();
+        for (service, number) in [(0, 1), (0, 2), (1, 3)] {
+            held.push(many(&connections, Group::Exposed(service), peer(number), 250));
+        }
+        let refused = connections.admit(Group::Exposed(1), peer(4), 1).unwrap_err();
+        assert_eq!(refused, Refused::All);
+        let _clients = many(&connections, Group::Clients, HERE, 250);
+        assert_eq!(connections.admit(Group::Clients, HERE, 1).unwrap_err(), Refused::All);
+        drop(held);
+        let _clients = many(&connections, Group::Clients, HERE, 500);
+        assert_eq!(connections.admit(Group::Clients, HERE, 1).unwrap_err(), Refused::All);
+        drop(many(&connections, Group::Exposed(0), peer(1), 250));
+    });
+}
+
+#[test]
+fn of_clients_that_say_nothing_the_first_makes_way_and_one_that_spoke_stays() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let mut silent = many(&connections, Group::Asking, HERE, 20);
+        silent[0].become_one_of(Group::Clients, 4).unwrap();
+        for _ in 0..30 {
+            silent.push(connections.admit(Group::Asking, HERE, 1).unwrap());
+        }
+        assert_eq!(evicted(&silent), (1..30).collect::<Vec<_>>());
+        assert_eq!(connections.counters().asking, 29);
+        assert_eq!(silent[1].become_one_of(Group::Clients, 4).unwrap_err(), Refused::All);
+        // A host that asks without end pays itself.
+        let far = |last| Source::Client(Client::Ip([192, 0, 2, last].into()));
+        let modest = connections.admit(Group::Asking, far(1), 1).unwrap();
+        let _flood: Vec<_> =
+            (0..1000).map(|_| connections.admit(Group::Asking, far(2), 1)).collect();
+        assert!(evicted(&[modest]).is_empty());
+    });
+}
+
+#[test]
+fn hosts_of_one_network_of_ipv6_share_a_bound_and_programs_of_this_machine_have_none() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let host = |text: &str| Source::Client(Client::Ip(text.parse().unwrap()));
+        let _all = many(&connections, Group::Clients, host("2001:db8::1"), 250);
+        let refused = connections.admit(Group::Clients, host("2001:db8::2"), 1).unwrap_err();
+        assert_eq!(refused, Refused::Source);
+        connections.admit(Group::Clients, host("2001:db8:0:1::1"), 1).unwrap();
+        let _v4 = many(&connections, Group::Clients, host("192.0.2.1"), 250);
+        let refused = connections.admit(Group::Clients, host("::ffff:192.0.2.1"), 1).unwrap_err();
+        assert_eq!(refused, Refused::Source);
+        drop((_all, _v4));
+        drop(many(&connections, Group::Clients, host("::1"), 750));
+        drop(many(&connections, Group::Clients, Source::Client(Client::User(7)), 750));
+    });
+}
+
+#[test]
+fn what_is_dropped_leaves_nothing_and_what_made_way_is_not_counted_twice() {
+    run(async {
+        let connections = Connections::new(CAPACITY);
+        let mut all = many(&connections, Group::Exposed(0), peer(1), 250);
+        advance(20 * SECOND).await;
+        all.extend(many(&connections, Group::Exposed(0), peer(1), 250));
+        assert_eq!(evicted(&all), (0..250).collect::<Vec<_>>());
+        let waiting = all[0].life();
+        let waits = tokio::spawn(async move { waiting.evicted().await });
+        yield_now().await;
+        assert!(waits.is_finished());
+        drop(all);
+        let table = connections.lock();
+        assert_eq!((table.all, table.holders.len()), (0, 0));
+    });
+}

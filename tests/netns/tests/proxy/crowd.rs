@@ -1,0 +1,129 @@
+//! Clients that take all connections there are, of a proxy with few file descriptors.
+
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::*;
+
+/// File descriptors of the proxy.
+const FILES: usize = 512;
+/// More connections than it has.
+const CROWD: usize = 700;
+/// How long a crowd takes to have been served or refused.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// A proxy with few descriptors that exposes files.
+fn with_few_files() -> World {
+    let mut world = world();
+    world.serve_files();
+    world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
+    services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
+    let conf = world.conf(&format!("{SERVICES}Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003\n"));
+    world.start(&format!("prlimit --nofile={FILES}:{FILES}"), &conf);
+    world
+}
+
+/// Connections that say little, from inside a host.
+fn crowd(host: &Host, to: &str, say: &[u8]) -> Vec<TcpStream> {
+    let to: SocketAddr = to.parse().expect("an address");
+    let come = || {
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE).ok()?;
+        stream.write_all(say).ok()?;
+        Some(stream)
+    };
+    let crowd = host.inside(|| (0..CROWD).filter_map(|_| come()).collect());
+    std::thread::sleep(SETTLING);
+    crowd
+}
+
+/// How many were not ended.
+fn alive(crowd: &[TcpStream]) -> usize {
+    let is_alive = |stream: &&TcpStream| {
+        stream.set_nonblocking(true).expect("a socket can be so");
+        let read = (&**stream).read(&mut [0]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    crowd.iter().filter(is_alive).count()
+}
+
+impl World {
+    fn files(&self) -> usize {
+        let count = self.left.run("ls /proc/$(cat /run/rig/proxy.pid)/fd | wc -l");
+        count.trim().parse().expect("a number")
+    }
+
+    /// How many connections `linerate show` says were dropped for a reason.
+    fn dropped(&self, reason: &str) -> usize {
+        let shown = self.left.run(format!("{} show", linerate()));
+        let line = shown.lines().find_map(|line| line.trim().strip_prefix(reason));
+        line.map_or(0, |rest| rest.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a count"))
+    }
+
+    /// What right gets of left's service.
+    fn exposed(&self) -> String {
+        self.right.host.attempt("curl --silent --max-time 2 http://10.9.0.1/page").stdout
+    }
+}
+
+#[test]
+fn one_client_in_the_tunnel_takes_its_share_and_what_it_leaves_behind_makes_way() {
+    let world = with_few_files();
+    assert_eq!(world.exposed(), "here");
+    let all = crowd(&world.right.host, "10.9.0.1:80", b"?");
+    let (held, files) = (alive(&all), world.files());
+    announce(&format!("{held} of {CROWD} connections are held, with {files} of {FILES} files"));
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    assert!((10..FILES / 4).contains(&held) && files < FILES / 2);
+    assert!(world.dropped("proxy refused source") >= CROWD - 2 * held);
+    // The client vanishes: nobody hears of it.
+    let right = &world.right.host;
+    right.run("ip route add blackhole 10.9.0.1/32");
+    for stream in all {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        setsockopt(&stream, sockopt::Linger, &linger).expect("a socket can linger");
+    }
+    right.run("ip route del blackhole 10.9.0.1/32");
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    eventually("what the client left makes way", 2 * PATIENCE, || world.exposed() == "here");
+    assert!(world.dropped("proxy evicted idle") > 0);
+    assert!(world.files() <= files + 8, "{} of {files} files", world.files());
+}
+
+#[test]
+fn clients_that_do_not_say_what_they_want_keep_nobody_out() {
+    let world = with_few_files();
+    let silent: Vec<_> =
+        ["127.0.0.1:1080", "127.0.0.1:8080"].map(|to| crowd(&world.left, to, b"")).into();
+    let (held, files) = (silent.iter().map(|all| alive(all)).sum::<usize>(), world.files());
+    announce(&format!("{held} silent clients are held, with {files} of {FILES} files"));
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    let by_http = world.curl("--proxy http://127.0.0.1:8080 http://10.9.0.2/page");
+    assert_eq!(by_http.stdout, "hello", "{by_http:?}");
+    assert_eq!(world.exposed(), "here");
+    assert!(held < FILES / 4 && files < FILES / 2);
+    assert!(world.dropped("proxy evicted asking") >= 2 * CROWD - held);
+}
+
+#[test]
+fn silent_peers_in_the_tunnel_are_asked_whether_they_are_there() {
+    if stack() != "namespace" {
+        announce("SKIPPED: timers of the kernel: the stack is in the process");
+        return;
+    }
+    let world = with_proxy("Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003");
+    world.left.run("mkdir -p /run/rig/here");
+    services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
+    let _exposed = world.right.host.inside(|| TcpStream::connect("10.9.0.1:80").expect("exposed"));
+    let mut dialled =
+        world.left.inside(|| TcpStream::connect("127.0.0.1:1080").expect("it listens"));
+    let ask = [5, 1, 0, 5, 1, 0, 1, 10, 9, 0, 2, 0, 80];
+    dialled.write_all(&ask).expect("the proxy reads");
+    dialled.read_exact(&mut [0; 12]).expect("the proxy answers");
+    let inside = "nsenter --net --target $(pgrep -P $(cat /run/rig/proxy.pid)) ss -tnoH";
+    for connection in ["10.9.0.1:80 ", "10.9.0.2:80 "] {
+        eventually("both have a timer", PATIENCE, || {
+            let shown = world.left.run(inside);
+            let asked = |line: &&str| line.contains("timer:(keepalive,9min");
+            shown.lines().filter(asked).any(|line| line.contains(connection))
+        });
+    }
+}
