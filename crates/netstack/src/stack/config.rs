@@ -15,7 +15,7 @@ pub struct Config {
     /// The longest packet, in bytes; at least 1280.
     pub mtu: u16,
     /// What all buffers together may hold, in bytes. Each connection has 1 KiB of it set
-    /// aside, so this also bounds how many there can be.
+    /// aside, so this also bounds how many connections there can be.
     pub memory: usize,
     /// How connections find out how much their paths carry.
     pub control: CongestionControl,
