@@ -77,7 +77,7 @@ pub use self::{
 pub use gateway::Gateway;
 pub use ipnet::IpNet;
 pub use netstack::{
-    OwnedReadHalf, OwnedWriteHalf, ReuniteError, TcpListener, TcpStream, UdpSocket,
+    Keepalive, OwnedReadHalf, OwnedWriteHalf, ReuniteError, TcpListener, TcpStream, UdpSocket,
 };
 pub use node::conf::ConfError;
 pub use wg::{KeyError, PresharedKey, PrivateKey, PublicKey, config::PeerState};

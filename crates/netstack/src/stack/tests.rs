@@ -18,6 +18,7 @@ use super::{
     state::{ORPHANS, State, TIME_WAITS},
 };
 use crate::{
+    budget::FIRST,
     ip::{self, Packet},
     tcp::{self, Header, Seq, Timestamps, flags},
     time::Time,
@@ -250,6 +251,7 @@ fn ten_thousand_connections_with_an_unread_byte_stay_within_the_memory() {
     }
     let used = state.budget.used();
     assert!(used <= MEMORY, "{used} bytes");
+    assert_eq!(used, 2 * 10_000 * FIRST);
 }
 
 #[test]
