@@ -59,6 +59,11 @@ impl Addresses {
         Addresses { v4: format!("10.{net}.0.{host}"), v6: format!("fd{net:02}::{host}") }
     }
 
+    /// These two.
+    pub fn from_texts(v4: &str, v6: &str) -> Addresses {
+        Addresses { v4: v4.to_owned(), v6: v6.to_owned() }
+    }
+
     /// The one of this family.
     pub fn of(&self, family: Family) -> &str {
         match family {
