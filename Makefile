@@ -140,9 +140,10 @@ deps:
 	apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
 
-# tailscaled is for the bench of proxies alone.
+# tailscaled is for the bench alone: a large program.
+TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled)
 peers:
-	@tests/netns/peers $(if $(findstring proxy,$(ARGS)),tailscaled)
+	@tests/netns/peers $(TAILSCALED)
 
 lint:
 	cargo fmt --all --check

@@ -1,61 +1,85 @@
-//! Turns of several contenders, A B A B ..., and what they say beside each other.
-
-use std::panic::{AssertUnwindSafe, catch_unwind};
+//! Turns of several contenders, A B, then B A, and so on, and what they say beside each other.
 
 use crate::claim::median;
-use crate::contender::Contender;
+use crate::contender::{Contender, Missing};
 use crate::flame::Flame;
-use crate::measure::{Measure, Readings};
+use crate::measure::{Better, Measure};
+use crate::readings::Readings;
 use crate::suite::{self, News, Plan};
 
 /// All turns of a run of the bench. The first contender is the one whose bars are judged.
+#[derive(Default)]
 pub struct Comparison {
     /// Who took part.
     pub contenders: Vec<Contender>,
-    /// A round is a turn of each contender, in their order.
+    /// The turns of each round, in the order of the contenders whatever the order of the turns.
     pub rounds: Vec<Vec<Readings>>,
+    /// Contenders that were asked for and cannot be measured on this machine.
+    pub missing: Vec<Missing>,
     /// Whether the contenders are the rungs of a ladder, of which the first is the lowest.
     pub is_ladder: bool,
-    /// Turns that ended early: figures are missing, and it has been told why.
-    pub failed: u32,
     /// Pictures of where the first contender's daemons spent their time.
     pub flames: Vec<Flame>,
+}
+
+/// What the first contender is compared with: a peer with all its settings.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rival {
+    /// The peer's name.
+    pub name: String,
+    /// Its contenders, by their places.
+    pub members: Vec<usize>,
 }
 
 /// What several turns say of one figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle value.
+    /// The middle value; a turn that failed counts as the worst one.
     pub median: f64,
     /// The least.
     pub least: f64,
     /// The most.
     pub most: f64,
-    /// Turn by turn.
+    /// Turn by turn; not a number where there is none.
     pub values: Vec<f64>,
+    /// How many turns failed.
+    pub failed: usize,
+}
+
+/// What one turn says of a measure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Said {
+    Figure(f64),
+    Failed,
+    Nothing,
 }
 
 impl Comparison {
-    /// Runs so many rounds; `tell` hears the round, the contender and what is new of it.
+    /// Runs so many rounds, of each contender by its plan; `tell` hears the round, the contender and
+    /// what is new of it.
     pub fn run(
         contenders: Vec<Contender>,
-        plan: &Plan,
+        plan: impl Fn(&Contender) -> Plan,
         rounds: u32,
         tell: impl Fn(u32, &Contender, News<'_>),
     ) -> Comparison {
-        let mut failed = 0;
-        let mut turn = |round, contender: &Contender| {
-            let mut readings = Readings::default();
-            let tell = |news: News<'_>| tell(round, contender, news);
-            // The rig says by a panic what does not work, and cleans up on its way. A peer that
-            // gives up under a flood must not take the other turns with it.
-            let run = AssertUnwindSafe(|| suite::run(contender, plan, &mut readings, &tell));
-            failed += u32::from(catch_unwind(run).is_err());
-            readings
+        let turn = |round, contender: &Contender| {
+            suite::run(contender, &plan(contender), &|news| tell(round, contender, news))
         };
-        let mut round = |round| contenders.iter().map(|one| turn(round, one)).collect();
-        let rounds = (1..=rounds).map(&mut round).collect();
-        Comparison { contenders, rounds, is_ladder: false, failed, flames: Vec::new() }
+        let round = |round| {
+            let order = order(round, contenders.len());
+            let turns = order.into_iter().map(|one| (one, turn(round, &contenders[one])));
+            let mut turns: Vec<(usize, Readings)> = turns.collect();
+            turns.sort_by_key(|(one, _)| *one);
+            turns.into_iter().map(|(_, readings)| readings).collect()
+        };
+        let rounds = (1..=rounds).map(round).collect();
+        Comparison { contenders, rounds, ..Comparison::default() }
+    }
+
+    /// How many tests failed, in all turns.
+    pub fn failed(&self) -> usize {
+        self.rounds.iter().flatten().map(|readings| readings.failed().len()).sum()
     }
 
     /// Whether any turn tried the measure.
@@ -63,9 +87,25 @@ impl Comparison {
         self.rounds.iter().flatten().any(|readings| readings.has(measure))
     }
 
-    /// A contender's figures, by its place.
+    /// The test that makes the figure.
+    pub fn test_of(&self, measure: &Measure) -> Option<&'static str> {
+        self.rounds.iter().flatten().find_map(|readings| readings.test_of(measure))
+    }
+
+    /// Whether a contender has a figure of the measure in any round.
+    pub fn has_figure(&self, contender: usize, measure: &Measure) -> bool {
+        self.rounds.iter().any(|round| round[contender].of(measure).is_finite())
+    }
+
+    /// A contender's figures, by its place. Where each turn failed there is none, but in a ratio.
     pub fn of(&self, contender: usize, measure: &Measure) -> Spread {
-        Spread::of(self.rounds.iter().map(|round| round[contender].of(measure)).collect())
+        let said: Vec<Said> =
+            self.rounds.iter().map(|round| self.said(round, contender, measure)).collect();
+        let spread = Spread::of_said(&said, measure.better());
+        match spread.is_lost() {
+            true => Spread::by(Vec::new(), spread.values, spread.failed),
+            false => spread,
+        }
     }
 
     /// All round trips of one of [`PINGS`], of all turns, the shortest first.
@@ -83,35 +123,133 @@ impl Comparison {
         self.rounds.first().map_or(&[], |round| round[contender].lacks())
     }
 
-    /// The first contender's figure for one of another, round by round.
+    /// The first contender's figure for one of another, round by round. A failed turn of the first one
+    /// is its loss. A round in which only the other failed is left out: that is no win.
     pub fn ratio(&self, other: usize, measure: &Measure) -> Spread {
-        let ratio = |round: &Vec<Readings>| round[0].of(measure) / round[other].of(measure);
-        Spread::of(self.rounds.iter().map(ratio).collect())
+        let ratio = |round: &Vec<Readings>| match (
+            self.said(round, 0, measure),
+            self.said(round, other, measure),
+        ) {
+            (Said::Figure(own), Said::Figure(other)) => Said::Figure(own / other),
+            (Said::Failed, Said::Figure(_) | Said::Failed) => Said::Failed,
+            _ => Said::Nothing,
+        };
+        let said: Vec<Said> = self.rounds.iter().map(ratio).collect();
+        Spread::of_said(&said, measure.better())
+    }
+
+    /// The peers that the first contender is compared with.
+    pub fn rivals(&self) -> Vec<Rival> {
+        let mut rivals: Vec<Rival> = Vec::new();
+        for (at, one) in self.contenders.iter().enumerate().skip(1) {
+            let is_setting = |rival: &&mut Rival| one.setting.is_some() && rival.name == one.peer();
+            match rivals.last_mut().filter(is_setting) {
+                Some(rival) => rival.members.push(at),
+                None => rivals.push(Rival { name: one.peer().to_owned(), members: vec![at] }),
+            }
+        }
+        rivals
+    }
+
+    /// The setting of a peer that does best by this measure; where that cannot be said of a part, the
+    /// one that does best by the whole.
+    pub fn best(&self, rival: &Rival, measure: &'static Measure) -> usize {
+        let whole = if measure.better().is_some() { measure } else { measure.of() };
+        let is_made = |one: &usize| self.has_figure(*one, whole);
+        let rank = |one: &usize| {
+            let median = self.of(*one, whole).median;
+            if whole.better() == Some(Better::Less) { median } else { -median }
+        };
+        let made = rival.members.iter().copied().filter(is_made);
+        let best = made.min_by(|a, b| rank(a).total_cmp(&rank(b)));
+        best.unwrap_or(rival.members[0])
+    }
+
+    fn said(&self, round: &[Readings], contender: usize, measure: &Measure) -> Said {
+        let readings = &round[contender];
+        let test = self.test_of(measure);
+        let does_without =
+            || self.rounds.iter().any(|round| round[contender].does_without(measure, test));
+        match readings.of(measure) {
+            figure if figure.is_finite() => Said::Figure(figure),
+            _ if readings.has_failed(measure, test) && !does_without() => Said::Failed,
+            _ => Said::Nothing,
+        }
+    }
+}
+
+/// The order of a round's turns. Every other round runs in reverse, so that what changes within a round
+/// (heat, other load) does not always favour the same contender.
+fn order(round: u32, contenders: usize) -> Vec<usize> {
+    match round % 2 {
+        1 => (0..contenders).collect(),
+        _ => (0..contenders).rev().collect(),
     }
 }
 
 impl Spread {
     /// Of the values that are numbers; not numbers themselves where there are none.
     pub fn of(values: Vec<f64>) -> Spread {
-        let mut sorted: Vec<f64> = values.iter().copied().filter(|one| one.is_finite()).collect();
-        sorted.sort_by(f64::total_cmp);
-        let median = median(&sorted);
+        let sorted: Vec<f64> = values.iter().copied().filter(|one| one.is_finite()).collect();
+        Spread::by(sorted, values, 0)
+    }
+
+    fn of_said(said: &[Said], better: Option<Better>) -> Spread {
+        let values = |said: &Said| match said {
+            Said::Figure(value) => *value,
+            Said::Failed | Said::Nothing => f64::NAN,
+        };
+        let counted = |said: &Said| match said {
+            Said::Figure(value) => Some(*value),
+            Said::Failed => better.map(Better::worst),
+            Said::Nothing => None,
+        };
+        let failed = said.iter().filter(|one| **one == Said::Failed).count();
+        Spread::by(
+            said.iter().filter_map(counted).filter(|one| !one.is_nan()).collect(),
+            said.iter().map(values).collect(),
+            failed,
+        )
+    }
+
+    fn by(mut counted: Vec<f64>, values: Vec<f64>, failed: usize) -> Spread {
+        counted.sort_by(f64::total_cmp);
         let end = |value: Option<&f64>| value.copied().unwrap_or(f64::NAN);
-        let (least, most) = (end(sorted.first()), end(sorted.last()));
-        Spread { median, least, most, values }
+        let (least, most) = (end(counted.first()), end(counted.last()));
+        Spread { median: median(&counted), least, most, values, failed }
+    }
+
+    /// Whether turns failed and none made a figure.
+    pub fn is_lost(&self) -> bool {
+        self.failed > 0 && self.values.iter().all(|one| !one.is_finite())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Comparison, Spread};
-    use crate::contender::{Carrier, Contender};
-    use crate::measure::{Readings, TCP_BACK, TCP_FORTH};
+    use super::{Comparison, Rival, Spread, order};
+    use crate::contender::{Carrier, Contender, Setting};
+    use crate::measure::{BUSY_P99, Bar, CPU, MEMORY_TCP, Measure, TCP_BACK, TCP_FORTH, UDP_64};
+    use crate::readings::Readings;
 
     fn turn(gbps: f64) -> Readings {
         let mut readings = Readings::default();
+        readings.begin("tcp");
         readings.push(&TCP_FORTH, gbps);
+        readings.finish();
         readings
+    }
+
+    fn failed() -> Readings {
+        let mut readings = Readings::default();
+        readings.begin("tcp");
+        readings.fail();
+        readings
+    }
+
+    fn of(rounds: Vec<Vec<Readings>>) -> Comparison {
+        let contenders = ["a", "b"].map(|name| Contender::new(name, Carrier::Bare)).to_vec();
+        Comparison { contenders, rounds, ..Comparison::default() }
     }
 
     #[test]
@@ -128,9 +266,7 @@ mod tests {
             vec![turn(2.0), turn(1.0)],
             vec![turn(8.0), turn(8.0)],
         ];
-        let contenders = ["a", "b"].map(|name| Contender::new(name, Carrier::Bare)).to_vec();
-        let comparison =
-            Comparison { contenders, rounds, is_ladder: false, failed: 0, flames: Vec::new() };
+        let comparison = of(rounds);
         let ratio = comparison.ratio(1, &TCP_FORTH);
         assert_eq!((ratio.median, ratio.least, ratio.most), (2.0, 1.0, 3.0));
         assert_eq!(ratio.values, [3.0, 2.0, 1.0]);
@@ -141,5 +277,105 @@ mod tests {
     fn a_figure_that_could_not_be_had_leaves_the_others() {
         let spread = Spread::of(vec![f64::NAN, 1.0, f64::INFINITY]);
         assert_eq!((spread.median, spread.least, spread.most), (1.0, 1.0, 1.0));
+    }
+
+    #[test]
+    fn every_other_round_begins_with_the_last() {
+        assert_eq!([order(1, 2), order(2, 2), order(3, 2)], [[0, 1], [1, 0], [0, 1]]);
+        assert_eq!(order(4, 4), [3, 2, 1, 0]);
+    }
+
+    #[test]
+    fn a_turn_that_failed_is_a_loss_and_not_absent() {
+        let rounds =
+            vec![vec![turn(6.0), turn(2.0)], vec![failed(), turn(2.0)], vec![failed(), turn(2.0)]];
+        let comparison = of(rounds);
+        let (own, ratio) = (comparison.of(0, &TCP_FORTH), comparison.ratio(1, &TCP_FORTH));
+        assert_eq!((own.median, own.failed, own.is_lost()), (0.0, 2, false));
+        assert_eq!((ratio.median, ratio.least, ratio.most, ratio.failed), (0.0, 0.0, 3.0, 2));
+        assert!(!TCP_FORTH.bar.is_some_and(|bar| bar.is_met(ratio.median)));
+        assert_eq!(comparison.failed(), 2);
+    }
+
+    /// Where less is better, a turn that failed is more than anything.
+    #[test]
+    fn a_turn_that_failed_took_longest_and_cost_most() {
+        let turn = |ms: Option<f64>| {
+            let mut readings = Readings::default();
+            readings.begin("ping");
+            for measure in [&BUSY_P99, &CPU] {
+                ms.into_iter().for_each(|ms| readings.push(measure, ms));
+            }
+            if ms.is_some() {
+                readings.finish()
+            } else {
+                readings.fail()
+            }
+            readings
+        };
+        let rounds =
+            vec![vec![turn(Some(1.0)), turn(Some(4.0))], vec![turn(None), turn(Some(4.0))]];
+        let comparison = of(rounds);
+        for measure in [&BUSY_P99, &CPU] {
+            let ratio = comparison.ratio(1, measure);
+            assert_eq!((ratio.least, ratio.median), (0.25, f64::INFINITY));
+            assert!(!measure.bar.is_some_and(|bar: Bar| bar.is_met(ratio.median)));
+        }
+    }
+
+    #[test]
+    fn a_turn_of_the_other_that_failed_is_its_loss_and_no_win() {
+        let rounds = vec![vec![turn(6.0), turn(2.0)], vec![turn(9.0), failed()]];
+        let comparison = of(rounds);
+        let ratio = comparison.ratio(1, &TCP_FORTH);
+        assert_eq!((ratio.median, ratio.most, ratio.failed), (3.0, 3.0, 0));
+        assert_eq!(comparison.of(1, &TCP_FORTH).median, 1.0);
+        let lost = of(vec![vec![turn(6.0), failed()]]);
+        assert!(lost.of(1, &TCP_FORTH).is_lost() && lost.ratio(1, &TCP_FORTH).median.is_nan());
+        let lost = of(vec![vec![failed(), turn(6.0)], vec![failed(), turn(6.0)]]);
+        assert!(lost.of(0, &TCP_FORTH).median.is_nan());
+        assert_eq!(lost.ratio(1, &TCP_FORTH).median, 0.0, "and still a loss");
+    }
+
+    #[test]
+    fn what_a_contender_never_makes_it_does_not_fail_at() {
+        let mut makes = turn(6.0);
+        makes.begin("tcp");
+        makes.push(&CPU, 1.0);
+        makes.finish();
+        let comparison = of(vec![vec![makes, turn(2.0)], vec![turn(6.0), failed()]]);
+        assert_eq!(comparison.of(1, &CPU).failed, 0);
+        assert_eq!(comparison.of(1, &TCP_FORTH).failed, 1);
+    }
+
+    #[test]
+    fn the_setting_that_does_better_by_a_measure_is_compared() {
+        let turn = |gbps, megabytes, kpps| {
+            let mut readings = Readings::default();
+            let figures: [(&'static Measure, f64); 3] =
+                [(&TCP_FORTH, gbps), (&MEMORY_TCP, megabytes), (&UDP_64, kpps)];
+            figures.into_iter().for_each(|(measure, figure)| readings.push(measure, figure));
+            readings
+        };
+        let names = ["own", "peer-1x", "peer-4x", "other"];
+        let mut contenders = names.map(|name| Contender::new(name, Carrier::Bare)).to_vec();
+        for (at, name) in [(1, "1x"), (2, "4x")] {
+            contenders[at].setting = Some(Setting { peer: "peer", name });
+        }
+        let round = vec![
+            turn(6.0, 8.0, 9.0),
+            turn(3.0, 10.0, 2.0),
+            turn(4.0, 40.0, f64::NAN),
+            turn(1.0, 1.0, 1.0),
+        ];
+        let comparison = Comparison { contenders, rounds: vec![round], ..Comparison::default() };
+        let rivals = comparison.rivals();
+        let rival = |name: &str, members: &[usize]| Rival {
+            name: name.to_owned(),
+            members: members.to_vec(),
+        };
+        assert_eq!(rivals, [rival("peer", &[1, 2]), rival("other", &[3])]);
+        let best = |measure| comparison.best(&rivals[0], measure);
+        assert_eq!([best(&TCP_FORTH), best(&MEMORY_TCP), best(&UDP_64)], [2, 1, 1]);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::thread;
 
 use netns::{Host, Implementation, Program};
 
@@ -12,10 +14,30 @@ use crate::machine;
 pub struct Contender {
     /// Its name in the report.
     pub name: String,
+    /// The peer that it is one of several settings of, and the setting. The better one is compared.
+    pub setting: Option<Setting>,
     /// What carries.
     pub carrier: Carrier,
     /// The offloads that linerate may use, if not all.
     pub offloads: Option<Vec<&'static str>>,
+}
+
+/// One of several settings of the same peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The peer.
+    pub peer: &'static str,
+    /// The setting.
+    pub name: &'static str,
+}
+
+/// A contender that was asked for and cannot be measured on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Its name.
+    pub name: String,
+    /// Why, as a verb behind its name.
+    pub why: &'static str,
 }
 
 /// What carries the packets of a contender.
@@ -72,6 +94,27 @@ const KERNEL: &str = "kernel";
 /// The name of tailscaled.
 pub const TAILSCALED: &str = "tailscaled";
 
+/// Why a peer cannot be had that `tests/netns/peers` would build.
+const NOT_BUILT: &str = "is not built";
+
+/// Tailscale's fork of wireguard-go is measured with two lengths of its queue a peer. Its own program
+/// takes one place for each core. Tailscale's client takes four, and 1024 at most
+/// (tailscale.com/wgengine/wgcfg/mem_notios.go, v1.104.5).
+const QUEUES: [(&str, usize); 2] = [("1x", 1), ("4x", 4)];
+const QUEUE_MOST: usize = 1024;
+
+/// The environment variable that sets it in the fork's own program.
+const QUEUE: &str = "WG_QUEUE_SIZE";
+
+static QUEUE_SIZES: LazyLock<[String; 2]> = LazyLock::new(|| {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    QUEUES.map(|(_, places)| queue_size(cores, places))
+});
+
+fn queue_size(cores: usize, places: usize) -> String {
+    (cores * places).min(QUEUE_MOST).to_string()
+}
+
 impl Contender {
     /// The installed one of this implementation.
     ///
@@ -81,41 +124,67 @@ impl Contender {
         Contender::new(implementation.name(), Carrier::Daemon(implementation.into()))
     }
 
-    /// The ones of these names, separated by commas, but for those that this machine does not have:
-    /// it is told of them.
-    pub fn named(names: &str) -> Result<Vec<Contender>, String> {
-        let named: Result<Vec<Option<Contender>>, String> =
-            names.split(',').filter(|name| *name != "none").map(Contender::find).collect();
-        Ok(named?.into_iter().flatten().collect())
+    /// The ones of these names, separated by commas, and those of them that this machine does not
+    /// have, which are announced.
+    pub fn named(names: &str) -> Result<(Vec<Contender>, Vec<Missing>), String> {
+        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        for name in names.split(',').filter(|name| *name != "none") {
+            match Contender::find(name)? {
+                Ok(contender) if contender.is(Implementation::Tailscale) => {
+                    found.extend(contender.with_queues());
+                }
+                Ok(contender) => found.push(contender),
+                Err((why, hint)) => {
+                    netns::announce(&format!("SKIPPED: {name} {why} ({hint})"));
+                    missing.push(Missing { name: name.to_owned(), why });
+                }
+            }
+        }
+        Ok((found, missing))
     }
 
-    fn find(name: &str) -> Result<Option<Contender>, String> {
+    /// The one of this name, or why it cannot be had and what would help.
+    fn find(name: &str) -> Result<Result<Contender, (&'static str, &'static str)>, String> {
         let carrier = match name {
-            BARE => Carrier::Bare,
-            KERNEL if !has_module() => {
-                netns::announce(
-                    "SKIPPED: kernel: it has no WireGuard (ip link add type wireguard)",
-                );
-                return Ok(None);
-            }
-            KERNEL => Carrier::Kernel,
-            TAILSCALED => {
-                let Some(programs) = Tailscaled::installed() else {
-                    netns::announce("SKIPPED: tailscaled is not installed (make peers)");
-                    return Ok(None);
-                };
-                Carrier::Tailscaled(programs)
-            }
+            BARE => Ok(Carrier::Bare),
+            KERNEL if has_module() => Ok(Carrier::Kernel),
+            KERNEL => Err(("has no WireGuard", "ip link add type wireguard")),
+            TAILSCALED => Tailscaled::installed()
+                .map(Carrier::Tailscaled)
+                .ok_or((NOT_BUILT, "make peers ARGS=tailscaled")),
             _ => {
                 let implementation = Implementation::named(name)
                     .ok_or_else(|| format!("unknown implementation {name}"))?;
-                if implementation.is_skipped() {
-                    return Ok(None);
-                }
-                Carrier::Daemon(implementation.into())
+                let is_there = implementation.program().is_some();
+                is_there
+                    .then(|| Carrier::Daemon(implementation.into()))
+                    .ok_or((NOT_BUILT, "make peers"))
             }
         };
-        Ok(Some(Contender::new(name, carrier)))
+        Ok(carrier.map(|carrier| Contender::new(name, carrier)))
+    }
+
+    fn is(&self, implementation: Implementation) -> bool {
+        self.program().is_some_and(|program| program.implementation == implementation)
+    }
+
+    /// The same with each length of its queue.
+    fn with_queues(self) -> [Contender; 2] {
+        let peer = Implementation::Tailscale.name();
+        [0, 1].map(|at| {
+            let name = QUEUES[at].0;
+            let mut one = Contender::new(&format!("{peer}-{name}"), self.carrier.clone());
+            one.setting = Some(Setting { peer, name });
+            if let Carrier::Daemon(program) = &mut one.carrier {
+                program.environment.push((QUEUE, QUEUE_SIZES[at].as_str()));
+            }
+            one
+        })
+    }
+
+    /// The peer that it is, whatever its setting.
+    pub fn peer(&self) -> &str {
+        self.setting.map_or(&self.name, |setting| setting.peer)
     }
 
     /// A build of linerate, from `PATH` or `NAME=PATH`. The path is made absolute, for the hosts
@@ -130,7 +199,7 @@ impl Contender {
 
     /// One that uses all that it can.
     pub fn new(name: &str, carrier: Carrier) -> Contender {
-        Contender { name: name.to_owned(), carrier, offloads: None }
+        Contender { name: name.to_owned(), setting: None, carrier, offloads: None }
     }
 
     /// The program that it runs, if it runs any.
@@ -158,4 +227,34 @@ impl Contender {
 /// Whether the kernel makes an interface of WireGuard.
 fn has_module() -> bool {
     Host::new("probe").attempt("ip link add wg0 type wireguard").ok
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use netns::{Implementation, Program};
+
+    use super::{Carrier, Contender, QUEUE, queue_size};
+
+    #[test]
+    fn tailscales_fork_has_the_queue_of_its_own_program_and_that_of_tailscales_client() {
+        let program = Program {
+            implementation: Implementation::Tailscale,
+            path: PathBuf::new(),
+            environment: Vec::new(),
+        };
+        let both = Contender::new("x", Carrier::Daemon(program)).with_queues();
+        let [own, client] = both.each_ref().map(|one| one.program().unwrap().environment[0]);
+        assert_eq!((own.0, client.0), (QUEUE, QUEUE));
+        let places = |(_, text): (_, &str)| text.parse::<usize>().unwrap();
+        assert_eq!(4 * places(own), places(client), "of fewer than 256 cores");
+        assert_eq!(both[0].peer(), both[1].peer());
+        assert_ne!(both[0].name, both[1].name);
+    }
+
+    #[test]
+    fn a_queue_has_places_by_core_and_a_most() {
+        assert_eq!([queue_size(2, 1), queue_size(2, 4), queue_size(512, 4)], ["2", "8", "1024"]);
+    }
 }

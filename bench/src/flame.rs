@@ -13,7 +13,7 @@ use inferno::collapse::Collapse;
 use inferno::collapse::perf::{Folder, Options as Fold};
 use inferno::flamegraph::color::MultiPalette;
 use inferno::flamegraph::{Options, Palette, TextTruncateDirection, from_reader};
-use netns::{Daemon, Host, eventually};
+use netns::{Host, eventually};
 
 /// Samples a second, beside whatever the machine does a hundred or a thousand times a second.
 const FREQUENCY: &str = "499";
@@ -58,15 +58,14 @@ pub(crate) struct Profiler {
 }
 
 impl Profiler {
-    /// Starts it; an error says why it does not run.
-    pub fn start(host: &Host, daemon: &Daemon) -> Result<Profiler, String> {
+    /// Starts it with a daemon's pid in the host; an error says why it does not run.
+    pub fn start(host: &Host, daemon: u32) -> Result<Profiler, String> {
         if Command::new("perf").arg("--version").output().is_err() {
             return Err("perf is not installed (Debian: apt-get install linux-perf)".to_owned());
         }
         let line = format!(
             "echo $$ >{DATA}.pid; exec perf record -B -N -F {FREQUENCY} --call-graph {CALL_GRAPH} \
-             -p {} -o {DATA} >{LOG} 2>&1",
-            daemon.pid()
+             -p {daemon} -o {DATA} >{LOG} 2>&1"
         );
         let mut command = host.command("bash");
         command.args(["-c", &line]).stdin(Stdio::null());

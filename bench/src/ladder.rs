@@ -51,7 +51,8 @@ fn rung(linerate: &Contender, height: usize) -> Contender {
     if let Carrier::Daemon(program) = &mut carrier {
         program.environment.extend(above.iter().filter_map(|rung| rung.instead_of));
     }
-    Contender { name: climbed[height - 1].name.to_owned(), carrier, offloads: Some(offloads) }
+    let name = climbed[height - 1].name.to_owned();
+    Contender { name, setting: None, carrier, offloads: Some(offloads) }
 }
 
 /// A row a rung, a column a measure: the median, and beside it what it is of the lowest rung's.

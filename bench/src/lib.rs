@@ -6,13 +6,14 @@
 //! `bin/demo.rs` shows one tunnel (`run`). `bin/bench.rs` compares:
 //!
 //! ```text
-//!   contender   who is measured: an implementation, or a build of linerate
+//!   contender   who is measured: an implementation, one of its settings, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
+//!   processes   what the daemons of a pair cost, with their helper processes
 //!   flood quic connections crowd pour
 //!               the generators of UDP, QUIC, TCP connections, handshakes and proxied TCP; the bench runs itself
 //!               inside the hosts for them
 //!   link        an emulated link between the hosts, for delay and loss
-//!   comparison  turns A B A B ..., medians, ratios pair by pair
+//!   comparison  turns A B, B A, A B, ..., medians, ratios pair by pair
 //!   claim       where the medians of a second run lie; `again` compares one with that
 //!   ladder      one linerate with ever more of its techniques
 //!   flame       where daemons spend their time during a test
@@ -35,7 +36,9 @@ pub mod link;
 mod machine;
 pub mod measure;
 pub mod pour;
+pub mod processes;
 pub mod quic;
+pub mod readings;
 pub mod report;
 mod run;
 pub mod suite;

@@ -68,7 +68,9 @@ measures! {
     CPU = "cpu_per_gb", "  CPU of both daemons", "s/GB", 2, most(0.7);
     WAITS = "switches_voluntary_per_gb", "  context switches of both, voluntary", "k/GB", 1, None;
     PREEMPTED = "switches_involuntary_per_gb", "  context switches of both, involuntary", "k/GB", 1, None;
-    MEMORY_TCP = "memory_tcp", "  peak RSS of both, TCP only", "MB", 1, most(0.4);
+    MEMORY_TCP = "memory_tcp", "  peak private memory of both, TCP only", "MB", 1, most(0.4);
+    MEMORY_TCP_AFTER = "memory_tcp_after", "  private memory of both after it", "MB", 1, None;
+    MEMORY_TCP_PSS = "memory_tcp_pss", "    peak with mapped file pages (PSS)", "MB", 1, None;
     TCP_BACK = "tcp_back", "TCP, 1 stream, back", "Gbit/s", 2, least(1.3);
     TCP_4 = "tcp_4", "TCP, 4 streams", "Gbit/s", 2, least(1.3);
     TCP_32 = "tcp_32", "TCP, 32 streams", "Gbit/s", 2, None;
@@ -81,8 +83,8 @@ measures! {
     BUSY_P999 = "ping_busy_p999", "ping beside full TCP, p99.9", "ms", 2, None;
     BUSY_LOST = "ping_busy_lost", "  pings lost", "%", 2, None;
     BUSY_TCP = "ping_busy_tcp", "  TCP beside that ping", "Gbit/s", 2, None;
-    QUIC_DOWN = "quic_down", "QUIC, down", "Gbit/s", 2, least(1.7);
-    QUIC_UP = "quic_up", "QUIC, up", "Gbit/s", 2, least(1.7);
+    QUIC_DOWN = "quic_down", "QUIC without its AEAD, down", "Gbit/s", 2, least(1.7);
+    QUIC_UP = "quic_up", "QUIC without its AEAD, up", "Gbit/s", 2, least(1.7);
     QUIC_OWN = "quic_own", "    dropped by QUIC's own sockets", "packets", 0, None;
     QUIC_SOCKET = "quic_socket", "    dropped by the outer sockets", "packets", 0, None;
     QUIC_RING = "quic_ring", "    dropped by the TUN rings", "packets", 0, None;
@@ -121,19 +123,19 @@ measures! {
     OVERLOAD_PEAK = "overload_peak", "UDP 1380 B ramp, peak carried", "kpps", 0, None;
     OVERLOAD = "overload_goodput", "  carried when flooded, of the peak", "%", 0, None;
     CONNECTIONS = "connections", "TCP connections set up", "k/s", 2, None;
-    QUIC_TLS_DOWN = "quic_tls_down", "QUIC by TLS, down", "Gbit/s", 2, None;
-    QUIC_TLS_UP = "quic_tls_up", "QUIC by TLS, up", "Gbit/s", 2, None;
+    QUIC_TLS_DOWN = "quic_tls_down", "QUIC with its AEAD, down", "Gbit/s", 2, None;
+    QUIC_TLS_UP = "quic_tls_up", "QUIC with its AEAD, up", "Gbit/s", 2, None;
     TCP_PLAIN = "tcp_plain_link", "TCP, link without offloads", "Gbit/s", 2, least(1.2);
     TCP_20 = "tcp_rtt20", "TCP, round trip 20 ms", "Gbit/s", 3, None;
     TCP_20_LOSS = "tcp_rtt20_loss", "TCP, round trip 20 ms, 0.01 % lost", "Gbit/s", 3, None;
     TCP_66_LOSS = "tcp_rtt66_loss", "TCP, round trip 66 ms, 0.01 % lost", "Gbit/s", 3, None;
     FORWARD_TCP = "forward_tcp", "forwarded: TCP, 1 stream", "Gbit/s", 2, least(1.4);
-    FORWARD_QUIC_DOWN = "forward_quic_down", "forwarded: QUIC, down, in super-packets", "Gbit/s", 2, least(1.7);
-    FORWARD_QUIC_UP = "forward_quic_up", "forwarded: QUIC, up, in super-packets", "Gbit/s", 2, least(1.7);
-    FORWARD_WIRE_DOWN = "forward_wire_down", "forwarded: QUIC, down, rx-udp-gro-forwarding", "Gbit/s", 2, least(1.7);
+    FORWARD_QUIC_DOWN = "forward_quic_down", "forwarded: QUIC without its AEAD, down, in super-packets", "Gbit/s", 2, least(1.7);
+    FORWARD_QUIC_UP = "forward_quic_up", "forwarded: QUIC without its AEAD, up, in super-packets", "Gbit/s", 2, least(1.7);
+    FORWARD_WIRE_DOWN = "forward_wire_down", "forwarded: QUIC without its AEAD, down, rx-udp-gro-forwarding", "Gbit/s", 2, least(1.7);
     FORWARD_WIRE_DOWN_OFF = "forward_wire_down_off", "  without it", "Gbit/s", 2, None;
     FORWARD_WIRE_DOWN_GAIN = "forward_wire_down_gain", "  with it, for that without it", "times", 2, None;
-    FORWARD_WIRE_UP = "forward_wire_up", "forwarded: QUIC, up, rx-udp-gro-forwarding", "Gbit/s", 2, least(1.7);
+    FORWARD_WIRE_UP = "forward_wire_up", "forwarded: QUIC without its AEAD, up, rx-udp-gro-forwarding", "Gbit/s", 2, least(1.7);
     FORWARD_WIRE_UP_OFF = "forward_wire_up_off", "  without it", "Gbit/s", 2, None;
     FORWARD_WIRE_UP_GAIN = "forward_wire_up_gain", "  with it, for that without it", "times", 2, None;
     VXLAN = "vxlan_tcp", "TCP in VXLAN in the tunnel", "Gbit/s", 2, least(3.0);
@@ -144,31 +146,31 @@ measures! {
     PEERS_10 = "peers_10", "TCP to the last of 10 peers", "Gbit/s", 2, None;
     PEERS_100 = "peers_100", "TCP to the last of 100 peers", "Gbit/s", 2, None;
     PEERS_1000 = "peers_1000", "TCP to the last of 1000 peers", "Gbit/s", 2, None;
-    MEMORY_IDLE_1000 = "memory_idle_peer", "  RSS for each idle one of 1000", "kB", 2, None;
+    MEMORY_IDLE_1000 = "memory_idle_peer", "  private memory for each idle one of 1000", "kB", 2, None;
     HANDSHAKES = "handshakes", "handshakes of 10,000 peers", "k/s", 2, None;
     HANDSHAKES_AGAIN = "handshakes_again", "  once more, of the same peers", "k/s", 2, None;
     HANDSHAKES_DONE = "handshakes_done", "  of them completed at the first try", "%", 1, None;
     HANDSHAKES_COOKIES = "handshakes_cookies", "  answered with a cookie", "", 0, None;
-    MEMORY_PEER = "memory_peer", "  RSS for each peer, configured", "kB", 2, None;
-    MEMORY_SESSION = "memory_session", "  RSS for each peer, with its session", "kB", 2, None;
+    MEMORY_PEER = "memory_peer", "  private memory for each peer, configured", "kB", 2, None;
+    MEMORY_SESSION = "memory_session", "  private memory for each peer, with its session", "kB", 2, None;
     NAMESPACE_IN = "proxy_namespace_in", "proxy, namespace stack: TCP in", "Gbit/s", 2, least(1.5);
-    NAMESPACE_IN_CPU = "proxy_namespace_in_cpu", "  CPU of the near process", "s/GB", 2, None;
+    NAMESPACE_IN_CPU = "proxy_namespace_in_cpu", "  CPU of the near end", "s/GB", 2, None;
     NAMESPACE_OUT = "proxy_namespace_out", "proxy, namespace stack: TCP out", "Gbit/s", 2, least(1.5);
-    NAMESPACE_OUT_CPU = "proxy_namespace_out_cpu", "  CPU of the near process", "s/GB", 2, None;
-    NAMESPACE_MEMORY = "proxy_namespace_memory", "  peak RSS of the near process, 1 stream", "MB", 1, most(0.1);
+    NAMESPACE_OUT_CPU = "proxy_namespace_out_cpu", "  CPU of the near end", "s/GB", 2, None;
+    NAMESPACE_MEMORY = "proxy_namespace_memory", "  peak private memory of the near end, 1 stream", "MB", 1, most(0.1);
     NAMESPACE_IN_64 = "proxy_namespace_in_64", "proxy, namespace stack: 64 streams in", "Gbit/s", 2, least(1.5);
     NAMESPACE_OUT_64 = "proxy_namespace_out_64", "proxy, namespace stack: 64 streams out", "Gbit/s", 2, least(1.5);
-    NAMESPACE_MEMORY_64 = "proxy_namespace_memory_64", "  peak RSS of the near process, all so far", "MB", 1, most(0.1);
+    NAMESPACE_MEMORY_64 = "proxy_namespace_memory_64", "  peak private memory of the near end, all so far", "MB", 1, most(0.1);
     NAMESPACE_FAR_IN = "proxy_namespace_far_in", "proxy, namespace stack: TCP in, 66 ms, 0.1 % lost", "Gbit/s", 3, least(1.0);
     NAMESPACE_FAR_OUT = "proxy_namespace_far_out", "proxy, namespace stack: TCP out, 66 ms, 0.1 % lost", "Gbit/s", 3, least(1.0);
     IN_PROCESS_IN = "proxy_in_process_in", "proxy, in-process stack: TCP in", "Gbit/s", 2, least(1.3);
-    IN_PROCESS_IN_CPU = "proxy_in_process_in_cpu", "  CPU of the near process", "s/GB", 2, None;
+    IN_PROCESS_IN_CPU = "proxy_in_process_in_cpu", "  CPU of the near end", "s/GB", 2, None;
     IN_PROCESS_OUT = "proxy_in_process_out", "proxy, in-process stack: TCP out", "Gbit/s", 2, least(1.3);
-    IN_PROCESS_OUT_CPU = "proxy_in_process_out_cpu", "  CPU of the near process", "s/GB", 2, None;
-    IN_PROCESS_MEMORY = "proxy_in_process_memory", "  peak RSS of the near process, 1 stream", "MB", 1, most(0.1);
+    IN_PROCESS_OUT_CPU = "proxy_in_process_out_cpu", "  CPU of the near end", "s/GB", 2, None;
+    IN_PROCESS_MEMORY = "proxy_in_process_memory", "  peak private memory of the near end, 1 stream", "MB", 1, most(0.1);
     IN_PROCESS_IN_64 = "proxy_in_process_in_64", "proxy, in-process stack: 64 streams in", "Gbit/s", 2, least(1.2);
     IN_PROCESS_OUT_64 = "proxy_in_process_out_64", "proxy, in-process stack: 64 streams out", "Gbit/s", 2, least(1.2);
-    IN_PROCESS_MEMORY_64 = "proxy_in_process_memory_64", "  peak RSS of the near process, all so far", "MB", 1, most(0.1);
+    IN_PROCESS_MEMORY_64 = "proxy_in_process_memory_64", "  peak private memory of the near end, all so far", "MB", 1, most(0.1);
     IN_PROCESS_FAR_IN = "proxy_in_process_far_in", "proxy, in-process stack: TCP in, 66 ms, 0.1 % lost", "Gbit/s", 3, least(1.0);
     IN_PROCESS_FAR_OUT = "proxy_in_process_far_out", "proxy, in-process stack: TCP out, 66 ms, 0.1 % lost", "Gbit/s", 3, least(1.0);
     IN_PROCESS_GSO = "proxy_in_process_gso", "in-process stack: out, for that without GSO", "times", 2, None;
@@ -178,11 +180,45 @@ measures! {
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;
-    MEMORY_END = "memory_end", "peak RSS of both, all tests", "MB", 1, None;
+    MEMORY_END = "memory_end", "peak private memory of both, all tests", "MB", 1, None;
+    MEMORY_END_AFTER = "memory_end_after", "  private memory of both after them", "MB", 1, None;
+    MEMORY_END_PSS = "memory_end_pss", "    peak with mapped file pages (PSS)", "MB", 1, None;
     OTHERS = "others", "busy with other programs, of all cores", "%", 0, None;
 }
 
+/// Which figure of two is the better one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// The larger one.
+    More,
+    /// The smaller one.
+    Less,
+}
+
+impl Better {
+    /// What a turn counts that failed; the same of a ratio to another contender.
+    pub fn worst(self) -> f64 {
+        match self {
+            Better::More => 0.0,
+            Better::Less => f64::INFINITY,
+        }
+    }
+}
+
 impl Measure {
+    /// Which of two figures is better, where that can be said: of a measure with a bar, of memory, and
+    /// of what is no part of another one.
+    pub fn better(&self) -> Option<Better> {
+        match (self.bar, self.unit) {
+            (Some(Bar::AtLeast(_)), _) => Some(Better::More),
+            (Some(Bar::AtMost(_)), _) => Some(Better::Less),
+            (None, "ms" | "MB") => Some(Better::Less),
+            _ if self.title.starts_with(' ') => None,
+            (None, "Gbit/s" | "kpps" | "k/s" | "times") => Some(Better::More),
+            _ => None,
+        }
+    }
+
     /// Whether it is left to JSON and the page, as a table would be too long with it.
     pub fn is_fine(&self) -> bool {
         self.title.starts_with("    ")
@@ -202,59 +238,6 @@ impl Measure {
             true => format!("{value:.*}", self.digits),
             false => "-".to_owned(),
         }
-    }
-}
-
-/// What one turn read.
-#[derive(Clone, Debug, Default)]
-pub struct Readings {
-    figures: Vec<(&'static Measure, f64)>,
-    round_trips: Vec<(&'static str, Vec<f64>)>,
-    lacks: Vec<(&'static str, &'static str)>,
-}
-
-impl Readings {
-    /// Notes a figure.
-    pub fn push(&mut self, measure: &'static Measure, value: f64) {
-        self.figures.push((measure, value));
-    }
-
-    /// Notes a figure instead of what it was.
-    pub fn set(&mut self, measure: &'static Measure, value: f64) {
-        self.figures.retain(|(one, _)| one.key != measure.key);
-        self.push(measure, value);
-    }
-
-    /// The figure of a measure; not a number if it was not made or failed.
-    pub fn of(&self, measure: &Measure) -> f64 {
-        let found = self.figures.iter().find(|(one, _)| one.key == measure.key);
-        found.map_or(f64::NAN, |(_, value)| *value)
-    }
-
-    /// Whether the measure was tried.
-    pub fn has(&self, measure: &Measure) -> bool {
-        self.figures.iter().any(|(one, _)| one.key == measure.key)
-    }
-
-    /// Notes that a test was left out, and why.
-    pub fn push_lack(&mut self, test: &'static str, reason: &'static str) {
-        self.lacks.push((test, reason));
-    }
-
-    /// The tests that were left out, and why.
-    pub fn lacks(&self) -> &[(&'static str, &'static str)] {
-        &self.lacks
-    }
-
-    /// Keeps all round trips of a ping, in milliseconds.
-    pub fn push_round_trips(&mut self, what: &'static str, times: Vec<f64>) {
-        self.round_trips.push((what, times));
-    }
-
-    /// All round trips of that ping.
-    pub fn round_trips(&self, what: &str) -> &[f64] {
-        let found = self.round_trips.iter().find(|(one, _)| *one == what);
-        found.map_or(&[], |(_, times)| times)
     }
 }
 

@@ -3,17 +3,29 @@
 mod chart;
 mod html;
 mod json;
+mod verdict;
 
 pub use html::page;
 pub use json::json;
 
 use crate::again::RATIO_DIGITS;
 use crate::claim::{self, Claim};
-use crate::comparison::{Comparison, Spread};
-use crate::contender::Carrier;
+use crate::comparison::{Comparison, Rival, Spread};
+use crate::contender::{Carrier, Contender};
 use crate::ladder;
 use crate::measure::{ALL, Bar, Measure, OTHERS};
+use crate::report::verdict::verdict;
 use crate::table::{Style, Table};
+
+/// What the figures of memory are.
+pub const MEMORY: &str = "Memory is private memory (anonymous and shared pages, including what is \
+     swapped out), summed over each daemon and its helper processes, at its peak unless stated \
+     otherwise. Clean pages of mapped files, which the kernel can drop at any time, are left out for \
+     every contender.";
+
+/// What a failed turn counts.
+pub const FAILED: &str = "A failed turn counts as the worst figure of its contender; a round in which \
+     only the peer failed has no ratio.";
 
 /// Percent of all cores that an idle machine's own programs may take.
 const QUIET: f64 = 10.0;
@@ -29,30 +41,39 @@ fn each_table(comparison: &Comparison) -> Vec<Table> {
     if comparison.is_ladder {
         return vec![ladder::table(comparison)];
     }
-    match comparison.contenders.len() {
-        1 => vec![table(comparison, None)],
-        all => (1..all).map(|other| table(comparison, Some(other))).collect(),
+    if comparison.contenders.len() == 1 {
+        return vec![table(comparison, None)];
     }
+    comparison.rivals().iter().map(|rival| table(comparison, Some(rival))).collect()
 }
 
-fn table(comparison: &Comparison, other: Option<usize>) -> Table {
+fn table(comparison: &Comparison, rival: Option<&Rival>) -> Table {
     let name = |contender: usize| comparison.contenders[contender].name.as_str();
     let mut headings = vec![heading(comparison), "", name(0)];
-    if let Some(other) = other {
-        headings.extend([name(other), "ratio, pair by pair", "bar", ""]);
+    if let Some(rival) = rival {
+        headings.extend(rival.members.iter().map(|one| name(*one)));
+        let ratio = match rival.members.len() {
+            1 => "ratio, pair by pair",
+            _ => "ratio to the better, pair by pair",
+        };
+        headings.extend([ratio, "bar", ""]);
     }
     let mut table = Table::new(headings);
     for measure in ALL.iter().copied().filter(|one| comparison.has(one) && !one.is_fine()) {
         let own = figure(measure, &comparison.of(0, measure));
         let mut cells = vec![measure.title.to_owned(), measure.unit.to_owned(), own];
-        if let Some(other) = other {
-            cells.push(figure(measure, &comparison.of(other, measure)));
-            let ratio = comparison.ratio(other, measure);
-            cells.push(text(&ratio, RATIO_DIGITS));
-            let met =
-                bar(comparison, other, measure).map(|bar| (words(bar), verdict(bar, ratio.median)));
-            let (bar, verdict) = met.unwrap_or_default();
-            cells.extend([bar, verdict.to_owned()]);
+        if let Some(rival) = rival {
+            let figures = rival.members.iter().map(|one| comparison.of(*one, measure));
+            cells.extend(figures.map(|spread| figure(measure, &spread)));
+            let best = comparison.best(rival, measure);
+            let ratio = text(&comparison.ratio(best, measure), RATIO_DIGITS);
+            cells.push(match comparison.contenders[best].setting {
+                Some(setting) if ratio != "-" => format!("{ratio}, {}", setting.name),
+                _ => ratio,
+            });
+            let judged = bar(comparison, best, measure);
+            let verdict = judged.map(|bar| verdict(comparison, rival, measure, bar).to_string());
+            cells.extend([judged.map(words).unwrap_or_default(), verdict.unwrap_or_default()]);
         }
         table.row(cells);
     }
@@ -69,20 +90,29 @@ fn figure(measure: &Measure, spread: &Spread) -> String {
 }
 
 fn text(spread: &Spread, digits: usize) -> String {
-    if !spread.median.is_finite() {
-        return "-".to_owned();
-    }
     let format = |value: f64| format!("{value:.digits$}");
-    let median = format(spread.median);
-    match reach(spread, digits) {
-        Some((low, high)) => format!("{median} ({} - {})", format(low), format(high)),
-        None => median,
+    let median = match spread.median.is_finite() {
+        true => format(spread.median),
+        false if spread.failed > 0 => "failed".to_owned(),
+        false => return "-".to_owned(),
+    };
+    match (reach(spread, digits), spread.failed) {
+        (Some((low, high)), _) => format!("{median} ({} - {})", format(low), format(high)),
+        (None, 0) => median,
+        (None, failed) if spread.is_lost() => {
+            format!("failed ({failed} of {})", spread.values.len())
+        }
+        (None, failed) => format!("{median} ({failed} of {} failed)", spread.values.len()),
     }
 }
 
 /// What stands beside a median: where a second run's lies, and of a run that is too short to claim
-/// that, the least and the most. Nothing of one round, and of what was nothing in each.
+/// that, the least and the most. Nothing of one round, of what was nothing in each, and where turns
+/// failed.
 fn reach(spread: &Spread, digits: usize) -> Option<(f64, f64)> {
+    if spread.failed > 0 {
+        return None;
+    }
     match spread.values.len() {
         ..2 => None,
         2..claim::ROUNDS => Some((spread.least, spread.most)),
@@ -106,19 +136,38 @@ fn words(bar: Bar) -> String {
     }
 }
 
-fn verdict(bar: Bar, ratio: f64) -> &'static str {
-    if bar.is_met(ratio) { "met" } else { "NOT MET" }
-}
-
-/// A line for each test that a contender was not measured by, with why.
+/// A line for each contender that cannot be measured here, each test that a contender lacks, and each
+/// test that failed.
 pub fn left_out(comparison: &Comparison) -> Vec<String> {
+    let missing =
+        comparison.missing.iter().map(|one| format!("Not measured: {} {}.", one.name, one.why));
     let all = comparison.contenders.iter().enumerate();
     let lines = all.flat_map(|(at, one)| {
         let line =
             |(test, why): &(&str, &str)| format!("Not measured: {}, {test}: {why}.", one.name);
         comparison.lacks(at).iter().map(line).collect::<Vec<String>>()
     });
-    lines.collect()
+    missing.chain(lines).chain(failures(comparison)).collect()
+}
+
+/// A line for each test of a contender that failed.
+fn failures(comparison: &Comparison) -> Vec<String> {
+    let rounds = comparison.rounds.len();
+    let of_one = |(at, one): (usize, &Contender)| {
+        let turns = comparison.rounds.iter().map(|round| round[at].failed());
+        let mut counts: Vec<(&str, usize)> = Vec::new();
+        for test in turns.flatten() {
+            match counts.iter_mut().find(|(name, _)| name == test) {
+                Some((_, count)) => *count += 1,
+                None => counts.push((test, 1)),
+            }
+        }
+        let name = one.name.clone();
+        let line =
+            move |(test, count)| format!("Failed: {name}, {test}, in {count} of {rounds} rounds.");
+        counts.into_iter().map(line).collect::<Vec<String>>()
+    };
+    comparison.contenders.iter().enumerate().flat_map(of_one).collect()
 }
 
 /// A warning, if the machine had other work.
@@ -135,7 +184,8 @@ mod tests {
     use super::{left_out, tables};
     use crate::comparison::Comparison;
     use crate::contender::{Carrier, Contender};
-    use crate::measure::{Readings, TCP_FORTH, UDP_64, UDP_64_CPU};
+    use crate::measure::{TCP_FORTH, UDP_64, UDP_64_CPU};
+    use crate::readings::Readings;
     use crate::table::Style;
 
     fn comparison(carriers: [Carrier; 2]) -> Comparison {
@@ -147,7 +197,7 @@ mod tests {
         lacking.push_lack("peers", "it has none");
         let contenders = carriers.map(|carrier| Contender::new("one", carrier)).to_vec();
         let rounds = vec![vec![readings, lacking]];
-        Comparison { contenders, rounds, is_ladder: false, failed: 0, flames: Vec::new() }
+        Comparison { contenders, rounds, ..Comparison::default() }
     }
 
     #[test]
@@ -164,5 +214,21 @@ mod tests {
         let table = tables(&comparison, Style::plain());
         assert!(table.contains(UDP_64.title) && !table.contains(UDP_64_CPU.title), "{table}");
         assert_eq!(left_out(&comparison), ["Not measured: one, peers: it has none."]);
+    }
+
+    #[test]
+    fn tests_that_failed_are_told_with_how_often() {
+        let mut comparison = comparison([Carrier::Kernel, Carrier::Kernel]);
+        let mut failed = Readings::default();
+        failed.begin("udp");
+        failed.fail();
+        comparison.rounds.push(vec![failed, Readings::default()]);
+        comparison.rounds[0][0].begin("udp");
+        comparison.rounds[0][0].set(&UDP_64, 100.0);
+        comparison.contenders[0].name = "own".to_owned();
+        let lines = left_out(&comparison);
+        assert!(lines.contains(&"Failed: own, udp, in 1 of 2 rounds.".to_owned()), "{lines:?}");
+        let table = tables(&comparison, Style::plain());
+        assert!(table.contains("(1 of 2 failed)"), "{table}");
     }
 }

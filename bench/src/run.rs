@@ -5,6 +5,7 @@ use std::time::Duration;
 use netns::{Family, Host, INTERFACE, Implementation, Iperf, Meeting, Pair, Pinging, Rate, ping};
 
 use crate::comparison::Spread;
+use crate::processes::{Processes, Watch};
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -35,6 +36,7 @@ impl Bare {
 /// Two hosts, a tunnel that has shaken hands, and what its daemons have cost so far.
 pub struct Run {
     pair: Pair,
+    memory: Watch,
     seconds: u32,
 }
 
@@ -58,8 +60,8 @@ pub struct Sample {
     pub idle_ping: f64,
     /// Median round trip beside a full TCP stream, milliseconds.
     pub busy_ping: f64,
-    /// Peak resident memory of both daemons, bytes.
-    pub memory: u64,
+    /// Peak private memory of both daemons, bytes; not a number where it cannot be had.
+    pub memory: f64,
 }
 
 impl Run {
@@ -68,7 +70,8 @@ impl Run {
         let pair = Pair::start(implementation, implementation);
         pair.introduce(Meeting::default());
         pair.left.reaches(&pair.right, Family::V4, PATIENCE);
-        Run { pair, seconds }
+        let memory = Watch::start(daemons(&pair).to_vec());
+        Run { pair, memory, seconds }
     }
 
     /// Median round trip in milliseconds while nothing else passes.
@@ -89,7 +92,7 @@ impl Run {
         let (address, seconds) = (self.target(), self.seconds);
         let before = self.cpu();
         let rate = Iperf { client, server, address, seconds, options }.run();
-        let cpu = (self.cpu() - before).as_secs_f64();
+        let cpu = self.cpu() - before;
         Way { gbps: rate.gbps(), cpu_per_gigabyte: cpu / (rate.bytes / 1e9) }
     }
 
@@ -97,14 +100,14 @@ impl Run {
         self.pair.right.inner.of(Family::V4)
     }
 
-    /// Processor time of both daemons so far.
-    fn cpu(&self) -> Duration {
-        self.pair.left.daemon.cpu() + self.pair.right.daemon.cpu()
+    /// Processor time of both daemons so far, in seconds.
+    fn cpu(&self) -> f64 {
+        daemons(&self.pair).iter().map(Processes::cpu).sum()
     }
 
-    /// Peak resident memory of both daemons, in bytes.
-    fn memory(&self) -> u64 {
-        self.pair.left.daemon.peak_memory() + self.pair.right.daemon.peak_memory()
+    /// Peak private memory of both daemons, in bytes.
+    fn memory(&self) -> f64 {
+        self.memory.peak().map_or(f64::NAN, |peak| peak.private)
     }
 
     /// What wg(8) prints on the left.
@@ -124,6 +127,10 @@ impl Run {
         tell("round trip beside full TCP, median", busy_ping, "ms");
         Sample { forth, back, idle_ping, busy_ping, memory: self.memory() }
     }
+}
+
+fn daemons(pair: &Pair) -> [Processes; 2] {
+    [&pair.left, &pair.right].map(|side| Processes::of(&side.host, side.daemon.pid()))
 }
 
 /// The samples of one implementation.

@@ -19,39 +19,50 @@ mod ping;
 mod proxy;
 mod quic;
 mod server;
+mod service;
+mod tailscaled;
 mod tcp;
 mod test;
 mod topology;
 mod udp;
 mod vxlan;
 
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
-use netns::{Daemon, Family, Host, INTERFACE};
+use netns::{Family, Host, INTERFACE};
 
 use self::server::{Server, generator};
 pub use self::test::{Plan, Test};
-use self::topology::{EmulatedLink, Ends};
+use self::topology::{EmulatedLink, End, Ends};
 use crate::contender::Contender;
 use crate::flame::{Flame, Profiler};
 use crate::measure::{
-    LINK_LOST, LINK_QUEUE, LINK_REFUSED, MEMORY_END, Measure, OTHERS, QUIC_TLS_UP, QUIC_UP,
-    Readings,
+    LINK_LOST, LINK_QUEUE, LINK_REFUSED, MEMORY_END, MEMORY_END_AFTER, MEMORY_END_PSS, Measure,
+    OTHERS, QUIC_TLS_UP, QUIC_UP,
 };
+use crate::processes::{Processes, Watch};
+use crate::readings::Readings;
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// The name of what is read after all tests that share their hosts.
+const AFTER_ALL: &str = "after all tests";
+
 /// A turn under way.
 struct Turn<'a> {
     ends: Ends,
+    /// The memory of both daemons, where there are any.
+    memory: Option<Watch>,
     /// Between whom the traffic is, and how the client calls the server.
     client: Host,
     server: Host,
     target: String,
     plan: &'a Plan,
-    readings: &'a mut Readings,
+    readings: &'a RefCell<Readings>,
     tell: &'a dyn Fn(News<'_>),
 }
 
@@ -64,47 +75,87 @@ pub enum News<'a> {
     Figure(&'a Measure, f64),
 }
 
-/// Runs a turn of one contender.
-///
-/// # Panics
-/// When the tunnel does not come up or a generator fails; what was read until then stays.
-pub fn run(contender: &Contender, plan: &Plan, readings: &mut Readings, tell: &dyn Fn(News<'_>)) {
+/// Runs a turn of one contender. A test that fails is noted as failed, after the rig has said why, and
+/// leaves the others.
+pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readings {
+    let readings = RefCell::new(Readings::new(plan.only));
     let before = if plan.is_brief { 0.0 } else { load::sample() };
     let mut tests = plan.tests.clone();
     tests.retain(|test| match test.lacks(contender, plan.link.is_some()) {
         Some(reason) => {
-            readings.push_lack(test.name(), reason);
+            readings.borrow_mut().push_lack(test.name(), reason);
             false
         }
         None => true,
     });
-    if tests.iter().any(|test| !test.has_own_hosts()) {
-        let mut turn = Turn::start(contender, plan, readings, tell);
-        for test in tests.iter().copied().filter(|test| !test.has_own_hosts()) {
-            tell(News::Test(test));
-            turn.test(test);
-        }
-        turn.note(&MEMORY_END, turn.memory());
-        turn.note_link();
-    }
-    for test in tests.into_iter().filter(|test| test.has_own_hosts()) {
+    let (alone, shared): (Vec<Test>, Vec<Test>) =
+        tests.into_iter().partition(|test| test.has_own_hosts());
+    run_shared(contender, plan, &shared, &readings, tell);
+    for test in alone {
         tell(News::Test(test));
-        if test == Test::Proxy {
-            proxy::run(contender, plan, readings, tell);
-            continue;
-        }
         let far = Plan { link: Some(String::new()), ..plan.clone() };
         let plan = if test == Test::Far { &far } else { plan };
-        let mut turn = Turn::start(contender, plan, readings, tell);
-        turn.test(test);
+        attempt(&readings, test.name(), || match test {
+            Test::Proxy => proxy::run(contender, plan, &readings, tell),
+            test => {
+                let mut turn = Turn::start(contender, plan, &readings, tell);
+                turn.test(test);
+                turn.note_link();
+            }
+        });
+    }
+    let mut readings = readings.into_inner();
+    if !plan.is_brief {
+        let others = before.max(load::sample());
+        tell(News::Figure(&OTHERS, others));
+        readings.push(&OTHERS, others);
+    }
+    readings
+}
+
+/// The tests that have the same hosts. Behind one that failed the rest goes on with fresh ones.
+fn run_shared(
+    contender: &Contender,
+    plan: &Plan,
+    tests: &[Test],
+    readings: &RefCell<Readings>,
+    tell: &dyn Fn(News<'_>),
+) {
+    let mut turn = None;
+    let mut is_whole = true;
+    for test in tests {
+        tell(News::Test(*test));
+        is_whole &= attempt(readings, test.name(), || {
+            let under_way = turn.take();
+            let mut under_way =
+                under_way.unwrap_or_else(|| Turn::start(contender, plan, readings, tell));
+            under_way.test(*test);
+            turn = Some(under_way);
+        });
+    }
+    let Some(mut turn) = turn else { return };
+    attempt(readings, AFTER_ALL, || {
         turn.note_link();
+        turn.ends.were_direct();
+        // Of hosts that saw all tests.
+        if is_whole {
+            turn.note_memory([&MEMORY_END, &MEMORY_END_AFTER, &MEMORY_END_PSS]);
+        }
+    });
+}
+
+/// Runs a test, of which the rig says by a panic what does not work, and cleans up on its way. Whether
+/// it ended well.
+fn attempt(readings: &RefCell<Readings>, test: &'static str, run: impl FnOnce()) -> bool {
+    readings.borrow_mut().begin(test);
+    let is_well = catch_unwind(AssertUnwindSafe(run)).is_ok();
+    let mut readings = readings.borrow_mut();
+    if is_well {
+        readings.finish()
+    } else {
+        readings.fail()
     }
-    if plan.is_brief {
-        return;
-    }
-    let others = before.max(load::sample());
-    tell(News::Figure(&OTHERS, others));
-    readings.push(&OTHERS, others);
+    is_well
 }
 
 /// Runs one test of a contender with a profiler at both ends. Of TCP and QUIC it is what goes from
@@ -116,13 +167,13 @@ pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Fla
     if test == Test::Proxy {
         return Err("it has no pair of daemons to look at".to_owned());
     }
-    let (mut readings, tell) = (Readings::default(), |_: News<'_>| ());
-    let mut turn = Turn::start(contender, plan, &mut readings, &tell);
+    let (readings, tell) = (RefCell::default(), |_: News<'_>| ());
+    let mut turn = Turn::start(contender, plan, &readings, &tell);
     let Ends { left, right, .. } = &turn.ends;
     let mut profilers = Vec::new();
     for (end, name) in [(left, "left"), (right, "right")] {
         let daemon = end.daemon.as_ref().ok_or("there is no daemon to look at")?;
-        profilers.push((Profiler::start(&end.host, daemon)?, name));
+        profilers.push((Profiler::start(&end.host, daemon.pid())?, name));
     }
     match test {
         Test::Tcp => drop(turn.iperf("").run()),
@@ -144,7 +195,7 @@ impl<'a> Turn<'a> {
     fn start(
         contender: &Contender,
         plan: &'a Plan,
-        readings: &'a mut Readings,
+        readings: &'a RefCell<Readings>,
         tell: &'a dyn Fn(News<'_>),
     ) -> Turn<'a> {
         let ends = Ends::start(contender, plan.link.as_deref());
@@ -155,7 +206,9 @@ impl<'a> Turn<'a> {
         }
         let (client, server) = (ends.left.host.clone(), ends.right.host.clone());
         let target = ends.right.inner.of(Family::V4).to_owned();
-        Turn { ends, client, server, target, plan, readings, tell }
+        let daemons = [&ends.left, &ends.right].map(End::processes).into_iter().collect();
+        let memory = Option::map(daemons, Watch::start);
+        Turn { ends, memory, client, server, target, plan, readings, tell }
     }
 
     fn test(&mut self, test: Test) {
@@ -181,7 +234,7 @@ impl<'a> Turn<'a> {
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
         (self.tell)(News::Figure(measure, value));
-        self.readings.push(measure, value);
+        self.readings.borrow_mut().push(measure, value);
     }
 
     fn note_link(&mut self) {
@@ -190,35 +243,54 @@ impl<'a> Turn<'a> {
         }
     }
 
-    fn daemons(&self) -> Option<[&Daemon; 2]> {
-        let Ends { left, right, .. } = &self.ends;
-        Some([left.daemon.as_ref()?, right.daemon.as_ref()?])
+    /// Whether the plan has this measure.
+    fn wants(&self, measure: &Measure) -> bool {
+        self.plan.wants(measure)
+    }
+
+    /// Notes what both daemons cost; nothing where there are none.
+    fn note_cost(&mut self, measure: &'static Measure, value: f64) {
+        if self.has_daemons() {
+            self.note(measure, value);
+        }
+    }
+
+    /// Notes the memory of both daemons in megabytes: the peak of what is private, what of it is left,
+    /// the peak with mapped files. Nothing where it cannot be had.
+    fn note_memory(&mut self, [peak, after, mapped]: [&'static Measure; 3]) {
+        let Some(watch) = &self.memory else { return };
+        let (Some(now), Some(most)) = (watch.now(), watch.peak()) else { return };
+        self.note(peak, most.private / 1e6);
+        self.note(after, now.private / 1e6);
+        self.note(mapped, most.pss / 1e6);
+    }
+
+    fn has_daemons(&self) -> bool {
+        self.ends.left.daemon.is_some()
     }
 
     /// The sum of a figure of both daemons; not a number where there are none.
-    fn of_daemons(&self, figure: impl Fn(&Daemon) -> f64) -> f64 {
-        self.daemons().map_or(f64::NAN, |daemons| daemons.into_iter().map(figure).sum())
+    fn of_daemons(&self, figure: impl Fn(&Processes) -> f64) -> f64 {
+        let Ends { left, right, .. } = &self.ends;
+        let both = [left, right].map(|end| end.processes().map_or(f64::NAN, |all| figure(&all)));
+        both.into_iter().sum()
     }
 
     /// Processor time of both daemons so far, in seconds.
     fn cpu(&self) -> f64 {
-        self.of_daemons(|daemon| daemon.cpu().as_secs_f64())
+        self.of_daemons(Processes::cpu)
     }
 
     /// Context switches of both daemons so far: voluntary, and not.
     fn switches(&self) -> [f64; 2] {
-        [0, 1].map(|kind| self.of_daemons(|daemon| daemon.switches()[kind] as f64))
-    }
-
-    /// Peak resident memory of both daemons so far, in megabytes.
-    fn memory(&self) -> f64 {
-        self.of_daemons(|daemon| daemon.peak_memory() as f64 / 1e6)
+        [0, 1].map(|kind| self.of_daemons(|daemon| daemon.switches()[kind]))
     }
 }
 
 /// What an emulated link has dropped, which it ends; beside what others of the turn did.
-fn note_link(readings: &mut Readings, link: &mut EmulatedLink) {
+fn note_link(readings: &RefCell<Readings>, link: &mut EmulatedLink) {
     let dropped = link.dropped();
+    let mut readings = readings.borrow_mut();
     let counts = [dropped.lost, dropped.queue, dropped.refused];
     let measures: [&'static Measure; 3] = [&LINK_LOST, &LINK_QUEUE, &LINK_REFUSED];
     for (measure, count) in measures.into_iter().zip(counts) {

@@ -83,6 +83,18 @@ impl Table {
 }
 
 impl Table {
+    /// The same in Markdown.
+    pub fn markdown(&self) -> String {
+        let line = |row: &Vec<String>| {
+            let cells: String =
+                row.iter().map(|cell| format!(" {} |", cell.trim().replace('|', "\\|"))).collect();
+            format!("|{cells}\n")
+        };
+        let mut lines: Vec<String> = self.rows.iter().map(line).collect();
+        lines.insert(1, format!("|{}\n", "---|".repeat(self.rows[0].len())));
+        lines.concat()
+    }
+
     /// The same in HTML, whose cells know by their class what a verdict they are, and their heading,
     /// for a screen that has no room for columns.
     pub fn html(&self) -> String {
@@ -99,6 +111,7 @@ impl Table {
                 let class = match cell.as_str() {
                     "met" => " class=met",
                     "NOT MET" => " class=missed",
+                    _ if cell.starts_with("not measured") => " class=unmeasured",
                     _ if cell.starts_with("  ") => " class=detail",
                     _ => "",
                 };
@@ -130,6 +143,13 @@ mod tests {
              <tr><td class=detail>  x</td><td data-name=\"&quot;\">1</td>\
              <td class=missed>NOT MET</td></tr>\n</table>"
         );
+    }
+
+    #[test]
+    fn markdown_has_a_rule_below_the_headings() {
+        let mut table = Table::new(["", "a|b"]);
+        table.row(["  x", "1"].map(str::to_owned));
+        assert_eq!(table.markdown(), "|  | a\\|b |\n|---|---|\n| x | 1 |\n");
     }
 
     #[test]

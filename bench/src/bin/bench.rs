@@ -20,7 +20,7 @@ use std::thread;
 use arguments::{Arguments, Mode, USAGE};
 use linerate_bench::again::Again;
 use linerate_bench::comparison::Comparison;
-use linerate_bench::contender::Contender;
+use linerate_bench::contender::{Contender, Missing};
 use linerate_bench::flame::Flame;
 use linerate_bench::suite::{self, News, Test};
 use linerate_bench::{Style, report};
@@ -82,11 +82,11 @@ fn read(file: &Path) -> Result<Value, String> {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
-    let contenders = arguments.contenders()?;
+    let (contenders, missing) = arguments.contenders()?;
     let judged = contenders[0].clone();
     let mut comparison = match arguments.mode {
         Mode::Flame => None,
-        Mode::Compare | Mode::Ladder => Some(compare(contenders, arguments)),
+        Mode::Compare | Mode::Ladder => Some(compare(contenders, missing, arguments)),
     };
     let flames = match arguments.flame {
         Some(test) => draw(&judged, arguments, test)?,
@@ -101,18 +101,24 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let Some(comparison) = &mut comparison else { return Ok(()) };
     comparison.flames = flames;
     tell(comparison, arguments)?;
-    match comparison.failed {
+    outcome(comparison)
+}
+
+fn outcome(comparison: &Comparison) -> Result<(), String> {
+    match comparison.failed() {
         0 => Ok(()),
-        failed => Err(format!("{failed} turns ended early, see above; their figures are missing")),
+        failed => Err(format!("{failed} tests failed, see above; each counts as a loss")),
     }
 }
 
-fn compare(contenders: Vec<Contender>, arguments: &Arguments) -> Comparison {
-    let (rounds, plan) = (arguments.rounds, &arguments.plan);
-    let tests = rounds as usize * contenders.len() * plan.tests.len();
+fn compare(contenders: Vec<Contender>, missing: Vec<Missing>, arguments: &Arguments) -> Comparison {
+    let rounds = arguments.rounds;
+    let of_round: usize = contenders.iter().map(|one| arguments.plan(one).tests.len()).sum();
+    let tests = rounds as usize * of_round;
     let progress = Progress::new(rounds, tests);
     let tell = |round, contender: &Contender, news: News<'_>| progress.tell(round, contender, news);
-    let mut comparison = Comparison::run(contenders, plan, rounds, tell);
+    let mut comparison = Comparison::run(contenders, |one| arguments.plan(one), rounds, tell);
+    comparison.missing = missing;
     comparison.is_ladder = arguments.mode == Mode::Ladder;
     comparison
 }
@@ -132,12 +138,18 @@ fn tell(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     if arguments.plan.is_brief {
         println!("  Brief: traffic passed, and the figures mean nothing.");
     }
+    println!("  {}\n  {}", report::MEMORY, report::FAILED);
     for line in report::left_out(comparison) {
         println!("  {line}");
     }
     if let Some(warning) = report::warning(comparison) {
         println!("  {}", style.strong(warning));
     }
+    keep(comparison, arguments)
+}
+
+/// Writes the files that were asked for.
+fn keep(comparison: &Comparison, arguments: &Arguments) -> Result<(), String> {
     if let Some(file) = &arguments.json {
         write(file, &format!("{:#}\n", report::json(comparison)))?;
     }

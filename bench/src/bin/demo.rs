@@ -109,13 +109,13 @@ fn show(arguments: &Arguments, style: Style) {
             format!("{:.2}", rate.gbps),
             format!("{:.0} %", 100.0 * rate.gbps / bare),
             format!("{:.2}", rate.cpu_per_gigabyte),
-            format!("{:.0}", sample.memory as f64 / 1e6),
+            format!("{:.0}", sample.memory / 1e6),
         ]);
     }
     print!("{}", table.render(style));
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let note = format!(
-        "  Both ends and iperf3 share {cores} cores. CPU and memory are those of both daemons."
+        "  Both ends and iperf3 share {cores} cores. CPU and peak private memory are those of both daemons."
     );
     println!("\n{}", style.faint(note));
 }
@@ -162,7 +162,7 @@ fn compare(arguments: &Arguments, style: Style) {
             format!("{:.2}", of_one.median(cost)),
             format!("{:.2}", of_one.median(|sample| sample.idle_ping)),
             format!("{:.2}", of_one.median(|sample| sample.busy_ping)),
-            format!("{:.0}", of_one.median(|sample| sample.memory as f64) / 1e6),
+            format!("{:.0}", of_one.median(|sample| sample.memory) / 1e6),
         ]);
     }
     print!("\n{}", table.render(style));

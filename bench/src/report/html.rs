@@ -2,7 +2,7 @@
 
 use netns::base64;
 
-use super::{each_table, figure, heading, left_out, reach, warning};
+use super::{FAILED, MEMORY, each_table, figure, heading, left_out, reach, warning};
 use crate::claim::{self, SHARE};
 use crate::comparison::Comparison;
 use crate::flame::Flame;
@@ -89,7 +89,8 @@ fn introduction(comparison: &Comparison, seconds: u32) -> String {
     };
     let mut text = format!(
         "<p>Two hosts in network namespaces, a tunnel of MTU 1420 between them, all on {}. \
-         Rounds: {rounds}, in each a turn of every contender with fresh daemons; {seconds} s a test. \
+         Rounds: {rounds}, in each a turn of every contender with fresh daemons, every other one in reverse order; \
+         {seconds} s a test. {MEMORY} {FAILED} \
          Bars are medians, ratios are taken round by round.{lines}</p>\n",
         escape(&Machine::here().to_string()),
     );

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use super::verdict::{Verdict, verdict};
 use super::{bar, words};
 use crate::again::RATIO_DIGITS;
 use crate::claim::{Claim, SHARE};
-use crate::comparison::{Comparison, Spread};
+use crate::comparison::{Comparison, Rival, Spread};
 use crate::machine::Machine;
 use crate::measure::{ALL, Measure, PINGS};
 
@@ -15,7 +16,8 @@ pub fn json(comparison: &Comparison) -> Value {
     let contender = |at: usize| {
         let figures =
             measures().map(|one| (one.key.to_owned(), spread(&comparison.of(at, one), one.digits)));
-        let ratios = measures().map(|one| (one.key.to_owned(), ratio(comparison, at, one)));
+        let ratio = |one: &'static Measure| spread(&comparison.ratio(at, one), RATIO_DIGITS);
+        let ratios = measures().map(|one| (one.key.to_owned(), ratio(one)));
         let trips = PINGS.map(|what| (what.to_owned(), json!(comparison.round_trips(at, what))));
         let lacks = comparison.lacks(at).iter().map(|(test, why)| (test.to_string(), json!(why)));
         let one = &comparison.contenders[at];
@@ -38,11 +40,40 @@ pub fn json(comparison: &Comparison) -> Value {
         "claimed_percent": SHARE,
         "measures": Value::Object(units.collect()),
         "contenders": (0..comparison.contenders.len()).map(contender).collect::<Vec<Value>>(),
+        "peers": comparison.rivals().iter().map(|one| peer(comparison, one)).collect::<Vec<Value>>(),
+        "missing": comparison.missing.iter().map(|one| json!([one.name, one.why])).collect::<Vec<Value>>(),
+    })
+}
+
+/// What the first contender is judged by beside a peer, of whose settings the better one counts.
+fn peer(comparison: &Comparison, rival: &Rival) -> Value {
+    let name = |at: &usize| comparison.contenders[*at].name.as_str();
+    let made = ALL.iter().copied().filter(|measure| comparison.has(measure));
+    let judged = made.filter_map(|measure| {
+        let best = comparison.best(rival, measure);
+        let bar = bar(comparison, best, measure)?;
+        let verdict = verdict(comparison, rival, measure, bar);
+        let met = match &verdict {
+            Verdict::Met => json!(true),
+            Verdict::Missed => json!(false),
+            Verdict::NotMeasured(_) => Value::Null,
+        };
+        let ratio = comparison.ratio(best, measure).median;
+        let value = json!({
+            "beside": name(&best), "ratio": ratio, "bar": words(bar), "met": met,
+            "verdict": verdict.to_string(),
+        });
+        Some((measure.key.to_owned(), value))
+    });
+    json!({
+        "name": rival.name,
+        "contenders": rival.members.iter().map(name).collect::<Vec<&str>>(),
+        "bars": Value::Object(judged.collect()),
     })
 }
 
 fn spread(spread: &Spread, digits: usize) -> Value {
-    let claim = Claim::of(&spread.values, digits);
+    let claim = Claim::of(&spread.values, digits).filter(|_| spread.failed == 0);
     // What is not a number is null in JSON.
     json!({
         "median": spread.median,
@@ -50,15 +81,6 @@ fn spread(spread: &Spread, digits: usize) -> Value {
         "most": spread.most,
         "claim": claim.map(|claim| [claim.low, claim.high]),
         "values": spread.values,
+        "failed": spread.failed,
     })
-}
-
-fn ratio(comparison: &Comparison, other: usize, measure: &Measure) -> Value {
-    let ratio = comparison.ratio(other, measure);
-    let mut value = spread(&ratio, RATIO_DIGITS);
-    if let Some(bar) = bar(comparison, other, measure) {
-        value["bar"] = words(bar).into();
-        value["met"] = bar.is_met(ratio.median).into();
-    }
-    value
 }

@@ -16,9 +16,11 @@ const BRIEF_BYTES: u64 = 256 << 10;
 const BUFFERS: &str = "4096 131072 67108864";
 
 /// Has a host's kernel send with BBR, as CUBIC would tell the loss of the link alone; with CUBIC
-/// where it has no BBR.
-pub(super) fn send_through_loss(host: &Host) {
-    host.attempt("echo bbr >/proc/sys/net/ipv4/tcp_congestion_control");
+/// where it has no BBR. What it sends with.
+pub(super) fn send_through_loss(host: &Host) -> String {
+    const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+    host.attempt(format!("echo bbr >{CONTROL}"));
+    host.read(CONTROL).trim().to_owned()
 }
 
 impl Turn<'_> {
@@ -32,14 +34,15 @@ impl Turn<'_> {
             (&TCP_20_LOSS, "rtt=20,loss=0.01"),
             (&TCP_66_LOSS, "rtt=66,loss=0.01"),
         ];
-        for (measure, shape) in shapes {
+        for (measure, shape) in shapes.into_iter().filter(|(one, _)| self.plan.wants(one)) {
             if let Some(link) = &mut self.ends.link {
                 link.reshape(shape);
             }
             self.ends.meet();
             if shape.contains("loss") {
-                send_through_loss(&self.client);
                 send_through_loss(&self.server);
+                let control = send_through_loss(&self.client);
+                self.readings.borrow_mut().set_congestion(&control);
             }
             let iperf = Iperf { seconds: self.plan.seconds + LONGER, ..self.iperf("") };
             let rate = if self.plan.is_brief { iperf.carry(BRIEF_BYTES) } else { iperf.run() };

@@ -45,15 +45,19 @@ impl Turn<'_> {
         self.target = format!("{behind_right}.2");
         let forth = self.stream("");
         self.note(&FORWARD_TCP, forth.gbps());
-        self.quic_way(&FORWARD_QUIC_DOWN, "down", "plain");
-        self.quic_way(&FORWARD_QUIC_UP, "up", "plain");
+        let ways: [(&'static Measure, &str); 2] =
+            [(&FORWARD_QUIC_DOWN, "down"), (&FORWARD_QUIC_UP, "up")];
+        for (measure, way) in ways.into_iter().filter(|(one, _)| self.plan.wants(one)) {
+            self.quic_way(measure, way, "plain");
+        }
         self.send_as_over_a_wire();
         for (way, [with, without, gain]) in WAYS {
             self.coalesce("off");
             self.quic_way(without, way, "plain");
             self.coalesce("on");
             self.quic_way(with, way, "plain");
-            self.note(gain, self.readings.of(with) / self.readings.of(without));
+            let [with, without] = [with, without].map(|one| self.readings.borrow().of(one));
+            self.note(gain, with / without);
         }
     }
 

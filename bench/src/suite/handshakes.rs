@@ -1,7 +1,7 @@
 //! A hub of 10,000 peers that all shake hands with it: the right end's daemon, and the generator of
 //! `crate::crowd` on the left host.
 
-use netns::{Daemon, Family, PORT};
+use netns::{Family, PORT};
 
 use super::{Turn, generator};
 use crate::crowd::{Crowd, Greeted};
@@ -16,7 +16,7 @@ impl Turn<'_> {
     pub(super) fn handshakes(&mut self) {
         let count = if self.plan.is_brief { COUNT_BRIEF } else { COUNT };
         let hub = &self.ends.right;
-        let memory = || hub.daemon.as_ref().map_or(f64::NAN, |one| Daemon::memory(one) as f64);
+        let memory = || hub.private_memory();
         let alone = memory();
         Crowd::new(count).join(&hub.host, Some(self.ends.left.outer.of(Family::V4)));
         let known = memory();

@@ -18,7 +18,7 @@ impl Turn<'_> {
             self.ends.meet();
             let rate = self.stream("");
             self.note(measure, rate.gbps());
-            memory.push(self.ends.left.daemon.as_ref().map_or(f64::NAN, |one| one.memory() as f64));
+            memory.push(self.ends.left.private_memory());
         }
         if self.plan.is_brief {
             return;

@@ -31,7 +31,7 @@ impl Turn<'_> {
         let parts: [(&'static Measure, f64); 3] =
             [(&IDLE_P50, 0.5), (&IDLE_P99, 0.99), (&IDLE_P999, 0.999)];
         self.note_percentiles(&idle, &parts);
-        self.readings.push_round_trips(PINGS[0], idle.times);
+        self.readings.borrow_mut().push_round_trips(PINGS[0], idle.times);
 
         let (busy, rate) = self.ping_beside_tcp();
         let parts: [(&'static Measure, f64); 3] =
@@ -39,7 +39,7 @@ impl Turn<'_> {
         self.note_percentiles(&busy, &parts);
         self.note(&BUSY_LOST, 100.0 * f64::from(busy.sent - busy.received) / f64::from(busy.sent));
         self.note(&BUSY_TCP, rate);
-        self.readings.push_round_trips(PINGS[1], busy.times);
+        self.readings.borrow_mut().push_round_trips(PINGS[1], busy.times);
     }
 
     /// Pings while a stream runs before, beside and after them; and the stream's Gbit/s.

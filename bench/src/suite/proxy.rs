@@ -9,10 +9,9 @@
 //! A turn of linerate measures both stacks; what tailscaled does stands beside each of them.
 
 mod drain;
-mod service;
-mod tailscaled;
 mod world;
 
+use std::cell::RefCell;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -24,7 +23,9 @@ use self::world::{Plain, SOCKS, World};
 use super::far::send_through_loss;
 use super::{News, Plan, generator};
 use crate::contender::{Carrier, Contender};
-use crate::measure::{self, Measure, Readings};
+use crate::measure::{self, Measure};
+use crate::processes::Watch;
+use crate::readings::Readings;
 
 /// Streams where there are many.
 const MANY: usize = 64;
@@ -124,7 +125,7 @@ struct Carried {
 /// A turn of the test.
 struct Turn<'a> {
     plan: &'a Plan,
-    readings: &'a mut Readings,
+    readings: &'a RefCell<Readings>,
     tell: &'a dyn Fn(News<'_>),
 }
 
@@ -135,7 +136,7 @@ struct Turn<'a> {
 pub(super) fn run(
     contender: &Contender,
     plan: &Plan,
-    readings: &mut Readings,
+    readings: &RefCell<Readings>,
     tell: &dyn Fn(News<'_>),
 ) {
     let mut turn = Turn { plan, readings, tell };
@@ -155,7 +156,7 @@ pub(super) fn run(
                     Way::Out => (&measure::IN_PROCESS_OUT, turn.outward(&world, 1)),
                     Way::In => (&measure::IN_PROCESS_IN, turn.inward(&world, "")),
                 };
-                turn.note(measure, turn.readings.of(whole) / plain.gbps);
+                turn.note(measure, readings.borrow().of(whole) / plain.gbps);
             }
         }
         Carrier::Tailscaled(programs) => {
@@ -170,30 +171,32 @@ impl Turn<'_> {
     /// What one stack carries and costs, told by each of these.
     fn stack(&mut self, measures: &[&Measures], start: impl Fn(Option<&str>) -> World) {
         let mut world = start(self.plan.link());
+        let memory = Watch::start(vec![world.proxy.processes()]);
         let into = self.inward(&world, "");
         self.note_all(measures, |one| one.into, into.gbps);
         self.note_all(measures, |one| one.into_cpu, into.cpu);
         let out = self.outward(&world, 1);
         self.note_all(measures, |one| one.out, out.gbps);
         self.note_all(measures, |one| one.out_cpu, out.cpu);
-        self.note_all(measures, |one| one.memory, world.proxy.peak_memory());
+        self.note_memory(measures, |one| one.memory, &memory);
         if !self.plan.is_brief {
-            self.many(measures, &world);
+            self.many(measures, &world, &memory);
         }
         world.was_direct();
         self.note_link(&mut world);
+        drop(memory);
         if !self.plan.is_brief {
             self.far(measures, start(Some(FAR)));
         }
     }
 
     /// Many streams through the same process.
-    fn many(&mut self, measures: &[&Measures], world: &World) {
+    fn many(&mut self, measures: &[&Measures], world: &World, memory: &Watch) {
         let into = self.inward(world, &format!("-P {MANY}"));
         self.note_all(measures, |one| one.into_many, into.gbps);
         let out = self.outward(world, MANY);
         self.note_all(measures, |one| one.out_many, out.gbps);
-        self.note_all(measures, |one| one.memory_many, world.proxy.peak_memory());
+        self.note_memory(measures, |one| one.memory_many, memory);
     }
 
     /// The same stack at the other end of an ocean.
@@ -216,10 +219,10 @@ impl Turn<'_> {
     /// From far into the stack, to a service of the near host.
     fn inward(&self, world: &World, options: &str) -> Carried {
         let (seconds, address) = (self.plan.seconds, world.near_inner.as_str());
-        let before = world.proxy.cpu();
+        let before = world.proxy.processes().cpu();
         let iperf = Iperf { client: &world.far, server: &world.near, address, seconds, options };
         let rate = self.plan.stream(&iperf);
-        let cpu = (world.proxy.cpu() - before) / (rate.bytes / 1e9);
+        let cpu = (world.proxy.processes().cpu() - before) / (rate.bytes / 1e9);
         Carried { gbps: rate.gbps(), cpu }
     }
 
@@ -237,9 +240,9 @@ impl Turn<'_> {
         let mut pour = pour.expect("nsenter is installed (make deps)");
         drain.fills();
         thread::sleep(edge);
-        let (before, spent) = (drain.level(), world.proxy.cpu());
+        let (before, spent) = (drain.level(), world.proxy.processes().cpu());
         thread::sleep(time);
-        let (after, spent_after) = (drain.level(), world.proxy.cpu());
+        let (after, spent_after) = (drain.level(), world.proxy.processes().cpu());
         let status = pour.wait().expect("a child can be waited for");
         assert!(status.success(), "the streams out of the stack failed");
         let cpu = (spent_after - spent) / ((after.bytes - before.bytes) as f64 / 1e9);
@@ -249,6 +252,18 @@ impl Turn<'_> {
     fn note_link(&mut self, world: &mut World) {
         if let Some(link) = &mut world.link {
             super::note_link(self.readings, link);
+        }
+    }
+
+    /// The peak of the private memory, where it can be had.
+    fn note_memory(
+        &mut self,
+        measures: &[&Measures],
+        which: impl Fn(&Measures) -> &'static Measure,
+        memory: &Watch,
+    ) {
+        if let Some(peak) = memory.peak() {
+            self.note_all(measures, which, peak.private / 1e6);
         }
     }
 
@@ -265,6 +280,6 @@ impl Turn<'_> {
 
     fn note(&mut self, measure: &'static Measure, value: f64) {
         (self.tell)(News::Figure(measure, value));
-        self.readings.push(measure, value);
+        self.readings.borrow_mut().push(measure, value);
     }
 }

@@ -4,7 +4,8 @@ use netns::{Iperf, Rate};
 
 use super::Turn;
 use crate::measure::{
-    CPU, MEMORY_TCP, PREEMPTED, TCP_4, TCP_32, TCP_BACK, TCP_BOTH, TCP_FORTH, TCP_PLAIN, WAITS,
+    CPU, MEMORY_TCP, MEMORY_TCP_AFTER, MEMORY_TCP_PSS, Measure, PREEMPTED, TCP_4, TCP_32, TCP_BACK,
+    TCP_BOTH, TCP_FORTH, TCP_PLAIN, WAITS,
 };
 
 impl Turn<'_> {
@@ -14,15 +15,18 @@ impl Turn<'_> {
         let (cpu, switches) = (self.cpu() - before.0, self.switches());
         let gigabytes = forth.bytes / 1e9;
         self.note(&TCP_FORTH, forth.gbps());
-        self.note(&CPU, cpu / gigabytes);
+        self.note_cost(&CPU, cpu / gigabytes);
         for (kind, measure) in [&WAITS, &PREEMPTED].into_iter().enumerate() {
-            self.note(measure, (switches[kind] - before.1[kind]) / 1e3 / gigabytes);
+            self.note_cost(measure, (switches[kind] - before.1[kind]) / 1e3 / gigabytes);
         }
-        self.note(&MEMORY_TCP, self.memory());
-        self.note(&TCP_BACK, self.stream("-R").gbps());
-        self.note(&TCP_4, self.stream("-P 4").gbps());
-        self.note(&TCP_32, self.stream("-P 32").gbps());
-        self.note(&TCP_BOTH, self.stream("--bidir").gbps());
+        self.note_memory([&MEMORY_TCP, &MEMORY_TCP_AFTER, &MEMORY_TCP_PSS]);
+        let more: [(&'static Measure, &str); 4] =
+            [(&TCP_BACK, "-R"), (&TCP_4, "-P 4"), (&TCP_32, "-P 32"), (&TCP_BOTH, "--bidir")];
+        for (measure, options) in more {
+            if self.wants(measure) {
+                self.note(measure, self.stream(options).gbps());
+            }
+        }
     }
 
     /// The cable as a NIC that segments neither UDP nor TCP, at both ends.

@@ -7,6 +7,7 @@ use netns::{Iperf, Rate};
 
 use super::vxlan;
 use crate::contender::{Carrier, Contender};
+use crate::measure::Measure;
 
 /// A group of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,10 @@ impl Test {
             (Test::Proxy, Carrier::Tailscaled(_)) => None,
             (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
             (Test::Proxy, _) => Some("it has no userspace networking"),
-            (_, Carrier::Tailscaled(_)) => Some("it is here for its userspace networking (proxy)"),
+            (Test::Plain | Test::Far | Test::Forward | Test::Vxlan, Carrier::Tailscaled(_))
+            | (Test::Jumbo | Test::Peers | Test::Handshakes, Carrier::Tailscaled(_)) => {
+                Some("its peers are told to it by a control server")
+            }
             (Test::Peers | Test::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
             (Test::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
             (Test::Vxlan, _) if !vxlan::is_there() => Some("the kernel has no VXLAN"),
@@ -132,6 +136,8 @@ pub struct Plan {
     pub seconds: u32,
     /// As short as shows that traffic passes.
     pub is_brief: bool,
+    /// The measures, if not all that the tests make. What is a part of another one comes with it.
+    pub only: Option<&'static [&'static Measure]>,
     /// The link between the hosts, in the words of [`Shape::parse`]; the bare cable if not said.
     ///
     /// [`Shape::parse`]: crate::link::Shape::parse
@@ -147,6 +153,11 @@ const BRIEF_EDGE: Duration = Duration::from_millis(50);
 const BRIEF_BYTES: u64 = 32 << 20;
 
 impl Plan {
+    /// Whether it has this measure.
+    pub(super) fn wants(&self, measure: &Measure) -> bool {
+        self.only.is_none_or(|only| only.iter().any(|one| one.key == measure.key))
+    }
+
     /// The length of a measurement that need not be whole seconds.
     pub(super) fn time(&self) -> Duration {
         if self.is_brief { BRIEF } else { Duration::from_secs(self.seconds.into()) }

@@ -4,9 +4,12 @@ use netns::{
     Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Pair, cable, configure, eventually, ping,
 };
 
+use super::service::Service;
+use super::tailscaled::{Direct, Tailnet};
 use super::{PATIENCE, Server};
-use crate::contender::{Carrier, Contender};
+use crate::contender::{Carrier, Contender, Tailscaled};
 use crate::link::Dropped;
+use crate::processes::Processes;
 
 /// One end of what carries.
 pub(super) struct End {
@@ -15,16 +18,44 @@ pub(super) struct End {
     pub outer: Addresses,
     /// Inside of it; of a bare cable the same.
     pub inner: Addresses,
-    /// Of WireGuard.
+    /// Of WireGuard, where the rig configures it.
     pub key: Option<Key>,
+    /// The device that packets to the other end leave by.
+    pub device: &'static str,
     /// Where one serves the tunnel.
-    pub daemon: Option<Daemon>,
+    pub daemon: Option<Running>,
+}
+
+/// A daemon that serves a tunnel.
+pub(super) enum Running {
+    /// One that wg(8) configures.
+    WireGuard(Daemon),
+    /// tailscaled.
+    Tailscaled(Service),
+}
+
+impl Running {
+    /// Its pid inside its host.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Running::WireGuard(daemon) => daemon.pid(),
+            Running::Tailscaled(service) => service.pid(),
+        }
+    }
 }
 
 /// Both ends, and what is between them.
 pub(super) struct Ends {
     pub left: End,
     pub right: End,
+    pub link: Option<EmulatedLink>,
+    tailnet: Option<(Direct, Service)>,
+}
+
+/// The hosts, and what is between them.
+pub(super) struct Wired {
+    pub left: Host,
+    pub right: Host,
     pub link: Option<EmulatedLink>,
 }
 
@@ -42,17 +73,31 @@ impl End {
         let daemon = match &contender.carrier {
             Carrier::Bare => {
                 let inner = outer.clone();
-                return End { host, outer, inner, key: None, daemon: None };
+                return End { host, outer, inner, key: None, device: "eth0", daemon: None };
             }
             Carrier::Kernel => {
                 host.run(format!("ip link add {INTERFACE} type wireguard"));
                 None
             }
-            Carrier::Daemon(program) => Some(Daemon::start(&host, program.clone(), INTERFACE)),
-            Carrier::Tailscaled(_) => unreachable!("Test::lacks keeps it to the proxies"),
+            Carrier::Daemon(program) => {
+                let daemon = Daemon::start(&host, program.clone(), INTERFACE);
+                Some(Running::WireGuard(daemon))
+            }
+            Carrier::Tailscaled(_) => unreachable!("its ends start together"),
         };
         let (key, inner) = configure(&host, number);
-        End { host, outer, inner, key: Some(key), daemon }
+        End { host, outer, inner, key: Some(key), device: INTERFACE, daemon }
+    }
+
+    /// The daemon and its helpers.
+    pub fn processes(&self) -> Option<Processes> {
+        Some(Processes::of(&self.host, self.daemon.as_ref()?.pid()))
+    }
+
+    /// Their private memory in bytes; not a number where it cannot be had.
+    pub fn private_memory(&self) -> f64 {
+        let memory = self.processes().and_then(|all| all.memory());
+        memory.map_or(f64::NAN, |memory| memory.private)
     }
 
     /// Makes the other end a peer, the last of all, with these networks beside its own addresses.
@@ -81,19 +126,46 @@ impl Ends {
     /// # Panics
     /// When no packet passes.
     pub fn start(contender: &Contender, link: Option<&str>) -> Ends {
-        let ends = match link {
-            Some(shape) => Ends::linked(contender, shape),
-            None => {
-                let (left, right) = Pair::hosts(1500);
-                Ends {
-                    left: End::start(left, contender, 1, Addresses::new(1, 1)),
-                    right: End::start(right, contender, 2, Addresses::new(1, 2)),
-                    link: None,
-                }
-            }
+        if let Carrier::Tailscaled(programs) = &contender.carrier {
+            return Ends::tailnet(programs, link);
+        }
+        let wired = Wired::new(link);
+        let [of_right, of_left] = wired.outer();
+        let Wired { left, right, link } = wired;
+        let ends = Ends {
+            left: End::start(left, contender, 1, of_left),
+            right: End::start(right, contender, 2, of_right),
+            link,
+            tailnet: None,
         };
         ends.left.add_peer(&ends.right, "");
         ends.right.add_peer(&ends.left, "");
+        ends.meet();
+        ends
+    }
+
+    /// tailscaled at both ends, each with a TUN device of the MTU that the others have: its own is
+    /// 1280.
+    fn tailnet(programs: &Tailscaled, link: Option<&str>) -> Ends {
+        let wired = Wired::new(link);
+        let [of_right, of_left] = wired.outer();
+        let Wired { left, right, link } = wired;
+        let tun = format!("--tun={INTERFACE}");
+        let tun = [tun.as_str()];
+        let words = [&tun[..]; 2];
+        let Tailnet { daemons, control, addresses, direct } =
+            Tailnet::start(programs, [&left, &right], link.as_ref(), &["TS_DEBUG_MTU=1420"], words);
+        let [left, right] = {
+            let outer = [of_left, of_right].into_iter().zip(addresses);
+            let mut ends = [left, right].into_iter().zip(outer).zip(daemons).map(
+                |((host, (outer, inner)), daemon)| {
+                    let daemon = Some(Running::Tailscaled(daemon));
+                    End { host, outer, inner, key: None, device: INTERFACE, daemon }
+                },
+            );
+            [(); 2].map(|()| ends.next().expect("there are two ends"))
+        };
+        let ends = Ends { left, right, link, tailnet: Some((direct, control)) };
         ends.meet();
         ends
     }
@@ -106,16 +178,35 @@ impl Ends {
         });
     }
 
-    fn linked(contender: &Contender, shape: &str) -> Ends {
-        let (left, right, mut link) = EmulatedLink::wire();
-        let [of_right, of_left] = EmulatedLink::outer();
-        let ends = Ends {
-            left: End::start(left, contender, 1, of_left),
-            right: End::start(right, contender, 2, of_right),
-            link: None,
+    /// Sees to it that nothing went by a relay, where there is one.
+    ///
+    /// # Panics
+    /// When it did.
+    pub fn were_direct(&self) {
+        if let Some((direct, _)) = &self.tailnet {
+            direct.has_stayed();
+        }
+    }
+}
+
+impl Wired {
+    /// On one cable, or with an emulated link between them, of this shape.
+    pub fn new(shape: Option<&str>) -> Wired {
+        let Some(shape) = shape else {
+            let (left, right) = Pair::hosts(1500);
+            return Wired { left, right, link: None };
         };
+        let (left, right, mut link) = EmulatedLink::wire();
         link.reshape(shape);
-        Ends { link: Some(link), ..ends }
+        Wired { left, right, link: Some(link) }
+    }
+
+    /// How the left end calls the right one outside of the tunnel, and the other way.
+    pub fn outer(&self) -> [Addresses; 2] {
+        match self.link {
+            None => [Addresses::new(1, 2), Addresses::new(1, 1)],
+            Some(_) => EmulatedLink::outer(),
+        }
     }
 }
 

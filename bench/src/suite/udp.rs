@@ -13,7 +13,7 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use netns::{INTERFACE, PORT, Stopwatch};
+use netns::{PORT, Stopwatch};
 
 use super::{Ends, Server, Turn, generator};
 use crate::flood::Sent;
@@ -47,6 +47,9 @@ struct Flow {
     /// Context switches of both daemons, voluntary and not, in thousands a second.
     switches: [f64; 2],
 }
+
+/// Where in a flow's figures the costs of the daemons begin.
+const COSTS_AT: usize = 5;
 
 impl Flow {
     fn figures(&self) -> [f64; 8] {
@@ -129,9 +132,17 @@ struct Counters {
 impl Turn<'_> {
     pub(super) fn udp(&mut self) {
         for (arguments, measures) in &FLOODS {
+            if !self.wants(measures[0]) {
+                continue;
+            }
             let flow = self.flood(arguments, self.plan.time());
-            for (measure, figure) in measures.iter().copied().zip(flow.figures()) {
+            let (traffic, costs) = measures.split_at(COSTS_AT);
+            let figures = flow.figures();
+            for (measure, figure) in traffic.iter().copied().zip(figures) {
                 self.note(measure, figure);
+            }
+            for (measure, figure) in costs.iter().copied().zip(figures.into_iter().skip(COSTS_AT)) {
+                self.note_cost(measure, figure);
             }
         }
     }
@@ -195,11 +206,10 @@ impl Turn<'_> {
 
     fn counters(&self) -> Counters {
         let Ends { left, right, .. } = &self.ends;
-        let device = if left.key.is_some() { INTERFACE } else { "eth0" };
         Counters {
             carried: self.server.dropped_by_socket(SINK).unwrap_or(0) as f64,
             own: self.client.udp_count("SndbufErrors") as f64,
-            ring: left.host.dropped_by_device(device) as f64,
+            ring: left.host.dropped_by_device(left.device) as f64,
             socket: right.host.dropped_by_socket(PORT).unwrap_or(0) as f64,
             cpu: self.cpu(),
             switches: self.switches(),

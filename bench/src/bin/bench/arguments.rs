@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use linerate_bench::contender::{Contender, TAILSCALED};
+use linerate_bench::contender::{Carrier, Contender, Missing, TAILSCALED};
 use linerate_bench::ladder;
 use linerate_bench::link::Shape;
 use linerate_bench::suite::{Plan, Test};
@@ -20,15 +20,16 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   compare        whether the medians of a second run lie where the first one claimed
 
   --seconds N    length of each measurement (2)
-  --rounds N     turns of each contender, A B A B ... (5)
+  --rounds N     turns of each contender, A B, B A, A B, ... (5)
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
                  quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
-  --beside ...   tailscale-wireguard-go, wireguard-go, boringtun, gotatun, kernel, bare (the cable
-                 without a tunnel), tailscaled (only in proxy), or none
-                 (tailscale-wireguard-go; where there is only proxy, tailscaled)
+  --beside ...   tailscale-wireguard-go (with each of its two queue lengths, of which the better
+                 counts), wireguard-go, boringtun, gotatun, kernel, bare (the cable without a tunnel),
+                 tailscaled (joined over TUN, in proxy with userspace networking), or none
+                 (tailscale-wireguard-go; for proxy, tailscaled)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
   --link SHAPE   an emulated link instead of the bare cable, of any of
@@ -87,10 +88,13 @@ impl Arguments {
     }
 
     fn new(mode: Mode) -> Arguments {
-        let tests = if mode == Mode::Ladder { ladder::TESTS.to_vec() } else { Test::usual() };
+        let tests = match mode {
+            Mode::Ladder => ladder::TESTS.to_vec(),
+            Mode::Compare | Mode::Flame => Test::usual(),
+        };
         Arguments {
             mode,
-            plan: Plan { tests, seconds: 2, is_brief: false, link: None },
+            plan: Plan { tests, seconds: 2, is_brief: false, only: None, link: None },
             rounds: 5,
             flame: None,
             json: None,
@@ -119,8 +123,8 @@ impl Arguments {
         Ok(())
     }
 
-    /// Who is measured, the one that is judged first.
-    pub fn contenders(&self) -> Result<Vec<Contender>, String> {
+    /// The contenders, the one that is judged first, and those that cannot be measured here.
+    pub fn contenders(&self) -> Result<(Vec<Contender>, Vec<Missing>), String> {
         let mut contenders = self.builds.clone();
         if contenders.is_empty() {
             if Implementation::Linerate.program().is_none() {
@@ -129,18 +133,42 @@ impl Arguments {
             contenders.push(Contender::installed(Implementation::Linerate));
         }
         match self.mode {
-            Mode::Flame => return Ok(contenders),
-            Mode::Ladder => return Ok(ladder::rungs(&contenders[0])),
+            Mode::Flame => return Ok((contenders, Vec::new())),
+            Mode::Ladder => return Ok((ladder::rungs(&contenders[0]), Vec::new())),
             Mode::Compare => {}
         }
-        let unsaid = match &self.plan.tests[..] {
-            _ if self.builds.len() > 1 => "none",
-            [Test::Proxy] => TAILSCALED,
-            _ => Implementation::Tailscale.name(),
+        let unsaid = match self.builds.len() {
+            2.. => "none".to_owned(),
+            _ => yardsticks(&self.plan.tests),
         };
-        contenders.extend(Contender::named(self.beside.as_deref().unwrap_or(unsaid))?);
-        Ok(contenders)
+        let (others, missing) = Contender::named(self.beside.as_deref().unwrap_or(&unsaid))?;
+        contenders.extend(others);
+        Ok((contenders, missing))
     }
+
+    /// What a contender does of the plan.
+    pub fn plan(&self, contender: &Contender) -> Plan {
+        // Taken in for the bars of the proxies, it runs no other test.
+        match self.is_only_for_proxies(contender) {
+            true => Plan { tests: vec![Test::Proxy], ..self.plan.clone() },
+            false => self.plan.clone(),
+        }
+    }
+
+    /// Whether a contender was not named, and is there only for the bars of the proxies.
+    fn is_only_for_proxies(&self, contender: &Contender) -> bool {
+        let is_tailscaled = matches!(contender.carrier, Carrier::Tailscaled(_));
+        is_tailscaled && self.beside.is_none()
+    }
+}
+
+/// The peers that the bars of these tests are about: Tailscale's wireguard-go, and for proxies
+/// tailscaled.
+fn yardsticks(tests: &[Test]) -> String {
+    let fork =
+        tests.iter().any(|test| *test != Test::Proxy).then(|| Implementation::Tailscale.name());
+    let whole = tests.contains(&Test::Proxy).then_some(TAILSCALED);
+    fork.into_iter().chain(whole).collect::<Vec<&str>>().join(",")
 }
 
 fn count(text: &str) -> Result<u32, String> {

@@ -7,12 +7,12 @@
 //!   eth0 10.1.0.1  -------- cable, or a link -------------    eth0 10.1.0.2 (10.2.0.2)
 //! ```
 
-use std::path::PathBuf;
+use netns::{Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Program, configure};
 
-use netns::{Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Pair, Program, configure};
-
-use super::service::Service;
-use crate::suite::topology::EmulatedLink;
+use crate::contender::Tailscaled;
+use crate::suite::service::Service;
+use crate::suite::tailscaled::{Direct, Tailnet};
+use crate::suite::topology::{EmulatedLink, Wired};
 
 /// Where the near end listens as a SOCKS5 proxy.
 pub(super) const SOCKS: u16 = 1080;
@@ -29,8 +29,8 @@ pub(super) struct World {
     /// How each is called in the tunnel.
     pub near_inner: String,
     pub far_inner: String,
-    /// What tells how tailscaled sends, if that is who runs.
-    pub client: Option<PathBuf>,
+    /// By which way it sends, which of linerate, that has no other, is not asked.
+    pub direct: Option<Direct>,
     pub link: Option<EmulatedLink>,
     pub _others: Others,
 }
@@ -47,34 +47,6 @@ pub(super) struct Plain {
     pub environment: Option<&'static str>,
 }
 
-/// The hosts, and what is between them.
-pub(super) struct Wired {
-    pub near: Host,
-    pub far: Host,
-    pub link: Option<EmulatedLink>,
-}
-
-impl Wired {
-    /// On one cable, or with an emulated link between them, of this shape.
-    pub fn new(shape: Option<&str>) -> Wired {
-        let Some(shape) = shape else {
-            let (near, far) = Pair::hosts(1500);
-            return Wired { near, far, link: None };
-        };
-        let (near, far, mut link) = EmulatedLink::wire();
-        link.reshape(shape);
-        Wired { near, far, link: Some(link) }
-    }
-
-    /// How the near end calls the far one outside of the tunnel, and the other way.
-    fn outer(&self) -> [Addresses; 2] {
-        match self.link {
-            None => [Addresses::new(1, 2), Addresses::new(1, 1)],
-            Some(_) => EmulatedLink::outer(),
-        }
-    }
-}
-
 impl World {
     /// A proxy of linerate with this stack, and as plain as it is told to be.
     ///
@@ -83,7 +55,7 @@ impl World {
     pub fn linerate(program: &Program, stack: &str, plain: &Plain, shape: Option<&str>) -> World {
         let wired = Wired::new(shape);
         let [calls_far, calls_near] = wired.outer().map(|one| one.endpoint(Family::V4, PORT));
-        let Wired { near, far, link } = wired;
+        let Wired { left: near, right: far, link } = wired;
         let daemon = Daemon::start(&far, program.clone(), INTERFACE);
         let (far_key, far_inner) = configure(&far, 2);
         let (near_key, near_inner) = (Key::generate(), Addresses::new(9, 1));
@@ -110,12 +82,44 @@ impl World {
         World {
             near_inner: near_inner.to_owned(),
             far_inner: far_inner.to_owned(),
-            client: None,
+            direct: None,
             link,
             _others: (Some(daemon), Vec::new()),
             near,
             far,
             proxy,
+        }
+    }
+
+    /// Sees to it that all went directly from one end to the other.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn was_direct(&self) {
+        self.direct.iter().for_each(Direct::has_stayed);
+    }
+
+    /// tailscaled at both ends: near with userspace networking, far with a TUN device.
+    ///
+    /// # Panics
+    /// When they do not meet, or only by their relay.
+    pub fn tailscaled(programs: &Tailscaled, shape: Option<&str>) -> World {
+        let Wired { left: near, right: far, link } = Wired::new(shape);
+        let socks = format!("--socks5-server=127.0.0.1:{SOCKS}");
+        let words = [&["--tun=userspace-networking", &socks][..], &["--tun=tailscale0"]];
+        let Tailnet { daemons, control, addresses, direct } =
+            Tailnet::start(programs, [&near, &far], link.as_ref(), &[], words);
+        let [near_inner, far_inner] = addresses.map(|one| one.of(Family::V4).to_owned());
+        let [proxy, other] = daemons;
+        World {
+            direct: Some(direct),
+            link,
+            _others: (None, vec![other, control]),
+            near,
+            far,
+            proxy,
+            near_inner,
+            far_inner,
         }
     }
 }

@@ -1,22 +1,20 @@
-//! A program in a host, and what it and the processes that it made cost.
+//! A program that runs in a host for as long as it is kept.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use netns::{Host, eventually};
 
+use crate::processes::Processes;
+
 /// Within this a program is there.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Lines of its log that tell why it failed.
 const LOG_TAIL: usize = 20;
-
-/// The kernel's USER_HZ: the unit of /proc/PID/stat.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A program that runs in a host; it is killed when dropped.
 pub(super) struct Service {
@@ -66,37 +64,14 @@ impl Service {
         self
     }
 
-    /// Processor time so far, in seconds.
-    pub fn cpu(&self) -> f64 {
-        self.sum(|pid| {
-            let stat = self.read(pid, "stat");
-            // As in netns::Daemon: the 12th and 13th behind the parenthesis.
-            let after = stat.rsplit(')').next().unwrap_or_default();
-            let ticks = after.split_whitespace().skip(11).take(2);
-            ticks.filter_map(|n| n.parse::<f64>().ok()).sum::<f64>() / TICKS_PER_SECOND
-        })
+    /// Its pid inside its host.
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
-    /// Peak of the resident memory so far, in megabytes.
-    pub fn peak_memory(&self) -> f64 {
-        self.sum(|pid| {
-            let status = self.read(pid, "status");
-            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-            let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-            kib.unwrap_or(f64::NAN) * 1024.0 / 1e6
-        })
-    }
-
-    /// Of itself and of its children.
-    fn sum(&self, figure: impl Fn(u32) -> f64) -> f64 {
-        let children = self.read(self.pid, &format!("task/{}/children", self.pid));
-        let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
-        std::iter::once(self.pid).chain(children).map(figure).sum()
-    }
-
-    fn read(&self, pid: u32, file: &str) -> String {
-        let path: PathBuf = self.host.outside(format!("/proc/{pid}/{file}"));
-        fs::read_to_string(path).unwrap_or_default()
+    /// It and the processes that it made.
+    pub fn processes(&self) -> Processes {
+        Processes::of(&self.host, self.pid)
     }
 }
 
