@@ -2,6 +2,7 @@
 #               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
 # make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
 #               (make bench-quick within two minutes; make ladder: technique by technique)
+# make readme-table     the README's figures, of a commit: some 25 minutes (ROUNDS=5)
 # make flame    where both daemons spend their time in one test: TEST=tcp
 # make test     every test, the end-to-end ones in network namespaces
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
@@ -24,6 +25,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BESIDE ?=
 ARGS ?=
 SECONDS_EACH ?= 3
+ROUNDS ?= 5
 MINUTES ?= 10
 TEST ?= tcp
 NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
@@ -37,8 +39,8 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
 
-.PHONY: demo bench bench-quick ladder flame test test-offloads test-clients smoke soak build deb deb-test \
-        systemd-test container container-test deps peers lint advisories clean
+.PHONY: demo bench bench-quick readme-table ladder flame test test-offloads test-clients smoke soak \
+        build deb deb-test systemd-test container container-test deps peers lint advisories clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -50,6 +52,13 @@ bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,plain
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)
+
+# Written into README.md only if all of the tree is committed.
+readme-table: SECONDS_EACH = 2
+readme-table: deps build peers
+	cargo build --release -p linerate-bench --bin bench
+	tests/netns/run $(TARGET)/release/bench table --rounds $(ROUNDS) --seconds $(SECONDS_EACH) \
+	  --write README.md $(call REPORT,$@) $(ARGS)
 
 ladder: deps build
 	cargo build --release -p linerate-bench --bin bench
@@ -141,6 +150,7 @@ deps:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
 
 # tailscaled is for the bench alone: a large program.
+readme-table: TAILSCALED = tailscaled
 TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled)
 peers:
 	@tests/netns/peers $(TAILSCALED)

@@ -17,7 +17,9 @@
 //!   claim       where the medians of a second run lie; `again` compares one with that
 //!   ladder      one linerate with ever more of its techniques
 //!   flame       where daemons spend their time during a test
-//!   report      tables, JSON, a page of HTML
+//!   published   what the README's figures are made of
+//!   tree        which commit is measured
+//!   report      tables, JSON, a page of HTML, the README's figures
 //! ```
 
 #![forbid(unsafe_code)]
@@ -37,12 +39,14 @@ mod machine;
 pub mod measure;
 pub mod pour;
 pub mod processes;
+pub mod published;
 pub mod quic;
 pub mod readings;
 pub mod report;
 mod run;
 pub mod suite;
 mod table;
+pub mod tree;
 
 pub use run::{Bare, Run, Sample, Samples, Way};
 pub use table::{Style, Table};

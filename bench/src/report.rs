@@ -3,6 +3,7 @@
 mod chart;
 mod html;
 mod json;
+pub mod readme;
 mod verdict;
 
 pub use html::page;

@@ -137,6 +137,48 @@ fn a_contender_that_fails_is_told_and_leaves_the_others() {
     assert!(report["contenders"][1]["figures"]["tcp_plain_link"]["median"].is_null());
 }
 
+fn table(arguments: &[&str]) -> Output {
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_bench"));
+    bench.arg("table").args(arguments).output().expect("the bench is built with its tests")
+}
+
+#[test]
+fn the_readmes_figures_are_markdown_and_a_part_of_them_is_not_written() {
+    let ran = table(&["--brief", "--rounds", "1", "--only", "tcp", "--beside", "none"]);
+    succeeds(&ran);
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let row = text.lines().find(|line| line.starts_with("| TCP, 1 stream, forth"));
+    assert!(row.is_none(), "nothing stands beside it: {text}");
+    for words in ["of commit ", "medians of one round", "Versions: linerate", "It took "] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+    let readme = Path::new(env!("CARGO_TARGET_TMPDIR")).join("smoke-readme.md");
+    std::fs::write(&readme, "<!-- figures -->\nold\n<!-- /figures -->\n").expect("it is writable");
+    let arguments = ["--brief", "--only", "tcp", "--write", readme.to_str().expect("it is text")];
+    let refused = table(&arguments);
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && errors.contains("--write takes the whole table"),
+        "{errors}"
+    );
+    let kept = std::fs::read_to_string(&readme).expect("it is still there");
+    assert!(kept.contains("old"), "{kept}");
+}
+
+#[test]
+#[ignore = "long: make smoke"]
+fn the_readmes_tables_have_every_contender_that_is_built() {
+    let ran = table(&["--brief", "--rounds", "1", "--only", "tcp"]);
+    succeeds(&ran);
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let headings = text.lines().find(|line| line.ends_with("| ratio to the best other |"));
+    let headings = headings.unwrap_or_default();
+    for name in ["tailscale-wireguard-go", "wireguard-go", "gotatun", "boringtun", "tailscaled"] {
+        let is_missing = text.contains(&format!("Not measured: {name} is not built."));
+        assert!(is_missing || headings.contains(name), "{name}: {text}");
+    }
+}
+
 #[test]
 #[ignore = "long: make smoke"]
 fn the_last_of_a_thousand_peers_is_reached() {

@@ -6,6 +6,8 @@
 
 #[path = "bench/arguments.rs"]
 mod arguments;
+#[path = "bench/figures.rs"]
+mod figures;
 #[path = "bench/generators.rs"]
 mod generators;
 #[path = "bench/progress.rs"]
@@ -86,6 +88,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let judged = contenders[0].clone();
     let mut comparison = match arguments.mode {
         Mode::Flame => None,
+        Mode::Table => return figures::publish(arguments, contenders, missing),
         Mode::Compare | Mode::Ladder => Some(compare(contenders, missing, arguments)),
     };
     let flames = match arguments.flame {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use linerate_bench::contender::{Carrier, Contender, Missing, TAILSCALED};
-use linerate_bench::ladder;
 use linerate_bench::link::Shape;
 use linerate_bench::suite::{Plan, Test};
+use linerate_bench::{ladder, published};
 use netns::Implementation;
 
 pub const USAGE: &str = "\
@@ -13,10 +13,15 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
              [--binary [NAME=]PATH]... [--link SHAPE] [--flame TEST]
              [--json FILE] [--html FILE] [--svg FOLDER]
        bench flame TEST [--seconds N] [--binary PATH] [--svg FOLDER]
+       bench table [--seconds N] [--rounds N] [--write README] [--only TEST,...] [--beside NAME,...]
+             [--json FILE] [--html FILE]
        bench compare FIRST.json SECOND.json
 
   ladder         linerate alone, with ever more of its techniques (--only tcp,quic)
   flame          only the two flame graphs of one test (--svg target/report)
+  table          the README's figures as Markdown: linerate, Tailscale's wireguard-go and all others
+                 in one run; --write puts the whole table between the marks of the README, and
+                 refuses unless it is of a committed tree's release build
   compare        whether the medians of a second run lie where the first one claimed
 
   --seconds N    length of each measurement (2)
@@ -49,6 +54,8 @@ pub enum Mode {
     Ladder,
     /// Only the flame graphs.
     Flame,
+    /// The README's figures.
+    Table,
 }
 
 /// What was asked for.
@@ -60,6 +67,8 @@ pub struct Arguments {
     pub json: Option<PathBuf>,
     pub html: Option<PathBuf>,
     pub svg: Option<PathBuf>,
+    /// The README that gets the figures.
+    pub write: Option<PathBuf>,
     beside: Option<String>,
     builds: Vec<Contender>,
 }
@@ -73,6 +82,8 @@ impl Arguments {
         } else if words.next_if(|word| word == "flame").is_some() {
             arguments = Arguments::new(Mode::Flame);
             arguments.flame = Some(test(&words.next().ok_or("flame needs a test")?)?);
+        } else if words.next_if(|word| word == "table").is_some() {
+            arguments = Arguments::new(Mode::Table);
         }
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -84,12 +95,16 @@ impl Arguments {
         if arguments.plan.is_brief && arguments.html.is_some() {
             return Err("--brief makes no figures for a page".to_owned());
         }
+        if arguments.write.is_some() && !arguments.is_whole_table() {
+            return Err("--write takes the whole table".to_owned());
+        }
         Ok(arguments)
     }
 
     fn new(mode: Mode) -> Arguments {
         let tests = match mode {
             Mode::Ladder => ladder::TESTS.to_vec(),
+            Mode::Table => published::tests(),
             Mode::Compare | Mode::Flame => Test::usual(),
         };
         Arguments {
@@ -100,6 +115,7 @@ impl Arguments {
             json: None,
             html: None,
             svg: (mode == Mode::Flame).then(|| PathBuf::from("target/report")),
+            write: None,
             beside: None,
             builds: Vec::new(),
         }
@@ -118,9 +134,17 @@ impl Arguments {
             "--json" => self.json = Some(PathBuf::from(value)),
             "--html" => self.html = Some(PathBuf::from(value)),
             "--svg" => self.svg = Some(PathBuf::from(value)),
+            "--write" => self.write = Some(PathBuf::from(value)),
             _ => return Err(format!("unknown argument {word}")),
         }
         Ok(())
+    }
+
+    /// Whether it is the README's table, and nothing of it left out.
+    fn is_whole_table(&self) -> bool {
+        let is_usual = self.beside.is_none() && self.builds.is_empty() && self.plan.link.is_none();
+        let is_whole = self.plan.tests == published::tests() && !self.plan.is_brief;
+        self.mode == Mode::Table && is_usual && is_whole
     }
 
     /// The contenders, the one that is judged first, and those that cannot be measured here.
@@ -135,10 +159,11 @@ impl Arguments {
         match self.mode {
             Mode::Flame => return Ok((contenders, Vec::new())),
             Mode::Ladder => return Ok((ladder::rungs(&contenders[0]), Vec::new())),
-            Mode::Compare => {}
+            Mode::Compare | Mode::Table => {}
         }
-        let unsaid = match self.builds.len() {
-            2.. => "none".to_owned(),
+        let unsaid = match self.mode {
+            Mode::Table => published::peers(),
+            _ if self.builds.len() > 1 => "none".to_owned(),
             _ => yardsticks(&self.plan.tests),
         };
         let (others, missing) = Contender::named(self.beside.as_deref().unwrap_or(&unsaid))?;
@@ -148,10 +173,13 @@ impl Arguments {
 
     /// What a contender does of the plan.
     pub fn plan(&self, contender: &Contender) -> Plan {
-        // Taken in for the bars of the proxies, it runs no other test.
-        match self.is_only_for_proxies(contender) {
-            true => Plan { tests: vec![Test::Proxy], ..self.plan.clone() },
-            false => self.plan.clone(),
+        match self.mode {
+            Mode::Table => published::plan(contender, &self.plan),
+            // Taken in for the bars of the proxies, it runs no other test.
+            _ if self.is_only_for_proxies(contender) => {
+                Plan { tests: vec![Test::Proxy], ..self.plan.clone() }
+            }
+            _ => self.plan.clone(),
         }
     }
 

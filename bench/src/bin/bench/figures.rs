@@ -1,0 +1,91 @@
+//! The README's figures: measured, printed as Markdown, and put in their place.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use linerate_bench::contender::{Contender, Missing};
+use linerate_bench::report::readme::{self, Making};
+use linerate_bench::tree::Tree;
+use netns::{Implementation, Stopwatch};
+
+use crate::arguments::Arguments;
+
+/// Measures, prints, and writes the README if that is asked for. Nothing is written that is not of a
+/// commit's release build, before the run or after it.
+pub fn publish(
+    arguments: &Arguments,
+    contenders: Vec<Contender>,
+    missing: Vec<Missing>,
+) -> Result<(), String> {
+    let before = Tree::now();
+    if let Some(file) = &arguments.write {
+        is_of_a_commit(&before)?;
+        let peer = Implementation::Tailscale.name();
+        if let Some(missing) = missing.iter().find(|one| one.name == peer) {
+            return Err(format!("no figures are written: {} {}", missing.name, missing.why));
+        }
+        // Finds missing marks before the run.
+        put(file, "")?;
+    }
+    let watch = Stopwatch::start();
+    let comparison = crate::compare(contenders, missing, arguments);
+    let took = watch.elapsed();
+    let mut tree = Tree::now();
+    if tree.commit != before.commit {
+        tree.faults.push(format!("the run began at commit {}", before.commit));
+    }
+    tree.faults.extend(
+        before.faults.into_iter().filter(|one| !tree.faults.contains(one)).collect::<Vec<String>>(),
+    );
+    let making = Making {
+        command: command(arguments),
+        day: today(),
+        seconds: arguments.plan.seconds,
+        took,
+        tree,
+    };
+    let figures = readme::figures(&comparison, &making);
+    println!("{figures}");
+    crate::keep(&comparison, arguments)?;
+    println!("  It took {:.1} minutes.", took.as_secs_f64() / 60.0);
+    if let Some(file) = &arguments.write {
+        is_of_a_commit(&making.tree)?;
+        // A test that failed stands in the figures.
+        return crate::write(file, &put(file, &figures)?);
+    }
+    crate::outcome(&comparison)
+}
+
+fn is_of_a_commit(tree: &Tree) -> Result<(), String> {
+    match &tree.faults[..] {
+        [] => Ok(()),
+        faults => Err(format!("no figures are written: {}", faults.join("; "))),
+    }
+}
+
+/// The README with these figures.
+fn put(file: &Path, figures: &str) -> Result<String, String> {
+    let text = fs::read_to_string(file).map_err(|error| error.to_string());
+    let text = text.and_then(|text| readme::replace(&text, figures));
+    text.map_err(|error| format!("{}: {error}", file.display()))
+}
+
+/// What makes the same again.
+fn command(arguments: &Arguments) -> String {
+    match arguments.write {
+        Some(_) => {
+            format!(
+                "make readme-table ROUNDS={} SECONDS_EACH={}",
+                arguments.rounds, arguments.plan.seconds
+            )
+        }
+        None => std::env::args().skip(1).fold("bench".to_owned(), |line, word| line + " " + &word),
+    }
+}
+
+fn today() -> String {
+    let output = Command::new("date").args(["-u", "+%F"]).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.unwrap_or_else(|_| "an unknown day".to_owned())
+}

@@ -1,0 +1,342 @@
+//! The README's figures: two tables in Markdown, with the words around them.
+
+use std::time::Duration;
+
+use netns::Implementation;
+
+use super::verdict::{Verdict, verdict};
+use super::{FAILED, MEMORY, bar, failures, warning};
+use crate::again::RATIO_DIGITS;
+use crate::comparison::{Comparison, Rival, Spread};
+use crate::contender::{Carrier, Contender};
+use crate::machine::Machine;
+use crate::measure::{Bar, Measure};
+use crate::published::{CONGESTION, ROWS, ROWS_OF_ALL, Row};
+use crate::table::Table;
+use crate::tree::Tree;
+
+/// The README has its figures between these.
+const BEGIN: &str = "<!-- figures -->";
+const END: &str = "<!-- /figures -->";
+
+/// What there is no figure of.
+const NONE: &str = "–";
+
+/// How the figures were made.
+pub struct Making {
+    /// The command.
+    pub command: String,
+    /// The day, in UTC.
+    pub day: String,
+    /// What was measured.
+    pub tree: Tree,
+    /// The length of each measurement, in seconds.
+    pub seconds: u32,
+    /// The time of the whole.
+    pub took: Duration,
+}
+
+/// The whole text that goes between the marks.
+pub fn figures(comparison: &Comparison, making: &Making) -> String {
+    let mut text = introduction(comparison, making);
+    let rivals = comparison.rivals();
+    if let Some(rival) = rivals.iter().find(|one| one.name == Implementation::Tailscale.name()) {
+        text += &format!("\n{}", beside(comparison, rival).markdown());
+    }
+    if comparison.contenders.len() > 1 {
+        text += &format!("\nAll contenders of the same run:\n\n{}", all(comparison).markdown());
+    }
+    text += "\n";
+    text + &notes(comparison)
+}
+
+/// The README's text with these figures instead of those that it has.
+pub fn replace(readme: &str, figures: &str) -> Result<String, String> {
+    let wrong = || format!("it has to have {BEGIN} and then {END}, once each");
+    let [before, rest] = parts(readme, BEGIN).ok_or_else(wrong)?;
+    let [_, after] = parts(rest, END).ok_or_else(wrong)?;
+    if before.contains(END) {
+        return Err(wrong());
+    }
+    Ok(format!("{before}{BEGIN}\n{figures}{END}{after}"))
+}
+
+/// What stands before a mark and behind it, if it is there once.
+fn parts<'a>(text: &'a str, mark: &str) -> Option<[&'a str; 2]> {
+    let (before, after) = text.split_once(mark)?;
+    (!after.contains(mark)).then_some([before, after])
+}
+
+fn introduction(comparison: &Comparison, making: &Making) -> String {
+    let Making { command, day, tree, seconds, took } = making;
+    let minutes = took.as_secs_f64() / 60.0;
+    let rounds = match comparison.rounds.len() {
+        1 => "one round".to_owned(),
+        rounds => format!("{rounds} rounds"),
+    };
+    let mut text = String::new();
+    if !tree.faults.is_empty() {
+        text += &format!(
+            "**Not to be published: not the release build of a commit ({}).**\n\n",
+            tree.faults.join("; ")
+        );
+    }
+    text + &format!(
+        "`{command}` of commit {} on {day}, in {minutes:.0} minutes, on {} that both ends of the \
+         tunnel and the traffic programs share: medians of {rounds}, {seconds} s a measurement. Each \
+         round has a turn of every contender, every other round in reverse order. MTU 1420. TCP is \
+         CUBIC where no other name is given. Only ratios mean anything, and they move by a tenth from \
+         run to run: run it on yours.\n",
+        tree.commit,
+        Machine::here(),
+    )
+}
+
+/// linerate beside one peer, with ratios and bars.
+fn beside(comparison: &Comparison, rival: &Rival) -> Table {
+    let own = comparison.contenders[0].name.as_str();
+    let mut table = Table::new(["", own, &rival.name, "ratio, pair by pair", "bar"]);
+    for row in ROWS.iter().filter(|row| row.measures.iter().any(|one| comparison.has(one))) {
+        let of = |cell: &dyn Fn(&'static Measure) -> String| joined(row.measures, cell);
+        table.row([
+            title(comparison, row),
+            of(&|one| figure(one, &comparison.of(0, one))),
+            of(&|one| of_peer(comparison, rival, one)),
+            of(&|one| ratio(comparison, comparison.best(rival, one), one)),
+            of(&|one| judged(comparison, rival, one)),
+        ]);
+    }
+    table
+}
+
+/// A column for each contender, and linerate's ratio to the best of the others.
+fn all(comparison: &Comparison) -> Table {
+    let names = comparison.contenders.iter().map(|one| one.name.as_str());
+    let mut table = Table::new([""].into_iter().chain(names).chain(["ratio to the best other"]));
+    let is_made = |row: &&Row| row.measures.iter().any(|one| comparison.has(one));
+    for row in ROWS_OF_ALL.iter().filter(is_made) {
+        for measure in row.measures {
+            let figures = (0..comparison.contenders.len())
+                .map(|one| figure(measure, &comparison.of(one, measure)));
+            let cells = [title(comparison, row)].into_iter().chain(figures);
+            table.row(cells.chain([beside_best(comparison, measure)]));
+        }
+    }
+    table
+}
+
+fn title(comparison: &Comparison, row: &Row) -> String {
+    let mut turns = comparison.rounds.iter().flatten();
+    let congestion = turns.find_map(|readings| readings.congestion());
+    row.title.replace(CONGESTION, congestion.unwrap_or("CUBIC"))
+}
+
+/// The cells of a row's figures as one: what they have in common only once.
+fn joined(
+    measures: &'static [&'static Measure],
+    cell: &dyn Fn(&'static Measure) -> String,
+) -> String {
+    let mut cells: Vec<String> = measures.iter().map(|one| cell(one)).collect();
+    cells.dedup_by(|one, other| one == other && !one.starts_with(|c: char| c.is_ascii_digit()));
+    cells.join(" / ")
+}
+
+fn figure(measure: &Measure, spread: &Spread) -> String {
+    match (spread.median.is_finite(), spread.failed) {
+        (true, 0) => measure.format(spread.median),
+        (false, 0) => NONE.to_owned(),
+        (_, failed) if spread.is_lost() || !spread.median.is_finite() => {
+            format!("failed ({failed} of {})", spread.values.len())
+        }
+        (_, failed) => {
+            let median = measure.format(spread.median);
+            format!("{median} ({failed} of {} failed)", spread.values.len())
+        }
+    }
+}
+
+/// The figure of a peer's better setting, which is named.
+fn of_peer(comparison: &Comparison, rival: &Rival, measure: &'static Measure) -> String {
+    let best = comparison.best(rival, measure);
+    let text = figure(measure, &comparison.of(best, measure));
+    match comparison.contenders[best].setting {
+        Some(setting) if text != NONE => format!("{text} ({})", setting.name),
+        _ => text,
+    }
+}
+
+fn ratio(comparison: &Comparison, other: usize, measure: &Measure) -> String {
+    let ratio = comparison.ratio(other, measure);
+    match ratio.median.is_finite() {
+        true => format!("{:.RATIO_DIGITS$}", ratio.median),
+        false if ratio.failed > 0 => "lost".to_owned(),
+        false => NONE.to_owned(),
+    }
+}
+
+fn judged(comparison: &Comparison, rival: &Rival, measure: &'static Measure) -> String {
+    let Some(bar) = bar(comparison, rival.members[0], measure) else { return NONE.to_owned() };
+    let words = match bar {
+        Bar::AtLeast(least) => format!("at least {least}"),
+        Bar::AtMost(most) => format!("at most {most}"),
+    };
+    match verdict(comparison, rival, measure, bar) {
+        Verdict::Met => format!("{words}: met"),
+        Verdict::Missed => format!("{words}: **missed**"),
+        unmeasured @ Verdict::NotMeasured(_) => format!("{words}: {unmeasured}"),
+    }
+}
+
+/// The ratio to the contender that does best of all others, and its name.
+fn beside_best(comparison: &Comparison, measure: &'static Measure) -> String {
+    let is_tunnel = |one: &usize| comparison.contenders[*one].carrier != Carrier::Bare;
+    let members = (1..comparison.contenders.len()).filter(is_tunnel).collect();
+    let others = Rival { name: String::new(), members };
+    if others.members.is_empty() {
+        return NONE.to_owned();
+    }
+    let best = comparison.best(&others, measure);
+    let ratio = ratio(comparison, best, measure);
+    match ratio == NONE {
+        true => ratio,
+        false => format!("{ratio} ({})", comparison.contenders[best].name),
+    }
+}
+
+fn notes(comparison: &Comparison) -> String {
+    let mut lines = vec![format!(
+        "QUIC without its own AEAD is quinn with packets that it does not encrypt, so that the tunnel \
+         is the limit; `quic-tls` is QUIC as programs run it. Of Tailscale's wireguard-go each row has \
+         the better of two queue lengths: one place a core, as in its own program (1x), and four, as in \
+         Tailscale's client (4x). tailscaled is the whole client, joined over TUN with an MTU of 1420 \
+         instead of its 1280. {MEMORY} {FAILED}"
+    )];
+    let mut versions: Vec<String> = comparison.contenders.iter().map(Contender::version).collect();
+    versions.dedup();
+    lines.push(format!("Versions: {}.", versions.join("; ")));
+    let missing = &comparison.missing;
+    lines.extend(missing.iter().map(|one| format!("Not measured: {} {}.", one.name, one.why)));
+    let lacks = comparison.lacks(0).iter();
+    lines.extend(lacks.map(|(test, why)| format!("Not measured: {test}: {why}.")));
+    lines.extend(failures(comparison));
+    lines.extend(warning(comparison));
+    lines.join("\n\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use netns::Implementation;
+
+    use super::{BEGIN, END, Making, figures, replace};
+    use crate::comparison::Comparison;
+    use crate::contender::{Carrier, Contender, Missing, Setting};
+    use crate::measure::{BUSY_P50, BUSY_P99, Measure, TCP_66_LOSS, TCP_BACK, TCP_FORTH};
+    use crate::readings::Readings;
+    use crate::tree::Tree;
+
+    fn making(faults: &[&str]) -> Making {
+        let faults = faults.iter().map(|one| one.to_string()).collect();
+        Making {
+            command: "make readme-table".to_owned(),
+            day: "2026-11-22".to_owned(),
+            tree: Tree { commit: "0123456789ab".to_owned(), faults },
+            seconds: 2,
+            took: Duration::from_secs(1500),
+        }
+    }
+
+    fn turn(figures: &[(&'static Measure, f64)]) -> Readings {
+        let mut readings = Readings::default();
+        readings.begin("tcp");
+        figures.iter().for_each(|(measure, figure)| readings.push(measure, *figure));
+        readings.finish();
+        readings.set_congestion("bbr");
+        readings
+    }
+
+    fn comparison() -> Comparison {
+        let names = ["linerate", "peer-1x", "peer-4x", "slow"];
+        let mut contenders = names.map(|name| Contender::new(name, Carrier::Kernel)).to_vec();
+        for (at, name) in [(1, "1x"), (2, "4x")] {
+            let peer = Implementation::Tailscale.name();
+            contenders[at].setting = Some(Setting { peer, name });
+        }
+        let round = vec![
+            turn(&[
+                (&TCP_FORTH, 6.0),
+                (&TCP_BACK, 5.0),
+                (&BUSY_P50, 1.0),
+                (&BUSY_P99, 4.0),
+                (&TCP_66_LOSS, 1.0),
+            ]),
+            turn(&[(&TCP_FORTH, 2.0), (&TCP_BACK, 4.0), (&BUSY_P99, 9.0), (&TCP_66_LOSS, 1.0)]),
+            turn(&[(&TCP_FORTH, 3.0), (&TCP_BACK, 3.0), (&BUSY_P99, 8.0)]),
+            turn(&[(&TCP_FORTH, 1.0)]),
+        ];
+        let missing = vec![Missing { name: "gotatun".to_owned(), why: "is not built" }];
+        Comparison { contenders, rounds: vec![round], missing, ..Comparison::default() }
+    }
+
+    #[test]
+    fn a_missed_bar_stands_in_the_table_as_missed() {
+        let text = figures(&comparison(), &making(&[]));
+        let has = |line: &str| assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        has("|  | linerate | tailscale-wireguard-go | ratio, pair by pair | bar |");
+        has("| TCP, 1 stream, forth / back, Gbit/s | 6.00 / 5.00 | 3.00 (4x) / 4.00 (1x) | \
+             2.00 / 1.25 | at least 1.3: met / at least 1.3: **missed** |");
+        has("| ping beside full TCP, p50 / p99, ms | 1.00 / 4.00 | – / 8.00 (4x) | – / 0.50 | \
+             – / at most 0.35: **missed** |");
+        has("| TCP over 66 ms with 0.01 % lost, BBR, Gbit/s | 1.000 | 1.000 (1x) | 1.00 | – |");
+        assert!(!text.contains("VXLAN in the tunnel"), "nobody was measured by it: {text}");
+    }
+
+    #[test]
+    fn every_contender_of_the_run_stands_beside_the_best_of_them() {
+        let text = figures(&comparison(), &making(&[]));
+        let has = |line: &str| assert!(text.lines().any(|one| one == line), "{line}\n{text}");
+        has("|  | linerate | peer-1x | peer-4x | slow | ratio to the best other |");
+        has("| TCP, 1 stream, forth, Gbit/s | 6.00 | 2.00 | 3.00 | 1.00 | 2.00 (peer-4x) |");
+        has("| TCP, 1 stream, back, Gbit/s | 5.00 | 4.00 | 3.00 | – | 1.25 (peer-1x) |");
+        has("Not measured: gotatun is not built.");
+    }
+
+    #[test]
+    fn failed_turns_are_told_and_lost() {
+        let mut comparison = comparison();
+        let mut failed = Readings::default();
+        failed.begin("tcp");
+        failed.fail();
+        comparison.rounds[0][0] = failed;
+        let text = figures(&comparison, &making(&[]));
+        assert!(
+            text.contains("| failed (1 of 1) | 3.00 (4x) / 4.00 (1x) | 0.00 / 0.00 |"),
+            "{text}"
+        );
+        assert!(text.contains("at least 1.3: **missed** |"), "{text}");
+        assert!(text.contains("Failed: linerate, tcp, in 1 of 1 rounds."), "{text}");
+    }
+
+    #[test]
+    fn the_commit_and_what_is_not_of_it_are_named() {
+        let text = figures(&comparison(), &making(&[]));
+        assert!(text.starts_with("`make readme-table` of commit 0123456789ab on 2026-11-22"));
+        assert!(text.contains("in 25 minutes") && text.contains("medians of one round,"));
+        let draft = figures(&comparison(), &making(&["x.rs is not committed"]));
+        assert!(
+            draft.starts_with("**Not to be published") && draft.contains("x.rs is not committed")
+        );
+    }
+
+    #[test]
+    fn figures_are_replaced_between_their_marks() {
+        let readme = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let once = replace(&readme, "new\n").unwrap();
+        assert_eq!(once, format!("a\n{BEGIN}\nnew\n{END}\nb\n"));
+        assert_eq!(replace(&once, "new\n"), Ok(once));
+        for wrong in ["", BEGIN, END, &format!("{END}{BEGIN}"), &format!("{readme}{readme}")] {
+            assert!(replace(wrong, "new").is_err(), "{wrong}");
+        }
+    }
+}
