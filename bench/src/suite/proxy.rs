@@ -156,7 +156,8 @@ pub(super) fn run(
                     Way::Out => (&measure::IN_PROCESS_OUT, turn.outward(&world, 1)),
                     Way::In => (&measure::IN_PROCESS_IN, turn.inward(&world, "")),
                 };
-                turn.note(measure, readings.borrow().of(whole) / plain.gbps);
+                let whole = readings.borrow().of(whole);
+                turn.note(measure, whole / plain.gbps);
             }
         }
         Carrier::Tailscaled(programs) => {
