@@ -69,24 +69,37 @@ fn received_slowly(
     bulk: [u32; 4],
     tos: u8,
 ) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
+    let mut number = 0;
+    let counts = bulk.iter().flat_map(|count| (0..turns).map(|_| *count));
+    let packets = counts.map(|count| {
+        let mut packets = Vec::new();
+        for at in 0..count {
+            number += 1;
+            packets.push(packet("10.0.0.1", "10.0.0.2", tos, number, 200));
+            if at == count / 2 {
+                packets.push(packet("fd00::1", "fd00::2", 0, number, 100));
+            }
+        }
+        packets
+    });
+    received_in_turns(turn, packets)
+}
+
+/// What a receiver gets that takes 64 datagrams in each turn, in which these packets are sent.
+fn received_in_turns(
+    turn: Duration,
+    turns: impl Iterator<Item = Vec<Vec<u8>>>,
+) -> (Vec<Vec<u8>>, Vec<(DropReason, u64)>) {
     let (network, mut a, mut b) = pair(1, Link::CLEAN);
+    b.introduce(a.who(), "10.1.0.0/16");
     a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 64));
     run(&network, &mut [&mut a, &mut b], Duration::from_secs(1));
     b.port.take();
-    let mut number = 0;
-    for count in bulk {
-        for _ in 0..turns {
-            for at in 0..count {
-                number += 1;
-                a.port.push(packet("10.0.0.1", "10.0.0.2", tos, number, 200));
-                if at == count / 2 {
-                    a.port.push(packet("fd00::1", "fd00::2", 0, number, 100));
-                }
-            }
-            (0..4).for_each(|_| a.step());
-            network.pass(turn);
-            b.step();
-        }
+    for packets in turns {
+        packets.into_iter().for_each(|packet| a.port.push(packet));
+        (0..4).for_each(|_| a.step());
+        network.pass(turn);
+        b.step();
     }
     (b.port.take(), b.all_drops())
 }
@@ -103,6 +116,33 @@ fn a_socket_whose_queue_stands_costs_a_bulk_transfer_a_packet_now_and_then_and_n
     assert!((4..40).contains(&dropped), "{dropped}");
     assert_eq!(packets.iter().filter(|packet| is_lone(packet)).count(), 400);
     assert_eq!(packets.len() as u64, 100 * (66 + 63 + 63 + 20) + 400 - dropped);
+}
+
+#[test]
+fn flows_of_one_long_packet_or_of_short_ones_lose_nothing_beside_a_bulk_transfer() {
+    // A third of what comes is of flows with one packet as long as the bulk transfer's, and a
+    // third of flows with two short ones.
+    let mut number = 0;
+    let mut other = |payload| {
+        number += 1;
+        let from = format!("10.1.{}.{}", number / 200 % 200, number % 200);
+        packet(&from, "10.0.0.2", 0, number, payload)
+    };
+    let mut turn = |all: usize| {
+        let mut packets: Vec<_> = (0..all / 3).map(|_| other(200)).collect();
+        packets.extend((0..all / 6).flat_map(|_| vec![other(40); 2]));
+        let rest = all - packets.len();
+        packets.extend(vec![packet("10.0.0.1", "10.0.0.2", 0, 0, 200); rest]);
+        packets
+    };
+    let turns = [67, 64, 64, 20].into_iter().flat_map(|all| [all; 100]);
+    let sent: Vec<_> = turns.map(&mut turn).collect();
+    let from_others = |packets: &[Vec<u8>]| packets.iter().filter(|it| it[13] == 1).count();
+    let expected: usize = sent.iter().map(|packets| from_others(packets)).sum();
+    let (packets, drops) = received_in_turns(TURN, sent.into_iter());
+    let [(DropReason::InCongestion, dropped)] = drops[..] else { panic!("{drops:?}") };
+    assert!((4..40).contains(&dropped), "{dropped}");
+    assert_eq!(from_others(&packets), expected, "the bulk transfer alone is told");
 }
 
 #[test]

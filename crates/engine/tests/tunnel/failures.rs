@@ -121,3 +121,28 @@ fn a_device_that_vanishes_ends_the_step_with_its_error() {
     rig.a.port.vanish();
     assert!(rig.a.try_step_outbound().is_err());
 }
+
+#[test]
+fn a_keepalive_that_the_socket_refused_is_sent_ten_seconds_later_if_more_data_came() {
+    for (packets, keepalives) in [(1, 0), (2, 1)] {
+        let mut rig = Rig::new(7);
+        let pass = |rig: &mut Rig, time| run(&rig.network, &mut [&mut rig.a, &mut rig.b], time);
+        // What the handshake and its data left to be done is over.
+        pass(&mut rig, 30 * SECOND);
+        for number in 0..packets {
+            rig.b.port.push(packet("10.0.0.2", "10.0.0.1", 0, number, 64));
+            pass(&mut rig, 3 * SECOND);
+        }
+        *rig.error.lock().unwrap() = Some(SendError::Unreachable);
+        pass(&mut rig, (12 - 3 * packets) * SECOND);
+        assert_eq!(rig.a.drops(DropReason::OutUnreachable), 1, "the keepalive");
+        *rig.error.lock().unwrap() = None;
+        rig.sources.lock().unwrap().clear();
+        // The other asks for a handshake meanwhile, which would do in its place.
+        rig.network.set_link(Link { loss: 1_000, ..Link::CLEAN });
+        pass(&mut rig, 7 * SECOND);
+        assert_eq!(rig.sources.lock().unwrap().len(), 0);
+        pass(&mut rig, 2 * SECOND);
+        assert_eq!(rig.sources.lock().unwrap().len(), keepalives);
+    }
+}

@@ -163,3 +163,16 @@ fn what_waited_for_the_session_fits_too() {
         b.port.take().iter().flat_map(|segment| segment[40..].to_vec()).collect();
     assert_eq!(payload, whole[40..]);
 }
+
+#[test]
+fn questions_about_the_path_and_their_answers_are_answered_by_no_keepalive() {
+    let (network, mut a, mut b) = pair(1, narrow(1340));
+    a.probe_paths(&network, MTU);
+    a.port.push(packet("10.0.0.1", "10.0.0.2", 0, 0, 1000));
+    run(&network, &mut [&mut a, &mut b], 5 * SECOND);
+    assert_eq!(a.path_mtu(), Some(1340), "the search is over");
+    // B's answers stand for the keepalive to A's data, and A had nothing but answers.
+    let said = [&a, &b].map(Host::sent_bytes);
+    run(&network, &mut [&mut a, &mut b], 60 * SECOND);
+    assert_eq!([&a, &b].map(Host::sent_bytes), said);
+}

@@ -124,6 +124,11 @@ impl<U: UdpSend> Host<U> {
         self.control.lock().unwrap().peers().next().and_then(|peer| peer.path_mtu)
     }
 
+    /// Bytes of all datagrams to the first peer, but for handshakes.
+    pub fn sent_bytes(&self) -> Option<u64> {
+        self.control.lock().unwrap().peers().next().map(|peer| peer.tx_bytes)
+    }
+
     pub fn try_step_outbound(&mut self) -> std::io::Result<()> {
         self.outbound.step()
     }

@@ -247,3 +247,49 @@ impl Activity {
         self.last_minute_handshake.store(false, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn start() -> Time {
+        Time::from_nanos(1_000_000_000)
+    }
+
+    fn received_data_at(seconds: &[u32]) -> Activity {
+        let activity = Activity::default();
+        for &second in seconds {
+            let _ = activity.received(true, start() + SECOND * second);
+        }
+        activity
+    }
+
+    #[test]
+    fn a_keepalive_is_due_again_where_more_data_came_before_it_was_and_it_was_not_sent() {
+        let activity = received_data_at(&[0, 3]);
+        let due = start() + KEEPALIVE_TIMEOUT;
+        assert!(!activity.take_keepalive(start() + SECOND * 9));
+        assert!(activity.take_keepalive(due));
+        assert_eq!(activity.keepalive_deadline(), Some(due + KEEPALIVE_TIMEOUT));
+        assert!(activity.take_keepalive(due + KEEPALIVE_TIMEOUT));
+        assert_eq!(activity.keepalive_deadline(), None, "once, not for ever");
+    }
+
+    #[test]
+    fn one_packet_of_data_makes_one_keepalive_due() {
+        let activity = received_data_at(&[0]);
+        assert!(activity.take_keepalive(start() + KEEPALIVE_TIMEOUT));
+        assert_eq!(activity.keepalive_deadline(), None);
+    }
+
+    #[test]
+    fn a_further_keepalive_is_not_due_where_one_was_sent() {
+        let activity = received_data_at(&[0, 3]);
+        let due = start() + KEEPALIVE_TIMEOUT;
+        assert!(activity.take_keepalive(due));
+        let _ = activity.sent(false, due);
+        assert_eq!(activity.keepalive_deadline(), None);
+    }
+}
