@@ -7,6 +7,10 @@ mod boundary;
 mod coalesce;
 #[path = "../../crates/packet/tests/inverse/coalesced.rs"]
 mod coalesced;
+#[path = "bodies/delivery.rs"]
+mod delivery;
+#[path = "bodies/lines.rs"]
+mod lines;
 #[path = "bodies/netstack.rs"]
 mod netstack;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
@@ -33,7 +37,9 @@ use std::{
 pub use self::netstack::netstack;
 use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
+pub use delivery::delivery;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+pub use lines::{guardian_line, namespace_line};
 use node::{
     conf::{self, Conf},
     uapi::{DeviceState, Request},

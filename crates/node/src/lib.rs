@@ -39,4 +39,6 @@ mod wiping_reader;
 
 pub use node::{ApplyError, Node};
 pub use up::{Guard, Swept, outside_hooks, resolve, sweep};
+#[doc(hidden)]
+pub use up::{Heard, rehearse};
 pub use value::ValueError;

@@ -38,7 +38,7 @@ use crate::{
     daemon::Voice,
     server::{SocketFile, socket_path},
 };
-pub use guardian::Guard;
+pub use guardian::{Guard, Heard, rehearse};
 use guardian::{Guardian, Word};
 use ledger::{Deed, Ledger};
 use nft::Ruleset;

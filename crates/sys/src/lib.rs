@@ -13,7 +13,7 @@
 //!   splice   bytes from one socket to another without a copy
 //!   offload  what is used of the kernel's offloads, and what it refused
 //!   watch    a file that is deleted or replaced
-//!   poll, wake, clock                    what the others wait and count with
+//!   poll, wake, clock, time              what the others wait and count with
 //! ```
 //!
 //! Everything that waits is a file descriptor underneath: the receiving halves
@@ -40,7 +40,7 @@ pub mod process;
 pub mod splice;
 #[cfg(test)]
 mod testing;
-mod time;
+pub mod time;
 pub mod tun;
 pub mod udp;
 pub mod wake;

@@ -222,10 +222,14 @@ impl Namespace {
     }
 }
 
-/// Reads one message and the file descriptor that came with it.
+/// The file descriptors that one message may bring (kernel `SCM_MAX_FD`).
+const MAX_DESCRIPTORS: usize = 253;
+
+/// Reads one message and the file descriptor that came with it. There is room for all that a
+/// message may bring, and those that nobody asked for are closed: none is left behind.
 fn receive(line: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
-    let mut text = [0; wire::WORD_LEN];
-    let mut room = nix::cmsg_space!(RawFd);
+    let mut text = [0; wire::WORD_LEN + 1];
+    let mut room = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut slices = [io::IoSliceMut::new(&mut text)];
     let message = loop {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
@@ -234,15 +238,33 @@ fn receive(line: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
             message => break message?,
         }
     };
-    let fd = message.cmsgs()?.find_map(|control| match control {
-        ControlMessageOwned::ScmRights(fds) => fds.first().copied(),
-        _ => None,
-    });
-    // SAFETY: the kernel has just made this descriptor for us; nobody else has its number.
-    let fd = fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let mut fds = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(rights) = control {
+            // SAFETY: the kernel has just made this descriptor for us; nobody else has its number.
+            fds.extend(rights.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
     let len = message.bytes;
     let word = Word::parse(&text[..len]).ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((word, fd))
+    Ok((word, fds.into_iter().next()))
+}
+
+/// Reads one message of a child as [`Namespace`] does, and encodes it again: what the fuzzer
+/// talks to.
+///
+/// # Errors
+/// It is no message, or there is none.
+#[doc(hidden)]
+pub fn hear(line: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let (word, fd) = receive(line)?;
+    Ok((word.encode().to_vec(), fd))
+}
+
+/// Answers requests as the child does, until the line is cut: what the fuzzer talks to.
+#[doc(hidden)]
+pub fn serve(line: &OwnedFd) {
+    inside::serve(line);
 }
 
 /// Binds a socket of [`Namespace::socket`]. A right to a low port that is missing here

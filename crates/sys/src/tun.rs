@@ -20,6 +20,7 @@ mod send;
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
+pub use device::Calls;
 pub use recv::TunRecv;
 pub use send::TunSend;
 

@@ -62,7 +62,7 @@ fn splits_alike(written: &[u8]) {
 
 /// Flows that go on from packet to packet.
 #[derive(Default)]
-struct Sender {
+pub(super) struct Sender {
     flows: HashMap<(bool, bool, u8), Spec>,
     sent: usize,
 }
@@ -70,7 +70,7 @@ struct Sender {
 impl Sender {
     /// Makes packets by the next step; `false` where a batch ends. The low three bits
     /// name the flow, so that one byte is the next packet of a flow.
-    fn step(&mut self, rest: &mut &[u8], packets: &mut Vec<Vec<u8>>) -> bool {
+    pub(super) fn step(&mut self, rest: &mut &[u8], packets: &mut Vec<Vec<u8>>) -> bool {
         let [step] = take(rest);
         let (tcp, ipv6) = (step & 1 == 0, step & 2 == 0);
         let mut flow = (tcp, ipv6, step >> 2 & 1);

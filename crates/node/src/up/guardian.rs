@@ -160,6 +160,35 @@ impl Guard {
     }
 }
 
+/// What a guardian heard on a line.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Heard {
+    /// Its charge, as it would be told.
+    pub charge: Vec<u8>,
+    /// The part of its charge that is the file's.
+    pub conf: Interface,
+    /// The words in their order, each with what it would write into the file.
+    pub words: Vec<(&'static str, Option<String>)>,
+}
+
+/// Hears a whole line, and does nothing of what it says: what the fuzzer talks to.
+///
+/// # Errors
+/// It has no charge. What is wrong behind that is the end of the words.
+#[doc(hidden)]
+pub fn rehearse(line: &UnixStream) -> anyhow::Result<Heard> {
+    let Charge { interface, index, path, conf } = Charge::hear(line)?;
+    let charge = charge((&interface, index), &path, &conf);
+    let mut words = Vec::new();
+    let _ = serve(line, &mut |word, text| {
+        let saved = (word == Word::SaveConfig).then(|| saved::read(text).ok()).flatten();
+        words.push((word.key(), saved.map(|state| conf::write(&conf, &state).to_string())));
+        Ok(())
+    });
+    Ok(Heard { charge, conf, words })
+}
+
 /// What is done at a word. After an error the peer is not heard any more.
 type CarryOut<'a> = &'a mut dyn FnMut(Word, &str) -> anyhow::Result<()>;
 

@@ -165,7 +165,7 @@ fn give_up_rights() -> io::Result<()> {
 }
 
 /// Answers one request after the other.
-fn serve(line: &OwnedFd) {
+pub(super) fn serve(line: &OwnedFd) {
     let mut request = [0];
     loop {
         match recv(line.as_raw_fd(), &mut request, MsgFlags::empty()) {

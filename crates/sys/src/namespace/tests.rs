@@ -1,4 +1,9 @@
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::{
+    fs,
+    net::{TcpListener, TcpStream, UdpSocket},
+};
+
+use nix::sys::socket::{ControlMessage, sendmsg};
 
 use super::*;
 use crate::{
@@ -98,4 +103,31 @@ fn with_other_threads_there_is_no_namespace() {
         let opened = scope.spawn(|| Namespace::open(&plan(), || {})).join().unwrap();
         assert!(matches!(opened, Err(NamespaceError::Fork(_))));
     });
+}
+
+#[test]
+fn of_several_descriptors_in_one_message_one_is_taken_and_the_others_are_closed() {
+    // In a process of its own, whose descriptors nobody else opens.
+    let child = forked(|| {
+        let pair =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
+        let (ours, theirs) = pair.unwrap();
+        let open = || fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        let fds = [theirs.as_raw_fd(); MAX_DESCRIPTORS];
+        for (word, count, taken) in [
+            (&Word::Socket.encode()[..], 1, true),
+            (&Word::Socket.encode()[..], 2, true),
+            (&Word::Socket.encode()[..], MAX_DESCRIPTORS, true),
+            (b"none", 3, false),
+        ] {
+            let rights = [ControlMessage::ScmRights(&fds[..count])];
+            let slices = [io::IoSlice::new(word)];
+            sendmsg::<()>(theirs.as_raw_fd(), &slices, &rights, MsgFlags::empty(), None).unwrap();
+            let heard = receive(&ours);
+            assert_eq!(heard.is_ok_and(|(_, fd)| fd.is_some()), taken, "{count}");
+            assert_eq!(open(), before, "{count}");
+        }
+    });
+    assert!(ended_well(child));
 }

@@ -27,8 +27,8 @@ const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
 /// UDP segmentation of both families (Linux 6.2).
 const USO: libc::c_ulong = 0x20 | 0x40;
 
-/// The system calls of both halves: a TUN device's, or, in tests, those of a device
-/// that refuses what it is told to refuse.
+/// The system calls of both halves: a TUN device's, or, in tests and for the fuzzer, those of
+/// a device in memory that refuses what it is told to refuse.
 pub trait Calls: Time + AsFd + Send + Sync + 'static {
     /// Reads one packet behind its header, without waiting.
     fn read(&self, to: &mut [u8]) -> Result<usize, Errno>;

@@ -48,7 +48,8 @@ pub struct TunSend<D = Device> {
 }
 
 impl<D: Calls> TunSend<D> {
-    pub(super) fn new(device: Arc<D>, offloads: Arc<Offloads>) -> Self {
+    /// The half of a device, or of what stands for one.
+    pub fn new(device: Arc<D>, offloads: Arc<Offloads>) -> Self {
         let (tcp, udp) = (Gate::default(), Gate::default());
         Self { device, offloads, tcp, udp, coalescer: Coalescer::default() }
     }

@@ -1,0 +1,152 @@
+//! What helper processes hear on their lines, and what a peer hears of them.
+
+use std::{
+    fs,
+    io::{IoSlice, Write},
+    net::Shutdown,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
+};
+use node::{
+    Heard,
+    conf::{Conf, Interface},
+    rehearse,
+};
+use sys::namespace;
+
+use super::{steps, take};
+
+/// Bytes that a line holds before anybody reads.
+const LINE: usize = 48 * 1024;
+/// The length of a child's message.
+const WORD: usize = 6;
+
+/// The line to a guardian: messages, and bytes that are none.
+pub fn guardian_line(data: &[u8]) {
+    let Some(Heard { charge, conf, words }) = heard(&line_of(data)) else { return };
+    // What it was told is what it is told again.
+    let again = heard(&framed(&charge)).expect("what was written can be read");
+    assert_eq!((&again.charge, &again.conf), (&charge, &conf));
+    let mut order = ["PreDown", "SaveConfig", "PostDown"].iter();
+    for (word, saved) in words {
+        assert!(order.any(|next| *next == word), "{word} out of its turn");
+        let Some(saved) = saved else { continue };
+        assert_eq!(word, "SaveConfig");
+        let saved = Conf::parse("wg0.conf", &saved).expect("what was written can be read");
+        assert_eq!(of_the_file(saved.interface), of_the_file(conf.clone()), "the peer's words");
+    }
+}
+
+/// What is the file's, and not the device's.
+fn of_the_file(mut interface: Interface) -> Interface {
+    (interface.private_key, interface.listen_port, interface.fwmark) = (None, None, None);
+    // It goes where the device has another mark.
+    interface.policy.mask = None;
+    interface
+}
+
+fn heard(bytes: &[u8]) -> Option<Heard> {
+    let (mut line, theirs) = UnixStream::pair().expect("there are descriptors");
+    line.write_all(bytes).expect("there is room");
+    line.shutdown(Shutdown::Write).expect("it is a socket");
+    rehearse(&theirs).ok()
+}
+
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).expect("it is short");
+    [&length.to_ne_bytes(), message].concat()
+}
+
+/// Messages behind their length in two bytes, of which the highest bit makes them bytes that are
+/// none.
+fn line_of(mut data: &[u8]) -> Vec<u8> {
+    let mut line = Vec::new();
+    while !data.is_empty() && line.len() < LINE {
+        let length = u16::from_le_bytes(take(&mut data));
+        let (message, behind) = data.split_at(usize::from(length & 0x7fff).min(data.len()));
+        data = behind;
+        match length & 0x8000 {
+            0 => line.extend(framed(message)),
+            _ => line.extend(message),
+        }
+    }
+    line.truncate(LINE);
+    line
+}
+
+/// Both ends of the line to a namespace's child: messages with descriptors to the peer, and
+/// requests to the child.
+pub fn namespace_line(data: &[u8]) {
+    let before = open_descriptors();
+    let (ours, theirs) = line();
+    let mut requests = 0;
+    steps(data, 16, |step, rest| {
+        let text = rest.split_at(usize::from(step & 15).min(rest.len()));
+        *rest = text.1;
+        match step >> 7 {
+            0 => hear(&ours, &theirs, text.0, usize::from(step >> 4 & 7)),
+            _ if !text.0.is_empty() => {
+                send(&ours, text.0, 0);
+                requests += 1;
+            }
+            _ => {}
+        }
+    });
+    // The child makes a socket of each that is known, and says so of each.
+    nix::sys::socket::shutdown(ours.as_raw_fd(), nix::sys::socket::Shutdown::Write)
+        .expect("it is a socket");
+    namespace::serve(&theirs);
+    drop(theirs);
+    for _ in 0..requests {
+        let (text, socket) = namespace::hear(&ours).expect("every request has an answer");
+        assert_eq!(text[0] == b'S', socket.is_some());
+    }
+    assert!(namespace::hear(&ours).is_err());
+    drop(ours);
+    assert_eq!(open_descriptors(), before, "descriptors are left behind");
+}
+
+/// Says `text` with so many descriptors, and hears it.
+fn hear(ours: &OwnedFd, theirs: &OwnedFd, text: &[u8], descriptors: usize) {
+    // Nothing is what the end of a line is.
+    if text.is_empty() {
+        return;
+    }
+    send(theirs, text, descriptors);
+    let known = match text {
+        [b'T' | b'S', ..] => true,
+        [b'-', step, ..] => *step < 7,
+        _ => false,
+    };
+    let heard = namespace::hear(ours);
+    assert_eq!(heard.is_ok(), known && text.len() == WORD, "{text:?}");
+    let Ok((again, descriptor)) = heard else { return };
+    assert_eq!(again[0], text[0]);
+    assert!(text[0] != b'-' || again == text);
+    assert!(text[0] != b'T' || again[2..] == text[2..]);
+    assert_eq!(descriptor.is_some(), descriptors > 0);
+}
+
+fn line() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
+        .expect("there are descriptors")
+}
+
+fn send(line: &OwnedFd, text: &[u8], descriptors: usize) {
+    let fds = vec![line.as_raw_fd(); descriptors];
+    let rights = [ControlMessage::ScmRights(&fds)];
+    let rights = if fds.is_empty() { &[][..] } else { &rights };
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(line.as_raw_fd(), &[IoSlice::new(text)], rights, flags, None)
+        .expect("there is room");
+}
+
+fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
