@@ -280,4 +280,18 @@ mod tests {
         let folders = ["/run/wireguard", "/tmp/one", "/tmp/two", "/tmp/three"].map(PathBuf::from);
         assert_eq!(reach.remove, folders);
     }
+
+    #[test]
+    fn rights_to_files_stay_where_any_folder_is_of_another_user() {
+        let own = std::env::temp_dir().join(format!("linerate-folder-{}", std::process::id()));
+        let others = own.join("others");
+        std::fs::create_dir_all(&others).unwrap();
+        let is_root = std::os::unix::fs::chown(&others, Some(65_534), None).is_ok();
+        let others = if is_root { others } else { "/".into() };
+        for (folders, needs) in [(vec![&own], false), (vec![&own, &others], true)] {
+            let remove = folders.into_iter().cloned().collect();
+            assert_eq!(needs_files(&Reach { remove, ..Reach::default() }), needs);
+        }
+        std::fs::remove_dir_all(own).unwrap();
+    }
 }

@@ -346,6 +346,9 @@ fn rule(text: &str) -> Option<Rule> {
 }
 
 #[cfg(test)]
+mod undoing;
+
+#[cfg(test)]
 mod tests {
     use std::{thread, time::Duration};
 

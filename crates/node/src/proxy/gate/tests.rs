@@ -114,3 +114,30 @@ fn who_speaks_on_for_ever_is_not_heard_for_ever() {
         timeout(Duration::from_secs(10), speaking).await.expect("it is told").unwrap();
     });
 }
+
+#[test]
+fn a_client_that_resets_when_it_has_heard_all_has_its_service_reset() {
+    run(async {
+        let (mut client, mut service, carried) = world().await;
+        service.write_all(b"?").await.unwrap();
+        client.read_exact(&mut [0]).await.unwrap();
+        client.set_zero_linger().unwrap();
+        drop(client);
+        let (_, ended) = heard(&mut service).await;
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        assert!(carried.await.unwrap().is_err());
+    });
+}
+
+#[test]
+fn a_last_answer_ends_though_its_client_is_still_heard() {
+    run(async {
+        let (mut client, here) = connected(ROOM).await;
+        let refusing = tokio::spawn(refuse(Stream::Tcp(here), b"no"));
+        let (len, ended) = heard(&mut client).await;
+        assert_eq!((len, ended.unwrap()), (2, 0));
+        assert!(!refusing.is_finished(), "it hears the client out");
+        drop(client);
+        refusing.await.unwrap().unwrap();
+    });
+}

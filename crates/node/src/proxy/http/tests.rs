@@ -133,7 +133,9 @@ fn a_body_ends_where_it_says_and_the_next_request_is_not_part_of_it() {
             assert_eq!(step, (1, at + 1 == text.len()), "byte {at}");
         }
     }
-    for text in [&b"x"[..], b"\r\n", b"5\r\nhelloo", b"11111111111111111", b"-1\r\n"] {
+    for text in
+        [&b"x"[..], b"\n", b"\r\n", b";x\n", b"5\r\nhelloo", b"11111111111111111", b"-1\r\n"]
+    {
         assert!(Body::Chunks(Chunks::default()).handle_input(text).is_err(), "{text:?}");
     }
 }

@@ -82,6 +82,41 @@ fn a_user_has_to_have_the_right_password() {
 }
 
 #[test]
+fn a_password_of_another_version_of_the_negotiation_is_not_taken() {
+    let mut users = Users::default();
+    users.add("ann".into(), Zeroizing::new("pw".into()));
+    for version in [0, 2, 5] {
+        let right = [&[version, 3][..], b"ann", &[2], b"pw"].concat();
+        let (said, state, _) = talk(&users, &[&[5, 1, 2], &right]);
+        assert_eq!((&said[..], state), (&[5, 2, 1, 1][..], State::Refused), "{version}");
+    }
+}
+
+#[test]
+fn an_ipv4_address_in_ipv6_is_asked_for_as_ipv4() {
+    let mapped = [&[5, 1, 0, 4][..], &[0; 10], &[0xff, 0xff, 10, 0, 0, 2, 0, 80]].concat();
+    let (_, state, _) = talk(&Users::default(), &[HELLO, &mapped]);
+    let target = Target::parse("10.0.0.2:80", None).unwrap();
+    assert_eq!(state, State::Asked(Request::Connect(target)));
+}
+
+#[test]
+fn a_failed_dial_is_told_by_its_number() {
+    use io::ErrorKind;
+    for (kind, number) in [
+        (ErrorKind::Other, 1),
+        (ErrorKind::PermissionDenied, 2),
+        (ErrorKind::NetworkUnreachable, 3),
+        (ErrorKind::HostUnreachable, 4),
+        (ErrorKind::NotFound, 4),
+        (ErrorKind::TimedOut, 4),
+        (ErrorKind::ConnectionRefused, 5),
+    ] {
+        assert_eq!(Reply::of_error(&kind.into()) as u8, number, "{kind}");
+    }
+}
+
+#[test]
 fn another_protocol_gets_no_answer() {
     for input in [&b"GET / HTTP/1.1\r\n"[..], &[4, 1, 0, 80]] {
         let (said, state, _) = talk(&Users::default(), &[input]);

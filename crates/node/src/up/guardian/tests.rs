@@ -227,3 +227,25 @@ fn only_its_own_name_makes_a_guardian() {
         assert_eq!(guard.voice, Voice { background, json });
     }
 }
+
+#[test]
+fn each_word_has_its_own_hooks_run_for_the_interface() {
+    let name = format!("linerate-hooks-{}", std::process::id());
+    let folder = std::env::temp_dir().join(&name);
+    fs::create_dir_all(&folder).unwrap();
+    let log = folder.join("log");
+    let say = |key: &str| format!("{key} = echo {key} %i >> {}\n", log.display());
+    let keys = ["PreUp", "PostUp", "PreDown", "PostDown"];
+    let hooks: String = keys.iter().map(|key| say(key)).collect();
+    let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}")).unwrap().interface;
+    // No link has the largest of numbers.
+    let told = charge((&name, i32::MAX as u32), Path::new("wg0.conf"), &conf);
+    let mut duty = Duty::begin(Charge::read(&told).unwrap()).unwrap();
+    let mut expected = String::new();
+    for word in [Word::PreDown, Word::PostDown] {
+        duty.carry_out(word, "").unwrap();
+        expected += &format!("{} {name}\n", word.key());
+        assert_eq!(fs::read_to_string(&log).unwrap(), expected);
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
