@@ -98,9 +98,8 @@ impl Metrics {
         Ok(Self(match address {
             Address::Loopback(address) => Listener::Tcp(TcpListener::bind(address)?),
             Address::Unix(path) => {
-                SocketFile::make_room(path)?;
-                let listener = UnixListener::bind(path)?;
-                Listener::Unix(listener, SocketFile::adopt(path)?)
+                let (listener, file) = SocketFile::listen(path)?;
+                Listener::Unix(listener, file)
             }
         }))
     }

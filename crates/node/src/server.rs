@@ -102,13 +102,12 @@ impl UapiSocket {
         // Other implementations leave it open to all.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
         let path = folder.join(format!("{name}.sock"));
-        SocketFile::make_room(&path).map_err(|error| match error.kind() {
+        let (listener, file) = SocketFile::listen(&path).map_err(|error| match error.kind() {
             // What it is does not matter: the name is taken.
             io::ErrorKind::AlreadyExists => io::ErrorKind::AddrInUse.into(),
             _ => error,
         })?;
-        let listener = UnixListener::bind(&path)?;
-        Ok(Self { listener, file: SocketFile::adopt(&path)? })
+        Ok(Self { listener, file })
     }
 
     /// Leaves the removal of the file to `janitor`.

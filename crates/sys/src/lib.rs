@@ -12,6 +12,7 @@
 //!   process  start in the background, drop privileges, signals
 //!   splice   bytes from one socket to another without a copy
 //!   offload  what is used of the kernel's offloads, and what it refused
+//!   unix     a listening Unix socket that only its user may open
 //!   watch    a file that is deleted or replaced
 //!   poll, wake, clock, time              what the others wait and count with
 //! ```
@@ -43,6 +44,7 @@ mod testing;
 pub mod time;
 pub mod tun;
 pub mod udp;
+pub mod unix;
 pub mod wake;
 pub mod watch;
 

@@ -142,6 +142,37 @@ fn two_interfaces_live_side_by_side_and_end_alone() {
     assert_eq!(host.run("wg show interfaces").trim(), "wg0");
 }
 
+/// wg(8) removes the sockets that refuse a connection.
+#[test]
+fn a_start_does_not_fail_because_wg_show_looks_on() {
+    let host = Host::new("alone");
+    let stop = "/run/rig/stop";
+    let log = "/run/rig/start.log";
+    let look = format!("until [ -e {stop} ]; do wg show interfaces >/dev/null 2>&1; done");
+    let mut looking = host
+        .command("bash")
+        .args(["-c", &format!("for loop in {{1..8}}; do {look} & done; wait")])
+        .spawn()
+        .expect("bash is installed");
+    for round in 0..10 {
+        let first = round * 20;
+        let starts = format!(
+            "for n in $(seq {first} {}); do \
+               {program} wg$n </dev/null >{log} 2>&1 && {program} down wg$n || {{ \
+               echo \"start $n:\"; cat {log}; exit 1; }} \
+             done",
+            first + 19,
+            program = linerate(),
+        );
+        let outcome = host.attempt(starts);
+        assert!(outcome.ok, "{}{}", outcome.stdout, outcome.stderr);
+    }
+    assert!(looking.try_wait().expect("it is a child").is_none(), "it looks until the end");
+    host.run(format!("touch {stop}"));
+    looking.wait().expect("it is a child");
+    assert_eq!(host.run("ls -A /run/wireguard"), "", "a start leaves nothing");
+}
+
 #[test]
 fn traffic_comes_back_after_link_down_and_up() {
     let pair = Pair::linerate();

@@ -10,14 +10,11 @@ use std::{
 use sys::keepalive::{KEEPALIVE, keep_alive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixSocket, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
 use super::half_open::Client;
 use crate::{conf::Place, socket_file::SocketFile};
-
-/// Connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
 
 /// Takes clients of this machine, or of its network.
 #[derive(Debug)]
@@ -44,13 +41,9 @@ impl Listener {
                 Ok(Self::Tcp(listener))
             }
             Place::Unix(path) => {
-                SocketFile::make_room(path)?;
-                let socket = UnixSocket::new_stream()?;
-                socket.bind(path)?;
-                // Nobody gets in before: it does not listen yet.
-                let file = SocketFile::adopt(path)?;
-                let listener = socket.listen(BACKLOG)?;
-                Ok(Self::Unix { listener, _file: file })
+                let (listener, file) = SocketFile::listen(path)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix { listener: UnixListener::from_std(listener)?, _file: file })
             }
         }
     }
