@@ -35,7 +35,6 @@ pub mod uapi;
 mod up;
 mod value;
 mod whole_file;
-mod wiping_reader;
 
 pub use node::{ApplyError, Node};
 pub use up::{Guard, Swept, outside_hooks, resolve, sweep};

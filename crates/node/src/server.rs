@@ -1,49 +1,49 @@
 //! The UAPI socket: `/var/run/wireguard/NAME.sock`, by which `wg` and our own
 //! commands talk to a running peer.
+//!
+//! ```text
+//!   accept -> Clients: a place, or that of the longest idle -> a thread: Requests -> answers
+//! ```
+
+mod clients;
+mod requests;
 
 use std::{
     fs,
-    io::{self, BufRead, Read, Write},
+    io::{self, Write},
     net::IpAddr,
     os::unix::{
         fs::{DirBuilderExt, PermissionsExt},
-        net::{UnixListener, UnixStream},
+        net::UnixListener,
     },
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use sys::{netlink::Netlink, process::Janitor};
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
+
+use clients::{Clients, Place};
+use requests::{Requests, SharedRoom};
 
 pub use crate::socket_file::SocketFile;
 use crate::{
     Node, capture, sandbox,
     uapi::{Request, write_errno, write_state},
-    wiping_reader::WipingReader,
 };
 
 /// Where the sockets of all userspace implementations are.
 const FOLDER: &str = "/var/run/wireguard";
 /// Where they are in a user's own folder for what runs.
 const OWN_FOLDER: &str = "wireguard";
-/// The longest request: a million peers with a few networks each.
-const MAX_REQUEST: u64 = 512 << 20;
-/// Room for a request and for a line at first, in bytes; no line with a key is longer.
-const FIRST_ROOM: usize = 4096;
-/// Clients served at one time.
-const MAX_CLIENTS: usize = 64;
+/// How long a client may leave its answer unread.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
 /// How long the server rests when it cannot accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// `EINVAL` of Linux.
 const EINVAL: i32 = 22;
-/// `EPROTO` of Linux.
-const EPROTO: i32 = 71;
 /// `EOPNOTSUPP` of Linux.
 const EOPNOTSUPP: i32 = 95;
 
@@ -136,7 +136,7 @@ impl UapiSocket {
     ) -> io::Result<SocketFile> {
         let Self { listener, file } = self;
         let down: Arc<dyn Fn() + Send + Sync> = Arc::new(down);
-        let clients = Arc::new(AtomicUsize::new(0));
+        let (clients, room) = (Arc::new(Clients::default()), SharedRoom::default());
         thread::Builder::new().name("uapi".into()).spawn(move || {
             for client in listener.incoming() {
                 let client = match client {
@@ -149,12 +149,15 @@ impl UapiSocket {
                     }
                 };
                 let (node, beside, down) = (node.clone(), beside.clone(), down.clone());
-                let Some(place) = Place::take(&clients) else { continue };
+                let room = room.clone();
+                let Some(place) = clients.admit(client) else {
+                    tracing::warn!("a client of the socket is not served: too many are");
+                    continue;
+                };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
-                    if let Err(error) = serve_client(&client, &node, &*beside, &*down) {
+                    if let Err(error) = serve_client(&place, room, (&node, &*beside), &*down) {
                         tracing::debug!(%error, "a client of the socket went away");
                     }
-                    drop(place);
                 });
                 if let Err(error) = served {
                     tracing::error!(%error, "no thread for a client of the socket");
@@ -189,54 +192,54 @@ impl Beside for () {
     }
 }
 
-/// One of the places for clients, given back when it is dropped.
-struct Place(Arc<AtomicUsize>);
-
-impl Place {
-    fn take(clients: &Arc<AtomicUsize>) -> Option<Self> {
-        let place = Self(clients.clone());
-        (clients.fetch_add(1, Ordering::Relaxed) < MAX_CLIENTS).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Answers one request after the other.
 fn serve_client(
-    client: &UnixStream,
-    node: &Node,
-    beside: &dyn Beside,
+    place: &Place,
+    room: SharedRoom,
+    (node, beside): (&Node, &dyn Beside),
     down: &dyn Fn(),
 ) -> io::Result<()> {
-    let mut reader = WipingReader::new(client.take(MAX_REQUEST));
-    while let Some(text) = read_request(&mut reader)? {
+    let mut client = place.stream();
+    client.set_write_timeout(Some(ANSWER_TIME))?;
+    let mut requests = Requests::new(client, room);
+    while let Some(text) = requests.next()? {
+        place.begin()?;
         let mut answer = Zeroizing::new(String::new());
-        let request = Request::parse(&number_scopes(text));
-        let ends = matches!(request, Ok(Request::Down));
+        let request = text.map(|text| match number_scopes(text.as_str()) {
+            Some(numbered) => Request::parse(&numbered),
+            None => Request::parse(text.as_str()),
+        });
+        let ends = matches!(request, Ok(Ok(Request::Down)));
         let errno = match request {
-            Ok(Request::Capture(wanted)) => return capture::serve(client, node, wanted),
-            Ok(request) => answer_request(request, (node, beside), &mut answer),
-            Err(error) => {
+            Ok(Ok(Request::Capture(wanted))) => {
+                // A capture is read as fast as its client likes.
+                client.set_write_timeout(None)?;
+                return capture::serve(client, node, wanted);
+            }
+            Ok(Ok(request)) => answer_request(request, (node, beside), &mut answer),
+            Ok(Err(error)) => {
                 tracing::warn!(%error, "a request was refused");
                 error.errno()
+            }
+            Err(errno) => {
+                tracing::warn!(errno, "a request was refused: it is too long");
+                errno
             }
         };
         // wg(8) takes the number by its kernel sign.
         write_errno(&mut answer, -errno);
-        let mut client = client;
+        if ends {
+            client.write_all(answer.as_bytes())?;
+            // Not before its answer, as the process may be gone at once. The client waits for
+            // that: its place stays its own.
+            down();
+            return io::copy(&mut client, &mut io::sink()).map(drop);
+        }
+        place.end()?;
         client.write_all(answer.as_bytes())?;
         drop(answer);
         // The system keeps the stacks of threads that ended, for the next ones.
         wg::stack::wipe();
-        // Not before its answer, as the process may be gone at once.
-        if ends {
-            down();
-        }
-        reader.get_mut().set_limit(MAX_REQUEST);
     }
     Ok(())
 }
@@ -307,10 +310,10 @@ fn ping(beside: &dyn Beside, host: &str, answer: &mut String) -> i32 {
 }
 
 /// Puts numbers for the interfaces' names in link-local endpoints: wg(8) sends
-/// names, and the pure parser knows none.
-fn number_scopes(text: Zeroizing<String>) -> Zeroizing<String> {
+/// names, and the pure parser knows none. `None` where there are none.
+fn number_scopes(text: &str) -> Option<Zeroizing<String>> {
     if !text.contains('%') {
-        return text;
+        return None;
     }
     let mut numbered = Zeroizing::new(String::with_capacity(2 * text.len()));
     for line in text.split_inclusive('\n') {
@@ -319,7 +322,7 @@ fn number_scopes(text: Zeroizing<String>) -> Zeroizing<String> {
             None => numbered.push_str(line),
         }
     }
-    numbered
+    Some(numbered)
 }
 
 fn numbered_scope(line: &str) -> Option<String> {
@@ -327,26 +330,4 @@ fn numbered_scope(line: &str) -> Option<String> {
     let (scope, rest) = rest.split_once(']')?;
     let link = Netlink::open().and_then(|netlink| netlink.link_by_name(scope)).ok()??;
     Some(format!("{address}%{}]{rest}", link.index))
-}
-
-/// Reads up to the empty line. `None` where the client has no more requests. The
-/// text holds keys: where it grows, what it leaves behind is wiped.
-fn read_request(reader: &mut impl BufRead) -> io::Result<Option<Zeroizing<String>>> {
-    let mut text = Zeroizing::new(String::with_capacity(FIRST_ROOM));
-    let mut line = Zeroizing::new(String::with_capacity(FIRST_ROOM));
-    loop {
-        line.zeroize();
-        match reader.read_line(&mut line)? {
-            0 if text.is_empty() => return Ok(None),
-            0 => return Err(io::Error::from_raw_os_error(EPROTO)),
-            1 => return Ok(Some(text)),
-            len if text.len() + len > text.capacity() => {
-                let mut larger = String::with_capacity(2 * text.capacity() + len);
-                larger.push_str(&text);
-                text = Zeroizing::new(larger);
-            }
-            _ => {}
-        }
-        text.push_str(&line);
-    }
 }

@@ -21,6 +21,34 @@ pub fn readable<const N: usize>(
     Ok(polled.map(|fd| fd.any().unwrap_or(true)))
 }
 
+/// What there is of a stream now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// The other end says nothing.
+    Silent,
+    /// Something can be read.
+    Readable,
+    /// The other end has closed its socket; something may be left to read.
+    HungUp,
+}
+
+/// Looks, without waiting.
+///
+/// # Errors
+/// The kernel is out of memory.
+pub fn ready(fd: BorrowedFd<'_>) -> io::Result<Ready> {
+    let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
+    wait(&mut polled, Some(Duration::ZERO))?;
+    let events = polled[0].revents().unwrap_or(PollFlags::POLLHUP);
+    Ok(if events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR) {
+        Ready::HungUp
+    } else if events.contains(PollFlags::POLLIN) {
+        Ready::Readable
+    } else {
+        Ready::Silent
+    })
+}
+
 /// Waits until `fd` takes data again, at most for so long.
 pub(crate) fn writable(fd: BorrowedFd<'_>, at_most: Duration) {
     // Whatever ends the wait, the next write tells.

@@ -1,0 +1,298 @@
+//! A client's requests, each in its time and of bounded length.
+
+use std::{
+    io::{self, Read},
+    os::{fd::AsFd, unix::net::UnixStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use sys::{clock::boottime_nanos, poll::readable};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bytes of the longest request. A peer takes some 370 at most, with a preshared key, an endpoint
+/// and a network of either family, so these are over 180,000 peers; more come in several requests.
+const MAX_REQUEST: usize = 64 << 20;
+/// Bytes that every client has for itself: some 170 peers.
+const OWN_ROOM: usize = 64 << 10;
+/// Bytes of all requests together beyond that: one of the longest.
+const SHARED_ROOM: usize = MAX_REQUEST - OWN_ROOM;
+/// Bytes that are read at a time, and room for a request at first.
+const CHUNK: usize = 4096;
+/// How long a request may take from its first byte on.
+const REQUEST_TIME: Duration = Duration::from_secs(30);
+/// How long a client may say nothing.
+const SILENCE: Duration = Duration::from_secs(60);
+/// `ENOMEM` of Linux.
+const ENOMEM: i32 = 12;
+/// `E2BIG` of Linux.
+const E2BIG: i32 = 7;
+/// `EPROTO` of Linux.
+const EPROTO: i32 = 71;
+
+/// The bytes that are left for all clients together.
+#[derive(Clone, Debug)]
+pub(super) struct SharedRoom(Arc<AtomicUsize>);
+
+impl Default for SharedRoom {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(SHARED_ROOM)))
+    }
+}
+
+/// What a client says.
+pub(super) struct Requests<'a> {
+    client: &'a UnixStream,
+    room: SharedRoom,
+    /// It holds keys.
+    chunk: Zeroizing<Vec<u8>>,
+    /// What of the chunk was not looked at.
+    rest: std::ops::Range<usize>,
+    times: Times,
+}
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    request: Duration,
+    silence: Duration,
+}
+
+impl<'a> Requests<'a> {
+    pub fn new(client: &'a UnixStream, room: SharedRoom) -> Self {
+        let times = Times { request: REQUEST_TIME, silence: SILENCE };
+        let chunk = Zeroizing::new(vec![0; CHUNK]);
+        Self { client, room, chunk, rest: 0..0, times }
+    }
+
+    /// The next request, up to its empty line; `None` where the client has no more. One that is
+    /// too long is read to its end, and is the number of `errno.h` to answer with.
+    ///
+    /// # Errors
+    /// The client is too slow, left amid a request, or sends no text.
+    pub fn next(&mut self) -> io::Result<Option<Result<Text, i32>>> {
+        if self.rest.is_empty() && !self.read(after(self.times.silence))? {
+            return Ok(None);
+        }
+        let deadline = after(self.times.request);
+        let mut text = Ok(Text::new(self.room.clone()));
+        let mut starts_line = true;
+        loop {
+            let bytes = &self.chunk[self.rest.clone()];
+            let end = bytes.iter().position(|byte| {
+                let was_start = std::mem::replace(&mut starts_line, *byte == b'\n');
+                was_start && starts_line
+            });
+            let part = &bytes[..end.unwrap_or(bytes.len())];
+            text = text.and_then(|text: Text| text.push(part));
+            let taken = self.rest.start..end.map_or(self.rest.end, |end| self.rest.start + end + 1);
+            self.rest.start = taken.end;
+            self.chunk[taken].zeroize();
+            if end.is_some() {
+                return Ok(Some(match text {
+                    Ok(text) => Ok(text.check()?),
+                    Err(errno) => Err(errno),
+                }));
+            }
+            if !self.read(deadline)? {
+                return Err(io::Error::from_raw_os_error(EPROTO));
+            }
+        }
+    }
+
+    /// Reads the next chunk; whether there is one.
+    fn read(&mut self, deadline: u64) -> io::Result<bool> {
+        let left = Duration::from_nanos(deadline.saturating_sub(boottime_nanos()));
+        if left.is_zero() || readable([self.client.as_fd()], Some(left))? == [false] {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let len = self.client.read(&mut self.chunk)?;
+        self.rest = 0..len;
+        Ok(len > 0)
+    }
+}
+
+fn after(time: Duration) -> u64 {
+    boottime_nanos() + time.as_nanos() as u64
+}
+
+/// The text of a request. It holds keys: where it grows, what it leaves behind is wiped.
+#[derive(Debug)]
+pub(super) struct Text {
+    bytes: Zeroizing<Vec<u8>>,
+    room: SharedRoom,
+    /// How much of that it has.
+    taken: usize,
+}
+
+impl Text {
+    fn new(room: SharedRoom) -> Self {
+        Self { bytes: Zeroizing::new(Vec::with_capacity(CHUNK)), room, taken: 0 }
+    }
+
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes).expect("it was checked at its end")
+    }
+
+    fn check(self) -> io::Result<Self> {
+        match std::str::from_utf8(&self.bytes) {
+            Ok(_) => Ok(self),
+            Err(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    fn push(mut self, part: &[u8]) -> Result<Self, i32> {
+        let len = self.bytes.len() + part.len();
+        if len > MAX_REQUEST {
+            return Err(E2BIG);
+        }
+        if len > self.bytes.capacity() {
+            let capacity = (2 * self.bytes.capacity()).max(len).min(MAX_REQUEST);
+            self.take(capacity.saturating_sub(OWN_ROOM))?;
+            let mut larger = Zeroizing::new(Vec::with_capacity(capacity));
+            larger.extend_from_slice(&self.bytes);
+            self.bytes = larger;
+        }
+        self.bytes.extend_from_slice(part);
+        Ok(self)
+    }
+
+    /// Has so much of the shared room.
+    fn take(&mut self, wanted: usize) -> Result<(), i32> {
+        let more = wanted - self.taken;
+        let take = |left: usize| left.checked_sub(more);
+        let taken = self.room.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map_err(|_| ENOMEM)?;
+        self.taken = wanted;
+        Ok(())
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        self.room.0.fetch_add(self.taken, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, thread};
+
+    use super::*;
+
+    fn next(requests: &mut Requests<'_>) -> Option<Result<String, i32>> {
+        let next = requests.next().unwrap();
+        next.map(|text| text.map(|text| text.as_str().to_owned()))
+    }
+
+    #[test]
+    fn requests_end_with_an_empty_line_however_they_are_cut() {
+        let said = b"get=1\n\nset=1\na=b\n\n\nx\n\n";
+        for cut in 1..=said.len() {
+            let (mut client, ours) = UnixStream::pair().unwrap();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    said.chunks(cut).for_each(|part| client.write_all(part).unwrap())
+                });
+                let mut requests = Requests::new(&ours, SharedRoom::default());
+                for wanted in ["get=1\n", "set=1\na=b\n", "", "x\n"] {
+                    assert_eq!(next(&mut requests), Some(Ok(wanted.to_owned())), "{cut}");
+                }
+                assert_eq!(next(&mut requests), None);
+            });
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_request_stays_where_it_was_read() {
+        let (mut client, ours) = UnixStream::pair().unwrap();
+        let request = |lines: usize| {
+            let lines = (0..lines).map(|line| format!("private_key={line}\n"));
+            lines.collect::<String>() + "\n"
+        };
+        // The first ends within a chunk that begins the second.
+        let said = [request(100), request(300), request(1)].concat();
+        client.write_all(said.as_bytes()).unwrap();
+        let mut requests = Requests::new(&ours, SharedRoom::default());
+        for _ in 0..3 {
+            next(&mut requests).unwrap().unwrap();
+            let mut outside = requests.chunk.to_vec();
+            outside[requests.rest.clone()].fill(0);
+            assert!(outside.iter().all(|byte| *byte == 0));
+        }
+        assert!(requests.rest.is_empty());
+    }
+
+    #[test]
+    fn who_leaves_amid_a_request_or_sends_no_text_is_not_answered() {
+        for (said, kind) in
+            [(&b"get=1\n"[..], None), (&b"get=\xff\n\n"[..], Some(io::ErrorKind::InvalidData))]
+        {
+            let (mut client, ours) = UnixStream::pair().unwrap();
+            client.write_all(said).unwrap();
+            drop(client);
+            let error = Requests::new(&ours, SharedRoom::default()).next().unwrap_err();
+            match kind {
+                Some(kind) => assert_eq!(error.kind(), kind),
+                None => assert_eq!(error.raw_os_error(), Some(EPROTO)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_that_says_nothing_or_does_not_end_its_request_is_not_waited_for() {
+        let times = |request, silence| Times {
+            request: Duration::from_millis(request),
+            silence: Duration::from_millis(silence),
+        };
+        let (mut client, ours) = UnixStream::pair().unwrap();
+        let mut requests = Requests::new(&ours, SharedRoom::default());
+        requests.times = times(60_000, 20);
+        assert_eq!(requests.next().unwrap_err().kind(), io::ErrorKind::TimedOut);
+
+        requests.times = times(50, 60_000);
+        thread::scope(|scope| {
+            // One byte after the other does not make it a request.
+            scope.spawn(move || {
+                while client.write_all(b"a").is_ok() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+            assert_eq!(requests.next().unwrap_err().kind(), io::ErrorKind::TimedOut);
+            ours.shutdown(std::net::Shutdown::Both).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_request_that_is_too_long_is_answered_and_holds_nothing() {
+        let (mut client, ours) = UnixStream::pair().unwrap();
+        let room = SharedRoom::default();
+        let line = [&[b'a'; 65_535][..], b"\n"].concat();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                for _ in 0..=MAX_REQUEST / line.len() {
+                    client.write_all(&line).unwrap();
+                }
+                client.write_all(b"\nget=1\n\n").unwrap();
+            });
+            let mut requests = Requests::new(&ours, room.clone());
+            assert_eq!(next(&mut requests), Some(Err(E2BIG)));
+            assert_eq!(next(&mut requests), Some(Ok("get=1\n".into())));
+        });
+        assert_eq!(room.0.load(Ordering::Relaxed), SHARED_ROOM);
+    }
+
+    #[test]
+    fn one_long_request_leaves_the_others_their_own_room() {
+        let room = SharedRoom::default();
+        let long = Text::new(room.clone()).push(&vec![b'a'; MAX_REQUEST]).unwrap();
+        let own = Text::new(room.clone()).push(&[b'a'; OWN_ROOM]).unwrap();
+        assert_eq!(own.push(b"a").unwrap_err(), ENOMEM);
+        assert_eq!(long.push(b"a").unwrap_err(), E2BIG);
+        assert_eq!(room.0.load(Ordering::Relaxed), SHARED_ROOM);
+        Text::new(room).push(&vec![b'a'; OWN_ROOM + 1]).unwrap();
+    }
+}
