@@ -272,6 +272,7 @@ fn up(
 ) -> anyhow::Result<()> {
     let (name, path, parsed) = read_conf(conf)?;
     parsed.without_proxy()?;
+    parsed.without_writable_hooks()?;
     let conf = Some((path, parsed));
     start(Options { name, conf, means, sandbox, ..Options::default() }, log, foreground)
 }
@@ -283,12 +284,8 @@ fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
         .with_context(|| path.display().to_string())?
         .as_str()
         .to_owned();
-    let parsed = wg::stack::wiped(|| {
-        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let text = zeroize::Zeroizing::new(text);
-        anyhow::Ok(Conf::parse(&path.display().to_string(), &text)?)
-    })?;
-    Ok((name, path, parsed))
+    let conf = wg::stack::wiped(|| Conf::read_file(&path))?;
+    Ok((name, path, conf))
 }
 
 fn down(interface: &Path) -> anyhow::Result<()> {

@@ -11,6 +11,7 @@
 
 mod change;
 mod error;
+mod file;
 mod interface_name;
 mod lines;
 mod parse;
@@ -27,6 +28,7 @@ use wg::{PresharedKey, PrivateKey, PublicKey};
 
 pub use self::{
     error::{ConfError, Reason},
+    file::Writable,
     interface_name::{InterfaceName, NameError},
     lines::{Section, key_names},
     policy::Policy,
@@ -50,6 +52,10 @@ pub struct Conf {
     proxy_key: Option<(usize, &'static str)>,
     /// The first line that only `linerate up` understands, and its key.
     up_key: Option<(usize, &'static str)>,
+    /// The first line with a hook, and its key.
+    hook_key: Option<(usize, &'static str)>,
+    /// Why another user may decide what the file says, where it was read from one.
+    writable: Option<Writable>,
 }
 
 /// The `[Interface]` section.
@@ -155,6 +161,8 @@ impl Conf {
             interface_line: 0,
             proxy_key: None,
             up_key: None,
+            hook_key: None,
+            writable: None,
         }
     }
 

@@ -88,6 +88,7 @@ impl Up {
     /// The file is not one to bring up, or somebody else's turn does not end.
     pub fn new(path: PathBuf, conf: Conf, name: &str, turn: &'static Turn) -> anyhow::Result<Self> {
         conf.without_proxy()?;
+        conf.without_writable_hooks()?;
         let hooks = &conf.interface.hooks;
         if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
             conf.private_key()?;

@@ -12,6 +12,7 @@
 //!   process  start in the background, drop privileges, signals
 //!   splice   bytes from one socket to another without a copy
 //!   offload  what is used of the kernel's offloads, and what it refused
+//!   opened   a file and the folder that it is in
 //!   unix     a listening Unix socket that only its user may open
 //!   watch    a file that is deleted or replaced
 //!   poll, wake, clock, time              what the others wait and count with
@@ -35,6 +36,7 @@ pub mod keepalive;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;
+pub mod opened;
 pub mod poll;
 pub mod probe;
 pub mod process;

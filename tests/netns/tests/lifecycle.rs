@@ -8,10 +8,10 @@
 
 #![forbid(unsafe_code)]
 
-use std::time::Duration;
+use std::{io::Write, os::unix::net::UnixStream, time::Duration};
 
 use netns::{
-    Daemon, Family, Host, INTERFACE, Implementation, Outcome, Pair, Stopwatch, announce,
+    Daemon, Family, Host, INTERFACE, Implementation, Key, Outcome, Pair, Stopwatch, announce,
     eventually, has_one_user_only, ping,
 };
 
@@ -151,7 +151,7 @@ fn a_start_does_not_fail_because_wg_show_looks_on() {
     let look = format!("until [ -e {stop} ]; do wg show interfaces >/dev/null 2>&1; done");
     let mut looking = host
         .command("bash")
-        .args(["-c", &format!("for loop in {{1..8}}; do {look} & done; wait")])
+        .args(["-c", &format!("for loop in {{1..4}}; do {look} & done; wait")])
         .spawn()
         .expect("bash is installed");
     for round in 0..10 {
@@ -171,6 +171,66 @@ fn a_start_does_not_fail_because_wg_show_looks_on() {
     host.run(format!("touch {stop}"));
     looking.wait().expect("it is a child");
     assert_eq!(host.run("ls -A /run/wireguard"), "", "a start leaves nothing");
+}
+
+#[test]
+fn clients_that_are_idle_lock_no_other_out() {
+    let (host, _daemon) = alone();
+    let mut capture = host
+        .command(Implementation::Linerate.path())
+        .args(["capture", "wg0", "-w", "/run/rig/capture"])
+        .spawn()
+        .expect("nsenter is installed");
+    eventually("the capture begins", PATIENCE, || host.has("/run/rig/capture"));
+    let clients: Vec<_> = (0..200)
+        .map(|number| {
+            let mut client = UnixStream::connect(host.outside(SOCKET)).expect("it listens");
+            if number % 2 == 0 {
+                // One that makes room already is told so.
+                let _ = client.write_all(b"set=1\nlisten_port=1\n");
+            }
+            client
+        })
+        .collect();
+    for _ in 0..10 {
+        host.run("wg show wg0 && wg set wg0 fwmark 7");
+    }
+    assert_eq!(host.run("wg show wg0 fwmark").trim(), "0x7");
+    assert!(capture.try_wait().expect("it is a child").is_none(), "a capture is not idle");
+    drop(clients);
+    host.run("pkill -INT -f 'capture wg0'");
+    assert!(capture.wait().expect("it is a child").success());
+}
+
+#[test]
+fn up_runs_no_hook_that_another_user_may_have_written() {
+    let host = Host::new("alone");
+    let text = format!("[Interface]\nPrivateKey = {}\nPreUp = touch /run/rig/ran\n", {
+        Key::generate().private
+    });
+    host.run("mkdir -m 777 /run/rig/open && ln -s /run/rig/open/wg0.conf /run/rig/wg0.conf");
+    host.write("open/wg0.conf", &text);
+    let up = |file: &str| netns::linerate(&host, &format!("up {file}"));
+    let refusals = [
+        ("chmod 664 /run/rig/open/wg0.conf", "a file that other users may write to (mode 664)"),
+        ("chmod 600 /run/rig/open/wg0.conf", "a folder that other users may write to (mode 777)"),
+    ];
+    for (change, why) in refusals {
+        host.run(change);
+        for path in ["/run/rig/open/wg0.conf", "/run/rig/wg0.conf"] {
+            let outcome = up(path);
+            assert!(!outcome.ok && outcome.stderr.contains(why), "{path}: {}", outcome.stderr);
+            let place = "/run/rig/open/wg0.conf:3: PreUp: ";
+            assert!(outcome.stderr.contains(place), "{}", outcome.stderr);
+            assert!(!host.has("/run/rig/ran") && !host.has_device(INTERFACE));
+        }
+    }
+    host.run("chmod 1777 /run/rig/open && chmod 604 /run/rig/open/wg0.conf");
+    let outcome = up("/run/rig/wg0.conf");
+    assert!(outcome.ok && host.has("/run/rig/ran"), "{}", outcome.stderr);
+    let warning = "any user may access this file and its keys (mode 604)";
+    assert!(outcome.stderr.contains(warning), "{}", outcome.stderr);
+    assert!(netns::linerate(&host, "down wg0").ok);
 }
 
 #[test]

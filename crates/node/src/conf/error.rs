@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use super::Section;
+use super::{Section, Writable};
 use crate::ValueError;
 
 /// Why a file is refused, shown as `FILE:LINE: KEY: reason`.
@@ -50,6 +50,8 @@ pub enum Reason {
     Needs(&'static str),
     /// A key that does nothing beside this line.
     NoEffect(&'static str),
+    /// A hook in a file that another user may write to.
+    Writable(Writable),
     /// A value that is not what its key wants.
     Value(ValueError),
 }
@@ -111,6 +113,7 @@ impl fmt::Display for Reason {
             Self::UpOnly => f.write_str("only `linerate up` understands this key"),
             Self::Needs(key) => write!(f, "this key means nothing without {key}"),
             Self::NoEffect(line) => write!(f, "this key does nothing beside {line}"),
+            Self::Writable(writable) => writable.fmt(f),
             Self::Value(error) => error.fmt(f),
         }
     }

@@ -186,6 +186,11 @@ impl Key {
 }
 
 impl Entry<'_> {
+    /// Whether it is a hook that does something.
+    pub(super) fn is_command(&self) -> bool {
+        self.key.is_hook() && !self.value.is_empty()
+    }
+
     pub(super) fn fault(&self, reason: Reason) -> Fault {
         Fault { line: self.line, key: Some(Cow::Borrowed(self.key.name())), reason }
     }

@@ -49,8 +49,10 @@ impl Conf {
             warnings: owners.warnings,
             file_name: file_name.to_owned(),
             interface_line: sections.interface.line,
-            proxy_key: proxy::first_key(&sections.interface, Key::is_of_proxy),
-            up_key: proxy::first_key(&sections.interface, Key::is_of_up),
+            proxy_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_proxy()),
+            up_key: proxy::first_key(&sections.interface, |entry| entry.key.is_of_up()),
+            hook_key: proxy::first_key(&sections.interface, |entry| entry.is_command()),
+            writable: None,
         })
     }
 }

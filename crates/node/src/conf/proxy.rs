@@ -135,12 +135,12 @@ impl Conf {
     }
 }
 
-/// The first line whose key is one of `some`.
+/// The first line that is one of `some`.
 pub(super) fn first_key(
     entries: &Entries<'_>,
-    some: impl Fn(Key) -> bool,
+    some: impl Fn(&Entry<'_>) -> bool,
 ) -> Option<(usize, &'static str)> {
-    let mut ours = entries.entries.iter().filter(|entry| some(entry.key));
+    let mut ours = entries.entries.iter().filter(|entry| some(entry));
     ours.next().map(|entry| (entry.line, entry.key.name()))
 }
 

@@ -1,0 +1,73 @@
+//! A file together with the folder that it was opened in, so that what is asked of both is about
+//! the very file that is read.
+
+use std::{fs::File, io, path::Path};
+
+use nix::{
+    fcntl::{OFlag, open, openat},
+    sys::stat::Mode,
+    unistd::geteuid,
+};
+
+/// An open file and its folder, whose contents cannot be read by it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The file, to read.
+    pub file: File,
+    /// The folder, to be asked about.
+    pub folder: File,
+}
+
+/// Opens the file at a path, neither the last nor the last but one part of which is a symbolic
+/// link.
+///
+/// # Errors
+/// There is no such file, or this user may not read it.
+pub fn open_in_folder(path: &Path) -> io::Result<Opened> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let is_folder = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    let always = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let folder = open(parent.unwrap_or(Path::new(".")), is_folder | always, Mode::empty())?;
+    let file = openat(&folder, name, OFlag::O_RDONLY | OFlag::O_NOCTTY | always, Mode::empty())?;
+    Ok(Opened { file: file.into(), folder: folder.into() })
+}
+
+/// The user whose rights this process has.
+pub fn effective_user() -> u32 {
+    geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        io::Read as _,
+        os::unix::fs::{MetadataExt as _, symlink},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_asked_about_where_it_was_opened() {
+        let folder = std::env::temp_dir().join(format!("linerate-opened-{}", std::process::id()));
+        let elsewhere = folder.with_extension("moved");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("a"), "text").unwrap();
+        let mut opened = open_in_folder(&folder.join("a")).unwrap();
+        fs::rename(&folder, &elsewhere).unwrap();
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("a"), "other").unwrap();
+
+        let mut text = String::new();
+        opened.file.read_to_string(&mut text).unwrap();
+        let inode = opened.folder.metadata().unwrap().ino();
+        assert_eq!((text.as_str(), inode), ("text", fs::metadata(&elsewhere).unwrap().ino()));
+
+        symlink("a", folder.join("b")).unwrap();
+        let link = open_in_folder(&folder.join("b")).unwrap_err();
+        assert_eq!(link.raw_os_error(), Some(libc::ELOOP));
+        fs::remove_dir_all(&folder).unwrap();
+        fs::remove_dir_all(&elsewhere).unwrap();
+    }
+}
