@@ -19,7 +19,7 @@ use std::{
 use anyhow::{Context, bail};
 use sys::{
     Offloads, Tun, TunError, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket,
-    netlink::{self, Monitor, Netlink},
+    netlink::{self, Follow, Followed, Monitor, Netlink},
     process::{self, Janitor, Signals},
     watch::{Watch, Watched},
 };
@@ -37,6 +37,9 @@ use crate::{
 /// The MTU of an interface that is told none: 1500 of Ethernet, less 80 for the
 /// outer IPv6 and UDP headers and our own.
 pub(crate) const DEFAULT_MTU: u32 = 1420;
+
+/// `EBADFD` of Linux: what a TUN answers whose interface was deleted.
+const EBADFD: i32 = 77;
 
 /// Without an event for so long, the work of the last ones is over.
 const QUIET: Duration = Duration::from_secs(1);
@@ -84,6 +87,8 @@ pub struct Means {
 /// What the main thread hears.
 pub(crate) enum Event {
     Link(netlink::Event),
+    /// What became of the interface itself.
+    Own(Followed),
     /// The process is to end.
     End(&'static str),
     /// The interface is gone.
@@ -121,6 +126,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         .with_context(|| format!("{}", socket_path(&tun.2.name).display()))?;
     let watch = Watch::new(socket.path()).context("watch of the socket")?;
     let monitor = Monitor::open().context("netlink")?;
+    // Before rights are given up: it hears what it might hear when it was opened.
+    let follow = Follow::open(index).context("netlink")?;
     if let Some(janitor) = janitor.map(Arc::new) {
         socket.hand_over(janitor.clone()).context("janitor")?;
         metrics.as_mut().map_or(Ok(()), |metrics| metrics.hand_over(janitor)).context("janitor")?;
@@ -140,7 +147,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let offers = up.as_ref().map(Up::offers).unwrap_or_default();
     let (events, inbox) = mpsc::channel();
     let running = sandbox.start(|| {
-        let listeners = (signals, Some(watch), monitor);
+        let listeners = (signals, Some(watch), monitor, follow);
         let sockets = (socket, metrics, offers);
         start((tun, udp), (offloads, cores), sockets, listeners, events)
     });
@@ -153,21 +160,22 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
             up.guard(index, options.voice)?;
         }
         sandbox.enter()?;
-        resynchronise(&node, index);
+        resynchronise(&node, Some(index));
         sandbox.confine_calls()?;
         supervisor.ready(&node).context("threads")
     };
     let is_up = up.as_mut().map_or(Ok(()), |up| up.bring_up(&node));
     if let Err(error) = is_up.and_then(|()| confine(up.as_mut())) {
-        if let Err(error) = shut_down(node, file, up, false) {
+        if let Err(error) = shut_down(node, file, up, (Some(index), false)) {
             tracing::error!("{error:#}");
         }
         return Err(error);
     }
     say_started(ready);
-    let ending = serve(&node, index, up.as_mut(), &inbox);
+    let mut home = Some(index);
+    let ending = serve(&node, &mut home, up.as_mut(), &inbox);
     supervisor.stopping();
-    shut_down(node, file, up, matches!(ending, Ending::Gone))?;
+    shut_down(node, file, up, (home, matches!(ending, Ending::Gone)))?;
     match ending {
         Ending::Told | Ending::Gone => Ok(()),
         Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
@@ -198,7 +206,7 @@ fn start(
     (tun, udp): ((TunRecv, TunSend, TunInfo), (UdpSocket, UdpReceiver)),
     means: (Arc<Offloads>, usize),
     (socket, metrics, offers): (UapiSocket, Option<Metrics>, Offers),
-    (signals, watch, monitor): (Signals, Option<Watch>, Monitor),
+    (signals, watch, monitor, follow): (Signals, Option<Watch>, Monitor, Follow),
     events: mpsc::Sender<Event>,
 ) -> anyhow::Result<Running> {
     let ended = events.clone();
@@ -213,6 +221,7 @@ fn start(
     let file = socket.serve(node.clone(), Arc::new(offers), down).context("socket")?;
     let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
     let metrics = metrics.context("threads")?.flatten();
+    spawn_follower(events.clone(), follow).context("threads")?;
     spawn_listeners(events, signals, watch, monitor).context("threads")?;
     Ok(Running { node, file, metrics })
 }
@@ -266,55 +275,76 @@ fn explain(name: &str, error: TunError) -> anyhow::Error {
     }
 }
 
-/// Handles events until the process is to end.
+/// Handles events until the process is to end. `home` is the interface's index in this namespace,
+/// while it is here.
 fn serve(
     node: &Node,
-    index: u32,
+    home: &mut Option<u32>,
     mut up: Option<&mut Up>,
     inbox: &mpsc::Receiver<Event>,
 ) -> Ending {
+    let own = node.info().index;
     while let Some(event) = next(inbox, up.as_deref_mut()) {
-        if let Some(up) = &mut up
-            && let Event::Link(event) = event
-        {
-            up.handle_event(event, index);
-        }
         match event {
             Event::End(why) => {
                 tracing::info!(why, "going down");
                 return Ending::Told;
             }
+            // Wherever the interface was, it is deleted.
+            Event::Gone(error) if error.raw_os_error() == Some(EBADFD) => return Ending::Gone,
             Event::Gone(error) => {
-                // A TUN whose interface was deleted fails, too.
-                let link = Netlink::open().and_then(|netlink| netlink.link(index));
-                if matches!(link, Ok(None)) {
-                    return Ending::Gone;
-                }
                 tracing::error!(%error, "the data plane ended");
                 return Ending::Broken(error);
             }
-            Event::Link(netlink::Event::LinkUp { index: link }) if link == index => {
-                link_up(node, index);
+            Event::Own(Followed::Deleted) => return Ending::Gone,
+            Event::Own(event) => {
+                if let (Some(up), Followed::Away { .. }) = (&mut up, event) {
+                    up.leave();
+                }
+                follow(node, home, event);
             }
-            Event::Link(netlink::Event::LinkDown { index: link }) if link == index => {
-                node.link_down();
+            Event::Link(event) => {
+                if let Some(up) = &mut up {
+                    up.handle_event(event, own);
+                }
+                match event {
+                    netlink::Event::RoutesChanged
+                    | netlink::Event::RulesChanged
+                    | netlink::Event::AddressesChanged => node.routes_changed(),
+                    netlink::Event::Lost => resynchronise(node, *home),
+                    _ => {}
+                }
             }
-            Event::Link(netlink::Event::LinkDeleted { index: link }) if link == index => {
-                return Ending::Gone;
-            }
-            Event::Link(netlink::Event::MtuChanged { index: link, mtu }) if link == index => {
-                node.set_mtu(mtu);
-            }
-            Event::Link(
-                netlink::Event::RoutesChanged
-                | netlink::Event::RulesChanged
-                | netlink::Event::AddressesChanged,
-            ) => node.routes_changed(),
-            Event::Link(netlink::Event::Lost) => resynchronise(node, index),
-            Event::Link(_) => {}
         }
     }
     Ending::Told
+}
+
+/// Does what the interface does.
+fn follow(node: &Node, home: &mut Option<u32>, event: Followed) {
+    match event {
+        Followed::Up => link_up(node, *home),
+        Followed::Down => node.link_down(),
+        Followed::Mtu(mtu) => node.set_mtu(mtu),
+        Followed::Away { is_seen } => {
+            *home = None;
+            tracing::info!("the interface was moved to another network namespace");
+            if !is_seen {
+                tracing::warn!(
+                    "whether the interface is up there, and its MTU, is not seen: that takes \
+                     CAP_NET_BROADCAST at the start"
+                );
+            }
+            // It may be up there and never be seen; where it is seen to be down that comes next.
+            link_up(node, None);
+        }
+        Followed::Home(index) => {
+            *home = Some(index);
+            tracing::info!("the interface is back in this network namespace");
+        }
+        Followed::Lost => resynchronise(node, *home),
+        Followed::Deleted => {}
+    }
 }
 
 /// The next event. Meanwhile what rules are missing is put back when it is time.
@@ -330,13 +360,14 @@ fn next(inbox: &mpsc::Receiver<Event>, mut up: Option<&mut Up>) -> Option<Event>
     events(inbox).next()
 }
 
-/// The news were more than their buffer holds: look at the link itself.
-fn resynchronise(node: &Node, index: u32) {
+/// The news were more than their buffer holds: look at the link itself, where it is here.
+fn resynchronise(node: &Node, home: Option<u32>) {
     node.routes_changed();
+    let Some(index) = home else { return };
     match Netlink::open().and_then(|netlink| netlink.link(index)) {
         Ok(Some(link)) => {
             node.set_mtu(link.mtu);
-            if link.up { link_up(node, index) } else { node.link_down() }
+            if link.up { link_up(node, home) } else { node.link_down() }
         }
         Ok(None) => {}
         Err(error) => tracing::error!(%error, "netlink"),
@@ -344,32 +375,51 @@ fn resynchronise(node: &Node, index: u32) {
 }
 
 /// An interface without a socket would lose everything in silence: it goes down
-/// again.
-fn link_up(node: &Node, index: u32) {
+/// again, where it is here.
+fn link_up(node: &Node, home: Option<u32>) {
     let Err(error) = node.link_up() else { return };
+    let Some(index) = home else {
+        tracing::error!(%error, "no UDP socket: the interface carries nothing");
+        return;
+    };
     tracing::error!(%error, "no UDP socket: the interface goes down again");
     if let Err(error) = Netlink::open().and_then(|netlink| netlink.set_down(index)) {
         tracing::error!(%error, "netlink");
     }
 }
 
-fn shut_down(node: Arc<Node>, file: SocketFile, up: Option<Up>, gone: bool) -> anyhow::Result<()> {
+/// Takes everything back. An interface that is not here goes with the process, as does its TUN.
+fn shut_down(
+    node: Arc<Node>,
+    file: SocketFile,
+    up: Option<Up>,
+    (home, gone): (Option<u32>, bool),
+) -> anyhow::Result<()> {
     if let Some(mut up) = up {
         if gone {
             up.clean_up();
         } else {
-            up.bring_down(&node);
+            up.bring_down(&node, home);
         }
     }
     drop(file);
-    if let Err(error) =
-        Netlink::open().and_then(|netlink| match netlink.link(node.info().index)? {
-            Some(link) if link.name == node.info().name => netlink.delete_link(link.index),
-            _ => Ok(()),
-        })
-    {
+    let Some(index) = home else { return Ok(()) };
+    if let Err(error) = Netlink::open().and_then(|netlink| match netlink.link(index)? {
+        Some(link) if link.name == node.info().name => netlink.delete_link(link.index),
+        _ => Ok(()),
+    }) {
         bail!("{}: the interface could not be deleted: {error}", node.info().name);
     }
+    Ok(())
+}
+
+/// Starts the thread that tells the main thread what becomes of the interface.
+fn spawn_follower(events: mpsc::Sender<Event>, mut follow: Follow) -> io::Result<()> {
+    thread::Builder::new().name("interface".into()).spawn(move || {
+        while let Ok(event) = follow.next() {
+            let _ = events.send(Event::Own(event));
+        }
+    })?;
     Ok(())
 }
 

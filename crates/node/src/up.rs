@@ -80,6 +80,9 @@ pub(crate) struct Up {
     complete: bool,
     /// Who does for us what going down takes beside the peer.
     guardian: Option<Guardian>,
+    /// Whether the interface was moved to another namespace at any time: its addresses and routes
+    /// are gone since, and what becomes of them there is not ours to say.
+    has_left: bool,
     turn: &'static Turn,
 }
 
@@ -110,6 +113,7 @@ impl Up {
             rules,
             complete,
             guardian,
+            has_left: false,
             turn,
         })
     }
@@ -219,6 +223,9 @@ impl Up {
 
     /// Another network may be connected now, or one no more; or somebody deleted rules.
     pub fn handle_event(&mut self, event: Event, own: u32) {
+        if self.has_left {
+            return;
+        }
         let concerns = match event {
             Event::AddressesChanged | Event::Lost => true,
             Event::LinkUp { index } | Event::LinkDown { index } | Event::LinkDeleted { index } => {
@@ -234,6 +241,11 @@ impl Up {
         }
     }
 
+    /// The interface was moved to another namespace.
+    pub fn leave(&mut self) {
+        self.has_left = true;
+    }
+
     /// Puts back what rules are missing, but not too soon behind the last time.
     pub fn keep_rules(&mut self) {
         let now = clock::boottime_nanos();
@@ -242,7 +254,7 @@ impl Up {
 
     /// After how long [`Up::keep_rules`] is to be called, where it left something.
     pub fn rules_wait(&self) -> Option<Duration> {
-        self.rules.wait(clock::boottime_nanos())
+        self.rules.wait(clock::boottime_nanos()).filter(|_| !self.has_left)
     }
 
     /// Sets the packet filter: of a full tunnel, where our datagrams have a mark, and of
@@ -270,8 +282,9 @@ impl Up {
         Ok(())
     }
 
-    /// Takes everything back, and goes on whatever fails.
-    pub fn bring_down(&mut self, node: &Node) {
+    /// Takes everything back, and goes on whatever fails. `home` is the interface's index where it
+    /// is in this namespace.
+    pub fn bring_down(&mut self, node: &Node, home: Option<u32>) {
         if self.complete {
             complain(match &mut self.guardian {
                 Some(guardian) => guardian.tell(Word::PreDown),
@@ -282,7 +295,9 @@ impl Up {
             }
         }
         node.link_down();
-        if let Err(error) = self.netlink.delete_link(node.info().index) {
+        if let Some(index) = home
+            && let Err(error) = self.netlink.delete_link(index)
+        {
             tracing::error!(%error, "deleting the interface");
         }
         self.clean_up();

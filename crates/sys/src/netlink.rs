@@ -6,6 +6,7 @@
 //! in the network namespace of the thread that opened it.
 
 mod device;
+mod follow;
 mod link;
 mod monitor;
 mod route;
@@ -22,6 +23,7 @@ use rtnetlink::{
 use tokio::runtime::{Builder, Runtime};
 
 pub use device::Device;
+pub use follow::{Follow, Followed};
 pub use link::Link;
 pub use monitor::{Event, Monitor};
 pub use route::Route;

@@ -352,7 +352,7 @@ fn serve(node: &Node, inbox: &mpsc::Receiver<Event>) -> io::Result<()> {
             ) => {
                 node.routes_changed();
             }
-            Event::Link(_) => {}
+            Event::Link(_) | Event::Own(_) => {}
         }
     }
     Ok(())

@@ -35,11 +35,11 @@ const GROUPS: [MulticastGroup; 7] = [
 
 /// Bytes of one read: the kernel puts no more than 32 KiB into one
 /// (NLMSG_GOODSIZE and `max_recvmsg_len`, net/netlink/af_netlink.c).
-const READ: usize = 64 * 1024;
+pub(super) const READ: usize = 64 * 1024;
 
 /// Bytes of the socket's buffer: bringing a full routing table up or down must
 /// fit in, or the news is [`Event::Lost`].
-const BUFFER: u32 = 1024 * 1024;
+pub(super) const BUFFER: u32 = 1024 * 1024;
 
 /// A change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,12 +210,12 @@ impl AsFd for Monitor {
 
 /// A bridge also tells of its ports as links of family AF_BRIDGE, deletes them
 /// as such, and IPv6 tells of its settings as AF_INET6.
-fn is_whole_link(message: &LinkMessage) -> bool {
+pub(super) fn is_whole_link(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }
 
 /// The messages of one read. One that cannot be understood is left out.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = RouteNetlinkMessage> {
+pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = RouteNetlinkMessage> {
     std::iter::from_fn(move || {
         while let Ok(header) = NetlinkBuffer::new_checked(bytes) {
             let len = header.length() as usize;

@@ -1,9 +1,8 @@
-use std::sync::Arc;
-
-use std::{net::IpAddr, time::Duration};
+use std::{fs::File, net::IpAddr, os::fd::AsRawFd as _, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use nix::sys::socket::{setsockopt, sockopt};
+use rtnetlink::LinkUnspec;
 
 use super::*;
 use crate::{testing::in_namespace, tun::Tun};
@@ -319,5 +318,71 @@ fn a_device_tells_what_it_is_made_of_and_a_way_which_device_it_takes() {
         assert_eq!((device.ethernet, device.bridged, device.link.mtu), (false, false, 1420));
         assert_eq!(netlink.device_to(address("10.9.0.7"), 0).unwrap(), Some(info.index));
         assert_eq!(netlink.device_to(address("10.8.0.7"), 0).unwrap(), None);
+    });
+}
+
+fn own_namespace() -> File {
+    File::open("/proc/thread-self/ns/net").unwrap()
+}
+
+/// Moves a link to a network namespace.
+fn move_to(netlink: &Netlink, index: u32, namespace: &File) {
+    let message = LinkUnspec::new_with_index(index).setns_by_fd(namespace.as_raw_fd()).build();
+    netlink.change(RouteNetlinkMessage::SetLink(message), 0).unwrap();
+}
+
+fn followed(follow: &mut Follow) -> Vec<Followed> {
+    std::iter::from_fn(|| follow.try_next().unwrap()).collect()
+}
+
+#[test]
+fn an_interface_is_followed_to_other_namespaces_and_home_again() {
+    use Followed::{Away, Deleted, Down, Home, Mtu, Up};
+    in_namespace(|home| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        let (index, home_namespace) = (info.index, own_namespace());
+        let mut follow = Follow::open(index).unwrap();
+        home.set_up(index).unwrap();
+        assert_eq!(followed(&mut follow), [Up]);
+        let away = Away { is_seen: true };
+        in_namespace(|abroad| {
+            let namespace = own_namespace();
+            move_to(home, index, &namespace);
+            assert_eq!(followed(&mut follow), [Down, away, Mtu(1420), Down]);
+            abroad.set_mtu(index, 1300).unwrap();
+            abroad.set_up(index).unwrap();
+            assert_eq!(followed(&mut follow), [Mtu(1300), Up]);
+            move_to(abroad, index, &home_namespace);
+            assert_eq!(followed(&mut follow), [Down, away, Home(index), Mtu(1300), Down]);
+            home.set_up(index).unwrap();
+            assert_eq!(followed(&mut follow), [Up]);
+            move_to(home, index, &namespace);
+            followed(&mut follow);
+            abroad.delete_link(index).unwrap();
+            assert_eq!(followed(&mut follow), [Deleted]);
+        });
+    });
+}
+
+#[test]
+fn an_interface_that_goes_on_to_where_nothing_is_heard_is_not_taken_for_another() {
+    in_namespace(|home| {
+        let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
+        let index = info.index;
+        let mut follow = Follow::open(index).unwrap();
+        in_namespace(|second| {
+            let namespace = own_namespace();
+            in_namespace(|_| {
+                let third = own_namespace();
+                move_to(home, index, &namespace);
+                move_to(second, index, &third);
+            });
+            followed(&mut follow);
+            // The third namespace has ended. Neither of these is ours.
+            let (_recv, _send, other) = Tun::create("other", 1300, &Arc::default()).unwrap();
+            second.set_up(other.index).unwrap();
+            second.delete_link(other.index).unwrap();
+        });
+        assert_eq!(followed(&mut follow), []);
     });
 }
