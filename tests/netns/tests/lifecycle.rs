@@ -151,7 +151,7 @@ fn a_start_does_not_fail_because_wg_show_looks_on() {
     let look = format!("until [ -e {stop} ]; do wg show interfaces >/dev/null 2>&1; done");
     let mut looking = host
         .command("bash")
-        .args(["-c", &format!("for loop in {{1..4}}; do {look} & done; wait")])
+        .args(["-c", &format!("for loop in {{1..8}}; do {look} & done; wait")])
         .spawn()
         .expect("bash is installed");
     for round in 0..10 {
@@ -198,7 +198,7 @@ fn clients_that_are_idle_lock_no_other_out() {
     assert_eq!(host.run("wg show wg0 fwmark").trim(), "0x7");
     assert!(capture.try_wait().expect("it is a child").is_none(), "a capture is not idle");
     drop(clients);
-    host.run("pkill -INT -f 'capture wg0'");
+    host.run("pkill -INT -f 'capture wg0 -[w]'");
     assert!(capture.wait().expect("it is a child").success());
 }
 

@@ -137,7 +137,9 @@ fn another_interface_of_the_same_number_is_left_alone() {
     let (index, container) = (index_of(left, INTERFACE), Host::new("container"));
     move_device(INTERFACE, left, &container);
     configure(&container);
-    left.run(format!("ip link add index {index} name wg0 type veth peer name far && ip link set wg0 up"));
+    left.run(format!(
+        "ip link add index {index} name wg0 type veth peer name far && ip link set wg0 up"
+    ));
     carries(&container, &pair);
     left.run("ip link set wg0 down");
     carries(&container, &pair);
@@ -218,7 +220,9 @@ fn what_up_did_for_an_interface_that_left_touches_no_other_of_its_number() {
     assert!(host.run("ip route").contains("10.7.0.0/24 dev wg0"));
     let (index, container) = (index_of(&host, INTERFACE), Host::new("container"));
     move_device(INTERFACE, &host, &container);
-    host.run(format!("ip link add index {index} name other type veth peer name far && ip link set other up"));
+    host.run(format!(
+        "ip link add index {index} name other type veth peer name far && ip link set other up"
+    ));
     // A network that is connected and then no more has the routes looked at.
     host.run("ip link add name eth0 type veth peer name far0 && ip link set eth0 up");
     host.run("ip address add 10.7.0.1/24 dev eth0 && ip link del eth0");
