@@ -35,8 +35,9 @@ mod tests {
 
     use super::*;
 
-    /// Bytes of the computation's frame. What reads it afterwards stays in the upper half.
-    const FRAME: usize = 16 * 1024;
+    /// Bytes that are left, of which a debug build makes three copies. What reads them afterwards
+    /// stays in the upper half.
+    const FRAME: usize = 8 * 1024;
 
     /// Leaves a pattern on the stack, and tells where its lower half began.
     fn leave() -> usize {
