@@ -32,7 +32,8 @@ pub fn guardian_line(data: &[u8]) {
     let Some(Heard { charge, conf, words }) = heard(&line_of(data)) else { return };
     // What it was told is what it is told again.
     let again = heard(&framed(&charge)).expect("what was written can be read");
-    assert_eq!((&again.charge, &again.conf), (&charge, &conf));
+    assert_eq!(again.charge, charge);
+    assert_eq!(of_the_file(again.conf), of_the_file(conf.clone()));
     let mut order = ["PreDown", "SaveConfig", "PostDown"].iter();
     for (word, saved) in words {
         assert!(order.any(|next| *next == word), "{word} out of its turn");
