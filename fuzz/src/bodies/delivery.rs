@@ -145,6 +145,8 @@ impl Tunnel {
         }
         let header = IpHeader::parse(plaintext).map_err(|_| DropReason::InInvalid)?;
         let is_own = match plaintext[0] >> 4 {
+            // The first is what every host of the pair has.
+            4 if plaintext[12..16] == [10, 0, 0, 0] => true,
             4 => plaintext[12..15] == [10; 3] && plaintext[15] < 128,
             _ => plaintext[8..23] == [10; 15] && plaintext[23] < 128,
         };
