@@ -7,9 +7,12 @@ use std::{
     time::Duration,
 };
 
-use packet::{Ecn, Endpoint, SendBatch, UdpSend};
+use packet::{Endpoint, SendBatch, Tos, UdpSend};
 use rand_core::CryptoRng;
-use wg::{Control, Device, message::Handshake};
+use wg::{
+    Control, Device,
+    message::{Handshake, Kind},
+};
 
 use crate::{Clock, outbound::count_failure};
 
@@ -109,7 +112,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         control.handle_timeout(now);
         while let Some((message, endpoint)) = control.poll_transmit() {
             let bytes = message.as_bytes();
-            self.out.push(bytes.len(), endpoint, Ecn::NotEct).copy_from_slice(bytes);
+            self.out.push(bytes.len(), endpoint, tos(bytes)).copy_from_slice(bytes);
         }
         self.sleep = match control.poll_timeout() {
             Some(deadline) => deadline.since((self.clock)().time).min(LONGEST_SLEEP),
@@ -121,5 +124,14 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
             self.out.failures().iter().for_each(|failure| count_failure(&self.device, failure));
             self.out.clear();
         }
+    }
+}
+
+/// Handshakes are AF41 and cookie replies are not, as of the kernel's module (`HANDSHAKE_DSCP` of
+/// messages.h, which send.c does not give to cookie replies).
+fn tos(message: &[u8]) -> Tos {
+    match Kind::of(message) {
+        Some(Kind::Initiation | Kind::Response) => Tos::AF41,
+        _ => Tos::default(),
     }
 }

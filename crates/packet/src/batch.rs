@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{Ecn, Endpoint, MAX_PACKET, Offload, VNET_HEADER_LEN};
+use crate::{Ecn, Endpoint, MAX_PACKET, Offload, Tos, VNET_HEADER_LEN};
 
 /// A range of a batch's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Batch {
     }
 }
 
-/// A run of datagrams to one endpoint, with one ECN mark: equal lengths, but
+/// A run of datagrams to one endpoint, with one TOS byte: equal lengths, but
 /// that the last may be shorter. It is what one `UDP_SEGMENT` send carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
@@ -106,8 +106,8 @@ pub struct Transmit {
     pub segment: usize,
     /// Where to, and from where.
     pub endpoint: Endpoint,
-    /// The ECN bits of the outer header.
-    pub ecn: Ecn,
+    /// The TOS byte or traffic class of the outer header.
+    pub tos: Tos,
 }
 
 impl Transmit {
@@ -165,22 +165,23 @@ impl SendBatch {
     }
 
     /// Appends a datagram of `len` bytes for the caller to fill: what stands in
-    /// it is old. It joins the last run where endpoint, ECN and length allow.
-    pub fn push(&mut self, len: usize, endpoint: Endpoint, ecn: Ecn) -> &mut [u8] {
+    /// it is old. It joins the last run where endpoint, TOS and length allow.
+    pub fn push(&mut self, len: usize, endpoint: Endpoint, tos: impl Into<Tos>) -> &mut [u8] {
+        let tos = tos.into();
         let start = self.used;
         self.used += len;
         if self.used > self.buf.len() {
             self.grow(start);
         }
         match self.transmits.last_mut() {
-            Some(run) if run.endpoint == endpoint && run.ecn == ecn && run.accepts(len) => {
+            Some(run) if run.endpoint == endpoint && run.tos == tos && run.accepts(len) => {
                 run.span.len += len;
             }
             _ => self.transmits.push(Transmit {
                 span: Span { start, len },
                 segment: len,
                 endpoint,
-                ecn,
+                tos,
             }),
         }
         &mut self.buf[start..self.used]
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_break_where_length_grows_or_endpoint_or_ecn_changes() {
+    fn runs_break_where_length_grows_or_endpoint_or_tos_changes() {
         let mut batch = SendBatch::default();
         for (len, port, ecn) in [
             (100, 1, Ecn::NotEct),

@@ -27,6 +27,7 @@ pub mod ip;
 mod offload;
 pub mod pcapng;
 mod segment;
+mod tos;
 
 pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit};
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};
@@ -36,6 +37,7 @@ pub use flow::flow;
 pub use io::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, VNET_HEADER_LEN};
 pub use segment::{SegmentError, Segments};
+pub use tos::Tos;
 
 /// The largest UDP datagram or IP packet a buffer has to hold, in bytes.
 pub const MAX_PACKET: usize = 65_535;

@@ -217,7 +217,7 @@ impl UdpSend for NetSend {
                 state.launch(Datagram {
                     from: self.address,
                     to: transmit.endpoint.remote,
-                    ecn: transmit.ecn,
+                    ecn: transmit.tos.ecn(),
                     bytes: bytes.to_vec(),
                 });
             }

@@ -1,6 +1,7 @@
 //! What passes an interface, super-packets as the kernel holds them: a packet socket (packet(7))
 //! with virtio-net headers.
 
+pub mod message;
 pub mod split;
 
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -81,9 +81,15 @@ impl Daemon {
         self.pid
     }
 
-    /// Sends a signal, by name: `TERM`, `INT`, `KILL`, ...
+    /// Sends a signal, by name: `TERM`, `INT`, `KILL`, `STOP`, ... What was stopped goes on by `CONT`.
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.pid));
+        if signal == "CONT" {
+            // nsenter stops with what it runs, and has to be told to go on as well.
+            let wrapper = self.process.id().to_string();
+            let told = Command::new("kill").args(["-CONT", &wrapper]).status();
+            assert!(told.is_ok_and(|told| told.success()), "the daemon has ended");
+        }
     }
 
     /// Whether it has not ended.

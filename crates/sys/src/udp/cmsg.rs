@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use packet::{Ecn, Local};
+use packet::{Ecn, Local, Tos};
 
 /// Bytes for what comes with a datagram. The most is IPv4 on a dual-stack
 /// socket: IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24),
@@ -31,14 +31,14 @@ pub(super) struct Control {
 impl Control {
     pub(super) const EMPTY: Self = Self { bytes: [0; ROOM] };
 
-    /// Writes the messages for datagrams to be sent: their source, their ECN mark
-    /// where they have one, and the length of each where there are several.
+    /// Writes the messages for datagrams to be sent: their source, their TOS byte
+    /// where it is not zero, and the length of each where there are several.
     /// Returns their length. `v4` is the family of the destination.
     pub(super) fn write(
         &mut self,
         v4: bool,
         local: Option<Local>,
-        ecn: Ecn,
+        tos: Tos,
         segment: Option<u16>,
     ) -> usize {
         let mut len = 0;
@@ -59,8 +59,8 @@ impl Control {
             }
             _ => {}
         }
-        if ecn != Ecn::NotEct {
-            let tos = i32::from(ecn.bits()).to_ne_bytes();
+        if tos != Tos::default() {
+            let tos = i32::from(tos.bits()).to_ne_bytes();
             len = if v4 {
                 self.push(len, libc::IPPROTO_IP, libc::IP_TOS, &tos)
             } else {
@@ -195,7 +195,7 @@ mod tests {
             (true, None, Ecn::NotEct),
         ] {
             let mut control = Control::EMPTY;
-            let len = control.write(v4, source, ecn, None);
+            let len = control.write(v4, source, ecn.into(), None);
             let written = source.map(|local| Local { interface: scope(&local), ..local });
             assert_eq!(control.parse(len), Beside { local: written, ecn, ..Beside::default() });
             assert_eq!(len == 0, source.is_none() && ecn == Ecn::NotEct);
@@ -212,8 +212,8 @@ mod tests {
     #[test]
     fn a_source_of_the_other_family_is_left_to_the_routing_table() {
         let mut control = Control::EMPTY;
-        assert_eq!(control.write(true, Some(local("2001:db8::1")), Ecn::NotEct, None), 0);
-        assert_eq!(control.write(false, Some(local("192.0.2.1")), Ecn::NotEct, None), 0);
+        assert_eq!(control.write(true, Some(local("2001:db8::1")), Tos::default(), None), 0);
+        assert_eq!(control.write(false, Some(local("192.0.2.1")), Tos::default(), None), 0);
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn lengths_that_lie_end_the_list() {
         let mut control = Control::EMPTY;
-        let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce, None);
+        let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce.into(), None);
         for lie in [0, 1, HEADER - 1, ROOM + 1, usize::MAX] {
             control.bytes[..WORD].copy_from_slice(&lie.to_ne_bytes());
             assert_eq!(control.parse(len), Beside::default());

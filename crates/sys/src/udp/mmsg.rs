@@ -12,7 +12,7 @@ use std::{
 };
 
 use nix::errno::Errno;
-use packet::{Ecn, Local};
+use packet::{Local, Tos};
 
 use super::{
     address::{Family, Name},
@@ -60,7 +60,7 @@ pub struct Outgoing<'a> {
     pub(super) segment: Option<u16>,
     pub(super) remote: SocketAddr,
     pub(super) local: Option<Local>,
-    pub(super) ecn: Ecn,
+    pub(super) tos: Tos,
 }
 
 /// What `sendmmsg` or `recvmmsg` is given: a header a datagram, each with one
@@ -116,8 +116,8 @@ impl Calls for Messages {
         for (at, datagram) in datagrams.take(MAX_MESSAGES).enumerate() {
             let (name, name_len) = Name::new(datagram.remote, family);
             self.names[at] = name;
-            let Outgoing { remote, local, ecn, segment, .. } = datagram;
-            let control_len = self.controls[at].write(remote.is_ipv4(), local, ecn, segment);
+            let Outgoing { remote, local, tos, segment, .. } = datagram;
+            let control_len = self.controls[at].write(remote.is_ipv4(), local, tos, segment);
             let payload = datagram.payload;
             self.link(at, payload.as_ptr().cast_mut(), payload.len(), name_len, control_len);
             count += 1;

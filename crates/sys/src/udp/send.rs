@@ -21,7 +21,7 @@
 use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
 
 use nix::errno::Errno;
-use packet::{Ecn, Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
+use packet::{Endpoint, Failure, SendBatch, SendError, Tos, Transmit, UdpSend};
 
 use super::{
     Shared,
@@ -80,7 +80,7 @@ impl<C: Calls> UdpSend for UdpSender<C> {
             return Err(SendError::Unreachable);
         }
         let message =
-            Outgoing { payload: datagram, segment: None, remote, local, ecn: Ecn::NotEct };
+            Outgoing { payload: datagram, segment: None, remote, local, tos: Tos::default() };
         socket.set_whole(remote.is_ipv4(), true).map_err(send_error)?;
         let sent = self.messages.send(socket.as_fd(), socket.family(), [message].into_iter());
         socket.set_whole(remote.is_ipv4(), false).map_err(send_error)?;
@@ -185,7 +185,7 @@ impl<'a> Pass<'a> {
                 segment: (count > 1).then_some(run.segment as u16),
                 remote: run.endpoint.remote,
                 local: run.endpoint.local.filter(|_| self.stale != Some(run.endpoint)),
-                ecn: run.ecn,
+                tos: run.tos,
             };
             datagram += count;
             if datagram >= run.datagrams() {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
 use nix::errno::Errno;
+use packet::Tos;
 
 use super::super::{
     address::Family,
@@ -49,7 +50,7 @@ pub(super) enum Rule {
 pub(super) struct Message {
     pub(super) remote: SocketAddr,
     pub(super) local: Option<Local>,
-    pub(super) ecn: Ecn,
+    pub(super) tos: Tos,
     pub(super) datagrams: Vec<Vec<u8>>,
 }
 
@@ -145,8 +146,8 @@ impl Calls for Faulty {
                 }
                 break;
             }
-            let Outgoing { remote, local, ecn, .. } = message;
-            self.went.push(Message { remote, local, ecn, datagrams });
+            let Outgoing { remote, local, tos, .. } = message;
+            self.went.push(Message { remote, local, tos, datagrams });
             count += 1;
             if self.random.chance(self.partial) {
                 break;
@@ -216,7 +217,7 @@ fn account(batch: &SendBatch, went: &[Message]) {
             let (transmit, run, _) = expected
                 .find(|(_, _, next)| next == datagram)
                 .expect("sent twice, or overtaken, or not what it was");
-            assert_eq!((message.remote, message.ecn), (run.endpoint.remote, run.ecn));
+            assert_eq!((message.remote, message.tos), (run.endpoint.remote, run.tos));
             let is_stale = message.local != run.endpoint.local;
             assert!(!is_stale || message.local.is_none());
             counts[transmit].0 += 1;
