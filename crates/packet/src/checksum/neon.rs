@@ -1,0 +1,87 @@
+//! 64 bytes a step: `uadalp` adds 16-bit words in pairs to 32-bit lanes. Every aarch64 has NEON.
+#![expect(unsafe_code, reason = "SIMD intrinsics")]
+
+use std::{
+    arch::aarch64::{
+        uint16x8_t, uint32x4_t, vaddlvq_u32, vdupq_n_u32, vld1q_u16, vpadalq_u16, vst1q_u16,
+    },
+    arch::is_aarch64_feature_detected,
+    ops::RangeInclusive,
+};
+
+use super::{add, fold, scalar};
+
+/// Lengths in bytes to take it for. Below there is no step; the most is what the tests try, and far
+/// below what would overflow a lane.
+pub(super) const WORTH_IT: RangeInclusive<usize> = STEP..=1 << 16;
+
+/// Bytes of one step.
+const STEP: usize = 64;
+
+pub(super) fn available() -> bool {
+    is_aarch64_feature_detected!("neon")
+}
+
+pub(super) fn sum(bytes: &[u8]) -> u16 {
+    assert!(available() && WORTH_IT.contains(&bytes.len()));
+    // SAFETY: NEON is there, by the assertion.
+    unsafe { sum_neon(bytes) }
+}
+
+pub(super) fn copy_sum(to: &mut [u8], from: &[u8]) -> u16 {
+    assert!(available() && WORTH_IT.contains(&from.len()));
+    assert_eq!(to.len(), from.len());
+    // SAFETY: NEON is there, by the assertion.
+    unsafe { copy_sum_neon(to, from) }
+}
+
+#[target_feature(enable = "neon")]
+fn sum_neon(bytes: &[u8]) -> u16 {
+    let (steps, tail) = bytes.as_chunks::<STEP>();
+    let mut sums = [vdupq_n_u32(0); 4];
+    for step in steps {
+        for (sum, piece) in sums.iter_mut().zip(step.as_chunks().0) {
+            *sum = vpadalq_u16(*sum, load(piece));
+        }
+    }
+    add(total(sums), scalar::sum(tail))
+}
+
+#[target_feature(enable = "neon")]
+fn copy_sum_neon(to: &mut [u8], from: &[u8]) -> u16 {
+    let (steps, tail) = from.as_chunks::<STEP>();
+    let (places, last) = to.as_chunks_mut::<STEP>();
+    let mut sums = [vdupq_n_u32(0); 4];
+    for (step, place) in steps.iter().zip(places) {
+        let pieces = step.as_chunks().0.iter().zip(place.as_chunks_mut().0);
+        for (sum, (piece, place)) in sums.iter_mut().zip(pieces) {
+            let words = load(piece);
+            store(place, words);
+            *sum = vpadalq_u16(*sum, words);
+        }
+    }
+    last.copy_from_slice(tail);
+    add(total(sums), scalar::sum(tail))
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn load(piece: &[u8; 16]) -> uint16x8_t {
+    // SAFETY: the array is 16 bytes long; the load needs no alignment.
+    unsafe { vld1q_u16(piece.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn store(place: &mut [u8; 16], words: uint16x8_t) {
+    // SAFETY: the array is 16 bytes long; the store needs no alignment.
+    unsafe { vst1q_u16(place.as_mut_ptr().cast(), words) }
+}
+
+/// Of words in the machine's byte order: a ones-complement sum does not mind, but for a swap at the
+/// end (RFC 1071 section 2 B).
+#[inline]
+#[target_feature(enable = "neon")]
+fn total(sums: [uint32x4_t; 4]) -> u16 {
+    u16::from_be(fold(sums.into_iter().map(|lanes| vaddlvq_u32(lanes)).sum()))
+}
