@@ -95,7 +95,14 @@ impl Status {
     /// # Panics
     /// When wg fails or the dump has not its nine columns.
     pub fn of(host: &Host, interface: &str) -> Status {
-        let dump = host.run(format!("wg show {interface} dump"));
+        Status::parse(&host.run(format!("wg show {interface} dump")))
+    }
+
+    /// Reads what `wg show INTERFACE dump` printed.
+    ///
+    /// # Panics
+    /// When the dump has not its columns.
+    pub fn parse(dump: &str) -> Status {
         let mut lines = dump.lines();
         let own: Vec<&str> =
             lines.next().expect("a dump starts with the interface").split('\t').collect();
