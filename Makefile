@@ -8,6 +8,8 @@
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
 # make test-clients     programs that people use, through a proxy: ssh, dig, iperf3, a browser
 # make smoke    the bench's tests at their full size, which make test has briefly
+# make kernel-test      the kernel's own WireGuard as a peer: Debian's, as a guest of QEMU (minutes)
+# make arm-test         the pure crates' tests as aarch64 programs, under QEMU
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make advisories       known vulnerabilities in dependencies (fetches RustSec's database)
@@ -39,8 +41,12 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
 
-.PHONY: demo bench bench-quick readme-table ladder flame test test-offloads test-clients smoke soak \
-        build deb deb-test systemd-test container container-test deps peers lint advisories clean
+# What kernel-test and arm-test need besides.
+GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg gzip:gzip
+ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+
+.PHONY: demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
+        smoke soak build deb deb-test systemd-test container container-test deps peers lint advisories clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -102,6 +108,26 @@ test-clients: deps build
 	  LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack $(NETNS_TEST) --test proxy -- \
 	    --test-threads=1 clients::; \
 	done
+
+# Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.
+kernel-test: DEPS += $(GUEST)
+kernel-test: deps build
+	cargo test -p linerate-netns --test kernel --no-run
+	LINERATE_GUEST=$$(tests/kernel/guest) $(NETNS_TEST) --test kernel -- --ignored --test-threads=1 $(ARGS)
+
+# rustup has the target's standard library; Debian has the compiler, its C library and an emulator.
+# seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.
+ARM_TARGET := aarch64-unknown-linux-gnu
+ARM_TESTED := packet aead wg netstack engine sim
+arm-test: DEPS += $(ARM)
+arm-test: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
+arm-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+arm-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
+arm-test: deps
+	rustup target add $(ARM_TARGET)
+	cargo build --target $(ARM_TARGET) -p linerate-cli
+	qemu-aarch64 -L /usr/aarch64-linux-gnu $(TARGET)/$(ARM_TARGET)/debug/linerate --version
+	cargo test --target $(ARM_TARGET) $(ARM_TESTED:%=-p linerate-%) $(ARGS)
 
 soak: deps build
 	cargo test -p linerate-netns --no-run
