@@ -43,7 +43,8 @@ CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dn
 
 # What kernel-test and arm-test need besides.
 GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg gzip:gzip
-ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
+       /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
         smoke soak build deb deb-test systemd-test container container-test deps peers lint advisories clean
