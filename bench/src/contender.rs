@@ -134,8 +134,8 @@ impl Contender {
                     found.extend(contender.with_queues());
                 }
                 Ok(contender) => found.push(contender),
-                Err((why, hint)) => {
-                    netns::announce(&format!("SKIPPED: {name} {why} ({hint})"));
+                Err(why) => {
+                    netns::skip(if name == KERNEL { "kernel WireGuard" } else { name });
                     missing.push(Missing { name: name.to_owned(), why });
                 }
             }
@@ -143,22 +143,18 @@ impl Contender {
         Ok((found, missing))
     }
 
-    /// The one of this name, or why it cannot be had and what would help.
-    fn find(name: &str) -> Result<Result<Contender, (&'static str, &'static str)>, String> {
+    /// The one of this name, or why it cannot be had.
+    fn find(name: &str) -> Result<Result<Contender, &'static str>, String> {
         let carrier = match name {
             BARE => Ok(Carrier::Bare),
             KERNEL if has_module() => Ok(Carrier::Kernel),
-            KERNEL => Err(("has no WireGuard", "ip link add type wireguard")),
-            TAILSCALED => Tailscaled::installed()
-                .map(Carrier::Tailscaled)
-                .ok_or((NOT_BUILT, "make peers ARGS=tailscaled")),
+            KERNEL => Err("has no WireGuard"),
+            TAILSCALED => Tailscaled::installed().map(Carrier::Tailscaled).ok_or(NOT_BUILT),
             _ => {
                 let implementation = Implementation::named(name)
                     .ok_or_else(|| format!("unknown implementation {name}"))?;
                 let is_there = implementation.program().is_some();
-                is_there
-                    .then(|| Carrier::Daemon(implementation.into()))
-                    .ok_or((NOT_BUILT, "make peers"))
+                is_there.then(|| Carrier::Daemon(implementation.into())).ok_or(NOT_BUILT)
             }
         };
         Ok(carrier.map(|carrier| Contender::new(name, carrier)))

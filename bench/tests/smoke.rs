@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use linerate_bench::suite::Test;
-use netns::{Implementation, announce};
+use netns::Implementation;
 use serde_json::Value;
 
 /// Runs one round of these tests; how it ended, and its JSON.
@@ -222,9 +222,7 @@ fn proxies_carry_in_and_out_on_each_stack() {
     }
     passes(&report, &["proxy_in_process_gso", "proxy_in_process_gro"]);
     if report["contenders"][1].is_null() {
-        announce(
-            "SKIPPED: proxies beside tailscaled, which is not installed (make peers ARGS=proxy)",
-        );
+        netns::skip("tailscaled");
     }
 }
 
@@ -244,8 +242,7 @@ fn a_flame_graph_of_each_end_has_names_of_kernel_and_userland() {
             errors.contains("perf is not installed") || errors.contains("perf was refused"),
             "{errors}"
         );
-        announce(&format!("SKIPPED: flame graphs: {errors}"));
-        return;
+        return netns::skip("perf");
     }
     for (end, name) in [("left", "sendmmsg"), ("right", "recvmmsg")] {
         let file = folder.join(format!("flame-tcp-{end}.svg"));

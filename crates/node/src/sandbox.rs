@@ -260,8 +260,7 @@ mod tests {
         let walls = walls("", false);
         let raise = || walls.raise().unwrap();
         if thread::scope(|scope| scope.spawn(raise).join().unwrap()) == Confined::Not {
-            eprintln!("SKIPPED: needs landlock");
-            return;
+            return skips::skip("landlock");
         }
         let opens = || File::open("/etc/passwd").is_ok();
         let sandbox = Sandbox(Some(walls));

@@ -2,7 +2,6 @@
 //! that nobody waits for.
 
 use std::{
-    io::Write as _,
     os::fd::BorrowedFd,
     panic::{self, AssertUnwindSafe},
     sync::atomic::{AtomicU64, Ordering},
@@ -16,6 +15,8 @@ use nix::{
     sys::wait::{WaitStatus, waitpid},
     unistd::{ForkResult, Pid, fork},
 };
+
+pub(crate) use skips::skip;
 
 use crate::{netlink::Netlink, time::Time};
 
@@ -104,12 +105,6 @@ pub(crate) fn in_namespace(test: impl FnOnce(&Netlink) + Send) {
     let named = thread::Builder::new().name(test_name());
     thread::scope(|scope| named.spawn_scoped(scope, run).unwrap().join())
         .unwrap_or_else(|panic| panic::resume_unwind(panic));
-}
-
-/// Says that a test could not run, past libtest's capture.
-pub(crate) fn skip(need: &str) {
-    let line = format!("SKIPPED: needs {need} ({})\n", test_name());
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// libtest names a test's thread after it.

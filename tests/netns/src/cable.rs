@@ -1,8 +1,10 @@
 //! Cables between hosts, and addresses on their ends.
 
 use std::process::Command;
+use std::time::Duration;
 
 use crate::host::Host;
+use crate::wait::eventually;
 
 /// Plugs a veth cable between two hosts; both ends are up.
 ///
@@ -19,6 +21,18 @@ pub fn cable(a: &Host, a_device: &str, b: &Host, b_device: &str, mtu: u32) {
     assert!(made.success(), "no cable from {} to {}", a.name(), b.name());
     a.run(format!("ip link set {a_device} up"));
     b.run(format!("ip link set {b_device} up"));
+    settled(a, a_device);
+    settled(b, b_device);
+}
+
+/// Waits until an end has its link-local address for good. A browser gives up what it fetches when
+/// an address comes, and may start as soon as the cable is there.
+fn settled(host: &Host, device: &str) {
+    let what = format!("the link-local address of {device} on {} is settled", host.name());
+    eventually(&what, Duration::from_secs(15), || {
+        let shown = host.run(format!("ip -6 -o address show dev {device} scope link"));
+        shown.contains("inet6 fe80:") && !shown.contains("tentative")
+    });
 }
 
 /// Gives a device an address with prefix length, of either family, usable at once: IPv6 without

@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::show::forced_off;
-use crate::wait::announce;
 
 /// A userspace WireGuard with wireguard-go's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +70,7 @@ impl Implementation {
     pub fn is_skipped(self) -> bool {
         let is_missing = self != Linerate && self.program().is_none();
         if is_missing {
-            announce(&format!("SKIPPED: {self} is not installed (make peers)"));
+            skips::skip(self.name());
         }
         is_missing
     }
@@ -136,7 +135,8 @@ pub fn peer(name: &str) -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-fn peers() -> PathBuf {
+/// The folder of the programs that `tests/netns/peers` builds.
+pub(crate) fn peers() -> PathBuf {
     let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
     let cache = || env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
     let peers = env::var_os("LINERATE_PEERS");

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use netns::{
     Counter, Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, Pinging, Side,
-    Status, Stopwatch, announce, base64, eventually, ping, preshared_key,
+    Status, Stopwatch, announce, base64, eventually, ping, preshared_key, wg_quick,
 };
 
 /// Long enough for a retried handshake (5 s and jitter).
@@ -446,7 +446,7 @@ fn wg_quick_brings_an_interface_up_and_down() {
     );
     left.run("chmod 700 /run/rig");
     let path = left.write("wg0.conf", &conf);
-    let quick = userspace_wg_quick(&left);
+    let quick = wg_quick(&left);
     let routes = "ip -4 route; ip -6 route; ip rule";
     let before = left.run(routes);
     // The daemon keeps its output, so that goes to a file and not to a pipe that waits for its end.
@@ -462,23 +462,6 @@ fn wg_quick_brings_an_interface_up_and_down() {
     eventually("the socket is gone", PATIENCE, || !left.has(SOCKET));
     eventually("the daemon is gone", PATIENCE, || left.daemon_of(INTERFACE).is_none());
     assert_eq!(left.run(routes), before);
-}
-
-/// The words that start wg-quick with linerate. Where the kernel has WireGuard, wg-quick would use
-/// that; so an unmodified copy stands beside an `ip` that cannot make such links, and /sys/module
-/// is empty. (wg-quick looks for programs beside itself first.)
-fn userspace_wg_quick(host: &Host) -> String {
-    let real = host.run("command -v ip");
-    let refusing = format!(
-        "#!/bin/bash\ncase \" $* \" in *' type wireguard '*) exit 2;; esac\nexec {} \"$@\"\n",
-        real.trim()
-    );
-    let ip = host.write("bin/ip", &refusing);
-    host.run(format!("chmod +x {ip} && cp \"$(command -v wg-quick)\" /run/rig/bin/wg-quick"));
-    host.run("mount -t tmpfs tmpfs /sys/module || true");
-    let program = Implementation::Linerate.path();
-    let program = program.display();
-    format!("env WG_QUICK_USERSPACE_IMPLEMENTATION={program} /run/rig/bin/wg-quick")
 }
 
 /// wg(8)'s base64 as the socket's hexadecimal.

@@ -30,8 +30,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, Implementation, Key, Outcome, Pair, Side, announce, eventually,
-    has_one_user_only, in_background, serve_names,
+    Addresses, Host, Implementation, Key, Outcome, Pair, Side, announce, eventually, in_background,
+    lacks_users, serve_names, skip,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -440,8 +440,7 @@ fn git_clones_and_iperf3_measures_through_the_tunnel() {
 
 #[test]
 fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
-    if has_one_user_only() {
-        announce("SKIPPED: as nobody: there is one user in this namespace");
+    if lacks_users() {
         return;
     }
     let mut world = world();

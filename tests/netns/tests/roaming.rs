@@ -92,7 +92,7 @@ fn a_server_with_two_addresses_answers_from_the_one_reached() {
 
         left.reaches(right, Family::V4, PATIENCE);
         for side in [(left, "10.9.0.2"), (right, "10.9.0.1")] {
-            let pings = ping(&side.0.host, format!("-c 5 -i 0.05 {}", side.1));
+            let pings = ping(&side.0.host, format!("-c 5 -i 0.3 {}", side.1));
             assert!(pings.is_complete(), "outer {outer}: {}", pings.text);
         }
         let (reached, other) = (reached.packets(), other.packets());

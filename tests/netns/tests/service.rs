@@ -16,8 +16,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, announce, eventually,
-    has_one_user_only, ping,
+    Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, eventually, lacks_users, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -121,8 +120,7 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
                      --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin \
                      --bounding-set=-all,+net_admin";
     for with in [as_root, as_nobody] {
-        if with == as_nobody && has_one_user_only() {
-            announce("SKIPPED: CAP_NET_ADMIN of another user: there is one user in this namespace");
+        if with == as_nobody && lacks_users() {
             continue;
         }
         let (left, right) = Pair::hosts(1500);
@@ -328,8 +326,7 @@ fn a_guardian_and_a_start_that_failed_say_json_where_it_was_asked_for() {
 
 #[test]
 fn nobody_of_the_same_user_looks_into_its_memory() {
-    if has_one_user_only() {
-        announce("SKIPPED: memory: there is one user in this namespace");
+    if lacks_users() {
         return;
     }
     let host = Host::new("alone");

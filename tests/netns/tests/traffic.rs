@@ -28,7 +28,7 @@ fn ping_and_tcp_pass_inside_and_outside_of_both_families() {
         for inner in Family::ALL {
             let case = format!("inside {inner}, outside {outer}");
             left.reaches(right, inner, SOON);
-            let pings = ping(&left.host, format!("-c 5 -i 0.1 {}", right.inner.of(inner)));
+            let pings = ping(&left.host, format!("-c 5 -i 0.3 {}", right.inner.of(inner)));
             assert!(pings.is_complete(), "{case}: {}", pings.text);
             for (direction, options) in [("->", ""), ("<-", "-R")] {
                 let address = right.inner.of(inner);

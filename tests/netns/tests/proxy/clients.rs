@@ -26,16 +26,9 @@ fn have(programs: &[&str]) -> bool {
         !find.status().is_ok_and(|status| status.success())
     };
     let missing: Vec<_> = programs.iter().filter(missing).collect();
-    let why = if has_one_user_only() {
-        "there is one user in this namespace".to_owned()
-    } else if missing.is_empty() {
-        return true;
-    } else {
-        format!("not installed: {missing:?}")
-    };
-    assert!(!all_are_asked_for(), "{why}");
-    announce(&format!("SKIPPED: {programs:?}: {why}"));
-    false
+    assert!(missing.is_empty() || !all_are_asked_for(), "not installed: {missing:?}");
+    missing.iter().for_each(|program| skip(program));
+    missing.is_empty() && !lacks_users()
 }
 
 fn all_are_asked_for() -> bool {
@@ -236,8 +229,7 @@ const SCRIPT: &str = r#"addEventListener("load", async () => {
 #[test]
 fn a_browser_loads_a_page_with_all_that_belongs_to_it_through_both_proxies() {
     if !all_are_asked_for() {
-        announce("SKIPPED: a browser: `make test-clients` has one");
-        return;
+        return skip("make test-clients");
     }
     if !have(&["chromium"]) {
         return;

@@ -16,7 +16,7 @@ const CONNECTIONS: usize = 10_000;
 #[test]
 fn ten_thousand_idle_connections_fit_in_memory_and_carry_bytes_afterwards() {
     if stack() != "in-process" {
-        announce("SKIPPED: idle connections: they are the stack's in the process");
+        skip("the stack in the process");
         return;
     }
     let world = with_proxy("");

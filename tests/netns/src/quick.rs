@@ -1,0 +1,44 @@
+//! Programs of others around an interface: wg-quick(8) with linerate, and resolvconf(8).
+
+use crate::host::Host;
+use crate::implementation::{Implementation, peers};
+
+/// The words that start wg-quick with linerate. Where the kernel has WireGuard, wg-quick would use
+/// that; so an unmodified copy stands beside an `ip` that cannot make such links, and /sys/module
+/// is empty. (wg-quick looks for programs beside itself first.)
+pub fn wg_quick(host: &Host) -> String {
+    let real = host.run("command -v ip");
+    let refusing = format!(
+        "#!/bin/bash\ncase \" $* \" in *' type wireguard '*) exit 2;; esac\nexec {} \"$@\"\n",
+        real.trim()
+    );
+    let ip = host.write("bin/ip", &refusing);
+    host.run(format!("chmod +x {ip} && cp \"$(command -v wg-quick)\" /run/rig/bin/wg-quick"));
+    host.run("mount -t tmpfs tmpfs /sys/module || true");
+    let program = Implementation::Linerate.path();
+    let program = program.display();
+    format!("env WG_QUICK_USERSPACE_IMPLEMENTATION={program} /run/rig/bin/wg-quick")
+}
+
+/// Gives a host openresolv's resolvconf(8), first in the PATH of wg-quick and of linerate, which
+/// knows one name server of `eth0`. All that it keeps is the host's own.
+///
+/// Returns whether `make peers` has it; where not, the test is skipped.
+pub fn openresolv(host: &Host, server: &str) -> bool {
+    let folder = peers().join("../openresolv");
+    if !folder.is_dir() {
+        skips::skip("openresolv");
+        return false;
+    }
+    host.run(format!("mkdir -p /run/rig/resolvconf/etc && cp -r {}/* /run/rig/", folder.display()));
+    host.write("resolvconf/etc/resolvconf.conf", "resolv_conf=/run/rig/resolv.conf\n");
+    host.run(
+        "mv /run/rig/sbin/resolvconf /run/rig/bin/ && \
+         sed -i -e 's,^SYSCONFDIR=.*,SYSCONFDIR=/run/rig/resolvconf/etc,' \
+             -e 's,/lib/resolvconf,/run/rig/lib/resolvconf,' \
+             -e 's,/sbin/resolvconf,/run/rig/bin/resolvconf,' \
+             /run/rig/bin/resolvconf $(find /run/rig/lib/resolvconf -type f)",
+    );
+    host.run(format!("echo nameserver {server} | /run/rig/bin/resolvconf -a eth0"));
+    true
+}
