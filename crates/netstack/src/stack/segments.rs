@@ -359,10 +359,14 @@ impl State {
             let socket = &mut self.sockets[id];
             // A reset would take from the peer what it has and did not read yet.
             let is_done = !socket.owned && socket.tcp.state() == tcp::State::FinWait2;
+            // What has failed already has told why, once.
+            let is_closed = socket.tcp.state() == tcp::State::Closed;
             if tell && !is_done {
                 socket.tcp.abort();
             }
-            socket.tcp.fail(Failure::Reset);
+            if !is_closed {
+                socket.tcp.fail(Failure::Reset);
+            }
             self.turns.wakers.extend(socket.reader.take());
             self.turns.wakers.extend(socket.writer.take());
             self.touch(id);

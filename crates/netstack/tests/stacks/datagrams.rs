@@ -1,6 +1,6 @@
 use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 
-use crate::wire::{A, B, MTU, Wire, soon, speech};
+use crate::wire::{A, B, MTU, Wire, arrived, soon, speech};
 
 fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
@@ -59,11 +59,17 @@ async fn a_flood_of_datagrams_is_bounded_and_the_sender_waits() {
     for _ in 0..5000 {
         soon(near.send_to(&bytes, at(B[0], 53))).await.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let sent = || wire.from_a.packets.load(std::sync::atomic::Ordering::Relaxed);
+    soon(async {
+        while sent() < 5000 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(sent(), 5000, "none was lost on the way out");
+    arrived(&wire.a, B[0]).await;
     let dropped = wire.b.counters().datagrams;
     assert!((4500..5000).contains(&dropped), "{dropped} of 5000 dropped");
-    let sent = wire.from_a.packets.load(std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(sent, 5000, "none was lost on the way out");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,7 +89,8 @@ async fn echoes_are_answered_and_sent_and_nobody_at_a_port_is_told_of() {
     });
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
     near.send_to(b"?", at(B[0], 54)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    arrived(&wire.a, B[0]).await;
+    arrived(&wire.b, A[0]).await;
     assert_eq!(told.try_iter().last(), Some(1));
     assert_eq!(wire.b.counters().datagrams, 1);
 }
@@ -92,7 +99,7 @@ async fn echoes_are_answered_and_sent_and_nobody_at_a_port_is_told_of() {
 async fn fragments_and_strangers_are_dropped_and_counted() {
     let wire = Wire::new();
     let near = wire.a.bind_udp(at(A[0], 0)).unwrap();
-    let _far = wire.b.bind_udp(at(B[0], 53)).unwrap();
+    let far = wire.b.bind_udp(at(B[0], 53)).unwrap();
     let mut number = 0;
     wire.filter(move |packet| {
         number += 1;
@@ -113,7 +120,8 @@ async fn fragments_and_strangers_are_dropped_and_counted() {
     for _ in 0..3 {
         near.send_to(b"?", at(B[0], 53)).await.unwrap();
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // The third comes behind the others.
+    soon(far.recv_from(&mut [0])).await.unwrap();
     let counters = wire.b.counters();
     assert_eq!((counters.fragments, counters.not_ours, counters.datagrams), (1, 1, 0));
 }

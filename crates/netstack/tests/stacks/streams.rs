@@ -7,7 +7,7 @@ use std::{
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::wire::{A, B, Wire, config, soon, speech};
+use crate::wire::{A, B, Wire, arrived, config, soon, speech};
 
 fn at(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
@@ -150,7 +150,7 @@ async fn dropping_a_stream_ends_it_and_dropping_it_unread_resets_it() {
         let (mut far, _) = soon(listener.accept()).await.unwrap();
         if unread {
             far.write_all(b"unread").await.unwrap();
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            arrived(&wire.b, A[0]).await;
             drop(near);
             let reset = soon(far.read(&mut [0; 9])).await.unwrap_err();
             assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
@@ -374,10 +374,10 @@ async fn what_came_before_a_reset_is_read_and_behind_an_end_a_reset_is_no_failur
         if ends_first {
             near.shutdown().await.unwrap();
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        arrived(&wire.a, B[0]).await;
         near.set_zero_linger().unwrap();
         drop(near);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        arrived(&wire.a, B[0]).await;
         let mut said = Vec::new();
         let read = soon(far.read_to_end(&mut said)).await.map_err(|error| error.kind());
         assert_eq!(said, b"tail");
@@ -392,4 +392,16 @@ async fn what_came_before_a_reset_is_read_and_behind_an_end_a_reset_is_no_failur
         }
     }
     assert_eq!(wire.b.memory_used(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stack_that_is_closed_twice_tells_a_stream_of_the_reset_once() {
+    let wire = Wire::new();
+    let _listener = wire.b.listen(at(B[0], 80)).unwrap();
+    let mut near = soon(wire.a.connect(at(B[0], 80))).await.unwrap();
+    wire.a.close();
+    let read = soon(near.read(&mut [0])).await.unwrap_err();
+    wire.a.close();
+    let written = soon(near.write(b"?")).await.unwrap_err();
+    assert_eq!([read.kind(), written.kind()], [ErrorKind::ConnectionReset, ErrorKind::BrokenPipe]);
 }

@@ -148,6 +148,14 @@ fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<Span> {
     batch.datagrams().map(|(span, _)| span).collect()
 }
 
+/// Waits until what a stack has sent so far has arrived. The second of two echoes leaves the stack in
+/// a later batch than that, and batches arrive in order.
+pub async fn arrived(from: &Stack, to: &str) {
+    for _ in 0..2 {
+        soon(from.ping(to.parse().unwrap())).await.unwrap();
+    }
+}
+
 /// Gives up on a test that hangs.
 pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), future).await.expect("it hangs")

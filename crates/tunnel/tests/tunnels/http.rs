@@ -1,8 +1,18 @@
-use std::{convert::Infallible, io, sync::Arc};
+use std::{
+    convert::Infallible,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, Response, body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    Method, Request, Response, body::Incoming, rt::Executor, server::conn::http1,
+    service::service_fn,
+};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{
     client::legacy::{Client, connect::Connect},
@@ -76,6 +86,34 @@ async fn fetch<C: Connect + Clone + Send + Sync + 'static>(
     Ok(soon(response.into_body().collect()).await.unwrap().to_bytes())
 }
 
+/// Runs the tasks of a client, and counts those that have not ended: one for each connection, and
+/// one for each answer until its connection is back in the pool.
+#[derive(Clone, Default)]
+struct Tasks(Arc<AtomicUsize>);
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        let count = Arc::clone(&self.0);
+        count.fetch_add(1, Ordering::AcqRel);
+        tokio::spawn(async move {
+            task.await;
+            count.fetch_sub(1, Ordering::AcqRel);
+        });
+    }
+}
+
+impl Tasks {
+    /// Waits until so many are left.
+    async fn left(&self, count: usize) {
+        soon(async {
+            while self.0.load(Ordering::Acquire) != count {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
+
 fn get(url: &str) -> Request<Full<Bytes>> {
     Request::get(url).body(Full::default()).unwrap()
 }
@@ -84,12 +122,15 @@ fn get(url: &str) -> Request<Full<Bytes>> {
 async fn hyper_fetches_and_posts_and_keeps_its_connection() {
     let (pair, _) = with_web().await;
     let connector = Connector::new(pair.a.clone());
-    let client = Client::builder(TokioExecutor::new()).build(connector);
+    let tasks = Tasks::default();
+    let client = Client::builder(tasks.clone()).build(connector);
     for _ in 0..3 {
         let page = fetch(&client, get("http://web.inside.example/a")).await.unwrap();
         assert_eq!(page, r#"/a of "web.inside.example""#);
+        assert_eq!(pair.a.connections(), 1, "it was made anew");
+        // The client puts it back behind the answer.
+        tasks.left(1).await;
     }
-    assert_eq!(pair.a.connections(), 1, "it was made anew");
     let sent = Bytes::from(speech(LEN, 1));
     let post = Request::post("http://[fd07::2]:80/").body(Full::new(sent.clone())).unwrap();
     assert!(fetch(&client, post).await.unwrap() == sent);

@@ -41,6 +41,25 @@ async fn go_on_speaking(client: &mut TcpStream) {
     }
 }
 
+/// Waits until the other end's kernel has all that was written: a reset throws away what it has not.
+async fn acknowledged(stream: &TcpStream) {
+    let [here, there] = [stream.local_addr(), stream.peer_addr()].map(|at| at.unwrap().port());
+    let ports = [format!(":{here:04X}"), format!(":{there:04X}")];
+    let is_waiting = || {
+        let table = std::fs::read_to_string("/proc/thread-self/net/tcp").unwrap();
+        let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let mut ours = lines.filter(|line| (0..2).all(|end| line[1 + end].ends_with(&ports[end])));
+        !ours.next().expect("it is connected")[4].starts_with("00000000:")
+    };
+    timeout(Duration::from_secs(10), async {
+        while is_waiting() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("it is not acknowledged");
+}
+
 /// What a client reads, and how it ended.
 async fn heard(client: &mut TcpStream) -> (usize, io::Result<usize>) {
     let (mut len, mut room) = (0, vec![0; 65_536]);
@@ -75,7 +94,7 @@ fn what_a_service_said_before_it_reset_arrives_and_is_not_taken_for_whole() {
         for speaks_on in [false, true] {
             let (mut client, mut service, carried) = world().await;
             service.write_all(&vec![7; 100_000]).await.unwrap();
-            sleep(Duration::from_millis(100)).await;
+            acknowledged(&service).await;
             service.set_zero_linger().unwrap();
             drop(service);
             if speaks_on {
