@@ -14,11 +14,12 @@ mod checks;
 mod facts;
 mod finding;
 mod gather;
+mod legacy_filter;
 mod remedy;
 mod setting;
 
 pub use crate::up::Gone;
-pub use facts::{Clock, Device, Facts, Kernel, Peer, Sysctls, Tunnel};
+pub use facts::{Clock, Device, DroppingChain, Facts, Kernel, Peer, Sysctls, Tunnel};
 pub use finding::{Finding, Mend, Report, Verdict, Weight};
 pub use gather::gather;
 pub use remedy::{Applied, Remedy, Undone};

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod gateway {
+    mod docker;
     mod full_tunnel;
     mod outside;
     mod page;

@@ -19,7 +19,7 @@ pub struct Facts {
     /// Kernel settings.
     pub sysctls: Sysctls,
     /// Chains of packet filters that drop what is forwarded and none of their rules accepts.
-    pub forward_drops: Vec<String>,
+    pub forward_drops: Vec<DroppingChain>,
     /// Devices that tunnels go out by, or that forwarded packets come in by.
     pub devices: Vec<Device>,
     /// The wall clock.
@@ -28,6 +28,15 @@ pub struct Facts {
     pub tunnels: Vec<Tunnel>,
     /// What could not be looked at, and why, a sentence each.
     pub unknown: Vec<String>,
+}
+
+/// A chain that drops what is forwarded, but for what its rules accept.
+#[derive(Clone, Debug)]
+pub enum DroppingChain {
+    /// Of nftables: family, table and name.
+    Nft(String),
+    /// FORWARD of iptables' own tables; the program that lists them.
+    Legacy(&'static str),
 }
 
 /// The kernel's release, `6.18.4-arch1`, and its first three numbers.

@@ -16,7 +16,8 @@ use sys::{
 };
 
 use super::{
-    facts::{Clock, Device, Facts, Kernel, Peer, Sysctls, Tunnel},
+    facts::{Clock, Device, DroppingChain, Facts, Kernel, Peer, Sysctls, Tunnel},
+    legacy_filter,
     setting::sysctl,
 };
 use crate::up::{dropping_chains, gone};
@@ -217,21 +218,24 @@ fn devices(
 }
 
 /// What of the packet filter is in the way of a router; it is asked on no other host.
-fn forward_drops(tunnels: &[Tunnel], forwards: bool, unknown: &mut Vec<String>) -> Vec<String> {
+fn forward_drops(
+    tunnels: &[Tunnel],
+    forwards: bool,
+    unknown: &mut Vec<String>,
+) -> Vec<DroppingChain> {
     let offers = tunnels.iter().any(|tunnel| !tunnel.offers.is_empty());
     if !offers && !forwards {
         return Vec::new();
     }
+    let mut drops: Vec<_> =
+        legacy_filter::dropping().into_iter().map(DroppingChain::Legacy).collect();
     match dropping_chains() {
-        Ok(chains) => chains,
-        Err(error) => {
-            // A host without nft may have no packet filter at all.
-            if offers {
-                unknown.push(format!("the packet filter: {error:#}"));
-            }
-            Vec::new()
-        }
+        Ok(chains) => drops.extend(chains.into_iter().map(DroppingChain::Nft)),
+        // A host without nft may have no packet filter at all.
+        Err(error) if offers => unknown.push(format!("the packet filter: {error:#}")),
+        Err(_) => {}
     }
+    drops
 }
 
 /// When this program was put on the disk. `None` where that is not known.

@@ -109,7 +109,7 @@ pub(super) fn connection(key: &str) -> Value {
 }
 
 /// Chains of other tables through which all goes that is forwarded, and that drop what none
-/// of their rules accepts. Those of iptables-legacy, which nft(8) does not see, are left out.
+/// of their rules accepts. nft(8) does not see those of iptables-legacy.
 ///
 /// # Errors
 /// nft(8) is not installed, or refuses.

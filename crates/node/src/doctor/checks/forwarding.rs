@@ -1,6 +1,6 @@
 //! Forwarding, and what the kernel drops on the way.
 
-use crate::doctor::{Facts, Finding, Mend, Setting, Tunnel, Weight};
+use crate::doctor::{DroppingChain, Facts, Finding, Mend, Setting, Tunnel, Weight};
 
 const CONNTRACK_MAX: &str = "net/netfilter/nf_conntrack_max";
 const CONNTRACK_COUNT: &str = "net/netfilter/nf_conntrack_count";
@@ -125,23 +125,31 @@ pub(crate) fn offered(facts: &Facts) -> Vec<Finding> {
 
 /// Packet filters of others that let nothing through but what they know.
 pub(crate) fn filtered(facts: &Facts) -> Vec<Finding> {
-    let finding = |chain: &String| Finding {
+    let named = |chain: &DroppingChain| match chain {
+        DroppingChain::Nft(chain) => (
+            format!("the nftables chain {chain}"),
+            format!(
+                "nft insert rule {chain} iifname IFACE accept, and the same with oifname, or the \
+                 words of the program whose chain it is"
+            ),
+        ),
+        DroppingChain::Legacy(program) => (
+            format!("the chain FORWARD of {program}"),
+            format!("{program} -I FORWARD -i IFACE -j ACCEPT, and the same with -o"),
+        ),
+    };
+    let finding = |(chain, accept): (String, String)| Finding {
         check: "forward-filter",
         on: "host".into(),
         weight: Weight::Note,
-        what: format!(
-            "the nftables chain {chain} drops what is forwarded, but for what it accepts"
-        ),
+        what: format!("{chain} drops what is forwarded, but for what it accepts"),
         why: "a packet passes where every table lets it; linerate's accepts nothing on behalf of \
               others, as those of Docker, ufw and firewalld do not for it"
             .into(),
         cost: "none where the tunnel is accepted there",
-        mend: Mend::ByHand(format!(
-            "where peers get no further than this host: nft insert rule {chain} iifname IFACE \
-             accept, and the same with oifname, or the words of the program whose chain it is"
-        )),
+        mend: Mend::ByHand(format!("where peers get no further than this host: {accept}")),
     };
-    facts.forward_drops.iter().map(finding).collect()
+    facts.forward_drops.iter().map(named).map(finding).collect()
 }
 
 /// A table of connections that is nearly full.
@@ -256,10 +264,18 @@ mod tests {
     fn a_filter_of_others_that_drops_is_noted() {
         let mut facts = healthy();
         assert!(filtered(&facts).is_empty());
-        facts.forward_drops = vec!["ip filter FORWARD".into()];
+        facts.forward_drops = vec![
+            DroppingChain::Nft("ip filter FORWARD".into()),
+            DroppingChain::Legacy("ip6tables-legacy"),
+        ];
         let found = filtered(&facts);
-        assert_eq!((found.len(), found[0].weight), (1, Weight::Note));
-        assert!(found[0].what.contains("ip filter FORWARD"));
+        assert_eq!(found.len(), 2);
+        for (finding, chain) in found.iter().zip(["ip filter FORWARD", "ip6tables-legacy"]) {
+            assert_eq!(finding.weight, Weight::Note);
+            assert!(finding.what.contains(chain), "{}", finding.what);
+            let Mend::ByHand(mend) = &finding.mend else { panic!("{:?}", finding.mend) };
+            assert!(mend.contains(&format!("{chain} ")), "{mend}");
+        }
     }
 
     #[test]

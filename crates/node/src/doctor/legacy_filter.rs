@@ -1,0 +1,47 @@
+//! The packet filter of iptables' own tables, of which nft(8) knows nothing.
+
+use std::{fs, io, process::Command};
+
+/// The programs that list them, and where the kernel names the tables in use: a table comes into
+/// being where it is listed, and to look is to change nothing.
+const FAMILIES: [(&str, &str); 2] = [
+    ("iptables-legacy", "/proc/net/ip_tables_names"),
+    ("ip6tables-legacy", "/proc/net/ip6_tables_names"),
+];
+
+/// The programs of the families whose chain FORWARD drops what none of its rules accepts.
+pub(super) fn dropping() -> Vec<&'static str> {
+    let drops = |(program, names): &(&str, &str)| {
+        let in_use = fs::read_to_string(names).unwrap_or_default();
+        in_use.lines().any(|table| table == "filter") && is_dropping(&forward_rules(program))
+    };
+    FAMILIES.into_iter().filter(drops).map(|(program, _)| program).collect()
+}
+
+/// The rules of FORWARD; none where the program is not installed, which then has set none.
+fn forward_rules(program: &str) -> String {
+    let list = |program: &str| Command::new(program).args(["-S", "FORWARD"]).output();
+    // It has its plain name where it is the only one.
+    let plain = program.trim_end_matches("-legacy");
+    let listed = match list(program) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => list(plain),
+        listed => listed,
+    };
+    listed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+fn is_dropping(rules: &str) -> bool {
+    rules.lines().any(|line| line == "-P FORWARD DROP")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_drops_and_a_rule_does_not() {
+        assert!(is_dropping("-P FORWARD DROP\n-A FORWARD -j DOCKER-USER\n"));
+        assert!(!is_dropping("-P FORWARD ACCEPT\n-A FORWARD -i eth9 -j DROP\n"));
+        assert!(!is_dropping(""));
+    }
+}
