@@ -36,7 +36,7 @@ NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
 DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git tcpdump:tcpdump \
-        dig:bind9-dnsutils dnsmasq:dnsmasq-base proxychains4:proxychains4
+        dig:bind9-dnsutils dnsmasq:dnsmasq-base proxychains4:proxychains4 iptables:iptables
 # What only test-clients needs: much, and of openssh-server comes a service.
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
@@ -75,27 +75,38 @@ flame: deps build
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench flame $(TEST) --svg $(TARGET)/report $(ARGS)
 
-# The tests of linerate-netns and linerate-bench are built outside of the namespaces, where there is
-# a network. One at a time: they share the cores with the daemons and the traffic that they measure.
+# Runs stages one after the other, also behind one that failed; all_passed fails with their names.
+STAGES = failed=(); \
+	stage() { printf '\n== %s\n\n' "$$1"; "$${@:2}" || failed+=("$$1"); }; \
+	all_passed() { [ -z "$${failed[*]}" ] || { printf 'FAILED: %s\n' "$${failed[@]}" >&2; false; }; }
+UNIT_TEST := cargo test --workspace --exclude linerate-netns --exclude linerate-bench --no-fail-fast
+
+# Tests are built outside of the namespaces, where there is a network. Those of linerate-netns and
+# linerate-bench run one at a time: they share the cores with the daemons and the traffic that they
+# measure.
 test: deps peers build
-	cargo test --workspace --exclude linerate-netns --exclude linerate-bench
-	cargo test -p linerate-netns -p linerate-bench --no-run
-	$(NETNS_TEST) -p linerate-bench -- --test-threads=1
-	LINERATE_NETNS_OFFLOAD_OFF=all $(NETNS_TEST) --test traffic -- --test-threads=1
-	LINERATE_NETNS_STACK=in-process $(NETNS_TEST) --test proxy -- --test-threads=1
+	@$(STAGES); \
+	stage 'build the unit tests' $(UNIT_TEST) --no-run; \
+	stage 'unit tests' tests/netns/run $(UNIT_TEST); \
+	stage 'build the end-to-end tests' cargo test -p linerate-netns -p linerate-bench --no-run; \
+	stage 'end-to-end tests' $(NETNS_TEST) -p linerate-bench -- --test-threads=1; \
+	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
+	  $(NETNS_TEST) --test traffic -- --test-threads=1; \
+	stage 'proxy with its stack in the process' env LINERATE_NETNS_STACK=in-process \
+	  $(NETNS_TEST) --test proxy -- --test-threads=1; \
+	all_passed
 
 OFFLOADS := tun-tso tun-uso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
 CARRYING := traffic roaming ecn interop
 
 test-offloads: deps peers build
 	cargo test -p linerate-netns --no-run
-	@failed=(); \
+	@$(STAGES); \
 	for off in $(OFFLOADS); do \
-	  printf '\nWithout %s\n\n' "$$off"; \
-	  LINERATE_NETNS_OFFLOAD_OFF=$$off $(NETNS_TEST) $(CARRYING:%=--test %) -- --test-threads=1 \
-	    || failed+=("$$off"); \
+	  stage "without $$off" env LINERATE_NETNS_OFFLOAD_OFF=$$off \
+	    $(NETNS_TEST) $(CARRYING:%=--test %) -- --test-threads=1; \
 	done; \
-	if [ $${#failed[@]} != 0 ]; then echo "FAILED without: $${failed[*]}" >&2; exit 1; fi
+	all_passed
 
 # Tailscaled is skipped where it is not built: make peers ARGS=proxy.
 smoke: deps peers build
@@ -105,10 +116,13 @@ smoke: deps peers build
 test-clients: DEPS += $(CLIENTS)
 test-clients: deps build
 	cargo test -p linerate-netns --test proxy --no-run
+	@$(STAGES); \
 	for stack in namespace in-process; do \
-	  LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack $(NETNS_TEST) --test proxy -- \
-	    --test-threads=1 clients::; \
-	done
+	  stage "clients of the stack: $$stack" \
+	    env LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack \
+	    $(NETNS_TEST) --test proxy -- --test-threads=1 clients::; \
+	done; \
+	all_passed
 
 # Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.
 kernel-test: DEPS += $(GUEST)
@@ -183,10 +197,12 @@ peers:
 	@tests/netns/peers $(TAILSCALED)
 
 lint:
-	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	@if command -v cargo-deny >/dev/null; then cargo deny check bans licenses sources; \
-	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi
+	@$(STAGES); \
+	stage formatting cargo fmt --all --check; \
+	stage clippy cargo clippy --workspace --all-targets -- -D warnings; \
+	if command -v cargo-deny >/dev/null; then stage cargo-deny cargo deny check bans licenses sources; \
+	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi; \
+	all_passed
 
 advisories:
 	cargo deny check advisories
