@@ -9,6 +9,8 @@ mod coalesce;
 mod coalesced;
 #[path = "bodies/delivery.rs"]
 mod delivery;
+#[path = "bodies/helper.rs"]
+mod helper;
 #[path = "bodies/lines.rs"]
 mod lines;
 #[path = "bodies/netstack.rs"]
@@ -38,6 +40,7 @@ pub use self::netstack::netstack;
 use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
 pub use delivery::delivery;
+pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use lines::{guardian_line, namespace_line};
 use node::{

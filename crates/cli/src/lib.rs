@@ -37,7 +37,7 @@ use node::{
     conf::{Conf, InterfaceName},
     daemon::{self, Means, Options},
 };
-use sys::process::{Fork, background};
+use sys::process::{Fork, Helper, background, helper};
 
 /// Where a configuration is looked for that is given by its interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
@@ -175,6 +175,10 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
+    if Helper::asked_for(env::args_os()) {
+        // Its peer hears what keeps it from its work; nobody else does.
+        return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     let (log, done) = match Guard::asked_for(env::args_os()) {
         Some(guard) => (Log::of(guard.voice), guard::run(guard).map(|()| ExitCode::SUCCESS)),
         None => {

@@ -8,6 +8,7 @@
 
 use std::{
     io, iter,
+    path::Path,
     sync::{
         Arc,
         mpsc::{self, RecvTimeoutError},
@@ -20,7 +21,7 @@ use anyhow::{Context, bail};
 use sys::{
     Offloads, Tun, TunError, TunInfo, TunRecv, TunSend, UdpReceiver, UdpSocket,
     netlink::{self, Follow, Followed, Monitor, Netlink},
-    process::{self, Janitor, Signals},
+    process::{self, Helper, Signals, helper::Charge},
     watch::{Watch, Watched},
 };
 
@@ -108,7 +109,6 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         options.conf.map(|(path, conf)| anyhow::Ok((path, conf, turn(name)?))).transpose()?;
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let janitor = options.user.as_ref().map(|_| Janitor::start()).transpose().context("janitor")?;
     let supervisor = Supervisor::find();
     let up = conf.map(|(path, conf, turn)| Up::new(path, conf, name, turn));
     let mut up = up.transpose()?;
@@ -121,17 +121,22 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let offloads = Arc::new(offloads);
     let tun = Tun::create(name, DEFAULT_MTU, &offloads).map_err(|error| explain(name, error))?;
     let index = tun.2.index;
-    let udp = UdpSocket::unbound(&offloads).context("UDP socket")?;
     let mut socket = UapiSocket::bind(&tun.2.name)
         .with_context(|| format!("{}", socket_path(&tun.2.name).display()))?;
     let watch = Watch::new(socket.path()).context("watch of the socket")?;
     let monitor = Monitor::open().context("netlink")?;
     // Before rights are given up: it hears what it might hear when it was opened.
     let follow = Follow::open(index).context("netlink")?;
-    if let Some(janitor) = janitor.map(Arc::new) {
-        socket.hand_over(janitor.clone()).context("janitor")?;
-        metrics.as_mut().map_or(Ok(()), |metrics| metrics.hand_over(janitor)).context("janitor")?;
+    let files = iter::once(socket.path()).chain(metrics.as_ref().and_then(Metrics::path));
+    let helper = help(index, files, (options.sandbox, options.user.is_some()));
+    let helper = helper.context("helper process")?;
+    if let Some(helper) = &helper {
+        socket.hand_over(helper.clone());
+        metrics.iter_mut().for_each(|metrics| metrics.hand_over(helper.clone()));
     }
+    // Without a sandbox it has its rights itself.
+    let helper = helper.filter(|_| options.sandbox);
+    let udp = UdpSocket::unbound_by(&offloads, helper.clone()).context("UDP socket")?;
     if let Some(user) = &options.user {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
@@ -140,7 +145,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     let sockets = iter::once(socket.path()).chain(metrics.as_ref().and_then(Metrics::path));
     let sandbox = match options.sandbox {
-        true => Sandbox::of_interface(sockets),
+        true => Sandbox::of_interface(sockets, helper.is_some()),
         false => Sandbox::off(),
     };
 
@@ -158,6 +163,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
             && let Some(up) = up
         {
             up.guard(index, options.voice)?;
+            up.leave_to(helper.clone()).context("helper process")?;
+        } else if let Some(helper) = &helper {
+            helper.tell(&[], &[]).context("helper process")?;
         }
         sandbox.enter()?;
         resynchronise(&node, Some(index));
@@ -180,6 +188,27 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         Ending::Told | Ending::Gone => Ok(()),
         Ending::Broken(error) => Err(error).with_context(|| format!("{name}: the data plane")),
     }
+}
+
+/// The process that keeps what rights the peer gives up, where there is any: for what needs them
+/// from time to time, and for the files of sockets once another user runs the peer.
+fn help<'a>(
+    index: u32,
+    files: impl Iterator<Item = &'a Path>,
+    (sandbox, other_user): (bool, bool),
+) -> io::Result<Option<Arc<Helper>>> {
+    let keeps_rights = sandbox && process::administers_network();
+    if !keeps_rights && !other_user {
+        return Ok(None);
+    }
+    let charge = Charge {
+        index: if keeps_rights { index } else { 0 },
+        sockets: keeps_rights,
+        removes_at_end: other_user,
+        sandbox,
+        files: files.map(Path::to_owned).collect(),
+    };
+    Helper::start(&charge).map(Arc::new).map(Some)
 }
 
 /// Waits for this process's turn, which ends with it: what it serves at, such as the port of the
@@ -383,8 +412,12 @@ fn link_up(node: &Node, home: Option<u32>) {
         return;
     };
     tracing::error!(%error, "no UDP socket: the interface goes down again");
-    if let Err(error) = Netlink::open().and_then(|netlink| netlink.set_down(index)) {
-        tracing::error!(%error, "netlink");
+    let set_down = match node.helper().filter(|_| index == node.info().index) {
+        Some(helper) => helper.set_down(),
+        None => Netlink::open().and_then(|netlink| netlink.set_down(index)).map_err(Into::into),
+    };
+    if let Err(error) = set_down {
+        tracing::error!(%error, "the interface stays up");
     }
 }
 
@@ -404,13 +437,25 @@ fn shut_down(
     }
     drop(file);
     let Some(index) = home else { return Ok(()) };
-    if let Err(error) = Netlink::open().and_then(|netlink| match netlink.link(index)? {
-        Some(link) if link.name == node.info().name => netlink.delete_link(link.index),
-        _ => Ok(()),
+    if let Err(error) = Netlink::open().map_err(io::Error::from).and_then(|netlink| {
+        match netlink.link(index)? {
+            Some(link) if link.name == node.info().name => delete_link(&node, &netlink, index),
+            _ => Ok(()),
+        }
     }) {
         bail!("{}: the interface could not be deleted: {error}", node.info().name);
     }
     Ok(())
+}
+
+/// Deletes the interface, or has the helper do so. One that came back to this namespace under
+/// another index goes with its TUN device: the helper acts on the index of the start alone.
+pub(crate) fn delete_link(node: &Node, netlink: &Netlink, index: u32) -> io::Result<()> {
+    match node.helper() {
+        Some(helper) if index == node.info().index => helper.delete_link(),
+        Some(_) => Ok(()),
+        None => Ok(netlink.delete_link(index)?),
+    }
 }
 
 /// Starts the thread that tells the main thread what becomes of the interface.

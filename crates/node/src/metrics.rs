@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use sys::{clock::boottime_nanos, process::Janitor};
+use sys::{clock::boottime_nanos, process::Helper};
 
 use crate::{Node, socket_file::SocketFile};
 
@@ -104,14 +104,10 @@ impl Metrics {
         }))
     }
 
-    /// Leaves the removal of a Unix socket's file to `janitor`.
-    ///
-    /// # Errors
-    /// The janitor is gone.
-    pub fn hand_over(&mut self, janitor: Arc<Janitor>) -> io::Result<()> {
-        match &mut self.0 {
-            Listener::Tcp(_) => Ok(()),
-            Listener::Unix(_, file) => file.hand_over(janitor),
+    /// Leaves the removal of a Unix socket's file to `helper`.
+    pub fn hand_over(&mut self, helper: Arc<Helper>) {
+        if let Listener::Unix(_, file) = &mut self.0 {
+            file.hand_over(helper);
         }
     }
 

@@ -13,7 +13,10 @@ use std::{
 use engine::{Clock, Engine, Load, Parts, Tap};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use packet::{IpRecv, IpSend};
-use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock, process};
+use sys::{
+    BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
+    process::{self, Helper},
+};
 use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, PublicKey, Time};
 
 use crate::uapi::{Change, DeviceState};
@@ -132,6 +135,11 @@ impl Node {
     /// What the interface is called.
     pub fn info(&self) -> &TunInfo {
         &self.info
+    }
+
+    /// The process that has the rights which this one gave up, where it did and had any.
+    pub(crate) fn helper(&self) -> Option<&Helper> {
+        self.udp.helper()
     }
 
     /// Makes a change: first of the socket, which may be refused, then of the

@@ -65,15 +65,19 @@ impl Sandbox {
     }
 
     /// That of an interface with these sockets. Its mark, its port and its routes may change at
-    /// any time, so that it keeps the rights to these.
-    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> Self {
+    /// any time, and its sockets' files go at the end, which is a helper's work where there is one.
+    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, has_helper: bool) -> Self {
+        if has_helper {
+            let (rights, work) = (Rights::default(), Work::default());
+            return Self(Some(Walls { reach: reach([]), rights, work }));
+        }
         let reach = reach(sockets);
-        let rights = Rights { network: true, files: needs_files(&reach) };
-        Self(Some(Walls { reach, rights, work: Work::default() }))
+        let rights = Rights { files: needs_files(&reach), ..Rights::default() };
+        let work = Work { udp: true, unlinks: true, ..Work::default() };
+        Self(Some(Walls { reach, rights, work }))
     }
 
-    /// That of a proxy with these sockets. With a mark it keeps the right to have one on
-    /// another port, and else none.
+    /// That of a proxy with these sockets. Its mark is a helper's work.
     pub fn of_proxy<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         interface: &'a conf::Interface,
@@ -91,9 +95,10 @@ impl Sandbox {
         let tcp = !ports.is_empty();
         // It connects the sockets that the namespace's process makes: to where clients want.
         reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
-        let network = interface.fwmark.is_some_and(|mark| mark != 0);
-        let rights = Rights { network, files: unix || needs_files(&reach) };
-        Self(Some(Walls { reach, rights, work: Work { tcp, unix, splice: stack_of_kernel } }))
+        let rights = Rights { network: false, files: unix || needs_files(&reach) };
+        let always = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
+        let work = Work { tcp, unix, splice: stack_of_kernel, ..always };
+        Self(Some(Walls { reach, rights, work }))
     }
 
     /// Starts threads that have only what is left, as have all that they start. This one has
@@ -236,23 +241,34 @@ mod tests {
         let port = "Expose = tcp 10.0.0.1:80 -> 127.0.0.1:8003";
         let unix = "Expose = tcp 10.0.0.1:81 -> unix:/run/service/socket";
         let udp = "Expose = udp 10.0.0.1:53 -> 127.0.0.1:5353";
-        let none = Work::default();
-        for (lines, work, ports, network) in [
-            ("Socks5 = 127.0.0.1:1080", none, vec![], false),
-            (udp, none, vec![], false),
-            (port, Work { tcp: true, ..none }, vec![8003], false),
-            (unix, Work { unix: true, ..none }, vec![], false),
-            ("FwMark = 7", none, vec![], true),
-            ("FwMark = off", none, vec![], false),
+        let none = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
+        for (lines, work, ports) in [
+            ("Socks5 = 127.0.0.1:1080", none, vec![]),
+            (udp, none, vec![]),
+            (port, Work { tcp: true, ..none }, vec![8003]),
+            (unix, Work { unix: true, ..none }, vec![]),
+            ("FwMark = 7", none, vec![]),
+            ("FwMark = off", none, vec![]),
         ] {
             let own = walls(lines, false);
             assert_eq!((own.work, own.reach.connect), (work, Ports::Only(ports)), "{lines}");
-            assert_eq!(own.rights.network, network, "{lines}");
+            assert!(!own.rights.network, "{lines}");
             let kernels = walls(lines, true);
             let work = Work { splice: true, ..work };
             assert_eq!((kernels.work, kernels.reach.connect), (work, Ports::Any), "{lines}");
         }
         assert!(walls(unix, false).rights.files);
+    }
+
+    #[test]
+    fn an_interface_with_a_helper_keeps_no_right_and_no_file_to_remove() {
+        let socket = || [Path::new("/nowhere/at/all.sock")];
+        let with = Sandbox::of_interface(socket(), true).0.unwrap();
+        assert_eq!((with.rights, with.work), (Rights::default(), Work::default()));
+        assert!(with.reach.remove.is_empty());
+        let without = Sandbox::of_interface(socket(), false).0.unwrap();
+        assert!(!without.rights.network && without.work.udp && without.work.unlinks);
+        assert_eq!(without.reach.remove, [Path::new("/nowhere/at")]);
     }
 
     #[test]

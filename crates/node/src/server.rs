@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use sys::{netlink::Netlink, process::Janitor};
+use sys::{netlink::Netlink, process::Helper};
 use zeroize::Zeroizing;
 
 use clients::{Clients, Place};
@@ -110,12 +110,9 @@ impl UapiSocket {
         Ok(Self { listener, file })
     }
 
-    /// Leaves the removal of the file to `janitor`.
-    ///
-    /// # Errors
-    /// The janitor is gone.
-    pub fn hand_over(&mut self, janitor: Arc<Janitor>) -> io::Result<()> {
-        self.file.hand_over(janitor)
+    /// Leaves the removal of the file to `helper`.
+    pub fn hand_over(&mut self, helper: Arc<Helper>) {
+        self.file.hand_over(helper);
     }
 
     /// Where it is.

@@ -21,7 +21,7 @@ use std::{
     },
 };
 
-use sys::{process::Janitor, unix};
+use sys::{process::Helper, unix};
 
 use crate::whole_file;
 
@@ -38,7 +38,7 @@ pub struct SocketFile {
     path: PathBuf,
     inode: u64,
     /// Who removes it where we gave up the right to.
-    janitor: Option<Arc<Janitor>>,
+    helper: Option<Arc<Helper>>,
 }
 
 impl SocketFile {
@@ -78,7 +78,7 @@ impl SocketFile {
             let new = folder.join(new_name());
             match unix::listen(&new).and_then(|listener| Ok((listener, give_name(&new, path)?))) {
                 Ok((listener, inode)) => {
-                    let file = Self { path: path.to_owned(), inode, janitor: None };
+                    let file = Self { path: path.to_owned(), inode, helper: None };
                     return Ok((listener, file));
                 }
                 Err(error) => match error.kind() {
@@ -92,14 +92,9 @@ impl SocketFile {
         Err(last)
     }
 
-    /// Leaves the removal to `janitor`.
-    ///
-    /// # Errors
-    /// The janitor is gone.
-    pub fn hand_over(&mut self, janitor: Arc<Janitor>) -> io::Result<()> {
-        janitor.charge(&self.path)?;
-        self.janitor = Some(janitor);
-        Ok(())
+    /// Leaves the removal to `helper`, which was told of this file at its start.
+    pub fn hand_over(&mut self, helper: Arc<Helper>) {
+        self.helper = Some(helper);
     }
 
     /// Where it is.
@@ -110,11 +105,13 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.janitor.is_some() {
-            return;
-        }
-        let ours = fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
-        if ours && let Err(error) = fs::remove_file(&self.path) {
+        let ours = || fs::symlink_metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
+        let removed = match &self.helper {
+            Some(helper) => helper.remove_sockets(),
+            None if ours() => fs::remove_file(&self.path),
+            None => Ok(()),
+        };
+        if let Err(error) = removed {
             tracing::error!(%error, path = %self.path.display(), "the socket stays behind");
         }
     }

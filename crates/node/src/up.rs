@@ -18,9 +18,10 @@ mod turn;
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
     net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -30,12 +31,13 @@ use ipnet::IpNet;
 use sys::{
     clock,
     netlink::{Event, FwMark, Netlink, NetlinkError},
+    process::Helper,
 };
 
 use crate::{
     Node,
     conf::{Conf, EndpointName},
-    daemon::Voice,
+    daemon::{Voice, delete_link},
     server::{SocketFile, socket_path},
 };
 pub use guardian::{Guard, Heard, rehearse};
@@ -83,6 +85,8 @@ pub(crate) struct Up {
     /// Whether the interface was moved to another namespace at any time: its addresses and routes
     /// are gone since, and what becomes of them there is not ours to say.
     has_left: bool,
+    /// Who adds and deletes its routes and rules once it is confined.
+    helper: Option<Arc<Helper>>,
     turn: &'static Turn,
 }
 
@@ -101,7 +105,7 @@ impl Up {
         }
         let (ledger, netlink) = (Ledger::open(name)?, Netlink::open()?);
         let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
-        let (endpoints, complete, guardian) = (HashMap::new(), false, None);
+        let (endpoints, complete, guardian, helper) = (HashMap::new(), false, None, None);
         Ok(Self {
             path,
             conf,
@@ -114,6 +118,7 @@ impl Up {
             complete,
             guardian,
             has_left: false,
+            helper,
             turn,
         })
     }
@@ -221,6 +226,18 @@ impl Up {
         Ok(())
     }
 
+    /// Leaves to a helper, where there is one, what it says of its routes and rules from now on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn leave_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
+        if let Some(helper) = &helper {
+            helper.tell(&self.routes.networks(), &self.ledger.rules().collect::<Vec<_>>())?;
+        }
+        self.helper = helper;
+        Ok(())
+    }
+
     /// Another network may be connected now, or one no more; or somebody deleted rules.
     pub fn handle_event(&mut self, event: Event, own: u32) {
         if self.has_left {
@@ -237,7 +254,7 @@ impl Up {
             self.keep_rules();
         }
         if concerns {
-            complain(self.routes.settle(&self.netlink, own));
+            complain(self.routes.settle((&self.netlink, self.helper.as_deref()), own));
         }
     }
 
@@ -249,7 +266,8 @@ impl Up {
     /// Puts back what rules are missing, but not too soon behind the last time.
     pub fn keep_rules(&mut self) {
         let now = clock::boottime_nanos();
-        complain(self.rules.settle(&self.ledger, &self.netlink, now));
+        let by = (&self.netlink, self.helper.as_deref());
+        complain(self.rules.settle(&self.ledger, by, now));
     }
 
     /// After how long [`Up::keep_rules`] is to be called, where it left something.
@@ -296,7 +314,7 @@ impl Up {
         }
         node.link_down();
         if let Some(index) = home
-            && let Err(error) = self.netlink.delete_link(index)
+            && let Err(error) = delete_link(node, &self.netlink, index)
         {
             tracing::error!(%error, "deleting the interface");
         }

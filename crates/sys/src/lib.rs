@@ -24,7 +24,7 @@
 //!
 //! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `ethtool.rs` (one),
 //! `clock.rs` (`adjtimex`), `udp/mmsg.rs`
-//! (`sendmmsg`, `recvmmsg`), `process/background.rs`, `process/janitor.rs` and
+//! (`sendmmsg`, `recvmmsg`), `process/background.rs`, `process/helper/line.rs` and
 //! `namespace.rs` (`fork`, and descriptors that come over a socket), `process/code.rs`
 //! (what is resident), `process/turns.rs` (the length of turns), and `process/signals.rs` (what a child does between fork and
 //! exec).

@@ -1,13 +1,13 @@
 //! The process itself: its start in the background, its rights, its signals, its manager.
 //!
 //! The order matters, and all but waiting for signals goes before any thread
-//! is started: [`background`], [`Signals::block`], [`Janitor::start`], [`harden`], the
-//! sockets and devices, [`drop_privileges`], threads, [`Readiness::ready`].
+//! is started: [`background`], [`Signals::block`], [`harden`], the sockets and devices,
+//! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
 
 mod background;
 mod code;
 mod heap;
-mod janitor;
+pub mod helper;
 mod privileges;
 pub mod sandbox;
 mod service;
@@ -18,9 +18,10 @@ pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use code::release_code;
 pub use heap::release_heap;
-pub use janitor::Janitor;
+pub use helper::Helper;
 pub use privileges::{
-    PrivilegesError, Rights, drop_privileges, file_limit, harden, keep_rights, listener,
+    PrivilegesError, Rights, administers_network, drop_privileges, file_limit, harden, keep_rights,
+    listener,
     may_make_in, owns, raise_file_limit, rename,
 };
 pub use service::Service;

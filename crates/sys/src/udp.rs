@@ -22,7 +22,7 @@ mod socket;
 
 use std::{
     io,
-    os::fd::BorrowedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -37,7 +37,7 @@ pub use send::UdpSender;
 pub use socket::Buffers;
 use socket::Socket;
 
-use crate::{offload::Offloads, wake::Wake};
+use crate::{offload::Offloads, process::Helper, wake::Wake};
 
 /// How long a replaced socket is waited for until the halves have let go of it,
 /// so that its port is free again. A half lets go within one system call or,
@@ -74,6 +74,17 @@ impl UdpSocket {
     /// # Errors
     /// No file descriptor is left.
     pub fn unbound(offloads: &Arc<Offloads>) -> io::Result<(Self, UdpReceiver)> {
+        Self::unbound_by(offloads, None)
+    }
+
+    /// The same, whose sockets and marks are a helper's work where there is one.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub fn unbound_by(
+        offloads: &Arc<Offloads>,
+        helper: Option<Arc<Helper>>,
+    ) -> io::Result<(Self, UdpReceiver)> {
         let shared = Arc::new(Shared {
             offloads: offloads.clone(),
             socket: RwLock::new(None),
@@ -81,8 +92,14 @@ impl UdpSocket {
             wake: Wake::new()?,
             overflow: AtomicU64::new(0),
             truncated: AtomicU64::new(0),
+            helper,
         });
         Ok((Self { shared: shared.clone() }, UdpReceiver::new(shared)))
+    }
+
+    /// Who makes its sockets, where that is not this process.
+    pub fn helper(&self) -> Option<&Helper> {
+        self.shared.helper()
     }
 
     /// A sending half. There may be several.
@@ -103,10 +120,10 @@ impl UdpSocket {
         if let Some(socket) = self.shared.socket()
             && socket.port() == port
         {
-            socket.set_fwmark(fwmark)?;
+            socket.set_fwmark(fwmark, self.shared.helper())?;
             return Ok(port);
         }
-        let socket = Socket::bind(port, fwmark)?;
+        let socket = Socket::bind(port, fwmark, self.shared.helper())?;
         let port = socket.port();
         self.shared.replace(Some(Arc::new(socket)));
         Ok(port)
@@ -125,7 +142,8 @@ impl UdpSocket {
     /// [`BindError::Permission`] without `CAP_NET_ADMIN`.
     pub fn set_fwmark(&self, fwmark: u32) -> Result<(), BindError> {
         let _turn = self.shared.change();
-        self.shared.socket().map_or(Ok(()), |socket| socket.set_fwmark(fwmark))
+        let helper = self.shared.helper();
+        self.shared.socket().map_or(Ok(()), |socket| socket.set_fwmark(fwmark, helper))
     }
 
     /// The port, while there is a socket.
@@ -151,6 +169,14 @@ impl UdpSocket {
     }
 }
 
+/// A bound socket with its options, for another process.
+///
+/// # Errors
+/// See [`BindError`].
+pub(crate) fn bound_socket(port: u16, fwmark: u32) -> Result<OwnedFd, BindError> {
+    Ok(Socket::bind(port, fwmark, None)?.into_fd())
+}
+
 /// Has a socket take coalesced datagrams.
 pub(crate) fn take_coalesced(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     socket::set_gro(fd, true)
@@ -166,9 +192,15 @@ struct Shared {
     overflow: AtomicU64,
     truncated: AtomicU64,
     offloads: Arc<Offloads>,
+    /// Who makes and marks sockets, where this process gave up the right to.
+    helper: Option<Arc<Helper>>,
 }
 
 impl Shared {
+    fn helper(&self) -> Option<&Helper> {
+        self.helper.as_deref()
+    }
+
     /// Lets datagrams come coalesced as far as that is wanted.
     fn tell_gro(&self, socket: &Socket, calls: &impl Calls) {
         let gro = &self.offloads.udp_gro;

@@ -150,6 +150,20 @@ impl Host {
         fs::symlink_metadata(self.outside(inside)).is_ok()
     }
 
+    /// The pid that this process knows a process of the host by.
+    pub fn outer_pid(&self, inner: u32) -> Option<u32> {
+        let namespace = |pid| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+        let own = namespace(self.0.pid);
+        let pids = fs::read_dir("/proc").ok()?.flatten();
+        let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let ending = format!("\t{inner}");
+        pids.find(|&pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let known = status.lines().find(|line| line.starts_with("NSpid:"));
+            known.is_some_and(|pids| pids.ends_with(&ending)) && namespace(pid) == own
+        })
+    }
+
     /// The pid, as seen inside, of the process that serves a TUN interface.
     pub fn daemon_of(&self, interface: &str) -> Option<u32> {
         let pids = fs::read_dir(self.outside("/proc")).ok()?.flatten();

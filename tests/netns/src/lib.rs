@@ -29,6 +29,8 @@ mod flood;
 mod guest;
 mod host;
 mod implementation;
+#[cfg(target_arch = "x86_64")]
+mod inject;
 mod inside;
 mod names;
 mod pair;
@@ -53,6 +55,8 @@ pub use flood::{Flood, burst};
 pub use guest::Guest;
 pub use host::{Host, Outcome, lacks_users};
 pub use implementation::{Implementation, Program, peer};
+#[cfg(target_arch = "x86_64")]
+pub use inject::{Arguments, Injected};
 pub use names::serve_names;
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};

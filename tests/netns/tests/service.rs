@@ -146,9 +146,13 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
         }
 
         let pid = start(&left, &format!("{with} {program} up {file}"));
-        for set in ["CapEff", "CapPrm", "CapBnd"] {
+        let bounds = of_all_threads(&left, pid, "CapBnd");
+        assert!(bounds.iter().all(|set| set == NET_ADMIN_ALONE), "{bounds:?}");
+        for set in ["CapEff", "CapPrm"] {
             let sets = of_all_threads(&left, pid, set);
-            assert!(sets.iter().all(|set| set == NET_ADMIN_ALONE), "{set}: {sets:?}");
+            assert!(sets.iter().all(|set| set == NONE), "{set}: {sets:?}");
+            let helper = left.run("pgrep -x linerate-helper").trim().parse().expect("one");
+            assert_eq!(of_all_threads(&left, helper, set), [NET_ADMIN_ALONE], "{set}");
         }
         let pings = ping(&left, "-c 3 -i 0.1 -W 5 10.9.0.2");
         assert!(pings.is_complete(), "{}", pings.text);
@@ -163,8 +167,11 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
     }
 }
 
-/// The rights to administer the network and to have a port below 1024.
+/// The rights to administer the network and to have a port below 1024, which the helper has.
 const NETWORK: &str = "0000000000001400";
+
+/// No right of root's.
+const NONE: &str = "0000000000000000";
 
 #[test]
 fn all_threads_are_in_the_sandbox_unless_it_is_off_whatever_the_file_has() {
@@ -200,7 +207,9 @@ fn all_threads_are_in_the_sandbox_unless_it_is_off_whatever_the_file_has() {
         if confined {
             for set in ["CapEff", "CapPrm"] {
                 let sets = of_all_threads(&host, pid, set);
-                assert!(sets.iter().all(|set| set == NETWORK), "{lines} {set}: {sets:?}");
+                assert!(sets.iter().all(|set| set == NONE), "{lines} {set}: {sets:?}");
+                let helper = host.run("pgrep -x linerate-helper").trim().parse().expect("one");
+                assert_eq!(of_all_threads(&host, helper, set), [NETWORK], "{lines} {set}");
             }
             assert!(of_all_threads(&host, pid, "NoNewPrivs").iter().all(|set| set == "1"));
         }

@@ -16,7 +16,7 @@ use sys::{
     Offloads, Tun, TunInfo, UdpSocket,
     namespace::{Namespace, NamespaceError, Plan},
     netlink::{self, Monitor, Netlink},
-    process::{self, Signals},
+    process::{self, Helper, Signals, helper::Charge},
     watch::Watch,
 };
 use tokio::{
@@ -162,7 +162,8 @@ impl Life {
     ) -> anyhow::Result<()> {
         let Self { name, conf, change, users, signals, metrics, .. } = self;
         let supervisor = Supervisor::find();
-        let udp = UdpSocket::unbound(&self.offloads).context("UDP socket")?;
+        let helper = help(self.sandbox, &conf).context("helper process")?;
+        let udp = UdpSocket::unbound_by(&self.offloads, helper).context("UDP socket")?;
         let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
         let bound = runtime.block_on(Bound::new(&stack, &conf.interface.proxy))?;
         let control = control(&name)?;
@@ -220,6 +221,18 @@ impl Life {
         node.link_down();
         ended.with_context(|| format!("{name}: the data plane"))
     }
+}
+
+/// The process that marks this one's sockets once it is confined, where they have a mark.
+fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
+    let is_marked = conf.interface.fwmark.is_some_and(|mark| mark != 0);
+    if !sandbox || !is_marked || !process::administers_network() {
+        return Ok(None);
+    }
+    let charge = Charge { sockets: true, sandbox, ..Charge::default() };
+    let helper = Helper::start(&charge)?;
+    helper.tell(&[], &[])?;
+    Ok(Some(Arc::new(helper)))
 }
 
 /// Refuses and warns of what cannot be meant.

@@ -93,6 +93,14 @@ impl Ledger {
         &self.deeds
     }
 
+    /// The rules among it.
+    pub fn rules(&self) -> impl Iterator<Item = Rule> {
+        self.deeds.iter().filter_map(|deed| match deed {
+            Deed::Rule(rule) => Some(*rule),
+            _ => None,
+        })
+    }
+
     /// Writes down what is about to be done.
     pub fn note(&mut self, deed: Deed) -> anyhow::Result<()> {
         self.deeds.push(deed);

@@ -15,7 +15,10 @@ use std::fs;
 
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
-use sys::netlink::{Family, FwMark, MAIN_TABLE, Netlink, Route, Rule};
+use sys::{
+    netlink::{Family, FwMark, MAIN_TABLE, Netlink, Route, Rule},
+    process::Helper,
+};
 
 use super::ledger::{Deed, Ledger};
 use crate::{
@@ -83,28 +86,38 @@ pub(super) struct Routes<'a> {
 pub(super) struct MainRoutes(Vec<(IpNet, bool)>);
 
 impl MainRoutes {
-    /// Adds and deletes routes as the connected networks are now.
-    pub fn settle(&mut self, netlink: &Netlink, device: u32) -> anyhow::Result<()> {
+    /// The networks, in the order that [`MainRoutes::settle`] tells a helper of.
+    pub fn networks(&self) -> Vec<IpNet> {
+        self.0.iter().map(|(net, _)| *net).collect()
+    }
+
+    /// Adds and deletes routes as the connected networks are now, or has a helper do so.
+    pub fn settle(
+        &mut self,
+        (netlink, helper): (&Netlink, Option<&Helper>),
+        device: u32,
+    ) -> anyhow::Result<()> {
         if self.0.is_empty() {
             return Ok(());
         }
         let connected = netlink.connected_networks(device)?;
-        for (destination, is_there) in &mut self.0 {
+        for (place, (destination, is_there)) in self.0.iter_mut().enumerate() {
             let destination = *destination;
             let is_connected = connected.contains(&destination);
             let route = Route { destination, device, table: MAIN_TABLE, metric: None };
-            let changed = match (is_connected, *is_there) {
-                (true, true) => {
-                    tell_connected(destination);
-                    netlink.delete_route(&route)
-                }
-                (false, false) => netlink.add_route(&route),
-                (true, false) | (false, true) => Ok(()),
+            if is_connected && *is_there {
+                tell_connected(destination);
+            }
+            let changed = match (is_connected != *is_there, helper) {
+                (true, _) => Ok(()),
+                (false, Some(helper)) => helper.route(place, !is_connected),
+                (false, None) if is_connected => netlink.delete_route(&route).map_err(Into::into),
+                (false, None) => netlink.add_route(&route).map_err(Into::into),
             };
             *is_there = !is_connected;
             match changed {
                 // Somebody else was first.
-                Err(error) if matches!(error.errno(), Some(EEXIST | ESRCH)) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(EEXIST | ESRCH)) => {}
                 changed => changed.with_context(|| format!("route to {destination}"))?,
             }
         }

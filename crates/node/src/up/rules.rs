@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use sys::netlink::{Family, Netlink, Rule};
-
-use super::{
-    ledger::{Deed, Ledger},
-    routes::EEXIST,
+use sys::{
+    netlink::{Family, Netlink, Rule},
+    process::Helper,
 };
+
+use super::{ledger::Ledger, routes::EEXIST};
 
 /// So often rules are put back in each [`ROUND`], and then no more, so that with a program
 /// that always deletes them again there is no race. Once for each rule that there can be, two
@@ -24,11 +24,7 @@ const ROUND: Duration = Duration::from_secs(5);
 pub(super) fn missing(ledger: &Ledger, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
     let mut missing = Vec::new();
     for family in [Family::V4, Family::V6] {
-        let ours = ledger.deeds().iter().filter_map(|deed| match deed {
-            Deed::Rule(rule) if rule.family == family => Some(*rule),
-            _ => None,
-        });
-        let ours: Vec<Rule> = ours.collect();
+        let ours: Vec<Rule> = ledger.rules().filter(|rule| rule.family == family).collect();
         if !ours.is_empty() {
             let there = netlink.rules(family).context("rules")?;
             missing.extend(ours.into_iter().filter(|rule| !there.contains(rule)));
@@ -49,12 +45,20 @@ pub(super) struct KeptRules {
 }
 
 impl KeptRules {
-    /// Puts back what is missing, or leaves it for later.
+    /// Puts back what is missing, or has a helper do so, or leaves it for later.
     ///
     /// # Errors
     /// The rules cannot be listed, or one cannot be added; it is tried again in a round's time.
-    pub fn settle(&mut self, ledger: &Ledger, netlink: &Netlink, now: u64) -> anyhow::Result<()> {
-        self.put_back(missing(ledger, netlink), now, |rule| add(rule, netlink))
+    pub fn settle(
+        &mut self,
+        ledger: &Ledger,
+        (netlink, helper): (&Netlink, Option<&Helper>),
+        now: u64,
+    ) -> anyhow::Result<()> {
+        self.put_back(missing(ledger, netlink), now, |rule| {
+            let place = ledger.rules().position(|known| known == *rule);
+            add(rule, netlink, helper.zip(place))
+        })
     }
 
     fn put_back(
@@ -95,11 +99,16 @@ impl KeptRules {
     }
 }
 
-fn add(rule: &Rule, netlink: &Netlink) -> anyhow::Result<()> {
+/// Adds a rule, or has a helper do so that knows it by its place.
+fn add(rule: &Rule, netlink: &Netlink, helper: Option<(&Helper, usize)>) -> anyhow::Result<()> {
     let priority = rule.priority.unwrap_or(0);
     tracing::warn!(priority, "somebody deleted a policy rule: it is put back");
-    match netlink.add_rule(rule) {
-        Err(error) if error.errno() == Some(EEXIST) => Ok(()),
+    let added = match helper {
+        Some((helper, place)) => helper.add_rule(place),
+        None => netlink.add_rule(rule).map_err(Into::into),
+    };
+    match added {
+        Err(error) if error.raw_os_error() == Some(EEXIST) => Ok(()),
         added => added.with_context(|| format!("the rule of priority {priority}")),
     }
 }

@@ -19,7 +19,7 @@ use nix::{
     unistd::{AccessFlags, User, access, geteuid, setgroups, setresgid, setresuid},
 };
 
-/// What a running peer still needs: to change its mark and the interface's
+/// What a running peer still needs, or its helper for it: to change its mark and the interface's
 /// configuration, and to move to a port below 1024.
 const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
 
@@ -78,6 +78,11 @@ pub struct Rights {
     pub network: bool,
     /// `CAP_DAC_OVERRIDE`: files of other users.
     pub files: bool,
+}
+
+/// Whether this thread has rights to the network that [`Rights::network`] stands for.
+pub fn administers_network() -> bool {
+    KEPT.iter().any(|&right| caps::has_cap(None, CapSet::Permitted, right).unwrap_or(false))
 }
 
 /// Gives up all that this thread may beyond `rights`, for good. Threads that it starts from now

@@ -24,8 +24,9 @@ use seccompiler::{
 };
 
 use calls::{
-    ALLOWED, ALLOWED_HERE, HANDED_OUT, MAKER, NOT_CODE, NOTES, OWN_PROTOCOL, OWNERS, SOCKET_OWNERS,
-    SOCKETS, SPLICES, TCP, THREAD, TYPING, UNIX, UNKNOWN,
+    ALLOWED, ALLOWED_HERE, CONTROLS, HANDED_OUT, HELPER, HELPER_OPTIONS, MAKER, NETLINK, NOT_CODE,
+    NOTES, OPTIONS, OWN_PROTOCOL, REQUESTS, SPLICES, STREAM_OPTIONS, TCP, THREAD, UDP, UDP_OPTIONS,
+    UNIX, UNKNOWN, UNLINKS,
 };
 
 /// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
@@ -92,6 +93,12 @@ impl Default for Ports {
 /// What a process does beside being a peer, and takes calls of its own for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
+    /// It makes UDP sockets.
+    pub udp: bool,
+    /// It serves streams of TCP.
+    pub streams: bool,
+    /// It removes the files of its sockets.
+    pub unlinks: bool,
     /// It connects by TCP.
     pub tcp: bool,
     /// It connects to Unix sockets.
@@ -158,6 +165,14 @@ pub(crate) fn confine_maker() -> Result<(), SandboxError> {
     apply(maker_rules()?).map(drop)
 }
 
+/// Leaves only the calls of a helper to a process of one thread.
+///
+/// # Errors
+/// The kernel knows filters, and refused this one.
+pub(crate) fn confine_helper() -> Result<(), SandboxError> {
+    apply(helper_rules()?).map(drop)
+}
+
 /// The calls that pass, always or by one of their rules.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
@@ -187,21 +202,23 @@ fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
 }
 
-fn rules(Work { tcp, unix, splice }: Work) -> Result<Rules, BackendError> {
-    let splices = SPLICES.iter().filter(|_| splice);
-    let always = ALLOWED.iter().chain(ALLOWED_HERE).chain(splices);
+fn rules(work: Work) -> Result<Rules, BackendError> {
+    let splices = SPLICES.iter().filter(|_| work.splice);
+    let unlinks = UNLINKS.iter().filter(|_| work.unlinks);
+    let always = ALLOWED.iter().chain(ALLOWED_HERE).chain(splices).chain(unlinks);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_memory(&mut rules)?;
     let notes = NOTES.iter().map(|&note| rule(&[(0, SeccompCmpOp::Eq, note)]));
     rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
-    let but = |argument: i32| (1, SeccompCmpOp::Ne, argument);
-    let requests = TYPING.into_iter().chain(SOCKET_OWNERS).map(|request| but(request as i32));
-    rules.insert(libc::SYS_ioctl, vec![rule(&requests.collect::<Vec<_>>())?]);
-    rules.insert(libc::SYS_fcntl, vec![rule(&OWNERS.map(but))?]);
+    insert_controls(&mut rules)?;
     insert_own_signals(&mut rules)?;
-    let tcp = TCP.iter().filter(|_| tcp);
-    let unix = UNIX.iter().filter(|_| unix);
-    let sockets = SOCKETS.iter().chain(tcp).chain(unix);
+    let of_udp = UDP_OPTIONS.iter().filter(|_| work.udp);
+    let of_streams = STREAM_OPTIONS.iter().filter(|_| work.streams || work.tcp);
+    insert_options(&mut rules, OPTIONS.iter().chain(of_udp).chain(of_streams))?;
+    let udp = UDP.iter().filter(|_| work.udp);
+    let tcp = TCP.iter().filter(|_| work.tcp);
+    let unix = UNIX.iter().filter(|_| work.unix);
+    let sockets = NETLINK.iter().chain(udp).chain(tcp).chain(unix);
     insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, OWN_PROTOCOL)))?;
     let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
     rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
@@ -214,6 +231,40 @@ fn maker_rules() -> Result<Rules, BackendError> {
     insert_own_signals(&mut rules)?;
     insert_sockets(&mut rules, HANDED_OUT.iter(), None)?;
     Ok(rules)
+}
+
+fn helper_rules() -> Result<Rules, BackendError> {
+    let always = MAKER.iter().chain(HELPER).chain(UNLINKS);
+    let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
+    insert_memory(&mut rules)?;
+    insert_own_signals(&mut rules)?;
+    insert_controls(&mut rules)?;
+    insert_options(&mut rules, UDP_OPTIONS.iter().chain(HELPER_OPTIONS))?;
+    let sockets = NETLINK.iter().chain(UDP);
+    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, OWN_PROTOCOL)))?;
+    Ok(rules)
+}
+
+/// What is asked of descriptors beside reading and writing.
+fn insert_controls(rules: &mut Rules) -> Result<(), BackendError> {
+    let is = |value: i32| rule(&[(1, SeccompCmpOp::Eq, value)]);
+    let requests = REQUESTS.iter().map(|&request| is(request as i32));
+    rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
+    let controls = CONTROLS.iter().map(|&control| is(control));
+    rules.insert(libc::SYS_fcntl, controls.collect::<Result<_, _>>()?);
+    Ok(())
+}
+
+/// Options of sockets, each by its level and number.
+fn insert_options<'a>(
+    rules: &mut Rules,
+    options: impl Iterator<Item = &'a (i32, i32)>,
+) -> Result<(), BackendError> {
+    let eq = SeccompCmpOp::Eq;
+    let options =
+        options.map(|&(level, option)| rule(&[(1, eq.clone(), level), (2, eq.clone(), option)]));
+    rules.insert(libc::SYS_setsockopt, options.collect::<Result<_, _>>()?);
+    Ok(())
 }
 
 /// Signals to this process, such as that of abort(3), and to no other of its user.

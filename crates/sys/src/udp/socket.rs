@@ -17,6 +17,7 @@ use nix::{
 };
 
 use super::{BindError, address::Family, mmsg::Calls};
+use crate::process::Helper;
 
 /// Wanted bytes of each buffer. The receive buffer must hold what comes while
 /// the receiving thread decrypts a batch and waits for a core: with 512 KiB,
@@ -50,8 +51,11 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Binds to both families, or to IPv4 where the system has no IPv6.
-    pub(super) fn bind(port: u16, fwmark: u32) -> Result<Self, BindError> {
+    /// Binds to both families, or to IPv4 where the system has no IPv6; or has a helper do so.
+    pub(super) fn bind(port: u16, fwmark: u32, helper: Option<&Helper>) -> Result<Self, BindError> {
+        if let Some(helper) = helper {
+            return Self::adopt(helper.socket(port, fwmark).map_err(told)?);
+        }
         match Self::bind_family(Family::Dual, port, fwmark) {
             Err(BindError::Os(error)) if has_no_ipv6(&error) => {
                 Self::bind_family(Family::V4, port, fwmark)
@@ -69,19 +73,38 @@ impl Socket {
         let fd = socket(domain, SockType::Datagram, flags, None::<SockProtocol>)
             .map_err(io::Error::from)?;
         set_options(&fd, family).map_err(io::Error::from)?;
-        let mut this =
-            Self { fd, family, port: 0, drops: AtomicU32::new(0), gro: AtomicBool::new(false) };
+        let mut this = Self::new(fd, family, 0);
         if fwmark != 0 {
-            this.set_fwmark(fwmark)?;
+            this.set_fwmark(fwmark, None)?;
         }
         this.port = bind_port(&this.fd, family, port)?;
         Ok(this)
     }
 
-    pub(super) fn set_fwmark(&self, fwmark: u32) -> Result<(), BindError> {
+    /// A socket that was bound elsewhere.
+    fn adopt(fd: OwnedFd) -> Result<Self, BindError> {
+        let bound: SockaddrStorage = getsockname(fd.as_raw_fd()).map_err(io::Error::from)?;
+        let family = if bound.as_sockaddr_in6().is_some() { Family::Dual } else { Family::V4 };
+        let port = port_of(&bound).ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
+        Ok(Self::new(fd, family, port))
+    }
+
+    fn new(fd: OwnedFd, family: Family, port: u16) -> Self {
+        Self { fd, family, port, drops: AtomicU32::new(0), gro: AtomicBool::new(false) }
+    }
+
+    /// For another process.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    pub(super) fn set_fwmark(&self, fwmark: u32, helper: Option<&Helper>) -> Result<(), BindError> {
         // Even the mark that is there asks for the right to set it.
         if getsockopt(&self.fd, sockopt::Mark) == Ok(fwmark) {
             return Ok(());
+        }
+        if let Some(helper) = helper {
+            return helper.mark(self.fd.as_fd(), fwmark).map_err(told);
         }
         setsockopt(&self.fd, sockopt::Mark, &fwmark).map_err(refusal)
     }
@@ -141,9 +164,12 @@ fn bind_port(fd: &OwnedFd, family: Family, port: u16) -> Result<u16, BindError> 
     };
     bind(fd.as_raw_fd(), &SockaddrStorage::from(address)).map_err(refusal)?;
     let bound: SockaddrStorage = getsockname(fd.as_raw_fd()).map_err(io::Error::from)?;
+    Ok(port_of(&bound).unwrap_or(port))
+}
+
+fn port_of(bound: &SockaddrStorage) -> Option<u16> {
     let v4 = bound.as_sockaddr_in().map(|address| address.port());
-    let v6 = bound.as_sockaddr_in6().map(|address| address.port());
-    Ok(v4.or(v6).unwrap_or(port))
+    v4.or(bound.as_sockaddr_in6().map(|address| address.port()))
 }
 
 fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
@@ -172,6 +198,14 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
         let _ = setsockopt(fd, Ipv6AutoFlowLabel, &0);
     }
     Ok(())
+}
+
+/// What a helper was answered.
+fn told(error: io::Error) -> BindError {
+    match error.raw_os_error() {
+        Some(errno) => refusal(Errno::from_raw(errno)),
+        None => BindError::Os(error),
+    }
 }
 
 fn refusal(errno: Errno) -> BindError {

@@ -8,7 +8,7 @@ use super::*;
 /// Services of left, at a port and at a Unix socket.
 const AT_PORT: &str = "Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003\n";
 const AT_PATH: &str = "Expose = tcp 10.9.0.1:81 -> unix:/run/rig/service\n";
-/// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`.
+/// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`, which the helper has.
 const NETWORK: &str = "0000000000001400";
 /// `CAP_DAC_OVERRIDE`
 const FILES: &str = "0000000000000002";
@@ -35,7 +35,8 @@ impl World {
         if stack() != "namespace" {
             return;
         }
-        let status = self.left.run("cat /proc/$(pgrep -P $(cat /run/rig/proxy.pid))/status");
+        let child = "pgrep -x linerate -P $(cat /run/rig/proxy.pid)";
+        let status = self.left.run(format!("cat /proc/$({child})/status"));
         for line in lines {
             assert!(status.lines().any(|found| found == *line), "no {line} in {status}");
         }
@@ -61,7 +62,7 @@ impl World {
 fn all_threads_and_the_child_are_confined_and_everything_is_carried() {
     for (as_nobody, lines, rights) in [
         (false, AT_PORT.to_owned(), NONE),
-        (false, format!("{AT_PORT}FwMark = 7"), NETWORK),
+        (false, format!("{AT_PORT}FwMark = 7"), NONE),
         (false, format!("{AT_PORT}{AT_PATH}"), FILES),
         (true, format!("{AT_PORT}{AT_PATH}"), NONE),
     ] {
@@ -83,6 +84,9 @@ fn all_threads_and_the_child_are_confined_and_everything_is_carried() {
         for set in ["CapEff", "CapPrm"] {
             world.all_have(set, rights);
         }
+        let helper = world.left.attempt("grep ^CapEff /proc/$(pgrep -x linerate-helper)/status");
+        assert_eq!(helper.ok, lines.contains("FwMark"), "who marks sockets: {helper:?}");
+        assert!(!helper.ok || helper.stdout.trim().ends_with(NETWORK), "{helper:?}");
         world.child_has(&["Seccomp:\t2", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"]);
         let said = world.left.read(LOG);
         for what in ["files (landlock)", "system calls (seccomp)"] {

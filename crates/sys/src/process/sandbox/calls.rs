@@ -19,14 +19,13 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_close,
     libc::SYS_dup3,
     libc::SYS_shutdown,
-    // Sockets; what they are for is in `SOCKETS`.
+    // Sockets; what is made is in `NETLINK` and the like, what is set in `OPTIONS`.
     libc::SYS_accept4,
     libc::SYS_bind,
     libc::SYS_connect,
     libc::SYS_getpeername,
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
-    libc::SYS_setsockopt,
     // Waiting.
     libc::SYS_ppoll,
     libc::SYS_epoll_create1,
@@ -48,7 +47,6 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_fstat,
     libc::SYS_statx,
     libc::SYS_lseek,
-    libc::SYS_unlinkat,
     // Memory; mmap and mprotect are in `NOT_CODE`.
     libc::SYS_munmap,
     libc::SYS_mremap,
@@ -82,7 +80,6 @@ pub(super) const ALLOWED_HERE: &[i64] = &[
     libc::SYS_open,
     libc::SYS_stat,
     libc::SYS_lstat,
-    libc::SYS_unlink,
 ];
 /// What newer architectures have no call of their own for.
 #[cfg(not(target_arch = "x86_64"))]
@@ -91,17 +88,60 @@ pub(super) const ALLOWED_HERE: &[i64] = &[];
 /// Calls that map memory or change what it is for: it must not become code.
 pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
-/// What ioctl(2) is not for: to type into the terminal that the process was started from.
-pub(super) const TYPING: [libc::c_ulong; 2] = [libc::TIOCSTI, libc::TIOCLINUX as libc::c_ulong];
+/// Calls that remove files.
+pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat];
 
-/// What fcntl(2) is not for: to have the kernel send signals to other processes.
-pub(super) const OWNERS: [i32; 2] = [libc::F_SETOWN, F_SETOWN_EX];
-/// Of Linux, `include/uapi/asm-generic/fcntl.h`.
-const F_SETOWN_EX: i32 = 15;
+/// What ioctl(2) is for: whether a descriptor waits, and is inherited; and what offloads a TUN has.
+pub(super) const REQUESTS: [libc::c_ulong; 3] = [libc::FIONBIO, libc::FIOCLEX, libc::TUNSETOFFLOAD];
 
-/// What ioctl(2) is not for on sockets: the same. FIOSETOWN and SIOCSPGRP of Linux,
-/// `include/uapi/asm-generic/sockios.h`.
-pub(super) const SOCKET_OWNERS: [libc::c_ulong; 2] = [0x8901, 0x8902];
+/// What fcntl(2) is for: the flags of a descriptor, another number for it, and the size of a pipe.
+/// Not its owner, to whom the kernel sends signals.
+pub(super) const CONTROLS: [i32; 6] = [
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_SETPIPE_SZ,
+];
+
+/// Level and number of what setsockopt(2) sets while a peer runs: how the UDP socket takes and sends
+/// datagrams, and how long a client of a Unix socket is waited for. Other levels lead to parts of the
+/// kernel that are no peer's, such as the packet filter (`IPT_SO_SET_REPLACE` of `SOL_IP`).
+pub(super) const OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_UDP, libc::UDP_GRO),
+    (libc::SOL_IP, libc::IP_MTU_DISCOVER),
+    (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER),
+    (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
+    (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
+];
+
+/// What a UDP socket is given when it is made.
+pub(super) const UDP_OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVBUF),
+    (libc::SOL_SOCKET, libc::SO_SNDBUF),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_IP, libc::IP_PKTINFO),
+    (libc::SOL_IP, libc::IP_RECVTOS),
+    (libc::SOL_IP, libc::IP_MTU_DISCOVER),
+    (libc::SOL_IPV6, libc::IPV6_V6ONLY),
+    (libc::SOL_IPV6, libc::IPV6_RECVPKTINFO),
+    (libc::SOL_IPV6, libc::IPV6_RECVTCLASS),
+    (libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER),
+    (libc::SOL_IPV6, libc::IPV6_AUTOFLOWLABEL),
+];
+
+/// What takes CAP_NET_ADMIN beside, which a helper has.
+pub(super) const HELPER_OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE),
+    (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE),
+    (libc::SOL_SOCKET, libc::SO_MARK),
+];
+
+/// What a stream is given that a proxy carries.
+pub(super) const STREAM_OPTIONS: &[(i32, i32)] =
+    &[(libc::SOL_TCP, libc::TCP_NODELAY), (libc::SOL_SOCKET, libc::SO_LINGER)];
 
 /// What prctl(2) is for: names of threads and of memory.
 pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
@@ -117,26 +157,24 @@ pub(super) const THREAD: i32 = libc::CLONE_THREAD;
 /// in memory, where no filter looks.
 pub(super) const UNKNOWN: [i64; 1] = [libc::SYS_clone3];
 
-/// Domain and type of the sockets that are still made, of the protocol that goes with these: for
-/// datagrams, after another port; and of netlink's for links, addresses, routes and rules, and no
-/// packet filter.
-pub(super) const SOCKETS: [(i32, i32); 3] = [
-    (libc::AF_INET, libc::SOCK_DGRAM),
-    (libc::AF_INET6, libc::SOCK_DGRAM),
-    (libc::AF_NETLINK, libc::SOCK_DGRAM),
-];
+/// Domain and type of the sockets that are still made, of the protocol that goes with these: of
+/// netlink's for links, addresses, routes and rules, and no packet filter.
+pub(super) const NETLINK: &[(i32, i32)] = &[(libc::AF_NETLINK, libc::SOCK_DGRAM)];
+/// Those for datagrams, after another port.
+pub(super) const UDP: &[(i32, i32)] =
+    &[(libc::AF_INET, libc::SOCK_DGRAM), (libc::AF_INET6, libc::SOCK_DGRAM)];
 /// That protocol. Landlock knows TCP alone by its ports, and no other that makes streams.
 pub(super) const OWN_PROTOCOL: i32 = 0;
 
 /// Those that connect by TCP.
-pub(super) const TCP: [(i32, i32); 2] =
-    [(libc::AF_INET, libc::SOCK_STREAM), (libc::AF_INET6, libc::SOCK_STREAM)];
+pub(super) const TCP: &[(i32, i32)] =
+    &[(libc::AF_INET, libc::SOCK_STREAM), (libc::AF_INET6, libc::SOCK_STREAM)];
 
 /// That which connects to a Unix socket.
-pub(super) const UNIX: [(i32, i32); 1] = [(libc::AF_UNIX, libc::SOCK_STREAM)];
+pub(super) const UNIX: &[(i32, i32)] = &[(libc::AF_UNIX, libc::SOCK_STREAM)];
 
 /// Those that the process in a private namespace makes for another, of any protocol.
-pub(super) const HANDED_OUT: [(i32, i32); 4] = [
+pub(super) const HANDED_OUT: &[(i32, i32)] = &[
     (libc::AF_INET, libc::SOCK_DGRAM),
     (libc::AF_INET, libc::SOCK_STREAM),
     (libc::AF_INET6, libc::SOCK_DGRAM),
@@ -163,4 +201,23 @@ pub(super) const MAKER: &[i64] = &[
     libc::SYS_restart_syscall,
     libc::SYS_exit,
     libc::SYS_exit_group,
+];
+
+/// The calls of a helper beside these: sockets, netlink by way of a runtime of its own, and what
+/// became of the file of a socket.
+pub(super) const HELPER: &[i64] = &[
+    libc::SYS_read,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_bind,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_newfstatat,
+    libc::SYS_madvise,
 ];

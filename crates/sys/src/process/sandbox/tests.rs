@@ -92,7 +92,7 @@ fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_g
                 wait.recv().unwrap();
                 errno(Command::new("/bin/true").status())
             });
-            let confined = confine_calls(Work::default()).unwrap();
+            let confined = confine_calls(Work { udp: true, ..Work::default() }).unwrap();
             go.send(()).unwrap();
             let refused = before.join().unwrap();
             (confined != Confined::Not).then_some(refused)
@@ -206,9 +206,10 @@ fn each_work_has_its_calls_and_none_of_the_others() {
     let tcp = Work { tcp: true, ..Work::default() };
     let unix = Work { unix: true, ..Work::default() };
     let splice = Work { splice: true, ..Work::default() };
+    let udp = Work { udp: true, ..Work::default() };
     let path = std::env::temp_dir().join(format!("linerate-work-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
-    for work in [Work::default(), tcp, unix, splice] {
+    for work in [Work::default(), tcp, unix, splice, udp] {
         let child = forked(|| {
             if confine_calls(work).unwrap() == Confined::Not {
                 return skip("seccomp");
@@ -219,6 +220,7 @@ fn each_work_has_its_calls_and_none_of_the_others() {
             assert_eq!(refused(errno(TcpStream::connect("[::1]:1"))), !work.tcp, "{work:?}");
             assert_eq!(refused(errno(UnixStream::connect(&path))), !work.unix, "{work:?}");
             assert_eq!(refused(errno(Pipe::new())), !work.splice, "{work:?}");
+            assert_eq!(refused(errno(UdpSocket::bind("127.0.0.1:0"))), !work.udp, "{work:?}");
             // A stream that is not TCP is none that landlock tells by its port.
             let sctp = Some(SockProtocol::Sctp);
             let sctp = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), sctp);
@@ -287,7 +289,8 @@ fn a_thread_keeps_those_rights_alone_that_it_has_and_wants() {
 /// passes: where its number alone decides.
 #[test]
 fn what_carries_packets_passes_by_its_number_alone() {
-    let rules = rules(Work { tcp: true, unix: true, splice: true }).unwrap();
+    let all = Work { udp: true, streams: true, unlinks: true, tcp: true, unix: true, splice: true };
+    let rules = rules(all).unwrap();
     for call in [
         libc::SYS_read,
         libc::SYS_writev,

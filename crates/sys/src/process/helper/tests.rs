@@ -1,0 +1,259 @@
+use std::{
+    net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket as StdUdpSocket},
+    os::unix::net::{UnixListener, UnixStream},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::{sys::wait::waitpid, unistd::Pid};
+
+use super::*;
+use crate::{
+    BindError, Tun, UdpSocket,
+    netlink::{Family, MAIN_TABLE, Netlink},
+    testing::{forked, in_namespace, skip},
+};
+
+/// A network that is documentation's.
+const NET: &str = "198.51.100.0/24";
+
+/// A helper that was forked instead of executed: the test program is no linerate.
+fn helper(charge: &Charge) -> (io::Result<Helper>, Pid) {
+    let (ours, theirs) = line::pair().unwrap();
+    // The other end of its own line would keep it from seeing its end.
+    let ours = std::cell::Cell::new(Some(ours));
+    let child = forked(|| {
+        drop(ours.take());
+        // Whether it ends well is told by what it did.
+        let _ = serve::serve(theirs.as_fd());
+    });
+    drop(theirs);
+    (Helper::charge(ours.take().unwrap(), charge), child)
+}
+
+fn charge() -> Charge {
+    Charge { sockets: true, sandbox: true, ..Charge::default() }
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn folder(name: &str) -> std::path::PathBuf {
+    let folder = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+#[test]
+fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
+    in_namespace(|_| {
+        let (helper, child) = helper(&charge());
+        let helper = Arc::new(helper.unwrap());
+        let (socket, _receiver) = UdpSocket::unbound_by(&Arc::default(), Some(helper)).unwrap();
+        for (port, mark) in [(900, 7), (901, 0), (901, 9), (0, 0)] {
+            let bound = socket.bind(port, mark).unwrap();
+            assert!(port == 0 && bound != 0 || bound == port, "{bound}");
+            let buffers = socket.buffers().unwrap();
+            assert_eq!(buffers.receive, buffers.wanted, "forced over the system's limit");
+        }
+        let taken = StdUdpSocket::bind("[::]:902").unwrap();
+        assert!(matches!(socket.bind(902, 0), Err(BindError::InUse)));
+        drop((taken, socket, _receiver));
+        waitpid(child, None).unwrap();
+    });
+}
+
+#[test]
+fn what_is_no_udp_socket_is_not_marked() {
+    let (helper, child) = helper(&charge());
+    let helper = helper.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (unix, _other) = UnixStream::pair().unwrap();
+    for other in [listener.as_fd(), unix.as_fd(), std::fs::File::open("/").unwrap().as_fd()] {
+        let refused = errno(helper.mark(other, 7));
+        assert!(matches!(refused, Some(libc::EPERM | libc::ENOTSOCK)), "{refused:?}");
+    }
+    assert_eq!(errno(helper.ask(Verb::Mark { fwmark: 7 }, None)), Some(libc::EBADF));
+    drop(helper);
+    waitpid(child, None).unwrap();
+}
+
+#[test]
+fn only_its_own_interface_routes_and_rules_are_changed() {
+    in_namespace(|netlink| {
+        let Ok(tun) = Tun::create("helped0", 1420, &Arc::default()) else {
+            return skip("/dev/net/tun");
+        };
+        let index = tun.2.index;
+        netlink.set_up(index).unwrap();
+        let rule = Rule {
+            family: Family::V4,
+            fwmark: None,
+            invert: false,
+            table: 7,
+            priority: Some(1000),
+            suppress_prefix_length: None,
+        };
+        let (helper, child) = helper(&Charge { index, ..charge() });
+        let helper = helper.unwrap();
+        let net: IpNet = NET.parse().unwrap();
+        assert_eq!(errno(helper.route(0, true)), Some(libc::EPERM), "none was told");
+        helper.tell(&[net], &[rule]).unwrap();
+        assert_eq!(errno(helper.tell(&[net], &[])), Some(libc::EPERM), "it was the last");
+
+        let has_route = || netlink.has_route(net, index, MAIN_TABLE).unwrap();
+        helper.route(0, true).unwrap();
+        assert!(has_route());
+        assert_eq!(errno(helper.route(0, true)), Some(libc::EEXIST));
+        helper.route(0, false).unwrap();
+        assert!(!has_route());
+        helper.add_rule(0).unwrap();
+        assert!(netlink.rules(Family::V4).unwrap().contains(&rule));
+        for place in [1, 2, u32::MAX as usize] {
+            assert_eq!(errno(helper.route(place, true)), Some(libc::EPERM), "{place}");
+            assert_eq!(errno(helper.add_rule(place)), Some(libc::EPERM), "{place}");
+        }
+        helper.set_down().unwrap();
+        assert!(!netlink.link(index).unwrap().unwrap().up);
+        helper.delete_link().unwrap();
+        assert_eq!(netlink.link(index).unwrap(), None);
+        assert_eq!(errno(helper.delete_link()), Some(libc::EPERM), "another may have its number");
+        assert!(netlink.link(1).unwrap().unwrap().up, "lo is not its business");
+        drop(helper);
+        waitpid(child, None).unwrap();
+    });
+}
+
+#[test]
+fn what_it_was_not_charged_with_is_refused() {
+    let (helper, child) = helper(&Charge { sandbox: true, ..Charge::default() });
+    let helper = helper.unwrap();
+    for refused in [
+        errno(helper.socket(0, 0)),
+        errno(helper.mark(io::stdin().as_fd(), 1)),
+        errno(helper.set_down()),
+        errno(helper.delete_link()),
+    ] {
+        assert_eq!(refused, Some(libc::EPERM));
+    }
+    for nonsense in [&[1; 3][..], &[9; 8], &[3, 0, 0, 0, 1, 0, 0, 0], &[0; 28], &[0xff; 4096]] {
+        assert_eq!(errno(helper.say(nonsense, None)), Some(libc::EINVAL), "{nonsense:?}");
+    }
+    drop(helper);
+    waitpid(child, None).unwrap();
+}
+
+#[test]
+fn the_sockets_that_were_there_are_removed_and_nothing_in_their_place() {
+    let folder = folder("helper-files");
+    let path = |name: &str| folder.join(name);
+    let bind = |name: &str| UnixListener::bind(path(name)).unwrap();
+    for removes_at_end in [false, true] {
+        let _listeners = ["mine", "replaced", "gone", "other"].map(bind);
+        let files = ["mine", "replaced", "gone"].map(path).to_vec();
+        let (started, child) = helper(&Charge { removes_at_end, files, ..charge() });
+        let helper = started.unwrap();
+        std::fs::write(path("new"), "somebody else's").unwrap();
+        std::fs::rename(path("new"), path("replaced")).unwrap();
+        std::fs::remove_file(path("gone")).unwrap();
+        if !removes_at_end {
+            helper.remove_sockets().unwrap();
+            assert!(!path("mine").exists());
+        }
+        drop(helper);
+        waitpid(child, None).unwrap();
+        let there = ["mine", "replaced", "gone", "other"].map(|name| path(name).exists());
+        assert_eq!(there, [false, true, false, true], "{removes_at_end}");
+        std::fs::remove_file(path("replaced")).unwrap();
+        std::fs::remove_file(path("other")).unwrap();
+    }
+    let _listener = bind("mine");
+    let (started, child) = helper(&Charge { files: vec![path("mine")], ..charge() });
+    drop(started.unwrap());
+    waitpid(child, None).unwrap();
+    assert!(path("mine").exists(), "nobody asked for it");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_none_to_be_charged_with() {
+    let folder = folder("helper-refused");
+    let file = folder.join("file");
+    std::fs::write(&file, "text").unwrap();
+    std::os::unix::fs::symlink(&file, folder.join("link")).unwrap();
+    for (name, refusal) in
+        [("file", libc::ENOTSOCK), ("link", libc::ENOTSOCK), ("none", libc::ENOENT)]
+    {
+        let (started, child) = helper(&Charge { files: vec![folder.join(name)], ..charge() });
+        assert_eq!(errno(started), Some(refusal), "{name}");
+        waitpid(child, None).unwrap();
+    }
+    let relative = Charge { files: vec!["a.sock".into()], ..charge() };
+    assert_eq!(relative.encode().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_helper_that_is_gone_is_named_as_the_fault() {
+    let (started, child) = helper(&charge());
+    let helper = started.unwrap();
+    nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL).unwrap();
+    waitpid(child, None).unwrap();
+    let began = Instant::now();
+    for error in [helper.socket(0, 0).unwrap_err(), helper.remove_sockets().unwrap_err()] {
+        assert_eq!(error.to_string(), GONE);
+    }
+    assert!(began.elapsed() < Duration::from_secs(5), "nobody is waited for");
+}
+
+#[test]
+fn what_is_told_is_heard_as_it_was_and_in_no_other_form() {
+    let rule = |mark: Option<u32>, suppress| Rule {
+        family: Family::V6,
+        fwmark: mark.map(|value| crate::netlink::FwMark { value, mask: 0xff }),
+        invert: mark.is_some(),
+        table: 51_820,
+        priority: mark,
+        suppress_prefix_length: suppress,
+    };
+    let v4 = IpNet::from(IpAddr::from(Ipv4Addr::new(192, 0, 2, 1)));
+    let entries = [
+        Entry::Route(v4),
+        Entry::Route("fd00::/8".parse().unwrap()),
+        Entry::Rule(rule(None, Some(0))),
+        Entry::Rule(rule(Some(0), None)),
+    ];
+    let message = Entry::encode_all(&entries);
+    assert_eq!(Message::parse(&message), Some(Message::Entries(entries.to_vec())));
+    for at in 0..message.len() {
+        let mut other = message.clone();
+        other[at] ^= 0x40;
+        assert_ne!(Message::parse(&other), Some(Message::Entries(entries.to_vec())), "{at}");
+    }
+    let verbs = [
+        Verb::Socket { port: 51_820, fwmark: 0xffff_fff0 },
+        Verb::Mark { fwmark: 1 },
+        Verb::Down,
+        Verb::Delete,
+        Verb::Route { place: 3, there: true },
+        Verb::Rule { place: u32::MAX },
+        Verb::Remove,
+    ];
+    for verb in verbs {
+        assert_eq!(Message::parse(&verb.encode()), Some(Message::Verb(verb)));
+        assert_eq!(Message::parse(&verb.encode()[..7]), None, "{verb:?}");
+    }
+    let told = Charge {
+        index: 70_000,
+        removes_at_end: true,
+        files: vec![Path::new("/run/wireguard/wg0.sock").into()],
+        ..charge()
+    };
+    let message = told.encode().unwrap();
+    assert_eq!(Charge::parse(&message), Some(told.clone()));
+    assert_eq!(Charge::parse(&message[..message.len() - 1]), None, "it is cut");
+    let many = Charge { files: vec!["/a".into(); 5], ..told };
+    assert!(many.encode().is_err(), "more files than there are sockets");
+}

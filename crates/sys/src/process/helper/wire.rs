@@ -1,0 +1,250 @@
+//! What is said on the line to a helper. All that is read here comes from a peer that may speak
+//! for an attacker: each message has one form, and all else is none.
+
+use std::{
+    ffi::OsStr,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    os::unix::ffi::OsStrExt as _,
+    path::PathBuf,
+};
+
+use ipnet::IpNet;
+
+use crate::netlink::{Family, FwMark, Rule};
+
+/// Bytes of the longest message.
+pub const MAX: usize = ENTRIES * ENTRY_LEN;
+/// Entries of one message at most.
+pub const ENTRIES: usize = 512;
+const ENTRY_LEN: usize = 28;
+const VERB_LEN: usize = 8;
+/// Files of sockets at most: those of wg(8) and of the metrics, and as many again.
+const FILES: usize = 4;
+
+const V4: u8 = 4;
+const V6: u8 = 6;
+
+/// What a helper is for. It is the first message, from a peer that nobody else speaks for yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// The interface's index; 0 where there is none to administer.
+    pub index: u32,
+    /// Whether it makes UDP sockets and marks them.
+    pub sockets: bool,
+    /// Whether it removes the sockets' files also when the peer ended without asking for it.
+    pub removes_at_end: bool,
+    /// Whether it confines itself.
+    pub sandbox: bool,
+    /// Files of sockets to remove.
+    pub files: Vec<PathBuf>,
+}
+
+impl Charge {
+    /// # Errors
+    /// There are too many files, or a path with a zero in it.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let flags = [self.sockets, self.removes_at_end, self.sandbox];
+        let mut message = self.index.to_le_bytes().to_vec();
+        message.extend(flags.map(u8::from));
+        for path in &self.files {
+            message.extend_from_slice(path.as_os_str().as_bytes());
+            message.push(0);
+        }
+        match Self::parse(&message) {
+            Some(parsed) if parsed == *self => Ok(message),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// Reads one.
+    pub fn parse(message: &[u8]) -> Option<Self> {
+        let (index, rest) = message.split_first_chunk()?;
+        let ([sockets, removes_at_end, sandbox], paths) = rest.split_first_chunk()?;
+        let flag = |byte: &u8| [false, true].get(usize::from(*byte)).copied();
+        let mut files = Vec::new();
+        for path in paths.split_inclusive(|&byte| byte == 0) {
+            let path = PathBuf::from(OsStr::from_bytes(path.strip_suffix(&[0])?));
+            files.push(Some(path).filter(|path| path.is_absolute())?);
+        }
+        (message.len() <= MAX && files.len() <= FILES).then_some(Self {
+            index: u32::from_le_bytes(*index),
+            sockets: flag(sockets)?,
+            removes_at_end: flag(removes_at_end)?,
+            sandbox: flag(sandbox)?,
+            files,
+        })
+    }
+}
+
+/// A message behind the charge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Routes and rules that verbs are about.
+    Entries(Vec<Entry>),
+    /// There will be no other entries.
+    End,
+    /// Something to do.
+    Verb(Verb),
+}
+
+impl Message {
+    /// The message that there will be no other entries.
+    pub const END: [u8; 1] = [0];
+
+    /// Reads one.
+    pub fn parse(message: &[u8]) -> Option<Self> {
+        if message == Self::END {
+            return Some(Self::End);
+        }
+        if message.len() == VERB_LEN {
+            return Verb::parse(message).map(Self::Verb);
+        }
+        let (entries, rest) = message.as_chunks();
+        let is_list = rest.is_empty() && (1..=ENTRIES).contains(&entries.len());
+        let read = || entries.iter().map(Entry::parse).collect::<Option<_>>();
+        is_list.then(read).flatten().map(Self::Entries)
+    }
+}
+
+/// Something that takes a right, and is done when it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Makes a UDP socket, bound on all addresses, and hands it over.
+    Socket {
+        /// Its port; 0 is any.
+        port: u16,
+        /// Its mark; 0 is none.
+        fwmark: u32,
+    },
+    /// Marks the UDP socket that comes with this.
+    Mark {
+        /// The mark.
+        fwmark: u32,
+    },
+    /// Sets the interface down.
+    Down,
+    /// Deletes the interface.
+    Delete,
+    /// Adds or deletes a route of the main table to the interface.
+    Route {
+        /// Where it stands among the routes that were told.
+        place: u32,
+        /// Whether it is to be there.
+        there: bool,
+    },
+    /// Adds a rule.
+    Rule {
+        /// Where it stands among the rules that were told.
+        place: u32,
+    },
+    /// Removes the files of sockets.
+    Remove,
+}
+
+impl Verb {
+    /// As it is sent.
+    pub fn encode(self) -> [u8; VERB_LEN] {
+        let (kind, flag, port, number) = match self {
+            Self::Socket { port, fwmark } => (1, false, port, fwmark),
+            Self::Mark { fwmark } => (2, false, 0, fwmark),
+            Self::Down => (3, false, 0, 0),
+            Self::Delete => (4, false, 0, 0),
+            Self::Route { place, there } => (5, there, 0, place),
+            Self::Rule { place } => (6, false, 0, place),
+            Self::Remove => (7, false, 0, 0),
+        };
+        let ([low, high], [a, b, c, d]) = (port.to_le_bytes(), number.to_le_bytes());
+        [kind, flag.into(), low, high, a, b, c, d]
+    }
+
+    fn parse(message: &[u8]) -> Option<Self> {
+        let &[kind, flag, low, high, a, b, c, d] = message else { return None };
+        let (port, number) = (u16::from_le_bytes([low, high]), u32::from_le_bytes([a, b, c, d]));
+        let verb = match kind {
+            1 => Self::Socket { port, fwmark: number },
+            2 => Self::Mark { fwmark: number },
+            3 => Self::Down,
+            4 => Self::Delete,
+            5 => Self::Route { place: number, there: flag != 0 },
+            6 => Self::Rule { place: number },
+            7 => Self::Remove,
+            _ => return None,
+        };
+        // What a verb has no use for is zero.
+        (verb.encode() == message).then_some(verb)
+    }
+}
+
+/// A route or a rule that verbs are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A network that is routed to the interface by the main table.
+    Route(IpNet),
+    /// A policy rule.
+    Rule(Rule),
+}
+
+impl Entry {
+    /// As they are sent together.
+    pub fn encode_all(entries: &[Self]) -> Vec<u8> {
+        entries.iter().flat_map(|entry| entry.encode()).collect()
+    }
+
+    fn encode(&self) -> [u8; ENTRY_LEN] {
+        let mut bytes = [0; ENTRY_LEN];
+        match self {
+            Self::Route(net) => {
+                let (family, address) = match net.addr() {
+                    IpAddr::V4(v4) => (V4, v4.to_ipv6_compatible()),
+                    IpAddr::V6(v6) => (V6, v6),
+                };
+                bytes[..3].copy_from_slice(&[1, family, net.prefix_len()]);
+                bytes[4..20].copy_from_slice(&address.octets());
+            }
+            Self::Rule(rule) => {
+                let family = if rule.family == Family::V4 { V4 } else { V6 };
+                let (mark, optional) = (rule.fwmark, [rule.priority, rule.suppress_prefix_length]);
+                let flags = u8::from(mark.is_some())
+                    | u8::from(rule.invert) << 1
+                    | u8::from(optional[0].is_some()) << 2
+                    | u8::from(optional[1].is_some()) << 3;
+                bytes[..3].copy_from_slice(&[2, family, flags]);
+                let mark = mark.unwrap_or(FwMark { value: 0, mask: 0 });
+                let [priority, suppress] = optional.map(Option::unwrap_or_default);
+                let numbers = [mark.value, mark.mask, rule.table, priority, suppress];
+                let numbers = numbers.map(u32::to_le_bytes);
+                bytes[4..24].copy_from_slice(numbers.as_flattened());
+            }
+        }
+        bytes
+    }
+
+    fn parse(bytes: &[u8; ENTRY_LEN]) -> Option<Self> {
+        let [kind, family, what, ..] = *bytes;
+        let (v6, _) = bytes[4..].split_first_chunk::<16>()?;
+        let v6 = Ipv6Addr::from(*v6);
+        let entry = match (kind, family) {
+            (1, V4) => {
+                let [.., a, b, c, d] = v6.octets();
+                Self::Route(IpNet::new(Ipv4Addr::new(a, b, c, d).into(), what).ok()?)
+            }
+            (1, V6) => Self::Route(IpNet::new(v6.into(), what).ok()?),
+            (2, V4 | V6) => {
+                let (numbers, _) = bytes[4..].as_chunks();
+                let number = |at: usize| u32::from_le_bytes(numbers[at]);
+                let has = |bit: u8| what & (1 << bit) != 0;
+                Self::Rule(Rule {
+                    family: if family == V4 { Family::V4 } else { Family::V6 },
+                    fwmark: has(0).then(|| FwMark { value: number(0), mask: number(1) }),
+                    invert: has(1),
+                    table: number(2),
+                    priority: has(2).then(|| number(3)),
+                    suppress_prefix_length: has(3).then(|| number(4)),
+                })
+            }
+            _ => return None,
+        };
+        (entry.encode() == *bytes).then_some(entry)
+    }
+}

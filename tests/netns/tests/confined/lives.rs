@@ -1,0 +1,146 @@
+//! The lives of a process, each started as users start it, with what runs beside it.
+
+use std::fs;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use netns::{Host, INTERFACE, Implementation, Injected, Key, eventually};
+
+pub const PATIENCE: Duration = Duration::from_secs(15);
+
+/// One host with a peer on it.
+pub struct Life {
+    pub host: Host,
+    process: Child,
+}
+
+/// A process, by the pid that this one knows it by.
+pub struct Confined(u32);
+
+impl Life {
+    /// `linerate [OPTION...] wg0`.
+    pub fn interface(arguments: &str) -> Self {
+        let host = Host::new("alone");
+        let life = Self::start(host, &format!("-f {arguments}"));
+        eventually("it answers wg(8)", PATIENCE, || life.host.attempt("wg show wg0").ok);
+        life
+    }
+
+    /// `linerate up FILE`, with what a guardian, a rule and a route in the main table take.
+    pub fn up() -> Self {
+        let host = Host::new("alone");
+        let peer = Key::generate();
+        let conf = format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\nPostDown = true\n[Peer]\n\
+             PublicKey = {}\nAllowedIPs = 10.9.0.2/32, 10.20.0.0/16, 0.0.0.0/0\n",
+            Key::generate().private,
+            peer.public
+        );
+        let conf = host.write("wg0.conf", &conf);
+        host.run(format!("chmod 600 {conf}"));
+        let life = Self::start(host, &format!("up -f {conf}"));
+        eventually("it answers wg(8)", PATIENCE, || life.host.attempt("wg show wg0").ok);
+        life
+    }
+
+    /// `linerate proxy`, that serves both ways.
+    pub fn proxy(stack: &str, lines: &str) -> Self {
+        let host = Host::new("alone");
+        let conf = format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\nMTU = 1420\n{lines}\
+             Socks5 = 127.0.0.1:1080\nExpose = tcp 10.9.0.1:80 -> 127.0.0.1:8003\n",
+            Key::generate().private
+        );
+        let conf = host.write("wg0.conf", &conf);
+        let life = Self::start(host, &format!("proxy --stack {stack} {conf}"));
+        eventually("the proxy listens", PATIENCE, || life.host.listens(1080));
+        life
+    }
+
+    fn start(host: Host, arguments: &str) -> Self {
+        let program = Implementation::Linerate.path();
+        let line = format!("echo $$ >/run/rig/pid; exec {} {arguments}", program.display());
+        let log = fs::File::create(host.outside("/run/rig/log")).expect("/run/rig is writable");
+        let mut command = host.command("bash");
+        command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let process = command.spawn();
+        let process = process.expect("nsenter is installed (make deps)");
+        Self { host, process }
+    }
+
+    /// The peer itself, once all of its threads are confined.
+    pub fn peer(&self) -> Confined {
+        self.found("cat /run/rig/pid")
+    }
+
+    /// Its child in the private namespace.
+    pub fn child(&self) -> Confined {
+        self.found("pgrep -x linerate -P $(cat /run/rig/pid)")
+    }
+
+    /// The process that it leaves its rights to.
+    pub fn helper(&self) -> Confined {
+        self.found("pgrep -x linerate-helper")
+    }
+
+    /// A process that may be without a sandbox.
+    pub fn unconfined(&self, inner: u32) -> Confined {
+        Confined(self.host.outer_pid(inner).expect("its namespace is below ours"))
+    }
+
+    fn found(&self, line: &str) -> Confined {
+        let confined = self.unconfined(self.host.run(line).trim().parse().expect("it runs"));
+        eventually("it is confined", PATIENCE, || confined.status("Seccomp") == "2");
+        confined
+    }
+
+    /// Its log.
+    pub fn log(&self) -> String {
+        self.host.read("/run/rig/log")
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- its log ---\n{}", self.log());
+        }
+        self.host.attempt(format!("kill -KILL $(cat /run/rig/pid); ip link delete {INTERFACE}"));
+        // It is dead or dying; the host's end would take it as well.
+        let _ = self.process.wait();
+    }
+}
+
+impl Confined {
+    /// A field of its status, or all that its threads say of it where they differ.
+    pub fn status(&self, field: &str) -> String {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0)).into_iter().flatten();
+        let mut values: Vec<String> = threads
+            .flatten()
+            .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+            .filter_map(|status| {
+                let line = status.lines().find_map(|line| line.strip_prefix(field));
+                Some(line?.trim_start_matches(':').trim().to_owned())
+            })
+            .collect();
+        values.sort();
+        values.dedup();
+        values.join(" and ")
+    }
+
+    /// What it holds open: the number, and what that is.
+    pub fn descriptors(&self) -> Vec<(u64, String)> {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.0)).expect("root may look");
+        let files = files.flatten().filter_map(|file| {
+            let number = file.file_name().to_str()?.parse().ok()?;
+            let target = fs::read_link(file.path()).ok()?;
+            Some((number, target.to_str()?.to_owned()))
+        });
+        files.collect()
+    }
+
+    /// Its main thread, which makes calls for us.
+    pub fn inject(&self) -> Injected {
+        Injected::attach(self.0)
+    }
+}
