@@ -116,14 +116,16 @@ fn anonymous(target: &str) -> &str {
 
 fn socket(injected: &mut Injected, descriptor: u64) -> String {
     let wanted = [libc::SO_DOMAIN, libc::SO_TYPE, libc::SO_PROTOCOL, libc::SO_ACCEPTCONN];
-    let told = wanted.map(|option| {
+    let mut told = [0; 4];
+    for (option, told) in wanted.iter().zip(&mut told) {
         injected.clear();
         let (value, length) = (injected.put(&[0; 4]), injected.put(&4u32.to_ne_bytes()));
-        let arguments = [descriptor, libc::SOL_SOCKET as u64, option as u64, value, length, 0];
-        injected.call(libc::SYS_getsockopt, arguments).expect("it may know");
-        let value = injected.get(value, 4);
-        u64::from(u32::from_ne_bytes([value[0], value[1], value[2], value[3]]))
-    });
+        let arguments = [descriptor, libc::SOL_SOCKET as u64, *option as u64, value, length, 0];
+        match injected.call(libc::SYS_getsockopt, arguments) {
+            Ok(_) => *told = u64::from(injected.get(value, 1)[0]),
+            Err(error) => return format!("socket (what kind it may not ask: {error:?})"),
+        }
+    }
     let [family, of_type, protocol, listens] = told;
     let listens = if listens == 1 { ", listening" } else { "" };
     format!("socket {} {} {protocol}{listens}", names::domain(family), names::kind(of_type))

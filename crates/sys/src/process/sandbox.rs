@@ -24,9 +24,9 @@ use seccompiler::{
 };
 
 use calls::{
-    ALLOWED, ALLOWED_HERE, CONTROLS, HANDED_OUT, HELPER, HELPER_OPTIONS, MAKER, NETLINK, NOT_CODE,
-    NOTES, OPTIONS, OWN_PROTOCOL, REQUESTS, SPLICES, STREAM_OPTIONS, TCP, THREAD, UDP, UDP_OPTIONS,
-    UNIX, UNKNOWN, UNLINKS,
+    ALLOWED, ALLOWED_HERE, CONTROLS, HANDED_OUT, HELPER, HELPER_HERE, HELPER_OPTIONS, MAKER,
+    NETLINK, NOT_CODE, NOTES, OPTIONS, OWN_PROTOCOL, REQUESTS, SPLICES, STREAM_OPTIONS, TCP,
+    THREAD, UDP, UDP_OPTIONS, UNIX, UNKNOWN, UNLINKS,
 };
 
 /// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
@@ -234,7 +234,7 @@ fn maker_rules() -> Result<Rules, BackendError> {
 }
 
 fn helper_rules() -> Result<Rules, BackendError> {
-    let always = MAKER.iter().chain(HELPER).chain(UNLINKS);
+    let always = MAKER.iter().chain(HELPER).chain(HELPER_HERE).chain(UNLINKS);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_memory(&mut rules)?;
     insert_own_signals(&mut rules)?;

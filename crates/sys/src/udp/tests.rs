@@ -114,7 +114,7 @@ fn a_full_batch_tells_how_long_its_last_datagram_waited_and_another_does_not() {
 #[test]
 fn an_ipv4_datagram_has_its_control_messages_at_both_levels_of_a_dual_socket() {
     in_namespace(|_| {
-        let socket = Socket::bind(0, 0).unwrap();
+        let socket = Socket::bind(0, 0, None).unwrap();
         let peer = plain_socket("127.0.0.1:0");
         peer.send_to(b"x", ("127.0.0.5", socket.port())).unwrap();
         let mut buffer = [0; 16];

@@ -53,8 +53,6 @@ pub(super) fn serve(line: BorrowedFd<'_>) -> io::Result<()> {
         let _ = answer(line, &Err(errno_of(error)));
     })?;
     answer(line, &Ok(None))?;
-    // What cannot be let go of stays resident.
-    let _ = release_code();
     loop {
         let (length, with) = line::receive(line, &mut room)?;
         if length == 0 {
@@ -93,6 +91,8 @@ impl Duty {
     fn begin(charge: &Charge) -> io::Result<Self> {
         let files = charge.files.iter().map(|path| SocketFile::find(path));
         let files = files.collect::<io::Result<_>>()?;
+        // What cannot be let go of stays resident.
+        let _ = release_code();
         if charge.sandbox {
             confine(charge)?;
         }

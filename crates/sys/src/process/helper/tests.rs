@@ -11,7 +11,7 @@ use nix::{sys::wait::waitpid, unistd::Pid};
 use super::*;
 use crate::{
     BindError, Tun, UdpSocket,
-    netlink::{Family, MAIN_TABLE, Netlink},
+    netlink::{Family, MAIN_TABLE},
     testing::{forked, in_namespace, skip},
 };
 

@@ -203,6 +203,13 @@ pub(super) const MAKER: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
+/// What newer architectures have no call of their own for.
+#[cfg(target_arch = "x86_64")]
+pub(super) const HELPER_HERE: &[i64] = &[libc::SYS_epoll_wait];
+/// What newer architectures have no call of their own for.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const HELPER_HERE: &[i64] = &[];
+
 /// The calls of a helper beside these: sockets, netlink by way of a runtime of its own, and what
 /// became of the file of a socket.
 pub(super) const HELPER: &[i64] = &[
