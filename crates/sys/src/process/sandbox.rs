@@ -234,7 +234,7 @@ fn maker_rules() -> Result<Rules, BackendError> {
 }
 
 fn helper_rules() -> Result<Rules, BackendError> {
-    let always = MAKER.iter().chain(HELPER).chain(HELPER_HERE).chain(UNLINKS);
+    let always = MAKER.iter().chain(HELPER).chain(HELPER_HERE);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_memory(&mut rules)?;
     insert_own_signals(&mut rules)?;

@@ -8,6 +8,9 @@ use netns::{Host, INTERFACE, Implementation, Injected, Key, eventually};
 
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
+/// A process is confined when it has both of its filters.
+const FILTERS: &str = "2";
+
 /// One host with a peer on it.
 pub struct Life {
     pub host: Host,
@@ -90,7 +93,7 @@ impl Life {
 
     fn found(&self, line: &str) -> Confined {
         let confined = self.unconfined(self.host.run(line).trim().parse().expect("it runs"));
-        eventually("it is confined", PATIENCE, || confined.status("Seccomp") == "2");
+        eventually("it is confined", PATIENCE, || confined.status("Seccomp_filters") == FILTERS);
         confined
     }
 

@@ -89,6 +89,10 @@ pub(super) const ALLOWED_HERE: &[i64] = &[];
 pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
 /// Calls that remove files.
+#[cfg(target_arch = "x86_64")]
+pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat, libc::SYS_unlink];
+/// Calls that remove files.
+#[cfg(not(target_arch = "x86_64"))]
 pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat];
 
 /// What ioctl(2) is for: whether a descriptor waits, and is inherited; and what offloads a TUN has.
@@ -226,5 +230,6 @@ pub(super) const HELPER: &[i64] = &[
     libc::SYS_getrandom,
     libc::SYS_clock_gettime,
     libc::SYS_newfstatat,
+    libc::SYS_unlinkat,
     libc::SYS_madvise,
 ];
