@@ -293,6 +293,22 @@ fn with_user_it_gives_root_up_and_still_changes_port_and_mark_and_cleans_up() {
 }
 
 #[test]
+fn a_peer_whose_helper_was_killed_goes_on_says_so_and_leaves_no_interface() {
+    let (host, mut daemon) = alone();
+    host.run("ip link set wg0 up && wg set wg0 listen-port 900");
+    host.run("pkill -KILL -x linerate-helper");
+    assert!(!host.attempt("wg set wg0 listen-port 901").ok);
+    let told = "the helper process is gone";
+    eventually("it says why", PATIENCE, || daemon.log().contains(told));
+    assert_eq!(host.run("wg show wg0 listen-port").trim(), "900", "it is as it was");
+    assert!(daemon.is_running());
+    daemon.signal("TERM");
+    daemon.ends();
+    eventually("the interface is gone", PATIENCE, || !host.has_device(INTERFACE));
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+}
+
+#[test]
 fn a_name_that_no_interface_can_have_is_refused() {
     let host = Host::new("alone");
     for name in ["sixteen-letters-", "a/b"] {
