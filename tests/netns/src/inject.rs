@@ -188,7 +188,12 @@ impl Drop for Injected {
         if self.asking {
             let _ = kill(self.thread, Signal::SIGKILL);
             // Its parent hears of its end when we did.
-            let ended = |status| matches!(status, Ok(WaitStatus::Signaled(..)) | Err(_));
+            let ended = |status| {
+                matches!(
+                    status,
+                    Ok(WaitStatus::Signaled(..) | WaitStatus::Exited(..)) | Err(Errno::ECHILD)
+                )
+            };
             while !ended(waitpid(self.thread, Some(WaitPidFlag::__WALL))) {}
             return;
         }
