@@ -437,12 +437,12 @@ fn shut_down(
     }
     drop(file);
     let Some(index) = home else { return Ok(()) };
-    if let Err(error) = Netlink::open().map_err(io::Error::from).and_then(|netlink| {
-        match netlink.link(index)? {
+    if let Err(error) =
+        Netlink::open().map_err(io::Error::from).and_then(|netlink| match netlink.link(index)? {
             Some(link) if link.name == node.info().name => delete_link(&node, &netlink, index),
             _ => Ok(()),
-        }
-    }) {
+        })
+    {
         bail!("{}: the interface could not be deleted: {error}", node.info().name);
     }
     Ok(())

@@ -21,8 +21,7 @@ pub use heap::release_heap;
 pub use helper::Helper;
 pub use privileges::{
     PrivilegesError, Rights, administers_network, drop_privileges, file_limit, harden, keep_rights,
-    listener,
-    may_make_in, owns, raise_file_limit, rename,
+    listener, may_make_in, owns, raise_file_limit, rename,
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};

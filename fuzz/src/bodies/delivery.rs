@@ -78,6 +78,9 @@ pub fn delivery(data: &[u8]) {
     tunnel.deliver(0, 0);
 }
 
+/// Datagrams on their way, with their marks.
+type Waiting = Arc<Mutex<VecDeque<(Vec<u8>, Ecn)>>>;
+
 /// A peer that sends, and the half that receives.
 struct Tunnel {
     pair: Pair,
@@ -87,7 +90,7 @@ struct Tunnel {
     padding: u8,
     outer: u8,
     sent: Vec<Sent>,
-    datagrams: Arc<Mutex<VecDeque<(Vec<u8>, Ecn)>>>,
+    datagrams: Waiting,
     sink: Arc<Sink>,
     inbound: Inbound<Datagrams, TunSend<Sink>>,
 }
@@ -107,7 +110,7 @@ impl Tunnel {
         let clock: Clock = Arc::new(move || now);
         let sink = Arc::new(Sink::default());
         let offloads = Arc::<Offloads>::default();
-        let datagrams = Arc::<Mutex<VecDeque<_>>>::default();
+        let datagrams = Waiting::default();
         let sides = (Datagrams(datagrams.clone()), TunSend::new(sink.clone(), offloads));
         let inbound =
             Inbound::new(device, clock, sides, Arc::<Inbox>::default(), Arc::<Returned>::default());
@@ -270,7 +273,7 @@ fn connected() -> (Pair, Reservation) {
 
 /// The receiving half of a socket: datagrams of one length and mark come together, as from the
 /// kernel's GRO.
-struct Datagrams(Arc<Mutex<VecDeque<(Vec<u8>, Ecn)>>>);
+struct Datagrams(Waiting);
 
 impl UdpRecv for Datagrams {
     fn recv(&mut self, batch: &mut RecvBatch, _drain: bool) -> io::Result<()> {

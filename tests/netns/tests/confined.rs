@@ -26,7 +26,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use lives::{Confined, Life};
-use netns::{Injected, announce};
+use netns::Injected;
 use nix::libc;
 
 /// The fields of proc_pid_status(5) that tell what a process may do.
@@ -77,10 +77,7 @@ fn compare(name: &str, confined: &Confined) {
     let descriptors = descriptors(confined, &mut injected);
     let own = injected.call(libc::SYS_getpid, [0; 6]).expect("it may know").cast_unsigned();
     if !injected.ask() {
-        announce(
-            "SKIPPED: the calls of confined processes: needs root, and a kernel with CONFIG_CHECKPOINT_RESTORE",
-        );
-        return;
+        return netns::skip("root, and a kernel with CONFIG_CHECKPOINT_RESTORE");
     }
     let calls = sweep::sweep(&mut injected, own);
     let found = format!("rights:\n{rights}descriptors:\n{descriptors}{calls}");

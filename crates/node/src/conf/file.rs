@@ -222,7 +222,7 @@ mod tests {
             let error = folder.read(&hooks, 0o600).without_writable_hooks().unwrap_err();
             assert_eq!(*error.reason(), Reason::Writable(Writable::FileOwner(12_345)));
         } else {
-            eprintln!("SKIPPED: needs root");
+            skips::skip("root");
         }
     }
 }

@@ -106,8 +106,7 @@ fn clients_that_do_not_say_what_they_want_keep_nobody_out() {
 #[test]
 fn silent_peers_in_the_tunnel_are_asked_whether_they_are_there() {
     if stack() != "namespace" {
-        announce("SKIPPED: timers of the kernel: the stack is in the process");
-        return;
+        return netns::skip("the stack of the kernel");
     }
     let world = with_proxy("Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003");
     world.left.run("mkdir -p /run/rig/here");

@@ -144,8 +144,11 @@ pub(super) const HELPER_OPTIONS: &[(i32, i32)] = &[
 ];
 
 /// What a stream is given that a proxy carries.
-pub(super) const STREAM_OPTIONS: &[(i32, i32)] =
-    &[(libc::SOL_TCP, libc::TCP_NODELAY), (libc::SOL_SOCKET, libc::SO_LINGER)];
+pub(super) const STREAM_OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_TCP, libc::TCP_NODELAY),
+    (libc::SOL_SOCKET, libc::SO_LINGER),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+];
 
 /// What prctl(2) is for: names of threads and of memory.
 pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
