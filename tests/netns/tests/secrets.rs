@@ -172,12 +172,14 @@ fn up_keeps_no_text_of_the_file_and_its_guardian_no_key() {
     let session = world.answer(&conf.noise);
     let pid = world.left.daemon_of(INTERFACE).expect("it runs");
     let all = processes(&world.left);
-    let guardian = all.iter().find(|(_, other)| *other != pid).expect("a guardian").1;
-    assert_eq!(all.len(), 2, "{all:?}");
+    let process = |name: &str| all.iter().find(|(other, _)| other == name).expect(name).1;
+    let [guardian, helper] = ["linerate-guard", "linerate-helper"].map(process);
+    assert_eq!(all.len(), 3, "{all:?}");
     world.has(pid, &conf.own.secrets(), "the private key that is in use");
     world.has(pid, &session.keys(), "the keys of the session");
     world.forgets("linerate up", pid, &conf.texts().and(&session.secrets));
     world.forgets("the guardian", guardian, &conf.all().and(&session.keys()));
+    world.forgets("the helper", helper, &conf.all().and(&session.keys()));
 
     let new = Conf { own: Private::new(), noise: conf.noise, psk: conf.psk };
     let key = world.left.write("new.key", &new.own.base64());
