@@ -128,7 +128,8 @@ test-clients: deps build
 kernel-test: DEPS += $(GUEST)
 kernel-test: deps build
 	cargo test -p linerate-netns --test kernel --no-run
-	LINERATE_GUEST=$$(tests/kernel/guest) $(NETNS_TEST) --test kernel -- --ignored --test-threads=1 $(ARGS)
+	guest=$$(tests/kernel/guest); \
+	LINERATE_GUEST=$$guest $(NETNS_TEST) --test kernel -- --ignored --test-threads=1 $(ARGS)
 
 # rustup has the target's standard library; Debian has the compiler, its C library and an emulator.
 # seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.

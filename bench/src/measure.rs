@@ -213,8 +213,10 @@ impl Measure {
             (Some(Bar::AtLeast(_)), _) => Some(Better::More),
             (Some(Bar::AtMost(_)), _) => Some(Better::Less),
             (None, "ms" | "MB") => Some(Better::Less),
+            // A part, too: the README has rows of them.
+            (None, "Gbit/s") => Some(Better::More),
             _ if self.title.starts_with(' ') => None,
-            (None, "Gbit/s" | "kpps" | "k/s" | "times") => Some(Better::More),
+            (None, "kpps" | "k/s" | "times") => Some(Better::More),
             _ => None,
         }
     }

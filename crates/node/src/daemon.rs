@@ -134,6 +134,9 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         socket.hand_over(helper.clone());
         metrics.iter_mut().for_each(|metrics| metrics.hand_over(helper.clone()));
     }
+    if let Some(helper) = helper.as_ref().filter(|_| !options.sandbox) {
+        helper.tell(&[], &[]).context("helper process")?;
+    }
     // Without a sandbox it has its rights itself.
     let helper = helper.filter(|_| options.sandbox);
     let udp = UdpSocket::unbound_by(&offloads, helper.clone()).context("UDP socket")?;

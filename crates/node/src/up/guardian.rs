@@ -254,7 +254,8 @@ impl Charge {
     /// The interface is still there, and with it what the packet filter keeps from it.
     fn in_time(&self, word: Word) -> anyhow::Result<()> {
         if word == Word::PostDown {
-            let link = Netlink::open()?.link(self.index)?;
+            // Where it was moved away another link may have its index.
+            let link = Netlink::open()?.link(self.index)?.filter(|link| link.is_tun);
             ensure!(link.is_none(), "{}: {OUT_OF_TURN}", word.key());
         }
         Ok(())

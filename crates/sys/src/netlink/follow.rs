@@ -150,8 +150,15 @@ impl Follow {
             Err(Errno::EAGAIN) => Ok(false),
             Err(Errno::EINTR) => Ok(true),
             Err(Errno::ENOBUFS) => {
-                if matches!(self.at, At::Leaving(..)) {
-                    self.at = At::Unseen;
+                match self.at {
+                    At::Leaving(..) => self.at = At::Unseen,
+                    // Of the news that were lost one was that it left, or was deleted, which
+                    // its TUN device tells as well.
+                    At::Home(index) if is_absent(index) => {
+                        self.at = At::Unseen;
+                        self.events.push_back(Followed::Away { is_seen: false });
+                    }
+                    _ => {}
                 }
                 self.events.push_back(Followed::Lost);
                 Ok(true)
@@ -245,4 +252,9 @@ fn receive(socket: &Socket, buffer: &mut [u8]) -> Result<(usize, Option<i32>), E
         _ => None,
     });
     Ok((received.bytes, nsid))
+}
+
+/// Whether no link has this index; not where that cannot be told.
+fn is_absent(index: u32) -> bool {
+    Netlink::open().and_then(|netlink| netlink.link(index)).is_ok_and(|link| link.is_none())
 }

@@ -9,7 +9,7 @@ use rtnetlink::{
     packet_route::{
         RouteNetlinkMessage,
         address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
-        link::{LinkAttribute, LinkFlags, LinkMessage},
+        link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
     },
 };
 
@@ -26,6 +26,8 @@ pub struct Link {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Whether it is a TUN device, or a TAP device.
+    pub is_tun: bool,
 }
 
 impl Netlink {
@@ -191,11 +193,15 @@ impl Link {
             name: String::new(),
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
+            is_tun: false,
         };
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name.clone_from(name),
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+                LinkAttribute::LinkInfo(infos) => {
+                    link.is_tun = infos.contains(&LinkInfo::Kind(InfoKind::Tun));
+                }
                 _ => {}
             }
         }

@@ -143,6 +143,11 @@ impl Victims {
     }
 }
 
+/// Verbs of the helper: to delete the interface, and to remove the sockets' files
+/// (`crates/sys/src/process/helper/wire.rs`).
+const DELETE: u8 = 4;
+const REMOVE: u8 = 7;
+
 /// What a peer may have told the process that removes its sockets: an inode, and where it is.
 fn order((path, inode): (&str, u64)) -> Vec<u8> {
     [&inode.to_ne_bytes()[..], path.as_bytes(), &[0]].concat()
@@ -168,9 +173,14 @@ fn whatever_a_confined_peer_writes_to_who_has_more_rights_hurts_nobody() {
                 let number = number.to_ne_bytes();
                 said.push([&[kind, 1, 0, 0][..], &number].concat());
                 said.push([&[kind, 0, 0x1f, 0x90][..], &number].concat());
+                // But for what ends the peer itself: that is said last.
+                if ![DELETE, REMOVE].contains(&kind) {
+                    said.push([&[kind, 0, 0, 0][..], &number].concat());
+                }
             }
         }
         said.extend([vec![0], vec![1; 24], vec![2; 48], vec![0xff; 4096]]);
+        said.push([&[REMOVE][..], &[0; 7]].concat());
         let mut injected = peer.inject();
         for (line, _) in lines {
             for message in &said {

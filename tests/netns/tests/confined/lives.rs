@@ -62,7 +62,12 @@ impl Life {
 
     fn start(host: Host, arguments: &str) -> Self {
         let program = Implementation::Linerate.path();
-        let line = format!("echo $$ >/run/rig/pid; exec {} {arguments}", program.display());
+        // Without what this process inherited: the lists are of what linerate opens.
+        let line = format!(
+            "for fd in /proc/$$/fd/*; do fd=${{fd##*/}}; [ $fd -le 2 ] || eval \"exec $fd>&-\"; done; \
+             echo $$ >/run/rig/pid; exec {} {arguments}",
+            program.display()
+        );
         let log = fs::File::create(host.outside("/run/rig/log")).expect("/run/rig is writable");
         let mut command = host.command("bash");
         command.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -39,13 +39,17 @@ pub(super) fn send(
     }
 }
 
+/// The descriptors that one message may bring (kernel `SCM_MAX_FD`).
+const MAX_DESCRIPTORS: usize = 253;
+
 /// The next message, cut to the room there is: its length, 0 where the line was cut, and what came
 /// with it.
 pub(super) fn receive(
     line: BorrowedFd<'_>,
     room: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut control = nix::cmsg_space!(RawFd);
+    // All that are not asked for are closed.
+    let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut slices = [io::IoSliceMut::new(room)];
     let message = loop {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;

@@ -54,7 +54,8 @@ pub(super) fn serve(line: BorrowedFd<'_>) -> io::Result<()> {
     })?;
     answer(line, &Ok(None))?;
     loop {
-        let (length, with) = line::receive(line, &mut room)?;
+        // Also where what was said cannot be read.
+        let (length, with) = line::receive(line, &mut room).unwrap_or_default();
         if length == 0 {
             return duty.end();
         }
@@ -142,9 +143,9 @@ impl Duty {
         match verb {
             Verb::Mark { fwmark } if self.sockets => mark(&with.ok_or(Errno::EBADF)?, fwmark),
             Verb::Remove => self.files.iter().try_for_each(SocketFile::remove),
-            Verb::Down => self.by_netlink(Netlink::set_down),
+            Verb::Down => self.by_index(Netlink::set_down),
             Verb::Delete => {
-                let deleted = self.by_netlink(Netlink::delete_link);
+                let deleted = self.by_index(Netlink::delete_link);
                 if let Ok(()) | Err(Errno::ENODEV) = deleted {
                     // Whoever has its number next is another.
                     self.index = None;
@@ -153,26 +154,36 @@ impl Duty {
             }
             Verb::Route { place, there } => {
                 let destination = of(&self.routes, place)?;
-                self.by_netlink(|netlink, device| {
+                self.by_index(|netlink, device| {
                     let route = Route { destination, device, table: MAIN_TABLE, metric: None };
                     if there { netlink.add_route(&route) } else { netlink.delete_route(&route) }
                 })
             }
             Verb::Rule { place } => {
                 let rule = of(&self.rules, place)?;
-                self.by_netlink(|netlink, _| netlink.add_rule(&rule))
+                by_netlink(|netlink| netlink.add_rule(&rule))
             }
             Verb::Socket { .. } | Verb::Mark { .. } => Err(Errno::EPERM),
         }
     }
 
-    fn by_netlink(
-        &self,
+    /// Changes the interface. Where it was moved to another network namespace, or is gone, another
+    /// link may have its index: it is not touched, and neither is any later one.
+    fn by_index(
+        &mut self,
         change: impl FnOnce(&Netlink, u32) -> Result<(), NetlinkError>,
     ) -> Result<(), Errno> {
         let index = self.index.ok_or(Errno::EPERM)?;
-        let netlink = Netlink::open().map_err(|error| errno_of(&error.into()))?;
-        change(&netlink, index).map_err(|error| errno_of(&error.into()))
+        let mut is_there = true;
+        let changed = by_netlink(|netlink| {
+            is_there = netlink.link(index)?.is_some_and(|link| link.is_tun);
+            if is_there { change(netlink, index) } else { Ok(()) }
+        });
+        if !is_there {
+            self.index = None;
+            return Err(Errno::ENODEV);
+        }
+        changed
     }
 
     /// The peer is gone.
@@ -180,6 +191,11 @@ impl Duty {
         let files = self.files.iter().filter(|_| self.removes_at_end);
         Ok(files.map(SocketFile::remove).fold(Ok(()), Result::and)?)
     }
+}
+
+fn by_netlink(change: impl FnOnce(&Netlink) -> Result<(), NetlinkError>) -> Result<(), Errno> {
+    let changed = Netlink::open().and_then(|netlink| change(&netlink));
+    changed.map_err(|error| errno_of(&error.into()))
 }
 
 fn of<T: Copy>(told: &[T], place: u32) -> Result<T, Errno> {

@@ -126,6 +126,22 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
 }
 
 #[test]
+fn a_link_that_has_the_number_of_one_that_left_is_not_touched() {
+    in_namespace(|netlink| {
+        let lo = netlink.link_by_name("lo").unwrap().unwrap();
+        netlink.set_up(lo.index).unwrap();
+        for order in [Helper::set_down, Helper::delete_link] {
+            let (helper, child) = helper(&Charge { index: lo.index, ..charge() });
+            let helper = helper.unwrap();
+            assert_eq!(errno(order(&helper)), Some(libc::ENODEV));
+            assert!(netlink.link(lo.index).unwrap().unwrap().up);
+            drop(helper);
+            waitpid(child, None).unwrap();
+        }
+    });
+}
+
+#[test]
 fn what_it_was_not_charged_with_is_refused() {
     let (helper, child) = helper(&Charge { sandbox: true, ..Charge::default() });
     let helper = helper.unwrap();
