@@ -1,8 +1,11 @@
 //! The memory of all buffers together.
 //!
 //! Every byte counts: what a buffer holds, and [`FIRST`] bytes of each buffer that holds
-//! less, which are set aside for it. So no buffer waits for others for ever, and all of
-//! them stay within the limit for as long as [`Budget::has_room_for`] is asked first.
+//! less, which are set aside for it. So a buffer that holds nothing waits for no other, and
+//! all of them stay within the limit for as long as [`Budget::has_room_for`] is asked first.
+//! A buffer that holds more may have to wait until it is read. A receiver that has nothing
+//! to be read, as the next bytes are missing, gives up what came early when these get no
+//! memory.
 //!
 //! ```text
 //!   | held, or set aside | left: 1/16 for buffers below their share | 1/16 for those to come |

@@ -176,14 +176,20 @@ impl Receiver {
         if early && (self.early.len() >= MAX_EARLY || self.ring.budget().is_short()) {
             return Arrival::Refused;
         }
-        let room = self.ring.reserve(offset, len as usize);
+        let had_gap = self.has_gap();
+        let mut room = self.ring.reserve(offset, len as usize);
+        if room == 0 && !early && self.readable == 0 {
+            // What came early holds memory, and so the missing bytes have none set aside:
+            // it is given up for them (RFC 2018 section 8).
+            self.forget_early();
+            room = self.ring.reserve(offset, len as usize);
+        }
         if room == 0 || early && room < len as usize {
             return Arrival::Refused;
         }
         let from = start.since(seq) as usize;
         let ring = &mut self.ring;
         payload.each(from..from + room, |at, piece| ring.write(offset + at, piece));
-        let had_gap = self.has_gap();
         self.place(start, start + room as u32);
         if early || had_gap || seq.before(start) { Arrival::Remarkable } else { Arrival::InOrder }
     }
@@ -298,5 +304,39 @@ impl Receiver {
         if self.readable == 0 {
             self.ring.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{CHUNK, FIRST};
+
+    const LIMIT: usize = 64 * CHUNK;
+
+    #[test]
+    fn the_missing_bytes_are_taken_though_others_have_all_memory_and_early_data_holds_some() {
+        let bytes: Vec<u8> = (0..CHUNK + 1000).map(|n| (n % 251) as u8).collect();
+        let budget = Budget::new(LIMIT);
+        let mut receiver = Receiver::new(1 << 20, budget.clone());
+        receiver.begin(Seq(0));
+        let first = receiver.next();
+        let early = receiver.receive(first + CHUNK as u32, &Payload::Whole(&bytes[CHUNK..]));
+        assert_eq!((early, budget.used()), (Arrival::Remarkable, CHUNK));
+        budget.charge(LIMIT);
+        let (mut read, now) = (Vec::new(), Time::new(std::time::Duration::ZERO));
+        for _ in 0..=CHUNK / FIRST {
+            let at = read.len();
+            let end = bytes.len().min(at + 1000);
+            let arrival = receiver.receive(first + at as u32, &Payload::Whole(&bytes[at..end]));
+            assert_ne!(arrival, Arrival::Refused, "{at}");
+            let mut to = vec![0; receiver.readable()];
+            assert!(receiver.read(&mut to, now) > 0);
+            read.extend(to);
+        }
+        assert!(!receiver.has_blocks(), "what was given up is not told of");
+        assert_eq!(read, bytes[..read.len()]);
+        assert!(read.len() > CHUNK);
+        assert_eq!(budget.used(), LIMIT);
     }
 }
