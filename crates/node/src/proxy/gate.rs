@@ -118,12 +118,15 @@ pub(super) async fn carry<S: Stack>(
     connection: &Connection,
 ) -> io::Result<()> {
     let moved = || connection.touch();
-    let carried = unless_evicted(connection, S::carry(&mut here, &mut there, &moved)).await;
+    let carried = unless_evicted(connection, async {
+        S::carry(&mut here, &mut there, &moved).await?;
+        tokio::join!(take_leave(&mut here), take_leave(&mut there));
+        Ok(())
+    });
+    let carried = carried.await;
     if carried.is_err() {
         here.reset();
         S::reset(there);
-    } else {
-        tokio::join!(take_leave(&mut here), take_leave(&mut there));
     }
     carried
 }
