@@ -57,6 +57,12 @@ impl Capacity {
             dialling: reserved / 2,
         }
     }
+
+    /// Of a program that uses at most half of the descriptors it has left: its own are the
+    /// clients, so each connection takes one more of it.
+    pub fn of_half(limit: usize, open: usize) -> Self {
+        Self::new(open + limit.saturating_sub(open) / 2, open, 0)
+    }
 }
 
 #[cfg(test)]
@@ -80,5 +86,14 @@ mod tests {
         assert_eq!((plain.all, plain.side, plain.service), (3580, 2685, 1790));
         assert_eq!((plain.source, plain.asking, plain.dialling), (895, 447, 240));
         assert_eq!(Capacity::new(10, 40, 0).all, 0);
+    }
+
+    #[test]
+    fn a_program_with_many_open_files_shares_what_it_has_left() {
+        for (limit, open, all) in
+            [(1024, 4, 383), (1024, 512, 192), (1024, 900, 47), (1024, 1024, 0), (10, 40, 0)]
+        {
+            assert_eq!(Capacity::of_half(limit, open).all, all, "{open} of {limit}");
+        }
     }
 }

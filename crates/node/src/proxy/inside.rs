@@ -99,8 +99,7 @@ impl Inside {
         let mut users = Users::default();
         users.add(name, password);
         let (limit, open) = file_limit().unwrap_or((FILES, 0));
-        // The clients are this program's own: each connection is two files.
-        let capacity = Capacity::new(limit / 2, open, 0);
+        let capacity = Capacity::of_half(limit, open);
         let connections = Connections::new(capacity);
         let gate = Arc::new(Gate { dialer: self.dialer.clone(), users, connections });
         let all = gate.clone();
