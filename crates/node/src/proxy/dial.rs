@@ -37,18 +37,23 @@ pub(super) struct Dialer<S> {
     reach: Arc<Reach>,
     names: Names<S>,
     half_open: HalfOpen,
-    /// Descriptors that dials may have beside the one of each connection.
-    spare: Arc<Semaphore>,
+    /// Descriptors of attempts beside the first of each connection.
+    attempts: Arc<Semaphore>,
+    /// Descriptors that watch clients. They are apart: a client may stay for as long as a
+    /// dial takes, and is to keep none from a second attempt.
+    watches: Semaphore,
 }
 
 impl<S: Stack> Dialer<S> {
     /// Makes connections of a stack to what is within reach, and asks `dns` for names. All
-    /// dials together may have `spare` descriptors beside those of their connections.
+    /// dials together may have `spare` descriptors beside those of their connections: half
+    /// for attempts, half to watch clients.
     pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
         let reach = Arc::new(reach);
         let names = Names::new(stack.clone(), reach.clone(), dns);
-        let spare = Arc::new(Semaphore::new(spare.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { stack, reach, names, half_open: HalfOpen::default(), spare }
+        let half = || Semaphore::new((spare / 2).clamp(1, Semaphore::MAX_PERMITS));
+        let (attempts, watches) = (Arc::new(half()), half());
+        Self { stack, reach, names, half_open: HalfOpen::default(), attempts, watches }
     }
 
     /// Connects when it is the client's turn. Dropping the future gives it up.
@@ -98,7 +103,7 @@ impl<S: Stack> Dialer<S> {
             }
         }
         let left = async {
-            let _spare = self.spare.acquire().await;
+            let _watch = self.watches.acquire().await;
             stream.left().await
         };
         tokio::select! {
@@ -192,7 +197,7 @@ impl<S: Stack> Dialer<S> {
             while let Some(ip) = eyeballs.poll_attempt(now()) {
                 let (stack, reach) = (self.stack.clone(), self.reach.clone());
                 let is_first = attempts.is_empty();
-                let spare = self.spare.clone();
+                let spare = self.attempts.clone();
                 attempts.spawn(async move {
                     reach.check(ip)?;
                     let _spare = if is_first { None } else { spare.acquire_owned().await.ok() };
@@ -300,6 +305,30 @@ mod tests {
             let dialed = dialer.dial_for(CLIENT, &mut here, &mut early, &target).await;
             assert_eq!(dialed.unwrap_err().kind(), io::ErrorKind::TimedOut);
             assert_eq!(early, vec![7; EARLY]);
+        });
+    }
+
+    #[test]
+    fn clients_that_are_watched_take_nothing_from_second_attempts() {
+        run(async {
+            let dialer = Arc::new(dialer(&[("10.0.0.1", Way::Silent)]));
+            let mut dialing = JoinSet::new();
+            let mut clients = Vec::new();
+            for number in 0..20 {
+                let (mut client, here) = UnixStream::pair().unwrap();
+                client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
+                clients.push(client);
+                let dialer = dialer.clone();
+                dialing.spawn(async move {
+                    let (mut here, mut early) = (Stream::Unix(here), Vec::new());
+                    let to = target("10.0.0.1:80");
+                    dialer.dial_for(Client::User(number), &mut here, &mut early, &to).await
+                });
+            }
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!(dialer.stack.dialing(), 20);
+            assert_eq!(dialer.watches.available_permits(), 0);
+            assert_eq!(dialer.attempts.available_permits(), 4);
         });
     }
 

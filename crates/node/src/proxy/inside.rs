@@ -49,8 +49,8 @@ impl Inside {
         let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
         let stack = Arc::new(stack);
         let dns = conf.interface.dns.clone();
-        // With this stack dials have no descriptors but what watches a client.
-        let dialer = Dialer::new(stack.clone(), reach(conf), dns, WATCHES);
+        // With this stack dials have no descriptors but what watches a client: half of them.
+        let dialer = Dialer::new(stack.clone(), reach(conf), dns, 2 * WATCHES);
         let dialer = Arc::new(dialer);
         Ok((Self { stack, dialer }, (recv, send, TunInfo { name: plan.name, index: 0, mtu })))
     }
