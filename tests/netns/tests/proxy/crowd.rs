@@ -8,8 +8,6 @@ use super::*;
 const FILES: usize = 512;
 /// More connections than it has.
 const CROWD: usize = 700;
-/// How long a crowd takes to have been served or refused.
-const SETTLING: Duration = Duration::from_millis(500);
 
 /// A proxy with few descriptors that exposes files.
 fn with_few_files() -> World {
@@ -30,9 +28,14 @@ fn crowd(host: &Host, to: &str, say: &[u8]) -> Vec<TcpStream> {
         stream.write_all(say).ok()?;
         Some(stream)
     };
-    let crowd = host.inside(|| (0..CROWD).filter_map(|_| come()).collect());
-    std::thread::sleep(SETTLING);
-    crowd
+    host.inside(|| (0..CROWD).filter_map(|_| come()).collect())
+}
+
+/// How many are still held once each was served or refused.
+fn settled(crowds: &[Vec<TcpStream>]) -> usize {
+    let held = || crowds.iter().map(|crowd| alive(crowd)).sum::<usize>();
+    eventually("each is served or refused", PATIENCE, || held() < FILES / 4);
+    held()
 }
 
 /// How many were not ended.
@@ -68,8 +71,8 @@ impl World {
 fn one_client_in_the_tunnel_takes_its_share_and_what_it_leaves_behind_makes_way() {
     let world = with_few_files();
     assert_eq!(world.exposed(), "here");
-    let all = crowd(&world.right.host, "10.9.0.1:80", b"?");
-    let (held, files) = (alive(&all), world.files());
+    let all = [crowd(&world.right.host, "10.9.0.1:80", b"?")];
+    let (held, files) = (settled(&all), world.files());
     announce(&format!("{held} of {CROWD} connections are held, with {files} of {FILES} files"));
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     assert!((10..FILES / 4).contains(&held) && files < FILES / 2);
@@ -77,7 +80,7 @@ fn one_client_in_the_tunnel_takes_its_share_and_what_it_leaves_behind_makes_way(
     // The client vanishes: nobody hears of it.
     let right = &world.right.host;
     right.run("ip route add blackhole 10.9.0.1/32");
-    for stream in all {
+    for stream in all.into_iter().flatten() {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         setsockopt(&stream, sockopt::Linger, &linger).expect("a socket can linger");
     }
@@ -93,7 +96,7 @@ fn clients_that_do_not_say_what_they_want_keep_nobody_out() {
     let world = with_few_files();
     let silent: Vec<_> =
         ["127.0.0.1:1080", "127.0.0.1:8080"].map(|to| crowd(&world.left, to, b"")).into();
-    let (held, files) = (silent.iter().map(|all| alive(all)).sum::<usize>(), world.files());
+    let (held, files) = (settled(&silent), world.files());
     announce(&format!("{held} silent clients are held, with {files} of {FILES} files"));
     assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
     let by_http = world.curl("--proxy http://127.0.0.1:8080 http://10.9.0.2/page");
