@@ -58,6 +58,7 @@ impl Key {
     }
 
     /// ChaCha20's eight words.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn words(&self) -> &[u32; 8] {
         &self.0.words
     }

@@ -26,6 +26,7 @@ impl Random {
         (self.next() >> 11) as usize % end
     }
 
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.next().to_le_bytes()[..chunk.len()]);
