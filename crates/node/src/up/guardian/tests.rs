@@ -118,8 +118,12 @@ fn a_peer_that_says_other_words_or_says_them_again_is_not_heard_any_more() {
 
 #[test]
 fn a_peer_is_not_heard_that_says_its_interface_is_gone_while_it_is_there() {
-    // `lo` is always there, and no link has the largest of numbers.
-    for (index, is_heard) in [(1, false), (i32::MAX as u32, true)] {
+    let Ok(tun) = sys::Tun::create("guarded0", 1420, &std::sync::Arc::default()) else {
+        return skips::skip("/dev/net/tun");
+    };
+    // `lo` is always there, as a link that has the number of one that was moved away; and no link
+    // has the largest of numbers.
+    for (index, is_heard) in [(tun.2.index, false), (1, true), (i32::MAX as u32, true)] {
         let charge = Charge::read(&charge(("wg0", index), Path::new("wg0.conf"), &interface()));
         let charge = charge.unwrap();
         for word in [Word::PreDown, Word::SaveConfig] {
