@@ -35,3 +35,44 @@ impl Paths {
         self.0.get(&to).filter(|(_, until)| now < *until).map(|(mtu, _)| *mtu)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    fn address(number: usize) -> IpAddr {
+        Ipv4Addr::from_bits(number as u32).into()
+    }
+
+    #[test]
+    fn a_path_only_becomes_narrower_until_that_is_forgotten() {
+        let (mut paths, now) = (Paths::default(), Time::default());
+        for (said, known) in [(1400, 1400), (1300, 1300), (1350, 1300)] {
+            paths.lower(address(1), said, now);
+            assert_eq!(paths.mtu(address(1), now), Some(known));
+        }
+        let end = now + AGE;
+        assert_eq!(paths.mtu(address(1), now + (AGE - Duration::from_millis(1))), Some(1300));
+        assert_eq!(paths.mtu(address(1), end), None);
+        paths.lower(address(1), 1350, end);
+        assert_eq!(paths.mtu(address(1), end), Some(1350));
+    }
+
+    #[test]
+    fn no_more_paths_are_remembered_than_the_bound_and_old_ones_make_room() {
+        let (mut paths, now) = (Paths::default(), Time::default());
+        for number in 0..REMEMBERED + 10 {
+            paths.lower(address(number), 1400, now);
+        }
+        assert_eq!(paths.0.len(), REMEMBERED);
+        assert_eq!(paths.mtu(address(REMEMBERED), now), None);
+        paths.lower(address(0), 1300, now);
+        assert_eq!(paths.mtu(address(0), now), Some(1300), "a known one is still heard of");
+        let later = now + AGE;
+        paths.lower(address(REMEMBERED), 1400, later);
+        assert_eq!(paths.mtu(address(REMEMBERED), later), Some(1400));
+        assert_eq!(paths.0.len(), 1);
+    }
+}

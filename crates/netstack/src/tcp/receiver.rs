@@ -6,6 +6,8 @@
 //!                       next
 //! ```
 
+#[cfg(test)]
+mod tests;
 mod tuning;
 
 use arrayvec::ArrayVec;

@@ -1,0 +1,108 @@
+//! The bounds of what is taken, and of what is offered.
+
+use super::*;
+use crate::budget::CHUNK;
+
+const WINDOW: u32 = 64 * 1024;
+
+/// A receiver whose sequence numbers are about to wrap.
+struct Stream {
+    rx: Receiver,
+    first: Seq,
+}
+
+impl Stream {
+    fn new(budget: &Budget) -> Self {
+        let mut rx = Receiver::new(1 << 20, budget.clone());
+        rx.begin(Seq(u32::MAX - 100));
+        Self { first: rx.next(), rx }
+    }
+
+    fn take(&mut self, at: u32, len: usize) -> Arrival {
+        self.rx.receive(self.first + at, &Payload::Whole(&vec![7; len]))
+    }
+}
+
+fn stream() -> Stream {
+    Stream::new(&Budget::new(64 * CHUNK))
+}
+
+/// A buffer that has so much of a budget that memory is short.
+fn shortage(budget: &Budget) -> Ring {
+    let mut other = Ring::new(budget.clone());
+    other.push(&vec![0; 50 * CHUNK]);
+    assert!(budget.is_short());
+    other
+}
+
+#[test]
+fn what_lies_past_the_window_is_not_taken_wherever_the_stream_ends() {
+    for end in [None, Some(100_000)] {
+        let mut stream = stream();
+        if let Some(end) = end {
+            stream.rx.finish(stream.first + end);
+        }
+        stream.take(0, 100_000);
+        assert_eq!(stream.rx.readable(), WINDOW as usize);
+        assert_eq!(stream.take(WINDOW, 1), Arrival::Remarkable);
+        assert_eq!(stream.rx.readable(), WINDOW as usize);
+    }
+}
+
+#[test]
+fn early_stretches_are_taken_up_to_a_bound() {
+    let mut stream = stream();
+    for number in 1..=MAX_EARLY as u32 {
+        assert_eq!(stream.take(2 * number, 1), Arrival::Remarkable);
+    }
+    assert_eq!(stream.take(2 * MAX_EARLY as u32 + 2, 1), Arrival::Refused);
+    assert_eq!(stream.take(0, 2), Arrival::Remarkable, "what is missing is taken");
+    assert_eq!(stream.rx.readable(), 3);
+}
+
+#[test]
+fn while_memory_is_short_nothing_early_is_taken() {
+    let budget = Budget::new(64 * CHUNK);
+    let mut stream = Stream::new(&budget);
+    let other = shortage(&budget);
+    assert_eq!(stream.take(10, 10), Arrival::Refused);
+    assert_eq!(stream.take(0, 10), Arrival::InOrder);
+    drop(other);
+    assert_eq!(stream.take(20, 10), Arrival::Remarkable);
+}
+
+#[test]
+fn an_offered_window_does_not_move_back_when_memory_becomes_short() {
+    let budget = Budget::new(64 * CHUNK);
+    let mut stream = Stream::new(&budget);
+    let offered = stream.rx.offered();
+    let _other = shortage(&budget);
+    assert_eq!(u32::from(stream.rx.offer(1000)) << stream.rx.scale(), WINDOW);
+    assert_eq!(stream.rx.offered(), offered);
+}
+
+#[test]
+fn a_window_is_told_rounded_down() {
+    let mut stream = stream();
+    stream.take(0, 10);
+    let scale = stream.rx.scale();
+    let rest = (WINDOW - 10) % (1 << scale);
+    assert_ne!(rest, 0);
+    assert_eq!(u32::from(stream.rx.offer(1000)) << scale, WINDOW - 10 - rest);
+}
+
+#[test]
+fn a_stream_ends_where_it_was_said_first_and_not_before_what_came() {
+    let mut early = stream();
+    early.take(100, 10);
+    early.rx.finish(early.first + 50);
+    early.take(0, 50);
+    assert!(!early.rx.has_ended(), "bytes behind it have come");
+
+    let mut twice = stream();
+    for end in [50, 80] {
+        twice.rx.finish(twice.first + end);
+    }
+    twice.take(0, 80);
+    assert_eq!((twice.rx.readable(), twice.rx.has_ended()), (50, true));
+}
