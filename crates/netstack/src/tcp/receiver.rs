@@ -308,37 +308,3 @@ impl Receiver {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::budget::{CHUNK, FIRST};
-
-    const LIMIT: usize = 64 * CHUNK;
-
-    #[test]
-    fn the_missing_bytes_are_taken_though_others_have_all_memory_and_early_data_holds_some() {
-        let bytes: Vec<u8> = (0..CHUNK + 1000).map(|n| (n % 251) as u8).collect();
-        let budget = Budget::new(LIMIT);
-        let mut receiver = Receiver::new(1 << 20, budget.clone());
-        receiver.begin(Seq(0));
-        let first = receiver.next();
-        let early = receiver.receive(first + CHUNK as u32, &Payload::Whole(&bytes[CHUNK..]));
-        assert_eq!((early, budget.used()), (Arrival::Remarkable, CHUNK));
-        budget.charge(LIMIT);
-        let (mut read, now) = (Vec::new(), Time::new(std::time::Duration::ZERO));
-        for _ in 0..=CHUNK / FIRST {
-            let at = read.len();
-            let end = bytes.len().min(at + 1000);
-            let arrival = receiver.receive(first + at as u32, &Payload::Whole(&bytes[at..end]));
-            assert_ne!(arrival, Arrival::Refused, "{at}");
-            let mut to = vec![0; receiver.readable()];
-            assert!(receiver.read(&mut to, now) > 0);
-            read.extend(to);
-        }
-        assert!(!receiver.has_blocks(), "what was given up is not told of");
-        assert_eq!(read, bytes[..read.len()]);
-        assert!(read.len() > CHUNK);
-        assert_eq!(budget.used(), LIMIT);
-    }
-}

@@ -1,9 +1,11 @@
 //! The bounds of what is taken, and of what is offered.
 
 use super::*;
-use crate::budget::CHUNK;
+use crate::budget::{CHUNK, FIRST};
 
 const WINDOW: u32 = 64 * 1024;
+/// The bytes of a budget.
+const LIMIT: usize = 64 * CHUNK;
 
 /// A receiver whose sequence numbers are about to wrap.
 struct Stream {
@@ -24,7 +26,7 @@ impl Stream {
 }
 
 fn stream() -> Stream {
-    Stream::new(&Budget::new(64 * CHUNK))
+    Stream::new(&Budget::new(LIMIT))
 }
 
 /// A buffer that has so much of a budget that memory is short.
@@ -62,7 +64,7 @@ fn early_stretches_are_taken_up_to_a_bound() {
 
 #[test]
 fn while_memory_is_short_nothing_early_is_taken() {
-    let budget = Budget::new(64 * CHUNK);
+    let budget = Budget::new(LIMIT);
     let mut stream = Stream::new(&budget);
     let other = shortage(&budget);
     assert_eq!(stream.take(10, 10), Arrival::Refused);
@@ -73,7 +75,7 @@ fn while_memory_is_short_nothing_early_is_taken() {
 
 #[test]
 fn an_offered_window_does_not_move_back_when_memory_becomes_short() {
-    let budget = Budget::new(64 * CHUNK);
+    let budget = Budget::new(LIMIT);
     let mut stream = Stream::new(&budget);
     let offered = stream.rx.offered();
     let _other = shortage(&budget);
@@ -105,4 +107,30 @@ fn a_stream_ends_where_it_was_said_first_and_not_before_what_came() {
     }
     twice.take(0, 80);
     assert_eq!((twice.rx.readable(), twice.rx.has_ended()), (50, true));
+}
+
+#[test]
+fn the_missing_bytes_are_taken_though_others_have_all_memory_and_early_data_holds_some() {
+    let bytes: Vec<u8> = (0..CHUNK + 1000).map(|n| (n % 251) as u8).collect();
+    let budget = Budget::new(LIMIT);
+    let mut receiver = Receiver::new(1 << 20, budget.clone());
+    receiver.begin(Seq(0));
+    let first = receiver.next();
+    let early = receiver.receive(first + CHUNK as u32, &Payload::Whole(&bytes[CHUNK..]));
+    assert_eq!((early, budget.used()), (Arrival::Remarkable, CHUNK));
+    budget.charge(LIMIT);
+    let (mut read, now) = (Vec::new(), Time::new(std::time::Duration::ZERO));
+    for _ in 0..=CHUNK / FIRST {
+        let at = read.len();
+        let end = bytes.len().min(at + 1000);
+        let arrival = receiver.receive(first + at as u32, &Payload::Whole(&bytes[at..end]));
+        assert_ne!(arrival, Arrival::Refused, "{at}");
+        let mut to = vec![0; receiver.readable()];
+        assert!(receiver.read(&mut to, now) > 0);
+        read.extend(to);
+    }
+    assert!(!receiver.has_blocks(), "what was given up is not told of");
+    assert_eq!(read, bytes[..read.len()]);
+    assert!(read.len() > CHUNK);
+    assert_eq!(budget.used(), LIMIT);
 }
