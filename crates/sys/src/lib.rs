@@ -22,17 +22,17 @@
 //! end by their waker, and what a main thread waits for is `AsFd`, to be put
 //! together in [`poll::readable`].
 //!
-//! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `ethtool.rs` (one),
-//! `clock.rs` (`adjtimex`), `udp/mmsg.rs`
-//! (`sendmmsg`, `recvmmsg`), `process/background.rs`, `process/helper/line.rs` and
-//! `namespace.rs` (`fork`, and descriptors that come over a socket), `process/code.rs`
-//! (what is resident), `process/turns.rs` (the length of turns), and `process/signals.rs` (what a child does between fork and
-//! exec).
+//! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `ethtool.rs` (one), `clock.rs`
+//! (`adjtimex`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `line.rs` (descriptors that come over a
+//! socket), `namespace.rs` and `process/background.rs` (`fork`), `process/code.rs` and
+//! `process/heap.rs` (what is resident), `process/turns.rs` (the length of turns), and
+//! `process/signals.rs` (what a child does between fork and exec).
 #![deny(unsafe_code)]
 
 pub mod clock;
 pub mod ethtool;
 pub mod keepalive;
+mod line;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;

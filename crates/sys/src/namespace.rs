@@ -12,7 +12,7 @@
 //! A socket stays in the network namespace it was made in, whoever uses it. The way
 //! into a user namespace is only open to a process of one thread, and there is no
 //! way back; hence the child, made before any thread.
-#![expect(unsafe_code, reason = "fork, and file descriptors that come over a socket")]
+#![expect(unsafe_code, reason = "fork")]
 
 mod inside;
 mod wire;
@@ -20,24 +20,20 @@ mod wire;
 use std::{
     fmt, io,
     net::SocketAddr,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{Mutex, PoisonError},
 };
 
 use ipnet::IpNet;
 use nix::{
-    errno::Errno,
     sys::{
-        socket::{
-            AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, SockaddrStorage,
-            recvmsg, send, socketpair,
-        },
+        socket::{MsgFlags, SockaddrStorage, send},
         wait::waitpid,
     },
     unistd::{ForkResult, Pid, fork},
 };
 
-use crate::{process, tun::TunInfo};
+use crate::{line, process, tun::TunInfo};
 use wire::Word;
 
 /// What the namespace is to have.
@@ -151,9 +147,7 @@ impl Namespace {
         forget: impl FnOnce(),
     ) -> Result<(Self, OwnedFd, TunInfo), NamespaceError> {
         process::only_thread().map_err(NamespaceError::Fork)?;
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)
-                .map_err(|errno| NamespaceError::Fork(errno.into()))?;
+        let (ours, theirs) = line::pair().map_err(NamespaceError::Fork)?;
         // SAFETY: this thread is the only one, so that the child has all there is
         // of the process and may do all that the parent may.
         match unsafe { fork() }.map_err(|errno| NamespaceError::Fork(errno.into()))? {
@@ -222,32 +216,13 @@ impl Namespace {
     }
 }
 
-/// The file descriptors that one message may bring (kernel `SCM_MAX_FD`).
-const MAX_DESCRIPTORS: usize = 253;
-
-/// Reads one message and the file descriptor that came with it. There is room for all that a
-/// message may bring, and those that nobody asked for are closed: none is left behind.
+/// Reads one message and the file descriptor that came with it.
 fn receive(line: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
+    // A longer one is none.
     let mut text = [0; wire::WORD_LEN + 1];
-    let mut room = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
-    let mut slices = [io::IoSliceMut::new(&mut text)];
-    let message = loop {
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        match recvmsg::<()>(line.as_raw_fd(), &mut slices, Some(&mut room), flags) {
-            Err(Errno::EINTR) => {}
-            message => break message?,
-        }
-    };
-    let mut fds = Vec::new();
-    for control in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(rights) = control {
-            // SAFETY: the kernel has just made this descriptor for us; nobody else has its number.
-            fds.extend(rights.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-    }
-    let len = message.bytes;
+    let (len, fd) = line::receive(line.as_fd(), &mut text)?;
     let word = Word::parse(&text[..len]).ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((word, fds.into_iter().next()))
+    Ok((word, fd))
 }
 
 /// Reads one message of a child as [`Namespace`] does, and encodes it again: what the fuzzer

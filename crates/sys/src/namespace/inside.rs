@@ -3,7 +3,7 @@
 use std::{
     collections::HashSet,
     fs, io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use caps::{CapSet, Capability};
@@ -14,10 +14,7 @@ use nix::{
     sys::{
         prctl,
         signal::Signal,
-        socket::{
-            AddressFamily, ControlMessage, MsgFlags, SockFlag, SockProtocol, SockType, recv,
-            sendmsg, socket,
-        },
+        socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket},
     },
     unistd::{Gid, Uid, getgid, getuid},
 };
@@ -25,6 +22,7 @@ use nix::{
 use super::{Kind, Plan, Step, wire::Word};
 use crate::{
     keepalive::KEEPALIVE,
+    line,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
     process::sandbox::confine_maker,
     tun::{TunError, device},
@@ -199,11 +197,6 @@ fn make(request: u8) -> Result<OwnedFd, Errno> {
     socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, protocol)
 }
 
-fn answer(line: &OwnedFd, word: Word, fd: Option<OwnedFd>) -> Result<(), Errno> {
-    let text = word.encode();
-    let fds: Vec<_> = fd.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&fds)];
-    let control = if fds.is_empty() { &[][..] } else { &rights };
-    let slices = [io::IoSlice::new(&text)];
-    sendmsg::<()>(line.as_raw_fd(), &slices, control, MsgFlags::MSG_NOSIGNAL, None).map(drop)
+fn answer(line: &OwnedFd, word: Word, fd: Option<OwnedFd>) -> io::Result<()> {
+    line::send(line.as_fd(), &word.encode(), fd.as_ref().map(AsFd::as_fd))
 }

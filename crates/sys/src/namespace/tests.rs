@@ -109,16 +109,14 @@ fn with_other_threads_there_is_no_namespace() {
 fn of_several_descriptors_in_one_message_one_is_taken_and_the_others_are_closed() {
     // In a process of its own, whose descriptors nobody else opens.
     let child = forked(|| {
-        let pair =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
-        let (ours, theirs) = pair.unwrap();
+        let (ours, theirs) = line::pair().unwrap();
         let open = || fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        let fds = [theirs.as_raw_fd(); MAX_DESCRIPTORS];
+        let fds = [theirs.as_raw_fd(); line::MAX_DESCRIPTORS];
         for (word, count, taken) in [
             (&Word::Socket.encode()[..], 1, true),
             (&Word::Socket.encode()[..], 2, true),
-            (&Word::Socket.encode()[..], MAX_DESCRIPTORS, true),
+            (&Word::Socket.encode()[..], line::MAX_DESCRIPTORS, true),
             (b"none", 3, false),
         ] {
             let rights = [ControlMessage::ScmRights(&fds[..count])];

@@ -15,7 +15,6 @@
 //! No verb names an interface, a table or a file: these were told before anybody else could speak
 //! for the peer. What is no verb is refused.
 
-mod line;
 mod serve;
 mod wire;
 
@@ -32,7 +31,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::netlink::Rule;
+use crate::{line, netlink::Rule};
 pub use serve::serve_standard_input;
 pub use wire::{Charge, ENTRIES, Entry, MAX, Message, Verb};
 

@@ -19,11 +19,9 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::{
-    line,
-    wire::{Charge, Entry, MAX, Message, Verb},
-};
+use super::wire::{Charge, Entry, MAX, Message, Verb};
 use crate::{
+    line,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route, Rule},
     process::{
         Rights, Signals, harden, keep_rights, owns, release_code, rename,

@@ -1,5 +1,5 @@
-//! The line between a peer and its helper: messages that come whole, each with at most one file
-//! descriptor.
+//! The line between a peer and a process that works for it: messages that come whole, each with at
+//! most one file descriptor.
 #![expect(unsafe_code, reason = "file descriptors that come over a socket")]
 
 use std::{
@@ -15,14 +15,17 @@ use nix::{
     },
 };
 
+/// The descriptors that one message may bring (kernel `SCM_MAX_FD`).
+pub(crate) const MAX_DESCRIPTORS: usize = 253;
+
 /// Both ends.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_CLOEXEC;
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?)
 }
 
 /// Sends a message.
-pub(super) fn send(
+pub(crate) fn send(
     line: BorrowedFd<'_>,
     message: &[u8],
     with: Option<BorrowedFd<'_>>,
@@ -39,16 +42,13 @@ pub(super) fn send(
     }
 }
 
-/// The descriptors that one message may bring (kernel `SCM_MAX_FD`).
-const MAX_DESCRIPTORS: usize = 253;
-
-/// The next message, cut to the room there is: its length, 0 where the line was cut, and what came
-/// with it.
-pub(super) fn receive(
+/// The next message, cut to the room there is: its length, 0 where the line was cut, and the first
+/// descriptor that came with it. There is room for all that a message may bring, so that none is
+/// left open behind.
+pub(crate) fn receive(
     line: BorrowedFd<'_>,
     room: &mut [u8],
 ) -> io::Result<(usize, Option<OwnedFd>)> {
-    // All that are not asked for are closed.
     let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
     let mut slices = [io::IoSliceMut::new(room)];
     let message = loop {
@@ -66,5 +66,5 @@ pub(super) fn receive(
             fds.extend(more.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
-    Ok((message.bytes, fds.pop()))
+    Ok((message.bytes, fds.into_iter().next()))
 }
