@@ -48,6 +48,20 @@ fn secret(
     Ok(secret)
 }
 
+fn random(rng: &mut impl CryptoRng) -> impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError> {
+    |secret| {
+        rng.fill_bytes(secret);
+        Ok(())
+    }
+}
+
+fn copy_of(bytes: &[u8; KEY_LEN]) -> impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(), KeyError> {
+    |secret| {
+        secret.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
 /// A Curve25519 public key: the name of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey([u8; KEY_LEN]);
@@ -109,21 +123,13 @@ pub struct PrivateKey(Secret);
 impl PrivateKey {
     /// A new key out of `rng`.
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
-        Self::filled(|bytes| {
-            rng.fill_bytes(bytes);
-            Ok(())
-        })
-        .expect("random bytes are a key")
+        Self::filled(random(rng)).expect("random bytes are a key")
     }
 
     /// The key with these bytes, clamped as RFC 7748 section 5 has it, so that
     /// what is shown is what is used.
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
-        Self::filled(|key| {
-            key.copy_from_slice(bytes);
-            Ok(())
-        })
-        .expect("32 bytes are a key")
+        Self::filled(copy_of(bytes)).expect("32 bytes are a key")
     }
 
     fn filled(
@@ -196,20 +202,12 @@ pub struct PresharedKey(Option<Secret>);
 impl PresharedKey {
     /// A new key out of `rng`.
     pub fn generate(rng: &mut impl CryptoRng) -> Self {
-        Self::filled(|bytes| {
-            rng.fill_bytes(bytes);
-            Ok(())
-        })
-        .expect("random bytes are a key")
+        Self::filled(random(rng)).expect("random bytes are a key")
     }
 
     /// The key with these bytes.
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Self {
-        Self::filled(|key| {
-            key.copy_from_slice(bytes);
-            Ok(())
-        })
-        .expect("32 bytes are a key")
+        Self::filled(copy_of(bytes)).expect("32 bytes are a key")
     }
 
     fn filled(
