@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::rc::Rc;
@@ -136,6 +137,14 @@ impl Host {
     pub fn write(&self, name: &str, text: &str) -> String {
         let inside = format!("/run/rig/{name}");
         fs::write(self.outside(&inside), text).expect("the host's /run/rig is writable");
+        inside
+    }
+
+    /// Writes a file that only its user may read; returns its path inside.
+    pub fn write_secret(&self, name: &str, text: &str) -> String {
+        let inside = self.write(name, text);
+        let owner_only = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(self.outside(&inside), owner_only).expect("the file is ours");
         inside
     }
 

@@ -60,7 +60,7 @@ pub use inject::{Arguments, Injected};
 pub use names::serve_names;
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
-pub use quick::{openresolv, wg_quick};
+pub use quick::{conf, openresolv, wg_quick};
 pub use show::{Shown, forced_off};
 pub use skips::skip;
 pub use stream::{Carried, Pace, Stream};

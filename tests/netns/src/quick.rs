@@ -2,6 +2,7 @@
 
 use crate::host::Host;
 use crate::implementation::{Implementation, peers};
+use crate::wg::Key;
 
 /// The words that start wg-quick with linerate. Where the kernel has WireGuard, wg-quick would use
 /// that; so an unmodified copy stands beside an `ip` that cannot make such links, and /sys/module
@@ -18,6 +19,17 @@ pub fn wg_quick(host: &Host) -> String {
     let program = Implementation::Linerate.path();
     let program = program.display();
     format!("env WG_QUICK_USERSPACE_IMPLEMENTATION={program} /run/rig/bin/wg-quick")
+}
+
+/// Writes `wg0.conf` for wg-quick or `linerate up` on a host whose inner addresses are 10.9.0.1 and
+/// fd09::1: these lines behind `[Interface]`, and a peer with its own. Returns its path.
+pub fn conf(host: &Host, key: &Key, peer: &Key, lines: &str, peer_lines: &str) -> String {
+    let text = format!(
+        "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\n{lines}\n\
+         [Peer]\nPublicKey = {}\n{peer_lines}\n",
+        key.private, peer.public
+    );
+    host.write_secret("wg0.conf", &text)
 }
 
 /// Gives a host openresolv's resolvconf(8), first in the PATH of wg-quick and of linerate, which

@@ -75,8 +75,7 @@ fn up(host: &Host, number: u8, (own, other): (&Key, &Key), lines: &str, peer: &s
          [Peer]\nPublicKey = {}\n{peer}\n",
         own.private, other.public
     );
-    let file = host.write(&format!("{INTERFACE}.conf"), &text);
-    host.run(format!("chmod 600 {file}"));
+    let file = host.write_secret(&format!("{INTERFACE}.conf"), &text);
     let outcome = linerate(host, &format!("up {file}"));
     assert!(outcome.ok, "on {}: {}", host.name(), outcome.stderr);
     outcome.stderr

@@ -16,11 +16,14 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, Host, Implementation, Key, Meeting, Pair, Side, address, cable, eventually,
-    linerate, ping,
+    Addresses, Family, Host, Implementation, Key, Meeting, Pair, Side, address, cable, conf,
+    eventually, linerate, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What left tells of its peer: right, which is its way to everything.
+const EVERYTHING: &str = "Endpoint = [fd01::2]:51820\nAllowedIPs = 0.0.0.0/0, ::/0";
 
 /// Both hosts, with IPv6 alone.
 fn hosts() -> [Host; 2] {
@@ -46,17 +49,6 @@ fn called() -> (Host, Side, Key) {
     right.host.run(format!("wg set wg0 {peer}"));
     left.run("chmod 700 /run/rig");
     (left, right, key)
-}
-
-fn conf(left: &Host, right: &Side, key: &Key, lines: &str, allowed_ips: &str) -> String {
-    let text = format!(
-        "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\n{lines}\n\
-         [Peer]\nPublicKey = {}\nEndpoint = [fd01::2]:51820\nAllowedIPs = {allowed_ips}\n",
-        key.private, right.key.public
-    );
-    let file = left.write("wg0.conf", &text);
-    left.run(format!("chmod 600 {file}"));
-    file
 }
 
 #[test]
@@ -85,7 +77,7 @@ fn a_full_tunnel_comes_up_carries_both_families_and_goes_down() {
     let (left, right, key) = called();
     let state = "ip -4 rule; ip -6 rule; ip -4 route; ip -6 route; nft list ruleset";
     let before = left.run(state);
-    let file = conf(&left, &right, &key, "", "0.0.0.0/0, ::/0");
+    let file = conf(&left, &key, &right.key, "", EVERYTHING);
     let up = linerate(&left, &format!("up {file}"));
     assert!(up.ok, "{}", up.stderr);
     assert!(left.run("ip link show wg0").contains("mtu 1420"));
@@ -114,7 +106,7 @@ fn a_proxy_with_either_stack_fetches_a_page_of_either_family() {
     for stack in ["namespace", "in-process"] {
         let (left, right, key) = called();
         page::serve(&right.host, ["192.0.2.1", "2001:db8::1"]);
-        let file = conf(&left, &right, &key, "Socks5 = 127.0.0.1:1080", "0.0.0.0/0, ::/0");
+        let file = conf(&left, &key, &right.key, "Socks5 = 127.0.0.1:1080", EVERYTHING);
         let program = Implementation::Linerate.path();
         let line = format!("exec {} proxy --stack {stack} {file}", program.display());
         let log = std::fs::File::create(left.outside("/run/rig/proxy.log")).expect("a log");

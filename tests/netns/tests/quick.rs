@@ -21,8 +21,8 @@ mod quick {
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, address, eventually,
-    ping, wg_quick,
+    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Side, address, conf,
+    eventually, ping, wg_quick,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -59,14 +59,8 @@ impl Quick {
 
     /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed ips.
     fn conf(&self, interface_lines: &str, allowed_ips: &str) -> String {
-        let text = format!(
-            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\n{interface_lines}\n\
-             [Peer]\nPublicKey = {}\nEndpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}\n",
-            self.key.private, self.right.key.public
-        );
-        let path = self.left.write("wg0.conf", &text);
-        self.left.run(format!("chmod 600 {path}"));
-        path
+        let peer = format!("Endpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}");
+        conf(&self.left, &self.key, &self.right.key, interface_lines, &peer)
     }
 
     /// Runs wg-quick behind these words. What it printed is in `stderr`: linerate, which it leaves

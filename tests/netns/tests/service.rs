@@ -38,8 +38,7 @@ impl Managed {
         manager.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
         let private = Key::generate().private;
         let conf = format!("[Interface]\nPrivateKey = {private}\nAddress = 10.9.0.1/24\n");
-        let conf = host.write("wg0.conf", &conf);
-        host.run(format!("chmod 600 {conf}"));
+        let conf = host.write_secret("wg0.conf", &conf);
         let daemon = host
             .command(Implementation::Linerate.path())
             .args(["up", "-f", &conf])
@@ -87,9 +86,7 @@ const NET_ADMIN_ALONE: &str = "0000000000001000";
 /// A configuration for `linerate up` that only its user may read.
 fn conf(host: &Host, lines: &str) -> String {
     let private = Key::generate().private;
-    let path = host.write("wg0.conf", &format!("[Interface]\nPrivateKey = {private}\n{lines}\n"));
-    host.run(format!("chmod 600 {path}"));
-    path
+    host.write_secret("wg0.conf", &format!("[Interface]\nPrivateKey = {private}\n{lines}\n"))
 }
 
 /// Runs a shell line that starts a daemon in the background; its output goes to a file.

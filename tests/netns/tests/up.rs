@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use netns::{
     Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Shown, Side, Status, address,
-    eventually, linerate, ping,
+    conf, eventually, linerate, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -76,14 +76,8 @@ fn resolvconf(host: &Host) {
 impl World {
     /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed ips.
     fn conf(&self, interface_lines: &str, allowed_ips: &str) -> String {
-        let text = format!(
-            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\n{interface_lines}\n\
-             [Peer]\nPublicKey = {}\nEndpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}\n",
-            self.key.private, self.right.key.public
-        );
-        let path = self.left.write("wg0.conf", &text);
-        self.left.run(format!("chmod 600 {path}"));
-        path
+        let peer = format!("Endpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}");
+        conf(&self.left, &self.key, &self.right.key, interface_lines, &peer)
     }
 
     fn linerate(&self, verb: &str, file: &str) -> Outcome {

@@ -39,8 +39,7 @@ impl Life {
             Key::generate().private,
             peer.public
         );
-        let conf = host.write("wg0.conf", &conf);
-        host.run(format!("chmod 600 {conf}"));
+        let conf = host.write_secret("wg0.conf", &conf);
         let life = Self::start(host, &format!("up -f {conf}"));
         eventually("it answers wg(8)", PATIENCE, || life.host.attempt("wg show wg0").ok);
         life
