@@ -6,7 +6,7 @@
 //! `bin/demo.rs` shows one tunnel (`run`). `bin/bench.rs` compares:
 //!
 //! ```text
-//!   contender   who is measured: an implementation, one of its settings, or a build of linerate
+//!   contender   what is measured: an implementation, one of its settings, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
 //!   processes   what the daemons of a pair cost, with their helper processes
 //!   flood quic connections crowd pour

@@ -45,7 +45,7 @@ pub fn json(comparison: &Comparison) -> Value {
     })
 }
 
-/// What the first contender is judged by beside a peer, of whose settings the better one counts.
+/// The first contender beside a peer, by the better one of the peer's settings.
 fn peer(comparison: &Comparison, rival: &Rival) -> Value {
     let name = |at: &usize| comparison.contenders[*at].name.as_str();
     let made = ALL.iter().copied().filter(|measure| comparison.has(measure));

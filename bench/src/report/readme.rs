@@ -289,7 +289,7 @@ mod tests {
         has("| ping beside full TCP, p50 / p99, ms | 1.00 / 4.00 | – / 8.00 (4x) | – / 0.50 | \
              – / at most 0.35: **missed** |");
         has("| TCP over 66 ms with 0.01 % lost, BBR, Gbit/s | 1.000 | 1.000 (1x) | 1.00 | – |");
-        assert!(!text.contains("VXLAN in the tunnel"), "nobody was measured by it: {text}");
+        assert!(!text.contains("VXLAN in the tunnel"), "it was not measured: {text}");
     }
 
     #[test]

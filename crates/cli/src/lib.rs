@@ -176,7 +176,7 @@ pub fn command() -> clap::Command {
 /// Does what the command line says.
 pub fn main() -> ExitCode {
     if Helper::asked_for(env::args_os()) {
-        // Its peer hears what keeps it from its work; nobody else does.
+        // Its errors go to the peer, over the line.
         return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let (log, done) = match Guard::asked_for(env::args_os()) {
