@@ -39,6 +39,15 @@ fn an_interface_may_ask_for_no_more_than_its_list() {
 }
 
 #[test]
+fn an_interface_of_a_user_and_its_helper_may_ask_for_no_more_than_their_lists() {
+    if netns::lacks_users() {
+        return;
+    }
+    compare("nobody", &Life::of_nobody().peer());
+    compare("nobody-helper", &Life::of_nobody().helper());
+}
+
+#[test]
 fn an_interface_of_a_file_may_ask_for_no_more_than_its_list() {
     let life = Life::up();
     compare("up", &life.peer());
@@ -54,6 +63,9 @@ fn a_proxy_in_process_may_ask_for_no_more_than_its_list() {
 fn a_proxy_with_a_mark_may_ask_for_no_more_than_its_list() {
     let life = Life::proxy("in-process", "FwMark = 7\n");
     compare("proxy-with-mark", &life.peer());
+    // Who was asked is ended, and its helper with it.
+    let life = Life::proxy("in-process", "FwMark = 7\n");
+    compare("proxy-helper", &life.helper());
 }
 
 #[test]

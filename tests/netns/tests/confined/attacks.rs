@@ -204,7 +204,8 @@ fn whatever_a_confined_peer_writes_to_who_has_more_rights_hurts_nobody() {
         }
         drop(injected);
         victims.are_unhurt(&life);
-        life.host.run("kill -KILL $(cat /run/rig/pid)");
+        // What it was made to say may have ended it.
+        life.host.attempt("kill -KILL $(cat /run/rig/pid)");
         let gone = || life.host.attempt("pgrep linerate").stdout.trim().is_empty();
         eventually("all of it is gone", PATIENCE, gone);
         victims.are_unhurt(&life);

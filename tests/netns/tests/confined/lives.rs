@@ -11,6 +11,11 @@ pub const PATIENCE: Duration = Duration::from_secs(15);
 /// A process is confined when it has both of its filters.
 const FILTERS: &str = "2";
 
+/// A user who is not root, with the one right that an interface takes.
+const AS_NOBODY: &str = "setpriv --reuid=nobody --regid=nogroup --clear-groups \
+                         --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin \
+                         --bounding-set=-all,+net_admin";
+
 /// One host with a peer on it.
 pub struct Life {
     pub host: Host,
@@ -23,10 +28,20 @@ pub struct Confined(u32);
 impl Life {
     /// `linerate [OPTION...] wg0`.
     pub fn interface(arguments: &str) -> Self {
+        let life = Self::start(Host::new("alone"), "", &format!("-f {arguments}"));
+        life.answers()
+    }
+
+    /// `linerate wg0` of a user who is not root.
+    pub fn of_nobody() -> Self {
         let host = Host::new("alone");
-        let life = Self::start(host, &format!("-f {arguments}"));
-        eventually("it answers wg(8)", PATIENCE, || life.host.attempt("wg show wg0").ok);
-        life
+        // The device is open to all, as udev makes it.
+        host.run(
+            "install -d -o nobody /run/wireguard && mkdir /run/rig/net && \
+             mknod -m 666 /run/rig/net/tun c 10 200 && mount --bind /run/rig/net /dev/net",
+        );
+        let life = Self::start(host, AS_NOBODY, &format!("-f {INTERFACE}"));
+        life.answers()
     }
 
     /// `linerate up FILE`, with what a guardian, a rule and a route in the main table take.
@@ -40,9 +55,8 @@ impl Life {
             peer.public
         );
         let conf = host.write_secret("wg0.conf", &conf);
-        let life = Self::start(host, &format!("up -f {conf}"));
-        eventually("it answers wg(8)", PATIENCE, || life.host.attempt("wg show wg0").ok);
-        life
+        let life = Self::start(host, "", &format!("up -f {conf}"));
+        life.answers()
     }
 
     /// `linerate proxy`, that serves both ways.
@@ -54,17 +68,23 @@ impl Life {
             Key::generate().private
         );
         let conf = host.write("wg0.conf", &conf);
-        let life = Self::start(host, &format!("proxy --stack {stack} {conf}"));
+        let life = Self::start(host, "", &format!("proxy --stack {stack} {conf}"));
         eventually("the proxy listens", PATIENCE, || life.host.listens(1080));
         life
     }
 
-    fn start(host: Host, arguments: &str) -> Self {
+    fn answers(self) -> Self {
+        eventually("it answers wg(8)", PATIENCE, || self.host.attempt("wg show wg0").ok);
+        self
+    }
+
+    /// Starts linerate behind the words of another program, or none.
+    fn start(host: Host, behind: &str, arguments: &str) -> Self {
         let program = Implementation::Linerate.path();
         // Without what this process inherited: the lists are of what linerate opens.
         let line = format!(
             "for fd in /proc/$$/fd/*; do fd=${{fd##*/}}; [ $fd -le 2 ] || eval \"exec $fd>&-\"; done; \
-             echo $$ >/run/rig/pid; exec {} {arguments}",
+             echo $$ >/run/rig/pid; exec {behind} {} {arguments}",
             program.display()
         );
         let log = fs::File::create(host.outside("/run/rig/log")).expect("/run/rig is writable");
