@@ -12,7 +12,7 @@
 use std::{process::Command, time::Duration};
 
 use netns::{
-    Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, address, eventually,
+    Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, address, conf, eventually,
     linerate, ping,
 };
 
@@ -206,16 +206,9 @@ fn without_the_right_to_hear_of_other_namespaces_it_carries_and_ends_all_the_sam
 #[test]
 fn what_up_did_for_an_interface_that_left_touches_no_other_of_its_number() {
     let host = Host::new("alone");
-    let (key, peer) = (Key::generate(), Key::generate());
-    let conf = host.write(
-        "wg0.conf",
-        &format!(
-            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24\n[Peer]\nPublicKey = {}\n\
-             AllowedIPs = 10.9.0.2/32, 10.7.0.0/24\n",
-            key.private, peer.public
-        ),
-    );
-    let outcome = linerate(&host, &format!("up {conf}"));
+    let [own, peer] = [Key::generate(), Key::generate()];
+    let file = conf(&host, &own, &peer, "", "AllowedIPs = 10.9.0.2/32, 10.7.0.0/24");
+    let outcome = linerate(&host, &format!("up {file}"));
     assert!(outcome.ok, "{}", outcome.stderr);
     assert!(host.run("ip route").contains("10.7.0.0/24 dev wg0"));
     let (index, container) = (index_of(&host, INTERFACE), Host::new("container"));
@@ -232,4 +225,40 @@ fn what_up_did_for_an_interface_that_left_touches_no_other_of_its_number() {
     assert!(outcome.ok, "{}", outcome.stderr);
     assert_eq!(host.run("ip route show dev other"), "");
     eventually("the interface is gone", PATIENCE, || !container.has_device(INTERFACE));
+}
+
+/// Of the host it was started on.
+#[test]
+fn what_up_did_is_taken_back_when_the_interface_ends_elsewhere() {
+    let state = "ip rule; ip -6 rule; nft list ruleset; cat /etc/resolv.conf";
+    for by_down in [true, false] {
+        let host = Host::new("alone");
+        host.run("chmod 700 /run/rig");
+        host.write("resolv.conf", "nameserver 192.0.2.53\n");
+        let before = host.run(state);
+        let lines = "DNS = 10.9.0.2\nPostDown = echo %i >>/run/rig/hook";
+        let [own, peer] = [Key::generate(), Key::generate()];
+        let file = conf(&host, &own, &peer, lines, "AllowedIPs = 0.0.0.0/0, ::/0");
+        let outcome = linerate(&host, &format!("up {file}"));
+        assert!(outcome.ok, "{}", outcome.stderr);
+        let after = host.run(state);
+        for word in ["fwmark", "table inet linerate-wg0", "nameserver 10.9.0.2"] {
+            assert!(after.contains(word), "no {word} in\n{after}");
+        }
+        let container = Host::new("container");
+        move_device(INTERFACE, &host, &container);
+        configure(&container);
+        match by_down {
+            true => {
+                let outcome = linerate(&host, &format!("down {file}"));
+                assert!(outcome.ok, "{}", outcome.stderr);
+            }
+            false => assert_eq!(container.run("ip link delete wg0"), ""),
+        }
+        is_gone(&host);
+        eventually("PostDown ran", PATIENCE, || host.has("/run/rig/hook"));
+        assert_eq!(host.read("/run/rig/hook"), "wg0\n");
+        assert_eq!(host.run(state), before);
+        assert!(!container.has_device(INTERFACE));
+    }
 }

@@ -164,6 +164,31 @@ fn without_a_packet_filter_a_full_tunnel_comes_up_and_a_router_does_not() {
     assert_eq!(host.run("ls /run/wireguard"), "");
 }
 
+/// nft(8) writes down whether the kernel forwards when it is called.
+#[test]
+fn nothing_is_forwarded_any_more_when_the_packet_filter_goes() {
+    let host = Host::new("host");
+    host.run("chmod 700 /run/rig");
+    let real = host.run("command -v nft");
+    let script = format!(
+        "#!/bin/sh\ncat /proc/sys/net/ipv4/ip_forward >>/run/rig/at\nexec {} \"$@\"\n",
+        real.trim()
+    );
+    let nft = host.write("bin/nft", &script);
+    host.run(format!("chmod +x {nft}"));
+    let key = netns::Key::generate().private;
+    let text =
+        format!("[Interface]\nPrivateKey = {key}\nOfferRoutes = 10.12.0.0/24\nIpForward = true\n");
+    let file = host.write_secret("wg1.conf", &text);
+    let outcome = linerate(&host, &format!("up {file}"));
+    assert!(outcome.ok, "{}", outcome.stderr);
+    assert_eq!(host.run("cat /proc/sys/net/ipv4/ip_forward; : >/run/rig/at"), "1\n");
+    assert!(linerate(&host, &format!("down {file}")).ok);
+    let at = host.read("/run/rig/at");
+    assert!(at.starts_with("0\n") && !at.contains('1'), "{at}");
+    assert_eq!(host.run("nft list ruleset"), "");
+}
+
 /// A second interface that forwards keeps the kernel at it until it goes down, too.
 #[test]
 fn the_last_interface_that_forwards_puts_the_setting_back() {
