@@ -219,6 +219,20 @@ fn a_run_that_is_refused_in_either_form_does_not_accuse_the_stretch_of_the_next(
 }
 
 #[test]
+fn only_a_full_datagram_that_goes_alone_tells_that_the_stretch_was_at_fault() {
+    for (last, demotions) in [(100, 1), (99, 0)] {
+        let rules = [Rule::Call(0, Errno::EIO), Rule::Call(1, Errno::EPERM)];
+        let (mut sender, offloads) = sender(&rules);
+        let mut batch = batch_of(&[(by(0, A), 1, 100)]);
+        batch.push(last, by(0, A), Ecn::NotEct).fill(9);
+        let (went, failures) = send_all(&mut sender, &mut batch);
+        let error = SendError::Unreachable;
+        assert_eq!((went.len(), failures), (1, vec![Failure { transmit: 0, datagrams: 1, error }]));
+        assert_eq!(offloads.udp_gso.demotions(), demotions, "{last} bytes");
+    }
+}
+
+#[test]
 fn what_a_firewall_refuses_is_that_message_alone() {
     let (mut sender, offloads) = sender(&[Rule::Call(0, Errno::EPERM)]);
     let runs = [(by(0, A), 200, 100)];
