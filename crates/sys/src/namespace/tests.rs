@@ -1,9 +1,15 @@
 use std::{
     fs,
+    io::{Read as _, Write as _},
     net::{TcpListener, TcpStream, UdpSocket},
+    os::unix::net::UnixStream,
+    time::Duration,
 };
 
-use nix::sys::socket::{ControlMessage, sendmsg};
+use nix::sys::{
+    signal::{Signal, kill},
+    socket::{ControlMessage, sendmsg},
+};
 
 use super::*;
 use crate::{
@@ -25,7 +31,13 @@ fn plan() -> Plan {
 
 /// Runs `test` in a process that has a namespace.
 fn with_namespace(test: impl FnOnce(Namespace)) {
-    let child = forked(|| match Namespace::open(&plan(), || {}) {
+    let child = forked(|| open_namespace(test));
+    assert!(ended_well(child));
+}
+
+/// Runs `test` in this process, which has one thread alone, once it has a namespace.
+fn open_namespace(test: impl FnOnce(Namespace)) {
+    match Namespace::open(&plan(), || {}) {
         Ok((namespace, _tun, info)) => {
             assert_eq!((info.name.as_str(), info.mtu), (NAME, 1380));
             test(namespace);
@@ -33,8 +45,7 @@ fn with_namespace(test: impl FnOnce(Namespace)) {
         Err(NamespaceError::Forbidden(_)) => skip("user namespaces"),
         Err(NamespaceError::Setup { step: Step::Tun, .. }) => skip("/dev/net/tun"),
         Err(error) => panic!("{error}"),
-    });
-    assert!(ended_well(child));
+    }
 }
 
 #[test]
@@ -75,6 +86,34 @@ fn the_child_has_no_rights_is_confined_and_goes_when_its_line_is_closed() {
         drop(namespace);
         assert!(ended_well(child));
     });
+}
+
+#[test]
+fn a_child_that_cannot_see_its_line_end_goes_with_its_parent() {
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    let parent = forked(|| {
+        open_namespace(|namespace| {
+            kill(namespace.child, Signal::SIGSTOP).unwrap();
+            theirs.write_all(&namespace.pid().to_ne_bytes()).unwrap();
+            std::thread::sleep(Duration::from_secs(60));
+        });
+    });
+    drop(theirs);
+    let mut child = [0; size_of::<i32>()];
+    if ours.read_exact(&mut child).is_err() {
+        assert!(ended_well(parent), "there is no namespace to be had");
+        return;
+    }
+    let stat = format!("/proc/{}/stat", i32::from_ne_bytes(child));
+    let runs = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z"));
+    assert!(runs());
+    kill(parent, Signal::SIGKILL).unwrap();
+    nix::sys::wait::waitpid(parent, None).unwrap();
+    let gone = (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        !runs()
+    });
+    assert!(gone, "it outlives its parent");
 }
 
 #[test]

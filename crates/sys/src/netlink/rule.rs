@@ -203,3 +203,36 @@ impl Rule {
         Some(rule)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_with_a_selector_that_is_not_ours_is_none_of_ours() {
+        let rule = Rule {
+            family: Family::V4,
+            fwmark: Some(FwMark::whole(7)),
+            invert: true,
+            table: 51_820,
+            priority: Some(9),
+            suppress_prefix_length: None,
+        };
+        let message = rule.to_message();
+        assert_eq!(Rule::from_message(&message), Some(rule));
+        let changed = |change: &dyn Fn(&mut RuleMessage)| {
+            let mut message = message.clone();
+            change(&mut message);
+            Rule::from_message(&message)
+        };
+        assert_eq!(changed(&|message| message.header.src_len = 8), None, "from 10.0.0.0/8");
+        assert_eq!(changed(&|message| message.header.dst_len = 8), None, "to 10.0.0.0/8");
+        assert_eq!(changed(&|message| message.header.tos = 0x10), None, "tos 0x10");
+        for attribute in [RuleAttribute::Iifname("lo".into()), RuleAttribute::SuppressIfGroup(1)] {
+            let more = |message: &mut RuleMessage| message.attributes.push(attribute.clone());
+            assert_eq!(changed(&more), None, "{attribute:?}");
+        }
+        let none = RuleAttribute::SuppressIfGroup(u32::MAX);
+        assert_eq!(changed(&|message| message.attributes.push(none.clone())), Some(rule));
+    }
+}

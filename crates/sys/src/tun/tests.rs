@@ -4,7 +4,7 @@ use nix::time::{ClockId, clock_gettime};
 use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Span};
 
 use super::*;
-use crate::testing::in_namespace;
+use crate::{ethtool, testing::in_namespace};
 
 mod faulty;
 mod refused;
@@ -101,6 +101,25 @@ fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
             lasts.extend(v4(&batch).map(|p| p[28]));
         }
         assert_eq!(lasts, (0..20).collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn each_offload_is_to_be_had_without_the_other() {
+    in_namespace(|_| {
+        let mut kernel_has_uso = true;
+        for (tso, uso) in [(true, true), (true, false), (false, true), (false, false)] {
+            let offloads = Arc::<Offloads>::default();
+            offloads.tun_tso.want(tso);
+            offloads.tun_uso.want(uso);
+            let _tun = Tun::create("lr0", 1420, &offloads).unwrap();
+            let features = ethtool::features("lr0").unwrap();
+            let is_on = |name: &str| features.get(name).is_some_and(|feature| feature.active);
+            assert_eq!(is_on("tx-tcp-segmentation"), tso);
+            // Linux 6.2 has it.
+            kernel_has_uso &= !tso || !uso || is_on("tx-udp-segmentation");
+            assert_eq!(is_on("tx-udp-segmentation"), uso && kernel_has_uso, "without TSO: {tso}");
+        }
     });
 }
 

@@ -45,9 +45,11 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join("file"), "text").unwrap();
     }
+    let write = folder.join("write");
+    fs::write(&write, "secret").unwrap();
     let reach = Reach {
         read: vec![read.clone(), "/not/there".into()],
-        write: vec!["/dev/null".into()],
+        write: vec!["/dev/null".into(), write.clone()],
         remove: vec![remove.clone()],
         connect: Ports::default(),
     };
@@ -60,9 +62,12 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
             scope.spawn(|| {
                 assert_eq!(fs::read_to_string(read.join("file")).unwrap(), "text");
                 assert_eq!(errno(File::create(read.join("file"))), Some(libc::EACCES));
+                assert_eq!(errno(fs::remove_file(read.join("file"))), Some(libc::EACCES));
                 assert_eq!(errno(File::open("/etc/passwd")), Some(libc::EACCES));
                 assert_eq!(errno(Command::new("/bin/true").status()), Some(libc::EACCES));
                 assert!(File::options().write(true).open("/dev/null").is_ok());
+                assert!(File::options().write(true).open(&write).is_ok());
+                assert_eq!(errno(fs::read(&write)), Some(libc::EACCES));
                 assert_eq!(errno(fs::read(remove.join("file"))), Some(libc::EACCES));
                 fs::remove_file(remove.join("file")).unwrap();
                 assert_eq!(errno(fs::write(remove.join("new"), "text")), Some(libc::EACCES));
