@@ -189,12 +189,14 @@ impl Watch {
 
     /// The memory of all now.
     pub fn now(&self) -> Option<Memory> {
-        sum(&self.daemons)
+        let now = sum(&self.daemons);
+        raise(&self.peak, now);
+        now
     }
 
     /// The most so far.
     pub fn peak(&self) -> Option<Memory> {
-        raise(&self.peak, self.now());
+        self.now();
         *self.peak.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
