@@ -73,6 +73,7 @@ pub fn split(frame: &Frame) -> Vec<Vec<u8>> {
             let sum = !sum(&packet[start..]);
             store(&mut packet, start + offset, if sum == 0 && offset == 6 { 0xffff } else { sum });
         }
+        with_one_zero(&mut packet);
         return vec![packet];
     };
     let layout = Layout::of(bytes);
@@ -83,6 +84,17 @@ pub fn split(frame: &Frame) -> Vec<Vec<u8>> {
     pieces
         .map(|(index, piece)| segment(layout, header, piece, index, index + 1 == count, size))
         .collect()
+}
+
+/// A TCP checksum of zero is written as zero or as all ones, as the writer likes: the kernel has
+/// all ones (net/core/dev.c, `skb_checksum_help`). Here it is zero.
+fn with_one_zero(packet: &mut [u8]) {
+    let layout = Layout::of(packet);
+    let place = layout.transport + 16;
+    let is_tcp = layout.protocol == TCP && layout.fragment.is_none();
+    if is_tcp && packet.get(place..place + 2) == Some(&[0xff, 0xff]) {
+        store(packet, place, 0);
+    }
 }
 
 fn segment(
@@ -196,6 +208,20 @@ mod tests {
         let offset = if protocol == TCP { 16 } else { 6 };
         let checksum = Some((20, offset));
         Frame { way: Way::Out, bytes, segment_size: Some(size), checksum }
+    }
+
+    #[test]
+    fn a_tcp_checksum_of_zero_is_the_same_however_it_is_written() {
+        let mut packet = split(&frame(TCP, 100, 300)).remove(0);
+        // In the urgent pointer it counts as much, and what is left of it is zero.
+        packet.copy_within(36..38, 38);
+        for written in [[0, 0], [0xff, 0xff]] {
+            packet[36..38].copy_from_slice(&written);
+            assert!(is_sound(&packet));
+            let bytes = packet.clone();
+            let frame = Frame { way: Way::Out, bytes, segment_size: None, checksum: None };
+            assert_eq!(split(&frame)[0][36..38], [0, 0]);
+        }
     }
 
     #[test]
