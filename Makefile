@@ -135,6 +135,7 @@ kernel-test: deps build
 # seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.
 ARM_TARGET := aarch64-unknown-linux-gnu
 ARM_TESTED := packet aead wg netstack engine sim
+ARM_TESTS := idle inverse scenarios stacks tunnel
 arm-test: DEPS += $(ARM)
 arm-test: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
 arm-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
@@ -143,7 +144,7 @@ arm-test: deps
 	rustup target add $(ARM_TARGET)
 	cargo build --target $(ARM_TARGET) -p linerate-cli
 	qemu-aarch64 -L /usr/aarch64-linux-gnu $(TARGET)/$(ARM_TARGET)/debug/linerate --version
-	cargo test --target $(ARM_TARGET) $(ARM_TESTED:%=-p linerate-%) $(ARGS)
+	cargo test --target $(ARM_TARGET) $(ARM_TESTED:%=-p linerate-%) --lib $(ARM_TESTS:%=--test %) $(ARGS)
 
 soak: deps build
 	cargo test -p linerate-netns --no-run
