@@ -39,14 +39,14 @@ use std::{
 pub use self::netstack::netstack;
 use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
+use config::{
+    conf::{self, Conf},
+    uapi::{DeviceState, Request},
+};
 pub use delivery::delivery;
 pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use lines::{guardian_line, namespace_line};
-use node::{
-    conf::{self, Conf},
-    uapi::{DeviceState, Request},
-};
 use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},

@@ -72,8 +72,8 @@ fn the_page_of_the_configuration_tells_of_each_key_and_is_found() {
             tagged.extend(keys.split("\\fB").filter_map(|word| word.split("\\fR").next()));
         }
     }
-    assert!(node::conf::key_names().count() > 30);
-    for key in node::conf::key_names() {
+    assert!(config::conf::key_names().count() > 30);
+    for key in config::conf::key_names() {
         assert!(tagged.contains(&key), "{key} is not in {tagged:?}");
     }
     for page in ["linerate", "linerate-up", "linerate-proxy"] {
@@ -117,10 +117,10 @@ fn with_keys(example: &str) -> String {
     text
 }
 
-fn example(path: &Path) -> node::conf::Conf {
+fn example(path: &Path) -> config::conf::Conf {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let name = path.file_name().unwrap().to_str().unwrap();
-    node::conf::Conf::parse(name, &with_keys(&text)).unwrap_or_else(|error| panic!("{error}"))
+    config::conf::Conf::parse(name, &with_keys(&text)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn examples() -> PathBuf {
@@ -140,7 +140,7 @@ fn every_example_is_a_configuration_without_a_warning_or_a_hook() {
         let conf = example(&path);
         assert!(conf.warnings.is_empty(), "{name}: {:?}", conf.warnings);
         assert!(conf.private_key().is_ok(), "{name}");
-        assert_eq!(conf.interface.hooks, node::conf::Hooks::default(), "{name}");
+        assert_eq!(conf.interface.hooks, config::conf::Hooks::default(), "{name}");
         assert!(index.contains(&name), "docs/examples/README.md does not tell of {name}");
     }
 }

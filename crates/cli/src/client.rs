@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use node::server::find_socket;
+use host::sockets::find_socket;
 use zeroize::Zeroizing;
 
 /// How long a process may be silent that is asked something. A ping's answer is the longest

@@ -8,12 +8,10 @@ use std::{fs, io, process::ExitCode};
 
 use anyhow::Context;
 use clap::Args;
-use node::{
-    doctor::{
-        Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
-    },
-    server::folders,
+use doctor::{
+    Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
 };
+use host::sockets::folders;
 
 use crate::interface::{self, Interface};
 

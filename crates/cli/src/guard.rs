@@ -1,13 +1,13 @@
 //! This program as a guardian, which `linerate up` starts.
 
-use node::Guard;
+use process::Guard;
 
 use crate::log::{self, Log};
 
 /// Runs it; it logs as who started it.
 pub(crate) fn run(guard: Guard) -> anyhow::Result<()> {
-    Log::of(guard.voice).start();
-    if guard.voice.background {
+    Log::of(guard.log_style).start();
+    if guard.log_style.background {
         log::leave_terminal();
     }
     guard.run()

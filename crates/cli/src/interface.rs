@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use node::server::folders;
+use host::sockets::folders;
 use wg::{PrivateKey, PublicKey};
 
 use crate::client::Client;

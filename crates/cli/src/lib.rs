@@ -30,12 +30,12 @@ use anyhow::Context;
 use bench::Bench;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use client::Client;
+use config::conf::{Conf, InterfaceName};
 use log::Log;
 use machine::Machine;
-use node::{
-    Guard, Swept,
-    conf::{Conf, InterfaceName},
-    daemon::{self, Means, Options},
+use process::{
+    Guard, Means, Swept,
+    interface::{self as life, Options},
 };
 use sys::process::{Fork, Helper, background, helper};
 
@@ -180,7 +180,7 @@ pub fn main() -> ExitCode {
         return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let (log, done) = match Guard::asked_for(env::args_os()) {
-        Some(guard) => (Log::of(guard.voice), guard::run(guard).map(|()| ExitCode::SUCCESS)),
+        Some(guard) => (Log::of(guard.log_style), guard::run(guard).map(|()| ExitCode::SUCCESS)),
         None => {
             let cli = Cli::parse();
             (cli.log(), execute(cli))
@@ -240,17 +240,17 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
 
 /// Runs a peer here, or in the background once it is ready.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
-    let options = Options { voice: log.voice(!foreground), ..options };
+    let options = Options { log_style: log.style(!foreground), ..options };
     if foreground {
         log.start();
-        return daemon::run(options, || {});
+        return life::run(options, || {});
     }
     match background().context("going to the background")? {
         Fork::Parent(started) => started.map_err(Into::into),
         Fork::Child(readiness) => {
             log.start();
             let mut readiness = Some(readiness);
-            let ended = daemon::run(options, || {
+            let ended = life::run(options, || {
                 if let Some(readiness) = readiness.take() {
                     log::leave_terminal();
                     readiness.ready();
@@ -288,7 +288,7 @@ fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
         .with_context(|| path.display().to_string())?
         .as_str()
         .to_owned();
-    let conf = wg::stack::wiped(|| Conf::read_file(&path))?;
+    let conf = wg::stack::wiped(|| process::read_conf(&path))?;
     Ok((name, path, conf))
 }
 
@@ -298,7 +298,7 @@ fn down(interface: &Path) -> anyhow::Result<()> {
         false => interface.display().to_string(),
     };
     Log::default().start();
-    node::outside_hooks(&name)?;
+    host::outside_hooks(&name)?;
     if client::answers(&name) {
         match client::down(&name) {
             // It was killed just now.
@@ -306,10 +306,10 @@ fn down(interface: &Path) -> anyhow::Result<()> {
             done => return done,
         }
     }
-    match node::sweep(&name)? {
+    match process::sweep(&name)? {
         Swept::Nothing => client::down(&name),
         Swept::ByAnother => Ok(()),
-        Swept::TakenBack => {
+        Swept::Undone => {
             eprintln!("linerate: {name}: what a process left that was killed is taken back");
             Ok(())
         }

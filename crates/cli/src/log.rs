@@ -24,17 +24,22 @@ use tracing_subscriber::{
 
 use json::Json;
 use limit::{Limits, Verdict};
-use node::daemon::Voice;
+use process::LogStyle;
 
 /// Where the process itself is told of: its start and end, and what its configuration says.
 /// These are never too many, and each is to be read.
-const ALWAYS_TOLD: [&str; 6] = [
-    "node::daemon",
-    "node::node",
-    "node::proxy::process",
-    "node::sandbox",
-    "node::supervisor",
-    "node::up",
+const ALWAYS_TOLD: [&str; 11] = [
+    "host",
+    "node",
+    "process::guardian",
+    "process::interface",
+    "process::life",
+    "process::log_error",
+    "process::proxy",
+    "process::sandbox",
+    "process::supervisor",
+    "process::sweep",
+    "process::up",
 ];
 
 /// Arguments of what logs.
@@ -59,14 +64,14 @@ enum Format {
 }
 
 impl Log {
-    /// That of a process which is to tell what it does like this.
-    pub fn of(voice: Voice) -> Self {
-        Self { format: if voice.json { Format::Json } else { Format::Text } }
+    /// The arguments of a process that logs in this style.
+    pub fn of(style: LogStyle) -> Self {
+        Self { format: if style.json { Format::Json } else { Format::Text } }
     }
 
-    /// How a process tells what it does that logs like this.
-    pub fn voice(self, background: bool) -> Voice {
-        Voice { background, json: self.format == Format::Json }
+    /// The style that these arguments ask for.
+    pub fn style(self, background: bool) -> LogStyle {
+        LogStyle { background, json: self.format == Format::Json }
     }
 
     /// The line that says why the process ends, whatever the level.

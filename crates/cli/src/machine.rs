@@ -5,7 +5,7 @@ use std::{num::NonZero, thread};
 use aead::Variant;
 use anyhow::Context;
 use clap::Args;
-use node::{daemon::Means, metrics::Address};
+use process::{Means, metrics::Address};
 
 use crate::offloads::OffloadsOff;
 

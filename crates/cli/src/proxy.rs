@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use node::{
-    conf::{Place, Placed},
-    proxy::{Options, StackChoice, run},
-};
+use config::conf::{Place, Placed};
+use process::proxy::{Options, StackChoice, run};
 
 use crate::{Sandbox, log::Log, machine::Machine, read_conf};
 

@@ -4,10 +4,8 @@
 use std::{collections::HashMap, path::Path};
 
 use anyhow::Context;
-use node::{
-    resolve,
-    uapi::{Change, write_change},
-};
+use config::uapi::{Change, write_change};
+use host::resolve;
 use sys::process::harden;
 use wg::{
     PublicKey,

@@ -12,6 +12,7 @@
 //! would give; what arrives is coalesced first. So both cost once what else is paid for
 //! each of 47 segments.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod budget;
 mod ip;

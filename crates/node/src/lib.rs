@@ -1,43 +1,381 @@
-//! Floor 3: one running peer.
-//!
-//! What it is told comes as one of two texts, each parsed once into the same
-//! change of the device:
-//!
-//! ```text
-//!  /etc/wireguard/wg0.conf ── conf::Conf::parse ──► Conf::change ──┐
-//!                                                                  ├─► uapi::Change
-//!  wg(8), over its socket ─── uapi::Request::parse ────────────────┘
-//!
-//!  uapi::DeviceState ──► uapi::write_state (wg show), conf::write (SaveConfig)
-//! ```
-//!
-//! [`metrics`] tells counters to programs. [`Node`] plugs `sys` and `engine` together; [`daemon`] is the process around
-//! it, with the socket of [`server`] and, for `linerate up`, what wg-quick does;
-//! [`proxy`] is the one without an interface on this machine. [`doctor`] looks at the
-//! host around them.
+//! Floor 3: a running peer: a TUN device, a UDP socket and the engine between them,
+//! around one control half.
+
 #![forbid(unsafe_code)]
 
-mod capture;
-pub mod conf;
-pub mod daemon;
-pub mod doctor;
-pub mod metrics;
-mod node;
-pub mod proxy;
-mod sandbox;
-mod secret_text;
-pub mod server;
-mod socket_file;
-#[cfg(test)]
-mod strategies;
-mod supervisor;
-pub mod uapi;
-mod up;
-mod value;
-mod whole_file;
+mod mtu;
 
-pub use node::{ApplyError, Node};
-pub use up::{Guard, Swept, outside_hooks, resolve, sweep};
-#[doc(hidden)]
-pub use up::{Heard, rehearse};
-pub use value::ValueError;
+use std::{
+    io,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use engine::{Clock, Engine, Load, Parts, Tap};
+use getrandom::{SysRng, rand_core::UnwrapErr};
+pub use mtu::{DEFAULT_MTU, tunnel_mtu};
+use packet::{IpRecv, IpSend};
+use sys::{
+    BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
+    process::{self, Helper},
+};
+use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, PublicKey, Time};
+
+use config::uapi::{Change, DeviceState};
+
+/// All randomness is the kernel's.
+type Rng = UnwrapErr<SysRng>;
+
+/// A peer that runs until it is dropped.
+pub struct Node {
+    info: TunInfo,
+    control: Arc<Mutex<Control<Rng>>>,
+    device: Arc<Device>,
+    udp: UdpSocket,
+    outer: Mutex<Outer>,
+    mtu: Arc<AtomicU32>,
+    /// Whether the MTU of paths is searched for.
+    searching: AtomicBool,
+    offloads: Arc<Offloads>,
+    engine: Engine,
+}
+
+/// What a peer is made of.
+pub struct NodeParts<R, S> {
+    /// A TUN device, or another IP side.
+    pub ip: IpSide<R, S>,
+    /// The UDP socket and its receiving half.
+    pub udp: (UdpSocket, UdpReceiver),
+    /// Which of the kernel's offloads are used.
+    pub offloads: Arc<Offloads>,
+    /// How many cores it uses.
+    pub cores: usize,
+}
+
+/// Both halves of an IP side, and what it is.
+pub struct IpSide<R, S> {
+    pub recv: R,
+    pub send: S,
+    pub info: TunInfo,
+}
+
+/// What the UDP side is told.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outer {
+    /// The port asked for; once bound, the port.
+    port: u16,
+    fwmark: u32,
+    up: bool,
+}
+
+/// What the UDP socket counted.
+#[derive(Clone, Copy, Debug)]
+pub struct SocketCounters {
+    /// Datagrams that found the receive buffer full.
+    pub overflow: u64,
+    /// Datagrams that were too long.
+    pub truncated: u64,
+    /// Bytes of the receive buffer; 0 without a socket.
+    pub receive_buffer: u64,
+    /// Bytes of the send buffer, likewise.
+    pub send_buffer: u64,
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub enum ApplyError {
+    /// The UDP socket could not have the port or the mark.
+    Bind(BindError),
+    /// The protocol refused.
+    Config(ConfigError),
+    /// There is no offload of that name.
+    NoSuchOffload(String),
+}
+
+impl ApplyError {
+    /// The number to answer over the UAPI, of `errno.h`.
+    pub fn errno(&self) -> i32 {
+        const EIO: i32 = 5;
+        const EACCES: i32 = 13;
+        const EINVAL: i32 = 22;
+        const ENOSPC: i32 = 28;
+        const EADDRINUSE: i32 = 98;
+        match self {
+            Self::Bind(BindError::InUse) => EADDRINUSE,
+            Self::Bind(BindError::Permission) => EACCES,
+            Self::Bind(BindError::Os(error)) => error.raw_os_error().unwrap_or(EIO),
+            Self::Config(ConfigError::TooManyPeers) => ENOSPC,
+            Self::NoSuchOffload(_) => EINVAL,
+        }
+    }
+}
+
+impl std::fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bind(error) => error.fmt(f),
+            Self::Config(error) => error.fmt(f),
+            Self::NoSuchOffload(name) => write!(f, "there is no offload {name}"),
+        }
+    }
+}
+
+impl std::error::Error for ApplyError {}
+
+impl Node {
+    /// Starts a peer. It is down until [`Node::link_up`]. `ended` is called when one of its sides
+    /// is gone.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn start(
+        parts: NodeParts<impl IpRecv + 'static, impl IpSend>,
+        ended: impl Fn(io::Error) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let NodeParts { ip, udp, offloads, cores } = parts;
+        let (IpSide { recv: ip_recv, send: ip_send, info }, (udp, udp_recv)) = (ip, udp);
+        let control = Arc::new(Mutex::new(Control::new(UnwrapErr(SysRng))));
+        let device = lock(&control).device().clone();
+        let mtu = Arc::new(AtomicU32::new(info.mtu));
+        let clock: Clock = Arc::new(now);
+        let parts = Parts {
+            control: control.clone(),
+            clock,
+            ip: (ip_recv, ip_send),
+            udp: (udp_recv, udp.sender(), udp.sender()),
+            mtu: mtu.clone(),
+            begin,
+            cores,
+        };
+        let engine = Engine::start(parts, ended)?;
+        let (outer, searching) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { info, control, device, udp, outer, mtu, searching, offloads, engine })
+    }
+
+    /// What the interface is called.
+    pub fn info(&self) -> &TunInfo {
+        &self.info
+    }
+
+    /// The process that has the rights which this one gave up, where it did and had any.
+    pub fn helper(&self) -> Option<&Helper> {
+        self.udp.helper()
+    }
+
+    /// Makes a change: first of the socket, which may be refused, then of the
+    /// device.
+    ///
+    /// # Errors
+    /// It was refused.
+    pub fn apply(&self, change: Change) -> Result<(), ApplyError> {
+        self.change_outer(change.fwmark, change.listen_port).map_err(ApplyError::Bind)?;
+        let applied = lock(&self.control).apply(change.device);
+        self.engine.wake();
+        applied.map_err(ApplyError::Config)
+    }
+
+    fn change_outer(&self, fwmark: Option<u32>, port: Option<u16>) -> Result<(), BindError> {
+        let mut outer = lock(&self.outer);
+        if let Some(fwmark) = fwmark {
+            self.udp.set_fwmark(fwmark)?;
+            outer.fwmark = fwmark;
+        }
+        if let Some(port) = port {
+            outer.port = if outer.up { self.udp.bind(port, outer.fwmark)? } else { port };
+        }
+        Ok(())
+    }
+
+    /// The interface came up: the socket opens.
+    ///
+    /// # Errors
+    /// The port is not to be had.
+    pub fn link_up(&self) -> Result<(), BindError> {
+        let mut outer = lock(&self.outer);
+        outer.port = self.udp.bind(outer.port, outer.fwmark)?;
+        if !std::mem::replace(&mut outer.up, true)
+            && let Some(buffers) = self.udp.buffers()
+            && buffers.receive < buffers.wanted
+        {
+            tracing::warn!(
+                granted = buffers.receive,
+                wanted = buffers.wanted,
+                "the receive buffer is small: bursts will be lost (net.core.rmem_max)"
+            );
+        }
+        lock(&self.control).up();
+        self.engine.wake();
+        Ok(())
+    }
+
+    /// The interface went down: sessions end, the socket closes.
+    pub fn link_down(&self) {
+        let mut outer = lock(&self.outer);
+        if std::mem::replace(&mut outer.up, false) {
+            lock(&self.control).down();
+            self.udp.close();
+        }
+    }
+
+    /// The interface has another MTU.
+    pub fn set_mtu(&self, mtu: u32) {
+        if self.mtu.swap(mtu, Ordering::Relaxed) != mtu {
+            self.search_paths(self.searching.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Searches for the MTU of the path to each peer that can tell, or not, from now on.
+    pub fn search_paths(&self, wanted: bool) {
+        self.searching.store(wanted, Ordering::Relaxed);
+        let mtu = u16::try_from(self.mtu.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
+        lock(&self.control).probe_paths(wanted.then_some(mtu), now().time);
+        self.engine.wake();
+    }
+
+    /// Routes or addresses changed: sticky sources are forgotten.
+    pub fn routes_changed(&self) {
+        lock(&self.control).forget_sources();
+    }
+
+    /// The peer whose allowed IPs hold an address.
+    pub fn peer_of(&self, ip: IpAddr) -> Option<PublicKey> {
+        self.device.routes().lookup(ip).map(|peer| *peer.public_key())
+    }
+
+    /// Whether a peer's allowed IPs hold an address.
+    pub fn reaches(&self, ip: IpAddr) -> bool {
+        self.device.routes().lookup(ip).is_some()
+    }
+
+    /// The state, as `wg show` shows it.
+    pub fn state(&self) -> DeviceState {
+        let outer = *lock(&self.outer);
+        let control = lock(&self.control);
+        DeviceState {
+            private_key: control.private_key().cloned(),
+            listen_port: outer.port,
+            fwmark: outer.fwmark,
+            peers: control.peers().collect(),
+        }
+    }
+
+    /// Each offload by its name: whether it is wanted, and how often the kernel
+    /// refused it.
+    pub fn offloads(&self) -> &Offloads {
+        &self.offloads
+    }
+
+    /// Switches offloads on or off, all of them or none; `all` names each.
+    ///
+    /// # Errors
+    /// [`ApplyError::NoSuchOffload`].
+    pub fn want_offloads(&self, wanted: &[(String, bool)]) -> Result<(), ApplyError> {
+        let all = self.offloads.all();
+        let is_known = |name: &str| name == "all" || all.iter().any(|(known, _)| *known == name);
+        if let Some((unknown, _)) = wanted.iter().find(|(name, _)| !is_known(name)) {
+            return Err(ApplyError::NoSuchOffload(unknown.clone()));
+        }
+        for (name, wanted) in wanted {
+            let named = all.iter().filter(|(known, _)| name == "all" || known == name);
+            named.for_each(|(_, switch)| switch.want(*wanted));
+        }
+        self.engine.wake_receivers();
+        Ok(())
+    }
+
+    /// Asks each thread of the data plane for a round, which is one without work where
+    /// there is none.
+    pub fn stir(&self) {
+        self.engine.wake();
+        self.engine.wake_receivers();
+    }
+
+    /// How many rounds each thread of the data plane has finished, by its name.
+    pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.engine.rounds()
+    }
+
+    /// The mark of outgoing datagrams.
+    pub fn fwmark(&self) -> u32 {
+        lock(&self.outer).fwmark
+    }
+
+    /// Every counter that is not a peer's, by name.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let socket = self.socket();
+        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self.drops(reason)));
+        drops.chain([
+            ("udp_overflow", socket.overflow),
+            ("udp_truncated", socket.truncated),
+            ("udp_receive_buffer", socket.receive_buffer),
+            ("udp_send_buffer", socket.send_buffer),
+        ])
+    }
+
+    /// How much there was to do at a time, by name: how many batches, and what was in
+    /// them together.
+    pub fn loads(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let load = self.load();
+        let [out, inbound, queued] =
+            [&load.outbound, &load.inbound, &load.queued].map(|histogram| histogram.read());
+        [
+            ("load_out_batches", out.count),
+            ("load_out_packets", out.sum),
+            ("load_in_batches", inbound.count),
+            ("load_in_packets", inbound.sum),
+            ("load_queue_rounds", queued.count),
+            ("load_queue_micros", queued.sum),
+            ("load_handshakes", self.handshakes().answered()),
+            ("load_handshake_micros", self.handshakes().micros()),
+        ]
+        .into_iter()
+    }
+
+    /// How large batches were, and how long packets waited.
+    pub fn load(&self) -> &Load {
+        self.engine.load()
+    }
+
+    /// Where packets inside the tunnel can be captured.
+    pub fn tap(&self) -> &Arc<Tap> {
+        self.engine.tap()
+    }
+
+    /// How fast peers answer handshakes.
+    pub fn handshakes(&self) -> &Handshakes {
+        &self.device.handshakes
+    }
+
+    /// How many packets were dropped for a reason.
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.device.drops.get(reason)
+    }
+
+    /// What the UDP socket counted.
+    pub fn socket(&self) -> SocketCounters {
+        let buffers = self.udp.buffers();
+        SocketCounters {
+            overflow: self.udp.overflow(),
+            truncated: self.udp.truncated(),
+            receive_buffer: buffers.map_or(0, |buffers| buffers.receive as u64),
+            send_buffer: buffers.map_or(0, |buffers| buffers.send as u64),
+        }
+    }
+}
+
+/// What each thread of the data plane does first. Where short turns are refused,
+/// it works with those that it has.
+fn begin() {
+    let _ = process::take_short_turns();
+}
+
+fn now() -> Now {
+    Now { time: Time::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

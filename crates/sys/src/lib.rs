@@ -14,6 +14,8 @@
 //!   offload  what is used of the kernel's offloads, and what it refused
 //!   opened   a file and the folder that it is in
 //!   unix     a listening Unix socket that only its user may open
+//!   socket_file  the file of one, which is removed with it
+//!   whole_file   a file that is replaced as a whole
 //!   watch    a file that is deleted or replaced
 //!   poll, wake, clock, time              what the others wait and count with
 //! ```
@@ -40,6 +42,7 @@ pub mod opened;
 pub mod poll;
 pub mod probe;
 pub mod process;
+mod socket_file;
 pub mod splice;
 #[cfg(test)]
 mod testing;
@@ -49,8 +52,10 @@ pub mod udp;
 pub mod unix;
 pub mod wake;
 pub mod watch;
+pub mod whole_file;
 
 pub use offload::Offloads;
+pub use socket_file::SocketFile;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};
 pub use udp::{BindError, Buffers, UdpReceiver, UdpSender, UdpSocket};
 pub use wake::Wake;

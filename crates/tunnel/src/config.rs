@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use config::conf::{self, Conf, ConfError, EndpointName, Interface};
 use ipnet::IpNet;
-use node::conf::{self, Conf, ConfError, EndpointName, Interface};
 use wg::{PresharedKey, PrivateKey, PublicKey};
 use zeroize::Zeroizing;
 

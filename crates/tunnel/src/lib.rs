@@ -57,6 +57,7 @@
 //!   tunnel through a `Gateway`, a SOCKS proxy on loopback that only this program can use.
 //!   Feature `gateway`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod config;
 #[cfg(feature = "gateway")]
@@ -73,11 +74,11 @@ pub use self::{
     start::StartError,
     tunnel::Tunnel,
 };
+pub use ::config::conf::ConfError;
 #[cfg(feature = "gateway")]
 pub use gateway::Gateway;
 pub use ipnet::IpNet;
 pub use netstack::{
     Keepalive, OwnedReadHalf, OwnedWriteHalf, ReuniteError, TcpListener, TcpStream, UdpSocket,
 };
-pub use node::conf::ConfError;
 pub use wg::{KeyError, PresharedKey, PrivateKey, PublicKey, config::PeerState};

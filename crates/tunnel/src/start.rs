@@ -8,12 +8,10 @@ use std::{
     thread,
 };
 
-use node::{
-    ApplyError, Node,
-    conf::{Conf, EndpointName},
-    proxy::Inside,
-};
-use sys::{BindError, Offloads, UdpSocket};
+use config::conf::{Conf, EndpointName};
+use node::{ApplyError, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
+use proxy::Inside;
+use sys::{BindError, Offloads, UdpSocket, netlink::Netlink};
 use tokio::sync::oneshot;
 
 /// Why a tunnel did not start.
@@ -65,8 +63,10 @@ fn start_node(
     let endpoints: Vec<SocketAddr> = endpoints.values().copied().collect();
 
     let offloads = Arc::new(Offloads::default());
-    let opened = Inside::open(conf, &endpoints, &offloads);
-    let (inside, ip) = opened.map_err(StartError::System)?;
+    let mtu = conf.interface.mtu.map_or_else(|| path_mtu(conf, &endpoints), u32::from);
+    let opened = Inside::open(conf, mtu, &offloads);
+    let (inside, (recv, send, info)) = opened.map_err(StartError::System)?;
+    let ip = IpSide { recv, send, info };
     let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let stack = inside.stack().clone();
@@ -74,10 +74,22 @@ fn start_node(
         tracing::error!(%error, "the data plane ended");
         stack.close();
     };
-    let node = Node::start(ip, udp, (offloads, cores), ended).map_err(StartError::System)?;
+    let parts = NodeParts { ip, udp, offloads, cores };
+    let node = Node::start(parts, ended).map_err(StartError::System)?;
     node.apply(change).map_err(StartError::Refused)?;
     node.link_up().map_err(StartError::Port)?;
     Ok((inside, node))
+}
+
+/// The largest of the paths' MTUs less our overhead, where the kernel says.
+fn path_mtu(conf: &Conf, endpoints: &[SocketAddr]) -> u32 {
+    let fwmark = conf.interface.fwmark.unwrap_or(0);
+    let asked = Netlink::open().map_err(Into::into);
+    let mtu = asked.and_then(|netlink| tunnel_mtu(&netlink, endpoints, fwmark));
+    mtu.unwrap_or_else(|error| {
+        tracing::debug!(%error, "no MTU of the path");
+        DEFAULT_MTU
+    })
 }
 
 /// The endpoints' addresses, by their names.

@@ -9,7 +9,8 @@ use std::{
 };
 
 use netstack::{TcpListener, TcpStream, UdpSocket};
-use node::{Node, proxy::Inside};
+use node::Node;
+use proxy::Inside;
 use sys::netlink::{Event, Monitor};
 use wg::config::PeerState;
 

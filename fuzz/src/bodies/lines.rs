@@ -11,14 +11,11 @@ use std::{
     path::PathBuf,
 };
 
+use config::conf::{Conf, Interface};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair,
 };
-use node::{
-    Heard,
-    conf::{Conf, Interface},
-    rehearse,
-};
+use process::{Heard, rehearse};
 use sys::namespace;
 
 use super::{steps, take};
@@ -30,13 +27,13 @@ const WORD: usize = 6;
 
 /// The line to a guardian: messages, and bytes that are none.
 pub fn guardian_line(data: &[u8]) {
-    let Some(Heard { charge, conf, words }) = heard(&line_of(data)) else { return };
+    let Some(Heard { job, conf, steps: told }) = heard(&line_of(data)) else { return };
     // What it was told is what it is told again.
-    let again = heard(&framed(&charge)).expect("what was written can be read");
-    assert_eq!(again.charge, charge);
+    let again = heard(&framed(&job)).expect("what was written can be read");
+    assert_eq!(again.job, job);
     assert_eq!(of_the_file(again.conf), of_the_file(conf.clone()));
     let mut order = ["PreDown", "SaveConfig", "PostDown"].iter();
-    for (word, saved) in words {
+    for (word, saved) in told {
         assert!(order.any(|next| *next == word), "{word} out of its turn");
         let Some(saved) = saved else { continue };
         assert_eq!(word, "SaveConfig");

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use node::proxy::{
-    Host, Target, Users,
+use config::{Host, Target};
+use proxy::{
+    Users,
     dns::{Answer, Question, Record},
     http::{self, Body},
     socks::{self, Negotiation, State, datagram},

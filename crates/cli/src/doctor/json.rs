@@ -1,6 +1,6 @@
 //! For programs. The schema is `docs/json.md`, which changes with this file.
 
-use node::doctor::{Finding, Mend, Report, Setting, Undone};
+use doctor::{Finding, Mend, Report, Setting, Undone};
 use serde_json::{Value, json};
 
 use super::Applied;
@@ -59,7 +59,7 @@ pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use node::doctor::Weight;
+    use doctor::Weight;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use node::doctor::{Finding, Mend, Report, Setting, Undone, Weight};
+use doctor::{Finding, Mend, Report, Setting, Undone, Weight};
 
 use super::Applied;
 

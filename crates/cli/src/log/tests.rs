@@ -45,9 +45,9 @@ fn each_place_has_its_own_limit_and_what_the_user_must_see_has_none() {
     let told = lines(Format::Text, || {
         for number in 0..100 {
             tracing::warn!(number, "a client is wrong");
-            tracing::warn!(target: "node::up", "a line of the file");
-            tracing::warn!(target: "node::up::ledger", "it stays behind");
-            tracing::warn!(target: "node::upper", "somebody else");
+            tracing::warn!(target: "host", "a line of the file");
+            tracing::warn!(target: "host::undo_log", "it stays behind");
+            tracing::warn!(target: "hostess", "somebody else");
         }
         tracing::error!("another place");
     });
@@ -124,8 +124,8 @@ fn json_is_one_object_a_line_with_types_and_no_line_within() {
 fn why_a_process_ends_is_one_more_line() {
     let error = anyhow::anyhow!("two\nlines").context("wg0");
     assert_eq!(Log::default().failure(&error), "linerate: wg0: two\nlines");
-    let json = Log::of(Voice { json: true, background: true });
-    assert_eq!(json.voice(true), Voice { json: true, background: true });
+    let json = Log::of(LogStyle { json: true, background: true });
+    assert_eq!(json.style(true), LogStyle { json: true, background: true });
     let failure = json.failure(&error);
     assert!(!failure.contains('\n'), "{failure}");
     let failure: Value = serde_json::from_str(&failure).unwrap();

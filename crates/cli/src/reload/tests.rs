@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use node::conf::Conf;
+use config::conf::Conf;
 use wg::PrivateKey;
 
 use super::*;

@@ -1,0 +1,207 @@
+//! The files of wg-quick(8), such as `/etc/wireguard/wg0.conf`.
+//!
+//! ```text
+//!  text ─ lines ─► sections of key and value ─ parse ─► Conf ─ change ─► uapi::Change
+//!                                                        │
+//!                          uapi::DeviceState ──────── write ──► text (SaveConfig)
+//! ```
+//!
+//! [`Conf::parse`] finds every fault that the text alone shows, with its line,
+//! before anything is done to the machine.
+
+mod access;
+mod change;
+mod error;
+mod interface_name;
+mod lines;
+mod parse;
+mod policy;
+mod proxy;
+mod router;
+mod similar;
+mod write;
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+use wg::{PresharedKey, PrivateKey, PublicKey};
+
+pub use self::{
+    access::{Access, Writable},
+    error::{ConfError, Reason},
+    interface_name::{InterfaceName, NameError},
+    lines::{Section, key_names},
+    policy::Policy,
+    proxy::{Expose, Forward, Place, Placed, Proxy, ProxyUser, Transport},
+    router::Router,
+    write::write,
+};
+
+/// A whole file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conf {
+    /// The `[Interface]` section.
+    pub interface: Interface,
+    /// The `[Peer]` sections, in their order.
+    pub peers: Vec<Peer>,
+    /// What is allowed but hardly meant, each with file and line.
+    pub warnings: Vec<String>,
+    file_name: String,
+    interface_line: usize,
+    /// The first line that only `linerate proxy` understands, and its key.
+    proxy_key: Option<(usize, &'static str)>,
+    /// The first line that only `linerate up` understands, and its key.
+    up_key: Option<(usize, &'static str)>,
+    /// The first line with a hook, and its key.
+    hook_key: Option<(usize, &'static str)>,
+    /// Why another user may decide what the file says, where it was read from one.
+    writable: Option<Writable>,
+}
+
+/// The `[Interface]` section.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interface {
+    /// A hook may bring it later; see [`Conf::private_key`].
+    pub private_key: Option<PrivateKey>,
+    /// The UDP port.
+    pub listen_port: Option<u16>,
+    /// The mark of outgoing datagrams; 0 is none.
+    pub fwmark: Option<u32>,
+    /// Addresses of the interface, with their host bits.
+    pub addresses: Vec<IpNet>,
+    /// Name resolution while the interface is up.
+    pub dns: Dns,
+    /// Bytes of an IP packet at most, 68 or more.
+    pub mtu: Option<u16>,
+    /// Where routes to the allowed IPs go.
+    pub table: Table,
+    /// Whether going down writes the state back into the file.
+    pub save_config: bool,
+    /// Shell commands.
+    pub hooks: Hooks,
+    /// What `linerate proxy` does.
+    pub proxy: Proxy,
+    /// Rules around a table of its own, which a default route has.
+    pub policy: Policy,
+    /// What is forwarded for the peers.
+    pub router: Router,
+    /// Whether the MTU of the path to each peer is searched for; the command line says so
+    /// where the file does not.
+    pub path_mtu: Option<bool>,
+}
+
+/// The words of `DNS`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// Those that are addresses.
+    pub servers: Vec<IpAddr>,
+    /// The others.
+    pub search_domains: Vec<String>,
+}
+
+/// The routing table for routes to the allowed IPs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Table {
+    /// The main table, and for default routes one of their own with policy rules.
+    #[default]
+    Auto,
+    /// No routes.
+    Off,
+    /// The table of this number, never 0.
+    Id(u32),
+}
+
+/// Shell commands around going up and down, in their order, with `%i` for the
+/// name of the interface. Each is one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// Before the interface is configured.
+    pub pre_up: Vec<String>,
+    /// After the interface is up.
+    pub post_up: Vec<String>,
+    /// Before the interface goes down.
+    pub pre_down: Vec<String>,
+    /// After the interface is gone.
+    pub post_down: Vec<String>,
+}
+
+/// A `[Peer]` section.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// The peer's name.
+    pub public_key: PublicKey,
+    /// Never all zero.
+    pub preshared_key: Option<PresharedKey>,
+    /// Networks, host bits zero.
+    pub allowed_ips: Vec<IpNet>,
+    /// Where to reach the peer at first.
+    pub endpoint: Option<EndpointName>,
+    /// Seconds; 0 is off.
+    pub persistent_keepalive: Option<u16>,
+}
+
+/// An endpoint whose host may still have to be resolved. Shown as in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EndpointName {
+    /// A name or an address: IPv4, or IPv6 without brackets and maybe with
+    /// `%scope`.
+    pub host: String,
+    /// The UDP port.
+    pub port: u16,
+}
+
+impl Conf {
+    /// What a file would say that has these.
+    pub fn new(interface: Interface, peers: Vec<Peer>) -> Self {
+        Self {
+            interface,
+            peers,
+            warnings: Vec::new(),
+            file_name: "configuration".to_owned(),
+            interface_line: 0,
+            proxy_key: None,
+            up_key: None,
+            hook_key: None,
+            writable: None,
+        }
+    }
+
+    /// The private key, without which an interface does not come up; only a
+    /// hook could still bring one (wg-quick(8) has an example).
+    ///
+    /// # Errors
+    /// The file has none; the error names the line of `[Interface]`.
+    pub fn private_key(&self) -> Result<&PrivateKey, ConfError> {
+        self.interface.private_key.as_ref().ok_or_else(|| {
+            let missing = Reason::Missing(Section::Interface);
+            ConfError::new(&self.file_name, self.interface_line, "PrivateKey", missing)
+        })
+    }
+
+    /// Lets go of the keys that are secret, once a device has them: who changes them there is not
+    /// to find them here.
+    pub fn forget_secrets(&mut self) {
+        self.interface.private_key = None;
+        self.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
+    }
+}
+
+impl fmt::Display for EndpointName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::Id(id) => id.fmt(f),
+        }
+    }
+}

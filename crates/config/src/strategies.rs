@@ -1,0 +1,113 @@
+//! Arbitrary device states and changes, for the property tests of the texts.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use proptest::{collection, option, prelude::*};
+use wg::{
+    PresharedKey, PrivateKey, PublicKey,
+    config::{AllowedIpChange, DeviceChange, PeerChange, PeerState},
+};
+
+use crate::uapi::{Change, DeviceState};
+
+pub fn device_state() -> impl Strategy<Value = DeviceState> {
+    let private_key =
+        option::of(any::<[u8; 32]>().prop_map(|bytes| PrivateKey::from_bytes(&bytes)));
+    // A map, as a device has no two peers of one key.
+    let peers = collection::btree_map(any::<[u8; 32]>(), peer(), 0..6);
+    (private_key, any::<u16>(), prop_oneof![Just(0), any::<u32>()], peers).prop_map(
+        |(private_key, listen_port, fwmark, peers)| DeviceState {
+            private_key,
+            listen_port,
+            fwmark,
+            peers: peers
+                .into_iter()
+                .map(|(key, peer)| PeerState { public_key: PublicKey::from(key), ..peer })
+                .collect(),
+        },
+    )
+}
+
+fn peer() -> impl Strategy<Value = PeerState> {
+    (
+        prop_oneof![Just([0; 32]), any::<[u8; 32]>()],
+        option::of(endpoint()),
+        option::of((any::<u32>(), 0..1_000_000_000_u32)),
+        any::<[u64; 2]>(),
+        prop_oneof![Just(0), any::<u16>()],
+        collection::vec(network(), 0..5),
+    )
+        .prop_map(
+            |(psk, endpoint, handshake, [rx_bytes, tx_bytes], keepalive, allowed_ips)| PeerState {
+                public_key: PublicKey::from([0; 32]),
+                preshared_key: PresharedKey::from_bytes(&psk),
+                endpoint,
+                last_handshake: handshake.map(|(secs, nanos)| Duration::new(secs.into(), nanos)),
+                rx_bytes,
+                tx_bytes,
+                persistent_keepalive: keepalive,
+                allowed_ips,
+                path_mtu: None,
+            },
+        )
+}
+
+pub fn change() -> impl Strategy<Value = Change> {
+    let private_key = prop_oneof![
+        Just(None),
+        Just(Some(None)),
+        any::<[u8; 32]>().prop_map(|bytes| Some(Some(PrivateKey::from_bytes(&bytes)))),
+    ];
+    let peers = collection::vec(peer_change(), 0..4);
+    let outer = (option::of(any::<u16>()), option::of(any::<u32>()));
+    (outer, private_key, any::<bool>(), peers).prop_map(
+        |((listen_port, fwmark), private_key, replace_peers, peers)| Change {
+            listen_port,
+            fwmark,
+            device: DeviceChange { private_key, replace_peers, peers },
+        },
+    )
+}
+
+fn peer_change() -> impl Strategy<Value = PeerChange> {
+    let allowed_ip = (network(), any::<bool>());
+    (
+        any::<[u8; 32]>(),
+        any::<[bool; 3]>(),
+        option::of(any::<[u8; 32]>()),
+        option::of(endpoint()),
+        option::of(any::<u16>()),
+        collection::vec(allowed_ip.prop_map(|(net, remove)| AllowedIpChange { net, remove }), 0..4),
+    )
+        .prop_map(|(key, flags, psk, endpoint, persistent_keepalive, allowed_ips)| {
+            let [remove, update_only, replace_allowed_ips] = flags;
+            PeerChange {
+                public_key: key.into(),
+                remove,
+                update_only,
+                preshared_key: psk.map(|psk| PresharedKey::from_bytes(&psk)),
+                endpoint,
+                persistent_keepalive,
+                replace_allowed_ips,
+                allowed_ips,
+            }
+        })
+}
+
+fn endpoint() -> impl Strategy<Value = SocketAddr> {
+    let v4 = (any::<Ipv4Addr>(), any::<u16>()).prop_map(SocketAddr::from);
+    let v6 = (any::<Ipv6Addr>(), any::<u16>(), prop_oneof![Just(0), any::<u32>()])
+        .prop_map(|(ip, port, scope)| SocketAddrV6::new(ip, port, 0, scope).into());
+    prop_oneof![v4, v6]
+}
+
+fn network() -> impl Strategy<Value = IpNet> {
+    (any::<IpAddr>(), 0..=128_u8).prop_map(|(ip, prefix)| {
+        let bits = if ip.is_ipv4() { 32 } else { 128 };
+        IpNet::new(ip, prefix.min(bits)).expect("no longer than the address").trunc()
+    })
+}

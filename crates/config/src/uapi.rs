@@ -1,0 +1,90 @@
+//! The cross-platform userspace protocol of wg(8)
+//! (<https://www.wireguard.com/xplatform/>): text on a Unix socket.
+//!
+//! ```text
+//!  get=1          private_key=…        set=1                 errno=0
+//!             ►   listen_port=…        listen_port=…     ►
+//!                 public_key=…         public_key=…
+//!                 …                    …
+//!                 errno=0
+//! ```
+//!
+//! A request and its answer each end with an empty line. The server collects a
+//! request, [`Request::parse`] reads it whole or not at all, and the answer is
+//! [`write_state`], where state was asked for, and then [`write_errno`].
+
+mod change;
+mod error;
+mod request;
+mod state;
+
+use wg::{
+    PrivateKey, PublicKey,
+    config::{DeviceChange, PeerState},
+};
+
+pub use self::{
+    change::write_change,
+    error::{Reason, UapiError},
+    state::{write_errno, write_state},
+};
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// `get=1`: the state.
+    Get,
+    /// `set=1`: a change.
+    Set(Change),
+    /// `linerate-stats=1`, of ours: the counters.
+    Stats,
+    /// `linerate-ping=1`, of ours: to send an echo request to this host.
+    Ping(String),
+    /// `linerate-down=1`, of ours: to go down.
+    Down,
+    /// `linerate-capture=1`, of ours: packets inside the tunnel, as pcapng behind the answer.
+    Capture(CaptureOptions),
+    /// `linerate-offload=1`, of ours: offloads by name, to be used or not.
+    Offload(Vec<(String, bool)>),
+}
+
+/// What a capture is to have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// Bytes of each packet.
+    pub snaplen: usize,
+    /// Only what this peer sends or is sent.
+    pub peer: Option<PublicKey>,
+}
+
+/// A change of the whole device; `None` leaves a thing as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    /// The UDP port; 0 lets the kernel choose.
+    pub listen_port: Option<u16>,
+    /// The mark of outgoing datagrams; 0 is none.
+    pub fwmark: Option<u32>,
+    /// What concerns the protocol.
+    pub device: DeviceChange,
+}
+
+impl Change {
+    /// Lets go of the keys that are secret.
+    pub fn forget_secrets(&mut self) {
+        self.device.private_key = None;
+        self.device.peers.iter_mut().for_each(|peer| peer.preshared_key = None);
+    }
+}
+
+/// The state of the whole device, as `wg show` shows it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceState {
+    /// The private key, if one is set.
+    pub private_key: Option<PrivateKey>,
+    /// The UDP port; 0 where none is bound.
+    pub listen_port: u16,
+    /// The mark of outgoing datagrams; 0 is none.
+    pub fwmark: u32,
+    /// All peers.
+    pub peers: Vec<PeerState>,
+}

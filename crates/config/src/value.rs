@@ -1,0 +1,323 @@
+//! The values that UAPI and configuration files write in the same way, and what
+//! an error may say of a value.
+
+use std::{
+    borrow::Cow,
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+use ipnet::IpNet;
+
+/// Bytes of input that an error repeats at most. A full IPv6 address has 39; a
+/// key, which may stand in any wrong place, has 43 or more.
+const EXCERPT_MAX: usize = 40;
+
+/// A value that is not what its key wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueError {
+    wanted: Wanted,
+    got: Option<Box<str>>,
+}
+
+/// What a key wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    HexKey,
+    Base64Key,
+    NonZeroKey,
+    Port,
+    Mark,
+    Bytes,
+    Keepalive,
+    Mtu,
+    Table,
+    Mask,
+    MaskOfMark,
+    OwnTable,
+    RulePriority,
+    Network,
+    /// A configuration file lists a peer's networks whole.
+    UnsignedNetwork,
+    NameServer,
+    Endpoint,
+    NumericEndpoint,
+    NumericScope,
+    True,
+    Bool,
+    OnOff,
+    Place,
+    Forward,
+    Expose,
+    ProxyUser,
+}
+
+impl ValueError {
+    pub fn new(wanted: Wanted, got: &str) -> Self {
+        Self { wanted, got: (got.len() <= EXCERPT_MAX).then(|| got.into()) }
+    }
+
+    /// Of a value that is not to be repeated at all.
+    pub fn secret(wanted: Wanted) -> Self {
+        Self { wanted, got: None }
+    }
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.got {
+            Some(got) => write!(f, "{got:?} is not {}", self.wanted),
+            None => write!(f, "not {}", self.wanted),
+        }
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HexKey => "a key of 64 hexadecimal digits",
+            Self::Base64Key => "a key of 44 base64 characters, as wg genkey makes it",
+            Self::NonZeroKey => "a private key, all zero as it is",
+            Self::Port => "a port, 0 to 65535",
+            Self::Mark => "a mark, 0 to 4294967295 or 0x0 to 0xffffffff",
+            Self::Bytes => "a number of bytes",
+            Self::Keepalive => "a number of seconds, 0 to 65535",
+            Self::Mtu => "an MTU, 68 to 65535",
+            Self::Table => {
+                "a routing table: off, auto, main, default, local or a number, 1 to 4294967295"
+            }
+            Self::Mask => "a mask, 1 to 4294967295 or 0x1 to 0xffffffff",
+            Self::MaskOfMark => "a mask that holds every bit of FwMark",
+            Self::OwnTable => {
+                "the number of a routing table of its own, 1 to 4294967295 but for 253 to 255"
+            }
+            Self::RulePriority => "the priority of a rule, 1 to 32764",
+            Self::Network => "an IP address or network, such as 10.0.0.0/24 or fd00::/64",
+            Self::UnsignedNetwork => {
+                "a network without sign: a configuration file lists all networks of a peer"
+            }
+            Self::NameServer => "the IP address of a name server, nor a search domain",
+            Self::Endpoint => "an endpoint: host:port, 192.0.2.1:port or [2001:db8::1]:port",
+            Self::NumericEndpoint => "an endpoint: 192.0.2.1:port or [2001:db8::1]:port",
+            Self::NumericScope => {
+                "an endpoint: the scope after % has to be the number of an interface, not its name"
+            }
+            Self::True => "true, the only value of this key",
+            Self::Bool => "true or false",
+            Self::OnOff => "on or off",
+            Self::Place => "an address with its port, such as 127.0.0.1:1080, or unix:/path",
+            Self::Forward => {
+                "of the form tcp 127.0.0.1:8080 -> 10.0.0.2:80, or udp, or with unix:/path for a \
+                 TCP listener"
+            }
+            Self::Expose => {
+                "of the form tcp 10.0.0.1:22 -> 127.0.0.1:22, or udp, or with unix:/path for a \
+                 TCP service"
+            }
+            Self::ProxyUser => "a name and the file of its password, name:/path",
+        })
+    }
+}
+
+/// A key of the input as an error may name it. A line that is cut in the wrong
+/// place makes a key of a part of a secret: what does not look like a word is
+/// left out.
+pub fn key_name(key: &str) -> Cow<'static, str> {
+    let longest = if key.bytes().any(|b| b.is_ascii_digit()) { 8 } else { 32 };
+    let word = key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    if word && (1..=longest).contains(&key.len()) {
+        Cow::Owned(key.to_owned())
+    } else {
+        Cow::Borrowed("…")
+    }
+}
+
+/// A number of only decimal digits: no sign, no space.
+pub fn decimal<T: FromStr>(text: &str) -> Option<T> {
+    if text.bytes().all(|b| b.is_ascii_digit()) { text.parse().ok() } else { None }
+}
+
+fn decimal_u16(text: &str, wanted: Wanted) -> Result<u16, ValueError> {
+    decimal(text).ok_or_else(|| ValueError::new(wanted, text))
+}
+
+/// A number of 32 bits, in decimal or, after `0x`, hexadecimal digits.
+pub fn u32_of_either_base(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) if hex.starts_with('+') => None,
+        Some(hex) => u32::from_str_radix(hex, 16).ok(),
+        None => decimal(text),
+    }
+}
+
+pub fn port(text: &str) -> Result<u16, ValueError> {
+    decimal_u16(text, Wanted::Port)
+}
+
+pub fn mark(text: &str) -> Result<u32, ValueError> {
+    u32_of_either_base(text).ok_or_else(|| ValueError::new(Wanted::Mark, text))
+}
+
+/// Seconds; 0 is off.
+pub fn keepalive(text: &str) -> Result<u16, ValueError> {
+    decimal_u16(text, Wanted::Keepalive)
+}
+
+pub fn mtu(text: &str) -> Result<u16, ValueError> {
+    // The least MTU of the kernel's TUN devices (drivers/net/tun.c, MIN_MTU; RFC 791).
+    const MIN_MTU: u16 = 68;
+    decimal_u16(text, Wanted::Mtu).and_then(|mtu| {
+        if mtu < MIN_MTU { Err(ValueError::new(Wanted::Mtu, text)) } else { Ok(mtu) }
+    })
+}
+
+/// An address with a prefix length, or without one and then alone. Keeps host bits.
+pub fn address(text: &str) -> Result<IpNet, ValueError> {
+    let net = match text.split_once('/') {
+        None => text.parse::<IpAddr>().map(IpNet::from).ok(),
+        Some((address, prefix)) => address
+            .parse::<IpAddr>()
+            .ok()
+            .and_then(|address| IpNet::new(address, decimal(prefix)?).ok()),
+    };
+    net.ok_or_else(|| ValueError::new(Wanted::Network, text))
+}
+
+/// A network; host bits become zero.
+pub fn network(text: &str) -> Result<IpNet, ValueError> {
+    address(text).map(|address| address.trunc())
+}
+
+/// The host and port of an endpoint. The host is an IPv6 address, maybe with a
+/// scope, where brackets stood around it, and has no colon where not.
+pub fn endpoint(text: &str) -> Result<(&str, u16), ValueError> {
+    let malformed = || ValueError::new(Wanted::Endpoint, text);
+    let (host, port_text) = text.rsplit_once(':').ok_or_else(malformed)?;
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']').filter(|host| is_ipv6(host)),
+        None => Some(host).filter(|host| is_ipv4_or_name(host)),
+    };
+    Ok((host.ok_or_else(malformed)?, port(port_text)?))
+}
+
+fn is_ipv6(host: &str) -> bool {
+    let (address, scope) = host.split_once('%').unwrap_or((host, "0"));
+    let scope_is_word = !scope.is_empty() && scope.bytes().all(|b| b.is_ascii_graphic());
+    address.parse::<Ipv6Addr>().is_ok() && scope_is_word && !scope.contains(['[', ']', '%'])
+}
+
+fn is_ipv4_or_name(host: &str) -> bool {
+    if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return host.parse::<Ipv4Addr>().is_ok();
+    }
+    host.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_digits_in_range_and_nothing_else() {
+        for (text, number) in [("0", Some(0)), ("65535", Some(65535)), ("007", Some(7))] {
+            assert_eq!(port(text).ok(), number, "{text}");
+        }
+        for text in ["", "-1", "+1", "65536", "1 ", "0x1", "1e3", "99999999999999999999999"] {
+            assert!(port(text).is_err(), "{text}");
+        }
+        for (text, number) in [
+            ("0", Some(0)),
+            ("51820", Some(51820)),
+            ("0xCA6c", Some(0xca6c)),
+            ("4294967295", Some(u32::MAX)),
+            ("0xffffffff", Some(u32::MAX)),
+            ("4294967296", None),
+            ("0x100000000", None),
+            ("0x", None),
+            ("0x+1", None),
+            ("-0x1", None),
+            ("ca6c", None),
+        ] {
+            assert_eq!(mark(text).ok(), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn networks_lose_their_host_bits() {
+        for (text, net) in [
+            ("10.1.2.3/8", "10.0.0.0/8"),
+            ("10.1.2.3", "10.1.2.3/32"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("::/0", "::/0"),
+            ("fd00::5", "fd00::5/128"),
+            ("fd00::5/64", "fd00::/64"),
+        ] {
+            assert_eq!(network(text).unwrap().to_string(), net, "{text}");
+        }
+        for text in ["", "/", "10.0.0.0/", "/8", "10.0.0.0/33", "::/129", "10.0.0/8", "::1%2/64"] {
+            assert!(network(text).is_err(), "{text}");
+        }
+        for text in ["10.0.0.0/+8", "10.0.0.0/-1", "10.0.0.0/8/8", "010.0.0.0/8", " 10.0.0.0/8"] {
+            assert!(network(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn endpoints_split_into_host_and_port() {
+        for (text, host, port) in [
+            ("192.0.2.1:51820", "192.0.2.1", 51820),
+            ("[2001:db8::1]:1", "2001:db8::1", 1),
+            ("[fe80::1%3]:51820", "fe80::1%3", 51820),
+            ("[fe80::1%eth0]:51820", "fe80::1%eth0", 51820),
+            ("vpn.example.com:65535", "vpn.example.com", 65535),
+            ("bücher.example:0", "bücher.example", 0),
+        ] {
+            assert_eq!(endpoint(text), Ok((host, port)), "{text}");
+        }
+        for text in [
+            "",
+            ":",
+            ":51820",
+            "192.0.2.1",
+            "192.0.2.1:",
+            "192.0.2.1:65536",
+            "192.0.2.400:1",
+            "192.0.2:1",
+            "2001:db8::1:51820",
+            "[2001:db8::1]",
+            "[2001:db8::1]51820",
+            "[2001:db8::1:51820",
+            "2001:db8::1]:51820",
+            "[192.0.2.1]:51820",
+            "[fe80::1%]:51820",
+            "[fe80::1%e h]:51820",
+            "http://example.com:80",
+            "two words:80",
+        ] {
+            assert!(endpoint(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_repeats_no_text_as_long_as_a_key() {
+        let key = "A".repeat(43);
+        assert!(!port(&key).unwrap_err().to_string().contains(&key));
+        assert_eq!(
+            port("x\x1b").unwrap_err().to_string(),
+            r#""x\u{1b}" is not a port, 0 to 65535"#
+        );
+        for (key, name) in [
+            ("PrivatKey", "PrivatKey"),
+            ("persistent_keepalive_interval", "persistent_keepalive_interval"),
+            ("Jc2", "Jc2"),
+            ("", "…"),
+            ("yAnz5TF+lXXJte14tji3zlMNq", "…"),
+            ("lXXJte14tji3z", "…"),
+        ] {
+            assert_eq!(key_name(key), name);
+        }
+    }
+}

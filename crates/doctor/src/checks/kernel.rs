@@ -1,0 +1,170 @@
+//! The kernel: what it lacks, and what is known of it.
+
+use crate::{Facts, Finding, Kernel, Mend, Weight};
+
+/// From this version to that one runs of datagrams of equal length come to harm.
+const BAD_SEGMENTS: ([u32; 3], [u32; 3]) = ([7, 0, 0], [7, 1, 4]);
+
+/// Kernels with faults that others met.
+pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let Kernel { release, version } = &facts.kernel;
+    if (BAD_SEGMENTS.0..=BAD_SEGMENTS.1).contains(version) {
+        findings.push(Finding {
+            check: "kernel-segments",
+            on: "kernel".into(),
+            weight: Weight::Broken,
+            what: format!("this is Linux {release}"),
+            why: "Linux 7.0 to 7.1.4 corrupts runs of segments of equal length, as UDP_SEGMENT \
+                  sends them"
+                .into(),
+            cost: "datagrams are lost, and with them the tunnel's rate (tailscale/tailscale#19777)",
+            mend: Mend::ByHand(
+                "linerate set IFACE offload udp-gso off, until the kernel is newer".into(),
+            ),
+        });
+    }
+    let virtio =
+        facts.devices.iter().filter(|device| device.outer && device.driver == "virtio_net");
+    let to_v6 = facts.tunnels.iter().flat_map(|tunnel| &tunnel.peers);
+    let to_v6 = to_v6.filter(|peer| peer.endpoint.is_some_and(|endpoint| endpoint.is_ipv6()));
+    if to_v6.count() > 0 && !facts.kernel.is_from(6, 2) {
+        findings.extend(virtio.map(|device| {
+            Finding {
+            check: "kernel-virtio-v6",
+            on: device.name.clone(),
+            weight: Weight::Slow,
+            what: format!("virtio_net on Linux {release}, and a peer over IPv6"),
+            why: "before Linux 6.2 virtio_net refuses UDP_SEGMENT over IPv6 with EINVAL, and each \
+                  datagram is sent by itself"
+                .into(),
+            cost: "7.3 against 5.4 Gbit/s in wireguard-go with UDP_SEGMENT and UDP_GRO (Tailscale, \
+                   2023, c6i.8xlarge); the refusal: quinn-rs/quinn#1637",
+            mend: Mend::ByHand("a kernel from 6.2 on".into()),
+        }
+        }));
+    }
+    findings
+}
+
+/// An offload: from which kernel on there is one, and what it is good for.
+struct Known {
+    name: &'static str,
+    since: &'static str,
+    why: &'static str,
+    cost: &'static str,
+}
+
+const TUN_TCP: &str = "2.4 to 5.4 Gbit/s of TCP in wireguard-go when it came (Tailscale, 2022, \
+                       c6i.8xlarge)";
+const TUN_UDP: &str = "2.9 to 12.5 Gbit/s of QUIC through a TUN when it came, without encryption \
+                       (WireGuard/wireguard-go#97, i5-12400)";
+const UDP: &str = "5.4 to 7.3 Gbit/s of TCP in wireguard-go when it came (Tailscale, 2023, \
+                   c6i.8xlarge)";
+
+const KNOWN: [Known; 6] = [
+    Known {
+        name: "tun-tso",
+        since: "2.6.27",
+        why: "TCP leaves the kernel for the tunnel one packet a system call",
+        cost: TUN_TCP,
+    },
+    Known {
+        name: "tun-uso",
+        since: "6.2",
+        why: "QUIC and other UDP leaves the kernel for the tunnel one packet a system call",
+        cost: TUN_UDP,
+    },
+    Known {
+        name: "tun-tcp-gro",
+        since: "2.6.27",
+        why: "TCP from the tunnel enters the kernel one packet a system call; some 6.6 kernels \
+              refuse what others take (tailscale/tailscale#13041)",
+        cost: TUN_TCP,
+    },
+    Known {
+        name: "tun-udp-gro",
+        since: "6.2",
+        why: "QUIC and other UDP from the tunnel enters the kernel one packet a system call",
+        cost: TUN_UDP,
+    },
+    Known {
+        name: "udp-gso",
+        since: "4.18",
+        why: "encrypted datagrams are sent one by one",
+        cost: UDP,
+    },
+    Known {
+        name: "udp-gro",
+        since: "5.0",
+        why: "encrypted datagrams are received one by one",
+        cost: UDP,
+    },
+];
+
+/// Offloads that the kernel did not take when they were tried.
+pub(crate) fn refused_offloads(facts: &Facts) -> Vec<Finding> {
+    let refused = facts.offloads.iter().filter_map(|(name, result)| {
+        let known = KNOWN.iter().find(|known| known.name == *name)?;
+        let error = result.as_ref().err()?;
+        Some(Finding {
+            check: "offload",
+            on: (*name).into(),
+            weight: Weight::Slow,
+            what: format!("{name} was tried, and Linux {} refused: {error}", facts.kernel.release),
+            why: format!("without it {}", known.why),
+            cost: known.cost,
+            mend: Mend::ByHand(format!(
+                "a kernel from {} on, or in a sandbox one that lets it through",
+                known.since
+            )),
+        })
+    });
+    refused.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::healthy;
+
+    #[test]
+    fn the_kernels_that_corrupt_segments_are_named_and_their_neighbours_not() {
+        for (release, bad) in [
+            ("6.19.9", false),
+            ("7.0.0", true),
+            ("7.0.12-arch1", true),
+            ("7.1.4", true),
+            ("7.1.5", false),
+            ("7.2", false),
+        ] {
+            let facts = Facts { kernel: Kernel::parse(release), ..healthy() };
+            assert_eq!(known_bad(&facts).len() == 1, bad, "{release}");
+        }
+    }
+
+    #[test]
+    fn an_old_virtio_net_is_told_only_where_a_peer_is_reached_over_ipv6() {
+        let mut facts = Facts { kernel: Kernel::parse("6.1.9"), ..healthy() };
+        facts.devices[0].driver = "virtio_net".into();
+        assert!(known_bad(&facts).is_empty());
+        facts.tunnels[0].peers[0].endpoint = Some("[2001:db8::1]:1".parse().unwrap());
+        assert_eq!(known_bad(&facts)[0].on, "eth0");
+        facts.kernel = Kernel::parse("6.2");
+        assert!(known_bad(&facts).is_empty());
+    }
+
+    #[test]
+    fn each_refused_offload_is_told_with_the_version_it_came_with() {
+        let mut facts = healthy();
+        assert!(refused_offloads(&facts).is_empty());
+        let names: Vec<_> = facts.offloads.iter().map(|(name, _)| *name).collect();
+        for (index, name) in names.iter().enumerate() {
+            facts.offloads[index].1 = Err("EINVAL".into());
+            let found = refused_offloads(&facts);
+            assert_eq!((found.len(), found[index].on.as_str()), (index + 1, *name));
+        }
+        let Mend::ByHand(mend) = &refused_offloads(&facts)[1].mend else { panic!() };
+        assert!(mend.contains("6.2"), "{mend}");
+    }
+}

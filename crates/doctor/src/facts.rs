@@ -1,0 +1,246 @@
+//! What the checks look at. Nothing here asks the system.
+
+use std::{cmp::Ordering, collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use ipnet::IpNet;
+use sys::{Buffers, ethtool::Feature};
+
+use host::Gone;
+
+/// All that is known of a host.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// The kernel that runs.
+    pub kernel: Kernel,
+    /// Offloads that were tried, and the kernel's word where it refused.
+    pub offloads: Vec<(&'static str, Result<(), String>)>,
+    /// What a UDP socket of ours is granted.
+    pub buffers: Option<Buffers>,
+    /// Kernel settings.
+    pub sysctls: Sysctls,
+    /// Chains of packet filters that drop what is forwarded and none of their rules accepts.
+    pub forward_drops: Vec<DroppingChain>,
+    /// Devices that tunnels go out by, or that forwarded packets come in by.
+    pub devices: Vec<Device>,
+    /// The wall clock.
+    pub clock: Clock,
+    /// Interfaces that run.
+    pub tunnels: Vec<Tunnel>,
+    /// What could not be looked at, and why, a sentence each.
+    pub unknown: Vec<String>,
+}
+
+/// A chain that drops what is forwarded, but for what its rules accept.
+#[derive(Clone, Debug)]
+pub enum DroppingChain {
+    /// Of nftables: family, table and name.
+    Nft(String),
+    /// FORWARD of iptables' own tables; the program that lists them.
+    Legacy(&'static str),
+}
+
+/// The kernel's release, `6.18.4-arch1`, and its first three numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// As `uname -r` tells it.
+    pub release: String,
+    /// Major, minor and patch; what is missing is 0.
+    pub version: [u32; 3],
+}
+
+impl Kernel {
+    /// Reads a release.
+    pub fn parse(release: &str) -> Self {
+        let mut version = [0; 3];
+        let numbers = release.split(|c: char| !c.is_ascii_digit());
+        for (to, number) in version.iter_mut().zip(numbers) {
+            *to = number.parse().unwrap_or(0);
+        }
+        Self { release: release.trim().to_owned(), version }
+    }
+
+    /// Whether it is this version or a newer one.
+    pub fn is_from(&self, major: u32, minor: u32) -> bool {
+        self.version[..2].cmp(&[major, minor]) != Ordering::Less
+    }
+}
+
+/// Kernel settings by their path under `/proc/sys`: `net/ipv4/ip_forward`.
+#[derive(Clone, Debug, Default)]
+pub struct Sysctls(pub BTreeMap<String, String>);
+
+impl Sysctls {
+    /// A setting's number; `None` where this kernel has no such setting.
+    pub fn number(&self, key: &str) -> Option<u64> {
+        self.0.get(key)?.parse().ok()
+    }
+
+    /// Whether a setting is there and not 0.
+    pub fn is_on(&self, key: &str) -> bool {
+        self.number(key).is_some_and(|number| number != 0)
+    }
+
+    /// Whether the host forwards packets of either family.
+    pub fn forwards(&self) -> bool {
+        self.is_on("net/ipv4/ip_forward") || self.is_on("net/ipv6/conf/all/forwarding")
+    }
+}
+
+/// A network device.
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its driver; empty where it does not tell.
+    pub driver: String,
+    /// What it does for packets, by the kernel's names.
+    pub features: BTreeMap<String, Feature>,
+    /// Whether the datagrams of a tunnel leave and come by it.
+    pub outer: bool,
+    /// Whether packets come in by it that this host forwards.
+    pub forwards: bool,
+}
+
+impl Device {
+    /// Whether it has a feature, switched on.
+    pub fn has(&self, feature: &str) -> bool {
+        self.features.get(feature).is_some_and(|feature| feature.active)
+    }
+}
+
+/// The wall clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Clock {
+    /// What it shows, since the Unix epoch.
+    pub wall: Duration,
+    /// When this program was put on the disk: it is later now.
+    pub installed: Option<Duration>,
+    /// Whether something keeps it right, as far as the kernel knows.
+    pub synchronised: Option<bool>,
+}
+
+/// An interface that a daemon serves.
+#[derive(Clone, Debug, Default)]
+pub struct Tunnel {
+    /// Its name.
+    pub name: String,
+    /// Its MTU; `None` where it is no device of this host, as of a proxy.
+    pub mtu: Option<u32>,
+    /// The UDP port, while one is bound.
+    pub listen_port: Option<u16>,
+    /// The mark of its datagrams; 0 is none.
+    pub fwmark: u32,
+    /// Networks behind this host that its peers may reach (`OfferRoutes`).
+    pub offers: Vec<IpNet>,
+    /// What `linerate up` did for it, and somebody has undone since.
+    pub gone: Vec<Gone>,
+    /// Bytes of the socket's receive buffer, where the daemon is linerate and has one.
+    pub receive_buffer: Option<u64>,
+    /// Bytes of its send buffer, likewise.
+    pub send_buffer: Option<u64>,
+    /// Datagrams lost because that buffer was full.
+    pub overflow: u64,
+    /// Datagrams of its own that came back to it as packets.
+    pub looped: u64,
+    /// How often the kernel refused each offload, where it did.
+    pub demotions: Vec<(String, u64)>,
+    /// Its peers.
+    pub peers: Vec<Peer>,
+}
+
+/// A peer of a tunnel.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// Its public key.
+    pub key: String,
+    /// Where it is.
+    pub endpoint: Option<SocketAddr>,
+    /// Its networks in the tunnel.
+    pub allowed_ips: Vec<IpNet>,
+    /// Whether the way there leads into the tunnel and by it to the peer itself.
+    pub circles: bool,
+    /// The largest packet that goes there whole, as far as this host knows.
+    pub path_mtu: Option<u32>,
+    /// The largest packet inside the tunnel that arrives there, where the daemon has searched
+    /// for it; never more than the tunnel's MTU.
+    pub found_mtu: Option<u32>,
+    /// The time of the last handshake since the Unix epoch.
+    pub last_handshake: Option<Duration>,
+    /// Bytes sent to it.
+    pub tx_bytes: u64,
+}
+
+/// A host with nothing to find.
+#[cfg(test)]
+pub(super) fn healthy() -> Facts {
+    let on = Feature { active: true, changeable: true };
+    let features = [
+        "rx-gro",
+        "tx-checksum-ip-generic",
+        "rx-udp-gro-forwarding",
+        "tx-udp-segmentation",
+        "tx-tcp-segmentation",
+    ];
+    let mut features: BTreeMap<_, _> = features.map(|name| (name.to_owned(), on)).into();
+    features.insert("rx-gro-list".into(), Feature { active: false, changeable: true });
+    let now = Duration::from_secs(1_800_000_000);
+    let peer = Peer {
+        key: "peer".into(),
+        endpoint: Some(([192, 0, 2, 1], 51820).into()),
+        allowed_ips: Vec::new(),
+        circles: false,
+        path_mtu: Some(1500),
+        found_mtu: None,
+        last_handshake: Some(now - Duration::from_mins(1)),
+        tx_bytes: 1,
+    };
+    let names = ["tun-tso", "tun-uso", "tun-tcp-gro", "tun-udp-gro", "udp-gso", "udp-gro"];
+    Facts {
+        kernel: Kernel::parse("6.18.4"),
+        offloads: names.map(|name| (name, Ok(()))).into(),
+        buffers: Some(Buffers { receive: 4 << 20, send: 4 << 20, wanted: 4 << 20 }),
+        sysctls: Sysctls::default(),
+        forward_drops: Vec::new(),
+        devices: vec![Device {
+            name: "eth0".into(),
+            driver: "veth".into(),
+            features,
+            outer: true,
+            forwards: false,
+        }],
+        clock: Clock {
+            wall: now,
+            installed: Some(now - Duration::from_hours(1)),
+            synchronised: Some(true),
+        },
+        tunnels: vec![Tunnel {
+            name: "wg0".into(),
+            mtu: Some(1420),
+            listen_port: Some(51820),
+            receive_buffer: Some(4 << 20),
+            send_buffer: Some(4 << 20),
+            peers: vec![peer],
+            ..Tunnel::default()
+        }],
+        unknown: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_all_kinds_are_read() {
+        for (release, version) in [
+            ("6.18.44-fc-v595\n", [6, 18, 44]),
+            ("7.0-rc3", [7, 0, 0]),
+            ("5.15.0-1051-aws", [5, 15, 0]),
+            ("nonsense", [0, 0, 0]),
+        ] {
+            assert_eq!(Kernel::parse(release).version, version, "{release}");
+        }
+        let kernel = Kernel::parse("6.2.0");
+        assert!(kernel.is_from(6, 2) && kernel.is_from(5, 9) && !kernel.is_from(6, 10));
+    }
+}

@@ -1,0 +1,273 @@
+//! The one place that asks the system.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use sys::{
+    Buffers, Offloads, UdpSocket, clock, ethtool,
+    netlink::{self, Netlink},
+    probe,
+};
+
+use super::{
+    facts::{Clock, Device, DroppingChain, Facts, Kernel, Peer, Sysctls, Tunnel},
+    legacy_filter,
+    setting::sysctl,
+};
+use host::{dropping_chains, gone};
+
+/// Addresses that only a default route leads to (RFC 5737, RFC 3849).
+const ANYWHERE: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
+
+/// Kernel settings of the whole host; one that this kernel does not have is left out.
+const OF_HOST: [&str; 8] = [
+    "net/core/rmem_max",
+    "net/core/wmem_max",
+    "net/ipv4/ip_forward",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/conf/all/src_valid_mark",
+    "net/ipv6/conf/all/forwarding",
+    "net/netfilter/nf_conntrack_count",
+    "net/netfilter/nf_conntrack_max",
+];
+/// Kernel settings of a device.
+const OF_DEVICE: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
+
+/// Looks at this host and at what lies around these tunnels, of which the MTU and the
+/// ways to peers are filled in. Call it before any thread is started.
+///
+/// # Errors
+/// Not even the host's devices can be told.
+pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
+    let mut unknown = Vec::new();
+    let offloads = tried(&mut unknown);
+    let netlink = Netlink::open().context("netlink")?;
+    let all = netlink.devices().context("the host's devices")?;
+    for tunnel in &mut tunnels {
+        let device = all.iter().find(|device| device.link.name == tunnel.name);
+        tunnel.mtu = device.map(|device| device.link.mtu);
+        let own = device.map(|device| device.link.index);
+        if own.is_some() {
+            let (gone, errors) = gone(&tunnel.name, &netlink);
+            let what = |error| format!("what `up` did for {}: {error:#}", tunnel.name);
+            unknown.extend(errors.into_iter().map(what));
+            tunnel.gone = gone;
+        }
+        for index in 0..tunnel.peers.len() {
+            let Some(endpoint) = tunnel.peers[index].endpoint else { continue };
+            let way = device_to(&netlink, endpoint, tunnel.fwmark)?;
+            // Of a way through the tunnel the tunnel's own MTU would be told.
+            if own.is_some() && way == own {
+                // A peer may well be reached through another one.
+                let circles = peer_for(&tunnel.peers, endpoint.ip()) == Some(index);
+                tunnel.peers[index].circles = circles;
+            } else {
+                let mtu = mtu_to(&netlink, &all, endpoint, tunnel.fwmark)?;
+                tunnel.peers[index].path_mtu = mtu;
+            }
+        }
+    }
+    let sysctls = sysctls(all.iter().map(|device| device.link.name.as_str()), &mut unknown);
+    let outer = outer_devices(&netlink, &tunnels)?;
+    let devices = devices(&all, &outer, sysctls.forwards(), &mut unknown);
+    let forward_drops = forward_drops(&tunnels, sysctls.forwards(), &mut unknown);
+    Ok(Facts {
+        kernel: Kernel::parse(&sysctl("kernel/osrelease").context("the kernel's release")?),
+        offloads,
+        buffers: note(&mut unknown, "a UDP socket's buffers", buffers()).flatten(),
+        sysctls,
+        forward_drops,
+        devices,
+        clock: Clock {
+            wall: clock::wall(),
+            installed: installed(),
+            synchronised: clock::is_synchronised(),
+        },
+        tunnels,
+        unknown,
+    })
+}
+
+/// The value, or a note that it is not known.
+fn note<T, E: std::fmt::Display>(
+    unknown: &mut Vec<String>,
+    what: &str,
+    result: Result<T, E>,
+) -> Option<T> {
+    result.map_err(|error| unknown.push(format!("{what}: {error}"))).ok()
+}
+
+/// Each offload, tried.
+fn tried(unknown: &mut Vec<String>) -> Vec<(&'static str, Result<(), String>)> {
+    let tun = note(unknown, "the TUN's offloads", probe::tun());
+    let udp = note(unknown, "the UDP socket's offloads", probe::udp());
+    let all = tun.into_iter().flatten().chain(udp.into_iter().flatten());
+    all.map(|(name, result)| (name, result.map_err(|error| error.to_string()))).collect()
+}
+
+/// What a socket like the daemon's is granted to us.
+fn buffers() -> anyhow::Result<Option<Buffers>> {
+    let (socket, _receiver) = UdpSocket::unbound(&Arc::new(Offloads::default()))?;
+    socket.bind(0, 0)?;
+    Ok(socket.buffers())
+}
+
+fn sysctls<'a>(devices: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>) -> Sysctls {
+    let of_devices = devices.flat_map(|device| {
+        OF_DEVICE.iter().map(move |name| format!("net/ipv4/conf/{device}/{name}"))
+    });
+    let mut sysctls = Sysctls::default();
+    for key in OF_HOST.iter().map(|key| (*key).to_owned()).chain(of_devices) {
+        match sysctl(&key) {
+            Ok(value) => drop(sysctls.0.insert(key, value)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => unknown.push(format!("/proc/sys/{key}: {error}")),
+        }
+    }
+    sysctls
+}
+
+/// Which peer packets in the tunnel go to: that of the most specific network.
+fn peer_for(peers: &[Peer], to: IpAddr) -> Option<usize> {
+    let nets = peers.iter().enumerate().flat_map(|(index, peer)| {
+        let nets = peer.allowed_ips.iter().filter(move |net| net.contains(&to));
+        nets.map(move |net| (net.prefix_len(), index))
+    });
+    nets.max().map(|(_, index)| index)
+}
+
+/// The device by which datagrams to an endpoint leave.
+fn device_to(netlink: &Netlink, to: SocketAddr, fwmark: u32) -> anyhow::Result<Option<u32>> {
+    match scope(to) {
+        Some(device) => Ok(Some(device)),
+        None => Ok(netlink.device_to(to.ip(), fwmark)?),
+    }
+}
+
+fn mtu_to(
+    netlink: &Netlink,
+    all: &[netlink::Device],
+    to: SocketAddr,
+    fwmark: u32,
+) -> anyhow::Result<Option<u32>> {
+    match scope(to) {
+        Some(device) => Ok(all.iter().map(|d| &d.link).find(|l| l.index == device).map(|l| l.mtu)),
+        None => Ok(netlink.mtu_to(to.ip(), fwmark)?),
+    }
+}
+
+/// The device that an endpoint names: each has a route to the link-local addresses, so
+/// that routes do not tell.
+fn scope(endpoint: SocketAddr) -> Option<u32> {
+    match endpoint {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => Some(v6.scope_id()),
+        _ => None,
+    }
+}
+
+/// The devices by which tunnels go out, or, without peers, whatever goes anywhere.
+fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeSet<u32>> {
+    let endpoints = tunnels.iter().flat_map(|tunnel| {
+        let peers = tunnel.peers.iter().filter(|peer| !peer.circles);
+        peers.filter_map(|peer| Some((peer.endpoint?, tunnel.fwmark)))
+    });
+    let mut ways: Vec<(SocketAddr, u32)> = endpoints.collect();
+    if ways.is_empty() {
+        ways.extend(ANYWHERE.map(|address| ((address, 0).into(), 0)));
+    }
+    let mut devices = BTreeSet::new();
+    for (to, fwmark) in ways {
+        devices.extend(device_to(netlink, to, fwmark)?);
+    }
+    Ok(devices)
+}
+
+fn devices(
+    all: &[netlink::Device],
+    outer: &BTreeSet<u32>,
+    forwards: bool,
+    unknown: &mut Vec<String>,
+) -> Vec<Device> {
+    let mut devices = Vec::new();
+    for device in all {
+        let name = &device.link.name;
+        let outer = outer.contains(&device.link.index);
+        if outer && device.bridged {
+            unknown.push(format!("{name} is part of a bridge, whose ports were not looked at"));
+        }
+        let forwards = forwards && device.ethernet && device.link.up && !device.bridged;
+        // Loopback's features are nobody's to change.
+        if device.bridged || name == "lo" || !(outer || forwards) {
+            continue;
+        }
+        let features = note(unknown, &format!("the features of {name}"), ethtool::features(name));
+        let Some(features) = features else { continue };
+        let driver = ethtool::driver(name).unwrap_or_default().name;
+        devices.push(Device { name: name.clone(), driver, features, outer, forwards });
+    }
+    devices
+}
+
+/// What of the packet filter is in the way of a router; it is asked on no other host.
+fn forward_drops(
+    tunnels: &[Tunnel],
+    forwards: bool,
+    unknown: &mut Vec<String>,
+) -> Vec<DroppingChain> {
+    let offers = tunnels.iter().any(|tunnel| !tunnel.offers.is_empty());
+    if !offers && !forwards {
+        return Vec::new();
+    }
+    let mut drops: Vec<_> =
+        legacy_filter::dropping().into_iter().map(DroppingChain::Legacy).collect();
+    match dropping_chains() {
+        Ok(chains) => drops.extend(chains.into_iter().map(DroppingChain::Nft)),
+        // A host without nft may have no packet filter at all.
+        Err(error) if offers => unknown.push(format!("the packet filter: {error:#}")),
+        Err(_) => {}
+    }
+    drops
+}
+
+/// When this program was put on the disk. `None` where that is not known.
+fn installed() -> Option<Duration> {
+    let changed = fs::metadata("/proc/self/exe").and_then(|file| file.modified()).ok()?;
+    changed.duration_since(UNIX_EPOCH).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_for_the_peer_of_the_most_specific_network() {
+        let peer = |nets: &[&str]| Peer {
+            allowed_ips: nets.iter().map(|net| net.parse().unwrap()).collect(),
+            ..Peer::default()
+        };
+        let peers = [peer(&["0.0.0.0/1", "128.0.0.0/1"]), peer(&["192.0.2.0/24", "fd00::/8"])];
+        for (to, index) in
+            [("10.0.0.1", Some(0)), ("192.0.2.7", Some(1)), ("fd00::1", Some(1)), ("::1", None)]
+        {
+            assert_eq!(peer_for(&peers, to.parse().unwrap()), index, "{to}");
+        }
+    }
+
+    #[test]
+    fn only_an_endpoint_with_a_scope_names_its_device() {
+        for (endpoint, device) in
+            [("[fe80::1%7]:1", Some(7)), ("[2001:db8::1]:1", None), ("192.0.2.1:1", None)]
+        {
+            assert_eq!(scope(endpoint.parse().unwrap()), device, "{endpoint}");
+        }
+    }
+}

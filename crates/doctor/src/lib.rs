@@ -1,0 +1,57 @@
+//! Floor 3: `linerate doctor`: what of this host keeps a tunnel from working, or from being fast.
+//!
+//! ```text
+//!   host, running daemons -- gather --> Facts -- checks, pure --> Findings --> Report
+//!                                                                    |
+//!   host <-- settings written -- remedy: apply, undo <-- Settings ---'
+//!                                   |
+//!                       /run/linerate/doctor: what was before
+//! ```
+//!
+//! To look changes nothing. What is applied is first written down as it was.
+#![forbid(unsafe_code)]
+
+mod checks;
+mod facts;
+mod finding;
+mod gather;
+mod legacy_filter;
+mod remedy;
+mod setting;
+
+pub use facts::{Clock, Device, DroppingChain, Facts, Kernel, Peer, Sysctls, Tunnel};
+pub use finding::{Finding, Mend, Report, Verdict, Weight};
+pub use gather::gather;
+pub use host::Gone;
+pub use remedy::{Applied, Remedy, Undone};
+pub use setting::{Host, Setting, Settings, Target};
+
+/// All checks of what was gathered.
+pub fn examine(facts: &Facts) -> Report {
+    let findings = checks::ALL.iter().flat_map(|check| check(facts));
+    let mut findings: Vec<Finding> = findings.collect();
+    findings.sort_by_key(|finding| finding.weight);
+    Report { findings, unknown: facts.unknown.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_comes_first_and_what_was_not_seen_is_told() {
+        let mut facts = facts::healthy();
+        assert_eq!(examine(&facts).verdict(), Verdict::Fine);
+        facts.unknown.push("the clock".into());
+        assert_eq!(examine(&facts).verdict(), Verdict::NotLooked);
+        facts.devices[0].features.get_mut("rx-gro").unwrap().active = false;
+        assert_eq!(examine(&facts).verdict(), Verdict::Found, "what is slow is a finding");
+        facts.clock.wall = std::time::Duration::ZERO;
+        let report = examine(&facts);
+        assert_eq!(report.verdict(), Verdict::Found);
+        assert_eq!(report.unknown, ["the clock"]);
+        let weights: Vec<_> = report.findings.iter().map(|finding| finding.weight).collect();
+        assert_eq!(weights[..2], [Weight::Broken, Weight::Slow]);
+        assert!(weights.is_sorted());
+    }
+}

@@ -1,0 +1,202 @@
+//! Settings applied, and taken back. What was before is written down first, in
+//! `/run/linerate/doctor`: settings and the file both end with the system.
+//!
+//! ```text
+//!   NAMESPACE <tab> TARGET <tab> BEFORE <tab> AFTER
+//! ```
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use super::{Setting, Settings, Target};
+use sys::whole_file;
+
+/// Where it is written down.
+const FOLDER: &str = "/run/linerate";
+/// In which file.
+const FILE: &str = "doctor";
+
+/// One setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    /// The inode of the network namespace it was changed in.
+    namespace: u64,
+    target: Target,
+    before: String,
+    after: String,
+}
+
+/// What became of a setting that was to be applied.
+pub type Applied = (Setting, io::Result<()>);
+
+/// What became of a setting that was to be taken back.
+#[derive(Debug)]
+pub enum Undone {
+    /// It is as it was.
+    Restored,
+    /// Somebody changed it since, to this; it stays so.
+    Changed(String),
+    /// There is no such thing any more.
+    Gone,
+    /// It could not be taken back; another try may.
+    Failed(io::Error),
+}
+
+/// Applies and takes back. Others who would, wait.
+#[derive(Debug)]
+pub struct Remedy<S> {
+    settings: S,
+    namespace: u64,
+    path: PathBuf,
+    entries: Vec<Entry>,
+    /// The folder, locked.
+    _turn: File,
+}
+
+impl<S: Settings> Remedy<S> {
+    /// With what was written down for this thread's network namespace.
+    ///
+    /// # Errors
+    /// The file cannot be had: it takes root.
+    pub fn open(settings: S) -> io::Result<Self> {
+        let namespace = fs::metadata("/proc/self/ns/net")?.ino();
+        Self::open_in(Path::new(FOLDER), settings, namespace)
+    }
+
+    fn open_in(folder: &Path, settings: S, namespace: u64) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let turn = File::open(folder)?;
+        turn.lock()?;
+        let path = folder.join(FILE);
+        let entries = match fs::read_to_string(&path) {
+            Ok(text) => text.lines().filter_map(Entry::parse).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { settings, namespace, path, entries, _turn: turn })
+    }
+
+    /// Applies settings, each by itself: one that is refused leaves the others.
+    ///
+    /// # Errors
+    /// What was before cannot be written down; that setting and those after it are not
+    /// applied.
+    pub fn apply<'a>(
+        &mut self,
+        wanted: impl Iterator<Item = &'a Setting>,
+    ) -> io::Result<Vec<Applied>> {
+        let mut all = Vec::new();
+        for setting in wanted {
+            let applied = self.apply_one(setting)?;
+            all.push((setting.clone(), applied));
+        }
+        Ok(all)
+    }
+
+    fn apply_one(&mut self, setting: &Setting) -> io::Result<io::Result<()>> {
+        let before = match self.settings.read(&setting.target) {
+            Ok(Some(value)) => value,
+            Ok(None) => return Ok(Err(io::ErrorKind::NotFound.into())),
+            Err(error) => return Ok(Err(error)),
+        };
+        if before == setting.value {
+            return Ok(Ok(()));
+        }
+        let kept = self.entries.clone();
+        let known = self.ours().position(|entry| entry.target == setting.target);
+        match known {
+            // It was applied and somebody changed it: what was first is what to go back to.
+            Some(index) => self.nth_of_ours(index).after.clone_from(&setting.value),
+            None => self.entries.push(Entry {
+                namespace: self.namespace,
+                target: setting.target.clone(),
+                before,
+                after: setting.value.clone(),
+            }),
+        }
+        self.save()?;
+        let written = self.settings.write(&setting.target, &setting.value);
+        if written.is_err() {
+            self.entries = kept;
+            self.save()?;
+        }
+        Ok(written)
+    }
+
+    /// Takes back what was applied in this namespace, the last first, and tells of each
+    /// what it is now to be.
+    ///
+    /// # Errors
+    /// What is left cannot be written down.
+    pub fn undo(&mut self) -> io::Result<Vec<(Setting, Undone)>> {
+        let mut all = Vec::new();
+        let (ours, mut kept): (Vec<_>, Vec<_>) =
+            self.entries.drain(..).partition(|entry| entry.namespace == self.namespace);
+        for entry in ours.into_iter().rev() {
+            let undone = take_back(&self.settings, &entry);
+            if matches!(undone, Undone::Failed(_)) {
+                kept.push(entry.clone());
+            }
+            all.push((Setting { target: entry.target, value: entry.before }, undone));
+        }
+        self.entries = kept;
+        self.save()?;
+        Ok(all)
+    }
+
+    fn ours(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().filter(|entry| entry.namespace == self.namespace)
+    }
+
+    fn nth_of_ours(&mut self, index: usize) -> &mut Entry {
+        let namespace = self.namespace;
+        let mut ours = self.entries.iter_mut().filter(|entry| entry.namespace == namespace);
+        ours.nth(index).expect("the index was counted among them")
+    }
+
+    fn save(&self) -> io::Result<()> {
+        if self.entries.is_empty() {
+            return whole_file::remove(&self.path);
+        }
+        let text: String = self.entries.iter().map(Entry::line).collect();
+        whole_file::replace(&self.path, &text)
+    }
+}
+
+fn take_back(settings: &impl Settings, entry: &Entry) -> Undone {
+    match settings.read(&entry.target) {
+        Ok(None) => Undone::Gone,
+        Ok(Some(now)) if now == entry.before => Undone::Restored,
+        Ok(Some(now)) if now != entry.after => Undone::Changed(now),
+        Ok(Some(_)) => match settings.write(&entry.target, &entry.before) {
+            Ok(()) => Undone::Restored,
+            Err(error) => Undone::Failed(error),
+        },
+        Err(error) => Undone::Failed(error),
+    }
+}
+
+impl Entry {
+    fn line(&self) -> String {
+        let Self { namespace, target, before, after } = self;
+        format!("{namespace}\t{target}\t{before}\t{after}\n")
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split('\t');
+        let mut next = || fields.next();
+        Some(Self {
+            namespace: next()?.parse().ok()?,
+            target: next()?.parse().ok()?,
+            before: next()?.to_owned(),
+            after: next()?.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Name resolution through the tunnel: by systemd-resolved where it answers this
+//! host's questions, else by resolvconf(8) where it is installed, else in
+//! `/etc/resolv.conf` itself, which then holds its former text:
+//!
+//! ```text
+//!   # linerate wg0: what follows #wg0| was here, and comes back when wg0 goes down.
+//!   nameserver 10.9.0.2
+//!   #wg0| nameserver 192.0.2.53
+//! ```
+
+use std::{
+    fs, io,
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::Context;
+use sys::process::unmask;
+
+use crate::undo_log::{Undo, UndoLog};
+use config::conf::Dns;
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where systemd-resolved keeps the files that `/etc/resolv.conf` may be a link to.
+const RESOLVED_FOLDER: &str = "/run/systemd/resolve";
+/// Where it listens.
+const RESOLVED_STUBS: [&str; 2] = ["nameserver 127.0.0.53", "nameserver 127.0.0.54"];
+
+/// Directs name resolution to `dns`.
+pub fn set(interface: &str, dns: &Dns, log: &mut UndoLog) -> anyhow::Result<()> {
+    if resolved_answers() {
+        match set_resolved(interface, dns) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // Its settings go with the interface.
+            set => return set.context("resolvectl"),
+        }
+    }
+    let text = text(dns);
+    let name = format!("{}{interface}", interface_prefix());
+    log.record(Undo::Resolvconf(name.clone()))?;
+    match run("resolvconf", &["-a", &name, "-m", "0", "-x"], &text) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => log.forget_last()?,
+        set => return set.context("resolvconf"),
+    }
+    log.record(Undo::ResolvConf)?;
+    let former = read_file()?;
+    // In place: the file may be a bind mount.
+    Ok(fs::write(RESOLV_CONF, wrap(interface, &text, &former))?)
+}
+
+/// Whether this host's questions go to systemd-resolved.
+fn resolved_answers() -> bool {
+    fs::canonicalize(RESOLV_CONF).is_ok_and(|path| path.starts_with(RESOLVED_FOLDER))
+        || read_file()
+            .is_ok_and(|text| text.lines().any(|line| RESOLVED_STUBS.contains(&line.trim())))
+}
+
+/// `~.` has all names go there, as wg-quick's `resolvconf -x` does.
+fn set_resolved(interface: &str, dns: &Dns) -> io::Result<()> {
+    let mut domains = dns.search_domains.clone();
+    if !dns.servers.is_empty() {
+        let servers: Vec<_> = dns.servers.iter().map(ToString::to_string).collect();
+        run("resolvectl", &words(&["dns", interface], &servers), "")?;
+        domains.insert(0, "~.".to_owned());
+    }
+    run("resolvectl", &words(&["domain", interface], &domains), "")
+}
+
+fn words<'a>(first: &[&'a str], others: &'a [String]) -> Vec<&'a str> {
+    first.iter().copied().chain(others.iter().map(String::as_str)).collect()
+}
+
+/// Takes servers from resolvconf(8).
+pub fn leave_resolvconf(name: &str) -> io::Result<()> {
+    run("resolvconf", &["-d", name, "-f"], "")
+}
+
+/// Whether the file holds what was in it before `interface` came up.
+pub fn file_is_ours(interface: &str) -> bool {
+    read_file().is_ok_and(|text| unwrap(interface, &text).is_some())
+}
+
+/// Puts back what was in the file, if nobody has written another one since.
+pub fn restore_file(interface: &str) -> io::Result<()> {
+    match unwrap(interface, &read_file()?) {
+        Some(former) => fs::write(RESOLV_CONF, former),
+        None => Ok(()),
+    }
+}
+
+fn read_file() -> io::Result<String> {
+    match fs::read(RESOLV_CONF) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
+fn heading(interface: &str) -> String {
+    let mark = mark(interface);
+    format!(
+        "# linerate {interface}: what follows {} was here, and comes back when {interface} goes \
+         down.\n",
+        mark.trim_end()
+    )
+}
+
+fn mark(interface: &str) -> String {
+    format!("#{interface}| ")
+}
+
+/// `text`, and what was there before it in comments.
+fn wrap(interface: &str, text: &str, former: &str) -> String {
+    let mark = mark(interface);
+    let kept = former.split_inclusive('\n').map(|line| format!("{mark}{line}"));
+    heading(interface) + text + &kept.collect::<String>()
+}
+
+/// What was there before `interface` came up; `None` where it does not stand there.
+/// Interfaces that came up later keep their servers.
+fn unwrap(interface: &str, text: &str) -> Option<String> {
+    let first = text.split_inclusive('\n').next()?;
+    let owner = first.strip_prefix("# linerate ")?.split(':').next()?;
+    let rest = text.strip_prefix(&heading(owner))?;
+    let mark = mark(owner);
+    let (mut own, mut former) = (String::new(), String::new());
+    for line in rest.split_inclusive('\n') {
+        match line.strip_prefix(&mark) {
+            Some(line) => former += line,
+            None => own += line,
+        }
+    }
+    if owner == interface {
+        return Some(former);
+    }
+    Some(wrap(owner, &own, &unwrap(interface, &former)?))
+}
+
+/// Debian's resolvconf(8) orders interfaces by the first pattern that fits; systemd's
+/// takes the bare name only. The rule is wg-quick's.
+fn interface_prefix() -> String {
+    let order = fs::read_to_string(Path::new("/etc/resolvconf/interface-order"));
+    let order = order.unwrap_or_default();
+    let prefix = order.lines().filter_map(|line| line.trim().strip_suffix('*')).find(|prefix| {
+        !prefix.is_empty() && prefix.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    });
+    prefix.map(|prefix| format!("{prefix}.")).unwrap_or_default()
+}
+
+fn text(dns: &Dns) -> String {
+    let mut text = String::new();
+    for server in &dns.servers {
+        text += &format!("nameserver {server}\n");
+    }
+    if !dns.search_domains.is_empty() {
+        text += &format!("search {}\n", dns.search_domains.join(" "));
+    }
+    text
+}
+
+fn run(program: &str, arguments: &[&str], input: &str) -> io::Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut process = unmask(&mut command).spawn()?;
+    if let Some(mut stdin) = process.stdin.take()
+        && !input.is_empty()
+    {
+        stdin.write_all(input.as_bytes())?;
+    }
+    let status = process.wait()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("{program}: {status}"))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_former_text_stands_in_comments_and_comes_back() {
+        let former = "nameserver 192.0.2.53\nsearch a.example";
+        let ours = wrap("wg0", "nameserver 10.9.0.2\n", former);
+        assert_eq!(
+            ours,
+            "# linerate wg0: what follows #wg0| was here, and comes back when wg0 goes down.\n\
+             nameserver 10.9.0.2\n#wg0| nameserver 192.0.2.53\n#wg0| search a.example"
+        );
+        assert_eq!(unwrap("wg0", &ours).as_deref(), Some(former));
+        assert_eq!(unwrap("wg1", &ours), None);
+    }
+
+    #[test]
+    fn interfaces_may_go_down_in_any_order() {
+        let one = wrap("wg0", "nameserver 10.9.0.2\n", "nameserver 192.0.2.53\n");
+        let both = wrap("wg1", "nameserver 10.8.0.2\n", &one);
+        assert_eq!(unwrap("wg1", &both).as_deref(), Some(&*one));
+        let other = wrap("wg1", "nameserver 10.8.0.2\n", "nameserver 192.0.2.53\n");
+        assert_eq!(unwrap("wg0", &both), Some(other));
+    }
+
+    #[test]
+    fn a_file_that_somebody_else_wrote_is_not_ours() {
+        for text in ["", "nameserver 192.0.2.53\n", "# linerate\n", "# linerate wg0: hand-made\n"] {
+            assert_eq!(unwrap("wg0", text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_text_comes_back(former in "[^\\r]{0,40}(\\n[#| a-z0-9]{0,9}){0,4}\\n?") {
+            let ours = wrap("wg0", "nameserver 10.9.0.2\n", &former);
+            prop_assert_eq!(unwrap("wg0", &ours), Some(former));
+        }
+    }
+}

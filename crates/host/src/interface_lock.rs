@@ -1,0 +1,217 @@
+//! The interface lock: who brings an interface up or down holds it until that is over, and others
+//! wait.
+//!
+//! ```text
+//!   up ---- exclusive ---- shared with the guardian ------- end
+//!   guardian               shared, until its hooks are done ------ end
+//!   the next up, or down                                    waits  | alone
+//! ```
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read as _, Seek as _, Write as _},
+    iter,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use sys::{netlink::Netlink, process};
+
+use super::records;
+use crate::sockets::socket_path;
+
+/// How often somebody who waits looks.
+const STEP: Duration = Duration::from_millis(100);
+/// The pause for a process that only looks who holds the lock, and so holds it for microseconds.
+const LOOK: Duration = Duration::from_millis(2);
+/// How often there may be one.
+const LOOKS: u32 = 5;
+/// How long nobody is told that somebody waits; also how long a shell may take to end that has put
+/// a command into the background.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long somebody waits. Less than a service manager does (systemd: 90 s).
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The suffix of a lock's file. It stays, as another may be waiting for it.
+const EXTENSION: &str = "lock";
+
+/// The lock, held until it is dropped.
+#[derive(Debug)]
+pub struct InterfaceLock {
+    /// Locked; it holds the number of the process that had it last.
+    file: File,
+    waited: bool,
+}
+
+impl InterfaceLock {
+    /// Waits for it. `None` where somebody has it whose interface is there: that will take longer
+    /// than anybody waits.
+    ///
+    /// # Errors
+    /// It takes too long, or who has it waits for this process.
+    pub fn wait(interface: &str) -> anyhow::Result<Option<Self>> {
+        let netlink = Netlink::open()?;
+        let mut file = open(interface)?;
+        let mut waited = Duration::ZERO;
+        loop {
+            if is_free(&file).context("its lock")? {
+                sign(&mut file).context("its lock")?;
+                return Ok(Some(Self { file, waited: !waited.is_zero() }));
+            }
+            let is_first = waited.is_zero();
+            if netlink.link_by_name(interface)?.is_some() || is_first && is_elsewhere(interface) {
+                return Ok(None);
+            }
+            if is_first {
+                outside_hooks(interface)?;
+            } else if waited == SILENCE {
+                tracing::warn!("{interface}: {}: waiting for that", busy(&mut file));
+            } else if waited >= PATIENCE {
+                bail!("{interface}: {}, for {} s now", busy(&mut file), PATIENCE.as_secs());
+            }
+            thread::sleep(STEP);
+            waited += STEP;
+        }
+    }
+
+    /// Has it together with others who do so, from now on.
+    pub fn share(&self) -> io::Result<()> {
+        self.file.lock_shared()
+    }
+
+    /// Has it together with the one that shares it.
+    pub fn join(interface: &str) -> anyhow::Result<Self> {
+        let mut file = open(interface)?;
+        file.lock_shared().and_then(|()| sign(&mut file)).context("its lock")?;
+        Ok(Self { file, waited: false })
+    }
+
+    /// Whether somebody else had it when it was asked for.
+    pub fn was_waited_for(&self) -> bool {
+        self.waited
+    }
+
+    /// Whether anybody ever had it, as far as this user may see.
+    pub fn is_known(interface: &str) -> bool {
+        path(interface).exists()
+    }
+}
+
+/// Refuses what a hook of the interface does that would wait for the hook.
+///
+/// # Errors
+/// Who brings the interface up or down waits for this process.
+pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
+    let mut waited = Duration::ZERO;
+    while holder(interface).is_some_and(|pid| ancestors().any(|ancestor| ancestor == pid)) {
+        if waited >= SILENCE {
+            bail!("{interface}: this is called by a hook of {interface}, which would wait for it");
+        }
+        thread::sleep(STEP);
+        waited += STEP;
+    }
+    Ok(())
+}
+
+/// Whether the process at its socket has it under another name, or in another network namespace.
+fn is_elsewhere(interface: &str) -> bool {
+    UnixStream::connect(socket_path(interface))
+        .and_then(|stream| process::listener(&stream))
+        .is_ok_and(has_interface)
+}
+
+/// What a TUN is attached to stands in what the kernel tells of the file (`tun_chr_show_fdinfo`);
+/// nothing does where the interface was deleted.
+fn has_interface(pid: u32) -> bool {
+    let Ok(files) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
+    let mut texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
+    let is_attached = |line: &str| line.strip_prefix("iff:\t").is_some_and(|name| !name.is_empty());
+    texts.any(|text| text.lines().any(is_attached))
+}
+
+fn path(interface: &str) -> PathBuf {
+    records::path(interface, EXTENSION)
+}
+
+fn open(interface: &str) -> anyhow::Result<File> {
+    let path = path(interface);
+    records::make_folder(&path).with_context(|| path.display().to_string())?;
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).truncate(false).open(&path);
+    file.with_context(|| path.display().to_string())
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    write!(file, "{}", std::process::id())
+}
+
+fn signed(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut text)).ok()?;
+    text.parse().ok()
+}
+
+fn busy(file: &mut File) -> String {
+    let pid = signed(file).map_or_else(String::new, |pid| format!(" by process {pid}"));
+    format!("it is being brought up or down{pid}")
+}
+
+/// Locks it, where nobody has it for more than a look.
+fn is_free(file: &File) -> io::Result<bool> {
+    for _ in 0..LOOKS {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => thread::sleep(LOOK),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+/// The process that holds it.
+fn holder(interface: &str) -> Option<u32> {
+    let mut file = File::open(path(interface)).ok()?;
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => signed(&mut file),
+        _ => None,
+    }
+}
+
+/// This process, its parent, and so on.
+fn ancestors() -> impl Iterator<Item = u32> {
+    iter::successors(Some(std::process::id()), |pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name before it may have anything in it (proc(5)).
+        let (_, behind_name) = stat.rsplit_once(')')?;
+        behind_name.split_whitespace().nth(1)?.parse().ok().filter(|&parent| parent != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_called_this_process_is_known() {
+        let known: Vec<_> = ancestors().take(2).collect();
+        assert_eq!(known, [std::process::id(), std::os::unix::process::parent_id()]);
+    }
+
+    #[test]
+    fn the_number_of_who_has_it_is_read_as_it_was_written() {
+        let path = std::env::temp_dir().join(format!("linerate-lock-{}", std::process::id()));
+        let mut options = File::options();
+        let mut file =
+            options.read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        assert_eq!(signed(&mut file), None);
+        file.write_all(b"4294967295, and longer").unwrap();
+        sign(&mut file).unwrap();
+        assert_eq!(signed(&mut file), Some(std::process::id()));
+        assert!(busy(&mut file).contains(&std::process::id().to_string()));
+        fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,37 @@
+//! Floor 2: what is done to this machine around a peer. It takes an interface's name or index and
+//! values, never a configuration's file and never a running peer.
+//!
+//! ```text
+//!   routes ── rules ──┐
+//!   dns               ├── recorded first ──► undo_log ──► undone, also by the next process
+//!   packet_filter     │
+//!   router: settings ─┘
+//!
+//!   hooks             programs of the user's
+//!   interface_lock    one process at a time brings an interface up or down
+//!   sockets           where peers are reached on this machine
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod dns;
+pub mod hooks;
+mod interface_lock;
+mod nft;
+mod packet_filter;
+mod records;
+mod resolve;
+pub mod router;
+pub mod routes;
+pub mod rules;
+mod scopes;
+pub mod sockets;
+mod standing;
+mod undo_log;
+
+pub use interface_lock::{InterfaceLock, outside_hooks};
+pub use nft::dropping_chains;
+pub use packet_filter::PacketFilter;
+pub use resolve::resolve;
+pub use scopes::number_scopes;
+pub use standing::{Gone, gone};
+pub use undo_log::UndoLog;

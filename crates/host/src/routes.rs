@@ -1,0 +1,245 @@
+//! Routes to the allowed IPs. A default route gets a table of its own, which
+//! everything but our own datagrams is sent to; those carry a mark (wg-quick(8),
+//! "improved rule-based routing").
+//!
+//! ```text
+//!   rule N    table main, but no default route in it     connected networks first
+//!   rule N+1  not marked -> table T: default dev wg0     all else into the tunnel
+//!             marked     -> table main                   what comes out of it
+//! ```
+//!
+//! With `ConnectedFirst = false` all the peers' routes are in table T, and the first
+//! rule is not there.
+
+use std::fs;
+
+use anyhow::{Context, ensure};
+use ipnet::IpNet;
+use sys::{
+    netlink::{Family, FwMark, MAIN_TABLE, Netlink, Route, Rule},
+    process::Helper,
+};
+
+use crate::undo_log::{Undo, UndoLog};
+use config::conf::{Policy, Table};
+
+/// Where a table for a default route is looked for first; wg-quick's choice.
+const FIRST_TABLE: u32 = 51_820;
+/// The priority of the rule of the main table (ip-rule(8)).
+const MAIN_PRIORITY: u32 = 32_766;
+/// Whether marks count when the kernel checks where a packet came from.
+const SRC_VALID_MARK: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
+/// `EEXIST` of Linux.
+pub const EEXIST: i32 = 17;
+/// `ESRCH` of Linux.
+const ESRCH: i32 = 3;
+
+/// The networks that are to be reached by an interface, and how.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    pub nets: Vec<IpNet>,
+    pub table: Table,
+    pub policy: &'a Policy,
+}
+
+/// A table of our own, and the mark of our own datagrams, which it is not for.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnTable {
+    table: u32,
+    pub mark: FwMark,
+}
+
+impl OwnTable {
+    /// Chooses one where these networks need it: table and mark each as wanted, and of one number
+    /// where not. `fwmark` is the mark that our datagrams have already, or 0; they are to have the
+    /// returned one.
+    pub fn choose(
+        netlink: &Netlink,
+        wanted: &Wanted<'_>,
+        fwmark: u32,
+    ) -> anyhow::Result<Option<Self>> {
+        let policy = wanted.policy;
+        let is_needed = wanted.nets.iter().any(|net| policy.is_for_own_table(*net));
+        if !is_needed || wanted.table != Table::Auto {
+            return Ok(None);
+        }
+        let table = match (policy.table, fwmark) {
+            (Some(table), _) => table,
+            (None, 0) => unused_table(netlink)?,
+            (None, mark) => mark,
+        };
+        let value = if fwmark == 0 { table } else { fwmark };
+        let mask = policy.mask.unwrap_or(u32::MAX);
+        Ok(Some(Self { table, mark: FwMark { value, mask } }))
+    }
+}
+
+/// Adds routes and rules. The routes go with the interface; the rules go into the undo log.
+pub struct Routes<'a> {
+    pub netlink: &'a Netlink,
+    pub wanted: Wanted<'a>,
+    pub log: &'a mut UndoLog,
+    /// The index of the interface.
+    pub device: u32,
+    pub own: Option<OwnTable>,
+}
+
+/// Peers' networks in the main table. A route to one is there unless another link is
+/// connected to the same network. One within a connected network is more specific and
+/// stays: else a neighbour who advertises a wide prefix would have its traffic in the clear.
+#[derive(Debug, Default)]
+pub struct MainRoutes(Vec<(IpNet, bool)>);
+
+impl MainRoutes {
+    /// The networks, in the order that [`MainRoutes::settle`] tells a helper of.
+    pub fn networks(&self) -> Vec<IpNet> {
+        self.0.iter().map(|(net, _)| *net).collect()
+    }
+
+    /// Adds and deletes routes as the connected networks are now, or has a helper do so.
+    pub fn settle(
+        &mut self,
+        (netlink, helper): (&Netlink, Option<&Helper>),
+        device: u32,
+    ) -> anyhow::Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let connected = netlink.connected_networks(device)?;
+        for (place, (destination, is_there)) in self.0.iter_mut().enumerate() {
+            let destination = *destination;
+            let is_connected = connected.contains(&destination);
+            let route = Route { destination, device, table: MAIN_TABLE, metric: None };
+            if is_connected && *is_there {
+                tell_connected(destination);
+            }
+            let changed = match (is_connected != *is_there, helper) {
+                (true, _) => Ok(()),
+                (false, Some(helper)) => helper.route(place, !is_connected),
+                (false, None) if is_connected => netlink.delete_route(&route).map_err(Into::into),
+                (false, None) => netlink.add_route(&route).map_err(Into::into),
+            };
+            *is_there = !is_connected;
+            match changed {
+                // Somebody else was first.
+                Err(error) if matches!(error.raw_os_error(), Some(EEXIST | ESRCH)) => {}
+                changed => changed.with_context(|| format!("route to {destination}"))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tell_connected(net: IpNet) {
+    tracing::warn!(
+        "AllowedIPs: this host is connected to {net}: no route; ConnectedFirst = false gives it \
+         to the peer"
+    );
+}
+
+impl Routes<'_> {
+    /// Adds a route for each network, the most specific first. Returns those in the
+    /// main table.
+    pub fn add(mut self) -> anyhow::Result<MainRoutes> {
+        let mut nets = std::mem::take(&mut self.wanted.nets);
+        nets.sort_by_key(|net| (std::cmp::Reverse(net.prefix_len()), *net));
+        nets.dedup();
+        let mut main = MainRoutes::default();
+        let connected = self.netlink.connected_networks(self.device)?;
+        for net in &nets {
+            let added = self.add_one(*net, (&mut main, &connected));
+            added.with_context(|| format!("route to {net}"))?;
+        }
+        if let Some(own) = self.own {
+            let policy = self.wanted.policy;
+            let families = [Family::V4, Family::V6].into_iter().filter(|family| {
+                nets.iter()
+                    .any(|net| Family::of(net.addr()) == *family && policy.is_for_own_table(*net))
+            });
+            for family in families {
+                self.add_rules(family, own).context("rules")?;
+            }
+        }
+        Ok(main)
+    }
+
+    fn add_one(
+        &self,
+        net: IpNet,
+        (main, connected): (&mut MainRoutes, &[IpNet]),
+    ) -> anyhow::Result<()> {
+        match (self.wanted.table, self.own) {
+            (Table::Off, _) => Ok(()),
+            (Table::Id(table), _) => self.add_route(net, table),
+            (Table::Auto, Some(own)) if self.wanted.policy.is_for_own_table(net) => {
+                self.add_route(net, own.table)
+            }
+            (Table::Auto, _) if self.netlink.has_route(net, self.device, MAIN_TABLE)? => Ok(()),
+            (Table::Auto, _) => {
+                let is_connected = connected.contains(&net);
+                match is_connected {
+                    true => tell_connected(net),
+                    false => self.add_route(net, MAIN_TABLE)?,
+                }
+                main.0.push((net, !is_connected));
+                Ok(())
+            }
+        }
+    }
+
+    fn add_route(&self, destination: IpNet, table: u32) -> anyhow::Result<()> {
+        let device = self.device;
+        Ok(self.netlink.add_route(&Route { destination, device, table, metric: None })?)
+    }
+
+    fn add_rules(&mut self, family: Family, own: OwnTable) -> anyhow::Result<()> {
+        let policy = self.wanted.policy;
+        let first = match policy.priority {
+            Some(priority) => priority,
+            None => {
+                let next = self.netlink.first_rule_priority(family)?.unwrap_or(MAIN_PRIORITY);
+                ensure!(next > 2, "there is no room before the first rule: see RulePriority");
+                next - 2
+            }
+        };
+        // Before the rules, lest an answer be lost. In a container it may be set and not
+        // be ours to write.
+        if family == Family::V4
+            && fs::read_to_string(SRC_VALID_MARK).is_ok_and(|value| value.trim() != "1")
+        {
+            fs::write(SRC_VALID_MARK, "1").with_context(|| SRC_VALID_MARK.to_owned())?;
+        }
+        let rule = |fwmark, table, priority| Rule {
+            family,
+            fwmark,
+            invert: fwmark.is_some(),
+            table,
+            priority: Some(priority),
+            suppress_prefix_length: fwmark.is_none().then_some(0),
+        };
+        if policy.connected_first {
+            self.add_rule(rule(None, MAIN_TABLE, first))?;
+        }
+        self.add_rule(rule(Some(own.mark), own.table, first + 1))
+    }
+
+    /// A rule that is there already is somebody else's to remove.
+    fn add_rule(&mut self, rule: Rule) -> anyhow::Result<()> {
+        self.log.record(Undo::Rule(rule))?;
+        match self.netlink.add_rule(&rule) {
+            Err(error) if error.errno() == Some(EEXIST) => self.log.forget_last(),
+            added => Ok(added?),
+        }
+    }
+}
+
+fn unused_table(netlink: &Netlink) -> anyhow::Result<u32> {
+    for table in FIRST_TABLE.. {
+        if netlink.routes(Family::V4, table)?.is_empty()
+            && netlink.routes(Family::V6, table)?.is_empty()
+        {
+            return Ok(table);
+        }
+    }
+    anyhow::bail!("every routing table is in use")
+}

@@ -1,0 +1,181 @@
+//! Policy rules that somebody deletes under a running tunnel are put back: without them what
+//! is for the tunnel goes beside it. systemd-networkd deletes what rules it did not make when
+//! it is configured anew, unless it is told not to (networkd.conf(5),
+//! ManageForeignRoutingPolicyRules=).
+
+use std::time::Duration;
+
+use anyhow::Context;
+use sys::{
+    netlink::{Family, Netlink, Rule},
+    process::Helper,
+};
+
+use super::{routes::EEXIST, undo_log::UndoLog};
+
+/// So often rules are put back in each [`ROUND`], and then no more, so that with a program
+/// that always deletes them again there is no race. Once for each rule that there can be, two
+/// for each family: whoever deletes them does so one by one.
+const TIMES: u32 = 4;
+/// From the first of these times on.
+const ROUND: Duration = Duration::from_secs(5);
+
+/// The rules of an undo log that are not there.
+pub fn missing(log: &UndoLog, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
+    let mut missing = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let ours: Vec<Rule> = log.rules().filter(|rule| rule.family == family).collect();
+        if !ours.is_empty() {
+            let there = netlink.rules(family).context("rules")?;
+            missing.extend(ours.into_iter().filter(|rule| !there.contains(rule)));
+        }
+    }
+    Ok(missing)
+}
+
+/// Times in nanoseconds, of any one clock.
+#[derive(Debug, Default)]
+pub struct KeptRules {
+    /// When they were put back for the first time in this round.
+    first: Option<u64>,
+    /// How often they were in this round.
+    times: u32,
+    /// Whether some are missing since.
+    due: bool,
+}
+
+impl KeptRules {
+    /// Puts back what is missing, or has a helper do so, or leaves it for later.
+    ///
+    /// # Errors
+    /// The rules cannot be listed, or one cannot be added; it is tried again in a round's time.
+    pub fn settle(
+        &mut self,
+        log: &UndoLog,
+        (netlink, helper): (&Netlink, Option<&Helper>),
+        now: u64,
+    ) -> anyhow::Result<()> {
+        self.put_back(missing(log, netlink), now, |rule| {
+            let place = log.rules().position(|known| known == *rule);
+            add(rule, netlink, helper.zip(place))
+        })
+    }
+
+    fn put_back(
+        &mut self,
+        missing: anyhow::Result<Vec<Rule>>,
+        now: u64,
+        mut add: impl FnMut(&Rule) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let put_back = missing.and_then(|missing| {
+            if !self.may_put_back(!missing.is_empty(), now) {
+                return Ok(());
+            }
+            missing.iter().map(&mut add).fold(Ok(()), Result::and)
+        });
+        if put_back.is_err() {
+            (self.first, self.times, self.due) = (Some(now), TIMES, true);
+        }
+        put_back
+    }
+
+    /// For how long they are left missing, where they are.
+    pub fn wait(&self, now: u64) -> Option<Duration> {
+        let first = self.first.filter(|_| self.due)?;
+        Some(ROUND.saturating_sub(Duration::from_nanos(now.saturating_sub(first))))
+    }
+
+    fn may_put_back(&mut self, is_missing: bool, now: u64) -> bool {
+        self.due = is_missing;
+        if !is_missing {
+            return false;
+        }
+        if self.wait(now).is_none_or(|wait| wait.is_zero()) {
+            (self.first, self.times) = (Some(now), 0);
+        }
+        self.due = self.times == TIMES;
+        self.times = TIMES.min(self.times + 1);
+        !self.due
+    }
+}
+
+/// Adds a rule, or has a helper do so that knows it by its place.
+fn add(rule: &Rule, netlink: &Netlink, helper: Option<(&Helper, usize)>) -> anyhow::Result<()> {
+    let priority = rule.priority.unwrap_or(0);
+    tracing::warn!(priority, "somebody deleted a policy rule: it is put back");
+    let added = match helper {
+        Some((helper, place)) => helper.add_rule(place),
+        None => netlink.add_rule(rule).map_err(Into::into),
+    };
+    match added {
+        Err(error) if error.raw_os_error() == Some(EEXIST) => Ok(()),
+        added => added.with_context(|| format!("the rule of priority {priority}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn rules_are_put_back_at_once_but_only_so_often_in_a_round() {
+        let mut kept = KeptRules::default();
+        let seconds = |seconds: u64| seconds * 1_000_000_000;
+        assert!(!kept.may_put_back(false, seconds(1)));
+        for _ in 0..TIMES {
+            assert!(kept.may_put_back(true, seconds(1)));
+            assert_eq!(kept.wait(seconds(1)), None, "nothing is missing");
+        }
+        assert!(!kept.may_put_back(true, seconds(3)));
+        assert_eq!(kept.wait(seconds(4)), Some(ROUND - Duration::from_secs(3)));
+        assert_eq!(kept.wait(seconds(99)), Some(Duration::ZERO));
+        for _ in 0..TIMES {
+            assert!(kept.may_put_back(true, seconds(6)));
+        }
+        assert!(!kept.may_put_back(true, seconds(7)));
+        assert!(!kept.may_put_back(false, seconds(8)), "somebody else put them back");
+        assert_eq!(kept.wait(seconds(8)), None);
+    }
+
+    #[test]
+    fn a_round_of_few_times_does_not_shorten_the_next() {
+        let mut kept = KeptRules::default();
+        let nanos = |time: Duration| time.as_nanos() as u64;
+        assert!(kept.may_put_back(true, 0));
+        assert!(kept.may_put_back(true, nanos(ROUND)), "a new round");
+        assert_eq!(kept.times, 1);
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_in_a_rounds_time_and_keeps_no_other_rule_from_being_tried() {
+        let (mut kept, mut tried) = (KeptRules::default(), Vec::new());
+        let later = ROUND.as_nanos() as u64;
+        kept.put_back(Err(anyhow::anyhow!("no list")), 0, |_| Ok(())).unwrap_err();
+        assert_eq!(kept.wait(0), Some(ROUND));
+        kept.put_back(Err(anyhow::anyhow!("no list")), later, |_| Ok(())).unwrap_err();
+        assert_eq!(kept.wait(later), Some(ROUND), "it does not run in circles");
+
+        let rule = |priority| Rule {
+            family: Family::V4,
+            fwmark: None,
+            invert: false,
+            table: 1,
+            priority: Some(priority),
+            suppress_prefix_length: None,
+        };
+        let mut add = |rule: &Rule| {
+            tried.push(rule.priority);
+            if rule.priority == Some(1) { bail!("refused") } else { Ok(()) }
+        };
+        let now = 2 * later;
+        let error = kept.put_back(Ok(vec![rule(1), rule(2)]), now, &mut add).unwrap_err();
+        assert_eq!(error.to_string(), "refused");
+        assert_eq!(kept.wait(now), Some(ROUND), "one is still missing");
+        kept.put_back(Ok(vec![rule(1)]), now + 1, &mut add).unwrap();
+        kept.put_back(Ok(vec![rule(2)]), now + later, &mut add).unwrap();
+        assert_eq!(kept.wait(now + later), None);
+        assert_eq!(tried, [Some(1), Some(2), Some(2)]);
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether what `up` did for an interface still stands, by its undo log. Nobody is
+//! told when a table is flushed or a file is written over; so `linerate doctor` looks.
+
+use std::{fs, iter};
+
+use sys::netlink::{Family, Netlink, Rule};
+
+use super::{
+    dns, nft, rules,
+    undo_log::{Undo, UndoLog},
+};
+
+/// Something that is not there any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// A policy rule, by family and priority.
+    Rule(String),
+    /// The nftables table of the interface, or what stood in it.
+    Table(String),
+    /// Our name servers in resolv.conf(5).
+    ResolvConf,
+    /// A kernel setting has another value.
+    Setting {
+        /// Its path under `/proc/sys`.
+        key: String,
+        /// What was written.
+        ours: String,
+        /// What stands there.
+        now: String,
+    },
+}
+
+/// What of an interface of this network namespace is gone, and why of some of it that cannot be
+/// told.
+pub fn gone(interface: &str, netlink: &Netlink) -> (Vec<Gone>, Vec<anyhow::Error>) {
+    let log = match UndoLog::open(interface) {
+        Ok(log) => log,
+        Err(error) => return (Vec::new(), vec![error]),
+    };
+    let rules = rules::missing(&log, netlink);
+    let rules = rules.map(|rules| rules.iter().map(of_rule).collect::<Vec<_>>());
+    let others = log.entries().iter().map(|entry| of_entry(interface, entry));
+    let (mut gone, mut unknown) = (Vec::new(), Vec::new());
+    for told in iter::once(rules).chain(others.map(|told| told.map(Vec::from_iter))) {
+        match told {
+            Ok(found) => gone.extend(found),
+            Err(error) => unknown.push(error),
+        }
+    }
+    (gone, unknown)
+}
+
+fn of_rule(rule: &Rule) -> Gone {
+    let family = if rule.family == Family::V4 { "IPv4" } else { "IPv6" };
+    Gone::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
+}
+
+/// What of one entry is gone that is no rule.
+fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<Gone>> {
+    Ok(match entry {
+        Undo::Table if !nft::stands(interface)? => Some(Gone::Table(nft::table_of(interface))),
+        Undo::ResolvConf if !dns::file_is_ours(interface) => Some(Gone::ResolvConf),
+        Undo::Setting(setting) => {
+            // A device may have gone, and its settings with it.
+            let Ok(now) = fs::read_to_string(&setting.path) else { return Ok(None) };
+            let (path, ours, now) = (setting.path.display(), setting.ours.clone(), now.trim());
+            let key = path.to_string().trim_start_matches("/proc/sys/").to_owned();
+            (now != ours).then(|| Gone::Setting { key, ours, now: now.to_owned() })
+        }
+        // What resolvconf(8) was given is its own.
+        _ => None,
+    })
+}

@@ -1,0 +1,459 @@
+//! The undo log of an interface: what outlives it, and how that is undone. Each entry is written
+//! before the thing is done, so that the next `linerate up` or `linerate down` undoes what a
+//! killed process left behind.
+//!
+//! ```text
+//!   record(entry) ──► /run/linerate/up/wg0.undo ──► undo: settings, then the last entry first
+//! ```
+//!
+//! A setting of the kernel may be wanted by several interfaces. Each reads the
+//! others' logs to find out which of them restores it, so only one at a time does
+//! ([`UndoLog::lock_settings`]).
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::Context;
+use sys::netlink::{Family, FwMark, Netlink, Rule};
+
+use super::{dns, nft, records};
+use sys::whole_file;
+
+/// One entry. Routes and addresses go with the interface and need none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Undo {
+    /// A policy rule, with its priority.
+    Rule(Rule),
+    /// The nftables table of the interface.
+    Table,
+    /// Servers given to resolvconf(8), under this name.
+    Resolvconf(String),
+    /// Servers in resolv.conf(5), which holds its former text.
+    ResolvConf,
+    /// A setting below `/proc/sys`.
+    Setting(Setting),
+}
+
+/// A changed setting of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Its file.
+    pub path: PathBuf,
+    /// What was written.
+    pub ours: String,
+    /// What stood there.
+    pub former: String,
+}
+
+impl Undo {
+    fn is_setting(&self) -> bool {
+        matches!(self, Self::Setting(_))
+    }
+}
+
+/// Keeps other interfaces from reading or changing settings until it is dropped. The lock is
+/// on the open folder, so no file is left of it.
+#[derive(Debug)]
+pub struct SettingsLock {
+    _folder: File,
+}
+
+/// The entries of one interface, in the order they were made.
+pub struct UndoLog {
+    interface: String,
+    path: PathBuf,
+    entries: Vec<Undo>,
+}
+
+impl UndoLog {
+    /// The log of an interface, with what a killed process left in it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn open(interface: &str) -> anyhow::Result<Self> {
+        let path = records::path(interface, EXTENSION);
+        let mut entries = read(&path).with_context(|| path.display().to_string())?;
+        // After a loss of power it is all that is left.
+        if dns::file_is_ours(interface) && !entries.contains(&Undo::ResolvConf) {
+            entries.insert(0, Undo::ResolvConf);
+        }
+        Ok(Self { interface: interface.to_owned(), path, entries })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn entries(&self) -> &[Undo] {
+        &self.entries
+    }
+
+    pub fn rules(&self) -> impl Iterator<Item = Rule> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Undo::Rule(rule) => Some(*rule),
+            _ => None,
+        })
+    }
+
+    /// Writes what is about to be done.
+    pub fn record(&mut self, entry: Undo) -> anyhow::Result<()> {
+        self.entries.push(entry);
+        self.write().with_context(|| self.path.display().to_string())
+    }
+
+    /// Removes the last entry: it was not done.
+    pub fn forget_last(&mut self) -> anyhow::Result<()> {
+        self.entries.pop();
+        self.write().with_context(|| self.path.display().to_string())
+    }
+
+    /// Removes rules that are no longer ours.
+    pub fn forget_rules(&mut self, rules: &[Rule]) -> anyhow::Result<()> {
+        if rules.is_empty() {
+            return Ok(());
+        }
+        self.entries.retain(|entry| !matches!(entry, Undo::Rule(rule) if rules.contains(rule)));
+        self.write().with_context(|| self.path.display().to_string())
+    }
+
+    /// Waits until no other interface looks at settings or changes them.
+    ///
+    /// # Errors
+    /// The folder of the logs cannot be locked.
+    pub fn lock_settings(&self) -> anyhow::Result<SettingsLock> {
+        let folder = self.path.parent().expect("a log is in a folder");
+        let lock = || -> io::Result<File> {
+            records::make_folder(&self.path)?;
+            let folder = File::open(folder)?;
+            folder.lock()?;
+            Ok(folder)
+        };
+        Ok(SettingsLock { _folder: lock().with_context(|| folder.display().to_string())? })
+    }
+
+    /// Changes a setting of the kernel, until the last of the interfaces that want it
+    /// changed goes down.
+    pub fn change_setting(
+        &mut self,
+        _: &SettingsLock,
+        path: &Path,
+        ours: &str,
+    ) -> anyhow::Result<()> {
+        let what = || path.display().to_string();
+        let current = fs::read_to_string(path).with_context(what)?.trim().to_owned();
+        let former = match self.setting_of_another(path) {
+            Some(other) => other.former,
+            None if current == ours => return Ok(()),
+            None => current.clone(),
+        };
+        let setting = Setting { path: path.to_owned(), ours: ours.to_owned(), former };
+        self.record(Undo::Setting(setting))?;
+        if current != ours {
+            fs::write(path, ours).with_context(what)?;
+        }
+        Ok(())
+    }
+
+    /// Whether another interface wants a setting changed.
+    pub fn is_changed_by_another(&self, path: &Path) -> bool {
+        self.setting_of_another(path).is_some()
+    }
+
+    /// Undoes everything, and goes on whatever fails. What failed stays in the log.
+    pub fn undo(&mut self, netlink: &Netlink) {
+        // First: nothing is forwarded any more when the packet filter goes.
+        if self.entries.iter().any(Undo::is_setting) {
+            let lock = self.lock_settings();
+            if let Err(error) = &lock {
+                tracing::error!("{error:#}");
+            }
+            self.undo_some(netlink, Undo::is_setting);
+        }
+        self.undo_some(netlink, |entry| !entry.is_setting());
+        self.path = records::path(&self.interface, EXTENSION);
+    }
+
+    /// Undoes entries, and removes them.
+    fn undo_some(&mut self, netlink: &Netlink, is_one: impl Fn(&Undo) -> bool) {
+        let mut left = Vec::new();
+        for entry in std::mem::take(&mut self.entries).into_iter().rev() {
+            if !is_one(&entry) {
+                left.push(entry);
+            } else if let Err(error) = self.undo_one(netlink, &entry) {
+                tracing::error!("it stays behind: {entry}: {error:#}");
+                left.push(entry);
+            }
+        }
+        left.reverse();
+        self.entries = left;
+        if let Err(error) = self.write() {
+            tracing::error!(%error, path = %self.path.display(), "the undo log stays behind");
+        }
+    }
+
+    /// Writes once more what was not undone, where somebody removed the file.
+    pub fn keep(&self) -> anyhow::Result<()> {
+        if self.entries.is_empty() || self.path.exists() {
+            return Ok(());
+        }
+        self.write().with_context(|| self.path.display().to_string())
+    }
+
+    fn undo_one(&self, netlink: &Netlink, entry: &Undo) -> anyhow::Result<()> {
+        match entry {
+            Undo::Rule(rule) => match netlink.rules(rule.family)?.contains(rule) {
+                true => Ok(netlink.delete_rule(rule)?),
+                false => Ok(()),
+            },
+            Undo::Table => nft::remove(&self.interface),
+            Undo::Resolvconf(name) => Ok(dns::leave_resolvconf(name)?),
+            Undo::ResolvConf => Ok(dns::restore_file(&self.interface)?),
+            Undo::Setting(setting) => Ok(self.restore_setting(setting)?),
+        }
+    }
+
+    fn restore_setting(&self, setting: &Setting) -> io::Result<()> {
+        if self.is_changed_by_another(&setting.path) {
+            return Ok(());
+        }
+        match fs::read_to_string(&setting.path) {
+            Ok(current) if current.trim() == setting.ours => {
+                fs::write(&setting.path, &setting.former)
+            }
+            // Somebody else has changed it since, or its device is gone.
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn setting_of_another(&self, path: &Path) -> Option<Setting> {
+        let files = records::folders(&self.path).flat_map(fs::read_dir).flatten().flatten();
+        let others = files.map(|file| file.path()).filter(|other| {
+            other.extension().is_some_and(|extension| extension == EXTENSION) && *other != self.path
+        });
+        others.filter_map(|other| read(&other).ok()).flatten().find_map(|entry| match entry {
+            Undo::Setting(setting) if setting.path == path => Some(setting),
+            _ => None,
+        })
+    }
+
+    fn write(&self) -> io::Result<()> {
+        if self.entries.is_empty() {
+            return whole_file::remove(&self.path);
+        }
+        records::make_folder(&self.path)?;
+        let text: String = self.entries.iter().map(|entry| format!("{entry}\n")).collect();
+        whole_file::replace(&self.path, &text)
+    }
+}
+
+/// The suffix of a log's file.
+const EXTENSION: &str = "undo";
+
+/// The entries in a file, which may not be there. A line that another version wrote is
+/// told and left out.
+fn read(path: &Path) -> io::Result<Vec<Undo>> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        text => text?,
+    };
+    let mut entries = Vec::new();
+    for line in text.lines() {
+        match line.parse() {
+            Ok(entry) => entries.push(entry),
+            Err(NotAnEntry) => tracing::warn!("{}: not understood: {line}", path.display()),
+        }
+    }
+    Ok(entries)
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => {
+                let family = if rule.family == Family::V4 { 4 } else { 6 };
+                write!(f, "rule {family} {} {}", rule.priority.unwrap_or(0), rule.table)?;
+                if let Some(FwMark { value, mask }) = rule.fwmark {
+                    write!(f, " fwmark {value:#x}/{mask:#x}")?;
+                }
+                if let Some(length) = rule.suppress_prefix_length {
+                    write!(f, " suppress {length}")?;
+                }
+                if rule.invert { f.write_str(" not") } else { Ok(()) }
+            }
+            Self::Table => f.write_str("nftables"),
+            Self::Resolvconf(name) => write!(f, "resolvconf {name}"),
+            Self::ResolvConf => f.write_str("resolv.conf"),
+            Self::Setting(Setting { path, ours, former }) => {
+                write!(f, "setting {ours} {former} {}", path.display())
+            }
+        }
+    }
+}
+
+/// A line that no entry was written as.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NotAnEntry;
+
+impl FromStr for Undo {
+    type Err = NotAnEntry;
+
+    fn from_str(line: &str) -> Result<Self, NotAnEntry> {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match (kind, rest) {
+            ("nftables", "") => Ok(Self::Table),
+            ("resolv.conf", "") => Ok(Self::ResolvConf),
+            ("resolvconf", name) if !name.is_empty() => Ok(Self::Resolvconf(name.to_owned())),
+            ("setting", rest) => {
+                let mut words = rest.splitn(3, ' ').map(str::to_owned);
+                let (ours, former) = (words.next(), words.next());
+                match (ours, former, words.next()) {
+                    (Some(ours), Some(former), Some(path)) if path.starts_with("/proc/sys/") => {
+                        Ok(Self::Setting(Setting { path: path.into(), ours, former }))
+                    }
+                    _ => Err(NotAnEntry),
+                }
+            }
+            ("rule", rest) => rule(rest).map(Self::Rule).ok_or(NotAnEntry),
+            _ => Err(NotAnEntry),
+        }
+    }
+}
+
+fn rule(text: &str) -> Option<Rule> {
+    let mut words = text.split(' ');
+    let family = match words.next()? {
+        "4" => Family::V4,
+        "6" => Family::V6,
+        _ => return None,
+    };
+    let mut rule = Rule {
+        family,
+        priority: Some(words.next()?.parse().ok()?),
+        table: words.next()?.parse().ok()?,
+        fwmark: None,
+        invert: false,
+        suppress_prefix_length: None,
+    };
+    while let Some(word) = words.next() {
+        match word {
+            "not" => rule.invert = true,
+            "suppress" => rule.suppress_prefix_length = Some(words.next()?.parse().ok()?),
+            "fwmark" => {
+                let (value, mask) = words.next()?.split_once('/')?;
+                let number = |hex: &str| u32::from_str_radix(hex.strip_prefix("0x")?, 16).ok();
+                rule.fwmark = Some(FwMark { value: number(value)?, mask: number(mask)? });
+            }
+            _ => return None,
+        }
+    }
+    Some(rule)
+}
+
+#[cfg(test)]
+mod undoing;
+
+#[cfg(test)]
+mod tests {
+    use std::{thread, time::Duration};
+
+    use proptest::{option, prelude::*};
+
+    use super::*;
+
+    fn entry() -> impl Strategy<Value = Undo> {
+        let family = prop_oneof![Just(Family::V4), Just(Family::V6)];
+        let mark = option::of((any::<u32>(), any::<u32>()));
+        let rule =
+            (family, any::<u32>(), any::<u32>(), mark, option::of(any::<u32>()), any::<bool>());
+        let rule = rule.prop_map(|(family, priority, table, mark, suppress, invert)| {
+            Undo::Rule(Rule {
+                family,
+                priority: Some(priority),
+                table,
+                fwmark: mark.map(|(value, mask)| FwMark { value, mask }),
+                suppress_prefix_length: suppress,
+                invert,
+            })
+        });
+        let setting = ["[0-9]{1,3}", "[0-9]{1,3}", "/proc/sys/[a-z./ ]{0,20}[a-z]"];
+        prop_oneof![
+            rule,
+            Just(Undo::Table),
+            Just(Undo::ResolvConf),
+            "[a-z0-9.=+_-]{1,20}".prop_map(Undo::Resolvconf),
+            setting.prop_map(|[ours, former, path]| {
+                Undo::Setting(Setting { path: path.into(), ours, former })
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_deed_is_read_as_it_was_written(entry in entry()) {
+            prop_assert_eq!(entry.to_string().parse(), Ok(entry));
+        }
+
+        #[test]
+        fn no_line_panics(line in "(rule|setting|resolvconf|nftables)?[ 0-9a-fx/a-z]{0,30}") {
+            let _ = line.parse::<Undo>();
+        }
+    }
+
+    /// Each looks whether the other still wants it, and removes its own entry.
+    #[test]
+    fn of_two_that_go_down_at_once_one_gives_the_setting_back() {
+        let folder = std::env::temp_dir().join(format!("linerate-log-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = Path::new("/proc/sys/../..").join(folder.strip_prefix("/").unwrap()).join("x");
+        fs::write(&path, "0").unwrap();
+        let log = |name: &str| UndoLog {
+            interface: name.into(),
+            path: folder.join(name).with_extension(EXTENSION),
+            entries: Vec::new(),
+        };
+        let mut logs = ["wg1", "wg2"].map(log);
+        let lock = logs[0].lock_settings().unwrap();
+        logs.iter_mut().for_each(|one| one.change_setting(&lock, &path, "1").unwrap());
+        let value = || fs::read_to_string(&path).unwrap();
+        thread::scope(|scope| {
+            for log in &mut logs {
+                scope.spawn(|| log.undo(&Netlink::open().unwrap()));
+            }
+            // Neither has looked while the lock is held.
+            thread::sleep(Duration::from_millis(200));
+            assert_eq!((value(), fs::read_dir(&folder).unwrap().count()), ("1".into(), 3));
+            drop(lock);
+        });
+        assert_eq!((value(), fs::read_dir(&folder).unwrap().count()), ("0".into(), 1));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_log_that_was_removed_is_written_again_while_it_has_entries() {
+        let path = std::env::temp_dir().join(format!("linerate-kept-{}", std::process::id()));
+        let mut log = UndoLog { interface: "none".into(), path, entries: Vec::new() };
+        log.keep().unwrap();
+        assert!(!log.path.exists());
+        log.record(Undo::Table).unwrap();
+        fs::remove_file(&log.path).unwrap();
+        log.keep().unwrap();
+        assert_eq!(read(&log.path).unwrap(), [Undo::Table]);
+        fs::write(&log.path, "resolv.conf\n").unwrap();
+        log.keep().unwrap();
+        assert_eq!(read(&log.path).unwrap(), [Undo::ResolvConf], "it was there");
+        fs::remove_file(&log.path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_setting_of_the_kernel_is_not_written_to() {
+        assert_eq!("setting 1 0 /etc/passwd".parse::<Undo>(), Err(NotAnEntry));
+        assert_eq!("setting 1 0".parse::<Undo>(), Err(NotAnEntry));
+    }
+}

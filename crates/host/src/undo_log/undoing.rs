@@ -1,0 +1,126 @@
+//! What is taken back, and what stays.
+
+use super::*;
+
+/// A folder of a test's own with a setting in it, which says "0".
+struct Host {
+    folder: PathBuf,
+    setting: PathBuf,
+}
+
+impl Host {
+    fn new(name: &str) -> Self {
+        let name = format!("linerate-undoing-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let below = Path::new("/proc/sys/../..").join(folder.strip_prefix("/").unwrap());
+        let setting = below.join("setting");
+        fs::write(&setting, "0").unwrap();
+        Self { folder, setting }
+    }
+
+    fn log(&self, interface: &str) -> UndoLog {
+        let path = self.folder.join(interface).with_extension(EXTENSION);
+        UndoLog { interface: interface.into(), path, entries: Vec::new() }
+    }
+
+    fn value(&self) -> String {
+        fs::read_to_string(&self.setting).unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn change(log: &mut UndoLog, setting: &Path, ours: &str) -> anyhow::Result<()> {
+    let lock = log.lock_settings()?;
+    log.change_setting(&lock, setting, ours)
+}
+
+fn undo(log: &mut UndoLog) {
+    log.undo(&Netlink::open().unwrap());
+}
+
+#[test]
+fn a_setting_that_was_changed_twice_is_taken_back_to_what_it_was_first() {
+    let host = Host::new("twice");
+    let mut log = host.log("wg1");
+    for ours in ["1", "2"] {
+        change(&mut log, &host.setting, ours).unwrap();
+    }
+    undo(&mut log);
+    assert_eq!((host.value().as_str(), log.is_empty()), ("0", true));
+}
+
+#[test]
+fn a_setting_stays_while_another_interface_wants_it_and_then_is_what_it_was_first() {
+    let host = Host::new("another");
+    let mut logs = ["wg1", "wg2"].map(|name| host.log(name));
+    for log in &mut logs {
+        change(log, &host.setting, "1").unwrap();
+    }
+    for (log, left) in logs.iter_mut().zip(["1", "0"]) {
+        undo(log);
+        assert_eq!(host.value(), left);
+    }
+}
+
+#[test]
+fn a_setting_that_was_changed_by_somebody_else_since_stays() {
+    let host = Host::new("since");
+    let mut log = host.log("wg1");
+    change(&mut log, &host.setting, "1").unwrap();
+    fs::write(&host.setting, "7\n").unwrap();
+    undo(&mut log);
+    assert_eq!((host.value().as_str(), log.is_empty()), ("7\n", true));
+}
+
+#[test]
+fn what_cannot_be_taken_back_stays_written_down_and_the_rest_is_taken_back() {
+    let host = Host::new("stays");
+    let mut log = host.log("wg1");
+    // A folder can neither be read nor written.
+    let path = host.setting.with_file_name(".");
+    let stuck = Undo::Setting(Setting { path, ours: "1".into(), former: "0".into() });
+    log.record(stuck.clone()).unwrap();
+    change(&mut log, &host.setting, "1").unwrap();
+    let file = log.path.clone();
+    undo(&mut log);
+    assert_eq!((host.value().as_str(), log.entries()), ("0", &[stuck.clone()][..]));
+    assert_eq!(read(&file).unwrap(), [stuck]);
+}
+
+#[test]
+fn a_deed_is_written_down_before_it_is_done() {
+    let host = Host::new("before");
+    let mut log = host.log("wg1");
+    // The kernel lets nobody write it, root neither.
+    let fixed = Path::new("/proc/sys/kernel/ostype");
+    assert!(change(&mut log, fixed, "1").is_err());
+    let written = read(&log.path).unwrap();
+    let [Undo::Setting(Setting { path, ours, .. })] = &written[..] else { panic!("{written:?}") };
+    assert_eq!((path.as_path(), ours.as_str()), (fixed, "1"));
+}
+
+#[test]
+fn only_the_rules_that_are_named_are_struck_out() {
+    let host = Host::new("rules");
+    let mut log = host.log("wg1");
+    let rules = [1, 2].map(|priority| Rule {
+        family: Family::V4,
+        priority: Some(priority),
+        table: 7,
+        fwmark: None,
+        invert: false,
+        suppress_prefix_length: None,
+    });
+    for rule in rules {
+        log.record(Undo::Rule(rule)).unwrap();
+    }
+    log.record(Undo::Table).unwrap();
+    log.forget_rules(&rules[..1]).unwrap();
+    assert_eq!(read(&log.path).unwrap(), [Undo::Rule(rules[1]), Undo::Table]);
+}

@@ -1,0 +1,92 @@
+//! A capture for a client of the socket, as pcapng until either of them ends it.
+//!
+//! ```text
+//!   engine's threads -> chunks -> this client's thread -> socket -> client -> its file
+//!   client closes its half, or goes -> second thread -> the capture ends -> what waits,
+//!                                                        statistics, end of the stream
+//! ```
+//!
+//! The client writes the file, since this process may be confined to its own.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    thread::{self, Builder},
+};
+
+use engine::{Capture, CaptureEnd};
+use packet::pcapng;
+use sys::process::release_heap;
+
+use config::uapi::{CaptureOptions, write_errno};
+use node::Node;
+
+/// `ENOENT` of Linux.
+const ENOENT: i32 = 2;
+/// `EBUSY` of Linux.
+const EBUSY: i32 = 16;
+
+/// Answers a client with what it asked to see. The stream has nothing else behind it.
+///
+/// # Errors
+/// The client is gone.
+pub(crate) fn serve(client: &UnixStream, node: &Node, wanted: CaptureOptions) -> io::Result<()> {
+    // 0 is no limit.
+    let snaplen = u32::try_from(wanted.snaplen).unwrap_or(0);
+    let of = wanted.peer.map(|key| key.to_base64());
+    let capture = match begin(node, wanted) {
+        Ok(capture) => capture,
+        Err(errno) => return answer(client, -errno, &[]),
+    };
+    let mut head = Vec::new();
+    pcapng::section(&mut head, concat!("linerate ", env!("CARGO_PKG_VERSION")));
+    let what = of.map_or("inside the tunnel".to_owned(), |key| format!("tunnel to peer {key}"));
+    pcapng::interface(&mut head, &node.info().name, &what, snaplen);
+    answer(client, 0, &head)?;
+    let end = capture.end().clone();
+    let served = thread::scope(|scope| {
+        let hangs_up = move || end_with(client, &end);
+        Builder::new().name("capture".into()).spawn_scoped(scope, hangs_up)?;
+        let written = write(client, &capture);
+        // The other thread waits for the client where that did not close its half.
+        let _ = client.shutdown(Shutdown::Read);
+        written
+    });
+    // What waited to be read was megabytes.
+    drop(capture);
+    release_heap();
+    served
+}
+
+fn begin(node: &Node, wanted: CaptureOptions) -> Result<Capture, i32> {
+    if let Some(wanted) = &wanted.peer
+        && !node.state().peers.iter().any(|peer| peer.public_key == *wanted)
+    {
+        return Err(ENOENT);
+    }
+    let CaptureOptions { snaplen, peer } = wanted;
+    node.tap().capture(engine::CaptureOptions { snaplen, peer }).map_err(|_| EBUSY)
+}
+
+fn answer(mut client: &UnixStream, errno: i32, behind: &[u8]) -> io::Result<()> {
+    let mut text = String::new();
+    write_errno(&mut text, errno);
+    client.write_all(&[text.as_bytes(), behind].concat())
+}
+
+fn write(mut client: &UnixStream, capture: &Capture) -> io::Result<()> {
+    while let Some(chunk) = capture.next() {
+        client.write_all(chunk.bytes())?;
+    }
+    let mut last = Vec::new();
+    pcapng::statistics(&mut last, capture.statistics());
+    client.write_all(&last)
+}
+
+/// Ends the capture when the client says no more, or cannot.
+fn end_with(mut client: &UnixStream, end: &CaptureEnd) {
+    // What it says is of no interest.
+    while client.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
+    end.end();
+}

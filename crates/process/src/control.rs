@@ -1,0 +1,286 @@
+//! The UAPI socket: `/var/run/wireguard/NAME.sock`, by which `wg` and our own
+//! commands talk to a running peer.
+//!
+//! ```text
+//!   accept -> Clients: a place, or that of the longest idle -> a thread: Requests -> answers
+//! ```
+
+mod clients;
+mod requests;
+
+use std::{
+    fs,
+    io::{self, Write},
+    net::IpAddr,
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::UnixListener,
+    },
+    path::Path,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use config::uapi::{Request, write_errno, write_state};
+use host::{number_scopes, sockets};
+use node::Node;
+use sys::{SocketFile, process::Helper};
+use zeroize::Zeroizing;
+
+use clients::{Clients, Place};
+use requests::{Requests, SharedRoom};
+
+use crate::{capture, sandbox};
+
+/// How long a client may leave its answer unread.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// How long the server rests when it cannot accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// `EINVAL` of Linux.
+const EINVAL: i32 = 22;
+/// `EOPNOTSUPP` of Linux.
+const EOPNOTSUPP: i32 = 95;
+
+/// A listening socket, whose file goes when it is dropped.
+#[derive(Debug)]
+pub struct ControlSocket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+impl ControlSocket {
+    /// Makes the socket, mode 0600 in a folder of mode 0700. A file that is left
+    /// of a process that is gone makes room.
+    ///
+    /// # Errors
+    /// `AddrInUse` where somebody listens there.
+    pub fn bind(name: &str) -> io::Result<Self> {
+        let path = sockets::socket_path(name);
+        Self::bind_at(&path)
+    }
+
+    /// Makes the socket in the first folder where this user may.
+    ///
+    /// # Errors
+    /// `AddrInUse` where somebody listens there, else that of the last folder.
+    pub fn bind_own(name: &str) -> io::Result<Self> {
+        let mut last = Err(io::ErrorKind::NotFound.into());
+        for folder in sockets::folders() {
+            last = Self::bind_at(&folder.join(format!("{name}.sock")));
+            match &last {
+                Err(error) if error.kind() != io::ErrorKind::AddrInUse => {}
+                _ => break,
+            }
+        }
+        last
+    }
+
+    fn bind_at(path: &Path) -> io::Result<Self> {
+        let folder = path.parent().expect("a socket is in a folder");
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        // Other implementations leave it open to all.
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+        let (listener, file) = SocketFile::listen(path).map_err(|error| match error.kind() {
+            // What it is does not matter: the name is taken.
+            io::ErrorKind::AlreadyExists => io::ErrorKind::AddrInUse.into(),
+            _ => error,
+        })?;
+        Ok(Self { listener, file })
+    }
+
+    /// Leaves the removal of the file to `helper`.
+    pub fn hand_over(&mut self, helper: Arc<Helper>) {
+        self.file.hand_over(helper);
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Serves clients, each in a thread of its own, about `node` and `extras`. `down` is called
+    /// when one of them asks to go down. The file stays the caller's.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn serve(
+        self,
+        node: Arc<Node>,
+        extras: Arc<dyn Extras>,
+        down: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<SocketFile> {
+        let Self { listener, file } = self;
+        let down: Arc<dyn Fn() + Send + Sync> = Arc::new(down);
+        let (clients, room) = (Arc::new(Clients::default()), SharedRoom::default());
+        thread::Builder::new().name("uapi".into()).spawn(move || {
+            for client in listener.incoming() {
+                let client = match client {
+                    Ok(client) => client,
+                    Err(error) => {
+                        // No file descriptor is left: it will not be better at once.
+                        tracing::error!(%error, "a client of the socket could not be served");
+                        thread::sleep(ACCEPT_PAUSE);
+                        continue;
+                    }
+                };
+                let (node, extras, down) = (node.clone(), extras.clone(), down.clone());
+                let room = room.clone();
+                let Some(place) = clients.admit(client) else {
+                    tracing::warn!("a client of the socket is not served: too many are");
+                    continue;
+                };
+                let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
+                    if let Err(error) = serve_client(&place, room, (&node, &*extras), &*down) {
+                        tracing::debug!(%error, "a client of the socket went away");
+                    }
+                });
+                if let Err(error) = served {
+                    tracing::error!(%error, "no thread for a client of the socket");
+                }
+            }
+        })?;
+        Ok(file)
+    }
+}
+
+/// What a process does beside being a peer.
+pub trait Extras: Send + Sync {
+    /// Appends what `linerate show` is to tell of it, as lines `key=value`.
+    fn describe(&self, lines: &mut String);
+
+    /// Offloads were switched on or off.
+    fn offloads_changed(&self) {}
+
+    /// Sends one ICMP echo request through the tunnel; who answered, and after how long.
+    ///
+    /// # Errors
+    /// Nobody did, or there is no stack to send it.
+    fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)>;
+}
+
+/// Nothing.
+impl Extras for () {
+    fn describe(&self, _lines: &mut String) {}
+
+    fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
+        Err(io::Error::from_raw_os_error(EOPNOTSUPP))
+    }
+}
+
+/// Answers one request after the other.
+fn serve_client(
+    place: &Place,
+    room: SharedRoom,
+    (node, extras): (&Node, &dyn Extras),
+    down: &dyn Fn(),
+) -> io::Result<()> {
+    let mut client = place.stream();
+    client.set_write_timeout(Some(ANSWER_TIME))?;
+    let mut requests = Requests::new(client, room);
+    while let Some(text) = requests.next()? {
+        place.begin()?;
+        let mut answer = Zeroizing::new(String::new());
+        let request = text.map(|text| match number_scopes(text.as_str()) {
+            Some(numbered) => Request::parse(&numbered),
+            None => Request::parse(text.as_str()),
+        });
+        let ends = matches!(request, Ok(Ok(Request::Down)));
+        let errno = match request {
+            Ok(Ok(Request::Capture(wanted))) => {
+                // A capture is read as fast as its client likes.
+                client.set_write_timeout(None)?;
+                return capture::serve(client, node, wanted);
+            }
+            Ok(Ok(request)) => answer_request(request, (node, extras), &mut answer),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "a request was refused");
+                error.errno()
+            }
+            Err(errno) => {
+                tracing::warn!(errno, "a request was refused: it is too long");
+                errno
+            }
+        };
+        // wg(8) takes the number by its kernel sign.
+        write_errno(&mut answer, -errno);
+        if ends {
+            client.write_all(answer.as_bytes())?;
+            // Not before its answer, as the process may be gone at once. The client waits for
+            // that: its place stays its own.
+            down();
+            return io::copy(&mut client, &mut io::sink()).map(drop);
+        }
+        place.end()?;
+        client.write_all(answer.as_bytes())?;
+        drop(answer);
+        // The system keeps the stacks of threads that ended, for the next ones.
+        wg::stack::wipe();
+    }
+    Ok(())
+}
+
+fn answer_request(
+    request: Request,
+    (node, extras): (&Node, &dyn Extras),
+    answer: &mut String,
+) -> i32 {
+    match request {
+        Request::Get => write_state(answer, &node.state()),
+        Request::Stats => {
+            let (version, aead) = (env!("CARGO_PKG_VERSION"), aead::variant());
+            answer.push_str(&format!("version={version}\naead={aead}\n"));
+            for (name, value) in node.counters().chain(node.loads()) {
+                answer.push_str(&format!("{name}={value}\n"));
+            }
+            for (name, switch) in node.offloads().all() {
+                let wanted = if switch.wanted() { "on" } else { "off" };
+                let demotions = switch.demotions();
+                answer
+                    .push_str(&format!("offload_{name}={wanted}\ndemotions_{name}={demotions}\n"));
+            }
+            for peer in node.state().peers {
+                if let Some(mtu) = peer.path_mtu {
+                    let key = peer.public_key.to_base64();
+                    answer.push_str(&format!("path_mtu={key} {mtu}\n"));
+                }
+            }
+            sandbox::describe(answer);
+            extras.describe(answer);
+        }
+        Request::Ping(host) => return ping(extras, &host, answer),
+        // It is done behind the answer.
+        Request::Down => {}
+        // Its answer is no text, and was given already.
+        Request::Capture(_) => return EINVAL,
+        Request::Offload(wanted) => {
+            if let Err(error) = node.want_offloads(&wanted) {
+                tracing::error!(%error, "a change was refused");
+                return error.errno();
+            }
+            extras.offloads_changed();
+        }
+        Request::Set(change) => {
+            if let Err(error) = node.apply(change) {
+                tracing::error!(%error, "a change was refused");
+                return error.errno();
+            }
+        }
+    }
+    0
+}
+
+/// Answers with the time in nanoseconds, or with nothing where no echo came.
+fn ping(extras: &dyn Extras, host: &str, answer: &mut String) -> i32 {
+    match extras.ping(host) {
+        Ok((from, after)) => {
+            answer.push_str(&format!("address={from}\nnanoseconds={}\n", after.as_nanos()));
+        }
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+        Err(error) => match error.raw_os_error() {
+            Some(EOPNOTSUPP) => return EOPNOTSUPP,
+            _ => answer.push_str(&format!("error={}\n", error.to_string().replace('\n', " "))),
+        },
+    }
+    0
+}

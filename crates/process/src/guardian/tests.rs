@@ -1,0 +1,255 @@
+use std::{fs, net::Shutdown, sync::mpsc::channel, thread};
+
+use wg::PrivateKey;
+
+use super::*;
+
+const FILE: &str = "[Interface]\nPrivateKey = yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=\n\
+                    Address = 10.0.0.1/24\nDNS = 10.0.0.1, corp.example\nMTU = 1390\n\
+                    ListenPort = 5\nSaveConfig = true\nFwMark = 0x100\nFwMask = 0xff00\n\
+                    PreUp = true\nPostUp = echo # %i\nPreDown = ip rule del = 1 || true\n\
+                    PreDown = echo %i\nPostDown = echo PreDown\nIpForward = true\n";
+
+fn interface() -> Interface {
+    Conf::parse("wg0.conf", FILE).unwrap().interface
+}
+
+fn message() -> Vec<u8> {
+    job(("wg0", 7), Path::new("/etc/a b\n.conf"), &interface())
+}
+
+#[test]
+fn a_job_is_read_as_it_was_told_and_has_no_key() {
+    let message = message();
+    assert!(!message.windows(4).any(|bytes| bytes == b"yAnz"), "the private key");
+    let read = Job::read(&message).unwrap();
+    let conf = Interface { private_key: None, listen_port: None, ..interface() };
+    let path = PathBuf::from("/etc/a b\n.conf");
+    assert_eq!(read, Job { interface: "wg0".into(), index: 7, path, conf });
+    for cut in [
+        &b""[..],
+        b"wg0",
+        b"wg0\x007",
+        b"wg0\x007\0/etc/wg0.conf",
+        b"wg0\0/etc/wg0.conf\0[Interface]\n",
+        b"wg0\x007\0/etc/wg0.conf\0[Interface]\nx",
+    ] {
+        assert!(Job::read(cut).is_err(), "{cut:?}");
+    }
+}
+
+#[test]
+fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
+    let (line, theirs) = UnixStream::pair().unwrap();
+    let (told, done) = channel();
+    thread::scope(|scope| {
+        let serving = scope.spawn(move || {
+            let job = Job::hear(&theirs).unwrap();
+            serve(&theirs, &mut |step, text| {
+                told.send((job.conf.hooks.clone(), step, text.len())).unwrap();
+                Ok(())
+            })
+        });
+        let mut guardian = Guardian::job(line, &message()).unwrap();
+        let state = DeviceState { listen_port: 7, ..DeviceState::default() };
+        for step in Step::ALL {
+            match step {
+                Step::SaveConfig => guardian.save(&state).unwrap(),
+                step => guardian.tell(step).unwrap(),
+            }
+            let (hooks, heard, length) = done.try_recv().expect("it was done");
+            assert_eq!((hooks.post_down.len(), heard), (1, step));
+            assert_eq!(length > 0, step == Step::SaveConfig);
+        }
+        drop(guardian);
+        serving.join().unwrap().unwrap();
+    });
+    assert!(done.try_recv().is_err());
+}
+
+#[test]
+fn a_guardian_that_is_gone_is_told_of() {
+    let (line, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    let said = Guardian { line }.tell(Step::PreDown).unwrap_err();
+    assert!(said.to_string().contains("linerate down"), "{said}");
+    let (line, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    assert!(Guardian::job(line, &message()).is_err());
+}
+
+/// What whoever has the peer says behind the job, and how often something was done for it.
+fn heard(messages: &[&[u8]]) -> (usize, anyhow::Result<()>) {
+    let (line, theirs) = UnixStream::pair().unwrap();
+    line::send(&line, &[&message()]).unwrap();
+    for message in messages {
+        line::send(&line, &[message]).unwrap();
+    }
+    line.shutdown(Shutdown::Write).unwrap();
+    let mut done = 0;
+    Job::hear(&theirs).unwrap();
+    let served = serve(&theirs, &mut |_, _| {
+        done += 1;
+        Ok(())
+    });
+    (done, served)
+}
+
+#[test]
+fn a_peer_that_takes_other_steps_or_takes_them_again_is_not_heard_any_more() {
+    let [before, save, after] = [&b"PreDown\n"[..], b"SaveConfig\n", b"PostDown\n"];
+    assert!(matches!(heard(&[before, save, after]), (3, Ok(()))));
+    assert!(matches!(heard(&[after]), (1, Ok(()))));
+    for (messages, done) in [
+        (&[before, before][..], 1),
+        (&[after, after], 1),
+        (&[after, before], 1),
+        (&[save, save], 1),
+        (&[b"PostUp\n"], 0),
+        (&[b"PreDown"], 0),
+        (&[b"PreDown\ntouch /tmp/x"], 0),
+        (&[b"SaveConfig\n\xff"], 0),
+        (&[b""], 0),
+    ] {
+        let (heard, served) = heard(messages);
+        assert!(heard == done && served.is_err(), "{messages:?}: {heard}, {served:?}");
+    }
+}
+
+#[test]
+fn a_peer_is_not_heard_that_says_its_interface_is_gone_while_it_is_there() {
+    let Ok(tun) = sys::Tun::create("guarded0", 1420, &std::sync::Arc::default()) else {
+        return skips::skip("/dev/net/tun");
+    };
+    // `lo` is always there, as a link that has the number of one that was moved away; and no link
+    // has the largest of numbers.
+    for (index, is_heard) in [(tun.2.index, false), (1, true), (i32::MAX as u32, true)] {
+        let job = Job::read(&job(("wg0", index), Path::new("wg0.conf"), &interface()));
+        let job = job.unwrap();
+        for step in [Step::PreDown, Step::SaveConfig] {
+            job.in_time(step).unwrap();
+        }
+        assert_eq!(job.in_time(Step::PostDown).is_ok(), is_heard, "{index}");
+    }
+}
+
+#[test]
+fn behind_a_step_that_was_refused_none_is_heard() {
+    let (line, theirs) = UnixStream::pair().unwrap();
+    for message in [&b"PreDown\n"[..], b"PostDown\n"] {
+        line::send(&line, &[message]).unwrap();
+    }
+    let mut heard = Vec::new();
+    let served = serve(&theirs, &mut |step, _| {
+        heard.push(step);
+        anyhow::bail!("refused")
+    });
+    assert_eq!((heard, served.is_err()), (vec![Step::PreDown], true));
+}
+
+/// The file behind a guardian whose peer had it save this.
+fn saved_by(name: &str, file: &str, told: &str) -> String {
+    let name = format!("linerate-guardian-{name}-{}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("wg0.conf");
+    fs::write(&path, file).unwrap();
+    let (line, theirs) = UnixStream::pair().unwrap();
+    let interface = Conf::parse("wg0.conf", file).unwrap().interface;
+    thread::scope(|scope| {
+        let serving = scope.spawn(move || {
+            let job = Job::hear(&theirs).unwrap();
+            serve(&theirs, &mut |_, text| {
+                log_error(job.save(text));
+                Ok(())
+            })
+        });
+        let mut guardian = Guardian::job(line, &job(("wg0", 7), &path, &interface)).unwrap();
+        guardian.say(Step::SaveConfig, told).unwrap();
+        drop(guardian);
+        serving.join().unwrap().unwrap();
+    });
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "beside the file");
+    fs::remove_dir_all(folder).unwrap();
+    text
+}
+
+#[test]
+fn a_peer_has_the_state_saved_and_nothing_else_whatever_it_says() {
+    let state = DeviceState {
+        private_key: Some(PrivateKey::from_bytes(&[0x40; 32])),
+        listen_port: 9,
+        fwmark: 0x200,
+        peers: Vec::new(),
+    };
+    let peer = "\n[Peer]\nPublicKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n\
+                AllowedIPs = 10.0.0.2/32\nEndpoint = 192.0.2.1:5\n";
+    let good = format!("{}{peer}", *saved::text(&state));
+    let saved = saved_by("good", FILE, &good);
+    assert_eq!(saved, format!("{}{peer}", *conf::write(&interface(), &state)));
+    for hook in ["PreUp = true", "PostUp = echo # %i", "PostDown = echo PreDown"] {
+        assert!(saved.contains(hook), "{saved}");
+    }
+
+    let hostile = |line: &str| good.replacen('\n', &format!("\n{line}\n"), 1);
+    for told in [
+        hostile("PostUp = touch /tmp/x"),
+        hostile("postdown=touch /tmp/x"),
+        hostile("PreUp ="),
+        hostile("Address = 10.0.0.9/24"),
+        hostile("DNS = 10.0.0.9"),
+        hostile("MTU = 1280"),
+        hostile("Table = off"),
+        hostile("SaveConfig = true"),
+        hostile("IpForward = true"),
+        hostile("Socks5 = 127.0.0.1:1080"),
+        hostile("# a comment"),
+        hostile("[Interface]"),
+        good.replace("192.0.2.1:5", "name.example:5"),
+        good.replace("10.0.0.2/32", "10.0.0.2/32\r\nPostUp = true"),
+        format!("{good}\nPostUp = touch /tmp/x\n"),
+        format!("{good}{peer}"),
+        "[Interface]".into(),
+        String::new(),
+    ] {
+        assert_eq!(saved_by("hostile", FILE, &told), FILE, "{told}");
+    }
+    // Who did not ask for it does not have it, even from the peer.
+    let plain = FILE.replace("SaveConfig = true\n", "");
+    assert_eq!(saved_by("plain", &plain, &good), plain);
+}
+
+#[test]
+fn only_its_own_name_makes_a_guardian() {
+    let asked = |arguments: &[&str]| Guard::asked_for(arguments.iter().map(|&a| a.into()));
+    assert!(asked(&["linerate", "background"]).is_none() && asked(&[]).is_none());
+    for (background, json) in [(false, false), (true, false), (false, true), (true, true)] {
+        let arguments = [(NAME, true), (BACKGROUND, background), (JSON, json)];
+        let arguments = arguments.iter().filter(|(_, is_said)| *is_said).map(|(step, _)| *step);
+        let guard = asked(&arguments.collect::<Vec<_>>()).expect("it is one");
+        assert_eq!(guard.log_style, LogStyle { background, json });
+    }
+}
+
+#[test]
+fn each_step_has_its_own_hooks_run_for_the_interface() {
+    let name = format!("linerate-hooks-{}", std::process::id());
+    let folder = std::env::temp_dir().join(&name);
+    fs::create_dir_all(&folder).unwrap();
+    let log = folder.join("log");
+    let say = |key: &str| format!("{key} = echo {key} %i >> {}\n", log.display());
+    let keys = ["PreUp", "PostUp", "PreDown", "PostDown"];
+    let hooks: String = keys.iter().map(|key| say(key)).collect();
+    let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}")).unwrap().interface;
+    // No link has the largest of numbers.
+    let told = job((&name, i32::MAX as u32), Path::new("wg0.conf"), &conf);
+    let mut guarding = Guarding::begin(Job::read(&told).unwrap()).unwrap();
+    let mut expected = String::new();
+    for step in [Step::PreDown, Step::PostDown] {
+        guarding.carry_out(step, "").unwrap();
+        expected += &format!("{} {name}\n", step.key());
+        assert_eq!(fs::read_to_string(&log).unwrap(), expected);
+    }
+    fs::remove_dir_all(folder).unwrap();
+}

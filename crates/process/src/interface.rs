@@ -1,0 +1,349 @@
+//! The life of an interface: a TUN device, and with `up` all that wg-quick(8) does around it. It
+//! leaves nothing behind.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use config::conf::Conf;
+use host::{InterfaceLock, sockets::socket_path};
+use node::{DEFAULT_MTU, IpSide, Node};
+use sys::{
+    SocketFile, Tun, TunError, UdpSocket,
+    netlink::{self, Follow, Followed, Netlink},
+    process::{self, Helper, Signals, helper::Charge},
+    watch::Watch,
+};
+
+use crate::{
+    control::{ControlSocket, Extras},
+    events::{Event, Listeners},
+    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, socket_files, tell_nothing},
+    offers::Offers,
+    sandbox::Sandbox,
+    supervisor::Supervisor,
+    up::Up,
+};
+
+/// `EBADFD` of Linux: what a TUN answers whose interface was deleted.
+const EBADFD: i32 = 77;
+
+/// What a process is started for.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The interface's name.
+    pub name: String,
+    /// Whom to become once everything that takes root is open.
+    pub user: Option<String>,
+    /// A configuration to bring up, and the path it came from.
+    pub conf: Option<(PathBuf, Conf)>,
+    /// What of the machine it uses.
+    pub means: Means,
+    /// Whether it gives up what it does not need of the kernel.
+    pub sandbox: bool,
+    /// How it logs.
+    pub log_style: LogStyle,
+}
+
+/// Runs a peer until it is told to end. `ready` is called once the interface
+/// and the socket can be used.
+///
+/// # Errors
+/// It could not be started, or not be brought down in order.
+pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
+    process::harden().context("core dumps")?;
+    let Options { name, user, conf, means, sandbox, log_style } = options;
+    // While signals still end the process.
+    let conf = conf.map(|(path, conf)| anyhow::Ok((path, conf, lock(&name)?))).transpose()?;
+    // Before any thread: signals and rights are each thread's own.
+    let signals = Signals::block().context("signals")?;
+    let supervisor = Supervisor::find();
+    let up = conf.map(|(path, conf, lock)| Up::new(path, conf, &name, lock));
+    let mut up = up.transpose()?;
+    if let Some(up) = &mut up {
+        up.prepare()?;
+    }
+    let Means { offloads, cores, path_mtu, metrics } = means;
+    let path_mtu = path_mtu.or(up.as_ref().and_then(Up::path_mtu)).unwrap_or(true);
+    let mut metrics = bind_metrics(metrics.as_ref())?;
+    let offloads = Arc::new(offloads);
+    let tun = Tun::create(&name, DEFAULT_MTU, &offloads).map_err(|error| explain(&name, error))?;
+    let ip = IpSide { recv: tun.0, send: tun.1, info: tun.2 };
+    let index = ip.info.index;
+    let mut control = ControlSocket::bind(&ip.info.name)
+        .with_context(|| format!("{}", socket_path(&ip.info.name).display()))?;
+    let watch = Watch::new(control.path()).context("watch of the socket")?;
+    // Before rights are given up: it hears what it might hear when it was opened.
+    let follow = Some(Follow::open(index).context("netlink")?);
+    let listeners = Listeners { follow, ..Listeners::open(signals, Some(watch))? };
+    let wanted = HelperFor { index, sandbox, other_user: user.is_some() };
+    let helper = wanted.start(socket_files(Some(&control), metrics.as_ref()));
+    let helper = helper.context("helper process")?;
+    if let Some(helper) = &helper {
+        control.hand_over(helper.clone());
+        metrics.iter_mut().for_each(|metrics| metrics.hand_over(helper.clone()));
+    }
+    if let Some(helper) = helper.as_ref().filter(|_| !sandbox) {
+        tell_nothing(helper).context("helper process")?;
+    }
+    // Without a sandbox it has its rights itself.
+    let helper = helper.filter(|_| sandbox);
+    let udp = UdpSocket::unbound_by(&offloads, helper.clone()).context("UDP socket")?;
+    if let Some(user) = &user {
+        process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
+    }
+    if let Some(up) = &mut up {
+        up.resolve_endpoints()?;
+    }
+    let walls = if sandbox {
+        Sandbox::of_interface(socket_files(Some(&control), metrics.as_ref()), helper.is_some())
+    } else {
+        Sandbox::off()
+    };
+    let kind =
+        Interface { up, index, home: Some(index), path_mtu, confined: sandbox, helper, log_style };
+    let control = Some(control);
+    let sandbox = walls;
+    let life = Life {
+        name,
+        ip,
+        udp,
+        offloads,
+        cores,
+        control,
+        metrics,
+        listeners,
+        supervisor,
+        sandbox,
+        kind,
+    };
+    life.run(ready)
+}
+
+/// Why there is to be a helper.
+struct HelperFor {
+    index: u32,
+    sandbox: bool,
+    other_user: bool,
+}
+
+impl HelperFor {
+    /// Starts the process that keeps what rights the peer gives up, where there are any: for what
+    /// needs them from time to time, and for the files of sockets once another user runs the peer.
+    fn start<'a>(&self, files: impl Iterator<Item = &'a Path>) -> io::Result<Option<Arc<Helper>>> {
+        let keeps_rights = self.sandbox && process::administers_network();
+        if !keeps_rights && !self.other_user {
+            return Ok(None);
+        }
+        let job = Charge {
+            index: if keeps_rights { self.index } else { 0 },
+            sockets: keeps_rights,
+            removes_at_end: self.other_user,
+            sandbox: self.sandbox,
+            files: files.map(Path::to_owned).collect(),
+        };
+        Helper::start(&job).map(Arc::new).map(Some)
+    }
+}
+
+/// Waits for the interface's lock. It is held until the process ends: what it serves at, such as
+/// the port of the metrics, is free no earlier for the next one.
+fn lock(name: &str) -> anyhow::Result<&'static InterfaceLock> {
+    let lock = InterfaceLock::wait(name)?.ok_or_else(|| explain(name, TunError::Busy))?;
+    // Who has an interface without a lock keeps it, and its undo log; one that waits
+    // for a process can be had, and is there when it was let go of again.
+    if Netlink::open()?.link_by_name(name)?.is_some() {
+        Tun::create(name, DEFAULT_MTU, &Arc::default()).map_err(|error| explain(name, error))?;
+    }
+    Ok(Box::leak(Box::new(lock)))
+}
+
+fn explain(name: &str, error: TunError) -> anyhow::Error {
+    match error {
+        TunError::Busy => anyhow::anyhow!(
+            "{name}: the interface exists already; `linerate down {name}` or `ip link delete \
+             {name}` ends what holds it"
+        ),
+        error => anyhow::Error::new(error).context(name.to_owned()),
+    }
+}
+
+struct Interface {
+    up: Option<Up>,
+    /// The index at the start.
+    index: u32,
+    /// The index in this network namespace, while it is here.
+    home: Option<u32>,
+    path_mtu: bool,
+    confined: bool,
+    helper: Option<Arc<Helper>>,
+    log_style: LogStyle,
+}
+
+impl Kind for Interface {
+    fn extras(&mut self, _: &Arc<Node>) -> Arc<dyn Extras> {
+        let offers = self.up.as_ref().map_or_else(Vec::new, Up::offers);
+        Arc::new(Offers(offers))
+    }
+
+    fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        node.search_paths(self.path_mtu);
+        self.up.as_mut().map_or(Ok(()), |up| up.bring_up(node))
+    }
+
+    fn hand_over(&mut self) -> anyhow::Result<()> {
+        match (&mut self.up, &self.helper) {
+            (Some(up), helper) if self.confined => {
+                up.guard(self.index, self.log_style)?;
+                up.leave_to(helper.clone()).context("helper process")
+            }
+            (_, Some(helper)) => tell_nothing(helper).context("helper process"),
+            _ => Ok(()),
+        }
+    }
+
+    fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        self.resynchronise(node);
+        Ok(())
+    }
+
+    fn wait(&self) -> Option<std::time::Duration> {
+        self.up.as_ref().and_then(Up::rules_wait)
+    }
+
+    fn catch_up(&mut self) {
+        self.up.iter_mut().for_each(Up::keep_rules);
+    }
+
+    fn handle(&mut self, node: &Node, event: Event) -> Option<Ending> {
+        match event {
+            // Wherever the interface was, it is deleted.
+            Event::Gone(error) if error.raw_os_error() == Some(EBADFD) => Some(Ending::Gone),
+            Event::Gone(error) => {
+                tracing::error!(%error, "the data plane ended");
+                Some(Ending::Broken(error))
+            }
+            Event::Own(Followed::Deleted) => Some(Ending::Gone),
+            Event::Own(event) => {
+                self.follow(node, event);
+                None
+            }
+            Event::Link(event) => {
+                if let Some(up) = &mut self.up {
+                    up.handle_event(event, self.index);
+                }
+                match event {
+                    netlink::Event::RoutesChanged
+                    | netlink::Event::RulesChanged
+                    | netlink::Event::AddressesChanged => node.routes_changed(),
+                    netlink::Event::Lost => self.resynchronise(node),
+                    _ => {}
+                }
+                None
+            }
+            Event::End(_) => Some(Ending::Told),
+        }
+    }
+
+    /// An interface that is not here goes with the process, as does its TUN.
+    fn take_down(
+        self,
+        node: Arc<Node>,
+        file: Option<SocketFile>,
+        ending: Option<&Ending>,
+    ) -> anyhow::Result<()> {
+        if let Some(mut up) = self.up {
+            match ending {
+                Some(Ending::Gone) => up.clean_up(),
+                _ => up.bring_down(&node, self.home),
+            }
+        }
+        drop(file);
+        let Some(index) = self.home else { return Ok(()) };
+        if let Err(error) = Netlink::open().map_err(io::Error::from).and_then(|netlink| {
+            match netlink.link(index)? {
+                Some(link) if link.name == node.info().name => delete_link(&node, &netlink, index),
+                _ => Ok(()),
+            }
+        }) {
+            bail!("{}: the interface could not be deleted: {error}", node.info().name);
+        }
+        Ok(())
+    }
+}
+
+impl Interface {
+    /// Does what the interface does.
+    fn follow(&mut self, node: &Node, event: Followed) {
+        match event {
+            Followed::Up => self.link_up(node),
+            Followed::Down => node.link_down(),
+            Followed::Mtu(mtu) => node.set_mtu(mtu),
+            Followed::Away { is_seen } => {
+                self.up.iter_mut().for_each(Up::leave);
+                self.home = None;
+                tracing::info!("the interface was moved to another network namespace");
+                if !is_seen {
+                    tracing::warn!(
+                        "whether the interface is up there, and its MTU, is not seen: that takes \
+                         CAP_NET_BROADCAST at the start"
+                    );
+                }
+                // It may be up there and never be seen; where it is seen to be down that comes
+                // next.
+                self.link_up(node);
+            }
+            Followed::Home(index) => {
+                self.home = Some(index);
+                tracing::info!("the interface is back in this network namespace");
+            }
+            Followed::Lost => self.resynchronise(node),
+            Followed::Deleted => {}
+        }
+    }
+
+    /// Events were lost: looks at the link itself, where it is here.
+    fn resynchronise(&self, node: &Node) {
+        node.routes_changed();
+        let Some(index) = self.home else { return };
+        match Netlink::open().and_then(|netlink| netlink.link(index)) {
+            Ok(Some(link)) => {
+                node.set_mtu(link.mtu);
+                if link.up { self.link_up(node) } else { node.link_down() }
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!(%error, "netlink"),
+        }
+    }
+
+    /// An interface without a socket would lose everything in silence: it goes down
+    /// again, where it is here.
+    fn link_up(&self, node: &Node) {
+        let Err(error) = node.link_up() else { return };
+        let Some(index) = self.home else {
+            tracing::error!(%error, "no UDP socket: the interface carries nothing");
+            return;
+        };
+        tracing::error!(%error, "no UDP socket: the interface goes down again");
+        let set_down = match node.helper().filter(|_| index == node.info().index) {
+            Some(helper) => helper.set_down(),
+            None => Netlink::open().and_then(|netlink| netlink.set_down(index)).map_err(Into::into),
+        };
+        if let Err(error) = set_down {
+            tracing::error!(%error, "the interface stays up");
+        }
+    }
+}
+
+/// Deletes the interface, or has the helper do so. One that came back to this namespace under
+/// another index goes with its TUN device: the helper acts on the index of the start alone.
+pub(crate) fn delete_link(node: &Node, netlink: &Netlink, index: u32) -> io::Result<()> {
+    match node.helper() {
+        Some(helper) if index == node.info().index => helper.delete_link(),
+        Some(_) => Ok(()),
+        None => Ok(netlink.delete_link(index)?),
+    }
+}

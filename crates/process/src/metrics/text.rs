@@ -1,0 +1,203 @@
+//! The text format of Prometheus
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+
+use std::fmt::{Display, Write};
+
+use engine::Counted;
+use wg::{DropReason, config::PeerState};
+
+use node::Node;
+
+/// Every counter of a node.
+pub(super) fn write(node: &Node) -> String {
+    let mut text = Text { text: String::new(), interface: node.info().name.clone() };
+    text.build(env!("CARGO_PKG_VERSION"), &aead::variant());
+    text.drops(DropReason::ALL.iter().map(|&reason| (reason.name(), node.drops(reason))));
+    let socket = node.socket();
+    text.single("socket_overflow_total", "counter", SOCKET_OVERFLOW, socket.overflow);
+    text.single("socket_truncated_total", "counter", SOCKET_TRUNCATED, socket.truncated);
+    text.single("socket_receive_buffer_bytes", "gauge", SOCKET_BUFFER, socket.receive_buffer);
+    let offloads = node.offloads().all();
+    let wanted = offloads.map(|(name, switch)| (name, u64::from(switch.wanted())));
+    text.labelled("offload_wanted", "gauge", OFFLOAD_WANTED, "offload", wanted);
+    let demotions = offloads.map(|(name, switch)| (name, switch.demotions()));
+    text.labelled("offload_demotions_total", "counter", OFFLOAD_DEMOTIONS, "offload", demotions);
+    let load = node.load();
+    text.histogram("outbound_batch_packets", OUTBOUND, &load.outbound.read(), 1.0);
+    text.histogram("inbound_batch_packets", INBOUND, &load.inbound.read(), 1.0);
+    text.histogram("queue_seconds", QUEUE, &load.queued.read(), 1e6);
+    text.handshakes(node.handshakes().answered(), node.handshakes().micros());
+    text.peers(&node.state().peers);
+    text.text
+}
+
+const SOCKET_OVERFLOW: &str = "Datagrams that found the receive buffer of the UDP socket full.";
+const SOCKET_TRUNCATED: &str = "Datagrams that were longer than any of WireGuard.";
+const SOCKET_BUFFER: &str = "Receive buffer that the kernel granted; 0 without a socket.";
+const OFFLOAD_WANTED: &str = "Whether an offload of the kernel is to be used.";
+const OFFLOAD_DEMOTIONS: &str =
+    "How often the kernel refused an offload and the plain path took over.";
+const OUTBOUND: &str = "Datagrams encrypted and sent together.";
+const INBOUND: &str = "Messages of data received and decrypted together.";
+const QUEUE: &str = "How long the oldest packet into the tunnel stood in the queue, by rounds.";
+const HANDSHAKES: &str = "From an initiation of ours to its response.";
+
+const PATH_MTU: &str =
+    "Longest packet that arrives at a peer, inside the tunnel; 0 while nobody knows.";
+
+struct Text {
+    text: String,
+    interface: String,
+}
+
+impl Text {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "# HELP linerate_{name} {help}\n# TYPE linerate_{name} {kind}");
+    }
+
+    /// One sample; `labels` come behind the interface's.
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.text, "linerate_{name}{{interface=\"{}\"", escaped(&self.interface));
+        for (label, of) in labels {
+            let _ = write!(self.text, ",{label}=\"{}\"", escaped(of));
+        }
+        let _ = writeln!(self.text, "}} {value}");
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+        self.head(name, kind, help);
+        self.sample(name, &[], value);
+    }
+
+    fn labelled<'a>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'a str, u64)>,
+    ) {
+        self.head(name, kind, help);
+        for (of, value) in values {
+            self.sample(name, &[(label, of)], value);
+        }
+    }
+
+    fn build(&mut self, version: &str, aead: &impl Display) {
+        self.head("info", "gauge", "What runs: its version, and the code that encrypts.");
+        self.sample("info", &[("version", version), ("aead", &aead.to_string())], 1);
+    }
+
+    fn drops<'a>(&mut self, drops: impl Iterator<Item = (&'a str, u64)>) {
+        let help = "Packets that were not carried, by the reason.";
+        self.labelled("drops_total", "counter", help, "reason", drops);
+    }
+
+    /// `unit` of the sizes are 1.
+    fn histogram(&mut self, name: &str, help: &str, counted: &Counted, unit: f64) {
+        self.head(name, "histogram", help);
+        let bucket = format!("{name}_bucket");
+        for (bound, count) in &counted.up_to {
+            let bound = (*bound as f64 / unit).to_string();
+            self.sample(&bucket, &[("le", &bound)], count);
+        }
+        self.sample(&bucket, &[("le", "+Inf")], counted.count);
+        self.sample(&format!("{name}_sum"), &[], counted.sum as f64 / unit);
+        self.sample(&format!("{name}_count"), &[], counted.count);
+    }
+
+    fn handshakes(&mut self, answered: u64, micros: u64) {
+        self.head("handshake_seconds", "summary", HANDSHAKES);
+        self.sample("handshake_seconds_sum", &[], micros as f64 / 1e6);
+        self.sample("handshake_seconds_count", &[], answered);
+    }
+
+    fn peers(&mut self, peers: &[PeerState]) {
+        let keys: Vec<String> = peers.iter().map(|peer| peer.public_key.to_base64()).collect();
+        let names = || keys.iter().map(String::as_str);
+        let received = names().zip(peers.iter().map(|peer| peer.rx_bytes));
+        let help = "Bytes received from a peer, as wg(8) counts them.";
+        self.labelled("peer_receive_bytes_total", "counter", help, "public_key", received);
+        let sent = names().zip(peers.iter().map(|peer| peer.tx_bytes));
+        let help = "Bytes sent to a peer, as wg(8) counts them.";
+        self.labelled("peer_transmit_bytes_total", "counter", help, "public_key", sent);
+        let handshake = |peer: &PeerState| peer.last_handshake.unwrap_or_default();
+        let handshakes = names().zip(peers.iter().map(|peer| handshake(peer).as_secs()));
+        let help = "Time of a peer's last handshake since 1970; 0 where there was none.";
+        self.labelled(
+            "peer_last_handshake_timestamp_seconds",
+            "gauge",
+            help,
+            "public_key",
+            handshakes,
+        );
+        let mtu = |peer: &PeerState| u64::from(peer.path_mtu.unwrap_or_default());
+        let mtus = names().zip(peers.iter().map(mtu));
+        self.labelled("peer_path_mtu_bytes", "gauge", PATH_MTU, "public_key", mtus);
+    }
+}
+
+/// A label's value. An interface's name may hold a quotation mark.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text() -> Text {
+        Text { text: String::new(), interface: "w\"g\\0".into() }
+    }
+
+    #[test]
+    fn a_sample_has_its_labels_and_what_is_special_in_them_is_escaped() {
+        let mut text = text();
+        text.drops([("in_forged", 3), ("in_replayed", u64::MAX)].into_iter());
+        assert_eq!(
+            text.text,
+            "# HELP linerate_drops_total Packets that were not carried, by the reason.\n\
+             # TYPE linerate_drops_total counter\n\
+             linerate_drops_total{interface=\"w\\\"g\\\\0\",reason=\"in_forged\"} 3\n\
+             linerate_drops_total{interface=\"w\\\"g\\\\0\",reason=\"in_replayed\"} \
+             18446744073709551615\n"
+        );
+    }
+
+    #[test]
+    fn a_histogram_counts_up_and_is_told_in_its_unit() {
+        let mut text = Text { interface: "wg0".into(), ..text() };
+        let counted = Counted { up_to: vec![(10, 1), (5_000, 3)], count: 4, sum: 2_000_500 };
+        text.histogram("queue_seconds", "h", &counted, 1e6);
+        let samples: Vec<&str> = text.text.lines().skip(2).collect();
+        assert_eq!(
+            samples,
+            [
+                "linerate_queue_seconds_bucket{interface=\"wg0\",le=\"0.00001\"} 1",
+                "linerate_queue_seconds_bucket{interface=\"wg0\",le=\"0.005\"} 3",
+                "linerate_queue_seconds_bucket{interface=\"wg0\",le=\"+Inf\"} 4",
+                "linerate_queue_seconds_sum{interface=\"wg0\"} 2.0005",
+                "linerate_queue_seconds_count{interface=\"wg0\"} 4",
+            ]
+        );
+    }
+
+    #[test]
+    fn of_each_peer_there_is_what_its_path_carries_and_nothing_while_nobody_knows() {
+        let peer = |key, path_mtu| PeerState {
+            path_mtu,
+            ..PeerState::new(wg::PublicKey::from([key; 32]))
+        };
+        let mut text = Text { interface: "wg0".into(), ..text() };
+        text.peers(&[peer(1, Some(1230)), peer(2, None)]);
+        let lines: Vec<&str> = text.text.lines().filter(|line| line.contains("path_mtu")).collect();
+        let [_, kind, first, second] = lines.as_slice() else { panic!("{lines:?}") };
+        assert_eq!(*kind, "# TYPE linerate_peer_path_mtu_bytes gauge");
+        for (line, key, value) in [(first, 1, "1230"), (second, 2, "0")] {
+            let key = wg::PublicKey::from([key; 32]).to_base64();
+            let labels = format!("interface=\"wg0\",public_key=\"{key}\"");
+            assert_eq!(**line, format!("linerate_peer_path_mtu_bytes{{{labels}}} {value}"));
+        }
+    }
+}

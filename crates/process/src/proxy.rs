@@ -1,0 +1,352 @@
+//! The life of a `linerate proxy` process.
+
+use std::{
+    io, mem,
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use config::{
+    conf::{Conf, Dns, Place, Placed, Table},
+    uapi::Change,
+};
+use host::resolve;
+use ipnet::IpNet;
+use node::{IpSide, Node, tunnel_mtu};
+use packet::{IpRecv, IpSend};
+use proxy::{
+    Front, InProcessStack, KernelStack, Served, Serving, Stack, TunnelSide, Users, Work, read_users,
+};
+use sys::{
+    Offloads, SocketFile, Tun, TunInfo, UdpSocket,
+    namespace::{Namespace, NamespaceError, Plan},
+    netlink::{self, Netlink},
+    process::{self, Helper, Signals, helper::Charge},
+    watch::Watch,
+};
+
+use crate::{
+    control::{ControlSocket, Extras},
+    events::{Event, Listeners},
+    life::{Ending, Kind, Life, Means, bind_metrics, socket_files, tell_nothing},
+    metrics::Metrics,
+    sandbox::Sandbox,
+    supervisor::Supervisor,
+};
+
+/// What a process is started for.
+#[derive(Debug)]
+pub struct Options {
+    /// What it is called, by `linerate show` and `linerate down`.
+    pub name: String,
+    /// What it is to do.
+    pub conf: Conf,
+    /// What of the machine it uses.
+    pub means: Means,
+    /// Whose TCP/IP stack.
+    pub stack: StackChoice,
+    /// Whether it gives up what it does not need of the kernel.
+    pub sandbox: bool,
+}
+
+/// Whose TCP/IP stack is on the tunnel's side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StackChoice {
+    /// The kernel's where it is to be had, else our own.
+    #[default]
+    Auto,
+    /// The kernel's, in a private network namespace.
+    Namespace,
+    /// Our own.
+    InProcess,
+}
+
+/// What of a file has no meaning for a proxy.
+const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: they are ignored";
+
+/// Runs a peer and its proxies until it is told to end. `ready` is called once all
+/// listeners listen.
+///
+/// # Errors
+/// It could not be started, or its data plane failed.
+pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
+    // Before any thread: signals and namespaces are each thread's own.
+    let signals = Signals::block().context("signals")?;
+    let Options { name, mut conf, means, stack, sandbox } = options;
+    check(&conf)?;
+    let mut endpoints = Vec::new();
+    let mut change = conf.change(|name| {
+        let endpoint = resolve(name)?;
+        endpoints.push(endpoint);
+        anyhow::Ok(endpoint)
+    })?;
+    conf.forget_secrets();
+    let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
+    let namespace = enter(stack, &plan, || change.forget_secrets())?;
+    // Behind the fork, as its child has nothing to do with them.
+    let users = read_users(&conf.interface.proxy.users)?;
+    process::harden().context("core dumps")?;
+    process::raise_file_limit().context("limit of open files")?;
+
+    let metrics = bind_metrics(means.metrics.as_ref())?;
+    let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
+    let cores = means.cores;
+    let offloads = Arc::new(means.offloads);
+    let start =
+        Start { name, conf, change, users, signals, cores, path_mtu, offloads, metrics, sandbox };
+    if let Some((namespace, tun, info)) = namespace {
+        let (recv, send) = Tun::adopt(tun, &start.offloads).context("TUN")?;
+        start.run((KernelStack::new(namespace), true), IpSide { recv, send, info }, ready)
+    } else {
+        let opened = InProcessStack::open(&plan, &start.offloads);
+        let (stack, recv, send) = opened.context("randomness")?;
+        let info = TunInfo { name: plan.name, index: 0, mtu: plan.mtu };
+        start.run((stack, false), IpSide { recv, send, info }, ready)
+    }
+}
+
+/// The kernel's stack, where it is wanted and to be had. `forget` is for the child: it takes the
+/// secrets away that it has of its parent's memory.
+fn enter(
+    choice: StackChoice,
+    plan: &Plan,
+    forget: impl FnOnce(),
+) -> Result<Option<(Namespace, OwnedFd, TunInfo)>, NamespaceError> {
+    if choice == StackChoice::InProcess {
+        return Ok(None);
+    }
+    match Namespace::open(plan, forget) {
+        Err(why) if choice == StackChoice::Auto && why.is_for_want_of_right() => {
+            tracing::info!(%why, "with a TCP/IP stack of our own");
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
+/// Starts everything that does not differ by the stack.
+struct Start {
+    name: String,
+    conf: Conf,
+    change: Change,
+    users: Users,
+    signals: Signals,
+    cores: usize,
+    path_mtu: bool,
+    offloads: Arc<Offloads>,
+    metrics: Option<Metrics>,
+    sandbox: bool,
+}
+
+impl Start {
+    fn run<S: Stack>(
+        self,
+        (stack, is_of_kernel): (S, bool),
+        ip: IpSide<impl IpRecv + 'static, impl IpSend>,
+        ready: impl FnOnce(),
+    ) -> anyhow::Result<()> {
+        let Self { name, conf, change, users, signals, .. } = self;
+        let Self { cores, path_mtu, offloads, metrics, sandbox, .. } = self;
+        let supervisor = Supervisor::find();
+        let helper = help(sandbox, &conf).context("helper process")?;
+        let udp = UdpSocket::unbound_by(&offloads, helper).context("UDP socket")?;
+        let front = Front::bind(stack, &conf.interface.proxy)?;
+        let (control, watch) = control(&name)?.unzip();
+        let listeners = Listeners::open(signals, watch)?;
+        let sandbox = if sandbox {
+            let files = socket_files(control.as_ref(), metrics.as_ref());
+            Sandbox::of_proxy(files, &conf.interface, is_of_kernel)
+        } else {
+            Sandbox::off()
+        };
+        let kind = Proxy {
+            path_mtu,
+            change,
+            addresses: conf.interface.addresses.iter().map(IpNet::addr).collect(),
+            dns: conf.interface.dns,
+            front: Some((front, users)),
+            work: None,
+            serving: None,
+        };
+        let life = Life {
+            name,
+            ip,
+            udp,
+            offloads,
+            cores,
+            control,
+            metrics,
+            listeners,
+            supervisor,
+            sandbox,
+            kind,
+        };
+        life.run(ready)
+    }
+}
+
+/// What a proxy does of its own.
+struct Proxy<S: Stack> {
+    path_mtu: bool,
+    change: Change,
+    addresses: Vec<IpAddr>,
+    dns: Dns,
+    /// Until it is served.
+    front: Option<(Front<S>, Users)>,
+    work: Option<Work>,
+    serving: Option<Serving>,
+}
+
+impl<S: Stack> Kind for Proxy<S> {
+    fn extras(&mut self, node: &Arc<Node>) -> Arc<dyn Extras> {
+        let (front, users) = self.front.take().expect("it is asked once");
+        let node = node.clone();
+        let tunnel = TunnelSide {
+            addresses: mem::take(&mut self.addresses),
+            dns: mem::take(&mut self.dns),
+            peer_of: Arc::new(move |ip| node.peer_of(ip)),
+        };
+        let (served, work) = front.serve(tunnel, users);
+        self.work = Some(work);
+        Arc::new(Shown(served))
+    }
+
+    fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        node.search_paths(self.path_mtu);
+        node.apply(mem::take(&mut self.change)).context("configuration")?;
+        node.link_up().context("UDP socket")
+    }
+
+    fn serve(&mut self, _: &Arc<Node>) -> anyhow::Result<()> {
+        self.serving = self.work.take().map(Work::start).transpose().context("threads")?;
+        Ok(())
+    }
+
+    fn handle(&mut self, node: &Node, event: Event) -> Option<Ending> {
+        match event {
+            Event::End(_) => Some(Ending::Told),
+            Event::Gone(error) => Some(Ending::Broken(error)),
+            // Those of the machine: the tunnel's own link nobody else can reach.
+            Event::Link(
+                netlink::Event::RoutesChanged
+                | netlink::Event::RulesChanged
+                | netlink::Event::AddressesChanged
+                | netlink::Event::Lost,
+            ) => {
+                node.routes_changed();
+                None
+            }
+            Event::Link(_) | Event::Own(_) => None,
+        }
+    }
+
+    fn take_down(
+        self,
+        node: Arc<Node>,
+        file: Option<SocketFile>,
+        _: Option<&Ending>,
+    ) -> anyhow::Result<()> {
+        drop(self.serving);
+        drop(file);
+        node.link_down();
+        Ok(())
+    }
+}
+
+/// The process that marks this one's sockets once it is confined, where they have a mark.
+fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
+    let is_marked = conf.interface.fwmark.is_some_and(|mark| mark != 0);
+    if !sandbox || !is_marked || !process::administers_network() {
+        return Ok(None);
+    }
+    let job = Charge { sockets: true, sandbox, ..Charge::default() };
+    let helper = Helper::start(&job)?;
+    tell_nothing(&helper)?;
+    Ok(Some(Arc::new(helper)))
+}
+
+/// Refuses and warns of what cannot be meant.
+fn check(conf: &Conf) -> anyhow::Result<()> {
+    let interface = &conf.interface;
+    conf.private_key()?;
+    conf.without_up()?;
+    for warning in &conf.warnings {
+        tracing::warn!("{warning}");
+    }
+    if interface.hooks != Default::default()
+        || interface.table != Table::Auto
+        || interface.save_config
+    {
+        tracing::warn!("{MEANINGLESS}");
+    }
+    if interface.addresses.is_empty() {
+        bail!("a proxy needs an Address to speak from");
+    }
+    if interface.proxy.is_empty() {
+        bail!("nothing to do: there is no Socks5, HttpProxy, Forward or Expose, and no argument");
+    }
+    let proxies = interface.proxy.socks.iter().chain(&interface.proxy.http);
+    for Placed { origin, value } in proxies.filter(|_| interface.proxy.users.is_empty()) {
+        if let Place::Ip(address) = value
+            && !address.ip().is_loopback()
+        {
+            tracing::warn!(
+                "{origin}: {address} is open to all who reach it: there is no ProxyUser"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn plan(conf: &Conf, name: &str, endpoints: &[SocketAddr]) -> anyhow::Result<Plan> {
+    let netlink = Netlink::open().context("netlink")?;
+    let mtu = match conf.interface.mtu {
+        Some(mtu) => mtu.into(),
+        None => tunnel_mtu(&netlink, endpoints, conf.interface.fwmark.unwrap_or(0))?,
+    };
+    let addresses = conf.interface.addresses.clone();
+    Ok(Plan { name: name.to_owned(), mtu, addresses, sandbox: false })
+}
+
+/// The socket for `linerate show` and the like, which a user without a folder for it
+/// does without.
+fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
+    let socket = match ControlSocket::bind_own(name) {
+        Ok(socket) => socket,
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            bail!("{name}: a peer of this name runs already");
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no socket for `linerate show`: set XDG_RUNTIME_DIR to a folder");
+            return Ok(None);
+        }
+    };
+    let watch = Watch::new(socket.path()).context("watch of the socket")?;
+    Ok(Some((socket, watch)))
+}
+
+/// What the control socket tells of the proxies.
+struct Shown<S: Stack>(Served<S>);
+
+impl<S: Stack> Extras for Shown<S> {
+    fn describe(&self, lines: &mut String) {
+        lines.push_str(&format!("stack={}\n", self.0.stack()));
+        for service in self.0.services() {
+            lines.push_str(&format!("service={service}\n"));
+        }
+        for (name, count) in self.0.counters() {
+            lines.push_str(&format!("{name}={count}\n"));
+        }
+    }
+
+    fn offloads_changed(&self) {
+        self.0.offloads_changed();
+    }
+
+    fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
+        self.0.ping(host)
+    }
+}

@@ -1,0 +1,311 @@
+//! The sandbox of a running peer: what stays in reach, and when.
+//!
+//! ```text
+//!   TUN, sockets, --user -> start: engine, UAPI, ...       files and rights of these threads
+//!                           configuration, hooks, nft      the main thread still has all
+//!                        -> enter                          files and rights of the main thread
+//!                        -> confine_calls                  calls of all threads
+//! ```
+//!
+//! What goes down with programs and settings of the host is the guardian's (`guardian.rs`).
+//! Where the kernel does not know one part, the others are taken all the same; where it does and
+//! refuses, the process ends.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use anyhow::Context;
+use config::conf::{self, Place, Transport};
+use sys::process::{
+    Rights, keep_rights, owns,
+    sandbox::{Confined, Ports, Reach, Work, confine_calls, confine_files},
+};
+
+/// What resolving an endpoint's name reads, and what the allocator and a thread's start do.
+const READ: [&str; 14] = [
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/proc/self",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/cpu",
+];
+
+/// A sandbox that is or is not wanted.
+pub(crate) struct Sandbox(Option<Walls>);
+
+/// What is left to the process.
+struct Walls {
+    reach: Reach,
+    rights: Rights,
+    work: Work,
+}
+
+impl Sandbox {
+    /// None.
+    pub fn off() -> Self {
+        tracing::info!("no sandbox: it is off");
+        OFF.store(true, Ordering::Relaxed);
+        Self(None)
+    }
+
+    /// That of an interface with these sockets. Its mark, its port and its routes may change at
+    /// any time, and its sockets' files go at the end, which is a helper's work where there is one.
+    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, has_helper: bool) -> Self {
+        if has_helper {
+            let (rights, work) = (Rights::default(), Work::default());
+            return Self(Some(Walls { reach: reach([]), rights, work }));
+        }
+        let reach = reach(sockets);
+        let rights = Rights { files: needs_files(&reach), ..Rights::default() };
+        let work = Work { udp: true, unlinks: true, ..Work::default() };
+        Self(Some(Walls { reach, rights, work }))
+    }
+
+    /// That of a proxy with these sockets. Its mark is a helper's work.
+    pub fn of_proxy<'a>(
+        sockets: impl IntoIterator<Item = &'a Path>,
+        interface: &'a conf::Interface,
+        stack_of_kernel: bool,
+    ) -> Self {
+        let proxy = &interface.proxy;
+        let places = proxy.socks.iter().chain(&proxy.http).map(|placed| &placed.value);
+        let listeners = places.chain(proxy.forwards.iter().map(|forward| &forward.value.from));
+        let listeners = listeners.filter_map(|place| match place {
+            Place::Unix(path) => Some(&**path),
+            Place::Ip(_) => None,
+        });
+        let mut reach = reach(sockets.into_iter().chain(listeners));
+        let (ports, unix) = exposed(&proxy.exposed);
+        let tcp = !ports.is_empty();
+        // It connects the sockets that the namespace's process makes: to where clients want.
+        reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
+        let rights = Rights { network: false, files: unix || needs_files(&reach) };
+        let always = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
+        let work = Work { tcp, unix, splice: stack_of_kernel, ..always };
+        Self(Some(Walls { reach, rights, work }))
+    }
+
+    /// Starts threads that have only what is left, as have all that they start. This one has
+    /// all still.
+    ///
+    /// # Errors
+    /// They could not be started, or not be confined.
+    pub fn start<T: Send>(
+        &self,
+        threads: impl FnOnce() -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        let Some(walls) = &self.0 else { return threads() };
+        let confined = || {
+            walls.raise()?;
+            threads()
+        };
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().name("start".into()).spawn_scoped(scope, confined);
+            thread
+                .context("threads")?
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Leaves to this thread only those files and rights, and to all that it starts.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn enter(&self) -> anyhow::Result<()> {
+        let Some(walls) = &self.0 else { return Ok(()) };
+        told("files (landlock)", walls.raise()?);
+        Ok(())
+    }
+
+    /// Leaves only the calls of this work to all threads, once the start is over.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn confine_calls(&self) -> anyhow::Result<()> {
+        let Some(walls) = &self.0 else { return Ok(()) };
+        told("system calls (seccomp)", confine_calls(walls.work).context(REFUSED)?);
+        Ok(())
+    }
+}
+
+impl Walls {
+    fn raise(&self) -> anyhow::Result<Confined> {
+        let confined = confine_files(&self.reach).context(REFUSED)?;
+        keep_rights(self.rights).context(REFUSED)?;
+        Ok(confined)
+    }
+}
+
+/// What is read and written in any case, and the files of sockets, to remove them.
+fn reach<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> Reach {
+    Reach {
+        read: READ.map(PathBuf::from).to_vec(),
+        write: vec!["/dev/null".into()],
+        remove: sockets.into_iter().filter_map(folder).collect(),
+        ..Reach::default()
+    }
+}
+
+fn folder(path: &Path) -> Option<PathBuf> {
+    path.parent().map(Path::to_owned)
+}
+
+/// Whether files are removed in folders of another user.
+fn needs_files(reach: &Reach) -> bool {
+    !reach.remove.iter().all(|folder| owns(folder))
+}
+
+/// The ports of the services on this machine that are connected to by TCP, and whether there are
+/// others, at Unix sockets.
+fn exposed(services: &[conf::Placed<conf::Expose>]) -> (Vec<u16>, bool) {
+    let services = services.iter().map(|placed| &placed.value);
+    let by_tcp: Vec<_> = services.filter(|expose| expose.transport == Transport::Tcp).collect();
+    let ports = by_tcp.iter().filter_map(|expose| match expose.to {
+        Place::Ip(to) => Some(to.port()),
+        Place::Unix(_) => None,
+    });
+    (ports.collect(), by_tcp.iter().any(|expose| matches!(expose.to, Place::Unix(_))))
+}
+
+/// What to do about it.
+const REFUSED: &str = "the sandbox was refused (`--sandbox off` goes without)";
+
+fn told(what: &'static str, confined: Confined) {
+    attained(|parts| parts.push((what, confined)));
+    match confined {
+        Confined::Wholly => tracing::info!("sandbox: {what}"),
+        Confined::Partly => tracing::info!("sandbox: {what}, as far as this kernel knows"),
+        Confined::Not => tracing::warn!("sandbox: this kernel cannot confine {what}"),
+    }
+}
+
+/// Whether none is wanted, and what came of one. It is the process's, and so is this.
+static OFF: AtomicBool = AtomicBool::new(false);
+static ATTAINED: Mutex<Vec<(&'static str, Confined)>> = Mutex::new(Vec::new());
+
+fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Confined)>) -> T) -> T {
+    read(&mut ATTAINED.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Tells what came of it, as lines `sandbox=PART: STATE`, or as `sandbox_off=REASON`.
+pub(crate) fn describe(lines: &mut String) {
+    attained(|parts| {
+        for (what, confined) in &*parts {
+            let state = match confined {
+                Confined::Wholly => "wholly",
+                Confined::Partly => "partly",
+                Confined::Not => "not",
+            };
+            lines.push_str(&format!("sandbox={what}: {state}\n"));
+        }
+        if OFF.load(Ordering::Relaxed) {
+            lines.push_str("sandbox_off=not asked for\n");
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use config::conf::Conf;
+
+    fn walls(lines: &str, stack_of_kernel: bool) -> Walls {
+        let key = "yAnz5TF+lXXJte14tji3zlMNq+hd2rYUIgJBgB3fBmk=";
+        let text = format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.1/24\n{lines}\n");
+        let conf = Conf::parse("wg0.conf", &text).unwrap();
+        let socket = [Path::new("/run/wireguard/wg0.sock")];
+        Sandbox::of_proxy(socket, &conf.interface, stack_of_kernel).0.unwrap()
+    }
+
+    #[test]
+    fn what_a_proxy_keeps_follows_from_what_its_file_serves() {
+        let port = "Expose = tcp 10.0.0.1:80 -> 127.0.0.1:8003";
+        let unix = "Expose = tcp 10.0.0.1:81 -> unix:/run/service/socket";
+        let udp = "Expose = udp 10.0.0.1:53 -> 127.0.0.1:5353";
+        let none = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
+        for (lines, work, ports) in [
+            ("Socks5 = 127.0.0.1:1080", none, vec![]),
+            (udp, none, vec![]),
+            (port, Work { tcp: true, ..none }, vec![8003]),
+            (unix, Work { unix: true, ..none }, vec![]),
+            ("FwMark = 7", none, vec![]),
+            ("FwMark = off", none, vec![]),
+        ] {
+            let own = walls(lines, false);
+            assert_eq!((own.work, own.reach.connect), (work, Ports::Only(ports)), "{lines}");
+            assert!(!own.rights.network, "{lines}");
+            let kernels = walls(lines, true);
+            let work = Work { splice: true, ..work };
+            assert_eq!((kernels.work, kernels.reach.connect), (work, Ports::Any), "{lines}");
+        }
+        assert!(walls(unix, false).rights.files);
+    }
+
+    #[test]
+    fn an_interface_with_a_helper_keeps_no_right_and_no_file_to_remove() {
+        let socket = || [Path::new("/nowhere/at/all.sock")];
+        let with = Sandbox::of_interface(socket(), true).0.unwrap();
+        assert_eq!((with.rights, with.work), (Rights::default(), Work::default()));
+        assert!(with.reach.remove.is_empty());
+        let without = Sandbox::of_interface(socket(), false).0.unwrap();
+        assert!(!without.rights.network && without.work.udp && without.work.unlinks);
+        assert_eq!(without.reach.remove, [Path::new("/nowhere/at")]);
+    }
+
+    #[test]
+    fn what_the_start_starts_is_confined_and_who_starts_it_is_not_yet() {
+        let walls = walls("", false);
+        let raise = || walls.raise().unwrap();
+        if thread::scope(|scope| scope.spawn(raise).join().unwrap()) == Confined::Not {
+            return skips::skip("landlock");
+        }
+        let opens = || File::open("/etc/passwd").is_ok();
+        let sandbox = Sandbox(Some(walls));
+        let started = sandbox
+            .start(|| Ok([opens(), thread::scope(|scope| scope.spawn(opens).join().unwrap())]));
+        assert_eq!(started.unwrap(), [false, false]);
+        assert!(opens());
+    }
+
+    #[test]
+    fn files_are_removed_where_the_sockets_are_and_nowhere_else() {
+        let lines = "Socks5 = unix:/tmp/one/socks\nHttpProxy = unix:/tmp/two/http\n\
+                     Forward = tcp unix:/tmp/three/f -> 10.0.0.2:80\nHttpProxy = 127.0.0.1:8080\n\
+                     Expose = tcp 10.0.0.1:81 -> unix:/tmp/four/service";
+        let reach = walls(lines, false).reach;
+        let folders = ["/run/wireguard", "/tmp/one", "/tmp/two", "/tmp/three"].map(PathBuf::from);
+        assert_eq!(reach.remove, folders);
+    }
+
+    #[test]
+    fn rights_to_files_stay_where_any_folder_is_of_another_user() {
+        let own = std::env::temp_dir().join(format!("linerate-folder-{}", std::process::id()));
+        let others = own.join("others");
+        std::fs::create_dir_all(&others).unwrap();
+        let is_root = std::os::unix::fs::chown(&others, Some(65_534), None).is_ok();
+        let others = if is_root { others } else { "/".into() };
+        for (folders, needs) in [(vec![&own], false), (vec![&own, &others], true)] {
+            let remove = folders.into_iter().cloned().collect();
+            assert_eq!(needs_files(&Reach { remove, ..Reach::default() }), needs);
+        }
+        std::fs::remove_dir_all(own).unwrap();
+    }
+}

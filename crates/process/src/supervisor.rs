@@ -1,0 +1,92 @@
+//! What the service manager is told. Its watchdog is told of the data plane, not of a timer:
+//!
+//! ```text
+//!   each third of the limit:  stir all threads -> did each finish a round since? -> alive
+//!                                                  `-> who did not is named, and nobody told
+//! ```
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::{Arc, Weak},
+    thread,
+    time::Duration,
+};
+
+use node::Node;
+use sys::process::Service;
+
+/// How many times within the limit it looks: one late round is forgiven.
+const LOOKS: u32 = 3;
+
+/// Who started the process and wants to hear of it; maybe nobody.
+pub(crate) struct Supervisor(Option<Arc<Service>>);
+
+impl Supervisor {
+    /// The service manager that the environment names. To be found before the rights to
+    /// reach it are given up.
+    pub fn find() -> Self {
+        let service = Service::from_environment().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the service manager will not hear of this process");
+            None
+        });
+        Self(service.map(Arc::new))
+    }
+
+    /// Tells that `node` can be used, and from now on, where that is wanted, that it does
+    /// its work.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn ready(&self, node: &Arc<Node>) -> io::Result<()> {
+        let Some(service) = &self.0 else { return Ok(()) };
+        service.ready();
+        let Some(limit) = service.watchdog() else { return Ok(()) };
+        let (service, node) = (service.clone(), Arc::downgrade(node));
+        let watch = move || watch(&service, &node, limit / LOOKS);
+        thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
+    }
+
+    /// Tells that the process goes down.
+    pub fn stopping(&self) {
+        if let Some(service) = &self.0 {
+            service.stopping();
+        }
+    }
+}
+
+fn watch(service: &Service, node: &Weak<Node>, pause: Duration) {
+    let mut known = HashMap::new();
+    while let Some(running) = node.upgrade() {
+        let rounds = running.rounds().map(|(name, rounds)| (name.to_owned(), rounds));
+        let rounds: HashMap<_, _> = rounds.collect();
+        match stuck(&known, &rounds) {
+            None => service.alive(),
+            Some(name) => tracing::error!("the thread \"{name}\" does not go on"),
+        }
+        known = rounds;
+        running.stir();
+        drop(running);
+        thread::sleep(pause);
+    }
+}
+
+/// A thread that has not finished a round since.
+fn stuck<'a>(before: &HashMap<String, u64>, now: &'a HashMap<String, u64>) -> Option<&'a str> {
+    now.iter().find(|(name, rounds)| before.get(*name) == Some(rounds)).map(|(name, _)| &**name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_that_stands_still_is_enough_to_be_stuck() {
+        let rounds = |outbound, inbound| {
+            HashMap::from([("outbound".to_owned(), outbound), ("inbound".to_owned(), inbound)])
+        };
+        assert_eq!(stuck(&HashMap::new(), &rounds(0, 0)), None, "the first look knows nothing");
+        assert_eq!(stuck(&rounds(0, 0), &rounds(1, 9)), None);
+        assert_eq!(stuck(&rounds(1, 9), &rounds(2, 9)), Some("inbound"));
+    }
+}

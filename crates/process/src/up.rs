@@ -1,0 +1,340 @@
+//! What wg-quick(8) does around a peer: addresses, MTU, routes, rules, DNS and
+//! hooks; and undoing them again.
+
+use std::{
+    collections::HashMap, fs, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration,
+};
+
+use anyhow::Context;
+use config::{
+    conf::{Conf, EndpointName},
+    uapi::Change,
+};
+use host::{
+    InterfaceLock, PacketFilter, UndoLog, dns, hooks, resolve, router,
+    routes::{MainRoutes, OwnTable, Routes, Wanted},
+    rules::{self, KeptRules},
+};
+use ipnet::IpNet;
+use node::{Node, tunnel_mtu};
+use sys::{
+    clock,
+    netlink::{Event, Netlink, NetlinkError},
+    process::Helper,
+};
+
+use crate::{
+    guardian::{self, Guardian, Step},
+    interface::delete_link,
+    life::LogStyle,
+    log_error::log_error,
+    saved,
+};
+
+/// `EACCES` of Linux.
+const EACCES: i32 = 13;
+
+/// A configuration that is brought up.
+pub(crate) struct Up {
+    path: PathBuf,
+    conf: Conf,
+    name: String,
+    /// Where the peers are.
+    endpoints: HashMap<EndpointName, SocketAddr>,
+    netlink: Netlink,
+    undo_log: UndoLog,
+    routes: MainRoutes,
+    rules: KeptRules,
+    /// Whether it came up: only then there is something to save, and hooks for
+    /// going down have something to undo.
+    complete: bool,
+    /// Who does for us what going down takes beside the peer.
+    guardian: Option<Guardian>,
+    /// Whether the interface was moved to another namespace at any time: its addresses and routes
+    /// are gone since, and what becomes of them there is not ours to say.
+    has_left: bool,
+    /// Who adds and deletes its routes and rules once it is confined.
+    helper: Option<Arc<Helper>>,
+    lock: &'static InterfaceLock,
+}
+
+impl Up {
+    /// # Errors
+    /// The file is not one to bring up, or somebody else's lock does not end.
+    pub fn new(
+        path: PathBuf,
+        conf: Conf,
+        name: &str,
+        lock: &'static InterfaceLock,
+    ) -> anyhow::Result<Self> {
+        conf.without_proxy()?;
+        conf.without_writable_hooks()?;
+        let hooks = &conf.interface.hooks;
+        if hooks.pre_up.is_empty() && hooks.post_up.is_empty() {
+            conf.private_key()?;
+        }
+        for warning in &conf.warnings {
+            tracing::warn!("{warning}");
+        }
+        let (undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
+        let (name, routes, rules) = (name.to_owned(), MainRoutes::default(), KeptRules::default());
+        let (endpoints, complete, guardian, helper) = (HashMap::new(), false, None, None);
+        Ok(Self {
+            path,
+            conf,
+            name,
+            endpoints,
+            netlink,
+            undo_log,
+            routes,
+            rules,
+            complete,
+            guardian,
+            has_left: false,
+            helper,
+            lock,
+        })
+    }
+
+    /// The networks that peers may reach behind this host.
+    pub fn offers(&self) -> Vec<IpNet> {
+        self.conf.interface.router.offered.clone()
+    }
+
+    /// Whether the file wants the MTU of paths to be searched for.
+    pub fn path_mtu(&self) -> Option<bool> {
+        self.conf.interface.path_mtu
+    }
+
+    /// Does what comes before there is an interface. What a process left that was
+    /// killed is taken back.
+    pub fn prepare(&mut self) -> anyhow::Result<()> {
+        self.undo_log.undo(&self.netlink);
+        hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
+    }
+
+    /// Asks for the names of endpoints. To be called while all of the host's files are in
+    /// reach: which of them tell of names changes while the network comes up.
+    ///
+    /// # Errors
+    /// A name has no address, or nobody answers for long.
+    pub fn resolve_endpoints(&mut self) -> anyhow::Result<()> {
+        for name in self.conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
+            self.endpoints.insert(name.clone(), resolve(name)?);
+        }
+        Ok(())
+    }
+
+    /// Does everything that the file says, in wg-quick's order. After an error,
+    /// [`Up::bring_down`] takes back what was done.
+    pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
+        let change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
+        self.conf.forget_secrets();
+        node.apply(change).context("configuration")?;
+        let interface = &self.conf.interface;
+
+        let index = node.info().index;
+        for address in &interface.addresses {
+            self.netlink
+                .add_address(index, *address)
+                .map_err(|error| why_refused(error, &self.name, *address))
+                .with_context(|| format!("Address = {address}"))?;
+        }
+        let mtu = match interface.mtu {
+            Some(mtu) => mtu.into(),
+            None => {
+                let endpoints: Vec<_> = self.endpoints.values().copied().collect();
+                tunnel_mtu(&self.netlink, &endpoints, node.fwmark())?
+            }
+        };
+        self.netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
+        node.set_mtu(mtu);
+        // Before the first datagram: an answer to one without a mark would be lost.
+        let own = self.choose_table(node)?;
+        let filter = PacketFilter {
+            interface: &self.name,
+            addresses: &interface.addresses,
+            router: &interface.router,
+            mark: own.map(|own| own.mark),
+        };
+        filter.set(&mut self.undo_log)?;
+        self.netlink.set_up(index).context("setting the interface up")?;
+        node.link_up().context("UDP socket")?;
+        if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
+            dns::set(&self.name, &interface.dns, &mut self.undo_log).context("DNS")?;
+        }
+        let wanted = wanted(&self.conf);
+        let (netlink, log) = (&self.netlink, &mut self.undo_log);
+        self.routes = Routes { netlink, wanted, log, device: index, own }.add()?;
+        router::forward(&self.conf.interface.router, &mut self.undo_log)?;
+        log_error(router::tell_uncoalesced(&self.conf.interface.router, &self.netlink));
+        self.post_up()?;
+        self.complete = true;
+        Ok(())
+    }
+
+    /// Runs PostUp. What rules it deletes, the file does without.
+    fn post_up(&mut self) -> anyhow::Result<()> {
+        let hooks = &self.conf.interface.hooks.post_up;
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let before = rules::missing(&self.undo_log, &self.netlink)?;
+        hooks::run("PostUp", hooks, &self.name)?;
+        let mut deleted = rules::missing(&self.undo_log, &self.netlink)?;
+        deleted.retain(|rule| !before.contains(rule));
+        self.undo_log.forget_rules(&deleted)
+    }
+
+    /// Leaves to a guardian what going down takes beside the peer, where it takes anything:
+    /// hooks, what is written down, and the file. To be called when it is up, while there are
+    /// rights to hand on.
+    ///
+    /// # Errors
+    /// There is no guardian to be had.
+    pub fn guard(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
+        let interface = &self.conf.interface;
+        let hooks = &interface.hooks;
+        let is_plain = hooks.pre_down.is_empty() && hooks.post_down.is_empty();
+        if is_plain && self.undo_log.is_empty() && !interface.save_config {
+            return Ok(());
+        }
+        self.lock.share().context("its lock")?;
+        let job = guardian::job((&self.name, index), &self.path, interface);
+        self.guardian = Some(Guardian::start(&job, log_style).context("guardian")?);
+        Ok(())
+    }
+
+    /// Leaves to a helper, where there is one, what it says of its routes and rules from now on.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn leave_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
+        if let Some(helper) = &helper {
+            helper.tell(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
+        }
+        self.helper = helper;
+        Ok(())
+    }
+
+    /// Another network may be connected now, or one no more; or somebody deleted rules.
+    pub fn handle_event(&mut self, event: Event, own: u32) {
+        if self.has_left {
+            return;
+        }
+        let concerns = match event {
+            Event::AddressesChanged | Event::Lost => true,
+            Event::LinkUp { index } | Event::LinkDown { index } | Event::LinkDeleted { index } => {
+                index != own
+            }
+            Event::MtuChanged { .. } | Event::RoutesChanged | Event::RulesChanged => false,
+        };
+        if matches!(event, Event::RulesChanged | Event::Lost) {
+            self.keep_rules();
+        }
+        if concerns {
+            log_error(self.routes.settle((&self.netlink, self.helper.as_deref()), own));
+        }
+    }
+
+    /// The interface was moved to another namespace.
+    pub fn leave(&mut self) {
+        self.has_left = true;
+    }
+
+    /// Puts back what rules are missing, but not too soon behind the last time.
+    pub fn keep_rules(&mut self) {
+        let now = clock::boottime_nanos();
+        let by = (&self.netlink, self.helper.as_deref());
+        log_error(self.rules.settle(&self.undo_log, by, now));
+    }
+
+    /// After how long [`Up::keep_rules`] is to be called, where it left something.
+    pub fn rules_wait(&self) -> Option<Duration> {
+        self.rules.wait(clock::boottime_nanos()).filter(|_| !self.has_left)
+    }
+
+    /// Chooses a routing table of the tunnel's own where it needs one, and has the peer mark its
+    /// datagrams.
+    fn choose_table(&self, node: &Node) -> anyhow::Result<Option<OwnTable>> {
+        let own = OwnTable::choose(&self.netlink, &wanted(&self.conf), node.fwmark())?;
+        if let Some(own) = own
+            && node.fwmark() == 0
+        {
+            node.apply(Change { fwmark: Some(own.mark.value), ..Change::default() })?;
+        }
+        Ok(own)
+    }
+
+    /// Takes everything back, and goes on whatever fails. `home` is the interface's index where it
+    /// is in this namespace.
+    pub fn bring_down(&mut self, node: &Node, home: Option<u32>) {
+        if self.complete {
+            log_error(match &mut self.guardian {
+                Some(guardian) => guardian.tell(Step::PreDown),
+                None => hooks::run("PreDown", &self.conf.interface.hooks.pre_down, &self.name),
+            });
+            if self.conf.interface.save_config {
+                log_error(self.save(node));
+            }
+        }
+        node.link_down();
+        if let Some(index) = home
+            && let Err(error) = delete_link(node, &self.netlink, index)
+        {
+            tracing::error!(%error, "deleting the interface");
+        }
+        self.clean_up();
+    }
+
+    /// Takes back what does not go with the interface.
+    pub fn clean_up(&mut self) {
+        if let Some(guardian) = &mut self.guardian {
+            return log_error(guardian.tell(Step::PostDown));
+        }
+        if !self.undo_log.is_empty() {
+            self.undo_log.undo(&self.netlink);
+        }
+        if self.complete {
+            let hooks = &self.conf.interface.hooks;
+            log_error(hooks::run("PostDown", &hooks.post_down, &self.name));
+        }
+    }
+
+    /// Writes the state into the file.
+    fn save(&mut self, node: &Node) -> anyhow::Result<()> {
+        let state = node.state();
+        match &mut self.guardian {
+            Some(guardian) => guardian.save(&state),
+            None => saved::write(&self.path, &self.conf.interface, &state).context("SaveConfig"),
+        }
+    }
+}
+
+/// The routes that a configuration asks for.
+fn wanted(conf: &Conf) -> Wanted<'_> {
+    let interface = &conf.interface;
+    Wanted {
+        nets: conf.peers.iter().flat_map(|peer| &peer.allowed_ips).copied().collect(),
+        table: interface.table,
+        policy: &interface.policy,
+    }
+}
+
+/// Of a device whose IPv6 is switched off the kernel says only `EACCES` (net/ipv6/addrconf.c,
+/// `ipv6_add_addr`).
+fn why_refused(error: NetlinkError, device: &str, address: IpNet) -> anyhow::Error {
+    let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+    let is_off = || fs::read_to_string(setting).is_ok_and(|value| value.trim() == "1");
+    let is_v6 = address.addr().is_ipv6();
+    let is_refused = error.errno() == Some(EACCES);
+    let error = anyhow::Error::new(error);
+    if is_v6 && is_refused && is_off() {
+        return error.context(format!(
+            "IPv6 is off on this host (net.ipv6.conf.{device}.disable_ipv6 is 1, as \
+             net.ipv6.conf.default.disable_ipv6 is for new interfaces); without this address the \
+             interface comes up"
+        ));
+    }
+    error
+}

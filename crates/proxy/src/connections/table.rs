@@ -1,0 +1,298 @@
+//! The table of all connections, on a time that comes in.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{Capacity, Group, Life, Source};
+
+/// How long a connection has moved no byte that may have to make way for another.
+const IDLE: Duration = Duration::from_secs(10);
+/// Sources, and connections of each, that are looked at for one that makes way: a bound
+/// for what a newcomer costs.
+const SOURCES_LOOKED_AT: usize = 8;
+const LOOKED_AT: usize = 256;
+
+/// Why a connection was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its source has as many as it may.
+    Source,
+    /// Its service has.
+    Service,
+    /// The proxies or the exposed services have, or all together.
+    All,
+}
+
+/// What was refused and what made way, in connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub source: u64,
+    pub service: u64,
+    pub all: u64,
+    /// Idle ones that made way.
+    pub idle: u64,
+    /// Clients that made way as they did not say what they want.
+    pub asking: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    capacity: Capacity,
+    pub holders: HashMap<Key, Holder>,
+    groups: HashMap<Group, usize>,
+    pub all: usize,
+    counters: Counters,
+    /// Numbers entries.
+    next: u64,
+}
+
+pub(super) type Key = (Group, Source);
+
+/// The connections of one source in one group.
+#[derive(Debug, Default)]
+pub(super) struct Holder {
+    descriptors: usize,
+    /// By the time of the last move, as far as is noted, and their number.
+    entries: BTreeMap<(Duration, u64), Arc<Entry>>,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub life: Arc<Life>,
+    descriptors: usize,
+    number: u64,
+    /// The last move by which it stands in its holder, in nanoseconds.
+    noted: AtomicU64,
+}
+
+/// What is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    Asking,
+    Source,
+    Service,
+    Side,
+    All,
+}
+
+impl Entry {
+    fn place(&self) -> (Duration, u64) {
+        (Duration::from_nanos(self.noted.load(Ordering::Relaxed)), self.number)
+    }
+
+    fn note(&self, at: Duration) {
+        self.noted.store(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+impl Table {
+    pub fn new(capacity: Capacity) -> Self {
+        Self {
+            capacity,
+            holders: HashMap::new(),
+            groups: HashMap::new(),
+            all: 0,
+            counters: Counters::default(),
+            next: 0,
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Takes in a connection, if need be in another's place.
+    pub fn admit(
+        &mut self,
+        key: Key,
+        life: Arc<Life>,
+        descriptors: usize,
+        now: Duration,
+    ) -> Result<Arc<Entry>, Refused> {
+        while let Some(full) = self.full(key, descriptors) {
+            if !self.make_way(full, key, now) {
+                return Err(self.refuse(full));
+            }
+        }
+        self.next += 1;
+        let number = self.next;
+        life.move_at(now);
+        let entry = Arc::new(Entry { life, descriptors, number, noted: AtomicU64::default() });
+        self.insert(key, &entry, now);
+        Ok(entry)
+    }
+
+    /// Takes in a connection for one that is there.
+    pub fn replace(
+        &mut self,
+        old: &Arc<Entry>,
+        from: Key,
+        (to, descriptors): (Key, usize),
+        now: Duration,
+    ) -> Result<Arc<Entry>, Refused> {
+        if !self.remove(from, old) {
+            return Err(Refused::All);
+        }
+        let admitted = self.admit(to, old.life.clone(), descriptors, now);
+        if admitted.is_err() {
+            self.insert(from, old, now);
+        }
+        admitted
+    }
+
+    /// Forgets a connection; whether it was there, and not evicted.
+    pub fn remove(&mut self, key: Key, entry: &Entry) -> bool {
+        let Some(holder) = self.holders.get_mut(&key) else { return false };
+        if holder.entries.remove(&entry.place()).is_none() {
+            return false;
+        }
+        holder.descriptors -= entry.descriptors;
+        if holder.entries.is_empty() {
+            self.holders.remove(&key);
+        }
+        if let Some(group) = self.groups.get_mut(&key.0) {
+            *group -= entry.descriptors;
+        }
+        self.all -= entry.descriptors;
+        true
+    }
+
+    fn insert(&mut self, key: Key, entry: &Arc<Entry>, now: Duration) {
+        entry.note(now);
+        let holder = self.holders.entry(key).or_default();
+        holder.entries.insert(entry.place(), entry.clone());
+        holder.descriptors += entry.descriptors;
+        *self.groups.entry(key.0).or_default() += entry.descriptors;
+        self.all += entry.descriptors;
+    }
+
+    /// Which bound so many descriptors more would exceed.
+    pub fn full(&self, (group, source): Key, more: usize) -> Option<Full> {
+        let capacity = &self.capacity;
+        let held = |group| self.groups.get(&group).copied().unwrap_or(0);
+        if group == Group::Asking {
+            if held(group) + more > capacity.asking {
+                return Some(Full::Asking);
+            }
+        } else {
+            let side = || self.groups.keys().copied().filter(move |other| same_side(*other, group));
+            let of_source = |group| self.holders.get(&(group, source)).map_or(0, |h| h.descriptors);
+            let all_of_source: usize = side().map(of_source).sum();
+            if source.is_bounded() && all_of_source + more > capacity.source {
+                return Some(Full::Source);
+            }
+            if matches!(group, Group::Exposed(_)) && held(group) + more > capacity.service {
+                return Some(Full::Service);
+            }
+            if side().map(held).sum::<usize>() + more > capacity.side {
+                return Some(Full::Side);
+            }
+        }
+        (self.all + more > capacity.all).then_some(Full::All)
+    }
+
+    /// Has an idle connection make way; whether there is one.
+    fn make_way(&mut self, full: Full, (group, source): Key, now: Duration) -> bool {
+        let own = self.holders.get(&(group, source)).map_or(0, |holder| holder.descriptors);
+        let is_in = |key: &Key| match full {
+            Full::Asking | Full::Service => key.0 == group,
+            Full::Source => key.1 == source && same_side(key.0, group),
+            Full::Side => same_side(key.0, group),
+            Full::All => true,
+        };
+        let candidates = self
+            .holders
+            .iter()
+            .filter(|(key, holder)| is_in(key) && (key.1 == source || holder.descriptors > own));
+        let mut candidates: Vec<_> = candidates
+            .map(|(key, holder)| (Reverse(holder.descriptors), key.1 != source, *key))
+            .collect();
+        candidates.sort_unstable_by_key(|(descriptors, is_other, _)| (*descriptors, *is_other));
+        for (_, _, key) in candidates.into_iter().take(SOURCES_LOOKED_AT) {
+            let at_least = if key.0 == Group::Asking { Duration::ZERO } else { IDLE };
+            if let Some(entry) = self.longest_idle(key, at_least, now) {
+                self.remove(key, &entry);
+                entry.life.evict();
+                let asked = key.0 == Group::Asking;
+                *(if asked { &mut self.counters.asking } else { &mut self.counters.idle }) += 1;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The connection of a holder that moved bytes longest ago, if it was so long.
+    fn longest_idle(&mut self, key: Key, at_least: Duration, now: Duration) -> Option<Arc<Entry>> {
+        let holder = self.holders.get_mut(&key)?;
+        for _ in 0..LOOKED_AT {
+            let (&(noted, _), entry) = holder.entries.first_key_value()?;
+            let entry = entry.clone();
+            let moved = entry.life.last_move();
+            if moved <= noted {
+                return (now.saturating_sub(noted) >= at_least).then_some(entry);
+            }
+            // Moves are noted here only, so that one costs no lock.
+            holder.entries.remove(&entry.place());
+            entry.note(moved);
+            holder.entries.insert(entry.place(), entry);
+        }
+        None
+    }
+
+    fn refuse(&mut self, full: Full) -> Refused {
+        let counters = &mut self.counters;
+        let (refused, count) = match full {
+            Full::Source => (Refused::Source, &mut counters.source),
+            Full::Service => (Refused::Service, &mut counters.service),
+            Full::Asking | Full::Side | Full::All => (Refused::All, &mut counters.all),
+        };
+        *count += 1;
+        refused
+    }
+}
+
+/// Whether two groups are both of clients here, or both of the tunnel.
+fn same_side(a: Group, b: Group) -> bool {
+    match a {
+        Group::Exposed(_) => matches!(b, Group::Exposed(_)),
+        other => other == b,
+    }
+}
+
+impl Counters {
+    /// Each by its name.
+    pub fn by_name(&self) -> [(&'static str, u64); 5] {
+        [
+            ("proxy_refused_source", self.source),
+            ("proxy_refused_service", self.service),
+            ("proxy_refused_all", self.all),
+            ("proxy_evicted_idle", self.idle),
+            ("proxy_evicted_asking", self.asking),
+        ]
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Source => "its source has as many connections as it may",
+            Self::Service => "the service has as many connections as it may",
+            Self::All => "there are as many connections as there may be",
+        })
+    }
+}
+
+impl From<Refused> for std::io::Error {
+    fn from(refused: Refused) -> Self {
+        Self::other(refused.to_string())
+    }
+}

@@ -1,0 +1,410 @@
+//! Connections into the tunnel, for clients.
+
+use std::{io, net::IpAddr, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use sys::clock;
+use tokio::{
+    io::AsyncReadExt,
+    sync::Semaphore,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::{
+    eyeballs::Eyeballs,
+    half_open::{Client, HalfOpen},
+    local::Stream,
+    names::{Names, message::Record},
+    namespace::unspecified,
+    reach::Reach,
+    stack::{Datagrams, Stack},
+};
+use config::conf::Dns;
+use config::target::{Host, Target};
+
+/// How long a dial goes on. SYNs are sent after 0, 1, 3, 7, 15 and 31 seconds.
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Bytes that a client may send before it is connected.
+const EARLY: usize = 16 * 1024;
+/// How long an echo is waited for.
+const ECHO_PATIENCE: Duration = Duration::from_secs(2);
+/// What an echo request carries: as much as ping(8) sends.
+const ECHO: &[u8] = &[0x6c; 56];
+
+/// Makes connections and resolves names.
+pub(super) struct Dialer<S> {
+    pub stack: Arc<S>,
+    reach: Arc<Reach>,
+    names: Names<S>,
+    half_open: HalfOpen,
+    /// Descriptors of attempts beside the first of each connection.
+    attempts: Arc<Semaphore>,
+    /// Descriptors that watch clients. They are apart: a client may stay for as long as a
+    /// dial takes, and is to keep none from a second attempt.
+    watches: Semaphore,
+}
+
+impl<S: Stack> Dialer<S> {
+    /// Makes connections of a stack to what is within reach, and asks `dns` for names. All
+    /// dials together may have `spare` descriptors beside those of their connections: half
+    /// for attempts, half to watch clients.
+    pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
+        let reach = Arc::new(reach);
+        let names = Names::new(stack.clone(), reach.clone(), dns);
+        let half = || Semaphore::new((spare / 2).clamp(1, Semaphore::MAX_PERMITS));
+        let (attempts, watches) = (Arc::new(half()), half());
+        Self { stack, reach, names, half_open: HalfOpen::default(), attempts, watches }
+    }
+
+    /// Connects when it is the client's turn. Dropping the future gives it up.
+    pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
+        let dialing = async {
+            let _place = self.half_open.place(client).await;
+            let stream = self.connect(to).await?;
+            S::keep_alive(&stream);
+            Ok(stream)
+        };
+        timeout(PATIENCE, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    /// Connects at once, and for as long as the stack tries.
+    pub async fn connect(&self, to: &Target) -> io::Result<S::Stream> {
+        match &to.host {
+            Host::Ip(ip) => {
+                self.reach.check(*ip)?;
+                self.stack.connect(SocketAddr::new(*ip, to.port)).await
+            }
+            Host::Name(name) => self.dial_name(name, to.port).await,
+        }
+    }
+
+    /// Dials for as long as the client is there. What it sends meanwhile comes into
+    /// `early`.
+    pub async fn dial_for(
+        &self,
+        client: Client,
+        stream: &mut Stream,
+        early: &mut Vec<u8>,
+        to: &Target,
+    ) -> io::Result<S::Stream> {
+        let mut dialing = pin!(self.dial(client, to));
+        while let room = EARLY.saturating_sub(early.len())
+            && room > 0
+        {
+            let mut taken = (&mut *stream).take(room as u64);
+            tokio::select! {
+                biased;
+                dialed = &mut dialing => return dialed,
+                read = taken.read_buf(early) => {
+                    if read? == 0 {
+                        return Err(io::ErrorKind::ConnectionAborted.into());
+                    }
+                }
+            }
+        }
+        let left = async {
+            let _watch = self.watches.acquire().await;
+            stream.left().await
+        };
+        tokio::select! {
+            biased;
+            dialed = &mut dialing => dialed,
+            left = left => {
+                left?;
+                Err(io::ErrorKind::ConnectionAborted.into())
+            }
+        }
+    }
+
+    /// All addresses of a name, those of IPv6 first.
+    pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        let (v6, v4) = tokio::join!(self.resolve(name, true), self.resolve(name, false));
+        let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
+        let addresses = [known(v6, &mut why), known(v4, &mut why)].concat();
+        if addresses.is_empty() { Err(why) } else { Ok(addresses) }
+    }
+
+    /// An address to send datagrams to, to which the tunnel leads.
+    pub async fn address(&self, to: &Target) -> io::Result<SocketAddr> {
+        let name = match &to.host {
+            Host::Ip(ip) => {
+                self.reach.check(*ip)?;
+                return Ok(SocketAddr::new(*ip, to.port));
+            }
+            Host::Name(name) => name,
+        };
+        let mut why = io::ErrorKind::NotFound.into();
+        for is_v6 in [false, true] {
+            match self.resolve(name, is_v6).await {
+                Ok(addresses) => {
+                    for ip in addresses {
+                        match self.reach.check(ip) {
+                            Ok(()) => return Ok(SocketAddr::new(ip, to.port)),
+                            Err(error) => why = error,
+                        }
+                    }
+                }
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// The same, where it may be a name that is asked for when it is the client's turn.
+    pub async fn address_in_turn(&self, client: Client, to: &Target) -> io::Result<SocketAddr> {
+        let _place = self.half_open.place(client).await;
+        self.address(to).await
+    }
+
+    /// A socket that speaks with a target only, and where that is.
+    pub async fn dial_datagrams(
+        &self,
+        client: Client,
+        to: &Target,
+    ) -> io::Result<(S::Datagrams, SocketAddr)> {
+        let to = self.address_in_turn(client, to).await?;
+        let socket = self.stack.bind(unspecified(to.is_ipv4())).await?;
+        socket.connect(to).await?;
+        Ok((socket, to))
+    }
+
+    /// Sends one echo request, and tells who answered and after how long.
+    pub async fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
+        let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
+        let to = self.address(&Target { host, port: 0 }).await?.ip();
+        let began = clock::boottime_nanos();
+        timeout(ECHO_PATIENCE, self.stack.ping(to, ECHO)).await??;
+        Ok((to, Duration::from_nanos(clock::boottime_nanos() - began)))
+    }
+
+    async fn resolve(&self, name: &str, is_v6: bool) -> io::Result<Vec<IpAddr>> {
+        if !self.reach.speaks(is_v6) {
+            return Ok(Vec::new());
+        }
+        self.names.addresses(name, if is_v6 { Record::Aaaa } else { Record::A }).await
+    }
+
+    async fn dial_name(&self, name: &str, port: u16) -> io::Result<S::Stream> {
+        let began = clock::boottime_nanos();
+        let now = || Duration::from_nanos(clock::boottime_nanos() - began);
+        let mut eyeballs = Eyeballs::default();
+        let mut attempts = JoinSet::new();
+        let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
+        let mut v6 = pin!(self.resolve(name, true));
+        let mut v4 = pin!(self.resolve(name, false));
+        let (mut has_v6, mut has_v4) = (false, false);
+        loop {
+            while let Some(ip) = eyeballs.poll_attempt(now()) {
+                let (stack, reach) = (self.stack.clone(), self.reach.clone());
+                let is_first = attempts.is_empty();
+                let spare = self.attempts.clone();
+                attempts.spawn(async move {
+                    reach.check(ip)?;
+                    let _spare = if is_first { None } else { spare.acquire_owned().await.ok() };
+                    stack.connect(SocketAddr::new(ip, port)).await
+                });
+            }
+            if eyeballs.is_over() {
+                return Err(why);
+            }
+            let next = eyeballs.poll_timeout().map(|at| at.saturating_sub(now()));
+            tokio::select! {
+                answer = &mut v6, if !has_v6 => {
+                    has_v6 = true;
+                    eyeballs.handle_addresses(true, known(answer, &mut why), now());
+                }
+                answer = &mut v4, if !has_v4 => {
+                    has_v4 = true;
+                    eyeballs.handle_addresses(false, known(answer, &mut why), now());
+                }
+                Some(attempt) = attempts.join_next() => match attempt {
+                    Ok(Ok(stream)) => return Ok(stream),
+                    Ok(Err(error)) => {
+                        why = error;
+                        eyeballs.handle_failure(now());
+                    }
+                    Err(error) => return Err(io::Error::other(error)),
+                },
+                () = sleep(next.unwrap_or_default()), if next.is_some() => {}
+            }
+        }
+    }
+}
+
+/// The addresses of an answer; of a failure, the reason is kept.
+fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
+    answer.unwrap_or_else(|error| {
+        *why = error;
+        Vec::new()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use tokio::{io::AsyncWriteExt, net::UnixStream, runtime::Builder, time::Instant};
+
+    use super::{
+        super::testing::{Memory, Way, connected},
+        *,
+    };
+
+    const CLIENT: Client = Client::User(1);
+
+    fn dialer(ways: &[(&str, Way)]) -> Dialer<Memory> {
+        let reach = Reach::new(vec!["10.0.0.9".parse().unwrap()], |_| true);
+        Dialer::new(Arc::new(Memory::new(ways)), reach, Dns::default(), 9)
+    }
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+            .block_on(work)
+    }
+
+    fn target(text: &str) -> Target {
+        Target::parse(text, None).unwrap()
+    }
+
+    #[test]
+    fn a_client_that_goes_away_ends_its_dial() {
+        run(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let (client, here) = UnixStream::pair().unwrap();
+            let mut here = Stream::Unix(here);
+            let mut early = Vec::new();
+            let target = target("10.0.0.1:80");
+            {
+                let mut dialing = pin!(dialer.dial_for(CLIENT, &mut here, &mut early, &target));
+                tokio::select! {
+                    _ = &mut dialing => panic!("nobody answers there"),
+                    () = sleep(Duration::from_secs(5)) => {}
+                }
+                assert_eq!(dialer.stack.dialing(), 1);
+                drop(client);
+                let error = dialing.await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+            }
+            assert_eq!(dialer.stack.dialing(), 0);
+        });
+    }
+
+    #[test]
+    fn what_a_client_sends_meanwhile_is_kept_and_bounded() {
+        run(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let (mut client, here) = UnixStream::pair().unwrap();
+            let mut here = Stream::Unix(here);
+            client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
+            let mut early = Vec::new();
+            let target = target("10.0.0.1:80");
+            let dialed = dialer.dial_for(CLIENT, &mut here, &mut early, &target).await;
+            assert_eq!(dialed.unwrap_err().kind(), io::ErrorKind::TimedOut);
+            assert_eq!(early, vec![7; EARLY]);
+        });
+    }
+
+    #[test]
+    fn clients_that_are_watched_take_nothing_from_second_attempts() {
+        run(async {
+            let dialer = Arc::new(dialer(&[("10.0.0.1", Way::Silent)]));
+            let mut dialing = JoinSet::new();
+            let mut clients = Vec::new();
+            for number in 0..20 {
+                let (mut client, here) = UnixStream::pair().unwrap();
+                client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
+                clients.push(client);
+                let dialer = dialer.clone();
+                dialing.spawn(async move {
+                    let (mut here, mut early) = (Stream::Unix(here), Vec::new());
+                    let to = target("10.0.0.1:80");
+                    dialer.dial_for(Client::User(number), &mut here, &mut early, &to).await
+                });
+            }
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!(dialer.stack.dialing(), 20);
+            assert_eq!(dialer.watches.available_permits(), 0);
+            assert_eq!(dialer.attempts.available_permits(), 4);
+        });
+    }
+
+    /// What it sends meanwhile does not hide that it goes, nor is it lost or taken for that.
+    #[test]
+    fn a_client_that_goes_away_behind_more_than_is_kept_ends_its_dial() {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Silent)]);
+            let target = target("10.0.0.1:80");
+            let (tcp, tcp_here) = connected(1 << 20).await;
+            let (unix, unix_here) = UnixStream::pair().unwrap();
+            for (client, mut here) in [
+                (Stream::Tcp(tcp), Stream::Tcp(tcp_here)),
+                (Stream::Unix(unix), Stream::Unix(unix_here)),
+            ] {
+                let (mut client, mut early) = (client, Vec::new());
+                client.write_all(&vec![7; 2 * EARLY]).await.unwrap();
+                {
+                    let mut dialing = pin!(dialer.dial_for(CLIENT, &mut here, &mut early, &target));
+                    for _ in 0..3 {
+                        let waited = timeout(Duration::from_millis(50), &mut dialing).await;
+                        assert!(waited.is_err(), "it is there");
+                        client.write_all(b"more").await.unwrap();
+                    }
+                    drop(client);
+                    let dialed = timeout(Duration::from_secs(10), dialing).await;
+                    let error = dialed.expect("it is gone").unwrap_err();
+                    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+                }
+                let mut rest = Vec::new();
+                here.read_to_end(&mut rest).await.unwrap();
+                assert_eq!(early.len() + rest.len(), 2 * EARLY + 3 * 4);
+            }
+        });
+    }
+
+    #[test]
+    fn what_no_peer_is_allowed_is_refused_at_once_and_what_becomes_allowed_is_dialed() {
+        run(async {
+            let is_allowed = Arc::new(AtomicBool::new(false));
+            let allowed = is_allowed.clone();
+            let server = IpAddr::from([10, 0, 0, 53]);
+            let reach =
+                Reach::new(vec![[10, 0, 0, 9].into()], move |_| allowed.load(Ordering::Relaxed));
+            let dns = Dns { servers: vec![server], search_domains: Vec::new() };
+            let stack = Arc::new(Memory::new(&[("10.0.0.1", Way::Open), ("10.0.0.9", Way::Open)]));
+            let dialer = Dialer::new(stack, reach, dns, 9);
+            let began = Instant::now();
+            for text in ["10.0.0.1:80", "a.example:80"] {
+                let to = target(text);
+                let error = dialer.dial(CLIENT, &to).await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable, "{text}");
+                let error = dialer.address(&to).await.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::NetworkUnreachable, "{text}");
+            }
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            dialer.dial(CLIENT, &target("10.0.0.9:80")).await.unwrap();
+            is_allowed.store(true, Ordering::Relaxed);
+            dialer.dial(CLIENT, &target("10.0.0.1:80")).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn a_refusal_is_told_and_an_open_place_is_reached() {
+        run(async {
+            let dialer = dialer(&[("10.0.0.1", Way::Closed), ("fd00::1", Way::Open)]);
+            for (text, kind) in [
+                ("10.0.0.1:80", io::ErrorKind::ConnectionRefused),
+                ("10.0.0.2:80", io::ErrorKind::NetworkUnreachable),
+                ("a.example:80", io::ErrorKind::NotFound),
+            ] {
+                let error = dialer.dial(CLIENT, &target(text)).await.unwrap_err();
+                assert_eq!(error.kind(), kind, "{text}");
+            }
+            dialer.dial(CLIENT, &target("[fd00::1]:80")).await.unwrap();
+            assert_eq!(dialer.stack.ends.lock().unwrap()[0].0.to_string(), "[fd00::1]:80");
+        });
+    }
+}

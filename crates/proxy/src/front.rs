@@ -1,0 +1,163 @@
+//! All the proxies of a process: bound first, served once there is a tunnel behind them.
+//!
+//! ```text
+//!   Front::bind ──► Front::serve ──► Served: what is served, counters, ping
+//!                        `─────────► Work::start ──► Serving: a thread, until it is dropped
+//! ```
+
+use std::{
+    io,
+    net::IpAddr,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use anyhow::Context;
+use config::conf::{self, Dns};
+use sys::process;
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    sync::oneshot,
+};
+use wg::PublicKey;
+
+use crate::{
+    capacity::Capacity,
+    connections::{Connections, Source},
+    dial::Dialer,
+    gate::Gate,
+    half_open::Client,
+    reach::Reach,
+    services::{Bound, Rules},
+    stack::Stack,
+    users::Users,
+};
+
+/// The proxies of a process, bound and not served yet.
+pub struct Front<S: Stack> {
+    stack: S,
+    bound: Bound<S>,
+    runtime: Runtime,
+    capacity: Capacity,
+}
+
+/// The tunnel behind the proxies.
+pub struct TunnelSide {
+    /// Our addresses in it.
+    pub addresses: Vec<IpAddr>,
+    /// Whom names are asked of.
+    pub dns: Dns,
+    /// The peer that an address is allowed to, now.
+    pub peer_of: PeerOf,
+}
+
+/// Which peer an address is allowed to.
+pub type PeerOf = Arc<dyn Fn(IpAddr) -> Option<PublicKey> + Send + Sync>;
+
+impl<S: Stack> Front<S> {
+    /// Binds everything that the file asks for.
+    ///
+    /// # Errors
+    /// An address is not to be had.
+    pub fn bind(stack: S, conf: &conf::Proxy) -> anyhow::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
+        let bound = runtime.block_on(Bound::new(&stack, conf))?;
+        let (limit, open) = process::file_limit().context("limit of open files")?;
+        let capacity = Capacity::new(limit, open, bound.datagram_services());
+        Ok(Self { stack, bound, runtime, capacity })
+    }
+
+    /// Prepares to serve clients, who are `users` where those are asked for.
+    pub fn serve(self, tunnel: TunnelSide, users: Users) -> (Served<S>, Work) {
+        let Self { stack, bound, runtime, capacity } = self;
+        let TunnelSide { addresses, dns, peer_of } = tunnel;
+        let allowed = peer_of.clone();
+        let reach = Reach::new(addresses, move |ip| allowed(ip).is_some());
+        let dialer = Arc::new(Dialer::new(Arc::new(stack), reach, dns, capacity.dialling));
+        let connections = runtime.block_on(async { Connections::new(capacity) });
+        let gate = Arc::new(Gate { dialer, users, connections });
+        let rules = Rules { datagrams: capacity.datagrams, source: source(peer_of) };
+        let services = runtime.block_on(async { bound.serve(&gate, &rules) });
+        let served = Served { gate, services, runtime: runtime.handle().clone() };
+        (served, Work(runtime))
+    }
+}
+
+/// A client in the tunnel is its peer, by any of the addresses that are allowed to that.
+fn source(peer_of: PeerOf) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
+    Arc::new(move |ip| peer_of(ip).map_or(Source::Client(Client::Ip(ip)), Source::Peer))
+}
+
+/// What is served.
+pub struct Served<S: Stack> {
+    gate: Arc<Gate<S>>,
+    services: Vec<String>,
+    runtime: Handle,
+}
+
+impl<S: Stack> Served<S> {
+    /// What the stack is called.
+    pub fn stack(&self) -> &'static str {
+        self.gate.dialer.stack.name()
+    }
+
+    /// What is served where.
+    pub fn services(&self) -> &[String] {
+        &self.services
+    }
+
+    /// How many connections were refused or made way, by name.
+    pub fn counters(&self) -> [(&'static str, u64); 5] {
+        self.gate.connections.counters().by_name()
+    }
+
+    /// Offloads were switched on or off.
+    pub fn offloads_changed(&self) {
+        self.gate.dialer.stack.offloads_changed();
+    }
+
+    /// Sends one ICMP echo request through the tunnel; who answered, and after how long.
+    ///
+    /// # Errors
+    /// Nobody did.
+    pub fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
+        self.runtime.block_on(self.gate.dialer.ping(host))
+    }
+}
+
+/// The work for clients, not begun yet.
+pub struct Work(Runtime);
+
+impl Work {
+    /// Serves clients in a thread of its own.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn start(self) -> io::Result<Serving> {
+        let Self(runtime) = self;
+        let (stop, stopped) = oneshot::channel();
+        let serving = move || {
+            // It only ever ends by the other end's.
+            let _ = runtime.block_on(stopped);
+        };
+        let thread = thread::Builder::new().name("proxy".into()).spawn(serving)?;
+        Ok(Serving { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+/// Clients are served until this is dropped, which waits for the end: the files of Unix sockets
+/// are removed there.
+pub struct Serving {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the clients panicked");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The gate between this machine and the tunnel: what every proxy of a process has in
+//! common, and what they do with a client alike.
+
+use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    task::yield_now,
+    time::{sleep, timeout},
+};
+
+use super::{
+    connections::{Connection, Connections, Group, Refused, Source},
+    dial::Dialer,
+    half_open::Client,
+    local::{Listener, Stream},
+    stack::{Accept, Stack},
+    users::Users,
+};
+use config::conf::Place;
+use config::target::Target;
+
+/// How long a client may take to say what it wants.
+pub(super) const ASKING: Duration = Duration::from_secs(30);
+/// How long a client that had its last answer is listened to, in all and when it says
+/// nothing; as nginx does.
+const FAREWELL: Duration = Duration::from_secs(30);
+const FAREWELL_SILENT: Duration = Duration::from_secs(5);
+/// Bytes that it may say: who could send so many has had the answer.
+const FAREWELL_BYTES: usize = 4 << 20;
+/// How long a listener rests when it cannot accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the proxies share.
+pub(super) struct Gate<S> {
+    pub dialer: Arc<Dialer<S>>,
+    pub users: Users,
+    pub connections: Connections,
+}
+
+/// Serves the clients of a listener, each in a task of its own, for as long as it need not
+/// make way. Those that are asked what they want first have one descriptor until then.
+pub(super) async fn serve_each<S: Stack, F>(
+    gate: Arc<Gate<S>>,
+    listener: Listener,
+    (what, group): (String, Group),
+    serve: impl Fn(Stream, Client, Connection) -> F,
+) where
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let descriptors = if group == Group::Asking { 1 } else { S::CONNECTION };
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                let admitted = gate.connections.admit(group, Source::Client(client), descriptors);
+                let connection = match admitted {
+                    Ok(connection) => connection,
+                    Err(refused) => {
+                        stream.reset();
+                        warn(&what, refused, &client);
+                        continue;
+                    }
+                };
+                let life = connection.life();
+                let serving = serve(stream, client, connection);
+                let what = what.clone();
+                tokio::spawn(async move {
+                    let served = tokio::select! {
+                        biased;
+                        served = serving => served,
+                        () = life.evicted() => Err(made_way()),
+                    };
+                    if let Err(error) = served {
+                        tracing::debug!(%error, ?client, "{what}");
+                    }
+                });
+                // What made way gives its descriptors back first.
+                yield_now().await;
+            }
+            Err(error) => {
+                // No file descriptor is left, or the client has gone already.
+                tracing::error!(%error, "{what}: a client could not be served");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Tells that a connection was refused; the log holds back what comes too often.
+fn warn(what: &str, refused: Refused, from: &dyn std::fmt::Debug) {
+    tracing::warn!(?from, "{what}: a connection was refused: {refused}");
+}
+
+fn made_way() -> io::Error {
+    io::Error::other("it made way for another connection")
+}
+
+/// Does what carries a connection until that has to make way.
+///
+/// # Errors
+/// It had to; or that of the work.
+pub(super) async fn unless_evicted<T>(
+    connection: &Connection,
+    work: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let life = connection.life();
+    tokio::select! {
+        biased;
+        worked = work => worked,
+        () = life.evicted() => Err(made_way()),
+    }
+}
+
+/// Carries bytes until both ends are done; what breaks one, breaks the other.
+pub(super) async fn carry<S: Stack>(
+    mut here: Stream,
+    mut there: S::Stream,
+    connection: &Connection,
+) -> io::Result<()> {
+    let moved = || connection.touch();
+    let carried = unless_evicted(connection, async {
+        S::carry(&mut here, &mut there, &moved).await?;
+        tokio::join!(take_leave(&mut here), take_leave(&mut there));
+        Ok(())
+    });
+    let carried = carried.await;
+    if carried.is_err() {
+        here.reset();
+        S::reset(there);
+    }
+    carried
+}
+
+/// Hears out somebody whom we have told our end: to what came behind a close the kernel
+/// would answer by RST, and with that take our last words back (RFC 9112, section 9.6).
+pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
+    let hearing = async {
+        let mut rest = vec![0; 16 * 1024];
+        let mut heard = 0;
+        while heard < FAREWELL_BYTES {
+            match timeout(FAREWELL_SILENT, stream.read(&mut rest)).await {
+                Ok(Ok(len)) if len > 0 => heard += len,
+                _ => return,
+            }
+        }
+    };
+    // Whether it ended or not, it has had its time.
+    let _ = timeout(FAREWELL, hearing).await;
+}
+
+/// A forward: dials, and carries. A client that only half-closes has not given up.
+pub(super) async fn forward<S: Stack>(
+    gate: Arc<Gate<S>>,
+    to: Arc<Target>,
+    (here, client): (Stream, Client),
+    connection: Connection,
+) -> io::Result<()> {
+    match gate.dialer.dial(client, &to).await {
+        Ok(there) => carry::<S>(here, there, &connection).await,
+        Err(error) => {
+            here.reset();
+            Err(error)
+        }
+    }
+}
+
+/// An exposed service by its number, and whose address of the tunnel is whose.
+pub(super) struct Exposed {
+    pub number: usize,
+    pub what: String,
+    pub to: Arc<Place>,
+    pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
+}
+
+/// An exposed service: takes connections of the tunnel to it. While the service is down,
+/// or has as many as it may, who connects gets an RST.
+pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, exposed: Exposed) {
+    let Exposed { number, what, to, source } = exposed;
+    loop {
+        let (there, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::error!(%error, "{what}: a client could not be served");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let group = Group::Exposed(number);
+        let connection = match gate.connections.admit(group, source(from.ip()), S::CONNECTION) {
+            Ok(connection) => connection,
+            Err(refused) => {
+                S::reset(there);
+                warn(&what, refused, &from);
+                continue;
+            }
+        };
+        let (what, to) = (what.clone(), to.clone());
+        tokio::spawn(async move {
+            let served = match unless_evicted(&connection, Stream::connect(&to)).await {
+                Ok(here) => carry::<S>(here, there, &connection).await,
+                Err(error) => {
+                    S::reset(there);
+                    Err(error)
+                }
+            };
+            if let Err(error) = served {
+                tracing::debug!(%error, %from, "{what}");
+            }
+        });
+        // What made way gives its descriptors back first.
+        yield_now().await;
+    }
+}
+
+/// Sends a last answer, so that it arrives.
+pub(super) async fn refuse(mut stream: Stream, answer: &[u8]) -> io::Result<()> {
+    stream.write_all(answer).await?;
+    stream.shutdown().await?;
+    take_leave(&mut stream).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The stack of `netstack`, for where there is neither TUN device nor namespace.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use getrandom::{SysRng, rand_core::TryRng};
+use ipnet::IpNet;
+use netstack::{
+    Config, CongestionControl, Keepalive, StackRecv, StackSend, TcpListener, TcpStream, UdpSocket,
+};
+use sys::{Offloads, clock, keepalive::KEEPALIVE, namespace::Plan};
+
+use super::stack::{Accept, Datagrams, Stack};
+
+/// What all connections may hold together, in bytes: what 1 Gbit/s takes over a path of
+/// 66 ms, a dozen times.
+const MEMORY: usize = 128 * 1024 * 1024;
+
+/// The stack.
+pub struct InProcessStack {
+    pub stack: netstack::Stack,
+    offloads: Arc<Offloads>,
+}
+
+impl InProcessStack {
+    /// A stack with the addresses and the MTU of this plan, and the engine's halves of it.
+    /// Of `offloads` it takes those of a TUN device for TCP.
+    ///
+    /// # Errors
+    /// The kernel gives no randomness.
+    pub fn open(plan: &Plan, offloads: &Arc<Offloads>) -> io::Result<(Self, StackRecv, StackSend)> {
+        let mut secret = [0; 16];
+        SysRng.try_fill_bytes(&mut secret).map_err(io::Error::other)?;
+        let addresses: Vec<IpAddr> = plan.addresses.iter().map(IpNet::addr).collect();
+        let (stack, recv, send) = netstack::Stack::new(Config {
+            addresses,
+            mtu: u16::try_from(plan.mtu).unwrap_or(u16::MAX),
+            memory: MEMORY,
+            control: CongestionControl::default(),
+            secret: u128::from_ne_bytes(secret),
+            clock: Arc::new(|| Duration::from_nanos(clock::boottime_nanos())),
+        });
+        let stack = Self { stack, offloads: offloads.clone() };
+        stack.offloads_changed();
+        Ok((stack, recv, send))
+    }
+}
+
+impl Stack for InProcessStack {
+    type Stream = TcpStream;
+    type Listener = TcpListener;
+    type Datagrams = UdpSocket;
+
+    /// A socket here.
+    const CONNECTION: usize = 1;
+    /// The connection that asked for it, and a socket here.
+    const ASSOCIATION: usize = 2;
+
+    fn name(&self) -> &'static str {
+        "in-process"
+    }
+
+    fn offloads_changed(&self) {
+        let Offloads { tun_tso, tun_tcp_gro, .. } = &*self.offloads;
+        self.stack.set_offloads(tun_tso.wanted(), tun_tcp_gro.wanted());
+    }
+
+    async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        self.stack.connect(to).await
+    }
+
+    async fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
+        self.stack.listen(at)
+    }
+
+    async fn bind(&self, at: SocketAddr) -> io::Result<UdpSocket> {
+        self.stack.bind_udp(at)
+    }
+
+    async fn ping(&self, to: IpAddr, _payload: &[u8]) -> io::Result<()> {
+        self.stack.ping(to).await.map(drop)
+    }
+
+    fn keep_alive(stream: &TcpStream) {
+        let sys::keepalive::Keepalive { idle, interval, probes } = KEEPALIVE;
+        // It cannot fail.
+        let _ = stream.set_keepalive(Some(Keepalive { idle, interval, probes }));
+    }
+
+    fn reset(stream: TcpStream) {
+        // It cannot fail.
+        let _ = stream.set_zero_linger();
+    }
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let accepted = Self::accept(self).await?;
+        InProcessStack::keep_alive(&accepted.0);
+        Ok(accepted)
+    }
+}
+
+impl Datagrams for UdpSocket {
+    async fn connect(&self, to: SocketAddr) -> io::Result<()> {
+        Self::connect(self, to)
+    }
+
+    async fn send_to(&self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        Self::send_to(self, datagram, to).await.map(drop)
+    }
+
+    async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        Self::recv_from(self, buffer).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_switches_of_a_tun_device_are_heeded_at_the_start_and_later() {
+        let addresses = vec!["10.0.0.1/24".parse().unwrap()];
+        let plan = Plan { name: "wg0".into(), mtu: 1420, addresses, ..Plan::default() };
+        let offloads = Arc::new(Offloads::default());
+        offloads.tun_tso.want(false);
+        let (stack, _recv, _send) = InProcessStack::open(&plan, &offloads).unwrap();
+        assert_eq!(stack.stack.offloads(), (false, true));
+        offloads.tun_tso.want(true);
+        offloads.tun_tcp_gro.want(false);
+        stack.offloads_changed();
+        assert_eq!(stack.stack.offloads(), (true, false));
+    }
+}

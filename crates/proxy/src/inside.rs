@@ -1,0 +1,118 @@
+//! The inside of a tunnel, for programs that have one in their own process.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use config::{Host, Target, conf::Conf};
+use ipnet::IpNet;
+use netstack::{StackRecv, StackSend, TcpStream};
+use sys::{Offloads, TunInfo, namespace::Plan, process::file_limit};
+use zeroize::Zeroizing;
+
+use super::{
+    capacity::Capacity, connections::Connections, connections::Group, dial::Dialer, gate::Gate,
+    gate::serve_each, in_process::InProcessStack, local::Listener, reach::Reach, socks_server,
+    users::Users,
+};
+
+/// Clients of the gateway that are watched at a time while they are connected, each by a
+/// descriptor.
+const WATCHES: usize = 64;
+/// The limit of open files, where the kernel does not tell (`getrlimit(2)`: its default).
+const FILES: usize = 1024;
+
+/// What a program does inside of a tunnel, with the stack in the process. Clones are the
+/// same one.
+#[derive(Clone)]
+pub struct Inside {
+    stack: Arc<InProcessStack>,
+    dialer: Arc<Dialer<InProcessStack>>,
+}
+
+impl Inside {
+    /// The inside that this file describes; and the IP side of its node. `mtu` is its MTU.
+    ///
+    /// # Errors
+    /// The kernel gives no randomness.
+    pub fn open(
+        conf: &Conf,
+        mtu: u32,
+        offloads: &Arc<Offloads>,
+    ) -> io::Result<(Self, (StackRecv, StackSend, TunInfo))> {
+        let addresses = conf.interface.addresses.clone();
+        let plan = Plan { mtu, addresses, ..Plan::default() };
+        let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
+        let stack = Arc::new(stack);
+        let dns = conf.interface.dns.clone();
+        // With this stack dials have no descriptors but what watches a client: half of them.
+        let dialer = Dialer::new(stack.clone(), reach(conf), dns, 2 * WATCHES);
+        let dialer = Arc::new(dialer);
+        Ok((Self { stack, dialer }, (recv, send, TunInfo { name: plan.name, index: 0, mtu })))
+    }
+
+    /// Connects to an address.
+    ///
+    /// # Errors
+    /// It is no peer's, the far end refused or did not answer, or the tunnel has ended.
+    pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        self.dialer.connect(&Target { host: Host::Ip(to.ip()), port: to.port() }).await
+    }
+
+    /// Connects to a name or an address, IPv6 with or without brackets. A name's addresses
+    /// are tried as RFC 8305 has it. It takes a runtime of tokio with its clock.
+    ///
+    /// # Errors
+    /// As with [`Inside::connect`], or the name is not to be resolved.
+    pub async fn connect_host(&self, host: &str, port: u16) -> io::Result<TcpStream> {
+        let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
+        self.dialer.connect(&Target { host, port }).await
+    }
+
+    /// The addresses of a name, which is asked for through the tunnel; those of IPv6 first.
+    /// It takes a runtime of tokio with its clock.
+    ///
+    /// # Errors
+    /// There is no such name, no server of `DNS`, or none of them answers.
+    pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
+        match Host::parse(name).ok_or(io::ErrorKind::InvalidInput)? {
+            Host::Ip(ip) => Ok(vec![ip]),
+            Host::Name(name) => self.dialer.addresses(&name).await,
+        }
+    }
+
+    /// The stack.
+    pub fn stack(&self) -> &netstack::Stack {
+        &self.stack.stack
+    }
+
+    /// Serves SOCKS5 to clients of this listener that know the user's name and password.
+    pub async fn serve_socks(
+        &self,
+        listener: tokio::net::TcpListener,
+        (name, password): (String, Zeroizing<String>),
+    ) {
+        let mut users = Users::default();
+        users.add(name, password);
+        let (limit, open) = file_limit().unwrap_or((FILES, 0));
+        let capacity = Capacity::of_half(limit, open);
+        let connections = Connections::new(capacity);
+        let gate = Arc::new(Gate { dialer: self.dialer.clone(), users, connections });
+        let all = gate.clone();
+        let serve = move |stream, client, connection| {
+            socks_server::serve(gate.clone(), stream, client, connection)
+        };
+        let what = ("socks5".to_owned(), Group::Asking);
+        serve_each(all, Listener::Tcp(listener), what, serve).await;
+    }
+}
+
+/// The tunnel leads to where the file says: nobody changes its peers.
+fn reach(conf: &Conf) -> Reach {
+    let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
+    let allowed = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
+    let allowed: Vec<IpNet> = allowed.copied().collect();
+    Reach::new(own, move |ip| allowed.iter().any(|net| net.contains(&ip)))
+}

@@ -1,0 +1,62 @@
+//! Floor 3: ways into a tunnel that has no interface on this machine: proxies, forwards and exposed
+//! services.
+//!
+//! ```text
+//!  clients here                                            the tunnel
+//!  socks_server, http_server, forwards ─► dial ─► Stack ─► TUN ─► engine ─► UDP socket
+//!  services here ◄───── exposed ◄──────── accept ◄──┘    (inside | outside)
+//! ```
+//!
+//! With [`KernelStack`] the stack is the kernel's own: TUN and tunnel-side sockets belong
+//! to a private network namespace, listeners and the UDP socket to ours. Where that may
+//! not be made, [`InProcessStack`] has the stack of the crate `netstack` in the TUN's place.
+//! The engine's threads stay as they are; one thread more serves all clients.
+//!
+//! [`Front`] is all of it for a process; [`Inside`] is a tunnel without the proxies, for programs
+//! that have one in their own process.
+#![forbid(unsafe_code)]
+// A library's tunnel needs few of the parts.
+#![cfg_attr(not(feature = "http"), allow(dead_code))]
+
+mod associate;
+mod capacity;
+mod connections;
+mod datagrams;
+mod dial;
+mod eyeballs;
+mod flows;
+#[cfg(feature = "http")]
+mod front;
+mod gate;
+mod half_open;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "http")]
+mod http_server;
+mod in_process;
+mod inside;
+mod local;
+mod names;
+mod namespace;
+mod reach;
+mod relay;
+#[cfg(feature = "http")]
+mod services;
+pub mod socks;
+mod socks_server;
+mod splice;
+mod stack;
+#[cfg(test)]
+mod testing;
+mod users;
+
+#[cfg(feature = "http")]
+pub use front::{Front, PeerOf, Served, Serving, TunnelSide, Work};
+pub use in_process::InProcessStack;
+pub use inside::Inside;
+pub use names::message as dns;
+pub use namespace::KernelStack;
+#[cfg(feature = "http")]
+pub use services::read_users;
+pub use stack::Stack;
+pub use users::Users;

@@ -1,0 +1,162 @@
+//! The side of this machine: listeners and streams by TCP and by Unix sockets.
+
+use std::{
+    io,
+    os::{fd::AsFd, unix::net::UnixStream as StdUnixStream},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use sys::keepalive::{KEEPALIVE, keep_alive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
+
+use super::half_open::Client;
+use config::conf::Place;
+use sys::SocketFile;
+
+/// Takes clients of this machine, or of its network.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _file: SocketFile },
+}
+
+/// A connection to somebody on this machine.
+#[derive(Debug)]
+pub enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// Listens. A Unix socket is for its user only, and one that is left of a process
+    /// that is gone makes room.
+    pub async fn bind(place: &Place) -> io::Result<Self> {
+        match place {
+            Place::Ip(address) => {
+                let listener = TcpListener::bind(address).await?;
+                keep_alive(&listener, KEEPALIVE)?;
+                Ok(Self::Tcp(listener))
+            }
+            Place::Unix(path) => {
+                let (listener, file) = SocketFile::listen(path)?;
+                listener.set_nonblocking(true)?;
+                Ok(Self::Unix { listener: UnixListener::from_std(listener)?, _file: file })
+            }
+        }
+    }
+
+    pub async fn accept(&self) -> io::Result<(Stream, Client)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok((Stream::Tcp(stream), Client::Ip(from.ip())))
+            }
+            Self::Unix { listener, .. } => {
+                let (stream, _) = listener.accept().await?;
+                let user = stream.peer_cred()?.uid();
+                Ok((Stream::Unix(stream), Client::User(user)))
+            }
+        }
+    }
+}
+
+impl Stream {
+    pub async fn connect(place: &Place) -> io::Result<Self> {
+        Ok(match place {
+            Place::Ip(address) => {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                Self::Tcp(stream)
+            }
+            Place::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
+        })
+    }
+
+    /// Waits until the other end has ended its half, or all, without a look at what it sent.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub async fn left(&self) -> io::Result<()> {
+        // Readiness is forgotten here with every byte that comes, which whoever reads
+        // must not: so it is watched by a file descriptor of its own.
+        let fd = match self {
+            Self::Tcp(stream) => stream.as_fd().try_clone_to_owned(),
+            Self::Unix(stream) => stream.as_fd().try_clone_to_owned(),
+        };
+        // Whatever it is: nothing is asked of it but whether it is ready.
+        let watched = UnixStream::from_std(StdUnixStream::from(fd?))?;
+        while !watched.ready(Interest::READABLE).await?.is_read_closed() {
+            let forget = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+            // It answers what it was told.
+            let _ = watched.try_io(Interest::READABLE, forget);
+        }
+        Ok(())
+    }
+
+    /// Itself, unless it is refused, which ends it.
+    ///
+    /// # Errors
+    /// It is.
+    pub fn unless<E: Into<io::Error>>(self, refused: Result<(), E>) -> io::Result<Self> {
+        match refused {
+            Ok(()) => Ok(self),
+            Err(refused) => {
+                self.reset();
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// Ends it by RST, where there is such a thing.
+    pub fn reset(self) {
+        if let Self::Tcp(stream) = self {
+            // Where that fails, it ends by FIN.
+            let _ = stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Names, asked for through the tunnel: of the servers of `DNS`, by UDP, and by TCP
+//! where the answer is long (RFC 1035, RFC 7766).
+
+pub mod message;
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use getrandom::{SysRng, rand_core::TryRng};
+use sys::clock;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
+
+use self::message::{Answer, Question, Record};
+use super::{
+    namespace::unspecified,
+    reach::Reach,
+    stack::{Datagrams, Stack},
+};
+use config::conf::Dns;
+
+/// The port of name servers.
+const PORT: u16 = 53;
+/// How long one server has for its answer, as glibc and others have it doubled in the
+/// second round.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(4)];
+/// The longest answer by UDP (RFC 1035, section 2.3.4).
+const DATAGRAM: usize = 512;
+/// Names that are remembered; each of some hundred bytes.
+const REMEMBERED: usize = 1024;
+/// Seconds an answer is remembered at most.
+const LONGEST: u32 = 3600;
+
+/// Asks for names through a stack.
+pub(super) struct Names<S> {
+    stack: Arc<S>,
+    reach: Arc<Reach>,
+    dns: Dns,
+    memory: Mutex<HashMap<(String, Record), Remembered>>,
+}
+
+struct Remembered {
+    addresses: Vec<IpAddr>,
+    /// In nanoseconds since boot.
+    until: u64,
+}
+
+impl<S: Stack> Names<S> {
+    pub fn new(stack: Arc<S>, reach: Arc<Reach>, dns: Dns) -> Self {
+        Self { stack, reach, dns, memory: Mutex::default() }
+    }
+
+    /// The addresses of one kind that a name has.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such name, else why nobody said.
+    pub async fn addresses(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
+        if self.dns.servers.is_empty() {
+            let why = "names cannot be resolved: [Interface] has no DNS";
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        }
+        let mut last = Err(no_such_name(name));
+        for name in self.candidates(name) {
+            last = self.ask(&name, record).await;
+            match &last {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                _ => break,
+            }
+        }
+        last
+    }
+
+    /// A name of one label is looked for in the search domains first.
+    fn candidates(&self, name: &str) -> Vec<String> {
+        let is_short = !name.contains('.');
+        let domains = self.dns.search_domains.iter().filter(|_| is_short);
+        let domains = domains.map(|domain| domain.trim_start_matches(['~', '.']));
+        let longer = domains.filter(|domain| !domain.is_empty());
+        longer.map(|domain| format!("{name}.{domain}")).chain([name.to_owned()]).collect()
+    }
+
+    async fn ask(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
+        let key = (name.to_ascii_lowercase(), record);
+        if let Some(addresses) = self.remembered(&key) {
+            return Ok(addresses);
+        }
+        let mut why = no_such_name(name);
+        for patience in PATIENCE {
+            for &server in &self.dns.servers {
+                let asked = self.ask_server((server, PORT).into(), name, record);
+                let answer = match timeout(patience, asked).await {
+                    Ok(answer) => answer,
+                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
+                };
+                match answer {
+                    Ok(Answer::Addresses(addresses, seconds)) => {
+                        self.remember(key, &addresses, seconds);
+                        return Ok(addresses);
+                    }
+                    Ok(Answer::NoSuchName) => return Err(no_such_name(name)),
+                    Ok(_) => why = io::Error::other(format!("{server} cannot resolve {name}")),
+                    Err(error) => why = of_server(server, &error),
+                }
+            }
+        }
+        Err(why)
+    }
+
+    async fn ask_server(
+        &self,
+        server: SocketAddr,
+        name: &str,
+        record: Record,
+    ) -> io::Result<Answer> {
+        self.reach.check(server.ip())?;
+        let mut id = [0; 2];
+        SysRng.try_fill_bytes(&mut id).map_err(io::Error::other)?;
+        let question = Question::new(u16::from_ne_bytes(id), name, record);
+        let question = question.ok_or_else(|| no_such_name(name))?;
+        // A port of its own for each question: a forged answer has to guess it, too.
+        let socket = self.stack.bind(unspecified(server.is_ipv4())).await?;
+        socket.connect(server).await?;
+        socket.send_to(question.as_bytes(), server).await?;
+        let mut message = [0; DATAGRAM];
+        loop {
+            let (len, from) = socket.recv_from(&mut message).await?;
+            if from != server {
+                continue;
+            }
+            match question.answer(&message[..len]) {
+                Some(Answer::Truncated) => return self.ask_by_tcp(server, &question).await,
+                Some(answer) => return Ok(answer),
+                None => {}
+            }
+        }
+    }
+
+    async fn ask_by_tcp(&self, server: SocketAddr, question: &Question) -> io::Result<Answer> {
+        let mut stream = self.stack.connect(server).await?;
+        let len = question.as_bytes().len() as u16;
+        let whole = [&len.to_be_bytes()[..], question.as_bytes()].concat();
+        stream.write_all(&whole).await?;
+        let len = stream.read_u16().await?;
+        let mut message = vec![0; len.into()];
+        stream.read_exact(&mut message).await?;
+        match question.answer(&message) {
+            None | Some(Answer::Truncated) => Err(io::ErrorKind::InvalidData.into()),
+            Some(answer) => Ok(answer),
+        }
+    }
+
+    fn remembered(&self, key: &(String, Record)) -> Option<Vec<IpAddr>> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = memory.get(key)?;
+        (clock::boottime_nanos() < remembered.until).then(|| remembered.addresses.clone())
+    }
+
+    fn remember(&self, key: (String, Record), addresses: &[IpAddr], seconds: u32) {
+        if seconds == 0 {
+            return;
+        }
+        let now = clock::boottime_nanos();
+        let until = now + u64::from(seconds.min(LONGEST)) * 1_000_000_000;
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if memory.len() >= REMEMBERED {
+            memory.retain(|_, remembered| now < remembered.until);
+        }
+        if memory.len() < REMEMBERED {
+            memory.insert(key, Remembered { addresses: addresses.to_vec(), until });
+        }
+    }
+}
+
+/// What a name server answered is not said of the host that was asked for.
+fn of_server(server: IpAddr, error: &io::Error) -> io::Error {
+    let kind = match error.kind() {
+        io::ErrorKind::ConnectionRefused => io::ErrorKind::HostUnreachable,
+        kind => kind,
+    };
+    io::Error::new(kind, format!("name server {server}: {error}"))
+}
+
+fn no_such_name(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{name}: no such name"))
+}

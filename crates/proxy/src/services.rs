@@ -1,0 +1,180 @@
+//! All that a process serves, bound and started.
+
+use std::{
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use anyhow::{Context, bail};
+use tokio::net::UdpSocket;
+use zeroize::Zeroizing;
+
+use super::{
+    connections::{Group, Source},
+    datagrams::carry_datagrams,
+    gate::{Exposed, Gate, expose, forward, serve_each},
+    half_open::Client,
+    http_server,
+    local::Listener,
+    namespace::unspecified,
+    socks_server,
+    stack::Stack,
+    users::Users,
+};
+use config::conf::{self, Expose, Forward, Place, Placed, Transport};
+
+/// Reads the users' passwords.
+///
+/// # Errors
+/// A file cannot be read, or holds no password.
+pub fn read_users(users: &[Placed<conf::ProxyUser>]) -> anyhow::Result<Users> {
+    let mut known = Users::default();
+    for Placed { origin, value } in users {
+        let text = fs::read_to_string(&value.password_file).map(Zeroizing::new);
+        let what = || format!("{origin}: {}", value.password_file.display());
+        let text = text.with_context(what)?;
+        match text.lines().next().filter(|line| (1..=255).contains(&line.len())) {
+            Some(line) => known.add(value.name.clone(), Zeroizing::new(line.to_owned())),
+            None => bail!("{}: the first line is no password of 1 to 255 bytes", what()),
+        }
+    }
+    Ok(known)
+}
+
+/// What is bound and not served yet.
+pub(super) struct Bound<S: Stack> {
+    socks: Vec<(String, Listener)>,
+    http: Vec<(String, Listener)>,
+    forwards: Vec<(String, Listener, Forward)>,
+    datagram_forwards: Vec<(String, UdpSocket, Forward)>,
+    exposed: Vec<(String, S::Listener, Expose)>,
+    exposed_datagrams: Vec<(String, S::Datagrams, Expose)>,
+}
+
+/// What services are served by.
+pub(super) struct Rules {
+    /// Clients of each service of datagrams at most.
+    pub datagrams: usize,
+    /// Whose an address of the tunnel is.
+    pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
+}
+
+impl<S: Stack> Bound<S> {
+    /// How many services of datagrams there are.
+    pub fn datagram_services(&self) -> usize {
+        self.datagram_forwards.len() + self.exposed_datagrams.len()
+    }
+
+    /// Binds all services of a file.
+    ///
+    /// # Errors
+    /// One of the addresses is not to be had.
+    pub async fn new(stack: &S, conf: &conf::Proxy) -> anyhow::Result<Self> {
+        let mut bound = Self {
+            socks: Vec::new(),
+            http: Vec::new(),
+            forwards: Vec::new(),
+            datagram_forwards: Vec::new(),
+            exposed: Vec::new(),
+            exposed_datagrams: Vec::new(),
+        };
+        for (key, places, listeners) in
+            [("socks5", &conf.socks, &mut bound.socks), ("http", &conf.http, &mut bound.http)]
+        {
+            for Placed { origin, value } in places {
+                let listener = at(origin, value, Listener::bind(value).await)?;
+                listeners.push((format!("{key} {value}"), listener));
+            }
+        }
+        for Placed { origin, value } in &conf.forwards {
+            let (name, to) = (format!("forward {value}"), value.clone());
+            match (value.transport, &value.from) {
+                (Transport::Udp, Place::Ip(from)) => {
+                    let socket = at(origin, from, UdpSocket::bind(from).await)?;
+                    bound.datagram_forwards.push((name, socket, to));
+                }
+                (_, from) => {
+                    let listener = at(origin, from, Listener::bind(from).await)?;
+                    bound.forwards.push((name, listener, to));
+                }
+            }
+        }
+        for Placed { origin, value } in &conf.exposed {
+            let (name, from) = (format!("exposed {value}"), value.from);
+            match value.transport {
+                Transport::Tcp => {
+                    let listener = at(origin, from, stack.listen(from).await)?;
+                    bound.exposed.push((name, listener, value.clone()));
+                }
+                Transport::Udp => {
+                    let socket = at(origin, from, stack.bind(from).await)?;
+                    bound.exposed_datagrams.push((name, socket, value.clone()));
+                }
+            }
+        }
+        Ok(bound)
+    }
+
+    /// Serves them all, and tells what they are. To be called within a runtime.
+    pub fn serve(self, gate: &Arc<Gate<S>>, rules: &Rules) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, listener) in self.socks {
+            let (all, gate) = (gate.clone(), gate.clone());
+            names.push(name.clone());
+            let serve = move |stream, client, connection| {
+                socks_server::serve(gate.clone(), stream, client, connection)
+            };
+            tokio::spawn(serve_each(all, listener, (name, Group::Asking), serve));
+        }
+        for (name, listener) in self.http {
+            let (all, gate) = (gate.clone(), gate.clone());
+            names.push(name.clone());
+            let serve = move |stream, client, connection| {
+                http_server::serve(gate.clone(), stream, client, connection)
+            };
+            tokio::spawn(serve_each(all, listener, (name, Group::Asking), serve));
+        }
+        for (name, listener, rule) in self.forwards {
+            let (all, gate, to) = (gate.clone(), gate.clone(), Arc::new(rule.to));
+            names.push(name.clone());
+            let serve = move |stream, client, connection| {
+                forward(gate.clone(), to.clone(), (stream, client), connection)
+            };
+            tokio::spawn(serve_each(all, listener, (name, Group::Clients), serve));
+        }
+        for (name, socket, rule) in self.datagram_forwards {
+            let (gate, to) = (gate.clone(), Arc::new(rule.to));
+            names.push(name.clone());
+            let open = move |client: SocketAddr| {
+                let (gate, to) = (gate.clone(), to.clone());
+                async move { gate.dialer.dial_datagrams(Client::Ip(client.ip()), &to).await }
+            };
+            tokio::spawn(carry_datagrams((name, rules.datagrams), socket, open));
+        }
+        for (number, (name, listener, rule)) in self.exposed.into_iter().enumerate() {
+            names.push(name.clone());
+            let (to, source) = (Arc::new(rule.to), rules.source.clone());
+            let exposed = Exposed { number, what: name, to, source };
+            tokio::spawn(expose::<S>(gate.clone(), listener, exposed));
+        }
+        for (name, socket, rule) in self.exposed_datagrams {
+            let Place::Ip(to) = rule.to else { continue };
+            names.push(name.clone());
+            let carried = (name, rules.datagrams);
+            tokio::spawn(carry_datagrams(carried, socket, move |_| to_service(to)));
+        }
+        names
+    }
+}
+
+/// A socket here for one client of an exposed service.
+async fn to_service(to: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)> {
+    let socket = UdpSocket::bind(unspecified(to.is_ipv4())).await?;
+    socket.connect(to).await?;
+    Ok((socket, to))
+}
+
+fn at<T>(origin: &str, place: impl std::fmt::Display, bound: io::Result<T>) -> anyhow::Result<T> {
+    bound.with_context(|| format!("{origin}: {place}"))
+}
