@@ -242,7 +242,7 @@ mod tests {
                     let mut bytes = message.as_bytes().to_vec();
                     // One answer is spoilt.
                     bytes[20] ^= u8::from(answered == 2);
-                    socket.send_to(&bytes, to.remote).unwrap();
+                    socket.send_to(&bytes, to.remote.direct().unwrap()).unwrap();
                     answered += 1;
                 }
             }

@@ -56,8 +56,8 @@ use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use segment::segment;
 pub use streams::streams;
 use wg::{
-    AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey,
-    ReplayFilter, Time,
+    AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey, Received,
+    ReplayFilter, Sent, Time,
     config::{AllowedIpChange, DeviceChange, PeerChange},
     constants::{REJECT_AFTER_MESSAGES, REPLAY_WINDOW},
     message::{CookieReply, DATA_OVERHEAD, DataHeader, Handshake, Initiation, Kind, Response},
@@ -329,8 +329,9 @@ impl Pair {
             let authentic = datagram[16..].iter().all(|byte| *byte == 0);
             if authentic && session.keypair.recv.accept(header.counter) {
                 let carries = datagram.len() > DATA_OVERHEAD;
-                let from = Endpoint::new(from);
-                device.received(&session, (datagram.len(), carries), from, now.time);
+                let endpoint = Endpoint::new(from);
+                let received = Received { bytes: datagram.len(), data: carries, endpoint };
+                device.received(&session, received, now.time);
             }
         }
     }
@@ -349,7 +350,8 @@ impl Pair {
         let receiver = reservation.keypair.send.remote_index;
         let mut datagram = DataHeader { receiver, counter: reservation.counter }.encode().to_vec();
         datagram.resize(DATA_OVERHEAD + len, 0);
-        device.sent(peer, &reservation, (1, datagram.len(), datagram.len()), self.time);
+        let sent = Sent { packets: 1, bytes: datagram.len(), longest: datagram.len() };
+        device.sent(peer, &reservation, sent, self.time);
         self.wire.push((id, datagram));
     }
 
@@ -390,7 +392,7 @@ impl Pair {
             assert!(due.is_none_or(|due| due > now.time), "what is due was done");
             while let Some((message, to)) = self.controls[id].poll_transmit() {
                 assert!(Kind::of(message.as_bytes()).is_some());
-                assert_eq!(to.remote, address(1 - id), "nobody else is a peer");
+                assert_eq!(to.remote.direct(), Some(address(1 - id)), "nobody else is a peer");
                 self.wire.push((id, message.as_bytes().to_vec()));
             }
         }

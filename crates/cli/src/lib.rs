@@ -175,8 +175,8 @@ pub fn command() -> clap::Command {
 
 /// Does what the command line says.
 pub fn main() -> ExitCode {
-    if Helper::asked_for(env::args_os()) {
-        // Its errors go to the peer, over the line.
+    if Helper::is_requested(env::args_os()) {
+        // It reports errors to the peer.
         return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     let (log, done) = match Guard::asked_for(env::args_os()) {

@@ -8,11 +8,13 @@ use std::{
 use ipnet::IpNet;
 use proptest::{collection, option, prelude::*};
 use wg::{
-    PresharedKey, PrivateKey, PublicKey,
+    DropReason, PresharedKey, PrivateKey, PublicKey,
     config::{AllowedIpChange, DeviceChange, PeerChange, PeerState},
 };
 
-use crate::uapi::{Change, DeviceState};
+use crate::uapi::{
+    Change, DeviceState, LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Stats, Sum,
+};
 
 pub fn device_state() -> impl Strategy<Value = DeviceState> {
     let private_key =
@@ -91,6 +93,7 @@ fn peer_change() -> impl Strategy<Value = PeerChange> {
                 update_only,
                 preshared_key: psk.map(|psk| PresharedKey::from_bytes(&psk)),
                 endpoint,
+                roaming: None,
                 persistent_keepalive,
                 replace_allowed_ips,
                 allowed_ips,
@@ -110,4 +113,68 @@ fn network() -> impl Strategy<Value = IpNet> {
         let bits = if ip.is_ipv4() { 32 } else { 128 };
         IpNet::new(ip, prefix.min(bits)).expect("no longer than the address").trunc()
     })
+}
+
+/// Statistics as a peer may have them.
+pub fn stats() -> impl Strategy<Value = Stats> {
+    let text = || "[!-~]([ -~]{0,10}[!-~])?";
+    let word = || "[a-z-]{1,10}";
+    let sum = || (any::<u64>(), any::<u64>()).prop_map(|(count, sum)| Sum { count, sum });
+    let socket = [(); 4].map(|()| any::<u64>());
+    let socket = socket.prop_map(|[overflow, truncated, receive_buffer, send_buffer]| {
+        SocketStats { overflow, truncated, receive_buffer, send_buffer }
+    });
+    let load = (sum(), sum(), sum(), sum());
+    let load = load.prop_map(|(outbound, inbound, queued, handshakes)| LoadStats {
+        outbound,
+        inbound,
+        queued,
+        handshakes,
+    });
+    let drops = collection::vec(any::<u64>(), 0..=DropReason::ALL.len())
+        .prop_map(|counts| DropReason::ALL.iter().copied().zip(counts).collect());
+    // A map, as each has one name.
+    let offloads =
+        collection::btree_map(word(), (any::<bool>(), any::<u64>()), 0..4).prop_map(|offloads| {
+            let one = |(name, (wanted, demotions))| OffloadStats { name, wanted, demotions };
+            offloads.into_iter().map(one).collect()
+        });
+    let path = (any::<[u8; 32]>().prop_map(PublicKey::from), any::<u16>());
+    let part = (text(), prop_oneof!["wholly", "partly", "not"]);
+    let service = (word(), text()).prop_map(|(kind, place)| Service { kind, place });
+    let proxy = (text(), collection::vec(service, 0..3), [(); 5].map(|()| any::<u64>()));
+    let proxy = proxy.prop_map(|(stack, services, counters)| ProxyStats {
+        stack,
+        services,
+        refused_source: counters[0],
+        refused_service: counters[1],
+        refused_all: counters[2],
+        evicted_idle: counters[3],
+        evicted_asking: counters[4],
+    });
+    let own = (option::of(text()), option::of(text()), option::of(text()));
+    let lists = (
+        offloads,
+        collection::vec(path, 0..3),
+        collection::vec(part, 0..3),
+        collection::vec(network(), 0..3),
+    );
+    (own, drops, socket, load, lists, option::of(proxy)).prop_map(
+        |((version, aead, sandbox_off), drops, socket, load, lists, proxy)| {
+            let (offloads, path_mtus, sandbox, offers) = lists;
+            Stats {
+                version,
+                aead,
+                drops,
+                socket,
+                load,
+                offloads,
+                path_mtus,
+                sandbox,
+                sandbox_off,
+                offers,
+                proxy,
+            }
+        },
+    )
 }

@@ -17,6 +17,7 @@ mod change;
 mod error;
 mod request;
 mod state;
+mod stats;
 
 use wg::{
     PrivateKey, PublicKey,
@@ -26,7 +27,8 @@ use wg::{
 pub use self::{
     change::write_change,
     error::{Reason, UapiError},
-    state::{write_errno, write_state},
+    state::{parse_state, write_errno, write_state},
+    stats::{LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Stats, Sum},
 };
 
 /// What a client asks.

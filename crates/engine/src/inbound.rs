@@ -1,11 +1,12 @@
 //! From the network to the IP side.
 //!
 //! ```text
-//!   recv batch -> kind -> find session -> (in a crowd: each peer's share)
+//!   recv batch (socket, relays) -> kind -> find session -> (in a crowd: each peer's share)
 //!     -> open batch in place -> replay filter
-//!     -> note what was received -> inner header, source
+//!     -> note what was received -> inner header, source -> filter
 //!     -> (where the socket's queue stands: tell a sender) -> send batch
-//!          `-> handshake messages to the slow path
+//!          |-> handshake messages to the slow path
+//!          `-> what is no WireGuard message and registered, to the control channel
 //! ```
 
 mod delivery;
@@ -23,8 +24,8 @@ use wg::{
 };
 
 use crate::{
-    AEAD_BATCH, Clock, Inbox, Load, Returned, Tap, codel::Codel, stage::Stage, take_turns,
-    vector::vector,
+    AEAD_BATCH, Clock, ControlSender, Inbox, Load, Relay, Shared, codel::Codel, stage::Stage,
+    take_turns, vector::vector,
 };
 
 /// Slots a batch: what one `recvmmsg` takes.
@@ -43,7 +44,11 @@ pub struct Inbound<U, I> {
     device: Arc<Device>,
     clock: Clock,
     inbox: Arc<Inbox>,
+    control: Option<ControlSender>,
     udp: U,
+    relay: Option<Relay>,
+    /// Whether the next batch is the relays' alone.
+    relay_next: bool,
     taken: Taken,
     crowd: Crowd,
     codel: Codel,
@@ -54,33 +59,25 @@ pub struct Inbound<U, I> {
 }
 
 impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
-    /// An inbound half from `udp` to `ip`, which also gets what is `returned`; handshake
-    /// messages go to `inbox`.
-    pub fn new(
-        device: Arc<Device>,
-        clock: Clock,
-        (udp, ip): (U, I),
-        inbox: Arc<Inbox>,
-        returned: Arc<Returned>,
-    ) -> Self {
+    /// An inbound half from `udp` to `ip`, which also gets what the outbound half returned;
+    /// handshake messages go to `inbox`.
+    pub fn new(shared: &Shared, udp: U, ip: I, inbox: Arc<Inbox>) -> Self {
         let slots = vector(SLOTS);
-        let tap = Arc::new(Tap::new(clock.clone()));
-        let delivery = Delivery::new(device.clone(), (ip, returned), tap, Taken::new(slots));
-        let delivery = Stage::new(delivery);
-        let (taken, crowd) = (Taken::new(slots), Crowd::default());
-        let (codel, load) = (Codel::new(TARGET), Arc::default());
-        Self { device, clock, inbox, udp, taken, crowd, codel, load, wiped: 0, delivery }
-    }
-
-    /// Counts in `load` from now on. Nothing else may.
-    pub fn count_in(&mut self, load: Arc<Load>) {
-        self.load = load;
-    }
-
-    /// Shows to `tap` from now on what comes from peers. To be called before the second thread
-    /// is started.
-    pub fn tap_into(&mut self, tap: Arc<Tap>) {
-        self.delivery.here().into_iter().for_each(|delivery| delivery.tap = tap.clone());
+        Self {
+            device: shared.device.clone(),
+            clock: shared.clock.clone(),
+            inbox,
+            control: shared.attached.control_datagrams.clone(),
+            udp,
+            relay: shared.attached.relay.clone(),
+            relay_next: false,
+            taken: Taken::new(slots),
+            crowd: Crowd::default(),
+            codel: Codel::new(TARGET),
+            load: shared.load.clone(),
+            wiped: 0,
+            delivery: Stage::new(Delivery::new(shared, ip, slots)),
+        }
     }
 
     /// Has a second thread deliver while this one receives and opens more.
@@ -97,7 +94,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     /// One of the sides is gone.
     pub fn step(&mut self) -> io::Result<()> {
         let dense = self.crowd.is_dense((self.clock)().time);
-        self.udp.recv(&mut self.taken.batch, dense)?;
+        self.receive(dense)?;
         self.device.retired.wipe_stack(&mut self.wiped);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
@@ -130,6 +127,24 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         Ok(())
     }
 
+    fn receive(&mut self, drain: bool) -> io::Result<()> {
+        let Self { udp, relay, relay_next, taken: Taken { batch, .. }, .. } = self;
+        let Some(relay) = relay else { return udp.recv(batch, drain) };
+        // A socket that fills each batch leaves relays no room.
+        let relay_alone = mem::take(relay_next);
+        if relay_alone {
+            batch.clear();
+        } else {
+            udp.recv(batch, drain)?;
+        }
+        let dropped = relay.fill(batch);
+        if dropped > 0 {
+            self.device.drops.count(DropReason::InRelayFull, dropped);
+        }
+        *relay_next = relay.waits() && !relay_alone;
+        Ok(())
+    }
+
     /// Finds the session of each transport message; hands on what is none. Whether
     /// there were handshake messages.
     fn sort(&mut self, now: Time) -> bool {
@@ -142,7 +157,13 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             let header = match (kind, DataHeader::parse(datagram)) {
                 (Some(Kind::Data), Some(header)) => header,
                 (Some(Kind::Data), None) | (None, _) => {
-                    self.device.drops.count(DropReason::InMalformed, 1);
+                    let handed_on = match &self.control {
+                        Some(control) => control.hand_on(datagram, meta.endpoint, now),
+                        None => Err(DropReason::InMalformed),
+                    };
+                    if let Err(reason) = handed_on {
+                        self.device.drops.count(reason, 1);
+                    }
                     continue;
                 }
                 (Some(_), _) => {

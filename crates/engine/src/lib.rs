@@ -4,10 +4,14 @@
 //! ```text
 //!   IpRecv ---> Outbound ---> UdpSend        TUN to network, in order
 //!   UdpRecv --> Inbound  ---> IpSend         network to TUN, in order
+//!                  |  `--- what is not WireGuard's and registered ---> ControlReceiver
 //!                  |  handshake messages
 //!                  v
 //!              Slow path ---> UdpSend        handshakes, timers; wg::Control
 //! ```
+//!
+//! Beside the UDP side stands a [`Relay`], where there is one: runs to relayed endpoints go
+//! there instead, and what comes from there is received like what comes from the socket.
 //!
 //! Each is a struct with a `step` that works on one batch; [`Engine`] gives each
 //! its thread, and, where there are cores for it, each direction a second one for
@@ -16,25 +20,36 @@
 #![forbid(unsafe_code)]
 
 mod codel;
+mod control_channel;
+mod filter;
 mod inbound;
 mod load;
+mod observer;
 mod outbound;
+mod outlet;
 mod queue;
+mod relay;
 mod returned;
+mod shared;
 mod slow_path;
 mod stage;
-mod tap;
 mod threads;
 mod vector;
 
 use std::sync::Arc;
 
+pub use control_channel::{
+    ControlDatagram, ControlReceiver, ControlSender, Magic, Registered, control_channel,
+};
+pub use filter::Filter;
 pub use inbound::Inbound;
 pub use load::{Counted, Histogram, Load};
+pub use observer::{Observer, Shown};
 pub use outbound::Outbound;
-pub use returned::Returned;
+pub use relay::{NotInjected, Relay, RelayPeer, RelayRun};
+use returned::Returned;
+pub use shared::{Attached, Shared};
 pub use slow_path::{Inbox, SlowPath};
-pub use tap::{Capture, CaptureEnd, CaptureOptions, Chunk, Tap, TooManyCaptures};
 pub use threads::{Engine, Parts};
 
 /// Reads both clocks; called once a batch.

@@ -27,7 +27,7 @@ use std::{
 use arrayvec::ArrayVec;
 use exit::Exit;
 pub(crate) use exit::count_failure;
-use fit::fit;
+use fit::Fit;
 use packet::{
     Ecn, IpRecv, Segments, UdpSend,
     ip::{IpHeader, udp_payload},
@@ -37,11 +37,11 @@ use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
 use crate::{
-    Clock, Load, Returned, Tap,
+    Clock, Filter, Load, Returned, Shared,
+    observer::{View, Watch},
     queue::{Place, Queue, ROUND_PACKETS, Round},
     stage::Stage,
     take_turns,
-    tap::View,
 };
 
 /// The outbound half, with its queue.
@@ -56,7 +56,8 @@ pub struct Outbound<I, U> {
     round: Round,
     written: Written,
     load: Arc<Load>,
-    tap: Arc<Tap>,
+    watch: Option<Watch>,
+    filter: Arc<Filter>,
     /// Up to which end of sessions their keys are wiped from the stacks that seal.
     wiped: u64,
     exit: Stage<Exit<U>>,
@@ -64,39 +65,24 @@ pub struct Outbound<I, U> {
 
 impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// An outbound half from `ip` to `udp`. Packets are padded up to `mtu`, the
-    /// IP side's. Answers to what is too long go to `returned`.
-    pub fn new(
-        device: Arc<Device>,
-        clock: Clock,
-        (ip, udp): (I, U),
-        mtu: Arc<AtomicU32>,
-        returned: Arc<Returned>,
-    ) -> Self {
+    /// IP side's. Answers to what is too long are returned by the inbound half.
+    pub fn new(shared: &Shared, ip: I, udp: U, mtu: Arc<AtomicU32>) -> Self {
         Self {
-            exit: Stage::new(Exit::new(device.clone(), udp)),
-            device,
-            tap: Arc::new(Tap::new(clock.clone())),
-            clock,
+            device: shared.device.clone(),
+            clock: shared.clock.clone(),
             ip,
             mtu,
-            returned,
+            returned: shared.returned.clone(),
             staged: Staged::default(),
             queue: Queue::new(),
             round: Round::new(),
             written: Written::default(),
-            load: Arc::default(),
+            load: shared.load.clone(),
+            watch: shared.watch(),
+            filter: shared.attached.filter.clone(),
             wiped: 0,
+            exit: Stage::new(Exit::new(shared, udp)),
         }
-    }
-
-    /// Counts in `load` from now on. Nothing else may.
-    pub fn count_in(&mut self, load: Arc<Load>) {
-        self.load = load;
-    }
-
-    /// Shows to `tap` from now on what goes to peers.
-    pub fn tap_into(&mut self, tap: Arc<Tap>) {
-        self.tap = tap;
     }
 
     /// Has a second thread seal and send while this one reads and writes more.
@@ -163,7 +149,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         let mut legs: ArrayVec<Leg, ROUND_PACKETS> = ArrayVec::new();
         let routes = device.routes();
         for place in &*round {
-            let Some((peer, item)) = route(device, &routes, queue, *place) else { continue };
+            let Some((peer, item)) = route(device, &routes, queue, *place, now) else { continue };
             items.push(item);
             match legs.last_mut() {
                 Some(leg) if Arc::ptr_eq(&leg.peer, peer) => leg.end = items.len(),
@@ -171,14 +157,15 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             }
         }
         drop(routes);
-        self.tap.look().inspect(|view| show(view, &items, &legs));
+        self.watch.as_ref().and_then(Watch::look).inspect(|view| show(view, &items, &legs));
+        self.filter.note(items.iter().map(|item| item.segments.packet()));
         let mut first = 0;
         for Leg { peer, end } in &legs {
             let run = &mut items[first..*end];
             first = *end;
             let narrow = peer.path_limit().filter(|limit| usize::from(limit.bytes) < mtu);
             if let Some(limit) = narrow {
-                fit((device, returned), (peer, run), limit, now);
+                Fit { device, returned, now }.run(peer, run, limit);
             }
             let mtu = narrow.map_or(mtu, |limit| limit.bytes.into());
             // Behind staged packets, so as not to overtake them.
@@ -186,7 +173,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             if waits {
                 device.staged(peer, now);
             }
-            if waits || !written.push(device, (peer, run), mtu, now) {
+            if waits || !written.push(device, peer, run, mtu, now) {
                 run.iter().for_each(|item| item.stage(device, staged, peer));
             }
         }
@@ -205,23 +192,23 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 // Without a session it asks for one, and need not be staged: the
                 // side that begins a session sends a keepalive anyway.
                 let keepalive = [Item::plain(&[], Ecn::NotEct)];
-                self.written.push(&device, (&peer, &keepalive), mtu, now);
+                self.written.push(&device, &peer, &keepalive, mtu, now);
             }
             if notices.has(OutboundNotice::Probe) {
                 for probe in device.take_probes(&peer) {
                     self.written.push_probe(&device, &peer, probe, now);
                 }
             }
-            self.flush(&peer, &staged, (mtu, now));
+            self.flush(&peer, &staged, mtu, now);
         }
     }
 
-    fn flush(&mut self, peer: &Arc<Peer>, staged: &VecDeque<Box<[u8]>>, (mtu, now): (usize, Time)) {
+    fn flush(&mut self, peer: &Arc<Peer>, staged: &VecDeque<Box<[u8]>>, mtu: usize, now: Time) {
         let ecn = |packet: &[u8]| IpHeader::parse(packet).map_or(Ecn::NotEct, |header| header.ecn);
         let run: Vec<_> = staged.iter().map(|packet| Item::plain(packet, ecn(packet))).collect();
         // They were made to fit before they were staged.
         let mtu = peer.path_limit().map_or(mtu, |limit| mtu.min(limit.bytes.into()));
-        if !self.written.push(&self.device, (peer, &run), mtu, now) {
+        if !self.written.push(&self.device, peer, &run, mtu, now) {
             for packet in staged {
                 self.staged.push(peer, packet);
             }
@@ -235,7 +222,7 @@ fn show(view: &View<'_>, items: &[Item<'_>], legs: &[Leg]) {
     let mut first = 0;
     for Leg { peer, end } in legs {
         let packets = items[first..*end].iter().map(|item| item.segments.packet());
-        view.show((Direction::Outbound, Some(peer.public_key())), packets);
+        view.show(Direction::Outbound, Some(peer.public_key()), packets);
         first = *end;
     }
 }
@@ -253,6 +240,7 @@ fn route<'a, 'r>(
     routes: &'r Routes<'_>,
     queue: &'a Queue,
     place: Place,
+    now: Time,
 ) -> Option<(&'r Arc<Peer>, Item<'a>)> {
     let (packet, offload) = queue.packet(place);
     let (Ok(header), Ok(segments)) = (IpHeader::parse(packet), Segments::new(packet, offload))
@@ -262,6 +250,7 @@ fn route<'a, 'r>(
     };
     let Some(peer) = routes.lookup(header.destination) else {
         device.drops.count(DropReason::OutNoPeer, 1);
+        device.note_nobody(header.destination, now);
         return None;
     };
     if let Some((port, payload)) = udp_payload(packet)

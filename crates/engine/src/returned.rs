@@ -4,7 +4,7 @@
 use std::{
     mem,
     sync::{
-        Mutex, OnceLock, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -15,20 +15,19 @@ use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, Span, Waker};
 const MOST: usize = 32;
 
 /// What waits.
-#[derive(Default)]
-pub struct Returned {
+pub(crate) struct Returned {
     packets: Mutex<Vec<Vec<u8>>>,
     any: AtomicBool,
-    waker: OnceLock<Waker>,
+    waker: Waker,
 }
 
 impl Returned {
-    /// Says how to wake who writes them. Only the first call counts.
-    pub(crate) fn set_waker(&self, waker: Waker) {
-        let _ = self.waker.set(waker);
+    /// Nothing yet; `waker` wakes who writes them.
+    pub fn new(waker: Waker) -> Self {
+        Self { packets: Mutex::default(), any: AtomicBool::new(false), waker }
     }
 
-    pub(crate) fn push(&self, packet: Vec<u8>) {
+    pub fn push(&self, packet: Vec<u8>) {
         let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
         if packets.len() >= MOST {
             return;
@@ -36,13 +35,11 @@ impl Returned {
         packets.push(packet);
         self.any.store(true, Ordering::Release);
         drop(packets);
-        if let Some(waker) = self.waker.get() {
-            waker();
-        }
+        (self.waker)();
     }
 
     /// Takes all into a batch as an IP side's half writes it; `None` where there is none.
-    pub(crate) fn take(&self) -> Option<(RecvBatch, Vec<Span>)> {
+    pub fn take(&self) -> Option<(RecvBatch, Vec<Span>)> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
@@ -65,13 +62,18 @@ impl Returned {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, atomic::AtomicU32};
+
     use super::*;
 
     #[test]
     fn what_waits_is_bounded_and_the_longest_answers_fit_a_slot() {
-        let returned = Returned::default();
+        let wakes = Arc::new(AtomicU32::new(0));
+        let woken = wakes.clone();
+        let returned = Returned::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed)));
         assert!(returned.take().is_none());
         (0..100).for_each(|number| returned.push(vec![number; 1280]));
+        assert_eq!(wakes.load(Ordering::Relaxed), MOST as u32);
         let (batch, spans) = returned.take().unwrap();
         let numbers: Vec<u8> = spans.iter().map(|span| batch.get(*span)[1279]).collect();
         assert_eq!(numbers, (0..MOST as u8).collect::<Vec<_>>());

@@ -14,7 +14,7 @@ use wg::{
     message::{Handshake, Kind},
 };
 
-use crate::{Clock, outbound::count_failure};
+use crate::{Clock, Shared, outbound::count_failure, outlet::Outlet};
 
 /// Handshake messages that may wait (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is
 /// 4096): less than 1 MiB.
@@ -84,17 +84,28 @@ pub struct SlowPath<R, U> {
     clock: Clock,
     inbox: Arc<Inbox>,
     device: Arc<Device>,
-    udp: U,
+    outlet: Outlet<U>,
     out: SendBatch,
     sleep: Duration,
 }
 
 impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
     /// A slow path that answers by `udp`.
-    pub fn new(control: Arc<Mutex<Control<R>>>, clock: Clock, inbox: Arc<Inbox>, udp: U) -> Self {
-        let device = control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
-        let out = SendBatch::default();
-        Self { control, clock, inbox, device, udp, out, sleep: Duration::ZERO }
+    pub fn new(
+        shared: &Shared,
+        control: Arc<Mutex<Control<R>>>,
+        inbox: Arc<Inbox>,
+        udp: U,
+    ) -> Self {
+        Self {
+            control,
+            clock: shared.clock.clone(),
+            inbox,
+            device: shared.device.clone(),
+            outlet: Outlet::new(udp, shared.attached.relay.clone()),
+            out: SendBatch::default(),
+            sleep: Duration::ZERO,
+        }
     }
 
     /// Waits for something to do, and does it.
@@ -120,7 +131,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         };
         drop(control);
         if !self.out.is_empty() {
-            self.udp.send(&mut self.out);
+            self.outlet.send(&mut self.out);
             self.out.failures().iter().for_each(|failure| count_failure(&self.device, failure));
             self.out.clear();
         }

@@ -13,7 +13,7 @@ use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
 use wg::Control;
 
-use crate::{Clock, Inbound, Inbox, Load, Outbound, Returned, SlowPath, Tap};
+use crate::{Attached, Clock, Inbound, Inbox, Load, Outbound, Shared, SlowPath};
 
 /// What a data plane is made of.
 pub struct Parts<R, IR, IS, UR, US> {
@@ -21,16 +21,24 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub control: Arc<Mutex<Control<R>>>,
     /// Both clocks.
     pub clock: Clock,
-    /// The IP side.
-    pub ip: (IR, IS),
-    /// The UDP side: a receiver, and a sender each for data and for handshakes.
-    pub udp: (UR, US, US),
+    /// Packets that want to enter the tunnel.
+    pub ip_recv: IR,
+    /// Packets that left it.
+    pub ip_send: IS,
+    /// Datagrams from peers.
+    pub udp_recv: UR,
+    /// Sends data.
+    pub data_send: US,
+    /// Sends handshakes.
+    pub handshake_send: US,
     /// The IP side's MTU; may change at run time.
     pub mtu: Arc<AtomicU32>,
     /// What each thread of the data plane does first.
     pub begin: fn(),
     /// How many cores there are for it.
     pub cores: usize,
+    /// What else it is to serve.
+    pub attached: Attached,
 }
 
 /// Cores from which on each direction has a second thread: with fewer the threads
@@ -42,7 +50,6 @@ pub struct Engine {
     stop: Arc<AtomicBool>,
     inbox: Arc<Inbox>,
     load: Arc<Load>,
-    tap: Arc<Tap>,
     wakers: [Waker; 2],
     begin: fn(),
     threads: Vec<JoinHandle<()>>,
@@ -66,45 +73,35 @@ impl Engine {
         UR: UdpRecv + 'static,
         US: UdpSend,
     {
-        let Parts { control, clock, ip: (ip_recv, ip_send), udp, mtu, begin, cores } = parts;
-        let (udp_recv, data_send, handshake_send) = udp;
-        let device = control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
+        let device = parts.control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
         let inbox = Arc::new(Inbox::default());
-        let wakers = [ip_recv.waker(), udp_recv.waker()];
+        let wakers = [parts.ip_recv.waker(), parts.udp_recv.waker()];
         device.for_outbound.set_waker(wakers[0].clone());
         device.retired.set_wakers(wakers.clone());
-        let returned = Arc::new(Returned::default());
-        returned.set_waker(wakers[1].clone());
         let woken = inbox.clone();
         device.for_control.set_waker(Arc::new(move || woken.wake()));
 
-        let load = Arc::new(Load::default());
-        let tap = Arc::new(Tap::new(clock.clone()));
+        let shared = Shared::new(device, parts.clock, wakers[1].clone(), parts.attached);
+        let mut outbound = Outbound::new(&shared, parts.ip_recv, parts.data_send, parts.mtu);
+        let mut inbound = Inbound::new(&shared, parts.udp_recv, parts.ip_send, inbox.clone());
+        let mut slow_path =
+            SlowPath::new(&shared, parts.control, inbox.clone(), parts.handshake_send);
+        if parts.cores >= CORES_FOR_SECONDS {
+            outbound.start_second(parts.begin)?;
+            inbound.start_second(parts.begin)?;
+        }
         let mut engine = Self {
             stop: Arc::default(),
-            inbox: inbox.clone(),
-            load: load.clone(),
-            tap: tap.clone(),
+            inbox,
+            load: shared.load,
             wakers,
-            begin,
+            begin: parts.begin,
             threads: Vec::new(),
             rounds: Vec::new(),
         };
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
-        let (out, back) = ((ip_recv, data_send), (udp_recv, ip_send));
-        let mut outbound = Outbound::new(device.clone(), clock.clone(), out, mtu, returned.clone());
-        let mut inbound = Inbound::new(device, clock.clone(), back, inbox.clone(), returned);
-        outbound.count_in(load.clone());
-        inbound.count_in(load);
-        outbound.tap_into(tap.clone());
-        inbound.tap_into(tap);
-        if cores >= CORES_FOR_SECONDS {
-            outbound.start_second(begin)?;
-            inbound.start_second(begin)?;
-        }
         engine.spawn("outbound", &ended, move || outbound.step())?;
         engine.spawn("inbound", &ended, move || inbound.step())?;
-        let mut slow_path = SlowPath::new(control, clock, inbox, handshake_send);
         engine.spawn("slow path", &ended, move || {
             slow_path.step();
             Ok(())
@@ -115,11 +112,6 @@ impl Engine {
     /// How large batches were, and how long packets waited.
     pub fn load(&self) -> &Load {
         &self.load
-    }
-
-    /// Where its packets can be captured.
-    pub fn tap(&self) -> &Arc<Tap> {
-        &self.tap
     }
 
     /// Has the slow path look at the control half: its configuration changed.
@@ -275,11 +267,15 @@ mod tests {
         let parts = Parts {
             control: Arc::new(Mutex::new(control)),
             clock: Arc::new(|| Now { time: Time::from_nanos(1), wall: Default::default() }),
-            ip: (ip, Nowhere),
-            udp: (udp, Nowhere, Nowhere),
+            ip_recv: ip,
+            ip_send: Nowhere,
+            udp_recv: udp,
+            data_send: Nowhere,
+            handshake_send: Nowhere,
             mtu: Arc::default(),
             begin: || {},
             cores: 1,
+            attached: Attached::default(),
         };
         Engine::start(parts, |_| {}).unwrap()
     }

@@ -1,9 +1,9 @@
 //! Floor 3: a running peer: a TUN device, a UDP socket and the engine between them,
 //! around one control half.
-
 #![forbid(unsafe_code)]
 
 mod mtu;
+mod tap;
 
 use std::{
     io,
@@ -14,7 +14,8 @@ use std::{
     },
 };
 
-use engine::{Clock, Engine, Load, Parts, Tap};
+use config::uapi::{Change, DeviceState};
+use engine::{Attached, Clock, Engine, Filter, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
 use packet::{IpRecv, IpSend};
@@ -22,9 +23,8 @@ use sys::{
     BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
     process::{self, Helper},
 };
+pub use tap::{Capture, CaptureEnd, Chunk, Tap, TooManyCaptures};
 use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, PublicKey, Time};
-
-use config::uapi::{Change, DeviceState};
 
 /// All randomness is the kernel's.
 type Rng = UnwrapErr<SysRng>;
@@ -40,6 +40,8 @@ pub struct Node {
     /// Whether the MTU of paths is searched for.
     searching: AtomicBool,
     offloads: Arc<Offloads>,
+    tap: Arc<Tap>,
+    filter: Arc<Filter>,
     engine: Engine,
 }
 
@@ -141,18 +143,37 @@ impl Node {
         let device = lock(&control).device().clone();
         let mtu = Arc::new(AtomicU32::new(info.mtu));
         let clock: Clock = Arc::new(now);
+        let tap = Arc::new(Tap::new(clock.clone()));
+        let attached = Attached { observer: Some(tap.clone()), ..Attached::default() };
+        let filter = attached.filter.clone();
         let parts = Parts {
             control: control.clone(),
             clock,
-            ip: (ip_recv, ip_send),
-            udp: (udp_recv, udp.sender(), udp.sender()),
+            ip_recv,
+            ip_send,
+            udp_recv,
+            data_send: udp.sender(),
+            handshake_send: udp.sender(),
             mtu: mtu.clone(),
             begin,
             cores,
+            attached,
         };
         let engine = Engine::start(parts, ended)?;
         let (outer, searching) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { info, control, device, udp, outer, mtu, searching, offloads, engine })
+        Ok(Self {
+            info,
+            control,
+            device,
+            udp,
+            outer,
+            mtu,
+            searching,
+            offloads,
+            tap,
+            filter,
+            engine,
+        })
     }
 
     /// What the interface is called.
@@ -341,7 +362,12 @@ impl Node {
 
     /// Where packets inside the tunnel can be captured.
     pub fn tap(&self) -> &Arc<Tap> {
-        self.engine.tap()
+        &self.tap
+    }
+
+    /// Which packets of peers may enter: all, until a policy is set.
+    pub fn filter(&self) -> &Filter {
+        &self.filter
     }
 
     /// How fast peers answer handshakes.
@@ -366,10 +392,10 @@ impl Node {
     }
 }
 
-/// What each thread of the data plane does first. Where short turns are refused,
-/// it works with those that it has.
+/// What each thread of the data plane does first. Where a short time slice is refused,
+/// it works with the one that it has.
 fn begin() {
-    let _ = process::take_short_turns();
+    let _ = process::request_short_time_slice();
 }
 
 fn now() -> Now {

@@ -131,6 +131,8 @@ pub enum SendError {
     NoBuffer,
     /// There is no socket: the interface is down.
     NoSocket,
+    /// More waits for relays than may.
+    RelayFull,
     /// Any other answer, by its errno.
     Other(i32),
 }
@@ -153,6 +155,8 @@ pub struct SendBatch {
     buf: Vec<u8>,
     used: usize,
     transmits: Vec<Transmit>,
+    /// Whether one of them goes to a relay.
+    relayed: bool,
     failures: Vec<Failure>,
 }
 
@@ -161,6 +165,7 @@ impl SendBatch {
     pub fn clear(&mut self) {
         self.used = 0;
         self.transmits.clear();
+        self.relayed = false;
         self.failures.clear();
     }
 
@@ -177,12 +182,11 @@ impl SendBatch {
             Some(run) if run.endpoint == endpoint && run.tos == tos && run.accepts(len) => {
                 run.span.len += len;
             }
-            _ => self.transmits.push(Transmit {
-                span: Span { start, len },
-                segment: len,
-                endpoint,
-                tos,
-            }),
+            _ => {
+                self.relayed |= endpoint.remote.is_relayed();
+                let span = Span { start, len };
+                self.transmits.push(Transmit { span, segment: len, endpoint, tos });
+            }
         }
         &mut self.buf[start..self.used]
     }
@@ -205,6 +209,11 @@ impl SendBatch {
     /// The runs, in order.
     pub fn transmits(&self) -> &[Transmit] {
         &self.transmits
+    }
+
+    /// Whether any run goes to a relay.
+    pub fn has_relayed(&self) -> bool {
+        self.relayed
     }
 
     /// `count` datagrams of a run from `first` on, one behind the other.

@@ -2,15 +2,29 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
-/// The outer address of a peer, and our own address it was last reached through.
+/// The outer place of a peer, and our own address it was last reached through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The peer's UDP address. IPv4 is always `V4`, never an IPv4-mapped `V6`.
-    pub remote: SocketAddr,
+    /// Where the peer is.
+    pub remote: Remote,
     /// The address and interface the peer reached us at: answers leave from
     /// there (a sticky source). `None` leaves the choice to the routing table.
     pub local: Option<Local>,
 }
+
+/// Where datagrams for a peer go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Remote {
+    /// To its UDP address. IPv4 is always `V4`, never an IPv4-mapped `V6`.
+    Direct(SocketAddr),
+    /// To a relay, which passes them on.
+    Relayed(RelayId),
+}
+
+/// A peer behind a relay: a number in the table of who speaks to relays. The relay and the
+/// peer's key would make every endpoint longer, and these are copied with every datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RelayId(u32);
 
 /// One of our own addresses, on one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +48,45 @@ impl Endpoint {
                 None => SocketAddr::V6(SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id())),
             },
         };
-        Self { remote, local: None }
+        Self { remote: Remote::Direct(remote), local: None }
+    }
+
+    /// The endpoint of a peer behind a relay.
+    pub fn relayed(id: RelayId) -> Self {
+        Self { remote: Remote::Relayed(id), local: None }
+    }
+}
+
+impl Remote {
+    /// The UDP address, where there is one.
+    pub fn direct(self) -> Option<SocketAddr> {
+        match self {
+            Self::Direct(address) => Some(address),
+            Self::Relayed(_) => None,
+        }
+    }
+
+    /// Whether it is behind a relay.
+    pub fn is_relayed(self) -> bool {
+        matches!(self, Self::Relayed(_))
+    }
+}
+
+impl From<SocketAddr> for Remote {
+    fn from(address: SocketAddr) -> Self {
+        Self::Direct(address)
+    }
+}
+
+impl RelayId {
+    /// The entry number `index` of the table.
+    pub fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Where it stands in the table.
+    pub fn index(self) -> usize {
+        self.0 as usize
     }
 }
 
@@ -47,5 +99,11 @@ mod tests {
         let mapped = Endpoint::new("[::ffff:192.0.2.1]:51820".parse().unwrap());
         let plain = Endpoint::new("192.0.2.1:51820".parse().unwrap());
         assert_eq!(mapped, plain);
+    }
+
+    #[test]
+    fn an_endpoint_is_no_larger_than_without_relays() {
+        assert_eq!(size_of::<Remote>(), size_of::<SocketAddr>());
+        assert_eq!(size_of::<Endpoint>(), size_of::<SocketAddr>() + size_of::<Option<Local>>());
     }
 }

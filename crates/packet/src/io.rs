@@ -1,4 +1,5 @@
-//! The four half-traits between the data plane and the outside, batch-first.
+//! The four half-traits between the data plane and the outside, batch-first; and a fifth, for
+//! who sends beside the data path.
 //!
 //! `sys` implements them over a TUN device and UDP sockets, `sim` in memory.
 //! A half is used by one thread at a time. Where receiving waits, it does so until
@@ -53,7 +54,7 @@ pub trait UdpRecv: Send {
 pub trait UdpSend: Send + 'static {
     /// Sends every transmit of `batch` in order. A transmit that could not be
     /// sent is skipped, and noted in the batch's failures; those behind it are
-    /// sent all the same.
+    /// sent all the same. Those to relayed endpoints are not its business, and not noted.
     fn send(&mut self, batch: &mut SendBatch);
 
     /// Sends one datagram that arrives whole or not at all: nobody fragments it.
@@ -62,4 +63,20 @@ pub trait UdpSend: Send + 'static {
     /// [`SendError::TooBig`] where it is longer than the first link carries; any other where
     /// it did not go either.
     fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError>;
+}
+
+/// Sends datagrams of a control protocol by the UDP side's socket, from any thread, and beside
+/// its sending half.
+pub trait ControlSend: Send + Sync {
+    /// Sends one datagram, from `to.local` where that is given. It may pass as many routers as
+    /// `hops` says (TTL, hop limit); without, as many as any other.
+    ///
+    /// # Errors
+    /// It did not go.
+    fn send_control(
+        &self,
+        datagram: &[u8],
+        to: Endpoint,
+        hops: Option<u8>,
+    ) -> Result<(), SendError>;
 }

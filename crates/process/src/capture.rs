@@ -15,12 +15,10 @@ use std::{
     thread::{self, Builder},
 };
 
-use engine::{Capture, CaptureEnd};
+use config::uapi::{CaptureOptions, write_errno};
+use node::{Capture, CaptureEnd, Node};
 use packet::pcapng;
 use sys::process::release_heap;
-
-use config::uapi::{CaptureOptions, write_errno};
-use node::Node;
 
 /// `ENOENT` of Linux.
 const ENOENT: i32 = 2;
@@ -65,8 +63,7 @@ fn begin(node: &Node, wanted: CaptureOptions) -> Result<Capture, i32> {
     {
         return Err(ENOENT);
     }
-    let CaptureOptions { snaplen, peer } = wanted;
-    node.tap().capture(engine::CaptureOptions { snaplen, peer }).map_err(|_| EBUSY)
+    node.tap().capture(wanted).map_err(|_| EBUSY)
 }
 
 fn answer(mut client: &UnixStream, errno: i32, behind: &[u8]) -> io::Result<()> {

@@ -14,14 +14,14 @@ use node::{DEFAULT_MTU, IpSide, Node};
 use sys::{
     SocketFile, Tun, TunError, UdpSocket,
     netlink::{self, Follow, Followed, Netlink},
-    process::{self, Helper, Signals, helper::Charge},
+    process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
 
 use crate::{
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
-    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, socket_files, tell_nothing},
+    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, socket_files, register_nothing},
     offers::Offers,
     sandbox::Sandbox,
     supervisor::Supervisor,
@@ -87,7 +87,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         metrics.iter_mut().for_each(|metrics| metrics.hand_over(helper.clone()));
     }
     if let Some(helper) = helper.as_ref().filter(|_| !sandbox) {
-        tell_nothing(helper).context("helper process")?;
+        register_nothing(helper).context("helper process")?;
     }
     // Without a sandbox it has its rights itself.
     let helper = helper.filter(|_| sandbox);
@@ -138,7 +138,7 @@ impl HelperFor {
         if !keeps_rights && !self.other_user {
             return Ok(None);
         }
-        let job = Charge {
+        let job = Job {
             index: if keeps_rights { self.index } else { 0 },
             sockets: keeps_rights,
             removes_at_end: self.other_user,
@@ -200,7 +200,7 @@ impl Kind for Interface {
                 up.guard(self.index, self.log_style)?;
                 up.leave_to(helper.clone()).context("helper process")
             }
-            (_, Some(helper)) => tell_nothing(helper).context("helper process"),
+            (_, Some(helper)) => register_nothing(helper).context("helper process"),
             _ => Ok(()),
         }
     }

@@ -234,10 +234,10 @@ pub(crate) fn socket_files<'a>(
     control.into_iter().chain(iter::once(metrics.and_then(Metrics::path)).flatten())
 }
 
-/// Has a helper know that nothing is to be told of routes and rules.
+/// Has a helper know that there are no routes and rules.
 ///
 /// # Errors
 /// It is gone.
-pub(crate) fn tell_nothing(helper: &Helper) -> io::Result<()> {
-    helper.tell(&[], &[])
+pub(crate) fn register_nothing(helper: &Helper) -> io::Result<()> {
+    helper.register(&[], &[])
 }

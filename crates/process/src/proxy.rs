@@ -24,14 +24,14 @@ use sys::{
     Offloads, SocketFile, Tun, TunInfo, UdpSocket,
     namespace::{Namespace, NamespaceError, Plan},
     netlink::{self, Netlink},
-    process::{self, Helper, Signals, helper::Charge},
+    process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
 
 use crate::{
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
-    life::{Ending, Kind, Life, Means, bind_metrics, socket_files, tell_nothing},
+    life::{Ending, Kind, Life, Means, bind_metrics, socket_files, register_nothing},
     metrics::Metrics,
     sandbox::Sandbox,
     supervisor::Supervisor,
@@ -119,7 +119,7 @@ fn enter(
         return Ok(None);
     }
     match Namespace::open(plan, forget) {
-        Err(why) if choice == StackChoice::Auto && why.is_for_want_of_right() => {
+        Err(why) if choice == StackChoice::Auto && why.is_not_permitted() => {
             tracing::info!(%why, "with a TCP/IP stack of our own");
             Ok(None)
         }
@@ -262,9 +262,9 @@ fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     if !sandbox || !is_marked || !process::administers_network() {
         return Ok(None);
     }
-    let job = Charge { sockets: true, sandbox, ..Charge::default() };
+    let job = Job { sockets: true, sandbox, ..Job::default() };
     let helper = Helper::start(&job)?;
-    tell_nothing(&helper)?;
+    register_nothing(&helper)?;
     Ok(Some(Arc::new(helper)))
 }
 

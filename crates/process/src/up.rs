@@ -211,7 +211,7 @@ impl Up {
     /// It is gone.
     pub fn leave_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
         if let Some(helper) = &helper {
-            helper.tell(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
+            helper.register(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
         }
         self.helper = helper;
         Ok(())

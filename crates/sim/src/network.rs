@@ -10,12 +10,16 @@ use std::{
 };
 
 use packet::{
-    Ecn, Endpoint, Local, RecvBatch, RecvMeta, SendBatch, SendError, UdpRecv, UdpSend, Waker,
+    ControlSend, Ecn, Endpoint, Local, RecvBatch, RecvMeta, SendBatch, SendError, UdpRecv, UdpSend,
+    Waker,
 };
 use rand_chacha::{
     ChaCha20Rng,
     rand_core::{Rng, SeedableRng},
 };
+
+/// Routers between any two sockets.
+const ROUTERS: u8 = 8;
 
 /// What the network does to a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -213,10 +217,11 @@ impl UdpSend for NetSend {
     fn send(&mut self, batch: &mut SendBatch) {
         let mut state = self.network.lock();
         for transmit in batch.transmits() {
+            let Some(to) = transmit.endpoint.remote.direct() else { continue };
             for bytes in batch.datagrams(transmit) {
                 state.launch(Datagram {
                     from: self.address,
-                    to: transmit.endpoint.remote,
+                    to,
                     ecn: transmit.tos.ecn(),
                     bytes: bytes.to_vec(),
                 });
@@ -227,10 +232,30 @@ impl UdpSend for NetSend {
     fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         self.network.lock().launch(Datagram {
             from: self.address,
-            to: endpoint.remote,
+            to: endpoint.remote.direct().ok_or(SendError::Unreachable)?,
             ecn: Ecn::NotEct,
             bytes: datagram.to_vec(),
         });
+        Ok(())
+    }
+}
+
+impl ControlSend for NetSend {
+    fn send_control(
+        &self,
+        datagram: &[u8],
+        to: Endpoint,
+        hops: Option<u8>,
+    ) -> Result<(), SendError> {
+        let to = to.remote.direct().ok_or(SendError::Unreachable)?;
+        if hops.is_none_or(|hops| hops > ROUTERS) {
+            self.network.lock().launch(Datagram {
+                from: self.address,
+                to,
+                ecn: Ecn::NotEct,
+                bytes: datagram.to_vec(),
+            });
+        }
         Ok(())
     }
 }

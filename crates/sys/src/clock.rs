@@ -1,29 +1,26 @@
-//! The clock's room: protocol code is handed `now`, and this is where it comes
-//! from.
+//! Where `now` comes from, which protocol code takes as an argument.
 #![expect(unsafe_code, reason = "the adjtimex call")]
 
 use std::{mem::MaybeUninit, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since boot, with the time in which the machine slept: a keypair
-/// must age while the laptop is shut.
+/// Nanoseconds since boot, including the time asleep: a keypair must age while the laptop is shut.
 pub fn boottime_nanos() -> u64 {
     let now = read(ClockId::CLOCK_BOOTTIME);
     u64::try_from(now.as_nanos()).expect("a machine is not up for 584 years")
 }
 
-/// The time since the Unix epoch, zero where the wall clock stands before it.
+/// The time since the Unix epoch, zero if the wall clock is before it.
 pub fn wall() -> Duration {
     read(ClockId::CLOCK_REALTIME)
 }
 
-/// Whether something keeps the wall clock right (NTP, a hypervisor), as far as the
-/// kernel was told (adjtimex(2)); `None` where it does not say.
+/// Whether the wall clock is kept synchronised (NTP, a hypervisor), as far as the kernel knows
+/// (adjtimex(2)); `None` if the call fails.
 pub fn is_synchronised() -> Option<bool> {
     let mut timex = MaybeUninit::<libc::timex>::zeroed();
-    // SAFETY: adjtimex reads and writes one timex; zeros are one, which asks to change
-    // nothing.
+    // SAFETY: adjtimex reads and writes one timex; all zeros are valid and change nothing.
     let state = unsafe { libc::adjtimex(timex.as_mut_ptr()) };
     (state >= 0).then_some(state != libc::TIME_ERROR)
 }
@@ -48,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_whether_the_clock_is_kept_right() {
+    fn the_kernel_tells_whether_the_clock_is_synchronised() {
         assert!(is_synchronised().is_some());
     }
 }

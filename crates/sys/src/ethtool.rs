@@ -1,6 +1,5 @@
-//! What a network device does for packets, as `ethtool -k` and `-i` tell it: the
-//! `SIOCETHTOOL` ioctl (linux/ethtool.h). It serves devices of the thread's network
-//! namespace.
+//! Features and driver of a network device, like `ethtool -k` and `-i`, by the `SIOCETHTOOL` ioctl
+//! (linux/ethtool.h). Devices are those of the thread's network namespace.
 #![expect(unsafe_code, reason = "the SIOCETHTOOL ioctl")]
 
 use std::{collections::BTreeMap, ffi::c_char, io, os::fd::AsRawFd};
@@ -27,53 +26,53 @@ const HEADER: usize = 2;
 /// Bits of features in a block.
 const BLOCK: usize = u32::BITS as usize;
 
-/// The feature by which UDP is coalesced that is not for this host (Linux 5.12).
+/// The feature that coalesces forwarded UDP (Linux 5.12).
 pub const UDP_FORWARDING: &str = "rx-udp-gro-forwarding";
 
 /// One feature of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feature {
-    /// Whether the device does it now.
+    /// Whether it is on.
     pub active: bool,
-    /// Whether it can be switched.
+    /// Whether it can be changed.
     pub changeable: bool,
 }
 
 impl Feature {
-    /// Whether it is off, and could be on.
+    /// Whether it is off and can be switched on.
     pub fn is_switched_off(self) -> bool {
         self.changeable && !self.active
     }
 }
 
-/// What drives a device.
+/// A device's driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Driver {
     /// The driver's name: `virtio_net`, `veth`.
     pub name: String,
-    /// The version of the device's firmware, where it tells one.
+    /// The firmware version, if it has one.
     pub firmware: String,
 }
 
 /// The driver of a device.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where it does not tell, `ENODEV` where there is no such device.
+/// `EOPNOTSUPP` if the driver does not implement it, `ENODEV` if there is no such device.
 pub fn driver(device: &str) -> io::Result<Driver> {
     let mut words = vec![0; DRVINFO_WORDS];
     words[0] = GDRVINFO;
     call(device, &mut words)?;
     let bytes = bytes_of(&words[1..]);
-    // The name, its version, and the firmware's.
+    // Driver, its version, firmware version.
     let text = |index: usize| text_of(&bytes[index * NAME_LEN..][..NAME_LEN]);
     Ok(Driver { name: text(0), firmware: text(2) })
 }
 
-/// Every feature of a device by the kernel's name, which `ethtool -K` takes, too:
-/// `rx-gro`, `tx-udp-segmentation`.
+/// All features of a device by the kernel's names, as `ethtool -K` takes them: `rx-gro`,
+/// `tx-udp-segmentation`.
 ///
 /// # Errors
-/// `ENODEV` where there is no such device.
+/// `ENODEV` if there is no such device.
 pub fn features(device: &str) -> io::Result<BTreeMap<String, Feature>> {
     let names = names(device)?;
     let mut words = vec![0; HEADER + 4 * names.len().div_ceil(BLOCK)];
@@ -81,7 +80,7 @@ pub fn features(device: &str) -> io::Result<BTreeMap<String, Feature>> {
     words[1] = names.len().div_ceil(BLOCK) as u32;
     call(device, &mut words)?;
     let feature = |index: usize| {
-        // Available, requested, active, never to be changed.
+        // Available, requested, active, never changed.
         let block = &words[HEADER + 4 * (index / BLOCK)..][..4];
         let has = |word: usize| block[word] >> (index % BLOCK) & 1 == 1;
         Feature { active: has(2), changeable: has(0) && !has(3) }
@@ -90,10 +89,10 @@ pub fn features(device: &str) -> io::Result<BTreeMap<String, Feature>> {
     Ok(features.filter(|(name, _)| !name.is_empty()).collect())
 }
 
-/// Switches one feature of a device.
+/// Switches a feature of a device on or off.
 ///
 /// # Errors
-/// `EOPNOTSUPP` where the device did not take it, `EPERM` without `CAP_NET_ADMIN`.
+/// `EOPNOTSUPP` if the device did not change it, `EPERM` without `CAP_NET_ADMIN`.
 pub fn set_feature(device: &str, feature: &str, on: bool) -> io::Result<()> {
     let names = names(device)?;
     let refused = || io::Error::from(Errno::EOPNOTSUPP);
@@ -101,7 +100,7 @@ pub fn set_feature(device: &str, feature: &str, on: bool) -> io::Result<()> {
     let mut words = vec![0; HEADER + 2 * names.len().div_ceil(BLOCK)];
     words[0] = SFEATURES;
     words[1] = names.len().div_ceil(BLOCK) as u32;
-    // Which bits are meant, and what they are to be.
+    // The bits to change, and their new values.
     let block = HEADER + 2 * (index / BLOCK);
     words[block] = 1 << (index % BLOCK);
     words[block + 1] = u32::from(on) << (index % BLOCK);
@@ -114,7 +113,7 @@ pub fn set_feature(device: &str, feature: &str, on: bool) -> io::Result<()> {
 
 /// The names of all features, in the order of their bits.
 fn names(device: &str) -> io::Result<Vec<String>> {
-    // The command, a reserved word, a mask of 64 bits of sets, and the size of the one.
+    // Command, reserved, a 64-bit mask of sets, and the size of the one.
     let mut info = [GSSET_INFO, 0, 0, 0, 0];
     let mask = (1u64 << FEATURE_NAMES).to_ne_bytes();
     info[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
@@ -127,10 +126,10 @@ fn names(device: &str) -> io::Result<Vec<String>> {
     Ok(bytes_of(&words[3..]).chunks(NAME_LEN).map(text_of).collect())
 }
 
-/// Has the kernel read and write one request, whose first word says which.
+/// Makes one request, whose command is the first word.
 ///
-/// `words` must have room for all that the kernel answers to that: for names, as many
-/// as it has just said there are; the number of features is fixed when a kernel is built.
+/// `words` must have room for everything that the kernel writes for that command. For names that is
+/// as many as it has just reported; the number of features is fixed when a kernel is built.
 fn call(device: &str, words: &mut [u32]) -> io::Result<()> {
     let mut ifr_name = [0; libc::IFNAMSIZ];
     if device.len() >= ifr_name.len() {
@@ -143,7 +142,7 @@ fn call(device: &str, words: &mut [u32]) -> io::Result<()> {
     let mut request = libc::ifreq { ifr_name, ifr_ifru };
     let fd = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
     // SAFETY: SIOCETHTOOL reads the ifreq, and reads and writes the words it points at,
-    // which have the room that the request's kind takes: each caller sees to that.
+    // which have the room that the command takes: each caller ensures that.
     let called = unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     Ok(Errno::result(called).map(drop)?)
 }
@@ -165,7 +164,7 @@ mod tests {
     use crate::{testing::in_namespace, tun::Tun};
 
     #[test]
-    fn a_tun_tells_its_driver_and_its_features_and_one_can_be_switched() {
+    fn a_tun_reports_its_driver_and_its_features_and_one_can_be_switched() {
         in_namespace(|_| {
             let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
             assert_eq!(driver(&info.name).unwrap().name, "tun");
@@ -173,7 +172,7 @@ mod tests {
                 set_feature(&info.name, "rx-gro", on).unwrap();
                 let features = features(&info.name).unwrap();
                 assert_eq!(features["rx-gro"], Feature { active: on, changeable: true });
-                // Before and behind it in the order of bits, and in another block.
+                // Bits before and after it, and in another block.
                 assert!(features["tx-generic-segmentation"].active);
                 assert!(!features["rx-gro-list"].active);
             }
@@ -181,12 +180,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_cannot_and_what_there_is_not_is_refused() {
+    fn a_feature_that_cannot_change_and_an_absent_device_are_refused() {
         in_namespace(|_| {
             let errno = |result: io::Result<()>| result.unwrap_err().raw_os_error();
             let unknown = set_feature("lo", "rx-gro-sideways", true);
             assert_eq!(errno(unknown), Some(libc::EOPNOTSUPP));
-            assert!(!features("lo").unwrap()["loopback"].changeable, "`lo` is nothing else");
+            assert!(!features("lo").unwrap()["loopback"].changeable, "it is fixed on `lo`");
             assert_eq!(errno(set_feature("lo", "loopback", false)), Some(libc::EOPNOTSUPP));
             for absent in ["eth9", "a-name-longer-than-any", ""] {
                 assert_eq!(errno(features(absent).map(drop)), Some(libc::ENODEV), "{absent:?}");

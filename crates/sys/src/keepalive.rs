@@ -1,37 +1,31 @@
-//! Whether the peer of a silent TCP connection is still there: it is asked.
+//! TCP keepalive: probes the other end of an idle connection.
 
 use std::{io, os::fd::AsFd, time::Duration};
 
 use nix::sys::socket::{setsockopt, sockopt};
 
-/// When a silent peer is asked, and when it is gone.
+/// Times and number of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How long nothing has to come before it is asked.
+    /// How long a connection is idle before the first probe.
     pub idle: Duration,
-    /// How long each answer is waited for.
+    /// The time between probes.
     pub interval: Duration,
-    /// Questions without an answer after which it is gone.
+    /// Unanswered probes until the connection is closed.
     pub probes: u32,
 }
 
-/// A silent peer is gone after a quarter of an hour, as one that does not acknowledge what
-/// it is sent (`tcp_retries2`): a laptop may sleep for so long, or a path be down.
+/// An idle connection is closed after a quarter of an hour, like one whose data is not acknowledged
+/// (`tcp_retries2`): a laptop may sleep that long, or a path be down.
 pub const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(600), interval: Duration::from_secs(60), probes: 5 };
 
-/// Has the peer of a socket asked, at the times of its network namespace.
-///
-/// # Errors
-/// The kernel's answer.
+/// Switches keepalive on, with the times of the socket's network namespace.
 pub fn switch_on(socket: &impl AsFd) -> io::Result<()> {
     Ok(setsockopt(socket, sockopt::KeepAlive, &true)?)
 }
 
-/// Has the peers of a socket asked at these times; a listener's sockets have it from it.
-///
-/// # Errors
-/// The kernel's answer.
+/// Switches keepalive on with these times. Sockets accepted by a listener inherit them.
 pub fn keep_alive(socket: &impl AsFd, keepalive: Keepalive) -> io::Result<()> {
     let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
     switch_on(socket)?;

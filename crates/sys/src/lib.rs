@@ -1,40 +1,38 @@
-//! Floor 1: every Linux system call. It implements the half-traits of `packet`
-//! over a TUN device and over UDP sockets, and holds what else a running peer
-//! asks of the kernel.
+//! Floor 1: every Linux system call. It implements the half-traits of `packet` over a TUN device
+//! and UDP sockets, and wraps what else a running peer needs from the kernel.
 //!
 //! ```text
 //!   tun      TunRecv, TunSend            <- the IP side
 //!   udp      UdpReceiver, UdpSender      <- the UDP side
 //!   netlink  links, addresses, routes, rules; Monitor for their changes
-//!   ethtool  what a device does for packets
-//!   probe    each offload tried, in private
+//!   ethtool  features and driver of a network device
+//!   probe    tests which offloads work
 //!   namespace  a private network namespace, and sockets in it
-//!   process  start in the background, drop privileges, signals
-//!   splice   bytes from one socket to another without a copy
-//!   offload  what is used of the kernel's offloads, and what it refused
+//!   process  start in the background, privileges, sandbox, signals
+//!   splice   relays bytes between sockets without copying them
+//!   offload  which of the kernel's offloads are used, and which it refused
 //!   opened   a file and the folder that it is in
 //!   unix     a listening Unix socket that only its user may open
 //!   socket_file  the file of one, which is removed with it
 //!   whole_file   a file that is replaced as a whole
-//!   watch    a file that is deleted or replaced
-//!   poll, wake, clock, time              what the others wait and count with
+//!   watch    waits until a file is deleted or replaced
+//!   poll, wake, clock, time              waiting, and the time
 //! ```
 //!
-//! Everything that waits is a file descriptor underneath: the receiving halves
-//! end by their waker, and what a main thread waits for is `AsFd`, to be put
-//! together in [`poll::readable`].
+//! Everything that waits does so on file descriptors: a receiving half is ended by its waker, and
+//! what a main thread waits for is `AsFd`, for [`poll::readable`].
 //!
-//! Unsafe code stands in few files: `tun/device.rs` (two ioctls), `ethtool.rs` (one), `clock.rs`
-//! (`adjtimex`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `line.rs` (descriptors that come over a
+//! Unsafe code is in these files: `tun/device.rs` (two ioctls), `ethtool.rs` (one), `clock.rs`
+//! (`adjtimex`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs` (descriptors received over a
 //! socket), `namespace.rs` and `process/background.rs` (`fork`), `process/code.rs` and
-//! `process/heap.rs` (what is resident), `process/turns.rs` (the length of turns), and
-//! `process/signals.rs` (what a child does between fork and exec).
+//! `process/heap.rs` (resident memory), `process/time_slice.rs` (the scheduler), and
+//! `process/signals.rs` (a child between fork and exec).
 #![deny(unsafe_code)]
 
+mod channel;
 pub mod clock;
 pub mod ethtool;
 pub mod keepalive;
-mod line;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;

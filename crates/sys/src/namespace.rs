@@ -1,17 +1,17 @@
-//! A private network namespace: a small child process lives in it, and hands out
-//! the file descriptors that this process, which stays outside, works with.
+//! A private network namespace. A small child process lives in it and passes its TUN and sockets to
+//! this process, which stays outside.
 //!
 //! ```text
 //!   this process -- fork --> child: enters a new user and network namespace,
-//!     | <---- TUN ---------    | makes lo, the TUN, its addresses and a route
-//!     | ----- "a TCP socket" ->| gives up its rights, files and calls
-//!     | <---- socket --------  | makes sockets, and nothing else
-//!     x  ends, somehow ------> ends, and the namespace with it
+//!     | <---- TUN ---------    | sets up lo, the TUN, its addresses and a route
+//!     | ----- "a TCP socket" ->| drops its privileges, files and system calls
+//!     | <---- socket --------  | creates sockets, and nothing else
+//!     x  exits --------------> exits, and the namespace with it
 //! ```
 //!
-//! A socket stays in the network namespace it was made in, whoever uses it. The way
-//! into a user namespace is only open to a process of one thread, and there is no
-//! way back; hence the child, made before any thread.
+//! A socket stays in the network namespace that it was created in, whoever uses it. Only a process
+//! with a single thread can enter a user namespace, and it cannot leave it again; hence a child,
+//! forked before any thread is started.
 #![expect(unsafe_code, reason = "fork")]
 
 mod inside;
@@ -33,24 +33,24 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
-use crate::{line, process, tun::TunInfo};
-use wire::Word;
+use crate::{channel, process, tun::TunInfo};
+use wire::Reply;
 
-/// What the namespace is to have.
+/// The configuration of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The TUN's name.
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// Its addresses, with their host bits. All else of their families is routed into it:
-    /// once the child has no rights, it can add no route.
+    /// Its addresses, with their host bits. Each family has a default route into the TUN, as the
+    /// child cannot add routes later.
     pub addresses: Vec<IpNet>,
-    /// Whether its process keeps no file, and no call but those that make sockets.
+    /// Whether the child runs in a sandbox, where it can only create sockets.
     pub sandbox: bool,
 }
 
-/// A kind of socket that the namespace makes.
+/// A kind of socket to create in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -68,56 +68,54 @@ pub enum Kind {
     Ping6,
 }
 
-/// A private network namespace. It ends when this is dropped, as far as no socket or
-/// TUN holds it.
+/// A private network namespace. The kernel removes it once this is dropped and its sockets and TUN
+/// are closed.
 #[derive(Debug)]
 pub struct Namespace {
-    /// One request and its answer at a time.
-    line: Mutex<OwnedFd>,
+    /// Locked from each request until its reply.
+    channel: Mutex<OwnedFd>,
     child: Pid,
 }
 
 /// Why there is no private namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
-    /// Neither a user namespace nor, with the right of root, a network namespace may
-    /// be made here.
+    /// Neither a user namespace nor, as root, a network namespace may be created here.
     #[error(
-        "no private network namespace may be made here ({0}): this system forbids user \
-         namespaces; look at the sysctls user.max_user_namespaces, \
+        "cannot create a private network namespace ({0}): this system forbids user \
+         namespaces; check the sysctls user.max_user_namespaces, \
          kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns, \
-         and in a container at its seccomp profile, or run as root"
+         and the seccomp profile if this is a container, or run as root"
     )]
     Forbidden(#[source] io::Error),
-    /// It was made but could not be set up.
-    #[error("the private network namespace: {step}: {error}")]
+    /// It was created but could not be set up.
+    #[error("cannot set up the private network namespace: {step}: {error}")]
     Setup {
-        /// What failed.
+        /// The step that failed.
         step: Step,
         /// The kernel's answer.
         error: io::Error,
     },
-    /// Other threads run already.
-    #[error("no child could be made: {0}")]
+    /// Other threads are running, or there are no resources for a child.
+    #[error("cannot fork: {0}")]
     Fork(#[source] io::Error),
-    /// The child ended without a word.
+    /// The child exited without a reply.
     #[error("the process in the private network namespace is gone")]
     Gone,
 }
 
 impl NamespaceError {
-    /// Whether another user, or another system, could have had it: there is no right to
-    /// it here, or no TUN device.
-    pub fn is_for_want_of_right(&self) -> bool {
+    /// Whether this user or system is not allowed to have a namespace, or a TUN in it.
+    pub fn is_not_permitted(&self) -> bool {
         matches!(self, Self::Forbidden(_) | Self::Setup { step: Step::Tun, .. })
     }
 }
 
-/// A step on the way to a namespace that can be used.
+/// A step of setting up a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
-    /// The namespaces themselves.
+    /// Entering the namespaces.
     Enter,
     /// The loopback device.
     Loopback,
@@ -129,16 +127,15 @@ pub enum Step {
     Address,
     /// The routes.
     Route,
-    /// The rights of the child, given up.
+    /// Dropping the child's privileges.
     Rights,
 }
 
 impl Namespace {
-    /// Makes it, with a TUN of this plan that is up. The child begins with `forget`, which is to
-    /// wipe what secrets its copy of this process's memory has. Call it before any thread is
-    /// started, behind [`process::Signals::block`], so that a signal to the whole
-    /// group leaves the child its work, and before [`process::harden`], which would
-    /// forbid it to map its user.
+    /// Creates a namespace with a TUN, which is up. The child first calls `forget`, which must wipe
+    /// the secrets in its copy of this process's memory. Call this before any thread is started;
+    /// after [`process::Signals::block`], so that a signal to the process group does not end the
+    /// child; and before [`process::harden`], which would forbid it to map its user.
     ///
     /// # Errors
     /// See [`NamespaceError`].
@@ -147,9 +144,9 @@ impl Namespace {
         forget: impl FnOnce(),
     ) -> Result<(Self, OwnedFd, TunInfo), NamespaceError> {
         process::only_thread().map_err(NamespaceError::Fork)?;
-        let (ours, theirs) = line::pair().map_err(NamespaceError::Fork)?;
-        // SAFETY: this thread is the only one, so that the child has all there is
-        // of the process and may do all that the parent may.
+        let (ours, theirs) = channel::pair().map_err(NamespaceError::Fork)?;
+        // SAFETY: this thread is the only one, so the child has no locks held by others and may do
+        // all that the parent may.
         match unsafe { fork() }.map_err(|errno| NamespaceError::Fork(errno.into()))? {
             ForkResult::Child => {
                 drop(ours);
@@ -159,9 +156,9 @@ impl Namespace {
             }
             ForkResult::Parent { child } => {
                 drop(theirs);
-                let namespace = Self { line: Mutex::new(ours), child };
-                let (tun, index) = match namespace.first_word() {
-                    Ok(word) => word,
+                let namespace = Self { channel: Mutex::new(ours), child };
+                let (tun, index) = match namespace.first_reply() {
+                    Ok(reply) => reply,
                     Err(error) => {
                         namespace.end();
                         return Err(error);
@@ -173,38 +170,38 @@ impl Namespace {
         }
     }
 
-    /// A socket in the namespace: close-on-exec, not blocking, not bound.
+    /// Creates a socket in the namespace: close-on-exec, non-blocking, unbound.
     ///
     /// # Errors
-    /// The kernel's answer to the child, or `BrokenPipe` where the child is gone.
+    /// The child's errno, or `BrokenPipe` if the child is gone.
     pub fn socket(&self, kind: Kind) -> io::Result<OwnedFd> {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        send(line.as_raw_fd(), &[kind as u8], MsgFlags::MSG_NOSIGNAL)?;
-        match receive(&line)? {
-            (Word::Socket, Some(fd)) => Ok(fd),
-            (Word::Refused { errno, .. }, _) => Err(io::Error::from_raw_os_error(errno)),
+        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        send(channel.as_raw_fd(), &[kind as u8], MsgFlags::MSG_NOSIGNAL)?;
+        match receive(&channel)? {
+            (Reply::Socket, Some(fd)) => Ok(fd),
+            (Reply::Refused { errno, .. }, _) => Err(io::Error::from_raw_os_error(errno)),
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
 
-    /// The process that lives in it.
+    /// The child's process id.
     pub fn pid(&self) -> i32 {
         self.child.as_raw()
     }
 
-    /// Waits for the child, which ends with the line.
+    /// Waits for the child, which exits when the channel is closed.
     fn end(self) {
-        let Self { line, child } = self;
-        drop(line);
-        // Whatever is said of it, it is no child of ours any more.
+        let Self { channel, child } = self;
+        drop(channel);
+        // Whatever the result, the child is gone.
         let _ = waitpid(child, None);
     }
 
-    fn first_word(&self) -> Result<(OwnedFd, u32), NamespaceError> {
-        let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        match receive(&line).map_err(|_| NamespaceError::Gone)? {
-            (Word::Tun { index }, Some(tun)) => Ok((tun, index)),
-            (Word::Refused { step, errno }, _) => {
+    fn first_reply(&self) -> Result<(OwnedFd, u32), NamespaceError> {
+        let channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
+        match receive(&channel).map_err(|_| NamespaceError::Gone)? {
+            (Reply::Tun { index }, Some(tun)) => Ok((tun, index)),
+            (Reply::Refused { step, errno }, _) => {
                 let error = io::Error::from_raw_os_error(errno);
                 Err(match step {
                     Step::Enter => NamespaceError::Forbidden(error),
@@ -216,37 +213,36 @@ impl Namespace {
     }
 }
 
-/// Reads one message and the file descriptor that came with it.
-fn receive(line: &OwnedFd) -> io::Result<(Word, Option<OwnedFd>)> {
-    // A longer one is none.
-    let mut text = [0; wire::WORD_LEN + 1];
-    let (len, fd) = line::receive(line.as_fd(), &mut text)?;
-    let word = Word::parse(&text[..len]).ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((word, fd))
+/// Receives a reply and the file descriptor that came with it.
+fn receive(channel: &OwnedFd) -> io::Result<(Reply, Option<OwnedFd>)> {
+    // One byte more, so that a longer message is not taken for a reply.
+    let mut text = [0; wire::REPLY_LEN + 1];
+    let (len, fd) = channel::receive(channel.as_fd(), &mut text)?;
+    let reply = Reply::parse(&text[..len]).ok_or(io::ErrorKind::BrokenPipe)?;
+    Ok((reply, fd))
 }
 
-/// Reads one message of a child as [`Namespace`] does, and encodes it again: what the fuzzer
-/// talks to.
+/// Receives a reply as [`Namespace`] does and encodes it again, for the fuzzer.
 ///
 /// # Errors
-/// It is no message, or there is none.
+/// There is no message, or it is not a reply.
 #[doc(hidden)]
-pub fn hear(line: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
-    let (word, fd) = receive(line)?;
-    Ok((word.encode().to_vec(), fd))
+pub fn hear(channel: &OwnedFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
+    let (reply, fd) = receive(channel)?;
+    Ok((reply.encode().to_vec(), fd))
 }
 
-/// Answers requests as the child does, until the line is cut: what the fuzzer talks to.
+/// Serves requests as the child does until the channel is closed, for the fuzzer.
 #[doc(hidden)]
-pub fn serve(line: &OwnedFd) {
-    inside::serve(line);
+pub fn serve(channel: &OwnedFd) {
+    inside::serve(channel);
 }
 
-/// Binds a socket of [`Namespace::socket`]. A right to a low port that is missing here
-/// is one that the user has inside, who made the namespace.
+/// Binds a socket of [`Namespace::socket`]. Low ports are allowed even if they are not outside: the
+/// user who created the namespace is privileged in it.
 ///
 /// # Errors
-/// The kernel's answer.
+/// The kernel refused.
 pub fn bind(socket: &OwnedFd, at: SocketAddr) -> io::Result<()> {
     Ok(nix::sys::socket::bind(socket.as_raw_fd(), &SockaddrStorage::from(at))?)
 }

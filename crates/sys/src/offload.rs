@@ -1,9 +1,9 @@
-//! Offloads: each is wanted or not, and used until the kernel says no. Then the
-//! plain path takes over, and after a while the offload is tried again.
+//! Offloads: each is wanted or not, and used until the kernel refuses it. Then the plain path takes
+//! over, and after a pause the offload is tried again.
 //!
 //! ```text
 //!   use -- refused --> plain for 1 s --> use -- refused --> plain for 2 s ...
-//!    ^                                    `- went: the next pause is 1 s again
+//!    ^                                    `- succeeded: the next pause is 1 s again
 //! ```
 
 use std::{
@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use crate::time::Time;
+use crate::time::Clock;
 
-/// How long the first refusal keeps an offload off.
+/// The pause after the first refusal.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause: a device may change, or a route.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -32,7 +32,6 @@ impl Default for Switch {
 }
 
 impl Switch {
-    /// Whether it is wanted.
     pub fn wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
@@ -47,9 +46,8 @@ impl Switch {
         self.demotions.load(Ordering::Relaxed)
     }
 
-    /// The kernel does not have it: it is not wanted any more, until somebody
-    /// wants it again.
-    pub(crate) fn lack(&self) {
+    /// Switches it off because the kernel does not have it.
+    pub(crate) fn mark_unsupported(&self) {
         if self.wanted.swap(false, Ordering::Relaxed) {
             self.count_demotion();
         }
@@ -60,7 +58,7 @@ impl Switch {
     }
 }
 
-/// The offloads of one peer's two sides.
+/// The offloads of one peer, on both sides.
 #[derive(Debug, Default)]
 pub struct Offloads {
     /// TCP super-packets read from the TUN.
@@ -78,7 +76,7 @@ pub struct Offloads {
 }
 
 impl Offloads {
-    /// Each by its name.
+    /// All of them, by name.
     pub fn all(&self) -> [(&'static str, &Switch); 6] {
         [
             ("tun-tso", &self.tun_tso),
@@ -94,29 +92,29 @@ impl Offloads {
 /// Whether an offload is used on one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gate {
-    /// When it may be tried again, by [`Time::now`].
+    /// When it may be tried again, by [`Clock::now`].
     closed_until: Option<u64>,
     pause: Duration,
 }
 
 impl Gate {
-    /// Whether to use the offload now.
-    pub(crate) fn is_open(&self, switch: &Switch, time: &impl Time) -> bool {
+    /// Whether to use the offload.
+    pub(crate) fn is_open(&self, switch: &Switch, time: &impl Clock) -> bool {
         switch.wanted() && self.closed_until.is_none_or(|until| time.now() >= until)
     }
 
-    /// The kernel took it.
-    pub(crate) fn went(&mut self) {
+    /// The kernel accepted it.
+    pub(crate) fn succeeded(&mut self) {
         if self.closed_until.is_some() {
             *self = Self::default();
         }
     }
 
-    /// The kernel refused it, and took the plain form.
-    pub(crate) fn demote(&mut self, switch: &Switch, time: &impl Time) {
+    /// The kernel refused it, and accepted the plain form.
+    pub(crate) fn demote(&mut self, switch: &Switch, time: &impl Clock) {
         switch.count_demotion();
         let now = time.now();
-        // Something smaller was refused than what closed it: no second try.
+        // It was closed before this was sent: do not lengthen the pause.
         if self.closed_until.is_some_and(|until| now < until) {
             return;
         }
@@ -146,7 +144,7 @@ mod tests {
                 pauses.push(seconds);
             }
             assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
-            gate.went();
+            gate.succeeded();
         }
         assert_eq!(switch.demotions(), 16);
     }
@@ -174,8 +172,8 @@ mod tests {
     #[test]
     fn what_the_kernel_lacks_is_not_wanted_and_counted_once() {
         let switch = Switch::default();
-        switch.lack();
-        switch.lack();
+        switch.mark_unsupported();
+        switch.mark_unsupported();
         assert_eq!((switch.wanted(), switch.demotions()), (false, 1));
     }
 }

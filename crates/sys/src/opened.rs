@@ -1,5 +1,4 @@
-//! A file together with the folder that it was opened in, so that what is asked of both is about
-//! the very file that is read.
+//! A file together with the folder that it was opened in, so that checks of both cannot be raced.
 
 use std::{fs::File, io, path::Path};
 
@@ -9,17 +8,16 @@ use nix::{
     unistd::geteuid,
 };
 
-/// An open file and its folder, whose contents cannot be read by it.
+/// An open file and its folder.
 #[derive(Debug)]
 pub struct Opened {
-    /// The file, to read.
+    /// Open for reading.
     pub file: File,
-    /// The folder, to be asked about.
+    /// Only for checks of its owner and mode (`O_PATH`).
     pub folder: File,
 }
 
-/// Opens the file at a path, neither the last nor the last but one part of which is a symbolic
-/// link.
+/// Opens a file. Neither it nor its folder may be a symbolic link.
 ///
 /// # Errors
 /// There is no such file, or this user may not read it.
@@ -33,7 +31,7 @@ pub fn open_in_folder(path: &Path) -> io::Result<Opened> {
     Ok(Opened { file: file.into(), folder: folder.into() })
 }
 
-/// The user whose rights this process has.
+/// The effective user id.
 pub fn effective_user() -> u32 {
     geteuid().as_raw()
 }
@@ -49,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_asked_about_where_it_was_opened() {
+    fn checks_are_of_the_folder_that_the_file_was_opened_in() {
         let folder = std::env::temp_dir().join(format!("linerate-opened-{}", std::process::id()));
         let elsewhere = folder.with_extension("moved");
         fs::create_dir(&folder).unwrap();

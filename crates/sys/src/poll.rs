@@ -7,8 +7,8 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout},
 };
 
-/// Waits until one of `fds` can be read, has failed or was hung up, and says of
-/// each whether it is so. None is when `timeout` has passed; `None` waits on.
+/// Waits until some of `fds` are readable, failed or hung up, and returns which. All are `false`
+/// once `timeout` has passed.
 ///
 /// # Errors
 /// The kernel is out of memory.
@@ -21,18 +21,17 @@ pub fn readable<const N: usize>(
     Ok(polled.map(|fd| fd.any().unwrap_or(true)))
 }
 
-/// What there is of a stream now.
+/// The state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
-    /// The other end says nothing.
+    /// Nothing to read.
     Silent,
-    /// Something can be read.
     Readable,
     /// The other end has closed its socket; something may be left to read.
     HungUp,
 }
 
-/// Looks, without waiting.
+/// Polls without waiting.
 ///
 /// # Errors
 /// The kernel is out of memory.
@@ -49,14 +48,13 @@ pub fn ready(fd: BorrowedFd<'_>) -> io::Result<Ready> {
     })
 }
 
-/// Waits until `fd` takes data again, at most for so long.
+/// Waits until `fd` is writable, at most for so long.
 pub(crate) fn writable(fd: BorrowedFd<'_>, at_most: Duration) {
-    // Whatever ends the wait, the next write tells.
+    // The next write shows how the wait ended.
     let _ = wait(&mut [PollFd::new(fd, PollFlags::POLLOUT)], Some(at_most));
 }
 
-/// `poll`, begun anew when a signal ends it. A timeout is cut to whole
-/// milliseconds, rounded up.
+/// poll(2), restarted after signals. The timeout is rounded up to milliseconds.
 pub(crate) fn wait(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = match timeout {
         None => PollTimeout::NONE,

@@ -1,6 +1,5 @@
-//! Each offload, tried: what a kernel says that it has and what it takes are two things.
-//! The TUN's are tried in a private namespace, where no packet meets anybody; those of
-//! UDP between two sockets on loopback.
+//! Tests which offloads work, by using them: a kernel may refuse what it advertises. Those of the
+//! TUN are tested in a private namespace, those of UDP between two sockets on loopback.
 
 use std::{
     io::{self, IoSlice},
@@ -17,22 +16,22 @@ use packet::{ChecksumAt, Offload, SegmentProtocol};
 
 use crate::{
     namespace::{Namespace, NamespaceError, Plan},
-    tun::device::{Calls, Device},
+    tun::device::{Calls, TunDevice},
     udp,
 };
 
-/// An offload by its name, and the kernel's answer to the try.
+/// An offload's name, and the result of using it.
 pub type Tried = (&'static str, io::Result<()>);
 
-/// Payload bytes of a segment that is tried.
+/// Payload bytes of a segment.
 const SEGMENT: usize = 100;
-/// How long a datagram on loopback is waited for.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for a datagram on loopback.
+const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Tries what a TUN may do. Call it before any thread is started ([`Namespace::open`]).
+/// Tests the offloads of a TUN. Call it before any thread is started ([`Namespace::open`]).
 ///
 /// # Errors
-/// There is no TUN to try it with.
+/// No TUN could be created.
 pub fn tun() -> Result<[Tried; 4], NamespaceError> {
     let plan = Plan { name: "probe".into(), mtu: 1420, ..Plan::default() };
     let (_namespace, fd, _) = Namespace::open(&plan, || {})?;
@@ -40,7 +39,7 @@ pub fn tun() -> Result<[Tried; 4], NamespaceError> {
 }
 
 fn try_tun(fd: OwnedFd) -> [Tried; 4] {
-    let device = Device::from_fd(fd);
+    let device = TunDevice::from_fd(fd);
     let answer = |result: Result<(), Errno>| result.map_err(io::Error::from);
     let write = |protocol| {
         let (header, packet) = super_packet(protocol);
@@ -54,8 +53,8 @@ fn try_tun(fd: OwnedFd) -> [Tried; 4] {
     ]
 }
 
-/// Two segments over IPv4 between addresses for documentation, and the virtio-net header
-/// in front. The kernel reads the headers before it looks where they lead.
+/// The virtio-net header and packet of two segments over IPv4, between addresses for documentation.
+/// The kernel checks the headers before it routes the packet.
 fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Vec<u8>) {
     let (number, header_len, offset) = match protocol {
         SegmentProtocol::Udp => (17, 8, 6),
@@ -71,7 +70,7 @@ fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Ve
         SegmentProtocol::Udp => {
             packet[24..26].copy_from_slice(&((len - 20) as u16).to_be_bytes());
         }
-        // The header's length in words, and ACK.
+        // Data offset, and ACK.
         _ => packet[32..34].copy_from_slice(&[5 << 4, 0x10]),
     }
     let checksum = ChecksumAt { start: 20, offset };
@@ -79,15 +78,15 @@ fn super_packet(protocol: SegmentProtocol) -> ([u8; packet::VNET_HEADER_LEN], Ve
     (offload.encode(20 + header_len), packet)
 }
 
-/// Tries what a UDP socket may do.
+/// Tests the offloads of a UDP socket.
 ///
 /// # Errors
-/// There is no loopback to try it on.
+/// Loopback does not work.
 pub fn udp() -> io::Result<[Tried; 2]> {
     Ok([("udp-gso", try_gso()?), ("udp-gro", try_gro()?)])
 }
 
-/// Two segments that were sent as one come as two.
+/// Two segments sent as one must arrive as two.
 fn try_gso() -> io::Result<io::Result<()>> {
     let (from, to) = pair()?;
     if let Err(errno) = send_segments(&from, to.local_addr()?) {
@@ -98,14 +97,14 @@ fn try_gso() -> io::Result<io::Result<()>> {
     Ok(expect(lens == [SEGMENT; 2]))
 }
 
-/// Two segments that were sent as one stay one.
+/// Two segments sent as one must arrive as one.
 fn try_gro() -> io::Result<io::Result<()>> {
     let (from, to) = pair()?;
-    if let Err(errno) = udp::take_coalesced(to.as_fd()) {
+    if let Err(errno) = udp::enable_gro(to.as_fd()) {
         return Ok(Err(errno.into()));
     }
     if send_segments(&from, to.local_addr()?).is_err() {
-        // It is there, and without the other nothing is to be seen of it.
+        // The option exists. Without GSO it cannot be tested further.
         return Ok(Ok(()));
     }
     let mut room = [0; 2 * SEGMENT];
@@ -115,7 +114,7 @@ fn try_gro() -> io::Result<io::Result<()>> {
 fn pair() -> io::Result<(UdpSocket, UdpSocket)> {
     let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
     let (from, to) = (bind()?, bind()?);
-    to.set_read_timeout(Some(PATIENCE))?;
+    to.set_read_timeout(Some(TIMEOUT))?;
     Ok((from, to))
 }
 
@@ -127,8 +126,8 @@ fn send_segments(from: &UdpSocket, to: SocketAddr) -> Result<(), Errno> {
     sendmsg(from.as_raw_fd(), &slices, &segments, MsgFlags::empty(), Some(&to)).map(drop)
 }
 
-fn expect(as_told: bool) -> io::Result<()> {
-    if as_told { Ok(()) } else { Err(io::Error::other("it was taken and not done")) }
+fn expect(worked: bool) -> io::Result<()> {
+    if worked { Ok(()) } else { Err(io::Error::other("accepted but had no effect")) }
 }
 
 #[cfg(test)]
@@ -142,7 +141,7 @@ mod tests {
 
     /// The kernel of the tests is 6.2 or newer (CONTRIBUTING.md).
     #[test]
-    fn a_kernel_with_all_offloads_takes_each() {
+    fn a_kernel_with_all_offloads_passes_each_test() {
         in_namespace(|netlink| {
             let (fd, _) = crate::tun::device::create("lr0").unwrap();
             let index = netlink.link_by_name("lr0").unwrap().unwrap().index;
@@ -155,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_refuses_is_told() {
-        // No TUN at all, and a TUN that is down refuses packets.
+    fn what_a_device_refuses_is_reported() {
+        // Not a TUN at all, and then a TUN that is down, which refuses packets.
         let null = std::fs::File::open("/dev/null").unwrap();
         let all = ["tun-tso", "tun-uso", "tun-tcp-gro", "tun-udp-gro"];
         assert_eq!(refused(&try_tun(null.into())), all);

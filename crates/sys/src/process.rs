@@ -1,7 +1,8 @@
-//! The process itself: its start in the background, its rights, its signals, its manager.
+//! The process itself: its start in the background, its privileges, its signals, its service
+//! manager.
 //!
-//! The order matters, and all but waiting for signals goes before any thread
-//! is started: [`background`], [`Signals::block`], [`harden`], the sockets and devices,
+//! The order matters. Everything but waiting for signals happens before any thread is started:
+//! [`background`], [`Signals::block`], [`harden`], the sockets and devices,
 //! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
 
 mod background;
@@ -12,7 +13,7 @@ mod privileges;
 pub mod sandbox;
 mod service;
 mod signals;
-mod turns;
+mod time_slice;
 
 pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
@@ -25,7 +26,7 @@ pub use privileges::{
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};
-pub use turns::take_short_turns;
+pub use time_slice::request_short_time_slice;
 
 #[cfg(test)]
 mod tests;

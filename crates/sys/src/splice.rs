@@ -1,5 +1,4 @@
-//! Bytes from one socket to another without a copy into this process: through a pipe,
-//! by splice(2).
+//! Relays bytes between sockets through a pipe, without copying them into this process (splice(2)).
 
 use std::{
     io,
@@ -13,10 +12,10 @@ use nix::{
     unistd::pipe2,
 };
 
-/// Wanted bytes of a pipe. It has a place for each page or fragment of a page, so this
-/// is what a super-packet of 64 KiB takes in fragments of one segment each.
+/// The size of a pipe in bytes. It has a slot for each page or part of a page, so this is what a
+/// super-packet of 64 KiB takes if each segment is a fragment of its own.
 const CAPACITY: i32 = 256 * 1024;
-/// The most bytes of one fill: a pipe takes what it has places for.
+/// The most bytes of one fill; the pipe takes what it has slots for.
 const FILL: usize = 1 << 20;
 
 /// A pipe between two sockets.
@@ -34,45 +33,42 @@ impl Pipe {
     /// No file descriptor is left.
     pub fn new() -> io::Result<Self> {
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // A user without rights has so many pages in pipes only; then 64 KiB have to do.
+        // Pipe memory is limited per user; then it stays at 64 KiB.
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(CAPACITY));
         Ok(Self { reader, writer, held: 0 })
     }
 
-    /// Bytes that are in it.
+    /// Bytes in the pipe.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Takes what a socket has received, into the empty pipe. Zero is the end.
+    /// Moves what a socket has received into the empty pipe. Zero means the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` where there is nothing, or what the socket answers.
+    /// `WouldBlock` if there is nothing, or the socket's error.
     pub fn fill(&mut self, from: &impl AsFd) -> io::Result<usize> {
-        let taken = uninterrupted(|| splice_all(from, &self.writer, FILL))?;
-        self.held += taken;
-        Ok(taken)
+        let moved = uninterrupted(|| splice_all(from, &self.writer, FILL))?;
+        self.held += moved;
+        Ok(moved)
     }
 
-    /// Gives to a socket what it takes of the pipe's bytes.
+    /// Moves bytes from the pipe to a socket.
     ///
     /// # Errors
-    /// `WouldBlock` where it takes nothing, or what the socket answers.
+    /// `WouldBlock` if the socket is full, or its error.
     pub fn drain(&mut self, to: &impl AsFd) -> io::Result<usize> {
-        let given = uninterrupted(|| splice_all(&self.reader, to, self.held))?;
-        self.held -= given;
-        Ok(given)
+        let moved = uninterrupted(|| splice_all(&self.reader, to, self.held))?;
+        self.held -= moved;
+        Ok(moved)
     }
 }
 
-/// Tells the other end of a connection that nothing more comes.
-///
-/// # Errors
-/// The kernel's answer.
+/// Shuts down the sending direction of a connection.
 pub fn end(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd().as_raw_fd();
     match socket::shutdown(socket, socket::Shutdown::Write) {
-        // It has gone already.
+        // The connection is gone already.
         Err(Errno::ENOTCONN) => Ok(()),
         ended => Ok(ended?),
     }

@@ -1,5 +1,4 @@
-//! What the tests share: rooms of their own in which to disturb nobody, and time
-//! that nobody waits for.
+//! Shared by the tests: namespaces and processes of their own, and virtual time.
 
 use std::{
     os::fd::BorrowedFd,
@@ -18,9 +17,9 @@ use nix::{
 
 pub(crate) use skips::skip;
 
-use crate::{netlink::Netlink, time::Time};
+use crate::{netlink::Netlink, time::Clock};
 
-/// Time that passes by word of mouth.
+/// Virtual time, which passes only when told to.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTime {
     now: AtomicU64,
@@ -33,23 +32,23 @@ impl VirtualTime {
         self.now.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// How long was slept.
+    /// The time spent sleeping.
     pub(crate) fn slept(&self) -> Duration {
         Duration::from_nanos(self.slept.load(Ordering::Relaxed))
     }
 
-    /// How long was waited for a file descriptor.
+    /// The time spent polling a file descriptor.
     pub(crate) fn polled(&self) -> Duration {
         Duration::from_nanos(self.polled.load(Ordering::Relaxed))
     }
 
-    /// How long was waited, one way or the other.
+    /// The time spent sleeping or polling.
     pub(crate) fn waited(&self) -> Duration {
         self.slept() + self.polled()
     }
 }
 
-impl Time for VirtualTime {
+impl Clock for VirtualTime {
     fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }
@@ -65,7 +64,7 @@ impl Time for VirtualTime {
     }
 }
 
-/// Chances by a seed (xorshift64).
+/// A seeded random generator (xorshift64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Random(u64);
 
@@ -74,7 +73,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    /// Whether one of so many chances of 256 came true.
+    /// True with a probability of `chances` in 256.
     pub(crate) fn chance(&mut self, chances: u8) -> bool {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -90,7 +89,7 @@ impl Default for Random {
 }
 
 /// Runs `test` in a fresh network namespace, with the loopback interface up.
-/// It ends with the thread and takes all devices along.
+/// The namespace ends with the thread, and all devices in it.
 pub(crate) fn in_namespace(test: impl FnOnce(&Netlink) + Send) {
     let run = || {
         match unshare(CloneFlags::CLONE_NEWNET) {
@@ -107,13 +106,13 @@ pub(crate) fn in_namespace(test: impl FnOnce(&Netlink) + Send) {
         .unwrap_or_else(|panic| panic::resume_unwind(panic));
 }
 
-/// libtest names a test's thread after it.
+/// The name of the test, which libtest gives to its thread.
 fn test_name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }
 
-/// Runs `child` in a forked process, which is alone in its process as the
-/// program's main thread is at its start. Returns its process id.
+/// Runs `child` in a forked process with a single thread, like a program at its start. Returns its
+/// process id.
 #[expect(unsafe_code, reason = "fork")]
 pub(crate) fn forked(child: impl FnOnce()) -> Pid {
     // SAFETY: the child runs this closure only, and glibc keeps its allocator
@@ -135,7 +134,7 @@ pub(crate) fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Waits for a forked child; whether it ended well.
+/// Waits for a forked child; whether it succeeded.
 pub(crate) fn ended_well(child: Pid) -> bool {
     waitpid(child, None).unwrap() == WaitStatus::Exited(child, 0)
 }

@@ -5,13 +5,13 @@
 //!   kernel <----------- writev <-- Coalescer <-- RecvBatch spans  TunSend
 //! ```
 //!
-//! A read or a write is one whole IP packet behind a virtio-net header, which
-//! says whether the packet stands for many ([`packet::Offload`]). The device lives as long as one half does, unless it was made persistent by
-//! somebody else beforehand.
+//! A read or a write is one IP packet after a virtio-net header, which says whether it is a
+//! super-packet ([`packet::Offload`]). The device is removed when both halves are dropped, unless
+//! it was made persistent beforehand.
 //!
-//! What the kernel answers (drivers/net/tun.c): an interface that is down has
-//! nothing to read and refuses writes with EIO, and `poll` waits; a deleted one
-//! answers everything with EBADFD and `poll` with an error.
+//! While the interface is down, there is nothing to read, `poll` waits, and writes fail with EIO.
+//! Once it is deleted, everything fails with EBADFD, and `poll` reports an error
+//! (drivers/net/tun.c).
 
 pub(crate) mod device;
 mod recv;
@@ -30,14 +30,14 @@ use crate::{
     wake::Wake,
 };
 
-/// Makes TUN devices.
+/// Creates TUN devices.
 #[derive(Debug)]
 pub struct Tun;
 
-/// What a new device is called.
+/// A new device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunInfo {
-    /// The interface's name, with the number the kernel chose for a `%d`.
+    /// The interface's name, in which the kernel has replaced `%d` by a number.
     pub name: String,
     /// The interface's index.
     pub index: u32,
@@ -48,32 +48,27 @@ pub struct TunInfo {
 /// Why there is no TUN device.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
-    /// No name for an interface: empty, over 15 bytes, with a `/`, a `:`,
-    /// white space, or a `%` other than one `%d`.
-    #[error("not a name for an interface")]
+    /// The name is empty, over 15 bytes, or has a `/`, a `:`, white space, or a `%` other than one
+    /// `%d`.
+    #[error("not a valid interface name")]
     NameInvalid,
-    /// There is an interface of that name.
+    /// There is an interface with that name.
     #[error("the name is in use")]
     Busy,
-    /// The right to make a device is missing: `CAP_NET_ADMIN`.
-    #[error("no permission to make a TUN device (CAP_NET_ADMIN)")]
+    #[error("no permission to create a TUN device (CAP_NET_ADMIN)")]
     NoPermission,
-    /// There is no `/dev/net/tun`: the kernel module is missing, or the
-    /// container was not given the device.
+    /// The kernel module is missing, or the container was not given the device.
     #[error("there is no /dev/net/tun")]
     NoDevice,
-    /// An MTU that a TUN device cannot have; it lies between 68 and 65535.
-    #[error("an MTU lies between 68 and 65535")]
+    #[error("the MTU must be between 68 and 65535")]
     MtuInvalid,
-    /// Any other answer of the kernel.
     #[error(transparent)]
     Os(#[from] io::Error),
 }
 
 impl Tun {
-    /// Makes the interface `name`, which may hold one `%d` for the kernel to
-    /// number. It is down, and has no addresses. Of the `offloads`, those for reads
-    /// that the kernel lacks are switched off.
+    /// Creates the interface `name`, in which the kernel replaces one `%d` by a number. It is down
+    /// and has no addresses. `offloads` for reads that the kernel lacks are switched off.
     ///
     /// # Errors
     /// See [`TunError`]; no device is left behind.
@@ -90,14 +85,14 @@ impl Tun {
         Ok((recv, send, info))
     }
 
-    /// The halves of an open TUN device with virtio-net headers, that may be in another
-    /// network namespace.
+    /// The halves of an open TUN device with virtio-net headers, which may be in another network
+    /// namespace.
     ///
     /// # Errors
     /// No file descriptor is left.
     pub fn adopt(fd: OwnedFd, offloads: &Arc<Offloads>) -> io::Result<(TunRecv, TunSend)> {
         let wake = Wake::new()?;
-        let device = Arc::new(device::Device::from_fd(fd));
+        let device = Arc::new(device::TunDevice::from_fd(fd));
         let recv = TunRecv::new(device.clone(), wake, offloads.clone());
         Ok((recv, TunSend::new(device, offloads.clone())))
     }

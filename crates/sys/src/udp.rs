@@ -1,18 +1,19 @@
-//! The UDP side: one socket for IPv4 and IPv6, that can be replaced while its
-//! halves are at work.
+//! The UDP side: one socket for IPv4 and IPv6, which can be replaced while its halves are in use.
 //!
 //! ```text
 //!   UdpSocket ---- bind, close ---> Option<Arc<Socket>> (the wake is set)
 //!                                      |           |
 //!   kernel -- recvmmsg --> RecvBatch <-+           |   UdpReceiver
 //!   kernel <-- sendmmsg -- SendBatch <-------------+   UdpSender (any number)
+//!   kernel <-- sendmsg --- a control datagram <--------- UdpSocket, any thread
 //! ```
 //!
-//! A half takes its own reference for the length of one batch: the lock is held
-//! for that copy alone, never across a system call.
+//! Each half takes a reference of its own for each batch: the lock is held only to copy that, never
+//! across a system call.
 
 mod address;
 mod cmsg;
+mod control;
 mod gates;
 mod mmsg;
 mod receive;
@@ -39,14 +40,13 @@ use socket::Socket;
 
 use crate::{offload::Offloads, process::Helper, wake::Wake};
 
-/// How long a replaced socket is waited for until the halves have let go of it,
-/// so that its port is free again. A half lets go within one system call or,
-/// with all queues full, within `send::PATIENCE`.
-const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
-/// How often that is looked at.
+/// How long to wait until the halves have released a replaced socket, so that its port is free.
+/// That takes one system call or, if all queues are full, `send::TIMEOUT`.
+const RELEASE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often to check that.
 const RELEASE_STEP: Duration = Duration::from_micros(100);
 
-/// The handle of a UDP socket. Clones are the same socket.
+/// A handle to a UDP socket. Clones share it.
 #[derive(Clone, Debug)]
 pub struct UdpSocket {
     shared: Arc<Shared>,
@@ -55,21 +55,17 @@ pub struct UdpSocket {
 /// Why a socket could not be bound.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody else has the port.
     #[error("the port is in use")]
     InUse,
-    /// The right is missing: to a port below 1024 (`CAP_NET_BIND_SERVICE`), or
-    /// to a mark (`CAP_NET_ADMIN`).
+    /// A port below 1024 takes `CAP_NET_BIND_SERVICE`, a mark `CAP_NET_ADMIN`.
     #[error("no permission for this port or mark")]
     Permission,
-    /// Any other answer of the kernel.
     #[error(transparent)]
     Os(#[from] io::Error),
 }
 
 impl UdpSocket {
-    /// A handle without a socket, as of an interface that is down, and its
-    /// receiving half. Of `offloads` it takes those of the outer socket.
+    /// A handle without a socket yet, as for an interface that is down, and its receiving half.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -77,7 +73,7 @@ impl UdpSocket {
         Self::unbound_by(offloads, None)
     }
 
-    /// The same, whose sockets and marks are a helper's work where there is one.
+    /// The same, with a helper that creates and marks the sockets, if there is one.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -97,7 +93,7 @@ impl UdpSocket {
         Ok((Self { shared: shared.clone() }, UdpReceiver::new(shared)))
     }
 
-    /// Who makes its sockets, where that is not this process.
+    /// The helper that creates the sockets, if there is one.
     pub fn helper(&self) -> Option<&Helper> {
         self.shared.helper()
     }
@@ -107,16 +103,16 @@ impl UdpSocket {
         UdpSender::new(self.shared.clone())
     }
 
-    /// Binds to `port` on all addresses, or to a random port for 0, and marks
-    /// what is sent with `fwmark`. Returns the port.
+    /// Binds to `port` on all addresses, or to a random port for 0, and marks what is sent with
+    /// `fwmark`. Returns the port.
     ///
-    /// A socket that was there before goes only when the new one stands. Where
-    /// it has the wanted port already, it stays, and takes the mark.
+    /// A previous socket is closed once the new one is bound. If it has the wanted port already, it
+    /// is kept and only marked.
     ///
     /// # Errors
-    /// See [`BindError`]; the socket that was there before is as it was.
+    /// See [`BindError`]; a previous socket is left unchanged.
     pub fn bind(&self, port: u16, fwmark: u32) -> Result<u16, BindError> {
-        let _turn = self.shared.change();
+        let _guard = self.shared.change();
         if let Some(socket) = self.shared.socket()
             && socket.port() == port
         {
@@ -129,47 +125,46 @@ impl UdpSocket {
         Ok(port)
     }
 
-    /// Closes the socket. The port is free when this returns.
+    /// Closes the socket. The port is free once this returns.
     pub fn close(&self) {
-        let _turn = self.shared.change();
+        let _guard = self.shared.change();
         self.shared.replace(None);
     }
 
-    /// Marks what is sent from now on; 0 is no mark. Without a socket nothing is
-    /// to be done: the next [`UdpSocket::bind`] brings its own mark.
+    /// Marks what is sent from now on; 0 for no mark. Without a socket it does nothing, as
+    /// [`UdpSocket::bind`] takes its own mark.
     ///
     /// # Errors
     /// [`BindError::Permission`] without `CAP_NET_ADMIN`.
     pub fn set_fwmark(&self, fwmark: u32) -> Result<(), BindError> {
-        let _turn = self.shared.change();
+        let _guard = self.shared.change();
         let helper = self.shared.helper();
         self.shared.socket().map_or(Ok(()), |socket| socket.set_fwmark(fwmark, helper))
     }
 
-    /// The port, while there is a socket.
+    /// The port, if there is a socket.
     pub fn port(&self) -> Option<u16> {
         self.shared.socket().map(|socket| socket.port())
     }
 
-    /// What the kernel granted of the wanted buffers, while there is a socket.
+    /// The sizes of the socket's buffers, if there is a socket.
     pub fn buffers(&self) -> Option<Buffers> {
         self.shared.socket().map(|socket| socket.buffers())
     }
 
-    /// How many datagrams the kernel dropped because the receive buffer was
-    /// full, over all sockets this handle had. Known as far as a datagram that
-    /// came later was read.
+    /// How many datagrams the kernel dropped because the receive buffer was full, over all sockets
+    /// of this handle. The kernel reports it with the next datagram that is received.
     pub fn overflow(&self) -> u64 {
         self.shared.overflow.load(Ordering::Relaxed)
     }
 
-    /// How many datagrams were dropped because they were longer than a slot.
+    /// How many datagrams were dropped because they did not fit a slot.
     pub fn truncated(&self) -> u64 {
         self.shared.truncated.load(Ordering::Relaxed)
     }
 }
 
-/// A bound socket with its options, for another process.
+/// A bound socket with its options, to be passed to another process.
 ///
 /// # Errors
 /// See [`BindError`].
@@ -177,22 +172,21 @@ pub(crate) fn bound_socket(port: u16, fwmark: u32) -> Result<OwnedFd, BindError>
     Ok(Socket::bind(port, fwmark, None)?.into_fd())
 }
 
-/// Has a socket take coalesced datagrams.
-pub(crate) fn take_coalesced(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn enable_gro(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     socket::set_gro(fd, true)
 }
 
-/// What handle and halves have in common.
+/// Shared by the handle and the halves.
 #[derive(Debug)]
 struct Shared {
     socket: RwLock<Option<Arc<Socket>>>,
-    /// Held by the one handle that replaces or marks the socket.
+    /// Held while the socket is replaced or marked.
     changing: Mutex<()>,
     wake: Wake,
     overflow: AtomicU64,
     truncated: AtomicU64,
     offloads: Arc<Offloads>,
-    /// Who makes and marks sockets, where this process gave up the right to.
+    /// Creates and marks sockets, if this process is no longer permitted to.
     helper: Option<Arc<Helper>>,
 }
 
@@ -201,11 +195,11 @@ impl Shared {
         self.helper.as_deref()
     }
 
-    /// Lets datagrams come coalesced as far as that is wanted.
-    fn tell_gro(&self, socket: &Socket, calls: &impl Calls) {
+    /// Enables or disables GRO, as wanted.
+    fn apply_gro(&self, socket: &Socket, calls: &impl Calls) {
         let gro = &self.offloads.udp_gro;
         if !socket.set_gro(calls, gro.wanted()) {
-            gro.lack();
+            gro.mark_unsupported();
         }
     }
 
@@ -217,16 +211,15 @@ impl Shared {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `socket` in place and closes the old one, as soon as the halves
-    /// have left it.
+    /// Replaces the socket, and closes the old one once the halves have released it.
     fn replace(&self, socket: Option<Arc<Socket>>) {
-        let mut place = self.socket.write().unwrap_or_else(PoisonError::into_inner);
-        let old = std::mem::replace(&mut *place, socket);
-        drop(place);
+        let mut current = self.socket.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, socket);
+        drop(current);
         self.wake.wake();
         let Some(old) = old else { return };
         let mut waited = Duration::ZERO;
-        while Arc::strong_count(&old) > 1 && waited < RELEASE_PATIENCE {
+        while Arc::strong_count(&old) > 1 && waited < RELEASE_TIMEOUT {
             std::thread::sleep(RELEASE_STEP);
             waited += RELEASE_STEP;
         }

@@ -1,4 +1,4 @@
-//! Unix sockets whose file is their user's alone.
+//! Unix sockets that only their user may open.
 
 use std::{
     io,
@@ -13,17 +13,16 @@ use nix::sys::{
     stat::{Mode, fchmod},
 };
 
-/// Connections that wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Listens at a file that is made here, with mode 0600 from its first moment on.
+/// Listens at a new file, which has mode 0600 from the start.
 ///
 /// # Errors
-/// `AddrInUse` where there is a file, `ENAMETOOLONG` for a path of over 107 bytes, or any other
-/// answer of the kernel.
+/// `AddrInUse` if the file exists, `ENAMETOOLONG` for a path of over 107 bytes, or any other errno.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    // The file gets the mode of the socket, less the umask (unix_bind_bsd, net/unix/af_unix.c).
+    // The file inherits the mode of the socket, less the umask (unix_bind_bsd, net/unix/af_unix.c).
     fchmod(&fd, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
     nix_listen(&fd, Backlog::new(BACKLOG)?)?;
@@ -40,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_its_users_alone_and_takes_clients() {
+    fn only_its_user_may_open_the_file_and_clients_can_connect() {
         let folder = std::env::temp_dir().join(format!("linerate-unix-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let path = folder.join("socket");

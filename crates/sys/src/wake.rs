@@ -1,4 +1,4 @@
-//! A wake: what ends the wait of a receiving half, from any thread.
+//! Ends the wait of a receiving half, from any thread.
 
 use std::{
     io,
@@ -13,13 +13,13 @@ use nix::{
 
 use crate::poll;
 
-/// A wake, by an eventfd. Clones are the same wake. It stays set until the
-/// waiting side has seen it, so that none is lost between two waits.
+/// A wake-up flag, as an eventfd. Clones share it. It stays set until the waiting side has seen it,
+/// so that none is lost between two waits.
 #[derive(Clone, Debug)]
 pub struct Wake(Arc<EventFd>);
 
 impl Wake {
-    /// A wake that is not set.
+    /// A flag that is not set.
     ///
     /// # Errors
     /// No file descriptor is left.
@@ -28,25 +28,24 @@ impl Wake {
         Ok(Self(Arc::new(event)))
     }
 
-    /// Ends the wait that is, or that comes next.
+    /// Ends the current or the next wait.
     pub fn wake(&self) {
-        // It fails only where the counter is at its end, and then it is set.
+        // It fails only if the counter is full, and then it is set.
         let _ = self.0.write(1);
     }
 
-    /// The wake as the half-traits hand it out.
+    /// As a waker for the half-traits.
     pub fn waker(&self) -> packet::Waker {
         let wake = self.clone();
         Arc::new(move || wake.wake())
     }
 
-    /// Takes the wake back; whether it was set.
+    /// Clears the flag; whether it was set.
     pub fn clear(&self) -> bool {
         self.0.read().is_ok()
     }
 
-    /// Waits until `fd` can be read or the wake is set. A wake goes first, and
-    /// is cleared.
+    /// Waits until `fd` is readable or the flag is set. The flag takes precedence, and is cleared.
     pub(crate) fn wait(&self, fd: Option<BorrowedFd<'_>>) -> io::Result<Waited> {
         let wake = PollFd::new(self.as_fd(), PollFlags::POLLIN);
         let Some(fd) = fd else {
@@ -73,11 +72,9 @@ impl AsFd for Wake {
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// By the wake.
     Woken,
-    /// There is something to read.
     Readable,
-    /// There is nothing to read, and an error or a hang-up is pending.
+    /// Nothing to read, and an error or a hang-up is pending.
     Failed,
 }
 

@@ -1,5 +1,4 @@
-//! A file that is deleted or replaced: the UAPI socket, whose removal asks the
-//! interface to end.
+//! Waits until a file is deleted or replaced: removing the UAPI socket shuts the interface down.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,7 +18,7 @@ use packet::Waker;
 
 use crate::wake::{Waited, Wake};
 
-/// What happens in a directory when a file in it goes or another takes its name.
+/// Events of a directory when a file in it is removed or replaced.
 const EVENTS: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_MOVED_FROM)
@@ -28,26 +27,26 @@ const EVENTS: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_ONLYDIR);
 
-/// What ends the watch for good: the directory is gone, or is elsewhere.
+/// Events after which nothing more is reported: the directory was removed or moved.
 const ENDED: AddWatchFlags = AddWatchFlags::IN_IGNORED
     .union(AddWatchFlags::IN_DELETE_SELF)
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_UNMOUNT);
 
-/// Watches one file, by its directory: an open socket keeps its inode, so that
-/// a watch on the file itself would not hear of the deletion.
+/// Watches one file through its directory: an open socket keeps its inode, so a watch on the file
+/// itself would not report the deletion.
 #[derive(Debug)]
 pub struct Watch {
     inotify: Inotify,
     path: PathBuf,
     name: OsString,
-    /// Device and inode of the file.
+    /// The file's device and inode.
     identity: (u64, u64),
     is_gone: bool,
     wake: Wake,
 }
 
-/// How a wait for the end of a file ended.
+/// How [`Watch::wait`] ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// The file was deleted, renamed or replaced.
@@ -57,7 +56,7 @@ pub enum Watched {
 }
 
 impl Watch {
-    /// Watches the file at `path`, which must be there.
+    /// Watches an existing file.
     ///
     /// # Errors
     /// There is no such file, or no watch is left.
@@ -69,7 +68,7 @@ impl Watch {
         };
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         inotify.add_watch(directory, EVENTS)?;
-        // Behind the watch, so that no change falls between.
+        // After the watch was added, so that no change is missed.
         let identity = identity(path)?;
         let wake = Wake::new()?;
         Ok(Self { inotify, path: path.to_owned(), name, identity, is_gone: false, wake })
@@ -88,7 +87,7 @@ impl Watch {
         Ok(Watched::Gone)
     }
 
-    /// Whether the file is gone by now. Empties the file descriptor.
+    /// Whether the file is gone. Reads all pending events.
     ///
     /// # Errors
     /// The kernel is out of memory.
@@ -105,7 +104,7 @@ impl Watch {
         }
     }
 
-    /// Ends a wait in [`Watch::wait`].
+    /// Ends [`Watch::wait`].
     pub fn waker(&self) -> Waker {
         self.wake.waker()
     }
@@ -119,7 +118,7 @@ impl Watch {
     }
 }
 
-/// What happens to the name of the file itself when it goes.
+/// Events of the file's own name when it is removed.
 const GOING: AddWatchFlags = AddWatchFlags::IN_DELETE.union(AddWatchFlags::IN_MOVED_FROM);
 
 impl AsFd for Watch {
@@ -181,7 +180,7 @@ mod tests {
         fs::write(&path, "a").unwrap();
         let mut watch = Watch::new(&path).unwrap();
         fs::write(&other, "b").unwrap();
-        assert!(!watch.is_gone().unwrap(), "another file is none of its business");
+        assert!(!watch.is_gone().unwrap(), "another file does not matter");
         fs::rename(&other, &path).unwrap();
         assert!(watch.is_gone().unwrap());
     }

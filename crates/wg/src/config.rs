@@ -31,6 +31,10 @@ pub struct PeerChange {
     pub preshared_key: Option<PresharedKey>,
     /// Where to reach the peer.
     pub endpoint: Option<SocketAddr>,
+    /// Whether what the peer authenticates moves its endpoint, as with every WireGuard. Where it
+    /// does not, only configuration sets the endpoint, and a handshake is answered there,
+    /// wherever it came from.
+    pub roaming: Option<bool>,
     /// Seconds; 0 switches it off.
     pub persistent_keepalive: Option<u16>,
     /// Removes all of the peer's allowed IPs first.
@@ -48,6 +52,7 @@ impl PeerChange {
             update_only: false,
             preshared_key: None,
             endpoint: None,
+            roaming: None,
             persistent_keepalive: None,
             replace_allowed_ips: false,
             allowed_ips: Vec::new(),
@@ -67,11 +72,11 @@ pub struct AllowedIpChange {
 /// The state of one peer, as `wg show` shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerState {
-    /// The peer's name.
+    /// Which peer.
     pub public_key: PublicKey,
     /// All zero where there is none.
     pub preshared_key: PresharedKey,
-    /// Where the peer was last heard of, or was configured.
+    /// Where the peer was last heard of, or was configured; `None` where that is behind a relay.
     pub endpoint: Option<SocketAddr>,
     /// When the last handshake completed, since the Unix epoch.
     pub last_handshake: Option<Duration>,
@@ -89,7 +94,7 @@ pub struct PeerState {
 }
 
 impl PeerState {
-    /// That of a peer with this name and nothing else.
+    /// That of a peer with this key and nothing else.
     pub fn new(public_key: PublicKey) -> Self {
         Self {
             public_key,

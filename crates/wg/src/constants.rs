@@ -59,42 +59,14 @@ pub const PADDING: usize = 16;
 /// The most peers a device takes (kernel `MAX_PEERS_PER_DEVICE`).
 pub const MAX_PEERS: usize = 1 << 20;
 
-/// The shortest plaintext that a path's MTU is searched among: IPv4's 576 bytes that every
-/// host takes (RFC 791 section 3.1), less 60 of the outer headers and our own.
-pub const PROBE_FLOOR: u16 = 576 - 60;
-/// What is taken to arrive while nothing else is known: IPv6's least MTU of 1280, less 80
-/// (RFC 8899 `BASE_PLPMTU`).
-pub const PROBE_BASE: u16 = 1280 - 80;
-/// The longest plaintext that is asked about: what one UDP datagram over IPv4 holds.
-pub const PROBE_MOST: u16 = 65_507 - 32;
-/// A search ends when its bounds are no further apart, in bytes.
-pub const PROBE_STEP: u16 = 16;
-/// A peer that did not answer so many short questions knows none (RFC 8899 `MAX_PROBES`).
-pub const PROBE_LOST: u32 = 3;
-/// A length is too long when at least so many questions of it were lost beside short ones that
-/// were answered, and more on a path that loses more ([`crate::path_mtu`]).
-pub const PROBE_PAIRS_LEAST: usize = 8;
-/// After so many pairs there is a verdict, or none is to be had.
-pub const PROBE_PAIRS_MOST: usize = 64;
-/// How often a pair of a long and a short question is sent once a long one is doubted: with
-/// 1420 bytes that is 760 kbit/s, for 200 ms where nothing is amiss but the length.
-pub const PROBE_PAIR_EVERY: Duration = Duration::from_millis(15);
-/// A long question is doubted when it was not answered for so long beyond twice the round trip.
-/// It is lost only after [`PROBE_TIMEOUT`].
-pub const PROBE_DOUBT_AFTER: Duration = Duration::from_millis(40);
-/// How long an answer is waited for beyond twice the round trip: a busy peer takes so long.
-/// RFC 8899 asks for a second and more of who cannot measure the round trip.
-pub const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long it is waited for where the round trip is not known (RFC 8085 section 3.1.1).
-pub const PROBE_FIRST_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it is waited for at most.
-pub const PROBE_TIMEOUT_MOST: Duration = Duration::from_secs(3);
-/// While long data is sent, it is asked this often whether that arrives: with what the
-/// verdict takes it is less than the third retransmission of TCP takes to come, 1.4 s.
-pub const PROBE_CONFIRM_AFTER: Duration = Duration::from_millis(300);
-/// Whether a path carries more than what was found is asked after this long (RFC 8899
-/// `PMTU_RAISE_TIMER`).
-pub const PROBE_RAISE_AFTER: Duration = Duration::from_secs(600);
-/// After so many trials in a row without any answer the peer is asked no more: it answered
-/// once, but another WireGuard may have its place now.
-pub const PROBE_STRIKES: u32 = 5;
+/// A peer is stale when data or an initiation was sent and nothing authentic came for so long: the
+/// time after which an unanswered initiation is repeated.
+pub const STALE_AFTER: Duration = REKEY_TIMEOUT;
+/// An initiation of who is no peer yet is kept for so long; then its sender has repeated it.
+pub const LOOKUP_TIMEOUT: Duration = REKEY_TIMEOUT;
+/// Public keys, and addresses, that may wait for an answer at a time. The initiations that are kept
+/// take less than 1 MiB, and there are at most 205 questions of each kind a second.
+pub const LOOKUPS_MOST: usize = 1024;
+/// Initiations of unknown senders a second that are looked at without a cookie, from all senders
+/// together. So forged source addresses can fill about half of [`LOOKUPS_MOST`], and no more.
+pub const LOOKUPS_PER_SECOND: u32 = 100;

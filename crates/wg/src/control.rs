@@ -6,10 +6,11 @@
 //! after each, [`Control::poll_transmit`] until it is empty, then
 //! [`Control::poll_timeout`] for the next time to call.
 
+mod commands;
 mod config;
 mod entry;
 mod handshake;
-mod probing;
+mod newcomers;
 mod timers;
 
 use std::{
@@ -28,15 +29,18 @@ use crate::{
     device::{ControlNotice, Device, OutboundNotice},
     message::Handshake,
     noise::Identity,
+    path_mtu::Reach,
     peer::Peer,
     ratelimiter::RateLimiter,
     time::{Now, Time},
 };
+pub use commands::{AllowedIpMove, CommandError};
 pub use config::ConfigError;
 use entry::Entry;
+use newcomers::Newcomers;
 
 /// Our own key and what is made of it.
-struct Local {
+struct OwnKey {
     identity: Identity,
     checker: CookieChecker,
 }
@@ -44,14 +48,15 @@ struct Local {
 /// The control half of a device.
 pub struct Control<R> {
     device: Arc<Device>,
-    local: Option<Local>,
+    own: Option<OwnKey>,
     running: bool,
-    /// The interface's MTU, where the MTU of paths is searched for.
-    probing: Option<u16>,
+    /// How far the MTU of paths is searched for.
+    reach: Reach,
     peers: HashMap<PublicKey, Entry>,
     /// When which peer's timers are looked at.
     deadlines: BTreeSet<(Time, PublicKey)>,
     limiter: RateLimiter,
+    newcomers: Newcomers,
     loaded_until: Option<Time>,
     transmits: VecDeque<(Handshake, Endpoint)>,
     rng: R,
@@ -63,12 +68,13 @@ impl<R: CryptoRng> Control<R> {
     pub fn new(rng: R) -> Self {
         Self {
             device: Device::new(),
-            local: None,
+            own: None,
             running: false,
-            probing: None,
+            reach: Reach::default(),
             peers: HashMap::new(),
             deadlines: BTreeSet::new(),
             limiter: RateLimiter::default(),
+            newcomers: Newcomers::default(),
             loaded_until: None,
             transmits: VecDeque::new(),
             rng,
@@ -101,6 +107,7 @@ impl<R: CryptoRng> Control<R> {
         self.running = false;
         self.deadlines.clear();
         self.transmits.clear();
+        self.newcomers = Newcomers::default();
         for entry in self.peers.values_mut() {
             entry.reset(&self.device);
         }
@@ -119,24 +126,40 @@ impl<R: CryptoRng> Control<R> {
         self.loaded_until = Some(now + UNDER_LOAD_AFTER);
     }
 
+    /// Searches for the path MTU of each peer that answers, up to the interface's `mtu`,
+    /// from its next session on; or, with `None`, of no peer any more.
+    pub fn probe_paths(&mut self, mtu: Option<u16>, now: Time) {
+        self.reach = Reach::new(mtu);
+        let keys: Vec<PublicKey> = self.peers.keys().copied().collect();
+        for key in keys {
+            let Some(entry) = self.peers.get_mut(&key) else { continue };
+            if entry.path.handle_reach(self.reach, &self.device, now) {
+                self.plan(&key, now);
+            }
+        }
+    }
+
     /// Works on what the data path asks for.
     pub fn handle_notices(&mut self, now: Now) {
         let device = self.device.clone();
+        self.handle_admitted(now);
         for (peer, notices) in device.for_control.take() {
             if !self.owns(&peer) {
                 continue;
             }
-            let name = *peer.public_key();
+            let key = *peer.public_key();
             if notices.has(ControlNotice::Confirmed) {
-                self.handshake_completed(&name, now);
+                self.handshake_completed(&key, now);
             }
             if notices.has(ControlNotice::Handshake) {
-                self.initiate(&name, now);
+                self.initiate(&key, now);
             }
-            if notices.has(ControlNotice::Probed) {
-                self.handle_probes(&name, now.time);
+            if notices.has(ControlNotice::Probed)
+                && let Some(entry) = self.peers.get_mut(&key)
+            {
+                entry.path.handle_probes(self.reach, &device, now.time);
             }
-            self.plan(&name, now.time);
+            self.plan(&key, now.time);
         }
     }
 

@@ -1,11 +1,12 @@
 //! Cookies and the two MACs of a handshake message (paper 5.3, 5.4.4, 5.4.7):
 //! how a device under load makes a sender prove its address before it works.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use blake2::{Blake2s256, Blake2sMac, Digest, digest::consts::U16};
 use chacha20poly1305::{AeadInOut, KeyInit, XChaCha20Poly1305};
 use hmac::Mac;
+use packet::Remote;
 use rand_core::CryptoRng;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
@@ -53,7 +54,7 @@ impl CookieChecker {
     }
 
     /// What the MACs of `message` prove of `source`.
-    pub fn check(&self, message: &[u8], source: SocketAddr, now: Time) -> MacState {
+    pub fn check(&self, message: &[u8], source: impl Into<Remote>, now: Time) -> MacState {
         let Some((covered, mac1, mac2)) = split_macs(message) else {
             return MacState::Invalid;
         };
@@ -63,7 +64,7 @@ impl CookieChecker {
         if self.secret_made.is_none_or(|made| now.since(made) >= COOKIE_LIFETIME) {
             return MacState::Mac1;
         }
-        let expected = mac(&self.cookie(source), &[covered, mac1]);
+        let expected = mac(&self.cookie(source.into()), &[covered, mac1]);
         if bool::from(expected.ct_eq(mac2)) { MacState::Mac2 } else { MacState::Mac1 }
     }
 
@@ -72,7 +73,7 @@ impl CookieChecker {
         &mut self,
         message: &[u8],
         receiver: u32,
-        source: SocketAddr,
+        source: impl Into<Remote>,
         now: Time,
         rng: &mut impl CryptoRng,
     ) -> Option<Handshake> {
@@ -85,7 +86,7 @@ impl CookieChecker {
         rng.fill_bytes(&mut nonce);
         let mut sealed = [0; COOKIE_LEN + aead::TAG_LEN];
         let (text, tag) = sealed.split_at_mut(COOKIE_LEN);
-        text.copy_from_slice(&self.cookie(source));
+        text.copy_from_slice(&self.cookie(source.into()));
         let computed = XChaCha20Poly1305::new(&self.cookie_key.into())
             .encrypt_inout_detached(&nonce.into(), mac1, text.into())
             .expect("a cookie is far below the limit of 256 GiB");
@@ -93,8 +94,14 @@ impl CookieChecker {
         Some(CookieReply { receiver, nonce: &nonce, cookie: &sealed }.encode())
     }
 
-    /// The cookie of a source: its address and its port.
-    fn cookie(&self, source: SocketAddr) -> [u8; COOKIE_LEN] {
+    /// The cookie of a source: its address and its port, or its number among the relayed.
+    fn cookie(&self, source: Remote) -> [u8; COOKIE_LEN] {
+        let source = match source {
+            Remote::Direct(address) => address,
+            Remote::Relayed(id) => {
+                return mac(self.secret.as_ref(), &[b"relayed-", &id.index().to_be_bytes()]);
+            }
+        };
         let port = source.port().to_be_bytes();
         match source.ip() {
             IpAddr::V4(ip) => mac(self.secret.as_ref(), &[&ip.octets(), &port]),
@@ -182,8 +189,9 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> Tag {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{net::SocketAddr, time::Duration};
 
+    use packet::RelayId;
     use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 
     use super::*;
@@ -238,7 +246,7 @@ mod tests {
 
         let second = pair.stamped(at(1));
         let check = |pair: &Pair, source: &str, now| {
-            pair.checker.check(second.as_bytes(), source.parse().unwrap(), now)
+            pair.checker.check(second.as_bytes(), source.parse::<SocketAddr>().unwrap(), now)
         };
         assert_eq!(check(&pair, "192.0.2.1:1000", at(1)), MacState::Mac2);
         assert_eq!(check(&pair, "192.0.2.1:1001", at(1)), MacState::Mac1);
@@ -249,9 +257,21 @@ mod tests {
     }
 
     #[test]
+    fn a_cookie_of_a_relayed_source_proves_that_source_alone() {
+        let mut pair = Pair::new();
+        let [source, other] = [3, 4].map(|index| Remote::Relayed(RelayId::new(index)));
+        let first = pair.stamped(at(0));
+        let reply = pair.checker.reply(first.as_bytes(), 7, source, at(0), &mut pair.rng).unwrap();
+        assert!(pair.jar.handle_reply(&CookieReply::parse(reply.as_bytes()).unwrap(), at(0)));
+        let second = pair.stamped(at(1));
+        assert_eq!(pair.checker.check(second.as_bytes(), source, at(1)), MacState::Mac2);
+        assert_eq!(pair.checker.check(second.as_bytes(), other, at(1)), MacState::Mac1);
+    }
+
+    #[test]
     fn a_changed_message_is_invalid() {
         let mut pair = Pair::new();
-        let source = "[2001:db8::1]:1".parse().unwrap();
+        let source: SocketAddr = "[2001:db8::1]:1".parse().unwrap();
         let mut message = pair.stamped(at(0));
         assert_eq!(pair.checker.check(message.as_bytes(), source, at(0)), MacState::Mac1);
         message.as_bytes_mut()[20] ^= 1;

@@ -13,7 +13,6 @@ mod handshakes;
 mod inbound;
 mod mailbox;
 mod outbound;
-mod probes;
 mod retired;
 
 use std::{
@@ -22,13 +21,14 @@ use std::{
 };
 
 pub use handshakes::Handshakes;
-pub use inbound::Unreceivable;
+pub use inbound::{Received, Unreceivable};
 pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
-pub use outbound::{NotReady, Reservation};
+pub use outbound::{NotReady, Reservation, Sent};
 pub use retired::Retired;
 
 use crate::{
-    allowed_ips::AllowedIps, drops::Drops, index_table::IndexTable, keypair::Keypair, peer::Peer,
+    allowed_ips::AllowedIps, drops::Drops, events::Events, index_table::IndexTable,
+    keypair::Keypair, peer::Peer, time::Time,
 };
 
 /// The shared state of one device.
@@ -44,6 +44,8 @@ pub struct Device {
     pub drops: Drops,
     /// How fast peers answer handshakes.
     pub handshakes: Handshakes,
+    /// What happened, for a subscriber.
+    pub events: Events,
     /// Sessions that ended, whose keys the data path is to forget.
     pub retired: Retired,
 }
@@ -68,6 +70,7 @@ impl Device {
             for_outbound: Mailbox::new(|peer| &peer.for_outbound),
             drops: Drops::default(),
             handshakes: Handshakes::default(),
+            events: Events::default(),
             retired: Retired::default(),
         })
     }
@@ -80,6 +83,15 @@ impl Device {
     /// The peer whose allowed IPs hold `address`.
     pub fn route(&self, address: IpAddr) -> Option<Arc<Peer>> {
         self.routes().lookup(address).cloned()
+    }
+
+    /// Notes that a packet was dropped because its destination is in nobody's allowed IPs: where
+    /// peers are looked up, the subscriber is asked who it might be. The sender's next packet may
+    /// find a peer.
+    pub fn note_nobody(&self, address: IpAddr, now: Time) {
+        if self.events.looks_up() {
+            self.events.post_unknown_address(address, now);
+        }
     }
 
     pub(crate) fn allowed_ips_mut(&self) -> RwLockWriteGuard<'_, AllowedIps<Arc<Peer>>> {

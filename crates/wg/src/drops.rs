@@ -52,10 +52,16 @@ drop_reasons! {
     OutNoBuffer = "out_no_buffer",
     /// Outer: there is no socket, the interface is down.
     OutNoSocket = "out_no_socket",
+    /// Outer: more waits for relays than may.
+    OutRelayFull = "out_relay_full",
     /// Outer: the kernel refused for another reason.
     OutSendFailed = "out_send_failed",
     /// Received: no WireGuard message, or one of a wrong length.
     InMalformed = "in_malformed",
+    /// Received: a control datagram, of which more came than the queue holds.
+    InControlFull = "in_control_full",
+    /// Received: through a relay, of which more came than the queue holds.
+    InRelayFull = "in_relay_full",
     /// Received: an index that stands for no session.
     InUnknownIndex = "in_unknown_index",
     /// Received: the session's time or messages are used up.
@@ -70,6 +76,8 @@ drop_reasons! {
     InInvalid = "in_invalid",
     /// Received: the inner source is not of the peer's allowed IPs.
     InSpoofed = "in_spoofed",
+    /// Received: the filter does not accept it.
+    InFiltered = "in_filtered",
     /// Received: its sender knows no ECN, and congestion was marked outside (RFC 6040) or
     /// the socket's queue stood too long (RFC 8289).
     InCongestion = "in_congestion",
@@ -89,6 +97,8 @@ drop_reasons! {
     HandshakeForged = "handshake_forged",
     /// Handshake: from a key that is no peer's.
     HandshakeUnknownPeer = "handshake_unknown_peer",
+    /// Handshake: from a peer that does not roam, and of which nobody knows where it is.
+    HandshakeNoEndpoint = "handshake_no_endpoint",
     /// Handshake: the timestamp is not newer than the last, or too soon.
     HandshakeReplayed = "handshake_replayed",
     /// Handshake: it answers nothing that we sent.

@@ -9,7 +9,7 @@ use crate::{keypair::Keypair, peer::Peer};
 
 /// What an index stands for.
 #[derive(Clone, Debug)]
-pub enum Entry {
+pub enum Owner {
     /// A handshake that we began and that is not answered yet.
     Handshake(Arc<Peer>),
     /// A session.
@@ -28,30 +28,30 @@ pub struct Session {
 /// All indices in use.
 #[derive(Debug, Default)]
 pub struct IndexTable {
-    entries: HashMap<u32, Entry>,
+    owners: HashMap<u32, Owner>,
 }
 
 impl IndexTable {
     /// What `index` stands for.
-    pub fn get(&self, index: u32) -> Option<&Entry> {
-        self.entries.get(&index)
+    pub fn get(&self, index: u32) -> Option<&Owner> {
+        self.owners.get(&index)
     }
 
     /// A random index that is not in use; [`IndexTable::set`] puts it in use.
     pub(crate) fn unused(&self, rng: &mut impl CryptoRng) -> u32 {
         loop {
             let index = rng.next_u32();
-            if !self.entries.contains_key(&index) {
+            if !self.owners.contains_key(&index) {
                 return index;
             }
         }
     }
 
-    pub(crate) fn set(&mut self, index: u32, entry: Entry) {
-        self.entries.insert(index, entry);
+    pub(crate) fn set(&mut self, index: u32, owner: Owner) {
+        self.owners.insert(index, owner);
     }
 
     pub(crate) fn remove(&mut self, index: u32) {
-        self.entries.remove(&index);
+        self.owners.remove(&index);
     }
 }

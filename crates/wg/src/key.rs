@@ -62,7 +62,7 @@ fn copy_of(bytes: &[u8; KEY_LEN]) -> impl FnOnce(&mut [u8; KEY_LEN]) -> Result<(
     }
 }
 
-/// A Curve25519 public key: the name of a peer.
+/// A Curve25519 public key, by which a peer is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PublicKey([u8; KEY_LEN]);
 

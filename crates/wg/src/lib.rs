@@ -20,6 +20,7 @@ mod control;
 mod cookie;
 mod device;
 mod drops;
+mod events;
 mod index_table;
 mod key;
 mod keypair;
@@ -27,7 +28,6 @@ pub mod message;
 mod noise;
 mod path_mtu;
 mod peer;
-mod probe;
 mod ratelimiter;
 mod replay;
 pub mod stack;
@@ -37,18 +37,18 @@ mod time;
 mod x25519;
 
 pub use allowed_ips::AllowedIps;
-pub use control::{ConfigError, Control};
+pub use control::{AllowedIpMove, CommandError, ConfigError, Control};
 pub use device::{
-    ControlNotice, Device, Handshakes, NotReady, OutboundNotice, Reservation, Retired, Routes,
-    Unreceivable,
+    ControlNotice, Device, Handshakes, NotReady, OutboundNotice, Received, Reservation, Retired,
+    Routes, Sent, Unreceivable,
 };
 pub use drops::{DropReason, Drops};
+pub use events::{Event, Events};
 pub use index_table::Session;
 pub use key::{KeyError, PresharedKey, PrivateKey, PublicKey};
 pub use keypair::{Keypair, RecvKey, SendKey};
-pub use path_mtu::PathLimit;
+pub use path_mtu::{PROBE_FIRST_BYTE, PROBE_LEN, PathLimit, Probe, ProbeKind};
 pub use peer::Peer;
-pub use probe::{PROBE_FIRST_BYTE, PROBE_LEN, Probe, ProbeKind};
 pub use replay::ReplayFilter;
 pub use staged::Staged;
 pub use time::{Now, Time};

@@ -51,6 +51,15 @@ pub(crate) struct Initiator {
     ephemeral: PrivateKey,
 }
 
+/// Both static keys of a handshake, as its initiator has them.
+#[derive(Clone, Copy)]
+pub(crate) struct Statics<'a> {
+    pub identity: &'a Identity,
+    pub remote: &'a PublicKey,
+    /// Their Diffie-Hellman result.
+    pub shared: &'a Secret,
+}
+
 /// What an initiation holds beside indices and MACs.
 pub(crate) struct InitiationParts {
     pub ephemeral: PublicKey,
@@ -58,26 +67,23 @@ pub(crate) struct InitiationParts {
 }
 
 impl Initiator {
-    /// Writes an initiation to `remote`; `payload` is sealed into `sealed`, which
-    /// is a tag longer. `static_static` is the precomputed result of both static
-    /// keys. `None` where `remote` is of low order.
+    /// Writes an initiation; `payload` is sealed into `sealed`, which is a tag longer.
+    /// `None` where the remote key is of low order.
     pub fn start(
-        identity: &Identity,
-        remote: &PublicKey,
-        static_static: &Secret,
+        statics: Statics<'_>,
         ephemeral: PrivateKey,
-        payload: (&[u8], &mut [u8]),
+        payload: &[u8],
+        sealed: &mut [u8],
     ) -> Option<(Self, InitiationParts)> {
-        Self::start_with(IDENTIFIER, identity, remote, static_static, ephemeral, payload)
+        Self::start_with(IDENTIFIER, statics, ephemeral, payload, sealed)
     }
 
     fn start_with(
         prologue: &[u8],
-        identity: &Identity,
-        remote: &PublicKey,
-        static_static: &Secret,
+        Statics { identity, remote, shared }: Statics<'_>,
         ephemeral: PrivateKey,
-        (payload, sealed): (&[u8], &mut [u8]),
+        payload: &[u8],
+        sealed: &mut [u8],
     ) -> Option<(Self, InitiationParts)> {
         let mut symmetric = Symmetric::new(prologue, remote);
         let public = ephemeral.public_key();
@@ -85,7 +91,7 @@ impl Initiator {
         let key = symmetric.mix_key(&ephemeral.diffie_hellman(remote)?);
         let mut static_key = [0; 32 + TAG];
         symmetric.encrypt(&key, identity.public.as_bytes(), &mut static_key);
-        let key = symmetric.mix_key(static_static);
+        let key = symmetric.mix_key(shared);
         symmetric.encrypt(&key, payload, sealed);
         Some((Self { symmetric, ephemeral }, InitiationParts { ephemeral: public, static_key }))
     }
@@ -97,7 +103,8 @@ impl Initiator {
         identity: &Identity,
         psk: &PresharedKey,
         ephemeral: &PublicKey,
-        (sealed, payload): (&[u8], &mut [u8]),
+        sealed: &[u8],
+        payload: &mut [u8],
     ) -> Option<TransportKeys> {
         let mut symmetric = self.symmetric.clone();
         symmetric.mix_ephemeral(ephemeral);
@@ -110,7 +117,7 @@ impl Initiator {
     }
 }
 
-/// An initiation of which the sender's name is known, and not yet proved.
+/// An initiation of which the sender's public key is known, and not yet proved.
 pub(crate) struct Opened {
     symmetric: Symmetric,
     ephemeral: PublicKey,
@@ -143,12 +150,13 @@ impl Opened {
         Some(Self { symmetric, ephemeral: *ephemeral, remote: remote.into() })
     }
 
-    /// Opens the payload, which proves that the sender has the private key of
-    /// its name.
+    /// Opens the payload, which proves that the sender has the private key to
+    /// its public one.
     pub fn timestamp(
         mut self,
         static_static: &Secret,
-        (sealed, payload): (&[u8], &mut [u8]),
+        sealed: &[u8],
+        payload: &mut [u8],
     ) -> Option<Responder> {
         let key = self.symmetric.mix_key(static_static);
         self.symmetric.decrypt(&key, sealed, payload)?;
@@ -175,7 +183,8 @@ impl Responder {
         mut self,
         psk: &PresharedKey,
         ephemeral: &PrivateKey,
-        (payload, sealed): (&[u8], &mut [u8]),
+        payload: &[u8],
+        sealed: &mut [u8],
     ) -> Option<(TransportKeys, PublicKey)> {
         // It costs a third of a Diffie-Hellman, so it is computed once.
         let public = ephemeral.public_key();

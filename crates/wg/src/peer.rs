@@ -3,20 +3,22 @@
 
 mod activity;
 mod keypairs;
-mod path;
+mod mark;
 
 use std::sync::{
-    Arc, PoisonError, RwLock,
-    atomic::{AtomicU8, AtomicU64, Ordering},
+    Arc, Mutex, PoisonError, RwLock,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 
 use packet::Endpoint;
 
 pub(crate) use activity::Activity;
 pub(crate) use keypairs::Keypairs;
-pub(crate) use path::{Heard, Path};
+pub(crate) use mark::Mark;
 
-use crate::{PublicKey, keypair::Keypair, path_mtu::PathLimit, time::Time};
+use crate::{
+    PublicKey, constants::REJECT_AFTER_TIME, keypair::Keypair, path_mtu::PeerPath, time::Time,
+};
 
 /// One peer, shared by both directions of the data path and the control half.
 /// Every lock in it is held for a copy or a swap, never across crypto.
@@ -25,13 +27,18 @@ pub struct Peer {
     public_key: PublicKey,
     pub(crate) keypairs: RwLock<Keypairs>,
     endpoint: RwLock<Option<Endpoint>>,
+    roams: AtomicBool,
+    /// Where it was last heard from, once there is a subscriber: seldom, and only to be compared.
+    heard_from: Mutex<Option<Box<Endpoint>>>,
     pub(crate) activity: Activity,
-    pub(crate) path: Path,
+    pub(crate) path: PeerPath,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
     /// What stands in each mailbox for this peer.
     pub(crate) for_control: AtomicU8,
     pub(crate) for_outbound: AtomicU8,
+    /// Events that the subscriber did not poll yet.
+    pub(crate) events: AtomicU8,
 }
 
 impl Peer {
@@ -40,16 +47,19 @@ impl Peer {
             public_key,
             keypairs: RwLock::default(),
             endpoint: RwLock::default(),
+            roams: AtomicBool::new(true),
+            heard_from: Mutex::default(),
             activity: Activity::default(),
-            path: Path::default(),
+            path: PeerPath::default(),
             rx_bytes: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
             for_control: AtomicU8::new(0),
             for_outbound: AtomicU8::new(0),
+            events: AtomicU8::new(0),
         })
     }
 
-    /// The peer's name.
+    /// The key that the peer is known by.
     pub fn public_key(&self) -> &PublicKey {
         &self.public_key
     }
@@ -59,12 +69,37 @@ impl Peer {
         *self.endpoint.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets where the peer is reached. Data that a peer authenticated may move it
-    /// (roaming, paper 2.1); nothing else that came from the network may.
-    pub fn set_endpoint(&self, endpoint: Endpoint) {
+    /// The peer authenticated what came from `endpoint`: it is reached there from now on
+    /// (roaming, paper 2.1), unless configuration alone says where it is reached. Nothing else
+    /// that came from the network moves it.
+    pub(crate) fn roam_to(&self, endpoint: Endpoint) {
+        if self.roams.load(Ordering::Relaxed) {
+            self.set_endpoint(endpoint);
+        }
+    }
+
+    pub(crate) fn set_roaming(&self, roams: bool) {
+        self.roams.store(roams, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_endpoint(&self, endpoint: Endpoint) {
         if self.endpoint() != Some(endpoint) {
             *self.endpoint.write().unwrap_or_else(PoisonError::into_inner) = Some(endpoint);
         }
+    }
+
+    /// The peer was heard from `endpoint`; whether it was last heard from another one.
+    pub(crate) fn is_heard_anew(&self, endpoint: Endpoint) -> bool {
+        let mut heard_from = self.heard_from.lock().unwrap_or_else(PoisonError::into_inner);
+        let anew = heard_from.as_deref() != Some(&endpoint);
+        if anew {
+            *heard_from = Some(Box::new(endpoint));
+        }
+        anew
+    }
+
+    pub(crate) fn heard_from(&self) -> Option<Endpoint> {
+        self.heard_from.lock().unwrap_or_else(PoisonError::into_inner).as_deref().copied()
     }
 
     /// Leaves the choice of the source address to the routing table, until the
@@ -76,20 +111,13 @@ impl Peer {
         }
     }
 
-    /// What the path to the peer carries; `None` where that is all that the interface
-    /// sends, or nobody knows.
-    pub fn path_limit(&self) -> Option<PathLimit> {
-        self.path.limit()
-    }
-
-    /// Whether a sender may be told now that its packet was too long: rate-limited, for
-    /// all senders of the peer together (RFC 4443 section 2.4 f).
-    pub fn may_return(&self, now: Time) -> bool {
-        self.path.may_return(now)
-    }
-
     pub(crate) fn current_keypair(&self) -> Option<Arc<Keypair>> {
         self.keypairs.read().unwrap_or_else(PoisonError::into_inner).current.clone()
+    }
+
+    /// The keypair that data may be sent by.
+    pub(crate) fn live_keypair(&self, now: Time) -> Option<Arc<Keypair>> {
+        self.current_keypair().filter(|keypair| now.since(keypair.created) < REJECT_AFTER_TIME)
     }
 
     pub(crate) fn with_keypairs<T>(&self, change: impl FnOnce(&mut Keypairs) -> T) -> T {

@@ -7,6 +7,8 @@ use std::{
     time::Duration,
 };
 
+use packet::{RelayId, Remote};
+
 use crate::{
     constants::{HANDSHAKE_BURST, HANDSHAKES_PER_SECOND_AND_SOURCE},
     time::Time,
@@ -23,7 +25,16 @@ const MAX_SOURCES: usize = 1 << 16;
 /// A bucket for each source that was seen of late.
 #[derive(Debug, Default)]
 pub struct RateLimiter {
-    buckets: HashMap<IpAddr, Bucket>,
+    buckets: HashMap<Source, Bucket>,
+}
+
+/// What has a bucket of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// An IPv4 address, or the /64 of an IPv6 address, since a host has all of it.
+    Site(IpAddr),
+    /// A peer behind a relay, which the relay has authenticated.
+    Relayed(RelayId),
 }
 
 #[derive(Debug)]
@@ -34,8 +45,8 @@ struct Bucket {
 
 impl RateLimiter {
     /// Whether one more message of `source` may be worked on now.
-    pub fn allow(&mut self, source: IpAddr, now: Time) -> bool {
-        let source = site(source);
+    pub fn allow(&mut self, source: impl Into<Source>, now: Time) -> bool {
+        let source = source.into();
         if !self.buckets.contains_key(&source) && !self.make_room(now) {
             return false;
         }
@@ -58,12 +69,21 @@ impl RateLimiter {
     }
 }
 
-/// What counts as one source: an IPv4 address, or the /64 of an IPv6 address,
-/// since a host has all of it.
-fn site(source: IpAddr) -> IpAddr {
-    match source {
-        IpAddr::V4(_) => source,
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        Self::Site(match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        })
+    }
+}
+
+impl From<Remote> for Source {
+    fn from(remote: Remote) -> Self {
+        match remote {
+            Remote::Direct(address) => address.ip().into(),
+            Remote::Relayed(id) => Self::Relayed(id),
+        }
     }
 }
 
@@ -83,7 +103,11 @@ mod tests {
         assert_eq!(allowed, HANDSHAKE_BURST as usize);
         let allowed = (0..10_000).filter(|ms| limiter.allow(flooder, at(*ms))).count();
         assert!((195..=200).contains(&allowed), "20 a second for 10 s, {allowed}");
-        assert!(limiter.allow("192.0.2.2".parse().unwrap(), at(0)));
+        assert!(limiter.allow("192.0.2.2".parse::<IpAddr>().unwrap(), at(0)));
+        let relayed = |index| Remote::Relayed(RelayId::new(index));
+        let allowed = (0..100).filter(|_| limiter.allow(relayed(0), at(0))).count();
+        assert_eq!(allowed, HANDSHAKE_BURST as usize);
+        assert!(limiter.allow(relayed(1), at(0)));
     }
 
     #[test]
@@ -92,11 +116,11 @@ mod tests {
         let allowed = (0..100u128)
             .filter(|host| {
                 let base: Ipv6Addr = "2001:db8:0:1::".parse().unwrap();
-                limiter.allow(Ipv6Addr::from_bits(base.to_bits() | host).into(), at(0))
+                limiter.allow(IpAddr::from(Ipv6Addr::from_bits(base.to_bits() | host)), at(0))
             })
             .count();
         assert_eq!(allowed, HANDSHAKE_BURST as usize);
-        assert!(limiter.allow("2001:db8:0:2::1".parse().unwrap(), at(0)));
+        assert!(limiter.allow("2001:db8:0:2::1".parse::<IpAddr>().unwrap(), at(0)));
     }
 
     #[test]

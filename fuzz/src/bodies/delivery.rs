@@ -17,10 +17,10 @@ use std::{
     time::Duration,
 };
 
-use engine::{Clock, Inbound, Inbox, Returned};
+use engine::{Attached, Clock, Inbound, Inbox, Shared};
 use nix::errno::Errno;
 use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker, ip::IpHeader, ip::set_ecn};
-use sys::{Offloads, TunSend, time::Time as Spent, tun::Calls};
+use sys::{Offloads, TunSend, time::Clock as DataPathClock, tun::Calls};
 use wg::{
     DropReason, Now, PROBE_FIRST_BYTE, Probe, Reservation,
     config::{AllowedIpChange, DeviceChange, PeerChange},
@@ -111,9 +111,10 @@ impl Tunnel {
         let sink = Arc::new(Sink::default());
         let offloads = Arc::<Offloads>::default();
         let datagrams = Waiting::default();
-        let sides = (Datagrams(datagrams.clone()), TunSend::new(sink.clone(), offloads));
-        let inbound =
-            Inbound::new(device, clock, sides, Arc::<Inbox>::default(), Arc::<Returned>::default());
+        let udp = Datagrams(datagrams.clone());
+        let ip = TunSend::new(sink.clone(), offloads);
+        let shared = Shared::new(device, clock, udp.waker(), Attached::default());
+        let inbound = Inbound::new(&shared, udp, ip, Arc::<Inbox>::default());
         let (counter, sent) = (reservation.counter, Vec::new());
         Self { pair, reservation, counter, padding: 0, outer: 0, sent, datagrams, sink, inbound }
     }
@@ -373,7 +374,7 @@ impl Sink {
     }
 }
 
-impl Spent for Sink {
+impl DataPathClock for Sink {
     fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
     }

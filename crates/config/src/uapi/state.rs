@@ -1,8 +1,9 @@
-//! Writes an answer.
+//! The answer to `get=1`, written and read.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
-use wg::config::PeerState;
+use ipnet::IpNet;
+use wg::{PresharedKey, PrivateKey, PublicKey, config::PeerState};
 
 use super::DeviceState;
 use crate::secret_text;
@@ -50,6 +51,61 @@ fn peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
     writeln!(out, "rx_bytes={}", state.rx_bytes)?;
     writeln!(out, "persistent_keepalive_interval={}", state.persistent_keepalive)?;
     state.allowed_ips.iter().try_for_each(|net| writeln!(out, "allowed_ip={net}"))
+}
+
+/// Reads the answer of any implementation. Lines that are not understood are skipped, and with a
+/// peer's key all lines of that peer.
+pub fn parse_state(text: &str) -> DeviceState {
+    let mut state = DeviceState::default();
+    let mut of_device = true;
+    let mut peer: Option<PeerState> = None;
+    for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+        if key == "public_key" {
+            state.peers.extend(peer.take());
+            peer = PublicKey::from_hex(value).ok().map(PeerState::new);
+            of_device = false;
+        } else if of_device {
+            match key {
+                "private_key" => state.private_key = PrivateKey::from_hex(value).ok(),
+                "listen_port" => state.listen_port = value.parse().unwrap_or_default(),
+                "fwmark" => state.fwmark = value.parse().unwrap_or_default(),
+                _ => {}
+            }
+        } else if let Some(peer) = &mut peer {
+            take(peer, key, value);
+        }
+    }
+    state.peers.extend(peer);
+    for peer in &mut state.peers {
+        peer.last_handshake = peer.last_handshake.filter(|time| !time.is_zero());
+    }
+    state
+}
+
+fn take(peer: &mut PeerState, key: &str, value: &str) {
+    let number = || value.parse::<u64>().unwrap_or_default();
+    let handshake = peer.last_handshake.unwrap_or_default();
+    match key {
+        "preshared_key" => {
+            peer.preshared_key = PresharedKey::from_hex(value).unwrap_or_default();
+        }
+        "endpoint" => peer.endpoint = value.parse().ok(),
+        "persistent_keepalive_interval" => {
+            peer.persistent_keepalive = value.parse().unwrap_or_default();
+        }
+        "last_handshake_time_sec" => {
+            let nanos = handshake.subsec_nanos();
+            peer.last_handshake = Some(Duration::new(number(), nanos));
+        }
+        "last_handshake_time_nsec" => {
+            let nanos = value.parse::<u32>().ok().filter(|nanos| *nanos < 1_000_000_000);
+            peer.last_handshake = Some(Duration::new(handshake.as_secs(), nanos.unwrap_or(0)));
+        }
+        "rx_bytes" => peer.rx_bytes = number(),
+        "tx_bytes" => peer.tx_bytes = number(),
+        "allowed_ip" => peer.allowed_ips.extend(value.parse::<IpNet>().ok()),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -110,7 +166,30 @@ mod tests {
         );
     }
 
+    #[test]
+    fn what_is_not_understood_is_skipped_and_a_peer_without_a_key_whole() {
+        let key = "ab".repeat(32);
+        let text = format!(
+            "private_key=x\nlisten_port=7\nfuture=1\npublic_key=nobody\nrx_bytes=9\n\
+             public_key={key}\nendpoint=[fe80::1%eth0]:1\nlast_handshake_time_nsec=9999999999\n\
+             listen_port=8\nrx_bytes=x\ntx_bytes=5\nallowed_ip=here\nerrno=0\n\n"
+        );
+        let peer = PeerState { tx_bytes: 5, ..PeerState::new(PublicKey::from([0xab; 32])) };
+        let state = DeviceState { listen_port: 7, peers: vec![peer], ..DeviceState::default() };
+        assert_eq!(parse_state(&text), state);
+    }
+
     proptest! {
+        #[test]
+        fn a_state_is_read_as_it_was_written(mut state in crate::strategies::device_state()) {
+            for peer in &mut state.peers {
+                // It has a line among the statistics.
+                peer.path_mtu = None;
+                peer.last_handshake = peer.last_handshake.filter(|time| !time.is_zero());
+            }
+            prop_assert_eq!(parse_state(&written(&state)), state);
+        }
+
         #[test]
         fn the_errno_fits_where_the_state_was_written(state in crate::strategies::device_state()) {
             let mut out = String::new();

@@ -8,11 +8,16 @@ use packet::{
     pcapng::Direction,
 };
 use wg::{
-    Device, DropReason, PROBE_FIRST_BYTE, Peer, Probe, Routes, Session, Time,
+    Device, DropReason, PROBE_FIRST_BYTE, Peer, Probe, Received, Routes, Session, Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD},
 };
 
-use crate::{Returned, Tap, stage::Work, tap::View};
+use crate::{
+    Returned, Shared,
+    filter::InboundFilter,
+    observer::{View, Watch},
+    stage::Work,
+};
 
 /// A transport message on its way through the batch.
 pub(super) struct Job {
@@ -45,7 +50,8 @@ pub(super) struct Delivery<I> {
     device: Arc<Device>,
     ip: I,
     returned: Arc<Returned>,
-    pub tap: Arc<Tap>,
+    watch: Option<Watch>,
+    filter: InboundFilter,
     pub taken: Taken,
     /// When it was received.
     pub now: Time,
@@ -61,19 +67,20 @@ impl<I: IpSend> Work for Delivery<I> {
         self.accept();
         self.note();
         self.unwrap_packets();
+        self.filter();
         if self.congested {
             self.tell_congestion();
         }
-        self.tap.look().inspect(|view| self.show(view));
+        self.look().inspect(|view| self.show(view));
         self.result = self.ip.send(&self.taken.batch, &self.packets).map(|refused| {
             self.device.drops.count(DropReason::InRefused, refused as u64);
         });
         if self.result.is_ok()
             && let Some((batch, packets)) = self.returned.take()
         {
-            if let Some(view) = self.tap.look() {
+            if let Some(view) = self.look() {
                 let packets = packets.iter().map(|span| batch.get(*span));
-                view.show((Direction::Inbound, None), packets);
+                view.show(Direction::Inbound, None, packets);
             }
             // A sender that is not told repeats what was too long.
             self.result = self.ip.send(&batch, &packets).map(drop);
@@ -84,15 +91,20 @@ impl<I: IpSend> Work for Delivery<I> {
 }
 
 impl<I: IpSend> Delivery<I> {
-    pub fn new(
-        device: Arc<Device>,
-        (ip, returned): (I, Arc<Returned>),
-        tap: Arc<Tap>,
-        taken: Taken,
-    ) -> Self {
-        let now = Time::from_nanos(0);
-        let (packets, congested, result) = (Vec::new(), false, Ok(()));
-        Self { device, ip, returned, tap, taken, now, congested, packets, result }
+    /// Delivers to `ip`, with room for `slots` slots.
+    pub fn new(shared: &Shared, ip: I, slots: usize) -> Self {
+        Self {
+            device: shared.device.clone(),
+            ip,
+            returned: shared.returned.clone(),
+            watch: shared.watch(),
+            filter: InboundFilter::new(shared.attached.filter.clone()),
+            taken: Taken::new(slots),
+            now: Time::from_nanos(0),
+            congested: false,
+            packets: Vec::new(),
+            result: Ok(()),
+        }
     }
 
     /// Leaves only what is authentic and new.
@@ -126,7 +138,8 @@ impl<I: IpSend> Delivery<I> {
                     && batch.get(job.span)[DATA_HEADER_LEN] != PROBE_FIRST_BYTE
             });
             let (_, session) = &sessions[run[0].session];
-            self.device.received(session, (bytes, data), run[0].endpoint, self.now);
+            let received = Received { bytes, data, endpoint: run[0].endpoint };
+            self.device.received(session, received, self.now);
         }
     }
 
@@ -156,6 +169,18 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
+    /// Leaves only what the filter accepts, where there is one.
+    fn filter(&mut self) {
+        if let Some(mut filter) = self.filter.look() {
+            let before = self.packets.len();
+            self.packets.retain(|packet| filter.accepts(self.taken.batch.get(*packet)));
+            let dropped = before - self.packets.len();
+            if dropped != 0 {
+                self.device.drops.count(DropReason::InFiltered, dropped as u64);
+            }
+        }
+    }
+
     /// Tells one sender of congestion: of a bulk transfer, as two packets of one flow are that
     /// are as long as any here. It is what a queue is made of, and whoever sends a packet now
     /// and then, or only answers, need not lose it.
@@ -181,6 +206,10 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
+    fn look(&self) -> Option<View<'_>> {
+        self.watch.as_ref().and_then(Watch::look)
+    }
+
     /// Shows the packets that leave the tunnel, each run of one peer together.
     #[cold]
     fn show(&self, view: &View<'_>) {
@@ -202,7 +231,7 @@ impl<I: IpSend> Delivery<I> {
             }
             let (run, behind) = rest.split_at(end);
             let packets = run.iter().map(|span| batch.get(*span));
-            view.show((Direction::Inbound, Some(peer.public_key())), packets);
+            view.show(Direction::Inbound, Some(peer.public_key()), packets);
             rest = behind;
         }
     }

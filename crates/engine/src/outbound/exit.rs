@@ -4,15 +4,15 @@ use std::{mem, sync::Arc};
 
 use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
-use wg::{Device, DropReason, Time, message::DATA_HEADER_LEN, stack};
+use wg::{Device, DropReason, Sent, Time, message::DATA_HEADER_LEN, stack};
 
 use super::written::{Written, WrittenProbe};
-use crate::{AEAD_BATCH, stage::Work};
+use crate::{AEAD_BATCH, Shared, outlet::Outlet, stage::Work};
 
 /// The way to the network, and what goes there next.
 pub(super) struct Exit<U> {
     device: Arc<Device>,
-    udp: U,
+    outlet: Outlet<U>,
     pub written: Written,
     /// When that was.
     pub now: Time,
@@ -20,10 +20,15 @@ pub(super) struct Exit<U> {
     pub wipes: bool,
 }
 
-impl<U> Exit<U> {
-    pub fn new(device: Arc<Device>, udp: U) -> Self {
-        let (written, now) = (Written::default(), Time::from_nanos(0));
-        Self { device, udp, written, now, wipes: false }
+impl<U: UdpSend> Exit<U> {
+    pub fn new(shared: &Shared, udp: U) -> Self {
+        Self {
+            device: shared.device.clone(),
+            outlet: Outlet::new(udp, shared.attached.relay.clone()),
+            written: Written::default(),
+            now: Time::from_nanos(0),
+            wipes: false,
+        }
     }
 }
 
@@ -43,27 +48,28 @@ impl<U: UdpSend> Work for Exit<U> {
 
 impl<U: UdpSend> Exit<U> {
     fn send_data(&mut self) {
-        let Self { device, udp, written, now, .. } = self;
+        let Self { device, outlet, written, now, .. } = self;
         seal(written);
-        udp.send(&mut written.out);
+        outlet.send(&mut written.out);
         for failure in written.out.failures() {
             handle_failure(device, written, failure);
         }
         for run in &written.runs {
             let lens = &written.lens[run.lens.clone()];
             if went(&written.out, &run.reservation.endpoint) {
-                let sent = (lens.len() as u64, lens.iter().sum(), run.longest);
+                let (packets, bytes) = (lens.len() as u64, lens.iter().sum());
+                let sent = Sent { packets, bytes, longest: run.longest };
                 device.sent(&run.peer, &run.reservation, sent, *now);
             }
         }
     }
 
     fn send_probes(&mut self) {
-        let Self { device, udp, written, now, .. } = self;
+        let Self { device, outlet, written, now, .. } = self;
         for WrittenProbe { peer, reservation, probe, mut datagram } in written.probes.drain(..) {
             let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
             aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
-            match udp.send_whole(&datagram, reservation.endpoint) {
+            match outlet.send_whole(&datagram, reservation.endpoint) {
                 Ok(()) => device.probe_sent(&peer, datagram.len(), *now),
                 Err(SendError::TooBig) => device.probe_refused(&peer, probe),
                 // It counts as lost, and what else is lost now is counted.
@@ -110,6 +116,7 @@ pub(crate) fn count_failure(device: &Device, failure: &Failure) {
         SendError::TooBig => DropReason::OutTooBig,
         SendError::NoBuffer => DropReason::OutNoBuffer,
         SendError::NoSocket => DropReason::OutNoSocket,
+        SendError::RelayFull => DropReason::OutRelayFull,
         SendError::Other(_) => DropReason::OutSendFailed,
     };
     device.drops.count(reason, failure.datagrams as u64);

@@ -19,35 +19,41 @@ use crate::Returned;
 /// Every IPv6 path carries this (RFC 8200 section 5), so no sender may be told less.
 const LEAST_V6: u16 = 1280;
 
-/// Makes a run fit the path to its peer.
-pub(super) fn fit(
-    (device, returned): (&Device, &Returned),
-    (peer, run): (&Arc<Peer>, &mut [Item<'_>]),
-    limit: PathLimit,
-    now: Time,
-) {
-    for item in run {
+/// What it takes to fit runs to the paths of their peers.
+pub(super) struct Fit<'a> {
+    pub device: &'a Device,
+    pub returned: &'a Returned,
+    pub now: Time,
+}
+
+impl Fit<'_> {
+    /// Makes a run fit the path to its peer.
+    pub fn run(&self, peer: &Arc<Peer>, run: &mut [Item<'_>], limit: PathLimit) {
+        run.iter_mut().for_each(|item| self.item(peer, item, limit));
+    }
+
+    fn item(&self, peer: &Arc<Peer>, item: &mut Item<'_>, limit: PathLimit) {
         let longest = item.segments.segment_len(0);
         if longest <= limit.bytes.into() {
-            continue;
+            return;
         }
         if let Some(narrow) = item.segments.within(limit.bytes.into()) {
             item.segments = narrow;
-            continue;
+            return;
         }
         let mut first = vec![0; longest];
         item.segments.write(0, &mut first);
         let least = if first[0] >> 4 == 6 { LEAST_V6 } else { 0 };
         let mtu = limit.bytes.max(least);
         if !limit.settled || longest <= mtu.into() || !is_unfragmentable(&first) {
-            continue;
+            return;
         }
-        if peer.may_return(now)
+        if peer.may_return(self.now)
             && let Some(answer) = packet_too_big(&first, mtu)
         {
-            returned.push(answer);
+            self.returned.push(answer);
         }
-        device.drops.count(DropReason::OutPathMtu, item.indices().len() as u64);
+        self.device.drops.count(DropReason::OutPathMtu, item.indices().len() as u64);
         item.first = item.segments.count();
     }
 }

@@ -73,7 +73,8 @@ impl Written {
     pub fn push(
         &mut self,
         device: &Device,
-        (peer, items): (&Arc<Peer>, &[Item<'_>]),
+        peer: &Arc<Peer>,
+        items: &[Item<'_>],
         mtu: usize,
         now: Time,
     ) -> bool {
@@ -93,7 +94,7 @@ impl Written {
         let mut counters = reservation.counter..;
         for item in items {
             for (index, counter) in item.indices().zip(&mut counters) {
-                self.write(&reservation, (item, index), counter, mtu);
+                self.write(&reservation, item, index, counter, mtu);
             }
         }
         let lens = first..self.lens.len();
@@ -118,7 +119,8 @@ impl Written {
     fn write(
         &mut self,
         reservation: &Reservation,
-        (item, index): (&Item<'_>, usize),
+        item: &Item<'_>,
+        index: usize,
         counter: u64,
         mtu: usize,
     ) {

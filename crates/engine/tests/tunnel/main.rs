@@ -6,10 +6,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod bad_input;
-mod capture;
 mod congestion;
+mod control_datagrams;
 mod delivery;
 mod failures;
+mod filter;
+mod lookups;
+mod observer;
 mod overload;
 mod path_mtu;
+mod relay;
 mod support;

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use engine::{Clock, Inbound, Inbox, Outbound, Returned, SlowPath, Tap};
-use packet::UdpSend;
+use engine::{Attached, Clock, Filter, Inbound, Inbox, Outbound, Shared, SlowPath};
+use packet::{Endpoint, UdpRecv, UdpSend};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use sim::{Link, NetRecv, NetSend, Network, Port, PortRecv, PortSend};
 use wg::{
@@ -23,6 +23,7 @@ pub struct Host<U = NetSend> {
     pub address: SocketAddr,
     pub control: Arc<Mutex<Control<ChaCha20Rng>>>,
     pub key: PublicKey,
+    pub filter: Arc<Filter>,
     mtu: Arc<AtomicU32>,
     inbox: Arc<Inbox>,
     outbound: Outbound<PortRecv, U>,
@@ -34,6 +35,16 @@ impl<U: UdpSend> Host<U> {
     /// Host number `number` at 192.0.2.`number`, whose data leaves by what `wrap`
     /// makes of its socket.
     pub fn new(network: &Network, number: u8, wrap: impl FnOnce(NetSend) -> U) -> Self {
+        Self::with(network, number, wrap, Attached::default())
+    }
+
+    /// The same, with what is `attached`.
+    pub fn with(
+        network: &Network,
+        number: u8,
+        wrap: impl FnOnce(NetSend) -> U,
+        attached: Attached,
+    ) -> Self {
         let address = SocketAddr::from(([192, 0, 2, number], 51820));
         let mut rng = ChaCha20Rng::seed_from_u64(number.into());
         let private = PrivateKey::generate(&mut rng);
@@ -54,18 +65,19 @@ impl<U: UdpSend> Host<U> {
         let (net_recv, net_send) = network.socket(address);
         let inbox = Arc::new(Inbox::default());
         let mtu = Arc::new(AtomicU32::new(1420));
-        let (out, back) = ((port_recv, wrap(net_send.clone())), (net_recv, port_send));
-        let returned = Arc::<Returned>::default();
+        let filter = attached.filter.clone();
+        let shared = Shared::new(device, clock, net_recv.waker(), attached);
         Self {
             port,
             address,
             control: control.clone(),
             key,
+            filter,
             mtu: mtu.clone(),
             inbox: inbox.clone(),
-            outbound: Outbound::new(device.clone(), clock.clone(), out, mtu, returned.clone()),
-            inbound: Inbound::new(device, clock.clone(), back, inbox.clone(), returned),
-            slow_path: SlowPath::new(control, clock, inbox, net_send),
+            outbound: Outbound::new(&shared, port_recv, wrap(net_send.clone()), mtu),
+            inbound: Inbound::new(&shared, net_recv, port_send, inbox.clone()),
+            slow_path: SlowPath::new(&shared, control, inbox, net_send),
         }
     }
 
@@ -82,6 +94,13 @@ impl<U: UdpSend> Host<U> {
         (self.key, self.address)
     }
 
+    /// Where the peer is reached whose allowed IPs hold `address`.
+    pub fn set_endpoint(&self, address: &str, endpoint: Endpoint) {
+        let mut control = self.control.lock().unwrap();
+        let peer = *control.device().route(address.parse().unwrap()).unwrap().public_key();
+        control.set_endpoint(&peer, endpoint).unwrap();
+    }
+
     pub fn drops(&self, reason: DropReason) -> u64 {
         self.control.lock().unwrap().device().drops.get(reason)
     }
@@ -90,12 +109,6 @@ impl<U: UdpSend> Host<U> {
     pub fn all_drops(&self) -> Vec<(DropReason, u64)> {
         let counted = |reason: &DropReason| (*reason, self.drops(*reason));
         DropReason::ALL.iter().map(counted).filter(|(_, count)| *count != 0).collect()
-    }
-
-    /// Shows its packets to `tap`.
-    pub fn tap_into(&mut self, tap: &Arc<Tap>) {
-        self.outbound.tap_into(tap.clone());
-        self.inbound.tap_into(tap.clone());
     }
 
     /// Has second threads work beside, as on a machine with many cores.
@@ -139,13 +152,18 @@ impl<U: UdpSend> Host<U> {
 pub fn pair(seed: u64, link: Link) -> (Network, Host, Host) {
     let network = Network::new(seed, link);
     let (a, b) = (Host::new(&network, 1, |net| net), Host::new(&network, 2, |net| net));
+    make_peers(&a, &b);
+    (network, a, b)
+}
+
+/// Makes two hosts each other's peers, with the addresses of [`pair`].
+pub fn make_peers(a: &Host, b: &Host) {
     for net in ["10.0.0.2/32", "fd00::2/128"] {
         a.introduce(b.who(), net);
     }
     for net in ["10.0.0.1/32", "fd00::1/128"] {
         b.introduce(a.who(), net);
     }
-    (network, a, b)
 }
 
 /// Lets time pass in steps of a millisecond.

@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU32},
 };
 
-use engine::{Clock, Engine, Parts};
+use engine::{Attached, Clock, Engine, Parts};
 use netstack::{Config, CongestionControl, Stack};
 use nix::sched::{CloneFlags, unshare};
 use packet::{IpRecv, IpSend};
@@ -63,7 +63,7 @@ impl Rig {
 
 /// Peer number `id`, whose other is reached behind `nets`.
 fn peer(
-    ip: (impl IpRecv + 'static, impl IpSend),
+    (ip_recv, ip_send): (impl IpRecv + 'static, impl IpSend),
     keys: &[PrivateKey; 2],
     id: usize,
     nets: [&str; 2],
@@ -91,11 +91,15 @@ fn peer(
     let parts = Parts {
         control: Arc::new(Mutex::new(control)),
         clock,
-        ip,
-        udp: (receiver, udp.sender(), udp.sender()),
+        ip_recv,
+        ip_send,
+        udp_recv: receiver,
+        data_send: udp.sender(),
+        handshake_send: udp.sender(),
         mtu: Arc::new(AtomicU32::new(MTU.into())),
-        begin: || _ = process::take_short_turns(),
+        begin: || _ = process::request_short_time_slice(),
         cores: 2,
+        attached: Attached::default(),
     };
     Peer { _engine: Engine::start(parts, |_| {}).unwrap(), _udp: udp }
 }

@@ -2,6 +2,7 @@
 
 mod checksum;
 mod coalesce;
+mod filter;
 mod measure;
 mod packets;
 mod segment;
@@ -12,5 +13,6 @@ fn main() {
         ("checksum-copy", checksum::copy),
         ("segment", segment::segment),
         ("coalesce", coalesce::coalesce),
+        ("filter", filter::filter),
     ]);
 }

@@ -1,4 +1,4 @@
-//! The child, in its namespace.
+//! The child's side.
 
 use std::{
     collections::HashSet,
@@ -19,19 +19,18 @@ use nix::{
     unistd::{Gid, Uid, getgid, getuid},
 };
 
-use super::{Kind, Plan, Step, wire::Word};
+use super::{Kind, Plan, Step, wire::Reply};
 use crate::{
+    channel,
     keepalive::KEEPALIVE,
-    line,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
-    process::sandbox::confine_maker,
+    process::sandbox::confine_socket_server,
     tun::{TunError, device},
 };
 
-/// TCP of sockets inside, in `net.ipv4`. Buffers are bytes at least, at first and at most;
-/// the most is what 1 Gbit/s takes over a path of 66 ms, twice, as the kernel reckons its own
-/// book-keeping in. It sends as the stack of our own does (docs/decisions/0008), where the
-/// kernel has that.
+/// TCP sysctls in `net.ipv4`. Buffers are the minimum, default and maximum in bytes; the maximum is
+/// twice what 1 Gbit/s needs over a path of 66 ms, as the kernel counts its own overhead.
+/// Congestion control is that of our own stack (docs/decisions/0008), where the kernel has it.
 const TCP: [(&str, &str); 3] = [
     ("tcp_rmem", "4096 131072 16777216"),
     ("tcp_wmem", "4096 65536 16777216"),
@@ -41,55 +40,55 @@ const TCP: [(&str, &str); 3] = [
 /// A step that failed.
 type Failure = (Step, io::Error);
 
-/// Makes the namespace and serves until the other end of the line is closed.
-pub(super) fn run(line: &OwnedFd, plan: &Plan) {
+/// Sets up the namespace and serves requests until the other end of the channel is closed.
+pub(super) fn run(channel: &OwnedFd, plan: &Plan) {
     match set_up(plan) {
         Ok((tun, index)) => {
-            if answer(line, Word::Tun { index }, Some(tun)).is_ok() {
-                serve(line);
+            if send(channel, Reply::Tun { index }, Some(tun)).is_ok() {
+                serve(channel);
             }
         }
         Err((step, error)) => {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            // Where nobody hears it, nobody waits for it.
-            let _ = answer(line, Word::Refused { step, errno }, None);
+            // If the parent is gone, nobody waits for the reply.
+            let _ = send(channel, Reply::Refused { step, errno }, None);
         }
     }
 }
 
 fn set_up(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
-    // Before anything: to enter a user namespace changes who we are, inside.
+    // First of all: in a user namespace our ids are others until they are mapped.
     let (user, group) = (getuid(), getgid());
     enter(user, group).map_err(|error| (Step::Enter, error))?;
-    let made = furnish(plan)?;
-    tune(group);
-    give_up_rights().map_err(|error| (Step::Rights, error))?;
+    let made = configure_links(plan)?;
+    set_sysctls(group);
+    drop_privileges().map_err(|error| (Step::Rights, error))?;
     if plan.sandbox {
-        confine_maker().map_err(|error| (Step::Rights, io::Error::other(error)))?;
+        confine_socket_server().map_err(|error| (Step::Rights, io::Error::other(error)))?;
     }
     Ok(made)
 }
 
-/// Enters a user and a network namespace, or the latter alone where only root's own
-/// right is to be had.
+/// Enters a user and a network namespace, or, where user namespaces are forbidden, only the latter,
+/// which takes root.
 fn enter(user: Uid, group: Gid) -> io::Result<()> {
     match unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET) {
         Ok(()) => {
-            // Without it no group may be mapped (user_namespaces(7)).
+            // Otherwise no group may be mapped (user_namespaces(7)).
             fs::write("/proc/self/setgroups", "deny")?;
             fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
             fs::write("/proc/self/gid_map", format!("{group} {group} 1"))?;
         }
-        // The first refusal is the one to tell: as root the second may do.
+        // Report the first refusal, as the second call takes root.
         Err(errno) => unshare(CloneFlags::CLONE_NEWNET).map_err(|_| errno)?,
     }
-    // To enter a user namespace takes it back, so it comes here. Whoever starts us
-    // may be gone by now; then the line is closed, too, and `serve` ends.
+    // Entering a user namespace resets this, so it comes last. If the parent is gone already, the
+    // channel is closed as well, and `serve` returns.
     Ok(prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
-/// Makes lo and the TUN as they are to be.
-fn furnish(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
+/// Sets up lo and the TUN.
+fn configure_links(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     let at = |step| move |error: NetlinkError| (step, io::Error::from(error));
     let netlink = Netlink::open().map_err(at(Step::Loopback))?;
     if let Some(lo) = netlink.link_by_name("lo").map_err(at(Step::Loopback))? {
@@ -109,7 +108,7 @@ fn furnish(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
         }
         let route = Route { destination, device: index, table: MAIN_TABLE, metric: None };
         match netlink.add_route(&route) {
-            // An address had it as its prefix.
+            // The prefix of an address is the default route.
             Err(error) if error.errno() == Some(libc::EEXIST) => {}
             added => added.map_err(at(Step::Route))?,
         }
@@ -117,7 +116,7 @@ fn furnish(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
     Ok((device.into_fd(), index))
 }
 
-/// Whether we have an address to send from.
+/// Whether the TUN has an address of the route's family.
 fn has_source(plan: &Plan, route: &IpNet) -> bool {
     plan.addresses.iter().any(|address| address.addr().is_ipv4() == route.addr().is_ipv4())
 }
@@ -133,15 +132,15 @@ fn cause(error: TunError) -> io::Error {
     errno.into()
 }
 
-/// What is good to have: where `/proc/sys` may not be written to, it works without.
-fn tune(group: Gid) {
+/// These are optional: if `/proc/sys` is read-only, it works without them.
+fn set_sysctls(group: Gid) {
     let net = "/proc/sys/net/ipv4";
-    // So that whoever uses a socket for echo needs no right.
+    // So that ICMP echo sockets take no privilege.
     let _ = fs::write(format!("{net}/ping_group_range"), format!("{group} {group}"));
     for (name, value) in TCP {
         let _ = fs::write(format!("{net}/{name}"), value);
     }
-    // For sockets that are dialled, so that none of their times is to be set later.
+    // Outgoing connections take their keepalive times from here.
     for (name, value) in [
         ("time", KEEPALIVE.idle.as_secs()),
         ("intvl", KEEPALIVE.interval.as_secs()),
@@ -151,8 +150,8 @@ fn tune(group: Gid) {
     }
 }
 
-/// Sockets of the kinds that are made here take no right.
-fn give_up_rights() -> io::Result<()> {
+/// Creating sockets of these kinds takes no privilege.
+fn drop_privileges() -> io::Result<()> {
     let none = HashSet::<Capability>::new();
     caps::clear(None, CapSet::Ambient).map_err(io::Error::other)?;
     for set in [CapSet::Inheritable, CapSet::Effective, CapSet::Permitted] {
@@ -162,28 +161,28 @@ fn give_up_rights() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
 }
 
-/// Answers one request after the other.
-pub(super) fn serve(line: &OwnedFd) {
+/// Serves one request after the other.
+pub(super) fn serve(channel: &OwnedFd) {
     let mut request = [0];
     loop {
-        match recv(line.as_raw_fd(), &mut request, MsgFlags::empty()) {
+        match recv(channel.as_raw_fd(), &mut request, MsgFlags::empty()) {
             Ok(1) => {}
             Err(Errno::EINTR) => continue,
             _ => return,
         }
-        let answered = match make(request[0]) {
-            Ok(fd) => answer(line, Word::Socket, Some(fd)),
+        let sent = match make_socket(request[0]) {
+            Ok(fd) => send(channel, Reply::Socket, Some(fd)),
             Err(errno) => {
-                answer(line, Word::Refused { step: Step::Enter, errno: errno as i32 }, None)
+                send(channel, Reply::Refused { step: Step::Enter, errno: errno as i32 }, None)
             }
         };
-        if answered.is_err() {
+        if sent.is_err() {
             return;
         }
     }
 }
 
-fn make(request: u8) -> Result<OwnedFd, Errno> {
+fn make_socket(request: u8) -> Result<OwnedFd, Errno> {
     let kind = Kind::from_byte(request).ok_or(Errno::EINVAL)?;
     let (v4, v6) = (AddressFamily::Inet, AddressFamily::Inet6);
     let (family, kind, protocol) = match kind {
@@ -197,6 +196,6 @@ fn make(request: u8) -> Result<OwnedFd, Errno> {
     socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, protocol)
 }
 
-fn answer(line: &OwnedFd, word: Word, fd: Option<OwnedFd>) -> io::Result<()> {
-    line::send(line.as_fd(), &word.encode(), fd.as_ref().map(AsFd::as_fd))
+fn send(channel: &OwnedFd, reply: Reply, fd: Option<OwnedFd>) -> io::Result<()> {
+    channel::send(channel.as_fd(), &reply.encode(), fd.as_ref().map(AsFd::as_fd))
 }

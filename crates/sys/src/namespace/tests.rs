@@ -17,7 +17,7 @@ use crate::{
     testing::{ended_well, forked, skip},
 };
 
-/// Where nobody else's TUN is.
+/// A name that no other TUN has.
 const NAME: &str = "linerate-ns";
 
 fn plan() -> Plan {
@@ -35,7 +35,7 @@ fn with_namespace(test: impl FnOnce(Namespace)) {
     assert!(ended_well(child));
 }
 
-/// Runs `test` in this process, which has one thread alone, once it has a namespace.
+/// Runs `test` in this process, which has a single thread, with a namespace.
 fn open_namespace(test: impl FnOnce(Namespace)) {
     match Namespace::open(&plan(), || {}) {
         Ok((namespace, _tun, info)) => {
@@ -124,7 +124,7 @@ fn tcp_sockets_listen_and_connect_within_the_namespace() {
         bind(&listening, at).unwrap();
         nix::sys::socket::listen(&listening, nix::sys::socket::Backlog::new(1).unwrap()).unwrap();
         let connecting = namespace.socket(Kind::Tcp4).unwrap();
-        // It does not wait.
+        // The socket is non-blocking.
         let _ = nix::sys::socket::connect(connecting.as_raw_fd(), &SockaddrStorage::from(at));
         let listener = TcpListener::from(listening);
         listener.set_nonblocking(false).unwrap();
@@ -138,7 +138,7 @@ fn tcp_sockets_listen_and_connect_within_the_namespace() {
 #[test]
 fn with_other_threads_there_is_no_namespace() {
     std::thread::scope(|scope| {
-        // The test's own thread is beside the main one.
+        // The test runs in a thread of its own, beside the main one.
         let opened = scope.spawn(|| Namespace::open(&plan(), || {})).join().unwrap();
         assert!(matches!(opened, Err(NamespaceError::Fork(_))));
     });
@@ -146,20 +146,20 @@ fn with_other_threads_there_is_no_namespace() {
 
 #[test]
 fn of_several_descriptors_in_one_message_one_is_taken_and_the_others_are_closed() {
-    // In a process of its own, whose descriptors nobody else opens.
+    // In a process of its own, so that no other test opens descriptors.
     let child = forked(|| {
-        let (ours, theirs) = line::pair().unwrap();
+        let (ours, theirs) = channel::pair().unwrap();
         let open = || fs::read_dir("/proc/self/fd").unwrap().count();
         let before = open();
-        let fds = [theirs.as_raw_fd(); line::MAX_DESCRIPTORS];
-        for (word, count, taken) in [
-            (&Word::Socket.encode()[..], 1, true),
-            (&Word::Socket.encode()[..], 2, true),
-            (&Word::Socket.encode()[..], line::MAX_DESCRIPTORS, true),
+        let fds = [theirs.as_raw_fd(); channel::MAX_DESCRIPTORS];
+        for (reply, count, taken) in [
+            (&Reply::Socket.encode()[..], 1, true),
+            (&Reply::Socket.encode()[..], 2, true),
+            (&Reply::Socket.encode()[..], channel::MAX_DESCRIPTORS, true),
             (b"none", 3, false),
         ] {
             let rights = [ControlMessage::ScmRights(&fds[..count])];
-            let slices = [io::IoSlice::new(word)];
+            let slices = [io::IoSlice::new(reply)];
             sendmsg::<()>(theirs.as_raw_fd(), &slices, &rights, MsgFlags::empty(), None).unwrap();
             let heard = receive(&ours);
             assert_eq!(heard.is_ok_and(|(_, fd)| fd.is_some()), taken, "{count}");

@@ -1,31 +1,29 @@
-//! What the child says.
+//! The child's replies.
 
 use super::{Kind, Step};
 
-/// The length of a message.
-pub(super) const WORD_LEN: usize = 6;
+/// Bytes of a reply.
+pub(super) const REPLY_LEN: usize = 6;
 
-/// A message of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
-    /// The namespace is there, and with this message comes its TUN.
+pub(super) enum Reply {
+    /// The namespace is set up. Carries its TUN.
     Tun {
-        /// The index of the TUN's interface, inside.
+        /// The index of the TUN's interface in the namespace.
         index: u32,
     },
-    /// With this message comes a socket.
+    /// Carries a socket.
     Socket,
-    /// It could not be.
+    /// A step or a request failed.
     Refused {
-        /// Where it failed.
+        /// The step that failed while setting up.
         step: Step,
-        /// The kernel's answer.
         errno: i32,
     },
 }
 
-impl Word {
-    pub(super) fn encode(self) -> [u8; WORD_LEN] {
+impl Reply {
+    pub(super) fn encode(self) -> [u8; REPLY_LEN] {
         let (kind, step, number) = match self {
             Self::Tun { index } => (b'T', 0, index.to_ne_bytes()),
             Self::Socket => (b'S', 0, [0; 4]),
@@ -79,13 +77,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_read_as_it_was_said_and_nothing_else_is_one() {
-        let refused = Step::ALL.map(|step| Word::Refused { step, errno: -7 });
-        for word in refused.into_iter().chain([Word::Tun { index: 70_000 }, Word::Socket]) {
-            assert_eq!(Word::parse(&word.encode()), Some(word));
+    fn every_reply_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let refused = Step::ALL.map(|step| Reply::Refused { step, errno: -7 });
+        for reply in refused.into_iter().chain([Reply::Tun { index: 70_000 }, Reply::Socket]) {
+            assert_eq!(Reply::parse(&reply.encode()), Some(reply));
         }
         for text in [&b""[..], b"S", b"X00000", b"-\xff0000", b"S000000"] {
-            assert_eq!(Word::parse(text), None);
+            assert_eq!(Reply::parse(text), None);
         }
         for kind in Kind::ALL {
             assert_eq!(Kind::from_byte(kind as u8), Some(kind));

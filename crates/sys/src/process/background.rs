@@ -1,12 +1,12 @@
-//! A start in the background: the command ends when the child is ready, with
-//! the child's word of how it went.
+//! A start in the background: the command exits when the child reports that it is ready, or why it
+//! failed.
 //!
 //! ```text
 //!   parent -- fork --> child: own session, /, no stdin and stdout
 //!     |                  |
-//!     | <---- pipe ----- ready, or failed with a text, or dead without a word
+//!     | <---- pipe ----- ready; failed, with a reason; or closed: it died
 //!     v                  v
-//!   exit 0 or 1        goes on
+//!   exit 0 or 1        keeps running
 //! ```
 #![expect(unsafe_code, reason = "fork")]
 
@@ -25,35 +25,35 @@ use nix::{
     unistd::{ForkResult, Pid, chdir, dup2_stdin, dup2_stdout, fork, pipe2, setsid},
 };
 
-/// The child's first byte when it is ready.
+/// The child's first byte if it is ready.
 const READY: u8 = b'+';
-/// The child's first byte before the text that says why it is not.
+/// The child's first byte before the reason why it failed.
 const FAILED: u8 = b'-';
-/// The most bytes of that text that are read.
-const MAX_TEXT: u64 = 64 * 1024;
-/// How long the parent waits for the exit status of a child that closed the
-/// pipe: it dies right behind it, unless it lives on without a word.
-const EXIT_PATIENCE: Duration = Duration::from_secs(1);
-/// How often it looks.
+/// The most bytes of that reason.
+const MAX_REASON: u64 = 64 * 1024;
+/// How long the parent waits for the exit status of a child that closed the pipe. It usually exits
+/// right afterwards.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the parent checks.
 const EXIT_STEP: Duration = Duration::from_millis(1);
 
-/// Which of the two processes goes on.
+/// Which of the two processes this is.
 #[derive(Debug)]
 pub enum Fork {
-    /// The one that was there, once the other is ready or is not going to be.
+    /// The parent, once the child is ready or has failed.
     Parent(Result<(), StartError>),
-    /// The new one, in the background.
+    /// The child, in the background.
     Child(Readiness),
 }
 
 /// Why the background process is not ready.
 #[derive(Debug)]
 pub enum StartError {
-    /// It said why.
+    /// It reported why.
     Reported(String),
-    /// It ended without a word, with this status where it was seen.
+    /// It exited without a report; the status is `None` if it is still running.
     Died(Option<ExitStatus>),
-    /// Its word could not be read.
+    /// Its report could not be read.
     Os(io::Error),
 }
 
@@ -61,9 +61,11 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reported(text) => f.write_str(text),
-            Self::Died(None) => f.write_str("the background process gave up without a word"),
+            Self::Died(None) => f.write_str("the background process reported nothing"),
             Self::Died(Some(status)) => write!(f, "the background process died: {status}"),
-            Self::Os(error) => write!(f, "no word from the background process: {error}"),
+            Self::Os(error) => {
+                write!(f, "cannot read the report of the background process: {error}")
+            }
         }
     }
 }
@@ -73,37 +75,33 @@ impl std::error::Error for StartError {}
 /// Why there is no background process.
 #[derive(Debug, thiserror::Error)]
 pub enum BackgroundError {
-    /// Other threads run already; they would not exist in the new process, and
-    /// what they hold would stay held.
-    #[error("threads were started before the fork")]
+    /// Other threads are running. They would not exist in the child, and their locks would stay
+    /// held.
+    #[error("cannot fork: other threads are running")]
     Threads,
-    /// The kernel's answer.
     #[error(transparent)]
     Os(#[from] io::Error),
 }
 
-/// Goes on in a new process in the background: a session of its own, the
-/// directory `/`, no standard input and output. Standard error stays, for logs.
-///
-/// # Errors
-/// See [`BackgroundError`]; nothing was started.
+/// Forks into the background: a session of its own, working directory `/`, no standard input and
+/// output. Standard error is kept, for logs.
 pub fn background() -> Result<Fork, BackgroundError> {
     only_thread().map_err(|_| BackgroundError::Threads)?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     let (reader, writer) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
-    // SAFETY: this thread is the only one, so that the child has all there is
-    // of the process and may do all that the parent may.
+    // SAFETY: this thread is the only one, so the child has no locks held by others and may do all
+    // that the parent may.
     match unsafe { fork() }.map_err(io::Error::from)? {
         ForkResult::Parent { child } => {
             drop(writer);
-            Ok(Fork::Parent(verdict(File::from(reader), child)))
+            Ok(Fork::Parent(outcome(File::from(reader), child)))
         }
         ForkResult::Child => {
             drop(reader);
             let readiness = Readiness { pipe: File::from(writer) };
             match detach(&null) {
                 Ok(()) => Ok(Fork::Child(readiness)),
-                // The caller would take an error for the parent's.
+                // Returning it would make the child continue as the parent.
                 Err(error) => {
                     readiness.failed(&error.to_string());
                     std::process::exit(1)
@@ -113,22 +111,19 @@ pub fn background() -> Result<Fork, BackgroundError> {
     }
 }
 
-/// Whether a fork would take all of the process along.
+/// Checks that this is the process's only thread, so that it can fork.
 ///
 /// # Errors
-/// It would not: other threads run.
+/// Other threads are running.
 pub(crate) fn only_thread() -> io::Result<()> {
     match std::fs::read_dir("/proc/self/task")?.count() {
         1 => Ok(()),
-        _ => Err(io::Error::other("threads were started before the fork")),
+        _ => Err(io::Error::other("other threads are running")),
     }
 }
 
-/// Sends standard error to nowhere: whoever started a background process through a
-/// pipe waits until nobody can write to it any more.
-///
-/// # Errors
-/// There is no `/dev/null`.
+/// Redirects standard error to `/dev/null`: whoever started a background process with a pipe waits
+/// until that is closed.
 pub fn silence_stderr() -> io::Result<()> {
     let null = File::options().write(true).open("/dev/null")?;
     Ok(nix::unistd::dup2_stderr(&null)?)
@@ -141,13 +136,13 @@ fn detach(null: &File) -> nix::Result<()> {
     dup2_stdout(null)
 }
 
-fn verdict(mut pipe: File, child: Pid) -> Result<(), StartError> {
-    let mut word = [0];
-    match pipe.read_exact(&mut word) {
-        Ok(()) if word[0] == READY => Ok(()),
+fn outcome(mut pipe: File, child: Pid) -> Result<(), StartError> {
+    let mut status = [0];
+    match pipe.read_exact(&mut status) {
+        Ok(()) if status[0] == READY => Ok(()),
         Ok(()) => {
             let mut text = Vec::new();
-            pipe.take(MAX_TEXT).read_to_end(&mut text).map_err(StartError::Os)?;
+            pipe.take(MAX_REASON).read_to_end(&mut text).map_err(StartError::Os)?;
             Err(StartError::Reported(String::from_utf8_lossy(&text).into_owned()))
         }
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -159,9 +154,9 @@ fn verdict(mut pipe: File, child: Pid) -> Result<(), StartError> {
 
 fn exit_status(child: Pid) -> Option<ExitStatus> {
     let mut waited = Duration::ZERO;
-    while waited < EXIT_PATIENCE {
+    while waited < EXIT_TIMEOUT {
         match waitpid(child, Some(WaitPidFlag::WNOHANG)).ok()? {
-            // The raw forms of wait(2).
+            // `ExitStatus` takes the raw form of wait(2).
             WaitStatus::Exited(_, code) => return Some(ExitStatus::from_raw(code << 8)),
             WaitStatus::Signaled(_, signal, _) => {
                 return Some(ExitStatus::from_raw(signal as i32));
@@ -173,28 +168,26 @@ fn exit_status(child: Pid) -> Option<ExitStatus> {
     None
 }
 
-/// The background process's word to the one that waits for it. Dropped without
-/// a word, it tells that the start failed.
+/// Reports to the waiting parent whether the background process is ready. Dropping it reports a
+/// failed start.
 #[derive(Debug)]
 pub struct Readiness {
     pipe: File,
 }
 
 impl Readiness {
-    /// Tells that all is well.
     pub fn ready(self) {
-        self.tell(&[READY]);
+        self.report(&[READY]);
     }
 
-    /// Tells why nothing comes of it.
-    pub fn failed(self, why: &str) {
-        let mut word = vec![FAILED];
-        word.extend_from_slice(why.as_bytes());
-        self.tell(&word);
+    pub fn failed(self, reason: &str) {
+        let mut report = vec![FAILED];
+        report.extend_from_slice(reason.as_bytes());
+        self.report(&report);
     }
 
-    fn tell(mut self, word: &[u8]) {
-        // Where the parent was killed meanwhile, nobody is there to be told.
-        let _ = self.pipe.write_all(word);
+    fn report(mut self, report: &[u8]) {
+        // If the parent was killed, nobody reads it.
+        let _ = self.pipe.write_all(report);
     }
 }

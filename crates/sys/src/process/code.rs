@@ -1,27 +1,26 @@
-//! What of the program's code is resident.
+//! The resident memory of the program's code.
 #![expect(unsafe_code, reason = "madvise on the mappings of code")]
 
 use std::{ffi::c_void, fs, io, ptr::NonNull};
 
 use nix::sys::mman::{MmapAdvise, madvise};
 
-/// Lets go of the pages of code that were used so far, the program's and its libraries'.
-/// What is used again comes back from the page cache by itself; what only the start
-/// needed (arguments, files, netlink) is not resident any more. Of 5 MB that is 3.
+/// Releases the code pages of the program and its libraries. What is used again comes back from the
+/// page cache; what only the start needed (arguments, files, netlink) does not: 3 of 5 MB.
 ///
 /// # Errors
-/// The kernel does not tell what is mapped.
+/// `/proc` is not mounted.
 pub fn release_code() -> io::Result<()> {
     for (start, len) in fs::read_to_string("/proc/self/maps")?.lines().filter_map(code) {
-        // SAFETY: nobody may write to these pages, so that they are what their file has,
-        // before and after. (A debugger may; its breakpoints are lost.)
+        // SAFETY: these pages are not writable, so they are the file's contents before and after.
+        // (A debugger may write to them; its breakpoints are lost.)
         unsafe { madvise(start, len, MmapAdvise::MADV_DONTNEED) }?;
     }
     Ok(())
 }
 
-/// Where a line of `/proc/PID/maps` (proc_pid_maps(5)) tells of a file's code, and how
-/// much of it.
+/// Start and length of the mapping on a line of `/proc/PID/maps` (proc_pid_maps(5)), if it is a
+/// file's code.
 fn code(line: &str) -> Option<(NonNull<c_void>, usize)> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -41,7 +40,7 @@ mod tests {
         let line = |flags: &str, path: &str| format!("1000-3000 {flags} 0000 fe:00 7 {path}");
         let found = code(&line("r-xp", "/usr/bin/x")).map(|(start, len)| (start.addr().get(), len));
         assert_eq!(found, Some((0x1000, 0x2000)));
-        // What the linker has relocated, and what is of no file, would be lost.
+        // Relocated pages and pages without a file would be lost.
         for (flags, path) in [("r--p", "/x"), ("rw-p", "/x"), ("r-xs", "/x"), ("r-xp", "[vdso]")] {
             assert_eq!(code(&line(flags, path)), None, "{flags} {path}");
         }

@@ -1,13 +1,13 @@
-//! What of the heap stays resident.
+//! The resident memory of the heap.
 #![expect(unsafe_code, reason = "libc has no wrapper for malloc_trim")]
 
-/// Gives back what the allocator keeps of memory that was freed (malloc_trim(3)): whole pages, of
-/// all threads. By itself it gives back what lies at the end of its memory alone, so that one
-/// live byte may keep megabytes. Without glibc it does nothing.
+/// Returns freed pages of all threads to the kernel (malloc_trim(3)). By itself glibc returns only
+/// the end of its heap, so that one live byte may hold on to megabytes. Without glibc it does
+/// nothing.
 pub fn release_heap() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: it touches nothing that is allocated, and locks out other threads.
+        // SAFETY: it touches only free memory, under the allocator's locks.
         unsafe { libc::malloc_trim(0) };
     }
 }
@@ -26,7 +26,7 @@ mod tests {
             let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
             line.trim().trim_end_matches(" kB").parse::<u32>().unwrap()
         };
-        // Less than what is mapped apart.
+        // Smaller than glibc's threshold for a mapping of its own.
         let mut many: Vec<Vec<u8>> = (0..256).map(|_| vec![1; 60_000]).collect();
         let alive: Vec<_> = many.iter_mut().step_by(16).map(mem::take).collect();
         drop(many);

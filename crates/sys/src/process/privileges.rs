@@ -1,4 +1,4 @@
-//! Rights: as few as will do.
+//! Privileges: as few as possible.
 
 use std::{
     collections::HashSet,
@@ -19,25 +19,24 @@ use nix::{
     unistd::{AccessFlags, User, access, geteuid, setgroups, setresgid, setresuid},
 };
 
-/// What a running peer still needs, or its helper for it: to change its mark and the interface's
-/// configuration, and to move to a port below 1024.
+/// What a running peer or its helper still needs: to change its mark, its interface's
+/// configuration, and to a port below 1024.
 const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
 
-/// Open files where `/proc` does not tell of them.
-const FILES_AT_LEAST: usize = 64;
+/// The assumed number of open files if `/proc` is not mounted.
+const ASSUMED_OPEN_FILES: usize = 64;
 
-/// Why the process has its rights still, or only some of them: it should end.
+/// Why privileges could not be dropped. Some may be gone already, so the process should exit.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegesError {
     /// There is no user of that name.
     #[error("no such user")]
     NoSuchUser,
-    /// The user database, or a call that gives rights up, failed.
+    /// The user database or a system call failed.
     #[error("{call}: {error}")]
     Call {
-        /// The call.
+        /// Which call.
         call: &'static str,
-        /// The kernel's answer.
         error: io::Error,
     },
     /// The capabilities could not be set.
@@ -45,13 +44,10 @@ pub enum PrivilegesError {
     Capabilities(#[from] CapsError),
 }
 
-/// Becomes `user`, with the user's group alone, and keeps of root's rights only
-/// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`.
+/// Becomes `user`, with only the user's own group, and keeps only the capabilities `CAP_NET_ADMIN`
+/// and `CAP_NET_BIND_SERVICE`.
 ///
-/// Capabilities are each thread's own: call it before any thread is started.
-///
-/// # Errors
-/// See [`PrivilegesError`].
+/// Each thread has its own capabilities: call this before any thread is started.
 pub fn drop_privileges(user: &str) -> Result<(), PrivilegesError> {
     let user =
         User::from_name(user).map_err(failed("getpwnam"))?.ok_or(PrivilegesError::NoSuchUser)?;
@@ -63,33 +59,28 @@ pub fn drop_privileges(user: &str) -> Result<(), PrivilegesError> {
     let kept = HashSet::from(KEPT);
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
-    // Effective first: it may hold nothing that is not permitted. The change of
-    // the user has emptied it.
+    // Effective first: it must be within permitted. The change of user has emptied it.
     caps::set(None, CapSet::Effective, &kept)?;
     caps::set(None, CapSet::Permitted, &kept)?;
-    // The change of the user has also set it to the system's default.
+    // The change of user has reset it as well.
     harden().map_err(|error| PrivilegesError::Call { call: "PR_SET_DUMPABLE", error })
 }
 
-/// Of what root may, what a thread keeps where it has it.
+/// Capabilities that a thread keeps, if it has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// `CAP_NET_ADMIN` and `CAP_NET_BIND_SERVICE`.
     pub network: bool,
-    /// `CAP_DAC_OVERRIDE`: files of other users.
+    /// `CAP_DAC_OVERRIDE`: access to other users' files.
     pub files: bool,
 }
 
-/// Whether this thread has rights to the network that [`Rights::network`] stands for.
+/// Whether this thread has a capability of [`Rights::network`].
 pub fn administers_network() -> bool {
     KEPT.iter().any(|&right| caps::has_cap(None, CapSet::Permitted, right).unwrap_or(false))
 }
 
-/// Gives up all that this thread may beyond `rights`, for good. Threads that it starts from now
-/// on may no more.
-///
-/// # Errors
-/// The kernel's answer.
+/// Drops all other capabilities of this thread, and of the threads that it starts from now on.
 pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
     let network = KEPT.into_iter().filter(|_| rights.network);
     let files = [Capability::CAP_DAC_OVERRIDE].into_iter().filter(|_| rights.files);
@@ -101,59 +92,47 @@ pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
     Ok(caps::set(None, CapSet::Permitted, &kept)?)
 }
 
-/// The process that listened at the other end when this was connected; 0 where it is in a pid
-/// namespace of its own.
-///
-/// # Errors
-/// The kernel's refusal.
+/// The id of the process that was listening when this was connected; 0 if it is in another pid
+/// namespace.
 pub fn listener(stream: &UnixStream) -> io::Result<u32> {
     let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
     Ok(credentials.pid().unsigned_abs())
 }
 
-/// Whether a file or folder is this user's.
+/// Whether this user owns a file or folder.
 pub fn owns(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.uid() == geteuid().as_raw())
 }
 
-/// Whether this user may make files and folders in a folder.
+/// Whether this user may create files in a folder.
 pub fn may_make_in(folder: &Path) -> bool {
     access(folder, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }
 
-/// Forbids core dumps and other processes of the same user to look into this
-/// one: its memory holds private keys.
-///
-/// # Errors
-/// The kernel's answer.
+/// Forbids core dumps, and access by other processes of the same user: the memory holds private
+/// keys.
 pub fn harden() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
 }
 
-/// Changes what ps(1) and the like call this process; of a name they know 15 bytes.
+/// Sets the process's name in ps(1), cut to 15 bytes.
 ///
 /// # Errors
-/// There is a zero in it.
+/// The name has a zero byte.
 pub fn rename(name: &str) -> io::Result<()> {
     Ok(prctl::set_name(&CString::new(name)?)?)
 }
 
-/// Raises the limit of open files as far as this user may.
-///
-/// # Errors
-/// The kernel's answer.
+/// Raises the limit of open files to this user's hard limit.
 pub fn raise_file_limit() -> io::Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
-/// How many files this process may have open, and how many are.
-///
-/// # Errors
-/// The kernel's answer.
+/// The limit of open files, and how many are open.
 pub fn file_limit() -> io::Result<(usize, usize)> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let open = fs::read_dir("/proc/self/fd").map_or(FILES_AT_LEAST, Iterator::count);
+    let open = fs::read_dir("/proc/self/fd").map_or(ASSUMED_OPEN_FILES, Iterator::count);
     Ok((usize::try_from(limit).unwrap_or(usize::MAX), open))
 }
 

@@ -1,14 +1,14 @@
-//! What a running peer may still ask of the kernel: the files, the ports and the calls that its
-//! work takes, and nothing else, whatever code comes to run in it.
+//! The sandbox of a running peer: it may use only the files, ports and system calls that it needs,
+//! even if an attacker's code runs in it.
 //!
 //! ```text
-//!   open all that takes rights -> confine_files -> threads, configuration -> confine_calls
+//!   open what takes privileges -> confine_files -> threads, configuration -> confine_calls
 //!                                 (landlock)                                 (seccomp)
 //! ```
 //!
-//! Landlock holds for a thread and those it starts, so that it comes before the threads that
-//! are to have it; the filter of calls holds for all threads, and comes when the start is over.
-//! Both are for the life of the process and of its children.
+//! Landlock applies to a thread and those it starts, so it comes before the threads. The seccomp
+//! filter applies to all threads, and comes at the end of the start. Neither can be removed again,
+//! and child processes inherit both.
 
 mod calls;
 
@@ -24,94 +24,88 @@ use seccompiler::{
 };
 
 use calls::{
-    ALLOWED, ALLOWED_HERE, CONTROLS, HANDED_OUT, HELPER, HELPER_HERE, HELPER_OPTIONS, MAKER,
-    NETLINK, NOT_CODE, NOTES, OPTIONS, OWN_PROTOCOL, REQUESTS, SPLICES, STREAM_OPTIONS, TCP,
-    THREAD, UDP, UDP_OPTIONS, UNIX, UNKNOWN, UNLINKS,
+    ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, HELPER, HELPER_OPTIONS,
+    HELPER_X86_64, IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, REPORTED_MISSING,
+    SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, TCP, THREAD, UDP, UDP_OPTIONS,
+    UNIX, UNLINKS,
 };
 
-/// The landlock that files are confined by where the kernel has it (Linux 6.12); an older one
-/// does what it knows of it: TCP from 6.7, devices from 6.10, abstract names from 6.12.
+/// The landlock version that is asked for (Linux 6.12). An older kernel enforces what it knows: TCP
+/// from 6.7, devices from 6.10, abstract sockets from 6.12.
 const LANDLOCK: ABI = ABI::V6;
-/// The bits of a socket's type that are the type; the others are flags.
+/// The bits of socket(2)'s type argument that are not flags.
 const SOCK_TYPE_MASK: u64 = 0xf;
 
-/// Why the process is not confined although the kernel could: it should end.
+/// Why a kernel that has a sandbox refused it: the process should exit.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// Landlock's answer.
     #[error("landlock: {0}")]
     Landlock(#[from] RulesetError),
-    /// The filter could not be made.
+    /// The filter could not be compiled.
     #[error("seccomp: {0}")]
     Filter(#[from] BackendError),
-    /// The filter was not taken.
+    /// The kernel refused the filter.
     #[error("seccomp: {0}")]
     Seccomp(seccompiler::Error),
 }
 
-/// How much of it this kernel does.
+/// How much of the sandbox this kernel enforces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confined {
-    /// All that was asked for.
+    /// Everything.
     Wholly,
-    /// What it knows; it is older.
+    /// A part: the kernel is too old for the rest.
     Partly,
-    /// Nothing: it does not know this.
+    /// Nothing: the kernel does not have it.
     Not,
 }
 
-/// Files that stay in reach: themselves, or with all that is below. Those that are not there
-/// are left out. And ports.
+/// What [`confine_files`] leaves accessible: ports, and files or folders with all that is below.
+/// Paths that do not exist are skipped.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// To read.
+    /// Files and folders to read.
     pub read: Vec<PathBuf>,
-    /// To write to, where they are.
+    /// Existing files to write to.
     pub write: Vec<PathBuf>,
-    /// Folders in which files are removed.
+    /// Folders in which files may be removed.
     pub remove: Vec<PathBuf>,
-    /// Where TCP connects to. It is bound to no port.
+    /// Ports that TCP may connect to. It may bind to none.
     pub connect: Ports,
 }
 
-/// Ports of TCP.
+/// TCP ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ports {
-    /// These.
     Only(Vec<u16>),
-    /// Any.
     Any,
 }
 
-/// None.
 impl Default for Ports {
     fn default() -> Self {
         Self::Only(Vec::new())
     }
 }
 
-/// What a process does beside being a peer, and takes calls of its own for.
+/// What a process does besides running a peer; each takes further system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// It makes UDP sockets.
+    /// It creates UDP sockets.
     pub udp: bool,
-    /// It serves streams of TCP.
+    /// It serves TCP streams.
     pub streams: bool,
-    /// It removes the files of its sockets.
+    /// It removes its socket files.
     pub unlinks: bool,
     /// It connects by TCP.
     pub tcp: bool,
     /// It connects to Unix sockets.
     pub unix: bool,
-    /// It carries bytes by splice(2).
+    /// It relays with splice(2).
     pub splice: bool,
 }
 
-/// Leaves only these files and ports to this thread and to the threads and processes that it starts from
-/// now on. What is open stays open.
-///
-/// # Errors
-/// The kernel knows landlock, and refused.
+/// Confines this thread, and threads and processes that it starts from now on, to these files and
+/// ports. Open files stay open.
 pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
     let remove = AccessFs::RemoveFile.into();
     let mut net: BitFlags<_> = AccessNet::BindTcp.into();
@@ -146,40 +140,30 @@ fn allow(
     })
 }
 
-/// Leaves only the calls of a running peer and of this work, to all threads. Others fail with
+/// Confines all threads to the system calls of a running peer that does this work. Others fail with
 /// `EPERM`.
-///
-/// # Errors
-/// The kernel knows filters, and refused this one.
 pub fn confine_calls(work: Work) -> Result<Confined, SandboxError> {
     apply(rules(work)?)
 }
 
-/// Leaves no file to a process of one thread, and no call but those that make sockets for
-/// another process.
-///
-/// # Errors
-/// The kernel knows either, and refused it.
-pub(crate) fn confine_maker() -> Result<(), SandboxError> {
+/// Confines a process with one thread to creating sockets for another process, without any file.
+pub(crate) fn confine_socket_server() -> Result<(), SandboxError> {
     confine_files(&Reach::default())?;
-    apply(maker_rules()?).map(drop)
+    apply(socket_server_rules()?).map(drop)
 }
 
-/// Leaves only the calls of a helper to a process of one thread.
-///
-/// # Errors
-/// The kernel knows filters, and refused this one.
+/// Confines a process with one thread to the system calls of a helper.
 pub(crate) fn confine_helper() -> Result<(), SandboxError> {
     apply(helper_rules()?).map(drop)
 }
 
-/// The calls that pass, always or by one of their rules.
+/// The system calls that are allowed: always if there are no rules, else if one of them matches.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn apply(rules: Rules) -> Result<Confined, SandboxError> {
-    let unknown = UNKNOWN.map(|call| (call, Vec::new())).into();
+    let unknown = REPORTED_MISSING.map(|call| (call, Vec::new())).into();
     let filters = [
-        // The first does not keep the second out.
+        // In this order the first filter allows what installing the second takes.
         (unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32)),
         (rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow),
     ];
@@ -197,7 +181,7 @@ fn apply(rules: Rules) -> Result<Confined, SandboxError> {
     Ok(Confined::Wholly)
 }
 
-/// Whether the kernel says that it has no such call, or none of this kind.
+/// Whether the kernel has no seccomp, or no filters.
 fn is_unknown(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
 }
@@ -205,13 +189,13 @@ fn is_unknown(error: &io::Error) -> bool {
 fn rules(work: Work) -> Result<Rules, BackendError> {
     let splices = SPLICES.iter().filter(|_| work.splice);
     let unlinks = UNLINKS.iter().filter(|_| work.unlinks);
-    let always = ALLOWED.iter().chain(ALLOWED_HERE).chain(splices).chain(unlinks);
+    let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(splices).chain(unlinks);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
-    insert_memory(&mut rules)?;
-    let notes = NOTES.iter().map(|&note| rule(&[(0, SeccompCmpOp::Eq, note)]));
-    rules.insert(libc::SYS_prctl, notes.collect::<Result<_, _>>()?);
-    insert_controls(&mut rules)?;
-    insert_own_signals(&mut rules)?;
+    insert_no_exec(&mut rules)?;
+    let options = PRCTL_OPTIONS.iter().map(|&option| rule(&[(0, SeccompCmpOp::Eq, option)]));
+    rules.insert(libc::SYS_prctl, options.collect::<Result<_, _>>()?);
+    insert_ioctl_and_fcntl(&mut rules)?;
+    insert_tgkill(&mut rules)?;
     let of_udp = UDP_OPTIONS.iter().filter(|_| work.udp);
     let of_streams = STREAM_OPTIONS.iter().filter(|_| work.streams || work.tcp);
     insert_options(&mut rules, OPTIONS.iter().chain(of_udp).chain(of_streams))?;
@@ -219,43 +203,43 @@ fn rules(work: Work) -> Result<Rules, BackendError> {
     let tcp = TCP.iter().filter(|_| work.tcp);
     let unix = UNIX.iter().filter(|_| work.unix);
     let sockets = NETLINK.iter().chain(udp).chain(tcp).chain(unix);
-    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, OWN_PROTOCOL)))?;
+    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
     let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
     rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
     Ok(rules)
 }
 
-fn maker_rules() -> Result<Rules, BackendError> {
-    let mut rules: Rules = MAKER.iter().map(|&call| (call, Vec::new())).collect();
-    insert_memory(&mut rules)?;
-    insert_own_signals(&mut rules)?;
-    insert_sockets(&mut rules, HANDED_OUT.iter(), None)?;
+fn socket_server_rules() -> Result<Rules, BackendError> {
+    let mut rules: Rules = SOCKET_SERVER.iter().map(|&call| (call, Vec::new())).collect();
+    insert_no_exec(&mut rules)?;
+    insert_tgkill(&mut rules)?;
+    insert_sockets(&mut rules, SOCKET_SERVER_SOCKETS.iter(), None)?;
     Ok(rules)
 }
 
 fn helper_rules() -> Result<Rules, BackendError> {
-    let always = MAKER.iter().chain(HELPER).chain(HELPER_HERE);
+    let always = SOCKET_SERVER.iter().chain(HELPER).chain(HELPER_X86_64);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
-    insert_memory(&mut rules)?;
-    insert_own_signals(&mut rules)?;
-    insert_controls(&mut rules)?;
+    insert_no_exec(&mut rules)?;
+    insert_tgkill(&mut rules)?;
+    insert_ioctl_and_fcntl(&mut rules)?;
     insert_options(&mut rules, UDP_OPTIONS.iter().chain(HELPER_OPTIONS))?;
     let sockets = NETLINK.iter().chain(UDP);
-    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, OWN_PROTOCOL)))?;
+    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
     Ok(rules)
 }
 
-/// What is asked of descriptors beside reading and writing.
-fn insert_controls(rules: &mut Rules) -> Result<(), BackendError> {
+/// ioctl(2) and fcntl(2), by their requests and commands.
+fn insert_ioctl_and_fcntl(rules: &mut Rules) -> Result<(), BackendError> {
     let is = |value: i32| rule(&[(1, SeccompCmpOp::Eq, value)]);
-    let requests = REQUESTS.iter().map(|&request| is(request as i32));
+    let requests = IOCTL_REQUESTS.iter().map(|&request| is(request as i32));
     rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
-    let controls = CONTROLS.iter().map(|&control| is(control));
-    rules.insert(libc::SYS_fcntl, controls.collect::<Result<_, _>>()?);
+    let commands = FCNTL_COMMANDS.iter().map(|&command| is(command));
+    rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
     Ok(())
 }
 
-/// Options of sockets, each by its level and number.
+/// setsockopt(2), by level and option.
 fn insert_options<'a>(
     rules: &mut Rules,
     options: impl Iterator<Item = &'a (i32, i32)>,
@@ -267,18 +251,18 @@ fn insert_options<'a>(
     Ok(())
 }
 
-/// Signals to this process, such as that of abort(3), and to no other of its user.
-fn insert_own_signals(rules: &mut Rules) -> Result<(), BackendError> {
+/// Signals to this process, such as that of abort(3), but not to others of the same user.
+fn insert_tgkill(rules: &mut Rules) -> Result<(), BackendError> {
     let own = std::process::id() as i32;
     rules.insert(libc::SYS_tgkill, vec![rule(&[(0, SeccompCmpOp::Eq, own)])?]);
     Ok(())
 }
 
-/// Memory that does not become code.
-fn insert_memory(rules: &mut Rules) -> Result<(), BackendError> {
-    let no_code = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
-    for call in NOT_CODE {
-        rules.insert(call, vec![rule(&[(2, no_code.clone(), 0)])?]);
+/// mmap(2) and mprotect(2), but not of executable memory.
+fn insert_no_exec(rules: &mut Rules) -> Result<(), BackendError> {
+    let no_exec = SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64);
+    for call in NO_EXEC {
+        rules.insert(call, vec![rule(&[(2, no_exec.clone(), 0)])?]);
     }
     Ok(())
 }
@@ -297,10 +281,10 @@ fn insert_sockets<'a>(
     Ok(())
 }
 
-/// A call all of whose arguments here, each by its place, compare like this.
+/// A rule that matches if all of these arguments, given by position, compare like this.
 fn rule(arguments: &[(u8, SeccompCmpOp, i32)]) -> Result<SeccompRule, BackendError> {
-    let conditions = arguments.iter().map(|(place, operator, value)| {
-        SeccompCondition::new(*place, SeccompCmpArgLen::Dword, operator.clone(), *value as u64)
+    let conditions = arguments.iter().map(|(position, operator, value)| {
+        SeccompCondition::new(*position, SeccompCmpArgLen::Dword, operator.clone(), *value as u64)
     });
     SeccompRule::new(conditions.collect::<Result<_, _>>()?)
 }

@@ -1,5 +1,5 @@
-//! The service manager that started the process, where one did: it is told what
-//! sd_notify(3) tells, one datagram a message.
+//! Notifications to the service manager, if one started this process (sd_notify(3)): one datagram a
+//! message.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// A line to the service manager.
+/// A connection to the service manager.
 #[derive(Debug)]
 pub struct Service {
     socket: UnixDatagram,
@@ -23,61 +23,58 @@ pub struct Service {
 }
 
 impl Service {
-    /// The manager that `NOTIFY_SOCKET` names; `None` where there is none.
+    /// Connects to the manager named by `NOTIFY_SOCKET`, if it is set.
     ///
     /// # Errors
     /// Nobody listens there.
     pub fn from_environment() -> io::Result<Option<Self>> {
-        let Some(place) = env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
+        let Some(address) = env::var_os("NOTIFY_SOCKET") else { return Ok(None) };
         let watchdog = watchdog(
             env::var("WATCHDOG_USEC").ok().as_deref(),
             env::var("WATCHDOG_PID").ok().as_deref(),
             std::process::id(),
         );
-        Self::connect(&place, watchdog).map(Some)
+        Self::connect(&address, watchdog).map(Some)
     }
 
-    fn connect(place: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
-        let address = match place.as_bytes() {
+    fn connect(address: &OsStr, watchdog: Option<Duration>) -> io::Result<Self> {
+        let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
             path => SocketAddr::from_pathname(OsStr::from_bytes(path))?,
         };
         let socket = UnixDatagram::unbound()?;
         socket.connect_addr(&address)?;
-        // A manager that does not read must not hold up the main thread.
+        // A manager that does not read must not block the main thread.
         socket.set_nonblocking(true)?;
         Ok(Self { socket, watchdog })
     }
 
-    /// How often at least it wants [`Service::alive`], where it does.
+    /// The interval within which it expects [`Service::alive`], if it does.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// All that was asked for is up.
     pub fn ready(&self) {
-        self.tell("READY=1");
+        self.notify("READY=1");
     }
 
-    /// It goes down.
     pub fn stopping(&self) {
-        self.tell("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    /// It does its work.
     pub fn alive(&self) {
-        self.tell("WATCHDOG=1");
+        self.notify("WATCHDOG=1");
     }
 
-    fn tell(&self, message: &str) {
-        // Where the manager is gone, nobody is there to be told.
+    fn notify(&self, message: &str) {
+        // If the manager is gone, nobody reads it.
         let _ = self.socket.send(message.as_bytes());
     }
 }
 
-/// The rule of sd_watchdog_enabled(3): a limit, in microseconds, that is for this process.
-fn watchdog(limit: Option<&str>, for_whom: Option<&str>, own_pid: u32) -> Option<Duration> {
-    if for_whom.is_some_and(|pid| pid.parse() != Ok(own_pid)) {
+/// As in sd_watchdog_enabled(3): a limit in microseconds, if it is meant for this process.
+fn watchdog(limit: Option<&str>, pid: Option<&str>, own_pid: u32) -> Option<Duration> {
+    if pid.is_some_and(|pid| pid.parse() != Ok(own_pid)) {
         return None;
     }
     let limit = limit?.parse().ok().filter(|&limit| limit > 0)?;
@@ -89,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_word_is_one_datagram_at_a_path_or_an_abstract_name() {
+    fn each_message_is_one_datagram_to_a_path_or_an_abstract_name() {
         let folder = env::temp_dir().join(format!("linerate-notify-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("socket");
@@ -103,10 +100,10 @@ mod tests {
             service.ready();
             service.alive();
             service.stopping();
-            for word in ["READY=1", "WATCHDOG=1", "STOPPING=1"] {
+            for message in ["READY=1", "WATCHDOG=1", "STOPPING=1"] {
                 let mut heard = [0; 64];
                 let len = manager.recv(&mut heard).unwrap();
-                assert_eq!(&heard[..len], word.as_bytes(), "{place:?}");
+                assert_eq!(&heard[..len], message.as_bytes(), "{place:?}");
             }
         }
         std::fs::remove_dir_all(folder).unwrap();

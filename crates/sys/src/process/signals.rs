@@ -1,4 +1,4 @@
-//! The signals that end the process, as something to wait for.
+//! Signals that end the process, as a file descriptor to wait on.
 #![expect(unsafe_code, reason = "a child's signal mask is set between fork and exec")]
 
 use std::{
@@ -17,41 +17,33 @@ use nix::sys::{
 
 use crate::poll;
 
-/// A wish that the process ends.
+/// A request to exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM.
+    /// SIGTERM, or SIGHUP.
     Terminate,
     /// SIGINT.
     Interrupt,
 }
 
-/// SIGTERM, SIGINT and SIGHUP, which no longer end the process by themselves.
+/// SIGTERM, SIGINT and SIGHUP, blocked.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// Blocks the signals and keeps them for [`Signals::wait`]. Call it before any
-    /// thread is started: threads inherit it, and one that did not would be
-    /// ended by the signal, with the process.
-    ///
-    /// # Errors
-    /// No file descriptor is left.
+    /// Blocks the signals, for [`Signals::wait`]. Call it before any thread is started: threads
+    /// inherit the mask, and a signal to a thread without it would end the process.
     pub fn block() -> io::Result<Self> {
         let mut set = SigSet::empty();
         set.add(signal::Signal::SIGTERM);
         set.add(signal::Signal::SIGINT);
-        // The terminal of a process in the foreground was closed.
+        // Sent when the terminal of a foreground process is closed.
         set.add(signal::Signal::SIGHUP);
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         set.thread_block()?;
         Ok(Self(fd))
     }
 
-    /// Waits for one.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub fn wait(&self) -> io::Result<Signal> {
         loop {
             poll::readable([self.as_fd()], None)?;
@@ -61,10 +53,6 @@ impl Signals {
         }
     }
 
-    /// One that came, where one did.
-    ///
-    /// # Errors
-    /// The kernel's answer.
     pub fn try_wait(&self) -> io::Result<Option<Signal>> {
         let info = self.0.read_signal()?;
         Ok(info.map(|info| match i32::try_from(info.ssi_signo) {
@@ -74,12 +62,12 @@ impl Signals {
     }
 }
 
-/// Gives a command the signals that [`Signals::block`] keeps from this process: it
-/// would inherit that, and could not be ended by them.
+/// Unblocks in a command what [`Signals::block`] blocks. Otherwise it would inherit the mask, and
+/// these signals could not end it.
 pub fn unmask(command: &mut Command) -> &mut Command {
     let unmask = || Ok(SigSet::empty().thread_set_mask()?);
     // SAFETY: between fork and exec the closure makes one system call, which is
-    // async-signal-safe, and touches no memory but its own.
+    // async-signal-safe, and touches only its own memory.
     unsafe { command.pre_exec(unmask) }
 }
 

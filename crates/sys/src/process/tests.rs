@@ -17,11 +17,11 @@ use crate::{
     testing::{ended_well, exit, forked, skip},
 };
 
-/// Whom privileges are dropped to.
+/// The user to become.
 const NOBODY: &str = "nobody";
 
 #[test]
-fn a_ready_child_lets_the_parent_go_and_stands_in_a_session_of_its_own() {
+fn a_ready_child_lets_the_parent_exit_and_has_a_session_of_its_own() {
     let (mut reader, mut writer) = std::io::pipe().unwrap();
     let main = forked(|| match background().unwrap() {
         Fork::Parent(verdict) => assert!(verdict.is_ok(), "{verdict:?}"),
@@ -42,7 +42,7 @@ fn a_ready_child_lets_the_parent_go_and_stands_in_a_session_of_its_own() {
 }
 
 #[test]
-fn a_child_that_fails_has_its_reason_told_by_the_parent() {
+fn the_parent_reports_why_its_child_failed() {
     let main = forked(|| match background().unwrap() {
         Fork::Parent(Err(StartError::Reported(why))) => assert_eq!(why, "the port is in use"),
         Fork::Parent(other) => panic!("{other:?}"),
@@ -55,7 +55,7 @@ fn a_child_that_fails_has_its_reason_told_by_the_parent() {
 }
 
 #[test]
-fn a_child_that_dies_without_a_word_is_noticed_with_its_status() {
+fn a_child_that_dies_without_a_report_is_noticed_with_its_status() {
     for (die, told) in [
         ((|| exit(3)) as fn() -> std::convert::Infallible, "exit status: 3"),
         (

@@ -1,5 +1,4 @@
-//! `/dev/net/tun`, and the ioctl that makes it an interface
-//! (Documentation/networking/tuntap.rst).
+//! `/dev/net/tun` and its ioctls (Documentation/networking/tuntap.rst).
 #![expect(unsafe_code, reason = "the TUNSETIFF and TUNSETOFFLOAD ioctls")]
 
 use std::{
@@ -17,34 +16,34 @@ use nix::{
 };
 
 use super::TunError;
-use crate::time::Time;
+use crate::time::Clock;
 
-/// What the kernel may leave for us to do to packets that we read: kernel
-/// `include/uapi/linux/if_tun.h`, each with all that it needs.
+/// What the kernel may leave to us in packets that we read (`include/uapi/linux/if_tun.h`):
+/// checksums.
 const CHECKSUM: libc::c_ulong = 0x01;
-/// TCP segmentation of both families, with congestion marks.
+/// TCP segmentation, of IPv4, IPv6 and with ECN.
 const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
-/// UDP segmentation of both families (Linux 6.2).
+/// UDP segmentation, of IPv4 and IPv6 (Linux 6.2).
 const USO: libc::c_ulong = 0x20 | 0x40;
 
-/// The system calls of both halves: a TUN device's, or, in tests and for the fuzzer, those of
-/// a device in memory that refuses what it is told to refuse.
-pub trait Calls: Time + AsFd + Send + Sync + 'static {
-    /// Reads one packet behind its header, without waiting.
+/// The system calls of both halves: those of a TUN device, or, in tests and for the fuzzer, of a
+/// device in memory that can refuse them.
+pub trait Calls: Clock + AsFd + Send + Sync + 'static {
+    /// Reads a virtio-net header and one packet, without waiting.
     fn read(&self, to: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Writes one packet behind its header, without waiting.
+    /// Writes a virtio-net header and one packet, without waiting.
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
-    /// Tells which super-packets may be read.
+    /// Sets which super-packets may be read.
     fn set_offload(&self, tso: bool, uso: bool) -> Result<(), Errno>;
 }
 
 /// A TUN device.
 #[derive(Debug)]
-pub struct Device(OwnedFd);
+pub struct TunDevice(OwnedFd);
 
-impl Device {
+impl TunDevice {
     pub(crate) fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
@@ -54,9 +53,9 @@ impl Device {
     }
 }
 
-impl Time for Device {}
+impl Clock for TunDevice {}
 
-impl Calls for Device {
+impl Calls for TunDevice {
     fn read(&self, to: &mut [u8]) -> Result<usize, Errno> {
         read(&self.0, to)
     }
@@ -73,21 +72,20 @@ impl Calls for Device {
         if uso {
             flags |= CHECKSUM | USO;
         }
-        // SAFETY: TUNSETOFFLOAD takes an integer and touches no memory of ours.
+        // SAFETY: TUNSETOFFLOAD takes an integer and accesses no memory.
         let set = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
         Errno::result(set).map(drop)
     }
 }
 
-impl AsFd for Device {
+impl AsFd for TunDevice {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// Opens a TUN device of this name, or attaches to a persistent one. Returns
-/// it with its real name.
-pub(crate) fn create(name: &str) -> Result<(Device, String), TunError> {
+/// Creates a TUN device, or attaches to a persistent one. Returns its actual name as well.
+pub(crate) fn create(name: &str) -> Result<(TunDevice, String), TunError> {
     let mut request = request(name)?;
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let fd = open("/dev/net/tun", flags, Mode::empty()).map_err(|errno| match errno {
@@ -100,12 +98,12 @@ pub(crate) fn create(name: &str) -> Result<(Device, String), TunError> {
     if let Err(errno) = Errno::result(made) {
         return Err(refusal(errno, name));
     }
-    Ok((Device(fd), name_in(&request)?))
+    Ok((TunDevice(fd), name_in(&request)?))
 }
 
 fn request(name: &str) -> Result<libc::ifreq, TunError> {
     let mut ifr_name = [0; libc::IFNAMSIZ];
-    // An empty name would be answered with a name of the kernel's choice.
+    // For an empty name the kernel would choose one.
     if name.is_empty() || name.len() >= ifr_name.len() || name.contains('\0') {
         return Err(TunError::NameInvalid);
     }
@@ -120,8 +118,7 @@ fn refusal(errno: Errno, name: &str) -> TunError {
     match errno {
         Errno::EBUSY | Errno::EEXIST => TunError::Busy,
         Errno::EPERM | Errno::EACCES => TunError::NoPermission,
-        // EINVAL stands for a bad name, and for one that an interface of
-        // another kind has.
+        // EINVAL means a bad name, or the name of an interface of another kind.
         Errno::EINVAL if if_nametoindex(name).is_ok() => TunError::Busy,
         Errno::EINVAL => TunError::NameInvalid,
         errno => TunError::Os(errno.into()),

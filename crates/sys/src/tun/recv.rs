@@ -1,4 +1,4 @@
-//! The receiving half: packets that the kernel routes into the interface.
+//! The receiving half: packets that the kernel routes to the interface.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 use nix::errno::Errno;
 use packet::{Batch, IpRecv, Offload, VNET_HEADER_LEN, Waker};
 
-use super::device::{Calls, Device};
+use super::device::{Calls, TunDevice};
 use crate::{
     offload::Offloads,
     wake::{Waited, Wake},
@@ -17,61 +17,59 @@ use crate::{
 
 /// The receiving half of a TUN device.
 #[derive(Debug)]
-pub struct TunRecv<D = Device> {
+pub struct TunRecv<D = TunDevice> {
     fd: Arc<D>,
     wake: Wake,
     offloads: Arc<Offloads>,
-    /// Which super-packets the kernel was told may come: TCP, UDP.
-    told: (bool, bool),
+    /// The super-packets that are enabled: TCP, UDP.
+    enabled: (bool, bool),
 }
 
 impl<D: Calls> TunRecv<D> {
     pub(super) fn new(fd: Arc<D>, wake: Wake, offloads: Arc<Offloads>) -> Self {
-        let mut recv = Self { fd, wake, offloads, told: (false, false) };
-        recv.tell();
+        let mut recv = Self { fd, wake, offloads, enabled: (false, false) };
+        recv.set_offloads();
         recv
     }
 
-    /// Tells the kernel what is wanted; what it does not have is not wanted any
-    /// more.
-    fn tell(&mut self) {
+    /// Enables the wanted super-packets, and switches off those that the kernel does not have.
+    fn set_offloads(&mut self) {
         let (mut tso, mut uso) = (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted());
         if uso && self.fd.set_offload(tso, true).is_err() {
-            self.offloads.tun_uso.lack();
+            self.offloads.tun_uso.mark_unsupported();
             uso = false;
         }
         if !uso && self.fd.set_offload(tso, false).is_err() {
-            self.offloads.tun_tso.lack();
+            self.offloads.tun_tso.mark_unsupported();
             tso = false;
         }
-        self.told = (tso, uso);
+        self.enabled = (tso, uso);
     }
 
-    /// Reads until the queue is empty or the batch is full; whether anything
-    /// came. An error behind packets is kept for the next time, when it comes
-    /// again.
+    /// Reads until the queue is empty or the batch is full; whether there was a packet. An error
+    /// after packets is ignored, as the next read reports it again.
     pub(super) fn drain(&self, batch: &mut Batch) -> io::Result<bool> {
-        let mut came = false;
+        let mut any = false;
         while let Some(spare) = batch.spare() {
             match self.fd.read(spare) {
                 Ok(len) => {
                     let (len, offload) = parse(&spare[..len]);
                     batch.commit(VNET_HEADER_LEN, len, offload);
-                    came = true;
+                    any = true;
                 }
                 Err(Errno::EAGAIN) => break,
-                // EINVAL: a packet that the header cannot describe; it is gone.
+                // EINVAL: a packet that the header cannot describe. The kernel has dropped it.
                 Err(Errno::EINTR | Errno::EINVAL) => {}
-                Err(errno) if !came => return Err(errno.into()),
+                Err(errno) if !any => return Err(errno.into()),
                 Err(_) => break,
             }
         }
-        Ok(came)
+        Ok(any)
     }
 }
 
-/// The length of the packet behind its header, and what is to be done to it. A
-/// header that cannot be leaves a packet of no length, which is counted as none.
+/// The length of the packet after its header, and its offload. An invalid header gives a packet of
+/// length 0, which is ignored.
 fn parse(read: &[u8]) -> (usize, Offload) {
     let packet = read.split_first_chunk::<VNET_HEADER_LEN>();
     packet
@@ -81,8 +79,8 @@ fn parse(read: &[u8]) -> (usize, Offload) {
 
 impl<D: Calls> IpRecv for TunRecv<D> {
     fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()> {
-        if self.told != (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted()) {
-            self.tell();
+        if self.enabled != (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted()) {
+            self.set_offloads();
         }
         while !self.drain(batch)? && wait {
             match self.wake.wait(Some(self.fd.as_fd()))? {

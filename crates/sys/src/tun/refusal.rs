@@ -1,21 +1,21 @@
-//! What an errno of a write to the TUN means (`tun_get_user`, drivers/net/tun.c).
+//! What the errno of a write to the TUN means (`tun_get_user`, drivers/net/tun.c).
 
 use nix::errno::Errno;
 
-/// What a refused write accuses.
+/// Why a write was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Nothing: a signal came.
+    /// Interrupted by a signal.
     Signal,
-    /// The device's send buffer, of which poll tells.
+    /// The device's send buffer is full; poll reports when there is room.
     Queue,
-    /// The device: it was deleted.
+    /// The device was deleted.
     Gone,
-    /// The interface: it is down.
+    /// The interface is down.
     Down,
-    /// Memory, of which a single packet needs less.
+    /// Out of memory; a single packet needs less.
     Memory,
-    /// What was written: the super-packet, or the one packet.
+    /// This packet or super-packet.
     Packet,
 }
 
@@ -27,8 +27,8 @@ impl Cause {
             Errno::EBADFD => Self::Gone,
             Errno::EIO => Self::Down,
             Errno::ENOBUFS | Errno::ENOMEM => Self::Memory,
-            // EINVAL: no IP packet, or a super-packet that the header does not
-            // describe, or that this kernel does not take (6.6.44).
+            // EINVAL: not an IP packet, or a super-packet that does not match its header or
+            // that this kernel refuses (6.6.44).
             _ => Self::Packet,
         }
     }

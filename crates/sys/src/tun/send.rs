@@ -1,15 +1,14 @@
-//! The sending half: packets for the kernel to take as received. Consecutive
-//! packets of a flow are written as one super-packet, gathered out of the buffer
-//! that they were decrypted in.
+//! The sending half: packets that the kernel receives from the interface. Consecutive packets of a
+//! flow are written as one super-packet, gathered from the buffer that they were decrypted in.
 //!
 //! ```text
-//!   super-packet -> writev -> went
+//!   super-packet -> writev -> sent
 //!                          -> refused (`refusal`):
-//!     full queue               again after a wait; in the end refused
-//!     the interface is down    refused, all of it
-//!     no memory                its packets one by one
-//!     anything else            its packets one by one; when they go so, the gate
-//!                              of its transport closes for a while
+//!     queue is full            retried after a wait, then counted as refused
+//!     the interface is down    counted as refused
+//!     out of memory            its packets one by one
+//!     anything else            its packets one by one; if that works, the gate of its
+//!                              transport closes for a while
 //! ```
 
 use std::{
@@ -24,22 +23,22 @@ use packet::{
 };
 
 use super::{
-    device::{Calls, Device},
+    device::{Calls, TunDevice},
     refusal::Cause,
 };
 use crate::offload::{Gate, Offloads, Switch};
 
-/// How long one batch waits for room in a device whose send buffer is full, all its
-/// packets together. TUN devices have no such bound unless somebody set one.
-const PATIENCE: Duration = Duration::from_millis(5);
-/// How long one wait is.
+/// How long one batch waits in total while the device's send buffer is full. By default the buffer
+/// of a TUN device is not limited.
+const TIMEOUT: Duration = Duration::from_millis(5);
+/// The length of one wait.
 const WAIT: Duration = Duration::from_millis(1);
 /// The most pieces of one write: headers, and the payload of each packet.
 const MAX_PIECES: usize = 1 + SuperPacket::MAX_PACKETS;
 
 /// The sending half of a TUN device.
 #[derive(Debug)]
-pub struct TunSend<D = Device> {
+pub struct TunSend<D = TunDevice> {
     device: Arc<D>,
     offloads: Arc<Offloads>,
     tcp: Gate,
@@ -48,7 +47,6 @@ pub struct TunSend<D = Device> {
 }
 
 impl<D: Calls> TunSend<D> {
-    /// The half of a device, or of what stands for one.
     pub fn new(device: Arc<D>, offloads: Arc<Offloads>) -> Self {
         let (tcp, udp) = (Gate::default(), Gate::default());
         Self { device, offloads, tcp, udp, coalescer: Coalescer::default() }
@@ -66,7 +64,7 @@ impl<D: Calls> IpSend for TunSend<D> {
         for packet in packets {
             coalescer.push(batch.bytes(), *packet, coalesce);
         }
-        let mut pass = Pass { device: &**device, batch, patience: PATIENCE, refused: 0 };
+        let mut pass = Pass { device: &**device, batch, time_left: TIMEOUT, refused: 0 };
         let (mut tcp, mut udp) = (
             Transport::new(tcp, &offloads.tun_tcp_gro),
             Transport::new(udp, &offloads.tun_udp_gro),
@@ -82,11 +80,11 @@ impl<D: Calls> IpSend for TunSend<D> {
     }
 }
 
-/// The super-packets of one transport during one batch.
+/// The state of one transport during one batch.
 struct Transport<'a> {
     gate: &'a mut Gate,
     switch: &'a Switch,
-    /// Whether the kernel refused one of this batch: one batch is one demotion.
+    /// Whether the kernel refused one in this batch: each batch is at most one demotion.
     demoted: bool,
 }
 
@@ -96,12 +94,12 @@ impl<'a> Transport<'a> {
     }
 }
 
-/// One walk over a batch.
+/// The state of sending one batch.
 struct Pass<'a, D> {
     device: &'a D,
     batch: &'a RecvBatch,
-    patience: Duration,
-    /// How many packets the kernel did not take.
+    time_left: Duration,
+    /// The number of packets that the kernel refused.
     refused: usize,
 }
 
@@ -126,7 +124,7 @@ impl<D: Calls> Pass<'_, D> {
             *piece = IoSlice::new(self.batch.get(*span));
         }
         let Err(errno) = self.write(&pieces[..=packet.packets()]) else {
-            transport.gate.went();
+            transport.gate.succeeded();
             return Ok(());
         };
         match Cause::of(errno) {
@@ -143,8 +141,8 @@ impl<D: Calls> Pass<'_, D> {
         Ok(())
     }
 
-    /// Writes the packets of a super-packet by themselves, as they came; whether
-    /// any went.
+    /// Writes the packets of a super-packet one by one, as they were received; whether any was
+    /// accepted.
     fn write_one_by_one(&mut self, packet: &SuperPacket) -> io::Result<bool> {
         let mut any = false;
         for whole in packet.wholes() {
@@ -154,7 +152,7 @@ impl<D: Calls> Pass<'_, D> {
         Ok(any)
     }
 
-    /// Writes one packet; whether it went. An error is that of a device that is gone.
+    /// Writes one packet; whether it was accepted. It fails only if the device is gone.
     fn write_packet(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<bool> {
         match self.write(pieces) {
             Ok(()) => Ok(true),
@@ -171,8 +169,8 @@ impl<D: Calls> Pass<'_, D> {
             let Err(errno) = self.device.write(pieces) else { return Ok(()) };
             match Cause::of(errno) {
                 Cause::Signal => {}
-                Cause::Queue if !self.patience.is_zero() => {
-                    self.patience = self.patience.saturating_sub(WAIT);
+                Cause::Queue if !self.time_left.is_zero() => {
+                    self.time_left = self.time_left.saturating_sub(WAIT);
                     self.device.wait_writable(self.device.as_fd(), WAIT);
                 }
                 _ => return Err(errno),

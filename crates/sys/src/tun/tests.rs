@@ -37,12 +37,12 @@ fn udp_packet(source: [u8; 4], destination: [u8; 4], port: u16, payload: &[u8]) 
     packet
 }
 
-/// Those packets of a batch that are IPv4.
+/// The IPv4 packets of a batch.
 fn v4(batch: &Batch) -> impl Iterator<Item = &[u8]> {
     batch.iter().map(|(packet, _)| packet).filter(|packet| packet[0] >> 4 == 4)
 }
 
-/// Packets that are IPv4; a new interface also sends IPv6 of its own accord.
+/// Receives IPv4 packets. The kernel also sends IPv6 packets of its own on a new interface.
 fn receive_v4(recv: &mut TunRecv) -> Vec<Vec<u8>> {
     let mut batch = Batch::new(16, 0);
     loop {
@@ -105,7 +105,7 @@ fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
 }
 
 #[test]
-fn each_offload_is_to_be_had_without_the_other() {
+fn each_offload_works_without_the_other() {
     in_namespace(|_| {
         let mut kernel_has_uso = true;
         for (tso, uso) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -124,7 +124,7 @@ fn each_offload_is_to_be_had_without_the_other() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_busy_and_one_that_is_none_is_invalid() {
+fn a_name_that_is_taken_is_busy_and_a_bad_one_is_invalid() {
     in_namespace(|_| {
         let _first = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         for taken in ["lr0", "lo"] {
@@ -195,7 +195,7 @@ fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
                     assert!(batch.is_empty());
                     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap()
                 });
-                // The one wait of these tests: what must not happen takes time.
+                // The only wait of these tests, to see that nothing happens meanwhile.
                 std::thread::sleep(Duration::from_millis(200));
                 waker();
                 let busy = Duration::from(waiting.join().unwrap());
@@ -206,7 +206,7 @@ fn while_the_interface_is_down_reading_waits_and_writing_is_refused() {
 }
 
 #[test]
-fn what_is_no_ip_packet_is_refused_alone() {
+fn only_what_is_not_an_ip_packet_is_refused() {
     in_namespace(|netlink| {
         let (_recv, mut send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, "10.9.0.1/24".parse().unwrap()).unwrap();

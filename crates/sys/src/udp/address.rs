@@ -1,25 +1,24 @@
-//! Socket addresses in the kernel's form: `sockaddr_in` (ip(7)) and
-//! `sockaddr_in6` (ipv6(7)), byte by byte.
+//! Socket addresses as the kernel encodes them: `sockaddr_in` (ip(7)) and `sockaddr_in6` (ipv6(7)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// What a socket speaks.
+/// The address family of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv6, and IPv4 in the form of IPv4-mapped addresses.
+    /// IPv6, and IPv4 as IPv4-mapped addresses.
     Dual,
-    /// IPv4 alone.
+    /// Only IPv4.
     V4,
 }
 
 impl Family {
-    /// Whether the socket can send there at all.
+    /// Whether the socket can send to that family.
     pub(super) fn reaches(self, remote: SocketAddr) -> bool {
         self == Self::Dual || remote.is_ipv4()
     }
 }
 
-/// Bytes of a `sockaddr_in`, its padding included.
+/// Bytes of a `sockaddr_in`, including padding.
 const V4_LEN: usize = 16;
 /// Bytes of a `sockaddr_in6`.
 const V6_LEN: usize = 28;
@@ -34,8 +33,8 @@ pub(super) struct Name {
 impl Name {
     pub(super) const EMPTY: Self = Self { bytes: [0; V6_LEN] };
 
-    /// The address for a socket of this family, and its length in bytes. IPv6
-    /// does not fit a socket for IPv4: see [`Family::reaches`].
+    /// The address for a socket of this family, and its length in bytes. An IPv4 socket cannot take
+    /// an IPv6 address: see [`Family::reaches`].
     pub(super) fn new(remote: SocketAddr, family: Family) -> (Self, usize) {
         let mut bytes = [0; V6_LEN];
         bytes[2..4].copy_from_slice(&remote.port().to_be_bytes());
@@ -56,8 +55,7 @@ impl Name {
         (Self { bytes }, V6_LEN)
     }
 
-    /// The address the kernel wrote into the first `len` bytes. Its flow label
-    /// is left out.
+    /// The address in the first `len` bytes, without its flow label.
     pub(super) fn parse(&self, len: usize) -> Option<SocketAddr> {
         let bytes = self.bytes.get(..len)?;
         let family = u16::from_ne_bytes(*bytes.first_chunk()?);
@@ -83,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_survives_its_kernel_form_and_a_short_one_is_none() {
+    fn an_address_is_decoded_as_it_was_encoded_and_a_short_one_is_refused() {
         for (text, family) in [
             ("192.0.2.1:51820", Family::V4),
             ("[2001:db8::1]:443", Family::Dual),

@@ -1,4 +1,4 @@
-//! Control messages: what stands beside a datagram (cmsg(3)).
+//! Control messages: the ancillary data of a datagram (cmsg(3)).
 //!
 //! ```text
 //!   | len: usize | level: i32 | type: i32 | data ... | padding to usize |  next
@@ -11,12 +11,11 @@ use std::{
 
 use packet::{Ecn, Local, Tos};
 
-/// Bytes for what comes with a datagram. The most is IPv4 on a dual-stack
-/// socket: IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24),
-/// UDP_GRO (24), SO_TIMESTAMPNS (32);
-/// the rest is room for what a later kernel adds.
+/// Bytes for the control messages of a datagram. IPv4 on a dual-stack socket has the most:
+/// IPV6_PKTINFO (40), IP_PKTINFO (32), IP_TOS (24), SO_RXQ_OVFL (24), UDP_GRO (24), SO_TIMESTAMPNS
+/// (32). The rest is for what later kernels add.
 const ROOM: usize = 224;
-/// Bytes of the length before level and type.
+/// Bytes of the length field.
 const WORD: usize = size_of::<usize>();
 /// Bytes before the data.
 const HEADER: usize = WORD + 8;
@@ -31,9 +30,9 @@ pub(super) struct Control {
 impl Control {
     pub(super) const EMPTY: Self = Self { bytes: [0; ROOM] };
 
-    /// Writes the messages for datagrams to be sent: their source, their TOS byte
-    /// where it is not zero, and the length of each where there are several.
-    /// Returns their length. `v4` is the family of the destination.
+    /// Writes the control messages for sending: the source, the TOS byte if it is not zero, and the
+    /// segment size if there are several datagrams. Returns their length. `v4` is the destination's
+    /// family.
     pub(super) fn write(
         &mut self,
         v4: bool,
@@ -82,22 +81,22 @@ impl Control {
         end.next_multiple_of(WORD)
     }
 
-    /// Reads the first `len` bytes, as the kernel wrote them.
-    pub(super) fn parse(&self, len: usize) -> Beside {
-        let mut beside = Beside::default();
+    /// Parses the first `len` bytes, as the kernel wrote them.
+    pub(super) fn parse(&self, len: usize) -> Ancillary {
+        let mut ancillary = Ancillary::default();
         let mut rest = &self.bytes[..len.min(ROOM)];
         while let Some((level, kind, data, next)) = split(rest) {
-            beside.take(level, kind, data);
+            ancillary.take(level, kind, data);
             rest = next;
         }
-        beside
+        ancillary
     }
 }
 
-/// The interface to name with a source: only where the address has no meaning
-/// without. The routing table chooses all others, as for the kernel's module: told
-/// an interface without a route, IPv4 would take the destination to be on that link.
-fn scope(local: &Local) -> u32 {
+/// The interface to send with a source address: only for a link-local one, which is ambiguous
+/// without. For all others the routing table chooses, as for the kernel module: given an interface,
+/// IPv4 would take any destination without a route to be on that link.
+pub(super) fn scope(local: &Local) -> u32 {
     let link_local = match local.addr {
         IpAddr::V4(addr) => addr.is_link_local(),
         IpAddr::V6(addr) => addr.is_unicast_link_local(),
@@ -105,7 +104,7 @@ fn scope(local: &Local) -> u32 {
     if link_local { local.interface } else { 0 }
 }
 
-/// The first message (level, type, data), and what is behind it.
+/// The first message (level, type, data) and the rest.
 fn split(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     let len = usize::from_ne_bytes(*bytes.first_chunk()?);
     let level = i32::from_ne_bytes(*bytes.get(WORD..)?.first_chunk()?);
@@ -114,33 +113,33 @@ fn split(bytes: &[u8]) -> Option<(i32, i32, &[u8], &[u8])> {
     Some((level, kind, data, bytes.get(len.next_multiple_of(WORD)..).unwrap_or_default()))
 }
 
-/// What came beside a datagram.
+/// The ancillary data of a received datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Beside {
-    /// Our address and interface it reached.
+pub(super) struct Ancillary {
+    /// The local address and interface that received it.
     pub(super) local: Option<Local>,
     /// Its ECN mark.
     pub(super) ecn: Ecn,
-    /// The socket's drop counter, where it is not zero.
+    /// The socket's drop counter, if it is not zero.
     pub(super) drops: Option<u32>,
-    /// The length of each datagram but the last, where several came as one.
+    /// The length of each datagram but the last, if several were coalesced.
     pub(super) stride: Option<usize>,
-    /// When it came to the kernel, since the Unix epoch.
-    pub(super) came: Option<Duration>,
+    /// When the kernel received it, since the Unix epoch.
+    pub(super) received_at: Option<Duration>,
 }
 
-impl Beside {
+impl Ancillary {
     fn take(&mut self, level: i32, kind: i32, data: &[u8]) {
         match (level, kind) {
-            // spec_dst is the address to answer from, also to a broadcast.
+            // spec_dst is the address to reply from, even to a broadcast.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 if let (Some(interface), Some(addr)) = (u32_at(data, 0), u32_at(data, 4)) {
                     let addr = IpAddr::V4(Ipv4Addr::from(addr.to_ne_bytes()));
                     self.local = Some(Local { addr, interface });
                 }
             }
-            // A dual-stack socket gives this for IPv4 as well, beside
-            // IP_PKTINFO, with the IPv4-mapped form.
+            // For IPv4 a dual-stack socket has this in addition to IP_PKTINFO, with the
+            // IPv4-mapped address.
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 if let (Some(addr), Some(interface)) = (data.first_chunk(), u32_at(data, 16)) {
                     let addr = Ipv6Addr::from(*addr as [u8; 16]).to_canonical();
@@ -156,10 +155,11 @@ impl Beside {
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => self.drops = u32_at(data, 0),
             (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
                 if let (Some(seconds), Some(nanos)) = (u64_at(data, 0), u64_at(data, 8)) {
-                    self.came = Some(Duration::from_secs(seconds) + Duration::from_nanos(nanos));
+                    self.received_at =
+                        Some(Duration::from_secs(seconds) + Duration::from_nanos(nanos));
                 }
             }
-            // An int, and not sent where only one datagram came.
+            // An int, absent for a single datagram.
             (libc::SOL_UDP, libc::UDP_GRO) => {
                 self.stride = u32_at(data, 0).map(|stride| stride as usize);
             }
@@ -197,7 +197,10 @@ mod tests {
             let mut control = Control::EMPTY;
             let len = control.write(v4, source, ecn.into(), None);
             let written = source.map(|local| Local { interface: scope(&local), ..local });
-            assert_eq!(control.parse(len), Beside { local: written, ecn, ..Beside::default() });
+            assert_eq!(
+                control.parse(len),
+                Ancillary { local: written, ecn, ..Ancillary::default() }
+            );
             assert_eq!(len == 0, source.is_none() && ecn == Ecn::NotEct);
         }
     }
@@ -217,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_information_goes_before_its_mapped_form_in_either_order() {
+    fn ipv4_information_takes_precedence_over_its_mapped_form_in_either_order() {
         let mut mapped = [0; 20];
         mapped[..16].copy_from_slice(&Ipv4Addr::new(192, 0, 2, 9).to_ipv6_mapped().octets());
         mapped[16] = 7;
@@ -247,7 +250,7 @@ mod tests {
         let len = control.write(true, Some(local("192.0.2.1")), Ecn::Ce.into(), None);
         for lie in [0, 1, HEADER - 1, ROOM + 1, usize::MAX] {
             control.bytes[..WORD].copy_from_slice(&lie.to_ne_bytes());
-            assert_eq!(control.parse(len), Beside::default());
+            assert_eq!(control.parse(len), Ancillary::default());
         }
         for cut in 0..len {
             control.parse(cut);

@@ -1,5 +1,4 @@
-//! Whether `UDP_SEGMENT` is used, path by path. What one path refuses says nothing of
-//! the others.
+//! Whether `UDP_SEGMENT` is used, for each path on its own.
 
 use std::net::IpAddr;
 
@@ -8,23 +7,22 @@ use packet::{Endpoint, Transmit};
 use super::refusal::Cause;
 use crate::{
     offload::{Gate, Switch},
-    time::Time,
+    time::Clock,
 };
 
-/// Paths whose gates are kept. Beyond that the oldest is forgotten, and the kernel
-/// asked once more.
+/// The most paths that are remembered. Beyond that the oldest is forgotten, and tried again.
 const MAX_GATES: usize = 64;
 
-/// What refused a stretch: a way out of the host to one address, or, once it has
-/// refused a second one, a device.
+/// What refused a stretch: the path through an interface to one address, or, once it has refused a
+/// second address, the interface itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
-    /// What a sticky source names; 0 is the routing table's choice, which may be
-    /// another one for each address.
+    /// The interface of the sticky source; 0 if the routing table chooses, perhaps another one for
+    /// each address.
     interface: u32,
     remote: Option<IpAddr>,
     cause: Cause,
-    /// The shortest segments it refused: shorter ones may fit. 0 is any length.
+    /// The shortest segment it refused: shorter ones may fit. 0 for any length.
     segment: usize,
 }
 
@@ -32,30 +30,34 @@ impl Path {
     pub(super) fn leads_to(&self, run: &Transmit) -> bool {
         self.segment <= run.segment
             && self.interface == interface(&run.endpoint)
-            && self.remote.is_none_or(|remote| remote == run.endpoint.remote.ip())
+            && (self.remote.is_none() || self.remote == address(&run.endpoint))
     }
 
-    fn is_same_way(&self, other: &Self) -> bool {
+    fn is_same_route(&self, other: &Self) -> bool {
         (self.interface, self.remote) == (other.interface, other.remote)
     }
+}
+
+fn address(endpoint: &Endpoint) -> Option<IpAddr> {
+    endpoint.remote.direct().map(|remote| remote.ip())
 }
 
 fn interface(endpoint: &Endpoint) -> u32 {
     endpoint.local.map_or(0, |local| local.interface)
 }
 
-/// The gates of all paths that refused a stretch.
+/// The gates of the paths that refused a stretch.
 #[derive(Debug, Default)]
 pub(super) struct Gates {
     gates: Vec<(Path, Gate)>,
-    /// Whether it is wanted, and which paths are closed. Both stay as they are
-    /// during a pass: what was counted as sent must be what was sent.
+    /// Whether it is wanted, and which paths are closed. Neither changes during a pass, so that
+    /// what is counted as sent is what was sent.
     wanted: bool,
     closed: Vec<Path>,
 }
 
 impl Gates {
-    pub(super) fn begin_pass(&mut self, switch: &Switch, time: &impl Time) {
+    pub(super) fn begin_pass(&mut self, switch: &Switch, time: &impl Clock) {
         self.wanted = switch.wanted();
         self.closed.clear();
         let closed = self.gates.iter().filter(|(_, gate)| !gate.is_open(switch, time));
@@ -66,11 +68,11 @@ impl Gates {
         self.wanted && !self.closed.iter().any(|path| path.leads_to(run))
     }
 
-    /// Whom the refusal of a stretch accuses. What may be the device's fault is at
-    /// first taken for that of the way to one address (an IPsec policy, say).
-    pub(super) fn accuse(&self, cause: Cause, run: &Transmit) -> Path {
+    /// What to suspect after a stretch was refused. A fault of the device is at first attributed to
+    /// the path to one address (such as an IPsec policy).
+    pub(super) fn suspect(&self, cause: Cause, run: &Transmit) -> Path {
         let segment = if cause == Cause::Length { run.segment } else { 0 };
-        let remote = Some(run.endpoint.remote.ip());
+        let remote = address(&run.endpoint);
         let path = Path { interface: interface(&run.endpoint), remote, cause, segment };
         let seconds = |(other, _): &(Path, Gate)| {
             cause == Cause::Device
@@ -83,22 +85,23 @@ impl Gates {
         path
     }
 
-    /// A stretch went.
-    pub(super) fn went(&mut self, run: &Transmit) {
+    /// A stretch was accepted.
+    pub(super) fn succeeded(&mut self, run: &Transmit) {
         if !self.gates.is_empty() {
             self.gates.retain(|(path, _)| !path.leads_to(run));
         }
     }
 
-    /// A path refused a stretch, and took its datagrams one by one.
-    pub(super) fn demote(&mut self, path: Path, switch: &Switch, time: &impl Time) {
-        let at = self.gates.iter().position(|(of, _)| of.is_same_way(&path)).unwrap_or_else(|| {
-            if self.gates.len() == MAX_GATES {
-                self.gates.remove(0);
-            }
-            self.gates.push((path, Gate::default()));
-            self.gates.len() - 1
-        });
+    /// A path refused a stretch, and accepted its datagrams one by one.
+    pub(super) fn demote(&mut self, path: Path, switch: &Switch, time: &impl Clock) {
+        let at =
+            self.gates.iter().position(|(of, _)| of.is_same_route(&path)).unwrap_or_else(|| {
+                if self.gates.len() == MAX_GATES {
+                    self.gates.remove(0);
+                }
+                self.gates.push((path, Gate::default()));
+                self.gates.len() - 1
+            });
         let (of, gate) = &mut self.gates[at];
         *of = Path { segment: of.segment.min(path.segment), ..path };
         gate.demote(switch, time);

@@ -1,7 +1,7 @@
 //! `sendmmsg` and `recvmmsg`: many datagrams in one system call.
 //!
-//! The arrays are made once. Their pointers are set anew for each call, from
-//! what the call borrows, and mean nothing between calls.
+//! The arrays are allocated once. Their pointers are set for each call, from what the call borrows,
+//! and are meaningless between calls.
 #![expect(unsafe_code, reason = "the two system calls, and the pointers they take")]
 
 use std::{
@@ -16,20 +16,19 @@ use packet::{Local, Tos};
 
 use super::{
     address::{Family, Name},
-    cmsg::{Beside, Control},
+    cmsg::{Ancillary, Control},
     socket::set_gro,
 };
-use crate::time::Time;
+use crate::time::Clock;
 
-/// The most datagrams of one call. Past it a system call costs nothing beside
-/// the datagrams it carries, while the arrays would no longer stay in the cache.
+/// The most datagrams of one call. With more, the cost of the call itself would hardly matter less,
+/// and the arrays would no longer fit the cache.
 pub(super) const MAX_MESSAGES: usize = 128;
 
-/// The system calls of both halves: the kernel's, or, in tests, those of a kernel
-/// that refuses what it is told to refuse.
-pub trait Calls: Time + Send + 'static {
-    /// Sends the first [`MAX_MESSAGES`] of `datagrams` at most, without waiting.
-    /// Returns how many went. The error is that of the first.
+/// The system calls of both halves: the kernel's, or, in tests, a simulation that can refuse them.
+pub trait Calls: Clock + Send + 'static {
+    /// Sends at most the first [`MAX_MESSAGES`] of `datagrams`, without waiting. Returns how many
+    /// were sent. An error is that of the first.
     fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -37,34 +36,34 @@ pub trait Calls: Time + Send + 'static {
         datagrams: impl Iterator<Item = Outgoing<'a>>,
     ) -> Result<usize, Errno>;
 
-    /// Receives into the first [`MAX_MESSAGES`] of `slots` at most, without
-    /// waiting. Returns how many came; [`Calls::received`] tells of each.
+    /// Receives into at most the first [`MAX_MESSAGES`] of `slots`, without waiting. Returns how
+    /// many were received; see [`Calls::received`].
     fn receive<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
         slots: impl Iterator<Item = &'a mut [u8]>,
     ) -> Result<usize, Errno>;
 
-    /// What the last [`Calls::receive`] brought in its slot `at`.
+    /// What the last [`Calls::receive`] put into slot `at`.
     fn received(&self, at: usize) -> Received;
 
-    /// Lets datagrams come coalesced, or not.
+    /// Enables or disables GRO.
     fn set_gro(&self, fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno>;
 }
 
-/// Datagrams to be sent as one.
+/// One datagram, or several to be segmented by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     pub(super) payload: &'a [u8],
-    /// The length of each but the last, where there are several.
+    /// The length of each but the last, if there are several.
     pub(super) segment: Option<u16>,
     pub(super) remote: SocketAddr,
     pub(super) local: Option<Local>,
     pub(super) tos: Tos,
 }
 
-/// What `sendmmsg` or `recvmmsg` is given: a header a datagram, each with one
-/// buffer, one address and control messages.
+/// The arguments of `sendmmsg` and `recvmmsg`: for each datagram a header with one buffer, one
+/// address and control messages.
 pub struct Messages {
     headers: Box<[libc::mmsghdr]>,
     buffers: Box<[libc::iovec]>,
@@ -72,8 +71,8 @@ pub struct Messages {
     controls: Box<[Control]>,
 }
 
-// SAFETY: the raw pointers in `headers` and `buffers` are written before each
-// use and followed by nobody in between, so that another thread can go on.
+// SAFETY: the raw pointers in `headers` and `buffers` are written before each use and not
+// dereferenced in between, so the thread may change.
 unsafe impl Send for Messages {}
 
 impl Messages {
@@ -89,7 +88,7 @@ impl Messages {
         }
     }
 
-    /// Makes header `at` point at its name, control and buffer.
+    /// Points header `at` at its name, control messages and buffer.
     fn link(&mut self, at: usize, base: *mut u8, len: usize, name_len: usize, control_len: usize) {
         self.buffers[at] = libc::iovec { iov_base: base.cast(), iov_len: len };
         let header = &mut self.headers[at].msg_hdr;
@@ -103,7 +102,7 @@ impl Messages {
     }
 }
 
-impl Time for Messages {}
+impl Clock for Messages {}
 
 impl Calls for Messages {
     fn send<'a>(
@@ -166,7 +165,7 @@ impl Calls for Messages {
             len: header.msg_len as usize,
             is_whole: header.msg_hdr.msg_flags & libc::MSG_TRUNC == 0,
             remote: self.names[at].parse(header.msg_hdr.msg_namelen as usize),
-            beside: self.controls[at].parse(header.msg_hdr.msg_controllen),
+            ancillary: self.controls[at].parse(header.msg_hdr.msg_controllen),
         }
     }
 
@@ -175,13 +174,13 @@ impl Calls for Messages {
     }
 }
 
-/// What came with one slot.
+/// One filled slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Received {
     pub(super) len: usize,
-    /// Whether all of it fitted.
+    /// Whether it was not truncated.
     pub(super) is_whole: bool,
     /// The sender, IPv4 in its mapped form on a dual-stack socket.
     pub(super) remote: Option<SocketAddr>,
-    pub(super) beside: Beside,
+    pub(super) ancillary: Ancillary,
 }

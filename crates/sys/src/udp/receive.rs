@@ -13,29 +13,28 @@ use packet::{Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker};
 use super::{
     Shared,
     mmsg::{Calls, Messages, Received},
-    refusal::is_passing,
+    refusal::is_transient,
     socket::Socket,
 };
 use crate::wake::Waited;
 
 /// The receiving half of a [`super::UdpSocket`].
 ///
-/// It waits on while there is no socket, and goes on with another one as soon
-/// as there is.
+/// It waits while there is no socket, and continues with the next one.
 pub struct UdpReceiver<C = Messages> {
     shared: Arc<Shared>,
     pub(super) messages: C,
     /// Whether the last batch had coalesced datagrams.
     coalesced: bool,
-    /// When the last datagram came to the kernel, since the Unix epoch, if that is known.
-    came: Duration,
+    /// When the kernel received the last datagram, since the Unix epoch; zero if unknown.
+    received_at: Duration,
 }
 
-/// Slots of one call while datagrams come coalesced, 512 KiB: what stays in the
-/// cache, and what the last of it does not wait long behind.
+/// Slots of one call while datagrams are coalesced. That is 512 KiB, which fits the cache and does
+/// not delay the last ones for long.
 const COALESCED_SLOTS: usize = 8;
-/// How many passing errors are taken before the wake is looked at again.
-const MAX_PASSING: usize = 16;
+/// How many transient errors are ignored before the wake is checked again.
+const MAX_TRANSIENT: usize = 16;
 
 impl<C: Calls> UdpRecv for UdpReceiver<C> {
     fn recv(&mut self, batch: &mut RecvBatch, drain: bool) -> io::Result<()> {
@@ -44,14 +43,14 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
         loop {
             let socket = self.shared.socket();
             if let Some(socket) = &socket {
-                self.shared.tell_gro(socket, &self.messages);
+                self.shared.apply_gro(socket, &self.messages);
                 self.receive(socket, batch, RecvBatch::SLOT)?;
                 if !batch.is_empty() {
                     return Ok(());
                 }
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
-            // Also set when the socket was replaced; the batch stays empty then.
+            // It is also set when the socket was replaced; then the batch is empty.
             if self.shared.wake.wait(fd)? == Waited::Woken {
                 return Ok(());
             }
@@ -71,44 +70,44 @@ impl UdpReceiver {
 
 impl<C: Calls> UdpReceiver<C> {
     pub(super) fn over(shared: Arc<Shared>, messages: C) -> Self {
-        Self { shared, messages, coalesced: false, came: Duration::ZERO }
+        Self { shared, messages, coalesced: false, received_at: Duration::ZERO }
     }
 
-    /// Takes what is there, without waiting. Of each slot, `room` bytes are used.
+    /// Receives without waiting, into the first `room` bytes of each slot.
     pub(super) fn receive(
         &mut self,
         socket: &Socket,
         batch: &mut RecvBatch,
         room: usize,
     ) -> io::Result<()> {
-        for _ in 0..MAX_PASSING {
+        for _ in 0..MAX_TRANSIENT {
             let most = if self.coalesced { COALESCED_SLOTS } else { usize::MAX };
             let slots = batch.slots_mut().map(|slot| &mut slot[..room]).take(most);
             let asked = slots.len();
             match self.messages.receive(socket.as_fd(), slots) {
                 Ok(count) => {
                     self.coalesced = false;
-                    self.came = Duration::ZERO;
+                    self.received_at = Duration::ZERO;
                     (0..count).for_each(|slot| self.accept(socket, batch, slot));
-                    // Where fewer came the socket is empty, and it was us who were late.
-                    if count == asked && !self.came.is_zero() {
+                    // If fewer were received, the socket is empty now, and the delay was ours.
+                    if count == asked && !self.received_at.is_zero() {
                         let now = UNIX_EPOCH.elapsed().unwrap_or_default();
-                        batch.note_waited(now.saturating_sub(self.came));
+                        batch.note_waited(now.saturating_sub(self.received_at));
                     }
                     return Ok(());
                 }
                 Err(Errno::EAGAIN) => return Ok(()),
-                Err(errno) if is_passing(errno) => {}
+                Err(errno) if is_transient(errno) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
         Ok(())
     }
 
-    /// Makes one filled slot valid, or counts why not.
+    /// Adds one filled slot to the batch, or counts why not.
     fn accept(&mut self, socket: &Socket, batch: &mut RecvBatch, slot: usize) {
-        let Received { len, is_whole, remote, beside } = self.messages.received(slot);
-        if let Some(drops) = beside.drops {
+        let Received { len, is_whole, remote, ancillary } = self.messages.received(slot);
+        if let Some(drops) = ancillary.drops {
             let new = socket.note_drops(drops);
             self.shared.overflow.fetch_add(new.into(), Ordering::Relaxed);
             batch.note_lost(new);
@@ -121,13 +120,13 @@ impl<C: Calls> UdpReceiver<C> {
         if to != slot {
             move_slot(batch, slot, to, len);
         }
-        if let Some(came) = beside.came {
-            self.came = came;
+        if let Some(time) = ancillary.received_at {
+            self.received_at = time;
         }
-        let endpoint = Endpoint { local: beside.local, ..Endpoint::new(remote) };
-        self.coalesced |= beside.stride.is_some();
-        let stride = beside.stride.unwrap_or(len);
-        batch.commit(RecvMeta { len, stride, endpoint, ecn: beside.ecn });
+        let endpoint = Endpoint { local: ancillary.local, ..Endpoint::new(remote) };
+        self.coalesced |= ancillary.stride.is_some();
+        let stride = ancillary.stride.unwrap_or(len);
+        batch.commit(RecvMeta { len, stride, endpoint, ecn: ancillary.ecn });
     }
 }
 
@@ -137,7 +136,7 @@ impl<C> fmt::Debug for UdpReceiver<C> {
     }
 }
 
-/// Copies a datagram into a slot before it, over one that was dropped.
+/// Copies a datagram to an earlier slot, over a dropped one.
 fn move_slot(batch: &mut RecvBatch, from: usize, to: usize, len: usize) {
     let mut slots = batch.slots_mut().skip(to);
     if let (Some(to_slot), Some(from_slot)) = (slots.next(), slots.nth(from - to - 1)) {

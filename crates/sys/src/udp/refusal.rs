@@ -1,34 +1,32 @@
-//! What an errno of the outer socket means. No other file of this half knows one,
-//! but for EAGAIN, which is no refusal of a receive.
+//! What the errnos of the outer socket mean.
 
 use nix::errno::Errno;
 use packet::SendError;
 
-/// Whom a refused send accuses.
+/// Why a send was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Nobody: a signal came.
+    /// Interrupted by a signal.
     Signal,
-    /// An earlier datagram: its ICMP error, in the place of this send.
+    /// The ICMP error of an earlier datagram, reported by this send.
     Earlier,
-    /// The socket's queue, of which poll tells.
+    /// The socket's queue is full; poll reports when there is room.
     SocketQueue,
-    /// The device's queue, or memory. Nothing tells when there is room.
+    /// The device's queue is full, or out of memory. Nothing reports when there is room.
     DeviceQueue,
-    /// A device without checksum offload (before Linux 6.11), or an IPsec policy on
-    /// the way: neither takes a stretch.
+    /// A device without checksum offload (before Linux 6.11), or an IPsec policy on the path:
+    /// neither accepts a stretch.
     Device,
-    /// A length: of the segments, for the MTU of the way, or of the datagram.
+    /// The segments are too long for the path's MTU, or the datagram is too long.
     Length,
-    /// Number or length of the segments (the MTU, before Linux 6.14), a driver
-    /// (virtio-net with IPv6, before 6.2), the sticky source, the destination. Which
-    /// it is shows when each is left out.
+    /// Number or length of the segments (the MTU, before Linux 6.14), a driver (virtio-net with
+    /// IPv6, before 6.2), the sticky source, or the destination. It is found by leaving each out.
     Any,
     /// The sticky source or the destination.
     Route,
     /// The destination.
     Destination,
-    /// Nothing but the message: a firewall's rule may take the next one.
+    /// Only this message: a firewall rule may accept the next one.
     Message,
 }
 
@@ -42,32 +40,31 @@ impl Cause {
             Errno::EIO | Errno::EOPNOTSUPP => Self::Device,
             Errno::EMSGSIZE => Self::Length,
             Errno::EINVAL => Self::Any,
-            // EADDRNOTAVAIL: no address of ours has that scope, as with IPv6
-            // switched off.
+            // EADDRNOTAVAIL: no local address has that scope, such as with IPv6 disabled.
             Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::ENODEV => Self::Route,
-            // EACCES: a route that prohibits, or a broadcast.
+            // EACCES: a prohibit route, or a broadcast.
             Errno::EHOSTUNREACH | Errno::ENETDOWN | Errno::EACCES => Self::Destination,
             _ => Self::Message,
         }
     }
 
-    /// Whether the datagrams of a stretch may go one by one.
+    /// Whether the datagrams of a stretch may be accepted one by one.
     pub(super) fn may_be_offload(self) -> bool {
         matches!(self, Self::Device | Self::Length | Self::Any)
     }
 
-    /// Whether the datagram may go without its sticky source.
+    /// Whether the datagram may be accepted without its sticky source.
     pub(super) fn may_be_source(self) -> bool {
         matches!(self, Self::Any | Self::Route)
     }
 
-    /// Whether what follows to the same endpoint would be refused likewise.
+    /// Whether later datagrams to the same endpoint would be refused as well.
     pub(super) fn ends_run(self) -> bool {
         matches!(self, Self::Any | Self::Route | Self::Destination)
     }
 }
 
-/// What is told of a datagram that did not go.
+/// What is reported for a datagram that was not sent.
 pub(super) fn send_error(errno: Errno) -> SendError {
     match errno {
         Errno::EMSGSIZE => SendError::TooBig,
@@ -82,9 +79,9 @@ pub(super) fn send_error(errno: Errno) -> SendError {
     }
 }
 
-/// Whether an error of a receive tells of an earlier datagram (ICMP) or of a short want, and
-/// reporting it has cleared it.
-pub(super) fn is_passing(errno: Errno) -> bool {
+/// Whether the error of a receive is the ICMP error of an earlier datagram or a shortage of memory,
+/// and was cleared by reporting it.
+pub(super) fn is_transient(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::EINTR

@@ -1,22 +1,22 @@
 //! The sending half: `sendmmsg` over the runs of a batch.
 //!
 //! ```text
-//!   cursor -> up to 128 messages -> sendmmsg -> n went: cursor + n, again
+//!   cursor -> up to 128 messages -> sendmmsg -> n sent: cursor + n, repeat
 //!                                            -> the first was refused (`refusal`):
-//!     ICMP error of before   again
-//!     full queues            again after a short wait; in the end NoBuffer
-//!     a stretch as one       again, its datagrams one by one; when they go so,
-//!                            the path's gate closes for a while (`gates`)
-//!     sticky source stale    the run without it; StaleSource when it went
-//!     the destination        the rest of the run noted, cursor behind it
-//!     anything else          the message noted, cursor + 1
+//!     earlier ICMP error     retried
+//!     full queues            retried after a short wait; then NoBuffer
+//!     a stretch as one       retried, its datagrams one by one; if that works, the
+//!                            path's gate closes for a while (`gates`)
+//!     stale sticky source    the run without it; StaleSource if that works
+//!     the destination        the rest of the run fails
+//!     anything else          the message fails
 //! ```
 //!
 //! A message is a stretch of a run, by `UDP_SEGMENT`, or one datagram.
 //!
-//! A sticky source is refused when the address is no longer ours. When only the
-//! route has moved, the datagram follows it; that the source should then be another
-//! one is told by [`crate::netlink::Monitor`].
+//! A sticky source is refused when the address is no longer local. If only the route has changed,
+//! the datagram follows it; [`crate::netlink::Monitor`] reports that, so that another source can be
+//! chosen.
 
 use std::{fmt, os::fd::AsFd, sync::Arc, time::Duration};
 
@@ -30,20 +30,20 @@ use super::{
     refusal::{Cause, send_error},
     socket::Socket,
 };
-use crate::{offload::Switch, time::Time};
+use crate::{offload::Switch, time::Clock};
 
-/// Datagrams of one stretch at most: `UDP_MAX_SEGMENTS` before Linux 6.9.
+/// The most datagrams of one stretch: `UDP_MAX_SEGMENTS` before Linux 6.9.
 const MAX_STRETCH: usize = 64;
-/// Bytes of one stretch at most: what one IPv4 packet holds behind its headers.
+/// The most bytes of one stretch: the payload of the largest IPv4 packet.
 const MAX_STRETCH_BYTES: usize = 65_507;
 
-/// How long one batch waits for full queues, all its datagrams together: a
-/// tunnel that is behind should drop, not add 100 ms.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// How long one wait is.
+/// How long one batch waits in total for full queues: a congested tunnel should drop, not add 100
+/// ms.
+const TIMEOUT: Duration = Duration::from_millis(20);
+/// The length of one wait.
 const WAIT: Duration = Duration::from_millis(1);
-/// How many errors of earlier datagrams are taken before one datagram goes. Each
-/// is reported once, so that more than one or two means something else.
+/// How many errors of earlier datagrams are skipped for one datagram. Each is reported once, so
+/// many of them mean something else.
 const MAX_REFUSED: u32 = 16;
 
 /// A sending half of a [`super::UdpSocket`].
@@ -62,20 +62,34 @@ impl<C: Calls> UdpSend for UdpSender<C> {
             Some(socket) => {
                 let gso = &shared.offloads.udp_gso;
                 gates.begin_pass(gso, messages);
-                Pass::new((&socket, batch), failures, (gates, gso)).run(messages);
+                Pass {
+                    socket: &socket,
+                    batch,
+                    failures,
+                    gates,
+                    gso,
+                    suspect: None,
+                    transmit: 0,
+                    datagram: 0,
+                    stale: None,
+                    time_left: TIMEOUT,
+                    refused: 0,
+                }
+                .run(messages);
             }
-            None => note_all(batch, failures, SendError::NoSocket),
+            None => fail_all(batch, failures, SendError::NoSocket),
         }
         for &failure in &*failures {
             batch.fail(failure);
         }
     }
 
-    // The option is the socket's, but this half sends all data, one call after the other;
-    // what the other half sends meanwhile, handshakes, fits every path.
+    // The option is set on the socket, but this half sends all data, one call after the other.
+    // Handshakes, which the other half sends meanwhile, fit every path.
     fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         let socket = self.shared.socket().ok_or(SendError::NoSocket)?;
         let Endpoint { remote, local } = endpoint;
+        let remote = remote.direct().ok_or(SendError::Unreachable)?;
         if !socket.family().reaches(remote) {
             return Err(SendError::Unreachable);
         }
@@ -106,8 +120,9 @@ impl<C> fmt::Debug for UdpSender<C> {
     }
 }
 
-fn note_all(batch: &SendBatch, failures: &mut Vec<Failure>, error: SendError) {
+fn fail_all(batch: &SendBatch, failures: &mut Vec<Failure>, error: SendError) {
     let all = batch.transmits().iter().enumerate();
+    let all = all.filter(|(_, run)| !run.endpoint.remote.is_relayed());
     failures.extend(all.map(|(transmit, run)| Failure {
         transmit,
         datagrams: run.datagrams(),
@@ -115,49 +130,33 @@ fn note_all(batch: &SendBatch, failures: &mut Vec<Failure>, error: SendError) {
     }));
 }
 
-/// One walk over a batch.
+/// The state of sending one batch.
 struct Pass<'a> {
     socket: &'a Socket,
     batch: &'a SendBatch,
     failures: &'a mut Vec<Failure>,
     gates: &'a mut Gates,
     gso: &'a Switch,
-    /// A path that refused a stretch: its datagrams go one by one.
+    /// A path that refused a stretch. Its datagrams are sent one by one.
     suspect: Option<Path>,
-    /// The first run with something unsent.
+    /// The first run that is not completely sent.
     transmit: usize,
     /// The first unsent datagram of that run.
     datagram: usize,
-    /// Whose sticky source the kernel refused last: it goes without.
+    /// The endpoint whose sticky source was refused last. It is left out.
     stale: Option<Endpoint>,
-    patience: Duration,
+    time_left: Duration,
     refused: u32,
 }
 
 impl<'a> Pass<'a> {
-    fn new(
-        (socket, batch): (&'a Socket, &'a SendBatch),
-        failures: &'a mut Vec<Failure>,
-        (gates, gso): (&'a mut Gates, &'a Switch),
-    ) -> Self {
-        Self {
-            socket,
-            batch,
-            failures,
-            gates,
-            gso,
-            suspect: None,
-            transmit: 0,
-            datagram: 0,
-            stale: None,
-            patience: PATIENCE,
-            refused: 0,
-        }
-    }
-
     fn run(&mut self, messages: &mut impl Calls) {
         while let Some(run) = self.batch.transmits().get(self.transmit) {
-            if !self.socket.family().reaches(run.endpoint.remote) {
+            let Some(remote) = run.endpoint.remote.direct() else {
+                self.step(run.datagrams());
+                continue;
+            };
+            if !self.socket.family().reaches(remote) {
                 self.fail(run.datagrams() - self.datagram, SendError::Unreachable);
                 continue;
             }
@@ -171,19 +170,18 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The messages from the cursor on, as far as the socket can send them.
+    /// The messages from the cursor on, until one that the socket cannot send.
     fn unsent(&self) -> impl Iterator<Item = Outgoing<'a>> + use<'a, '_> {
         let (mut transmit, mut datagram) = (self.transmit, self.datagram);
         std::iter::from_fn(move || {
             let run = self.batch.transmits().get(transmit)?;
-            if !self.socket.family().reaches(run.endpoint.remote) {
-                return None;
-            }
+            let remote = run.endpoint.remote.direct();
+            let remote = remote.filter(|remote| self.socket.family().reaches(*remote))?;
             let count = self.stretch(run, datagram);
             let message = Outgoing {
                 payload: self.batch.stretch(run, datagram, count),
                 segment: (count > 1).then_some(run.segment as u16),
-                remote: run.endpoint.remote,
+                remote,
                 local: run.endpoint.local.filter(|_| self.stale != Some(run.endpoint)),
                 tos: run.tos,
             };
@@ -195,7 +193,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// How many datagrams of a run from `first` on go as one message.
+    /// How many datagrams of a run, from `first` on, are sent as one message.
     fn stretch(&self, run: &Transmit, first: usize) -> usize {
         let is_suspect = self.suspect.is_some_and(|path| path.leads_to(run));
         if is_suspect || !self.gates.are_open(run) {
@@ -205,31 +203,31 @@ impl<'a> Pass<'a> {
         (run.datagrams() - first).min(fitting)
     }
 
-    fn handle_error(&mut self, errno: Errno, run: &Transmit, time: &impl Time) {
+    fn handle_error(&mut self, errno: Errno, run: &Transmit, time: &impl Clock) {
         let cause = Cause::of(errno);
         let count = self.stretch(run, self.datagram);
         let is_pinned = run.endpoint.local.is_some() && self.stale != Some(run.endpoint);
         match cause {
             Cause::Signal => {}
             Cause::Earlier if self.refused < MAX_REFUSED => self.refused += 1,
-            Cause::SocketQueue if !self.patience.is_zero() => {
-                self.patience = self.patience.saturating_sub(WAIT);
+            Cause::SocketQueue if !self.time_left.is_zero() => {
+                self.time_left = self.time_left.saturating_sub(WAIT);
                 time.wait_writable(self.socket.as_fd(), WAIT);
             }
-            Cause::DeviceQueue if !self.patience.is_zero() => {
-                self.patience = self.patience.saturating_sub(WAIT);
+            Cause::DeviceQueue if !self.time_left.is_zero() => {
+                self.time_left = self.time_left.saturating_sub(WAIT);
                 time.sleep(WAIT);
             }
             _ if count > 1 && cause.may_be_offload() => {
-                self.suspect = Some(self.gates.accuse(cause, run));
+                self.suspect = Some(self.gates.suspect(cause, run));
             }
             _ if is_pinned && cause.may_be_source() => {
                 self.stale = Some(run.endpoint);
-                // That was it, and not the stretch.
+                // It was not the stretch.
                 self.suspect = None;
             }
             _ if cause.ends_run() => {
-                // Nor is it the stretch, where one datagram is refused likewise.
+                // It was not the stretch, as one datagram is refused as well.
                 self.suspect = None;
                 self.fail(run.datagrams() - self.datagram, send_error(errno));
             }
@@ -237,15 +235,15 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Moves the cursor over messages that went.
-    fn advance(&mut self, messages: usize, time: &impl Time) {
+    /// Moves the cursor over messages that were sent.
+    fn advance(&mut self, messages: usize, time: &impl Clock) {
         for _ in 0..messages {
             let Some(run) = self.batch.transmits().get(self.transmit) else { return };
             let count = self.stretch(run, self.datagram);
-            // A shorter last datagram proves nothing of those before it.
+            // A shorter last datagram does not show that longer ones would be accepted.
             let is_full = (self.datagram + 1) * run.segment <= run.span.len;
             if count > 1 {
-                self.gates.went(run);
+                self.gates.succeeded(run);
             } else if let Some(path) = self.suspect.filter(|path| is_full && path.leads_to(run)) {
                 self.gates.demote(path, self.gso, time);
                 self.suspect = None;
@@ -257,7 +255,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Leaves datagrams of the run at the cursor unsent.
+    /// Skips datagrams of the current run, with an error.
     fn fail(&mut self, datagrams: usize, error: SendError) {
         self.refused = 0;
         self.note(datagrams, error);

@@ -19,22 +19,18 @@ use nix::{
 use super::{BindError, address::Family, mmsg::Calls};
 use crate::process::Helper;
 
-/// Wanted bytes of each buffer. The receive buffer must hold what comes while
-/// the receiving thread decrypts a batch and waits for a core: with 512 KiB,
-/// quic lost 20 % and udp 30 % (docs: design, "What was tried"). The send buffer
-/// is as large, so that a whole batch goes in one call.
+/// The size of each buffer in bytes. The receive buffer must hold what arrives while the receiving
+/// thread decrypts a batch or waits for a core: with 512 KiB, quic lost 20 % and udp 30 % (docs:
+/// design, "What was tried"). The send buffer takes a whole batch in one call.
 const BUFFER: usize = 4 * 1024 * 1024;
 
-/// The socket buffers, in bytes of payload as they are asked for. The kernel
-/// reckons twice as much, for its own bookkeeping (socket(7)).
+/// The sizes of the socket's buffers in bytes, as requested. The kernel doubles them for its
+/// overhead (socket(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// What the receive buffer has.
     pub receive: usize,
-    /// What the send buffer has.
     pub send: usize,
-    /// What was asked for. Less is granted where `CAP_NET_ADMIN` is missing and
-    /// `net.core.rmem_max` or `wmem_max` is lower.
+    /// The requested size. Without `CAP_NET_ADMIN`, `net.core.rmem_max` and `wmem_max` limit it.
     pub wanted: usize,
 }
 
@@ -46,15 +42,16 @@ pub(super) struct Socket {
     port: u16,
     /// The kernel's drop counter as last seen.
     drops: AtomicU32,
-    /// Whether datagrams may come coalesced.
+    /// Whether GRO is enabled.
     gro: AtomicBool,
 }
 
 impl Socket {
-    /// Binds to both families, or to IPv4 where the system has no IPv6; or has a helper do so.
+    /// Binds to both families, or to IPv4 if the system has no IPv6. The helper does so if there is
+    /// one.
     pub(super) fn bind(port: u16, fwmark: u32, helper: Option<&Helper>) -> Result<Self, BindError> {
         if let Some(helper) = helper {
-            return Self::adopt(helper.socket(port, fwmark).map_err(told)?);
+            return Self::adopt(helper.socket(port, fwmark).map_err(helper_error)?);
         }
         match Self::bind_family(Family::Dual, port, fwmark) {
             Err(BindError::Os(error)) if has_no_ipv6(&error) => {
@@ -81,7 +78,7 @@ impl Socket {
         Ok(this)
     }
 
-    /// A socket that was bound elsewhere.
+    /// A socket that another process has bound.
     fn adopt(fd: OwnedFd) -> Result<Self, BindError> {
         let bound: SockaddrStorage = getsockname(fd.as_raw_fd()).map_err(io::Error::from)?;
         let family = if bound.as_sockaddr_in6().is_some() { Family::Dual } else { Family::V4 };
@@ -93,29 +90,28 @@ impl Socket {
         Self { fd, family, port, drops: AtomicU32::new(0), gro: AtomicBool::new(false) }
     }
 
-    /// For another process.
     pub(super) fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
     pub(super) fn set_fwmark(&self, fwmark: u32, helper: Option<&Helper>) -> Result<(), BindError> {
-        // Even the mark that is there asks for the right to set it.
+        // Setting a mark takes a privilege even if it does not change.
         if getsockopt(&self.fd, sockopt::Mark) == Ok(fwmark) {
             return Ok(());
         }
         if let Some(helper) = helper {
-            return helper.mark(self.fd.as_fd(), fwmark).map_err(told);
+            return helper.mark(self.fd.as_fd(), fwmark).map_err(helper_error);
         }
         setsockopt(&self.fd, sockopt::Mark, &fwmark).map_err(refusal)
     }
 
-    /// Lets datagrams come coalesced, or not; whether the kernel can.
+    /// Enables or disables GRO; whether the kernel accepted it.
     pub(super) fn set_gro(&self, calls: &impl Calls, on: bool) -> bool {
         self.gro.swap(on, Ordering::Relaxed) == on || calls.set_gro(self.as_fd(), on).is_ok()
     }
 
-    /// Has what is sent over IPv4, or over IPv6, from now on go whole or not at all, or
-    /// again as all else. A path's MTU that the kernel was told of counts for nothing then.
+    /// Forbids fragmentation of what is sent over IPv4 or IPv6, or allows it again. While it is
+    /// forbidden, the path MTU that the kernel has learned is ignored.
     pub(super) fn set_whole(&self, ipv4: bool, whole: bool) -> Result<(), Errno> {
         match (ipv4, whole) {
             (true, true) => setsockopt(&self.fd, MtuDiscover, &libc::IP_PMTUDISC_PROBE),
@@ -141,7 +137,7 @@ impl Socket {
         }
     }
 
-    /// Takes note of the kernel's drop counter; how many drops are new.
+    /// Updates the kernel's drop counter; returns the number of new drops.
     pub(super) fn note_drops(&self, drops: u32) -> u32 {
         drops.wrapping_sub(self.drops.swap(drops, Ordering::Relaxed))
     }
@@ -173,7 +169,7 @@ fn port_of(bound: &SockaddrStorage) -> Option<u16> {
 }
 
 fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
-    // The forced form may go over the system's limit, and is not for everybody.
+    // This may exceed the system's limit, but takes CAP_NET_ADMIN.
     if setsockopt(fd, sockopt::RcvBufForce, &BUFFER).is_err() {
         setsockopt(fd, sockopt::RcvBuf, &BUFFER)?;
     }
@@ -181,10 +177,10 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
         setsockopt(fd, sockopt::SndBuf, &BUFFER)?;
     }
     setsockopt(fd, sockopt::RxqOvfl, &1)?;
-    // How long a datagram waited is good to know, and no more.
+    // How long a datagram waited is optional.
     let _ = setsockopt(fd, sockopt::ReceiveTimestampns, &true);
-    // A dual-stack socket has the options of both levels, and gives the IPv4
-    // control messages for IPv4 datagrams.
+    // A dual-stack socket has the options of both levels, and IPv4 datagrams have IPv4 control
+    // messages.
     setsockopt(fd, sockopt::Ipv4PacketInfo, &true)?;
     setsockopt(fd, sockopt::IpRecvTos, &true)?;
     setsockopt(fd, MtuDiscover, &libc::IP_PMTUDISC_DONT)?;
@@ -193,15 +189,15 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
         setsockopt(fd, sockopt::Ipv6RecvPacketInfo, &true)?;
         setsockopt(fd, sockopt::Ipv6RecvTClass, &true)?;
         setsockopt(fd, Ipv6MtuDiscover, &libc::IPV6_PMTUDISC_DONT)?;
-        // As the kernel's module sends: a label made from the flow's hash tells
-        // nothing that the ports do not, and an old kernel may lack the option.
+        // Like the kernel module: a label made from the flow's hash adds nothing to the ports. An
+        // old kernel may lack the option.
         let _ = setsockopt(fd, Ipv6AutoFlowLabel, &0);
     }
     Ok(())
 }
 
-/// What a helper was answered.
-fn told(error: io::Error) -> BindError {
+/// The error of a helper.
+fn helper_error(error: io::Error) -> BindError {
     match error.raw_os_error() {
         Some(errno) => refusal(Errno::from_raw(errno)),
         None => BindError::Os(error),
@@ -216,14 +212,14 @@ fn refusal(errno: Errno) -> BindError {
     }
 }
 
-/// EAFNOSUPPORT: booted with `ipv6.disable=1`, or a kernel without IPv6.
-/// EADDRNOTAVAIL: there is no unspecified IPv6 address to bind to.
+/// EAFNOSUPPORT: booted with `ipv6.disable=1`, or a kernel without IPv6. EADDRNOTAVAIL: IPv6 is
+/// disabled in this network namespace.
 fn has_no_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 sockopt_impl!(
-    /// Whether datagrams of one flow may come coalesced (Linux 5.0).
+    /// Whether datagrams of one flow may be coalesced (Linux 5.0).
     UdpGro,
     SetOnly,
     libc::SOL_UDP,
@@ -231,9 +227,8 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// Whether the DF bit is set. It is not, as the kernel's module does: an
-    /// outer packet that is too long for its path arrives in fragments, instead
-    /// of never. Only the questions that search for the path's MTU have it.
+    /// Whether the DF bit is set. It is not, as in the kernel module: an outer packet that is too
+    /// long for its path arrives in fragments instead of being lost. Only path MTU probes have it.
     MtuDiscover,
     SetOnly,
     libc::IPPROTO_IP,
@@ -249,7 +244,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// Whether the kernel makes flow labels up.
+    /// Whether the kernel generates flow labels.
     Ipv6AutoFlowLabel,
     SetOnly,
     libc::IPPROTO_IPV6,

@@ -12,6 +12,7 @@ use packet::{UdpRecv as _, UdpSend as _};
 use super::{address::Family, *};
 use crate::{netlink::Netlink, poll, testing::in_namespace};
 
+mod control;
 mod faulty;
 mod kernel;
 mod lost;
@@ -78,7 +79,7 @@ fn one_socket_receives_both_families_with_our_address_interface_and_ecn() {
                 let came = receive(&mut receiver);
                 let [(payload, meta)] = came.as_slice() else { panic!("{came:?}") };
                 assert_eq!(payload, b"hello");
-                assert_eq!(meta.endpoint.remote, peer.local_addr().unwrap());
+                assert_eq!(meta.endpoint.remote.direct(), peer.local_addr().ok());
                 assert_eq!(
                     meta.endpoint.local,
                     Some(Local { addr: ours, interface: LOOPBACK }),
@@ -149,7 +150,7 @@ fn a_link_local_peer_keeps_its_scope_and_can_be_answered() {
         });
         assert!(came);
         let endpoint = receive(&mut receiver)[0].1.endpoint;
-        let SocketAddr::V6(remote) = endpoint.remote else { panic!("{endpoint:?}") };
+        let Some(SocketAddr::V6(remote)) = endpoint.remote.direct() else { panic!("{endpoint:?}") };
         assert_eq!((remote.scope_id(), remote.flowinfo()), (LOOPBACK, 0));
         assert_eq!(send(&mut socket.sender(), endpoint, &[b"pong"]), []);
         let mut buffer = [0; 16];
@@ -172,7 +173,7 @@ fn the_sticky_source_and_the_ecn_mark_are_on_what_is_sent() {
                 socket.sender().send(&mut batch);
                 assert_eq!(batch.failures(), []);
                 let meta = receive(&mut at_peer)[0].1;
-                assert_eq!(meta.endpoint.remote, SocketAddr::new(address, port));
+                assert_eq!(meta.endpoint.remote.direct(), Some(SocketAddr::new(address, port)));
                 assert_eq!(meta.ecn, ecn);
             }
         }
@@ -201,10 +202,10 @@ fn a_stale_source_is_dropped_for_its_peer_and_the_whole_run_arrives() {
             assert_eq!(batch.failures(), [expected], "{stale:?}");
             let came: Vec<_> = receive(&mut at_peer)
                 .iter()
-                .map(|(payload, meta)| (payload.len(), meta.endpoint.remote))
+                .map(|(payload, meta)| (payload.len(), meta.endpoint.remote.direct().unwrap()))
                 .collect();
             let good = SocketAddr::new(good.local.unwrap().addr, port);
-            let chosen = SocketAddr::new(stale.remote.ip(), port);
+            let chosen = SocketAddr::new(stale.remote.direct().unwrap().ip(), port);
             assert_eq!(came, [(1, good), (2, chosen), (2, chosen), (1, good)]);
         }
     });

@@ -6,13 +6,12 @@ use ipnet::IpNet;
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
-use super::{Control, Local, entry::Entry};
+use super::{Control, OwnKey, entry::Entry, newcomers::Newcomers};
 use crate::{
     PrivateKey, PublicKey,
     config::{AllowedIpChange, DeviceChange, PeerChange, PeerState},
     constants::MAX_PEERS,
     cookie::CookieChecker,
-    device::OutboundNotice,
     noise::Identity,
     peer::Peer,
     stack,
@@ -43,8 +42,8 @@ impl<R: CryptoRng> Control<R> {
             stack::wiped(|| self.set_private_key(key));
         }
         if change.replace_peers {
-            for name in self.peers.keys().copied().collect::<Vec<_>>() {
-                self.remove_peer(&name);
+            for key in self.peers.keys().copied().collect::<Vec<_>>() {
+                self.remove_peer(&key);
             }
         }
         for peer in change.peers {
@@ -55,7 +54,7 @@ impl<R: CryptoRng> Control<R> {
 
     /// Our own private key.
     pub fn private_key(&self) -> Option<&PrivateKey> {
-        self.local.as_ref().map(|local| &local.identity.private)
+        self.own.as_ref().map(|own| &own.identity.private)
     }
 
     /// The state of every peer.
@@ -65,13 +64,13 @@ impl<R: CryptoRng> Control<R> {
             PeerState {
                 public_key: *entry.peer.public_key(),
                 preshared_key: entry.psk.clone(),
-                endpoint: entry.peer.endpoint().map(|endpoint| endpoint.remote),
+                endpoint: entry.peer.endpoint().and_then(|endpoint| endpoint.remote.direct()),
                 last_handshake: entry.last_handshake,
                 rx_bytes,
                 tx_bytes,
                 persistent_keepalive: entry.persistent_keepalive,
                 allowed_ips: entry.allowed_ips.iter().copied().collect(),
-                path_mtu: entry.path_mtu(),
+                path_mtu: entry.path.found(),
             }
         })
     }
@@ -81,11 +80,12 @@ impl<R: CryptoRng> Control<R> {
         if self.private_key() == key.as_ref() {
             return;
         }
-        self.local = key.map(|private| {
+        self.own = key.map(|private| {
             let identity = Identity::new(private);
             let checker = CookieChecker::new(&identity.public);
-            Local { identity, checker }
+            OwnKey { identity, checker }
         });
+        self.newcomers = Newcomers::default();
         if let Some(own) = self.own_key() {
             self.remove_peer(&own);
         }
@@ -98,23 +98,26 @@ impl<R: CryptoRng> Control<R> {
     }
 
     fn own_key(&self) -> Option<PublicKey> {
-        self.local.as_ref().map(|local| local.identity.public)
+        self.own.as_ref().map(|own| own.identity.public)
     }
 
     fn change_peer(&mut self, change: PeerChange) -> Result<(), ConfigError> {
-        let name = change.public_key;
+        let key = change.public_key;
         if change.remove {
-            self.remove_peer(&name);
+            self.remove_peer(&key);
             return Ok(());
         }
         // A device is never its own peer (kernel `set_peer`).
-        if self.own_key() == Some(name) || change.update_only && !self.peers.contains_key(&name) {
+        if self.own_key() == Some(key) || change.update_only && !self.peers.contains_key(&key) {
             return Ok(());
         }
-        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&name) {
+        if self.peers.len() >= MAX_PEERS && !self.peers.contains_key(&key) {
             return Err(ConfigError::TooManyPeers);
         }
-        let entry = self.peers.entry(name).or_insert_with(|| Entry::new(Peer::new(name)));
+        let entry = self.peers.entry(key).or_insert_with(|| {
+            self.newcomers.admit(key);
+            Entry::new(Peer::new(key))
+        });
         if let Some(psk) = change.preshared_key {
             entry.psk = psk;
         }
@@ -122,16 +125,16 @@ impl<R: CryptoRng> Control<R> {
         if let Some(remote) = change.endpoint {
             entry.peer.set_endpoint(Endpoint::new(remote));
         }
+        if let Some(roaming) = change.roaming {
+            entry.peer.set_roaming(roaming);
+        }
         if let Some(interval) = change.persistent_keepalive {
             entry.persistent_keepalive = interval;
         }
-        let notice = match entry.keeps_alive() && !kept_alive {
-            true => OutboundNotice::Keepalive,
-            false => OutboundNotice::Flush,
-        };
+        let notice = entry.notice_after(kept_alive);
         let peer = entry.peer.clone();
         if change.replace_allowed_ips {
-            self.clear_allowed_ips(&name);
+            self.clear_allowed_ips(&key);
         }
         for allowed_ip in change.allowed_ips {
             self.change_allowed_ip(&peer, allowed_ip);
@@ -144,11 +147,12 @@ impl<R: CryptoRng> Control<R> {
         Ok(())
     }
 
-    fn remove_peer(&mut self, name: &PublicKey) {
-        self.clear_allowed_ips(name);
-        if let Some(mut entry) = self.peers.remove(name) {
+    fn remove_peer(&mut self, key: &PublicKey) {
+        self.clear_allowed_ips(key);
+        if let Some(mut entry) = self.peers.remove(key) {
             self.unplan(&entry);
             entry.reset(&self.device);
+            self.device.events.forget(&entry.peer);
         }
     }
 
@@ -174,14 +178,14 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    fn disown(&mut self, loser: &Peer, net: &IpNet) {
+    pub(super) fn disown(&mut self, loser: &Peer, net: &IpNet) {
         if let Some(entry) = self.peers.get_mut(loser.public_key()) {
             entry.allowed_ips.remove(net);
         }
     }
 
-    fn clear_allowed_ips(&mut self, name: &PublicKey) {
-        let Some(entry) = self.peers.get_mut(name) else { return };
+    fn clear_allowed_ips(&mut self, key: &PublicKey) {
+        let Some(entry) = self.peers.get_mut(key) else { return };
         for net in std::mem::take(&mut entry.allowed_ips) {
             self.device.allowed_ips_mut().remove(net);
         }

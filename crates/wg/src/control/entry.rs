@@ -4,12 +4,15 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 
-use super::{probing::Probing, timers::Timers};
+use super::timers::Timers;
 use crate::{
     PresharedKey,
+    constants::STALE_AFTER,
     cookie::CookieJar,
     device::{Device, OutboundNotice},
+    events::PeerEvent,
     noise::{Identity, Initiator, Secret},
+    path_mtu::PathSearch,
     peer::Peer,
     tai64n::Tai64N,
     time::Time,
@@ -23,8 +26,9 @@ pub(super) struct Entry {
     pub cookies: CookieJar,
     pub handshake: HandshakeState,
     pub timers: Timers,
-    /// Only while paths are searched, and from the peer's first session on.
-    pub probing: Option<Box<Probing>>,
+    pub path: PathSearch,
+    /// What had been received when it was last told that the peer is stale.
+    stale_at: Option<u64>,
     /// When the last handshake completed, since the Unix epoch.
     pub last_handshake: Option<Duration>,
 }
@@ -49,6 +53,8 @@ pub(super) struct Pending {
     pub index: u32,
     pub initiator: Initiator,
     pub since: Time,
+    /// What had been received by then.
+    pub rx_bytes: u64,
 }
 
 impl Entry {
@@ -60,7 +66,8 @@ impl Entry {
             cookies: CookieJar::new(peer.public_key()),
             handshake: HandshakeState::default(),
             timers: Timers::default(),
-            probing: None,
+            path: PathSearch::new(peer.clone()),
+            stale_at: None,
             last_handshake: None,
             peer,
         }
@@ -71,13 +78,46 @@ impl Entry {
         self.persistent_keepalive != 0 && self.peer.endpoint().is_some()
     }
 
+    /// What the data path is told of a change of endpoint or interval.
+    pub fn notice_after(&self, kept_alive: bool) -> OutboundNotice {
+        match self.keeps_alive() && !kept_alive {
+            true => OutboundNotice::Keepalive,
+            false => OutboundNotice::Flush,
+        }
+    }
+
+    /// When the peer is stale, if nothing comes before and it was not told.
+    pub fn stale_deadline(&self) -> Option<Time> {
+        let is_told = self.stale_at == Some(self.rx_bytes());
+        self.peer.activity.stale_deadline().filter(|_| !is_told)
+    }
+
+    /// Tells that the peer is stale, once until it is heard again.
+    pub fn tell_stale(&mut self, device: &Device) {
+        let heard = Some(self.rx_bytes());
+        if device.events.are_on() && self.stale_at != heard {
+            self.stale_at = heard;
+            device.events.post(&self.peer, PeerEvent::Stale);
+        }
+    }
+
+    /// Whether an initiation of ours was not answered, and nothing else came either.
+    pub fn is_handshake_stale(&self, now: Time) -> bool {
+        self.handshake.pending.as_ref().is_some_and(|pending| {
+            pending.rx_bytes == self.rx_bytes() && now.since(pending.since) >= STALE_AFTER
+        })
+    }
+
+    pub fn rx_bytes(&self) -> u64 {
+        self.peer.bytes().0
+    }
+
     /// Ends sessions, handshake and timers, and drops what is staged.
     pub fn reset(&mut self, device: &Device) {
         self.forget_secrets(device);
         self.timers = Timers::default();
         self.peer.activity.reset();
-        self.peer.path.set_limit(None);
-        self.probing = None;
+        self.path.reset();
         device.for_outbound.post(&self.peer, OutboundNotice::Purge);
     }
 

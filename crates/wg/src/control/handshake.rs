@@ -3,11 +3,12 @@
 //! ```text
 //!   handle_datagram -> mac1 -> under load? -> cookie reply, or limiter
 //!        |-> initiation -> known peer, newer timestamp -> response, next keypair
+//!        |              `-> no peer: looked up, where that is wanted (newcomers)
 //!        |-> response   -> pending initiation          -> current keypair
 //!        `-> cookie reply -> the peer's cookie jar
 //! ```
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use packet::Endpoint;
 use rand_core::CryptoRng;
@@ -22,10 +23,11 @@ use crate::{
     cookie::MacState,
     device::OutboundNotice,
     drops::DropReason,
+    events::PeerEvent,
     index_table::{self, Session},
     keypair::{Keypair, Role},
     message::{CookieReply, Handshake, Initiation, Kind, Response},
-    noise::{Initiator, Opened, Responder, TransportKeys},
+    noise::{Initiator, Opened, Responder, Statics, TransportKeys},
     peer::Peer,
     stack,
     tai64n::{TAI64N_LEN, Tai64N},
@@ -33,6 +35,18 @@ use crate::{
 };
 
 const TAG: usize = aead::TAG_LEN;
+/// Of two initiations of one peer that are closer the second is refused.
+pub(super) const INITIATIONS_APART: Duration =
+    Duration::from_millis(1000 / INITIATIONS_PER_SECOND as u64);
+
+/// An initiation whose mac1 is right.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived<'a> {
+    pub datagram: &'a [u8],
+    pub from: Endpoint,
+    /// Whether its sender has proved by a cookie that it receives there.
+    pub has_cookie: bool,
+}
 
 impl<R: CryptoRng> Control<R> {
     /// Takes a datagram that is no transport data. What is not to be answered is
@@ -40,12 +54,13 @@ impl<R: CryptoRng> Control<R> {
     pub fn handle_datagram(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
         let handled = match Kind::of(datagram) {
             _ if !self.running => Ok(()),
-            Some(Kind::Initiation) => self
-                .admit(datagram, from, now.time)
-                .and_then(|()| stack::wiped(|| self.handle_initiation(datagram, from, now))),
+            Some(Kind::Initiation) => self.admit(datagram, from, now.time).and_then(|has_cookie| {
+                let arrived = Arrived { datagram, from, has_cookie };
+                stack::wiped(|| self.handle_initiation(&arrived, now))
+            }),
             Some(Kind::Response) => self
                 .admit(datagram, from, now.time)
-                .and_then(|()| stack::wiped(|| self.handle_response(datagram, from, now))),
+                .and_then(|_| stack::wiped(|| self.handle_response(datagram, from, now))),
             Some(Kind::CookieReply) => self.handle_cookie_reply(datagram, now.time),
             Some(Kind::Data) | None => Err(DropReason::InMalformed),
         };
@@ -55,53 +70,63 @@ impl<R: CryptoRng> Control<R> {
     }
 
     /// Checks the MACs, and under load that the sender receives at its address
-    /// and has not used up its share.
-    fn admit(&mut self, message: &[u8], from: Endpoint, now: Time) -> Result<(), DropReason> {
-        let Some(local) = &mut self.local else { return Err(DropReason::HandshakeNoKey) };
+    /// and has not used up its share. Returns whether it has a cookie.
+    fn admit(&mut self, message: &[u8], from: Endpoint, now: Time) -> Result<bool, DropReason> {
+        let Some(own) = &mut self.own else { return Err(DropReason::HandshakeNoKey) };
         let loaded = self.loaded_until.is_some_and(|until| now < until);
-        match local.checker.check(message, from.remote, now) {
+        match own.checker.check(message, from.remote, now) {
             MacState::Invalid => Err(DropReason::HandshakeInvalidMac),
-            _ if !loaded => Ok(()),
-            MacState::Mac2 if self.limiter.allow(from.remote.ip(), now) => Ok(()),
+            macs if !loaded => Ok(macs == MacState::Mac2),
+            MacState::Mac2 if self.limiter.allow(from.remote, now) => Ok(true),
             MacState::Mac2 => Err(DropReason::HandshakeRateLimited),
             MacState::Mac1 => {
-                // Both kinds of message have the sender's index there.
-                let sender = message[4..].first_chunk().map(|index| u32::from_le_bytes(*index));
-                let reply = sender.and_then(|sender| {
-                    local.checker.reply(message, sender, from.remote, now, &mut self.rng)
-                });
-                self.transmits.extend(reply.map(|reply| (reply, from)));
+                self.send_cookie(message, from, now);
                 Err(DropReason::HandshakeCookieSent)
             }
         }
     }
 
-    fn handle_initiation(
+    pub(super) fn send_cookie(&mut self, message: &[u8], from: Endpoint, now: Time) {
+        let Some(own) = &mut self.own else { return };
+        // Both kinds of message have the sender's index there.
+        let sender = message[4..].first_chunk().map(|index| u32::from_le_bytes(*index));
+        let reply = sender
+            .and_then(|sender| own.checker.reply(message, sender, from.remote, now, &mut self.rng));
+        self.transmits.extend(reply.map(|reply| (reply, from)));
+    }
+
+    pub(super) fn handle_initiation(
         &mut self,
-        datagram: &[u8],
-        from: Endpoint,
+        arrived: &Arrived<'_>,
         now: Now,
     ) -> Result<(), DropReason> {
+        let Arrived { datagram, from, .. } = *arrived;
         let message = Initiation::parse(datagram).ok_or(DropReason::InMalformed)?;
-        let local = self.local.as_ref().ok_or(DropReason::HandshakeNoKey)?;
-        let opened = Opened::of(&local.identity, &(*message.ephemeral).into(), message.static_key)
+        let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
+        let opened = Opened::of(&own.identity, &(*message.ephemeral).into(), message.static_key)
             .ok_or(DropReason::HandshakeForged)?;
-        let name = opened.remote;
-        let entry = self.peers.get_mut(&name).ok_or(DropReason::HandshakeUnknownPeer)?;
+        let key = opened.remote;
+        let Some(entry) = self.peers.get_mut(&key) else {
+            return Err(self.handle_newcomer(opened, arrived, now.time));
+        };
         let static_static = entry
             .handshake
-            .static_static(&local.identity, &entry.peer)
+            .static_static(&own.identity, &entry.peer)
             .ok_or(DropReason::HandshakeForged)?;
         let mut timestamp = [0; TAI64N_LEN];
         let responder = opened
-            .timestamp(&static_static, (message.timestamp, &mut timestamp))
+            .timestamp(&static_static, message.timestamp, &mut timestamp)
             .ok_or(DropReason::HandshakeForged)?;
         entry.admit_initiation(timestamp.into(), now.time)?;
 
-        entry.peer.set_endpoint(from);
+        entry.peer.roam_to(from);
+        self.device.events.heard(&entry.peer, from);
         entry.peer.count_rx(datagram.len());
-        self.respond(&name, responder, message.sender, now.time)?;
-        self.plan(&name, now.time);
+        if entry.peer.endpoint().is_none() {
+            return Err(DropReason::HandshakeNoEndpoint);
+        }
+        self.respond(&key, responder, message.sender, now.time)?;
+        self.plan(&key, now.time);
         Ok(())
     }
 
@@ -109,17 +134,17 @@ impl<R: CryptoRng> Control<R> {
     /// data.
     fn respond(
         &mut self,
-        name: &PublicKey,
+        key: &PublicKey,
         responder: Responder,
         remote_index: u32,
         now: Time,
     ) -> Result<(), DropReason> {
         let ephemeral = PrivateKey::generate(&mut self.rng);
         let local_index = self.device.indices().unused(&mut self.rng);
-        let entry = self.peers.get_mut(name).ok_or(DropReason::HandshakeUnknownPeer)?;
+        let entry = self.peers.get_mut(key).ok_or(DropReason::HandshakeUnknownPeer)?;
         let mut nothing = [0; TAG];
         let (keys, public) = responder
-            .answer(&entry.psk, &ephemeral, (&[], &mut nothing))
+            .answer(&entry.psk, &ephemeral, &[], &mut nothing)
             .ok_or(DropReason::HandshakeForged)?;
         let message = Response {
             sender: local_index,
@@ -130,8 +155,8 @@ impl<R: CryptoRng> Control<R> {
         let mut message = message.encode();
         entry.cookies.stamp(&mut message, now);
         let keypair = Keypair::new(&keys, local_index, remote_index, Role::Responder, now);
-        self.begin_session(name, keypair, now);
-        self.send_handshake(name, message, now);
+        self.begin_session(key, keypair, now);
+        self.send_handshake(key, message, now);
         Ok(())
     }
 
@@ -143,12 +168,12 @@ impl<R: CryptoRng> Control<R> {
     ) -> Result<(), DropReason> {
         let message = Response::parse(datagram).ok_or(DropReason::InMalformed)?;
         let peer = match self.device.indices().get(message.receiver) {
-            Some(index_table::Entry::Handshake(peer)) => peer.clone(),
+            Some(index_table::Owner::Handshake(peer)) => peer.clone(),
             _ => return Err(DropReason::HandshakeUnexpected),
         };
-        let local = self.local.as_ref().ok_or(DropReason::HandshakeNoKey)?;
-        let name = *peer.public_key();
-        let entry = self.peers.get_mut(&name).ok_or(DropReason::HandshakeUnknownPeer)?;
+        let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
+        let key = *peer.public_key();
+        let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
         let (index, initiator, since) = match &entry.handshake.pending {
             Some(pending) if pending.index == message.receiver => {
                 (pending.index, &pending.initiator, pending.since)
@@ -157,31 +182,32 @@ impl<R: CryptoRng> Control<R> {
         };
         let ephemeral = (*message.ephemeral).into();
         let keys: TransportKeys = initiator
-            .finish(&local.identity, &entry.psk, &ephemeral, (message.nothing, &mut []))
+            .finish(&own.identity, &entry.psk, &ephemeral, message.nothing, &mut [])
             .ok_or(DropReason::HandshakeForged)?;
 
         entry.handshake.pending = None;
         self.device.handshakes.count(now.time.since(since));
-        peer.set_endpoint(from);
+        peer.roam_to(from);
+        self.device.events.heard(&peer, from);
         peer.count_rx(datagram.len());
         let _ = peer.activity.received(false, now.time);
         let keypair = Keypair::new(&keys, index, message.sender, Role::Initiator, now.time);
-        self.begin_session(&name, keypair, now.time);
-        self.handshake_completed(&name, now);
+        self.begin_session(&key, keypair, now.time);
+        self.handshake_completed(&key, now);
         // The responder sends nothing until it hears from us.
         self.device.for_outbound.post(&peer, OutboundNotice::Keepalive);
-        self.plan(&name, now.time);
+        self.plan(&key, now.time);
         Ok(())
     }
 
     fn handle_cookie_reply(&mut self, datagram: &[u8], now: Time) -> Result<(), DropReason> {
         let message = CookieReply::parse(datagram).ok_or(DropReason::InMalformed)?;
-        let name = match self.device.indices().get(message.receiver) {
-            Some(index_table::Entry::Handshake(peer)) => *peer.public_key(),
-            Some(index_table::Entry::Session(session)) => *session.peer.public_key(),
+        let key = match self.device.indices().get(message.receiver) {
+            Some(index_table::Owner::Handshake(peer)) => *peer.public_key(),
+            Some(index_table::Owner::Session(session)) => *session.peer.public_key(),
             None => return Err(DropReason::HandshakeUnexpected),
         };
-        let entry = self.peers.get_mut(&name).ok_or(DropReason::HandshakeUnknownPeer)?;
+        let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
         if entry.cookies.handle_reply(&message, now) {
             Ok(())
         } else {
@@ -189,32 +215,33 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    fn begin_session(&mut self, name: &PublicKey, keypair: Keypair, now: Time) {
-        let Some(entry) = self.peers.get_mut(name) else { return };
+    fn begin_session(&mut self, key: &PublicKey, keypair: Keypair, now: Time) {
+        let Some(entry) = self.peers.get_mut(key) else { return };
         let keypair = Arc::new(keypair);
         let session = Session { peer: entry.peer.clone(), keypair: keypair.clone() };
         let index = keypair.local_index;
-        self.device.indices_mut().set(index, index_table::Entry::Session(session));
+        self.device.indices_mut().set(index, index_table::Owner::Session(session));
         let displaced = entry.peer.with_keypairs(|keypairs| keypairs.begin(keypair));
         self.device.retire(displaced.into_iter().flatten());
         entry.timers.session_derived(now);
     }
 
     /// Both sides have the keys.
-    pub(super) fn handshake_completed(&mut self, name: &PublicKey, now: Now) {
-        let Some(entry) = self.peers.get_mut(name) else { return };
+    pub(super) fn handshake_completed(&mut self, key: &PublicKey, now: Now) {
+        let Some(entry) = self.peers.get_mut(key) else { return };
         entry.timers.retransmit = None;
         entry.timers.attempt_began = None;
         entry.peer.activity.hold_handshakes(None);
         entry.peer.activity.handshake_completed();
         entry.last_handshake = Some(now.wall);
-        self.begin_probing(name, now.time);
+        self.device.events.post(&entry.peer, PeerEvent::HandshakeDone);
+        entry.path.handle_session(self.reach, &self.device, now.time);
     }
 
     /// Begins a handshake, unless one is on its way already.
-    pub(super) fn initiate(&mut self, name: &PublicKey, now: Now) {
+    pub(super) fn initiate(&mut self, key: &PublicKey, now: Now) {
         let jitter = self.jitter();
-        let Some(entry) = self.peers.get_mut(name) else { return };
+        let Some(entry) = self.peers.get_mut(key) else { return };
         if !self.running {
             return;
         }
@@ -228,41 +255,39 @@ impl<R: CryptoRng> Control<R> {
                 entry.timers.retransmit = Some(at);
                 entry.peer.activity.hold_handshakes(Some(at));
             }
-            _ => self.send_initiation(name, now),
+            _ => self.send_initiation(key, now),
         }
     }
 
-    pub(super) fn send_initiation(&mut self, name: &PublicKey, now: Now) {
-        let Some((message, peer)) = stack::wiped(|| self.initiation(name, now)) else { return };
+    pub(super) fn send_initiation(&mut self, key: &PublicKey, now: Now) {
+        let Some((message, peer)) = stack::wiped(|| self.initiation(key, now)) else { return };
         let retransmit = now.time + REKEY_TIMEOUT + self.jitter();
         peer.activity.hold_handshakes(Some(retransmit));
-        if let Some(entry) = self.peers.get_mut(name) {
+        if let Some(entry) = self.peers.get_mut(key) {
             entry.timers.retransmit = Some(retransmit);
         }
-        self.send_handshake(name, message, now.time);
+        self.send_handshake(key, message, now.time);
     }
 
     /// Writes an initiation, which becomes the pending one.
-    fn initiation(&mut self, name: &PublicKey, now: Now) -> Option<(Handshake, Arc<Peer>)> {
-        let local = self.local.as_ref()?;
-        let entry = self.peers.get_mut(name)?;
+    fn initiation(&mut self, key: &PublicKey, now: Now) -> Option<(Handshake, Arc<Peer>)> {
+        let own = self.own.as_ref()?;
+        let entry = self.peers.get_mut(key)?;
         entry.peer.endpoint()?;
-        let static_static = entry.handshake.static_static(&local.identity, &entry.peer)?;
+        let static_static = entry.handshake.static_static(&own.identity, &entry.peer)?;
         let timestamp = Tai64N::after(entry.handshake.last_sent_timestamp, now.wall);
         let mut sealed = [0; TAI64N_LEN + TAG];
-        let (initiator, parts) = Initiator::start(
-            &local.identity,
-            name,
-            &static_static,
-            PrivateKey::generate(&mut self.rng),
-            (timestamp.as_bytes(), &mut sealed),
-        )?;
+        let statics = Statics { identity: &own.identity, remote: key, shared: &static_static };
+        let ephemeral = PrivateKey::generate(&mut self.rng);
+        let (initiator, parts) =
+            Initiator::start(statics, ephemeral, timestamp.as_bytes(), &mut sealed)?;
         entry.handshake.last_sent_timestamp = timestamp;
 
         let mut indices = self.device.indices_mut();
         let index = indices.unused(&mut self.rng);
-        indices.set(index, index_table::Entry::Handshake(entry.peer.clone()));
-        let pending = Box::new(Pending { index, initiator, since: now.time });
+        indices.set(index, index_table::Owner::Handshake(entry.peer.clone()));
+        let pending =
+            Box::new(Pending { index, initiator, since: now.time, rx_bytes: entry.rx_bytes() });
         if let Some(old) = entry.handshake.pending.replace(pending) {
             indices.remove(old.index);
         }
@@ -277,11 +302,11 @@ impl<R: CryptoRng> Control<R> {
         Some((message, entry.peer.clone()))
     }
 
-    fn send_handshake(&mut self, name: &PublicKey, message: Handshake, now: Time) {
-        let Some(entry) = self.peers.get_mut(name) else { return };
+    fn send_handshake(&mut self, key: &PublicKey, message: Handshake, now: Time) {
+        let Some(entry) = self.peers.get_mut(key) else { return };
         let Some(endpoint) = entry.peer.endpoint() else { return };
         entry.timers.last_handshake_sent = Some(now);
-        let _ = entry.peer.activity.sent(false, now);
+        let _ = entry.peer.activity.sent(false, false, now);
         entry.peer.count_tx(message.as_bytes().len());
         self.transmits.push_back((message, endpoint));
     }
@@ -290,11 +315,9 @@ impl<R: CryptoRng> Control<R> {
 impl Entry {
     /// Refuses an initiation that is a replay, or one of too many.
     fn admit_initiation(&mut self, timestamp: Tai64N, now: Time) -> Result<(), DropReason> {
-        const APART: std::time::Duration =
-            std::time::Duration::from_millis(1000 / INITIATIONS_PER_SECOND as u64);
         let handshake = &mut self.handshake;
         if timestamp <= handshake.greatest_received_timestamp
-            || handshake.last_consumed.is_some_and(|last| now.since(last) < APART)
+            || handshake.last_consumed.is_some_and(|last| now.since(last) < INITIATIONS_APART)
         {
             return Err(DropReason::HandshakeReplayed);
         }

@@ -45,40 +45,49 @@ impl Timers {
 impl<R: CryptoRng> Control<R> {
     /// Works on all timers that are due.
     pub fn handle_timeout(&mut self, now: Now) {
-        while let Some((deadline, name)) = self.deadlines.first().copied()
+        while let Some((deadline, key)) = self.deadlines.first().copied()
             && deadline <= now.time
         {
             self.deadlines.pop_first();
-            self.handle_peer_timeout(&name, now);
-            self.plan(&name, now.time);
+            self.handle_peer_timeout(&key, now);
+            self.plan(&key, now.time);
         }
     }
 
-    fn handle_peer_timeout(&mut self, name: &PublicKey, now: Now) {
-        let Some(entry) = self.peers.get_mut(name) else { return };
+    fn handle_peer_timeout(&mut self, key: &PublicKey, now: Now) {
+        let Some(entry) = self.peers.get_mut(key) else { return };
         if entry.timers.wipe.take_if(|wipe| *wipe <= now.time).is_some() {
             entry.forget_secrets(&self.device);
         }
         let activity = &entry.peer.activity;
         let keepalive = activity.take_keepalive(now.time);
         let persistent = entry.take_persistent(now.time);
+        let stale = entry.stale_deadline().is_some_and(|deadline| deadline <= now.time);
         if keepalive || persistent {
             self.device.for_outbound.post(&entry.peer, OutboundNotice::Keepalive);
         }
         let unanswered = activity.take_unanswered(now.time);
+        if stale {
+            entry.tell_stale(&self.device);
+        }
         let retransmit = entry.timers.retransmit.take_if(|at| *at <= now.time).is_some();
         if retransmit {
-            self.retransmit(name, now);
+            self.retransmit(key, now);
         } else if unanswered {
             entry.peer.forget_source();
-            self.initiate(name, now);
+            self.initiate(key, now);
         }
-        self.handle_probing_timeout(name, now.time);
+        if let Some(entry) = self.peers.get_mut(key) {
+            entry.path.handle_timeout(self.reach, &self.device, now.time);
+        }
     }
 
     /// Repeats a handshake that was not answered, or gives it up.
-    fn retransmit(&mut self, name: &PublicKey, now: Now) {
-        let Some(entry) = self.peers.get_mut(name) else { return };
+    fn retransmit(&mut self, key: &PublicKey, now: Now) {
+        let Some(entry) = self.peers.get_mut(key) else { return };
+        if entry.is_handshake_stale(now.time) {
+            entry.tell_stale(&self.device);
+        }
         let mut began = entry.timers.attempt_began.unwrap_or(now.time);
         if entry.peer.activity.take_asked() {
             began = now.time;
@@ -93,23 +102,24 @@ impl<R: CryptoRng> Control<R> {
         }
         // The path may be dead for this source only.
         entry.peer.forget_source();
-        self.send_initiation(name, now);
+        self.send_initiation(key, now);
     }
 
     /// Puts the peer at its earliest deadline in the device's list.
-    pub(super) fn plan(&mut self, name: &PublicKey, now: Time) {
+    pub(super) fn plan(&mut self, key: &PublicKey, now: Time) {
         let jitter = self.jitter();
-        let Some(entry) = self.peers.get_mut(name) else { return };
+        let Some(entry) = self.peers.get_mut(key) else { return };
         let running = self.running;
+        let watched = self.device.events.are_on();
         let planned = entry.peer.activity.replan(|| {
             let activity = &entry.peer.activity;
             let unanswered = activity.unanswered_deadline().map(|deadline| deadline + jitter);
             let followers = [
                 unanswered,
+                entry.stale_deadline().filter(|_| watched),
                 activity.keepalive_deadline(),
-                activity.long_deadline(),
                 entry.persistent_deadline(),
-                entry.probing_deadline(),
+                entry.path.deadline(),
             ];
             let followers = followers.into_iter().flatten().filter(|_| running);
             followers.chain(entry.timers.retransmit).chain(entry.timers.wipe).min()
@@ -117,10 +127,10 @@ impl<R: CryptoRng> Control<R> {
         // A deadline that is past and was not taken is looked at once more, later.
         let planned = planned.map(|time| time.max(now + TICK));
         if let Some(old) = std::mem::replace(&mut entry.timers.planned, planned) {
-            self.deadlines.remove(&(old, *name));
+            self.deadlines.remove(&(old, *key));
         }
         if let Some(new) = planned {
-            self.deadlines.insert((new, *name));
+            self.deadlines.insert((new, *key));
         }
     }
 

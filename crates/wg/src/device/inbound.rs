@@ -9,7 +9,7 @@ use super::{ControlNotice, Device, OutboundNotice};
 use crate::{
     constants::{KEEPALIVE_TIMEOUT, REJECT_AFTER_MESSAGES, REJECT_AFTER_TIME, REKEY_TIMEOUT},
     drops::DropReason,
-    index_table::{Entry, Session},
+    index_table::{Owner, Session},
     keypair::Role,
     message::DataHeader,
     peer::Peer,
@@ -23,6 +23,17 @@ pub enum Unreceivable {
     UnknownIndex,
     /// The session's time or messages are used up.
     Expired,
+}
+
+/// Messages that were received, from one endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// Bytes of their datagrams.
+    pub bytes: usize,
+    /// Whether one was no keepalive.
+    pub data: bool,
+    /// Where they came from.
+    pub endpoint: Endpoint,
 }
 
 impl From<Unreceivable> for DropReason {
@@ -41,30 +52,25 @@ impl Device {
     /// There is none, or it may not be used any more.
     pub fn session(&self, header: DataHeader, now: Time) -> Result<Session, Unreceivable> {
         let session = match self.indices().get(header.receiver) {
-            Some(Entry::Session(session)) => session.clone(),
-            Some(Entry::Handshake(_)) | None => return Err(Unreceivable::UnknownIndex),
+            Some(Owner::Session(session)) => session.clone(),
+            Some(Owner::Handshake(_)) | None => return Err(Unreceivable::UnknownIndex),
         };
         session.receivable(header.counter, now)?;
         Ok(session)
     }
 
-    /// Notes that authentic, new messages came by `session`, `bytes` of
-    /// datagrams, from `endpoint`; `data` where one was no keepalive. The first
-    /// ones confirm the session, and the peer moves to where they came from.
-    pub fn received(
-        &self,
-        session: &Session,
-        (bytes, data): (usize, bool),
-        endpoint: Endpoint,
-        now: Time,
-    ) {
+    /// Notes that authentic, new messages came by `session`. The first ones confirm the
+    /// session, and a peer that roams moves to where they came from.
+    pub fn received(&self, session: &Session, received: Received, now: Time) {
+        let Received { bytes, data, endpoint } = received;
         let Session { peer, keypair } = session;
         if !keypair.confirmed.load(Ordering::Acquire)
             && !keypair.confirmed.swap(true, Ordering::AcqRel)
         {
             self.confirm(session);
         }
-        peer.set_endpoint(endpoint);
+        peer.roam_to(endpoint);
+        self.events.heard(peer, endpoint);
         peer.count_rx(bytes);
         if peer.activity.received(data, now) {
             self.for_control.post(peer, ControlNotice::Timers);

@@ -10,16 +10,14 @@ use packet::Endpoint;
 
 use super::{ControlNotice, Device};
 use crate::{
-    constants::{PROBE_FLOOR, REJECT_AFTER_TIME, REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
-    index_table::Entry,
+    constants::{REKEY_AFTER_MESSAGES, REKEY_AFTER_TIME},
+    index_table::Owner,
     keypair::{Keypair, Role},
     message::{DATA_OVERHEAD, Kind},
+    path_mtu,
     peer::Peer,
     time::Time,
 };
-
-/// A datagram that is longer may be too long for a path.
-const LONG: usize = PROBE_FLOOR as usize + DATA_OVERHEAD;
 
 /// Counters in a row for packets to one peer, and all that sealing and sending
 /// them takes.
@@ -31,6 +29,17 @@ pub struct Reservation {
     pub counter: u64,
     /// Where they go.
     pub endpoint: Endpoint,
+}
+
+/// Datagrams that were sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// How many, of one reservation.
+    pub packets: u64,
+    /// Bytes of all of them.
+    pub bytes: usize,
+    /// Bytes of the longest, which tells whether one was no keepalive.
+    pub longest: usize,
 }
 
 /// Why nothing can be sent to a peer now.
@@ -55,7 +64,8 @@ impl Device {
         now: Time,
     ) -> Result<Reservation, NotReady> {
         let endpoint = peer.endpoint().ok_or(NotReady::NoEndpoint)?;
-        let reserved = live_keypair(peer, now)
+        let reserved = peer
+            .live_keypair(now)
             .and_then(|keypair| keypair.send.take(packets).map(|counter| (keypair, counter)));
         match reserved {
             Some((keypair, counter)) => Ok(Reservation { keypair, counter, endpoint }),
@@ -69,26 +79,18 @@ impl Device {
     /// Notes that packets to `peer` were staged behind others, without a try to
     /// reserve: as long as there is no session, they want one.
     pub fn staged(&self, peer: &Arc<Peer>, now: Time) {
-        if live_keypair(peer, now).is_none() {
+        if peer.live_keypair(now).is_none() {
             self.ask_for_handshake(peer, now);
         }
     }
 
-    /// Notes that `packets` of a reservation were sent, `bytes` of datagrams, the
-    /// `longest` of which tells whether one was no keepalive. Asks for a new handshake in
-    /// time (kernel `keep_key_fresh`).
-    pub fn sent(
-        &self,
-        peer: &Arc<Peer>,
-        reservation: &Reservation,
-        (packets, bytes, longest): (u64, usize, usize),
-        now: Time,
-    ) {
+    /// Notes that datagrams of a reservation were sent. Asks for a new handshake in time
+    /// (kernel `keep_key_fresh`).
+    pub fn sent(&self, peer: &Arc<Peer>, reservation: &Reservation, sent: Sent, now: Time) {
+        let Sent { packets, bytes, longest } = sent;
         peer.count_tx(bytes);
-        let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, now);
-        if longest > LONG {
-            plan |= peer.activity.sent_long(now);
-        }
+        let mut plan = peer.activity.sent(longest > DATA_OVERHEAD, self.events.are_on(), now);
+        plan |= path_mtu::sent_long(peer, longest, now);
         if plan {
             self.for_control.post(peer, ControlNotice::Timers);
         }
@@ -106,7 +108,8 @@ impl Device {
         // Other traffic ends here, without a lock.
         let Some(kind) = Kind::of(datagram) else { return false };
         let at = |endpoint: Endpoint| {
-            (endpoint.remote.ip(), endpoint.remote.port()) == (to.ip(), to.port())
+            let remote = endpoint.remote.direct();
+            remote.is_some_and(|remote| (remote.ip(), remote.port()) == (to.ip(), to.port()))
         };
         let Some(index) = datagram.get(4..8).and_then(|bytes| bytes.first_chunk()) else {
             return false;
@@ -119,21 +122,12 @@ impl Device {
                     keypairs.has_remote(index)
                 }
                 Kind::Initiation | Kind::Response => match self.indices().get(index) {
-                    Some(Entry::Handshake(with)) => Arc::ptr_eq(with, peer),
-                    Some(Entry::Session(session)) => Arc::ptr_eq(&session.peer, peer),
+                    Some(Owner::Handshake(with)) => Arc::ptr_eq(with, peer),
+                    Some(Owner::Session(session)) => Arc::ptr_eq(&session.peer, peer),
                     None => false,
                 },
                 Kind::CookieReply => false,
             }
-    }
-
-    /// Reserves a counter for a question or an answer about the path. For these no
-    /// handshake is asked for.
-    pub fn reserve_probe(&self, peer: &Arc<Peer>, now: Time) -> Option<Reservation> {
-        let endpoint = peer.endpoint()?;
-        let keypair = live_keypair(peer, now)?;
-        let counter = keypair.send.take(1)?;
-        Some(Reservation { keypair, counter, endpoint })
     }
 
     pub(super) fn ask_for_handshake(&self, peer: &Arc<Peer>, now: Time) {
@@ -141,8 +135,4 @@ impl Device {
             self.for_control.post(peer, ControlNotice::Handshake);
         }
     }
-}
-
-fn live_keypair(peer: &Peer, now: Time) -> Option<Arc<Keypair>> {
-    peer.current_keypair().filter(|keypair| now.since(keypair.created) < REJECT_AFTER_TIME)
 }

@@ -71,11 +71,10 @@ fn start(identity: &Identity) -> (Initiator, InitiationParts, Vec<u8>) {
     let mut sealed = vec![0; payload.len() + TAG];
     let (initiator, parts) = Initiator::start_with(
         &bytes(vector::PROLOGUE),
-        identity,
-        &remote,
-        &static_static,
+        Statics { identity, remote: &remote, shared: &static_static },
         private(vector::INIT_EPHEMERAL),
-        (&payload, &mut sealed),
+        &payload,
+        &mut sealed,
     )
     .unwrap();
     (initiator, parts, sealed)
@@ -101,7 +100,7 @@ fn the_initiator_writes_and_reads_the_vectors_messages() {
     let mut payload = vec![0; response.len() - 32 - TAG];
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let keys =
-        initiator.finish(&identity, &psk, &ephemeral, (&response[32..], &mut payload)).unwrap();
+        initiator.finish(&identity, &psk, &ephemeral, &response[32..], &mut payload).unwrap();
     assert_eq!(payload, bytes(vector::MESSAGES[1].0));
     check_transport(&keys, true);
 }
@@ -120,14 +119,14 @@ fn the_responder_reads_and_writes_the_vectors_messages() {
     assert_eq!(opened.remote, private(vector::INIT_STATIC).public_key());
     let static_static = identity.private.diffie_hellman(&opened.remote).unwrap();
     let mut payload = vec![0; initiation.len() - 80 - TAG];
-    let responder = opened.timestamp(&static_static, (&initiation[80..], &mut payload)).unwrap();
+    let responder = opened.timestamp(&static_static, &initiation[80..], &mut payload).unwrap();
     assert_eq!(payload, bytes(vector::MESSAGES[0].0));
 
     let ephemeral = private(vector::RESP_EPHEMERAL);
     let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let payload = bytes(vector::MESSAGES[1].0);
     let mut sealed = vec![0; payload.len() + TAG];
-    let (keys, public) = responder.answer(&psk, &ephemeral, (&payload, &mut sealed)).unwrap();
+    let (keys, public) = responder.answer(&psk, &ephemeral, &payload, &mut sealed).unwrap();
     let message = [&public.as_bytes()[..], &sealed].concat();
     assert_eq!(message, bytes(vector::MESSAGES[1].1));
     check_transport(&keys, false);
@@ -165,7 +164,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
         forged[at] ^= 1;
         let mut payload = vec![0; response.len() - 32 - TAG];
         let ephemeral = PublicKey::from(array::<32>(&forged[..32]));
-        let keys = initiator.finish(&identity, &psk, &ephemeral, (&forged[32..], &mut payload));
+        let keys = initiator.finish(&identity, &psk, &ephemeral, &forged[32..], &mut payload);
         assert!(keys.is_none(), "byte {at}");
     }
 
@@ -180,8 +179,8 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
         let prologue = bytes(vector::PROLOGUE);
         let opened = Opened::with(&prologue, &identity, &ephemeral, &array(&forged[32..80]));
         let mut payload = vec![0; initiation.len() - 80 - TAG];
-        let responder = opened
-            .and_then(|opened| opened.timestamp(&static_static, (&forged[80..], &mut payload)));
+        let responder =
+            opened.and_then(|opened| opened.timestamp(&static_static, &forged[80..], &mut payload));
         assert!(responder.is_none(), "byte {at}");
     }
 }
@@ -194,7 +193,5 @@ fn another_preshared_key_fails_at_the_response() {
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let psk = PresharedKey::default();
-    assert!(
-        initiator.finish(&identity, &psk, &ephemeral, (&response[32..], &mut payload)).is_none()
-    );
+    assert!(initiator.finish(&identity, &psk, &ephemeral, &response[32..], &mut payload).is_none());
 }

@@ -10,15 +10,12 @@ use std::{
     time::Duration,
 };
 
+use super::mark::Mark;
 use crate::{
-    constants::{KEEPALIVE_TIMEOUT, PROBE_CONFIRM_AFTER, REKEY_TIMEOUT},
+    constants::{KEEPALIVE_TIMEOUT, REKEY_TIMEOUT, STALE_AFTER},
     time::Time,
 };
 
-/// No time, in an atomic that holds one: [`Time`] is never zero.
-const NEVER: u64 = 0;
-/// Nobody wants to know: a mark that is not armed.
-const UNWANTED: u64 = u64::MAX;
 /// No check is planned.
 const UNPLANNED: u64 = u64::MAX;
 
@@ -29,21 +26,19 @@ const UNANSWERED_TIMEOUT: Duration =
 #[derive(Debug)]
 pub(crate) struct Activity {
     /// When the first data was sent since anything authentic was received.
-    unanswered_since: AtomicU64,
+    unanswered_since: Mark,
     /// When a keepalive is due, since data was received and nothing sent.
-    keepalive_due: AtomicU64,
+    keepalive_due: Mark,
     /// Data was received while a keepalive was due already.
     another_keepalive: AtomicBool,
     /// The last authenticated packet of either direction.
-    last_traversal: AtomicU64,
+    last_traversal: Mark,
     /// Before this, the data path asks for no handshake.
     handshake_not_before: AtomicU64,
     /// The data path would have asked for one meanwhile.
     asked: AtomicBool,
     /// A receiving initiator asked for a handshake before its session dies.
     last_minute_handshake: AtomicBool,
-    /// When the first long data was sent since its length was last asked about.
-    long_since: AtomicU64,
     /// The earliest deadline the control half knows of.
     planned: AtomicU64,
 }
@@ -51,67 +46,40 @@ pub(crate) struct Activity {
 impl Default for Activity {
     fn default() -> Self {
         Self {
-            unanswered_since: AtomicU64::new(NEVER),
-            keepalive_due: AtomicU64::new(NEVER),
+            unanswered_since: Mark::default(),
+            keepalive_due: Mark::default(),
             another_keepalive: AtomicBool::new(false),
-            last_traversal: AtomicU64::new(NEVER),
-            handshake_not_before: AtomicU64::new(NEVER),
+            last_traversal: Mark::default(),
+            handshake_not_before: AtomicU64::new(0),
             asked: AtomicBool::new(false),
             last_minute_handshake: AtomicBool::new(false),
-            long_since: AtomicU64::new(UNWANTED),
             planned: AtomicU64::new(UNPLANNED),
         }
     }
 }
 
-fn load(mark: &AtomicU64) -> Option<Time> {
-    match mark.load(Ordering::SeqCst) {
-        NEVER | UNWANTED => None,
-        nanos => Some(Time::from_nanos(nanos)),
-    }
-}
-
-/// Sets a mark that is not set; whether it was not.
-fn arm(mark: &AtomicU64, time: Time) -> bool {
-    mark.load(Ordering::Relaxed) == NEVER
-        && mark
-            .compare_exchange(NEVER, time.as_nanos(), Ordering::SeqCst, Ordering::Relaxed)
-            .is_ok()
-}
-
-/// Clears a mark, without dirtying its cache line where it is clear already.
-fn disarm(mark: &AtomicU64) {
-    if mark.load(Ordering::Relaxed) != NEVER {
-        mark.store(NEVER, Ordering::SeqCst);
-    }
-}
-
 /// The marks of the data path. Each tells whether control must plan anew.
 impl Activity {
-    /// Something authenticated was sent.
+    /// Something authenticated was sent. Where it is `watched`, it is to be told early that
+    /// nothing comes back.
     #[must_use]
-    pub fn sent(&self, data: bool, now: Time) -> bool {
-        disarm(&self.keepalive_due);
-        self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
-        data && arm(&self.unanswered_since, now) && self.plan(now + UNANSWERED_TIMEOUT)
-    }
-
-    /// Data was sent that a path might be too narrow for.
-    #[must_use]
-    pub fn sent_long(&self, now: Time) -> bool {
-        arm(&self.long_since, now) && self.plan(now + PROBE_CONFIRM_AFTER)
+    pub fn sent(&self, data: bool, watched: bool, now: Time) -> bool {
+        self.keepalive_due.clear();
+        self.last_traversal.set(now);
+        let timeout = if watched { STALE_AFTER } else { UNANSWERED_TIMEOUT };
+        data && self.unanswered_since.arm(now) && self.plan(now + timeout)
     }
 
     /// Something authenticated was received.
     #[must_use]
     pub fn received(&self, data: bool, now: Time) -> bool {
-        disarm(&self.unanswered_since);
-        self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
+        self.unanswered_since.clear();
+        self.last_traversal.set(now);
         if !data {
             return false;
         }
         let due = now + KEEPALIVE_TIMEOUT;
-        if arm(&self.keepalive_due, due) {
+        if self.keepalive_due.arm(due) {
             return self.plan(due);
         }
         if !self.another_keepalive.load(Ordering::Relaxed) {
@@ -120,7 +88,8 @@ impl Activity {
         false
     }
 
-    fn plan(&self, deadline: Time) -> bool {
+    /// Whether control must plan anew for a deadline.
+    pub fn plan(&self, deadline: Time) -> bool {
         deadline.as_nanos() < self.planned.load(Ordering::SeqCst)
     }
 
@@ -145,7 +114,7 @@ impl Activity {
 /// The control half's side.
 impl Activity {
     pub fn hold_handshakes(&self, until: Option<Time>) {
-        let nanos = until.map_or(NEVER, Time::as_nanos);
+        let nanos = until.map_or(0, Time::as_nanos);
         self.handshake_not_before.store(nanos, Ordering::Relaxed);
     }
 
@@ -161,19 +130,24 @@ impl Activity {
 
     /// When unanswered data calls for a new handshake.
     pub fn unanswered_deadline(&self) -> Option<Time> {
-        load(&self.unanswered_since).map(|since| since + UNANSWERED_TIMEOUT)
+        self.unanswered_since.get().map(|since| since + UNANSWERED_TIMEOUT)
+    }
+
+    /// When the peer is stale, if nothing comes before.
+    pub fn stale_deadline(&self) -> Option<Time> {
+        self.unanswered_since.get().map(|since| since + STALE_AFTER)
     }
 
     pub fn take_unanswered(&self, now: Time) -> bool {
         let due = self.unanswered_deadline().is_some_and(|deadline| deadline <= now);
         if due {
-            disarm(&self.unanswered_since);
+            self.unanswered_since.clear();
         }
         due
     }
 
     pub fn keepalive_deadline(&self) -> Option<Time> {
-        load(&self.keepalive_due)
+        self.keepalive_due.get()
     }
 
     /// Whether a keepalive is due. Where data came since it was armed, the next
@@ -181,42 +155,21 @@ impl Activity {
     pub fn take_keepalive(&self, now: Time) -> bool {
         let due = self.keepalive_deadline().is_some_and(|deadline| deadline <= now);
         if due {
-            disarm(&self.keepalive_due);
+            self.keepalive_due.clear();
             if self.another_keepalive.swap(false, Ordering::Relaxed) {
-                arm(&self.keepalive_due, now + KEEPALIVE_TIMEOUT);
+                self.keepalive_due.arm(now + KEEPALIVE_TIMEOUT);
             }
-        }
-        due
-    }
-
-    /// Says whether the next long data is to be marked.
-    pub fn want_long(&self, wanted: bool) {
-        let is_wanted = self.long_since.load(Ordering::Relaxed) != UNWANTED;
-        if is_wanted != wanted {
-            self.long_since.store(if wanted { NEVER } else { UNWANTED }, Ordering::SeqCst);
-        }
-    }
-
-    /// When the length of long data is asked about.
-    pub fn long_deadline(&self) -> Option<Time> {
-        load(&self.long_since).map(|since| since + PROBE_CONFIRM_AFTER)
-    }
-
-    pub fn take_long(&self, now: Time) -> bool {
-        let due = self.long_deadline().is_some_and(|deadline| deadline <= now);
-        if due {
-            disarm(&self.long_since);
         }
         due
     }
 
     /// Lets the interval of persistent keepalives begin now.
     pub fn restart_interval(&self, now: Time) {
-        self.last_traversal.store(now.as_nanos(), Ordering::Relaxed);
+        self.last_traversal.set(now);
     }
 
     pub fn last_traversal(&self) -> Option<Time> {
-        load(&self.last_traversal)
+        self.last_traversal.get()
     }
 
     /// Plans the next check no later than `deadline` says, which reads the marks.
@@ -233,15 +186,10 @@ impl Activity {
 
     /// Forgets everything but what was counted: the interface went down.
     pub fn reset(&self) {
-        for mark in [
-            &self.unanswered_since,
-            &self.keepalive_due,
-            &self.last_traversal,
-            &self.handshake_not_before,
-        ] {
-            mark.store(NEVER, Ordering::SeqCst);
+        for mark in [&self.unanswered_since, &self.keepalive_due, &self.last_traversal] {
+            mark.clear();
         }
-        self.long_since.store(UNWANTED, Ordering::SeqCst);
+        self.hold_handshakes(None);
         self.another_keepalive.store(false, Ordering::Relaxed);
         self.asked.store(false, Ordering::Relaxed);
         self.last_minute_handshake.store(false, Ordering::Relaxed);
@@ -289,7 +237,7 @@ mod tests {
         let activity = received_data_at(&[0, 3]);
         let due = start() + KEEPALIVE_TIMEOUT;
         assert!(activity.take_keepalive(due));
-        let _ = activity.sent(false, due);
+        let _ = activity.sent(false, false, due);
         assert_eq!(activity.keepalive_deadline(), None);
     }
 }

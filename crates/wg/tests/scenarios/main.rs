@@ -11,17 +11,21 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod chaos;
+mod commands;
 mod configuration;
 mod cookies;
+mod events;
 mod forgery;
 mod handshake;
 mod interop;
 mod keepalive;
 mod limits;
+mod on_demand;
 mod path_mtu;
 mod rekey;
 mod replay;
 mod retransmission;
 mod roaming;
+mod roaming_off;
 mod scale;
 mod support;

@@ -1,4 +1,4 @@
-//! The helper itself.
+//! The helper's side.
 
 use std::{
     ffi::OsString,
@@ -19,9 +19,9 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 
-use super::wire::{Charge, Entry, MAX, Message, Verb};
+use super::wire::{Command, Entry, Job, MAX, Message};
 use crate::{
-    line,
+    channel,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route, Rule},
     process::{
         Rights, Signals, harden, keep_rights, owns, release_code, rename,
@@ -30,10 +30,10 @@ use crate::{
     udp::{BindError, bound_socket},
 };
 
-/// Does what the line on standard input says, until it is cut.
+/// Serves the peer at the other end of standard input until that is closed.
 ///
 /// # Errors
-/// It is no line to a peer, or this process could not be confined.
+/// Standard input is not a channel to a peer, or this process could not be confined.
 pub fn serve_standard_input() -> io::Result<()> {
     let _signals = Signals::block()?;
     harden()?;
@@ -41,78 +41,73 @@ pub fn serve_standard_input() -> io::Result<()> {
     serve(io::stdin().as_fd())
 }
 
-/// Hears its charge, confines itself, and does what it is asked for.
-pub(super) fn serve(line: BorrowedFd<'_>) -> io::Result<()> {
-    let mut room = vec![0; MAX];
-    let (length, _) = line::receive(line, &mut room)?;
-    let begun = Charge::parse(&room[..length]).ok_or_else(|| ErrorKind::InvalidData.into());
-    let mut duty = begun.and_then(|charge| Duty::begin(&charge)).inspect_err(|error| {
-        // Where nobody hears it, nobody waits for it.
-        let _ = answer(line, &Err(errno_of(error)));
+/// Receives the job, confines this process, and carries out commands.
+pub(super) fn serve(channel: BorrowedFd<'_>) -> io::Result<()> {
+    let mut buffer = vec![0; MAX];
+    let (length, _) = channel::receive(channel, &mut buffer)?;
+    let job = Job::parse(&buffer[..length]).ok_or_else(|| ErrorKind::InvalidData.into());
+    let mut server = job.and_then(|job| Server::new(&job)).inspect_err(|error| {
+        // If the peer is gone, nobody waits for the reply.
+        let _ = reply(channel, &Err(errno_of(error)));
     })?;
-    answer(line, &Ok(None))?;
+    reply(channel, &Ok(None))?;
     loop {
-        // Also where what was said cannot be read.
-        let (length, with) = line::receive(line, &mut room).unwrap_or_default();
+        // A message that cannot be received ends the channel as well.
+        let (length, fd) = channel::receive(channel, &mut buffer).unwrap_or_default();
         if length == 0 {
-            return duty.end();
+            return server.finish();
         }
-        let done = match Message::parse(&room[..length]) {
-            Some(message) => duty.handle(message, with),
+        let result = match Message::parse(&buffer[..length]) {
+            Some(message) => server.handle(message, fd),
             None => Err(Errno::EINVAL),
         };
-        answer(line, &done)?;
+        reply(channel, &result)?;
     }
 }
 
-fn answer(line: BorrowedFd<'_>, done: &Result<Option<OwnedFd>, Errno>) -> io::Result<()> {
-    let (errno, fd) = match done {
+fn reply(channel: BorrowedFd<'_>, result: &Result<Option<OwnedFd>, Errno>) -> io::Result<()> {
+    let (errno, fd) = match result {
         Ok(fd) => (0, fd.as_ref()),
         Err(errno) => (*errno as i32, None),
     };
-    line::send(line, &errno.to_le_bytes(), fd.map(AsFd::as_fd))
+    channel::send(channel, &errno.to_le_bytes(), fd.map(AsFd::as_fd))
 }
 
-/// What it does, for whom.
-struct Duty {
+struct Server {
     sockets: bool,
     removes_at_end: bool,
-    /// The interface, until it is deleted.
+    /// The interface, until it is deleted or moved.
     index: Option<u32>,
     files: Vec<SocketFile>,
     routes: Vec<IpNet>,
     rules: Vec<Rule>,
-    /// Whether all routes and rules were told.
-    told: bool,
+    /// Whether all routes and rules have been received.
+    is_complete: bool,
 }
 
-impl Duty {
-    fn begin(charge: &Charge) -> io::Result<Self> {
-        let files = charge.files.iter().map(|path| SocketFile::find(path));
+impl Server {
+    fn new(job: &Job) -> io::Result<Self> {
+        let files = job.files.iter().map(|path| SocketFile::find(path));
         let files = files.collect::<io::Result<_>>()?;
-        // What cannot be let go of stays resident.
+        // If it fails, the pages stay resident.
         let _ = release_code();
-        if charge.sandbox {
-            confine(charge)?;
+        if job.sandbox {
+            confine(job)?;
         }
         Ok(Self {
-            sockets: charge.sockets,
-            removes_at_end: charge.removes_at_end,
-            index: Some(charge.index).filter(|&index| index != 0),
+            sockets: job.sockets,
+            removes_at_end: job.removes_at_end,
+            index: Some(job.index).filter(|&index| index != 0),
             files,
             routes: Vec::new(),
             rules: Vec::new(),
-            told: false,
+            is_complete: false,
         })
     }
 
-    fn handle(
-        &mut self,
-        message: Message,
-        with: Option<OwnedFd>,
-    ) -> Result<Option<OwnedFd>, Errno> {
+    fn handle(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<Option<OwnedFd>, Errno> {
         match message {
-            Message::Entries(_) | Message::End if self.told => Err(Errno::EPERM),
+            Message::Entries(_) | Message::End if self.is_complete => Err(Errno::EPERM),
             Message::Entries(entries) => {
                 for entry in entries {
                     match entry {
@@ -123,98 +118,98 @@ impl Duty {
                 Ok(None)
             }
             Message::End => {
-                self.told = true;
+                self.is_complete = true;
                 Ok(None)
             }
-            Message::Verb(Verb::Socket { port, fwmark }) if self.sockets => {
+            Message::Command(Command::Socket { port, fwmark }) if self.sockets => {
                 bound_socket(port, fwmark).map(Some).map_err(|error| match error {
                     BindError::InUse => Errno::EADDRINUSE,
                     BindError::Permission => Errno::EACCES,
                     BindError::Os(error) => errno_of(&error),
                 })
             }
-            Message::Verb(verb) => self.carry_out(verb, with).map(|()| None),
+            Message::Command(command) => self.carry_out(command, fd).map(|()| None),
         }
     }
 
-    fn carry_out(&mut self, verb: Verb, with: Option<OwnedFd>) -> Result<(), Errno> {
-        match verb {
-            Verb::Mark { fwmark } if self.sockets => mark(&with.ok_or(Errno::EBADF)?, fwmark),
-            Verb::Remove => self.files.iter().try_for_each(SocketFile::remove),
-            Verb::Down => self.by_index(Netlink::set_down),
-            Verb::Delete => {
-                let deleted = self.by_index(Netlink::delete_link);
+    fn carry_out(&mut self, command: Command, fd: Option<OwnedFd>) -> Result<(), Errno> {
+        match command {
+            Command::Mark { fwmark } if self.sockets => mark(&fd.ok_or(Errno::EBADF)?, fwmark),
+            Command::Remove => self.files.iter().try_for_each(SocketFile::remove),
+            Command::Down => self.change_link(Netlink::set_down),
+            Command::Delete => {
+                let deleted = self.change_link(Netlink::delete_link);
                 if let Ok(()) | Err(Errno::ENODEV) = deleted {
-                    // Whoever has its number next is another.
+                    // The index may be reused for another link.
                     self.index = None;
                 }
                 deleted
             }
-            Verb::Route { place, there } => {
-                let destination = of(&self.routes, place)?;
-                self.by_index(|netlink, device| {
+            Command::Route { position, add } => {
+                let destination = registered(&self.routes, position)?;
+                self.change_link(|netlink, device| {
                     let route = Route { destination, device, table: MAIN_TABLE, metric: None };
-                    if there { netlink.add_route(&route) } else { netlink.delete_route(&route) }
+                    if add { netlink.add_route(&route) } else { netlink.delete_route(&route) }
                 })
             }
-            Verb::Rule { place } => {
-                let rule = of(&self.rules, place)?;
-                by_netlink(|netlink| netlink.add_rule(&rule))
+            Command::Rule { position } => {
+                let rule = registered(&self.rules, position)?;
+                with_netlink(|netlink| netlink.add_rule(&rule))
             }
-            Verb::Socket { .. } | Verb::Mark { .. } => Err(Errno::EPERM),
+            Command::Socket { .. } | Command::Mark { .. } => Err(Errno::EPERM),
         }
     }
 
-    /// Changes the interface. Where it was moved to another network namespace, or is gone, another
-    /// link may have its index: it is not touched, and neither is any later one.
-    fn by_index(
+    /// Changes the interface. Once it has left this network namespace its index may belong to
+    /// another link, which must not be touched: from then on every change is refused.
+    fn change_link(
         &mut self,
         change: impl FnOnce(&Netlink, u32) -> Result<(), NetlinkError>,
     ) -> Result<(), Errno> {
         let index = self.index.ok_or(Errno::EPERM)?;
-        let mut is_there = true;
-        let changed = by_netlink(|netlink| {
-            is_there = netlink.link(index)?.is_some_and(|link| link.is_tun);
-            if is_there { change(netlink, index) } else { Ok(()) }
+        let mut is_present = true;
+        let changed = with_netlink(|netlink| {
+            is_present = netlink.link(index)?.is_some_and(|link| link.is_tun);
+            if is_present { change(netlink, index) } else { Ok(()) }
         });
-        if !is_there {
+        if !is_present {
             self.index = None;
             return Err(Errno::ENODEV);
         }
         changed
     }
 
-    /// The peer is gone.
-    fn end(&self) -> io::Result<()> {
+    /// Cleans up after the peer.
+    fn finish(&self) -> io::Result<()> {
         let files = self.files.iter().filter(|_| self.removes_at_end);
         Ok(files.map(SocketFile::remove).fold(Ok(()), Result::and)?)
     }
 }
 
-fn by_netlink(change: impl FnOnce(&Netlink) -> Result<(), NetlinkError>) -> Result<(), Errno> {
+fn with_netlink(change: impl FnOnce(&Netlink) -> Result<(), NetlinkError>) -> Result<(), Errno> {
     let changed = Netlink::open().and_then(|netlink| change(&netlink));
     changed.map_err(|error| errno_of(&error.into()))
 }
 
-fn of<T: Copy>(told: &[T], place: u32) -> Result<T, Errno> {
-    told.get(place as usize).copied().ok_or(Errno::EPERM)
+fn registered<T: Copy>(entries: &[T], position: u32) -> Result<T, Errno> {
+    entries.get(position as usize).copied().ok_or(Errno::EPERM)
 }
 
 fn errno_of(error: &io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
 }
 
-fn confine(charge: &Charge) -> io::Result<()> {
-    let folders = charge.files.iter().filter_map(|path| path.parent()).map(Path::to_owned);
+fn confine(job: &Job) -> io::Result<()> {
+    let folders = job.files.iter().filter_map(|path| path.parent()).map(Path::to_owned);
     let remove: Vec<PathBuf> = folders.collect();
     let files = !remove.iter().all(|folder| owns(folder));
-    let network = charge.sockets || charge.index != 0;
+    let network = job.sockets || job.index != 0;
     keep_rights(Rights { network, files }).map_err(io::Error::other)?;
     confine_files(&Reach { remove, ..Reach::default() }).map_err(io::Error::other)?;
     confine_helper().map_err(io::Error::other)
 }
 
-/// The file of a socket, as it was at the start.
+/// A socket's file, identified as it was at the start.
 struct SocketFile {
     folder: OwnedFd,
     name: OsString,
@@ -241,7 +236,7 @@ impl SocketFile {
         fstatat(&self.folder, &*self.name, AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 
-    /// Removes it where it is the one that it was. What somebody else put in its place is left.
+    /// Removes the file, unless another one has taken its place.
     fn remove(&self) -> Result<(), Errno> {
         match self.status() {
             Ok(status) if (status.st_dev, status.st_ino) == (self.device, self.inode) => {
@@ -253,7 +248,7 @@ impl SocketFile {
     }
 }
 
-/// Marks a socket that is one for UDP, and no other.
+/// Marks a UDP socket; refuses any other.
 fn mark(socket: &OwnedFd, fwmark: u32) -> Result<(), Errno> {
     let is_ip = [libc::AF_INET, libc::AF_INET6].contains(&getsockopt(socket, Domain)?);
     if !is_ip || getsockopt(socket, Protocol)? != libc::IPPROTO_UDP {
@@ -263,7 +258,7 @@ fn mark(socket: &OwnedFd, fwmark: u32) -> Result<(), Errno> {
 }
 
 sockopt_impl!(
-    /// The family of a socket.
+    /// A socket's address family.
     Domain,
     GetOnly,
     libc::SOL_SOCKET,
@@ -271,7 +266,7 @@ sockopt_impl!(
     libc::c_int
 );
 sockopt_impl!(
-    /// Its protocol.
+    /// A socket's protocol.
     Protocol,
     GetOnly,
     libc::SOL_SOCKET,

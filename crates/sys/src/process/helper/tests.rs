@@ -14,25 +14,24 @@ use crate::{
     testing::{forked, in_namespace, skip},
 };
 
-/// A network that is documentation's.
+/// A network for documentation (RFC 5737).
 const NET: &str = "198.51.100.0/24";
 
-/// A helper that was forked instead of executed: the test program is no linerate.
-fn helper(charge: &Charge) -> (io::Result<Helper>, Pid) {
-    let (ours, theirs) = line::pair().unwrap();
-    // The other end of its own line would keep it from seeing its end.
+/// A forked helper: the test program cannot be executed as one.
+fn helper(job: &Job) -> (io::Result<Helper>, Pid) {
+    let (ours, theirs) = channel::pair().unwrap();
+    // The child must not hold the peer's end open, or it would never see it closed.
     let ours = std::cell::Cell::new(Some(ours));
     let child = forked(|| {
         drop(ours.take());
-        // Whether it ends well is told by what it did.
         let _ = serve::serve(theirs.as_fd());
     });
     drop(theirs);
-    (Helper::charge(ours.take().unwrap(), charge), child)
+    (Helper::assign(ours.take().unwrap(), job), child)
 }
 
-fn charge() -> Charge {
-    Charge { sockets: true, sandbox: true, ..Charge::default() }
+fn a_job() -> Job {
+    Job { sockets: true, sandbox: true, ..Job::default() }
 }
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
@@ -48,7 +47,7 @@ fn folder(name: &str) -> std::path::PathBuf {
 #[test]
 fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
     in_namespace(|_| {
-        let (helper, child) = helper(&charge());
+        let (helper, child) = helper(&a_job());
         let helper = Arc::new(helper.unwrap());
         let (socket, _receiver) = UdpSocket::unbound_by(&Arc::default(), Some(helper)).unwrap();
         for (port, mark) in [(900, 7), (901, 0), (901, 9), (0, 0)] {
@@ -66,7 +65,7 @@ fn sockets_come_with_their_port_mark_and_buffers_and_are_marked_again() {
 
 #[test]
 fn what_is_no_udp_socket_is_not_marked() {
-    let (helper, child) = helper(&charge());
+    let (helper, child) = helper(&a_job());
     let helper = helper.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (unix, _other) = UnixStream::pair().unwrap();
@@ -74,7 +73,7 @@ fn what_is_no_udp_socket_is_not_marked() {
         let refused = errno(helper.mark(other, 7));
         assert!(matches!(refused, Some(libc::EPERM | libc::ENOTSOCK)), "{refused:?}");
     }
-    assert_eq!(errno(helper.ask(Verb::Mark { fwmark: 7 }, None)), Some(libc::EBADF));
+    assert_eq!(errno(helper.run(Command::Mark { fwmark: 7 }, None)), Some(libc::EBADF));
     drop(helper);
     waitpid(child, None).unwrap();
 }
@@ -95,12 +94,12 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
             priority: Some(1000),
             suppress_prefix_length: None,
         };
-        let (helper, child) = helper(&Charge { index, ..charge() });
+        let (helper, child) = helper(&Job { index, ..a_job() });
         let helper = helper.unwrap();
         let net: IpNet = NET.parse().unwrap();
-        assert_eq!(errno(helper.route(0, true)), Some(libc::EPERM), "none was told");
-        helper.tell(&[net], &[rule]).unwrap();
-        assert_eq!(errno(helper.tell(&[net], &[])), Some(libc::EPERM), "it was the last");
+        assert_eq!(errno(helper.route(0, true)), Some(libc::EPERM), "none was registered");
+        helper.register(&[net], &[rule]).unwrap();
+        assert_eq!(errno(helper.register(&[net], &[])), Some(libc::EPERM), "it was the last");
 
         let has_route = || netlink.has_route(net, index, MAIN_TABLE).unwrap();
         helper.route(0, true).unwrap();
@@ -110,9 +109,9 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
         assert!(!has_route());
         helper.add_rule(0).unwrap();
         assert!(netlink.rules(Family::V4).unwrap().contains(&rule));
-        for place in [1, 2, u32::MAX as usize] {
-            assert_eq!(errno(helper.route(place, true)), Some(libc::EPERM), "{place}");
-            assert_eq!(errno(helper.add_rule(place)), Some(libc::EPERM), "{place}");
+        for position in [1, 2, u32::MAX as usize] {
+            assert_eq!(errno(helper.route(position, true)), Some(libc::EPERM), "{position}");
+            assert_eq!(errno(helper.add_rule(position)), Some(libc::EPERM), "{position}");
         }
         helper.set_down().unwrap();
         assert!(!netlink.link(index).unwrap().unwrap().up);
@@ -131,7 +130,7 @@ fn a_link_that_has_the_number_of_one_that_left_is_not_touched() {
         let lo = netlink.link_by_name("lo").unwrap().unwrap();
         netlink.set_up(lo.index).unwrap();
         for order in [Helper::set_down, Helper::delete_link] {
-            let (helper, child) = helper(&Charge { index: lo.index, ..charge() });
+            let (helper, child) = helper(&Job { index: lo.index, ..a_job() });
             let helper = helper.unwrap();
             assert_eq!(errno(order(&helper)), Some(libc::ENODEV));
             assert!(netlink.link(lo.index).unwrap().unwrap().up);
@@ -142,8 +141,8 @@ fn a_link_that_has_the_number_of_one_that_left_is_not_touched() {
 }
 
 #[test]
-fn what_it_was_not_charged_with_is_refused() {
-    let (helper, child) = helper(&Charge { sandbox: true, ..Charge::default() });
+fn what_is_not_part_of_its_job_is_refused() {
+    let (helper, child) = helper(&Job { sandbox: true, ..Job::default() });
     let helper = helper.unwrap();
     for refused in [
         errno(helper.socket(0, 0)),
@@ -154,7 +153,7 @@ fn what_it_was_not_charged_with_is_refused() {
         assert_eq!(refused, Some(libc::EPERM));
     }
     for nonsense in [&[1; 3][..], &[9; 8], &[3, 0, 0, 0, 1, 0, 0, 0], &[0; 28], &[0xff; 4096]] {
-        assert_eq!(errno(helper.say(nonsense, None)), Some(libc::EINVAL), "{nonsense:?}");
+        assert_eq!(errno(helper.request(nonsense, None)), Some(libc::EINVAL), "{nonsense:?}");
     }
     drop(helper);
     waitpid(child, None).unwrap();
@@ -168,7 +167,7 @@ fn the_sockets_that_were_there_are_removed_and_nothing_in_their_place() {
     for removes_at_end in [false, true] {
         let _listeners = ["mine", "replaced", "gone", "other"].map(bind);
         let files = ["mine", "replaced", "gone"].map(path).to_vec();
-        let (started, child) = helper(&Charge { removes_at_end, files, ..charge() });
+        let (started, child) = helper(&Job { removes_at_end, files, ..a_job() });
         let helper = started.unwrap();
         std::fs::write(path("new"), "somebody else's").unwrap();
         std::fs::rename(path("new"), path("replaced")).unwrap();
@@ -185,7 +184,7 @@ fn the_sockets_that_were_there_are_removed_and_nothing_in_their_place() {
         std::fs::remove_file(path("other")).unwrap();
     }
     let _listener = bind("mine");
-    let (started, child) = helper(&Charge { files: vec![path("mine")], ..charge() });
+    let (started, child) = helper(&Job { files: vec![path("mine")], ..a_job() });
     drop(started.unwrap());
     waitpid(child, None).unwrap();
     assert!(path("mine").exists(), "nobody asked for it");
@@ -193,7 +192,7 @@ fn the_sockets_that_were_there_are_removed_and_nothing_in_their_place() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_none_to_be_charged_with() {
+fn a_file_that_is_not_a_socket_is_refused_in_a_job() {
     let folder = folder("helper-refused");
     let file = folder.join("file");
     std::fs::write(&file, "text").unwrap();
@@ -201,18 +200,18 @@ fn a_file_that_is_no_socket_is_none_to_be_charged_with() {
     for (name, refusal) in
         [("file", libc::ENOTSOCK), ("link", libc::ENOTSOCK), ("none", libc::ENOENT)]
     {
-        let (started, child) = helper(&Charge { files: vec![folder.join(name)], ..charge() });
+        let (started, child) = helper(&Job { files: vec![folder.join(name)], ..a_job() });
         assert_eq!(errno(started), Some(refusal), "{name}");
         waitpid(child, None).unwrap();
     }
-    let relative = Charge { files: vec!["a.sock".into()], ..charge() };
+    let relative = Job { files: vec!["a.sock".into()], ..a_job() };
     assert_eq!(relative.encode().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn a_helper_that_is_gone_is_named_as_the_fault() {
-    let (started, child) = helper(&charge());
+    let (started, child) = helper(&a_job());
     let helper = started.unwrap();
     nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL).unwrap();
     waitpid(child, None).unwrap();
@@ -222,7 +221,7 @@ fn a_helper_that_is_gone_is_named_as_the_fault() {
 }
 
 #[test]
-fn what_is_told_is_heard_as_it_was_and_in_no_other_form() {
+fn every_message_is_read_as_it_was_written_and_in_no_other_form() {
     let rule = |mark: Option<u32>, suppress| Rule {
         family: Family::V6,
         fwmark: mark.map(|value| crate::netlink::FwMark { value, mask: 0xff }),
@@ -245,28 +244,28 @@ fn what_is_told_is_heard_as_it_was_and_in_no_other_form() {
         other[at] ^= 0x40;
         assert_ne!(Message::parse(&other), Some(Message::Entries(entries.to_vec())), "{at}");
     }
-    let verbs = [
-        Verb::Socket { port: 51_820, fwmark: 0xffff_fff0 },
-        Verb::Mark { fwmark: 1 },
-        Verb::Down,
-        Verb::Delete,
-        Verb::Route { place: 3, there: true },
-        Verb::Rule { place: u32::MAX },
-        Verb::Remove,
+    let commands = [
+        Command::Socket { port: 51_820, fwmark: 0xffff_fff0 },
+        Command::Mark { fwmark: 1 },
+        Command::Down,
+        Command::Delete,
+        Command::Route { position: 3, add: true },
+        Command::Rule { position: u32::MAX },
+        Command::Remove,
     ];
-    for verb in verbs {
-        assert_eq!(Message::parse(&verb.encode()), Some(Message::Verb(verb)));
-        assert_eq!(Message::parse(&verb.encode()[..7]), None, "{verb:?}");
+    for command in commands {
+        assert_eq!(Message::parse(&command.encode()), Some(Message::Command(command)));
+        assert_eq!(Message::parse(&command.encode()[..7]), None, "{command:?}");
     }
-    let told = Charge {
+    let job = Job {
         index: 70_000,
         removes_at_end: true,
         files: vec![Path::new("/run/wireguard/wg0.sock").into()],
-        ..charge()
+        ..a_job()
     };
-    let message = told.encode().unwrap();
-    assert_eq!(Charge::parse(&message), Some(told.clone()));
-    assert_eq!(Charge::parse(&message[..message.len() - 1]), None, "it is cut");
-    let many = Charge { files: vec!["/a".into(); 5], ..told };
+    let message = job.encode().unwrap();
+    assert_eq!(Job::parse(&message), Some(job.clone()));
+    assert_eq!(Job::parse(&message[..message.len() - 1]), None, "it is cut");
+    let many = Job { files: vec!["/a".into(); 5], ..job };
     assert!(many.encode().is_err(), "more files than there are sockets");
 }

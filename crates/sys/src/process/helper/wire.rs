@@ -1,5 +1,5 @@
-//! What is said on the line to a helper. All that is read here comes from a peer that may speak
-//! for an attacker: each message has one form, and all else is none.
+//! The messages to a helper. They may come from a peer that an attacker controls, so each message
+//! has exactly one encoding, and everything else is rejected.
 
 use std::{
     ffi::OsStr,
@@ -13,36 +13,37 @@ use ipnet::IpNet;
 
 use crate::netlink::{Family, FwMark, Rule};
 
-/// Bytes of the longest message.
+/// The most bytes in a message.
 pub const MAX: usize = ENTRIES * ENTRY_LEN;
-/// Entries of one message at most.
+/// The most entries in one message.
 pub const ENTRIES: usize = 512;
 const ENTRY_LEN: usize = 28;
-const VERB_LEN: usize = 8;
-/// Files of sockets at most: those of wg(8) and of the metrics, and as many again.
+const COMMAND_LEN: usize = 8;
+/// The most socket files: those of wg(8) and of the metrics, and two to spare.
 const FILES: usize = 4;
 
 const V4: u8 = 4;
 const V6: u8 = 6;
 
-/// What a helper is for. It is the first message, from a peer that nobody else speaks for yet.
+/// What a helper may do. It is the first message, sent before the peer reads anything from the
+/// network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Charge {
-    /// The interface's index; 0 where there is none to administer.
+pub struct Job {
+    /// The interface's index; 0 if the helper has no interface to change.
     pub index: u32,
-    /// Whether it makes UDP sockets and marks them.
+    /// Whether it creates and marks UDP sockets.
     pub sockets: bool,
-    /// Whether it removes the sockets' files also when the peer ended without asking for it.
+    /// Whether it removes the socket files when the peer exits without asking for it.
     pub removes_at_end: bool,
-    /// Whether it confines itself.
+    /// Whether the helper runs in a sandbox.
     pub sandbox: bool,
-    /// Files of sockets to remove.
+    /// The socket files to remove.
     pub files: Vec<PathBuf>,
 }
 
-impl Charge {
+impl Job {
     /// # Errors
-    /// There are too many files, or a path with a zero in it.
+    /// There are too many files, or a path is relative or has a zero byte.
     pub fn encode(&self) -> io::Result<Vec<u8>> {
         let flags = [self.sockets, self.removes_at_end, self.sandbox];
         let mut message = self.index.to_le_bytes().to_vec();
@@ -57,7 +58,6 @@ impl Charge {
         }
     }
 
-    /// Reads one.
     pub fn parse(message: &[u8]) -> Option<Self> {
         let (index, rest) = message.split_first_chunk()?;
         let ([sockets, removes_at_end, sandbox], paths) = rest.split_first_chunk()?;
@@ -77,28 +77,26 @@ impl Charge {
     }
 }
 
-/// A message behind the charge.
+/// A message after the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Routes and rules that verbs are about.
+    /// Routes and rules that commands may change.
     Entries(Vec<Entry>),
-    /// There will be no other entries.
+    /// The end of the entries.
     End,
-    /// Something to do.
-    Verb(Verb),
+    Command(Command),
 }
 
 impl Message {
-    /// The message that there will be no other entries.
+    /// The encoding of [`Message::End`].
     pub const END: [u8; 1] = [0];
 
-    /// Reads one.
     pub fn parse(message: &[u8]) -> Option<Self> {
         if message == Self::END {
             return Some(Self::End);
         }
-        if message.len() == VERB_LEN {
-            return Verb::parse(message).map(Self::Verb);
+        if message.len() == COMMAND_LEN {
+            return Command::parse(message).map(Self::Command);
         }
         let (entries, rest) = message.as_chunks();
         let is_list = rest.is_empty() && (1..=ENTRIES).contains(&entries.len());
@@ -107,51 +105,47 @@ impl Message {
     }
 }
 
-/// Something that takes a right, and is done when it is asked for.
+/// A privileged operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// Makes a UDP socket, bound on all addresses, and hands it over.
+pub enum Command {
+    /// Creates a UDP socket bound to all addresses, and sends it back.
     Socket {
-        /// Its port; 0 is any.
+        /// Its port; 0 lets the kernel choose.
         port: u16,
-        /// Its mark; 0 is none.
+        /// Its mark; 0 for none.
         fwmark: u32,
     },
-    /// Marks the UDP socket that comes with this.
-    Mark {
-        /// The mark.
-        fwmark: u32,
-    },
-    /// Sets the interface down.
+    /// Sets the mark of the UDP socket that comes with the message.
+    Mark { fwmark: u32 },
+    /// Takes the interface down.
     Down,
     /// Deletes the interface.
     Delete,
     /// Adds or deletes a route of the main table to the interface.
     Route {
-        /// Where it stands among the routes that were told.
-        place: u32,
-        /// Whether it is to be there.
-        there: bool,
+        /// Its position among the registered routes.
+        position: u32,
+        /// Whether to add or to delete it.
+        add: bool,
     },
-    /// Adds a rule.
+    /// Adds a policy rule.
     Rule {
-        /// Where it stands among the rules that were told.
-        place: u32,
+        /// Its position among the registered rules.
+        position: u32,
     },
-    /// Removes the files of sockets.
+    /// Removes the job's socket files.
     Remove,
 }
 
-impl Verb {
-    /// As it is sent.
-    pub fn encode(self) -> [u8; VERB_LEN] {
+impl Command {
+    pub fn encode(self) -> [u8; COMMAND_LEN] {
         let (kind, flag, port, number) = match self {
             Self::Socket { port, fwmark } => (1, false, port, fwmark),
             Self::Mark { fwmark } => (2, false, 0, fwmark),
             Self::Down => (3, false, 0, 0),
             Self::Delete => (4, false, 0, 0),
-            Self::Route { place, there } => (5, there, 0, place),
-            Self::Rule { place } => (6, false, 0, place),
+            Self::Route { position, add } => (5, add, 0, position),
+            Self::Rule { position } => (6, false, 0, position),
             Self::Remove => (7, false, 0, 0),
         };
         let ([low, high], [a, b, c, d]) = (port.to_le_bytes(), number.to_le_bytes());
@@ -161,32 +155,31 @@ impl Verb {
     fn parse(message: &[u8]) -> Option<Self> {
         let &[kind, flag, low, high, a, b, c, d] = message else { return None };
         let (port, number) = (u16::from_le_bytes([low, high]), u32::from_le_bytes([a, b, c, d]));
-        let verb = match kind {
+        let command = match kind {
             1 => Self::Socket { port, fwmark: number },
             2 => Self::Mark { fwmark: number },
             3 => Self::Down,
             4 => Self::Delete,
-            5 => Self::Route { place: number, there: flag != 0 },
-            6 => Self::Rule { place: number },
+            5 => Self::Route { position: number, add: flag != 0 },
+            6 => Self::Rule { position: number },
             7 => Self::Remove,
             _ => return None,
         };
-        // What a verb has no use for is zero.
-        (verb.encode() == message).then_some(verb)
+        // Unused fields must be zero.
+        (command.encode() == message).then_some(command)
     }
 }
 
-/// A route or a rule that verbs are about.
+/// A route or a rule that commands may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// A network that is routed to the interface by the main table.
+    /// A route to the interface in the main table.
     Route(IpNet),
     /// A policy rule.
     Rule(Rule),
 }
 
 impl Entry {
-    /// As they are sent together.
     pub fn encode_all(entries: &[Self]) -> Vec<u8> {
         entries.iter().flat_map(|entry| entry.encode()).collect()
     }

@@ -1,9 +1,9 @@
-//! The calls of a running peer: what strace(1) shows of the end-to-end tests behind the start,
-//! what glibc does for threads and memory, and what the same code does on a bad day (a panic,
-//! a signal, a call that is taken up again).
+//! The system calls of a running peer: what strace(1) shows of the end-to-end tests after the
+//! start, what glibc needs for threads and memory, and what happens rarely (a panic, a signal, a
+//! restarted call).
 
-/// Calls that are let through whatever their arguments: those that carry packets among
-/// them, which Linux (5.11) then lets through without running the filter.
+/// Calls that are allowed whatever their arguments. Those that carry packets are among them, so
+/// that Linux (5.11) allows them without running the filter.
 pub(super) const ALLOWED: &[i64] = &[
     // Packets, clients of the socket, netlink, logs.
     libc::SYS_read,
@@ -19,7 +19,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_close,
     libc::SYS_dup3,
     libc::SYS_shutdown,
-    // Sockets; what is made is in `NETLINK` and the like, what is set in `OPTIONS`.
+    // Sockets; socket(2) is in `NETLINK` and the like, setsockopt(2) in `OPTIONS`.
     libc::SYS_accept4,
     libc::SYS_bind,
     libc::SYS_connect,
@@ -36,24 +36,24 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_nanosleep,
     libc::SYS_clock_nanosleep,
     libc::SYS_restart_syscall,
-    // Clocks, where the vDSO does not answer, and randomness.
+    // Clocks, where the vDSO does not serve them, and randomness.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
-    // Files, as far as landlock lets: the socket's end, what memory asks of /proc.
+    // Files, within landlock: removing sockets, and what the allocator reads in /proc.
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
     libc::SYS_statx,
     libc::SYS_lseek,
-    // Memory; mmap and mprotect are in `NOT_CODE`.
+    // Memory; mmap and mprotect are in `NO_EXEC`.
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
     libc::SYS_brk,
-    // Threads: their start and end, turns, signals; prctl is in `NOTES`, clone in `THREAD`;
-    // tgkill is for this process alone.
+    // Threads: start and end, scheduling, signals; prctl is in `PRCTL_OPTIONS`, clone in `THREAD`;
+    // tgkill is allowed for this process only.
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
@@ -71,9 +71,9 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// What newer architectures have no call of their own for.
+/// Old calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
-pub(super) const ALLOWED_HERE: &[i64] = &[
+pub(super) const ALLOWED_X86_64: &[i64] = &[
     libc::SYS_dup2,
     libc::SYS_poll,
     libc::SYS_epoll_wait,
@@ -81,26 +81,25 @@ pub(super) const ALLOWED_HERE: &[i64] = &[
     libc::SYS_stat,
     libc::SYS_lstat,
 ];
-/// What newer architectures have no call of their own for.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const ALLOWED_HERE: &[i64] = &[];
+pub(super) const ALLOWED_X86_64: &[i64] = &[];
 
-/// Calls that map memory or change what it is for: it must not become code.
-pub(super) const NOT_CODE: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
+/// Calls that map or protect memory, which must not become executable.
+pub(super) const NO_EXEC: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
 /// Calls that remove files.
 #[cfg(target_arch = "x86_64")]
 pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat, libc::SYS_unlink];
-/// Calls that remove files.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat];
 
-/// What ioctl(2) is for: whether a descriptor waits, and is inherited; and what offloads a TUN has.
-pub(super) const REQUESTS: [libc::c_ulong; 3] = [libc::FIONBIO, libc::FIOCLEX, libc::TUNSETOFFLOAD];
+/// Requests of ioctl(2): blocking and close-on-exec, and a TUN's offloads.
+pub(super) const IOCTL_REQUESTS: [libc::c_ulong; 3] =
+    [libc::FIONBIO, libc::FIOCLEX, libc::TUNSETOFFLOAD];
 
-/// What fcntl(2) is for: the flags of a descriptor, another number for it, and the size of a pipe.
-/// Not its owner, to whom the kernel sends signals.
-pub(super) const CONTROLS: [i32; 6] = [
+/// Commands of fcntl(2): a descriptor's flags, duplicates, and the size of a pipe. Not `F_SETOWN`,
+/// which would have the kernel send signals to other processes.
+pub(super) const FCNTL_COMMANDS: [i32; 6] = [
     libc::F_GETFD,
     libc::F_SETFD,
     libc::F_GETFL,
@@ -109,9 +108,9 @@ pub(super) const CONTROLS: [i32; 6] = [
     libc::F_SETPIPE_SZ,
 ];
 
-/// Level and number of what setsockopt(2) sets while a peer runs: how the UDP socket takes and sends
-/// datagrams, and how long a client of a Unix socket is waited for. Other levels lead to parts of the
-/// kernel that are no peer's, such as the packet filter (`IPT_SO_SET_REPLACE` of `SOL_IP`).
+/// Level and name of the socket options that a running peer sets: how the UDP socket receives and
+/// sends, and time-outs for clients of a Unix socket. Others reach parts of the kernel that a peer
+/// must not touch, such as the packet filter (`IPT_SO_SET_REPLACE` of `SOL_IP`).
 pub(super) const OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_UDP, libc::UDP_GRO),
     (libc::SOL_IP, libc::IP_MTU_DISCOVER),
@@ -120,7 +119,7 @@ pub(super) const OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
 ];
 
-/// What a UDP socket is given when it is made.
+/// Options of a new UDP socket.
 pub(super) const UDP_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVBUF),
     (libc::SOL_SOCKET, libc::SO_SNDBUF),
@@ -136,61 +135,62 @@ pub(super) const UDP_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_IPV6, libc::IPV6_AUTOFLOWLABEL),
 ];
 
-/// What takes CAP_NET_ADMIN beside, which a helper has.
+/// Further options that take CAP_NET_ADMIN, which a helper has.
 pub(super) const HELPER_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE),
     (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE),
     (libc::SOL_SOCKET, libc::SO_MARK),
 ];
 
-/// What a stream is given that a proxy carries.
+/// Options of a proxy's TCP streams.
 pub(super) const STREAM_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_TCP, libc::TCP_NODELAY),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
 ];
 
-/// What prctl(2) is for: names of threads and of memory.
-pub(super) const NOTES: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
+/// Options of prctl(2): names of threads and of memory.
+pub(super) const PRCTL_OPTIONS: [i32; 2] = [libc::PR_SET_NAME, libc::PR_SET_VMA];
 
-/// Calls that carry bytes between two sockets.
+/// Calls that relay bytes between two sockets.
 pub(super) const SPLICES: &[i64] = &[libc::SYS_splice, libc::SYS_pipe2];
 
-/// What clone(2) is for: a thread. Such a one can have no user namespace of its own, in which it
+/// The flag that clone(2) must have: a thread cannot have a user namespace of its own, in which it
 /// would be root (user_namespaces(7)).
 pub(super) const THREAD: i32 = libc::CLONE_THREAD;
 
-/// Calls that are said to be unknown, for glibc to take an older one: the flags of clone3 are
-/// in memory, where no filter looks.
-pub(super) const UNKNOWN: [i64; 1] = [libc::SYS_clone3];
+/// Calls that fail with `ENOSYS`, so that glibc falls back to older ones: the flags of clone3 are
+/// in memory, which a filter cannot read.
+pub(super) const REPORTED_MISSING: [i64; 1] = [libc::SYS_clone3];
 
-/// Domain and type of the sockets that are still made, of the protocol that goes with these: of
-/// netlink's for links, addresses, routes and rules, and no packet filter.
+/// Domain and type of the sockets that a running peer creates, with protocol 0: for netlink, links,
+/// addresses, routes and rules, but not the packet filter.
 pub(super) const NETLINK: &[(i32, i32)] = &[(libc::AF_NETLINK, libc::SOCK_DGRAM)];
-/// Those for datagrams, after another port.
+/// Sockets for UDP, when the port changes.
 pub(super) const UDP: &[(i32, i32)] =
     &[(libc::AF_INET, libc::SOCK_DGRAM), (libc::AF_INET6, libc::SOCK_DGRAM)];
-/// That protocol. Landlock knows TCP alone by its ports, and no other that makes streams.
-pub(super) const OWN_PROTOCOL: i32 = 0;
+/// The protocol argument of these. Others would get around landlock, which restricts only TCP by
+/// port.
+pub(super) const DEFAULT_PROTOCOL: i32 = 0;
 
-/// Those that connect by TCP.
+/// Sockets that connect by TCP.
 pub(super) const TCP: &[(i32, i32)] =
     &[(libc::AF_INET, libc::SOCK_STREAM), (libc::AF_INET6, libc::SOCK_STREAM)];
 
-/// That which connects to a Unix socket.
+/// Sockets that connect to a Unix socket.
 pub(super) const UNIX: &[(i32, i32)] = &[(libc::AF_UNIX, libc::SOCK_STREAM)];
 
-/// Those that the process in a private namespace makes for another, of any protocol.
-pub(super) const HANDED_OUT: &[(i32, i32)] = &[
+/// Sockets that the process in a private namespace creates for another, of any protocol.
+pub(super) const SOCKET_SERVER_SOCKETS: &[(i32, i32)] = &[
     (libc::AF_INET, libc::SOCK_DGRAM),
     (libc::AF_INET, libc::SOCK_STREAM),
     (libc::AF_INET6, libc::SOCK_DGRAM),
     (libc::AF_INET6, libc::SOCK_STREAM),
 ];
 
-/// The calls of that process, whatever their arguments: a request, its answer, and the end, by a
-/// panic too.
-pub(super) const MAKER: &[i64] = &[
+/// The calls of that process, whatever their arguments: a request, its reply, and exiting, with or
+/// without a panic.
+pub(super) const SOCKET_SERVER: &[i64] = &[
     libc::SYS_recvfrom,
     libc::SYS_sendmsg,
     libc::SYS_close,
@@ -210,15 +210,13 @@ pub(super) const MAKER: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// What newer architectures have no call of their own for.
+/// Old calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
-pub(super) const HELPER_HERE: &[i64] = &[libc::SYS_epoll_wait];
-/// What newer architectures have no call of their own for.
+pub(super) const HELPER_X86_64: &[i64] = &[libc::SYS_epoll_wait];
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) const HELPER_HERE: &[i64] = &[];
+pub(super) const HELPER_X86_64: &[i64] = &[];
 
-/// The calls of a helper beside these: sockets, netlink by way of a runtime of its own, and what
-/// became of the file of a socket.
+/// Further calls of a helper: sockets, netlink, and socket files.
 pub(super) const HELPER: &[i64] = &[
     libc::SYS_read,
     libc::SYS_recvmsg,

@@ -32,7 +32,6 @@ use crate::{
     testing::{ended_well, exit, forked, skip},
 };
 
-/// What is refused by landlock, and by the filter of calls.
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
@@ -89,7 +88,7 @@ fn forks() -> Result<(), Errno> {
 }
 
 #[test]
-fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_go_on() {
+fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_work() {
     let child = forked(|| {
         let (go, wait) = channel::<()>();
         let done = thread::scope(|scope| {
@@ -129,7 +128,7 @@ fn calls_that_a_peer_has_no_need_for_are_refused_in_all_threads_and_the_others_g
     assert!(ended_well(child));
 }
 
-/// What is refused of having signals sent to another process of the same user.
+/// The errors of five ways to send a signal to another process of the same user.
 #[expect(unsafe_code, reason = "calls that have no wrapper")]
 fn signals(other: Pid, socket: &UdpSocket) -> [Option<i32>; 5] {
     let (other, socket) = (other.as_raw(), socket.as_raw_fd());
@@ -226,11 +225,11 @@ fn each_work_has_its_calls_and_none_of_the_others() {
             assert_eq!(refused(errno(UnixStream::connect(&path))), !work.unix, "{work:?}");
             assert_eq!(refused(errno(Pipe::new())), !work.splice, "{work:?}");
             assert_eq!(refused(errno(UdpSocket::bind("127.0.0.1:0"))), !work.udp, "{work:?}");
-            // A stream that is not TCP is none that landlock tells by its port.
+            // Landlock does not restrict other streams than TCP.
             let sctp = Some(SockProtocol::Sctp);
             let sctp = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), sctp);
             assert_eq!(sctp.map(drop), Err(Errno::EPERM), "{work:?}");
-            // Whatever it is: nobody listens from now on.
+            // Listening is never allowed.
             assert!(refused(errno(TcpListener::bind("127.0.0.1:0"))), "{work:?}");
         });
         assert!(ended_well(child), "{work:?}");
@@ -240,12 +239,12 @@ fn each_work_has_its_calls_and_none_of_the_others() {
 }
 
 #[test]
-fn who_makes_sockets_for_another_process_does_nothing_else() {
+fn a_process_that_creates_sockets_for_another_can_do_nothing_else() {
     let path = std::env::temp_dir().join(format!("linerate-maker-{}", std::process::id()));
     fs::write(&path, "text").unwrap();
     let mut open = File::open(&path).unwrap();
     let child = forked(|| {
-        confine_maker().unwrap();
+        confine_socket_server().unwrap();
         let cloexec = SockFlag::SOCK_CLOEXEC;
         assert!(socket(AddressFamily::Inet6, SockType::Stream, cloexec, None).is_ok());
         assert_eq!(forks(), Err(Errno::EPERM));
@@ -265,7 +264,7 @@ fn who_makes_sockets_for_another_process_does_nothing_else() {
 }
 
 #[test]
-fn a_thread_keeps_those_rights_alone_that_it_has_and_wants() {
+fn a_thread_keeps_only_capabilities_that_it_has_and_wants() {
     let child = forked(|| {
         let has = || caps::read(None, CapSet::Permitted).unwrap();
         let network = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
@@ -290,10 +289,9 @@ fn a_thread_keeps_those_rights_alone_that_it_has_and_wants() {
     assert!(ended_well(child));
 }
 
-/// The filter costs the data plane nothing where Linux knows without running it that a call
-/// passes: where its number alone decides.
+/// Linux skips the filter for calls that it allows whatever their arguments.
 #[test]
-fn what_carries_packets_passes_by_its_number_alone() {
+fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
     let all = Work { udp: true, streams: true, unlinks: true, tcp: true, unix: true, splice: true };
     let rules = rules(all).unwrap();
     for call in [

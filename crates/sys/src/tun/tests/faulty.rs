@@ -1,5 +1,4 @@
-//! A device in memory that refuses what its rules say, and takes the rest apart as
-//! the kernel does.
+//! A device in memory that refuses writes by rules, and segments the rest as the kernel does.
 
 use std::{
     collections::VecDeque,
@@ -15,24 +14,24 @@ use packet::{Offload, SegmentProtocol, Segments, VNET_HEADER_LEN};
 use super::super::device::Calls;
 use crate::{
     testing::{Random, VirtualTime},
-    time::Time,
+    time::Clock,
 };
 
 /// More than any test needs.
 const MAX_WRITES: usize = 200_000;
 
-/// What is refused.
+/// When a write is refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// The write of this number, from 0 on.
+    /// The write with this number, from 0.
     Write(usize, Errno),
-    /// Everything until so much time has passed.
+    /// All writes until this time.
     Until(Duration, Errno),
-    /// Any write, by so many chances of 256.
+    /// Any write, with this probability in 256.
     Chance(u8, Errno),
     /// Super-packets: of UDP, or of TCP.
     Super { udp: bool, errno: Errno },
-    /// Super-packets of more packets.
+    /// Super-packets with more packets than this.
     Above(usize, Errno),
 }
 
@@ -42,10 +41,10 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) writes: usize,
     pub(super) refused: usize,
-    /// The packets that went, and how many came with each write.
+    /// The packets that were accepted, and their number in each write.
     pub(super) packets: Vec<Vec<u8>>,
     pub(super) sizes: Vec<usize>,
-    /// What reading gives.
+    /// The results of reads.
     pub(super) incoming: VecDeque<Result<Vec<u8>, Errno>>,
     /// Whether TCP and UDP super-packets are refused by TUNSETOFFLOAD.
     pub(super) lacks: (bool, bool),
@@ -92,7 +91,7 @@ impl State {
     }
 }
 
-impl Time for Faulty {
+impl Clock for Faulty {
     fn now(&self) -> u64 {
         self.time.now()
     }
@@ -129,7 +128,7 @@ impl Calls for Faulty {
         let mut state = self.state();
         let refusal = state.refusal(Duration::from_nanos(self.time.now()), offload, count);
         state.writes += 1;
-        assert!(state.writes < MAX_WRITES, "without an end");
+        assert!(state.writes < MAX_WRITES, "endless");
         if let Some(errno) = refusal {
             state.refused += 1;
             return Err(errno);

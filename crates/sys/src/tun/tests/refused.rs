@@ -1,5 +1,4 @@
-//! Whatever a TUN refuses, and whenever: every packet goes once, each flow in order,
-//! or is counted as refused.
+//! Whatever a TUN refuses: every packet is sent once, each flow in order, or is counted as refused.
 
 use std::collections::HashMap;
 
@@ -21,8 +20,8 @@ struct Flow {
     host: u8,
 }
 
-/// The packet of a flow that has this number and is at `at` bytes of its stream. UDP
-/// packets bear where they stand, so that none is like another.
+/// Packet `number` of a flow, at byte `at` of its stream. UDP packets carry that position, so that
+/// all differ.
 fn packet_of(flow: Flow, number: u16, at: u32, len: usize) -> Vec<u8> {
     let mut transport = vec![0, flow.host, 0, 80];
     if flow.udp {
@@ -85,8 +84,8 @@ impl Bed {
         Self { device, send, offloads }
     }
 
-    /// Sends packets, holds what went against them, and returns how many each write
-    /// carried and how many were refused.
+    /// Sends packets, checks what was written, and returns the number of packets in each write and
+    /// of those refused.
     fn send(&mut self, packets: &[Vec<u8>]) -> io::Result<(Vec<usize>, usize)> {
         let mut batch = RecvBatch::new(1 + packets.iter().map(Vec::len).sum::<usize>() / 65_000);
         let mut start = 0;
@@ -107,7 +106,7 @@ impl Bed {
         for (flow, went) in &went {
             let mut sent = sent[flow].iter();
             let in_order = went.iter().all(|packet| sent.any(|other| other == packet));
-            assert!(in_order, "sent twice, or overtaken, or not what it was");
+            assert!(in_order, "sent twice, out of order, or altered");
         }
         let refused = refused?;
         assert_eq!(state.packets.len() + refused, packets.len());
@@ -207,7 +206,7 @@ fn a_full_device_is_waited_for_all_packets_together() {
 }
 
 #[test]
-fn a_device_that_is_gone_ends_the_half_wherever_that_shows() {
+fn a_deleted_device_is_reported_whichever_write_notices_it() {
     for write in 0..8 {
         let supers = Rule::Super { udp: false, errno: Errno::EINVAL };
         let mut bed = Bed::new(&[Rule::Write(write, Errno::EBADFD), supers]);
@@ -227,7 +226,7 @@ fn recv_from(device: Arc<Faulty>, offloads: &Arc<Offloads>) -> TunRecv<Faulty> {
 }
 
 #[test]
-fn what_the_kernel_cannot_leave_undone_is_not_wanted_and_counted() {
+fn offloads_that_the_kernel_lacks_are_switched_off_and_counted() {
     for (lacks, offload) in [
         ((false, false), (true, true)),
         ((false, true), (true, false)),
@@ -240,7 +239,7 @@ fn what_the_kernel_cannot_leave_undone_is_not_wanted_and_counted() {
         let (tso, uso) = (&offloads.tun_tso, &offloads.tun_uso);
         assert_eq!((tso.wanted(), uso.wanted()), offload);
         assert_eq!((tso.demotions(), uso.demotions()), (lacks.0.into(), lacks.1.into()));
-        // Wanted again, it is asked for again.
+        // Once wanted again, it is tried again.
         device.state().lacks = (false, false);
         tso.want(true);
         uso.want(true);
@@ -255,8 +254,7 @@ fn an_error_behind_packets_comes_after_them_and_loses_none() {
     let (device, offloads) = (Arc::new(Faulty::new(&[])), Arc::default());
     let mut recv = recv_from(device.clone(), &offloads);
     let packet = |number| Ok(vec![number; 30]);
-    // A packet that no header describes is gone by itself; a device that is gone
-    // stays so.
+    // EINVAL drops a single packet; EBADFD is final.
     let errors = [Err(Errno::EINTR), Err(Errno::EINVAL), Err(Errno::EBADFD), Err(Errno::EBADFD)];
     let [signal, bad, gone, still] = errors;
     device.state().incoming = [packet(1), signal, packet(2), bad, packet(3), gone, still].into();
@@ -272,7 +270,7 @@ fn flow() -> impl Strategy<Value = Flow> {
     (any::<bool>(), any::<bool>(), 0u8..3).prop_map(|(udp, ipv6, host)| Flow { udp, ipv6, host })
 }
 
-/// Refusals that leave a way for every packet.
+/// Refusals that every packet gets around.
 fn harmless() -> impl Strategy<Value = Rule> {
     let super_errno =
         || select(vec![Errno::EINVAL, Errno::ENOBUFS, Errno::ENOMEM, Errno::EMSGSIZE]);
@@ -306,8 +304,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     ]
 }
 
-/// Packets of some flows, mixed, each flow's stream going on. Now and then a shorter
-/// one.
+/// Packets of several flows, mixed, some shorter than the others.
 fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let packet = (any::<prop::sample::Index>(), prop_oneof![9 => Just(100usize), 1 => 4usize..100]);
     (vec(flow(), 1..4), vec(packet, 1..150)).prop_map(|(flows, packets)| {
@@ -326,7 +323,7 @@ fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 proptest! {
     #[test]
-    fn whatever_is_refused_every_packet_goes_once_each_flow_in_order_or_is_counted(
+    fn whatever_is_refused_every_packet_is_sent_once_and_in_order_or_is_counted(
         (rules, seed) in (vec(any_rule(), 0..4), any::<u64>()),
         batches in vec((select(vec![0u64, 500, 61_000]), packets()), 1..4),
     ) {
@@ -343,7 +340,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_refused_only_for_now_or_only_as_a_super_packet_all_goes(
+    fn what_is_refused_only_for_now_or_only_as_a_super_packet_is_all_sent(
         rules in vec(harmless(), 0..4),
         batches in vec((select(vec![0u64, 500, 61_000]), packets()), 1..4),
     ) {

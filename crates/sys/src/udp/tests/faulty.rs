@@ -1,4 +1,4 @@
-//! A kernel in memory that refuses what its rules say, and keeps what went.
+//! A simulated kernel that refuses messages by rules, and records what was sent.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -8,44 +8,42 @@ use packet::Tos;
 
 use super::super::{
     address::Family,
-    cmsg::Beside,
+    cmsg::Ancillary,
     mmsg::{Calls, MAX_MESSAGES, Outgoing, Received},
 };
 use super::*;
 use crate::{
     testing::{Random, VirtualTime},
-    time::Time,
+    time::Clock,
 };
 
 /// More than any test needs.
 const MAX_CALLS: usize = 200_000;
 
-/// What is refused.
+/// When a message is refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// The call of this number, from 0 on.
+    /// The call with this number, from 0.
     Call(usize, Errno),
-    /// Everything until so much time has passed.
+    /// All calls until this time.
     Until(Duration, Errno),
-    /// Any message, by so many chances of 256.
+    /// Any message, with this probability in 256.
     Chance(u8, Errno),
-    /// Everything to an address.
     To(IpAddr, Errno),
-    /// Everything from an address.
     From(IpAddr, Errno),
     /// Stretches to an address.
     StretchTo(IpAddr, Errno),
-    /// Stretches by an interface.
+    /// Stretches through an interface.
     StretchBy(u32, Errno),
-    /// Stretches of more datagrams.
+    /// Stretches with more datagrams than this.
     Above(usize, Errno),
     /// Stretches to an address, with longer segments.
     Longer(IpAddr, usize, Errno),
-    /// Every message that is longer, a stretch or not.
+    /// Messages that are longer than this, stretches or not.
     TooLong(usize, Errno),
 }
 
-/// What went as one message.
+/// A message that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) remote: SocketAddr,
@@ -58,13 +56,13 @@ pub(super) struct Message {
 pub(super) struct Faulty {
     pub(super) rules: Vec<Rule>,
     pub(super) random: Random,
-    /// Chances of 256 that a call ends behind a message that went.
+    /// The probability in 256 that a call ends after a message.
     pub(super) partial: u8,
     pub(super) time: VirtualTime,
     pub(super) calls: usize,
     pub(super) refused: Vec<Errno>,
-    pub(super) went: Vec<Message>,
-    /// What `receive` answers, call by call: a refusal, or how many at most.
+    pub(super) sent: Vec<Message>,
+    /// The results of `receive`, call by call: an error, or the most to deliver.
     pub(super) answers: VecDeque<Result<usize, Errno>>,
     pub(super) incoming: VecDeque<Vec<u8>>,
     pub(super) received: Vec<usize>,
@@ -103,7 +101,7 @@ impl Faulty {
     }
 }
 
-/// What the kernel of any version takes.
+/// Splits a message as the kernel does, within the limits of all versions.
 fn split(message: &Outgoing<'_>) -> Vec<Vec<u8>> {
     assert!(message.payload.len() <= 65_507, "longer than a datagram");
     let Some(segment) = message.segment else { return vec![message.payload.to_vec()] };
@@ -112,7 +110,7 @@ fn split(message: &Outgoing<'_>) -> Vec<Vec<u8>> {
     datagrams
 }
 
-impl Time for Faulty {
+impl Clock for Faulty {
     fn now(&self) -> u64 {
         self.time.now()
     }
@@ -138,7 +136,7 @@ impl Calls for Faulty {
         for message in datagrams.take(MAX_MESSAGES) {
             let datagrams = split(&message);
             if let Some(errno) = self.refusal(&message, datagrams.len()) {
-                // sendmmsg tells of an error only where nothing went before it.
+                // sendmmsg reports an error only if nothing was sent before it.
                 if count == 0 {
                     self.calls += 1;
                     self.refused.push(errno);
@@ -147,7 +145,7 @@ impl Calls for Faulty {
                 break;
             }
             let Outgoing { remote, local, tos, .. } = message;
-            self.went.push(Message { remote, local, tos, datagrams });
+            self.sent.push(Message { remote, local, tos, datagrams });
             count += 1;
             if self.random.chance(self.partial) {
                 break;
@@ -176,7 +174,7 @@ impl Calls for Faulty {
 
     fn received(&self, at: usize) -> Received {
         let (len, remote) = (self.received[at], Some(([192, 0, 2, 1], 7).into()));
-        Received { len, is_whole: true, remote, beside: Beside::default() }
+        Received { len, is_whole: true, remote, ancillary: Ancillary::default() }
     }
 
     fn set_gro(&self, _: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
@@ -193,19 +191,19 @@ pub(super) fn sender(rules: &[Rule]) -> (UdpSender<Faulty>, Arc<Offloads>) {
     (UdpSender::over(socket.shared, faulty), offloads)
 }
 
-/// Sends a batch, holds what went and what was noted against what was to go, and
+/// Sends a batch, checks that every datagram was sent or reported as failed, and
 /// returns both.
 pub(super) fn send_all(
     sender: &mut UdpSender<Faulty>,
     batch: &mut SendBatch,
 ) -> (Vec<Message>, Vec<Failure>) {
-    sender.messages.went.clear();
+    sender.messages.sent.clear();
     sender.send(batch);
-    account(batch, &sender.messages.went);
-    (sender.messages.went.clone(), batch.failures().to_vec())
+    account(batch, &sender.messages.sent);
+    (sender.messages.sent.clone(), batch.failures().to_vec())
 }
 
-/// Every datagram went once and in order, or is told of in the failures of its run.
+/// Every datagram was sent once and in order, or is among the failures of its run.
 /// No two datagrams of the batch have the same bytes.
 fn account(batch: &SendBatch, went: &[Message]) {
     let mut counts = vec![(0, 0); batch.transmits().len()];
@@ -217,7 +215,10 @@ fn account(batch: &SendBatch, went: &[Message]) {
             let (transmit, run, _) = expected
                 .find(|(_, _, next)| next == datagram)
                 .expect("sent twice, or overtaken, or not what it was");
-            assert_eq!((message.remote, message.tos), (run.endpoint.remote, run.tos));
+            assert_eq!(
+                (Some(message.remote), message.tos),
+                (run.endpoint.remote.direct(), run.tos)
+            );
             let is_stale = message.local != run.endpoint.local;
             assert!(!is_stale || message.local.is_none());
             counts[transmit].0 += 1;

@@ -16,7 +16,7 @@ use super::super::{
 use super::*;
 use crate::{
     testing::skip,
-    time::Time,
+    time::Clock,
     tun::{Tun, TunRecv},
 };
 
@@ -28,7 +28,7 @@ struct Witness {
     refused: Vec<Errno>,
 }
 
-impl Time for Witness {}
+impl Clock for Witness {}
 
 impl Calls for Witness {
     fn send<'a>(

@@ -224,7 +224,7 @@ proptest! {
         let mut rounds = 0;
         while !receiver.messages.incoming.is_empty() {
             batch.clear();
-            socket.shared.tell_gro(&bound_socket, &receiver.messages);
+            socket.shared.apply_gro(&bound_socket, &receiver.messages);
             let received = receiver.receive(&bound_socket, &mut batch, RecvBatch::SLOT);
             prop_assert!(received.is_ok() || batch.is_empty());
             came.extend(batch.datagrams().map(|(span, _)| batch.get(span).to_vec()));

@@ -9,7 +9,7 @@ use packet::{Endpoint, ip::IpHeader};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use wg::{
     Control, Device, DropReason, NotReady, Now, OutboundNotice, Peer, PrivateKey, Probe, PublicKey,
-    Reservation, Session, Staged, Unreceivable,
+    Received, Reservation, Sent, Session, Staged, Unreceivable,
     config::{AllowedIpChange, DeviceChange, PeerState},
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Kind},
@@ -183,7 +183,7 @@ impl Host {
             self.out.push((datagram, reservation.endpoint));
         }
         let longest = packets.iter().map(|packet| packet.len() + DATA_OVERHEAD).max();
-        let sent = (packets.len() as u64, bytes, longest.unwrap_or(0));
+        let sent = Sent { packets: packets.len() as u64, bytes, longest: longest.unwrap_or(0) };
         self.device.sent(peer, &reservation, sent, now.time);
         self.last = Some(reservation);
         true
@@ -214,7 +214,8 @@ impl Host {
         data.truncate(datagram.len() - DATA_OVERHEAD);
         let probe = Probe::parse(&data);
         let carries = !data.is_empty() && probe.is_none();
-        self.device.received(&session, (datagram.len(), carries), from, now.time);
+        let received = Received { bytes: datagram.len(), data: carries, endpoint: from };
+        self.device.received(&session, received, now.time);
         if let Some(probe) = probe {
             self.device.probe_received(&session.peer, probe, now.time);
         }

@@ -301,7 +301,8 @@ impl World {
     fn collect(&mut self, host: Id) {
         let from = self.hosts[host].address;
         for (bytes, endpoint) in std::mem::take(&mut self.hosts[host].out) {
-            let sent = Sent { at: self.now, from, to: endpoint.remote, what: what(&bytes), bytes };
+            let to = endpoint.remote.direct().expect("no host here is behind a relay");
+            let sent = Sent { at: self.now, from, to, what: what(&bytes), bytes };
             self.wire.push(sent.clone());
             if !(self.gate)(&sent) || self.chance(self.link.loss) {
                 continue;

@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use crate::{
-    constants::{
+    path_mtu::constants::{
         PROBE_DOUBT_AFTER, PROBE_FIRST_TIMEOUT, PROBE_PAIR_EVERY, PROBE_PAIRS_LEAST,
         PROBE_PAIRS_MOST, PROBE_TIMEOUT, PROBE_TIMEOUT_MOST,
     },

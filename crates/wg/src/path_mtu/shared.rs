@@ -10,7 +10,8 @@ use std::{
     time::Duration,
 };
 
-use crate::{path_mtu::PathLimit, probe::Probe, time::Time};
+use super::{PathLimit, constants::PROBE_CONFIRM_AFTER, probe::Probe};
+use crate::{peer::Mark, time::Time};
 
 /// Questions and answers that wait to be sent, or to be read by the control half. A peer
 /// that asks more at a time has more than that unanswered.
@@ -24,9 +25,12 @@ const RETURN_EVERY: Duration = Duration::from_millis(10);
 /// How many may be at once.
 const RETURN_BURST: u32 = 20;
 
-#[derive(Debug, Default)]
-pub(crate) struct Path {
+#[derive(Debug)]
+pub(crate) struct PeerPath {
     limit: AtomicU32,
+    /// When the first long data was sent since its length was last asked about. Off where
+    /// nobody wants to know.
+    long_since: Mark,
     to_send: Mutex<Vec<Probe>>,
     heard: Mutex<Vec<Heard>>,
     /// When the next return would be due if all came evenly (the virtual scheduling of
@@ -36,46 +40,81 @@ pub(crate) struct Path {
 
 /// What the control half is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Heard {
+pub(super) enum Heard {
     /// A question or an answer came, and when.
     Came(Probe, Time),
     /// Our own link refused the question with this token as too long.
     Refused(u32),
 }
 
-impl Path {
-    pub fn limit(&self) -> Option<PathLimit> {
+impl Default for PeerPath {
+    fn default() -> Self {
+        Self {
+            limit: AtomicU32::new(UNLIMITED),
+            long_since: Mark::off(),
+            to_send: Mutex::default(),
+            heard: Mutex::default(),
+            next_return: AtomicU64::new(0),
+        }
+    }
+}
+
+impl PeerPath {
+    pub(super) fn limit(&self) -> Option<PathLimit> {
         match self.limit.load(Ordering::Relaxed) {
             UNLIMITED => None,
             limit => Some(PathLimit { bytes: limit as u16, settled: limit & SETTLED != 0 }),
         }
     }
 
-    pub fn set_limit(&self, limit: Option<PathLimit>) {
+    pub(super) fn set_limit(&self, limit: Option<PathLimit>) {
         let limit = limit.map_or(UNLIMITED, |limit| {
             u32::from(limit.bytes) | if limit.settled { SETTLED } else { 0 }
         });
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    pub fn send(&self, probe: Probe) {
+    /// Notes that long data was sent; the deadline that this brings, where it is the first.
+    pub(super) fn note_long(&self, now: Time) -> Option<Time> {
+        self.long_since.arm(now).then_some(now + PROBE_CONFIRM_AFTER)
+    }
+
+    /// Says whether the next long data is to be noted.
+    pub(super) fn want_long(&self, wanted: bool) {
+        self.long_since.switch(wanted);
+    }
+
+    /// When the length of long data is asked about.
+    pub(super) fn long_deadline(&self) -> Option<Time> {
+        self.long_since.get().map(|since| since + PROBE_CONFIRM_AFTER)
+    }
+
+    pub(super) fn take_long(&self, now: Time) -> bool {
+        let due = self.long_deadline().is_some_and(|deadline| deadline <= now);
+        if due {
+            self.long_since.clear();
+        }
+        due
+    }
+
+    pub(super) fn send(&self, probe: Probe) {
         push(&self.to_send, probe);
     }
 
-    pub fn take_to_send(&self) -> Vec<Probe> {
+    pub(super) fn take_to_send(&self) -> Vec<Probe> {
         take(&self.to_send)
     }
 
-    pub fn hear(&self, heard: Heard) {
+    pub(super) fn hear(&self, heard: Heard) {
         push(&self.heard, heard);
     }
 
-    pub fn take_heard(&self) -> Vec<Heard> {
+    pub(super) fn take_heard(&self) -> Vec<Heard> {
         take(&self.heard)
     }
 
     /// Called by one thread.
-    pub fn may_return(&self, now: Time) -> bool {
+    pub(super) fn may_return(&self, now: Time) -> bool {
         let next = Time::from_nanos(self.next_return.load(Ordering::Relaxed));
         if next.since(now) >= RETURN_EVERY * RETURN_BURST {
             return false;
@@ -103,7 +142,7 @@ mod tests {
 
     #[test]
     fn returns_come_in_a_burst_and_then_a_hundred_a_second() {
-        let path = Path::default();
+        let path = PeerPath::default();
         let began = Time::from_nanos(5_000_000_000);
         let burst = (0..1_000).filter(|_| path.may_return(began)).count();
         assert_eq!(burst, RETURN_BURST as usize);
@@ -114,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_read_as_it_was_set() {
-        let path = Path::default();
+        let path = PeerPath::default();
         assert_eq!(path.limit(), None);
         for settled in [false, true] {
             let limit = Some(PathLimit { bytes: u16::MAX, settled });

@@ -6,11 +6,11 @@ use rand_chacha::{
 };
 
 use super::*;
-use crate::constants::{PROBE_CONFIRM_AFTER, PROBE_PAIRS_LEAST};
+use crate::path_mtu::constants::{PROBE_CONFIRM_AFTER, PROBE_PAIRS_LEAST};
 
 /// A path and its far end.
 struct Path {
-    search: PathMtu,
+    search: Search,
     now: Time,
     /// The longest plaintext that it carries.
     carries: u16,
@@ -32,7 +32,7 @@ const MS: Duration = Duration::from_millis(1);
 impl Path {
     fn new(mtu: u16, carries: u16, rtt: Duration) -> Self {
         let now = Time::from_nanos(1);
-        let search = PathMtu::new(mtu);
+        let search = Search::new(mtu);
         let (answers, asked) = (Vec::new(), Vec::new());
         let rng = ChaCha20Rng::seed_from_u64(0);
         let (dead, loss, marked) = (false, 0.0, None);

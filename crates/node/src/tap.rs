@@ -1,31 +1,26 @@
-//! Where packets inside the tunnel can be seen: copied beside the traffic, for whoever
-//! captures.
+//! Copies packets inside the tunnel beside the traffic, for whoever captures.
 //!
 //! ```text
-//!   IP side -> outbound --------------------------> network
-//!                 `-- copy --> chunks, at most 4 MiB --> Capture
-//!   IP side <- inbound <--------------------------- network
-//!                 `-- copy -----^
+//!   engine's threads -- Observer::show, copy --> chunks, at most 4 MiB --> Capture
 //! ```
 //!
-//! Each direction looks once a batch whether anybody captures, which is one relaxed load.
-//! Where one does, the packets of a batch are written as blocks of pcapng into memory of
-//! their own. What finds no room is not kept, and counted; the traffic waits for nothing but
+//! While somebody captures, the packets of a batch are written as blocks of pcapng into memory
+//! of their own. What finds no room is not kept, and counted; the traffic waits for nothing but
 //! the list of captures, which is locked as long as it takes to put one in or out.
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, RwLock, RwLockReadGuard,
+        Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     time::Duration,
 };
 
-use packet::pcapng::{self, Direction, Seen, Statistics};
-use wg::PublicKey;
+use engine::{Clock, Observer, Shown};
+use packet::pcapng::{self, Seen, Statistics};
 
-use crate::Clock;
+use config::uapi::CaptureOptions;
 
 /// Bytes that wait to be read, of one capture: 10 ms at 3 Gbit/s, so that a reader may lose
 /// a core for a while.
@@ -35,22 +30,13 @@ const CHUNK_OVERHEAD: usize = 128;
 /// Captures at one time: each costs its memory and its copies.
 const MOST: usize = 4;
 
-/// What a capture is to have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CaptureOptions {
-    /// Bytes of each packet.
-    pub snaplen: usize,
-    /// Only what this peer sends or is sent.
-    pub peer: Option<PublicKey>,
-}
-
 /// As many captures are under way as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyCaptures;
 
 /// Where a data plane's packets can be seen.
 pub struct Tap {
-    on: AtomicBool,
+    on: Arc<AtomicBool>,
     /// Captures whose reader did not leave yet, be they ended or not.
     read: AtomicUsize,
     clock: Clock,
@@ -99,12 +85,7 @@ pub struct Chunk {
 impl Tap {
     /// A tap of which nobody captures. Packets are stamped by `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self {
-            on: AtomicBool::new(false),
-            read: AtomicUsize::new(0),
-            clock,
-            taken: RwLock::default(),
-        }
+        Self { on: Arc::default(), read: AtomicUsize::new(0), clock, taken: RwLock::default() }
     }
 
     /// Begins a capture.
@@ -132,54 +113,35 @@ impl Tap {
         let end = CaptureEnd { tap: self.clone(), shared };
         Ok(Capture { chunks: Mutex::new(chunks), end })
     }
-
-    /// Looks who captures; `None` where nobody does.
-    pub(crate) fn look(&self) -> Option<View<'_>> {
-        if self.on.load(Ordering::Relaxed) { Some(self.open()) } else { None }
-    }
-
-    #[cold]
-    fn open(&self) -> View<'_> {
-        let taken = self.taken.read().unwrap_or_else(PoisonError::into_inner);
-        View { taken, at: (self.clock)().wall }
-    }
 }
 
-/// Those who capture, for a batch.
-pub(crate) struct View<'a> {
-    taken: RwLockReadGuard<'a, Vec<Taken>>,
-    at: Duration,
-}
+impl Observer for Tap {
+    fn wanted(&self) -> &Arc<AtomicBool> {
+        &self.on
+    }
 
-impl View<'_> {
-    /// Shows packets of one peer in a row. What is for the host of no peer's sending has no
-    /// peer.
-    pub fn show<'p>(
-        &self,
-        (direction, peer): (Direction, Option<&PublicKey>),
-        packets: impl Iterator<Item = &'p [u8]> + Clone,
-    ) {
-        for taken in &*self.taken {
+    fn show(&self, Shown { at, direction, peer, packets }: Shown<'_>) {
+        for taken in &*self.taken.read().unwrap_or_else(PoisonError::into_inner) {
             if taken.options.peer.as_ref().is_some_and(|wanted| Some(wanted) != peer) {
                 continue;
             }
             // Where one peer was asked for it is that.
             let told = peer.filter(|_| taken.options.peer.is_none());
             let comment = told.map(|key| format!("peer {}", key.to_base64())).unwrap_or_default();
-            let seen = Seen { at: self.at, direction, packet: &[], dropped: 0, comment: &comment };
-            taken.keep(seen, packets.clone());
+            let seen = Seen { at, direction, packet: &[], dropped: 0, comment: &comment };
+            taken.keep(seen, packets);
         }
     }
 }
 
 impl Taken {
     /// Keeps as many of the packets as there is room for.
-    fn keep<'p>(&self, seen: Seen<'_>, packets: impl Iterator<Item = &'p [u8]> + Clone) {
+    fn keep(&self, seen: Seen<'_>, packets: &[&[u8]]) {
         let (shared, snaplen) = (&self.shared, self.options.snaplen);
         let cost =
             |packet: &[u8]| pcapng::packet_room(packet.len().min(snaplen), seen.comment.len());
         let (mut kept, mut bytes, mut all) = (0, 0, 0);
-        for packet in packets.clone() {
+        for packet in packets {
             let next = bytes + cost(packet) + if kept == 0 { CHUNK_OVERHEAD } else { 0 };
             if all == kept && shared.charge(next - bytes) {
                 (kept, bytes) = (kept + 1, next);
@@ -195,7 +157,7 @@ impl Taken {
                 shared: shared.clone(),
             };
             let mut dropped = shared.untold.swap(0, Ordering::Relaxed);
-            for packet in packets.take(kept as usize) {
+            for packet in packets.iter().take(kept as usize) {
                 pcapng::packet(&mut chunk.bytes, Seen { packet, dropped, ..seen }, snaplen);
                 dropped = 0;
             }
@@ -272,38 +234,33 @@ impl Drop for Chunk {
 
 #[cfg(test)]
 mod tests {
-    use packet::pcapng::Block;
-    use wg::{Now, Time};
+    use packet::pcapng::{Block, Direction};
+    use wg::{Now, PublicKey, Time};
 
     use super::*;
 
     const ALL: CaptureOptions = CaptureOptions { snaplen: 1 << 18, peer: None };
+    const AT: Duration = Duration::from_secs(1_700_000_000);
 
     fn tap() -> Arc<Tap> {
-        let wall = Duration::from_secs(1_700_000_000);
-        Arc::new(Tap::new(Arc::new(move || Now { time: Time::from_nanos(1), wall })))
+        Arc::new(Tap::new(Arc::new(move || Now { time: Time::from_nanos(1), wall: AT })))
     }
 
     fn show(tap: &Tap, peer: Option<&PublicKey>, packets: &[&[u8]]) {
-        if let Some(view) = tap.look() {
-            view.show((Direction::Inbound, peer), packets.iter().copied());
+        if tap.wanted().load(Ordering::Relaxed) {
+            tap.show(Shown { at: AT, direction: Direction::Inbound, peer, packets });
         }
     }
 
-    /// The length that each packet had, and how many were lost before it.
-    fn read(capture: &Capture) -> Vec<(u32, u64)> {
+    /// The block of each packet.
+    fn blocks(capture: &Capture) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         capture.end().end();
         while let Some(chunk) = capture.next() {
             let mut rest = chunk.bytes();
             while let Some(Block::Packet(len)) = pcapng::block(rest) {
                 let (this, behind) = rest.split_at(len);
-                let word = |at: usize| u32::from_le_bytes(this[at..at + 4].try_into().unwrap());
-                let options = 28 + word(20).next_multiple_of(4) as usize;
-                // Behind the flags.
-                let lost = word(options + 8) == 0x0008_0004;
-                let lost = if lost { word(options + 12).into() } else { 0 };
-                packets.push((word(24), lost));
+                packets.push(this.to_vec());
                 rest = behind;
             }
             assert!(rest.is_empty());
@@ -311,17 +268,84 @@ mod tests {
         packets
     }
 
+    fn word(block: &[u8], at: usize) -> u32 {
+        u32::from_le_bytes(block[at..at + 4].try_into().unwrap())
+    }
+
+    /// The length that each packet had, and how many were lost before it.
+    fn read(capture: &Capture) -> Vec<(u32, u64)> {
+        let packet = |block: &Vec<u8>| {
+            let options = 28 + word(block, 20).next_multiple_of(4) as usize;
+            // Behind the flags.
+            let lost = word(block, options + 8) == 0x0008_0004;
+            (word(block, 24), if lost { word(block, options + 12).into() } else { 0 })
+        };
+        blocks(capture).iter().map(packet).collect()
+    }
+
+    /// A packet that was captured.
+    #[derive(Debug, PartialEq)]
+    struct Frame {
+        outbound: bool,
+        len: usize,
+        bytes: Vec<u8>,
+        comment: String,
+    }
+
+    fn frame(block: &[u8]) -> Frame {
+        let (kept, len) = (word(block, 20) as usize, word(block, 24) as usize);
+        let flags = 28 + kept.next_multiple_of(4);
+        assert_eq!(word(block, flags), 0x0004_0002);
+        let (head, mut comment) = (word(block, flags + 8) as usize, String::new());
+        if head & 0xffff == 1 {
+            let at = flags + 12;
+            comment = String::from_utf8(block[at..at + (head >> 16)].to_vec()).unwrap();
+        }
+        let bytes = block[28..28 + kept].to_vec();
+        Frame { outbound: word(block, flags + 4) == 2, len, bytes, comment }
+    }
+
+    #[test]
+    fn a_packet_has_its_way_its_peer_and_as_many_bytes_as_were_asked_for() {
+        let tap = tap();
+        let peer = PublicKey::from([1; 32]);
+        let whole = tap.capture(ALL).unwrap();
+        let cut = tap.capture(CaptureOptions { snaplen: 40, ..ALL }).unwrap();
+        let of_one = tap.capture(CaptureOptions { peer: Some(peer), ..ALL }).unwrap();
+        let packet = [7; 1380];
+        for direction in [Direction::Outbound, Direction::Inbound] {
+            let shown = Shown { at: AT, direction, peer: Some(&peer), packets: &[&packet] };
+            tap.show(shown);
+        }
+        let comment = format!("peer {}", peer.to_base64());
+        for (capture, kept, comment) in
+            [(whole, 1380, &*comment), (cut, 40, &comment), (of_one, 1380, "")]
+        {
+            let frame_of = |outbound| Frame {
+                outbound,
+                len: 1380,
+                bytes: vec![7; kept],
+                comment: comment.to_owned(),
+            };
+            let statistics = capture.statistics();
+            assert_eq!((statistics.received, statistics.dropped), (2, 0));
+            let frames: Vec<_> = blocks(&capture).iter().map(|block| frame(block)).collect();
+            assert_eq!(frames, [frame_of(true), frame_of(false)]);
+        }
+    }
+
     #[test]
     fn nothing_is_looked_at_where_nobody_captures() {
         let tap = tap();
-        assert!(tap.look().is_none());
+        let looks = || tap.wanted().load(Ordering::Relaxed);
+        assert!(!looks());
         let captures = [tap.capture(ALL), tap.capture(ALL)].map(Result::unwrap);
-        assert!(tap.look().is_some());
+        assert!(looks());
         let [first, second] = captures;
         drop(first);
-        assert!(tap.look().is_some());
+        assert!(looks());
         second.end().end();
-        assert!(tap.look().is_none());
+        assert!(!looks());
         assert!(second.next().is_none());
     }
 

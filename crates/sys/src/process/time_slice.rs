@@ -1,29 +1,27 @@
-//! How long a thread keeps a core at a time.
+//! The scheduler's time slice of a thread.
 #![expect(unsafe_code, reason = "libc has no wrappers for sched_getattr and sched_setattr")]
 
 use std::mem;
 
 use nix::errno::Errno;
 
-/// The wanted turn, in nanoseconds: the least that Linux takes. Turns are short
-/// where latency counts more than a warm cache; the share of the processor stays
-/// the same.
-const TURN: u64 = 100_000;
+/// In nanoseconds: the shortest that Linux accepts. A short time slice lowers latency at the cost
+/// of a warm cache; the thread's share of the processor stays the same.
+const TIME_SLICE: u64 = 100_000;
 
-/// Asks for short turns for this thread: it is run sooner when it wakes
-/// (`sched_runtime` of a `SCHED_OTHER` thread, Linux 6.12; older kernels take no
-/// notice).
+/// Requests a short time slice for this thread, so that it runs sooner when it wakes
+/// (`sched_runtime` of a `SCHED_OTHER` thread, Linux 6.12; older kernels ignore it).
 ///
 /// # Errors
 /// The kernel's answer.
-pub fn take_short_turns() -> Result<(), Errno> {
+pub fn request_short_time_slice() -> Result<(), Errno> {
     let mut attr = read()?;
     if attr.sched_policy != libc::SCHED_OTHER as u32 {
-        // Somebody chose another policy, with rules of its own.
+        // Another policy was chosen for this process; leave it.
         return Ok(());
     }
-    attr.sched_runtime = TURN;
-    // SAFETY: the kernel reads one sched_attr, whose size stands in it.
+    attr.sched_runtime = TIME_SLICE;
+    // SAFETY: the kernel reads one sched_attr, which holds its own size.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
     Errno::result(set).map(drop)
 }
@@ -42,9 +40,9 @@ fn read() -> Result<libc::sched_attr, Errno> {
 mod tests {
     use super::*;
 
-    /// Whether this thread is of a policy from now on. Any thread may become idle, and a
-    /// thread without rights may not become anything else again.
-    fn become_one_of(policy: libc::c_int) -> bool {
+    /// Sets this thread's policy; whether that was allowed. Any thread may become idle, but without
+    /// privileges it cannot leave that policy again.
+    fn set_policy(policy: libc::c_int) -> bool {
         let param = libc::sched_param { sched_priority: 0 };
         // SAFETY: the kernel reads one sched_param.
         let set = unsafe { libc::sched_setscheduler(0, policy, &raw const param) };
@@ -55,21 +53,20 @@ mod tests {
         }
     }
 
-    /// Whatever policy the tests run under.
     #[test]
-    fn only_the_length_of_turns_changes_and_only_of_a_normal_thread() {
+    fn only_the_time_slice_changes_and_only_of_a_normal_thread() {
         let check = |policy| {
-            if !become_one_of(policy) {
+            if !set_policy(policy) {
                 return;
             }
             let before = read().unwrap();
-            take_short_turns().unwrap();
+            request_short_time_slice().unwrap();
             let after = read().unwrap();
             assert_eq!((before.sched_policy, after.sched_policy), (policy as u32, policy as u32));
             assert_eq!(before.sched_nice, after.sched_nice);
             match policy {
-                // Linux before 6.12 keeps no turn.
-                libc::SCHED_OTHER => assert!(matches!(after.sched_runtime, 0 | TURN)),
+                // Linux before 6.12 keeps no time slice.
+                libc::SCHED_OTHER => assert!(matches!(after.sched_runtime, 0 | TIME_SLICE)),
                 _ => assert_eq!(before.sched_runtime, after.sched_runtime),
             }
         };

@@ -1,0 +1,289 @@
+//! What `linerate-stats=1` answers: everything that a peer counts and tells of itself and that
+//! `get=1` has no key for.
+//!
+//! ```text
+//!   Stats::write ──► lines KEY=VALUE ──► Stats::parse      a key that is not known is skipped
+//! ```
+
+use std::fmt::{Display, Write};
+
+use ipnet::IpNet;
+use wg::{DropReason, PublicKey};
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stats {
+    /// The program's version.
+    pub version: Option<String>,
+    /// The code that encrypts.
+    pub aead: Option<String>,
+    /// Packets by the reason for which they were dropped, zeros too.
+    pub drops: Vec<(DropReason, u64)>,
+    pub socket: SocketStats,
+    pub load: LoadStats,
+    pub offloads: Vec<OffloadStats>,
+    /// The longest packet that arrives at a peer, in bytes inside the tunnel.
+    pub path_mtus: Vec<(PublicKey, u16)>,
+    /// Each part of the sandbox, and whether the kernel confines it `wholly`, `partly` or `not`.
+    pub sandbox: Vec<(String, String)>,
+    /// Why there is no sandbox.
+    pub sandbox_off: Option<String>,
+    /// Networks behind it that its peers may reach.
+    pub offers: Vec<IpNet>,
+    pub proxy: Option<ProxyStats>,
+}
+
+/// What the UDP socket counted, and the bytes that the kernel granted it each way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketStats {
+    /// Datagrams that found the receive buffer full.
+    pub overflow: u64,
+    /// Datagrams that were too long.
+    pub truncated: u64,
+    /// Bytes; 0 without a socket.
+    pub receive_buffer: u64,
+    pub send_buffer: u64,
+}
+
+/// How much there was to do at a time, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadStats {
+    /// Batches to the network, and the datagrams in all of them.
+    pub outbound: Sum,
+    /// Batches from the network, and the messages of data in all of them.
+    pub inbound: Sum,
+    /// Rounds for which something waited, and the microseconds that the oldest of each waited.
+    pub queued: Sum,
+    /// Handshakes of ours that were answered, and the microseconds until they were.
+    pub handshakes: Sum,
+}
+
+/// How many, and what all of them came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub count: u64,
+    pub sum: u64,
+}
+
+/// One offload of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffloadStats {
+    pub name: String,
+    pub wanted: bool,
+    /// How often the kernel refused it.
+    pub demotions: u64,
+}
+
+/// What a proxy tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProxyStats {
+    /// The name of its TCP/IP stack.
+    pub stack: String,
+    pub services: Vec<Service>,
+    /// Connections that were refused since one source had its share.
+    pub refused_source: u64,
+    /// The same of a service.
+    pub refused_service: u64,
+    /// Connections that were refused since there is no room.
+    pub refused_all: u64,
+    /// Idle connections that made way.
+    pub evicted_idle: u64,
+    /// Clients that had not asked for anything and made way.
+    pub evicted_asking: u64,
+}
+
+/// What is served where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    pub kind: String,
+    pub place: String,
+}
+
+impl Stats {
+    /// How many packets were dropped for a reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        let counted = self.drops.iter().filter(|(known, _)| *known == reason);
+        counted.map(|(_, count)| *count).sum()
+    }
+
+    /// Everything that was lost or refused, by name; zeros too.
+    pub fn losses(&self) -> Vec<(&'static str, u64)> {
+        let mut losses: Vec<_> =
+            self.drops.iter().map(|(reason, count)| (reason.name(), *count)).collect();
+        losses.push(("udp_overflow", self.socket.overflow));
+        losses.push(("udp_truncated", self.socket.truncated));
+        losses.extend(self.proxy.iter().flat_map(ProxyStats::counters));
+        losses
+    }
+
+    /// Appends it as lines.
+    pub fn write(&self, out: &mut String) {
+        let mut line = |key: &str, value: &dyn Display| {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "{key}={value}");
+        };
+        self.version.iter().for_each(|version| line("version", version));
+        self.aead.iter().for_each(|aead| line("aead", aead));
+        for (reason, count) in &self.drops {
+            line(reason.name(), count);
+        }
+        for (key, number) in self.numbers() {
+            line(key, &number);
+        }
+        for OffloadStats { name, wanted, demotions } in &self.offloads {
+            line(&format!("offload_{name}"), &if *wanted { "on" } else { "off" });
+            line(&format!("demotions_{name}"), demotions);
+        }
+        for (peer, mtu) in &self.path_mtus {
+            line("path_mtu", &format_args!("{} {mtu}", peer.to_base64()));
+        }
+        for (part, state) in &self.sandbox {
+            line("sandbox", &format_args!("{part}: {state}"));
+        }
+        self.sandbox_off.iter().for_each(|why| line("sandbox_off", why));
+        self.offers.iter().for_each(|net| line("offers", net));
+        if let Some(proxy) = &self.proxy {
+            line("stack", &proxy.stack);
+            for Service { kind, place } in &proxy.services {
+                line("service", &format_args!("{kind} {place}"));
+            }
+            for (name, count) in proxy.counters() {
+                line(name, &count);
+            }
+        }
+    }
+
+    /// Reads lines that a linerate of any version wrote.
+    pub fn parse(text: &str) -> Self {
+        let mut stats = Self::default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            stats.take(key, value);
+        }
+        stats
+    }
+
+    fn take(&mut self, key: &str, value: &str) {
+        let number = value.parse().unwrap_or_default();
+        match key {
+            "version" => self.version = Some(value.to_owned()),
+            "aead" => self.aead = Some(value.to_owned()),
+            "sandbox" => {
+                let (part, state) = value.rsplit_once(": ").unwrap_or((value, ""));
+                self.sandbox.push((part.to_owned(), state.to_owned()));
+            }
+            "sandbox_off" => self.sandbox_off = Some(value.to_owned()),
+            "offers" => self.offers.extend(value.parse::<IpNet>().ok()),
+            "stack" => self.proxy.get_or_insert_default().stack = value.to_owned(),
+            "service" => {
+                let (kind, place) = value.split_once(' ').unwrap_or((value, ""));
+                let service = Service { kind: kind.to_owned(), place: place.to_owned() };
+                self.proxy.get_or_insert_default().services.push(service);
+            }
+            "path_mtu" => {
+                let path = value.split_once(' ');
+                let path = path.and_then(|(peer, mtu)| {
+                    Some((PublicKey::from_base64(peer).ok()?, mtu.parse().ok()?))
+                });
+                self.path_mtus.extend(path);
+            }
+            _ => self.take_number(key, value, number),
+        }
+    }
+
+    fn take_number(&mut self, key: &str, value: &str, number: u64) {
+        if let Some(name) = key.strip_prefix("offload_") {
+            let (name, wanted) = (name.to_owned(), value == "on");
+            self.offloads.push(OffloadStats { name, wanted, demotions: 0 });
+        } else if let Some(name) = key.strip_prefix("demotions_") {
+            let offload = self.offloads.iter_mut().find(|offload| offload.name == name);
+            offload.into_iter().for_each(|offload| offload.demotions = number);
+        } else if let Some((_, known)) =
+            self.numbers_mut().into_iter().find(|(name, _)| *name == key)
+        {
+            *known = number;
+        } else if let Some(reason) = DropReason::ALL.iter().find(|reason| reason.name() == key) {
+            self.drops.push((*reason, number));
+        } else if key.starts_with("proxy_") {
+            let proxy = self.proxy.get_or_insert_default();
+            let counter = proxy.counters_mut().into_iter().find(|(name, _)| *name == key);
+            counter.into_iter().for_each(|(_, counter)| *counter = number);
+        }
+    }
+
+    /// Each number that is always there, by its key.
+    fn numbers(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let mut copy = Self { socket: self.socket, load: self.load, ..Self::default() };
+        copy.numbers_mut().map(|(key, number)| (key, *number)).into_iter()
+    }
+
+    fn numbers_mut(&mut self) -> [(&'static str, &mut u64); 12] {
+        let Self { socket, load, .. } = self;
+        [
+            ("udp_overflow", &mut socket.overflow),
+            ("udp_truncated", &mut socket.truncated),
+            ("udp_receive_buffer", &mut socket.receive_buffer),
+            ("udp_send_buffer", &mut socket.send_buffer),
+            ("load_out_batches", &mut load.outbound.count),
+            ("load_out_packets", &mut load.outbound.sum),
+            ("load_in_batches", &mut load.inbound.count),
+            ("load_in_packets", &mut load.inbound.sum),
+            ("load_queue_rounds", &mut load.queued.count),
+            ("load_queue_micros", &mut load.queued.sum),
+            ("load_handshakes", &mut load.handshakes.count),
+            ("load_handshake_micros", &mut load.handshakes.sum),
+        ]
+    }
+}
+
+impl ProxyStats {
+    /// Each counter by its key.
+    fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.clone().counters_mut().map(|(key, counter)| (key, *counter)).into_iter()
+    }
+
+    fn counters_mut(&mut self) -> [(&'static str, &mut u64); 5] {
+        [
+            ("proxy_refused_source", &mut self.refused_source),
+            ("proxy_refused_service", &mut self.refused_service),
+            ("proxy_refused_all", &mut self.refused_all),
+            ("proxy_evicted_idle", &mut self.evicted_idle),
+            ("proxy_evicted_asking", &mut self.evicted_asking),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn statistics_are_read_as_they_were_written(stats in crate::strategies::stats()) {
+            let mut text = String::new();
+            stats.write(&mut text);
+            prop_assert_eq!(Stats::parse(&text), stats);
+        }
+
+        #[test]
+        fn no_text_panics(text in "(([a-z_]{0,20}|service|path_mtu|sandbox)=[ -~]{0,20}\n){0,8}") {
+            Stats::parse(&text);
+        }
+    }
+
+    #[test]
+    fn what_no_version_knows_is_no_drop() {
+        let stats = Stats::parse("in_forged=3\nin_future=5\nfuture=6\npath_mtu=somebody 9000\n");
+        assert_eq!(stats, Stats { drops: vec![(DropReason::InForged, 3)], ..Stats::default() });
+        assert_eq!(stats.dropped(DropReason::InForged), 3);
+        assert_eq!(stats.dropped(DropReason::InSpoofed), 0);
+    }
+
+    #[test]
+    fn what_was_lost_is_told_by_its_name_wherever_that_was() {
+        let stats = Stats::parse("in_forged=3\nudp_overflow=2\nstack=s\nproxy_evicted_idle=1\n");
+        let lost: Vec<_> = stats.losses().into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(lost, [("in_forged", 3), ("udp_overflow", 2), ("proxy_evicted_idle", 1)]);
+    }
+}

@@ -1,0 +1,257 @@
+//! Datagrams that come to the data plane's socket and are not WireGuard's, handed to another
+//! thread.
+//!
+//! ```text
+//!   UDP -> inbound -- 1 to 4, little-endian --> sessions, slow path
+//!             |------ a registered magic -----> ControlReceiver
+//!             |------ STUN's cookie, if so ---> ControlReceiver
+//!             `------ else: counted, dropped
+//! ```
+//!
+//! Only what is none of the first is looked at here. What is registered is fixed when the
+//! data plane is built. What waits is bounded; the data plane waits for nobody.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
+    },
+    time::Duration,
+};
+
+use packet::Endpoint;
+use wg::{DropReason, Time};
+
+/// Bytes that wait to be read: 1,000 datagrams of the usual length.
+const ROOM: usize = 256 << 10;
+/// What a datagram takes beside its bytes, in bytes.
+const OVERHEAD: usize = 128;
+/// Bytes of STUN's header (RFC 8489 section 5).
+const STUN_HEADER: usize = 20;
+/// STUN's magic cookie, at bytes 4 to 7 of every message.
+const STUN_COOKIE: [u8; 4] = 0x2112_a442_u32.to_be_bytes();
+
+/// The bytes that datagrams of one protocol begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Magic {
+    bytes: [u8; Self::MAX],
+    len: usize,
+}
+
+impl Magic {
+    /// The longest, in bytes.
+    pub const MAX: usize = 8;
+
+    /// `None` where there are no bytes, or too many.
+    pub fn new(prefix: &[u8]) -> Option<Self> {
+        let mut bytes = [0; Self::MAX];
+        bytes.get_mut(..prefix.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(prefix);
+        Some(Self { bytes, len: prefix.len() })
+    }
+
+    fn begins(&self, datagram: &[u8]) -> bool {
+        datagram.starts_with(&self.bytes[..self.len])
+    }
+}
+
+/// Which datagrams are handed on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Those that begin with one of these.
+    pub magics: Vec<Magic>,
+    /// Those of STUN.
+    pub stun: bool,
+}
+
+/// A datagram that was handed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlDatagram {
+    /// All of it.
+    pub bytes: Vec<u8>,
+    /// Its sender, and our address and interface it reached.
+    pub from: Endpoint,
+    /// When its batch was received.
+    pub at: Time,
+}
+
+/// The data plane's end.
+#[derive(Clone, Debug)]
+pub struct ControlSender {
+    registered: Registered,
+    datagrams: Sender<ControlDatagram>,
+    room: Arc<AtomicUsize>,
+}
+
+/// The end of who handles these datagrams.
+#[derive(Debug)]
+pub struct ControlReceiver {
+    datagrams: Receiver<ControlDatagram>,
+    room: Arc<AtomicUsize>,
+}
+
+/// A channel for what is registered.
+pub fn control_channel(registered: Registered) -> (ControlSender, ControlReceiver) {
+    let (sender, datagrams) = channel();
+    let room = Arc::new(AtomicUsize::new(ROOM));
+    let sender = ControlSender { registered, datagrams: sender, room: room.clone() };
+    (sender, ControlReceiver { datagrams, room })
+}
+
+impl ControlSender {
+    /// Hands on what is no valid WireGuard message, or says why it does not.
+    pub(crate) fn hand_on(
+        &self,
+        datagram: &[u8],
+        from: Endpoint,
+        at: Time,
+    ) -> Result<(), DropReason> {
+        if !self.registered.covers(datagram) {
+            return Err(DropReason::InMalformed);
+        }
+        let cost = datagram.len() + OVERHEAD;
+        let less = |room: usize| room.checked_sub(cost);
+        let charged = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        charged.map_err(|_| DropReason::InControlFull)?;
+        let datagram = ControlDatagram { bytes: datagram.to_vec(), from, at };
+        // Where nobody reads any more, it is as if nobody had read for long.
+        self.datagrams.send(datagram).map_err(|_| DropReason::InControlFull)
+    }
+}
+
+impl ControlReceiver {
+    /// Waits for the next datagram.
+    ///
+    /// # Errors
+    /// None came in time, or the data plane has ended.
+    pub fn recv_timeout(&self, timeout: Duration) -> Result<ControlDatagram, RecvTimeoutError> {
+        self.datagrams.recv_timeout(timeout).inspect(|datagram| self.give_back(datagram))
+    }
+
+    /// The next datagram, where there is one.
+    ///
+    /// # Errors
+    /// There is none, or the data plane has ended.
+    pub fn try_recv(&self) -> Result<ControlDatagram, TryRecvError> {
+        self.datagrams.try_recv().inspect(|datagram| self.give_back(datagram))
+    }
+
+    fn give_back(&self, datagram: &ControlDatagram) {
+        self.room.fetch_add(datagram.bytes.len() + OVERHEAD, Ordering::Relaxed);
+    }
+}
+
+impl Registered {
+    fn covers(&self, datagram: &[u8]) -> bool {
+        !is_wireguard(datagram)
+            && (self.magics.iter().any(|magic| magic.begins(datagram))
+                || self.stun && is_stun(datagram))
+    }
+}
+
+/// Whether the first four bytes are those of a WireGuard message, be it valid or not.
+fn is_wireguard(datagram: &[u8]) -> bool {
+    let kind = datagram.first_chunk().map(|kind| u32::from_le_bytes(*kind));
+    matches!(kind, Some(1..=4))
+}
+
+/// RFC 8489 section 6.3: the first two bits are zero, and the cookie is there.
+fn is_stun(datagram: &[u8]) -> bool {
+    datagram.len() >= STUN_HEADER && datagram[0] >> 6 == 0 && datagram[4..8] == STUN_COOKIE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAGIC: &[u8] = b"\xf0magic";
+
+    fn at() -> Time {
+        Time::from_nanos(7)
+    }
+
+    fn channel_of(stun: bool) -> (ControlSender, ControlReceiver) {
+        control_channel(Registered { magics: vec![Magic::new(MAGIC).unwrap()], stun })
+    }
+
+    fn from() -> Endpoint {
+        Endpoint::new(([192, 0, 2, 1], 3478).into())
+    }
+
+    fn stun(first: [u8; 4]) -> Vec<u8> {
+        [&first[..], &STUN_COOKIE, &[9; 12]].concat()
+    }
+
+    #[test]
+    fn a_magic_has_one_to_eight_bytes() {
+        assert_eq!(Magic::new(b""), None);
+        assert_eq!(Magic::new(&[1; 9]), None);
+        assert!(Magic::new(&[1; 8]).is_some_and(|magic| magic.begins(&[1; 8])));
+    }
+
+    #[test]
+    fn each_protocol_is_told_by_its_first_bytes_and_nothing_else_is_handed_on() {
+        let binding_request = stun([0, 1, 0, 0]);
+        let with = |prefix: &[u8], len| [prefix, &vec![5; len]].concat();
+        for (datagram, handed_on) in [
+            (binding_request.clone(), true),
+            (stun([1, 1, 0, 8]), true),
+            // The first four bytes are a WireGuard initiation's: it is that, of a wrong length.
+            (stun([1, 0, 0, 0]), false),
+            (stun([0x40, 1, 0, 0]), false),
+            (binding_request[..19].to_vec(), false),
+            (with(&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x43], 12), false),
+            (with(MAGIC, 0), true),
+            (with(MAGIC, 1400), true),
+            (with(&MAGIC[..5], 40), false),
+            (with(&[], 40), false),
+        ] {
+            let (sender, receiver) = channel_of(true);
+            let handed = sender.hand_on(&datagram, from(), at());
+            assert_eq!(handed.is_ok(), handed_on, "{datagram:?}");
+            let expected = ControlDatagram { bytes: datagram, from: from(), at: at() };
+            assert_eq!(receiver.try_recv().ok(), handed_on.then_some(expected));
+        }
+        let (sender, _receiver) = channel_of(false);
+        let refused = sender.hand_on(&binding_request, from(), at());
+        assert_eq!(refused, Err(DropReason::InMalformed), "it was not registered");
+    }
+
+    #[test]
+    fn a_magic_that_is_wireguards_own_takes_nothing_from_it() {
+        let magics = vec![Magic::new(&[4, 0, 0, 0]).unwrap(), Magic::new(&[1]).unwrap()];
+        let (sender, _receiver) = control_channel(Registered { magics, stun: false });
+        for kind in 1..=4 {
+            assert!(sender.hand_on(&[kind, 0, 0, 0, 9], from(), at()).is_err());
+        }
+        assert!(sender.hand_on(&[1, 0, 0, 1, 9], from(), at()).is_ok());
+    }
+
+    #[test]
+    fn what_is_short_is_looked_at_no_further_than_it_reaches() {
+        let (sender, receiver) = channel_of(true);
+        for datagram in [stun([0, 1, 0, 0]), MAGIC.to_vec(), vec![1, 0, 0, 0]] {
+            for len in 0..datagram.len().min(MAGIC.len()) {
+                let refused = sender.hand_on(&datagram[..len], from(), at());
+                assert_eq!(refused, Err(DropReason::InMalformed));
+            }
+        }
+        assert!(receiver.try_recv().is_err());
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_reading_makes_room() {
+        let (sender, receiver) = channel_of(false);
+        let datagram = [MAGIC, &[0; 1000]].concat();
+        let taken = (0..10_000).filter(|_| sender.hand_on(&datagram, from(), at()).is_ok()).count();
+        assert_eq!(taken, ROOM / (datagram.len() + OVERHEAD));
+        let refused = sender.hand_on(&datagram, from(), at());
+        assert_eq!(refused, Err(DropReason::InControlFull));
+        assert!(receiver.try_recv().is_ok());
+        assert_eq!(sender.hand_on(&datagram, from(), at()), Ok(()));
+        while receiver.try_recv().is_ok() {}
+        assert_eq!(receiver.room.load(Ordering::Relaxed), ROOM);
+        drop(receiver);
+        assert_eq!(sender.hand_on(&datagram, from(), at()), Err(DropReason::InControlFull));
+    }
+}

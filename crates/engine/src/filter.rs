@@ -1,0 +1,166 @@
+//! Which packets of peers may enter, from now on: set by any thread, in force with the next
+//! batch.
+//!
+//! ```text
+//!   IP side -> outbound --------------------------> network
+//!                 `-- flows that this host begins --.
+//!                                                   v
+//!   IP side <- inbound <- Judge (Rules, flows) <- Begun
+//! ```
+//!
+//! Each direction looks once a batch whether there is a filter, which is one relaxed load.
+//! The rules belong to the thread that delivers, until others are set. What both directions
+//! share, the flows that were begun, is locked once a batch, and only where a packet of UDP
+//! or SCTP needs it: it is held for look-ups, never across crypto or a system call.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use packet::filter::{Begun, Flow, Judge, Policy, Rules};
+
+/// A data plane's filter: off until a policy is set.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// 0 where it is off, else another number for each policy.
+    epoch: AtomicU64,
+    set: Mutex<Set>,
+    /// Nothing is kept while it is off.
+    begun: Mutex<Option<Begun>>,
+    judged: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Set {
+    rules: Option<Arc<Rules>>,
+    /// The last epoch, be the filter on or off.
+    last: u64,
+}
+
+impl Filter {
+    /// Accepts what `policy` says and nothing else, old flows included. Replies to what this
+    /// host begins, or began since there is a filter, are accepted; shields that go up forget
+    /// what was begun before.
+    pub fn set(&self, policy: &Policy) {
+        let rules = Arc::new(Rules::new(policy));
+        let mut set = lock(&self.set);
+        let were_up = set.rules.as_ref().is_some_and(|rules| rules.shields_up());
+        let mut begun = lock(&self.begun);
+        if begun.is_none() || (rules.shields_up() && !were_up) {
+            *begun = Some(Begun::new(seed()));
+        }
+        drop(begun);
+        set.rules = Some(rules);
+        set.last += 1;
+        self.epoch.store(set.last, Ordering::Relaxed);
+    }
+
+    /// Accepts everything.
+    pub fn clear(&self) {
+        let mut set = lock(&self.set);
+        set.rules = None;
+        self.epoch.store(0, Ordering::Relaxed);
+        *lock(&self.begun) = None;
+    }
+
+    /// How many flows were judged so far: packets of one flow in a row in a batch are judged
+    /// once.
+    pub fn judged(&self) -> u64 {
+        self.judged.load(Ordering::Relaxed)
+    }
+
+    /// Notes the flows that `packets` of this host begin, where there is a filter.
+    pub(crate) fn note<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
+        if self.epoch.load(Ordering::Relaxed) != 0 {
+            self.note_begun(packets);
+        }
+    }
+
+    fn note_begun<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
+        let (mut begun, mut last) = (None, None);
+        for flow in packets.filter_map(Begun::read) {
+            if last.replace(flow) != Some(flow)
+                && let Some(begun) = begun.get_or_insert_with(|| lock(&self.begun)).as_mut()
+            {
+                begun.note(flow);
+            }
+        }
+    }
+}
+
+/// The filter as the inbound half knows it.
+pub(crate) struct InboundFilter {
+    filter: Arc<Filter>,
+    /// Which policy the judge has; 0 where there is none.
+    epoch: u64,
+    judge: Option<Judge>,
+}
+
+impl InboundFilter {
+    pub fn new(filter: Arc<Filter>) -> Self {
+        Self { filter, epoch: 0, judge: None }
+    }
+
+    /// Looks for the filter, once for a batch; `None` where it is off.
+    pub fn look(&mut self) -> Option<BatchFilter<'_>> {
+        let epoch = self.filter.epoch.load(Ordering::Relaxed);
+        if epoch != self.epoch {
+            self.follow();
+        }
+        let judge = self.judge.as_mut()?;
+        judge.begin();
+        Some(BatchFilter { judged: judge.judged(), judge, filter: &self.filter, begun: None })
+    }
+
+    /// Judges by the policy that is set now.
+    #[cold]
+    fn follow(&mut self) {
+        let set = lock(&self.filter.set);
+        self.epoch = self.filter.epoch.load(Ordering::Relaxed);
+        match (&set.rules, &mut self.judge) {
+            (None, judge) => *judge = None,
+            (Some(rules), None) => self.judge = Some(Judge::new(rules.clone(), seed())),
+            (Some(rules), Some(judge)) => judge.set_rules(rules.clone()),
+        }
+    }
+}
+
+/// The filter, for one batch.
+pub(crate) struct BatchFilter<'a> {
+    judge: &'a mut Judge,
+    filter: &'a Filter,
+    /// Locked with the first packet that needs it.
+    begun: Option<MutexGuard<'a, Option<Begun>>>,
+    /// How many flows were judged before it.
+    judged: u64,
+}
+
+impl BatchFilter<'_> {
+    pub fn accepts(&mut self, packet: &[u8]) -> bool {
+        let Self { judge, filter, begun, .. } = self;
+        let has_begun = |flow: &Flow| {
+            let begun = begun.get_or_insert_with(|| lock(&filter.begun)).as_mut();
+            begun.is_some_and(|begun| begun.has(flow))
+        };
+        judge.accepts(packet, has_begun)
+    }
+}
+
+impl Drop for BatchFilter<'_> {
+    fn drop(&mut self) {
+        self.filter.judged.fetch_add(self.judge.judged() - self.judged, Ordering::Relaxed);
+    }
+}
+
+/// A number that nobody foresees.
+fn seed() -> u64 {
+    RandomState::new().hash_one(0)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,88 @@
+//! Where packets inside the tunnel can be seen.
+//!
+//! ```text
+//!   IP side -> outbound -----> network
+//!                 `-- show --> Observer
+//!   IP side <- inbound <------ network
+//!                 `-- show -----^
+//! ```
+//!
+//! Each direction looks once a batch whether anybody wants to see its packets, which is one
+//! relaxed load. Only where somebody does, the observer itself is called.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use packet::pcapng::Direction;
+use wg::PublicKey;
+
+use crate::Clock;
+
+/// Who sees the packets of a data plane. Its threads call it, and wait for it.
+pub trait Observer: Send + Sync {
+    /// Whether it wants to see packets.
+    fn wanted(&self) -> &Arc<AtomicBool>;
+
+    /// Takes a look at packets.
+    fn show(&self, shown: Shown<'_>);
+}
+
+/// Packets in a row of one peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// When their batch was handled, since the Unix epoch.
+    pub at: Duration,
+    /// Which way they went.
+    pub direction: Direction,
+    /// Who sent them, or gets them; `None` for what the data plane itself tells the host.
+    pub peer: Option<&'a PublicKey>,
+    /// From the IP header on.
+    pub packets: &'a [&'a [u8]],
+}
+
+/// An observer, and whether it wants to see anything.
+pub(crate) struct Watch {
+    wanted: Arc<AtomicBool>,
+    observer: Arc<dyn Observer>,
+    clock: Clock,
+}
+
+/// An observer that wants to see a batch.
+pub(crate) struct View<'a> {
+    observer: &'a dyn Observer,
+    at: Duration,
+}
+
+impl Watch {
+    pub fn new(observer: Arc<dyn Observer>, clock: Clock) -> Self {
+        Self { wanted: observer.wanted().clone(), observer, clock }
+    }
+
+    /// `None` where nobody wants to see anything.
+    pub fn look(&self) -> Option<View<'_>> {
+        if self.wanted.load(Ordering::Relaxed) { Some(self.open()) } else { None }
+    }
+
+    #[cold]
+    fn open(&self) -> View<'_> {
+        View { observer: &*self.observer, at: (self.clock)().wall }
+    }
+}
+
+impl View<'_> {
+    /// Shows packets in a row of one peer.
+    pub fn show<'p>(
+        &self,
+        direction: Direction,
+        peer: Option<&PublicKey>,
+        packets: impl Iterator<Item = &'p [u8]>,
+    ) {
+        let packets: Vec<_> = packets.collect();
+        self.observer.show(Shown { at: self.at, direction, peer, packets: &packets });
+    }
+}

@@ -1,0 +1,376 @@
+//! Peers behind relays: where the data plane leaves datagrams for them, and gets theirs.
+//!
+//! ```text
+//!   outbound, slow path -- runs to relayed endpoints --> Relay -- recv ---> who speaks
+//!   inbound <-- slots of the batch, behind the socket's -- Relay <- inject -- to relays
+//! ```
+//!
+//! A relayed endpoint is a number in this table, so that endpoints stay as small as they are
+//! for sockets. Only who speaks to relays puts entries in; what comes from the network cannot.
+//! Both queues are bounded in bytes, and the data plane waits for neither.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use packet::{
+    Ecn, Endpoint, RecvBatch, RecvMeta, RelayId, Remote, SendBatch, SendError, Transmit, Waker,
+};
+
+/// Bytes that wait for a relay, or came from one and wait: 50 ms at 40 Mbit/s. With more,
+/// what is dropped later is only older.
+const ROOM: usize = 256 << 10;
+/// What a run for a relay, or a datagram from one, takes beside its bytes, in bytes.
+const OVERHEAD: usize = 128;
+/// Entries of the table at most.
+const MOST: usize = 1 << 16;
+
+/// A peer behind a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RelayPeer {
+    /// Which relay, by a number that both sides know.
+    pub region: u16,
+    /// By which the relay knows the peer.
+    pub key: [u8; 32],
+}
+
+/// Datagrams for one peer behind a relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RelayRun {
+    /// Where they go.
+    pub to: RelayPeer,
+    /// One behind the other.
+    pub bytes: Vec<u8>,
+    /// Length of each but the last, in bytes.
+    pub segment: usize,
+}
+
+/// Why a datagram of a relay was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotInjected {
+    /// Its sender is not in the table.
+    Unknown,
+    /// It is longer than any datagram.
+    TooLong,
+    /// More waits than the data plane took.
+    Full,
+}
+
+/// The door between a data plane and who speaks to relays. Clones are the same.
+#[derive(Clone)]
+pub struct Relay(Arc<State>);
+
+struct State {
+    table: Mutex<Table>,
+    to_relays: Mutex<ToRelays>,
+    filled: Condvar,
+    from_relays: Mutex<FromRelays>,
+    /// Whether anything came from a relay.
+    any: AtomicBool,
+    wake_inbound: Waker,
+}
+
+#[derive(Default)]
+struct Table {
+    peers: Vec<Option<RelayPeer>>,
+    ids: HashMap<RelayPeer, RelayId>,
+    free: Vec<RelayId>,
+}
+
+#[derive(Default)]
+struct ToRelays {
+    runs: VecDeque<RelayRun>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct FromRelays {
+    datagrams: VecDeque<(RelayId, Vec<u8>)>,
+    bytes: usize,
+    /// How many found no room and were not told of yet.
+    dropped: u64,
+}
+
+impl Relay {
+    /// A table without entries; `wake_inbound` ends the wait of the inbound half.
+    pub fn new(wake_inbound: Waker) -> Self {
+        Self(Arc::new(State {
+            table: Mutex::default(),
+            to_relays: Mutex::default(),
+            filled: Condvar::new(),
+            from_relays: Mutex::default(),
+            any: AtomicBool::new(false),
+            wake_inbound,
+        }))
+    }
+
+    /// The endpoint of a peer behind a relay, which is in the table from now on; `None` where
+    /// that is full.
+    pub fn endpoint(&self, peer: RelayPeer) -> Option<Endpoint> {
+        let mut table = lock(&self.0.table);
+        if let Some(id) = table.ids.get(&peer) {
+            return Some(Endpoint::relayed(*id));
+        }
+        let id = match table.free.pop() {
+            Some(id) => id,
+            None if table.peers.len() >= MOST => return None,
+            None => {
+                table.peers.push(None);
+                RelayId::new(table.peers.len() as u32 - 1)
+            }
+        };
+        table.peers[id.index()] = Some(peer);
+        table.ids.insert(peer, id);
+        Some(Endpoint::relayed(id))
+    }
+
+    /// Takes a peer out of the table. Its endpoint must not be in use any more: another peer
+    /// may get it.
+    pub fn forget(&self, peer: &RelayPeer) {
+        let mut table = lock(&self.0.table);
+        if let Some(id) = table.ids.remove(peer) {
+            table.peers[id.index()] = None;
+            table.free.push(id);
+        }
+    }
+
+    /// The peer behind a relay that an endpoint stands for.
+    pub fn peer(&self, endpoint: &Endpoint) -> Option<RelayPeer> {
+        let Remote::Relayed(id) = endpoint.remote else { return None };
+        lock(&self.0.table).peers.get(id.index()).copied().flatten()
+    }
+
+    /// Waits for datagrams to be sent through a relay; `None` where none came in time.
+    pub fn recv_timeout(&self, timeout: Duration) -> Option<RelayRun> {
+        let queue = lock(&self.0.to_relays);
+        let (mut queue, _) = self
+            .0
+            .filled
+            .wait_timeout_while(queue, timeout, |queue| queue.runs.is_empty())
+            .unwrap_or_else(PoisonError::into_inner);
+        let run = queue.runs.pop_front()?;
+        queue.bytes -= run.bytes.len() + OVERHEAD;
+        Some(run)
+    }
+
+    /// Has the data plane receive a datagram that came through a relay.
+    ///
+    /// # Errors
+    /// It was not taken; the data plane counts what it had no room for.
+    pub fn inject(&self, from: &RelayPeer, datagram: &[u8]) -> Result<(), NotInjected> {
+        let id = lock(&self.0.table).ids.get(from).copied().ok_or(NotInjected::Unknown)?;
+        if datagram.len() > packet::MAX_PACKET {
+            return Err(NotInjected::TooLong);
+        }
+        let mut queue = lock(&self.0.from_relays);
+        let cost = datagram.len() + OVERHEAD;
+        let fits = queue.bytes + cost <= ROOM;
+        if fits {
+            queue.bytes += cost;
+            queue.datagrams.push_back((id, datagram.to_vec()));
+        } else {
+            queue.dropped += 1;
+        }
+        self.0.any.store(true, Ordering::Release);
+        drop(queue);
+        (self.0.wake_inbound)();
+        if fits { Ok(()) } else { Err(NotInjected::Full) }
+    }
+
+    /// Queues a run of a batch, as far as there is room. The error is how many of its
+    /// datagrams did not go, and why.
+    pub(crate) fn send(&self, batch: &SendBatch, run: &Transmit) -> Result<(), (usize, SendError)> {
+        let all = run.datagrams();
+        let to = self.peer(&run.endpoint).ok_or((all, SendError::Unreachable))?;
+        let mut queue = lock(&self.0.to_relays);
+        let room = queue.room();
+        let fit = if run.span.len <= room { all } else { room / run.segment };
+        if fit > 0 {
+            let bytes = batch.stretch(run, 0, fit).to_vec();
+            queue.push(RelayRun { to, bytes, segment: run.segment });
+            self.0.filled.notify_one();
+        }
+        if fit < all { Err((all - fit, SendError::RelayFull)) } else { Ok(()) }
+    }
+
+    /// Queues one datagram.
+    pub(crate) fn send_one(&self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
+        let to = self.peer(&endpoint).ok_or(SendError::Unreachable)?;
+        let mut queue = lock(&self.0.to_relays);
+        if datagram.len() > queue.room() {
+            return Err(SendError::RelayFull);
+        }
+        queue.push(RelayRun { to, bytes: datagram.to_vec(), segment: datagram.len() });
+        self.0.filled.notify_one();
+        Ok(())
+    }
+
+    /// Puts what came from relays behind what a batch has, as far as it has room. Returns how
+    /// many datagrams were dropped before.
+    pub(crate) fn fill(&self, batch: &mut RecvBatch) -> u64 {
+        if self.0.any.load(Ordering::Acquire) { self.fill_from_queue(batch) } else { 0 }
+    }
+
+    #[cold]
+    fn fill_from_queue(&self, batch: &mut RecvBatch) -> u64 {
+        let mut queue = lock(&self.0.from_relays);
+        while batch.len() < batch.capacity()
+            && let Some((id, datagram)) = queue.datagrams.pop_front()
+        {
+            let len = datagram.len();
+            queue.bytes -= len + OVERHEAD;
+            let at = batch.len();
+            let slot = batch.slots_mut().nth(at).expect("the batch is not full");
+            slot[..len].copy_from_slice(&datagram);
+            let endpoint = Endpoint::relayed(id);
+            batch.commit(RecvMeta { len, stride: len, endpoint, ecn: Ecn::NotEct });
+        }
+        let dropped = std::mem::take(&mut queue.dropped);
+        let rest = !queue.datagrams.is_empty();
+        self.0.any.store(rest, Ordering::Relaxed);
+        drop(queue);
+        if rest {
+            // Or the next receive might wait with these behind it.
+            (self.0.wake_inbound)();
+        }
+        dropped
+    }
+
+    /// Whether datagrams wait that came from relays.
+    pub(crate) fn waits(&self) -> bool {
+        self.0.any.load(Ordering::Acquire)
+    }
+}
+
+impl ToRelays {
+    /// Bytes that one more run may have.
+    fn room(&self) -> usize {
+        ROOM.saturating_sub(self.bytes + OVERHEAD)
+    }
+
+    fn push(&mut self, run: RelayRun) {
+        self.bytes += run.bytes.len() + OVERHEAD;
+        self.runs.push_back(run);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    fn peer(number: u32) -> RelayPeer {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_be_bytes());
+        RelayPeer { region: 9, key }
+    }
+
+    fn relay() -> (Relay, Arc<AtomicU32>) {
+        let wakes = Arc::new(AtomicU32::new(0));
+        let woken = wakes.clone();
+        (Relay::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed))), wakes)
+    }
+
+    #[test]
+    fn a_peer_has_one_endpoint_as_long_as_it_is_in_the_table() {
+        let (relay, _) = relay();
+        let first = relay.endpoint(peer(1)).unwrap();
+        let second = relay.endpoint(peer(2)).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(relay.endpoint(peer(1)), Some(first));
+        let elsewhere = RelayPeer { region: 10, ..peer(1) };
+        assert_ne!(relay.endpoint(elsewhere), Some(first));
+        assert_eq!(relay.peer(&second), Some(peer(2)));
+        relay.forget(&peer(2));
+        assert_eq!(relay.peer(&second), None);
+        assert_eq!(relay.inject(&peer(2), b"x"), Err(NotInjected::Unknown));
+        assert_eq!(relay.endpoint(peer(3)), Some(second), "its place is free");
+        assert_eq!(relay.peer(&Endpoint::new(([192, 0, 2, 1], 1).into())), None);
+        assert_eq!(relay.peer(&Endpoint::relayed(RelayId::new(u32::MAX))), None);
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (relay, _) = relay();
+        let put = (0..MOST as u32 + 10).filter(|number| relay.endpoint(peer(*number)).is_some());
+        assert_eq!(put.count(), MOST);
+        relay.forget(&peer(0));
+        assert!(relay.endpoint(peer(MOST as u32)).is_some());
+    }
+
+    #[test]
+    fn what_a_batch_has_no_room_for_comes_with_the_next_and_wakes_for_it() {
+        let (relay, wakes) = relay();
+        relay.endpoint(peer(1)).unwrap();
+        let mut batch = RecvBatch::new(2);
+        assert_eq!((relay.fill(&mut batch), batch.len()), (0, 0));
+        for number in 0..3 {
+            relay.inject(&peer(1), &[number; 40]).unwrap();
+        }
+        assert_eq!(wakes.load(Ordering::Relaxed), 3);
+        let mut seen = Vec::new();
+        for (len, woken) in [(2, 4), (1, 4), (0, 4)] {
+            batch.clear();
+            assert_eq!((relay.fill(&mut batch), batch.len()), (0, len));
+            assert_eq!(wakes.load(Ordering::Relaxed), woken);
+            seen.extend(batch.datagrams().map(|(span, _)| batch.get(span)[0]));
+        }
+        assert_eq!(seen, [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_waits_of_relays_is_bounded_and_what_is_dropped_is_told_once() {
+        let (relay, _) = relay();
+        relay.endpoint(peer(1)).unwrap();
+        assert_eq!(relay.inject(&peer(1), &[0; 65_536]), Err(NotInjected::TooLong));
+        assert_eq!(relay.inject(&peer(1), &[]), Ok(()));
+        let taken = (0..1000).filter(|_| relay.inject(&peer(1), &[0; 1000]).is_ok()).count();
+        assert!((200..=ROOM / 1000).contains(&taken), "{taken}");
+        let mut batch = RecvBatch::new(1);
+        assert_eq!(relay.fill(&mut batch), 1000 - taken as u64);
+        for _ in 0..taken {
+            batch.clear();
+            assert_eq!((relay.fill(&mut batch), batch.len()), (0, 1));
+        }
+        assert!(!relay.waits());
+        assert_eq!(lock(&relay.0.from_relays).bytes, 0);
+    }
+
+    #[test]
+    fn what_waits_for_relays_is_bounded_datagram_by_datagram() {
+        let (relay, _) = relay();
+        let endpoint = relay.endpoint(peer(1)).unwrap();
+        let mut batch = SendBatch::default();
+        for _ in 0..100 {
+            batch.push(1000, endpoint, Ecn::NotEct).fill(7);
+        }
+        let mut sent = 0;
+        for _ in 0..5 {
+            let lost = relay.send(&batch, &batch.transmits()[0]).err();
+            sent += 100
+                - lost.map_or(0, |(lost, error)| {
+                    assert_eq!(error, SendError::RelayFull);
+                    lost
+                });
+        }
+        assert_eq!(sent, 261, "of 256 KiB, less three runs' own");
+        assert_eq!(relay.send_one(&[0; 1000], endpoint), Err(SendError::RelayFull));
+        let runs: Vec<_> = std::iter::from_fn(|| relay.recv_timeout(Duration::ZERO)).collect();
+        let lens: Vec<_> = runs.iter().map(|run| (run.to, run.segment, run.bytes.len())).collect();
+        let run = |datagrams: usize| (peer(1), 1000, 1000 * datagrams);
+        assert_eq!(lens, [run(100), run(100), run(61)]);
+        assert_eq!(lock(&relay.0.to_relays).bytes, 0);
+        let unknown = Endpoint::relayed(RelayId::new(5));
+        assert_eq!(relay.send_one(b"x", unknown), Err(SendError::Unreachable));
+    }
+}

@@ -1,0 +1,168 @@
+//! A policy, made ready for looking flows up.
+//!
+//! Each destination of a rule is a bit. A flow's source, destination, port and protocol are
+//! looked up each in a table of [`Intervals`], which gives the bits that hold it; a bit that
+//! all four have accepts. So a look-up is four binary searches and an AND over the bits,
+//! where a walk looks at every rule. A table takes one bit for each destination of a rule
+//! that is local, in each distinct set; neighbours in the same rules share theirs.
+
+use std::ops::Range;
+
+use super::{
+    Flow, Policy, Rule,
+    intervals::{Held, Intervals},
+    key::Kind,
+};
+
+/// A policy, compiled.
+#[derive(Debug)]
+pub struct Rules {
+    v4: Family,
+    v6: Family,
+    open_protocols: [bool; 256],
+    shields_up: bool,
+}
+
+impl Rules {
+    /// Compiles `policy`.
+    pub fn new(policy: &Policy) -> Self {
+        let mut open_protocols = [false; 256];
+        policy.open_protocols.iter().for_each(|open| open_protocols[usize::from(*open)] = true);
+        Self {
+            v4: Family::new(policy, true),
+            v6: Family::new(policy, false),
+            open_protocols,
+            shields_up: policy.shields_up,
+        }
+    }
+
+    /// Whether only what was begun here is accepted.
+    pub fn shields_up(&self) -> bool {
+        self.shields_up
+    }
+
+    /// Whether a flow goes where packets may go at all.
+    pub fn is_local(&self, flow: &Flow) -> bool {
+        self.family(flow).is_local(flow.destination)
+    }
+
+    /// Whether packets of a flow are accepted, wherever it began.
+    pub fn accept(&self, flow: &Flow) -> bool {
+        let family = self.family(flow);
+        family.is_local(flow.destination)
+            && (matches!(flow.kind, Kind::Connected | Kind::Answer)
+                || self.open_protocols[usize::from(flow.protocol)]
+                || family.accepts(flow))
+    }
+
+    fn family(&self, flow: &Flow) -> &Family {
+        if flow.v4 { &self.v4 } else { &self.v6 }
+    }
+}
+
+/// The rules for one address family.
+#[derive(Debug)]
+struct Family {
+    /// Ranges, in order, with a gap between any two.
+    local: Vec<(u128, u128)>,
+    sources: Intervals,
+    destinations: Intervals,
+    ports: Intervals,
+    protocols: Intervals,
+    /// The bits of destinations with every port.
+    every_port: Vec<u64>,
+}
+
+/// A destination of a rule: one bit.
+struct Atom {
+    first: u128,
+    last: u128,
+    ports: (u16, u16),
+}
+
+impl Family {
+    fn new(policy: &Policy, v4: bool) -> Self {
+        let local = merged(policy.local.iter().filter_map(|range| range.bits(v4)).collect());
+        let (mut atoms, mut rules, mut of_rules) = (Vec::new(), Vec::new(), Vec::new());
+        for rule in policy.rules.iter().filter(|_| !policy.shields_up) {
+            let first = atoms.len();
+            atoms.extend(local_atoms(rule, &local, v4));
+            if atoms.len() > first {
+                rules.push(rule);
+                of_rules.push(first..atoms.len());
+            }
+        }
+        let words = atoms.len().div_ceil(64);
+        let each: Vec<Range<usize>> = (0..atoms.len()).map(|bit| bit..bit + 1).collect();
+        let numbered = || rules.iter().enumerate();
+        let held = |(by, (first, last))| Held { first, last, by };
+        let sources = numbered().flat_map(|(by, rule)| {
+            rule.sources.iter().filter_map(move |range| Some((by, range.bits(v4)?)))
+        });
+        let protocols = numbered().flat_map(|(by, rule)| {
+            rule.protocols.iter().map(move |number| (by, (u128::from(*number), (*number).into())))
+        });
+        let addresses = atoms.iter().map(|atom| (atom.first, atom.last)).enumerate();
+        let ports = atoms.iter().map(|atom| (atom.ports.0.into(), atom.ports.1.into())).enumerate();
+        let mut every_port = vec![0; words];
+        for (bit, atom) in atoms.iter().enumerate() {
+            every_port[bit / 64] |= u64::from(atom.ports == (0, u16::MAX)) << (bit % 64);
+        }
+        Self {
+            sources: Intervals::new(sources.map(held), &of_rules, words),
+            destinations: Intervals::new(addresses.map(held), &each, words),
+            ports: Intervals::new(ports.map(held), &each, words),
+            protocols: Intervals::new(protocols.map(held), &of_rules, words),
+            every_port,
+            local,
+        }
+    }
+
+    fn is_local(&self, address: u128) -> bool {
+        let behind = self.local.partition_point(|(first, _)| *first <= address);
+        behind != 0 && address <= self.local[behind - 1].1
+    }
+
+    fn accepts(&self, flow: &Flow) -> bool {
+        let source = self.sources.at(flow.source);
+        let destination = self.destinations.at(flow.destination);
+        let protocol = || self.protocols.at(flow.protocol.into());
+        match flow.kind {
+            Kind::Opening | Kind::Datagram => {
+                let port = self.ports.at(flow.destination_port.into());
+                meet([source, destination, protocol(), port])
+            }
+            Kind::Request => meet([source, destination]),
+            Kind::Portless => meet([source, destination, protocol(), &self.every_port]),
+            Kind::Nothing | Kind::Connected | Kind::Answer => false,
+        }
+    }
+}
+
+/// The destinations of a rule that a local address may be in.
+fn local_atoms(rule: &Rule, local: &[(u128, u128)], v4: bool) -> impl Iterator<Item = Atom> {
+    rule.destinations.iter().filter_map(move |destination| {
+        let (first, last) = destination.addresses.bits(v4)?;
+        let ports = (*destination.ports.start(), *destination.ports.end());
+        let is_local = local.iter().any(|(from, to)| first <= *to && *from <= last);
+        (is_local && ports.0 <= ports.1).then_some(Atom { first, last, ports })
+    })
+}
+
+/// The same numbers in as few ranges as there can be, in order.
+fn merged(mut ranges: Vec<(u128, u128)>) -> Vec<(u128, u128)> {
+    ranges.sort_unstable();
+    ranges.dedup_by(|next, last| {
+        let meet = next.0 <= last.1.saturating_add(1);
+        if meet {
+            last.1 = last.1.max(next.1);
+        }
+        meet
+    });
+    ranges
+}
+
+/// Whether a bit is in all sets.
+fn meet<const N: usize>(sets: [&[u64]; N]) -> bool {
+    (0..sets[0].len()).any(|word| sets.iter().fold(!0, |bits, set| bits & set[word]) != 0)
+}

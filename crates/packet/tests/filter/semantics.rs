@@ -1,0 +1,129 @@
+//! What is accepted, by example.
+
+use std::{cell::Cell, sync::Arc};
+
+use packet::filter::{AddressRange, Begun, Destination, Judge, Policy, Rule, Rules};
+
+use crate::bytes::{ACK, Fragment, Packet, SYN, Transport, packet, tcp, udp};
+
+const PEER: &str = "100.64.0.1";
+const SELF: &str = "100.64.0.9";
+
+fn range(text: &str) -> AddressRange {
+    text.parse::<std::net::IpAddr>().unwrap().into()
+}
+
+/// Accepts TCP and UDP from the peer to ports 80 to 90.
+fn policy() -> Policy {
+    let destination = Destination { addresses: range(SELF), ports: 80..=90 };
+    let rule = Rule {
+        protocols: vec![6, 17],
+        sources: vec![range(PEER)],
+        destinations: vec![destination],
+    };
+    Policy { local: vec![range(SELF)], rules: vec![rule], ..Policy::default() }
+}
+
+fn judge(policy: &Policy) -> Judge {
+    Judge::new(Arc::new(Rules::new(policy)), 1)
+}
+
+fn accepts(policy: &Policy, packet: &Packet) -> bool {
+    judge(policy).accepts(&packet.bytes(), |_| false)
+}
+
+#[test]
+fn a_connection_is_judged_by_its_first_segment_alone() {
+    let to = |port, flags| accepts(&policy(), &tcp(PEER, SELF, (4000, port), flags));
+    assert!(to(80, SYN) && to(90, SYN));
+    assert!(!to(79, SYN) && !to(91, SYN));
+    assert!(to(22, ACK) && to(22, SYN | ACK) && to(22, 0x04));
+    assert!(!accepts(&policy(), &tcp("100.64.0.2", SELF, (4000, 80), SYN)));
+    assert!(!accepts(&policy(), &tcp(PEER, "100.64.0.8", (4000, 80), ACK)), "it is not ours");
+}
+
+#[test]
+fn replies_to_what_this_host_began_are_accepted_also_with_shields_up() {
+    let shielded = Policy { shields_up: true, ..policy() };
+    let (asked, reply) = (udp(SELF, PEER, (5000, 53)), udp(PEER, SELF, (53, 5000)));
+    let mut begun = Begun::new(1);
+    let mut judge = judge(&shielded);
+    assert!(!judge.accepts(&reply.bytes(), |flow| begun.has(flow)));
+    begun.note(Begun::read(&asked.bytes()).unwrap());
+    judge.begin();
+    assert!(judge.accepts(&reply.bytes(), |flow| begun.has(flow)), "the refusal is not kept");
+    let other = udp(PEER, SELF, (53, 5001));
+    assert!(!judge.accepts(&other.bytes(), |flow| begun.has(flow)));
+    assert!(!judge.accepts(&udp(PEER, SELF, (4000, 80)).bytes(), |flow| begun.has(flow)));
+    assert_eq!(Begun::read(&tcp(SELF, PEER, (5000, 53), SYN).bytes()), None);
+}
+
+#[test]
+fn of_icmp_answers_are_accepted_and_the_rest_by_addresses() {
+    let icmp =
+        |from, kind| accepts(&policy(), &packet(from, SELF, Transport::Icmp { kind, code: 0 }));
+    for answer in [0, 3, 11, 12] {
+        assert!(icmp("100.64.0.2", answer), "type {answer}");
+    }
+    assert!(icmp(PEER, 8), "some port is open to it");
+    assert!(!icmp("100.64.0.2", 8));
+    let nameless = Rule { protocols: vec![], ..policy().rules[0].clone() };
+    let nameless = Policy { rules: vec![nameless], ..policy() };
+    assert!(accepts(&nameless, &packet(PEER, SELF, Transport::Icmp { kind: 8, code: 0 })));
+    assert!(!accepts(&nameless, &udp(PEER, SELF, (1, 80))));
+}
+
+#[test]
+fn later_fragments_pass_where_they_cannot_overwrite_a_header() {
+    let at = |offset, to: &str| {
+        let fragment = Some(Fragment { offset, more: true });
+        accepts(&policy(), &Packet { fragment, ..udp("100.64.0.2", to, (1, 1)) })
+    };
+    assert!(!at(0, SELF), "the first is judged");
+    assert!(!at(1, SELF) && !at(9, SELF));
+    assert!(at(10, SELF) && at(10, "100.64.0.8"));
+    assert!(!at(10, "224.0.0.1"));
+}
+
+#[test]
+fn other_protocols_need_a_rule_for_every_port_or_are_open() {
+    let gre = packet(PEER, SELF, Transport::Other(47));
+    let with = |ports, protocols: &[u8]| {
+        let mut policy = policy();
+        policy.rules[0].protocols = protocols.into();
+        policy.rules[0].destinations[0].ports = ports;
+        policy
+    };
+    assert!(accepts(&with(0..=65535, &[6, 47]), &gre));
+    assert!(!accepts(&with(0..=65534, &[6, 47]), &gre));
+    assert!(!accepts(&with(0..=65535, &[6]), &gre));
+    let open = Policy { open_protocols: vec![47], shields_up: true, ..policy() };
+    assert!(accepts(&open, &gre));
+    assert!(!accepts(&open, &packet(PEER, "100.64.0.8", Transport::Other(47))));
+}
+
+#[test]
+fn packets_of_one_flow_in_a_row_are_judged_once() {
+    let mut judge = judge(&policy());
+    let asked = Cell::new(0);
+    let mut accepts = |packet: &Packet| {
+        judge.accepts(&packet.bytes(), |_| {
+            asked.set(asked.get() + 1);
+            false
+        })
+    };
+    let (good, bad) = (udp(PEER, SELF, (1, 80)), udp(PEER, SELF, (1, 22)));
+    assert!((0..40).all(|_| accepts(&good)));
+    assert!((0..40).all(|_| !accepts(&bad)));
+    assert!(accepts(&good));
+    assert_eq!(judge.judged(), 3);
+    assert_eq!(asked.get(), 1, "only what no rule accepts may be a reply");
+}
+
+#[test]
+fn a_header_length_below_its_least_is_refused() {
+    let mut bytes = udp(PEER, SELF, (1, 80)).bytes();
+    assert!(judge(&policy()).accepts(&bytes, |_| false));
+    bytes[0] = 0x44;
+    assert!(!judge(&policy()).accepts(&bytes, |_| false));
+}
