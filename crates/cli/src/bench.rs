@@ -1,5 +1,6 @@
-//! `linerate bench`: what this machine carries through a tunnel of linerate's, for
-//! who has only the binary. `make bench` of the sources compares with others.
+//! `linerate bench`: measures a tunnel on this machine, for users who have only the binary. The
+//! crate `bench` compares with other implementations, and takes the sources, their build and the
+//! test harness.
 //!
 //! ```text
 //!   left                                               right
@@ -7,8 +8,8 @@
 //!   eth0 10.1.0.1  ------------ cable --------------   eth0 10.1.0.2
 //! ```
 //!
-//! Both hosts are namespaces that end with this process, however it ends, and all
-//! in them with it. The traffic is of this process's own sockets in them.
+//! Both hosts are namespaces that end with this process, however it ends, with everything in them.
+//! The traffic is that of this process's own sockets in them.
 
 mod host;
 mod traffic;
@@ -27,7 +28,7 @@ use traffic::{Flood, Load, echoes, percentile};
 /// The daemons' UDP port.
 const PORT: u16 = 51820;
 
-/// What a datagram of the flood carries: with its headers it fits the tunnel's MTU.
+/// Payload bytes of a datagram of the flood: with headers they fit the tunnel's MTU.
 const PAYLOAD: usize = 1380;
 
 /// Arguments of `linerate bench`.
@@ -46,30 +47,28 @@ struct Tunnel {
 }
 
 impl Bench {
-    /// Measures and prints.
-    ///
     /// # Errors
-    /// The machine allows no namespaces, or a tool is missing.
+    /// The system does not allow namespaces, or a program is missing.
     pub fn run(&self) -> anyhow::Result<()> {
         if !geteuid().is_root() {
-            return become_root();
+            return reexec_as_root();
         }
         let time = Duration::from_secs(self.seconds.get().into());
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         println!("linerate {}: two hosts in network namespaces", env!("CARGO_PKG_VERSION"));
-        println!("Both ends and the traffic's program share {cores} cores.\n");
+        println!("Both ends and the traffic generator share {cores} cores.\n");
 
         let tunnel = Tunnel::start()?;
         let (left, right) = (&tunnel.left, &tunnel.right);
         let bare = Load::start(left, right, "10.1.0.2")?.run(time)?;
-        tell("TCP over the bare cable", bare, "Gbit/s", 2);
+        print("TCP over the bare cable", bare, "Gbit/s", 2);
         let before = tunnel.cpu();
         let forth = Load::start(left, right, "10.9.0.2")?.run(time)?;
         let cpu = (tunnel.cpu() - before) / (forth * time.as_secs_f64() / 8.0);
-        tell("TCP through the tunnel, forth", forth, "Gbit/s", 2);
-        tell("  processor time of both daemons", cpu, "s/GB", 2);
+        print("TCP through the tunnel, forth", forth, "Gbit/s", 2);
+        print("  processor time of both daemons", cpu, "s/GB", 2);
         let back = Load::start(right, left, "10.9.0.1")?.run(time)?;
-        tell("TCP through the tunnel, back", back, "Gbit/s", 2);
+        print("TCP through the tunnel, back", back, "Gbit/s", 2);
 
         let idle = echoes(left, right, "10.9.0.2", time)?;
         let (beside, times) = thread::scope(|scope| -> anyhow::Result<_> {
@@ -80,30 +79,30 @@ impl Bench {
         })?;
         for (what, times) in [("idle", idle), ("beside a full stream", times)] {
             let milliseconds = |part| percentile(&times, part).as_secs_f64() * 1e3;
-            tell(&format!("round trip of a datagram, {what}, p50"), milliseconds(0.5), "ms", 3);
-            tell(&format!("round trip of a datagram, {what}, p99"), milliseconds(0.99), "ms", 3);
+            print(&format!("round trip of a datagram, {what}, p50"), milliseconds(0.5), "ms", 3);
+            print(&format!("round trip of a datagram, {what}, p99"), milliseconds(0.99), "ms", 3);
         }
-        tell("  TCP beside it", beside, "Gbit/s", 2);
+        print("  TCP beside it", beside, "Gbit/s", 2);
 
         let flood = Flood::start(left, right, "10.9.0.2", PAYLOAD)?.run(time)?;
-        tell("UDP of 1380 B, sent", flood.sent, "k/s", 0);
-        tell("UDP of 1380 B, received", flood.received, "k/s", 0);
-        tell("peak memory of both daemons", tunnel.memory(), "MB", 1);
+        print("UDP of 1380 B, sent", flood.sent, "k/s", 0);
+        print("UDP of 1380 B, received", flood.received, "k/s", 0);
+        print("peak memory of both daemons", tunnel.memory(), "MB", 1);
         println!("\nMachines are noisy: compare figures of one run only.");
         Ok(())
     }
 }
 
-fn tell(what: &str, figure: f64, unit: &str, digits: usize) {
+fn print(what: &str, figure: f64, unit: &str, digits: usize) {
     println!("  {what:<52} {figure:9.digits$} {unit}");
 }
 
-/// Begins again with a root's rights in namespaces of its own.
-fn become_root() -> anyhow::Result<()> {
+/// Executes this program again as root in a user namespace.
+fn reexec_as_root() -> anyhow::Result<()> {
     let mut command = process::Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--mount", "--"]);
     command.arg(host::own_binary()).args(std::env::args_os().skip(1));
-    Err(command.exec()).context("unshare (util-linux) is not there")
+    Err(command.exec()).context("cannot run unshare (util-linux)")
 }
 
 impl Tunnel {
@@ -127,12 +126,12 @@ impl Tunnel {
         Ok(Tunnel { left, right, daemons })
     }
 
-    /// Processor time of both daemons so far, in seconds.
+    /// The processor time of both daemons so far, in seconds.
     fn cpu(&self) -> f64 {
         self.daemons.iter().map(Daemon::cpu).sum()
     }
 
-    /// The most that was resident of both daemons, in megabytes.
+    /// The peak resident memory of both daemons, in megabytes.
     fn memory(&self) -> f64 {
         self.daemons.iter().map(Daemon::peak_memory).sum()
     }

@@ -1,8 +1,8 @@
 //! `linerate capture`: the packets inside a tunnel, for tcpdump(1) and Wireshark.
 //!
 //! ```text
-//!   daemon -- its socket: blocks of pcapng --> Copy, whole blocks --> file or standard output
-//!        <-- end of our half: ctrl-C, --count, or nobody reads
+//!   daemon -- socket: blocks of pcapng --> Copy, whole blocks --> file or standard output
+//!        <-- shutdown: ctrl-C, --count, or the output is closed
 //! ```
 
 use std::{
@@ -18,19 +18,15 @@ use std::{
 use anyhow::{Context, bail};
 use clap::{Args, value_parser};
 use packet::pcapng::{self, BLOCK_HEAD, BLOCK_MAX, Block, Statistics};
-use sys::process::Signals;
+use sys::{Errno, process::Signals};
 use wg::PublicKey;
 
 use crate::client::{Client, Refused};
 
-/// As tcpdump(1) has it, and the most that libpcap reads.
+/// The default of tcpdump(1), and the most that libpcap reads.
 const SNAPLEN: u32 = 262_144;
-/// Status of a process that ctrl-C ended.
+/// The exit status after ctrl-C.
 const INTERRUPTED: i32 = 130;
-/// `ENOENT` of Linux.
-const ENOENT: i32 = 2;
-/// `EBUSY` of Linux.
-const EBUSY: i32 = 16;
 
 /// Arguments of `linerate capture`.
 #[derive(Args)]
@@ -54,12 +50,12 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Writes until it is told to end, and tells what was captured.
+    /// Captures until it is stopped, and prints a summary.
     pub fn run(self) -> anyhow::Result<()> {
         let to_stdout = self.write.as_os_str() == "-";
         if to_stdout && io::stdout().is_terminal() {
             bail!(
-                "standard output is a terminal: `-w FILE`, or `linerate capture {} | tcpdump -r -`",
+                "standard output is a terminal: use `-w FILE` or `linerate capture {} | tcpdump -r -`",
                 self.interface
             );
         }
@@ -71,7 +67,7 @@ impl Capture {
             options.write(true).create(true).truncate(true).mode(0o600);
             Box::new(options.open(&self.write).with_context(|| self.write.display().to_string())?)
         };
-        // Not before: to open a FIFO may take long.
+        // Only now, as opening a FIFO may block.
         let signals = Signals::block()?;
         let halt = stream.get_ref().try_clone()?;
         let end = halt.try_clone()?;
@@ -85,10 +81,10 @@ impl Capture {
         let packets = copy.packets;
         copied.with_context(|| format!("after {packets} packets"))?;
         let Some(Statistics { dropped, .. }) = copy.statistics else {
-            bail!("{}: it is gone; {packets} packets were captured until then", self.interface);
+            bail!("{}: it has exited; {packets} packets were captured before", self.interface);
         };
         eprintln!(
-            "linerate: {packets} packets captured, {dropped} dropped as nobody read them in time"
+            "linerate: {packets} packets captured, {dropped} dropped because they were not read in time"
         );
         Ok(())
     }
@@ -100,11 +96,11 @@ impl Capture {
             lines += &format!("public_key={}\n", peer.to_hex());
         }
         let mut client = Client::connect(&self.interface)?;
-        client.tell("linerate-capture", &lines).map_err(|error| {
-            match error.downcast_ref().map(|Refused(errno)| errno.abs()) {
-                Some(ENOENT) => error.context("it has no such peer"),
-                Some(EBUSY) => error.context("as many captures are under way as there may be"),
-                Some(_) => error.context("is it linerate's, and as new as this one?"),
+        client.send("linerate-capture", &lines).map_err(|error| {
+            match error.downcast_ref().map(|Refused(errno)| Errno::from_raw(errno.abs())) {
+                Some(Errno::ENOENT) => error.context("it has no such peer"),
+                Some(Errno::EBUSY) => error.context("too many captures are running"),
+                Some(_) => error.context("is it an interface of linerate, of this version?"),
                 None => error,
             }
         })?;
@@ -116,8 +112,8 @@ fn key(text: &str) -> Result<PublicKey, String> {
     PublicKey::from_base64(text).map_err(|error| error.to_string())
 }
 
-/// Has the daemon end the capture at the first signal, and ends at the second, since who
-/// reads our output may not.
+/// Asks the daemon to end the capture at the first signal, and exits at the second, as the reader
+/// of our output may be stuck.
 fn end_by(signals: &Signals, stream: &UnixStream) {
     let _ = signals.wait();
     let _ = stream.shutdown(Shutdown::Write);
@@ -125,22 +121,22 @@ fn end_by(signals: &Signals, stream: &UnixStream) {
     process::exit(INTERRUPTED);
 }
 
-/// What of a stream was copied.
+/// Copies a stream of blocks.
 #[derive(Default)]
 struct Copy {
-    /// Packets that may still be written; any number where it is `None`.
+    /// Packets still to be written; `None` for any number.
     left: Option<u64>,
-    /// Packets that were written.
+    /// Packets written.
     packets: u64,
-    /// What the stream said at its end.
+    /// The statistics at the end of the stream.
     statistics: Option<Statistics>,
-    /// Nobody reads what is written.
+    /// Whether the reader has closed the output.
     unread: bool,
 }
 
 impl Copy {
-    /// Copies whole blocks until the stream ends. Calls `halt` when no more packets are
-    /// wanted; those that come all the same are left out.
+    /// Copies whole blocks until the stream ends. Calls `halt` when no more packets are wanted, and
+    /// skips those that follow.
     fn run(
         &mut self,
         stream: &mut BufReader<impl Read>,
@@ -158,7 +154,7 @@ impl Copy {
                 continue;
             }
             let mut written = out.write_all(&block);
-            // Nothing that came is kept from who looks at it now.
+            // Do not delay packets for a live reader.
             if written.is_ok() && stream.buffer().is_empty() {
                 written = out.flush();
             }
@@ -177,13 +173,13 @@ impl Copy {
         }
         let flushed = if self.unread { Ok(()) } else { out.flush() };
         is_read(flushed)?;
-        // What nobody read is not tried once more.
+        // Otherwise dropping it would try to write the rest once more.
         drop(out.into_parts());
         Ok(())
     }
 }
 
-/// Whether somebody reads what was written.
+/// Whether the output is still open.
 fn is_read(written: io::Result<()>) -> io::Result<bool> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
@@ -191,7 +187,7 @@ fn is_read(written: io::Result<()>) -> io::Result<bool> {
     }
 }
 
-/// Reads the next block; `None` where the stream ends, be it within one: its writer is gone.
+/// Reads the next block; `None` at the end of the stream, even within a block: the daemon is gone.
 fn next(stream: &mut impl Read, block: &mut Vec<u8>) -> anyhow::Result<Option<Block>> {
     block.resize(BLOCK_HEAD, 0);
     if !fill(stream, block)? {
@@ -203,7 +199,7 @@ fn next(stream: &mut impl Read, block: &mut Vec<u8>) -> anyhow::Result<Option<Bl
     Ok(fill(stream, &mut block[BLOCK_HEAD..])?.then_some(kind))
 }
 
-/// Whether there was as much.
+/// Fills the buffer; whether there was enough.
 fn fill(stream: &mut impl Read, room: &mut [u8]) -> io::Result<bool> {
     match stream.read_exact(room) {
         Ok(()) => Ok(true),
@@ -251,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_copied_as_it_is_and_the_end_is_told() {
+    fn all_is_copied_unchanged_with_the_statistics() {
         let bytes = stream(&[1, 65_535, 40], Some(7));
         let (copy, out, halted) = copied(&bytes, None);
         assert!(out == bytes);
@@ -259,14 +255,14 @@ mod tests {
     }
 
     #[test]
-    fn after_as_many_packets_as_were_wanted_only_the_end_is_copied() {
+    fn after_the_wanted_number_of_packets_only_the_statistics_are_copied() {
         let (copy, out, halted) = copied(&stream(&[10, 20, 30, 40], Some(0)), Some(2));
         assert_eq!(out, stream(&[10, 20], Some(0)));
         assert_eq!((copy.packets, copy.statistics.is_some(), halted), (2, true, 1));
     }
 
     #[test]
-    fn of_a_daemon_that_is_gone_whole_blocks_are_kept_and_no_end_is_told() {
+    fn of_a_daemon_that_is_gone_whole_blocks_are_kept_without_statistics() {
         let whole = stream(&[100, 200], None);
         for cut in [0, 1, 100] {
             let bytes = &whole[..whole.len() - cut];
@@ -280,7 +276,7 @@ mod tests {
         assert!(copy.run(&mut { other }, &mut Vec::new(), || {}).is_err());
     }
 
-    /// Takes some bytes, and then nobody reads any more.
+    /// An output that is closed after some bytes.
     struct Closes(usize);
 
     impl Write for Closes {
@@ -300,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_reads_any_more_the_daemon_is_told_once_and_listened_to() {
+    fn when_the_output_is_closed_the_daemon_is_stopped_once_and_read_to_its_end() {
         let (mut copy, halted) = (Copy::default(), Cell::new(0));
         let bytes = stream(&[1000; 1000], Some(3));
         let mut stream = BufReader::with_capacity(256, &bytes[..]);

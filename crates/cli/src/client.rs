@@ -1,4 +1,4 @@
-//! Speaks to a running peer over its UAPI socket.
+//! A client of a running peer's UAPI socket.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -11,19 +11,18 @@ use anyhow::{Context, bail};
 use host::sockets::find_socket;
 use zeroize::Zeroizing;
 
-/// How long a process may be silent that is asked something. A ping's answer is the longest
-/// in coming.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for a reply. That to a ping takes longest.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How often one is looked for that may be ending.
+/// How often to check whether a peer is exiting.
 const ENDING_LOOKS: u32 = 8;
-/// The pause behind the first look, which grows by itself: a second and a half in all.
+/// The first pause between checks. Each is longer by as much: a second and a half in total.
 const ENDING_PAUSE: Duration = Duration::from_millis(50);
 
-/// Bytes that are read at a time: of a capture much comes.
-const ROOM: usize = 64 * 1024;
+/// Bytes of one read, which matter for a capture.
+const BUFFER: usize = 64 * 1024;
 
-/// What was asked was refused, with this number of `errno.h` as the answer has it.
+/// The peer refused a request, with this errno as it sent it.
 #[derive(Debug)]
 pub(crate) struct Refused(pub i32);
 
@@ -44,28 +43,28 @@ pub(crate) struct Client {
 impl Client {
     pub fn connect(name: &str) -> anyhow::Result<Self> {
         let stream = UnixStream::connect(find_socket(name))
-            .with_context(|| format!("{name}: no userspace interface of that name answers"))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { name: name.to_owned(), stream: BufReader::with_capacity(ROOM, stream) })
+            .with_context(|| format!("{name}: no userspace interface with that name is running"))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
+        Ok(Self { name: name.to_owned(), stream: BufReader::with_capacity(BUFFER, stream) })
     }
 
-    /// Sends a verb without lines and returns the lines of the answer.
-    pub fn ask(&mut self, verb: &str) -> anyhow::Result<Zeroizing<String>> {
-        self.tell(verb, "")
+    /// Sends a command without arguments, and returns the lines of the reply.
+    pub fn ask(&mut self, command: &str) -> anyhow::Result<Zeroizing<String>> {
+        self.send(command, "")
     }
 
-    /// Sends a verb and its lines, and returns the lines of the answer.
-    pub fn tell(&mut self, verb: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
-        let what = || format!("{}: {verb}", self.name);
-        // Lines of a change have keys.
-        let request = Zeroizing::new(format!("{verb}=1\n{lines}\n"));
+    /// Sends a command with lines of arguments, and returns the lines of the reply.
+    pub fn send(&mut self, command: &str, lines: &str) -> anyhow::Result<Zeroizing<String>> {
+        let what = || format!("{}: {command}", self.name);
+        // The arguments may have keys.
+        let request = Zeroizing::new(format!("{command}=1\n{lines}\n"));
         self.stream.get_mut().write_all(request.as_bytes()).with_context(what)?;
         let mut answer = Zeroizing::new(String::new());
         loop {
             let start = answer.len();
             match self.stream.read_line(&mut answer).with_context(what)? {
-                0 => bail!("{}: no answer", what()),
+                0 => bail!("{}: no reply", what()),
                 1 => break,
                 _ => {}
             }
@@ -78,10 +77,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// What comes behind the answers, however long it takes.
-    ///
-    /// # Errors
-    /// The kernel's answer.
+    /// The stream after the replies, without a time-out.
     pub fn into_stream(self) -> io::Result<BufReader<UnixStream>> {
         self.stream.get_ref().set_read_timeout(None)?;
         Ok(self.stream)
@@ -93,8 +89,8 @@ pub(crate) fn answers(name: &str) -> bool {
     Client::connect(name).is_ok()
 }
 
-/// Whether nobody answers any more, or soon. Of a process that was killed the sockets are closed
-/// one by one.
+/// Whether the peer stops answering within a moment: the sockets of a killed process are closed one
+/// by one.
 pub(crate) fn ends(name: &str) -> bool {
     (0..ENDING_LOOKS).any(|look| {
         thread::sleep(ENDING_PAUSE * look);
@@ -102,11 +98,11 @@ pub(crate) fn ends(name: &str) -> bool {
     })
 }
 
-/// Has an interface end, and waits until it has.
+/// Shuts an interface down, and waits until it is gone.
 pub(crate) fn down(name: &str) -> anyhow::Result<()> {
     let mut client = Client::connect(name)?;
-    client.ask("linerate-down").context("is it linerate's?")?;
-    // The connection ends with the process, however long its hooks take.
+    client.ask("linerate-down").context("is it an interface of linerate?")?;
+    // The connection is closed when the process exits, however long its hooks take.
     client.stream.get_ref().set_read_timeout(None)?;
     let mut rest = Vec::new();
     match client.stream.read_to_end(&mut rest) {

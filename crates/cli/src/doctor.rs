@@ -1,5 +1,5 @@
-//! `linerate doctor`: what of this host keeps a tunnel from working or from being fast,
-//! and what mends it.
+//! `linerate doctor`: finds and fixes settings of this host that keep a tunnel from working or from
+//! being fast.
 
 mod json;
 mod text;
@@ -15,10 +15,10 @@ use host::sockets::folders;
 
 use crate::interface::{self, Interface};
 
-/// The exit status where something is wrong.
+/// The exit status if something is wrong.
 const FOUND: u8 = 1;
-/// The exit status where it could not be seen whether something is.
-const NOT_LOOKED: u8 = 2;
+/// The exit status if the checks could not be made.
+const NOT_CHECKED: u8 = 2;
 
 /// Arguments of `linerate doctor`.
 #[derive(Args)]
@@ -38,22 +38,24 @@ pub(crate) struct Doctor {
 }
 
 impl Doctor {
-    /// Looks, and tells; the exit status is 0 where nothing is wrong, 1 where something
-    /// is, 2 where that could not be seen.
+    /// Returns the exit status: 0 if nothing is wrong, 1 if something is, 2 if the checks could not
+    /// be made.
     pub fn run(&self) -> ExitCode {
-        let done = if self.undo { self.undo() } else { self.look() };
+        let done = if self.undo { self.undo() } else { self.check() };
         done.unwrap_or_else(|error| {
             eprintln!("linerate: {error:#}");
-            NOT_LOOKED.into()
+            NOT_CHECKED.into()
         })
     }
 
-    fn look(&self) -> anyhow::Result<ExitCode> {
+    fn check(&self) -> anyhow::Result<ExitCode> {
         let mut report = self.report()?;
         let mut applied = Vec::new();
         let settings: Vec<Setting> = report.settings().cloned().collect();
         if self.apply && !settings.is_empty() {
-            applied = remedy()?.apply(settings.iter()).context("nothing more is applied")?;
+            applied = remedy()?
+                .apply(settings.iter())
+                .context("the remaining settings were not applied")?;
             report = self.report()?;
         }
         match self.json {
@@ -63,7 +65,7 @@ impl Doctor {
         Ok(match report.verdict() {
             Verdict::Fine => ExitCode::SUCCESS,
             Verdict::Found => FOUND.into(),
-            Verdict::NotLooked => NOT_LOOKED.into(),
+            Verdict::NotLooked => NOT_CHECKED.into(),
         })
     }
 
@@ -87,7 +89,7 @@ impl Doctor {
     }
 }
 
-/// Folders of interfaces into which this user may not look: they are not empty for that.
+/// Folders of interfaces that this user may not read. They may have interfaces.
 fn closed_folders() -> impl Iterator<Item = String> {
     folders().filter_map(|folder| match fs::read_dir(&folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -98,10 +100,10 @@ fn closed_folders() -> impl Iterator<Item = String> {
 }
 
 fn remedy() -> anyhow::Result<Remedy<Host>> {
-    Remedy::open(Host).context("/run/linerate, where what was before is kept")
+    Remedy::open(Host).context("/run/linerate, where the previous values are kept")
 }
 
-/// What the checks want to know of an interface.
+/// What the checks need to know about an interface.
 fn tunnel(interface: &Interface) -> Tunnel {
     let own = interface.own.as_ref();
     let dropped = |reason| {
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_an_interface_tells_comes_to_the_checks() {
+    fn what_an_interface_reports_reaches_the_checks() {
         let state = format!(
             "listen_port=7\nfwmark=9\npublic_key={}\nendpoint=[fe80::1%2]:1\n\
              last_handshake_time_sec=5\nlast_handshake_time_nsec=0\ntx_bytes=6\nerrno=0\n",

@@ -4,7 +4,7 @@ use process::Guard;
 
 use crate::log::{self, Log};
 
-/// Runs it; it logs as who started it.
+/// Runs a guardian, which logs like the process that started it.
 pub(crate) fn run(guard: Guard) -> anyhow::Result<()> {
     Log::of(guard.log_style).start();
     if guard.log_style.background {

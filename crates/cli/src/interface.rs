@@ -1,4 +1,4 @@
-//! What a running peer tells of itself, read once into a type. No private key leaves here.
+//! The state of a running peer, parsed once. Private keys do not leave this module.
 
 use std::{fs, time::Duration};
 
@@ -15,7 +15,7 @@ pub(crate) struct Interface {
     pub listen_port: Option<u16>,
     pub fwmark: Option<u32>,
     pub peers: Vec<Peer>,
-    /// What only linerate tells; another implementation serves the interface where it is absent.
+    /// What only linerate reports; absent if another implementation serves the interface.
     pub own: Option<Own>,
 }
 
@@ -32,52 +32,49 @@ pub(crate) struct Peer {
     pub rx_bytes: u64,
     pub tx_bytes: u64,
     pub allowed_ips: Vec<String>,
-    /// The longest packet that arrives there, in bytes inside the tunnel; of linerate, where
-    /// the path was searched.
+    /// The longest packet inside the tunnel that arrives there, in bytes; only of linerate, once
+    /// measured.
     pub path_mtu: Option<u16>,
 }
 
-/// What linerate tells of itself.
+/// What only linerate reports.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Own {
     pub version: Option<String>,
-    /// The code that encrypts.
+    /// The encryption code in use.
     pub aead: Option<String>,
-    /// The bytes that the kernel granted the socket, each way.
+    /// The sizes of the socket's buffers in bytes.
     pub receive_buffer: u64,
     pub send_buffer: u64,
     pub offloads: Vec<Offload>,
-    /// Packets by the reason for which they were dropped, zeros too.
+    /// Dropped packets by reason, including zeros.
     pub drops: Vec<(String, u64)>,
-    /// What there was to do at a time.
     pub load: Load,
-    /// Each part of the sandbox, and whether the kernel confines it `wholly`, `partly` or `not`.
+    /// Each part of the sandbox, and whether the kernel enforces it `wholly`, `partly` or `not`.
     pub sandbox: Vec<(String, String)>,
     /// Why there is no sandbox.
     pub sandbox_off: Option<String>,
-    /// Networks behind it that its peers may reach.
+    /// Networks that it offers to its peers.
     pub offers: Vec<String>,
-    /// Of a proxy: its stack, and what it serves where.
+    /// Of a proxy: its stack, and its services with their addresses.
     pub stack: Option<String>,
     pub services: Vec<(String, String)>,
 }
 
-/// How much there was to do at a time, since the daemon's start.
+/// Load counters since the daemon's start, each a count and a sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Load {
     /// Batches to the network, and the datagrams in all of them.
     pub outbound: (u64, u64),
-    /// Batches from the network, and the messages of data in all of them.
+    /// Batches from the network, and the data messages in all of them.
     pub inbound: (u64, u64),
-    /// Rounds for which something waited, and the microseconds that the oldest of each
-    /// did, together.
+    /// Rounds with queued packets, and the microseconds that the oldest of each waited, summed.
     pub queued: (u64, u64),
-    /// Handshakes of ours that were answered, and the microseconds until they were,
-    /// together.
+    /// Our handshakes that were answered, and the microseconds until then, summed.
     pub handshakes: (u64, u64),
 }
 
-/// One offload of the kernel.
+/// An offload of the kernel.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Offload {
     pub name: String,
@@ -86,17 +83,17 @@ pub(crate) struct Offload {
     pub demotions: u64,
 }
 
-/// The interfaces asked for, or every one that answers.
+/// The named interface, or all that answer.
 ///
 /// # Errors
-/// The one that was named does not answer.
+/// The named interface does not answer.
 pub(crate) fn ask(name: Option<&str>) -> anyhow::Result<Vec<Interface>> {
     let names = name.map_or_else(running, |name| vec![name.to_owned()]);
     let mut interfaces = Vec::new();
     for name_of_one in names {
         let mut client = match Client::connect(&name_of_one) {
             Ok(client) => client,
-            // Left behind by a process that is gone.
+            // The socket of a dead process.
             Err(_) if name.is_none() => continue,
             Err(error) => return Err(error),
         };
@@ -277,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_its_peers() {
+    fn a_path_mtu_belongs_to_its_peer() {
         let keys = ["a8".repeat(32), "b9".repeat(32)];
         let state = format!("public_key={}\npublic_key={}\n", keys[0], keys[1]);
         let mut interface = Interface::parse("wg0".into(), &state);
@@ -289,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_offloads_services_and_else_drops() {
+    fn unknown_counters_are_drops() {
         let own = Own::parse(
             "in_forged=3\nin_replayed=0\nudp_receive_buffer=4194304\nudp_send_buffer=9\nversion=1.2.3\naead=avx2\n\
              load_out_batches=2\nload_out_packets=9\nload_in_batches=3\nload_in_packets=4\n\

@@ -1,4 +1,4 @@
-//! `genkey`, `genpsk` and `pubkey`, as wg(8) has them.
+//! `genkey`, `genpsk` and `pubkey`, as in wg(8).
 
 use std::{
     io::{self, IsTerminal, Read},
@@ -30,7 +30,7 @@ pub(crate) fn pubkey() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A secret that is written to a file that others may read is none.
+/// Warns if the secret is written to a file that others may read.
 fn warn_of_readers() {
     use std::os::unix::fs::MetadataExt;
     let stdout = io::stdout();

@@ -1,6 +1,6 @@
-//! `linerate`: the one binary. Without a subcommand it is what wireguard-go is,
-//! `linerate [-f] IFACE`; the subcommands are our own. It is a library so that manual
-//! pages and completions come from the same arguments (`packaging`).
+//! The `linerate` binary. `linerate [-f] IFACE` works like wireguard-go; the subcommands are our
+//! own. It is a library so that `packaging` can generate manual pages and completions from its
+//! arguments.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -34,12 +34,12 @@ use config::conf::{Conf, InterfaceName};
 use log::Log;
 use machine::Machine;
 use process::{
-    Guard, Means, Swept,
+    Guard, Swept,
     interface::{self as life, Options},
 };
 use sys::process::{Fork, Helper, background, helper};
 
-/// Where a configuration is looked for that is given by its interface's name.
+/// The folder of configurations that are given by an interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
 
 /// A fast userspace WireGuard for Linux.
@@ -80,6 +80,21 @@ struct Run {
 }
 
 #[derive(Args)]
+struct Up {
+    /// Stay in the foreground.
+    #[arg(short, long)]
+    foreground: bool,
+    #[command(flatten)]
+    sandbox: Sandbox,
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    log: Log,
+    /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; linerate.conf(5) describes its keys.
+    conf: PathBuf,
+}
+
+#[derive(Args)]
 struct Sandbox {
     /// Whether to confine the running process to the files, system calls and capabilities that it
     /// needs.
@@ -97,20 +112,7 @@ impl Sandbox {
 #[derive(Subcommand)]
 enum Command {
     /// Bring up an interface from a wg-quick file, in the background.
-    Up {
-        /// Stay in the foreground.
-        #[arg(short, long)]
-        foreground: bool,
-        #[command(flatten)]
-        sandbox: Sandbox,
-        #[command(flatten)]
-        machine: Machine,
-        #[command(flatten)]
-        log: Log,
-        /// A file NAME.conf, or NAME for /etc/wireguard/NAME.conf; linerate.conf(5) describes its
-        /// keys.
-        conf: PathBuf,
-    },
+    Up(Up),
     /// Remove an interface that linerate created, and revert all that came with it.
     Down {
         /// The interface, or its configuration file.
@@ -168,12 +170,12 @@ enum Setting {
     },
 }
 
-/// The command line: what `--help` and the manual pages tell.
+/// The definition of the command line, for `--help` and the manual pages.
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Does what the command line says.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     if Helper::is_requested(env::args_os()) {
         // It reports errors to the peer.
@@ -193,11 +195,11 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
-    /// How it logs, and says why it ends.
+    /// How it logs, and how it reports a failure.
     fn log(&self) -> Log {
         match &self.command {
             None => self.run.log,
-            Some(Command::Up { log, .. }) => *log,
+            Some(Command::Up(up)) => up.log,
             Some(Command::Proxy(proxy)) => proxy.log(),
             Some(_) => Log::default(),
         }
@@ -207,16 +209,14 @@ impl Cli {
 fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     let done = match cli.command {
         None => {
-            let name = cli.run.interface.context("no interface")?;
+            let name = cli.run.interface.context("an interface is required")?;
             let means = cli.run.machine.means()?;
             let sandbox = cli.run.sandbox.is_on();
             let user = cli.run.user;
             let options = Options { name, user, means, sandbox, ..Options::default() };
             start(options, cli.run.log, cli.run.foreground)
         }
-        Some(Command::Up { foreground, sandbox, machine, log, conf }) => {
-            up(&conf, machine.means()?, sandbox.is_on(), (log, foreground))
-        }
+        Some(Command::Up(up)) => up.run(),
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Down { interface }) => down(&interface),
@@ -224,10 +224,10 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Show(show)) => show.run(),
         Some(Command::Capture(capture)) => capture.run(),
         Some(Command::Top(top)) => top.run(),
-        // Its exit status says more than whether it worked.
+        // Its exit status has more than two values.
         Some(Command::Doctor(doctor)) => return Ok(doctor.run()),
         Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
-            Client::connect(&interface)?.tell("linerate-offload", &format!("{name}={wanted}\n"))?;
+            Client::connect(&interface)?.send("linerate-offload", &format!("{name}={wanted}\n"))?;
             Ok(())
         }
         Some(Command::Bench(bench)) => bench.run(),
@@ -238,14 +238,14 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs a peer here, or in the background once it is ready.
+/// Runs a peer in the foreground, or in the background, where it returns once the peer is ready.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
     let options = Options { log_style: log.style(!foreground), ..options };
     if foreground {
         log.start();
         return life::run(options, || {});
     }
-    match background().context("going to the background")? {
+    match background().context("cannot start in the background")? {
         Fork::Parent(started) => started.map_err(Into::into),
         Fork::Child(readiness) => {
             log.start();
@@ -257,7 +257,7 @@ fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
                 }
             });
             match (readiness, ended) {
-                // The parent says it.
+                // The parent prints it.
                 (Some(readiness), Err(error)) => {
                     readiness.failed(&format!("{error:#}"));
                     std::process::exit(1)
@@ -268,20 +268,19 @@ fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
     }
 }
 
-fn up(
-    conf: &Path,
-    means: Means,
-    sandbox: bool,
-    (log, foreground): (Log, bool),
-) -> anyhow::Result<()> {
-    let (name, path, parsed) = read_conf(conf)?;
-    parsed.without_proxy()?;
-    parsed.without_writable_hooks()?;
-    let conf = Some((path, parsed));
-    start(Options { name, conf, means, sandbox, ..Options::default() }, log, foreground)
+impl Up {
+    fn run(self) -> anyhow::Result<()> {
+        let means = self.machine.means()?;
+        let (name, path, conf) = read_conf(&self.conf)?;
+        conf.without_proxy()?;
+        conf.without_writable_hooks()?;
+        let (conf, sandbox) = (Some((path, conf)), self.sandbox.is_on());
+        let options = Options { name, conf, means, sandbox, ..Options::default() };
+        start(options, self.log, self.foreground)
+    }
 }
 
-/// Reads a configuration, and tells its interface's name and its path.
+/// Reads a configuration. Returns its interface's name and its path as well.
 fn read_conf(conf: &Path) -> anyhow::Result<(String, PathBuf, Conf)> {
     let path = conf_path(conf)?;
     let name = InterfaceName::from_path(&path)
@@ -301,7 +300,7 @@ fn down(interface: &Path) -> anyhow::Result<()> {
     host::outside_hooks(&name)?;
     if client::answers(&name) {
         match client::down(&name) {
-            // It was killed just now.
+            // It was killed in the meantime.
             Err(error) if !error.is::<client::Refused>() && client::ends(&name) => {}
             done => return done,
         }
@@ -310,13 +309,13 @@ fn down(interface: &Path) -> anyhow::Result<()> {
         Swept::Nothing => client::down(&name),
         Swept::ByAnother => Ok(()),
         Swept::Undone => {
-            eprintln!("linerate: {name}: what a process left that was killed is taken back");
+            eprintln!("linerate: {name}: reverted what a killed process had left behind");
             Ok(())
         }
     }
 }
 
-/// The absolute path of a configuration: the process will stand in `/`.
+/// The absolute path of a configuration, as the process will change to `/`.
 fn conf_path(conf: &Path) -> anyhow::Result<PathBuf> {
     let path = match is_file_name(conf) {
         true => conf.to_owned(),
@@ -325,7 +324,7 @@ fn conf_path(conf: &Path) -> anyhow::Result<PathBuf> {
     fs::canonicalize(&path).with_context(|| path.display().to_string())
 }
 
-/// Whether an argument names a file and not an interface.
+/// Whether an argument is a file and not an interface.
 fn is_file_name(argument: &Path) -> bool {
     let text = argument.as_os_str().to_string_lossy();
     text.contains('/') || text.ends_with(".conf")

@@ -1,8 +1,8 @@
-//! Logs, on standard error, as `LOG_LEVEL` says: `verbose` (or `debug`),
-//! `error`, `silent`, as for wireguard-go; without it, warnings and errors.
+//! Logs to standard error. `LOG_LEVEL` is `verbose` (or `debug`), `error` or `silent`, as for
+//! wireguard-go; by default warnings and errors are logged.
 //!
 //! ```text
-//!   event -- its level --> Limits, by its place in the code --> a line of text, or of JSON
+//!   event -- level --> Limits, for each place in the code --> a line of text or JSON
 //! ```
 
 mod json;
@@ -26,9 +26,9 @@ use json::Json;
 use limit::{Limits, Verdict};
 use process::LogStyle;
 
-/// Where the process itself is told of: its start and end, and what its configuration says.
-/// These are never too many, and each is to be read.
-const ALWAYS_TOLD: [&str; 11] = [
+/// Modules without a limit: they log start, end and configuration of the process. That is never too
+/// much, and all of it matters.
+const UNLIMITED: [&str; 11] = [
     "host",
     "node",
     "process::guardian",
@@ -42,7 +42,7 @@ const ALWAYS_TOLD: [&str; 11] = [
     "process::up",
 ];
 
-/// Arguments of what logs.
+/// Arguments of commands that log.
 #[derive(Args, Clone, Copy, Default)]
 pub(crate) struct Log {
     /// The format of the log: text, or one JSON object per line.
@@ -64,17 +64,17 @@ enum Format {
 }
 
 impl Log {
-    /// The arguments of a process that logs in this style.
+    /// The same as in a parent process.
     pub fn of(style: LogStyle) -> Self {
         Self { format: if style.json { Format::Json } else { Format::Text } }
     }
 
-    /// The style that these arguments ask for.
+    /// To be passed to a child process.
     pub fn style(self, background: bool) -> LogStyle {
         LogStyle { background, json: self.format == Format::Json }
     }
 
-    /// The line that says why the process ends, whatever the level.
+    /// The line with the error that ends the process, whatever the level.
     pub fn failure(self, error: &anyhow::Error) -> String {
         match self.format {
             Format::Text => format!("linerate: {error:#}"),
@@ -82,7 +82,7 @@ impl Log {
         }
     }
 
-    /// Starts it.
+    /// Installs the logger.
     pub fn start(self) {
         let level = match std::env::var("LOG_LEVEL").as_deref() {
             Ok("verbose" | "debug") => LevelFilter::DEBUG,
@@ -103,18 +103,18 @@ impl Log {
     }
 }
 
-/// A process in the background logs on only where that was asked for, or where
-/// somebody collects it: a pipe that it keeps open would hold up its reader.
+/// Redirects standard error of a background process to `/dev/null`, unless logs were asked for or
+/// are collected: the reader of a pipe would wait until it is closed.
 pub(crate) fn leave_terminal() {
     let wanted = ["LOG_LEVEL", "JOURNAL_STREAM"];
     if wanted.iter().all(|name| std::env::var_os(name).is_none())
         && let Err(error) = silence_stderr()
     {
-        tracing::warn!(%error, "standard error stays open");
+        tracing::warn!(%error, "cannot redirect standard error");
     }
 }
 
-/// Makes a line of each event, but of those that are too many.
+/// Formats events as lines, within their limits.
 struct Lines {
     format: Format,
     limits: Limits,
@@ -129,21 +129,25 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, DefaultFields> for L
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
-        let untold = if is_always_told(metadata.target()) {
+        let suppressed = if is_unlimited(metadata.target()) {
             0
         } else {
-            match self.limits.judge(metadata.callsite(), (self.clock)()) {
-                Verdict::Told { untold } => untold,
-                Verdict::Untold => return Ok(()),
+            match self.limits.check(metadata.callsite(), (self.clock)()) {
+                Verdict::Log { suppressed } => suppressed,
+                Verdict::Suppress => return Ok(()),
             }
         };
-        match (self.format, untold) {
-            (Format::Json, _) => Json { untold }.write(&mut writer, event),
+        match (self.format, suppressed) {
+            (Format::Json, _) => Json { suppressed }.write(&mut writer, event),
             (Format::Text, 0) => text().format_event(context, writer, event),
             (Format::Text, _) => {
                 let mut line = String::new();
                 text().format_event(context, Writer::new(&mut line), event)?;
-                writeln!(writer, "{} ({untold} more like it were not told)", line.trim_end())
+                writeln!(
+                    writer,
+                    "{} ({suppressed} similar messages were suppressed)",
+                    line.trim_end()
+                )
             }
         }
     }
@@ -153,8 +157,8 @@ fn text() -> Text {
     Text::default().with_target(false)
 }
 
-fn is_always_told(target: &str) -> bool {
-    ALWAYS_TOLD.iter().any(|module| {
+fn is_unlimited(target: &str) -> bool {
+    UNLIMITED.iter().any(|module| {
         target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
     })
 }

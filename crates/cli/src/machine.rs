@@ -1,4 +1,4 @@
-//! What of the machine is used, on the command line.
+//! Arguments for the resources to use.
 
 use std::{num::NonZero, thread};
 
@@ -9,7 +9,7 @@ use process::{Means, metrics::Address};
 
 use crate::offloads::OffloadsOff;
 
-/// Arguments of what makes an interface.
+/// Arguments of commands that create an interface or a proxy.
 #[derive(Args)]
 pub(crate) struct Machine {
     #[command(flatten)]
@@ -32,10 +32,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// What the arguments say.
-    ///
     /// # Errors
-    /// The processor cannot do what was asked for.
+    /// The processor does not support the chosen code.
     pub fn means(&self) -> anyhow::Result<Means> {
         if let Some(variant) = self.aead {
             aead::force(variant).context("--aead")?;
@@ -48,11 +46,10 @@ impl Machine {
     }
 }
 
-/// The variant of this name.
 fn variant(name: &str) -> Result<Variant, String> {
     let names = || Variant::ALL.map(|variant| variant.to_string());
     let found = Variant::ALL.into_iter().find(|variant| variant.to_string() == name);
-    found.ok_or_else(|| format!("one of {}", names().join(", ")))
+    found.ok_or_else(|| format!("must be one of {}", names().join(", ")))
 }
 
 #[cfg(test)]
@@ -60,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_is_found_by_its_name_and_others_are_told_which_there_are() {
+    fn a_code_is_found_by_its_name_and_an_unknown_one_lists_them() {
         assert_eq!(variant("library"), Ok(Variant::Library));
         assert!(variant("rot13").unwrap_err().contains("library, "));
     }

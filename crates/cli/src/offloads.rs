@@ -1,4 +1,4 @@
-//! Offloads by their names, on the command line.
+//! Offloads as arguments.
 
 use clap::{Args, builder::PossibleValuesParser};
 use sys::Offloads;
@@ -6,7 +6,6 @@ use sys::Offloads;
 /// Stands for each offload.
 const ALL: &str = "all";
 
-/// `--offload-off`, of what makes an interface.
 #[derive(Args)]
 pub(crate) struct OffloadsOff {
     /// Start without these offloads of the kernel. May be repeated; `set IFACE offload NAME on`
@@ -17,7 +16,7 @@ pub(crate) struct OffloadsOff {
 }
 
 impl OffloadsOff {
-    /// The offloads, those switched off that are named.
+    /// The offloads, with the named ones off.
     pub fn rest(&self) -> Offloads {
         let offloads = Offloads::default();
         for (name, switch) in offloads.all() {
@@ -27,7 +26,7 @@ impl OffloadsOff {
     }
 }
 
-/// The names that are taken; any other is refused with the list of them.
+/// The valid names; any other is refused with a list of them.
 pub(crate) fn names() -> PossibleValuesParser {
     let each = Offloads::default().all().map(|(name, _)| name);
     std::iter::once(ALL).chain(each).collect::<Vec<_>>().into()

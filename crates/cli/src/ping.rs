@@ -1,4 +1,4 @@
-//! `linerate ping`: through the tunnel of a running proxy.
+//! `linerate ping`: pings through the tunnel of a running proxy.
 
 use std::{thread, time::Duration};
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::client::Client;
 
-/// Between two requests, as of ping(8).
+/// The time between requests, as in ping(8).
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Arguments of `linerate ping`.
@@ -29,7 +29,7 @@ impl Ping {
         let mut received = 0;
         for number in 1..=self.count {
             let what = "is it a `linerate proxy`?";
-            let answer = client.tell("linerate-ping", &format!("host={}\n", self.host));
+            let answer = client.send("linerate-ping", &format!("host={}\n", self.host));
             let answer = answer.context(what)?;
             let value = |key: &str| {
                 let mut pairs = answer.lines().filter_map(|line| line.split_once('='));

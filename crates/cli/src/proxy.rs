@@ -38,7 +38,7 @@ impl Proxy {
         self.log
     }
 
-    /// Runs until it is told to end.
+    /// Runs until it is stopped.
     pub fn run(self) -> anyhow::Result<()> {
         let means = self.machine.means()?;
         let (name, _, mut conf) = read_conf(&self.conf)?;
@@ -64,6 +64,6 @@ fn stack(text: &str) -> Result<StackChoice, String> {
         "auto" => Ok(StackChoice::Auto),
         "namespace" => Ok(StackChoice::Namespace),
         "in-process" => Ok(StackChoice::InProcess),
-        _ => Err("it is auto, namespace or in-process".to_owned()),
+        _ => Err("must be auto, namespace or in-process".to_owned()),
     }
 }

@@ -1,5 +1,5 @@
-//! Gives a running interface the keys and peers that its file has by now. Peers that stay keep
-//! their sessions, and a network that stays is without a peer at no time.
+//! Updates a running interface to the keys and peers in its file. Peers that stay keep their
+//! sessions, and a network that stays always has a peer.
 
 use std::{collections::HashMap, path::Path};
 
@@ -18,13 +18,11 @@ use crate::{
     read_conf,
 };
 
-/// Does it.
-///
 /// # Errors
-/// The file is faulty, a name has no address, or nobody serves the interface. Nothing is changed
-/// then.
+/// The file is invalid, a name cannot be resolved, or the interface is not running. Then nothing is
+/// changed.
 pub(crate) fn reload(conf: &Path) -> anyhow::Result<()> {
-    // What is read has all keys.
+    // The file and the interface's state have private keys.
     harden().context("core dumps")?;
     let (name, _, conf) = read_conf(conf)?;
     conf.without_proxy()?;
@@ -34,15 +32,15 @@ pub(crate) fn reload(conf: &Path) -> anyhow::Result<()> {
     let wanted = conf.change(resolve)?;
     let mut client = Client::connect(&name)?;
     let running = Interface::parse(name, &client.ask("get")?);
-    client.tell("set", &write_change(&difference(wanted, &running)))?;
+    client.send("set", &write_change(&difference(wanted, &running)))?;
     Ok(())
 }
 
-/// What is left of a file's change where an interface runs already. The mark stays: rules and
-/// routes go by it.
+/// The difference between a file and a running interface. The mark is not changed, as rules and
+/// routes depend on it.
 fn difference(wanted: Change, running: &Interface) -> Change {
     let Change { listen_port, mut device, .. } = wanted;
-    // Any port is wanted: it has one.
+    // Port 0 means any, and it has one already.
     let listen_port = listen_port.filter(|port| *port != 0 && Some(*port) != running.listen_port);
     device.private_key = device
         .private_key
@@ -55,13 +53,13 @@ fn difference(wanted: Change, running: &Interface) -> Change {
         let running = others.remove(&*peer.public_key.to_base64());
         keep(peer, running, &owners);
     }
-    // Behind the others, which took from them what goes on.
+    // After the others, which have taken over their networks.
     let gone = others.into_keys().filter_map(|key| PublicKey::from_base64(key).ok());
     device.peers.extend(gone.map(|key| PeerChange { remove: true, ..PeerChange::new(key) }));
     Change { listen_port, fwmark: None, device }
 }
 
-/// Whose each network is in the end: the last peer's that has it.
+/// The peer that each network ends up with: the last one that has it.
 fn owners(peers: &[PeerChange]) -> HashMap<String, PublicKey> {
     let nets = peers.iter().flat_map(|peer| {
         peer.allowed_ips.iter().map(|allowed| (allowed.net.to_string(), peer.public_key))
@@ -69,16 +67,16 @@ fn owners(peers: &[PeerChange]) -> HashMap<String, PublicKey> {
     nets.collect()
 }
 
-/// Makes of what a peer is to be what it is not yet.
+/// Reduces a peer's change to what differs from the running one.
 fn keep(peer: &mut PeerChange, running: Option<&Peer>, owners: &HashMap<String, PublicKey>) {
     let has: &[String] = running.map_or(&[], |running| &running.allowed_ips);
-    // Replaced, those that stay would be nobody's for a moment.
+    // Replacing them would leave networks without a peer for a moment.
     peer.replace_allowed_ips = false;
     peer.allowed_ips.retain(|AllowedIpChange { net, .. }| {
         let net = net.to_string();
         owners[&net] == peer.public_key && !has.contains(&net)
     });
-    // What is another's is taken by giving it.
+    // What another peer gets is moved by adding it there.
     let lost =
         has.iter().filter(|net| !owners.contains_key(*net)).filter_map(|net| net.parse().ok());
     peer.allowed_ips.extend(lost.map(|net| AllowedIpChange { net, remove: true }));

@@ -1,4 +1,4 @@
-//! `linerate show`: what `wg show` shows, and what was dropped and why.
+//! `linerate show`: like `wg show`, with drops and their reasons.
 
 mod json;
 mod text;

@@ -1,4 +1,4 @@
-//! `linerate top`: what interfaces do, looked at again and again.
+//! `linerate top`: live rates of interfaces.
 //!
 //! ```text
 //!   daemons -- every interval --> Sample, Sample -- rates --> lines --> screen
@@ -30,7 +30,7 @@ pub(crate) struct Top {
     count: Option<u64>,
 }
 
-/// What interfaces told at one time.
+/// The state of the interfaces at one time.
 pub(crate) struct Sample {
     /// Nanoseconds since boot.
     pub at: u64,
@@ -38,17 +38,16 @@ pub(crate) struct Sample {
 }
 
 impl Top {
-    /// Draws on the terminal, or, where standard output is none, writes one picture
-    /// below the other.
+    /// Draws on the terminal, or prints one screen after the other if standard output is not one.
     pub fn run(&self) -> anyhow::Result<()> {
         let signals = Signals::block()?;
         let mut before = self.sample()?;
         if before.interfaces.is_empty() {
-            bail!("no interface runs");
+            bail!("no interface is running");
         }
         let mut screen = Screen::open(signals)?;
         let mut left = self.count;
-        while left != Some(0) && !screen.is_to_end(Duration::from_secs_f64(self.interval))? {
+        while left != Some(0) && !screen.wait_for_quit(Duration::from_secs_f64(self.interval))? {
             let now = self.sample()?;
             let Room { rows, columns } = screen.room();
             screen.draw(&lines::of(&before, &now, rows), columns)?;
@@ -65,10 +64,10 @@ impl Top {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    // A look costs the daemon a look through its peers, too.
+    // Each sample makes the daemon walk its peers.
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0.1 to 3600".into()),
+        _ => Err("must be a number of seconds from 0.1 to 3600".into()),
     }
 }
 
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_is_neither_nothing_nor_for_ever() {
+    fn an_interval_is_neither_too_short_nor_too_long() {
         for (text, wanted) in
             [("1", Some(1.0)), ("0.1", Some(0.1)), ("0", None), ("-1", None), ("inf", None)]
         {

@@ -1,4 +1,4 @@
-//! Quantities for people.
+//! Quantities, formatted for people.
 
 use std::time::Duration;
 
@@ -51,13 +51,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_their_largest_units() {
+    fn times_have_all_their_units() {
         let told = [0, 61, 3_600, 90_061].map(|seconds| duration(Duration::from_secs(seconds)));
         assert_eq!(told, ["0 s", "1 min 1 s", "1 h", "1 d 1 h 1 min 1 s"]);
     }
 
     #[test]
-    fn sizes_and_rates_are_told_in_their_largest_unit() {
+    fn sizes_and_rates_have_their_largest_unit() {
         let told = [0, 1023, 2048, 5 << 40].map(bytes);
         assert_eq!(told, ["0 B", "1023 B", "2.00 KiB", "5.00 TiB"]);
         let told = [0.0, 999.0, 1e6, 7.25e12].map(bits);

@@ -11,7 +11,7 @@ use std::{
 use anyhow::Context;
 use sys::{
     Buffers, Offloads, UdpSocket, clock, ethtool,
-    netlink::{self, Netlink},
+    netlink::{Link, Netlink},
     probe,
 };
 
@@ -51,11 +51,11 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     let mut unknown = Vec::new();
     let offloads = tried(&mut unknown);
     let netlink = Netlink::open().context("netlink")?;
-    let all = netlink.devices().context("the host's devices")?;
+    let all = netlink.links().context("the host's devices")?;
     for tunnel in &mut tunnels {
-        let device = all.iter().find(|device| device.link.name == tunnel.name);
-        tunnel.mtu = device.map(|device| device.link.mtu);
-        let own = device.map(|device| device.link.index);
+        let device = all.iter().find(|device| device.name == tunnel.name);
+        tunnel.mtu = device.map(|device| device.mtu);
+        let own = device.map(|device| device.index);
         if own.is_some() {
             let (gone, errors) = gone(&tunnel.name, &netlink);
             let what = |error| format!("what `up` did for {}: {error:#}", tunnel.name);
@@ -76,7 +76,7 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
             }
         }
     }
-    let sysctls = sysctls(all.iter().map(|device| device.link.name.as_str()), &mut unknown);
+    let sysctls = sysctls(all.iter().map(|device| device.name.as_str()), &mut unknown);
     let outer = outer_devices(&netlink, &tunnels)?;
     let devices = devices(&all, &outer, sysctls.forwards(), &mut unknown);
     let forward_drops = forward_drops(&tunnels, sysctls.forwards(), &mut unknown);
@@ -155,12 +155,12 @@ fn device_to(netlink: &Netlink, to: SocketAddr, fwmark: u32) -> anyhow::Result<O
 
 fn mtu_to(
     netlink: &Netlink,
-    all: &[netlink::Device],
+    all: &[Link],
     to: SocketAddr,
     fwmark: u32,
 ) -> anyhow::Result<Option<u32>> {
     match scope(to) {
-        Some(device) => Ok(all.iter().map(|d| &d.link).find(|l| l.index == device).map(|l| l.mtu)),
+        Some(device) => Ok(all.iter().find(|link| link.index == device).map(|link| link.mtu)),
         None => Ok(netlink.mtu_to(to.ip(), fwmark)?),
     }
 }
@@ -192,19 +192,19 @@ fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeS
 }
 
 fn devices(
-    all: &[netlink::Device],
+    all: &[Link],
     outer: &BTreeSet<u32>,
     forwards: bool,
     unknown: &mut Vec<String>,
 ) -> Vec<Device> {
     let mut devices = Vec::new();
     for device in all {
-        let name = &device.link.name;
-        let outer = outer.contains(&device.link.index);
+        let name = &device.name;
+        let outer = outer.contains(&device.index);
         if outer && device.bridged {
             unknown.push(format!("{name} is part of a bridge, whose ports were not looked at"));
         }
-        let forwards = forwards && device.ethernet && device.link.up && !device.bridged;
+        let forwards = forwards && device.ethernet && device.up && !device.bridged;
         // Loopback's features are nobody's to change.
         if device.bridged || name == "lo" || !(outer || forwards) {
             continue;

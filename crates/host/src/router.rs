@@ -131,13 +131,13 @@ pub fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()
     if router.offered.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return Ok(());
     }
-    let devices = netlink.devices()?.into_iter();
-    let devices = devices.filter(|device| device.ethernet && device.link.up && !device.bridged);
+    let devices = netlink.links()?.into_iter();
+    let devices = devices.filter(|device| device.ethernet && device.up && !device.bridged);
     let lacks = |name: &String| {
         let features = ethtool::features(name).unwrap_or_default();
         features.get(UDP_FORWARDING).is_some_and(|feature| feature.is_switched_off())
     };
-    let names: Vec<String> = devices.map(|device| device.link.name).filter(lacks).collect();
+    let names: Vec<String> = devices.map(|device| device.name).filter(lacks).collect();
     if !names.is_empty() {
         tracing::info!(
             "OfferRoutes: QUIC and other UDP is forwarded datagram by datagram from {}, whose \

@@ -16,6 +16,7 @@ use std::fs;
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
 use sys::{
+    Errno,
     netlink::{Family, FwMark, MAIN_TABLE, Netlink, Route, Rule},
     process::Helper,
 };
@@ -227,7 +228,7 @@ impl Routes<'_> {
     fn add_rule(&mut self, rule: Rule) -> anyhow::Result<()> {
         self.log.record(Undo::Rule(rule))?;
         match self.netlink.add_rule(&rule) {
-            Err(error) if error.errno() == Some(EEXIST) => self.log.forget_last(),
+            Err(error) if error.errno() == Some(Errno::EEXIST) => self.log.forget_last(),
             added => Ok(added?),
         }
     }

@@ -18,7 +18,7 @@ use host::{
 use ipnet::IpNet;
 use node::{Node, tunnel_mtu};
 use sys::{
-    clock,
+    Errno, clock,
     netlink::{Event, Netlink, NetlinkError},
     process::Helper,
 };
@@ -31,8 +31,6 @@ use crate::{
     saved,
 };
 
-/// `EACCES` of Linux.
-const EACCES: i32 = 13;
 
 /// A configuration that is brought up.
 pub(crate) struct Up {
@@ -327,7 +325,7 @@ fn why_refused(error: NetlinkError, device: &str, address: IpNet) -> anyhow::Err
     let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
     let is_off = || fs::read_to_string(setting).is_ok_and(|value| value.trim() == "1");
     let is_v6 = address.addr().is_ipv6();
-    let is_refused = error.errno() == Some(EACCES);
+    let is_refused = error.errno() == Some(Errno::EACCES);
     let error = anyhow::Error::new(error);
     if is_v6 && is_refused && is_off() {
         return error.context(format!(

@@ -182,13 +182,13 @@ mod tests {
     #[test]
     fn a_feature_that_cannot_change_and_an_absent_device_are_refused() {
         in_namespace(|_| {
-            let errno = |result: io::Result<()>| result.unwrap_err().raw_os_error();
+            let errno = |result: io::Result<()>| crate::errno::errno(&result.unwrap_err());
             let unknown = set_feature("lo", "rx-gro-sideways", true);
-            assert_eq!(errno(unknown), Some(libc::EOPNOTSUPP));
+            assert_eq!(errno(unknown), Some(Errno::EOPNOTSUPP));
             assert!(!features("lo").unwrap()["loopback"].changeable, "it is fixed on `lo`");
-            assert_eq!(errno(set_feature("lo", "loopback", false)), Some(libc::EOPNOTSUPP));
+            assert_eq!(errno(set_feature("lo", "loopback", false)), Some(Errno::EOPNOTSUPP));
             for absent in ["eth9", "a-name-longer-than-any", ""] {
-                assert_eq!(errno(features(absent).map(drop)), Some(libc::ENODEV), "{absent:?}");
+                assert_eq!(errno(features(absent).map(drop)), Some(Errno::ENODEV), "{absent:?}");
             }
         });
     }

@@ -16,6 +16,7 @@
 //!   socket_file  the file of one, which is removed with it
 //!   whole_file   a file that is replaced as a whole
 //!   watch    waits until a file is deleted or replaced
+//!   errno    error numbers, for all crates above
 //!   poll, wake, clock, time              waiting, and the time
 //! ```
 //!
@@ -31,6 +32,7 @@
 
 mod channel;
 pub mod clock;
+pub mod errno;
 pub mod ethtool;
 pub mod keepalive;
 pub mod namespace;
@@ -52,6 +54,7 @@ pub mod wake;
 pub mod watch;
 pub mod whole_file;
 
+pub use errno::Errno;
 pub use offload::Offloads;
 pub use socket_file::SocketFile;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};

@@ -33,7 +33,7 @@ use nix::{
     unistd::{ForkResult, Pid, fork},
 };
 
-use crate::{channel, process, tun::TunInfo};
+use crate::{channel, errno::Errno, process, tun::TunInfo};
 use wire::Reply;
 
 /// The configuration of a namespace.
@@ -179,7 +179,7 @@ impl Namespace {
         send(channel.as_raw_fd(), &[kind as u8], MsgFlags::MSG_NOSIGNAL)?;
         match receive(&channel)? {
             (Reply::Socket, Some(fd)) => Ok(fd),
-            (Reply::Refused { errno, .. }, _) => Err(io::Error::from_raw_os_error(errno)),
+            (Reply::Refused { errno, .. }, _) => Err(Errno::from_raw(errno).into()),
             _ => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -202,7 +202,7 @@ impl Namespace {
         match receive(&channel).map_err(|_| NamespaceError::Gone)? {
             (Reply::Tun { index }, Some(tun)) => Ok((tun, index)),
             (Reply::Refused { step, errno }, _) => {
-                let error = io::Error::from_raw_os_error(errno);
+                let error = io::Error::from(Errno::from_raw(errno));
                 Err(match step {
                     Step::Enter => NamespaceError::Forbidden(error),
                     step => NamespaceError::Setup { step, error },

@@ -1,77 +1,82 @@
 //! Links, addresses, routes and rules, over rtnetlink (rtnetlink(7)).
 //!
-//! A call is one request and waits for its answer. `rtnetlink` speaks
-//! asynchronously; a runtime of the calling thread's own drives it, so that no
-//! thread is started and a call may stand where no runtime is. The socket stays
-//! in the network namespace of the thread that opened it.
+//! A call sends one request and waits for its reply. The socket stays in the network namespace of
+//! the thread that opened it.
 
-mod device;
 mod follow;
 mod link;
 mod monitor;
 mod route;
 mod rule;
 
-use std::io;
-
-use futures_util::StreamExt as _;
-use rtnetlink::{
-    Handle,
-    packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload},
-    packet_route::RouteNetlinkMessage,
+use std::{
+    io,
+    sync::{Mutex, PoisonError},
 };
-use tokio::runtime::{Builder, Runtime};
 
-pub use device::Device;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+use crate::errno::{Errno, errno};
+
 pub use follow::{Follow, Followed};
 pub use link::Link;
 pub use monitor::{Event, Monitor};
 pub use route::Route;
 pub use rule::{Family, FwMark, Rule};
 
-/// The routing table that is asked when no rule says otherwise (`RT_TABLE_MAIN`).
+/// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
+
+/// Bytes of one read: the kernel puts at most 32 KiB into one (NLMSG_GOODSIZE and
+/// `max_recvmsg_len`, net/netlink/af_netlink.c).
+const READ: usize = 64 * 1024;
 
 /// Why a request over netlink failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket could be opened.
+    /// The socket could not be opened.
     #[error("no netlink socket: {0}")]
     Open(#[source] io::Error),
-    /// The kernel said no, with this errno.
+    /// The kernel refused the request.
     #[error(transparent)]
     Refused(io::Error),
-    /// The conversation with the kernel broke off.
-    #[error("the netlink socket is closed")]
-    Closed,
+    /// The request could not be sent, or its reply not be received.
+    #[error("the netlink socket failed: {0}")]
+    Failed(#[source] io::Error),
 }
 
 impl NetlinkError {
-    /// The errno of the kernel's answer.
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            Self::Open(error) | Self::Refused(error) => error.raw_os_error(),
-            Self::Closed => None,
-        }
+    pub fn errno(&self) -> Option<Errno> {
+        let (Self::Open(error) | Self::Refused(error) | Self::Failed(error)) = self;
+        errno(error)
     }
 }
 
 impl From<NetlinkError> for io::Error {
     fn from(error: NetlinkError) -> Self {
-        match error {
-            NetlinkError::Open(error) | NetlinkError::Refused(error) => error,
-            NetlinkError::Closed => io::ErrorKind::BrokenPipe.into(),
-        }
+        let (NetlinkError::Open(error)
+        | NetlinkError::Refused(error)
+        | NetlinkError::Failed(error)) = error;
+        error
     }
 }
 
-/// A conversation with the kernel about its network configuration.
-///
-/// Its calls must not be made from within a tokio runtime.
+/// A netlink socket for requests.
 #[derive(Debug)]
 pub struct Netlink {
-    runtime: Runtime,
-    handle: Handle,
+    /// Locked from each request until its reply.
+    connection: Mutex<Connection>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: Socket,
+    /// The number of the last request.
+    sequence: u32,
 }
 
 impl Netlink {
@@ -80,13 +85,8 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError::Open`].
     pub fn open() -> Result<Self, NetlinkError> {
-        let runtime =
-            Builder::new_current_thread().enable_io().build().map_err(NetlinkError::Open)?;
-        let guard = runtime.enter();
-        let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
-        drop(guard);
-        runtime.spawn(connection);
-        Ok(Self { runtime, handle })
+        let socket = Socket::new(NETLINK_ROUTE).map_err(NetlinkError::Open)?;
+        Ok(Self { connection: Mutex::new(Connection { socket, sequence: 0 }) })
     }
 
     /// Asks for a change.
@@ -94,7 +94,16 @@ impl Netlink {
         self.request(message, NLM_F_ACK | flags, |_| {})
     }
 
-    /// Asks for everything of a kind.
+    /// Asks for one object.
+    fn get(
+        &self,
+        message: RouteNetlinkMessage,
+        each: impl FnMut(RouteNetlinkMessage),
+    ) -> Result<(), NetlinkError> {
+        self.request(message, NLM_F_ACK, each)
+    }
+
+    /// Asks for all objects of a kind.
     fn dump(
         &self,
         message: RouteNetlinkMessage,
@@ -107,32 +116,77 @@ impl Netlink {
         &self,
         message: RouteNetlinkMessage,
         flags: u16,
-        mut each: impl FnMut(RouteNetlinkMessage),
+        each: impl FnMut(RouteNetlinkMessage),
     ) -> Result<(), NetlinkError> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.send(message, NLM_F_REQUEST | flags).map_err(NetlinkError::Failed)?;
+        connection.receive(each)
+    }
+}
+
+impl Connection {
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
         let mut request = NetlinkMessage::from(message);
-        request.header.flags = NLM_F_REQUEST | flags;
-        self.runtime.block_on(async {
-            let mut handle = self.handle.clone();
-            let mut answers = handle.request(request).map_err(|_| NetlinkError::Closed)?;
-            while let Some(answer) = answers.next().await {
-                match answer.payload {
+        request.header.flags = flags;
+        request.header.sequence_number = self.sequence;
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
+    /// Receives the reply to the last request. It ends with an acknowledgement, with an error, or,
+    /// for a dump, with `NLMSG_DONE`.
+    fn receive(&self, mut each: impl FnMut(RouteNetlinkMessage)) -> Result<(), NetlinkError> {
+        let mut buffer = Vec::with_capacity(READ);
+        loop {
+            buffer.clear();
+            let sender = match self.socket.recv_from(&mut buffer, 0) {
+                Ok((_, sender)) => sender,
+                Err(error) if errno(&error) == Some(Errno::EINTR) => continue,
+                Err(error) => return Err(NetlinkError::Failed(error)),
+            };
+            // Port 0 is the kernel.
+            if sender.port_number() != 0 {
+                continue;
+            }
+            let replies = messages(&buffer);
+            for reply in replies.filter(|reply| reply.header.sequence_number == self.sequence) {
+                match reply.payload {
                     NetlinkPayload::InnerMessage(message) => each(message),
                     NetlinkPayload::Error(error) if error.code.is_some() => {
                         return Err(NetlinkError::Refused(error.to_io()));
                     }
+                    NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(()),
                     _ => {}
                 }
             }
-            Ok(())
-        })
+        }
     }
 }
 
-/// Whether an errno says that what was to be removed is not there.
+/// The messages of one read. Those that cannot be parsed are skipped.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
+    std::iter::from_fn(move || {
+        while let Ok(header) = NetlinkBuffer::new_checked(bytes) {
+            let len = header.length() as usize;
+            let message = NetlinkMessage::deserialize(bytes);
+            // Messages are aligned to 4 bytes (NLMSG_ALIGNTO).
+            bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+            if let Ok(message) = message {
+                return Some(message);
+            }
+        }
+        None
+    })
+}
+
+/// Whether the object of a request does not exist.
 fn is_absent(error: &NetlinkError) -> bool {
     matches!(
         error.errno(),
-        Some(libc::ENOENT | libc::ESRCH | libc::ENODEV | libc::EADDRNOTAVAIL | libc::ENXIO)
+        Some(Errno::ENOENT | Errno::ESRCH | Errno::ENODEV | Errno::EADDRNOTAVAIL | Errno::ENXIO)
     )
 }
 

@@ -45,6 +45,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::errno::{Errno, errno};
 
     #[test]
     fn checks_are_of_the_folder_that_the_file_was_opened_in() {
@@ -64,7 +65,7 @@ mod tests {
 
         symlink("a", folder.join("b")).unwrap();
         let link = open_in_folder(&folder.join("b")).unwrap_err();
-        assert_eq!(link.raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(errno(&link), Some(Errno::ELOOP));
         fs::remove_dir_all(&folder).unwrap();
         fs::remove_dir_all(&elsewhere).unwrap();
     }

@@ -25,6 +25,7 @@ pub use recv::TunRecv;
 pub use send::TunSend;
 
 use crate::{
+    errno::Errno,
     netlink::{Netlink, NetlinkError},
     offload::Offloads,
     wake::Wake,
@@ -101,7 +102,7 @@ impl Tun {
 fn set_mtu(index: u32, mtu: u32) -> Result<(), TunError> {
     match Netlink::open().and_then(|netlink| netlink.set_mtu(index, mtu)) {
         Ok(()) => Ok(()),
-        Err(error @ NetlinkError::Refused(_)) if error.errno() == Some(libc::EINVAL) => {
+        Err(error @ NetlinkError::Refused(_)) if error.errno() == Some(Errno::EINVAL) => {
             Err(TunError::MtuInvalid)
         }
         Err(error) => Err(TunError::Os(error.into())),

@@ -37,6 +37,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::errno::{Errno, errno};
 
     #[test]
     fn only_its_user_may_open_the_file_and_clients_can_connect() {
@@ -49,8 +50,8 @@ mod tests {
         listener.accept().unwrap();
         assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         let long = folder.join("x".repeat(108 - folder.as_os_str().as_bytes().len()));
-        let refused = listen(&long).unwrap_err().raw_os_error();
-        assert_eq!((refused, long.exists()), (Some(libc::ENAMETOOLONG), false));
+        let refused = errno(&listen(&long).unwrap_err());
+        assert_eq!((refused, long.exists()), (Some(Errno::ENAMETOOLONG), false));
         fs::remove_dir_all(&folder).unwrap();
     }
 }

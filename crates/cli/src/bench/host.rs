@@ -1,5 +1,4 @@
-//! A host: network, mounts and processes of its own, by unshare(1), nsenter(1) and
-//! ip(8).
+//! A host: namespaces for network, mounts and processes, by unshare(1), nsenter(1) and ip(8).
 
 use std::{
     fs::{self, File},
@@ -14,8 +13,8 @@ use std::{
 use anyhow::{Context, ensure};
 use nix::sched::{CloneFlags, setns};
 
-/// The first process of a host: it says its pid as this process knows it, and ends
-/// with its standard input. The kernel ends with it all others of the host.
+/// The first process of a host. It prints its pid as this process sees it, and exits when its
+/// standard input is closed. Then the kernel kills all others of the host.
 const INIT: &str = "set -e
 read -r pid rest </proc/self/stat
 mount -t proc proc /proc
@@ -25,7 +24,7 @@ ip link set lo up
 echo \"$pid\"
 read -r end || true";
 
-/// The kernel's USER_HZ, the unit of processor time in /proc.
+/// The kernel's USER_HZ: ticks of processor time per second in /proc.
 const TICKS: f64 = 100.0;
 
 pub(super) struct Host {
@@ -33,14 +32,14 @@ pub(super) struct Host {
     pid: u32,
 }
 
-/// A linerate that serves a host.
+/// A linerate daemon in a host.
 pub(super) struct Daemon {
     nsenter: Child,
     /// Its folder in /proc.
     folder: PathBuf,
 }
 
-/// The file of this program, also where its name is another one's by now.
+/// The path of this program.
 pub(super) fn own_binary() -> PathBuf {
     fs::read_link("/proc/self/exe").unwrap_or_else(|_| PathBuf::from("/proc/self/exe"))
 }
@@ -52,7 +51,7 @@ impl Host {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("unshare (util-linux) is not there")?;
+            .context("cannot run unshare (util-linux)")?;
         let mut line = String::new();
         if let Some(stdout) = init.stdout.take() {
             BufReader::new(stdout).read_line(&mut line)?;
@@ -63,7 +62,7 @@ impl Host {
         Ok(Host { init, pid })
     }
 
-    /// Runs `work` in the host's network: its sockets stay there.
+    /// Runs `work` in the host's network namespace, where its sockets stay.
     pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> anyhow::Result<T> {
         let network = File::open(format!("/proc/{}/ns/net", self.pid)).context("the host ended")?;
         thread::scope(|scope| {
@@ -74,12 +73,12 @@ impl Host {
         })
     }
 
-    /// Has a linerate serve the host as a file of wg-quick's says, once it is ready.
+    /// Starts a daemon with a wg-quick file, and waits until it is ready.
     pub fn up(&self, conf: &str) -> anyhow::Result<Daemon> {
         fs::write(format!("/proc/{}/root/run/wg0.conf", self.pid), conf)?;
         let mut command = self.command(&own_binary().display().to_string());
         command.args(["up", "-f", "/run/wg0.conf"]);
-        let nsenter = command.spawn().context("nsenter (util-linux) is not there")?;
+        let nsenter = command.spawn().context("cannot run nsenter (util-linux)")?;
         let id = nsenter.id();
         let children = format!("/proc/{id}/task/{id}/children");
         let mut daemon = Daemon { nsenter, folder: PathBuf::new() };
@@ -110,12 +109,12 @@ impl Host {
 }
 
 fn run(command: &mut Command) -> anyhow::Result<()> {
-    let ended = command.status().context("ip (iproute2) is not there")?;
+    let ended = command.status().context("cannot run ip (iproute2)")?;
     ensure!(ended.success(), "ip failed");
     Ok(())
 }
 
-/// Lays a veth cable between two hosts.
+/// Connects two hosts by a veth pair.
 pub(super) fn cable(left: &Host, right: &Host) -> anyhow::Result<()> {
     let [a, b] = [left, right].map(|host| host.pid.to_string());
     let ends = ["link", "add", "eth0", "netns", &a, "type", "veth", "peer", "eth0", "netns", &b];
@@ -130,21 +129,21 @@ pub(super) fn cable(left: &Host, right: &Host) -> anyhow::Result<()> {
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.init.stdin.take());
-        // It ends by itself; the namespaces are gone when it has.
+        // It exits by itself, and the namespaces with it.
         let _ = self.init.wait();
     }
 }
 
 impl Daemon {
-    /// Processor time so far, in seconds.
+    /// The processor time so far, in seconds.
     pub fn cpu(&self) -> f64 {
         let stat = fs::read_to_string(self.folder.join("stat")).unwrap_or_default();
-        // Behind the name in parentheses utime and stime are the 12th and 13th.
+        // After the name in parentheses utime and stime are the 12th and 13th fields.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         fields.skip(11).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>() / TICKS
     }
 
-    /// The most that was resident, in megabytes.
+    /// The peak resident memory, in megabytes.
     pub fn peak_memory(&self) -> f64 {
         let status = fs::read_to_string(self.folder.join("status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -155,7 +154,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // nsenter hands its own end on to nobody; the daemon ends with its host.
+        // Ends nsenter only; the daemon ends with its host.
         let _ = self.nsenter.kill();
         let _ = self.nsenter.wait();
     }

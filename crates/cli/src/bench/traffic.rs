@@ -1,4 +1,4 @@
-//! Traffic between two hosts, of this process's own sockets in them.
+//! Traffic between two hosts, by this process's own sockets in them.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -13,60 +13,62 @@ use sys::clock::boottime_nanos;
 
 use super::host::Host;
 
-/// Within this the tunnel is up; a handshake that is lost is tried again after 5 s.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The tunnel must be up within this; a lost handshake is retried after 5 s.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Bytes of a call that writes or reads.
+/// Bytes of one read or write.
 const CHUNK: usize = 128 << 10;
 
-/// Between two echoes.
+/// The time between two echoes.
 const INTERVAL: Duration = Duration::from_millis(3);
 
 /// An echo that takes longer is lost.
 const LOST: Duration = Duration::from_secs(1);
 
-/// Of a receiver that has to see that all is over.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a receiver checks whether the measurement is over.
+const CHECK: Duration = Duration::from_millis(100);
 
 fn now() -> Duration {
     Duration::from_nanos(boottime_nanos())
 }
 
-/// A TCP stream that is open.
+/// An open TCP stream.
 pub(super) struct Load {
     from: TcpStream,
     to: TcpStream,
 }
 
 impl Load {
-    /// From one host to an address of the other, which it may take a moment to have.
+    /// Connects to an address of the other host, which may take a moment to exist.
     pub fn start(from: &Host, to: &Host, address: &str) -> anyhow::Result<Load> {
         let begin = now();
         let any = || format!("{address}:0");
         let listener = loop {
             match to.inside(|| TcpListener::bind(any()))? {
                 Ok(listener) => break listener,
-                Err(error) if now() - begin > PATIENCE => return Err(error).context("no tunnel"),
-                Err(_) => thread::sleep(LOOK),
+                Err(error) if now() - begin > TIMEOUT => {
+                    return Err(error).context("the tunnel does not come up");
+                }
+                Err(_) => thread::sleep(CHECK),
             }
         };
         let at = listener.local_addr()?;
-        let from = from.inside(|| TcpStream::connect_timeout(&at, PATIENCE))?;
-        let from = from.context("nothing passes")?;
+        let from = from.inside(|| TcpStream::connect_timeout(&at, TIMEOUT))?;
+        let from = from.context("cannot connect through the tunnel")?;
         Ok(Load { from, to: listener.accept()?.0 })
     }
 
-    /// Gigabits a second that arrive in this time.
+    /// The gigabits per second that arrive in this time.
     pub fn run(self, time: Duration) -> anyhow::Result<f64> {
         let Load { mut from, mut to } = self;
-        to.set_read_timeout(Some(PATIENCE))?;
+        to.set_read_timeout(Some(TIMEOUT))?;
         thread::scope(|scope| {
-            let pour = move || {
+            let write = move || {
                 let zeros = vec![0; CHUNK];
-                // Until the other end is closed.
+                // Until the other end closes.
                 while from.write_all(&zeros).is_ok() {}
             };
-            thread::Builder::new().spawn_scoped(scope, pour)?;
+            thread::Builder::new().spawn_scoped(scope, write)?;
             let (begin, mut bytes, mut buffer) = (now(), 0, vec![0; CHUNK]);
             let mut elapsed = Duration::ZERO;
             while elapsed < time {
@@ -81,7 +83,7 @@ impl Load {
     }
 }
 
-/// Round trips of single datagrams, the shortest first.
+/// The round-trip times of single datagrams, sorted.
 pub(super) fn echoes(
     from: &Host,
     to: &Host,
@@ -90,14 +92,14 @@ pub(super) fn echoes(
 ) -> anyhow::Result<Vec<Duration>> {
     let (client, server) = sockets(from, to, address)?;
     client.set_read_timeout(Some(LOST))?;
-    server.set_read_timeout(Some(LOOK))?;
+    server.set_read_timeout(Some(CHECK))?;
     let over = AtomicBool::new(false);
     let mut times = thread::scope(|scope| -> anyhow::Result<Vec<Duration>> {
         let answer = || {
             let mut byte = [0; 8];
             while !over.load(Ordering::Relaxed) {
                 if let Ok((len, caller)) = server.recv_from(&mut byte) {
-                    // An answer that is lost is one that the caller misses.
+                    // The caller notices a lost answer.
                     let _ = server.send_to(&byte[..len], caller);
                 }
             }
@@ -119,7 +121,7 @@ fn call(client: &UdpSocket, time: Duration) -> anyhow::Result<Vec<Duration>> {
         let sent = now();
         client.send(&number.to_be_bytes())?;
         let mut answer = [0; 8];
-        // One that was given up may come late.
+        // Skip late answers to earlier datagrams.
         while answer != number.to_be_bytes() {
             match client.recv(&mut answer) {
                 Ok(_) => {}
@@ -135,20 +137,20 @@ fn call(client: &UdpSocket, time: Duration) -> anyhow::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// The time that this part stays under.
+/// The time that this fraction of the times stays below.
 pub(super) fn percentile(times: &[Duration], part: f64) -> Duration {
     let index = (times.len() as f64 * part) as usize;
     times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// Datagrams one by one, as fast as a thread sends them.
+/// Single datagrams, as fast as one thread can send them.
 pub(super) struct Flood {
     from: UdpSocket,
     to: UdpSocket,
     payload: usize,
 }
 
-/// What a flood did, in thousands a second.
+/// The rates of a flood, in thousands per second.
 pub(super) struct Flooded {
     pub sent: f64,
     pub received: f64,
@@ -162,7 +164,7 @@ impl Flood {
 
     pub fn run(self, time: Duration) -> anyhow::Result<Flooded> {
         let Flood { from, to, payload } = self;
-        to.set_read_timeout(Some(LOOK))?;
+        to.set_read_timeout(Some(CHECK))?;
         let (over, received) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
             let receive = || {

@@ -1,11 +1,11 @@
-//! For programs. The schema is `docs/json.md`, which changes with this file.
+//! Output for programs. The schema is `docs/json.md`, which changes with this file.
 
 use doctor::{Finding, Mend, Report, Setting, Undone};
 use serde_json::{Value, json};
 
 use super::Applied;
 
-/// Raised when a key goes or changes its meaning; new keys do not raise it.
+/// Incremented when a key is removed or changes its meaning, but not for new keys.
 const SCHEMA: u32 = 1;
 
 pub(super) fn describe(report: &Report, applied: &[Applied]) -> Value {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_is_told_whole() {
+    fn a_report_is_complete() {
         let finding = |mend| Finding {
             check: "mtu",
             on: "wg0".into(),
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_each_setting_is_told() {
+    fn the_outcome_of_each_setting_is_reported() {
         let undone = [
             (Setting::mtu("wg0", 1420), Undone::Restored),
             (Setting::mtu("wg1", 1420), Undone::Changed("1300".into())),

@@ -1,4 +1,4 @@
-//! For people.
+//! Output for people.
 
 use std::fmt::Write;
 
@@ -6,9 +6,9 @@ use doctor::{Finding, Mend, Report, Setting, Undone, Weight};
 
 use super::Applied;
 
-/// Columns of a line; longer ones are broken between words.
+/// Lines are wrapped at this column.
 const WIDTH: usize = 92;
-/// Columns in front of what is said of a finding.
+/// The indentation of a finding's text.
 const INDENT: usize = 8;
 
 pub(super) fn describe(report: &Report, applied: &[Applied]) -> String {
@@ -24,11 +24,11 @@ pub(super) fn describe(report: &Report, applied: &[Applied]) -> String {
         describe_finding(&mut text, finding);
     }
     for unknown in &report.unknown {
-        let _ = writeln!(text, "not looked at: {unknown}");
+        let _ = writeln!(text, "not checked: {unknown}");
     }
     let found = report.findings.iter().filter(|finding| finding.weight != Weight::Note).count();
     let _ = match found {
-        0 => writeln!(text, "Nothing was found wrong."),
+        0 => writeln!(text, "No problems found."),
         1 => writeln!(text, "1 finding."),
         found => writeln!(text, "{found} findings."),
     };
@@ -36,8 +36,8 @@ pub(super) fn describe(report: &Report, applied: &[Applied]) -> String {
     if settings > 0 {
         let _ = writeln!(
             text,
-            "`linerate doctor --apply` changes {settings} settings as told above, until the next \
-             start; --undo takes them back."
+            "`linerate doctor --apply` changes {settings} settings as shown above until the next \
+             boot; --undo reverts them."
         );
     }
     text
@@ -52,16 +52,16 @@ fn describe_finding(text: &mut String, finding: &Finding) {
         paragraph(text, &indent, &format!("cost: {cost}"));
     }
     match mend {
-        // Not broken, so that it can be copied.
+        // Not wrapped, so that it can be copied.
         Mend::Change(settings) => settings.iter().for_each(|setting| {
-            let _ = writeln!(text, "{indent}mend: {}", setting.command());
+            let _ = writeln!(text, "{indent}fix: {}", setting.command());
         }),
-        Mend::ByHand(words) => paragraph(text, &indent, &format!("mend: {words}")),
+        Mend::ByHand(words) => paragraph(text, &indent, &format!("fix: {words}")),
         Mend::Nothing => {}
     }
 }
 
-/// Writes words in lines, the first behind `first`.
+/// Writes words wrapped into lines, after `first`.
 fn paragraph(text: &mut String, first: &str, words: &str) {
     let mut line = first.to_owned();
     for (index, word) in words.split(' ').enumerate() {
@@ -78,13 +78,13 @@ fn paragraph(text: &mut String, first: &str, words: &str) {
 
 pub(super) fn describe_undone(undone: &[(Setting, Undone)]) -> String {
     if undone.is_empty() {
-        return "Nothing was applied here.\n".into();
+        return "Nothing to undo.\n".into();
     }
     let line = |(setting, undone): &(Setting, Undone)| {
         let command = setting.command();
         match undone {
-            Undone::Restored => format!("taken back: {command}\n"),
-            Undone::Changed(now) => format!("left at {now}, as somebody set it since: {command}\n"),
+            Undone::Restored => format!("reverted: {command}\n"),
+            Undone::Changed(now) => format!("left at {now}, as it was changed since: {command}\n"),
             Undone::Gone => format!("gone: {}\n", setting.target),
             Undone::Failed(error) => format!("refused: {command}: {error}\n"),
         }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_is_told_in_lines_that_fit_and_commands_that_can_be_copied() {
+    fn a_finding_is_wrapped_and_its_commands_can_be_copied() {
         let mend = Mend::Change(vec![Setting::mtu("wg0", 1340)]);
         let report = Report { findings: vec![finding(mend)], unknown: vec!["x: EPERM".into()] };
         let applied = [(Setting::mtu("wg0", 1340), Ok(()))];
@@ -117,8 +117,8 @@ mod tests {
         assert!(text.starts_with("applied: ip link set wg0 mtu 1340\nslow    wg0: the MTU is"));
         for line in [
             "        cost: RFC 8900\n",
-            "        mend: ip link set wg0 mtu 1340\n",
-            "not looked at: x: EPERM\n1 finding.\n",
+            "        fix: ip link set wg0 mtu 1340\n",
+            "not checked: x: EPERM\n1 finding.\n",
         ] {
             assert!(text.contains(line), "{line:?} in {text}");
         }
@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_no_finding() {
+    fn a_note_does_not_count_as_a_finding() {
         let note = Finding { weight: Weight::Note, ..finding(Mend::Nothing) };
         let text = describe(&Report { findings: vec![note], unknown: vec![] }, &[]);
-        assert!(text.starts_with("note    ") && text.ends_with("Nothing was found wrong.\n"));
+        assert!(text.starts_with("note    ") && text.ends_with("No problems found.\n"));
     }
 
     #[test]
-    fn what_became_of_each_setting_is_told() {
+    fn the_outcome_of_each_setting_is_reported() {
         let setting = || Setting::mtu("wg0", 1420);
         let undone = [
             (setting(), Undone::Restored),
@@ -145,10 +145,10 @@ mod tests {
         ];
         assert_eq!(
             describe_undone(&undone),
-            "taken back: ip link set wg0 mtu 1420\n\
-             left at 1300, as somebody set it since: ip link set wg0 mtu 1420\ngone: mtu wg0\n\
+            "reverted: ip link set wg0 mtu 1420\n\
+             left at 1300, as it was changed since: ip link set wg0 mtu 1420\ngone: mtu wg0\n\
              refused: ip link set wg0 mtu 1420: permission denied\n"
         );
-        assert_eq!(describe_undone(&[]), "Nothing was applied here.\n");
+        assert_eq!(describe_undone(&[]), "Nothing to undo.\n");
     }
 }

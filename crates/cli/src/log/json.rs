@@ -1,4 +1,4 @@
-//! An event as a line of JSON. The schema is `docs/json.md`, which changes with this file.
+//! Events as lines of JSON. The schema is `docs/json.md`, which changes with this file.
 
 use std::fmt::{self, Debug, Write};
 
@@ -12,9 +12,9 @@ use tracing_subscriber::fmt::{
     time::{FormatTime, SystemTime},
 };
 
-/// Writes an event, before which `untold` others like it were not told.
+/// An event, before which similar ones were suppressed.
 pub(super) struct Json {
-    pub untold: u64,
+    pub suppressed: u64,
 }
 
 impl Json {
@@ -28,13 +28,13 @@ impl Json {
             "target": metadata.target(),
             "message": fields.message,
             "fields": fields.others,
-            "untold": self.untold,
+            "untold": self.suppressed,
         });
         writeln!(writer, "{line}")
     }
 }
 
-/// The line of a process that ends by this error.
+/// The line with the error that ends the process.
 pub(super) fn failure(error: &str) -> String {
     let line = json!({
         // Writing to a string does not fail.
@@ -54,7 +54,7 @@ fn now() -> Result<String, fmt::Error> {
     Ok(time)
 }
 
-/// What an event says.
+/// The fields of an event.
 #[derive(Default)]
 struct Fields {
     message: String,

@@ -1,6 +1,5 @@
-//! How often one place in the code may log: at once as often as [`BURST`], then once each
-//! [`PAUSE`]. Packets, peers and clients can cause an event as often as they like, and a log
-//! that they fill hides what else it says.
+//! Limits how often each place in the code may log: [`BURST`] times at once, then once per
+//! [`PAUSE`]. Packets, peers and clients can cause events at will, and would drown other messages.
 
 use std::{
     collections::HashMap,
@@ -10,60 +9,61 @@ use std::{
 
 use tracing::callsite::Identifier;
 
-/// Events at once.
+/// Events in a burst.
 const BURST: u32 = 10;
-/// After which there may be one more.
+/// The time until one more event is allowed.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What becomes of an event.
+/// Whether to log an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It is told; so many of its place were not, since the last that was.
-    Told { untold: u64 },
-    /// It is not.
-    Untold,
+    /// Log it, after so many suppressed ones of this place.
+    Log {
+        suppressed: u64,
+    },
+    Suppress,
 }
 
-/// The limit of each place. There are only as many as the code has.
+/// The limits of all places in the code.
 #[derive(Default)]
 pub(super) struct Limits(Mutex<HashMap<Identifier, Limit>>);
 
-/// A bucket of tokens (RFC 2697 has such ones), one for each event that may be told.
+/// A token bucket (RFC 2697) with one token per event.
 struct Limit {
     tokens: u32,
-    /// When the last token came, or the bucket was full.
+    /// When the last token was added, or the bucket was full.
     since: Duration,
-    untold: u64,
+    suppressed: u64,
 }
 
 impl Limits {
-    /// Judges an event of this place at `now`, a time that does not step back.
-    pub fn judge(&self, place: Identifier, now: Duration) -> Verdict {
+    /// Whether to log an event of this place at `now`, which must be monotonic.
+    pub fn check(&self, place: Identifier, now: Duration) -> Verdict {
         let mut limits = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        limits.entry(place).or_insert_with(|| Limit::new(now)).judge(now)
+        limits.entry(place).or_insert_with(|| Limit::new(now)).check(now)
     }
 }
 
 impl Limit {
     fn new(now: Duration) -> Self {
-        Self { tokens: BURST, since: now, untold: 0 }
+        Self { tokens: BURST, since: now, suppressed: 0 }
     }
 
-    fn judge(&mut self, now: Duration) -> Verdict {
-        let come = now.saturating_sub(self.since).as_nanos() / PAUSE.as_nanos();
+    fn check(&mut self, now: Duration) -> Verdict {
+        let tokens = now.saturating_sub(self.since).as_nanos() / PAUSE.as_nanos();
         let missing = BURST - self.tokens;
-        if come >= missing.into() {
+        if tokens >= missing.into() {
             (self.tokens, self.since) = (BURST, now);
         } else {
-            self.tokens += come as u32;
-            self.since += PAUSE * come as u32;
+            self.tokens += tokens as u32;
+            self.since += PAUSE * tokens as u32;
         }
         let Some(left) = self.tokens.checked_sub(1) else {
-            self.untold += 1;
-            return Verdict::Untold;
+            self.suppressed += 1;
+            return Verdict::Suppress;
         };
         self.tokens = left;
-        Verdict::Told { untold: std::mem::take(&mut self.untold) }
+        Verdict::Log { suppressed: std::mem::take(&mut self.suppressed) }
     }
 }
 
@@ -74,16 +74,16 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const NONE: Verdict = Verdict::Told { untold: 0 };
+    const NONE: Verdict = Verdict::Log { suppressed: 0 };
 
     #[test]
-    fn ten_are_told_at_once_and_then_one_each_five_seconds_with_how_many_were_not() {
+    fn ten_are_logged_at_once_and_then_one_each_five_seconds_with_the_number_suppressed() {
         let mut limit = Limit::new(SECOND);
         let mut told = Vec::new();
         // One each 100 ms, for 21 s.
         for step in 0..210_u32 {
-            if let Verdict::Told { untold } = limit.judge(SECOND + SECOND / 10 * step) {
-                told.push((step, untold));
+            if let Verdict::Log { suppressed } = limit.check(SECOND + SECOND / 10 * step) {
+                told.push((step, suppressed));
             }
         }
         let burst = (0..10).map(|step| (step, 0));
@@ -92,11 +92,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seldom_is_always_told_and_a_rest_gives_the_burst_back() {
+    fn rare_events_are_always_logged_and_a_pause_refills_the_burst() {
         let mut limit = Limit::new(Duration::ZERO);
-        assert!((0..1000).all(|step| limit.judge(PAUSE * step) == NONE));
+        assert!((0..1000).all(|step| limit.check(PAUSE * step) == NONE));
         let burst = |limit: &mut Limit, now| {
-            (0..100).filter(|_| limit.judge(now) != Verdict::Untold).count()
+            (0..100).filter(|_| limit.check(now) != Verdict::Suppress).count()
         };
         let quiet = PAUSE * 2000;
         assert_eq!(burst(&mut limit, quiet), 10);
@@ -106,19 +106,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn none_is_lost_without_a_count_and_never_are_more_told_than_may_be(
+        fn every_event_is_logged_or_counted_and_never_are_more_logged_than_allowed(
             gaps in proptest::collection::vec(0u64..20_000, 0..300),
         ) {
             let (mut limit, mut now) = (Limit::new(Duration::ZERO), Duration::ZERO);
             let (mut told, mut counted) = (0_u64, 0);
             for gap in &gaps {
                 now += Duration::from_millis(*gap / 10);
-                if let Verdict::Told { untold } = limit.judge(now) {
+                if let Verdict::Log { suppressed } = limit.check(now) {
                     told += 1;
-                    counted += untold;
+                    counted += suppressed;
                 }
             }
-            prop_assert_eq!(told + counted + limit.untold, gaps.len() as u64);
+            prop_assert_eq!(told + counted + limit.suppressed, gaps.len() as u64);
             prop_assert!(told <= u64::from(BURST) + now.as_secs() / PAUSE.as_secs());
         }
     }

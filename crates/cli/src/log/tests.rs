@@ -23,7 +23,7 @@ impl io::Write for Sink {
     }
 }
 
-/// Time stands still.
+/// Logs at a fixed time.
 fn lines(format: Format, log: impl FnOnce()) -> Vec<String> {
     logged(format, || Duration::ZERO, log)
 }
@@ -41,7 +41,7 @@ fn logged(format: Format, clock: fn() -> Duration, log: impl FnOnce()) -> Vec<St
 }
 
 #[test]
-fn each_place_has_its_own_limit_and_what_the_user_must_see_has_none() {
+fn each_place_has_its_own_limit_and_the_processs_own_messages_have_none() {
     let told = lines(Format::Text, || {
         for number in 0..100 {
             tracing::warn!(number, "a client is wrong");
@@ -61,7 +61,7 @@ fn each_place_has_its_own_limit_and_what_the_user_must_see_has_none() {
 }
 
 #[test]
-fn how_many_were_not_told_is_told_with_the_next_one() {
+fn the_number_of_suppressed_messages_is_in_the_next_one() {
     thread_local! {
         static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     }
@@ -80,7 +80,10 @@ fn how_many_were_not_told_is_told_with_the_next_one() {
         assert_eq!(told.len(), 11);
         match format {
             Format::Text => {
-                assert!(told[10].ends_with("again (20 more like it were not told)"), "{told:?}");
+                assert!(
+                    told[10].ends_with("again (20 similar messages were suppressed)"),
+                    "{told:?}"
+                );
             }
             Format::Json => {
                 let untold = told.iter().map(|line| {
@@ -121,7 +124,7 @@ fn json_is_one_object_a_line_with_types_and_no_line_within() {
 }
 
 #[test]
-fn why_a_process_ends_is_one_more_line() {
+fn the_error_that_ends_a_process_is_one_more_line() {
     let error = anyhow::anyhow!("two\nlines").context("wg0");
     assert_eq!(Log::default().failure(&error), "linerate: wg0: two\nlines");
     let json = Log::of(LogStyle { json: true, background: true });

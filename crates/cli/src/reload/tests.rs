@@ -7,7 +7,6 @@ use super::*;
 
 const ADDRESS: &str = "192.0.2.1:1";
 
-/// Keys have numbers here.
 fn key(number: u8) -> PrivateKey {
     PrivateKey::from_bytes(&[number; 32])
 }
@@ -16,7 +15,7 @@ fn name(number: u8) -> PublicKey {
     key(number).public_key()
 }
 
-/// The lines that a file's peers become, beside what runs.
+/// The changes that a file makes to a running interface.
 fn lines(file: &str, running: &str) -> Vec<String> {
     let file = format!("[Interface]\nPrivateKey = {}\n{file}", *key(9).to_base64());
     let conf = Conf::parse("wg0.conf", &file).unwrap();
@@ -61,7 +60,7 @@ fn a_file_that_did_not_change_changes_nothing() {
 }
 
 #[test]
-fn what_a_file_has_no_more_is_taken_away() {
+fn what_a_file_no_longer_has_is_removed() {
     let psk = key(5);
     let running = running_peer(
         1,
@@ -77,7 +76,7 @@ fn what_a_file_has_no_more_is_taken_away() {
 }
 
 #[test]
-fn what_is_new_is_told_and_nothing_is_replaced() {
+fn what_is_new_is_added_and_nothing_is_replaced() {
     let psk = key(5);
     let file = file_peer(
         1,
@@ -104,7 +103,7 @@ fn what_is_new_is_told_and_nothing_is_replaced() {
     assert_eq!(lines(&format!("ListenPort = 7\n{file}"), &running)[0], "listen_port=7");
 }
 
-/// Nobody is without it in between: it is given, and never taken.
+/// It is never removed in between, only added to the other peer.
 #[test]
 fn a_network_moves_from_one_peer_to_another() {
     let running = running_peer(1, "allowed_ip=10.0.0.0/8") + &running_peer(2, "");
@@ -123,7 +122,7 @@ fn a_network_moves_from_one_peer_to_another() {
 }
 
 #[test]
-fn only_another_private_key_ends_sessions() {
+fn only_a_different_private_key_is_set() {
     let wanted = |number| Change {
         device: wg::config::DeviceChange {
             private_key: number,

@@ -1,10 +1,10 @@
-//! For programs. The schema is `docs/json.md`, which changes with this file.
+//! Output for programs. The schema is `docs/json.md`, which changes with this file.
 
 use serde_json::{Map, Value, json};
 
 use crate::interface::{Interface, Own, Peer};
 
-/// Raised when a key goes or changes its meaning; new keys do not raise it.
+/// Incremented when a key is removed or changes its meaning, but not for new keys.
 const SCHEMA: u32 = 1;
 
 pub(super) fn describe(interfaces: &[Interface]) -> Value {
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_told_and_no_secret() {
+    fn everything_is_shown_except_secrets() {
         let (key, preshared) = ("a8".repeat(32), "b9".repeat(32));
         let state = format!(
             "private_key={key}\nlisten_port=51820\npublic_key={}\npreshared_key={preshared}\n\
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn another_implementation_and_a_bare_interface_are_told_by_nulls() {
+    fn another_implementation_and_a_bare_interface_have_nulls() {
         let described = describe(&[Interface::parse("wg0".into(), "errno=0\n\n")]);
         let interface = &described["interfaces"][0];
         assert_eq!(interface["linerate"], Value::Null);

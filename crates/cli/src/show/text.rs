@@ -1,4 +1,4 @@
-//! For people, in the form of `wg show`.
+//! Output for people, in the form of `wg show`.
 
 use std::{
     fmt::Write,
@@ -56,7 +56,7 @@ pub(super) fn describe(interface: &Interface, style: Style) -> String {
     text
 }
 
-/// `None` of a daemon that does not tell.
+/// `None` if the daemon does not report it.
 fn sandbox(own: &Own) -> Option<String> {
     if let Some(why) = &own.sandbox_off {
         return Some(format!("off ({why})"));
@@ -94,8 +94,7 @@ fn describe_peer(text: &mut String, peer: &Peer, style: Style) {
     }
 }
 
-/// The offloads in use, and of the counters only what is not zero: a healthy
-/// interface dropped nothing.
+/// Offloads, services, and drop counters that are not zero.
 fn describe_own(own: &Own, style: Style) -> String {
     let mut text = format!("\n{}:\n", style.bold("offloads"));
     for offload in &own.offloads {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_is_told_by_its_parts_or_why_there_is_none() {
+    fn a_sandbox_is_shown_by_its_parts_or_with_the_reason_why_there_is_none() {
         for (counters, told) in [
             (
                 "sandbox=files (landlock): partly\nsandbox=system calls (seccomp): wholly\n",
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_tells_its_stack_and_its_services() {
+    fn a_proxy_is_shown_with_its_stack_and_services() {
         let counters = "in_forged=0\nstack=namespace\nservice=socks5 127.0.0.1:1080\n\
                         service=forward tcp 127.0.0.1:1 -> 10.0.0.2:2\nerrno=0\n";
         assert_eq!(
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn offloads_and_the_code_are_told_and_of_drops_only_what_was_dropped() {
+    fn offloads_and_the_code_are_shown_and_only_drops_that_happened() {
         let counters = "in_forged=3\nin_replayed=0\nudp_receive_buffer=8388608\nversion=1.2.3\n\
                         aead=avx512\noffload_tun-tso=on\ndemotions_tun-tso=0\n\
                         offload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";

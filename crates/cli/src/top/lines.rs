@@ -1,4 +1,4 @@
-//! The lines of one picture.
+//! The lines of one screen.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use crate::{
     units::{bits, duration},
 };
 
-/// Interfaces of which nothing was known before.
+/// Stands for the previous state of a new interface.
 const NEW: &Interface = &Interface {
     name: String::new(),
     public_key: None,
@@ -21,7 +21,7 @@ const NEW: &Interface = &Interface {
     own: None,
 };
 
-/// All lines, at most `rows`: each interface with its busiest peers.
+/// At most `rows` lines: each interface with its busiest peers.
 pub(super) fn of(before: &Sample, now: &Sample, rows: usize) -> Vec<String> {
     let span = Span::between(before.at, now.at);
     let heads: Vec<(&Interface, &Interface, Vec<String>)> = now
@@ -33,7 +33,7 @@ pub(super) fn of(before: &Sample, now: &Sample, rows: usize) -> Vec<String> {
             (old, interface, head(span, old, interface))
         })
         .collect();
-    // Below its head each has a title of peers, and a line between two.
+    // Each also has a title for its peers, and an empty line before the next one.
     let taken: usize = heads.iter().map(|(.., head)| head.len() + 2).sum();
     let each = rows.saturating_sub(taken) / heads.len().max(1);
     let mut lines = Vec::new();
@@ -45,7 +45,7 @@ pub(super) fn of(before: &Sample, now: &Sample, rows: usize) -> Vec<String> {
         lines.extend(peers(span, &old.peers, &interface.peers, each.max(1)));
     }
     if lines.is_empty() {
-        lines.push("no interface runs".into());
+        lines.push("no interface is running".into());
     }
     lines.truncate(rows);
     lines
@@ -64,7 +64,7 @@ fn head(span: Span, old: &Interface, interface: &Interface) -> Vec<String> {
     });
     let mut lines = vec![title.join("  ")];
     match own {
-        // Another implementation tells no more than wg(8) shows.
+        // Another implementation reports only what wg(8) shows.
         None => lines.push(format!("  in {}  out {}", bits(sum.received), bits(sum.sent))),
         Some(own) => lines.extend(head_of_own(span, old.own.as_ref(), own, sum)),
     }
@@ -113,11 +113,11 @@ fn head_of_own(span: Span, old: Option<&Own>, own: &Own, sum: Traffic) -> Vec<St
     lines
 }
 
-/// A title and the busiest peers, those that fit `room`.
+/// A title and the busiest peers, at most `room`.
 fn peers(span: Span, old: &[Peer], peers: &[Peer], room: usize) -> Vec<String> {
     let mut busy: Vec<(Traffic, &Peer)> =
         peers.iter().map(|peer| (Traffic::of(span, old, peer), peer)).collect();
-    // Of those that rest, who was here last.
+    // Idle peers by their last handshake.
     busy.sort_by(|(a, one), (b, other)| {
         let rates = b.both().partial_cmp(&a.both()).unwrap_or(Ordering::Equal);
         rates.then(other.last_handshake.cmp(&one.last_handshake))
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_batches_drops_and_offloads_are_told() {
+    fn rates_batches_drops_and_offloads_are_shown() {
         let before = sample(
             0,
             &[(1, 0, 1_000)],
@@ -231,8 +231,8 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_that_are_gone_leave_a_word() {
+    fn without_interfaces_there_is_a_message() {
         let nothing = Sample { at: 2, interfaces: vec![] };
-        assert_eq!(of(&sample(1, &[], None), &nothing, 24), ["no interface runs"]);
+        assert_eq!(of(&sample(1, &[], None), &nothing, 24), ["no interface is running"]);
     }
 }

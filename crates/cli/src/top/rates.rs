@@ -1,27 +1,26 @@
-//! How fast counters moved between two samples.
+//! Rates of counters between two samples.
 
 use crate::interface::{Load, Peer};
 
-/// What happened each second between two samples.
+/// The time between two samples.
 #[derive(Clone, Copy)]
 pub(super) struct Span {
     seconds: f64,
 }
 
 impl Span {
-    /// From one time to another, in nanoseconds; never nothing, so that all can be
-    /// divided by it.
+    /// From one time to another, in nanoseconds; never zero, so that it can be a divisor.
     pub fn between(before: u64, after: u64) -> Self {
         Self { seconds: after.saturating_sub(before).max(1) as f64 / 1e9 }
     }
 
-    /// How fast a counter moved. One that went back began anew with its daemon.
+    /// The rate of a counter. One that went back was reset by a new daemon.
     pub fn rate(self, before: u64, after: u64) -> f64 {
         after.checked_sub(before).unwrap_or(after) as f64 / self.seconds
     }
 }
 
-/// Bits a second of a peer, in and out.
+/// The rates of a peer, in bits per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Traffic {
     pub received: f64,
@@ -29,7 +28,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Of one peer; one that is new sent and received nothing before.
+    /// The rates of one peer; a new one starts from zero.
     pub fn of(span: Span, before: &[Peer], peer: &Peer) -> Self {
         let same = before.iter().find(|old| old.public_key == peer.public_key);
         let (rx, tx) = same.map_or((0, 0), |old| (old.rx_bytes, old.tx_bytes));
@@ -39,29 +38,29 @@ impl Traffic {
         }
     }
 
-    /// What is to be compared.
+    /// The sum of both rates.
     pub fn both(self) -> f64 {
         self.received + self.sent
     }
 }
 
-/// Batches of one direction between two samples: packets a second, and packets a batch.
+/// Packets per second and packets per batch of one direction.
 pub(super) fn batches(span: Span, before: (u64, u64), after: (u64, u64)) -> (f64, Option<f64>) {
     (span.rate(before.1, after.1), mean(before, after))
 }
 
-/// Milliseconds that the oldest packet of a round waited, on average.
+/// The mean time that the oldest packet of a round waited, in milliseconds.
 pub(super) fn queued(before: &Load, after: &Load) -> Option<f64> {
     mean(before.queued, after.queued).map(|micros| micros / 1e3)
 }
 
-/// Milliseconds until a handshake was answered, on average since the daemon's start: they
+/// The mean time until a handshake was answered, in milliseconds, since the daemon's start, as they
 /// are rare.
 pub(super) fn answered(load: &Load) -> Option<f64> {
     mean((0, 0), load.handshakes).map(|micros| micros / 1e3)
 }
 
-/// What each of a number of things had of a sum.
+/// The mean of what was added to a count and a sum.
 fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
     let moved = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);
     let (count, sum) = (moved(before.0, after.0), moved(before.1, after.1));
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_has_its_rate_and_one_that_began_anew_counts_from_nothing() {
+    fn a_counter_has_its_rate_and_one_that_was_reset_counts_from_zero() {
         let span = Span::between(1_000_000_000, 3_000_000_000);
         assert_eq!((span.rate(10, 30), span.rate(30, 10)), (10.0, 5.0));
         assert!(Span::between(5, 5).rate(0, 0) == 0.0, "no time passed");

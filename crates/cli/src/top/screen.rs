@@ -1,4 +1,4 @@
-//! The terminal: its other screen, without echo, for as long as it is looked at.
+//! The terminal: its alternate screen, without echo.
 
 use std::{
     io::{self, IsTerminal, Read, Stdin, Stdout, Write, stdin, stdout},
@@ -9,36 +9,36 @@ use std::{
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use sys::{poll, process::Signals};
 
-/// To the other screen, without cursor and without breaking long lines (ECMA-48 and
-/// xterm's control sequences); and back.
+/// Enters the alternate screen, without cursor and line wrapping (ECMA-48 and xterm's control
+/// sequences), and leaves it.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
-/// To the upper left corner; to the end of a line, and of the screen.
+/// Moves to the upper left corner; clears to the end of the line, and of the screen.
 const HOME: &str = "\x1b[H";
 const REST_OF_LINE: &str = "\x1b[K";
 const REST: &str = "\x1b[J";
-/// What a terminal has that does not tell.
+/// Assumed if the terminal does not report its size.
 const USUAL: Room = Room { rows: 24, columns: 80 };
-/// The keys that end: `q`, and ctrl-C and ctrl-D, which make no signal here.
+/// The keys that quit: `q`, and ctrl-C and ctrl-D, which are not signals here.
 const END_KEYS: [u8; 3] = [b'q', 3, 4];
 
-/// How much fits.
+/// The size of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub rows: usize,
     pub columns: usize,
 }
 
-/// Where pictures are drawn.
+/// Draws on the terminal, or prints to another output.
 pub(super) struct Screen {
     signals: Signals,
     out: Stdout,
-    /// Of a terminal: its input, and what it was like.
+    /// If it is a terminal: its input and its previous mode.
     terminal: Option<(Stdin, Option<Termios>)>,
 }
 
 impl Screen {
-    /// Takes the terminal, where standard output is one.
+    /// Switches the terminal to the alternate screen, if standard output is one.
     pub fn open(signals: Signals) -> io::Result<Self> {
         let mut out = stdout();
         if !out.is_terminal() {
@@ -57,8 +57,8 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Waits for so long; whether somebody wants an end before.
-    pub fn is_to_end(&mut self, time: Duration) -> io::Result<bool> {
+    /// Waits for so long; whether the user quits meanwhile.
+    pub fn wait_for_quit(&mut self, time: Duration) -> io::Result<bool> {
         let until = sys::clock::boottime_nanos() + time.as_nanos() as u64;
         loop {
             let left = until.saturating_sub(sys::clock::boottime_nanos());
@@ -73,14 +73,14 @@ impl Screen {
                 return Ok(signalled);
             }
             let len = input.read(&mut keys)?;
-            // A terminal that is gone reads as nothing.
+            // End of file: the terminal is gone.
             if len == 0 || keys[..len].iter().any(|key| END_KEYS.contains(key)) {
                 return Ok(true);
             }
         }
     }
 
-    /// How much fits; without a terminal, everything.
+    /// The size; unlimited without a terminal.
     pub fn room(&self) -> Room {
         if self.terminal.is_none() {
             return Room { rows: usize::MAX, columns: usize::MAX };
@@ -93,8 +93,7 @@ impl Screen {
         }
     }
 
-    /// Draws one picture in the place of the last, or below it where there is no
-    /// terminal.
+    /// Draws over the previous lines, or prints below them without a terminal.
     pub fn draw(&mut self, lines: &[String], columns: usize) -> io::Result<()> {
         let text = match self.terminal {
             Some(_) => picture(lines, columns),
@@ -105,18 +104,18 @@ impl Screen {
     }
 }
 
-/// The lines, cut where they do not fit, over what stood there.
+/// The lines, cut to the width, with control sequences that clear the rest.
 fn picture(lines: &[String], columns: usize) -> String {
     let cut = |line: &String| line.chars().take(columns).collect::<String>() + REST_OF_LINE;
     let lines: Vec<String> = lines.iter().map(cut).collect();
-    // No line end behind the last: the screen would move up.
+    // No line break after the last line, which would scroll the screen.
     format!("{HOME}{}{REST}", lines.join("\r\n"))
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
         if let Some((input, was)) = &self.terminal {
-            // Whatever fails, there is nobody left to tell.
+            // There is nowhere to report an error.
             let _ = self.out.write_all(LEAVE.as_bytes());
             let _ = self.out.flush();
             if let Some(was) = was {
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_covers_the_last_and_fits() {
+    fn a_picture_covers_the_previous_one_and_is_cut_to_the_width() {
         let lines = ["abcdef".to_owned(), "ä".repeat(5)];
         let expected = "\x1b[Habcd\x1b[K\r\nääää\x1b[K\x1b[J";
         assert_eq!(picture(&lines, 4), expected);

@@ -22,6 +22,7 @@ use nix::{
 use super::{Kind, Plan, Step, wire::Reply};
 use crate::{
     channel,
+    errno::errno,
     keepalive::KEEPALIVE,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
     process::sandbox::confine_socket_server,
@@ -49,7 +50,7 @@ pub(super) fn run(channel: &OwnedFd, plan: &Plan) {
             }
         }
         Err((step, error)) => {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            let errno = errno(&error).unwrap_or(Errno::EIO) as i32;
             // If the parent is gone, nobody waits for the reply.
             let _ = send(channel, Reply::Refused { step, errno }, None);
         }
@@ -109,7 +110,7 @@ fn configure_links(plan: &Plan) -> Result<(OwnedFd, u32), Failure> {
         let route = Route { destination, device: index, table: MAIN_TABLE, metric: None };
         match netlink.add_route(&route) {
             // The prefix of an address is the default route.
-            Err(error) if error.errno() == Some(libc::EEXIST) => {}
+            Err(error) if error.errno() == Some(Errno::EEXIST) => {}
             added => added.map_err(at(Step::Route))?,
         }
     }

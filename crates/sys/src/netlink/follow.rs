@@ -1,14 +1,14 @@
-//! One interface, followed through the network namespaces that it is moved to.
+//! Follows one interface through the network namespaces that it is moved to.
 //!
 //! ```text
-//!   RTM_DELLINK with the other namespace and index -> moved there, else deleted
-//!   RTM_NEWLINK of where it is -----------------------> up, down, MTU
+//!   RTM_DELLINK with another namespace and index -> moved there; without: deleted
+//!   RTM_NEWLINK from where it is -----------------> up, down, MTU
 //! ```
 //!
-//! The socket stays where it was opened. It hears of other namespaces (NETLINK_LISTEN_ALL_NSID) as
-//! far as its own has a number for them, which the move gives to the first one, and as far as the
-//! process had CAP_NET_BROADCAST there when the socket was opened (`do_one_broadcast`,
-//! net/netlink/af_netlink.c).
+//! The socket stays in its namespace. It receives notifications of another one
+//! (NETLINK_LISTEN_ALL_NSID) if its own namespace has an id for that one, which the move assigns to
+//! the first, and if the process had CAP_NET_BROADCAST there when the socket was opened
+//! (`do_one_broadcast`, net/netlink/af_netlink.c).
 
 use std::{
     collections::VecDeque,
@@ -16,78 +16,75 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _},
 };
 
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    link::{LinkAttribute, LinkMessage},
+};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::{
     errno::Errno,
     sys::socket::{ControlMessageOwned, MsgFlags, recvmsg},
 };
-use rtnetlink::{
-    MulticastGroup,
-    packet_route::{
-        RouteNetlinkMessage,
-        link::{LinkAttribute, LinkMessage},
-    },
-    sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
-};
 
 use super::{
-    Link, Netlink,
-    monitor::{BUFFER, READ, is_whole_link, messages},
+    Link, Netlink, READ, messages,
+    monitor::{BUFFER, is_whole_link},
 };
 use crate::poll;
 
-/// Bytes of what stands beside a message: one number, and its header.
-const BESIDE: usize = 64;
+/// Bytes of the control message with a namespace id.
+const CONTROL_LEN: usize = 64;
 
-/// What became of the interface.
+/// A change of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// It is administratively up.
+    /// It was brought up.
     Up,
-    /// It is administratively down.
+    /// It was taken down.
     Down,
     /// It has another MTU.
     Mtu(u32),
-    /// It went to another namespace. Where it is down the next event says so, if it is seen.
+    /// It was moved to another namespace. If its changes are seen there, the next event says that
+    /// it is down.
     Away {
-        /// Whether this process may see what becomes of it there.
+        /// Whether this process is notified of changes there.
         is_seen: bool,
     },
-    /// It came back, with this index.
+    /// It was moved back, and has this index.
     Home(u32),
-    /// It was deleted.
     Deleted,
-    /// More happened than the socket's buffer holds: read anew what matters.
+    /// The socket's buffer overflowed: read the current state again.
     Lost,
 }
 
-/// Listens for what becomes of one interface.
+/// Listens for changes of one interface.
 #[derive(Debug)]
 pub struct Follow {
     socket: Socket,
-    at: At,
-    /// MTU and whether up, as last seen where it is.
+    location: Location,
+    /// MTU and whether it is up, as last seen in its current namespace.
     last: Option<(u32, bool)>,
-    /// Whether the kernel tells of other namespaces.
+    /// Whether the kernel reports changes in other namespaces.
     is_seen: bool,
     events: VecDeque<Followed>,
     buffer: Vec<u8>,
 }
 
-/// Where the interface is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum At {
+enum Location {
     /// In the socket's namespace, with this index.
     Home(u32),
-    /// In the one of this number, with this index.
-    Abroad(i32, u32),
-    /// On the way from the one of this number, to where it has this index.
+    /// In the namespace with this id, with this index.
+    Elsewhere(i32, u32),
+    /// Moving from the namespace with this id to another one, where it has this index.
     Leaving(i32, u32),
-    /// In one that the socket does not hear of.
+    /// In a namespace that the socket is not notified of.
     Unseen,
 }
 
 impl Follow {
-    /// Follows the link of this index, from now on.
+    /// Follows the link with this index from now on.
     ///
     /// # Errors
     /// No socket could be opened.
@@ -97,19 +94,19 @@ impl Follow {
         socket.set_rx_buf_sz(BUFFER)?;
         let is_seen = socket.set_listen_all_namespaces(true).is_ok();
         socket.bind(&SocketAddr::new(0, 0))?;
-        socket.add_membership(MulticastGroup::Link as u32)?;
-        // Asked behind the subscription, so that no change falls between.
+        socket.add_membership(libc::RTNLGRP_LINK)?;
+        // After the subscription, so that no change is missed.
         let link = Netlink::open()?.link(index)?;
         let mut follow = Self {
             socket,
-            at: At::Home(index),
+            location: Location::Home(index),
             last: link.as_ref().map(|link| (link.mtu, link.up)),
             is_seen,
             events: VecDeque::new(),
             buffer: vec![0; READ],
         };
         if link.is_none() {
-            follow.at = At::Unseen;
+            follow.location = Location::Unseen;
             follow.events.push_back(Followed::Away { is_seen: false });
         }
         Ok(follow)
@@ -129,7 +126,7 @@ impl Follow {
         }
     }
 
-    /// The next change, where there is one.
+    /// The next change, if there is one.
     ///
     /// # Errors
     /// The socket failed.
@@ -142,20 +139,23 @@ impl Follow {
     fn read(&mut self) -> io::Result<bool> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let read = receive(&self.socket, &mut buffer);
-        let answer = match read {
+        let result = match read {
             Ok((len, nsid)) => {
-                messages(&buffer[..len]).for_each(|message| self.handle_message(nsid, &message));
+                messages(&buffer[..len]).for_each(|message| {
+                    if let NetlinkPayload::InnerMessage(message) = message.payload {
+                        self.handle_message(nsid, &message);
+                    }
+                });
                 Ok(true)
             }
             Err(Errno::EAGAIN) => Ok(false),
             Err(Errno::EINTR) => Ok(true),
             Err(Errno::ENOBUFS) => {
-                match self.at {
-                    At::Leaving(..) => self.at = At::Unseen,
-                    // Of the news that were lost one was that it left, or was deleted, which
-                    // its TUN device tells as well.
-                    At::Home(index) if is_absent(index) => {
-                        self.at = At::Unseen;
+                match self.location {
+                    Location::Leaving(..) => self.location = Location::Unseen,
+                    // It was moved or deleted; of the latter the TUN device tells as well.
+                    Location::Home(index) if is_absent(index) => {
+                        self.location = Location::Unseen;
                         self.events.push_back(Followed::Away { is_seen: false });
                     }
                     _ => {}
@@ -166,7 +166,7 @@ impl Follow {
             Err(errno) => Err(errno.into()),
         };
         self.buffer = buffer;
-        answer
+        result
     }
 
     fn handle_message(&mut self, nsid: Option<i32>, message: &RouteNetlinkMessage) {
@@ -178,17 +178,17 @@ impl Follow {
         if !is_whole_link(link) {
             return;
         }
-        let here = At::new(nsid, link.header.index);
-        if let At::Leaving(from, index) = self.at {
-            // The arrival is the next that the kernel tells of any link, if it is told at all
+        let here = Location::new(nsid, link.header.index);
+        if let Location::Leaving(from, index) = self.location {
+            // The arrival is the very next notification of any link, if there is one at all
             // (__dev_change_net_namespace, net/core/dev.c).
             let arrives = !is_gone && link.header.index == index && nsid != Some(from);
-            self.at = if arrives { here } else { At::Unseen };
-            if let At::Home(index) = self.at {
+            self.location = if arrives { here } else { Location::Unseen };
+            if let Location::Home(index) = self.location {
                 self.events.push_back(Followed::Home(index));
             }
         }
-        match (self.at == here, is_gone) {
+        match (self.location == here, is_gone) {
             (false, _) => {}
             (true, false) => self.handle_link(link),
             (true, true) => self.handle_departure(link),
@@ -220,28 +220,28 @@ impl Follow {
             return;
         };
         self.last = None;
-        self.at = match self.at {
-            // The number is one of the namespace that it leaves.
-            At::Home(_) if nsid >= 0 => At::Abroad(nsid, index),
-            At::Abroad(from, _) => At::Leaving(from, index),
-            _ => At::Unseen,
+        self.location = match self.location {
+            // The id is valid in the namespace that it leaves.
+            Location::Home(_) if nsid >= 0 => Location::Elsewhere(nsid, index),
+            Location::Elsewhere(from, _) => Location::Leaving(from, index),
+            _ => Location::Unseen,
         };
         self.events.push_back(Followed::Away { is_seen: self.is_seen });
     }
 }
 
-impl At {
+impl Location {
     fn new(nsid: Option<i32>, index: u32) -> Self {
-        nsid.map_or(Self::Home(index), |nsid| Self::Abroad(nsid, index))
+        nsid.map_or(Self::Home(index), |nsid| Self::Elsewhere(nsid, index))
     }
 }
 
-/// Receives messages, and the number of the namespace that they are of where it is another.
+/// Receives messages, and the id of their namespace unless it is the socket's own.
 fn receive(socket: &Socket, buffer: &mut [u8]) -> Result<(usize, Option<i32>), Errno> {
-    let mut beside = vec![0; BESIDE];
+    let mut control = vec![0; CONTROL_LEN];
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = MsgFlags::MSG_DONTWAIT;
-    let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut beside), flags)?;
+    let received = recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
     let nsid = received.cmsgs()?.find_map(|message| match message {
         ControlMessageOwned::Unknown(message)
             if message.cmsg_header.cmsg_level == libc::SOL_NETLINK
@@ -254,7 +254,7 @@ fn receive(socket: &Socket, buffer: &mut [u8]) -> Result<(usize, Option<i32>), E
     Ok((received.bytes, nsid))
 }
 
-/// Whether no link has this index; not where that cannot be told.
+/// Whether no link has this index; `false` if that cannot be determined.
 fn is_absent(index: u32) -> bool {
     Netlink::open().and_then(|netlink| netlink.link(index)).is_ok_and(|link| link.is_none())
 }

@@ -3,48 +3,52 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use rtnetlink::{
-    AddressMessageBuilder, LinkUnspec,
-    packet_core::{NLM_F_CREATE, NLM_F_EXCL},
-    packet_route::{
-        RouteNetlinkMessage,
-        address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
-        link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    address::{AddressAttribute, AddressHeaderFlags, AddressMessage},
+    link::{
+        InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
     },
 };
 
-use super::{Netlink, NetlinkError, is_absent};
+use super::{Family, Netlink, NetlinkError, is_absent};
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// The interface's index.
     pub index: u32,
-    /// Its name.
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Whether it is a TUN device, or a TAP device.
+    /// Whether it is a TUN or TAP device.
     pub is_tun: bool,
+    /// Whether it carries Ethernet frames.
+    pub ethernet: bool,
+    /// Whether it is a bridge or a port of one.
+    pub bridged: bool,
 }
 
 impl Netlink {
-    /// The link of this name, or `None` where there is none.
+    /// The link with this name, if there is one.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn link_by_name(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
-        self.one_link(LinkUnspec::new_with_name(name).build())
+        let mut message = LinkMessage::default();
+        message.attributes.push(LinkAttribute::IfName(name.into()));
+        self.one_link(message)
     }
 
-    /// The link of this index, or `None` where there is none.
+    /// The link with this index, if there is one.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn link(&self, index: u32) -> Result<Option<Link>, NetlinkError> {
-        self.one_link(LinkUnspec::new_with_index(index).build())
+        self.one_link(link_message(index))
     }
 
     /// All links.
@@ -64,25 +68,27 @@ impl Netlink {
     /// Sets a link's MTU, in bytes.
     ///
     /// # Errors
-    /// The kernel's refusal: EINVAL where the device cannot have that MTU.
+    /// The kernel's refusal: EINVAL if the device cannot have that MTU.
     pub fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), NetlinkError> {
-        self.set_link(LinkUnspec::new_with_index(index).mtu(mtu).build())
+        let mut message = link_message(index);
+        message.attributes.push(LinkAttribute::Mtu(mtu));
+        self.change(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Sets a link administratively up.
+    /// Brings a link up.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn set_up(&self, index: u32) -> Result<(), NetlinkError> {
-        self.set_link(LinkUnspec::new_with_index(index).up().build())
+        self.set_flags(index, LinkFlags::Up)
     }
 
-    /// Sets a link administratively down. The kernel removes its routes.
+    /// Takes a link down. The kernel removes its routes.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn set_down(&self, index: u32) -> Result<(), NetlinkError> {
-        self.set_link(LinkUnspec::new_with_index(index).down().build())
+        self.set_flags(index, LinkFlags::empty())
     }
 
     /// Deletes a link.
@@ -90,29 +96,28 @@ impl Netlink {
     /// # Errors
     /// The kernel's refusal.
     pub fn delete_link(&self, index: u32) -> Result<(), NetlinkError> {
-        let message = LinkUnspec::new_with_index(index).build();
-        self.change(RouteNetlinkMessage::DelLink(message), 0)
+        self.change(RouteNetlinkMessage::DelLink(link_message(index)), 0)
     }
 
-    /// Gives a link an address, with the route to its prefix. It is not looked for
-    /// among neighbours, which a tunnel does not have, so that it can be bound to
-    /// as soon as this returns. What is sent *to* an IPv6 address may be lost for
-    /// some microseconds more, until the kernel's work queue has made it local.
+    /// Adds an address to a link, with the route to its prefix. Duplicate address detection is
+    /// skipped, as a tunnel has no neighbours, so that the address can be bound as soon as this
+    /// returns. Packets *to* an IPv6 address may still be lost for some microseconds, until the
+    /// kernel's work queue has made it local.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST where the link has it.
+    /// The kernel's refusal: EEXIST if the link has it.
     pub fn add_address(&self, index: u32, address: IpNet) -> Result<(), NetlinkError> {
         let mut message = address_message(index, address);
-        // Without it an IPv6 address is tentative until a work queue has run, on
-        // a link without neighbours too (addrconf_dad_start, net/ipv6/addrconf.c).
+        // Otherwise an IPv6 address is tentative until a work queue has run, even on a link
+        // without neighbours (addrconf_dad_start, net/ipv6/addrconf.c).
         message.header.flags.insert(AddressHeaderFlags::Nodad);
         self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Takes an address from a link.
+    /// Removes an address from a link.
     ///
     /// # Errors
-    /// The kernel's refusal: EADDRNOTAVAIL where the link does not have it.
+    /// The kernel's refusal: EADDRNOTAVAIL if the link does not have it.
     pub fn delete_address(&self, index: u32, address: IpNet) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelAddress(address_message(index, address)), 0)
     }
@@ -133,9 +138,8 @@ impl Netlink {
         Ok(addresses)
     }
 
-    /// The networks that links which are up are connected to, but for the link
-    /// `but`, tunnels and other links of two ends, and loopback. The link-local one,
-    /// which every link has, is none.
+    /// The networks that links which are up are directly connected to, except for link `but`,
+    /// loopback and point-to-point links such as tunnels. Link-local networks are left out.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -169,19 +173,23 @@ impl Netlink {
 
     fn one_link(&self, message: LinkMessage) -> Result<Option<Link>, NetlinkError> {
         let mut link = None;
-        let asked = self.request(RouteNetlinkMessage::GetLink(message), 0, |answer| {
-            if let RouteNetlinkMessage::NewLink(message) = answer {
+        let result = self.get(RouteNetlinkMessage::GetLink(message), |reply| {
+            if let RouteNetlinkMessage::NewLink(message) = reply {
                 link = Some(Link::from_message(&message));
             }
         });
-        match asked {
+        match result {
             Ok(()) => Ok(link),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn set_link(&self, message: LinkMessage) -> Result<(), NetlinkError> {
+    /// Sets or clears the flag for up.
+    fn set_flags(&self, index: u32, flags: LinkFlags) -> Result<(), NetlinkError> {
+        let mut message = link_message(index);
+        message.header.flags = flags;
+        message.header.change_mask = LinkFlags::Up;
         self.change(RouteNetlinkMessage::SetLink(message), 0)
     }
 }
@@ -194,6 +202,8 @@ impl Link {
             mtu: 0,
             up: message.header.flags.contains(LinkFlags::Up),
             is_tun: false,
+            ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+            bridged: false,
         };
         for attribute in &message.attributes {
             match attribute {
@@ -201,6 +211,8 @@ impl Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
                 LinkAttribute::LinkInfo(infos) => {
                     link.is_tun = infos.contains(&LinkInfo::Kind(InfoKind::Tun));
+                    link.bridged = infos.contains(&LinkInfo::Kind(InfoKind::Bridge))
+                        || infos.contains(&LinkInfo::PortKind(InfoPortKind::Bridge));
                 }
                 _ => {}
             }
@@ -209,21 +221,30 @@ impl Link {
     }
 }
 
-fn address_message(index: u32, address: IpNet) -> AddressMessage {
-    match address {
-        IpNet::V4(v4) => AddressMessageBuilder::<std::net::Ipv4Addr>::new()
-            .index(index)
-            .address(v4.addr(), v4.prefix_len())
-            .build(),
-        IpNet::V6(v6) => AddressMessageBuilder::<std::net::Ipv6Addr>::new()
-            .index(index)
-            .address(v6.addr(), v6.prefix_len())
-            .build(),
-    }
+/// A message about the link with this index.
+pub(super) fn link_message(index: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message
 }
 
-/// IFA_LOCAL is our own address where there is one: IFA_ADDRESS is the other
-/// end's on a point-to-point link (linux/if_addr.h).
+fn address_message(index: u32, address: IpNet) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = Family::of(address.addr()).into();
+    message.header.index = index;
+    message.header.prefix_len = address.prefix_len();
+    let ip = address.addr();
+    message.attributes = vec![AddressAttribute::Address(ip), AddressAttribute::Local(ip)];
+    if let IpNet::V4(v4) = address
+        && v4.prefix_len() < 31
+    {
+        message.attributes.push(AddressAttribute::Broadcast(v4.broadcast()));
+    }
+    message
+}
+
+/// On a point-to-point link IFA_ADDRESS is the other end's, and IFA_LOCAL is ours
+/// (linux/if_addr.h).
 fn address_of(message: &AddressMessage) -> Option<IpNet> {
     let mut found: Option<IpAddr> = None;
     for attribute in &message.attributes {

@@ -1,8 +1,7 @@
-//! Changes of links, addresses, routes and rules, as they happen.
+//! Notifications of changes of links, addresses, routes and rules.
 //!
 //! ```text
-//!   multicast groups -> socket -> parse -> links as last seen -> Event
-//!                                          (only differences)
+//!   multicast groups -> socket -> parse -> compare with links as last seen -> Event
 //! ```
 
 use std::{
@@ -11,70 +10,58 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
 };
 
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use packet::Waker;
-use rtnetlink::{
-    MulticastGroup,
-    packet_core::{NetlinkBuffer, NetlinkMessage, NetlinkPayload},
-    packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage},
-    sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE},
+
+use super::{Link, Netlink, READ, messages};
+use crate::{
+    errno::{Errno, errno},
+    wake::{Waited, Wake},
 };
 
-use super::{Link, Netlink};
-use crate::wake::{Waited, Wake};
-
-/// What a [`Monitor`] hears of.
-const GROUPS: [MulticastGroup; 7] = [
-    MulticastGroup::Link,
-    MulticastGroup::Ipv4Ifaddr,
-    MulticastGroup::Ipv6Ifaddr,
-    MulticastGroup::Ipv4Route,
-    MulticastGroup::Ipv6Route,
-    MulticastGroup::Ipv4Rule,
-    MulticastGroup::Ipv6Rule,
+/// The multicast groups of a [`Monitor`].
+const GROUPS: [u32; 7] = [
+    libc::RTNLGRP_LINK,
+    libc::RTNLGRP_IPV4_IFADDR,
+    libc::RTNLGRP_IPV6_IFADDR,
+    libc::RTNLGRP_IPV4_ROUTE,
+    libc::RTNLGRP_IPV6_ROUTE,
+    libc::RTNLGRP_IPV4_RULE,
+    libc::RTNLGRP_IPV6_RULE,
 ];
 
-/// Bytes of one read: the kernel puts no more than 32 KiB into one
-/// (NLMSG_GOODSIZE and `max_recvmsg_len`, net/netlink/af_netlink.c).
-pub(super) const READ: usize = 64 * 1024;
-
-/// Bytes of the socket's buffer: bringing a full routing table up or down must
-/// fit in, or the news is [`Event::Lost`].
+/// Bytes of the socket's buffer. If the notifications of a change do not fit, the event is
+/// [`Event::Lost`]; those of a full routing table should.
 pub(super) const BUFFER: u32 = 1024 * 1024;
 
 /// A change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A link is administratively up.
+    /// A link was brought up.
     LinkUp {
-        /// The interface's index.
         index: u32,
     },
-    /// A link is administratively down.
+    /// A link was taken down.
     LinkDown {
-        /// The interface's index.
         index: u32,
     },
-    /// A link is gone.
     LinkDeleted {
-        /// The index it had.
         index: u32,
     },
-    /// A link has another MTU.
     MtuChanged {
-        /// The interface's index.
         index: u32,
-        /// The MTU in bytes.
         mtu: u32,
     },
-    /// Routes were added or removed, in either family. It stands for all such changes
-    /// that came together.
+    /// Routes were added or removed, in either family. Consecutive changes are one event.
     RoutesChanged,
-    /// Policy rules were, likewise.
+    /// Policy rules were added or removed, likewise.
     RulesChanged,
-    /// Addresses were, likewise. The kernel may not have changed the routes to their
-    /// networks yet.
+    /// Addresses were added or removed, likewise. The kernel may not have changed the routes to
+    /// their networks yet.
     AddressesChanged,
-    /// More happened than the socket's buffer holds: read anew what matters.
+    /// The socket's buffer overflowed: read the current state again.
     Lost,
 }
 
@@ -100,9 +87,9 @@ impl Monitor {
         socket.set_rx_buf_sz(BUFFER)?;
         socket.bind(&SocketAddr::new(0, 0))?;
         for group in GROUPS {
-            socket.add_membership(group as u32)?;
+            socket.add_membership(group)?;
         }
-        // Asked behind the subscription, so that no change falls between.
+        // After the subscription, so that no change is missed.
         let links = Netlink::open()?.links()?;
         Ok(Self {
             socket,
@@ -113,7 +100,7 @@ impl Monitor {
         })
     }
 
-    /// Waits for the next change; `None` when it was woken.
+    /// Waits for the next change; `None` if the waker was called.
     ///
     /// # Errors
     /// The socket failed.
@@ -129,7 +116,7 @@ impl Monitor {
         }
     }
 
-    /// The next change, where there is one.
+    /// The next change, if there is one.
     ///
     /// # Errors
     /// The socket failed.
@@ -138,7 +125,7 @@ impl Monitor {
         Ok(self.events.pop_front())
     }
 
-    /// Ends a wait in [`Monitor::next`].
+    /// Ends [`Monitor::next`].
     pub fn waker(&self) -> Waker {
         self.wake.waker()
     }
@@ -148,15 +135,19 @@ impl Monitor {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let read = self.socket.recv(&mut buffer, libc::MSG_DONTWAIT);
-        let answer = match read {
+        let result = match read {
             Ok(_) => {
-                messages(&buffer).for_each(|message| self.handle_message(message));
+                messages(&buffer).for_each(|message| {
+                    if let NetlinkPayload::InnerMessage(message) = message.payload {
+                        self.handle_message(message);
+                    }
+                });
                 Ok(true)
             }
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN) => Ok(false),
-                Some(libc::EINTR) => Ok(true),
-                Some(libc::ENOBUFS) => {
+            Err(error) => match errno(&error) {
+                Some(Errno::EAGAIN) => Ok(false),
+                Some(Errno::EINTR) => Ok(true),
+                Some(Errno::ENOBUFS) => {
                     self.push(Event::Lost);
                     Ok(true)
                 }
@@ -164,7 +155,7 @@ impl Monitor {
             },
         };
         self.buffer = buffer;
-        answer
+        result
     }
 
     fn handle_message(&mut self, message: RouteNetlinkMessage) {
@@ -189,7 +180,7 @@ impl Monitor {
         if before.is_some_and(|(before, _)| before != mtu) {
             self.push(Event::MtuChanged { index, mtu });
         }
-        // A new link is news only when it is up.
+        // A new link is reported only if it is up.
         if before.is_some_and(|(_, up)| up) != up {
             self.push(if up { Event::LinkUp { index } } else { Event::LinkDown { index } });
         }
@@ -208,25 +199,8 @@ impl AsFd for Monitor {
     }
 }
 
-/// A bridge also tells of its ports as links of family AF_BRIDGE, deletes them
-/// as such, and IPv6 tells of its settings as AF_INET6.
+/// Bridges also report their ports as links of family AF_BRIDGE, even as deleted ones, and IPv6
+/// reports its settings as AF_INET6.
 pub(super) fn is_whole_link(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
-}
-
-/// The messages of one read. One that cannot be understood is left out.
-pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = RouteNetlinkMessage> {
-    std::iter::from_fn(move || {
-        while let Ok(header) = NetlinkBuffer::new_checked(bytes) {
-            let len = header.length() as usize;
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes);
-            // Messages are aligned to 4 bytes (NLMSG_ALIGNTO).
-            bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
-            if let Ok(NetlinkMessage { payload: NetlinkPayload::InnerMessage(inner), .. }) = message
-            {
-                return Some(inner);
-            }
-        }
-        None
-    })
 }

@@ -1,30 +1,28 @@
-//! Routes through a device, and the MTU on the way to an address.
+//! Routes through a device, and the device and MTU towards an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use rtnetlink::{
-    RouteMessageBuilder,
-    packet_core::{NLM_F_CREATE, NLM_F_EXCL},
-    packet_route::{
-        RouteNetlinkMessage,
-        route::{
-            RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteScope,
-            RouteType,
-        },
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    RouteNetlinkMessage,
+    route::{
+        RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteMetric, RouteProtocol,
+        RouteScope, RouteType,
     },
 };
 
 use super::{Family, MAIN_TABLE, Netlink, NetlinkError};
+use crate::errno::Errno;
 
-/// A route straight through a device.
+/// A route through a device, without a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// What it leads to; bits behind the prefix are ignored.
+    /// The destination; bits after the prefix are ignored.
     pub destination: IpNet,
-    /// The index of the interface it leads through.
+    /// The interface's index.
     pub device: u32,
-    /// The routing table, [`MAIN_TABLE`] for the usual one.
+    /// The routing table, usually [`MAIN_TABLE`].
     pub table: u32,
     /// The metric; `None` is the kernel's default for the family.
     pub metric: Option<u32>,
@@ -34,8 +32,8 @@ impl Netlink {
     /// Adds a route.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST where the table has one to the same destination
-    /// with the same metric, whoever made it; ENETDOWN where the device is down.
+    /// The kernel's refusal: EEXIST if the table has a route to that destination with that metric;
+    /// ENETDOWN if the device is down.
     pub fn add_route(&self, route: &Route) -> Result<(), NetlinkError> {
         let message = RouteNetlinkMessage::NewRoute(route.to_message());
         self.change(message, NLM_F_CREATE | NLM_F_EXCL)
@@ -44,13 +42,13 @@ impl Netlink {
     /// Deletes a route.
     ///
     /// # Errors
-    /// The kernel's refusal: ESRCH where there is no such route.
+    /// The kernel's refusal: ESRCH if there is no such route.
     pub fn delete_route(&self, route: &Route) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelRoute(route.to_message()), 0)
     }
 
-    /// The unicast routes of a family in a table that lead through one device,
-    /// directly or by a gateway.
+    /// The unicast routes of a family in a table that lead through a single device, with or without
+    /// a gateway.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -64,9 +62,8 @@ impl Netlink {
         Ok(routes)
     }
 
-    /// Whether a table already leads everything in `destination` through
-    /// `device`, by a route to it or to a prefix around it. This is what
-    /// `ip route show dev DEVICE match DESTINATION` answers.
+    /// Whether a table routes all of `destination` through `device`, by a route to it or to a
+    /// shorter prefix, like `ip route show dev DEVICE match DESTINATION`.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -85,19 +82,27 @@ impl Netlink {
         Ok(routes.iter().any(covers))
     }
 
-    /// The largest packet that goes to `to` whole, in bytes: the MTU of the
-    /// route, a learned path MTU included, else that of the interface. `None`
-    /// where no route leads there. A `fwmark` other than 0 takes the way that
-    /// packets with this mark take.
+    /// The MTU towards `to` in bytes: that of the route, including a learned path MTU, else that of
+    /// the interface. `None` if there is no route. A `fwmark` other than 0 takes the route of
+    /// packets with that mark.
     ///
     /// # Errors
     /// The kernel's refusal, other than that there is no route.
     pub fn mtu_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<u32>, NetlinkError> {
-        self.way_to(to, fwmark)?.map_or(Ok(None), |way| self.mtu_of(&way))
+        self.next_hop(to, fwmark)?.map_or(Ok(None), |hop| self.mtu_of(&hop))
     }
 
-    /// The way to an address, or `None` where no route leads there.
-    pub(super) fn way_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<Way>, NetlinkError> {
+    /// The index of the device that packets with this mark to `to` leave through; `None` if there
+    /// is no route.
+    ///
+    /// # Errors
+    /// The kernel's refusal, other than that there is no route.
+    pub fn device_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<u32>, NetlinkError> {
+        Ok(self.next_hop(to, fwmark)?.and_then(|hop| hop.device))
+    }
+
+    /// The next hop towards an address; `None` if there is no route.
+    fn next_hop(&self, to: IpAddr, fwmark: u32) -> Result<Option<NextHop>, NetlinkError> {
         let host = IpNet::from(to);
         let mut message = RouteMessage::default();
         message.header.address_family = Family::of(to).into();
@@ -106,18 +111,18 @@ impl Netlink {
         if fwmark != 0 {
             message.attributes.push(RouteAttribute::Mark(fwmark));
         }
-        let mut way = None;
-        let asked = self.request(RouteNetlinkMessage::GetRoute(message), 0, |answer| {
-            if let RouteNetlinkMessage::NewRoute(message) = answer {
-                way = Some(Way::from_message(&message));
+        let mut hop = None;
+        let result = self.get(RouteNetlinkMessage::GetRoute(message), |reply| {
+            if let RouteNetlinkMessage::NewRoute(message) = reply {
+                hop = Some(NextHop::from_message(&message));
             }
         });
-        match asked {
-            Ok(()) => Ok(way),
+        match result {
+            Ok(()) => Ok(hop),
             Err(error)
                 if matches!(
                     error.errno(),
-                    Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)
+                    Some(Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::EACCES | Errno::EINVAL)
                 ) =>
             {
                 Ok(None)
@@ -126,25 +131,25 @@ impl Netlink {
         }
     }
 
-    /// The MTU of the default route with the least metric, IPv4 before IPv6, or
-    /// `None` where there is no default route.
+    /// The MTU of the default route with the lowest metric, IPv4 before IPv6; `None` if there is no
+    /// default route.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn default_route_mtu(&self) -> Result<Option<u32>, NetlinkError> {
         for family in [Family::V4, Family::V6] {
-            let mut best: Option<(u32, Way)> = None;
+            let mut best: Option<(u32, NextHop)> = None;
             self.dump_routes(family, |message| {
                 let is_default = message.header.destination_prefix_length == 0
                     && message.header.kind == RouteType::Unicast
                     && table_of(message) == MAIN_TABLE;
                 let metric = metric_of(message).unwrap_or(0);
                 if is_default && best.as_ref().is_none_or(|(least, _)| metric < *least) {
-                    best = Some((metric, Way::from_message(message)));
+                    best = Some((metric, NextHop::from_message(message)));
                 }
             })?;
-            if let Some((_, way)) = best
-                && let Some(mtu) = self.mtu_of(&way)?
+            if let Some((_, hop)) = best
+                && let Some(mtu) = self.mtu_of(&hop)?
             {
                 return Ok(Some(mtu));
             }
@@ -152,8 +157,8 @@ impl Netlink {
         Ok(None)
     }
 
-    fn mtu_of(&self, way: &Way) -> Result<Option<u32>, NetlinkError> {
-        match (way.mtu, way.device) {
+    fn mtu_of(&self, hop: &NextHop) -> Result<Option<u32>, NetlinkError> {
+        match (hop.mtu, hop.device) {
             (Some(mtu), _) => Ok(Some(mtu)),
             (None, Some(device)) => Ok(self.link(device)?.map(|link| link.mtu)),
             (None, None) => Ok(None),
@@ -167,8 +172,8 @@ impl Netlink {
     ) -> Result<(), NetlinkError> {
         let mut message = RouteMessage::default();
         message.header.address_family = family.into();
-        self.dump(RouteNetlinkMessage::GetRoute(message), |answer| match answer {
-            // Cloned routes are learned path MTUs and the like, no configuration.
+        self.dump(RouteNetlinkMessage::GetRoute(message), |reply| match reply {
+            // Cloned routes are not configuration, but learned path MTUs and the like.
             RouteNetlinkMessage::NewRoute(message)
                 if !message.header.flags.contains(RouteFlags::Cloned) =>
             {
@@ -181,20 +186,21 @@ impl Netlink {
 
 impl Route {
     fn to_message(self) -> RouteMessage {
-        let net = self.destination.trunc();
-        let mut message = match net {
-            IpNet::V4(v4) => RouteMessageBuilder::<Ipv4Addr>::new()
-                .destination_prefix(v4.addr(), v4.prefix_len())
-                .scope(RouteScope::Link)
-                .table_id(self.table)
-                .output_interface(self.device)
-                .build(),
-            IpNet::V6(v6) => RouteMessageBuilder::<Ipv6Addr>::new()
-                .destination_prefix(v6.addr(), v6.prefix_len())
-                .table_id(self.table)
-                .output_interface(self.device)
-                .build(),
+        let destination = self.destination.trunc();
+        let mut message = RouteMessage::default();
+        message.header.address_family = Family::of(destination.addr()).into();
+        message.header.destination_prefix_length = destination.prefix_len();
+        message.header.protocol = RouteProtocol::Static;
+        message.header.kind = RouteType::Unicast;
+        message.header.scope = match destination {
+            IpNet::V4(_) => RouteScope::Link,
+            IpNet::V6(_) => RouteScope::Universe,
         };
+        message.attributes = vec![
+            RouteAttribute::Destination(destination.addr().into()),
+            RouteAttribute::Table(self.table),
+            RouteAttribute::Oif(self.device),
+        ];
         message.attributes.extend(self.metric.map(RouteAttribute::Priority));
         message
     }
@@ -216,28 +222,28 @@ impl Route {
         }
         Some(Self {
             destination: IpNet::new(destination, message.header.destination_prefix_length).ok()?,
-            device: Way::from_message(message).device?,
+            device: NextHop::from_message(message).device?,
             table: table_of(message),
             metric: metric_of(message),
         })
     }
 }
 
-/// What a route says of the way behind it.
+/// The device and MTU of a route.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Way {
-    pub device: Option<u32>,
+struct NextHop {
+    device: Option<u32>,
     mtu: Option<u32>,
 }
 
-impl Way {
+impl NextHop {
     fn from_message(message: &RouteMessage) -> Self {
-        let mut way = Self::default();
+        let mut hop = Self::default();
         for attribute in &message.attributes {
             match attribute {
-                RouteAttribute::Oif(index) => way.device = Some(*index),
+                RouteAttribute::Oif(index) => hop.device = Some(*index),
                 RouteAttribute::Metrics(metrics) => {
-                    way.mtu = metrics.iter().find_map(|metric| match metric {
+                    hop.mtu = metrics.iter().find_map(|metric| match metric {
                         RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),
                         _ => None,
                     });
@@ -245,11 +251,11 @@ impl Way {
                 _ => {}
             }
         }
-        way
+        hop
     }
 }
 
-/// The attribute holds what the header's byte has no room for.
+/// The attribute is for table numbers that do not fit the header's byte.
 fn table_of(message: &RouteMessage) -> u32 {
     let attribute = message.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Table(table) => Some(*table),

@@ -2,12 +2,10 @@
 
 use std::net::IpAddr;
 
-use rtnetlink::{
-    packet_core::{NLM_F_CREATE, NLM_F_EXCL},
-    packet_route::{
-        AddressFamily, RouteNetlinkMessage,
-        rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
-    },
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage},
 };
 
 use super::{Netlink, NetlinkError};
@@ -49,37 +47,35 @@ impl TryFrom<AddressFamily> for Family {
     }
 }
 
-/// A mark, and which of its bits count.
+/// A mark with a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FwMark {
-    /// The mark.
     pub value: u32,
-    /// The bits of a packet's mark that are compared with it.
+    /// The bits of a packet's mark to compare.
     pub mask: u32,
 }
 
 impl FwMark {
-    /// A mark that is compared whole.
+    /// A mark of which all bits are compared.
     pub fn whole(value: u32) -> Self {
         Self { value, mask: u32::MAX }
     }
 }
 
-/// A rule that sends packets to a table, by their mark.
+/// A rule that selects a table by a packet's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// For which IP version.
+    /// The IP version it applies to.
     pub family: Family,
-    /// The mark a packet must have; `None` is any.
+    /// The mark that a packet must have; `None` for any.
     pub fwmark: Option<FwMark>,
-    /// Whether the rule is for the packets that do *not* have the mark.
+    /// Whether the rule applies to packets that do *not* have the mark.
     pub invert: bool,
-    /// The table to look in.
+    /// The table to look up.
     pub table: u32,
-    /// Where it stands among the rules, the lowest first; `None` lets the kernel
-    /// put it before all it has but the first.
+    /// Rules are tried from the lowest on; `None` lets the kernel put it before all but the first.
     pub priority: Option<u32>,
-    /// Routes it finds count only where their prefix is longer than this.
+    /// Ignores routes whose prefix is not longer than this.
     pub suppress_prefix_length: Option<u32>,
 }
 
@@ -87,23 +83,21 @@ impl Netlink {
     /// Adds a rule.
     ///
     /// # Errors
-    /// The kernel's refusal: EEXIST where there is one like it.
+    /// The kernel's refusal: EEXIST if there is an equal one.
     pub fn add_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::NewRule(rule.to_message()), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Deletes the first rule that has all of `rule`. What `rule` leaves out, the
-    /// kernel does not compare, and neither does it compare `invert`: give the
-    /// rule as [`Netlink::rules`] lists it, with its priority.
+    /// Deletes the first rule that matches. The kernel compares neither fields that are `None` nor
+    /// `invert`: pass a rule as [`Netlink::rules`] lists it, with its priority.
     ///
     /// # Errors
-    /// The kernel's refusal: ENOENT where there is no such rule.
+    /// The kernel's refusal: ENOENT if there is no such rule.
     pub fn delete_rule(&self, rule: &Rule) -> Result<(), NetlinkError> {
         self.change(RouteNetlinkMessage::DelRule(rule.to_message()), 0)
     }
 
-    /// The rules of a family that a [`Rule`] can describe: to a table, by no more
-    /// than a mark. They come in the order of their priority.
+    /// The rules of a family that a [`Rule`] can describe, by priority.
     ///
     /// # Errors
     /// The kernel's refusal.
@@ -113,15 +107,15 @@ impl Netlink {
         Ok(rules)
     }
 
-    /// The priority of the first rule of a family behind that of the local table,
-    /// whatever its kind; `None` where there is no other.
+    /// The priority of the first rule of a family after that of the local table, whatever its kind;
+    /// `None` if there is no other.
     ///
     /// # Errors
     /// The kernel's refusal.
     pub fn first_rule_priority(&self, family: Family) -> Result<Option<u32>, NetlinkError> {
         let mut first: Option<u32> = None;
         self.dump_rules(family, |message| {
-            // The rule of priority 0 comes without the attribute.
+            // Priority 0 has no attribute.
             let priority = message.attributes.iter().find_map(|attribute| match attribute {
                 RuleAttribute::Priority(priority) => Some(*priority),
                 _ => None,
@@ -138,8 +132,8 @@ impl Netlink {
     ) -> Result<(), NetlinkError> {
         let mut request = RuleMessage::default();
         request.header.family = family.into();
-        self.dump(RouteNetlinkMessage::GetRule(request), |answer| {
-            if let RouteNetlinkMessage::NewRule(message) = answer {
+        self.dump(RouteNetlinkMessage::GetRule(request), |reply| {
+            if let RouteNetlinkMessage::NewRule(message) = reply {
                 each(&message);
             }
         })
@@ -178,21 +172,21 @@ impl Rule {
             fwmark: None,
             invert: header.flags.contains(RuleFlags::Invert),
             table: header.table.into(),
-            // The rule of priority 0 comes without the attribute.
+            // Priority 0 has no attribute.
             priority: Some(0),
             suppress_prefix_length: None,
         };
         let (mut mark, mut mask) = (0, None);
         for attribute in &message.attributes {
             match attribute {
-                // The mark 0 comes without the attribute.
+                // Mark 0 has no attribute.
                 RuleAttribute::FwMark(value) => mark = *value,
                 RuleAttribute::FwMask(bits) => mask = Some(*bits),
                 RuleAttribute::Protocol(_) => {}
                 RuleAttribute::Table(table) => rule.table = *table,
                 RuleAttribute::Priority(priority) => rule.priority = Some(*priority),
                 RuleAttribute::SuppressPrefixLen(length) => {
-                    // -1 stands for none.
+                    // -1 means none.
                     rule.suppress_prefix_length = Some(*length).filter(|&l| l != u32::MAX);
                 }
                 RuleAttribute::SuppressIfGroup(u32::MAX) => {}
@@ -209,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_with_a_selector_that_is_not_ours_is_none_of_ours() {
+    fn a_rule_with_a_selector_that_we_do_not_know_is_ignored() {
         let rule = Rule {
             family: Family::V4,
             fwmark: Some(FwMark::whole(7)),

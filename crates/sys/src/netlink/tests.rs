@@ -1,8 +1,8 @@
 use std::{fs::File, net::IpAddr, os::fd::AsRawFd as _, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
+use netlink_packet_route::link::LinkAttribute;
 use nix::sys::socket::{setsockopt, sockopt};
-use rtnetlink::LinkUnspec;
 
 use super::*;
 use crate::{testing::in_namespace, tun::Tun};
@@ -15,10 +15,10 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// What the monitor tells until it is silent.
+/// All events of the monitor so far.
 fn events(monitor: &mut Monitor) -> Vec<Event> {
-    // Notifications stand in the socket before the request is answered, but for
-    // those of IPv6, which come from a work queue.
+    // Notifications are queued before the request is answered, except for those of IPv6, which a
+    // work queue sends.
     let mut events = Vec::new();
     let brief = Some(Duration::from_millis(20));
     while crate::poll::readable([std::os::fd::AsFd::as_fd(monitor)], brief).unwrap()[0] {
@@ -42,13 +42,13 @@ fn addresses_can_be_added_listed_and_deleted() {
         all.sort();
         assert_eq!(listed, all);
         let again = netlink.add_address(info.index, all[0]).unwrap_err();
-        assert_eq!(again.errno(), Some(libc::EEXIST));
+        assert_eq!(again.errno(), Some(Errno::EEXIST));
         for one in all {
             netlink.delete_address(info.index, one).unwrap();
         }
         assert_eq!(netlink.addresses(info.index).unwrap(), []);
         let absent = netlink.delete_address(info.index, all[0]).unwrap_err();
-        assert_eq!(absent.errno(), Some(libc::EADDRNOTAVAIL));
+        assert_eq!(absent.errno(), Some(Errno::EADDRNOTAVAIL));
     });
 }
 
@@ -64,7 +64,7 @@ fn a_route_can_be_added_once_found_and_deleted() {
             metric,
         };
         let down = netlink.add_route(&route("10.8.0.0/16", MAIN_TABLE, None)).unwrap_err();
-        assert_eq!(down.errno(), Some(libc::ENETDOWN));
+        assert_eq!(down.errno(), Some(Errno::ENETDOWN));
         netlink.set_up(device).unwrap();
         for (one, family) in [
             (route("10.8.0.0/16", MAIN_TABLE, Some(77)), Family::V4),
@@ -74,7 +74,7 @@ fn a_route_can_be_added_once_found_and_deleted() {
         ] {
             netlink.add_route(&one).unwrap();
             let again = netlink.add_route(&one).unwrap_err();
-            assert_eq!(again.errno(), Some(libc::EEXIST));
+            assert_eq!(again.errno(), Some(Errno::EEXIST));
             let listed = netlink.routes(family, one.table).unwrap();
             assert_eq!(listed.iter().filter(|listed| **listed == one).count(), 1, "{listed:?}");
             assert!(netlink.has_route(one.destination, device, one.table).unwrap());
@@ -82,7 +82,7 @@ fn a_route_can_be_added_once_found_and_deleted() {
             assert!(!netlink.has_route(one.destination, device + 1, one.table).unwrap());
             netlink.delete_route(&one).unwrap();
             assert!(!netlink.has_route(one.destination, device, one.table).unwrap());
-            assert_eq!(netlink.delete_route(&one).unwrap_err().errno(), Some(libc::ESRCH));
+            assert_eq!(netlink.delete_route(&one).unwrap_err().errno(), Some(Errno::ESRCH));
         }
         netlink.add_route(&route("10.8.0.0/16", MAIN_TABLE, None)).unwrap();
         assert!(netlink.has_route(net("10.8.3.0/24"), device, MAIN_TABLE).unwrap());
@@ -123,7 +123,7 @@ fn only_the_networks_of_other_links_that_are_up_and_no_tunnels_are_connected() {
 #[test]
 fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
     in_namespace(|netlink| {
-        /// Of the rule that leads to the main table (ip-rule(8)).
+        /// The priority of the rule for the main table (ip-rule(8)).
         const MAIN_PRIORITY: u32 = 32766;
         for family in [Family::V4, Family::V6] {
             assert_eq!(netlink.first_rule_priority(family).unwrap(), Some(MAIN_PRIORITY));
@@ -150,7 +150,7 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
             let fwmark = Some(FwMark { value: 0x100, mask: 0xff00 });
             let fixed = Rule { priority: Some(100), table: 7, fwmark, ..suppressed };
             netlink.add_rule(&fixed).unwrap();
-            assert_eq!(netlink.add_rule(&fixed).unwrap_err().errno(), Some(libc::EEXIST));
+            assert_eq!(netlink.add_rule(&fixed).unwrap_err().errno(), Some(Errno::EEXIST));
             let added: Vec<_> = netlink
                 .rules(family)
                 .unwrap()
@@ -166,13 +166,13 @@ fn rules_as_wg_quick_makes_them_can_be_added_listed_and_deleted() {
             }
             assert_eq!(netlink.rules(family).unwrap(), before);
             let absent = netlink.delete_rule(&fixed).unwrap_err();
-            assert_eq!(absent.errno(), Some(libc::ENOENT));
+            assert_eq!(absent.errno(), Some(Errno::ENOENT));
         }
     });
 }
 
 #[test]
-fn the_mtu_of_a_way_is_the_interfaces_and_no_way_has_none() {
+fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_none() {
     in_namespace(|netlink| {
         assert_eq!(netlink.mtu_to(address("192.0.2.1"), 0).unwrap(), None);
         assert_eq!(netlink.mtu_to(address("2001:db8::1"), 0).unwrap(), None);
@@ -211,15 +211,15 @@ fn a_missing_link_is_none_and_its_change_keeps_the_errno() {
     in_namespace(|netlink| {
         assert_eq!(netlink.link_by_name("lr0").unwrap(), None);
         assert_eq!(netlink.link(4711).unwrap(), None);
-        assert_eq!(netlink.set_up(4711).unwrap_err().errno(), Some(libc::ENODEV));
-        assert_eq!(netlink.delete_link(4711).unwrap_err().errno(), Some(libc::ENODEV));
+        assert_eq!(netlink.set_up(4711).unwrap_err().errno(), Some(Errno::ENODEV));
+        assert_eq!(netlink.delete_link(4711).unwrap_err().errno(), Some(Errno::ENODEV));
         let names: Vec<_> = netlink.links().unwrap().into_iter().map(|link| link.name).collect();
         assert_eq!(names, ["lo"]);
     });
 }
 
 #[test]
-fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
+fn a_monitor_reports_every_change_once_and_none_from_before() {
     in_namespace(|netlink| {
         let (recv, send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let index = info.index;
@@ -232,7 +232,7 @@ fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
         assert!(up.contains(&Event::LinkUp { index }), "{up:?}");
         for one in [net("10.9.0.1/24"), net("fd00::1/64")] {
             netlink.add_address(index, one).unwrap();
-            // That of IPv6 comes when the work queue gets to it.
+            // That of IPv6 is sent by a work queue.
             let mut added = events(&mut monitor);
             for _ in 0..100 {
                 if !added.contains(&Event::AddressesChanged) {
@@ -273,7 +273,7 @@ fn a_monitor_tells_of_every_change_once_and_of_none_from_before() {
 }
 
 #[test]
-fn a_monitor_that_waits_hears_of_a_change_and_ends_by_its_waker() {
+fn a_waiting_monitor_reports_a_change_and_is_ended_by_its_waker() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let mut monitor = Monitor::open().unwrap();
@@ -308,14 +308,14 @@ fn a_monitor_that_was_overrun_says_so_and_goes_on() {
 }
 
 #[test]
-fn a_device_tells_what_it_is_made_of_and_a_way_which_device_it_takes() {
+fn a_link_has_its_kind_and_a_route_its_device() {
     in_namespace(|netlink| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         netlink.add_address(info.index, net("10.9.0.1/24")).unwrap();
         netlink.set_up(info.index).unwrap();
-        let devices = netlink.devices().unwrap();
-        let device = devices.iter().find(|device| device.link.index == info.index).unwrap();
-        assert_eq!((device.ethernet, device.bridged, device.link.mtu), (false, false, 1420));
+        let links = netlink.links().unwrap();
+        let link = links.iter().find(|link| link.index == info.index).unwrap();
+        assert_eq!((link.ethernet, link.bridged, link.mtu), (false, false, 1420));
         assert_eq!(netlink.device_to(address("10.9.0.7"), 0).unwrap(), Some(info.index));
         assert_eq!(netlink.device_to(address("10.8.0.7"), 0).unwrap(), None);
     });
@@ -327,7 +327,8 @@ fn own_namespace() -> File {
 
 /// Moves a link to a network namespace.
 fn move_to(netlink: &Netlink, index: u32, namespace: &File) {
-    let message = LinkUnspec::new_with_index(index).setns_by_fd(namespace.as_raw_fd()).build();
+    let mut message = link::link_message(index);
+    message.attributes.push(LinkAttribute::NetNsFd(namespace.as_raw_fd()));
     netlink.change(RouteNetlinkMessage::SetLink(message), 0).unwrap();
 }
 
@@ -365,7 +366,7 @@ fn an_interface_is_followed_to_other_namespaces_and_home_again() {
 }
 
 #[test]
-fn an_interface_that_goes_on_to_where_nothing_is_heard_is_not_taken_for_another() {
+fn an_interface_that_is_moved_out_of_sight_is_not_confused_with_another() {
     in_namespace(|home| {
         let (_recv, _send, info) = Tun::create("lr0", 1420, &Arc::default()).unwrap();
         let index = info.index;

@@ -31,7 +31,7 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{channel, netlink::Rule};
+use crate::{channel, errno::Errno, netlink::Rule};
 pub use serve::serve_standard_input;
 pub use wire::{Command, ENTRIES, Entry, Job, MAX, Message};
 
@@ -158,7 +158,7 @@ impl Helper {
         }
         match i32::from_le_bytes(reply) {
             0 => Ok(fd),
-            errno => Err(io::Error::from_raw_os_error(errno)),
+            errno => Err(Errno::from_raw(errno).into()),
         }
     }
 }

@@ -23,11 +23,11 @@ use seccompiler::{
     SeccompFilter, SeccompRule,
 };
 
+use crate::errno::{Errno, errno};
 use calls::{
     ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, HELPER, HELPER_OPTIONS,
-    HELPER_X86_64, IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, REPORTED_MISSING,
-    SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, TCP, THREAD, UDP, UDP_OPTIONS,
-    UNIX, UNLINKS,
+    IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, REPORTED_MISSING, SOCKET_SERVER,
+    SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, TCP, THREAD, UDP, UDP_OPTIONS, UNIX, UNLINKS,
 };
 
 /// The landlock version that is asked for (Linux 6.12). An older kernel enforces what it knows: TCP
@@ -164,8 +164,8 @@ fn apply(rules: Rules) -> Result<Confined, SandboxError> {
     let unknown = REPORTED_MISSING.map(|call| (call, Vec::new())).into();
     let filters = [
         // In this order the first filter allows what installing the second takes.
-        (unknown, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32)),
-        (rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow),
+        (unknown, SeccompAction::Allow, SeccompAction::Errno(Errno::ENOSYS as u32)),
+        (rules, SeccompAction::Errno(Errno::EPERM as u32), SeccompAction::Allow),
     ];
     let arch = std::env::consts::ARCH.try_into()?;
     for (rules, others, these) in filters {
@@ -183,7 +183,7 @@ fn apply(rules: Rules) -> Result<Confined, SandboxError> {
 
 /// Whether the kernel has no seccomp, or no filters.
 fn is_unknown(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL))
+    matches!(errno(error), Some(Errno::ENOSYS | Errno::EINVAL))
 }
 
 fn rules(work: Work) -> Result<Rules, BackendError> {
@@ -218,7 +218,7 @@ fn socket_server_rules() -> Result<Rules, BackendError> {
 }
 
 fn helper_rules() -> Result<Rules, BackendError> {
-    let always = SOCKET_SERVER.iter().chain(HELPER).chain(HELPER_X86_64);
+    let always = SOCKET_SERVER.iter().chain(HELPER);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_no_exec(&mut rules)?;
     insert_tgkill(&mut rules)?;

@@ -4,7 +4,7 @@ use nix::time::{ClockId, clock_gettime};
 use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Span};
 
 use super::*;
-use crate::{ethtool, testing::in_namespace};
+use crate::{errno::errno, ethtool, testing::in_namespace};
 
 mod faulty;
 mod refused;
@@ -171,7 +171,7 @@ fn a_deleted_interface_ends_both_halves() {
         });
         assert_eq!(netlink.link_by_name("lr0").unwrap(), None);
         let (batch, spans) = batch_of(&udp_packet([10, 9, 0, 2], [10, 9, 0, 1], 9, b""));
-        assert_eq!(send.send(&batch, &spans).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+        assert_eq!(errno(&send.send(&batch, &spans).unwrap_err()), Some(Errno::EBADFD));
     });
 }
 

@@ -17,7 +17,7 @@ use nix::{
 };
 
 use super::{BindError, address::Family, mmsg::Calls};
-use crate::process::Helper;
+use crate::{errno::errno, process::Helper};
 
 /// The size of each buffer in bytes. The receive buffer must hold what arrives while the receiving
 /// thread decrypts a batch or waits for a core: with 512 KiB, quic lost 20 % and udp 30 % (docs:
@@ -198,8 +198,8 @@ fn set_options(fd: &OwnedFd, family: Family) -> Result<(), Errno> {
 
 /// The error of a helper.
 fn helper_error(error: io::Error) -> BindError {
-    match error.raw_os_error() {
-        Some(errno) => refusal(Errno::from_raw(errno)),
+    match errno(&error) {
+        Some(errno) => refusal(errno),
         None => BindError::Os(error),
     }
 }
@@ -215,7 +215,7 @@ fn refusal(errno: Errno) -> BindError {
 /// EAFNOSUPPORT: booted with `ipv6.disable=1`, or a kernel without IPv6. EADDRNOTAVAIL: IPv6 is
 /// disabled in this network namespace.
 fn has_no_ipv6(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+    matches!(errno(error), Some(Errno::EAFNOSUPPORT | Errno::EADDRNOTAVAIL))
 }
 
 sockopt_impl!(

@@ -156,7 +156,7 @@ fn a_pipe_ends_by_itself_and_a_capture_that_cannot_be_is_refused() {
         .collect();
     for (arguments, why) in [
         (format!("capture {INTERFACE} --peer {stranger}"), "it has no such peer"),
-        (format!("capture {INTERFACE} -w /run/rig/none"), "as many captures"),
+        (format!("capture {INTERFACE} -w /run/rig/none"), "too many captures"),
         ("capture wg9 -w /run/rig/none".to_owned(), "wg9: no userspace interface"),
     ] {
         let refused = host.attempt(format!("{} {arguments}", program.display()));

@@ -30,7 +30,7 @@ fn what_a_killed_daemon_left_is_taken_back_by_down_and_by_the_next_up() {
         assert_eq!(world.left.run("cat /proc/sys/net/ipv4/ip_forward").trim(), "1");
         world.crash();
         let swept = world.linerate("down", &full);
-        assert!(swept.ok && swept.stderr.contains("taken back"), "{}", swept.stderr);
+        assert!(swept.ok && swept.stderr.contains("reverted"), "{}", swept.stderr);
         world.is_as_before();
         assert!(!world.linerate("down", &full).ok, "there was nothing left to take back");
 

@@ -34,7 +34,7 @@ fn up_and_down_wait_for_the_hooks_of_one_whose_peer_was_killed() {
         eventually("it had its turn", PATIENCE, || world.left.has(told));
         let told = world.left.read(told);
         assert!(told.contains("status 0"), "{next}: {told}");
-        assert!(!told.contains("taken back"), "the guardian did it: {next}: {told}");
+        assert!(!told.contains("reverted"), "the guardian did it: {next}: {told}");
         let order = if next == "up" { "began\nended\nnext\n" } else { "began\nended\n" };
         assert_eq!(world.left.read("/run/rig/slow"), order);
         world.left.run("rm /run/rig/slow");

@@ -22,6 +22,7 @@ use nix::{
 use super::wire::{Command, Entry, Job, MAX, Message};
 use crate::{
     channel,
+    errno::errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route, Rule},
     process::{
         Rights, Signals, harden, keep_rights, owns, release_code, rename,
@@ -196,7 +197,7 @@ fn registered<T: Copy>(entries: &[T], position: u32) -> Result<T, Errno> {
 }
 
 fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
+    errno(error).unwrap_or(Errno::EIO)
 }
 
 fn confine(job: &Job) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use nix::{sys::wait::waitpid, unistd::Pid};
+use nix::{errno::Errno, sys::wait::waitpid, unistd::Pid};
 
 use super::*;
 use crate::{
@@ -34,8 +34,8 @@ fn a_job() -> Job {
     Job { sockets: true, sandbox: true, ..Job::default() }
 }
 
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|error| error.raw_os_error())
+fn errno<T>(result: io::Result<T>) -> Option<Errno> {
+    result.err().and_then(|error| crate::errno::errno(&error))
 }
 
 fn folder(name: &str) -> std::path::PathBuf {
@@ -71,9 +71,9 @@ fn what_is_no_udp_socket_is_not_marked() {
     let (unix, _other) = UnixStream::pair().unwrap();
     for other in [listener.as_fd(), unix.as_fd(), std::fs::File::open("/").unwrap().as_fd()] {
         let refused = errno(helper.mark(other, 7));
-        assert!(matches!(refused, Some(libc::EPERM | libc::ENOTSOCK)), "{refused:?}");
+        assert!(matches!(refused, Some(Errno::EPERM | Errno::ENOTSOCK)), "{refused:?}");
     }
-    assert_eq!(errno(helper.run(Command::Mark { fwmark: 7 }, None)), Some(libc::EBADF));
+    assert_eq!(errno(helper.run(Command::Mark { fwmark: 7 }, None)), Some(Errno::EBADF));
     drop(helper);
     waitpid(child, None).unwrap();
 }
@@ -97,27 +97,27 @@ fn only_its_own_interface_routes_and_rules_are_changed() {
         let (helper, child) = helper(&Job { index, ..a_job() });
         let helper = helper.unwrap();
         let net: IpNet = NET.parse().unwrap();
-        assert_eq!(errno(helper.route(0, true)), Some(libc::EPERM), "none was registered");
+        assert_eq!(errno(helper.route(0, true)), Some(Errno::EPERM), "none was registered");
         helper.register(&[net], &[rule]).unwrap();
-        assert_eq!(errno(helper.register(&[net], &[])), Some(libc::EPERM), "it was the last");
+        assert_eq!(errno(helper.register(&[net], &[])), Some(Errno::EPERM), "it was the last");
 
         let has_route = || netlink.has_route(net, index, MAIN_TABLE).unwrap();
         helper.route(0, true).unwrap();
         assert!(has_route());
-        assert_eq!(errno(helper.route(0, true)), Some(libc::EEXIST));
+        assert_eq!(errno(helper.route(0, true)), Some(Errno::EEXIST));
         helper.route(0, false).unwrap();
         assert!(!has_route());
         helper.add_rule(0).unwrap();
         assert!(netlink.rules(Family::V4).unwrap().contains(&rule));
         for position in [1, 2, u32::MAX as usize] {
-            assert_eq!(errno(helper.route(position, true)), Some(libc::EPERM), "{position}");
-            assert_eq!(errno(helper.add_rule(position)), Some(libc::EPERM), "{position}");
+            assert_eq!(errno(helper.route(position, true)), Some(Errno::EPERM), "{position}");
+            assert_eq!(errno(helper.add_rule(position)), Some(Errno::EPERM), "{position}");
         }
         helper.set_down().unwrap();
         assert!(!netlink.link(index).unwrap().unwrap().up);
         helper.delete_link().unwrap();
         assert_eq!(netlink.link(index).unwrap(), None);
-        assert_eq!(errno(helper.delete_link()), Some(libc::EPERM), "another may have its number");
+        assert_eq!(errno(helper.delete_link()), Some(Errno::EPERM), "another may have its number");
         assert!(netlink.link(1).unwrap().unwrap().up, "lo is not its business");
         drop(helper);
         waitpid(child, None).unwrap();
@@ -132,7 +132,7 @@ fn a_link_that_has_the_number_of_one_that_left_is_not_touched() {
         for order in [Helper::set_down, Helper::delete_link] {
             let (helper, child) = helper(&Job { index: lo.index, ..a_job() });
             let helper = helper.unwrap();
-            assert_eq!(errno(order(&helper)), Some(libc::ENODEV));
+            assert_eq!(errno(order(&helper)), Some(Errno::ENODEV));
             assert!(netlink.link(lo.index).unwrap().unwrap().up);
             drop(helper);
             waitpid(child, None).unwrap();
@@ -150,10 +150,10 @@ fn what_is_not_part_of_its_job_is_refused() {
         errno(helper.set_down()),
         errno(helper.delete_link()),
     ] {
-        assert_eq!(refused, Some(libc::EPERM));
+        assert_eq!(refused, Some(Errno::EPERM));
     }
     for nonsense in [&[1; 3][..], &[9; 8], &[3, 0, 0, 0, 1, 0, 0, 0], &[0; 28], &[0xff; 4096]] {
-        assert_eq!(errno(helper.request(nonsense, None)), Some(libc::EINVAL), "{nonsense:?}");
+        assert_eq!(errno(helper.request(nonsense, None)), Some(Errno::EINVAL), "{nonsense:?}");
     }
     drop(helper);
     waitpid(child, None).unwrap();
@@ -198,7 +198,7 @@ fn a_file_that_is_not_a_socket_is_refused_in_a_job() {
     std::fs::write(&file, "text").unwrap();
     std::os::unix::fs::symlink(&file, folder.join("link")).unwrap();
     for (name, refusal) in
-        [("file", libc::ENOTSOCK), ("link", libc::ENOTSOCK), ("none", libc::ENOENT)]
+        [("file", Errno::ENOTSOCK), ("link", Errno::ENOTSOCK), ("none", Errno::ENOENT)]
     {
         let (started, child) = helper(&Job { files: vec![folder.join(name)], ..a_job() });
         assert_eq!(errno(started), Some(refusal), "{name}");

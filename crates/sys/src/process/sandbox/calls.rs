@@ -210,12 +210,6 @@ pub(super) const SOCKET_SERVER: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// Old calls that newer architectures do not have.
-#[cfg(target_arch = "x86_64")]
-pub(super) const HELPER_X86_64: &[i64] = &[libc::SYS_epoll_wait];
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) const HELPER_X86_64: &[i64] = &[];
-
 /// Further calls of a helper: sockets, netlink, and socket files.
 pub(super) const HELPER: &[i64] = &[
     libc::SYS_read,
@@ -224,10 +218,6 @@ pub(super) const HELPER: &[i64] = &[
     libc::SYS_bind,
     libc::SYS_getsockname,
     libc::SYS_getsockopt,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    libc::SYS_eventfd2,
     libc::SYS_getrandom,
     libc::SYS_clock_gettime,
     libc::SYS_newfstatat,

@@ -32,8 +32,8 @@ use crate::{
     testing::{ended_well, exit, forked, skip},
 };
 
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|error| error.raw_os_error())
+fn errno<T>(result: io::Result<T>) -> Option<Errno> {
+    result.err().and_then(|error| crate::errno::errno(&error))
 }
 
 #[test]
@@ -60,17 +60,17 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 assert_eq!(fs::read_to_string(read.join("file")).unwrap(), "text");
-                assert_eq!(errno(File::create(read.join("file"))), Some(libc::EACCES));
-                assert_eq!(errno(fs::remove_file(read.join("file"))), Some(libc::EACCES));
-                assert_eq!(errno(File::open("/etc/passwd")), Some(libc::EACCES));
-                assert_eq!(errno(Command::new("/bin/true").status()), Some(libc::EACCES));
+                assert_eq!(errno(File::create(read.join("file"))), Some(Errno::EACCES));
+                assert_eq!(errno(fs::remove_file(read.join("file"))), Some(Errno::EACCES));
+                assert_eq!(errno(File::open("/etc/passwd")), Some(Errno::EACCES));
+                assert_eq!(errno(Command::new("/bin/true").status()), Some(Errno::EACCES));
                 assert!(File::options().write(true).open("/dev/null").is_ok());
                 assert!(File::options().write(true).open(&write).is_ok());
-                assert_eq!(errno(fs::read(&write)), Some(libc::EACCES));
-                assert_eq!(errno(fs::read(remove.join("file"))), Some(libc::EACCES));
+                assert_eq!(errno(fs::read(&write)), Some(Errno::EACCES));
+                assert_eq!(errno(fs::read(remove.join("file"))), Some(Errno::EACCES));
                 fs::remove_file(remove.join("file")).unwrap();
-                assert_eq!(errno(fs::write(remove.join("new"), "text")), Some(libc::EACCES));
-                assert_eq!(errno(fs::create_dir(remove.join("folder"))), Some(libc::EACCES));
+                assert_eq!(errno(fs::write(remove.join("new"), "text")), Some(Errno::EACCES));
+                assert_eq!(errno(fs::create_dir(remove.join("folder"))), Some(Errno::EACCES));
             });
         });
     });
@@ -102,8 +102,8 @@ fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_wor
             (confined != Confined::Not).then_some(refused)
         });
         let Some(refused) = done else { return skip("seccomp") };
-        assert_eq!(refused, Some(libc::EPERM), "of a thread that ran before");
-        assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(libc::EPERM));
+        assert_eq!(refused, Some(Errno::EPERM), "of a thread that ran before");
+        assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(Errno::EPERM));
         let dumpable = nix::sys::prctl::set_dumpable(true);
         assert_eq!(dumpable, Err(Errno::EPERM));
         assert_eq!(nix::unistd::setsid(), Err(Errno::EPERM));
@@ -130,13 +130,11 @@ fn calls_that_a_peer_does_not_need_are_refused_in_all_threads_and_the_others_wor
 
 /// The errors of five ways to send a signal to another process of the same user.
 #[expect(unsafe_code, reason = "calls that have no wrapper")]
-fn signals(other: Pid, socket: &UdpSocket) -> [Option<i32>; 5] {
+fn signals(other: Pid, socket: &UdpSocket) -> [Option<Errno>; 5] {
     let (other, socket) = (other.as_raw(), socket.as_raw_fd());
     // The kernel's structure: a kind, here of a process, and its number.
     let owner = [1, other];
-    let answer = |answer: libc::c_long| {
-        (answer < 0).then(|| io::Error::last_os_error().raw_os_error()).flatten()
-    };
+    let answer = |answer: libc::c_long| (answer < 0).then(Errno::last);
     [
         // SAFETY: the call takes numbers alone, and signal 0 is none.
         answer(unsafe { libc::syscall(libc::SYS_tgkill, other, other, 0) }),
@@ -159,7 +157,7 @@ fn no_signal_is_sent_to_another_process_of_the_same_user() {
         if confine_calls(Work::default()).unwrap() == Confined::Not {
             return skip("seccomp");
         }
-        assert_eq!(signals(getppid(), &socket), [Some(libc::EPERM); 5]);
+        assert_eq!(signals(getppid(), &socket), [Some(Errno::EPERM); 5]);
         raise(Signal::SIGURG).unwrap();
         socket.set_nonblocking(true).unwrap();
         assert!(socket.try_clone().is_ok());
@@ -172,7 +170,7 @@ fn tcp_is_bound_to_no_port_and_connects_to_those_in_reach() {
     let [one, other] = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = [&one, &other].map(|listener| listener.local_addr().unwrap().port());
     for (connect, refused) in
-        [(Ports::Only(vec![ports[0]]), Some(libc::EACCES)), (Ports::Any, None)]
+        [(Ports::Only(vec![ports[0]]), Some(Errno::EACCES)), (Ports::Any, None)]
     {
         let child = forked(|| {
             let confined = confine_files(&Reach { connect, ..Reach::default() }).unwrap();
@@ -181,7 +179,7 @@ fn tcp_is_bound_to_no_port_and_connects_to_those_in_reach() {
             }
             let [one, other] = ports.map(|port| TcpStream::connect(("127.0.0.1", port)));
             assert_eq!((errno(one), errno(other)), (None, refused));
-            assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(libc::EACCES));
+            assert_eq!(errno(TcpListener::bind("127.0.0.1:0")), Some(Errno::EACCES));
         });
         assert!(ended_well(child));
     }
@@ -199,7 +197,7 @@ fn an_abstract_name_is_out_of_reach_but_for_what_was_connected_before() {
             return skip("landlock of Linux 6.12");
         }
         assert_eq!(before.send(b"alive").unwrap(), 5);
-        assert_eq!(errno(after.connect_addr(&name)), Some(libc::EPERM));
+        assert_eq!(errno(after.connect_addr(&name)), Some(Errno::EPERM));
     });
     assert!(ended_well(child));
     drop(manager);
@@ -218,7 +216,7 @@ fn each_work_has_its_calls_and_none_of_the_others() {
             if confine_calls(work).unwrap() == Confined::Not {
                 return skip("seccomp");
             }
-            let refused = |error: Option<i32>| error == Some(libc::EPERM);
+            let refused = |error: Option<Errno>| error == Some(Errno::EPERM);
             // Nobody listens at this port.
             assert_eq!(refused(errno(TcpStream::connect("127.0.0.1:1"))), !work.tcp, "{work:?}");
             assert_eq!(refused(errno(TcpStream::connect("[::1]:1"))), !work.tcp, "{work:?}");
@@ -256,7 +254,7 @@ fn a_process_that_creates_sockets_for_another_can_do_nothing_else() {
             errno(UnixStream::connect("/nowhere")),
             errno(Command::new("/bin/true").status()),
         ] {
-            assert_eq!(refused, Some(libc::EPERM));
+            assert_eq!(refused, Some(Errno::EPERM));
         }
     });
     assert!(ended_well(child));

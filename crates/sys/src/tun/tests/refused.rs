@@ -211,9 +211,9 @@ fn a_deleted_device_is_reported_whichever_write_notices_it() {
         let supers = Rule::Super { udp: false, errno: Errno::EINVAL };
         let mut bed = Bed::new(&[Rule::Write(write, Errno::EBADFD), supers]);
         let packets = [streams(&[TCP], 0, 5), streams(&[UDP], 0, 1)].concat();
-        let ended = bed.send(&packets).map_err(|error| error.raw_os_error());
+        let ended = bed.send(&packets).map_err(|error| errno(&error));
         if write < 7 {
-            assert_eq!(ended, Err(Some(libc::EBADFD)), "write {write}");
+            assert_eq!(ended, Err(Some(Errno::EBADFD)), "write {write}");
             assert_eq!(bed.device.state().writes, write + 1);
         } else {
             assert_eq!(ended, Ok((vec![1; 6], 0)));
@@ -263,7 +263,7 @@ fn an_error_behind_packets_comes_after_them_and_loses_none() {
     recv.recv(&mut batch, true).unwrap();
     assert_eq!(batch.iter().map(|(packet, _)| packet[0]).collect::<Vec<_>>(), [1, 2, 3]);
     batch.clear();
-    assert_eq!(recv.recv(&mut batch, true).unwrap_err().raw_os_error(), Some(libc::EBADFD));
+    assert_eq!(errno(&recv.recv(&mut batch, true).unwrap_err()), Some(Errno::EBADFD));
 }
 
 fn flow() -> impl Strategy<Value = Flow> {

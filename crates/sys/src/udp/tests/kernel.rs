@@ -239,7 +239,7 @@ fn a_route_that_leads_nowhere_fails_its_run_in_a_call_or_two() {
             ("", Errno::ENETUNREACH, SendError::Unreachable, 1),
             ("unreachable", Errno::EHOSTUNREACH, SendError::Unreachable, 1),
             ("prohibit", Errno::EACCES, SendError::Unreachable, 1),
-            ("blackhole", Errno::EINVAL, SendError::Other(libc::EINVAL), 2),
+            ("blackhole", Errno::EINVAL, SendError::Other(Errno::EINVAL as i32), 2),
         ] {
             if !route.is_empty() && !run(&format!("ip route replace {route} 10.1.0.0/16")) {
                 return skip("ip");

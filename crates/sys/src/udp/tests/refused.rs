@@ -182,7 +182,7 @@ fn a_destination_that_is_refused_costs_few_calls_and_only_its_own_runs() {
         // Once more without the sticky source.
         (Errno::ENETUNREACH, SendError::Unreachable, 1, 2),
         // A blackhole; the same errno is that of a bad stretch.
-        (Errno::EINVAL, SendError::Other(libc::EINVAL), 2, 4),
+        (Errno::EINVAL, SendError::Other(Errno::EINVAL as i32), 2, 4),
     ] {
         for (interface, refusals) in [(0, refusals), (2, pinned)] {
             let (mut sender, offloads) = sender(&[Rule::To(A, errno)]);
@@ -213,7 +213,7 @@ fn a_run_that_is_refused_in_either_form_does_not_accuse_the_stretch_of_the_next(
     let (mut sender, offloads) = sender(&[refused(0), refused(1)]);
     let runs = [(by(0, A), 10, 100), (by(0, A), 10, 101)];
     let (went, failures) = send_all(&mut sender, &mut batch_of(&runs));
-    let error = SendError::Other(libc::EINVAL);
+    let error = SendError::Other(Errno::EINVAL as i32);
     assert_eq!(failures, [Failure { transmit: 0, datagrams: 10, error }]);
     assert_eq!((went.len(), offloads.udp_gso.demotions()), (1, 0));
 }
@@ -286,7 +286,7 @@ fn icmp_errors_without_end_fail_a_message_and_do_not_hold_the_sender() {
     let (mut sender, _) = sender(&[Rule::To(A, Errno::ECONNREFUSED)]);
     let runs = [(by(0, A), 70, 100), (by(0, B), 1, 100)];
     let (went, failures) = send_all(&mut sender, &mut batch_of(&runs));
-    let error = SendError::Other(libc::ECONNREFUSED);
+    let error = SendError::Other(Errno::ECONNREFUSED as i32);
     assert_eq!((went.len(), failures), (1, vec![Failure { transmit: 0, datagrams: 70, error }]));
     assert_eq!(sender.messages.refused.len(), 2 * 17);
 }
