@@ -28,11 +28,7 @@ use arrayvec::ArrayVec;
 use exit::Exit;
 pub(crate) use exit::count_failure;
 use fit::Fit;
-use packet::{
-    Ecn, IpRecv, Segments, UdpSend,
-    ip::{IpHeader, udp_payload},
-    pcapng::Direction,
-};
+use packet::{Ecn, IpRecv, Segments, UdpSend, ip::udp_payload, pcapng::Direction, wire::IpHeader};
 use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
@@ -243,18 +239,18 @@ fn route<'a, 'r>(
     now: Time,
 ) -> Option<(&'r Arc<Peer>, Item<'a>)> {
     let (packet, offload) = queue.packet(place);
-    let (Ok(header), Ok(segments)) = (IpHeader::parse(packet), Segments::new(packet, offload))
-    else {
+    let (Some(header), Ok(segments)) = (place.header, Segments::new(packet, offload)) else {
         device.drops.count(DropReason::OutInvalid, 1);
         return None;
     };
-    let Some(peer) = routes.lookup(header.destination) else {
+    let destination = header.destination(packet);
+    let Some(peer) = routes.lookup(destination) else {
         device.drops.count(DropReason::OutNoPeer, 1);
-        device.note_nobody(header.destination, now);
+        device.note_nobody(destination, now);
         return None;
     };
-    if let Some((port, payload)) = udp_payload(packet)
-        && device.is_own(peer, (header.destination, port).into(), payload)
+    if let Some((port, payload)) = udp_payload(&header, packet)
+        && device.is_own(peer, (destination, port).into(), payload)
     {
         device.drops.count(DropReason::OutLoop, segments.count() as u64);
         return None;

@@ -24,7 +24,7 @@ use std::{
 };
 
 use arrayvec::ArrayVec;
-use packet::{Batch, Offload, ip::mark_congestion};
+use packet::{Batch, Offload, ip::mark_congestion, wire::IpHeader};
 use wg::Time;
 
 use crate::{codel::Codel, vector::vector};
@@ -61,6 +61,8 @@ pub(crate) type Round = ArrayVec<Place, ROUND_PACKETS>;
 pub(crate) struct Place {
     batch: u8,
     index: u8,
+    /// Its headers; `None` where it is no IP packet.
+    pub header: Option<IpHeader>,
     /// Whether its first segment is to be dropped, to tell the sender of
     /// congestion.
     pub shed: bool,
@@ -114,6 +116,7 @@ impl Default for Flow {
 struct Waiting {
     batch: u8,
     index: u8,
+    header: Option<IpHeader>,
     since: Time,
 }
 
@@ -159,9 +162,11 @@ impl Queue {
             *since = now;
         }
         for index in *known..batch.len() {
-            let id = packet::flow(batch.get(index).0) as u8;
+            let (packet, _) = batch.get(index);
+            let header = IpHeader::parse(packet).ok();
+            let id = header.map_or(0, |header| header.flow(packet)) as u8;
             let flow = &mut self.flows[id];
-            flow.packets.push_back(Waiting { batch: open, index: index as u8, since: now });
+            flow.packets.push_back(Waiting { batch: open, index: index as u8, header, since: now });
             if !flow.active {
                 flow.active = true;
                 flow.deficit = QUANTUM;
@@ -210,7 +215,7 @@ impl Queue {
                 self.old.push_back(id);
                 continue;
             }
-            let Some(Waiting { batch, index, since }) = flow.packets.pop_front() else {
+            let Some(Waiting { batch, index, mut header, since }) = flow.packets.pop_front() else {
                 // Once more in line, so that it does not come first again at once.
                 turns.pop_front();
                 if from_new && !self.old.is_empty() {
@@ -226,8 +231,9 @@ impl Queue {
             let len = packet.len();
             flow.deficit -= (len + OVERHEAD) as i32;
             self.waiting -= 1;
-            let shed = congested && !mark_congestion(packet);
-            return Some((Place { batch, index, shed }, len));
+            let mut mark = || header.as_mut().is_some_and(|header| mark_congestion(header, packet));
+            let shed = congested && !mark();
+            return Some((Place { batch, index, header, shed }, len));
         }
     }
 

@@ -1,22 +1,15 @@
 //! The IP header: read where packets arrive, written where they leave.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use packet::{Span, checksum, ip::IpHeader};
+pub use packet::wire::protocol::{ICMP, ICMPV6, TCP, UDP};
+use packet::{
+    Span, checksum,
+    wire::{IpHeader, Version, ipv4, ipv6, put_u16},
+};
 
 use crate::tcp::Payload;
 
-pub const TCP: u8 = 6;
-pub const UDP: u8 = 17;
-pub const ICMP: u8 = 1;
-pub const ICMPV6: u8 = 58;
-/// The next header of an IPv6 fragment (RFC 8200 section 4.5).
-const FRAGMENT: u8 = 44;
-/// Bytes of the headers that are written.
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
-/// The IPv4 flag "don't fragment", in the byte it stands in.
-const DONT_FRAGMENT: u8 = 0x40;
 /// Routers until a packet is dropped (RFC 1340 recommends 64).
 const HOPS: u8 = 64;
 
@@ -42,47 +35,44 @@ pub enum NoPacket {
 }
 
 impl<'a> Packet<'a> {
-    /// A packet in one piece.
-    pub fn whole(bytes: &'a [u8]) -> Result<Self, NoPacket> {
-        let header = IpHeader::parse(bytes).map_err(|_| NoPacket::Malformed)?;
-        let (protocol, len) = match header.source {
-            IpAddr::V4(_) => {
-                let len = usize::from(bytes[0] & 0x0f) * 4;
-                let sound = (IPV4_HEADER..=header.total_len).contains(&len)
+    /// A packet in one piece, and what was read of it.
+    pub fn whole(bytes: &'a [u8], header: &IpHeader) -> Result<Self, NoPacket> {
+        let (protocol, start) = match header.version {
+            Version::V4 => {
+                let len = usize::from(header.transport);
+                let sound = (ipv4::HEADER_LEN..=header.total_len).contains(&len)
                     && checksum::sum(&bytes[..len]) == 0xffff;
                 if !sound {
                     return Err(NoPacket::Malformed);
                 }
-                if bytes[6] & !DONT_FRAGMENT != 0 || bytes[7] != 0 {
+                if ipv4::fragment(bytes) & !ipv4::DONT_FRAGMENT != 0 {
                     return Err(NoPacket::Fragment);
                 }
-                (bytes[9], len)
+                (header.protocol, len)
             }
-            IpAddr::V6(_) if bytes[6] == FRAGMENT => return Err(NoPacket::Fragment),
-            IpAddr::V6(_) => (bytes[6], IPV6_HEADER),
+            // No extension header is worked on.
+            Version::V6 => match bytes[ipv6::NEXT_HEADER] {
+                ipv6::extension::FRAGMENT => return Err(NoPacket::Fragment),
+                next => (next, ipv6::HEADER_LEN),
+            },
         };
-        Ok(Self::new(header, protocol, &bytes[len..header.total_len], None))
+        let transport = &bytes[start..header.total_len];
+        Ok(Self::new(bytes, header, (protocol, transport), None))
     }
 
     /// A packet whose headers were copied out: they are sound, and without options.
-    pub fn coalesced(headers: &'a [u8], (buf, spans): (&'a [u8], &'a [Span])) -> Option<Self> {
-        let (protocol, len) = match headers.first()? >> 4 {
-            4 => (headers.get(9)?, IPV4_HEADER),
-            _ => (headers.get(6)?, IPV6_HEADER),
-        };
-        let (source, destination) = addresses(headers)?;
-        let transport = headers.get(len..)?;
-        let pieces = Some((buf, spans));
-        Some(Self { source, destination, protocol: *protocol, transport, pieces })
+    pub fn coalesced(headers: &'a [u8], header: &IpHeader, pieces: (&'a [u8], &'a [Span])) -> Self {
+        let transport = &headers[usize::from(header.transport)..];
+        Self::new(headers, header, (header.protocol, transport), Some(pieces))
     }
 
     fn new(
-        header: IpHeader,
-        protocol: u8,
-        transport: &'a [u8],
+        headers: &[u8],
+        header: &IpHeader,
+        (protocol, transport): (u8, &'a [u8]),
         pieces: Option<(&'a [u8], &'a [Span])>,
     ) -> Self {
-        let IpHeader { source, destination, .. } = header;
+        let (source, destination) = (header.source(headers), header.destination(headers));
         Self { source, destination, protocol, transport, pieces }
     }
 
@@ -100,15 +90,6 @@ impl<'a> Packet<'a> {
     }
 }
 
-fn addresses(header: &[u8]) -> Option<(IpAddr, IpAddr)> {
-    if header[0] >> 4 == 4 {
-        let at = |from: usize| header.get(from..)?.first_chunk::<4>().copied();
-        return Some((Ipv4Addr::from(at(12)?).into(), Ipv4Addr::from(at(16)?).into()));
-    }
-    let at = |from: usize| header.get(from..)?.first_chunk::<16>().copied();
-    Some((Ipv6Addr::from(at(8)?).into(), Ipv6Addr::from(at(24)?).into()))
-}
-
 /// Addresses, protocol and ports that an ICMP message quotes; the packet may end early.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a> {
@@ -121,54 +102,52 @@ pub struct Quoted<'a> {
 }
 
 impl<'a> Quoted<'a> {
+    /// What is quoted of a packet that we may have sent: it has no extension headers.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
-        let (protocol, len, total_len) = match bytes.first()? >> 4 {
-            4 => (bytes.get(9)?, usize::from(bytes[0] & 0x0f) * 4, word(2)?.into()),
-            6 => (bytes.get(6)?, IPV6_HEADER, IPV6_HEADER + usize::from(word(4)?)),
-            _ => return None,
-        };
-        let (source, destination) = addresses(bytes)?;
-        let transport = bytes.get(len..)?;
-        Some(Self { source, destination, protocol: *protocol, total_len, transport })
+        let header = IpHeader::parse_beginning(bytes).ok()?;
+        if header.version == Version::V6 && !header.plain {
+            return None;
+        }
+        Some(Self {
+            source: header.source(bytes),
+            destination: header.destination(bytes),
+            protocol: header.protocol,
+            total_len: header.total_len,
+            transport: bytes.get(header.transport.into()..)?,
+        })
     }
 }
 
 /// Bytes of the header to an address.
 pub fn header_len(to: IpAddr) -> usize {
-    if to.is_ipv4() { IPV4_HEADER } else { IPV6_HEADER }
+    if to.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
 }
 
 /// Writes the header of a packet with `len` bytes of payload to the beginning of `to`.
 pub fn write_header(to: &mut [u8], (from, dest): (IpAddr, IpAddr), protocol: u8, len: usize) {
     match (from, dest) {
         (IpAddr::V4(from), IpAddr::V4(dest)) => {
-            let total = ((IPV4_HEADER + len) as u16).to_be_bytes();
+            let to = &mut to[..ipv4::HEADER_LEN];
+            to.fill(0);
+            to[ipv4::VERSION_IHL] = ipv4::PLAIN;
+            put_u16(to, ipv4::TOTAL_LEN, (ipv4::HEADER_LEN + len) as u16);
             // RFC 6864: what is never fragmented needs no identification.
-            to[..12].copy_from_slice(&[
-                0x45,
-                0,
-                total[0],
-                total[1],
-                0,
-                0,
-                DONT_FRAGMENT,
-                0,
-                HOPS,
-                protocol,
-                0,
-                0,
-            ]);
-            to[12..16].copy_from_slice(&from.octets());
-            to[16..20].copy_from_slice(&dest.octets());
-            let sum = !checksum::sum(&to[..IPV4_HEADER]);
-            to[10..12].copy_from_slice(&sum.to_be_bytes());
+            put_u16(to, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
+            to[ipv4::TTL] = HOPS;
+            to[ipv4::PROTOCOL] = protocol;
+            to[ipv4::SOURCE].copy_from_slice(&from.octets());
+            to[ipv4::DESTINATION].copy_from_slice(&dest.octets());
+            let sum = !checksum::sum(to);
+            put_u16(to, ipv4::CHECKSUM, sum);
         }
         (IpAddr::V6(from), IpAddr::V6(dest)) => {
-            let len = (len as u16).to_be_bytes();
-            to[..8].copy_from_slice(&[0x60, 0, 0, 0, len[0], len[1], protocol, HOPS]);
-            to[8..24].copy_from_slice(&from.octets());
-            to[24..40].copy_from_slice(&dest.octets());
+            let to = &mut to[..ipv6::HEADER_LEN];
+            to[ipv6::VERSION_CLASS_LABEL].copy_from_slice(&[0x60, 0, 0, 0]);
+            put_u16(to, ipv6::PAYLOAD_LEN, len as u16);
+            to[ipv6::NEXT_HEADER] = protocol;
+            to[ipv6::HOP_LIMIT] = HOPS;
+            to[ipv6::SOURCE].copy_from_slice(&from.octets());
+            to[ipv6::DESTINATION].copy_from_slice(&dest.octets());
         }
         _ => unreachable!("both addresses of a flow are of one family"),
     }

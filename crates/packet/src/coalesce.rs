@@ -18,28 +18,28 @@
 //! byte, and the kernel's own module skips the check likewise. A checksum that
 //! was wrong before encryption is right afterwards.
 
+use std::ops::Range;
+
 use crate::{
     Span,
     checksum::{add, sum},
     flow,
     offload::{ChecksumAt, Offload, SegmentProtocol, VNET_HEADER_LEN},
-    segment::{tcp, udp, write_ip_lengths},
+    segment::write_ip_lengths,
+    wire::{
+        IpHeader, Version, get_u16, ipv4, ipv6, protocol, put_u16,
+        tcp::{self, flags},
+        udp,
+    },
 };
 
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
-const UDP_HEADER: usize = 8;
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
 /// The longest headers: IPv6 and TCP with all options.
-const MAX_HEADERS: usize = IPV6_HEADER + 60;
+const MAX_HEADERS: usize = ipv6::HEADER_LEN + tcp::MAX_HEADER_LEN;
 /// The most segments of a UDP super-packet that the kernel takes (`UDP_MAX_SEGMENTS`
 /// before 6.9).
 const MAX_UDP_SEGMENTS: usize = 64;
 /// How many super-packets back a flow is looked for.
 const LOOK_BACK: usize = 64;
-/// The IPv4 flag "don't fragment", in the byte it stands in.
-const DONT_FRAGMENT: u8 = 0x40;
 
 /// Which transports may be coalesced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub struct Coalescer {
 pub struct SuperPacket {
     /// The flow, as a hash; headers decide.
     flow: u64,
+    /// Of the first packet; `None` where that is no IP packet.
+    ip: Option<IpHeader>,
     head: Head,
     /// The virtio-net header, then the packet's headers.
     header: [u8; VNET_HEADER_LEN + MAX_HEADERS],
@@ -75,7 +77,7 @@ pub struct SuperPacket {
     open: bool,
 }
 
-/// What was read of a packet's headers.
+/// How the headers of a packet are made that may be coalesced.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     kind: Kind,
@@ -104,7 +106,8 @@ impl Coalescer {
     /// header says. All packets of a batch are of one `buf`.
     pub fn push(&mut self, buf: &[u8], span: Span, coalesce: Coalesce) {
         let packet = &buf[span.start..span.start + span.len];
-        let head = Head::parse(packet);
+        let ip = IpHeader::parse(packet).ok();
+        let head = ip.and_then(|ip| Head::parse(&ip, packet)).unwrap_or(Head::OTHER);
         let flow = head.flow(packet);
         let wanted = match head.kind {
             Kind::Tcp => coalesce.tcp,
@@ -124,15 +127,19 @@ impl Coalescer {
         } else if head.kind == Kind::Other {
             // A fragment, say, may be of a flow whose next packet must not overtake
             // it.
-            let addresses = addresses(packet);
+            let addresses = ip.map_or(&[][..], |ip| &packet[ip.addresses()]);
             recent
-                .filter(|other| other.open && addresses == self::addresses(other.packet_header()))
+                .filter(|other| {
+                    other.open && addresses == other.head.addresses(other.packet_header())
+                })
                 .for_each(|other| other.open = false);
         }
         if self.used == self.supers.len() {
             self.supers.push(SuperPacket::empty());
         }
-        self.supers[self.used].begin(flow, head, packet, span);
+        let newest = &mut self.supers[self.used];
+        newest.ip = ip;
+        newest.begin(flow, head, packet, span);
         self.used += 1;
     }
 
@@ -151,6 +158,11 @@ impl SuperPacket {
     /// The virtio-net header and the packet's headers, one behind the other.
     pub fn header(&self) -> &[u8] {
         &self.header[..VNET_HEADER_LEN + self.head.len]
+    }
+
+    /// What was read of the IP headers of its first packet; `None` where that is no IP packet.
+    pub fn ip_header(&self) -> Option<&IpHeader> {
+        self.ip.as_ref()
     }
 
     /// Where the rest of it stands in the batch's buffer, in order.
@@ -185,6 +197,7 @@ impl SuperPacket {
     fn empty() -> Self {
         Self {
             flow: 0,
+            ip: None,
             head: Head::OTHER,
             header: [0; VNET_HEADER_LEN + MAX_HEADERS],
             payload: Vec::new(),
@@ -206,8 +219,8 @@ impl SuperPacket {
             Kind::Other => false,
             Kind::Udp => self.size > 0,
             Kind::Tcp => {
-                let flags = packet[head.transport + tcp::FLAGS];
-                self.size > 0 && flags & !tcp::ECE == tcp::ACK_FLAG
+                let bits = packet[head.transport + tcp::FLAGS];
+                self.size > 0 && bits & !flags::ECE == flags::ACK
             }
         };
     }
@@ -221,7 +234,7 @@ impl SuperPacket {
         let ours = self.packet_header();
         self.head.kind == head.kind
             && self.head.ipv6 == head.ipv6
-            && addresses(ours) == addresses(packet)
+            && self.head.addresses(ours) == head.addresses(packet)
             && ours[self.head.transport..][..4] == packet[head.transport..][..4]
     }
 
@@ -246,13 +259,17 @@ impl SuperPacket {
     fn same_ip(&self, head: &Head, packet: &[u8]) -> bool {
         let ours = self.packet_header();
         if head.ipv6 {
-            return ours[..4] == packet[..4] && ours[6..8] == packet[6..8];
+            const REST: Range<usize> = ipv6::NEXT_HEADER..ipv6::SOURCE.start;
+            return ours[ipv6::VERSION_CLASS_LABEL] == packet[ipv6::VERSION_CLASS_LABEL]
+                && ours[REST] == packet[REST];
         }
-        let id = |header: &[u8]| u16::from_be_bytes([header[4], header[5]]);
+        const FIRST: Range<usize> = ipv4::VERSION_IHL..ipv4::TOTAL_LEN.start;
+        const REST: Range<usize> = ipv4::FRAGMENT.start..ipv4::CHECKSUM.start;
+        let id = |header: &[u8]| get_u16(header, ipv4::ID);
         let follows = id(packet) == id(ours).wrapping_add(self.packets() as u16);
-        ours[..2] == packet[..2]
-            && ours[6..10] == packet[6..10]
-            && (follows || packet[6] & DONT_FRAGMENT != 0)
+        ours[FIRST] == packet[FIRST]
+            && ours[REST] == packet[REST]
+            && (follows || ipv4::fragment(packet) & ipv4::DONT_FRAGMENT != 0)
     }
 
     /// The next bytes of the stream, with the same acknowledgement, window, flags
@@ -263,16 +280,13 @@ impl SuperPacket {
         if ours.len() != theirs.len() {
             return false;
         }
-        let sequence = |header: &[u8]| {
-            u32::from_be_bytes(header[tcp::SEQUENCE].try_into().expect("four bytes"))
-        };
-        let flags = theirs[tcp::FLAGS] & !(tcp::PSH | tcp::FIN);
-        sequence(theirs) == sequence(ours).wrapping_add(self.payload_len as u32)
-            && flags == ours[tcp::FLAGS]
+        let bits = theirs[tcp::FLAGS] & !(flags::PSH | flags::FIN);
+        tcp::sequence(theirs) == tcp::sequence(ours).wrapping_add(self.payload_len as u32)
+            && bits == ours[tcp::FLAGS]
             && ours[tcp::DATA_OFFSET] == theirs[tcp::DATA_OFFSET]
             && ours[tcp::ACK] == theirs[tcp::ACK]
             && ours[tcp::WINDOW] == theirs[tcp::WINDOW]
-            && ours[tcp::CHECKSUM.end..] == theirs[tcp::CHECKSUM.end..]
+            && ours[tcp::URGENT.start..] == theirs[tcp::URGENT.start..]
     }
 
     /// Both with a checksum, or both without.
@@ -288,7 +302,7 @@ impl SuperPacket {
         self.payload_len += len;
         self.open = len == self.size;
         if head.kind == Kind::Tcp {
-            let last = packet[head.transport + tcp::FLAGS] & (tcp::PSH | tcp::FIN);
+            let last = packet[head.transport + tcp::FLAGS] & (flags::PSH | flags::FIN);
             self.header[VNET_HEADER_LEN + head.transport + tcp::FLAGS] |= last;
             self.open &= last == 0;
         }
@@ -311,15 +325,15 @@ impl SuperPacket {
             self.header[..VNET_HEADER_LEN].fill(0);
             return;
         }
-        let pseudo = pseudo_sum(headers, kind, transport_len);
+        let pseudo = self.head.pseudo_sum(headers, transport_len);
         let (ip, header) = headers.split_at_mut(transport);
         if !alone {
             write_ip_lengths(ip, transport_len, 0, ipv6);
             if kind == Kind::Udp {
-                header[udp::LENGTH].copy_from_slice(&transport_len.to_be_bytes());
+                put_u16(header, udp::LENGTH, transport_len);
             }
         }
-        header[field.clone()].copy_from_slice(&pseudo.to_be_bytes());
+        put_u16(header, field.clone(), pseudo);
         let checksum = ChecksumAt { start: transport as u16, offset: field.start as u16 };
         let offload = match self.protocol() {
             None => Offload::Checksum(checksum),
@@ -329,52 +343,29 @@ impl SuperPacket {
     }
 }
 
-/// The sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1).
-fn pseudo_sum(headers: &[u8], kind: Kind, transport_len: u16) -> u16 {
-    let protocol = if kind == Kind::Tcp { PROTOCOL_TCP } else { PROTOCOL_UDP };
-    add(add(sum(addresses(headers)), protocol.into()), transport_len)
-}
-
-/// Source and destination, one behind the other; empty where there are none.
-fn addresses(packet: &[u8]) -> &[u8] {
-    let range = if packet.first().is_some_and(|first| first >> 4 == 6) { 8..40 } else { 12..20 };
-    packet.get(range).unwrap_or_default()
-}
-
 impl Head {
     const OTHER: Self = Self { kind: Kind::Other, ipv6: false, transport: 0, len: 0 };
 
-    /// Reads the headers. Fragments, IPv4 options, IPv6 extension headers and
+    /// Reads the transport header. Fragments, IPv4 options, IPv6 extension headers and
     /// everything whose lengths do not agree is other, and so is an IPv4 header with
     /// a wrong checksum, which would come out right.
-    fn parse(packet: &[u8]) -> Self {
-        Self::parse_transport(packet).unwrap_or(Self::OTHER)
-    }
-
-    fn parse_transport(packet: &[u8]) -> Option<Self> {
-        let (ipv6, transport, protocol) = match packet.first()? {
-            0x45 if packet.len() > IPV4_HEADER => {
-                let fragment = packet[6] & !DONT_FRAGMENT != 0 || packet[7] != 0;
-                if fragment || sum(&packet[..IPV4_HEADER]) != 0xffff {
-                    return None;
-                }
-                (false, IPV4_HEADER, packet[9])
-            }
-            0x60..=0x6f if packet.len() > IPV6_HEADER => (true, IPV6_HEADER, packet[6]),
-            _ => return None,
-        };
+    fn parse(ip: &IpHeader, packet: &[u8]) -> Option<Self> {
+        let ipv6 = ip.version == Version::V6;
+        if !ip.plain || !ipv6 && sum(&packet[..ipv4::HEADER_LEN]) != 0xffff {
+            return None;
+        }
+        let transport = usize::from(ip.transport);
         let header = &packet[transport..];
-        let (kind, len) = match protocol {
-            PROTOCOL_TCP => {
-                let len = usize::from(header.get(tcp::DATA_OFFSET)? >> 4) * 4;
-                (Kind::Tcp, if len < tcp::OPTIONS { return None } else { len })
+        let (kind, len) = match ip.protocol {
+            protocol::TCP if header.len() >= tcp::HEADER_LEN => {
+                let len = tcp::header_len(header);
+                (Kind::Tcp, if len < tcp::HEADER_LEN { return None } else { len })
             }
-            PROTOCOL_UDP => {
-                let length = u16::from_be_bytes(header.get(udp::LENGTH)?.try_into().ok()?);
-                if usize::from(length) != header.len() {
+            protocol::UDP if header.len() >= udp::HEADER_LEN => {
+                if usize::from(get_u16(header, udp::LENGTH)) != header.len() {
                     return None;
                 }
-                (Kind::Udp, UDP_HEADER)
+                (Kind::Udp, udp::HEADER_LEN)
             }
             _ => return None,
         };
@@ -387,7 +378,18 @@ impl Head {
             return 0;
         }
         let ports = &packet[self.transport..self.transport + 4];
-        flow::hash(self.kind as u8, addresses(packet), ports)
+        flow::hash(self.kind as u8, self.addresses(packet), ports)
+    }
+
+    /// Source and destination, one behind the other.
+    fn addresses<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[if self.ipv6 { ipv6::ADDRESSES } else { ipv4::ADDRESSES }]
+    }
+
+    /// The sum of the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1).
+    fn pseudo_sum(&self, headers: &[u8], transport_len: u16) -> u16 {
+        let protocol = if self.kind == Kind::Tcp { protocol::TCP } else { protocol::UDP };
+        add(add(sum(self.addresses(headers)), protocol.into()), transport_len)
     }
 }
 
@@ -397,7 +399,7 @@ mod tests {
 
     /// The next ten bytes of a stream between two addresses.
     fn packet(addresses: [u8; 8], number: u8) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 50, 0, number, 0, 0, 64, PROTOCOL_TCP, 0, 0];
+        let mut packet = vec![0x45, 0, 0, 50, 0, number, 0, 0, 64, protocol::TCP, 0, 0];
         packet.extend(addresses);
         let checksum = !sum(&packet);
         packet[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -432,7 +434,10 @@ mod tests {
     fn flows_of_one_hash_are_kept_apart() {
         let one = packet([244, 177, 101, 34, 10, 0, 0, 1], 0);
         let other = packet([39, 242, 122, 32, 29, 87, 25, 239], 1);
-        let flow = |packet: &[u8]| Head::parse(packet).flow(packet);
+        let flow = |packet: &[u8]| {
+            let ip = IpHeader::parse(packet).unwrap();
+            Head::parse(&ip, packet).unwrap().flow(packet)
+        };
         assert_eq!(flow(&one), flow(&other), "found for this hash");
         let buf = [one, other].concat();
         let mut coalescer = Coalescer::default();

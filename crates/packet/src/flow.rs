@@ -1,22 +1,11 @@
 //! To which flow a packet belongs, as a hash.
 
-/// A hash of a packet's addresses, protocol and ports; of a fragment, which may lack
-/// ports, of addresses and protocol, as in the kernel's flow dissector. Bytes that
-/// are no IP packet have some hash.
+use crate::wire::IpHeader;
+
+/// The hash of [`IpHeader::flow`]. Bytes that are no IP packet have some hash; the end of a
+/// packet need not be there.
 pub fn flow(packet: &[u8]) -> u64 {
-    let (addresses, transport, protocol) = match packet.first().map(|first| first >> 4) {
-        Some(4) if packet.len() >= 20 => {
-            let header_len = usize::from(packet[0] & 0x0f) * 4;
-            let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
-            (12..20, (!is_fragment).then_some(header_len), packet[9])
-        }
-        Some(6) if packet.len() >= 40 => (8..40, Some(40), packet[6]),
-        _ => return 0,
-    };
-    // TCP, UDP and all that begin alike: UDP-Lite, DCCP, SCTP.
-    let has_ports = matches!(protocol, 6 | 17 | 33 | 132 | 136);
-    let ports = transport.filter(|_| has_ports).and_then(|at| packet.get(at..at + 4));
-    hash(protocol, &packet[addresses], ports.unwrap_or_default())
+    IpHeader::parse_beginning(packet).map_or(0, |header| header.flow(packet))
 }
 
 /// A hash of what names a flow.

@@ -5,20 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
     checksum::{add, sum},
-    ip::IpHeader,
+    wire::{Fragment, IpHeader, icmp, ipv4, ipv6, protocol, put_u16, put_u32},
 };
 
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
-const ICMP_HEADER: usize = 8;
-const ICMP: u8 = 1;
-const ICMP6: u8 = 58;
 /// The longest answers: what every host takes (RFC 1812 section 4.3.2.3, RFC 4443 section
 /// 2.4 c).
 const MOST_V4: usize = 576;
 const MOST_V6: usize = 1280;
 /// Precedence "internetwork control", as a router's errors have (RFC 1812 section 4.3.2.5).
 const TOS: u8 = 0xc0;
+/// Routers until an answer is dropped (RFC 1340 recommends 64).
+const HOPS: u8 = 64;
 
 /// Tells the sender of `packet` that packets there may have `mtu` bytes. It comes from
 /// the packet's destination: that is behind the tunnel, so no filter by source finds it
@@ -27,16 +24,16 @@ const TOS: u8 = 0xc0;
 /// other than one host (RFC 1812 section 4.3.2.7, RFC 4443 section 2.4 e).
 pub fn packet_too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let header = IpHeader::parse(packet).ok()?;
-    let (from, to) = (header.destination, header.source);
+    let (from, to) = (header.destination(packet), header.source(packet));
     if !is_one_host(from) || !is_one_host(to) {
         return None;
     }
     match (from, to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            may_answer_v4(packet).then(|| answer_v4(packet, from, to, mtu))
+            may_answer_v4(&header, packet).then(|| answer_v4(packet, from, to, mtu))
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            may_answer_v6(packet)?.then(|| answer_v6(packet, from, to, mtu))
+            may_answer_v6(&header, packet).then(|| answer_v6(packet, from, to, mtu))
         }
         _ => None,
     }
@@ -44,9 +41,8 @@ pub fn packet_too_big(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
 
 /// Whether routers must not fragment `packet`: all of IPv6, IPv4 with the DF bit.
 pub fn is_unfragmentable(packet: &[u8]) -> bool {
-    const DF: u8 = 0x40;
     packet.first().is_some_and(|first| first >> 4 == 6)
-        || packet.get(6).is_some_and(|fragment| fragment & DF != 0)
+        || packet.len() >= ipv4::HEADER_LEN && ipv4::fragment(packet) & ipv4::DONT_FRAGMENT != 0
 }
 
 fn is_one_host(address: IpAddr) -> bool {
@@ -54,72 +50,61 @@ fn is_one_host(address: IpAddr) -> bool {
     !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || is_broadcast)
 }
 
-fn may_answer_v4(packet: &[u8]) -> bool {
-    let header_len = usize::from(packet[0] & 0x0f) * 4;
-    let is_later_fragment = packet[6] & 0x1f != 0 || packet[7] != 0;
-    // Echo, timestamp, information and their like (RFC 1122 section 3.2.2).
-    let is_error = packet[9] == ICMP
-        && packet.get(header_len).is_none_or(|kind| matches!(kind, 3 | 4 | 5 | 11 | 12));
-    !is_later_fragment && !is_error
+fn may_answer_v4(header: &IpHeader, packet: &[u8]) -> bool {
+    let is_error = header.protocol == protocol::ICMP
+        && header.transport(packet).first().is_none_or(|kind| icmp::v4::is_error(*kind));
+    header.fragment != Fragment::Later && !is_error
 }
 
-fn may_answer_v6(packet: &[u8]) -> Option<bool> {
-    const HOP_BY_HOP: u8 = 0;
-    const ROUTING: u8 = 43;
-    const FRAGMENT: u8 = 44;
-    const DESTINATION: u8 = 60;
-    let (mut next, mut at) = (packet[6], IPV6_HEADER);
-    loop {
-        match next {
-            HOP_BY_HOP | ROUTING | DESTINATION => {
-                let len = 8 * (1 + usize::from(*packet.get(at + 1)?));
-                (next, at) = (*packet.get(at)?, at + len);
-            }
-            FRAGMENT => {
-                let offset = u16::from_be_bytes([*packet.get(at + 2)?, *packet.get(at + 3)?]);
-                if offset & 0xfff8 != 0 {
-                    return Some(false);
-                }
-                (next, at) = (*packet.get(at)?, at + 8);
-            }
-            ICMP6 => return Some(*packet.get(at)? >= 128),
-            _ => return Some(true),
-        }
-    }
+fn may_answer_v6(header: &IpHeader, packet: &[u8]) -> bool {
+    let is_error = header.protocol == protocol::ICMPV6
+        && header.transport(packet).first().is_none_or(|kind| icmp::v6::is_error(*kind));
+    header.has_transport() && !is_error
 }
 
 fn answer_v4(packet: &[u8], from: Ipv4Addr, to: Ipv4Addr, mtu: u16) -> Vec<u8> {
-    let quoted = &packet[..packet.len().min(MOST_V4 - IPV4_HEADER - ICMP_HEADER)];
-    let len = (IPV4_HEADER + ICMP_HEADER + quoted.len()) as u16;
-    let mut answer = vec![0x45, TOS];
-    answer.extend(len.to_be_bytes());
-    answer.extend([0, 0, 0x40, 0, 64, ICMP, 0, 0]);
-    answer.extend(from.octets());
-    answer.extend(to.octets());
-    let checksum = !sum(&answer);
-    answer[10..12].copy_from_slice(&checksum.to_be_bytes());
-    answer.extend([3, 4, 0, 0, 0, 0]);
-    answer.extend(mtu.to_be_bytes());
+    const HEADERS: usize = ipv4::HEADER_LEN + icmp::HEADER_LEN;
+    let quoted = &packet[..packet.len().min(MOST_V4 - HEADERS)];
+    let mut answer = vec![0; HEADERS];
     answer.extend(quoted);
-    let checksum = !sum(&answer[IPV4_HEADER..]);
-    answer[IPV4_HEADER + 2..IPV4_HEADER + 4].copy_from_slice(&checksum.to_be_bytes());
+    let len = answer.len() as u16;
+    let (ip, message) = answer.split_at_mut(ipv4::HEADER_LEN);
+    ip[ipv4::VERSION_IHL] = ipv4::PLAIN;
+    ip[ipv4::TOS] = TOS;
+    put_u16(ip, ipv4::TOTAL_LEN, len);
+    put_u16(ip, ipv4::FRAGMENT, ipv4::DONT_FRAGMENT);
+    ip[ipv4::TTL] = HOPS;
+    ip[ipv4::PROTOCOL] = protocol::ICMP;
+    ip[ipv4::SOURCE].copy_from_slice(&from.octets());
+    ip[ipv4::DESTINATION].copy_from_slice(&to.octets());
+    let checksum = !sum(ip);
+    put_u16(ip, ipv4::CHECKSUM, checksum);
+    message[icmp::TYPE] = icmp::v4::UNREACHABLE;
+    message[icmp::CODE] = icmp::v4::FRAGMENTATION_NEEDED;
+    put_u16(message, icmp::v4::MTU, mtu);
+    let checksum = !sum(message);
+    put_u16(message, icmp::CHECKSUM, checksum);
     answer
 }
 
 fn answer_v6(packet: &[u8], from: Ipv6Addr, to: Ipv6Addr, mtu: u16) -> Vec<u8> {
-    let quoted = &packet[..packet.len().min(MOST_V6 - IPV6_HEADER - ICMP_HEADER)];
-    let len = (ICMP_HEADER + quoted.len()) as u16;
-    let mut answer = vec![0x60 | TOS >> 4, TOS << 4, 0, 0];
-    answer.extend(len.to_be_bytes());
-    answer.extend([ICMP6, 64]);
-    answer.extend(from.octets());
-    answer.extend(to.octets());
-    answer.extend([2, 0, 0, 0]);
-    answer.extend(u32::from(mtu).to_be_bytes());
+    const HEADERS: usize = ipv6::HEADER_LEN + icmp::HEADER_LEN;
+    let quoted = &packet[..packet.len().min(MOST_V6 - HEADERS)];
+    let mut answer = vec![0; HEADERS];
     answer.extend(quoted);
-    let pseudo = add(sum(&answer[8..IPV6_HEADER]), add(len, ICMP6.into()));
-    let checksum = !add(pseudo, sum(&answer[IPV6_HEADER..]));
-    answer[IPV6_HEADER + 2..IPV6_HEADER + 4].copy_from_slice(&checksum.to_be_bytes());
+    let (ip, message) = answer.split_at_mut(ipv6::HEADER_LEN);
+    let len = message.len() as u16;
+    put_u32(ip, ipv6::VERSION_CLASS_LABEL, 6 << 28 | u32::from(TOS) << 20);
+    put_u16(ip, ipv6::PAYLOAD_LEN, len);
+    ip[ipv6::NEXT_HEADER] = protocol::ICMPV6;
+    ip[ipv6::HOP_LIMIT] = HOPS;
+    ip[ipv6::SOURCE].copy_from_slice(&from.octets());
+    ip[ipv6::DESTINATION].copy_from_slice(&to.octets());
+    message[icmp::TYPE] = icmp::v6::PACKET_TOO_BIG;
+    put_u32(message, icmp::v6::MTU, mtu.into());
+    let pseudo = add(sum(&ip[ipv6::ADDRESSES]), add(len, protocol::ICMPV6.into()));
+    let checksum = !add(pseudo, sum(message));
+    put_u16(message, icmp::CHECKSUM, checksum);
     answer
 }
 
@@ -161,7 +146,7 @@ mod tests {
             let header = IpHeader::parse(&answer).unwrap();
             assert_eq!(header.total_len, answer.len());
             assert_eq!(
-                [header.source, header.destination],
+                [header.source(&answer), header.destination(&answer)],
                 ["10.0.0.2", "10.0.0.1"].map(|a| a.parse::<IpAddr>().unwrap())
             );
             assert_eq!(
@@ -177,7 +162,7 @@ mod tests {
             let header = IpHeader::parse(&answer).unwrap();
             assert_eq!(header.total_len, answer.len());
             assert_eq!(
-                [header.source, header.destination],
+                [header.source(&answer), header.destination(&answer)],
                 ["fd00::2", "fd00::1"].map(|a| a.parse::<IpAddr>().unwrap())
             );
             assert_eq!(

@@ -1,117 +1,23 @@
-//! The inner IP header: as much of it as a tunnel has to read and to change.
+//! What a tunnel changes in an inner IP header, and looks for behind it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+pub use crate::wire::{IpHeader, ParseError};
+use crate::{
+    Ecn,
+    wire::{Fragment, Version, get_u16, ipv4, protocol, put_u16, udp},
+};
 
-use crate::Ecn;
-
-const IPV4_HEADER: usize = 20;
-const IPV6_HEADER: usize = 40;
-
-/// Field offsets of an IPv4 header (RFC 791 section 3.1).
-mod v4 {
-    use std::ops::Range;
-    pub const TOS: usize = 1;
-    pub const TOTAL_LENGTH: Range<usize> = 2..4;
-    pub const FRAGMENT: Range<usize> = 6..8;
-    pub const PROTOCOL: usize = 9;
-    pub const CHECKSUM: Range<usize> = 10..12;
-    pub const SOURCE: Range<usize> = 12..16;
-    pub const DESTINATION: Range<usize> = 16..20;
-}
-
-/// Field offsets of an IPv6 header (RFC 8200 section 3).
-mod v6 {
-    use std::ops::Range;
-    pub const PAYLOAD_LENGTH: Range<usize> = 4..6;
-    pub const NEXT_HEADER: usize = 6;
-    pub const SOURCE: Range<usize> = 8..24;
-    pub const DESTINATION: Range<usize> = 24..40;
-}
-
-/// What a tunnel needs of an IP header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IpHeader {
-    /// Source address.
-    pub source: IpAddr,
-    /// Destination address.
-    pub destination: IpAddr,
-    /// Length of the whole packet by its header, in bytes.
-    pub total_len: usize,
-    /// The ECN bits.
-    pub ecn: Ecn,
-}
-
-/// Why bytes are no IP packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ParseError {
-    /// Shorter than the header of its version.
-    Truncated,
-    /// Neither version 4 nor 6.
-    Version,
-    /// The length field is shorter than the header, or longer than the bytes.
-    Length,
-}
-
-impl IpHeader {
-    /// Reads the header of the packet that `bytes` start with. Bytes behind
-    /// the packet are allowed: a tunnel pads.
-    ///
-    /// # Errors
-    /// The bytes are no IP packet.
-    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
-        let header = match bytes.first().map(|first| first >> 4) {
-            None => return Err(ParseError::Truncated),
-            Some(4) => Self::parse_v4(bytes)?,
-            Some(6) => Self::parse_v6(bytes)?,
-            Some(_) => return Err(ParseError::Version),
-        };
-        if header.total_len > bytes.len() {
-            return Err(ParseError::Length);
-        }
-        Ok(header)
+/// The destination port and the payload of a packet, where that is UDP. A first fragment
+/// is; later ones, and what is behind an IPv6 extension header, are not looked into.
+pub fn udp_payload<'a>(header: &IpHeader, packet: &'a [u8]) -> Option<(u16, &'a [u8])> {
+    if header.protocol != protocol::UDP
+        || header.fragment == Fragment::Later
+        || header.version == Version::V6 && !header.plain
+    {
+        return None;
     }
-
-    fn parse_v4(bytes: &[u8]) -> Result<Self, ParseError> {
-        let header: &[u8; IPV4_HEADER] = bytes.first_chunk().ok_or(ParseError::Truncated)?;
-        let total_len = usize::from(u16::from_be_bytes(field(header, v4::TOTAL_LENGTH)));
-        if total_len < IPV4_HEADER {
-            return Err(ParseError::Length);
-        }
-        Ok(Self {
-            source: Ipv4Addr::from(field(header, v4::SOURCE)).into(),
-            destination: Ipv4Addr::from(field(header, v4::DESTINATION)).into(),
-            total_len,
-            ecn: Ecn::from_bits(header[v4::TOS]),
-        })
-    }
-
-    fn parse_v6(bytes: &[u8]) -> Result<Self, ParseError> {
-        let header: &[u8; IPV6_HEADER] = bytes.first_chunk().ok_or(ParseError::Truncated)?;
-        let payload = usize::from(u16::from_be_bytes(field(header, v6::PAYLOAD_LENGTH)));
-        Ok(Self {
-            source: Ipv6Addr::from(field(header, v6::SOURCE)).into(),
-            destination: Ipv6Addr::from(field(header, v6::DESTINATION)).into(),
-            total_len: IPV6_HEADER + payload,
-            ecn: Ecn::from_bits(header[1] >> 4),
-        })
-    }
-}
-
-/// The destination port and the payload of a packet that [`IpHeader::parse`] accepted,
-/// where that is UDP. A first fragment is; later ones, and what is behind an IPv6
-/// extension header, are not looked into.
-pub fn udp_payload(packet: &[u8]) -> Option<(u16, &[u8])> {
-    const UDP: u8 = 17;
-    const UDP_HEADER: usize = 8;
-    const FRAGMENT_OFFSET: u16 = 0x1fff;
-    let (protocol, header) = match packet[0] >> 4 {
-        6 => (packet[v6::NEXT_HEADER], IPV6_HEADER),
-        _ if u16::from_be_bytes(field(packet, v4::FRAGMENT)) & FRAGMENT_OFFSET != 0 => return None,
-        _ => (packet[v4::PROTOCOL], usize::from(packet[0] & 0xf) * 4),
-    };
-    let datagram = packet.get(header..).filter(|_| protocol == UDP)?;
-    let payload = datagram.get(UDP_HEADER..)?;
-    Some((u16::from_be_bytes([datagram[2], datagram[3]]), payload))
+    let datagram = packet.get(usize::from(header.transport)..)?;
+    let payload = datagram.get(udp::HEADER_LEN..)?;
+    Some((get_u16(datagram, udp::DESTINATION_PORT), payload))
 }
 
 /// Sets the ECN bits of a packet that [`IpHeader::parse`] accepted, and mends
@@ -121,28 +27,26 @@ pub fn set_ecn(packet: &mut [u8], ecn: Ecn) {
         packet[1] = packet[1] & !0x30 | ecn.bits() << 4;
         return;
     }
-    let old = u16::from_be_bytes([packet[0], packet[v4::TOS]]);
-    packet[v4::TOS] = packet[v4::TOS] & !0b11 | ecn.bits();
-    let new = u16::from_be_bytes([packet[0], packet[v4::TOS]]);
-    let checksum = u16::from_be_bytes(field(packet, v4::CHECKSUM));
+    let word = ipv4::VERSION_IHL..ipv4::TOS + 1;
+    let old = get_u16(packet, word.clone());
+    packet[ipv4::TOS] = packet[ipv4::TOS] & !0b11 | ecn.bits();
+    let new = get_u16(packet, word);
+    let checksum = get_u16(packet, ipv4::CHECKSUM);
     let sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
     let folded = (sum & 0xffff) + (sum >> 16);
     let folded = (folded & 0xffff) + (folded >> 16);
-    packet[v4::CHECKSUM].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    put_u16(packet, ipv4::CHECKSUM, !(folded as u16));
 }
 
 /// Tells a packet's receiver of congestion, where its sender knows ECN (RFC 3168
 /// section 5). Returns whether it does.
-pub fn mark_congestion(packet: &mut [u8]) -> bool {
-    let capable = IpHeader::parse(packet).is_ok_and(|header| header.ecn != Ecn::NotEct);
+pub fn mark_congestion(header: &mut IpHeader, packet: &mut [u8]) -> bool {
+    let capable = header.ecn != Ecn::NotEct;
     if capable {
         set_ecn(packet, Ecn::Ce);
+        header.ecn = Ecn::Ce;
     }
     capable
-}
-
-fn field<const N: usize>(header: &[u8], range: std::ops::Range<usize>) -> [u8; N] {
-    header[range].try_into().expect("every field's range has the field's length")
 }
 
 #[cfg(test)]
@@ -150,6 +54,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn udp_payload(packet: &[u8]) -> Option<(u16, &[u8])> {
+        IpHeader::parse(packet).ok().and_then(|header| super::udp_payload(&header, packet))
+    }
 
     fn ipv4_sum(header: &[u8]) -> u16 {
         let sum: u32 =

@@ -29,6 +29,7 @@ mod offload;
 pub mod pcapng;
 mod segment;
 mod tos;
+pub mod wire;
 
 pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit};
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};

@@ -13,38 +13,12 @@ mod narrow;
 use crate::{
     checksum::{add, copy_sum, sum},
     offload::{ChecksumAt, Offload, SegmentProtocol},
+    wire::{
+        get_u16, ipv4, ipv6, put_u16, put_u32,
+        tcp::{self, flags},
+        udp,
+    },
 };
-
-const TCP_HEADER: usize = 20;
-const UDP_HEADER: usize = 8;
-const IPV6_HEADER: usize = 40;
-
-/// Field offsets of a TCP header (RFC 9293 section 3.1).
-pub(crate) mod tcp {
-    use std::ops::Range;
-    pub const SEQUENCE: Range<usize> = 4..8;
-    pub const ACK: Range<usize> = 8..12;
-    pub const DATA_OFFSET: usize = 12;
-    pub const FLAGS: usize = 13;
-    pub const WINDOW: Range<usize> = 14..16;
-    pub const CHECKSUM: Range<usize> = 16..18;
-    pub const OPTIONS: usize = 20;
-    pub const FIN: u8 = 0x01;
-    pub const SYN: u8 = 0x02;
-    pub const RST: u8 = 0x04;
-    pub const PSH: u8 = 0x08;
-    pub const ACK_FLAG: u8 = 0x10;
-    pub const URG: u8 = 0x20;
-    pub const ECE: u8 = 0x40;
-    pub const CWR: u8 = 0x80;
-}
-
-/// Field offsets of a UDP header (RFC 768).
-pub(crate) mod udp {
-    use std::ops::Range;
-    pub const LENGTH: Range<usize> = 4..6;
-    pub const CHECKSUM: Range<usize> = 6..8;
-}
 
 /// Why a packet cannot be segmented: its headers do not hold what its offload
 /// says.
@@ -147,7 +121,7 @@ impl<'a> Segments<'a> {
                 // TCP and UDP alike: a sum of zero is sent as all ones, which is
                 // the same number, and for UDP says that there is one.
                 let field = *field - *start;
-                put(&mut tail[field..field + 2], finish(sum));
+                put_u16(tail, field..field + 2, finish(sum));
             }
             Work::Segment(plan) => plan.write(self.packet, index, to),
         }
@@ -163,9 +137,11 @@ impl Plan {
     ) -> Result<Self, SegmentError> {
         let transport = usize::from(checksum.start);
         let (ipv6, ip_header_fits) = match packet.first() {
-            Some(first @ 0x45..=0x4f) => (false, transport == usize::from(first & 0x0f) * 4),
+            Some(ipv4::PLAIN..=0x4f) => (false, transport == ipv4::header_len(packet)),
             // There may be extension headers.
-            Some(0x60..=0x6f) => (true, transport >= IPV6_HEADER && transport.is_multiple_of(4)),
+            Some(0x60..=0x6f) => {
+                (true, transport >= ipv6::HEADER_LEN && transport.is_multiple_of(4))
+            }
             _ => return Err(SegmentError),
         };
         let header = packet.get(transport..).ok_or(SegmentError)?;
@@ -173,9 +149,9 @@ impl Plan {
             SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
                 let offset = header.get(tcp::DATA_OFFSET).ok_or(SegmentError)?;
                 let len = usize::from(offset >> 4) * 4;
-                (tcp::CHECKSUM, if len < TCP_HEADER { usize::MAX } else { len })
+                (tcp::CHECKSUM, if len < tcp::HEADER_LEN { usize::MAX } else { len })
             }
-            SegmentProtocol::Udp => (udp::CHECKSUM, UDP_HEADER),
+            SegmentProtocol::Udp => (udp::CHECKSUM, udp::HEADER_LEN),
         };
         let family_fits = match protocol {
             SegmentProtocol::Tcp4 => !ipv6,
@@ -191,7 +167,7 @@ impl Plan {
             return Err(SegmentError);
         }
         let len = u16::try_from(header.len()).map_err(|_| SegmentError)?;
-        let given = u16::from_be_bytes([header[field.start], header[field.start + 1]]);
+        let given = get_u16(header, field);
         Ok(Self {
             protocol,
             ipv6,
@@ -216,29 +192,27 @@ impl Plan {
         write_ip_lengths(ip, transport_len, index as u16, self.ipv6);
         let field = match self.protocol {
             SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
-                let sequence =
-                    u32::from_be_bytes(transport[tcp::SEQUENCE].try_into().expect("four bytes"));
                 let ahead = (index * self.size) as u32;
-                transport[tcp::SEQUENCE]
-                    .copy_from_slice(&sequence.wrapping_add(ahead).to_be_bytes());
+                let sequence = tcp::sequence(transport).wrapping_add(ahead);
+                put_u32(transport, tcp::SEQUENCE, sequence);
                 let last = self.headers + (index + 1) * self.size >= packet.len();
                 if !last {
-                    transport[tcp::FLAGS] &= !(tcp::FIN | tcp::PSH);
+                    transport[tcp::FLAGS] &= !(flags::FIN | flags::PSH);
                 }
                 if index != 0 {
-                    transport[tcp::FLAGS] &= !tcp::CWR;
+                    transport[tcp::FLAGS] &= !flags::CWR;
                 }
                 tcp::CHECKSUM
             }
             SegmentProtocol::Udp => {
-                put(&mut transport[udp::LENGTH], transport_len);
+                put_u16(transport, udp::LENGTH, transport_len);
                 udp::CHECKSUM
             }
         };
         transport[field.clone()].fill(0);
         let pseudo = add(self.pseudo, transport_len);
         let total = add(pseudo, add(sum(transport), payload_sum));
-        put(&mut transport[field], finish(total));
+        put_u16(transport, field, finish(total));
     }
 }
 
@@ -247,15 +221,15 @@ impl Plan {
 pub(crate) fn write_ip_lengths(ip: &mut [u8], transport_len: u16, ahead: u16, ipv6: bool) {
     let behind = ip.len() as u16 + transport_len;
     if ipv6 {
-        put(&mut ip[4..6], behind - IPV6_HEADER as u16);
+        put_u16(ip, ipv6::PAYLOAD_LEN, behind - ipv6::HEADER_LEN as u16);
         return;
     }
-    put(&mut ip[2..4], behind);
-    let id = u16::from_be_bytes([ip[4], ip[5]]);
-    put(&mut ip[4..6], id.wrapping_add(ahead));
-    ip[10..12].fill(0);
-    let header_sum = !sum(ip);
-    put(&mut ip[10..12], header_sum);
+    put_u16(ip, ipv4::TOTAL_LEN, behind);
+    let id = get_u16(ip, ipv4::ID);
+    put_u16(ip, ipv4::ID, id.wrapping_add(ahead));
+    ip[ipv4::CHECKSUM].fill(0);
+    let checksum = !sum(ip);
+    put_u16(ip, ipv4::CHECKSUM, checksum);
 }
 
 /// The checksum of a sum; never zero, which for UDP would say that there is none.
@@ -264,8 +238,4 @@ fn finish(sum: u16) -> u16 {
         0 => 0xffff,
         checksum => checksum,
     }
-}
-
-fn put(field: &mut [u8], value: u16) {
-    field.copy_from_slice(&value.to_be_bytes());
 }

@@ -21,7 +21,7 @@ use sys::{
 use crate::{
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
-    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, socket_files, register_nothing},
+    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
     offers::Offers,
     sandbox::Sandbox,
     supervisor::Supervisor,

@@ -31,7 +31,7 @@ use sys::{
 use crate::{
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
-    life::{Ending, Kind, Life, Means, bind_metrics, socket_files, register_nothing},
+    life::{Ending, Kind, Life, Means, bind_metrics, register_nothing, socket_files},
     metrics::Metrics,
     sandbox::Sandbox,
     supervisor::Supervisor,

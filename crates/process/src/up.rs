@@ -31,7 +31,6 @@ use crate::{
     saved,
 };
 
-
 /// A configuration that is brought up.
 pub(crate) struct Up {
     path: PathBuf,

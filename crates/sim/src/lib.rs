@@ -1,15 +1,24 @@
-//! Dev only: both sides of a data plane in memory, on virtual time.
+//! Dev only: networks in memory, on virtual time and by a seed.
 //!
 //! ```text
 //!   test -> Port -> PortRecv | engine | NetSend -> Network -> NetRecv | engine | PortSend -> Port -> test
+//!   test that drives a protocol -> send -> Network -> poll_arrival -> test
+//!   test of paths -> Socket -> box -> Network -> box -> Socket -> test
 //! ```
 //!
 //! Nothing here waits: a receive without anything to receive returns an empty
 //! batch, so that a test steps its halves in one thread.
 #![forbid(unsafe_code)]
+#![allow(missing_docs)]
 
+mod link;
+mod nat;
 mod network;
 mod port;
+mod socket;
 
-pub use network::{Link, NetRecv, NetSend, Network};
+pub use link::{Datagram, Link};
+pub use nat::{Dependence, Nat, Ports, Timeouts};
+pub use network::{Network, Realm};
 pub use port::{Port, PortRecv, PortSend};
+pub use socket::{NetRecv, NetSend, Socket};

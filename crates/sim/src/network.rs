@@ -1,121 +1,143 @@
-//! The UDP side: sockets on one network whose links delay, reorder, lose and
-//! duplicate, by a seed.
+//! Hosts by UDP address, the Internet between them, and networks behind NAT boxes.
+//!
+//! ```text
+//!   host -> box -> box -> | link, routers | -> box -> host
+//!   at once, as it is sent                     as it arrives
+//! ```
+//!
+//! What stays behind a box takes no time; the link is that of the Internet. Each box that
+//! forwards takes one off the TTL, and the routers between two networks theirs.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    io,
-    net::SocketAddr,
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use packet::{
-    ControlSend, Ecn, Endpoint, Local, RecvBatch, RecvMeta, SendBatch, SendError, UdpRecv, UdpSend,
-    Waker,
-};
-use rand_chacha::{
-    ChaCha20Rng,
-    rand_core::{Rng, SeedableRng},
+use packet::Ecn;
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+
+use crate::{
+    link::{Datagram, Link, Wire},
+    nat::{Nat, table::Table},
+    socket::{NetRecv, NetSend, Queue, Socket},
 };
 
-/// Routers between any two sockets.
-const ROUTERS: u8 = 8;
+/// Where an address means something: the Internet, or the network behind a box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Realm(usize);
 
-/// What the network does to a datagram.
-#[derive(Clone, Copy, Debug)]
-pub struct Link {
-    /// The least time on the way.
-    pub delay: Duration,
-    /// The most that is added to it, which reorders.
-    pub jitter: Duration,
-    /// Of 1,000 datagrams, how many are lost.
-    pub loss: u32,
-    /// Of 1,000 datagrams, how many arrive twice.
-    pub duplication: u32,
-    /// Whether every ECN-capable datagram is marked.
-    pub congested: bool,
-    /// Longer datagrams are lost.
-    pub longest: usize,
+impl Realm {
+    pub const INTERNET: Self = Self(0);
 }
 
-impl Link {
-    /// A millisecond, and nothing happens on the way.
-    pub const CLEAN: Self = Self {
-        delay: Duration::from_millis(1),
-        jitter: Duration::ZERO,
-        loss: 0,
-        duplication: 0,
-        congested: false,
-        longest: usize::MAX,
-    };
-}
-
-/// A network; clones are the same one.
+/// All networks of a test; clones are the same ones.
 #[derive(Clone, Debug)]
 pub struct Network(Arc<Mutex<State>>);
 
 #[derive(Debug)]
-struct State {
-    link: Link,
+pub(crate) struct State {
     rng: ChaCha20Rng,
-    now: Duration,
+    pub now: Duration,
     serial: u64,
     /// What is on the way, by when it arrives.
-    flying: BTreeMap<(Duration, u64), Datagram>,
-    /// What waits in the sockets, and since when.
-    arrived: HashMap<SocketAddr, VecDeque<(Duration, Datagram)>>,
+    flying: BTreeMap<(Duration, u64), (Hop, Datagram)>,
+    link: Link,
+    /// The link towards each address of the Internet.
+    wires: HashMap<IpAddr, Wire>,
+    /// Between any two networks on the Internet.
+    routers: u8,
+    /// Of each realm behind a box, by its number less one.
+    gateways: Vec<Gateway>,
+    /// Addresses behind boxes.
+    hosts: HashSet<(Realm, IpAddr)>,
+    pub sockets: HashMap<(Realm, SocketAddr), Queue>,
+    /// What arrived on the Internet where no socket is.
+    arrived: VecDeque<Datagram>,
     /// Datagrams that a socket's queue holds.
     room: usize,
-    /// Datagrams that found no room and were not told of yet.
-    lost: HashMap<SocketAddr, u32>,
 }
 
-#[derive(Clone, Debug)]
-struct Datagram {
-    from: SocketAddr,
-    to: SocketAddr,
-    ecn: Ecn,
-    bytes: Vec<u8>,
-}
-
-/// A socket's receiving half.
 #[derive(Debug)]
-pub struct NetRecv {
-    network: Network,
-    address: SocketAddr,
+struct Gateway {
+    table: Table,
+    outside: Realm,
 }
 
-/// A socket's sending half.
-#[derive(Clone, Debug)]
-pub struct NetSend {
-    network: Network,
-    address: SocketAddr,
+/// What a datagram reaches next.
+#[derive(Clone, Copy, Debug)]
+enum Hop {
+    Host(Realm),
+    /// The outer side of the box before this realm.
+    Gateway(Realm),
 }
 
 impl Network {
     /// A network that does the same with the same seed.
     pub fn new(seed: u64, link: Link) -> Self {
         Self(Arc::new(Mutex::new(State {
-            link,
             rng: ChaCha20Rng::seed_from_u64(seed),
             now: Duration::from_secs(1_000),
             serial: 0,
             flying: BTreeMap::new(),
-            arrived: HashMap::new(),
+            link,
+            wires: HashMap::new(),
+            routers: 8,
+            gateways: Vec::new(),
+            hosts: HashSet::new(),
+            sockets: HashMap::new(),
+            arrived: VecDeque::new(),
             room: usize::MAX,
-            lost: HashMap::new(),
         })))
     }
 
-    /// A socket at `address`.
+    /// A network behind a box that has the addresses `outer` in `outside`.
+    pub fn add_nat(&self, outside: Realm, nat: Nat, outer: &[IpAddr]) -> Realm {
+        let mut state = self.lock();
+        state.gateways.push(Gateway { table: Table::new(nat, outer), outside });
+        Realm(state.gateways.len())
+    }
+
+    /// A socket of the Internet at `address`.
     pub fn socket(&self, address: SocketAddr) -> (NetRecv, NetSend) {
-        let recv = NetRecv { network: self.clone(), address };
-        (recv, NetSend { network: self.clone(), address })
+        self.bind(Realm::INTERNET, address).halves()
+    }
+
+    /// A socket of the host at `address`.
+    pub fn bind(&self, realm: Realm, address: SocketAddr) -> Socket {
+        let mut state = self.lock();
+        state.hosts.insert((realm, address.ip()));
+        state.sockets.entry((realm, address)).or_default();
+        Socket::new(self.clone(), realm, address)
     }
 
     /// Changes what happens to datagrams sent from now on.
     pub fn set_link(&self, link: Link) {
-        self.lock().link = link;
+        let mut state = self.lock();
+        state.link = link;
+        state.wires.values_mut().for_each(|wire| wire.link = link);
+    }
+
+    /// The same for datagrams to one address.
+    pub fn set_link_to(&self, address: IpAddr, link: Link) {
+        self.lock().wire(address).link = link;
+    }
+
+    pub fn link(&self) -> Link {
+        self.lock().link
+    }
+
+    /// How long a datagram that is sent now would wait for the rate of the link.
+    pub fn wait_to(&self, address: IpAddr) -> Duration {
+        let mut state = self.lock();
+        let now = state.now;
+        state.wire(address).wait(now)
+    }
+
+    /// Sets how many routers are between two networks of the Internet.
+    pub fn set_routers(&self, routers: u8) {
+        self.lock().routers = routers;
     }
 
     /// Bounds the queue of every socket to so many datagrams.
@@ -131,131 +153,153 @@ impl Network {
     /// Lets `duration` pass.
     pub fn pass(&self, duration: Duration) {
         let mut state = self.lock();
-        state.now += duration;
-        let behind = (state.now, u64::MAX);
-        let later = state.flying.split_off(&behind);
-        for ((at, _), datagram) in std::mem::replace(&mut state.flying, later) {
-            let (to, room) = (datagram.to, state.room);
-            let queue = state.arrived.entry(to).or_default();
-            if queue.len() < room {
-                queue.push_back((at, datagram));
-            } else {
-                *state.lost.entry(to).or_default() += 1;
-            }
-        }
+        let end = state.now + duration;
+        state.pass_until(end);
+    }
+
+    /// Lets time pass until `end`, if that is later.
+    pub fn pass_until(&self, end: Duration) {
+        self.lock().pass_until(end);
+    }
+
+    /// When the next datagram reaches a host or a box.
+    pub fn next_arrival(&self) -> Option<Duration> {
+        self.lock().flying.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Takes the first of the datagrams that arrived on the Internet where no socket is.
+    pub fn poll_arrival(&self) -> Option<Datagram> {
+        self.lock().arrived.pop_front()
+    }
+
+    /// Sends on the Internet what no socket did.
+    pub fn send(&self, datagram: Datagram) {
+        self.lock().send(Realm::INTERNET, datagram);
+    }
+
+    /// Sends on the Internet what arrives so much later than it would.
+    pub fn send_late(&self, datagram: Datagram, late: Duration) {
+        self.lock().launch(datagram, late);
+    }
+
+    /// Has a datagram arrive at once, whatever the link does.
+    pub fn deliver(&self, datagram: Datagram) {
+        let mut state = self.lock();
+        let now = state.now;
+        state.fly(now, Hop::Host(Realm::INTERNET), datagram);
     }
 
     /// Sends bytes that no engine made.
     pub fn inject(&self, from: SocketAddr, to: SocketAddr, ecn: Ecn, bytes: &[u8]) {
-        self.lock().launch(Datagram { from, to, ecn, bytes: bytes.to_vec() });
+        self.send(Datagram { ecn, ..Datagram::new(from, to, bytes) });
     }
 
     /// Takes everything that is on the way off the network.
     pub fn take_flying(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.lock().flying)
             .into_values()
-            .map(|datagram| datagram.bytes)
+            .map(|(_, datagram)| datagram.bytes)
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    fn launch(&mut self, mut datagram: Datagram) {
-        if datagram.bytes.len() > self.link.longest || self.chance(self.link.loss) {
+    /// Sends a datagram from within `realm`: out through boxes as far as it must, then on its
+    /// way.
+    pub fn send(&mut self, mut realm: Realm, mut datagram: Datagram) {
+        while realm != Realm::INTERNET {
+            let to = datagram.to.ip();
+            let near = self
+                .gateway_at(realm, to)
+                .or_else(|| self.hosts.contains(&(realm, to)).then_some(Hop::Host(realm)));
+            if let Some(hop) = near {
+                return self.fly(self.now, hop, datagram);
+            }
+            let Gateway { table, outside } = &mut self.gateways[realm.0 - 1];
+            let returns = table.owns(to);
+            if returns && !table.nat.hairpin || !returns && !forward(&mut datagram, 1) {
+                return;
+            }
+            let from = table.outbound(self.now, datagram.from, datagram.to, &mut self.rng);
+            let Some(from) = from else { return };
+            datagram.from = from;
+            if returns {
+                return self.fly(self.now, Hop::Gateway(realm), datagram);
+            }
+            realm = *outside;
+        }
+        self.launch(datagram, Duration::ZERO);
+    }
+
+    /// Sends a datagram through the Internet.
+    fn launch(&mut self, mut datagram: Datagram, late: Duration) {
+        if !forward(&mut datagram, self.routers) {
             return;
         }
-        if self.link.congested && datagram.ecn != Ecn::NotEct {
-            datagram.ecn = Ecn::Ce;
-        }
-        let copies = 1 + usize::from(self.chance(self.link.duplication));
-        for _ in 0..copies {
-            let jitter = self.link.jitter.mul_f64(f64::from(self.rng.next_u32()) / 2f64.powi(32));
-            self.serial += 1;
-            let arrival = (self.now + self.link.delay + jitter, self.serial);
-            self.flying.insert(arrival, datagram.clone());
+        let to = datagram.to.ip();
+        let hop = self.gateway_at(Realm::INTERNET, to).unwrap_or(Hop::Host(Realm::INTERNET));
+        let link = self.link;
+        let wire = self.wires.entry(to).or_insert_with(|| Wire::new(link));
+        for at in wire.cross(&mut datagram, self.now, &mut self.rng).into_iter().flatten() {
+            self.fly(at + late, hop, datagram.clone());
         }
     }
 
-    fn chance(&mut self, of_thousand: u32) -> bool {
-        self.rng.next_u32() % 1_000 < of_thousand
-    }
-}
-
-impl UdpRecv for NetRecv {
-    fn recv(&mut self, batch: &mut RecvBatch, _drain: bool) -> io::Result<()> {
-        batch.clear();
-        let mut state = self.network.lock();
-        batch.note_lost(state.lost.remove(&self.address).unwrap_or(0));
-        let now = state.now;
-        let Some(queue) = state.arrived.get_mut(&self.address) else { return Ok(()) };
-        let local = Some(Local { addr: self.address.ip(), interface: 1 });
-        let count = queue.len().min(batch.capacity());
-        let last = (count == batch.capacity()).then(|| &queue[count - 1]);
-        batch.note_waited(last.map_or(Duration::ZERO, |(since, _)| now.saturating_sub(*since)));
-        let datagrams: Vec<_> = queue.drain(..count).map(|(_, datagram)| datagram).collect();
-        for (slot, datagram) in batch.slots_mut().zip(&datagrams) {
-            slot[..datagram.bytes.len()].copy_from_slice(&datagram.bytes);
-        }
-        for datagram in &datagrams {
-            let len = datagram.bytes.len();
-            let endpoint = Endpoint { local, ..Endpoint::new(datagram.from) };
-            batch.commit(RecvMeta { len, stride: len, endpoint, ecn: datagram.ecn });
-        }
-        Ok(())
+    /// The box whose outer address this is.
+    fn gateway_at(&self, outside: Realm, address: IpAddr) -> Option<Hop> {
+        let owns = |gateway: &Gateway| gateway.outside == outside && gateway.table.owns(address);
+        self.gateways.iter().position(owns).map(|at| Hop::Gateway(Realm(at + 1)))
     }
 
-    fn waker(&self) -> Waker {
-        Arc::new(|| {})
+    fn fly(&mut self, at: Duration, hop: Hop, datagram: Datagram) {
+        self.serial += 1;
+        self.flying.insert((at, self.serial), (hop, datagram));
     }
-}
 
-impl UdpSend for NetSend {
-    fn send(&mut self, batch: &mut SendBatch) {
-        let mut state = self.network.lock();
-        for transmit in batch.transmits() {
-            let Some(to) = transmit.endpoint.remote.direct() else { continue };
-            for bytes in batch.datagrams(transmit) {
-                state.launch(Datagram {
-                    from: self.address,
-                    to,
-                    ecn: transmit.tos.ecn(),
-                    bytes: bytes.to_vec(),
-                });
+    fn pass_until(&mut self, end: Duration) {
+        while let Some(entry) = self.flying.first_entry()
+            && entry.key().0 <= end
+        {
+            let ((at, _), (hop, datagram)) = entry.remove_entry();
+            self.now = self.now.max(at);
+            match hop {
+                Hop::Host(realm) => self.arrive(realm, datagram),
+                Hop::Gateway(realm) => self.enter(realm, datagram),
             }
         }
+        self.now = self.now.max(end);
     }
 
-    fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
-        self.network.lock().launch(Datagram {
-            from: self.address,
-            to: endpoint.remote.direct().ok_or(SendError::Unreachable)?,
-            ecn: Ecn::NotEct,
-            bytes: datagram.to_vec(),
-        });
-        Ok(())
+    fn arrive(&mut self, realm: Realm, datagram: Datagram) {
+        match self.sockets.get_mut(&(realm, datagram.to)) {
+            Some(queue) => queue.push(self.now, datagram, self.room),
+            None if realm == Realm::INTERNET => self.arrived.push_back(datagram),
+            None => {}
+        }
+    }
+
+    /// A datagram is before the box of `realm`.
+    fn enter(&mut self, realm: Realm, mut datagram: Datagram) {
+        let table = &mut self.gateways[realm.0 - 1].table;
+        let Some(to) = table.inbound(self.now, datagram.from, datagram.to) else { return };
+        datagram.to = to;
+        if forward(&mut datagram, 1) {
+            self.send(realm, datagram);
+        }
+    }
+
+    fn wire(&mut self, address: IpAddr) -> &mut Wire {
+        let link = self.link;
+        self.wires.entry(address).or_insert_with(|| Wire::new(link))
     }
 }
 
-impl ControlSend for NetSend {
-    fn send_control(
-        &self,
-        datagram: &[u8],
-        to: Endpoint,
-        hops: Option<u8>,
-    ) -> Result<(), SendError> {
-        let to = to.remote.direct().ok_or(SendError::Unreachable)?;
-        if hops.is_none_or(|hops| hops > ROUTERS) {
-            self.network.lock().launch(Datagram {
-                from: self.address,
-                to,
-                ecn: Ecn::NotEct,
-                bytes: datagram.to_vec(),
-            });
-        }
-        Ok(())
-    }
+/// Takes `hops` off the TTL; whether some is left.
+fn forward(datagram: &mut Datagram, hops: u8) -> bool {
+    datagram.ttl = datagram.ttl.saturating_sub(hops);
+    datagram.ttl > 0
 }

@@ -4,8 +4,9 @@ use std::{io, sync::Arc};
 
 use packet::{
     Ecn, Endpoint, IpSend, RecvBatch, Span, flow,
-    ip::{IpHeader, mark_congestion, set_ecn},
+    ip::{mark_congestion, set_ecn},
     pcapng::Direction,
+    wire::IpHeader,
 };
 use wg::{
     Device, DropReason, PROBE_FIRST_BYTE, Peer, Probe, Received, Routes, Session, Time,
@@ -198,9 +199,10 @@ impl<I: IpSend> Delivery<I> {
             flows.push(flow);
             again
         });
-        if let Some(at) = bulk
-            && !mark_congestion(batch.get_mut(self.packets[at]))
-        {
+        let Some(at) = bulk else { return };
+        let packet = batch.get_mut(self.packets[at]);
+        let header = IpHeader::parse(packet);
+        if !header.is_ok_and(|mut header| mark_congestion(&mut header, packet)) {
             self.packets.remove(at);
             self.device.drops.count(DropReason::InCongestion, 1);
         }
@@ -246,7 +248,7 @@ fn unwrap_packet(
     outer: Ecn,
 ) -> Result<usize, DropReason> {
     let header = IpHeader::parse(packet).map_err(|_| DropReason::InInvalid)?;
-    let owner = routes.lookup(header.source);
+    let owner = routes.lookup(header.source(packet));
     if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
         return Err(DropReason::InSpoofed);
     }

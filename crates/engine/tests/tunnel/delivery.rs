@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use packet::{Ecn, ip::IpHeader};
+use packet::{Ecn, wire::IpHeader};
 use sim::Link;
 use wg::DropReason;
 
@@ -84,8 +84,12 @@ fn the_packets_of_one_batch_go_each_to_its_own_peer() {
 #[test]
 fn loss_reordering_and_duplication_outside_never_duplicate_or_corrupt_inside() {
     for seed in 0..8 {
-        let rough =
-            Link { jitter: Duration::from_millis(30), loss: 50, duplication: 100, ..Link::CLEAN };
+        let rough = Link {
+            jitter: Duration::from_millis(30),
+            loss: 500,
+            duplication: 1_000,
+            ..Link::CLEAN
+        };
         let (network, mut a, mut b) = pair(100 + seed, rough);
         let sent: Vec<_> = (0..2_000).map(|n| packet("10.0.0.1", "10.0.0.2", 0, n, 200)).collect();
         // A lost handshake message is repeated after five seconds.

@@ -139,7 +139,7 @@ fn a_keepalive_that_the_socket_refused_is_sent_ten_seconds_later_if_more_data_ca
         *rig.error.lock().unwrap() = None;
         rig.sources.lock().unwrap().clear();
         // The other asks for a handshake meanwhile, which would do in its place.
-        rig.network.set_link(Link { loss: 1_000, ..Link::CLEAN });
+        rig.network.set_link(Link { loss: 10_000, ..Link::CLEAN });
         pass(&mut rig, 7 * SECOND);
         assert_eq!(rig.sources.lock().unwrap().len(), 0);
         pass(&mut rig, 2 * SECOND);

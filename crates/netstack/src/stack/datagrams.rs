@@ -7,7 +7,10 @@ use std::{
     task::{Context, Waker},
 };
 
-use packet::{ChecksumAt, Offload};
+use packet::{
+    ChecksumAt, Offload,
+    wire::{get_u16, put_u16, udp},
+};
 
 use super::{
     Polled, note_waiting,
@@ -20,10 +23,6 @@ use crate::{
     time::Time,
 };
 
-/// Bytes of a header (RFC 768).
-pub(super) const HEADER: usize = 8;
-/// Where the checksum stands in it.
-const CHECKSUM: usize = 6;
 /// Bytes that wait in one direction of one socket at most, as Linux' `rmem_default`.
 /// What arrives beyond it is dropped, what is sent waits.
 const QUEUE: usize = 208 * 1024;
@@ -127,15 +126,16 @@ impl State {
 
     /// Takes a datagram.
     pub fn handle_udp(&mut self, packet: &Packet<'_>) {
-        let Some(header) = packet.transport.first_chunk::<HEADER>() else {
+        let Some(header) = packet.transport.first_chunk::<{ udp::HEADER_LEN }>() else {
             self.counters.malformed += 1;
             return;
         };
-        let port = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-        let payload = packet.payload(HEADER);
-        let len = usize::from(port(4)).saturating_sub(HEADER).min(payload.len());
-        let local = SocketAddr::new(packet.destination, port(2));
-        let remote = SocketAddr::new(packet.source, port(0));
+        let payload = packet.payload(udp::HEADER_LEN);
+        let len = usize::from(get_u16(header, udp::LENGTH))
+            .saturating_sub(udp::HEADER_LEN)
+            .min(payload.len());
+        let local = SocketAddr::new(packet.destination, get_u16(header, udp::DESTINATION_PORT));
+        let remote = SocketAddr::new(packet.source, get_u16(header, udp::SOURCE_PORT));
         let Some(socket) = self.datagrams.socket_at(Flow { local, remote }) else {
             self.counters.datagrams += 1;
             self.answer_unreachable(packet);
@@ -187,7 +187,7 @@ impl State {
     ) -> Polled<()> {
         let own = usize::from(self.mtu);
         let mtu = self.paths.mtu(to.ip(), now).unwrap_or(own).min(own);
-        if bytes.len() > mtu - ip::header_len(to.ip()) - HEADER {
+        if bytes.len() > mtu - ip::header_len(to.ip()) - udp::HEADER_LEN {
             // It is EMSGSIZE elsewhere.
             let why = if mtu < own { "longer than the path" } else { "longer than the MTU" };
             let error = io::Error::new(io::ErrorKind::InvalidInput, format!("{why} allows"));
@@ -253,16 +253,16 @@ impl State {
         let source = source.ok().filter(|source| source.is_ipv4() == dest.is_ipv4())?;
         let addresses = (source, dest.ip());
         let start = ip::header_len(dest.ip());
-        let len = HEADER + bytes.len();
+        let len = udp::HEADER_LEN + bytes.len();
         ip::write_header(to, addresses, ip::UDP, len);
-        let header = &mut to[start..start + HEADER];
-        header[0..2].copy_from_slice(&at.port().to_be_bytes());
-        header[2..4].copy_from_slice(&dest.port().to_be_bytes());
-        header[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+        let header = &mut to[start..start + udp::HEADER_LEN];
+        put_u16(header, udp::SOURCE_PORT, at.port());
+        put_u16(header, udp::DESTINATION_PORT, dest.port());
+        put_u16(header, udp::LENGTH, len as u16);
         let sum = ip::pseudo_sum(addresses, ip::UDP, len);
-        header[CHECKSUM..].copy_from_slice(&sum.to_be_bytes());
-        to[start + HEADER..start + len].copy_from_slice(&bytes);
-        let checksum = ChecksumAt { start: start as u16, offset: CHECKSUM as u16 };
+        put_u16(header, udp::CHECKSUM, sum);
+        to[start + udp::HEADER_LEN..start + len].copy_from_slice(&bytes);
+        let checksum = ChecksumAt { start: start as u16, offset: udp::CHECKSUM.start as u16 };
         Some((start + len, Offload::Checksum(checksum)))
     }
 

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use packet::{Offload, checksum};
+use packet::{
+    Offload, checksum,
+    wire::{get_u16, get_u32, icmp, put_u16, tcp, udp},
+};
 
 use super::{
     Polled,
@@ -22,8 +25,6 @@ use crate::{
     time::Time,
 };
 
-/// Bytes of a message before what it quotes or echoes.
-const HEADER: usize = 8;
 /// Of a quoted packet, its header and as much of what follows as tells whose it is.
 const QUOTED: usize = 64;
 /// The least MTU that a router is believed, in bytes: as Linux' `min_pmtu` for IPv4, RFC
@@ -40,14 +41,20 @@ struct Family {
     port_code: u8,
 }
 
-const V4: Family =
-    Family { protocol: ip::ICMP, request: 8, reply: 0, unreachable: 3, port_code: 3 };
-const V6: Family =
-    Family { protocol: ip::ICMPV6, request: 128, reply: 129, unreachable: 1, port_code: 4 };
-/// Of "destination unreachable" of IPv4: too long, and must not be fragmented.
-const FRAGMENTATION_NEEDED: u8 = 4;
-/// "Packet too big" of IPv6.
-const PACKET_TOO_BIG: u8 = 2;
+const V4: Family = Family {
+    protocol: ip::ICMP,
+    request: icmp::v4::ECHO,
+    reply: icmp::v4::ECHO_REPLY,
+    unreachable: icmp::v4::UNREACHABLE,
+    port_code: icmp::v4::PORT_UNREACHABLE,
+};
+const V6: Family = Family {
+    protocol: ip::ICMPV6,
+    request: icmp::v6::ECHO,
+    reply: icmp::v6::ECHO_REPLY,
+    unreachable: icmp::v6::UNREACHABLE,
+    port_code: icmp::v6::PORT_UNREACHABLE,
+};
 
 impl Family {
     fn of(address: IpAddr) -> &'static Self {
@@ -72,10 +79,10 @@ impl State {
         let source = self.source_for(to)?;
         let number = self.draw_port(|state, number| !state.pings.0.contains_key(&number))?;
         let family = Family::of(to);
-        let mut message = [0; HEADER + 56];
-        message[0] = family.request;
-        message[4..6].copy_from_slice(&number.to_be_bytes());
-        message[7] = 1;
+        let mut message = [0; icmp::HEADER_LEN + 56];
+        message[icmp::TYPE] = family.request;
+        put_u16(&mut message, icmp::IDENTIFIER, number);
+        put_u16(&mut message, icmp::SEQUENCE, 1);
         self.send_message((source, to), &mut message);
         self.pings.0.insert(number, Ping { to, sent: now, took: None, waker: None });
         Ok(number)
@@ -108,21 +115,21 @@ impl State {
         let family = Family::of(packet.source);
         let message = packet.transport;
         let sound = packet.protocol == family.protocol
-            && message.len() >= HEADER
+            && message.len() >= icmp::HEADER_LEN
             && is_sound(packet, message);
         if !sound {
             self.counters.malformed += 1;
             return;
         }
-        let (kind, code) = (message[0], message[1]);
+        let (kind, code) = (message[icmp::TYPE], message[icmp::CODE]);
         if kind == family.request {
             let mut reply = message.to_vec();
-            reply[0] = family.reply;
+            reply[icmp::TYPE] = family.reply;
             self.send_message((packet.destination, packet.source), &mut reply);
         } else if kind == family.reply {
-            self.handle_reply(packet.source, u16::from_be_bytes([message[4], message[5]]), now);
+            self.handle_reply(packet.source, get_u16(message, icmp::IDENTIFIER), now);
         } else if let Some(error) = path_error(family, (kind, code), message) {
-            self.handle_error(packet.destination, error, &message[HEADER..], now);
+            self.handle_error(packet.destination, error, &message[icmp::HEADER_LEN..], now);
         }
     }
 
@@ -136,18 +143,18 @@ impl State {
 
     fn handle_error(&mut self, us: IpAddr, error: PathError, quoted: &[u8], now: Time) {
         let Some(quoted) = Quoted::parse(quoted) else { return };
-        let Some(start) = quoted.transport.first_chunk::<8>() else { return };
+        let Some(start) = quoted.transport.first_chunk::<{ udp::HEADER_LEN }>() else { return };
         if quoted.source != us {
             return;
         }
-        let port = |at: usize| u16::from_be_bytes([start[at], start[at + 1]]);
+        // TCP's ports stand at the same place.
         let flow = Flow {
-            local: SocketAddr::new(quoted.source, port(0)),
-            remote: SocketAddr::new(quoted.destination, port(2)),
+            local: SocketAddr::new(quoted.source, get_u16(start, udp::SOURCE_PORT)),
+            remote: SocketAddr::new(quoted.destination, get_u16(start, udp::DESTINATION_PORT)),
         };
         match quoted.protocol {
             ip::TCP => {
-                let seq = Seq(u32::from_be_bytes([start[4], start[5], start[6], start[7]]));
+                let seq = Seq(tcp::sequence(start));
                 self.handle_tcp_error(flow, seq, error);
             }
             ip::UDP => self.handle_udp_error(flow, quoted.total_len, error, now),
@@ -160,24 +167,24 @@ impl State {
         let family = Family::of(packet.source);
         let ip_len = ip::header_len(packet.source);
         let quoted = packet.transport.len().min(QUOTED);
-        let mut message = vec![0; HEADER + ip_len + quoted];
-        (message[0], message[1]) = (family.unreachable, family.port_code);
+        let mut message = vec![0; icmp::HEADER_LEN + ip_len + quoted];
+        (message[icmp::TYPE], message[icmp::CODE]) = (family.unreachable, family.port_code);
         let whole = packet.transport.len() + packet.payload_apart();
         let addresses = (packet.source, packet.destination);
-        ip::write_header(&mut message[HEADER..], addresses, packet.protocol, whole);
-        message[HEADER + ip_len..].copy_from_slice(&packet.transport[..quoted]);
+        ip::write_header(&mut message[icmp::HEADER_LEN..], addresses, packet.protocol, whole);
+        message[icmp::HEADER_LEN + ip_len..].copy_from_slice(&packet.transport[..quoted]);
         self.send_message((packet.destination, packet.source), &mut message);
     }
 
     /// Sends a message whose checksum is not there yet.
     fn send_message(&mut self, addresses: (IpAddr, IpAddr), message: &mut [u8]) {
         let family = Family::of(addresses.1);
-        message[2..4].fill(0);
+        message[icmp::CHECKSUM].fill(0);
         let mut sum = checksum::sum(message);
         if family.protocol == ip::ICMPV6 {
             sum = checksum::add(sum, ip::pseudo_sum(addresses, ip::ICMPV6, message.len()));
         }
-        message[2..4].copy_from_slice(&(!sum).to_be_bytes());
+        put_u16(message, icmp::CHECKSUM, !sum);
         let start = ip::header_len(addresses.1);
         let mut bytes = vec![0; start + message.len()];
         ip::write_header(&mut bytes, addresses, family.protocol, message.len());
@@ -198,18 +205,18 @@ fn is_sound(packet: &Packet<'_>, message: &[u8]) -> bool {
 
 fn path_error(family: &Family, (kind, code): (u8, u8), message: &[u8]) -> Option<PathError> {
     let v4 = family.protocol == ip::ICMP;
-    if v4 && (kind, code) == (family.unreachable, FRAGMENTATION_NEEDED) {
-        let mtu = u16::from_be_bytes([message[6], message[7]]);
+    if v4 && (kind, code) == (family.unreachable, icmp::v4::FRAGMENTATION_NEEDED) {
+        let mtu = get_u16(message, icmp::v4::MTU);
         return Some(PathError::TooBig(u32::from(mtu).max(MIN_PATH_V4)));
     }
-    if !v4 && kind == PACKET_TOO_BIG {
-        let mtu = u32::from_be_bytes([message[4], message[5], message[6], message[7]]);
+    if !v4 && kind == icmp::v6::PACKET_TOO_BIG {
+        let mtu = get_u32(message, icmp::v6::MTU);
         return Some(PathError::TooBig(mtu.max(MIN_PATH_V6)));
     }
     if kind != family.unreachable {
         return None;
     }
     // No such protocol is as good as no such port, to TCP (RFC 1122 section 3.2.2.1).
-    let refused = code == family.port_code || v4 && code == 2;
+    let refused = code == family.port_code || v4 && code == icmp::v4::PROTOCOL_UNREACHABLE;
     Some(if refused { PathError::Refused } else { PathError::Unreachable })
 }

@@ -7,7 +7,10 @@ use std::{
     task::{Context, Waker},
 };
 
-use packet::{ChecksumAt, Offload};
+use packet::{
+    ChecksumAt, Offload,
+    wire::{self, put_u16},
+};
 
 use super::{Polled, note_waiting, state::State};
 use crate::{
@@ -23,8 +26,6 @@ pub(super) const BACKLOG: usize = 1024;
 /// Bytes that one direction of a connection may hold: what 16 Gbit/s need at 8 ms, and
 /// 1.3 Gbit/s at 100 ms.
 const MAX_BUFFER: usize = 16 << 20;
-/// Where the checksum stands in a TCP header.
-const CHECKSUM: u16 = 16;
 
 /// Who speaks to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -431,9 +432,8 @@ fn finish(
     let len = header + payload;
     ip::write_header(packet, addresses, ip::TCP, len);
     let sum = ip::pseudo_sum(addresses, ip::TCP, len);
-    let field = start + usize::from(CHECKSUM);
-    packet[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-    let checksum = ChecksumAt { start: start as u16, offset: CHECKSUM };
+    put_u16(&mut packet[start..], wire::tcp::CHECKSUM, sum);
+    let checksum = ChecksumAt { start: start as u16, offset: wire::tcp::CHECKSUM.start as u16 };
     if payload <= segment {
         return Offload::Checksum(checksum);
     }

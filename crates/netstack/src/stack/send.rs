@@ -45,12 +45,10 @@ impl IpSend for StackSend {
 impl State {
     fn handle_packet(&mut self, batch: &RecvBatch, packet: &SuperPacket, now: Time) {
         let headers = &packet.header()[VNET_HEADER_LEN..];
-        let packet = if headers.is_empty() {
-            let span = packet.payload().first().copied();
-            span.map_or(Err(NoPacket::Malformed), |span| Packet::whole(batch.get(span)))
-        } else {
-            let pieces = (batch.bytes(), packet.payload());
-            Packet::coalesced(headers, pieces).ok_or(NoPacket::Malformed)
+        let packet = match (packet.ip_header(), packet.payload()) {
+            (Some(header), [span]) if headers.is_empty() => Packet::whole(batch.get(*span), header),
+            (Some(header), spans) => Ok(Packet::coalesced(headers, header, (batch.bytes(), spans))),
+            (None, _) => Err(NoPacket::Malformed),
         };
         match packet {
             Ok(packet) => self.handle(&packet, now),

@@ -9,7 +9,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use packet::Offload;
+use packet::{Offload, wire};
 use slab::Slab;
 
 use super::{
@@ -331,7 +331,6 @@ impl State {
 
     /// Payload of a segment to or from an address, by our MTU.
     pub fn mss(&self, peer: IpAddr) -> u16 {
-        const TCP_HEADER: u16 = 20;
-        self.mtu - ip::header_len(peer) as u16 - TCP_HEADER
+        self.mtu - ip::header_len(peer) as u16 - wire::tcp::HEADER_LEN as u16
     }
 }

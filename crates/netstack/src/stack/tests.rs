@@ -12,6 +12,8 @@ use std::{
     time::Duration,
 };
 
+use packet::wire::IpHeader;
+
 use super::{
     config::{Clock, Config, CongestionControl},
     segments::{BACKLOG, Flow},
@@ -55,13 +57,17 @@ fn segment(port: u16, flags: u8, (seq, ack): (Seq, Seq), window: u16) -> Header 
     Header { source: port, destination: PORT, seq, ack, flags, window, options }
 }
 
+fn packet(bytes: &[u8]) -> Packet<'_> {
+    Packet::whole(bytes, &IpHeader::parse(bytes).unwrap()).unwrap()
+}
+
 fn arrive(state: &mut State, header: &Header, payload: &[u8], now: Time) {
     let len = header.len() + payload.len();
     let mut bytes = vec![0; 20 + len];
     ip::write_header(&mut bytes, (THEM, US), ip::TCP, len);
     header.write(&mut bytes[20..]);
     bytes[20 + header.len()..].copy_from_slice(payload);
-    state.handle_tcp(&Packet::whole(&bytes).unwrap(), now);
+    state.handle_tcp(&packet(&bytes), now);
 }
 
 /// Has a peer ask for a connection, whose answer tells the first sequence number.

@@ -1,5 +1,7 @@
 //! What leaves: one segment or super-packet at a time.
 
+use packet::wire::tcp::HEADER_LEN;
+
 use super::{
     Acknowledge, Connection, State,
     options::{BLOCKS_SENT, Options, Timestamps},
@@ -85,7 +87,7 @@ impl Connection {
     fn cut(&self, most: usize) -> Cut {
         let options = self.options_len();
         let segment = self.segment_limit().saturating_sub(options as u32).max(1);
-        let room = most.saturating_sub(super::segment::HEADER + options) as u32;
+        let room = most.saturating_sub(HEADER_LEN + options) as u32;
         Cut { segment, most: (room / segment * segment).max(segment), nagle: self.nagle }
     }
 

@@ -1,25 +1,12 @@
 //! A segment: its header, and its payload where it was received.
 
-use packet::Span;
+pub use packet::wire::tcp::flags;
+use packet::{
+    Span,
+    wire::{get_u16, get_u32, put_u16, put_u32, tcp},
+};
 
 use super::{options::Options, seq::Seq};
-
-/// Bytes of a header without options.
-pub const HEADER: usize = 20;
-
-/// The control bits (RFC 9293 section 3.1).
-pub mod flags {
-    /// No more data from the sender.
-    pub const FIN: u8 = 0x01;
-    /// Synchronize sequence numbers.
-    pub const SYN: u8 = 0x02;
-    /// Reset the connection.
-    pub const RST: u8 = 0x04;
-    /// Push.
-    pub const PSH: u8 = 0x08;
-    /// The acknowledgement counts.
-    pub const ACK: u8 = 0x10;
-}
 
 /// The bits that tell a request for a connection: SYN alone.
 pub const HANDSHAKE: u8 = flags::SYN | flags::ACK | flags::RST | flags::FIN;
@@ -46,19 +33,16 @@ pub struct Header {
 impl Header {
     /// Reads the header that `bytes` begin with; and its length.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
-        let fixed: &[u8; HEADER] = bytes.first_chunk()?;
-        let short = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-        let long =
-            |at: usize| u32::from_be_bytes(fixed[at..at + 4].try_into().expect("four bytes"));
-        let len = usize::from(fixed[12] >> 4) * 4;
-        let options = Options::parse(bytes.get(HEADER..len)?);
+        let fixed: &[u8; tcp::HEADER_LEN] = bytes.first_chunk()?;
+        let len = tcp::header_len(fixed);
+        let options = Options::parse(bytes.get(tcp::OPTIONS..len)?);
         let header = Self {
-            source: short(0),
-            destination: short(2),
-            seq: Seq(long(4)),
-            ack: Seq(long(8)),
-            flags: fixed[13],
-            window: short(14),
+            source: get_u16(fixed, tcp::SOURCE_PORT),
+            destination: get_u16(fixed, tcp::DESTINATION_PORT),
+            seq: Seq(tcp::sequence(fixed)),
+            ack: Seq(get_u32(fixed, tcp::ACK)),
+            flags: fixed[tcp::FLAGS],
+            window: get_u16(fixed, tcp::WINDOW),
             options,
         };
         Some((header, len))
@@ -66,21 +50,22 @@ impl Header {
 
     /// Its length in bytes.
     pub fn len(&self) -> usize {
-        HEADER + self.options.len()
+        tcp::HEADER_LEN + self.options.len()
     }
 
     /// Writes it to the beginning of `to`, with a checksum of zero.
     pub fn write(&self, to: &mut [u8]) {
         let len = self.len();
-        to[0..2].copy_from_slice(&self.source.to_be_bytes());
-        to[2..4].copy_from_slice(&self.destination.to_be_bytes());
-        to[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
-        to[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
-        to[12] = (len as u8 / 4) << 4;
-        to[13] = self.flags;
-        to[14..16].copy_from_slice(&self.window.to_be_bytes());
-        to[16..20].fill(0);
-        self.options.write(&mut to[HEADER..len]);
+        put_u16(to, tcp::SOURCE_PORT, self.source);
+        put_u16(to, tcp::DESTINATION_PORT, self.destination);
+        put_u32(to, tcp::SEQUENCE, self.seq.0);
+        put_u32(to, tcp::ACK, self.ack.0);
+        to[tcp::DATA_OFFSET] = (len as u8 / 4) << 4;
+        to[tcp::FLAGS] = self.flags;
+        put_u16(to, tcp::WINDOW, self.window);
+        to[tcp::CHECKSUM].fill(0);
+        to[tcp::URGENT].fill(0);
+        self.options.write(&mut to[tcp::OPTIONS..len]);
     }
 
     /// Whether one of these control bits is set.

@@ -1,13 +1,15 @@
 //! Shorter segments than the sender thought of, for a path that it does not know to be
 //! narrow. A TCP receiver sees bytes, not segments, so that nobody has to be told.
 
-use super::{Plan, Segments, TCP_HEADER, Work, tcp};
+use super::{Plan, Segments, Work};
 use crate::{
     checksum::{add, sum},
     offload::{ChecksumAt, SegmentProtocol},
+    wire::{
+        Fragment, IpHeader, Version, ipv4, ipv6, protocol,
+        tcp::{self, flags},
+    },
 };
-
-const TCP: u8 = 6;
 
 impl Segments<'_> {
     /// The same bytes in segments of at most `most` bytes, headers included, and none
@@ -21,11 +23,11 @@ impl Segments<'_> {
                 .filter(|plan| plan.transport == start && start + tcp::CHECKSUM.start == field),
             Work::None => Plan::of_packet(self.packet).and_then(|plan| plan.summed(self.packet)),
         }?;
-        const APART: u8 = tcp::SYN | tcp::RST | tcp::URG;
+        const APART: u8 = flags::SYN | flags::RST | flags::URG;
         if self.packet[plan.transport + tcp::FLAGS] & APART != 0 {
             return None;
         }
-        if is_signed(&self.packet[plan.transport + TCP_HEADER..plan.headers]) {
+        if is_signed(&self.packet[plan.transport + tcp::OPTIONS..plan.headers]) {
             return None;
         }
         let size = most.checked_sub(plan.headers).filter(|size| *size > 0)?;
@@ -55,24 +57,23 @@ fn is_signed(mut options: &[u8]) -> bool {
 impl Plan {
     /// One segment, of a TCP packet whose checksum holds the sum of the pseudo-header.
     fn of_packet(packet: &[u8]) -> Option<Self> {
-        let (protocol, start) = match packet.first()? >> 4 {
-            4 if packet.len() >= 20 && packet[9] == TCP => {
-                let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
-                let header_len = u16::from(packet[0] & 0x0f) * 4;
-                (!is_fragment).then_some((SegmentProtocol::Tcp4, header_len))?
-            }
-            6 if packet.len() >= 40 && packet[6] == TCP => (SegmentProtocol::Tcp6, 40),
+        let header = IpHeader::parse(packet).ok()?;
+        let protocol = match header.version {
+            Version::V4 if header.fragment == Fragment::Whole => SegmentProtocol::Tcp4,
+            Version::V6 if header.plain => SegmentProtocol::Tcp6,
             _ => return None,
         };
-        let checksum = ChecksumAt { start, offset: tcp::CHECKSUM.start as u16 };
-        let has_header = packet.len() >= usize::from(start) + TCP_HEADER;
-        has_header.then(|| Self::new(packet, protocol, u16::MAX, checksum).ok()).flatten()
+        if header.protocol != protocol::TCP || header.transport(packet).len() < tcp::HEADER_LEN {
+            return None;
+        }
+        let checksum = ChecksumAt { start: header.transport, offset: tcp::CHECKSUM.start as u16 };
+        Self::new(packet, protocol, u16::MAX, checksum).ok()
     }
 
     /// The same, where the checksum is finished already, and right.
     fn summed(self, packet: &[u8]) -> Option<Self> {
-        let addresses = if self.ipv6 { 8..40 } else { 12..20 };
-        let pseudo = add(sum(&packet[addresses]), TCP.into());
+        let addresses = if self.ipv6 { ipv6::ADDRESSES } else { ipv4::ADDRESSES };
+        let pseudo = add(sum(&packet[addresses]), protocol::TCP.into());
         let transport = &packet[self.transport..];
         let total = add(add(pseudo, transport.len() as u16), sum(transport));
         (total == 0xffff).then_some(Self { pseudo, ..self })

@@ -12,14 +12,15 @@ fn bad_links() -> [Link; 4] {
         jitter: millis(jitter),
         loss,
         duplication,
+        ..LINK
     };
-    [link(5, 200, 0, 0), link(1, 1, 300, 0), link(40, 3000, 100, 200), link(300, 50, 500, 500)]
+    [link(5, 200, 0, 0), link(1, 1, 3000, 0), link(40, 3000, 1000, 2000), link(300, 50, 5000, 5000)]
 }
 
 /// Both hosts send for 20 minutes; then the network heals.
 fn run(seed: u64, link: Link) -> (World, HashSet<u32>) {
     let mut world = World::pair(seed);
-    world.link = link;
+    world.network.set_link(link);
     let mut sent = HashSet::new();
     for round in 0..1200u64 {
         // Now and then there is silence, long enough for sessions to die.
@@ -31,7 +32,7 @@ fn run(seed: u64, link: Link) -> (World, HashSet<u32>) {
         }
         world.run(millis(700 + round * 37 % 600));
     }
-    world.link = World::new(0).link;
+    world.network.set_link(LINK);
     world.run(secs(10));
     (world, sent)
 }

@@ -64,7 +64,7 @@ fn a_cookie_is_not_used_for_longer_than_it_lives() {
     let mut world = World::pair(4);
     world.send(A, B);
     run_loaded(&mut world, B, 1);
-    let got = world.times(B, What::CookieReply)[0] + world.link.delay;
+    let got = world.times(B, What::CookieReply)[0] + LINK.delay;
     world.gate(|_| false);
     for _ in 0..150 {
         world.send(A, B);

@@ -36,10 +36,10 @@ fn the_time_to_an_answer_is_counted_from_the_initiation_that_was_answered() {
     assert_eq!(world.hosts[B].handshakes(), (0, 0), "it began none");
 
     let mut world = World::pair(1);
-    world.link.loss = 1000;
+    world.network.set_link(Link { loss: 10_000, ..LINK });
     world.send(A, B);
     world.run(millis(100));
-    world.link.loss = 0;
+    world.network.set_link(LINK);
     world.run(secs(10));
     assert!(world.sent(A, What::Initiation).len() > 1);
     assert_eq!(world.hosts[A].handshakes(), (1, 20), "the lost one does not count");
@@ -148,7 +148,7 @@ fn the_loss_of_the_first_data_delays_only_the_responder_and_only_until_the_next(
 #[test]
 fn duplicates_of_every_message_change_nothing() {
     let mut world = World::pair(8);
-    world.link.duplication = 1000;
+    world.network.set_link(Link { duplication: 10_000, ..LINK });
     let number = world.send(A, B);
     world.run(millis(100));
     assert_eq!(world.received(B), [number]);

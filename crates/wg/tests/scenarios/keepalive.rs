@@ -31,7 +31,7 @@ fn gaps(times: &[Duration]) -> Vec<Duration> {
 #[test]
 fn who_received_data_and_sent_nothing_for_ten_seconds_sends_a_keepalive() {
     let mut world = World::connected(1);
-    let arrived = world.times(A, What::Data)[0] + world.link.delay;
+    let arrived = world.times(A, What::Data)[0] + LINK.delay;
     world.run(secs(30));
     assert_eq!(world.times(B, What::Keepalive), [arrived + KEEPALIVE_TIMEOUT]);
 }
@@ -124,7 +124,7 @@ fn a_persistent_keepalive_begins_with_a_handshake_and_goes_on_at_its_interval() 
     assert_eq!(world.times(A, What::Initiation), [Duration::ZERO], "at once");
     world.run(secs(110));
     let times = world.times(A, What::Keepalive);
-    assert_eq!(times[0], 2 * world.link.delay, "the first confirms the session");
+    assert_eq!(times[0], 2 * LINK.delay, "the first confirms the session");
     assert_eq!(gaps(&times), [secs(25); 4]);
     assert!(world.sent(B, What::Keepalive).is_empty());
 }
@@ -140,7 +140,7 @@ fn a_persistent_keepalive_counts_from_the_last_packet_of_either_direction() {
     let before = world.sent(A, What::Keepalive).len();
     world.run(secs(60));
     let times = world.times(A, What::Keepalive)[before..].to_vec();
-    let arrived = sent + world.link.delay;
+    let arrived = sent + LINK.delay;
     let passive = arrived + KEEPALIVE_TIMEOUT;
     assert_eq!(times[..2], [passive, passive + secs(25)]);
 }

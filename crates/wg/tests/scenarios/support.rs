@@ -11,7 +11,8 @@ pub use forge::{
     with_macs,
 };
 pub use host::{Host, allowed, inner, inner_packet, seal_one};
-pub use world::{Link, Sent, What, World};
+pub use sim::Link;
+pub use world::{LINK, Sent, What, World};
 
 /// The number of a host in its world.
 pub type Id = usize;

@@ -68,7 +68,7 @@ impl Family {
         let mut bytes = vec![0; start + message.len()];
         ip::write_header(&mut bytes, addresses, self.protocol, message.len());
         bytes[start..].copy_from_slice(&message);
-        state.handle_icmp(&Packet::whole(&bytes).unwrap(), now());
+        state.handle_icmp(&packet(&bytes), now());
     }
 
     fn to(&self) -> SocketAddr {
@@ -170,7 +170,7 @@ fn a_socket_with_one_peer_hears_no_other() {
         bytes[20..22].copy_from_slice(&port.to_be_bytes());
         bytes[22..24].copy_from_slice(&at.port().to_be_bytes());
         bytes[24..26].copy_from_slice(&8_u16.to_be_bytes());
-        state.handle_udp(&Packet::whole(&bytes).unwrap());
+        state.handle_udp(&packet(&bytes));
         let context = Context::from_waker(Waker::noop());
         state.poll_recv_from(at, &mut [], &context).is_ready()
     };
@@ -263,7 +263,7 @@ fn an_established_connection_outlives_errors_and_heeds_a_path_that_became_narrow
         let mut bytes = vec![0; start + answer.len()];
         ip::write_header(&mut bytes, (family.them, family.us), ip::TCP, answer.len());
         answer.write(&mut bytes[start..]);
-        state.handle_tcp(&Packet::whole(&bytes).unwrap(), now());
+        state.handle_tcp(&packet(&bytes), now());
         state.with(id, |socket| socket.tcp.write(&[7; 5000]));
         let sent = next(&mut state, id);
         for error in [family.port, family.host] {

@@ -6,22 +6,21 @@
 //!             <--------- delay --------------
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use rand_chacha::{
     ChaCha20Rng,
     rand_core::{Rng, SeedableRng},
 };
+use sim::{Datagram, Link, Network};
 
-use super::world::{MSS, ports, settings, speech, split};
+use super::world::{AROUND, MSS, ports, settings, since_start, speech, split};
 use crate::{
     budget::Budget,
     tcp::{CongestionControl, Connection, Header, Payload, Segment, flags},
     time::Time,
 };
 
-/// Bytes around each segment: of IP and of a tunnel.
-const AROUND: u64 = 52;
 /// Bytes of a super-packet, without its IP header.
 const MOST: usize = 65_515;
 /// Bytes that an application writes or reads at once.
@@ -29,37 +28,10 @@ const PIECE: usize = 16 * 1024;
 /// Bytes after which what is said begins anew: a prime.
 const VERSE: u64 = 65_537;
 
-#[derive(Clone, Copy, Debug)]
-pub struct Path {
-    /// Bytes a second.
-    pub rate: u64,
-    /// The time one way.
-    pub delay: Duration,
-    /// How long the queue may become.
-    pub queue: Duration,
-    /// Of 10,000 segments, how many are lost behind the link, and how many are late.
-    pub loss: u32,
-    pub reordering: u32,
-    pub late: Duration,
-    /// Senders hear, and are woken, at multiples of this only.
-    pub turn: Duration,
-}
-
-impl Path {
-    /// The sender's next turn.
-    fn at_turn(&self, time: Time) -> Time {
-        if self.turn.is_zero() {
-            return time;
-        }
-        let turns = time.as_nanos().div_ceil(self.turn.as_nanos() as u64);
-        Time::new(self.turn * turns as u32)
-    }
-
-    /// Megabits of payload a second that it carries.
-    pub fn payload(&self) -> f64 {
-        const FULL: f64 = 1368.0;
-        self.rate as f64 * 8e-6 * FULL / (FULL + 32.0 + AROUND as f64)
-    }
+/// Megabits of payload a second that a link carries.
+pub fn payload(link: Link) -> f64 {
+    const FULL: f64 = 1368.0;
+    link.rate.unwrap() as f64 * 8e-6 * FULL / (FULL + 32.0 + AROUND as f64)
 }
 
 pub struct Flow {
@@ -74,15 +46,16 @@ pub struct Flow {
 
 pub struct Bottleneck {
     pub now: Time,
-    pub path: Path,
     pub flows: Vec<Flow>,
+    /// Senders hear, and are woken, at multiples of this only.
+    pub turn: Duration,
+    network: Network,
+    /// From senders to receivers.
+    link: Link,
     /// How long segments waited for the link.
     waits: Vec<Duration>,
     /// Bytes that senders sent at one time: when last, then how many, and the most.
     burst: (Time, usize, usize),
-    flying: BTreeMap<(Time, u64), (usize, usize, Vec<u8>)>,
-    free: Time,
-    serial: u64,
     rng: ChaCha20Rng,
     budget: Budget,
     room: Vec<u8>,
@@ -91,21 +64,33 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    pub fn new(seed: u64, path: Path) -> Self {
+    pub fn new(seed: u64, link: Link) -> Self {
+        let network = Network::new(seed, Link { delay: link.delay, ..Link::CLEAN });
+        network.set_link_to(address(0, 1).ip(), link);
         Self {
-            now: Time::new(Duration::from_secs(1000)),
-            path,
+            now: Time::new(network.now()),
             flows: Vec::new(),
+            turn: Duration::ZERO,
+            network,
+            link,
             waits: Vec::new(),
             burst: (Time::default(), 0, 0),
-            flying: BTreeMap::new(),
-            free: Time::default(),
-            serial: 0,
             rng: ChaCha20Rng::seed_from_u64(seed),
             budget: Budget::new(256 << 20),
             room: vec![0; 65_535],
             words: [speech(VERSE as usize), speech(PIECE)].concat(),
         }
+    }
+
+    /// Changes the link for what is sent from now on.
+    pub fn change(&mut self, change: impl FnOnce(&mut Link)) {
+        change(&mut self.link);
+        self.network.set_link_to(address(0, 1).ip(), self.link);
+    }
+
+    /// Megabits of payload a second that the link carries.
+    pub fn payload(&self) -> f64 {
+        payload(self.link)
     }
 
     /// A flow joins that has without end to say.
@@ -154,38 +139,49 @@ impl Bottleneck {
         let end = self.now + duration;
         while let Some(next) = self.next_event().filter(|next| *next <= end) {
             self.now = self.now.max(next);
-            for flow in 0..self.flows.len() {
-                let mut due = false;
-                for (end, tcp) in self.flows[flow].ends.iter_mut().enumerate() {
-                    let Some(tcp) = tcp else { continue };
-                    let at = |due| if end == 0 { self.path.at_turn(due) } else { due };
-                    if tcp.poll_timeout().is_some_and(|due| at(due) <= self.now) {
-                        tcp.handle_timeout(self.now);
-                        due = true;
-                    }
-                }
-                if due {
-                    self.pump(flow);
-                }
-            }
-            while let Some(entry) = self.flying.first_entry()
-                && entry.key().0 <= self.now
-            {
-                let (flow, to, bytes) = entry.remove();
-                self.deliver(flow, to, &bytes);
+            self.network.pass_until(since_start(self.now));
+            (0..self.flows.len()).for_each(|flow| self.handle_timeouts(flow));
+            while let Some(datagram) = self.network.poll_arrival() {
+                let flow = usize::from(datagram.to.port());
+                let to = usize::from(datagram.to == address(flow, 1));
+                self.deliver(flow, to, &datagram.bytes);
                 self.pump(flow);
             }
         }
         self.now = end;
+        self.network.pass_until(since_start(end));
+    }
+
+    fn handle_timeouts(&mut self, flow: usize) {
+        let mut due = false;
+        for end in [0, 1] {
+            let Some(timeout) = self.flows[flow].timeout(end) else { continue };
+            let timeout = if end == 0 { self.at_turn(timeout) } else { timeout };
+            if timeout <= self.now
+                && let Some(tcp) = &mut self.flows[flow].ends[end]
+            {
+                tcp.handle_timeout(self.now);
+                due = true;
+            }
+        }
+        if due {
+            self.pump(flow);
+        }
+    }
+
+    /// The senders' next turn.
+    fn at_turn(&self, time: Time) -> Time {
+        if self.turn.is_zero() {
+            return time;
+        }
+        let turns = time.as_nanos().div_ceil(self.turn.as_nanos() as u64);
+        Time::new(self.turn * turns as u32)
     }
 
     fn next_event(&self) -> Option<Time> {
-        let ends = |end: usize| {
-            let ends = self.flows.iter().filter_map(move |flow| flow.ends[end].as_ref());
-            ends.filter_map(Connection::poll_timeout)
-        };
-        let arrival = self.flying.keys().next().map(|(time, _)| *time);
-        ends(0).map(|due| self.path.at_turn(due)).chain(ends(1)).chain(arrival).min()
+        let ends = |end| self.flows.iter().filter_map(move |flow| flow.timeout(end));
+        let arrival = self.network.next_arrival().map(Time::new);
+        ends(0).map(|due| self.at_turn(due)).chain(ends(1)).chain(arrival).min()
     }
 
     fn deliver(&mut self, flow: usize, to: usize, bytes: &[u8]) {
@@ -224,39 +220,33 @@ impl Bottleneck {
     }
 
     fn launch(&mut self, flow: usize, from: usize, bytes: Vec<u8>) {
-        let Path { rate, delay, queue, loss, reordering, late, .. } = self.path;
-        let mut arrival = self.now + delay;
-        if from == 0 {
-            self.flows[flow].sent += 1;
-            let (since, sent, most) = self.burst;
-            let sent = bytes.len() + if since == self.now { sent } else { 0 };
-            self.burst = (self.now, sent, most.max(sent));
-            let begin = self.now.max(self.free);
-            let wait = begin.since(self.now);
-            if wait > queue {
-                return;
-            }
-            self.waits.push(wait);
-            let nanos = (bytes.len() as u64 + AROUND) * 1_000_000_000 / rate;
-            self.free = begin + Duration::from_nanos(nanos);
-            if self.chance(loss) {
-                return;
-            }
-            let late = if self.chance(reordering) { late } else { Duration::ZERO };
-            arrival = self.free + delay + late;
-        } else {
-            arrival = self.path.at_turn(arrival);
+        let datagram = Datagram::new(address(flow, from), address(flow, 1 - from), bytes);
+        if from == 1 {
+            let arrival = self.now + self.link.delay;
+            return self.network.send_late(datagram, self.at_turn(arrival).since(arrival));
         }
-        self.serial += 1;
-        self.flying.insert((arrival, self.serial), (flow, 1 - from, bytes));
-    }
-
-    fn chance(&mut self, of_ten_thousand: u32) -> bool {
-        of_ten_thousand > 0 && self.rng.next_u32() % 10_000 < of_ten_thousand
+        self.flows[flow].sent += 1;
+        let (since, sent, most) = self.burst;
+        let sent = datagram.bytes.len() + if since == self.now { sent } else { 0 };
+        self.burst = (self.now, sent, most.max(sent));
+        let wait = self.network.wait_to(datagram.to.ip());
+        if wait <= self.link.queue {
+            self.waits.push(wait);
+        }
+        self.network.send(datagram);
     }
 }
 
+/// Where an end of a flow is on the network.
+fn address(flow: usize, end: usize) -> SocketAddr {
+    ([192, 0, 2, end as u8], flow as u16).into()
+}
+
 impl Flow {
+    fn timeout(&self, end: usize) -> Option<Time> {
+        self.ends[end].as_ref()?.poll_timeout()
+    }
+
     fn talk(&mut self, end: usize, words: &[u8], now: Time) {
         let Some(tcp) = &mut self.ends[end] else { return };
         if end == 0 {

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, Link, MS, World};
 use crate::tcp::{Failure, State};
 
 #[test]
 fn a_half_may_close_while_the_other_goes_on() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 50_000);
     world.ends[0].ends = true;
     world.run_until(|world| world.state(0) == State::FinWait2);
@@ -20,7 +20,7 @@ fn a_half_may_close_while_the_other_goes_on() {
 
 #[test]
 fn both_may_close_at_once() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.ends.iter_mut().for_each(|end| end.ends = true);
     world.pump();
     assert!(world.both(State::FinWait1));
@@ -31,7 +31,7 @@ fn both_may_close_at_once() {
 
 #[test]
 fn a_lost_last_acknowledgement_is_repeated_out_of_time_wait() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.ends[0].ends = true;
     world.run_until(|world| world.state(1) == State::CloseWait);
     world.run_for(50 * MS);
@@ -46,7 +46,7 @@ fn a_lost_last_acknowledgement_is_repeated_out_of_time_wait() {
 
 #[test]
 fn who_leaves_with_everything_read_says_goodbye_and_what_comes_then_is_reset() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 100);
     world.run_until(World::all_heard);
     let now = world.now;
@@ -60,7 +60,7 @@ fn who_leaves_with_everything_read_says_goodbye_and_what_comes_then_is_reset() {
 
 #[test]
 fn who_leaves_with_something_unread_resets() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.ends[1].reads = false;
     world.say(0, 100);
     world.run_for(30 * MS);
@@ -73,7 +73,7 @@ fn who_leaves_with_something_unread_resets() {
 
 #[test]
 fn what_was_written_before_leaving_arrives() {
-    let mut world = World::connected(1, Link { loss: 300, ..Link::CLEAN });
+    let mut world = World::connected(1, Link { loss: 300, ..CLEAN });
     world.say(0, 200_000);
     world.pump();
     let now = world.now;
@@ -87,7 +87,7 @@ fn what_was_written_before_leaving_arrives() {
 
 #[test]
 fn an_orphan_does_not_wait_for_its_peer_for_ever() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     let now = world.now;
     world.tcp(0).close(now);
     world.run_for(Duration::from_secs(59));
@@ -100,7 +100,7 @@ fn an_orphan_does_not_wait_for_its_peer_for_ever() {
 #[test]
 fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
     for (peer_ends, state) in [(false, State::FinWait1), (true, State::LastAck)] {
-        let mut world = World::connected(1, Link::CLEAN);
+        let mut world = World::connected(1, CLEAN);
         world.ends[1].reads = false;
         world.ends[1].ends = peer_ends;
         world.say(0, 500_000);
@@ -121,7 +121,7 @@ fn an_orphan_whose_peer_takes_nothing_is_given_up_whichever_half_ended_first() {
 
 #[test]
 fn an_orphan_whose_peer_takes_little_at_a_time_says_everything() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.ends[1].reads = false;
     world.say(0, 300_000);
     world.run_for(Duration::from_secs(5));

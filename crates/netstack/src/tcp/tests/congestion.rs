@@ -3,7 +3,12 @@
 
 use std::time::Duration;
 
-use super::bottleneck::{Bottleneck, Path};
+use sim::Link;
+
+use super::{
+    bottleneck::{Bottleneck, payload},
+    world::AROUND,
+};
 use crate::tcp::CongestionControl::{Bbr, Cubic};
 
 const MS: Duration = Duration::from_millis(1);
@@ -11,18 +16,16 @@ const S: Duration = Duration::from_secs(1);
 const RTT: Duration = Duration::from_millis(66);
 
 /// 40 Mbit/s, of which 37.7 are left for payload.
-const LONG: Path = Path {
-    rate: 5_000_000,
+const LONG: Link = Link {
+    rate: Some(5_000_000),
     delay: Duration::from_millis(33),
     queue: RTT,
-    loss: 0,
-    reordering: 0,
-    late: Duration::ZERO,
-    turn: Duration::ZERO,
+    overhead: AROUND,
+    ..Link::CLEAN
 };
 
 /// A flow that has begun some time ago.
-fn flowing(seed: u64, path: Path) -> Bottleneck {
+fn flowing(seed: u64, path: Link) -> Bottleneck {
     let mut link = Bottleneck::new(seed, path);
     link.join(Bbr);
     link.run(3 * S);
@@ -32,13 +35,13 @@ fn flowing(seed: u64, path: Path) -> Bottleneck {
 
 /// Of what a path carries, how much payload one flow does in so long.
 fn share(link: &mut Bottleneck, duration: Duration) -> f64 {
-    link.rates(duration)[0] / link.path.payload()
+    link.rates(duration)[0] / link.payload()
 }
 
 #[test]
 fn a_long_path_is_filled_whatever_random_loss_it_has() {
     for (loss, reordering, least) in [(0, 0, 0.93), (10, 0, 0.88), (10, 10, 0.88), (100, 0, 0.8)] {
-        let path = Path { loss, reordering, late: 2 * MS, ..LONG };
+        let path = Link { loss, reordering, late: 2 * MS, ..LONG };
         let filled = share(&mut flowing(1, path), 10 * S);
         eprintln!("66 ms, {loss} of 10,000 lost, {reordering} late: {filled:.2} of the path");
         assert!(filled > least, "{filled} where {loss} of 10,000 are lost");
@@ -49,7 +52,7 @@ fn a_long_path_is_filled_whatever_random_loss_it_has() {
 #[test]
 fn what_is_late_is_not_taken_for_lost() {
     for late in [2 * MS, 10 * MS] {
-        let filled = share(&mut flowing(2, Path { reordering: 50, late, ..LONG }), 10 * S);
+        let filled = share(&mut flowing(2, Link { reordering: 50, late, ..LONG }), 10 * S);
         assert!(filled > 0.93, "{filled} where 5 of 1000 are {late:?} late");
     }
 }
@@ -58,13 +61,13 @@ fn what_is_late_is_not_taken_for_lost() {
 /// twice.
 #[test]
 fn when_all_that_seemed_lost_was_late_the_window_is_what_it_was() {
-    let mut link = flowing(1, Path { late: 120 * MS, ..LONG });
+    let mut link = flowing(1, Link { late: 120 * MS, ..LONG });
     link.run(S / 2);
     let window = |link: &Bottleneck| link.sender(0).tx.flight.window();
     let before = window(&link);
-    link.path.reordering = 3000;
+    link.change(|link| link.reordering = 3000);
     link.run(20 * MS);
-    link.path.reordering = 0;
+    link.change(|link| link.reordering = 0);
     let mut least = before;
     for _ in 0..40 {
         link.run(10 * MS);
@@ -76,7 +79,7 @@ fn when_all_that_seemed_lost_was_late_the_window_is_what_it_was() {
 
 #[test]
 fn the_queue_is_short_though_there_is_room_for_a_long_one() {
-    let mut link = flowing(1, Path { queue: 10 * RTT, ..LONG });
+    let mut link = flowing(1, Link { queue: 10 * RTT, ..LONG });
     let filled = share(&mut link, 10 * S);
     let (least, mean, most) = link.waits();
     assert!(filled > 0.93, "{filled} of the path");
@@ -87,7 +90,7 @@ fn the_queue_is_short_though_there_is_room_for_a_long_one() {
 /// Where the queue holds an eighth of what the path does, each search for more overflows it.
 #[test]
 fn a_short_queue_is_not_flooded() {
-    let mut link = flowing(1, Path { queue: RTT / 8, ..LONG });
+    let mut link = flowing(1, Link { queue: RTT / 8, ..LONG });
     let (sent, heard) = (link.flows[0].sent, link.flows[0].heard);
     let filled = share(&mut link, 20 * S);
     let (sent, heard) = (link.flows[0].sent - sent, link.flows[0].heard - heard);
@@ -100,15 +103,15 @@ fn a_short_queue_is_not_flooded() {
 /// batches, and what is sent leaves late.
 #[test]
 fn a_sender_that_has_its_turn_now_and_then_keeps_the_path_full() {
-    let short = Path { rate: 12_500_000, delay: MS / 10, queue: 40 * MS, ..LONG };
+    let short = Link { rate: Some(12_500_000), delay: MS / 10, queue: 40 * MS, ..LONG };
     for (path, turn) in [
-        (Path { delay: 5 * MS, queue: 100 * MS, ..LONG }, 40 * MS),
+        (Link { delay: 5 * MS, queue: 100 * MS, ..LONG }, 40 * MS),
         (short, 10 * MS),
         (short, 20 * MS),
     ] {
         let mut link = flowing(1, path);
         // What the round trip takes without that is still remembered.
-        link.path.turn = turn;
+        link.turn = turn;
         let filled = [(); 3].map(|()| share(&mut link, 3 * S));
         eprintln!("a turn each {turn:?}, {:?} one way: {filled:.2?} of the path", path.delay);
         assert!(filled[0] > 0.6 && filled[2] > 0.75, "{filled:?} of the path");
@@ -118,7 +121,7 @@ fn a_sender_that_has_its_turn_now_and_then_keeps_the_path_full() {
 #[test]
 fn each_five_seconds_little_flies_so_that_the_least_round_trip_time_is_seen() {
     let mut link = flowing(1, LONG);
-    let held = (LONG.rate as f64 * RTT.as_secs_f64()) as u32;
+    let held = (LONG.rate.unwrap() as f64 * RTT.as_secs_f64()) as u32;
     let (mut pauses, mut before) = (Vec::new(), false);
     for step in 0..1500 {
         link.run(10 * MS);
@@ -159,20 +162,20 @@ fn two_flows_share_a_path_evenly() {
     let sum: f64 = rates.iter().sum();
     let fairness = sum.powi(2) / (2.0 * rates.iter().map(|rate| rate.powi(2)).sum::<f64>());
     eprintln!("two flows: {rates:.1?} Mbit/s");
-    assert!(fairness > 0.8 && sum > 0.93 * LONG.payload(), "{rates:?} Mbit/s");
+    assert!(fairness > 0.8 && sum > 0.93 * payload(LONG), "{rates:?} Mbit/s");
 }
 
 #[test]
 fn beside_cubic_neither_starves() {
     for queue in [RTT, 3 * RTT] {
-        let mut link = Bottleneck::new(1, Path { queue, ..LONG });
+        let mut link = Bottleneck::new(1, Link { queue, ..LONG });
         link.join(Cubic);
         link.join(Bbr);
         link.run(10 * S);
         let rates = link.rates(30 * S);
         eprintln!("CUBIC beside BBR, a queue of {queue:?}: {rates:.1?} Mbit/s");
         let least = rates[0].min(rates[1]);
-        assert!(least > 0.1 * LONG.payload(), "{rates:?} Mbit/s with a queue of {queue:?}");
+        assert!(least > 0.1 * payload(LONG), "{rates:?} Mbit/s with a queue of {queue:?}");
     }
 }
 
@@ -195,8 +198,8 @@ fn who_has_little_to_say_for_long_has_the_whole_path_at_once_afterwards() {
 fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
     // Where the queue is short losses tell of it, where it is long the rate does.
     for queue in [RTT, 10 * RTT] {
-        let mut link = flowing(1, Path { queue, ..LONG });
-        link.path.rate /= 10;
+        let mut link = flowing(1, Link { queue, ..LONG });
+        link.change(|link| link.rate = LONG.rate.map(|rate| rate / 10));
         link.run(10 * S);
         link.waits();
         let filled = share(&mut link, 4 * S);
@@ -204,7 +207,7 @@ fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
         eprintln!("ten times slower, a queue of {queue:?}: {filled:.2}, {mean:?} in it");
         assert!(filled > 0.85, "{filled} of the slow path");
         assert!(mean < RTT, "{mean:?} in its queue");
-        link.path.rate *= 10;
+        link.change(|link| link.rate = LONG.rate);
         link.run(8 * S);
         let filled = share(&mut link, 4 * S);
         assert!(filled > 0.85, "{filled} of the fast path");
@@ -214,7 +217,7 @@ fn a_path_that_becomes_ten_times_slower_and_faster_is_followed_in_seconds() {
 #[test]
 fn all_bytes_arrive_whatever_is_lost_late_and_dropped() {
     for seed in 0..5 {
-        let path = Path { loss: 300, reordering: 300, late: 9 * MS, queue: 5 * MS, ..LONG };
+        let path = Link { loss: 300, reordering: 300, late: 9 * MS, queue: 5 * MS, ..LONG };
         let mut link = Bottleneck::new(seed, path);
         link.join(Bbr);
         link.flows[0].left = 3_000_000;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::world::{Kind, Link, MS, Mishap, World};
+use super::world::{CLEAN, Kind, MS, Mishap, World};
 use crate::tcp::State;
 
 /// Within a round trip, behind some others; behind an acknowledgement of what came later;
@@ -31,11 +31,11 @@ const LIVES: [Life; 7] = [
 ];
 
 fn asked() -> World {
-    World::dialled(1, Link::CLEAN)
+    World::dialled(1, CLEAN)
 }
 
 fn both_ask() -> World {
-    let mut world = World::new(1, Link::CLEAN);
+    let mut world = World::new(1, CLEAN);
     world.dial(0);
     world.dial(1);
     world

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::world::{Link, World};
+use super::world::{CLEAN, World};
 use crate::tcp::{Failure, State, flags, options::Timestamps};
 
 fn acks(world: &mut World, end: usize) -> usize {
@@ -11,7 +11,7 @@ fn acks(world: &mut World, end: usize) -> usize {
 
 #[test]
 fn a_reset_counts_only_at_the_very_next_byte() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     for ahead in [1, 1000, 60_000] {
         world.forge(1, |header| {
             header.flags = flags::RST;
@@ -34,12 +34,12 @@ fn a_reset_counts_only_at_the_very_next_byte() {
 /// A world whose second end is in a state.
 fn in_state(state: State) -> World {
     if state == State::SynReceived {
-        let mut world = World::dialled(1, Link::CLEAN);
+        let mut world = World::dialled(1, CLEAN);
         world.filter = Box::new(|from, number, _| from != 0 || number == 0);
         world.run_until(|world| world.state(1) == State::SynReceived);
         return world;
     }
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     let [ours, theirs] = match state {
         State::FinWait1 | State::FinWait2 => [true, false],
         State::CloseWait => [false, true],
@@ -81,7 +81,7 @@ fn a_reset_does_in_each_state_what_it_should_and_a_forged_one_nothing() {
     ] {
         let mut world = in_state(state);
         world.filter = Box::new(|_, _, _| false);
-        world.flying.clear();
+        world.network.take_flying();
         world.pump();
         let reset = |world: &mut World, away: u32| {
             let next = world.tcp(1).rx.next();
@@ -100,7 +100,7 @@ fn a_reset_does_in_each_state_what_it_should_and_a_forged_one_nothing() {
 
 #[test]
 fn a_syn_in_a_connection_is_challenged_and_changes_nothing() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     let expected = world.tcp(1).rx.next();
     world.forge(1, |header| {
         header.flags = flags::SYN;
@@ -113,7 +113,7 @@ fn a_syn_in_a_connection_is_challenged_and_changes_nothing() {
 
 #[test]
 fn challenges_are_few() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     let mut all = 0;
     for _ in 0..1000 {
         world.forge(1, |header| header.flags = flags::SYN | flags::ACK);
@@ -128,7 +128,7 @@ fn challenges_are_few() {
 
 #[test]
 fn acknowledgements_of_what_was_never_sent_free_nothing() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     let una = world.tcp(1).tx.una();
     for ack in [1, 1 << 20, 1 << 30] {
         world.forge(1, |header| header.ack = header.ack + ack);
@@ -140,7 +140,7 @@ fn acknowledgements_of_what_was_never_sent_free_nothing() {
 
 #[test]
 fn an_old_timestamp_is_an_old_segment() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 10);
     world.run_until(World::all_heard);
     let expected = world.tcp(1).rx.next();
@@ -164,7 +164,7 @@ fn an_old_timestamp_is_an_old_segment() {
 #[test]
 fn a_peer_is_heard_after_any_silence() {
     for days in [1, 23, 25, 40, 49, 50, 75] {
-        let mut world = World::connected(1, Link::CLEAN);
+        let mut world = World::connected(1, CLEAN);
         world.say(0, 3000);
         world.run_until(World::all_heard);
         world.run_for(Duration::from_secs(days * 24 * 3600));
@@ -178,7 +178,7 @@ fn a_peer_is_heard_after_any_silence() {
 
 #[test]
 fn selective_acknowledgements_that_lie_harm_nobody_else() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 400_000);
     for round in 0..200u32 {
         world.run_for(super::world::MS / 4);
@@ -198,7 +198,7 @@ fn selective_acknowledgements_that_lie_harm_nobody_else() {
 /// CVE-2019-11478).
 #[test]
 fn selective_acknowledgements_of_single_bytes_cut_no_segment() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 2_000_000);
     world.run_until(World::all_heard);
     world.filter = Box::new(|_, _, _| false);

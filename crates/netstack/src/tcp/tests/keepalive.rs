@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, MS, World};
 use crate::tcp::{Failure, Header, Keepalive, State};
 
 const KEEPALIVE: Keepalive =
@@ -8,7 +8,7 @@ const KEEPALIVE: Keepalive =
 
 /// Both ends are connected, have spoken, and are silent; the first asks.
 fn silent() -> World {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 5000);
     world.say(1, 5000);
     world.run_until(World::all_heard);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, Link, MS, World};
 use crate::tcp::{
     CongestionControl::{self, Bbr, Cubic},
     State,
@@ -33,9 +33,9 @@ fn transfer(mut world: World) -> (Duration, [usize; 2], World) {
 #[test]
 fn the_loss_of_any_single_segment_costs_no_time_out() {
     for (control, from) in [(Bbr, 0), (Bbr, 1), (Cubic, 0), (Cubic, 1)] {
-        let (clean, sent, _) = transfer(dialled(control, 1, Link::CLEAN));
+        let (clean, sent, _) = transfer(dialled(control, 1, CLEAN));
         for lost in 0..sent[from] {
-            let mut world = dialled(control, 1, Link::CLEAN);
+            let mut world = dialled(control, 1, CLEAN);
             world.filter = Box::new(move |end, number, _| (end, number) != (from, lost));
             let (took, ..) = transfer(world);
             // The first of each end is a SYN. The last of all, and a lone FIN, wait
@@ -48,9 +48,9 @@ fn the_loss_of_any_single_segment_costs_no_time_out() {
 
 #[test]
 fn the_loss_of_any_two_segments_in_a_row_costs_at_most_one_time_out() {
-    let (clean, sent, _) = transfer(World::dialled(1, Link::CLEAN));
+    let (clean, sent, _) = transfer(World::dialled(1, CLEAN));
     for lost in 2..sent[0] {
-        let mut world = World::dialled(1, Link::CLEAN);
+        let mut world = World::dialled(1, CLEAN);
         world.filter =
             Box::new(move |end, number, _| end != 0 || number != lost && number != lost + 1);
         let (took, ..) = transfer(world);
@@ -60,7 +60,7 @@ fn the_loss_of_any_two_segments_in_a_row_costs_at_most_one_time_out() {
 
 #[test]
 fn a_retransmission_that_is_lost_too_is_repeated_without_a_time_out() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     let mut left = 2;
     let mut unlucky = None;
     world.filter = Box::new(move |end, number, bytes| {
@@ -80,7 +80,7 @@ fn a_retransmission_that_is_lost_too_is_repeated_without_a_time_out() {
 
 #[test]
 fn an_outage_ends_and_the_stream_goes_on() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 200_000);
     world.run_for(15 * MS);
     world.filter = Box::new(|_, _, _| false);
@@ -93,7 +93,7 @@ fn an_outage_ends_and_the_stream_goes_on() {
 
 #[test]
 fn a_peer_that_is_gone_is_given_up_after_a_quarter_of_an_hour() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
     world.say(0, 10);
     let begin = world.now;
@@ -104,7 +104,7 @@ fn a_peer_that_is_gone_is_given_up_after_a_quarter_of_an_hour() {
 
 #[test]
 fn duplicates_and_reordering_harm_nothing_and_reordering_is_no_loss() {
-    let link = Link { reordering: 300, duplication: 300, jitter: 3 * MS, ..Link::CLEAN };
+    let link = Link { reordering: 300, duplication: 300, late: 3 * MS, ..CLEAN };
     for control in [Bbr, Cubic] {
         let mut world = World::with(control, 5, link);
         world.say(0, 3_000_000);
@@ -117,8 +117,7 @@ fn duplicates_and_reordering_harm_nothing_and_reordering_is_no_loss() {
 #[test]
 fn heavy_loss_reordering_and_duplicates_both_ways_lose_no_byte() {
     for seed in 0..40 {
-        let link =
-            Link { loss: 500, reordering: 1000, duplication: 500, jitter: 17 * MS, ..Link::CLEAN };
+        let link = Link { loss: 500, reordering: 1000, duplication: 500, late: 17 * MS, ..CLEAN };
         let mut world = dialled(if seed % 4 < 2 { Bbr } else { Cubic }, seed, link);
         if seed % 2 == 1 {
             world.most = 1400;
@@ -133,7 +132,7 @@ fn heavy_loss_reordering_and_duplicates_both_ways_lose_no_byte() {
 /// Without selective acknowledgements, as with a very old peer.
 #[test]
 fn a_peer_without_selective_acknowledgements_recovers_without_a_time_out() {
-    let mut world = World::dialled(1, Link::CLEAN);
+    let mut world = World::dialled(1, CLEAN);
     world.filter = Box::new(|from, number, bytes| {
         if from == 0 && number == 0 {
             // SACK permitted becomes two NOPs.
@@ -152,7 +151,7 @@ fn a_peer_without_selective_acknowledgements_recovers_without_a_time_out() {
 /// RFC 2018 section 8: what was told of selectively may be dropped all the same.
 #[test]
 fn a_receiver_that_reneges_gets_everything_again() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
     world.say(0, 10_000);
     world.pump();
@@ -169,7 +168,7 @@ fn a_receiver_that_reneges_gets_everything_again() {
 
 #[test]
 fn a_connection_fails_once() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
     world.say(0, 10);
     world.run_until(|world| world.ends[0].failure.is_some());

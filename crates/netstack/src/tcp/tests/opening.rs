@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, MS, World};
 use crate::tcp::{Failure, Header, State, flags};
 
 #[test]
 fn a_connection_is_up_after_a_round_trip_and_a_half_with_everything_agreed() {
-    let mut world = World::dialled(1, Link::CLEAN);
+    let mut world = World::dialled(1, CLEAN);
     let begin = world.now;
     world.run_until(|world| world.both(State::Established));
     assert_eq!(world.now.since(begin), 30 * MS);
@@ -18,7 +18,7 @@ fn a_connection_is_up_after_a_round_trip_and_a_half_with_everything_agreed() {
 
 #[test]
 fn what_a_peer_does_not_offer_is_not_used() {
-    let mut world = World::dialled(1, Link::CLEAN);
+    let mut world = World::dialled(1, CLEAN);
     world.filter = Box::new(|_, number, bytes| {
         let (mut header, len) = Header::parse(bytes).unwrap();
         if number == 0 {
@@ -40,7 +40,7 @@ fn what_a_peer_does_not_offer_is_not_used() {
 
 #[test]
 fn a_syn_is_repeated_and_given_up_after_two_minutes() {
-    let mut world = World::dialled(1, Link::CLEAN);
+    let mut world = World::dialled(1, CLEAN);
     world.filter = Box::new(|_, _, _| false);
     let begin = world.now;
     world.run_until(|world| world.ends[0].failure.is_some());
@@ -52,7 +52,7 @@ fn a_syn_is_repeated_and_given_up_after_two_minutes() {
 #[test]
 fn a_handshake_survives_the_loss_of_any_of_its_segments() {
     for lost in [(0, 0), (1, 0), (0, 1)] {
-        let mut world = World::dialled(1, Link::CLEAN);
+        let mut world = World::dialled(1, CLEAN);
         world.filter = Box::new(move |from, number, _| (from, number) != lost);
         world.say(0, 10);
         world.say(1, 10);
@@ -63,7 +63,7 @@ fn a_handshake_survives_the_loss_of_any_of_its_segments() {
 
 #[test]
 fn both_may_ask_at_once() {
-    let mut world = World::new(1, Link::CLEAN);
+    let mut world = World::new(1, CLEAN);
     world.dial(0);
     world.dial(1);
     world.say(0, 100_000);
@@ -74,9 +74,9 @@ fn both_may_ask_at_once() {
 
 #[test]
 fn a_refused_connection_fails_at_once() {
-    let mut world = World::dialled(1, Link::CLEAN);
+    let mut world = World::dialled(1, CLEAN);
     world.pump();
-    let syn = world.flying.pop_first().unwrap().1.bytes;
+    let syn = world.network.take_flying().remove(0);
     let (syn, _) = Header::parse(&syn).unwrap();
     let mut reset = syn.clone();
     reset.flags = flags::RST | flags::ACK;
@@ -98,7 +98,7 @@ fn take(world: &mut World, header: &Header) {
 
 #[test]
 fn each_end_sends_what_the_other_can_receive() {
-    let mut world = World::new(1, Link::CLEAN);
+    let mut world = World::new(1, CLEAN);
     world.set_mss([1380, 500]);
     world.dial(0);
     world.say(0, 100_000);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, Link, MS, World};
 use crate::tcp::CongestionControl::Cubic;
 
 /// Megabits a second of payload from the first end to the other in so long.
@@ -14,7 +14,7 @@ const LONG: Link = Link {
     delay: Duration::from_millis(33),
     rate: Some(200_000_000 / 8),
     queue: Duration::from_millis(30),
-    ..Link::CLEAN
+    ..CLEAN
 };
 
 #[test]
@@ -31,7 +31,7 @@ fn a_long_path_is_filled_by_cubic() {
 /// recovery takes nothing from that.
 #[test]
 fn a_long_path_with_loss_and_reordering_carries_what_cubic_allows() {
-    let link = Link { loss: 10, reordering: 50, jitter: 2 * MS, ..LONG };
+    let link = Link { loss: 10, reordering: 50, late: 2 * MS, ..LONG };
     let mut world = World::with(Cubic, 3, link);
     world.say(0, 200_000_000);
     let carried = rate(&mut world, Duration::from_secs(30));
@@ -42,7 +42,7 @@ fn a_long_path_with_loss_and_reordering_carries_what_cubic_allows() {
 /// What comes 2 ms late is behind dozens of others.
 #[test]
 fn a_long_path_that_reorders_is_filled_by_cubic() {
-    let link = Link { reordering: 50, jitter: 2 * MS, ..LONG };
+    let link = Link { reordering: 50, late: 2 * MS, ..LONG };
     let mut world = World::with(Cubic, 3, link);
     world.say(0, 300_000_000);
     rate(&mut world, Duration::from_secs(3));
@@ -60,7 +60,7 @@ fn nothing_is_sent_twice_on_a_path_that_loses_nothing() {
 
 #[test]
 fn a_path_that_becomes_narrow_in_mid_stream_is_followed() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 1_000_000);
     world.run_for(40 * MS);
     world.filter = Box::new(|from, _, bytes| from != 0 || bytes.len() <= 1020);
@@ -74,7 +74,7 @@ fn a_path_that_becomes_narrow_in_mid_stream_is_followed() {
 
 #[test]
 fn super_packets_are_large_when_there_is_much_to_send() {
-    let mut world = World::connected(1, Link { delay: Duration::from_micros(50), ..Link::CLEAN });
+    let mut world = World::connected(1, Link { delay: Duration::from_micros(50), ..CLEAN });
     world.say(0, 30_000_000);
     world.run_until(World::all_heard);
     let mut room = vec![0; 65_535];

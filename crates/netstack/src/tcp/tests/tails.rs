@@ -1,7 +1,7 @@
 //! The last segments of a speech, behind which nothing tells that they are missing: RFC
 //! 8985 section 7.
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, MS, World};
 use crate::tcp::CongestionControl::{self, Bbr, Cubic};
 
 /// Payload of a full segment.
@@ -10,7 +10,7 @@ const SEGMENTS: usize = 10;
 
 /// A connection whose path was measured, which then says ten segments.
 fn speaking(control: CongestionControl) -> World {
-    let mut world = World::with(control, 1, Link::CLEAN);
+    let mut world = World::with(control, 1, CLEAN);
     world.say(0, 300_000);
     world.run_until(World::all_heard);
     world.run_for(100 * MS);

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use super::world::{Link, MS, World};
+use super::world::{CLEAN, Link, MS, World};
 use crate::budget::Budget;
 
 #[test]
 fn a_reader_that_pauses_stops_the_writer_and_a_probe_finds_out_when_it_goes_on() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 1_000_000);
     world.ends[1].reads = false;
     world.run_for(Duration::from_secs(60));
@@ -25,7 +25,7 @@ fn a_reader_that_pauses_stops_the_writer_and_a_probe_finds_out_when_it_goes_on()
 
 #[test]
 fn a_closed_window_is_waited_for_as_long_as_the_peer_answers() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 1_000_000);
     world.ends[1].reads = false;
     world.run_for(Duration::from_secs(6000));
@@ -38,7 +38,7 @@ fn a_closed_window_is_waited_for_as_long_as_the_peer_answers() {
 #[test]
 fn a_window_that_shrinks_below_what_flies_stops_the_stream_and_loses_nothing() {
     for window in [0, 1, 9] {
-        let mut world = World::connected(1, Link::CLEAN);
+        let mut world = World::connected(1, CLEAN);
         world.say(0, 3_000_000);
         world.run_until(|world| world.ends[1].heard.len() > 50_000);
         world.filter = Box::new(move |from, _, bytes| {
@@ -61,7 +61,7 @@ fn a_window_that_shrinks_below_what_flies_stops_the_stream_and_loses_nothing() {
 
 #[test]
 fn a_slow_reader_is_not_fed_in_small_pieces() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.ends[1].reads = false;
     world.say(0, 500_000);
     world.run_for(Duration::from_secs(2));
@@ -80,7 +80,7 @@ fn a_slow_reader_is_not_fed_in_small_pieces() {
 
 #[test]
 fn a_lone_segment_is_acknowledged_late_and_a_pair_at_once() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     // What is quick at the beginning is over.
     world.say(0, 200_000);
     world.run_until(World::all_heard);
@@ -100,7 +100,7 @@ fn a_lone_segment_is_acknowledged_late_and_a_pair_at_once() {
 #[test]
 fn short_writes_wait_only_where_that_is_asked_for() {
     for nagle in [false, true] {
-        let mut world = World::connected(1, Link::CLEAN);
+        let mut world = World::connected(1, CLEAN);
         world.tcp(0).set_nagle(nagle);
         let sent = world.ends[0].sent;
         for _ in 0..5 {
@@ -114,7 +114,7 @@ fn short_writes_wait_only_where_that_is_asked_for() {
 
 #[test]
 fn an_idle_connection_holds_no_buffer() {
-    let mut world = World::connected(1, Link::CLEAN);
+    let mut world = World::connected(1, CLEAN);
     world.say(0, 3_000_000);
     world.say(1, 3_000_000);
     world.run_until(World::all_heard);
@@ -125,7 +125,7 @@ fn an_idle_connection_holds_no_buffer() {
 
 #[test]
 fn short_memory_slows_streams_and_stops_none() {
-    let mut world = World::new(1, Link { loss: 100, ..Link::CLEAN });
+    let mut world = World::new(1, Link { loss: 100, ..CLEAN });
     world.budget = Budget::new(400_000);
     world.dial(0);
     world.say(0, 3_000_000);
@@ -141,7 +141,7 @@ fn short_memory_slows_streams_and_stops_none() {
 #[test]
 fn a_sender_without_a_window_has_a_timer_though_nothing_is_on_its_way() {
     for say in [70_000, 200_000] {
-        let mut world = World::connected(1, Link::CLEAN);
+        let mut world = World::connected(1, CLEAN);
         world.ends[1].reads = false;
         world.say(0, say);
         world.run_for(Duration::from_secs(1));
@@ -158,9 +158,9 @@ fn a_sender_without_a_window_has_a_timer_though_nothing_is_on_its_way() {
 #[test]
 fn room_for_writes_is_what_a_write_takes_however_little_memory_is_left() {
     for limit in 0..40 {
-        let mut world = World::connected(1, Link::CLEAN);
+        let mut world = World::connected(1, CLEAN);
         world.budget = Budget::new(limit * 10_000);
-        world.ends = World::new(1, Link::CLEAN).ends;
+        world.ends = World::new(1, CLEAN).ends;
         world.dial(0);
         world.run_until(|world| world.both(crate::tcp::State::Established));
         world.filter = Box::new(|_, _, _| false);

@@ -1,12 +1,9 @@
-//! Two ends, what they want to say, and a link that delays, queues, loses, reorders
-//! and duplicates by a seed.
+//! Two ends, what they want to say, and what befalls it on the way.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use rand_chacha::{
-    ChaCha20Rng,
-    rand_core::{Rng, SeedableRng},
-};
+pub use sim::Link;
+use sim::{Datagram, Network};
 
 use crate::{
     budget::Budget,
@@ -21,34 +18,11 @@ pub const MS: Duration = Duration::from_millis(1);
 pub const MSS: u16 = 1380;
 const PORTS: [u16; 2] = [40_000, 80];
 
-/// What happens to segments.
-#[derive(Clone, Copy, Debug)]
-pub struct Link {
-    /// The time one way.
-    pub delay: Duration,
-    /// The most that is added to it, which reorders.
-    pub jitter: Duration,
-    /// Bytes a second; none where it does not matter.
-    pub rate: Option<u64>,
-    /// How long the queue before it may become.
-    pub queue: Duration,
-    /// Of 10,000 segments, how many are lost, delayed by the jitter, duplicated.
-    pub loss: u32,
-    pub reordering: u32,
-    pub duplication: u32,
-}
+/// Bytes around each segment: of IP and of a tunnel.
+pub const AROUND: usize = 52;
 
-impl Link {
-    pub const CLEAN: Self = Self {
-        delay: Duration::from_millis(10),
-        jitter: Duration::ZERO,
-        rate: None,
-        queue: Duration::MAX,
-        loss: 0,
-        reordering: 0,
-        duplication: 0,
-    };
-}
+/// A link of ten milliseconds.
+pub const CLEAN: Link = Link { delay: Duration::from_millis(10), overhead: AROUND, ..Link::CLEAN };
 
 /// What happens to one segment.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +41,6 @@ pub enum Kind {
     Late(Duration),
 }
 
-/// A segment on its way.
-pub struct Flying {
-    pub to: usize,
-    pub bytes: Vec<u8>,
-}
-
 pub struct End {
     pub tcp: Option<Connection>,
     /// What it still has to write.
@@ -88,8 +56,6 @@ pub struct End {
     pub sent: usize,
     /// Bytes of payload that it sent.
     pub sent_bytes: usize,
-    /// When the link towards it is free.
-    free: Time,
 }
 
 /// What a scenario does with a segment: by its number, from one end to the other.
@@ -97,9 +63,8 @@ pub type Filter = Box<dyn FnMut(usize, usize, &mut Vec<u8>) -> bool>;
 
 pub struct World {
     pub now: Time,
-    pub link: Link,
+    pub network: Network,
     pub ends: [End; 2],
-    pub flying: BTreeMap<(Time, u64), Flying>,
     /// Whether a segment passes, and what else becomes of it.
     pub filter: Filter,
     /// What befalls one segment that passes.
@@ -109,8 +74,6 @@ pub struct World {
     pub budget: Budget,
     /// What each end's connection is to have.
     pub control: [CongestionControl; 2],
-    serial: u64,
-    rng: ChaCha20Rng,
     mss: [u16; 2],
 }
 
@@ -130,6 +93,11 @@ pub fn ports(end: usize) -> Ports {
     Ports { local: PORTS[end], remote: PORTS[1 - end] }
 }
 
+/// Where an end is on the network.
+fn address(end: usize) -> SocketAddr {
+    ([192, 0, 2, end as u8], PORTS[end]).into()
+}
+
 /// Bytes in which no part looks like another.
 pub fn speech(len: usize) -> Vec<u8> {
     (0..len as u32).map(|n| (n.wrapping_mul(0x9e37_79b1) >> 23) as u8).collect()
@@ -147,20 +115,17 @@ impl World {
             failure: None,
             sent: 0,
             sent_bytes: 0,
-            free: Time::default(),
         };
+        let network = Network::new(seed, link);
         Self {
-            now: Time::new(Duration::from_secs(1000)),
-            link,
+            now: Time::new(network.now()),
+            network,
             ends: [end(), end()],
-            flying: BTreeMap::new(),
             filter: Box::new(|_, _, _| true),
             mishap: None,
             most: 65_515,
             budget: Budget::new(256 << 20),
             control: [CongestionControl::default(); 2],
-            serial: 0,
-            rng: ChaCha20Rng::seed_from_u64(seed),
             mss: [MSS; 2],
         }
     }
@@ -183,7 +148,7 @@ impl World {
         world.control = [control; 2];
         world.dial(0);
         world.run_until(|world| world.both(State::Established));
-        world.link = link;
+        world.network.set_link(link);
         world
     }
 
@@ -252,11 +217,12 @@ impl World {
             self.pump();
         }
         self.now = end;
+        self.network.pass_until(since_start(end));
         self.check();
     }
 
     fn next_event(&self) -> Option<Time> {
-        let arrival = self.flying.keys().next().map(|(time, _)| *time);
+        let arrival = self.network.next_arrival().map(Time::new);
         let timeouts = self.ends.iter().filter_map(|end| end.tcp.as_ref()?.poll_timeout());
         timeouts.chain(arrival).min()
     }
@@ -270,11 +236,10 @@ impl World {
                 tcp.handle_timeout(self.now);
             }
         }
-        while let Some(entry) = self.flying.first_entry()
-            && entry.key().0 <= self.now
-        {
-            let Flying { to, bytes } = entry.remove();
-            self.deliver(to, &bytes);
+        self.network.pass_until(since_start(self.now));
+        while let Some(datagram) = self.network.poll_arrival() {
+            let to = usize::from(datagram.to == address(1));
+            self.deliver(to, &datagram.bytes);
         }
         true
     }
@@ -335,37 +300,24 @@ impl World {
         let number = self.ends[from].sent;
         self.ends[from].sent += 1;
         self.ends[from].sent_bytes += bytes.len() - len;
-        if !(self.filter)(from, number, &mut bytes) || self.chance(self.link.loss) {
+        if !(self.filter)(from, number, &mut bytes) {
             return;
         }
-        let begin = self.now.max(self.ends[to].free);
-        if begin.since(self.now) > self.link.queue {
-            return;
-        }
-        if let Some(rate) = self.link.rate {
-            let nanos = (bytes.len() as u64 + 80) * 1_000_000_000 / rate;
-            self.ends[to].free = begin + Duration::from_nanos(nanos);
-        }
-        let mut late =
-            if self.chance(self.link.reordering) { self.link.jitter } else { Duration::ZERO };
-        let mut copies = 1 + u64::from(self.chance(self.link.duplication));
+        let segment = Datagram::new(address(from), address(to), bytes);
         let hit = |mishap: &Mishap| (mishap.from, mishap.number) == (from, number);
         match self.mishap.filter(hit).map(|mishap| mishap.kind) {
-            Some(Kind::Lost) => copies = 0,
-            Some(Kind::Twice) => copies = 2,
-            Some(Kind::Late(by)) => late = by,
+            Some(Kind::Lost) => return,
+            Some(Kind::Late(by)) => return self.network.send_late(segment, by),
+            Some(Kind::Twice) => self.network.send(segment.clone()),
             None => {}
         }
-        for _ in 0..copies {
-            self.serial += 1;
-            let arrival = (begin + self.link.delay + late, self.serial);
-            self.flying.insert(arrival, Flying { to, bytes: bytes.clone() });
-        }
+        self.network.send(segment);
     }
+}
 
-    fn chance(&mut self, of_ten_thousand: u32) -> bool {
-        self.rng.next_u32() % 10_000 < of_ten_thousand
-    }
+/// As the network counts.
+pub fn since_start(time: Time) -> Duration {
+    Duration::from_nanos(time.as_nanos())
 }
 
 impl End {

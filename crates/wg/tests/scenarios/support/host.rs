@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use packet::{Endpoint, ip::IpHeader};
+use packet::{Endpoint, wire::IpHeader};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use wg::{
     Control, Device, DropReason, NotReady, Now, OutboundNotice, Peer, PrivateKey, Probe, PublicKey,
@@ -78,7 +78,7 @@ impl Host {
     pub fn send(&mut self, packets: &[Vec<u8>], now: Now) {
         let Some(peer) = IpHeader::parse(&packets[0])
             .ok()
-            .and_then(|header| self.device.route(header.destination))
+            .and_then(|header| self.device.route(header.destination(&packets[0])))
         else {
             self.device.drops.count(DropReason::OutNoPeer, 1);
             return;
@@ -224,7 +224,7 @@ impl Host {
 
     fn unwrap_packet(&mut self, peer: &Arc<Peer>, mut packet: Vec<u8>) -> Result<(), DropReason> {
         let header = IpHeader::parse(&packet).map_err(|_| DropReason::InInvalid)?;
-        match self.device.route(header.source) {
+        match self.device.route(header.source(&packet)) {
             Some(owner) if Arc::ptr_eq(&owner, peer) => {}
             _ => return Err(DropReason::InSpoofed),
         }

@@ -1,16 +1,12 @@
-//! Hosts, the links between them, and time.
+//! Hosts, what they send each other, and when.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
 use packet::Endpoint;
-use rand_chacha::{
-    ChaCha20Rng,
-    rand_core::{Rng, SeedableRng},
-};
+use sim::{Datagram, Link, Network};
 use wg::{
     Now, PublicKey, Time,
     config::{AllowedIpChange, DeviceChange, PeerChange},
@@ -22,19 +18,8 @@ use super::{
     host::{inner, inner_packet},
 };
 
-/// What every link does to a datagram.
-#[derive(Clone, Copy)]
-pub struct Link {
-    /// The least time on the way.
-    pub delay: Duration,
-    /// The most that is added to it: where it is longer than the time between
-    /// two datagrams, they change places.
-    pub jitter: Duration,
-    /// Of 1,000 datagrams, how many are lost.
-    pub loss: u32,
-    /// Of 1,000 datagrams, how many arrive twice.
-    pub duplication: u32,
-}
+/// What is between hosts at first.
+pub const LINK: Link = Link { delay: Duration::from_millis(10), ..Link::CLEAN };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -47,7 +32,7 @@ pub enum What {
     Other,
 }
 
-/// A datagram on the wire.
+/// A datagram that a host sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub at: Time,
@@ -66,18 +51,14 @@ impl Sent {
 
 pub struct World {
     pub hosts: Vec<Host>,
-    pub link: Link,
+    pub network: Network,
     /// Every datagram that a host sent, in order.
     pub wire: Vec<Sent>,
     /// Added to each host's wall clock, by its number.
     pub clock_skew: Vec<i64>,
     seed: u64,
-    rng: ChaCha20Rng,
-    now: Time,
-    began: Time,
-    arrivals: BTreeMap<(Time, u64), Sent>,
+    began: Duration,
     gate: Box<dyn FnMut(&Sent) -> bool>,
-    serial: u64,
     number: u32,
 }
 
@@ -86,24 +67,15 @@ const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 
 impl World {
     pub fn new(seed: u64) -> Self {
-        let began = Time::from_nanos(1_000_000_000_000);
+        let network = Network::new(seed, LINK);
         Self {
             hosts: Vec::new(),
-            link: Link {
-                delay: Duration::from_millis(10),
-                jitter: Duration::ZERO,
-                loss: 0,
-                duplication: 0,
-            },
+            began: network.now(),
+            network,
             wire: Vec::new(),
             clock_skew: Vec::new(),
             seed,
-            rng: ChaCha20Rng::seed_from_u64(seed),
-            now: began,
-            began,
-            arrivals: BTreeMap::new(),
             gate: Box::new(|_| true),
-            serial: 0,
             number: 0,
         }
     }
@@ -172,19 +144,19 @@ impl World {
 
     /// The clocks of a host.
     pub fn now(&self, host: Id) -> Now {
-        let wall = EPOCH + self.now.since(self.began);
+        let wall = EPOCH + self.elapsed();
         let skew = self.clock_skew[host];
         let wall = if skew < 0 {
             wall.saturating_sub(Duration::from_secs(skew.unsigned_abs()))
         } else {
             wall + Duration::from_secs(skew.unsigned_abs())
         };
-        Now { time: self.now, wall }
+        Now { time: time(self.network.now()), wall }
     }
 
     /// How long the world has been running.
     pub fn elapsed(&self) -> Duration {
-        self.now.since(self.began)
+        self.network.now() - self.began
     }
 
     /// Sends an inner packet, and returns its number.
@@ -230,11 +202,9 @@ impl World {
         }
     }
 
-    /// Puts a datagram on the wire as if `from` had sent it.
+    /// Has a datagram arrive as if `from` had sent it.
     pub fn inject(&mut self, bytes: &[u8], from: SocketAddr, to: Id) {
-        let to = self.hosts[to].address;
-        let sent = Sent { at: self.now, from, to, what: what(bytes), bytes: bytes.to_vec() };
-        self.arrive(sent, self.now);
+        self.network.deliver(Datagram::new(from, self.hosts[to].address, bytes));
     }
 
     /// Lets only those datagrams pass for which `gate` says so.
@@ -260,76 +230,64 @@ impl World {
 
     /// When `host` sent something, since the world's start.
     pub fn times(&self, host: Id, what: What) -> Vec<Duration> {
-        self.sent(host, what).iter().map(|sent| sent.at.since(self.began)).collect()
+        let began = time(self.began);
+        self.sent(host, what).iter().map(|sent| sent.at.since(began)).collect()
     }
 
     /// Runs for a time.
     pub fn run(&mut self, duration: Duration) {
-        let end = self.now + duration;
+        let end = self.network.now() + duration;
         while self.step(end) {}
-        self.now = end;
+        self.network.pass_until(end);
     }
 
-    /// Works on the next event up to `end`.
-    fn step(&mut self, end: Time) -> bool {
-        let timer = (0..self.hosts.len())
-            .filter_map(|id| self.hosts[id].control.poll_timeout().map(|time| (time, id)))
-            .min();
-        let arrival = self.arrivals.first_key_value().map(|((time, _), _)| *time);
-        let timer_first = match (timer, arrival) {
-            (Some((timer, _)), Some(arrival)) => timer < arrival,
-            (timer, _) => timer.is_some(),
-        };
-        if timer_first && let Some((time, host)) = timer.filter(|(time, _)| *time <= end) {
-            self.now = self.now.max(time);
-            self.act(host, Host::handle_timeout);
+    /// Works on the next event up to `end`: what arrived, before timers of the same time.
+    fn step(&mut self, end: Duration) -> bool {
+        if let Some(datagram) = self.network.poll_arrival() {
+            self.receive(&datagram);
             return true;
         }
-        if arrival.is_none_or(|arrival| timer_first || arrival > end) {
-            return false;
+        let timer = (0..self.hosts.len())
+            .filter_map(|id| self.hosts[id].control.poll_timeout().map(|time| (time, id)))
+            .map(|(time, id)| (Duration::from_nanos(time.as_nanos()), id))
+            .min();
+        let arrival = self.network.next_arrival();
+        match timer {
+            Some((due, host)) if due <= end && arrival.is_none_or(|arrival| due < arrival) => {
+                self.network.pass_until(due);
+                self.act(host, Host::handle_timeout);
+                true
+            }
+            _ => {
+                let arrival = arrival.filter(|arrival| *arrival <= end);
+                arrival.inspect(|arrival| self.network.pass_until(*arrival)).is_some()
+            }
         }
-        let ((time, _), sent) = self.arrivals.pop_first().expect("there is an arrival");
-        self.now = self.now.max(time);
-        if let Some(host) = self.hosts.iter().position(|host| host.address == sent.to) {
-            let from = Endpoint::new(sent.from);
-            self.act(host, |host, now| host.receive(&sent.bytes, from, now));
+    }
+
+    fn receive(&mut self, datagram: &Datagram) {
+        if let Some(host) = self.hosts.iter().position(|host| host.address == datagram.to) {
+            let from = Endpoint::new(datagram.from);
+            self.act(host, |host, now| host.receive(&datagram.bytes, from, now));
         }
-        true
     }
 
     /// Puts on the wire what a host wants to send.
     fn collect(&mut self, host: Id) {
-        let from = self.hosts[host].address;
+        let (at, from) = (time(self.network.now()), self.hosts[host].address);
         for (bytes, endpoint) in std::mem::take(&mut self.hosts[host].out) {
             let to = endpoint.remote.direct().expect("no host here is behind a relay");
-            let sent = Sent { at: self.now, from, to, what: what(&bytes), bytes };
-            self.wire.push(sent.clone());
-            if !(self.gate)(&sent) || self.chance(self.link.loss) {
-                continue;
+            let sent = Sent { at, from, to, what: what(&bytes), bytes };
+            if (self.gate)(&sent) {
+                self.network.send(Datagram::new(from, sent.to, sent.bytes.as_slice()));
             }
-            if self.chance(self.link.duplication) {
-                let time = self.transit();
-                self.arrive(sent.clone(), time);
-            }
-            let time = self.transit();
-            self.arrive(sent, time);
+            self.wire.push(sent);
         }
     }
+}
 
-    fn arrive(&mut self, sent: Sent, time: Time) {
-        self.serial += 1;
-        self.arrivals.insert((time, self.serial), sent);
-    }
-
-    fn transit(&mut self) -> Time {
-        let jitter = self.link.jitter.as_nanos() as u64;
-        let jitter = if jitter == 0 { 0 } else { self.rng.next_u64() % jitter };
-        self.now + self.link.delay + Duration::from_nanos(jitter)
-    }
-
-    fn chance(&mut self, permille: u32) -> bool {
-        permille > 0 && self.rng.next_u32() % 1000 < permille
-    }
+fn time(since: Duration) -> Time {
+    Time::from_nanos(since.as_nanos() as u64)
 }
 
 fn what(bytes: &[u8]) -> What {

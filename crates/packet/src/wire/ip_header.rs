@@ -1,0 +1,245 @@
+//! What is read of a packet's IP headers.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::Range,
+};
+
+use super::{get, get_u16, ipv4, ipv6, protocol};
+use crate::{Ecn, flow};
+
+/// Extension headers that are walked over. Each costs eight bytes to send, and senders have
+/// no use for more; without a bound one packet had us read thousands.
+const MAX_EXTENSIONS: usize = 8;
+
+/// The IP headers of a packet: all that was read, and where the rest stands. Methods that
+/// take a packet take the one that it was read of, or its headers alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeader {
+    /// Length of the whole packet by its header, in bytes.
+    pub total_len: usize,
+    /// Where the header of `protocol` begins, or would, in bytes. The packet may end before.
+    pub transport: u16,
+    pub version: Version,
+    /// What stands behind options and extension headers. It is the number of an extension
+    /// header where that is cut off, or where there are too many.
+    pub protocol: u8,
+    pub fragment: Fragment,
+    /// The ECN bits.
+    pub ecn: Ecn,
+    /// Whether `protocol` stands right behind a header without options and extensions, of a
+    /// packet that is no fragment; for IPv4 also, that the reserved flag is not set.
+    pub plain: bool,
+}
+
+/// The version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    V4,
+    V6,
+}
+
+/// What part of a packet it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragment {
+    /// All of it.
+    Whole,
+    /// The beginning, with the transport header.
+    First,
+    /// What has no transport header: its ports, its type are unknown.
+    Later,
+}
+
+/// Why bytes are no IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Shorter than the header of its version.
+    Truncated,
+    /// Neither version 4 nor 6.
+    Version,
+    /// The length field is shorter than the header, or longer than the bytes.
+    Length,
+}
+
+impl IpHeader {
+    /// Reads the headers of the packet that `bytes` start with. Bytes behind
+    /// the packet are allowed: a tunnel pads.
+    ///
+    /// # Errors
+    /// The bytes are no IP packet.
+    #[inline(always)]
+    pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
+        let header = Self::parse_beginning(bytes)?;
+        if !(ipv4::HEADER_LEN..=bytes.len()).contains(&header.total_len) {
+            return Err(ParseError::Length);
+        }
+        Ok(header)
+    }
+
+    /// The same of a packet whose end need not be there, and whose length field is not
+    /// believed, as of what ICMP quotes.
+    ///
+    /// # Errors
+    /// The bytes begin no IP packet.
+    #[inline(always)]
+    pub fn parse_beginning(bytes: &[u8]) -> Result<Self, ParseError> {
+        match bytes.first().map(|first| first >> 4) {
+            None => Err(ParseError::Truncated),
+            Some(4) => Self::parse_v4(bytes),
+            Some(6) => Self::parse_v6(bytes),
+            Some(_) => Err(ParseError::Version),
+        }
+    }
+
+    #[inline(always)]
+    fn parse_v4(bytes: &[u8]) -> Result<Self, ParseError> {
+        let header: &[u8; ipv4::HEADER_LEN] = bytes.first_chunk().ok_or(ParseError::Truncated)?;
+        let fragment = ipv4::fragment(header);
+        Ok(Self {
+            total_len: get_u16(header, ipv4::TOTAL_LEN).into(),
+            transport: ipv4::header_len(header) as u16,
+            version: Version::V4,
+            protocol: header[ipv4::PROTOCOL],
+            fragment: match fragment & (ipv4::MORE_FRAGMENTS | ipv4::FRAGMENT_OFFSET) {
+                0 => Fragment::Whole,
+                ipv4::MORE_FRAGMENTS => Fragment::First,
+                _ => Fragment::Later,
+            },
+            ecn: Ecn::from_bits(header[ipv4::TOS]),
+            plain: header[ipv4::VERSION_IHL] == ipv4::PLAIN && fragment & !ipv4::DONT_FRAGMENT == 0,
+        })
+    }
+
+    #[inline(always)]
+    fn parse_v6(bytes: &[u8]) -> Result<Self, ParseError> {
+        let header: &[u8; ipv6::HEADER_LEN] = bytes.first_chunk().ok_or(ParseError::Truncated)?;
+        let total_len = ipv6::HEADER_LEN + usize::from(get_u16(header, ipv6::PAYLOAD_LEN));
+        let next = header[ipv6::NEXT_HEADER];
+        let plain = !is_extension(next);
+        let behind = if plain { Behind::plain(next) } else { Behind::find(bytes, total_len, next) };
+        Ok(Self {
+            total_len,
+            transport: behind.transport,
+            version: Version::V6,
+            protocol: behind.protocol,
+            fragment: behind.fragment,
+            ecn: Ecn::from_bits(ipv6::traffic_class(header)),
+            plain,
+        })
+    }
+
+    pub fn source(&self, packet: &[u8]) -> IpAddr {
+        match self.version {
+            Version::V4 => Ipv4Addr::from(get(packet, ipv4::SOURCE)).into(),
+            Version::V6 => Ipv6Addr::from(get(packet, ipv6::SOURCE)).into(),
+        }
+    }
+
+    pub fn destination(&self, packet: &[u8]) -> IpAddr {
+        match self.version {
+            Version::V4 => Ipv4Addr::from(get(packet, ipv4::DESTINATION)).into(),
+            Version::V6 => Ipv6Addr::from(get(packet, ipv6::DESTINATION)).into(),
+        }
+    }
+
+    /// Where source and destination stand, one behind the other.
+    pub fn addresses(&self) -> Range<usize> {
+        match self.version {
+            Version::V4 => ipv4::ADDRESSES,
+            Version::V6 => ipv6::ADDRESSES,
+        }
+    }
+
+    /// What stands behind the IP headers and belongs to the packet, as far as it is there.
+    /// Of a later fragment that is data without a header.
+    pub fn transport<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        let end = packet.len().min(self.total_len);
+        packet.get(usize::from(self.transport)..end).unwrap_or_default()
+    }
+
+    /// Whether the header of `protocol` stands where [`IpHeader::transport`] begins.
+    pub fn has_transport(&self) -> bool {
+        let reached = match self.version {
+            Version::V4 => usize::from(self.transport) >= ipv4::HEADER_LEN,
+            Version::V6 => !is_extension(self.protocol),
+        };
+        reached && self.fragment != Fragment::Later
+    }
+
+    /// Source and destination port, as they stand one behind the other, where the packet
+    /// says them.
+    #[inline]
+    pub fn ports(&self, packet: &[u8]) -> Option<[u8; 4]> {
+        let at = usize::from(self.transport);
+        // No extension header has ports, so that the protocol was reached.
+        let say = protocol::has_ports(self.protocol)
+            && self.fragment != Fragment::Later
+            && (ipv4::HEADER_LEN..self.total_len.saturating_sub(3)).contains(&at);
+        packet.get(at..)?.first_chunk().copied().filter(|_| say)
+    }
+
+    /// A hash of the packet's addresses, protocol and ports; of a fragment, which may lack
+    /// ports, of addresses and protocol, as in the kernel's flow dissector.
+    #[inline]
+    pub fn flow(&self, packet: &[u8]) -> u64 {
+        let addresses = &packet[self.addresses()];
+        if self.fragment == Fragment::Whole {
+            let ports = self.ports(packet).unwrap_or_default();
+            return flow::hash(self.protocol, addresses, &ports);
+        }
+        // Later ones of IPv6 do not say what is behind further extension headers.
+        let protocol = match self.version {
+            Version::V4 => self.protocol,
+            Version::V6 => ipv6::extension::FRAGMENT,
+        };
+        flow::hash(protocol, addresses, &[])
+    }
+}
+
+/// What stands behind an IPv6 header and its extensions; as small as a register.
+#[derive(Clone, Copy)]
+struct Behind {
+    transport: u16,
+    protocol: u8,
+    fragment: Fragment,
+}
+
+impl Behind {
+    fn plain(protocol: u8) -> Self {
+        Self { transport: ipv6::HEADER_LEN as u16, protocol, fragment: Fragment::Whole }
+    }
+
+    /// Walks over the extension headers that a packet begins with.
+    #[cold]
+    fn find(bytes: &[u8], total_len: usize, next: u8) -> Self {
+        use ipv6::extension::{FRAGMENT, FRAGMENT_LEN, LEN, NEXT_HEADER, OFFSET, OFFSET_MASK};
+        let bytes = &bytes[..bytes.len().min(total_len)];
+        let mut found = Self::plain(next);
+        for _ in 0..MAX_EXTENSIONS {
+            if !is_extension(found.protocol) || found.fragment == Fragment::Later {
+                break;
+            }
+            let rest = bytes.get(usize::from(found.transport)..).unwrap_or_default();
+            // The shortest has eight bytes.
+            let Some(header) = rest.first_chunk::<8>() else { break };
+            let len = if found.protocol == FRAGMENT {
+                let is_first = get_u16(header, OFFSET) & OFFSET_MASK == 0;
+                found.fragment = if is_first { Fragment::First } else { Fragment::Later };
+                FRAGMENT_LEN
+            } else {
+                8 * (1 + usize::from(header[LEN]))
+            };
+            let Ok(transport) = u16::try_from(usize::from(found.transport) + len) else { break };
+            (found.protocol, found.transport) = (header[NEXT_HEADER], transport);
+        }
+        found
+    }
+}
+
+fn is_extension(next_header: u8) -> bool {
+    use ipv6::extension::{DESTINATION, FRAGMENT, HOP_BY_HOP, ROUTING};
+    matches!(next_header, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION)
+}
+
+#[cfg(test)]
+mod tests;

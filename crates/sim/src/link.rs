@@ -1,0 +1,145 @@
+//! What happens to datagrams on the way.
+
+use std::{net::SocketAddr, time::Duration};
+
+use packet::Ecn;
+use rand_chacha::{ChaCha20Rng, rand_core::Rng};
+
+/// What is on the way: a UDP datagram, or what a test sends in its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    pub from: SocketAddr,
+    pub to: SocketAddr,
+    pub ttl: u8,
+    pub ecn: Ecn,
+    pub bytes: Vec<u8>,
+}
+
+impl Datagram {
+    /// The TTL that Linux gives where nobody asks for another.
+    pub const TTL: u8 = 64;
+
+    pub fn new(from: SocketAddr, to: SocketAddr, bytes: impl Into<Vec<u8>>) -> Self {
+        Self { from, to, ttl: Self::TTL, ecn: Ecn::NotEct, bytes: bytes.into() }
+    }
+}
+
+/// What a link does to each datagram. Chances are of 10,000.
+///
+/// ```text
+///   -> longest -> queue, rate -> loss, corruption -> delay, jitter, late -> once or twice
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// The least time on the way.
+    pub delay: Duration,
+    /// The most that is added to it, evenly spread: where that is longer than the
+    /// time between two datagrams, they change places.
+    pub jitter: Duration,
+    /// Bytes a second.
+    pub rate: Option<u64>,
+    /// The longest wait for the rate; what would wait longer is lost.
+    pub queue: Duration,
+    /// Bytes of headers around each datagram that take time at the rate as well.
+    pub overhead: usize,
+    pub loss: u32,
+    /// How many come `late`.
+    pub reordering: u32,
+    pub late: Duration,
+    pub duplication: u32,
+    /// How many arrive with one bit changed.
+    pub corruption: u32,
+    /// Whether every ECN-capable datagram is marked.
+    pub congested: bool,
+    /// Longer datagrams are lost.
+    pub longest: usize,
+}
+
+impl Link {
+    /// A millisecond, and nothing happens on the way.
+    pub const CLEAN: Self = Self {
+        delay: Duration::from_millis(1),
+        jitter: Duration::ZERO,
+        rate: None,
+        queue: Duration::MAX,
+        overhead: 0,
+        loss: 0,
+        reordering: 0,
+        late: Duration::ZERO,
+        duplication: 0,
+        corruption: 0,
+        congested: false,
+        longest: usize::MAX,
+    };
+}
+
+/// A link in one direction, with what waits for its rate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wire {
+    pub link: Link,
+    /// When all that waits will have left.
+    free: Duration,
+}
+
+impl Wire {
+    pub fn new(link: Link) -> Self {
+        Self { link, free: Duration::ZERO }
+    }
+
+    /// How long a datagram that comes now would wait.
+    pub fn wait(&self, now: Duration) -> Duration {
+        self.free.saturating_sub(now)
+    }
+
+    /// When `datagram`, which enters now, arrives, and its copy.
+    pub fn cross(
+        &mut self,
+        datagram: &mut Datagram,
+        now: Duration,
+        rng: &mut ChaCha20Rng,
+    ) -> [Option<Duration>; 2] {
+        let link = self.link;
+        if datagram.bytes.len() > link.longest || self.wait(now) > link.queue {
+            return [None; 2];
+        }
+        let mut leaves = now;
+        if let Some(rate) = link.rate {
+            let nanos = (datagram.bytes.len() + link.overhead) as u64 * 1_000_000_000 / rate;
+            self.free = self.free.max(now) + Duration::from_nanos(nanos);
+            leaves = self.free;
+        }
+        if chance(rng, link.loss) {
+            return [None; 2];
+        }
+        if link.congested && datagram.ecn != Ecn::NotEct {
+            datagram.ecn = Ecn::Ce;
+        }
+        if chance(rng, link.corruption) {
+            flip_a_bit(&mut datagram.bytes, rng);
+        }
+        let twice = chance(rng, link.duplication);
+        let mut arrival = || leaves + link.delay + link.lateness(rng);
+        [Some(arrival()), twice.then(arrival)]
+    }
+}
+
+impl Link {
+    fn lateness(&self, rng: &mut ChaCha20Rng) -> Duration {
+        let late = if chance(rng, self.reordering) { self.late } else { Duration::ZERO };
+        if self.jitter.is_zero() {
+            return late;
+        }
+        late + self.jitter.mul_f64(f64::from(rng.next_u32()) / 2f64.powi(32))
+    }
+}
+
+fn flip_a_bit(bytes: &mut [u8], rng: &mut ChaCha20Rng) {
+    if !bytes.is_empty() {
+        let bit = rng.next_u32() as usize % (8 * bytes.len());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+fn chance(rng: &mut ChaCha20Rng, of_ten_thousand: u32) -> bool {
+    of_ten_thousand > 0 && rng.next_u32() % 10_000 < of_ten_thousand
+}

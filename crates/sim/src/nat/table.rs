@@ -1,0 +1,158 @@
+//! What a box remembers: an entry for each flow, as conntrack has it.
+//!
+//! ```text
+//!   inner host                     box                      remote
+//!   inner -> remote    entry (inner, outer, remote)    outer -> remote
+//! ```
+//!
+//! An entry whose inner end is the outer address is a flow to the box itself.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use rand_chacha::{ChaCha20Rng, rand_core::Rng};
+
+use super::{Nat, Ports};
+
+/// Who still talks after so long has a stream (`nf_conntrack_proto_udp.c`).
+const STREAM_AFTER: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub struct Table {
+    pub nat: Nat,
+    /// One of each family at most.
+    outer: Vec<IpAddr>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    inner: SocketAddr,
+    outer: SocketAddr,
+    remote: SocketAddr,
+    began: Duration,
+    replied: bool,
+    expires: Duration,
+}
+
+impl Table {
+    pub fn new(nat: Nat, outer: &[IpAddr]) -> Self {
+        Self { nat, outer: outer.to_vec(), entries: Vec::new() }
+    }
+
+    pub fn owns(&self, address: IpAddr) -> bool {
+        self.outer.contains(&address)
+    }
+
+    /// The source that the remote sees of what `inner` sends it; none where it does not pass.
+    pub fn outbound(
+        &mut self,
+        now: Duration,
+        inner: SocketAddr,
+        remote: SocketAddr,
+        rng: &mut ChaCha20Rng,
+    ) -> Option<SocketAddr> {
+        self.expire(now);
+        let nat = self.nat;
+        if nat.blocks_udp {
+            return None;
+        }
+        let known = |entry: &&mut Entry| (entry.inner, entry.remote) == (inner, remote);
+        if let Some(entry) = self.entries.iter_mut().find(known) {
+            entry.expires = now + entry.lifetime(nat, now);
+            return Some(entry.outer);
+        }
+        let address = *self.outer.iter().find(|outer| outer.is_ipv4() == inner.is_ipv4())?;
+        let outer = self.outer_for(address, inner, remote, rng);
+        self.insert(now, inner, outer, remote);
+        Some(outer)
+    }
+
+    /// Whom a datagram is for that came to `outer`; none where it does not pass.
+    pub fn inbound(
+        &mut self,
+        now: Duration,
+        remote: SocketAddr,
+        outer: SocketAddr,
+    ) -> Option<SocketAddr> {
+        self.expire(now);
+        let nat = self.nat;
+        if nat.blocks_udp {
+            return None;
+        }
+        let exact = |entry: &Entry| (entry.outer, entry.remote) == (outer, remote);
+        let admits = |entry: &Entry| {
+            entry.outer == outer && !entry.is_own() && nat.filtering.same(entry.remote, remote)
+        };
+        let at = self.entries.iter().position(exact);
+        let Some(at) = at.or_else(|| self.entries.iter().position(admits)) else {
+            if nat.tracks_input {
+                self.insert(now, outer, outer, remote);
+            }
+            return None;
+        };
+        let entry = &mut self.entries[at];
+        if nat.timeouts.refreshed_from_outside {
+            entry.expires = now + entry.lifetime(nat, now);
+        }
+        entry.replied |= !entry.is_own();
+        (!entry.is_own()).then_some(entry.inner)
+    }
+
+    fn insert(&mut self, now: Duration, inner: SocketAddr, outer: SocketAddr, remote: SocketAddr) {
+        let expires = now + self.nat.timeouts.unreplied;
+        self.entries.push(Entry { inner, outer, remote, began: now, replied: false, expires });
+    }
+
+    /// The outer end of a new flow: that of the host's others where they are one to the box,
+    /// then a new one.
+    fn outer_for(
+        &self,
+        address: IpAddr,
+        inner: SocketAddr,
+        remote: SocketAddr,
+        rng: &mut ChaCha20Rng,
+    ) -> SocketAddr {
+        let others = self.entries.iter().filter(|entry| entry.inner == inner);
+        let mapped = others
+            .filter(|entry| self.nat.mapping.same(entry.remote, remote))
+            .map(|entry| entry.outer);
+        let preserved =
+            (self.nat.ports == Ports::Preserved).then_some(SocketAddr::new(address, inner.port()));
+        let free = |outer: &SocketAddr| self.is_free(*outer, inner, remote);
+        mapped.chain(preserved).find(free).unwrap_or_else(|| {
+            let random = || SocketAddr::new(address, 1024 + (rng.next_u32() % 64_512) as u16);
+            std::iter::repeat_with(random).find(free).expect("a box of tests has free ports")
+        })
+    }
+
+    /// Whether no other host would be sent what `remote` answers.
+    fn is_free(&self, outer: SocketAddr, inner: SocketAddr, remote: SocketAddr) -> bool {
+        self.entries.iter().all(|entry| {
+            entry.outer != outer
+                || entry.inner == inner
+                || !self.nat.filtering.same(entry.remote, remote)
+        })
+    }
+
+    fn expire(&mut self, now: Duration) {
+        self.entries.retain(|entry| entry.expires > now);
+    }
+}
+
+impl Entry {
+    /// Whether the box itself is meant.
+    fn is_own(&self) -> bool {
+        self.inner == self.outer
+    }
+
+    fn lifetime(&self, nat: Nat, now: Duration) -> Duration {
+        if self.replied && now > self.began + STREAM_AFTER {
+            nat.timeouts.stream
+        } else {
+            nat.timeouts.unreplied
+        }
+    }
+}

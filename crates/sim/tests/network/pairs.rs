@@ -1,0 +1,220 @@
+//! Which pairs of boxes two hosts get through by simple hole punching: as measured in a lab of
+//! nftables NATs with real kernels, both hosts at the same private address and port.
+//!
+//! ```text
+//!   first                                        relay              second
+//!   both ask an observer for their mapped addresses
+//!   primes, and tells the second that it begins  ------------->     primes
+//!   pings a little later                                            pings a little later
+//! ```
+//!
+//! Who is pinged answers to where the ping came from, and pings there as well.
+
+use std::{net::SocketAddr, time::Duration};
+
+use sim::{Link, Nat, Network, Realm, Socket};
+
+use crate::support::{INNER, exchange, nested, outer};
+
+const MS: Duration = Duration::from_millis(1);
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// It passes the host's own boxes, and reaches no other's.
+const PRIMING: u8 = 4;
+
+/// Whom a host pings, and what it knows.
+struct End {
+    socket: Socket,
+    /// Where the other may be.
+    candidates: Vec<SocketAddr>,
+    next_ping: Duration,
+    /// Whether a ping of its own was answered.
+    direct: bool,
+}
+
+impl End {
+    fn behind(network: &Network, realm: Realm) -> Self {
+        let socket = network.bind(realm, INNER);
+        Self { socket, candidates: Vec::new(), next_ping: Duration::MAX, direct: false }
+    }
+
+    /// Hears of a candidate; the first ping leaves after a pause if it primes.
+    fn learn(&mut self, now: Duration, candidate: SocketAddr, ttl: Option<u8>) {
+        self.candidates.push(candidate);
+        self.next_ping = now;
+        if let Some(ttl) = ttl {
+            self.socket.send_with_ttl(candidate, b"prime", ttl);
+            self.next_ping = now + INTERVAL / 2;
+        }
+    }
+
+    fn step(&mut self, now: Duration) {
+        while let Some(datagram) = self.socket.receive() {
+            match datagram.bytes.as_slice() {
+                b"ping" => {
+                    self.socket.send(datagram.from, b"pong");
+                    if !self.candidates.contains(&datagram.from) {
+                        self.candidates.push(datagram.from);
+                    }
+                }
+                b"pong" => self.direct = true,
+                other => panic!("{other:?} is meant for no host"),
+            }
+        }
+        if self.next_ping <= now {
+            self.candidates.iter().for_each(|to| self.socket.send(*to, b"ping"));
+            self.next_ping = now + INTERVAL;
+        }
+    }
+}
+
+/// Two hosts behind boxes, of which the first comes first.
+struct Meeting {
+    network: Network,
+    ends: [End; 2],
+    /// The way by the relay: longer than the direct one.
+    relay: Duration,
+    prime: Option<u8>,
+}
+
+impl Meeting {
+    fn new(seed: u64, pair: [&[Nat]; 2], prime: Option<u8>) -> Self {
+        let delay = MS * (1 + seed as u32 * 7);
+        let link = Link { delay, jitter: delay / 2, ..Link::CLEAN };
+        let network = Network::new(seed, link);
+        let ends = [(pair[0], outer(1)), (pair[1], outer(2))]
+            .map(|(boxes, address)| End::behind(&network, nested(&network, boxes, address)));
+        Self { network, ends, relay: delay * 2 + 3 * MS, prime }
+    }
+
+    /// How long it takes until the pings of both are answered, if they ever are.
+    fn run(&mut self) -> Option<Duration> {
+        let observer = "198.51.100.1:3478".parse().unwrap();
+        let observer = self.network.bind(Realm::INTERNET, observer);
+        let link = self.network.link();
+        self.network.set_link(Link::CLEAN);
+        let mapped =
+            [0, 1].map(|end: usize| exchange(&self.network, &self.ends[end].socket, &observer));
+        self.network.set_link(link);
+        let [Some(first), Some(second)] = mapped else { return None };
+        let began = self.network.now();
+        self.ends[0].learn(began, second, self.prime);
+        let mut told = false;
+        while self.network.now() < began + Duration::from_secs(5) {
+            let now = self.network.now();
+            if !told && now >= began + self.relay {
+                self.ends[1].learn(now, first, self.prime);
+                told = true;
+            }
+            self.ends.iter_mut().for_each(|end| end.step(now));
+            if self.ends.iter().all(|end| end.direct) {
+                return Some(now - began);
+            }
+            self.network.pass(MS);
+        }
+        None
+    }
+}
+
+/// Whether such a pair gets direct, which no seed may change, whoever comes first.
+#[track_caller]
+fn assert_pair(pair: [&[Nat]; 2], prime: Option<u8>, direct: bool) {
+    for seed in 0..8 {
+        for pair in [pair, [pair[1], pair[0]]] {
+            let took = Meeting::new(seed, pair, prime).run();
+            assert_eq!(took.is_some(), direct, "{took:?}, seed {seed}, {prime:?}: {pair:?}");
+        }
+    }
+}
+
+const CONE: Nat = Nat::FULL_CONE;
+const ADDRESS: Nat = Nat::ADDRESS_RESTRICTED;
+const PORT: Nat = Nat::PORT_RESTRICTED;
+const SYMMETRIC: Nat = Nat::SYMMETRIC;
+const NO_DROP: Nat = Nat::NO_INPUT_DROP;
+const BLOCKED: Nat = Nat::UDP_BLOCKED;
+
+#[test]
+fn the_pairs_that_get_direct_in_the_lab_do() {
+    for pair in [[PORT, PORT], [ADDRESS, SYMMETRIC], [CONE, SYMMETRIC], [CONE, PORT]] {
+        for prime in [None, Some(PRIMING)] {
+            assert_pair([&[pair[0]], &[pair[1]]], prime, true);
+        }
+    }
+}
+
+#[test]
+fn the_pairs_that_are_relayed_in_the_lab_are() {
+    let mut pairs = vec![[PORT, SYMMETRIC], [SYMMETRIC, SYMMETRIC], [NO_DROP, SYMMETRIC]];
+    pairs.extend([CONE, ADDRESS, PORT, SYMMETRIC, NO_DROP].map(|other| [BLOCKED, other]));
+    for pair in pairs {
+        for prime in [None, Some(PRIMING)] {
+            assert_pair([&[pair[0]], &[pair[1]]], prime, false);
+        }
+    }
+}
+
+#[test]
+fn without_an_input_drop_at_either_a_pair_gets_direct_only_by_priming() {
+    assert_pair([&[NO_DROP], &[NO_DROP]], None, false);
+    assert_pair([&[NO_DROP], &[NO_DROP]], Some(PRIMING), true);
+}
+
+/// What reaches the other's box is no priming datagram but a probe that comes first; what dies
+/// in the host's own box opens nothing.
+#[test]
+fn priming_with_a_ttl_that_is_too_long_or_too_short_is_of_no_use() {
+    let direct = |routers, ttl| {
+        let mut meeting = Meeting::new(3, [&[NO_DROP], &[NO_DROP]], Some(ttl));
+        meeting.network.set_routers(routers);
+        meeting.run().is_some()
+    };
+    for routers in 1..8 {
+        let right = 2..=routers + 1;
+        for ttl in 1..12 {
+            assert_eq!(direct(routers, ttl), right.contains(&ttl), "{ttl} over {routers}");
+        }
+    }
+}
+
+/// Else the other's probe is there before its host has opened a pinhole.
+#[test]
+fn one_box_without_an_input_drop_is_passed_if_its_host_comes_first() {
+    for seed in 0..8 {
+        for (prime, second) in [(None, false), (Some(PRIMING), true)] {
+            let direct = |pair: [Nat; 2]| {
+                Meeting::new(seed, [&[pair[0]], &[pair[1]]], prime).run().is_some()
+            };
+            assert!(direct([NO_DROP, PORT]), "seed {seed}");
+            assert_eq!(direct([PORT, NO_DROP]), second, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_pair_behind_two_boxes_each_is_what_its_strictest_boxes_are() {
+    for prime in [None, Some(PRIMING)] {
+        assert_pair([&[PORT, PORT], &[PORT, PORT]], prime, true);
+        assert_pair([&[PORT, CONE], &[ADDRESS, SYMMETRIC]], prime, false);
+        assert_pair([&[CONE, SYMMETRIC], &[PORT]], prime, false);
+        assert_pair([&[CONE, ADDRESS], &[CONE, SYMMETRIC]], prime, true);
+    }
+    assert_pair([&[NO_DROP, PORT], &[NO_DROP, PORT]], None, false);
+    assert_pair([&[NO_DROP, NO_DROP], &[NO_DROP, NO_DROP]], Some(PRIMING), true);
+}
+
+/// As at a provider that has one box for many: their mapped addresses are of one box.
+#[test]
+fn two_homes_behind_one_box_get_direct_only_where_it_hairpins() {
+    for hairpin in [true, false] {
+        let network = Network::new(1, Link::CLEAN);
+        let provider = Nat { hairpin, ..PORT };
+        let provider = network.add_nat(Realm::INTERNET, provider, &[outer(1)]);
+        let ends = ["100.64.0.2", "100.64.0.3"].map(|home| {
+            let realm = network.add_nat(provider, PORT, &[home.parse().unwrap()]);
+            End::behind(&network, realm)
+        });
+        let mut meeting = Meeting { network, ends, relay: 3 * MS, prime: None };
+        assert_eq!(meeting.run().is_some(), hairpin);
+    }
+}

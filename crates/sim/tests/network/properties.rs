@@ -1,0 +1,128 @@
+//! What holds of every box, whatever hosts do behind it.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+use proptest::prelude::*;
+use sim::{Dependence, Link, Nat, Network, Ports, Realm, Socket, Timeouts};
+
+use crate::support::{exchange, outer, remotes, say};
+
+fn dependence() -> impl Strategy<Value = Dependence> {
+    prop_oneof![
+        Just(Dependence::EndpointIndependent),
+        Just(Dependence::AddressDependent),
+        Just(Dependence::AddressAndPortDependent),
+    ]
+}
+
+fn any_box() -> impl Strategy<Value = Nat> {
+    let ports = prop_oneof![Just(Ports::Preserved), Just(Ports::Random)];
+    (dependence(), dependence(), ports, any::<[bool; 2]>()).prop_map(
+        |(mapping, filtering, ports, [tracks_input, hairpin])| Nat {
+            mapping,
+            filtering,
+            ports,
+            tracks_input,
+            hairpin,
+            ..Nat::PORT_RESTRICTED
+        },
+    )
+}
+
+/// Who sends, to whom, and after how many seconds.
+fn moves() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
+    prop::collection::vec((0..3usize, 0..4usize, 0..40u64), 1..40)
+}
+
+/// Hosts of which two have one port, behind a box.
+fn hosts(network: &Network, nat: Nat) -> [Socket; 3] {
+    let realm = network.add_nat(Realm::INTERNET, nat, &[outer(1)]);
+    ["10.0.0.2:51820", "10.0.0.3:51820", "10.0.0.4:9"]
+        .map(|address| network.bind(realm, address.parse().unwrap()))
+}
+
+/// Whether, to a filter, an answer of one is as good as one of the other.
+fn same(dependence: Dependence, one: SocketAddr, other: SocketAddr) -> bool {
+    match dependence {
+        Dependence::EndpointIndependent => true,
+        Dependence::AddressDependent => one.ip() == other.ip(),
+        Dependence::AddressAndPortDependent => one == other,
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_answer_reaches_who_asked_and_nobody_else(
+        nat in any_box(), moves in moves(), seed: u64,
+    ) {
+        let network = Network::new(seed, Link::CLEAN);
+        let (hosts, remotes) = (hosts(&network, nat), remotes(&network));
+        for (host, remote, pause) in moves {
+            let seen = exchange(&network, &hosts[host], &remotes[remote]).unwrap();
+            prop_assert_eq!(seen.ip(), outer(1));
+            prop_assert!(say(&network, &remotes[remote], seen, &hosts[host]));
+            prop_assert!(hosts.iter().all(|host| host.receive().is_none()));
+            network.pass(Duration::from_secs(pause));
+        }
+    }
+
+    #[test]
+    fn mappings_and_filters_are_as_dependent_as_they_say(
+        nat in any_box(), order in prop::collection::vec(0..4usize, 1..12), seed: u64,
+    ) {
+        let network = Network::new(seed, Link::CLEAN);
+        let ([host, ..], remotes) = (hosts(&network, nat), remotes(&network));
+        let mut seen = HashMap::new();
+        for remote in &order {
+            let mapped = exchange(&network, &host, &remotes[*remote]).unwrap();
+            prop_assert_eq!(*seen.entry(*remote).or_insert(mapped), mapped);
+        }
+        // A random or, where one is taken, another port may be the same by chance; a mapping
+        // that is one never differs.
+        for (one, mapped) in &seen {
+            for (other, beside) in &seen {
+                let [one, other] = [one, other].map(|remote| remotes[*remote].address);
+                prop_assert!(!same(nat.mapping, one, other) || mapped == beside);
+            }
+        }
+        let mapped = seen[&order[0]];
+        for (at, remote) in remotes.iter().enumerate() {
+            let open = seen.iter().any(|(sent_to, outer)| {
+                *outer == mapped && same(nat.filtering, remotes[*sent_to].address, remote.address)
+            });
+            prop_assert_eq!(say(&network, remote, mapped, &host), open, "remote {}", at);
+        }
+    }
+
+    #[test]
+    fn no_entry_outlives_its_time(
+        nat in any_box(), timeout in 1..300u64, refreshes in 0..5usize, seed: u64,
+    ) {
+        let timeouts = Timeouts::outbound(Duration::from_secs(timeout));
+        let network = Network::new(seed, Link::CLEAN);
+        let nat = Nat { timeouts, ..nat };
+        let ([host, ..], [remote, ..]) = (hosts(&network, nat), remotes(&network));
+        let mapped = exchange(&network, &host, &remote).unwrap();
+        for _ in 0..refreshes {
+            network.pass(Duration::from_millis(timeout * 1_000 - 100));
+            prop_assert_eq!(exchange(&network, &host, &remote), Some(mapped));
+        }
+        network.pass(Duration::from_millis(timeout * 1_000 - 100));
+        prop_assert!(say(&network, &remote, mapped, &host));
+        network.pass(Duration::from_millis(200));
+        prop_assert!(!say(&network, &remote, mapped, &host));
+    }
+
+    #[test]
+    fn a_clean_internet_loses_nothing_and_keeps_the_order(
+        lens in prop::collection::vec(0..1_500usize, 1..50), seed: u64, delay in 0..500u64,
+    ) {
+        let delay = Duration::from_millis(delay);
+        let network = Network::new(seed, Link { delay, rate: Some(1_000_000), ..Link::CLEAN });
+        let [one, other, ..] = remotes(&network);
+        lens.iter().for_each(|len| one.send(other.address, &vec![7; *len]));
+        network.pass(Duration::from_secs(1));
+        let got: Vec<_> = std::iter::from_fn(|| other.receive()).collect();
+        prop_assert_eq!(got.iter().map(|got| got.bytes.len()).collect::<Vec<_>>(), lens);
+    }
+}

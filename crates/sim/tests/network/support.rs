@@ -1,0 +1,60 @@
+//! Hosts, and what they say to each other.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use sim::{Nat, Network, Realm, Socket};
+
+/// Longer than the way.
+const WHILE: Duration = Duration::from_millis(10);
+
+/// The host behind a box.
+pub const INNER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 51820);
+
+/// The outer address of a box on the Internet.
+pub fn outer(number: u8) -> IpAddr {
+    [203, 0, 113, number].into()
+}
+
+/// Two addresses with two ports each; neighbours share the address.
+pub fn remotes(network: &Network) -> [Socket; 4] {
+    [(1, 3478), (1, 3479), (2, 3478), (2, 3479)]
+        .map(|(number, port)| network.bind(Realm::INTERNET, ([198, 51, 100, number], port).into()))
+}
+
+/// The network behind all these boxes, of which the first is on the Internet, at `address`.
+pub fn nested(network: &Network, boxes: &[Nat], address: IpAddr) -> Realm {
+    let addresses = std::iter::once(address).chain((2..).map(|number| [100, 64, number, 2].into()));
+    boxes
+        .iter()
+        .zip(addresses)
+        .fold(Realm::INTERNET, |realm, (nat, address)| network.add_nat(realm, *nat, &[address]))
+}
+
+/// Has a host send to a remote, and returns whom that sees.
+pub fn exchange(network: &Network, host: &Socket, remote: &Socket) -> Option<SocketAddr> {
+    host.send(remote.address, b"out");
+    network.pass(WHILE);
+    remote.receive().map(|datagram| datagram.from)
+}
+
+/// Whether what a remote sends to `to` reaches the host.
+pub fn say(network: &Network, remote: &Socket, to: SocketAddr, host: &Socket) -> bool {
+    remote.send(to, b"in");
+    network.pass(WHILE);
+    host.receive().is_some_and(|datagram| datagram.bytes == b"in")
+}
+
+/// A host asks, and each of so many times is answered; three seconds are between two of them.
+pub fn talk(network: &Network, host: &Socket, remote: &Socket, answers: usize) {
+    let mut seen = exchange(network, host, remote).unwrap();
+    for answer in 0..answers {
+        if answer > 0 {
+            network.pass(Duration::from_secs(3));
+            seen = exchange(network, host, remote).unwrap();
+        }
+        assert!(say(network, remote, seen, host));
+    }
+}
