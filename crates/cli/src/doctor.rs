@@ -12,6 +12,7 @@ use doctor::{
     Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
 };
 use host::sockets::folders;
+use wg::DropReason;
 
 use crate::interface::{self, Interface};
 
@@ -106,15 +107,11 @@ fn remedy() -> anyhow::Result<Remedy<Host>> {
 /// What the checks need to know about an interface.
 fn tunnel(interface: &Interface) -> Tunnel {
     let own = interface.own.as_ref();
-    let dropped = |reason| {
-        let drops = own.into_iter().flat_map(|own| &own.drops);
-        drops.filter(|(name, _)| name == reason).map(|(_, count)| *count).sum()
-    };
     let demotions = own.into_iter().flat_map(|own| &own.offloads);
     let peers = interface.peers.iter().map(|peer| Peer {
-        key: peer.public_key.clone(),
-        endpoint: peer.endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok()),
-        allowed_ips: peer.allowed_ips.iter().flat_map(|net| net.parse()).collect(),
+        key: peer.public_key.to_base64(),
+        endpoint: peer.endpoint,
+        allowed_ips: peer.allowed_ips.clone(),
         circles: false,
         path_mtu: None,
         found_mtu: peer.path_mtu.map(u32::from),
@@ -126,12 +123,12 @@ fn tunnel(interface: &Interface) -> Tunnel {
         mtu: None,
         listen_port: interface.listen_port,
         fwmark: interface.fwmark.unwrap_or(0),
-        offers: own.into_iter().flat_map(|own| &own.offers).flat_map(|net| net.parse()).collect(),
+        offers: own.map(|own| own.offers.clone()).unwrap_or_default(),
         gone: Vec::new(),
-        receive_buffer: own.map(|own| own.receive_buffer).filter(|granted| *granted != 0),
-        send_buffer: own.map(|own| own.send_buffer).filter(|granted| *granted != 0),
-        overflow: dropped("udp_overflow"),
-        looped: dropped("out_loop"),
+        receive_buffer: own.map(|own| own.socket.receive_buffer).filter(|granted| *granted != 0),
+        send_buffer: own.map(|own| own.socket.send_buffer).filter(|granted| *granted != 0),
+        overflow: own.map_or(0, |own| own.socket.overflow),
+        looped: own.map_or(0, |own| own.dropped(DropReason::OutLoop)),
         demotions: demotions
             .filter(|offload| offload.demotions != 0)
             .map(|offload| (offload.name.clone(), offload.demotions))
@@ -154,7 +151,7 @@ mod tests {
         let mut interface = Interface::parse("wg0".into(), &state);
         let bare = tunnel(&interface);
         assert_eq!((bare.receive_buffer, bare.overflow), (None, 0));
-        let key = interface.peers[0].public_key.clone();
+        let key = interface.peers[0].public_key.to_base64();
         interface.learn(&format!(
             "in_forged=9\nout_loop=4\nudp_overflow=3\nudp_receive_buffer=8\nudp_send_buffer=6\noffload_udp-gso=on\n\
              demotions_udp-gso=2\noffload_udp-gro=on\ndemotions_udp-gro=0\noffers=10.0.0.0/8\npath_mtu={key} 1230\n"

@@ -6,17 +6,14 @@ use std::{collections::HashMap, path::Path};
 use anyhow::Context;
 use config::uapi::{Change, write_change};
 use host::resolve;
+use ipnet::IpNet;
 use sys::process::harden;
 use wg::{
-    PublicKey,
-    config::{AllowedIpChange, PeerChange},
+    PresharedKey, PublicKey,
+    config::{AllowedIpChange, PeerChange, PeerState},
 };
 
-use crate::{
-    client::Client,
-    interface::{Interface, Peer},
-    read_conf,
-};
+use crate::{client::Client, interface::Interface, read_conf};
 
 /// # Errors
 /// The file is invalid, a name cannot be resolved, or the interface is not running. Then nothing is
@@ -46,48 +43,45 @@ fn difference(wanted: Change, running: &Interface) -> Change {
         .private_key
         .filter(|key| key.as_ref().map(|key| key.public_key()) != running.public_key);
     device.replace_peers = false;
-    let mut others: HashMap<&str, &Peer> =
-        running.peers.iter().map(|peer| (&*peer.public_key, peer)).collect();
+    let mut others: HashMap<PublicKey, &PeerState> =
+        running.peers.iter().map(|peer| (peer.public_key, peer)).collect();
     let owners = owners(&device.peers);
     for peer in &mut device.peers {
-        let running = others.remove(&*peer.public_key.to_base64());
+        let running = others.remove(&peer.public_key);
         keep(peer, running, &owners);
     }
     // After the others, which have taken over their networks.
-    let gone = others.into_keys().filter_map(|key| PublicKey::from_base64(key).ok());
-    device.peers.extend(gone.map(|key| PeerChange { remove: true, ..PeerChange::new(key) }));
+    device
+        .peers
+        .extend(others.into_keys().map(|key| PeerChange { remove: true, ..PeerChange::new(key) }));
     Change { listen_port, fwmark: None, device }
 }
 
 /// The peer that each network ends up with: the last one that has it.
-fn owners(peers: &[PeerChange]) -> HashMap<String, PublicKey> {
-    let nets = peers.iter().flat_map(|peer| {
-        peer.allowed_ips.iter().map(|allowed| (allowed.net.to_string(), peer.public_key))
-    });
+fn owners(peers: &[PeerChange]) -> HashMap<IpNet, PublicKey> {
+    let nets = peers
+        .iter()
+        .flat_map(|peer| peer.allowed_ips.iter().map(|allowed| (allowed.net, peer.public_key)));
     nets.collect()
 }
 
 /// Reduces a peer's change to what differs from the running one.
-fn keep(peer: &mut PeerChange, running: Option<&Peer>, owners: &HashMap<String, PublicKey>) {
-    let has: &[String] = running.map_or(&[], |running| &running.allowed_ips);
+fn keep(peer: &mut PeerChange, running: Option<&PeerState>, owners: &HashMap<IpNet, PublicKey>) {
+    let has: &[IpNet] = running.map_or(&[], |running| &running.allowed_ips);
     // Replacing them would leave networks without a peer for a moment.
     peer.replace_allowed_ips = false;
-    peer.allowed_ips.retain(|AllowedIpChange { net, .. }| {
-        let net = net.to_string();
-        owners[&net] == peer.public_key && !has.contains(&net)
-    });
+    peer.allowed_ips
+        .retain(|AllowedIpChange { net, .. }| owners[net] == peer.public_key && !has.contains(net));
     // What another peer gets is moved by adding it there.
-    let lost =
-        has.iter().filter(|net| !owners.contains_key(*net)).filter_map(|net| net.parse().ok());
-    peer.allowed_ips.extend(lost.map(|net| AllowedIpChange { net, remove: true }));
+    let lost = has.iter().filter(|net| !owners.contains_key(*net));
+    peer.allowed_ips.extend(lost.map(|net| AllowedIpChange { net: *net, remove: true }));
     let Some(running) = running else { return };
-    peer.endpoint = peer.endpoint.filter(|endpoint| Some(endpoint.to_string()) != running.endpoint);
-    if peer.preshared_key.is_none() && running.has_preshared_key {
+    peer.endpoint = peer.endpoint.filter(|endpoint| Some(*endpoint) != running.endpoint);
+    if peer.preshared_key.is_none() && running.preshared_key != PresharedKey::default() {
         peer.preshared_key = Some(Default::default());
     }
     let keepalive = peer.persistent_keepalive.unwrap_or(0);
-    peer.persistent_keepalive =
-        (keepalive != running.persistent_keepalive.unwrap_or(0)).then_some(keepalive);
+    peer.persistent_keepalive = (keepalive != running.persistent_keepalive).then_some(keepalive);
 }
 
 #[cfg(test)]

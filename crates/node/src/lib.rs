@@ -14,13 +14,14 @@ use std::{
     },
 };
 
-use config::uapi::{Change, DeviceState};
+use config::uapi::{Change, DeviceState, LoadStats, OffloadStats, SocketStats, Stats, Sum};
 use engine::{Attached, Clock, Engine, Filter, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
 use packet::{IpRecv, IpSend};
 use sys::{
     BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
+    offload::Switch,
     process::{self, Helper},
 };
 pub use tap::{Capture, CaptureEnd, Chunk, Tap, TooManyCaptures};
@@ -71,19 +72,6 @@ struct Outer {
     port: u16,
     fwmark: u32,
     up: bool,
-}
-
-/// What the UDP socket counted.
-#[derive(Clone, Copy, Debug)]
-pub struct SocketCounters {
-    /// Datagrams that found the receive buffer full.
-    pub overflow: u64,
-    /// Datagrams that were too long.
-    pub truncated: u64,
-    /// Bytes of the receive buffer; 0 without a socket.
-    pub receive_buffer: u64,
-    /// Bytes of the send buffer, likewise.
-    pub send_buffer: u64,
 }
 
 /// Why a change was not made.
@@ -324,35 +312,28 @@ impl Node {
         lock(&self.outer).fwmark
     }
 
-    /// Every counter that is not a peer's, by name.
-    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let socket = self.socket();
-        let drops = DropReason::ALL.iter().map(|&reason| (reason.name(), self.drops(reason)));
-        drops.chain([
-            ("udp_overflow", socket.overflow),
-            ("udp_truncated", socket.truncated),
-            ("udp_receive_buffer", socket.receive_buffer),
-            ("udp_send_buffer", socket.send_buffer),
-        ])
-    }
-
-    /// How much there was to do at a time, by name: how many batches, and what was in
-    /// them together.
-    pub fn loads(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Everything that it counts beside what a peer's state has.
+    pub fn stats(&self) -> Stats {
         let load = self.load();
-        let [out, inbound, queued] =
-            [&load.outbound, &load.inbound, &load.queued].map(|histogram| histogram.read());
-        [
-            ("load_out_batches", out.count),
-            ("load_out_packets", out.sum),
-            ("load_in_batches", inbound.count),
-            ("load_in_packets", inbound.sum),
-            ("load_queue_rounds", queued.count),
-            ("load_queue_micros", queued.sum),
-            ("load_handshakes", self.handshakes().answered()),
-            ("load_handshake_micros", self.handshakes().micros()),
-        ]
-        .into_iter()
+        let [outbound, inbound, queued] = [&load.outbound, &load.inbound, &load.queued]
+            .map(|histogram| histogram.read())
+            .map(|counted| Sum { count: counted.count, sum: counted.sum });
+        let handshakes = self.handshakes();
+        let handshakes = Sum { count: handshakes.answered(), sum: handshakes.micros() };
+        let offload = |(name, switch): &(&str, &Switch)| OffloadStats {
+            name: (*name).to_owned(),
+            wanted: switch.wanted(),
+            demotions: switch.demotions(),
+        };
+        let peers = self.state().peers.into_iter();
+        Stats {
+            drops: DropReason::ALL.iter().map(|&reason| (reason, self.drops(reason))).collect(),
+            socket: self.socket(),
+            load: LoadStats { outbound, inbound, queued, handshakes },
+            offloads: self.offloads.all().iter().map(offload).collect(),
+            path_mtus: peers.filter_map(|peer| Some((peer.public_key, peer.path_mtu?))).collect(),
+            ..Stats::default()
+        }
     }
 
     /// How large batches were, and how long packets waited.
@@ -381,9 +362,9 @@ impl Node {
     }
 
     /// What the UDP socket counted.
-    pub fn socket(&self) -> SocketCounters {
+    pub fn socket(&self) -> SocketStats {
         let buffers = self.udp.buffers();
-        SocketCounters {
+        SocketStats {
             overflow: self.udp.overflow(),
             truncated: self.udp.truncated(),
             receive_buffer: buffers.map_or(0, |buffers| buffers.receive as u64),

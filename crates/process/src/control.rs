@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use config::uapi::{Request, write_errno, write_state};
+use config::uapi::{Request, Stats, write_errno, write_state};
 use host::{number_scopes, sockets};
 use node::Node;
 use sys::{SocketFile, process::Helper};
@@ -146,8 +146,8 @@ impl ControlSocket {
 
 /// What a process does beside being a peer.
 pub trait Extras: Send + Sync {
-    /// Appends what `linerate show` is to tell of it, as lines `key=value`.
-    fn describe(&self, lines: &mut String);
+    /// Adds what `linerate show` is to tell of it.
+    fn describe(&self, stats: &mut Stats);
 
     /// Offloads were switched on or off.
     fn offloads_changed(&self) {}
@@ -161,7 +161,7 @@ pub trait Extras: Send + Sync {
 
 /// Nothing.
 impl Extras for () {
-    fn describe(&self, _lines: &mut String) {}
+    fn describe(&self, _: &mut Stats) {}
 
     fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
         Err(io::Error::from_raw_os_error(EOPNOTSUPP))
@@ -228,25 +228,14 @@ fn answer_request(
     match request {
         Request::Get => write_state(answer, &node.state()),
         Request::Stats => {
-            let (version, aead) = (env!("CARGO_PKG_VERSION"), aead::variant());
-            answer.push_str(&format!("version={version}\naead={aead}\n"));
-            for (name, value) in node.counters().chain(node.loads()) {
-                answer.push_str(&format!("{name}={value}\n"));
-            }
-            for (name, switch) in node.offloads().all() {
-                let wanted = if switch.wanted() { "on" } else { "off" };
-                let demotions = switch.demotions();
-                answer
-                    .push_str(&format!("offload_{name}={wanted}\ndemotions_{name}={demotions}\n"));
-            }
-            for peer in node.state().peers {
-                if let Some(mtu) = peer.path_mtu {
-                    let key = peer.public_key.to_base64();
-                    answer.push_str(&format!("path_mtu={key} {mtu}\n"));
-                }
-            }
-            sandbox::describe(answer);
-            extras.describe(answer);
+            let mut stats = Stats {
+                version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+                aead: Some(aead::variant().to_string()),
+                ..node.stats()
+            };
+            sandbox::describe(&mut stats);
+            extras.describe(&mut stats);
+            stats.write(answer);
         }
         Request::Ping(host) => return ping(extras, &host, answer),
         // It is done behind the answer.

@@ -3,6 +3,7 @@
 
 use std::{io, net::IpAddr, time::Duration};
 
+use config::uapi::Stats;
 use ipnet::IpNet;
 
 use crate::control::Extras;
@@ -12,26 +13,11 @@ use crate::control::Extras;
 pub(crate) struct Offers(pub Vec<IpNet>);
 
 impl Extras for Offers {
-    fn describe(&self, lines: &mut String) {
-        for net in &self.0 {
-            lines.push_str(&format!("offers={net}\n"));
-        }
+    fn describe(&self, stats: &mut Stats) {
+        stats.offers.clone_from(&self.0);
     }
 
     fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         ().ping(host)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_network_has_its_line() {
-        let nets = ["10.0.0.0/8", "::/0"].map(|net| net.parse().unwrap());
-        let mut lines = String::new();
-        Offers(nets.into()).describe(&mut lines);
-        assert_eq!(lines, "offers=10.0.0.0/8\noffers=::/0\n");
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail};
 use config::{
     conf::{Conf, Dns, Place, Placed, Table},
-    uapi::Change,
+    uapi::{Change, Stats},
 };
 use host::resolve;
 use ipnet::IpNet;
@@ -332,14 +332,8 @@ fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
 struct Shown<S: Stack>(Served<S>);
 
 impl<S: Stack> Extras for Shown<S> {
-    fn describe(&self, lines: &mut String) {
-        lines.push_str(&format!("stack={}\n", self.0.stack()));
-        for service in self.0.services() {
-            lines.push_str(&format!("service={service}\n"));
-        }
-        for (name, count) in self.0.counters() {
-            lines.push_str(&format!("{name}={count}\n"));
-        }
+    fn describe(&self, stats: &mut Stats) {
+        stats.proxy = Some(self.0.stats());
     }
 
     fn offloads_changed(&self) {

@@ -21,7 +21,10 @@ use std::{
 };
 
 use anyhow::Context;
-use config::conf::{self, Place, Transport};
+use config::{
+    conf::{self, Place, Transport},
+    uapi::Stats,
+};
 use sys::process::{
     Rights, keep_rights, owns,
     sandbox::{Confined, Ports, Reach, Work, confine_calls, confine_files},
@@ -203,21 +206,21 @@ fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Confined)>) -> T) -> T 
     read(&mut ATTAINED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Tells what came of it, as lines `sandbox=PART: STATE`, or as `sandbox_off=REASON`.
-pub(crate) fn describe(lines: &mut String) {
+/// Adds what came of it.
+pub(crate) fn describe(stats: &mut Stats) {
     attained(|parts| {
-        for (what, confined) in &*parts {
+        stats.sandbox.extend(parts.iter().map(|(what, confined)| {
             let state = match confined {
                 Confined::Wholly => "wholly",
                 Confined::Partly => "partly",
                 Confined::Not => "not",
             };
-            lines.push_str(&format!("sandbox={what}: {state}\n"));
-        }
-        if OFF.load(Ordering::Relaxed) {
-            lines.push_str("sandbox_off=not asked for\n");
-        }
+            ((*what).to_owned(), state.to_owned())
+        }));
     });
+    if OFF.load(Ordering::Relaxed) {
+        stats.sandbox_off = Some("not asked for".to_owned());
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,10 @@ use std::{
 };
 
 use anyhow::Context;
-use config::conf::{self, Dns};
+use config::{
+    conf::{self, Dns},
+    uapi::{ProxyStats, Service},
+};
 use sys::process;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
@@ -79,6 +82,7 @@ impl<S: Stack> Front<S> {
         let gate = Arc::new(Gate { dialer, users, connections });
         let rules = Rules { datagrams: capacity.datagrams, source: source(peer_of) };
         let services = runtime.block_on(async { bound.serve(&gate, &rules) });
+        let services = services.iter().map(|service| Service::parse(service)).collect();
         let served = Served { gate, services, runtime: runtime.handle().clone() };
         (served, Work(runtime))
     }
@@ -92,24 +96,18 @@ fn source(peer_of: PeerOf) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
 /// What is served.
 pub struct Served<S: Stack> {
     gate: Arc<Gate<S>>,
-    services: Vec<String>,
+    services: Vec<Service>,
     runtime: Handle,
 }
 
 impl<S: Stack> Served<S> {
-    /// What the stack is called.
-    pub fn stack(&self) -> &'static str {
-        self.gate.dialer.stack.name()
-    }
-
-    /// What is served where.
-    pub fn services(&self) -> &[String] {
-        &self.services
-    }
-
-    /// How many connections were refused or made way, by name.
-    pub fn counters(&self) -> [(&'static str, u64); 5] {
-        self.gate.connections.counters().by_name()
+    /// What `linerate show` tells of it.
+    pub fn stats(&self) -> ProxyStats {
+        ProxyStats {
+            stack: self.gate.dialer.stack.name().to_owned(),
+            services: self.services.clone(),
+            ..self.gate.connections.counters().stats()
+        }
     }
 
     /// Offloads were switched on or off.

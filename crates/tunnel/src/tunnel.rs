@@ -120,7 +120,12 @@ impl Tunnel {
 
     /// Every counter that is not a peer's, by name: what was dropped, and why.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
-        self.0.node.counters().collect()
+        let stats = self.0.node.stats();
+        let buffers = [
+            ("udp_receive_buffer", stats.socket.receive_buffer),
+            ("udp_send_buffer", stats.socket.send_buffer),
+        ];
+        stats.losses().into_iter().chain(buffers).collect()
     }
 
     /// Ends the tunnel once the peers have what was written to streams that are dropped by

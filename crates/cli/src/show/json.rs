@@ -1,8 +1,10 @@
 //! Output for programs. The schema is `docs/json.md`, which changes with this file.
 
+use config::uapi::{OffloadStats, ProxyStats, Service, Stats};
 use serde_json::{Map, Value, json};
+use wg::{PresharedKey, config::PeerState};
 
-use crate::interface::{Interface, Own, Peer};
+use crate::interface::Interface;
 
 /// Incremented when a key is removed or changes its meaning, but not for new keys.
 const SCHEMA: u32 = 1;
@@ -26,13 +28,15 @@ fn interface(interface: &Interface) -> Value {
     })
 }
 
-fn peer(peer: &Peer) -> Value {
+fn peer(peer: &PeerState) -> Value {
+    let keepalive = Some(peer.persistent_keepalive).filter(|seconds| *seconds != 0);
+    let allowed_ips: Vec<_> = peer.allowed_ips.iter().map(ToString::to_string).collect();
     json!({
-        "public_key": peer.public_key,
-        "has_preshared_key": peer.has_preshared_key,
-        "endpoint": peer.endpoint,
-        "allowed_ips": peer.allowed_ips,
-        "persistent_keepalive": peer.persistent_keepalive,
+        "public_key": peer.public_key.to_base64(),
+        "has_preshared_key": peer.preshared_key != PresharedKey::default(),
+        "endpoint": peer.endpoint.map(|endpoint| endpoint.to_string()),
+        "allowed_ips": allowed_ips,
+        "persistent_keepalive": keepalive,
         "last_handshake": peer.last_handshake.map(|time| time.as_secs_f64()),
         "rx_bytes": peer.rx_bytes,
         "tx_bytes": peer.tx_bytes,
@@ -40,41 +44,46 @@ fn peer(peer: &Peer) -> Value {
     })
 }
 
-fn own(own: &Own) -> Value {
-    let offload = |offload: &crate::interface::Offload| {
+fn own(own: &Stats) -> Value {
+    let offload = |offload: &OffloadStats| {
         let state = json!({ "wanted": offload.wanted, "demotions": offload.demotions });
         (offload.name.clone(), state)
     };
-    let drops = own.drops.iter().map(|(reason, count)| (reason.clone(), json!(count)));
-    let services = own.services.iter().map(|(kind, at)| json!({ "kind": kind, "at": at }));
+    let drops = own.losses().into_iter();
+    let drops = drops.map(|(reason, count)| (reason.to_owned(), json!(count)));
     let part = |(what, state): &(String, String)| json!({ "what": what, "state": state });
     let sandbox = json!({
         "parts": own.sandbox.iter().map(part).collect::<Vec<_>>(),
         "off": own.sandbox_off,
     });
     let told = own.sandbox_off.is_some() || !own.sandbox.is_empty();
-    let proxy = || json!({ "stack": own.stack, "services": services.clone().collect::<Vec<_>>() });
     json!({
         "version": own.version,
         "aead": own.aead,
-        "receive_buffer": own.receive_buffer,
-        "send_buffer": own.send_buffer,
+        "receive_buffer": own.socket.receive_buffer,
+        "send_buffer": own.socket.send_buffer,
         "load": {
-            "out_batches": own.load.outbound.0,
-            "out_packets": own.load.outbound.1,
-            "in_batches": own.load.inbound.0,
-            "in_packets": own.load.inbound.1,
-            "queue_rounds": own.load.queued.0,
-            "queue_micros": own.load.queued.1,
-            "handshakes": own.load.handshakes.0,
-            "handshake_micros": own.load.handshakes.1,
+            "out_batches": own.load.outbound.count,
+            "out_packets": own.load.outbound.sum,
+            "in_batches": own.load.inbound.count,
+            "in_packets": own.load.inbound.sum,
+            "queue_rounds": own.load.queued.count,
+            "queue_micros": own.load.queued.sum,
+            "handshakes": own.load.handshakes.count,
+            "handshake_micros": own.load.handshakes.sum,
         },
         "offloads": own.offloads.iter().map(offload).collect::<Map<_, _>>(),
         "drops": drops.collect::<Map<_, _>>(),
         "sandbox": told.then_some(sandbox),
-        "offers": own.offers,
-        "proxy": own.stack.is_some().then(proxy),
+        "offers": own.offers.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "proxy": own.proxy.as_ref().map(proxy),
     })
+}
+
+fn proxy(proxy: &ProxyStats) -> Value {
+    let service = |Service { kind, place }: &Service| json!({ "kind": kind, "at": place });
+    let services: Vec<_> = proxy.services.iter().map(service).collect();
+    json!({ "stack": proxy.stack, "services": services })
 }
 
 #[cfg(test)]
@@ -95,7 +104,7 @@ mod tests {
                         aead=avx512\nsandbox=files (landlock): wholly\noffers=10.0.0.0/8\nload_out_batches=2\nload_out_packets=9\n\
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
-        let peer = &one.peers[0].public_key;
+        let peer = one.peers[0].public_key.to_base64();
         one.learn(&format!("path_mtu={peer} 1380\n{counters}"));
         let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
         let described = describe(&[one]);
@@ -131,7 +140,9 @@ mod tests {
                             "handshakes": 3, "handshake_micros": 0,
                         },
                         "offloads": { "udp-gso": { "wanted": false, "demotions": 2 } },
-                        "drops": { "in_forged": 3, "in_replayed": 0 },
+                        "drops": {
+                            "in_forged": 3, "in_replayed": 0, "udp_overflow": 0, "udp_truncated": 0,
+                        },
                         "sandbox": {
                             "parts": [{ "what": "files (landlock)", "state": "wholly" }],
                             "off": null,
@@ -158,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_proxy_tells_its_services() {
-        let own = Own::parse("stack=in-process\nservice=socks5 127.0.0.1:1080\n");
+        let own = Stats::parse("stack=in-process\nservice=socks5 127.0.0.1:1080\n");
         let proxy = json!({
             "stack": "in-process",
             "services": [{ "kind": "socks5", "at": "127.0.0.1:1080" }],

@@ -5,8 +5,11 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
+use config::uapi::{Service, Stats};
+use wg::{PresharedKey, config::PeerState};
+
 use crate::{
-    interface::{Interface, Own, Peer},
+    interface::Interface,
     units::{bytes, duration},
 };
 
@@ -57,7 +60,7 @@ pub(super) fn describe(interface: &Interface, style: Style) -> String {
 }
 
 /// `None` if the daemon does not report it.
-fn sandbox(own: &Own) -> Option<String> {
+fn sandbox(own: &Stats) -> Option<String> {
     if let Some(why) = &own.sandbox_off {
         return Some(format!("off ({why})"));
     }
@@ -66,19 +69,20 @@ fn sandbox(own: &Own) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn describe_peer(text: &mut String, peer: &Peer, style: Style) {
-    let _ = writeln!(text, "\n{}: {}", style.bold("peer"), peer.public_key);
+fn describe_peer(text: &mut String, peer: &PeerState, style: Style) {
+    let _ = writeln!(text, "\n{}: {}", style.bold("peer"), peer.public_key.to_base64());
     let mut line = |key: &str, value: &str| style.line(text, key, value);
-    if peer.has_preshared_key {
+    if peer.preshared_key != PresharedKey::default() {
         line("preshared key", "(hidden)");
     }
     if let Some(endpoint) = &peer.endpoint {
-        line("endpoint", endpoint);
+        line("endpoint", &endpoint.to_string());
     }
-    if let Some(seconds) = peer.persistent_keepalive {
-        line("persistent keepalive", &format!("every {seconds} s"));
+    if peer.persistent_keepalive != 0 {
+        line("persistent keepalive", &format!("every {} s", peer.persistent_keepalive));
     }
-    let allowed = peer.allowed_ips.join(", ");
+    let allowed: Vec<_> = peer.allowed_ips.iter().map(ToString::to_string).collect();
+    let allowed = allowed.join(", ");
     line("allowed ips", if allowed.is_empty() { "(none)" } else { &allowed });
     if let Some(then) = peer.last_handshake {
         let then = UNIX_EPOCH + Duration::from_secs(then.as_secs());
@@ -95,7 +99,7 @@ fn describe_peer(text: &mut String, peer: &Peer, style: Style) {
 }
 
 /// Offloads, services, and drop counters that are not zero.
-fn describe_own(own: &Own, style: Style) -> String {
+fn describe_own(own: &Stats, style: Style) -> String {
     let mut text = format!("\n{}:\n", style.bold("offloads"));
     for offload in &own.offloads {
         let mut state = if offload.wanted { "on" } else { "off" }.to_owned();
@@ -104,12 +108,14 @@ fn describe_own(own: &Own, style: Style) -> String {
         }
         style.line(&mut text, &offload.name, &state);
     }
-    if own.stack.is_some() || !own.services.is_empty() {
+    if let Some(proxy) = &own.proxy {
         let _ = writeln!(text, "\n{}:", style.bold("proxy"));
-        own.stack.iter().for_each(|stack| style.line(&mut text, "stack", stack));
-        own.services.iter().for_each(|(kind, place)| style.line(&mut text, kind, place));
+        style.line(&mut text, "stack", &proxy.stack);
+        for Service { kind, place } in &proxy.services {
+            style.line(&mut text, kind, place);
+        }
     }
-    let mut drops = own.drops.iter().filter(|(_, count)| *count != 0).peekable();
+    let mut drops = own.losses().into_iter().filter(|(_, count)| *count != 0).peekable();
     if drops.peek().is_some() {
         let _ = writeln!(text, "\n{}:", style.bold("drops"));
         for (reason, count) in drops {

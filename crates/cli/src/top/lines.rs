@@ -2,12 +2,15 @@
 
 use std::cmp::Ordering;
 
+use config::uapi::Stats;
+use wg::config::PeerState;
+
 use super::{
     Sample,
     rates::{Span, Traffic, answered, batches, queued},
 };
 use crate::{
-    interface::{Interface, Own, Peer},
+    interface::Interface,
     units::{bits, duration},
 };
 
@@ -71,7 +74,7 @@ fn head(span: Span, old: &Interface, interface: &Interface) -> Vec<String> {
     lines
 }
 
-fn head_of_own(span: Span, old: Option<&Own>, own: &Own, sum: Traffic) -> Vec<String> {
+fn head_of_own(span: Span, old: Option<&Stats>, own: &Stats, sum: Traffic) -> Vec<String> {
     let before = old.map(|old| old.load).unwrap_or_default();
     let direction = |name: &str, bits_a_second: f64, before, after| {
         let (packets, mean) = batches(span, before, after);
@@ -98,12 +101,13 @@ fn head_of_own(span: Span, old: Option<&Own>, own: &Own, sum: Traffic) -> Vec<St
     });
     let mut lines =
         vec![input, out, format!("  offloads  {}", offloads.collect::<Vec<_>>().join("  "))];
+    let before = old.map(Stats::losses).unwrap_or_default();
     let was = |reason: &str| {
-        let drops = old.map(|old| old.drops.as_slice()).unwrap_or_default();
-        drops.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count)
+        before.iter().find(|(name, _)| *name == reason).map_or(0, |(_, count)| *count)
     };
-    let drops = own.drops.iter().filter(|(_, count)| *count != 0).map(|(reason, count)| {
-        let rate = span.rate(was(reason), *count);
+    let losses = own.losses().into_iter().filter(|(_, count)| *count != 0);
+    let drops = losses.map(|(reason, count)| {
+        let rate = span.rate(was(reason), count);
         format!("{} {count} (+{rate:.0}/s)", reason.replace('_', " "))
     });
     let drops: Vec<_> = drops.collect();
@@ -114,8 +118,8 @@ fn head_of_own(span: Span, old: Option<&Own>, own: &Own, sum: Traffic) -> Vec<St
 }
 
 /// A title and the busiest peers, at most `room`.
-fn peers(span: Span, old: &[Peer], peers: &[Peer], room: usize) -> Vec<String> {
-    let mut busy: Vec<(Traffic, &Peer)> =
+fn peers(span: Span, old: &[PeerState], peers: &[PeerState], room: usize) -> Vec<String> {
+    let mut busy: Vec<(Traffic, &PeerState)> =
         peers.iter().map(|peer| (Traffic::of(span, old, peer), peer)).collect();
     // Idle peers by their last handshake.
     busy.sort_by(|(a, one), (b, other)| {
@@ -137,12 +141,12 @@ fn peers(span: Span, old: &[Peer], peers: &[Peer], room: usize) -> Vec<String> {
         });
         lines.push(format!(
             "  {:<44}  {:>13}  {:>13}  {:>14}  {:>8}  {}",
-            peer.public_key,
+            peer.public_key.to_base64(),
             bits(traffic.received),
             bits(traffic.sent),
             ago.as_deref().unwrap_or("never"),
             peer.path_mtu.map_or("-".to_owned(), |mtu| mtu.to_string()),
-            peer.endpoint.as_deref().unwrap_or("-")
+            peer.endpoint.map_or("-".to_owned(), |endpoint| endpoint.to_string())
         ));
     }
     if busy.len() > shown {
@@ -167,7 +171,7 @@ mod tests {
 
     fn sample(at: u64, peers: &[(u8, u64, u64)], own: Option<&str>) -> Sample {
         let mut interface = Interface::parse("wg0".into(), &state(peers));
-        interface.own = own.map(Own::parse);
+        interface.own = own.map(Stats::parse);
         Sample { at, interfaces: vec![interface] }
     }
 

@@ -1,6 +1,7 @@
 //! Rates of counters between two samples.
 
-use crate::interface::{Load, Peer};
+use config::uapi::{LoadStats, Sum};
+use wg::config::PeerState;
 
 /// The time between two samples.
 #[derive(Clone, Copy)]
@@ -29,7 +30,7 @@ pub(super) struct Traffic {
 
 impl Traffic {
     /// The rates of one peer; a new one starts from zero.
-    pub fn of(span: Span, before: &[Peer], peer: &Peer) -> Self {
+    pub fn of(span: Span, before: &[PeerState], peer: &PeerState) -> Self {
         let same = before.iter().find(|old| old.public_key == peer.public_key);
         let (rx, tx) = same.map_or((0, 0), |old| (old.rx_bytes, old.tx_bytes));
         Self {
@@ -45,31 +46,35 @@ impl Traffic {
 }
 
 /// Packets per second and packets per batch of one direction.
-pub(super) fn batches(span: Span, before: (u64, u64), after: (u64, u64)) -> (f64, Option<f64>) {
-    (span.rate(before.1, after.1), mean(before, after))
+pub(super) fn batches(span: Span, before: Sum, after: Sum) -> (f64, Option<f64>) {
+    (span.rate(before.sum, after.sum), mean(before, after))
 }
 
 /// The mean time that the oldest packet of a round waited, in milliseconds.
-pub(super) fn queued(before: &Load, after: &Load) -> Option<f64> {
+pub(super) fn queued(before: &LoadStats, after: &LoadStats) -> Option<f64> {
     mean(before.queued, after.queued).map(|micros| micros / 1e3)
 }
 
 /// The mean time until a handshake was answered, in milliseconds, since the daemon's start, as they
 /// are rare.
-pub(super) fn answered(load: &Load) -> Option<f64> {
-    mean((0, 0), load.handshakes).map(|micros| micros / 1e3)
+pub(super) fn answered(load: &LoadStats) -> Option<f64> {
+    mean(Sum::default(), load.handshakes).map(|micros| micros / 1e3)
 }
 
 /// The mean of what was added to a count and a sum.
-fn mean(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
+fn mean(before: Sum, after: Sum) -> Option<f64> {
     let moved = |before: u64, after: u64| after.checked_sub(before).unwrap_or(after);
-    let (count, sum) = (moved(before.0, after.0), moved(before.1, after.1));
+    let (count, sum) = (moved(before.count, after.count), moved(before.sum, after.sum));
     (count > 0).then(|| sum as f64 / count as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sum(count: u64, sum: u64) -> Sum {
+        Sum { count, sum }
+    }
 
     #[test]
     fn a_counter_has_its_rate_and_one_that_was_reset_counts_from_zero() {
@@ -81,9 +86,9 @@ mod tests {
     #[test]
     fn batches_have_their_mean_and_none_have_none() {
         let span = Span::between(0, 1_000_000_000);
-        assert_eq!(batches(span, (10, 100), (14, 300)), (200.0, Some(50.0)));
-        assert_eq!(batches(span, (10, 100), (10, 100)), (0.0, None));
-        let load = |queued| Load { queued, ..Load::default() };
-        assert_eq!(queued(&load((0, 0)), &load((4, 2_000))), Some(0.5));
+        assert_eq!(batches(span, sum(10, 100), sum(14, 300)), (200.0, Some(50.0)));
+        assert_eq!(batches(span, sum(10, 100), sum(10, 100)), (0.0, None));
+        let load = |queued| LoadStats { queued, ..LoadStats::default() };
+        assert_eq!(queued(&load(sum(0, 0)), &load(sum(4, 2_000))), Some(0.5));
     }
 }

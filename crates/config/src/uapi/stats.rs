@@ -175,8 +175,7 @@ impl Stats {
             "offers" => self.offers.extend(value.parse::<IpNet>().ok()),
             "stack" => self.proxy.get_or_insert_default().stack = value.to_owned(),
             "service" => {
-                let (kind, place) = value.split_once(' ').unwrap_or((value, ""));
-                let service = Service { kind: kind.to_owned(), place: place.to_owned() };
+                let service = Service::parse(value);
                 self.proxy.get_or_insert_default().services.push(service);
             }
             "path_mtu" => {
@@ -232,6 +231,14 @@ impl Stats {
             ("load_handshakes", &mut load.handshakes.count),
             ("load_handshake_micros", &mut load.handshakes.sum),
         ]
+    }
+}
+
+impl Service {
+    /// A kind and a place behind it.
+    pub fn parse(text: &str) -> Self {
+        let (kind, place) = text.split_once(' ').unwrap_or((text, ""));
+        Self { kind: kind.to_owned(), place: place.to_owned() }
     }
 }
 

@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use config::uapi::ProxyStats;
+
 use super::{Capacity, Group, Life, Source};
 
 /// How long a connection has moved no byte that may have to make way for another.
@@ -269,15 +271,16 @@ fn same_side(a: Group, b: Group) -> bool {
 }
 
 impl Counters {
-    /// Each by its name.
-    pub fn by_name(&self) -> [(&'static str, u64); 5] {
-        [
-            ("proxy_refused_source", self.source),
-            ("proxy_refused_service", self.service),
-            ("proxy_refused_all", self.all),
-            ("proxy_evicted_idle", self.idle),
-            ("proxy_evicted_asking", self.asking),
-        ]
+    /// As statistics have them.
+    pub fn stats(&self) -> ProxyStats {
+        ProxyStats {
+            refused_source: self.source,
+            refused_service: self.service,
+            refused_all: self.all,
+            evicted_idle: self.idle,
+            evicted_asking: self.asking,
+            ..ProxyStats::default()
+        }
     }
 }
 
