@@ -30,6 +30,7 @@ pub mod comparison;
 pub mod connections;
 pub mod contender;
 pub mod crowd;
+pub mod filtered;
 pub mod flame;
 pub mod flood;
 pub mod ladder;

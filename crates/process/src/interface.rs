@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use config::conf::Conf;
 use host::{InterfaceLock, sockets::socket_path};
 use node::{DEFAULT_MTU, IpSide, Node};
+use packet::filter::Policy;
 use sys::{
     SocketFile, Tun, TunError, UdpSocket,
     netlink::{self, Follow, Followed, Netlink},
@@ -44,6 +45,8 @@ pub struct Options {
     pub means: Means,
     /// Whether it gives up what it does not need of the kernel.
     pub sandbox: bool,
+    /// Which packets of peers may enter; all by default.
+    pub filter: Option<Policy>,
     /// How it logs.
     pub log_style: LogStyle,
 }
@@ -55,7 +58,7 @@ pub struct Options {
 /// It could not be started, or not be brought down in order.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
-    let Options { name, user, conf, means, sandbox, log_style } = options;
+    let Options { name, user, conf, means, sandbox, filter, log_style } = options;
     // While signals still end the process.
     let conf = conf.map(|(path, conf)| anyhow::Ok((path, conf, lock(&name)?))).transpose()?;
     // Before any thread: signals and rights are each thread's own.
@@ -103,8 +106,16 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     } else {
         Sandbox::off()
     };
-    let kind =
-        Interface { up, index, home: Some(index), path_mtu, confined: sandbox, helper, log_style };
+    let kind = Interface {
+        up,
+        index,
+        home: Some(index),
+        path_mtu,
+        filter,
+        confined: sandbox,
+        helper,
+        log_style,
+    };
     let control = Some(control);
     let sandbox = walls;
     let life = Life {
@@ -178,6 +189,7 @@ struct Interface {
     /// The index in this network namespace, while it is here.
     home: Option<u32>,
     path_mtu: bool,
+    filter: Option<Policy>,
     confined: bool,
     helper: Option<Arc<Helper>>,
     log_style: LogStyle,
@@ -191,6 +203,9 @@ impl Kind for Interface {
 
     fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
+        if let Some(policy) = self.filter.take() {
+            node.filter().set(&policy);
+        }
         self.up.as_mut().map_or(Ok(()), |up| up.bring_up(node))
     }
 
