@@ -142,10 +142,34 @@ impl Host {
 
     /// Writes a file that only its user may read; returns its path inside.
     pub fn write_secret(&self, name: &str, text: &str) -> String {
+        self.write_with_mode(name, text, 0o600)
+    }
+
+    /// Writes a program, which wg-quick and linerate find before others of its name; returns its
+    /// path inside.
+    pub fn write_program(&self, name: &str, text: &str) -> String {
+        self.write_with_mode(&format!("bin/{name}"), text, 0o755)
+    }
+
+    /// Writes a program that runs these lines of sh(1) and then the real program of its name.
+    pub fn wrap_program(&self, name: &str, lines: &str) -> String {
+        let real = self.run(format!("command -v {name}"));
+        self.write_program(name, &format!("#!/bin/sh\n{lines}\nexec {} \"$@\"\n", real.trim()))
+    }
+
+    fn write_with_mode(&self, name: &str, text: &str, mode: u32) -> String {
         let inside = self.write(name, text);
-        let owner_only = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(self.outside(&inside), owner_only).expect("the file is ours");
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(self.outside(&inside), mode).expect("the file is ours");
         inside
+    }
+
+    /// Opens the TUN device to all users, as udev does; containers may have it otherwise.
+    pub fn open_tun(&self) {
+        self.run(
+            "mkdir /run/rig/net && mknod -m 666 /run/rig/net/tun c 10 200 && \
+             mount --bind /run/rig/net /dev/net",
+        );
     }
 
     /// The text of a file inside.
@@ -212,6 +236,11 @@ impl Host {
         })
     }
 }
+
+/// Runs a program as the user nobody, with the one right that an interface takes.
+pub const AS_NOBODY: &str = "setpriv --reuid=nobody --regid=nogroup --clear-groups \
+                             --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin \
+                             --bounding-set=-all,+net_admin";
 
 /// Whether hosts have one user only, as in a user namespace that an unprivileged user made. A test
 /// that takes a second one is skipped there, which is announced.

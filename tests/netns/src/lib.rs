@@ -53,7 +53,7 @@ pub use daemon::Daemon;
 pub use datagrams::{Arrived, Datagrams, Train};
 pub use flood::{Flood, burst};
 pub use guest::Guest;
-pub use host::{Host, Outcome, lacks_users};
+pub use host::{AS_NOBODY, Host, Outcome, lacks_users};
 pub use implementation::{Implementation, Program, peer};
 #[cfg(target_arch = "x86_64")]
 pub use inject::{Arguments, Injected};

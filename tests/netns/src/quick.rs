@@ -8,13 +8,8 @@ use crate::wg::Key;
 /// that; so an unmodified copy stands beside an `ip` that cannot make such links, and /sys/module
 /// is empty. (wg-quick looks for programs beside itself first.)
 pub fn wg_quick(host: &Host) -> String {
-    let real = host.run("command -v ip");
-    let refusing = format!(
-        "#!/bin/bash\ncase \" $* \" in *' type wireguard '*) exit 2;; esac\nexec {} \"$@\"\n",
-        real.trim()
-    );
-    let ip = host.write("bin/ip", &refusing);
-    host.run(format!("chmod +x {ip} && cp \"$(command -v wg-quick)\" /run/rig/bin/wg-quick"));
+    host.wrap_program("ip", "case \" $* \" in *' type wireguard '*) exit 2;; esac");
+    host.run("cp \"$(command -v wg-quick)\" /run/rig/bin/wg-quick");
     host.run("mount -t tmpfs tmpfs /sys/module || true");
     let program = Implementation::Linerate.path();
     let program = program.display();

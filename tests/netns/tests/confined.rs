@@ -43,8 +43,8 @@ fn an_interface_of_a_user_and_its_helper_may_ask_for_no_more_than_their_lists() 
     if netns::lacks_users() {
         return;
     }
-    compare("nobody", &Life::of_nobody().peer());
-    compare("nobody-helper", &Life::of_nobody().helper());
+    compare("nobody", &Life::as_nobody().peer());
+    compare("nobody-helper", &Life::as_nobody().helper());
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn a_proxy_in_process_may_ask_for_no_more_than_its_list() {
 fn a_proxy_with_a_mark_may_ask_for_no_more_than_its_list() {
     let life = Life::proxy("in-process", "FwMark = 7\n");
     compare("proxy-with-mark", &life.peer());
-    // Who was asked is ended, and its helper with it.
+    // The sweep ends the peer, and its helper with it.
     let life = Life::proxy("in-process", "FwMark = 7\n");
     compare("proxy-helper", &life.helper());
 }
@@ -71,7 +71,7 @@ fn a_proxy_with_a_mark_may_ask_for_no_more_than_its_list() {
 #[test]
 fn a_proxy_with_the_kernels_stack_and_its_child_may_ask_for_no_more_than_their_lists() {
     compare("proxy-namespace", &Life::proxy("namespace", "").peer());
-    // Who was asked is ended, and its child with it.
+    // The sweep ends the peer, and its child with it.
     compare("proxy-namespace-child", &Life::proxy("namespace", "").child());
 }
 

@@ -150,8 +150,8 @@ fn a_tunnel_that_is_routed_into_itself_is_told_as_such_and_not_made_narrower() {
         own.private, other.public
     );
     drop(right);
-    let file = left.write(&format!("{INTERFACE}.conf"), &text);
-    left.run(format!("chmod 700 /run/rig; chmod 600 {file}"));
+    let file = left.write_secret(&format!("{INTERFACE}.conf"), &text);
+    left.run("chmod 700 /run/rig");
     let outcome = netns::linerate(&left, &format!("up {file}"));
     assert!(outcome.ok, "{outcome:?}");
     let before = left.run(format!("ip link show {INTERFACE}"));
@@ -293,8 +293,8 @@ fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_na
         Key::generate().private,
         Key::generate().public
     );
-    let file = left.write(&format!("{INTERFACE}.conf"), &text);
-    left.run(format!("chmod 700 /run/rig; chmod 600 {file}"));
+    let file = left.write_secret(&format!("{INTERFACE}.conf"), &text);
+    left.run("chmod 700 /run/rig");
     let outcome = netns::linerate(&left, &format!("up {file}"));
     assert!(outcome.ok, "{outcome:?}");
     let rules = || left.run("ip -4 rule show");
@@ -305,8 +305,7 @@ fn rules_that_somebody_deletes_are_put_back_and_told_while_missing_and_so_are_na
     netns::eventually("the rules are put back", PATIENCE, || rules() == before);
     // Whoever deletes it again and again has it stay deleted for a while. What cannot be looked
     // at keeps nothing from being told.
-    let nft = left.write("bin/nft", "#!/bin/sh\nexit 1\n");
-    left.run(format!("chmod +x {nft}"));
+    let nft = left.write_program("nft", "#!/bin/sh\nexit 1\n");
     let (mut found, mut told) = (Vec::new(), Value::Null);
     netns::eventually("it is found that a rule is missing", PATIENCE, || {
         left.attempt("for i in 1 2 3 4 5 6 7 8; do ip rule del priority 101; sleep 0.05; done");

@@ -137,11 +137,7 @@ impl World {
     /// this file.
     fn nobody(&self, conf: &str) -> String {
         self.left.run(format!("mkdir -p {RUNTIME} && chown nobody {RUNTIME} && chmod 644 {conf}"));
-        // As udev makes it, open to all; containers may have it otherwise.
-        self.left.run(
-            "mknod /run/rig/tun c 10 200 && chmod 666 /run/rig/tun && \
-             mount --bind /run/rig/tun /dev/net/tun",
-        );
+        self.left.open_tun();
         format!(
             "env XDG_RUNTIME_DIR={RUNTIME} setpriv --reuid=nobody --regid=nogroup --clear-groups"
         )

@@ -16,7 +16,8 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use netns::{
-    Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, eventually, lacks_users, ping,
+    AS_NOBODY, Addresses, Host, INTERFACE, Implementation, Key, Pair, Side, eventually,
+    lacks_users, ping,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -113,11 +114,8 @@ fn is_gone(host: &Host) {
 #[test]
 fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_down() {
     let as_root = "setpriv --inh-caps=-all --bounding-set=-all,+net_admin";
-    let as_nobody = "setpriv --reuid=nobody --regid=nogroup --clear-groups \
-                     --inh-caps=-all,+net_admin --ambient-caps=-all,+net_admin \
-                     --bounding-set=-all,+net_admin";
-    for with in [as_root, as_nobody] {
-        if with == as_nobody && lacks_users() {
+    for with in [as_root, AS_NOBODY] {
+        if with == AS_NOBODY && lacks_users() {
             continue;
         }
         let (left, right) = Pair::hosts(1500);
@@ -133,13 +131,9 @@ fn with_the_right_to_administer_the_network_alone_it_comes_up_carries_and_goes_d
         let public = left.run(format!("sed -n 's/^PrivateKey = //p' {file} | {program} pubkey"));
         let public = public.trim();
         right.host.run(format!("wg set wg0 peer {public} allowed-ips 10.9.0.1/32"));
-        if with == as_nobody {
+        if with == AS_NOBODY {
             left.run(format!("chown nobody {file} && install -d -o nobody /run/wireguard"));
-            // Open to all, as udev makes it.
-            left.run(
-                "mkdir /run/rig/net && mknod -m 666 /run/rig/net/tun c 10 200 && \
-                 mount --bind /run/rig/net /dev/net",
-            );
+            left.open_tun();
         }
 
         let pid = start(&left, &format!("{with} {program} up {file}"));

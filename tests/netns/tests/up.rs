@@ -69,8 +69,7 @@ fn resolvconf(host: &Host) {
     let script = "#!/bin/sh\ncase $1 in\n\
                   -a) cat >/etc/resolv.conf ;;\n-d) : >/etc/resolv.conf ;;\n\
                   -l) cat /etc/resolv.conf ;;\nesac\n";
-    let path = host.write("bin/resolvconf", script);
-    host.run(format!("chmod +x {path}"));
+    host.write_program("resolvconf", script);
 }
 
 impl World {

@@ -143,8 +143,7 @@ fn what_is_not_offered_is_refused_and_what_was_set_is_put_back() {
 fn without_a_packet_filter_a_full_tunnel_comes_up_and_a_router_does_not() {
     let host = Host::new("host");
     host.run("chmod 700 /run/rig");
-    let nft = host.write("bin/nft", "#!/bin/sh\nexit 1\n");
-    host.run(format!("chmod +x {nft}"));
+    host.write_program("nft", "#!/bin/sh\nexit 1\n");
     let up = |lines: &str| {
         let [own, other] = [netns::Key::generate(), netns::Key::generate()];
         let text = format!(
@@ -169,13 +168,7 @@ fn without_a_packet_filter_a_full_tunnel_comes_up_and_a_router_does_not() {
 fn nothing_is_forwarded_any_more_when_the_packet_filter_goes() {
     let host = Host::new("host");
     host.run("chmod 700 /run/rig");
-    let real = host.run("command -v nft");
-    let script = format!(
-        "#!/bin/sh\ncat /proc/sys/net/ipv4/ip_forward >>/run/rig/at\nexec {} \"$@\"\n",
-        real.trim()
-    );
-    let nft = host.write("bin/nft", &script);
-    host.run(format!("chmod +x {nft}"));
+    host.wrap_program("nft", "cat /proc/sys/net/ipv4/ip_forward >>/run/rig/at");
     let key = netns::Key::generate().private;
     let text =
         format!("[Interface]\nPrivateKey = {key}\nOfferRoutes = 10.12.0.0/24\nIpForward = true\n");

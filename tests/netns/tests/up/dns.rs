@@ -40,8 +40,7 @@ fn without_resolvconf_the_servers_stand_in_the_file_and_go_where_nobody_wrote_an
 fn where_systemd_resolved_answers_it_is_told() {
     let world = world();
     let script = "#!/bin/sh\necho \"$@\" >>/run/rig/asked\n";
-    let path = world.left.write("bin/resolvectl", script);
-    world.left.run(format!("chmod +x {path}"));
+    world.left.write_program("resolvectl", script);
     let stub = "nameserver 127.0.0.53\noptions edns0 trust-ad\n";
     world.left.write("resolv.conf", stub);
     let file = world.conf("DNS = 10.9.0.2, fd09::2, example.test", "10.9.0.0/24");

@@ -168,16 +168,14 @@ impl Server {
         change: impl FnOnce(&Netlink, u32) -> Result<(), NetlinkError>,
     ) -> Result<(), Errno> {
         let index = self.index.ok_or(Errno::EPERM)?;
-        let mut is_present = true;
-        let changed = with_netlink(|netlink| {
-            is_present = netlink.link(index)?.is_some_and(|link| link.is_tun);
-            if is_present { change(netlink, index) } else { Ok(()) }
-        });
-        if !is_present {
+        let changed = with_netlink(|netlink| match netlink.link(index)? {
+            Some(link) if link.is_tun => change(netlink, index).map(Some),
+            _ => Ok(None),
+        })?;
+        changed.ok_or_else(|| {
             self.index = None;
-            return Err(Errno::ENODEV);
-        }
-        changed
+            Errno::ENODEV
+        })
     }
 
     /// Cleans up after the peer.
@@ -187,7 +185,7 @@ impl Server {
     }
 }
 
-fn with_netlink(change: impl FnOnce(&Netlink) -> Result<(), NetlinkError>) -> Result<(), Errno> {
+fn with_netlink<T>(change: impl FnOnce(&Netlink) -> Result<T, NetlinkError>) -> Result<T, Errno> {
     let changed = Netlink::open().and_then(|netlink| change(&netlink));
     changed.map_err(|error| errno_of(&error.into()))
 }
