@@ -38,8 +38,8 @@ const UNLIMITED: [&str; 11] = [
     "process::proxy",
     "process::sandbox",
     "process::supervisor",
-    "process::sweep",
     "process::up",
+    "proxy::front",
 ];
 
 /// Arguments of commands that log.

@@ -1,4 +1,5 @@
-//! Floor 0: the texts that a peer is told and tells, each parsed once into a type.
+//! Floor 0: configuration files, requests and replies. Each format has one type, one parser and one
+//! writer.
 //!
 //! ```text
 //!  /etc/wireguard/wg0.conf ── conf::Conf::parse ──► Conf::change ──┐
@@ -6,6 +7,7 @@
 //!  wg(8), over its socket ─── uapi::Request::parse ────────────────┘
 //!
 //!  uapi::DeviceState ──► uapi::write_state (wg show), conf::write (SaveConfig)
+//!  uapi::Stats ────────► Stats::write ──► linerate show ──► Stats::parse
 //! ```
 #![forbid(unsafe_code)]
 

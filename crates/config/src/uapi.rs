@@ -9,9 +9,9 @@
 //!                 errno=0
 //! ```
 //!
-//! A request and its answer each end with an empty line. The server collects a
-//! request, [`Request::parse`] reads it whole or not at all, and the answer is
-//! [`write_state`], where state was asked for, and then [`write_errno`].
+//! A request and its reply each end with an empty line. The server collects a request, and
+//! [`Request::parse`] accepts all of it or nothing. The reply is [`write_state`], if the state was
+//! requested, and then [`write_errno`].
 
 mod change;
 mod error;
@@ -31,47 +31,47 @@ pub use self::{
     stats::{LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Stats, Sum},
 };
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// `get=1`: the state.
     Get,
     /// `set=1`: a change.
     Set(Change),
-    /// `linerate-stats=1`, of ours: the counters.
+    /// `linerate-stats=1`, an extension: the counters.
     Stats,
-    /// `linerate-ping=1`, of ours: to send an echo request to this host.
+    /// `linerate-ping=1`, an extension: to send an echo request to this host.
     Ping(String),
-    /// `linerate-down=1`, of ours: to go down.
+    /// `linerate-down=1`, an extension: to go down.
     Down,
-    /// `linerate-capture=1`, of ours: packets inside the tunnel, as pcapng behind the answer.
+    /// `linerate-capture=1`, an extension: packets inside the tunnel, as pcapng after the reply.
     Capture(CaptureOptions),
-    /// `linerate-offload=1`, of ours: offloads by name, to be used or not.
+    /// `linerate-offload=1`, an extension: offloads by name, to be used or not.
     Offload(Vec<(String, bool)>),
 }
 
-/// What a capture is to have.
+/// The options of a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CaptureOptions {
-    /// Bytes of each packet.
+    /// Bytes of each packet at most.
     pub snaplen: usize,
-    /// Only what this peer sends or is sent.
+    /// Only packets from and to this peer.
     pub peer: Option<PublicKey>,
 }
 
-/// A change of the whole device; `None` leaves a thing as it is.
+/// A change of the device; `None` leaves a setting as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// The UDP port; 0 lets the kernel choose.
     pub listen_port: Option<u16>,
     /// The mark of outgoing datagrams; 0 is none.
     pub fwmark: Option<u32>,
-    /// What concerns the protocol.
+    /// Settings of the protocol.
     pub device: DeviceChange,
 }
 
 impl Change {
-    /// Lets go of the keys that are secret.
+    /// Drops the secret keys.
     pub fn forget_secrets(&mut self) {
         self.device.private_key = None;
         self.device.peers.iter_mut().for_each(|peer| peer.preshared_key = None);

@@ -12,7 +12,7 @@ use host::Gone;
 pub struct Facts {
     /// The kernel that runs.
     pub kernel: Kernel,
-    /// Offloads that were tried, and the kernel's word where it refused.
+    /// Offloads that were tried, and the kernel's error if it refused.
     pub offloads: Vec<(&'static str, Result<(), String>)>,
     /// What a UDP socket of ours is granted.
     pub buffers: Option<Buffers>,

@@ -1,14 +1,15 @@
-//! Floor 3: `linerate doctor`: what of this host keeps a tunnel from working, or from being fast.
+//! Floor 3: `linerate doctor`: finds settings of this host that keep a tunnel from working or from
+//! being fast.
 //!
 //! ```text
 //!   host, running daemons -- gather --> Facts -- checks, pure --> Findings --> Report
 //!                                                                    |
 //!   host <-- settings written -- remedy: apply, undo <-- Settings ---'
 //!                                   |
-//!                       /run/linerate/doctor: what was before
+//!                       /run/linerate/doctor: the previous values
 //! ```
 //!
-//! To look changes nothing. What is applied is first written down as it was.
+//! Checks change nothing. Before a setting is applied, its previous value is recorded.
 #![forbid(unsafe_code)]
 
 mod checks;
@@ -26,7 +27,7 @@ pub use host::Gone;
 pub use remedy::{Applied, Remedy, Undone};
 pub use setting::{Host, Setting, Settings, Target};
 
-/// All checks of what was gathered.
+/// Runs all checks.
 pub fn examine(facts: &Facts) -> Report {
     let findings = checks::ALL.iter().flat_map(|check| check(facts));
     let mut findings: Vec<Finding> = findings.collect();
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_comes_first_and_what_was_not_seen_is_told() {
+    fn the_worst_comes_first_and_what_was_not_checked_is_reported() {
         let mut facts = facts::healthy();
         assert_eq!(examine(&facts).verdict(), Verdict::Fine);
         facts.unknown.push("the clock".into());

@@ -2,10 +2,7 @@
 
 use std::{fmt, fs, io, str::FromStr};
 
-use sys::{ethtool, netlink::Netlink};
-
-/// `ENODEV` of Linux.
-const ENODEV: i32 = 19;
+use sys::{Errno, ethtool, netlink::Netlink};
 
 /// One thing of the host that has a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +131,7 @@ impl Settings for Host {
         match value {
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
-                    || error.raw_os_error() == Some(ENODEV) =>
+                    || error.raw_os_error() == Some(Errno::ENODEV as i32) =>
             {
                 Ok(None)
             }

@@ -1,15 +1,15 @@
-//! Datagrams that come to the data plane's socket and are not WireGuard's, handed to another
+//! Datagrams that arrive at the data plane's socket and are not WireGuard's, passed to another
 //! thread.
 //!
 //! ```text
 //!   UDP -> inbound -- 1 to 4, little-endian --> sessions, slow path
 //!             |------ a registered magic -----> ControlReceiver
-//!             |------ STUN's cookie, if so ---> ControlReceiver
-//!             `------ else: counted, dropped
+//!             |------ STUN's cookie, if wanted > ControlReceiver
+//!             `------ anything else: counted, dropped
 //! ```
 //!
-//! Only what is none of the first is looked at here. What is registered is fixed when the
-//! data plane is built. What waits is bounded; the data plane waits for nobody.
+//! Only datagrams that are not WireGuard messages are examined here. What is registered is fixed
+//! when the data plane is built. The queue is bounded; the data plane never waits for the reader.
 
 use std::{
     sync::{
@@ -23,9 +23,9 @@ use std::{
 use packet::Endpoint;
 use wg::{DropReason, Time};
 
-/// Bytes that wait to be read: 1,000 datagrams of the usual length.
+/// Bytes in the queue at most: 1,000 datagrams of the usual length.
 const ROOM: usize = 256 << 10;
-/// What a datagram takes beside its bytes, in bytes.
+/// What a datagram costs beside its contents, in bytes.
 const OVERHEAD: usize = 128;
 /// Bytes of STUN's header (RFC 8489 section 5).
 const STUN_HEADER: usize = 20;
@@ -43,7 +43,7 @@ impl Magic {
     /// The longest, in bytes.
     pub const MAX: usize = 8;
 
-    /// `None` where there are no bytes, or too many.
+    /// `None` if the prefix is empty or too long.
     pub fn new(prefix: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::MAX];
         bytes.get_mut(..prefix.len()).filter(|bytes| !bytes.is_empty())?.copy_from_slice(prefix);
@@ -55,7 +55,7 @@ impl Magic {
     }
 }
 
-/// Which datagrams are handed on.
+/// The datagrams that are passed on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
     /// Those that begin with one of these.
@@ -64,7 +64,7 @@ pub struct Registered {
     pub stun: bool,
 }
 
-/// A datagram that was handed on.
+/// A datagram that was passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlDatagram {
     /// All of it.
@@ -83,7 +83,7 @@ pub struct ControlSender {
     room: Arc<AtomicUsize>,
 }
 
-/// The end of who handles these datagrams.
+/// The receiving end.
 #[derive(Debug)]
 pub struct ControlReceiver {
     datagrams: Receiver<ControlDatagram>,
@@ -99,7 +99,7 @@ pub fn control_channel(registered: Registered) -> (ControlSender, ControlReceive
 }
 
 impl ControlSender {
-    /// Hands on what is no valid WireGuard message, or says why it does not.
+    /// Passes on a datagram that is no valid WireGuard message, or returns why it is dropped.
     pub(crate) fn hand_on(
         &self,
         datagram: &[u8],
@@ -114,7 +114,7 @@ impl ControlSender {
         let charged = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         charged.map_err(|_| DropReason::InControlFull)?;
         let datagram = ControlDatagram { bytes: datagram.to_vec(), from, at };
-        // Where nobody reads any more, it is as if nobody had read for long.
+        // A receiver that is gone counts like one that does not read.
         self.datagrams.send(datagram).map_err(|_| DropReason::InControlFull)
     }
 }

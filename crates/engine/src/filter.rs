@@ -1,17 +1,16 @@
-//! Which packets of peers may enter, from now on: set by any thread, in force with the next
-//! batch.
+//! Filters packets from peers. Any thread may set a policy; it is in force with the next batch.
 //!
 //! ```text
 //!   IP side -> outbound --------------------------> network
-//!                 `-- flows that this host begins --.
+//!                 `-- flows that this host opens ---.
 //!                                                   v
 //!   IP side <- inbound <- Judge (Rules, flows) <- Begun
 //! ```
 //!
-//! Each direction looks once a batch whether there is a filter, which is one relaxed load.
-//! The rules belong to the thread that delivers, until others are set. What both directions
-//! share, the flows that were begun, is locked once a batch, and only where a packet of UDP
-//! or SCTP needs it: it is held for look-ups, never across crypto or a system call.
+//! Each direction checks once a batch whether there is a filter, which is one relaxed load.
+//! The rules belong to the thread that delivers, until others are set. The directions share the
+//! flows that this host opened, behind a lock that is taken once a batch, and only if a packet of
+//! UDP or SCTP needs it. It is held for look-ups, never across crypto or a system call.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -26,10 +25,10 @@ use packet::filter::{Begun, Flow, Judge, Policy, Rules};
 /// A data plane's filter: off until a policy is set.
 #[derive(Debug, Default)]
 pub struct Filter {
-    /// 0 where it is off, else another number for each policy.
+    /// 0 while it is off, else a different number for each policy.
     epoch: AtomicU64,
     set: Mutex<Set>,
-    /// Nothing is kept while it is off.
+    /// `None` while it is off.
     begun: Mutex<Option<Begun>>,
     judged: AtomicU64,
 }
@@ -37,14 +36,14 @@ pub struct Filter {
 #[derive(Debug, Default)]
 struct Set {
     rules: Option<Arc<Rules>>,
-    /// The last epoch, be the filter on or off.
+    /// The last epoch, whether the filter is on or off.
     last: u64,
 }
 
 impl Filter {
-    /// Accepts what `policy` says and nothing else, old flows included. Replies to what this
-    /// host begins, or began since there is a filter, are accepted; shields that go up forget
-    /// what was begun before.
+    /// Accepts what `policy` allows and nothing else, in existing flows, too. Replies to flows that
+    /// this host opens, or opened since there is a filter, are accepted; a policy that puts shields
+    /// up forgets the flows that were opened before.
     pub fn set(&self, policy: &Policy) {
         let rules = Arc::new(Rules::new(policy));
         let mut set = lock(&self.set);
@@ -67,13 +66,12 @@ impl Filter {
         *lock(&self.begun) = None;
     }
 
-    /// How many flows were judged so far: packets of one flow in a row in a batch are judged
-    /// once.
+    /// How many verdicts were made so far: consecutive packets of one flow in a batch share one.
     pub fn judged(&self) -> u64 {
         self.judged.load(Ordering::Relaxed)
     }
 
-    /// Notes the flows that `packets` of this host begin, where there is a filter.
+    /// Notes the flows that `packets` of this host open, if there is a filter.
     pub(crate) fn note<'a>(&self, packets: impl Iterator<Item = &'a [u8]>) {
         if self.epoch.load(Ordering::Relaxed) != 0 {
             self.note_begun(packets);
@@ -92,10 +90,10 @@ impl Filter {
     }
 }
 
-/// The filter as the inbound half knows it.
+/// The inbound half's copy of the filter.
 pub(crate) struct InboundFilter {
     filter: Arc<Filter>,
-    /// Which policy the judge has; 0 where there is none.
+    /// The epoch of the judge's policy; 0 if there is none.
     epoch: u64,
     judge: Option<Judge>,
 }
@@ -105,7 +103,7 @@ impl InboundFilter {
         Self { filter, epoch: 0, judge: None }
     }
 
-    /// Looks for the filter, once for a batch; `None` where it is off.
+    /// The filter for a batch; `None` if it is off.
     pub fn look(&mut self) -> Option<BatchFilter<'_>> {
         let epoch = self.filter.epoch.load(Ordering::Relaxed);
         if epoch != self.epoch {
@@ -116,7 +114,7 @@ impl InboundFilter {
         Some(BatchFilter { judged: judge.judged(), judge, filter: &self.filter, begun: None })
     }
 
-    /// Judges by the policy that is set now.
+    /// Takes over the policy that is set now.
     #[cold]
     fn follow(&mut self) {
         let set = lock(&self.filter.set);
@@ -133,9 +131,9 @@ impl InboundFilter {
 pub(crate) struct BatchFilter<'a> {
     judge: &'a mut Judge,
     filter: &'a Filter,
-    /// Locked with the first packet that needs it.
+    /// Locked by the first packet that needs it.
     begun: Option<MutexGuard<'a, Option<Begun>>>,
-    /// How many flows were judged before it.
+    /// How many verdicts there were before this batch.
     judged: u64,
 }
 
@@ -156,7 +154,7 @@ impl Drop for BatchFilter<'_> {
     }
 }
 
-/// A number that nobody foresees.
+/// A number that nobody can predict.
 fn seed() -> u64 {
     RandomState::new().hash_one(0)
 }

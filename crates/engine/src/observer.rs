@@ -1,4 +1,4 @@
-//! Where packets inside the tunnel can be seen.
+//! Shows the packets inside the tunnel to an observer.
 //!
 //! ```text
 //!   IP side -> outbound -----> network
@@ -7,8 +7,8 @@
 //!                 `-- show -----^
 //! ```
 //!
-//! Each direction looks once a batch whether anybody wants to see its packets, which is one
-//! relaxed load. Only where somebody does, the observer itself is called.
+//! Each direction checks once a batch whether the observer wants to see packets, which is one
+//! relaxed load. Only then is the observer itself called.
 
 use std::{
     sync::{
@@ -23,23 +23,23 @@ use wg::PublicKey;
 
 use crate::Clock;
 
-/// Who sees the packets of a data plane. Its threads call it, and wait for it.
+/// Sees the packets of a data plane. The data plane's threads call it, and wait until it returns.
 pub trait Observer: Send + Sync {
     /// Whether it wants to see packets.
     fn wanted(&self) -> &Arc<AtomicBool>;
 
-    /// Takes a look at packets.
+    /// Called with packets. They are valid during the call only.
     fn show(&self, shown: Shown<'_>);
 }
 
-/// Packets in a row of one peer.
+/// Consecutive packets of one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a> {
     /// When their batch was handled, since the Unix epoch.
     pub at: Duration,
     /// Which way they went.
     pub direction: Direction,
-    /// Who sent them, or gets them; `None` for what the data plane itself tells the host.
+    /// The peer that sent them or receives them; `None` for messages of the data plane to the host.
     pub peer: Option<&'a PublicKey>,
     /// From the IP header on.
     pub packets: &'a [&'a [u8]],
@@ -63,7 +63,7 @@ impl Watch {
         Self { wanted: observer.wanted().clone(), observer, clock }
     }
 
-    /// `None` where nobody wants to see anything.
+    /// `None` if the observer does not want to see packets.
     pub fn look(&self) -> Option<View<'_>> {
         if self.wanted.load(Ordering::Relaxed) { Some(self.open()) } else { None }
     }
@@ -75,7 +75,7 @@ impl Watch {
 }
 
 impl View<'_> {
-    /// Shows packets in a row of one peer.
+    /// Shows consecutive packets of one peer.
     pub fn show<'p>(
         &self,
         direction: Direction,

@@ -1,4 +1,4 @@
-//! The way to the network: the socket, and relays where there are any.
+//! Sends to the network: through the socket, or through relays if there are any.
 
 use packet::{Endpoint, Failure, SendBatch, SendError, UdpSend};
 
@@ -14,7 +14,7 @@ impl<U: UdpSend> Outlet<U> {
         Self { udp, relay }
     }
 
-    /// Sends a batch; what did not go is noted in its failures.
+    /// Sends a batch; what could not be sent is noted in its failures.
     pub fn send(&mut self, batch: &mut SendBatch) {
         self.udp.send(batch);
         if batch.has_relayed() {
@@ -22,7 +22,7 @@ impl<U: UdpSend> Outlet<U> {
         }
     }
 
-    /// Sends one datagram whole: relays fragment nothing.
+    /// Sends one datagram without fragmentation. Relays never fragment.
     pub fn send_whole(&mut self, datagram: &[u8], endpoint: Endpoint) -> Result<(), SendError> {
         match &self.relay {
             Some(relay) if endpoint.remote.is_relayed() => relay.send_one(datagram, endpoint),

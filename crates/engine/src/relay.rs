@@ -1,13 +1,13 @@
-//! Peers behind relays: where the data plane leaves datagrams for them, and gets theirs.
+//! Peers behind relays: the queues of datagrams to them and from them.
 //!
 //! ```text
-//!   outbound, slow path -- runs to relayed endpoints --> Relay -- recv ---> who speaks
-//!   inbound <-- slots of the batch, behind the socket's -- Relay <- inject -- to relays
+//!   outbound, slow path -- runs to relayed endpoints --> Relay -- recv ---> the relays'
+//!   inbound <-- slots of the batch, after the socket's --- Relay <- inject -- client
 //! ```
 //!
-//! A relayed endpoint is a number in this table, so that endpoints stay as small as they are
-//! for sockets. Only who speaks to relays puts entries in; what comes from the network cannot.
-//! Both queues are bounded in bytes, and the data plane waits for neither.
+//! A relayed endpoint is an index into this table, so that endpoints stay as small as they are
+//! for sockets. Only the relays' client adds entries; datagrams from the network cannot. Both
+//! queues are bounded in bytes, and the data plane waits for neither.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,10 +22,10 @@ use packet::{
     Ecn, Endpoint, RecvBatch, RecvMeta, RelayId, Remote, SendBatch, SendError, Transmit, Waker,
 };
 
-/// Bytes that wait for a relay, or came from one and wait: 50 ms at 40 Mbit/s. With more,
-/// what is dropped later is only older.
+/// Bytes in each queue at most: 50 ms at 40 Mbit/s. A longer queue would only drop older
+/// datagrams.
 const ROOM: usize = 256 << 10;
-/// What a run for a relay, or a datagram from one, takes beside its bytes, in bytes.
+/// What a run to a relay, or a datagram from one, costs beside its contents, in bytes.
 const OVERHEAD: usize = 128;
 /// Entries of the table at most.
 const MOST: usize = 1 << 16;
@@ -33,9 +33,9 @@ const MOST: usize = 1 << 16;
 /// A peer behind a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RelayPeer {
-    /// Which relay, by a number that both sides know.
+    /// The relay's number, which both sides know.
     pub region: u16,
-    /// By which the relay knows the peer.
+    /// The peer's key, by which the relay knows it.
     pub key: [u8; 32],
 }
 
@@ -44,24 +44,24 @@ pub struct RelayPeer {
 pub struct RelayRun {
     /// Where they go.
     pub to: RelayPeer,
-    /// One behind the other.
+    /// The datagrams, back to back.
     pub bytes: Vec<u8>,
     /// Length of each but the last, in bytes.
     pub segment: usize,
 }
 
-/// Why a datagram of a relay was not taken.
+/// Why a datagram from a relay was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotInjected {
     /// Its sender is not in the table.
     Unknown,
     /// It is longer than any datagram.
     TooLong,
-    /// More waits than the data plane took.
+    /// The queue is full.
     Full,
 }
 
-/// The door between a data plane and who speaks to relays. Clones are the same.
+/// The queues and the table between a data plane and the relays' client. Clones are the same.
 #[derive(Clone)]
 pub struct Relay(Arc<State>);
 
@@ -70,7 +70,7 @@ struct State {
     to_relays: Mutex<ToRelays>,
     filled: Condvar,
     from_relays: Mutex<FromRelays>,
-    /// Whether anything came from a relay.
+    /// Whether anything from a relay waits.
     any: AtomicBool,
     wake_inbound: Waker,
 }
@@ -92,7 +92,7 @@ struct ToRelays {
 struct FromRelays {
     datagrams: VecDeque<(RelayId, Vec<u8>)>,
     bytes: usize,
-    /// How many found no room and were not told of yet.
+    /// How many found no room and are not reported yet.
     dropped: u64,
 }
 
@@ -109,8 +109,8 @@ impl Relay {
         }))
     }
 
-    /// The endpoint of a peer behind a relay, which is in the table from now on; `None` where
-    /// that is full.
+    /// The endpoint of a peer behind a relay, which is added to the table if it is not there;
+    /// `None` if that is full.
     pub fn endpoint(&self, peer: RelayPeer) -> Option<Endpoint> {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.get(&peer) {
@@ -129,8 +129,8 @@ impl Relay {
         Some(Endpoint::relayed(id))
     }
 
-    /// Takes a peer out of the table. Its endpoint must not be in use any more: another peer
-    /// may get it.
+    /// Removes a peer from the table. Its endpoint must no longer be in use: another peer may
+    /// get it.
     pub fn forget(&self, peer: &RelayPeer) {
         let mut table = lock(&self.0.table);
         if let Some(id) = table.ids.remove(peer) {
@@ -145,7 +145,7 @@ impl Relay {
         lock(&self.0.table).peers.get(id.index()).copied().flatten()
     }
 
-    /// Waits for datagrams to be sent through a relay; `None` where none came in time.
+    /// Waits for datagrams to be sent through a relay; `None` if none came in time.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<RelayRun> {
         let queue = lock(&self.0.to_relays);
         let (mut queue, _) = self
@@ -161,7 +161,7 @@ impl Relay {
     /// Has the data plane receive a datagram that came through a relay.
     ///
     /// # Errors
-    /// It was not taken; the data plane counts what it had no room for.
+    /// It was not accepted; the data plane counts those that found no room.
     pub fn inject(&self, from: &RelayPeer, datagram: &[u8]) -> Result<(), NotInjected> {
         let id = lock(&self.0.table).ids.get(from).copied().ok_or(NotInjected::Unknown)?;
         if datagram.len() > packet::MAX_PACKET {
@@ -182,8 +182,8 @@ impl Relay {
         if fits { Ok(()) } else { Err(NotInjected::Full) }
     }
 
-    /// Queues a run of a batch, as far as there is room. The error is how many of its
-    /// datagrams did not go, and why.
+    /// Queues a run of a batch, as far as there is room. The error has the number of datagrams
+    /// that were not queued, and why.
     pub(crate) fn send(&self, batch: &SendBatch, run: &Transmit) -> Result<(), (usize, SendError)> {
         let all = run.datagrams();
         let to = self.peer(&run.endpoint).ok_or((all, SendError::Unreachable))?;
@@ -210,8 +210,8 @@ impl Relay {
         Ok(())
     }
 
-    /// Puts what came from relays behind what a batch has, as far as it has room. Returns how
-    /// many datagrams were dropped before.
+    /// Appends datagrams from relays to a batch, as far as it has room. Returns how many were
+    /// dropped since the last call.
     pub(crate) fn fill(&self, batch: &mut RecvBatch) -> u64 {
         if self.0.any.load(Ordering::Acquire) { self.fill_from_queue(batch) } else { 0 }
     }
@@ -235,13 +235,13 @@ impl Relay {
         self.0.any.store(rest, Ordering::Relaxed);
         drop(queue);
         if rest {
-            // Or the next receive might wait with these behind it.
+            // Else the next receive might wait while these are queued.
             (self.0.wake_inbound)();
         }
         dropped
     }
 
-    /// Whether datagrams wait that came from relays.
+    /// Whether datagrams from relays wait.
     pub(crate) fn waits(&self) -> bool {
         self.0.any.load(Ordering::Acquire)
     }

@@ -10,28 +10,28 @@ use crate::{Clock, ControlSender, Filter, Load, Observer, Relay, Returned, obser
 /// What is attached to a data plane. By default nothing is, and costs nothing.
 #[derive(Clone, Default)]
 pub struct Attached {
-    /// Who may want to see the packets inside the tunnel.
+    /// Sees the packets inside the tunnel, when it wants to.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Where datagrams go that are registered there.
+    /// Gets the datagrams that are registered with it.
     pub control_datagrams: Option<ControlSender>,
-    /// Where relayed endpoints lead.
+    /// Sends to relayed endpoints, and receives from them.
     pub relay: Option<Relay>,
     /// Which packets of peers may enter: all, until a policy is set.
     pub filter: Arc<Filter>,
 }
 
-/// Given to each half when it is made.
+/// Passed to the constructor of each half.
 pub struct Shared {
     pub(crate) device: Arc<Device>,
     pub(crate) clock: Clock,
-    /// Each half counts its own of it.
+    /// Each half writes its own counters.
     pub(crate) load: Arc<Load>,
     pub(crate) returned: Arc<Returned>,
     pub(crate) attached: Attached,
 }
 
 impl Shared {
-    /// For halves around `device`, of which `wake_inbound` wakes the inbound one.
+    /// For halves around `device`. `wake_inbound` wakes the inbound one.
     pub fn new(device: Arc<Device>, clock: Clock, wake_inbound: Waker, attached: Attached) -> Self {
         let returned = Arc::new(Returned::new(wake_inbound));
         Self { device, clock, load: Arc::default(), returned, attached }

@@ -33,16 +33,16 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub handshake_send: US,
     /// The IP side's MTU; may change at run time.
     pub mtu: Arc<AtomicU32>,
-    /// What each thread of the data plane does first.
+    /// Called by each thread of the data plane when it starts.
     pub begin: fn(),
-    /// How many cores there are for it.
+    /// How many cores it may use.
     pub cores: usize,
-    /// What else it is to serve.
+    /// Its optional parts.
     pub attached: Attached,
 }
 
-/// Cores from which on each direction has a second thread: with fewer the threads
-/// that there are have enough to do.
+/// From so many cores on, each direction has a second thread. With fewer, the other threads keep
+/// all cores busy.
 const CORES_FOR_SECONDS: usize = 4;
 
 /// A running data plane. It ends when it is dropped.
@@ -114,19 +114,18 @@ impl Engine {
         &self.load
     }
 
-    /// Has the slow path look at the control half: its configuration changed.
+    /// Wakes the slow path, as after a change of configuration.
     pub fn wake(&self) {
         self.inbox.wake();
     }
 
-    /// Ends the waits of both receiving halves, so that they look at what they
-    /// are to do.
+    /// Ends the waits of both receiving halves, so that they notice changes.
     pub fn wake_receivers(&self) {
         self.wakers.iter().for_each(|waker| waker());
     }
 
-    /// How many rounds each thread has finished, by its name. A thread that was woken
-    /// ([`Engine::wake`], [`Engine::wake_receivers`]) and works soon has more.
+    /// How many rounds each thread has finished, by its name. Unless it is stuck, a thread finishes
+    /// one soon after it was woken ([`Engine::wake`], [`Engine::wake_receivers`]).
     pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
         let names = self.threads.iter().map(|thread| thread.thread().name().unwrap_or_default());
         names.zip(self.rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)))
@@ -159,8 +158,8 @@ impl Engine {
     }
 }
 
-/// Tells that a thread ended, also where it panicked: a peer that carries nothing
-/// must not look alive.
+/// Reports the end of a thread, also by a panic: a peer that carries nothing must not look
+/// alive.
 struct End {
     ended: Arc<dyn Fn(io::Error) + Send + Sync>,
     why: Option<io::Error>,
@@ -182,7 +181,7 @@ impl Drop for Engine {
         self.wake_receivers();
         self.inbox.wake();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so; the others still have to end.
+            // A panic was reported already; the other threads still have to end.
             let _ = thread.join();
         }
     }

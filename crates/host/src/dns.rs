@@ -1,6 +1,6 @@
-//! Name resolution through the tunnel: by systemd-resolved where it answers this
-//! host's questions, else by resolvconf(8) where it is installed, else in
-//! `/etc/resolv.conf` itself, which then holds its former text:
+//! Name resolution through the tunnel: by systemd-resolved if this host uses it, else by
+//! resolvconf(8) if it is installed, else in `/etc/resolv.conf` itself, which then holds its former
+//! text:
 //!
 //! ```text
 //!   # linerate wg0: what follows #wg0| was here, and comes back when wg0 goes down.
@@ -56,7 +56,7 @@ fn resolved_answers() -> bool {
             .is_ok_and(|text| text.lines().any(|line| RESOLVED_STUBS.contains(&line.trim())))
 }
 
-/// `~.` has all names go there, as wg-quick's `resolvconf -x` does.
+/// `~.` directs all names there, as wg-quick's `resolvconf -x` does.
 fn set_resolved(interface: &str, dns: &Dns) -> io::Result<()> {
     let mut domains = dns.search_domains.clone();
     if !dns.servers.is_empty() {
@@ -71,7 +71,7 @@ fn words<'a>(first: &[&'a str], others: &'a [String]) -> Vec<&'a str> {
     first.iter().copied().chain(others.iter().map(String::as_str)).collect()
 }
 
-/// Takes servers from resolvconf(8).
+/// Removes servers from resolvconf(8).
 pub fn leave_resolvconf(name: &str) -> io::Result<()> {
     run("resolvconf", &["-d", name, "-f"], "")
 }
@@ -81,7 +81,7 @@ pub fn file_is_ours(interface: &str) -> bool {
     read_file().is_ok_and(|text| unwrap(interface, &text).is_some())
 }
 
-/// Puts back what was in the file, if nobody has written another one since.
+/// Restores the former text of the file, if nobody has written another one since.
 pub fn restore_file(interface: &str) -> io::Result<()> {
     match unwrap(interface, &read_file()?) {
         Some(former) => fs::write(RESOLV_CONF, former),
@@ -117,8 +117,8 @@ fn wrap(interface: &str, text: &str, former: &str) -> String {
     heading(interface) + text + &kept.collect::<String>()
 }
 
-/// What was there before `interface` came up; `None` where it does not stand there.
-/// Interfaces that came up later keep their servers.
+/// The text before `interface` came up; `None` if the file does not hold it. Interfaces that came
+/// up later keep their servers.
 fn unwrap(interface: &str, text: &str) -> Option<String> {
     let first = text.split_inclusive('\n').next()?;
     let owner = first.strip_prefix("# linerate ")?.split(':').next()?;

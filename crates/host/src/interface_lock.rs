@@ -1,10 +1,10 @@
-//! The interface lock: who brings an interface up or down holds it until that is over, and others
-//! wait.
+//! The interface lock: a process that brings an interface up or down holds it until it ends, and
+//! others wait.
 //!
 //! ```text
 //!   up ---- exclusive ---- shared with the guardian ------- end
 //!   guardian               shared, until its hooks are done ------ end
-//!   the next up, or down                                    waits  | alone
+//!   the next up or down                                     waits  | exclusive
 //! ```
 
 use std::{
@@ -23,41 +23,40 @@ use sys::{netlink::Netlink, process};
 use super::records;
 use crate::sockets::socket_path;
 
-/// How often somebody who waits looks.
+/// The interval at which a waiting process tries again.
 const STEP: Duration = Duration::from_millis(100);
-/// The pause for a process that only looks who holds the lock, and so holds it for microseconds.
+/// The pause for a process that only checks who holds the lock, and holds it for microseconds.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often there may be one.
+/// How many such pauses there may be in a row.
 const LOOKS: u32 = 5;
-/// How long nobody is told that somebody waits; also how long a shell may take to end that has put
-/// a command into the background.
+/// How long a process waits before it logs that it does; also how long a shell may take to exit
+/// after it put a command into the background.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long somebody waits. Less than a service manager does (systemd: 90 s).
+/// How long a process waits at most. Less than a service manager does (systemd: 90 s).
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The suffix of a lock's file. It stays, as another may be waiting for it.
+/// The suffix of a lock's file, which is never removed: another process may be waiting for it.
 const EXTENSION: &str = "lock";
 
 /// The lock, held until it is dropped.
 #[derive(Debug)]
 pub struct InterfaceLock {
-    /// Locked; it holds the number of the process that had it last.
+    /// Locked. It contains the ID of the last process that held it.
     file: File,
     waited: bool,
 }
 
 impl InterfaceLock {
-    /// Waits for it. `None` where somebody has it whose interface is there: that will take longer
-    /// than anybody waits.
+    /// Waits for the lock. `None` if its holder has the interface up: that may take forever.
     ///
     /// # Errors
-    /// It takes too long, or who has it waits for this process.
+    /// It takes too long, or the holder waits for this process.
     pub fn wait(interface: &str) -> anyhow::Result<Option<Self>> {
         let netlink = Netlink::open()?;
         let mut file = open(interface)?;
         let mut waited = Duration::ZERO;
         loop {
-            if is_free(&file).context("its lock")? {
-                sign(&mut file).context("its lock")?;
+            if is_free(&file).context("interface lock")? {
+                sign(&mut file).context("interface lock")?;
                 return Ok(Some(Self { file, waited: !waited.is_zero() }));
             }
             let is_first = waited.is_zero();
@@ -76,33 +75,33 @@ impl InterfaceLock {
         }
     }
 
-    /// Has it together with others who do so, from now on.
+    /// Makes the lock a shared one, which [`InterfaceLock::join`] can hold, too.
     pub fn share(&self) -> io::Result<()> {
         self.file.lock_shared()
     }
 
-    /// Has it together with the one that shares it.
+    /// Takes a lock that its holder shares.
     pub fn join(interface: &str) -> anyhow::Result<Self> {
         let mut file = open(interface)?;
-        file.lock_shared().and_then(|()| sign(&mut file)).context("its lock")?;
+        file.lock_shared().and_then(|()| sign(&mut file)).context("interface lock")?;
         Ok(Self { file, waited: false })
     }
 
-    /// Whether somebody else had it when it was asked for.
+    /// Whether another process held it at first.
     pub fn was_waited_for(&self) -> bool {
         self.waited
     }
 
-    /// Whether anybody ever had it, as far as this user may see.
+    /// Whether anybody ever held it, as far as this user may see.
     pub fn is_known(interface: &str) -> bool {
         path(interface).exists()
     }
 }
 
-/// Refuses what a hook of the interface does that would wait for the hook.
+/// Refuses to wait for a hook that this process was called by.
 ///
 /// # Errors
-/// Who brings the interface up or down waits for this process.
+/// The process that brings the interface up or down waits for this process.
 pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
     let mut waited = Duration::ZERO;
     while holder(interface).is_some_and(|pid| ancestors().any(|ancestor| ancestor == pid)) {
@@ -115,15 +114,16 @@ pub fn outside_hooks(interface: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the process at its socket has it under another name, or in another network namespace.
+/// Whether the process at its socket has the interface under another name, or in another network
+/// namespace.
 fn is_elsewhere(interface: &str) -> bool {
     UnixStream::connect(socket_path(interface))
         .and_then(|stream| process::listener(&stream))
         .is_ok_and(has_interface)
 }
 
-/// What a TUN is attached to stands in what the kernel tells of the file (`tun_chr_show_fdinfo`);
-/// nothing does where the interface was deleted.
+/// The kernel shows the interface of a TUN descriptor in its fdinfo (`tun_chr_show_fdinfo`), and an
+/// empty name once the interface was deleted.
 fn has_interface(pid: u32) -> bool {
     let Ok(files) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
     let mut texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
@@ -160,7 +160,7 @@ fn busy(file: &mut File) -> String {
     format!("it is being brought up or down{pid}")
 }
 
-/// Locks it, where nobody has it for more than a look.
+/// Locks it, unless somebody holds it for longer than a check.
 fn is_free(file: &File) -> io::Result<bool> {
     for _ in 0..LOOKS {
         match file.try_lock() {
@@ -196,13 +196,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_called_this_process_is_known() {
+    fn the_ancestors_of_this_process_are_known() {
         let known: Vec<_> = ancestors().take(2).collect();
         assert_eq!(known, [std::process::id(), std::os::unix::process::parent_id()]);
     }
 
     #[test]
-    fn the_number_of_who_has_it_is_read_as_it_was_written() {
+    fn the_id_of_the_holder_is_read_as_it_was_written() {
         let path = std::env::temp_dir().join(format!("linerate-lock-{}", std::process::id()));
         let mut options = File::options();
         let mut file =

@@ -1,5 +1,5 @@
 //! Floor 2: what is done to this machine around a peer. It takes an interface's name or index and
-//! values, never a configuration's file and never a running peer.
+//! values, never a configuration file and never a running peer.
 //!
 //! ```text
 //!   routes ── rules ──┐
@@ -7,9 +7,9 @@
 //!   packet_filter     │
 //!   router: settings ─┘
 //!
-//!   hooks             programs of the user's
+//!   hooks             the user's commands
 //!   interface_lock    one process at a time brings an interface up or down
-//!   sockets           where peers are reached on this machine
+//!   sockets           the paths of the control sockets
 //! ```
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,7 @@ use crate::{
     undo_log::{Undo, UndoLog},
 };
 
-/// What the packet filter is to do.
+/// The settings of an interface's packet filter.
 #[derive(Debug)]
 pub struct PacketFilter<'a> {
     pub interface: &'a str,
@@ -40,7 +40,7 @@ impl PacketFilter<'_> {
         log.record(Undo::Table)?;
         let Err(error) = rules.apply() else { return Ok(()) };
         log.forget_last()?;
-        // What a router keeps from peers is not optional.
+        // The networks that a router withholds from peers are not optional.
         if is_router {
             return Err(error.context("OfferRoutes"));
         }

@@ -1,5 +1,5 @@
-//! The folder of what is written down of interfaces while they are up: not that of their sockets,
-//! in which a running peer may remove files.
+//! The folder of undo logs and lock files. It is not the folder of the sockets, in which a running
+//! peer may remove files.
 
 use std::{
     fs::DirBuilder,
@@ -12,11 +12,11 @@ use sys::process::{may_make_in, owns};
 
 use crate::sockets::socket_path;
 
-/// Root's lock.
+/// Only root can write here.
 const FOLDER: &str = "/run/linerate/up";
 
-/// Where a record of an interface is, or is to be. Who may not have the folder has that of the
-/// sockets; and where one is there already, left by such a one, it is that.
+/// The path of an interface's record. A user who may not use the folder above has the record beside
+/// the socket. A record that exists there is used in any case.
 pub fn path(interface: &str, extension: &str) -> PathBuf {
     let beside_socket = socket_path(interface).with_extension(extension);
     if beside_socket.exists() || !is_ours(Path::new(FOLDER)) {
@@ -25,7 +25,7 @@ pub fn path(interface: &str, extension: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{interface}.{extension}"))
 }
 
-/// The folder of a record, and wherever else other interfaces may have theirs.
+/// The folder of a record, and the other folders where interfaces may have theirs.
 pub fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
     let sockets = socket_path("").parent().map(Path::to_owned);
     let own = record.parent().map(Path::to_owned);
@@ -33,16 +33,16 @@ pub fn folders(record: &Path) -> impl Iterator<Item = PathBuf> {
     own.clone().into_iter().chain(others.filter(move |folder| Some(folder) != own.as_ref()))
 }
 
-/// Makes the folder of a record that is about to be written. Who only reads makes none.
+/// Makes the folder of a record that is about to be written. Reading does not make one.
 ///
 /// # Errors
-/// This user may not.
+/// This user may not make it.
 pub fn make_folder(record: &Path) -> io::Result<()> {
     let folder = record.parent().expect("a record is in a folder");
     DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
-/// Whether the folder is this user's, or will be once it is made.
+/// Whether this user owns the folder, or may make it.
 fn is_ours(folder: &Path) -> bool {
     match folder.ancestors().find(|folder| folder.exists()) {
         Some(there) if there == folder => folder.is_dir() && owns(folder),
@@ -61,7 +61,7 @@ mod tests {
     fn the_folder_is_its_users_alone() {
         let folder = std::env::temp_dir().join(format!("linerate-records-{}", std::process::id()));
         let inner = folder.join("up");
-        assert!(is_ours(&inner) && !folder.exists(), "who asks makes none");
+        assert!(is_ours(&inner) && !folder.exists(), "asking does not make it");
         make_folder(&inner.join("wg0.undo")).unwrap();
         make_folder(&inner.join("wg0.lock")).unwrap();
         assert!(is_ours(&inner));

@@ -1,4 +1,4 @@
-//! The addresses of endpoints' names.
+//! Resolves the host names of endpoints.
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
@@ -9,15 +9,15 @@ use std::{
 use anyhow::Context;
 use config::conf::EndpointName;
 
-/// How often a name is asked for while the network is not ready yet, with a
+/// How often a name is resolved while the network is not ready yet, with a
 /// pause that doubles (wg(8) does likewise).
 const TRIES: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// Asks for a name's address; tries again while there is no answer.
+/// Resolves a name; tries again while there is no answer.
 ///
 /// # Errors
-/// It has none, or nobody answers for long.
+/// It has no address, or no server answers.
 pub fn resolve(name: &EndpointName) -> anyhow::Result<SocketAddr> {
     let mut pause = FIRST_PAUSE;
     for last in (0..TRIES).map(|attempt| attempt + 1 == TRIES) {

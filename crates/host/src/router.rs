@@ -28,7 +28,6 @@ const IPV4_FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 const IPV6_FORWARD: &str = "/proc/sys/net/ipv6/conf/all/forwarding";
 const IPV6_DEVICES: &str = "/proc/sys/net/ipv6/conf";
 
-/// Adds the rules.
 pub fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
     if router.clamps() {
         rules.add_chain(CLAMP);
@@ -39,11 +38,11 @@ pub fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
     if router.offered.is_empty() {
         return;
     }
-    // The interface's number stays where whoever has the peer gives it another name.
+    // The interface keeps its index even if an attacker who controls the peer renames it.
     let leaves = [is(&meta("iif"), interface), is_not(&meta("oif"), interface)];
     let elsewhere: Vec<Value> =
         ["ipv4", "ipv6"].into_iter().filter_map(|f| outside(router, f)).collect();
-    // Who offers everything needs no connections to be told apart.
+    // If everything is offered, connections need not be told apart.
     if !elsewhere.is_empty() {
         rules.add_chain(FORWARD);
         let begun = compare("in", &connection("state"), json!(["established", "related"]));
@@ -61,8 +60,7 @@ pub fn add_rules(rules: &mut Ruleset, interface: &str, router: &Router) {
     }
 }
 
-/// What tells packets of a family to networks that are not offered; `None` where all
-/// are.
+/// What matches packets of a family to networks that are not offered; `None` if all are.
 fn outside(router: &Router, family: &str) -> Option<Value> {
     let (protocol, is_ipv4) = if family == "ipv4" { ("ip", true) } else { ("ip6", false) };
     let offered = offered(router, is_ipv4);
@@ -96,7 +94,7 @@ fn prefix(net: &IpNet) -> Value {
     json!({"prefix": {"addr": net.addr().to_string(), "len": net.prefix_len()}})
 }
 
-/// Has the kernel forward, where that is asked for; tells where it does not.
+/// Switches the kernel's forwarding on if the file asks for it, and warns if it is off.
 pub fn forward(router: &Router, log: &mut UndoLog) -> anyhow::Result<()> {
     let lock = router.ip_forward.then(|| log.lock_settings()).transpose()?;
     for (ipv4, path) in [(true, IPV4_FORWARD), (false, IPV6_FORWARD)] {
@@ -124,10 +122,10 @@ pub fn forward(router: &Router, log: &mut UndoLog) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells through which devices UDP for the peers comes in datagram by datagram: as the kernel
-/// has it, TCP alone is coalesced where it is forwarded.
+/// Logs the devices whose UDP for the peers arrives datagram by datagram: by default the kernel
+/// coalesces only TCP that it forwards.
 pub fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()> {
-    // Each device is asked by a system call: not where nobody hears what comes of it.
+    // It takes a system call for each device: not if the log level hides the result.
     if router.offered.is_empty() || !tracing::enabled!(tracing::Level::INFO) {
         return Ok(());
     }
@@ -148,10 +146,10 @@ pub fn tell_uncoalesced(router: &Router, netlink: &Netlink) -> anyhow::Result<()
     Ok(())
 }
 
-/// A kernel that forwards IPv6 hears router advertisements no more and forgets the
-/// default route that it has from one, but for devices where `accept_ra` is 2
-/// (Documentation/networking/ip-sysctl.rst; `rt6_purge_dflt_routers`). Where it forwards
-/// already, only what another interface of ours has set is kept so.
+/// A kernel that forwards IPv6 ignores router advertisements and drops the default route that it
+/// has from one, except on devices where `accept_ra` is 2 (Documentation/networking/ip-sysctl.rst;
+/// `rt6_purge_dflt_routers`). If it forwards already, only what another interface of ours has set
+/// is kept so.
 fn keep_advertised_routes(
     log: &mut UndoLog,
     lock: &SettingsLock,

@@ -16,7 +16,7 @@ use std::fs;
 use anyhow::{Context, ensure};
 use ipnet::IpNet;
 use sys::{
-    Errno,
+    errno::{Errno, errno},
     netlink::{Family, FwMark, MAIN_TABLE, Netlink, Route, Rule},
     process::Helper,
 };
@@ -24,16 +24,12 @@ use sys::{
 use crate::undo_log::{Undo, UndoLog};
 use config::conf::{Policy, Table};
 
-/// Where a table for a default route is looked for first; wg-quick's choice.
+/// The first table that is tried for a default route; wg-quick's choice.
 const FIRST_TABLE: u32 = 51_820;
 /// The priority of the rule of the main table (ip-rule(8)).
 const MAIN_PRIORITY: u32 = 32_766;
 /// Whether marks count when the kernel checks where a packet came from.
 const SRC_VALID_MARK: &str = "/proc/sys/net/ipv4/conf/all/src_valid_mark";
-/// `EEXIST` of Linux.
-pub const EEXIST: i32 = 17;
-/// `ESRCH` of Linux.
-const ESRCH: i32 = 3;
 
 /// The networks that are to be reached by an interface, and how.
 #[derive(Debug)]
@@ -43,7 +39,7 @@ pub struct Wanted<'a> {
     pub policy: &'a Policy,
 }
 
-/// A table of our own, and the mark of our own datagrams, which it is not for.
+/// A routing table for the tunnel, and the mark of our own datagrams, which do not use it.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnTable {
     table: u32,
@@ -51,9 +47,9 @@ pub struct OwnTable {
 }
 
 impl OwnTable {
-    /// Chooses one where these networks need it: table and mark each as wanted, and of one number
-    /// where not. `fwmark` is the mark that our datagrams have already, or 0; they are to have the
-    /// returned one.
+    /// Chooses one if these networks need it. Table and mark are as configured; if neither is, both
+    /// have the same number. `fwmark` is the mark that our datagrams have already, or 0. They need
+    /// the returned mark.
     pub fn choose(
         netlink: &Netlink,
         wanted: &Wanted<'_>,
@@ -92,15 +88,16 @@ pub struct Routes<'a> {
 pub struct MainRoutes(Vec<(IpNet, bool)>);
 
 impl MainRoutes {
-    /// The networks, in the order that [`MainRoutes::settle`] tells a helper of.
+    /// The networks, in the order in which [`MainRoutes::settle`] numbers them for a helper.
     pub fn networks(&self) -> Vec<IpNet> {
         self.0.iter().map(|(net, _)| *net).collect()
     }
 
-    /// Adds and deletes routes as the connected networks are now, or has a helper do so.
+    /// Adds and deletes routes to match the networks connected now, itself or by a helper.
     pub fn settle(
         &mut self,
-        (netlink, helper): (&Netlink, Option<&Helper>),
+        netlink: &Netlink,
+        helper: Option<&Helper>,
         device: u32,
     ) -> anyhow::Result<()> {
         if self.0.is_empty() {
@@ -123,7 +120,7 @@ impl MainRoutes {
             *is_there = !is_connected;
             match changed {
                 // Somebody else was first.
-                Err(error) if matches!(error.raw_os_error(), Some(EEXIST | ESRCH)) => {}
+                Err(error) if matches!(errno(&error), Some(Errno::EEXIST | Errno::ESRCH)) => {}
                 changed => changed.with_context(|| format!("route to {destination}"))?,
             }
         }

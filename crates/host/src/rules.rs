@@ -1,23 +1,24 @@
-//! Policy rules that somebody deletes under a running tunnel are put back: without them what
-//! is for the tunnel goes beside it. systemd-networkd deletes what rules it did not make when
-//! it is configured anew, unless it is told not to (networkd.conf(5),
+//! Restores policy rules that another program deletes while the tunnel is up: without them, traffic
+//! for the tunnel leaves outside of it. systemd-networkd deletes rules that it did not make
+//! whenever it is reconfigured, unless it is told not to (networkd.conf(5),
 //! ManageForeignRoutingPolicyRules=).
 
 use std::time::Duration;
 
 use anyhow::Context;
 use sys::{
+    errno::{Errno, errno},
     netlink::{Family, Netlink, Rule},
     process::Helper,
 };
 
-use super::{routes::EEXIST, undo_log::UndoLog};
+use super::undo_log::UndoLog;
 
-/// So often rules are put back in each [`ROUND`], and then no more, so that with a program
-/// that always deletes them again there is no race. Once for each rule that there can be, two
-/// for each family: whoever deletes them does so one by one.
+/// How often rules are restored in each [`ROUND`], so that there is no race with a program that
+/// keeps deleting them. Once for each rule that there can be, two for each family: they are deleted
+/// one by one.
 const TIMES: u32 = 4;
-/// From the first of these times on.
+/// The period, from the first time on.
 const ROUND: Duration = Duration::from_secs(5);
 
 /// The rules of an undo log that are not there.
@@ -36,23 +37,24 @@ pub fn missing(log: &UndoLog, netlink: &Netlink) -> anyhow::Result<Vec<Rule>> {
 /// Times in nanoseconds, of any one clock.
 #[derive(Debug, Default)]
 pub struct KeptRules {
-    /// When they were put back for the first time in this round.
+    /// When they were first restored in this round.
     first: Option<u64>,
-    /// How often they were in this round.
+    /// How often they were restored in this round.
     times: u32,
-    /// Whether some are missing since.
+    /// Whether rules are missing that were not restored yet.
     due: bool,
 }
 
 impl KeptRules {
-    /// Puts back what is missing, or has a helper do so, or leaves it for later.
+    /// Restores missing rules, itself or by a helper, or leaves them for later.
     ///
     /// # Errors
     /// The rules cannot be listed, or one cannot be added; it is tried again in a round's time.
     pub fn settle(
         &mut self,
         log: &UndoLog,
-        (netlink, helper): (&Netlink, Option<&Helper>),
+        netlink: &Netlink,
+        helper: Option<&Helper>,
         now: u64,
     ) -> anyhow::Result<()> {
         self.put_back(missing(log, netlink), now, |rule| {
@@ -79,7 +81,7 @@ impl KeptRules {
         put_back
     }
 
-    /// For how long they are left missing, where they are.
+    /// The time until missing rules are restored, if there are any.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let first = self.first.filter(|_| self.due)?;
         Some(ROUND.saturating_sub(Duration::from_nanos(now.saturating_sub(first))))
@@ -99,16 +101,16 @@ impl KeptRules {
     }
 }
 
-/// Adds a rule, or has a helper do so that knows it by its place.
+/// Adds a rule, itself or by a helper, which knows the rule by its position.
 fn add(rule: &Rule, netlink: &Netlink, helper: Option<(&Helper, usize)>) -> anyhow::Result<()> {
     let priority = rule.priority.unwrap_or(0);
-    tracing::warn!(priority, "somebody deleted a policy rule: it is put back");
+    tracing::warn!(priority, "another program deleted a policy rule: it is restored");
     let added = match helper {
         Some((helper, place)) => helper.add_rule(place),
         None => netlink.add_rule(rule).map_err(Into::into),
     };
     match added {
-        Err(error) if error.raw_os_error() == Some(EEXIST) => Ok(()),
+        Err(error) if errno(&error) == Some(Errno::EEXIST) => Ok(()),
         added => added.with_context(|| format!("the rule of priority {priority}")),
     }
 }

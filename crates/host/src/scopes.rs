@@ -1,10 +1,10 @@
-//! Interfaces' names in link-local endpoints.
+//! Interface names in link-local endpoints.
 
 use sys::netlink::Netlink;
 use zeroize::Zeroizing;
 
-/// Puts numbers for the interfaces' names in link-local endpoints: wg(8) sends
-/// names, and the pure parser knows none. `None` where there are none.
+/// Replaces interface names in link-local endpoints by their indices: wg(8) sends names, and the
+/// parser cannot look them up. `None` if there are none.
 pub fn number_scopes(text: &str) -> Option<Zeroizing<String>> {
     if !text.contains('%') {
         return None;

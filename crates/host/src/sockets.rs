@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Where the sockets of all userspace implementations are.
 const FOLDER: &str = "/var/run/wireguard";
-/// Where they are in a user's own folder for what runs.
+/// Their folder below `XDG_RUNTIME_DIR`.
 const OWN_FOLDER: &str = "wireguard";
 
 /// The path of an interface's socket.
@@ -12,13 +12,13 @@ pub fn socket_path(name: &str) -> PathBuf {
     Path::new(FOLDER).join(format!("{name}.sock"))
 }
 
-/// Where the socket of a running peer is: with all others, or in the user's own folder.
+/// The socket of a running peer: in the common folder, or in the user's own.
 pub fn find_socket(name: &str) -> PathBuf {
     let mut places = folders().map(|folder| folder.join(format!("{name}.sock")));
     places.find(|path| path.exists()).unwrap_or_else(|| socket_path(name))
 }
 
-/// Where sockets are: the folder of all, and that of a user without rights.
+/// The folders of sockets: the common one, and that of a user without rights.
 pub fn folders() -> impl Iterator<Item = PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join(OWN_FOLDER));
     [PathBuf::from(FOLDER)].into_iter().chain(own)

@@ -1,5 +1,5 @@
-//! Whether what `up` did for an interface still stands, by its undo log. Nobody is
-//! told when a table is flushed or a file is written over; so `linerate doctor` looks.
+//! Whether what `up` did for an interface is still in force, by its undo log. A flushed table or an
+//! overwritten file causes no event, so `linerate doctor` checks.
 
 use std::{fs, iter};
 
@@ -15,7 +15,7 @@ use super::{
 pub enum Gone {
     /// A policy rule, by family and priority.
     Rule(String),
-    /// The nftables table of the interface, or what stood in it.
+    /// The nftables table of the interface, or the rules in it.
     Table(String),
     /// Our name servers in resolv.conf(5).
     ResolvConf,
@@ -25,13 +25,13 @@ pub enum Gone {
         key: String,
         /// What was written.
         ours: String,
-        /// What stands there.
+        /// The value now.
         now: String,
     },
 }
 
-/// What of an interface of this network namespace is gone, and why of some of it that cannot be
-/// told.
+/// What is gone of an interface in this network namespace, and the errors of what could not be
+/// checked.
 pub fn gone(interface: &str, netlink: &Netlink) -> (Vec<Gone>, Vec<anyhow::Error>) {
     let log = match UndoLog::open(interface) {
         Ok(log) => log,
@@ -55,7 +55,7 @@ fn of_rule(rule: &Rule) -> Gone {
     Gone::Rule(format!("{} of {family}", rule.priority.unwrap_or(0)))
 }
 
-/// What of one entry is gone that is no rule.
+/// What is gone of one entry other than a rule.
 fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<Gone>> {
     Ok(match entry {
         Undo::Table if !nft::stands(interface)? => Some(Gone::Table(nft::table_of(interface))),
@@ -67,7 +67,7 @@ fn of_entry(interface: &str, entry: &Undo) -> anyhow::Result<Option<Gone>> {
             let key = path.to_string().trim_start_matches("/proc/sys/").to_owned();
             (now != ours).then(|| Gone::Setting { key, ours, now: now.to_owned() })
         }
-        // What resolvconf(8) was given is its own.
+        // resolvconf(8) keeps its entries itself.
         _ => None,
     })
 }

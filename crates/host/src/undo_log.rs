@@ -6,9 +6,8 @@
 //!   record(entry) ──► /run/linerate/up/wg0.undo ──► undo: settings, then the last entry first
 //! ```
 //!
-//! A setting of the kernel may be wanted by several interfaces. Each reads the
-//! others' logs to find out which of them restores it, so only one at a time does
-//! ([`UndoLog::lock_settings`]).
+//! Several interfaces may want the same kernel setting. Each reads the logs of the others to find
+//! out which of them restores it, so only one at a time may do so ([`UndoLog::lock_settings`]).
 
 use std::{
     fmt,
@@ -46,7 +45,7 @@ pub struct Setting {
     pub path: PathBuf,
     /// What was written.
     pub ours: String,
-    /// What stood there.
+    /// The value before.
     pub former: String,
 }
 
@@ -78,7 +77,7 @@ impl UndoLog {
     pub fn open(interface: &str) -> anyhow::Result<Self> {
         let path = records::path(interface, EXTENSION);
         let mut entries = read(&path).with_context(|| path.display().to_string())?;
-        // After a loss of power it is all that is left.
+        // After a power failure it is all that is left.
         if dns::file_is_ours(interface) && !entries.contains(&Undo::ResolvConf) {
             entries.insert(0, Undo::ResolvConf);
         }
@@ -100,7 +99,7 @@ impl UndoLog {
         })
     }
 
-    /// Writes what is about to be done.
+    /// Records what is about to be done.
     pub fn record(&mut self, entry: Undo) -> anyhow::Result<()> {
         self.entries.push(entry);
         self.write().with_context(|| self.path.display().to_string())
@@ -121,7 +120,7 @@ impl UndoLog {
         self.write().with_context(|| self.path.display().to_string())
     }
 
-    /// Waits until no other interface looks at settings or changes them.
+    /// Waits until no other interface reads or changes settings.
     ///
     /// # Errors
     /// The folder of the logs cannot be locked.
@@ -185,18 +184,18 @@ impl UndoLog {
             if !is_one(&entry) {
                 left.push(entry);
             } else if let Err(error) = self.undo_one(netlink, &entry) {
-                tracing::error!("it stays behind: {entry}: {error:#}");
+                tracing::error!("cannot undo: {entry}: {error:#}");
                 left.push(entry);
             }
         }
         left.reverse();
         self.entries = left;
         if let Err(error) = self.write() {
-            tracing::error!(%error, path = %self.path.display(), "the undo log stays behind");
+            tracing::error!(%error, path = %self.path.display(), "cannot update the undo log");
         }
     }
 
-    /// Writes once more what was not undone, where somebody removed the file.
+    /// Writes what was not undone again if somebody removed the file.
     pub fn keep(&self) -> anyhow::Result<()> {
         if self.entries.is_empty() || self.path.exists() {
             return Ok(());
@@ -256,8 +255,7 @@ impl UndoLog {
 /// The suffix of a log's file.
 const EXTENSION: &str = "undo";
 
-/// The entries in a file, which may not be there. A line that another version wrote is
-/// told and left out.
+/// The entries of a file, which may not exist. Lines of other versions are skipped with a warning.
 fn read(path: &Path) -> io::Result<Vec<Undo>> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -267,7 +265,7 @@ fn read(path: &Path) -> io::Result<Vec<Undo>> {
     for line in text.lines() {
         match line.parse() {
             Ok(entry) => entries.push(entry),
-            Err(NotAnEntry) => tracing::warn!("{}: not understood: {line}", path.display()),
+            Err(NotAnEntry) => tracing::warn!("{}: unknown entry: {line}", path.display()),
         }
     }
     Ok(entries)
@@ -297,7 +295,7 @@ impl fmt::Display for Undo {
     }
 }
 
-/// A line that no entry was written as.
+/// A line that is not an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NotAnEntry;
 
@@ -396,7 +394,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_deed_is_read_as_it_was_written(entry in entry()) {
+        fn an_entry_is_read_as_it_was_written(entry in entry()) {
             prop_assert_eq!(entry.to_string().parse(), Ok(entry));
         }
 

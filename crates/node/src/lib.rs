@@ -1,5 +1,5 @@
-//! Floor 3: a running peer: a TUN device, a UDP socket and the engine between them,
-//! around one control half.
+//! Floor 3: a running peer: an IP side such as a TUN device, a UDP socket, the engine between them,
+//! and the control half.
 #![forbid(unsafe_code)]
 
 mod mtu;
@@ -21,6 +21,7 @@ pub use mtu::{DEFAULT_MTU, tunnel_mtu};
 use packet::{IpRecv, IpSend};
 use sys::{
     BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
+    errno::{Errno, errno},
     offload::Switch,
     process::{self, Helper},
 };
@@ -46,26 +47,26 @@ pub struct Node {
     engine: Engine,
 }
 
-/// What a peer is made of.
+/// The parts of a peer.
 pub struct NodeParts<R, S> {
     /// A TUN device, or another IP side.
     pub ip: IpSide<R, S>,
     /// The UDP socket and its receiving half.
     pub udp: (UdpSocket, UdpReceiver),
-    /// Which of the kernel's offloads are used.
+    /// The offloads of the kernel that are used.
     pub offloads: Arc<Offloads>,
     /// How many cores it uses.
     pub cores: usize,
 }
 
-/// Both halves of an IP side, and what it is.
+/// Both halves of an IP side, and its properties.
 pub struct IpSide<R, S> {
     pub recv: R,
     pub send: S,
     pub info: TunInfo,
 }
 
-/// What the UDP side is told.
+/// The settings of the UDP socket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outer {
     /// The port asked for; once bound, the port.
@@ -86,20 +87,16 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
-    /// The number to answer over the UAPI, of `errno.h`.
+    /// The number of `errno.h` for the UAPI's reply.
     pub fn errno(&self) -> i32 {
-        const EIO: i32 = 5;
-        const EACCES: i32 = 13;
-        const EINVAL: i32 = 22;
-        const ENOSPC: i32 = 28;
-        const EADDRINUSE: i32 = 98;
-        match self {
-            Self::Bind(BindError::InUse) => EADDRINUSE,
-            Self::Bind(BindError::Permission) => EACCES,
-            Self::Bind(BindError::Os(error)) => error.raw_os_error().unwrap_or(EIO),
-            Self::Config(ConfigError::TooManyPeers) => ENOSPC,
-            Self::NoSuchOffload(_) => EINVAL,
-        }
+        let errno = match self {
+            Self::Bind(BindError::InUse) => Errno::EADDRINUSE,
+            Self::Bind(BindError::Permission) => Errno::EACCES,
+            Self::Bind(BindError::Os(error)) => errno(error).unwrap_or(Errno::EIO),
+            Self::Config(ConfigError::TooManyPeers) => Errno::ENOSPC,
+            Self::NoSuchOffload(_) => Errno::EINVAL,
+        };
+        errno as i32
     }
 }
 
@@ -116,8 +113,8 @@ impl std::fmt::Display for ApplyError {
 impl std::error::Error for ApplyError {}
 
 impl Node {
-    /// Starts a peer. It is down until [`Node::link_up`]. `ended` is called when one of its sides
-    /// is gone.
+    /// Starts a peer. It is down until [`Node::link_up`]. `ended` is called if the data plane ends
+    /// by itself.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -164,18 +161,17 @@ impl Node {
         })
     }
 
-    /// What the interface is called.
+    /// The interface.
     pub fn info(&self) -> &TunInfo {
         &self.info
     }
 
-    /// The process that has the rights which this one gave up, where it did and had any.
+    /// The process that has the rights that this one gave up, if there is one.
     pub fn helper(&self) -> Option<&Helper> {
         self.udp.helper()
     }
 
-    /// Makes a change: first of the socket, which may be refused, then of the
-    /// device.
+    /// Makes a change: first of the socket, which the kernel may refuse, then of the device.
     ///
     /// # Errors
     /// It was refused.
@@ -198,10 +194,10 @@ impl Node {
         Ok(())
     }
 
-    /// The interface came up: the socket opens.
+    /// To be called when the interface came up: opens the socket.
     ///
     /// # Errors
-    /// The port is not to be had.
+    /// The port is not available.
     pub fn link_up(&self) -> Result<(), BindError> {
         let mut outer = lock(&self.outer);
         outer.port = self.udp.bind(outer.port, outer.fwmark)?;
@@ -220,7 +216,7 @@ impl Node {
         Ok(())
     }
 
-    /// The interface went down: sessions end, the socket closes.
+    /// To be called when the interface went down: ends sessions and closes the socket.
     pub fn link_down(&self) {
         let mut outer = lock(&self.outer);
         if std::mem::replace(&mut outer.up, false) {
@@ -229,14 +225,14 @@ impl Node {
         }
     }
 
-    /// The interface has another MTU.
+    /// To be called when the interface has another MTU.
     pub fn set_mtu(&self, mtu: u32) {
         if self.mtu.swap(mtu, Ordering::Relaxed) != mtu {
             self.search_paths(self.searching.load(Ordering::Relaxed));
         }
     }
 
-    /// Searches for the MTU of the path to each peer that can tell, or not, from now on.
+    /// Searches for the MTU of the path to each peer that supports it from now on, or stops.
     pub fn search_paths(&self, wanted: bool) {
         self.searching.store(wanted, Ordering::Relaxed);
         let mtu = u16::try_from(self.mtu.load(Ordering::Relaxed)).unwrap_or(u16::MAX);
@@ -244,7 +240,7 @@ impl Node {
         self.engine.wake();
     }
 
-    /// Routes or addresses changed: sticky sources are forgotten.
+    /// To be called when routes or addresses changed: forgets sticky sources.
     pub fn routes_changed(&self) {
         lock(&self.control).forget_sources();
     }
@@ -295,8 +291,7 @@ impl Node {
         Ok(())
     }
 
-    /// Asks each thread of the data plane for a round, which is one without work where
-    /// there is none.
+    /// Has each thread of the data plane finish a round, even without work.
     pub fn stir(&self) {
         self.engine.wake();
         self.engine.wake_receivers();
@@ -312,7 +307,7 @@ impl Node {
         lock(&self.outer).fwmark
     }
 
-    /// Everything that it counts beside what a peer's state has.
+    /// All counters that are not in the state.
     pub fn stats(&self) -> Stats {
         let load = self.load();
         let [outbound, inbound, queued] = [&load.outbound, &load.inbound, &load.queued]
@@ -341,12 +336,12 @@ impl Node {
         self.engine.load()
     }
 
-    /// Where packets inside the tunnel can be captured.
+    /// Captures packets inside the tunnel.
     pub fn tap(&self) -> &Arc<Tap> {
         &self.tap
     }
 
-    /// Which packets of peers may enter: all, until a policy is set.
+    /// Filters packets from peers: accepts all until a policy is set.
     pub fn filter(&self) -> &Filter {
         &self.filter
     }
@@ -361,7 +356,7 @@ impl Node {
         self.device.drops.get(reason)
     }
 
-    /// What the UDP socket counted.
+    /// Counters and buffer sizes of the UDP socket.
     pub fn socket(&self) -> SocketStats {
         let buffers = self.udp.buffers();
         SocketStats {
@@ -373,8 +368,8 @@ impl Node {
     }
 }
 
-/// What each thread of the data plane does first. Where a short time slice is refused,
-/// it works with the one that it has.
+/// Called by each thread of the data plane when it starts. If a short time slice is refused, it
+/// keeps the usual one.
 fn begin() {
     let _ = process::request_short_time_slice();
 }

@@ -34,15 +34,16 @@
 //! where Tailscale has 18.
 
 mod begun;
+mod flow;
 mod flow_table;
+mod head;
 mod intervals;
 mod judge;
-mod key;
 mod policy;
 mod rules;
 
 pub use begun::Begun;
+pub use flow::{Flow, Reading};
 pub use judge::Judge;
-pub use key::{Flow, Reading};
 pub use policy::{AddressRange, Destination, Policy, Rule};
 pub use rules::Rules;

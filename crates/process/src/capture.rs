@@ -1,8 +1,8 @@
-//! A capture for a client of the socket, as pcapng until either of them ends it.
+//! A capture for a client of the control socket, as pcapng, until either side ends it.
 //!
 //! ```text
 //!   engine's threads -> chunks -> this client's thread -> socket -> client -> its file
-//!   client closes its half, or goes -> second thread -> the capture ends -> what waits,
+//!   client closes its half, or exits -> second thread -> the capture ends -> the rest,
 //!                                                        statistics, end of the stream
 //! ```
 //!
@@ -18,14 +18,9 @@ use std::{
 use config::uapi::{CaptureOptions, write_errno};
 use node::{Capture, CaptureEnd, Node};
 use packet::pcapng;
-use sys::process::release_heap;
+use sys::{Errno, process::release_heap};
 
-/// `ENOENT` of Linux.
-const ENOENT: i32 = 2;
-/// `EBUSY` of Linux.
-const EBUSY: i32 = 16;
-
-/// Answers a client with what it asked to see. The stream has nothing else behind it.
+/// Sends a client its capture. The connection is not used for anything else afterwards.
 ///
 /// # Errors
 /// The client is gone.
@@ -47,11 +42,11 @@ pub(crate) fn serve(client: &UnixStream, node: &Node, wanted: CaptureOptions) ->
         let hangs_up = move || end_with(client, &end);
         Builder::new().name("capture".into()).spawn_scoped(scope, hangs_up)?;
         let written = write(client, &capture);
-        // The other thread waits for the client where that did not close its half.
+        // Ends the other thread, if the client has not closed its half.
         let _ = client.shutdown(Shutdown::Read);
         written
     });
-    // What waited to be read was megabytes.
+    // The queue had megabytes.
     drop(capture);
     release_heap();
     served
@@ -61,9 +56,9 @@ fn begin(node: &Node, wanted: CaptureOptions) -> Result<Capture, i32> {
     if let Some(wanted) = &wanted.peer
         && !node.state().peers.iter().any(|peer| peer.public_key == *wanted)
     {
-        return Err(ENOENT);
+        return Err(Errno::ENOENT as i32);
     }
-    node.tap().capture(wanted).map_err(|_| EBUSY)
+    node.tap().capture(wanted).map_err(|_| Errno::EBUSY as i32)
 }
 
 fn answer(mut client: &UnixStream, errno: i32, behind: &[u8]) -> io::Result<()> {
@@ -81,9 +76,9 @@ fn write(mut client: &UnixStream, capture: &Capture) -> io::Result<()> {
     client.write_all(&last)
 }
 
-/// Ends the capture when the client says no more, or cannot.
+/// Ends the capture when the client closes its direction of the connection, or exits.
 fn end_with(mut client: &UnixStream, end: &CaptureEnd) {
-    // What it says is of no interest.
+    // What it sends is ignored.
     while client.read(&mut [0; 64]).is_ok_and(|len| len > 0) {}
     end.end();
 }

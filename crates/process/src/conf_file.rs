@@ -1,4 +1,4 @@
-//! Reads a configuration's file.
+//! Reads a configuration file.
 
 use std::{
     fs::File,
@@ -16,13 +16,13 @@ use zeroize::Zeroizing;
 /// may read or write has a warning.
 ///
 /// # Errors
-/// It cannot be read, or the first fault found. No error text holds a key.
+/// It cannot be read, or has an error. No error text contains a key.
 pub fn read_conf(path: &Path) -> anyhow::Result<Conf> {
     let name = path.display().to_string();
     let read = || -> io::Result<_> {
         let Opened { mut file, folder } = open_in_folder(path)?;
         let (of_file, of_folder) = (access(&file)?, access(&folder)?);
-        // At once, since one that grows leaves keys behind where it was.
+        // Allocated once: a string that grows would leave keys behind.
         let len = file.metadata()?.len().try_into().unwrap_or(0);
         let mut text = Zeroizing::new(String::with_capacity(len + 1));
         file.read_to_string(&mut text)?;

@@ -2,7 +2,7 @@
 //! commands talk to a running peer.
 //!
 //! ```text
-//!   accept -> Clients: a place, or that of the longest idle -> a thread: Requests -> answers
+//!   accept -> Clients: a free place, or the one idle longest -> a thread: Requests -> answers
 //! ```
 
 mod clients;
@@ -25,7 +25,7 @@ use std::{
 use config::uapi::{Request, Stats, write_errno, write_state};
 use host::{number_scopes, sockets};
 use node::Node;
-use sys::{SocketFile, process::Helper};
+use sys::{Errno, SocketFile, errno::errno, process::Helper};
 use zeroize::Zeroizing;
 
 use clients::{Clients, Place};
@@ -35,12 +35,8 @@ use crate::{capture, sandbox};
 
 /// How long a client may leave its answer unread.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// How long the server rests when it cannot accept.
+/// The pause after an error of accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// `EINVAL` of Linux.
-const EINVAL: i32 = 22;
-/// `EOPNOTSUPP` of Linux.
-const EOPNOTSUPP: i32 = 95;
 
 /// A listening socket, whose file goes when it is dropped.
 #[derive(Debug)]
@@ -50,11 +46,11 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, mode 0600 in a folder of mode 0700. A file that is left
-    /// of a process that is gone makes room.
+    /// Makes the socket, mode 0600 in a folder of mode 0700. A file that a killed process left
+    /// there is replaced.
     ///
     /// # Errors
-    /// `AddrInUse` where somebody listens there.
+    /// `AddrInUse` if a process listens there.
     pub fn bind(name: &str) -> io::Result<Self> {
         let path = sockets::socket_path(name);
         Self::bind_at(&path)
@@ -63,7 +59,7 @@ impl ControlSocket {
     /// Makes the socket in the first folder where this user may.
     ///
     /// # Errors
-    /// `AddrInUse` where somebody listens there, else that of the last folder.
+    /// `AddrInUse` if a process listens there, else the error for the last folder.
     pub fn bind_own(name: &str) -> io::Result<Self> {
         let mut last = Err(io::ErrorKind::NotFound.into());
         for folder in sockets::folders() {
@@ -94,7 +90,6 @@ impl ControlSocket {
         self.file.hand_over(helper);
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
@@ -118,7 +113,7 @@ impl ControlSocket {
                 let client = match client {
                     Ok(client) => client,
                     Err(error) => {
-                        // No file descriptor is left: it will not be better at once.
+                        // No file descriptor is left, probably: that takes time.
                         tracing::error!(%error, "a client of the socket could not be served");
                         thread::sleep(ACCEPT_PAUSE);
                         continue;
@@ -127,12 +122,12 @@ impl ControlSocket {
                 let (node, extras, down) = (node.clone(), extras.clone(), down.clone());
                 let room = room.clone();
                 let Some(place) = clients.admit(client) else {
-                    tracing::warn!("a client of the socket is not served: too many are");
+                    tracing::warn!("a client of the socket was refused: there are too many");
                     continue;
                 };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
-                    if let Err(error) = serve_client(&place, room, (&node, &*extras), &*down) {
-                        tracing::debug!(%error, "a client of the socket went away");
+                    if let Err(error) = serve_client(&place, room, &node, &*extras, &*down) {
+                        tracing::debug!(%error, "a client of the socket disconnected");
                     }
                 });
                 if let Err(error) = served {
@@ -144,27 +139,26 @@ impl ControlSocket {
     }
 }
 
-/// What a process does beside being a peer.
+/// What the control socket offers beside the peer.
 pub trait Extras: Send + Sync {
-    /// Adds what `linerate show` is to tell of it.
+    /// Adds its part of what `linerate show` prints.
     fn describe(&self, stats: &mut Stats);
 
     /// Offloads were switched on or off.
     fn offloads_changed(&self) {}
 
-    /// Sends one ICMP echo request through the tunnel; who answered, and after how long.
+    /// Sends one ICMP echo request through the tunnel. Returns who answered, and the time it took.
     ///
     /// # Errors
-    /// Nobody did, or there is no stack to send it.
+    /// There was no answer, or there is no stack to send the request.
     fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)>;
 }
 
-/// Nothing.
 impl Extras for () {
     fn describe(&self, _: &mut Stats) {}
 
     fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
-        Err(io::Error::from_raw_os_error(EOPNOTSUPP))
+        Err(io::Error::from_raw_os_error(Errno::EOPNOTSUPP as i32))
     }
 }
 
@@ -172,7 +166,8 @@ impl Extras for () {
 fn serve_client(
     place: &Place,
     room: SharedRoom,
-    (node, extras): (&Node, &dyn Extras),
+    node: &Node,
+    extras: &dyn Extras,
     down: &dyn Fn(),
 ) -> io::Result<()> {
     let mut client = place.stream();
@@ -188,11 +183,11 @@ fn serve_client(
         let ends = matches!(request, Ok(Ok(Request::Down)));
         let errno = match request {
             Ok(Ok(Request::Capture(wanted))) => {
-                // A capture is read as fast as its client likes.
+                // A client may read a capture as slowly as it likes.
                 client.set_write_timeout(None)?;
                 return capture::serve(client, node, wanted);
             }
-            Ok(Ok(request)) => answer_request(request, (node, extras), &mut answer),
+            Ok(Ok(request)) => answer_request(request, node, extras, &mut answer),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "a request was refused");
                 error.errno()
@@ -206,25 +201,21 @@ fn serve_client(
         write_errno(&mut answer, -errno);
         if ends {
             client.write_all(answer.as_bytes())?;
-            // Not before its answer, as the process may be gone at once. The client waits for
-            // that: its place stays its own.
+            // After the answer, as the process may exit at once. The client waits for that, so it
+            // keeps its place.
             down();
             return io::copy(&mut client, &mut io::sink()).map(drop);
         }
         place.end()?;
         client.write_all(answer.as_bytes())?;
         drop(answer);
-        // The system keeps the stacks of threads that ended, for the next ones.
+        // The C library reuses the stacks of threads that ended.
         wg::stack::wipe();
     }
     Ok(())
 }
 
-fn answer_request(
-    request: Request,
-    (node, extras): (&Node, &dyn Extras),
-    answer: &mut String,
-) -> i32 {
+fn answer_request(request: Request, node: &Node, extras: &dyn Extras, answer: &mut String) -> i32 {
     match request {
         Request::Get => write_state(answer, &node.state()),
         Request::Stats => {
@@ -238,10 +229,10 @@ fn answer_request(
             stats.write(answer);
         }
         Request::Ping(host) => return ping(extras, &host, answer),
-        // It is done behind the answer.
+        // Done after the answer.
         Request::Down => {}
-        // Its answer is no text, and was given already.
-        Request::Capture(_) => return EINVAL,
+        // Its answer is not text, and was sent already.
+        Request::Capture(_) => return Errno::EINVAL as i32,
         Request::Offload(wanted) => {
             if let Err(error) = node.want_offloads(&wanted) {
                 tracing::error!(%error, "a change was refused");
@@ -259,15 +250,15 @@ fn answer_request(
     0
 }
 
-/// Answers with the time in nanoseconds, or with nothing where no echo came.
+/// Answers with the time in nanoseconds, or with nothing if no echo came.
 fn ping(extras: &dyn Extras, host: &str, answer: &mut String) -> i32 {
     match extras.ping(host) {
         Ok((from, after)) => {
             answer.push_str(&format!("address={from}\nnanoseconds={}\n", after.as_nanos()));
         }
         Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-        Err(error) => match error.raw_os_error() {
-            Some(EOPNOTSUPP) => return EOPNOTSUPP,
+        Err(error) => match errno(&error) {
+            Some(Errno::EOPNOTSUPP) => return Errno::EOPNOTSUPP as i32,
             _ => answer.push_str(&format!("error={}\n", error.to_string().replace('\n', " "))),
         },
     }

@@ -1,4 +1,4 @@
-//! What the main thread of a process hears.
+//! The events that the main thread of a process handles.
 //!
 //! ```text
 //!   signals, socket file, link and routes, engine, control socket
@@ -6,34 +6,39 @@
 //! ```
 
 use std::{
-    io, iter,
+    io,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
 };
 
+use anyhow::Context;
 use sys::{
     netlink::{self, Follow, Followed, Monitor},
     process::{self, Signals},
     watch::{Watch, Watched},
 };
 
-/// Without an event for so long, the work of the last ones is over.
+/// After so long without an event, the work of the last ones is over.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// One of them.
-pub(crate) enum Event {
-    /// Of the links, addresses, routes and rules of this machine.
-    Link(netlink::Event),
-    /// What became of the interface itself.
-    Own(Followed),
-    /// The process is to end.
+/// What the main thread hears.
+pub(crate) enum Heard {
+    Event(Event),
+    /// The process is to end, for this reason.
     End(&'static str),
-    /// A side of the data plane is gone.
+}
+
+pub(crate) enum Event {
+    /// Links, addresses, routes or rules of this machine changed.
+    Link(netlink::Event),
+    /// The interface itself changed.
+    Own(Followed),
+    /// The data plane ended.
     Gone(io::Error),
 }
 
-/// What events are heard from.
+/// The sources of events.
 pub(crate) struct Listeners {
     pub signals: Signals,
     pub monitor: Monitor,
@@ -44,12 +49,11 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Opens what an interface and a proxy have in common.
+    /// Opens the sources that an interface and a proxy have in common.
     ///
     /// # Errors
-    /// The system gives no socket.
+    /// The kernel refuses a socket.
     pub fn open(signals: Signals, socket: Option<Watch>) -> anyhow::Result<Self> {
-        use anyhow::Context;
         let monitor = Monitor::open().context("netlink")?;
         Ok(Self { signals, monitor, socket, follow: None })
     }
@@ -58,54 +62,54 @@ impl Listeners {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn spawn(self, events: mpsc::Sender<Event>) -> io::Result<()> {
+    pub fn spawn(self, events: mpsc::Sender<Heard>) -> io::Result<()> {
         let Self { signals, mut monitor, socket, follow } = self;
         let thread = |name: &str| thread::Builder::new().name(name.into());
         if let Some(mut follow) = follow {
             let events = events.clone();
             thread("interface").spawn(move || {
                 while let Ok(event) = follow.next() {
-                    let _ = events.send(Event::Own(event));
+                    let _ = events.send(Heard::Event(Event::Own(event)));
                 }
             })?;
         }
         let sender = events.clone();
         thread("signals").spawn(move || {
             while signals.wait().is_ok() {
-                let _ = sender.send(Event::End("signal"));
+                let _ = sender.send(Heard::End("signal"));
             }
         })?;
         if let Some(mut watch) = socket {
             let sender = events.clone();
             thread("socket watch").spawn(move || {
                 if matches!(watch.wait(), Ok(Watched::Gone)) {
-                    let _ = sender.send(Event::End("the socket's file was removed"));
+                    let _ = sender.send(Heard::End("the socket's file was removed"));
                 }
             })?;
         }
         thread("netlink").spawn(move || {
             while let Ok(Some(event)) = monitor.next() {
-                let _ = events.send(Event::Link(event));
+                let _ = events.send(Heard::Event(Event::Link(event)));
             }
         })?;
         Ok(())
     }
 }
 
-/// The events, one after the other. Code that was used to answer them, or to configure a
-/// peer that has just started, is released when no more came for a while.
-pub(crate) fn events(inbox: &mpsc::Receiver<Event>) -> impl Iterator<Item = Event> {
-    iter::from_fn(move || match inbox.recv_timeout(QUIET) {
+/// Waits for the next event. Code pages that were used to handle the last ones, or to configure a
+/// peer that has just started, are released when none comes for a while.
+pub(crate) fn next_event(inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
+    match inbox.recv_timeout(QUIET) {
         Err(RecvTimeoutError::Timeout) => {
             release_code();
             inbox.recv().ok()
         }
         received => received.ok(),
-    })
+    }
 }
 
 pub(crate) fn release_code() {
     if let Err(error) = process::release_code() {
-        tracing::debug!(%error, "code that is not used stays resident");
+        tracing::debug!(%error, "cannot release unused code");
     }
 }

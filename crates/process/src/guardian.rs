@@ -1,20 +1,20 @@
-//! A process that takes back what an interface leaves behind, for a peer that has given up the
-//! right to: programs, settings of the host, and its own file.
+//! A process that undoes what an interface leaves behind, for a peer that has given up its rights: it
+//! runs hooks, undoes settings of the host, and writes the configuration file.
 //!
 //! ```text
-//!   peer, before its sandbox -- name, file, --> guardian: this program anew, so that it has
-//!     |                         what it says     | neither keys nor TUN nor sockets
-//!     | PreDown  ------------------------------>  | runs these hooks
-//!     | SaveConfig and the device's state ----->  | writes it into the file (`saved.rs`)
-//!     | the interface's end                       |
-//!     | PostDown ------------------------------>  | what the undo_log tells, then these hooks
-//!     x  ends, somehow ------------------------>  ends
+//!   peer, before its sandbox -- its job ----> guardian: this program, executed again, so that it
+//!     |                                          | has no keys, no TUN and no sockets
+//!     | PreDown  ----------------------------->  | runs these hooks
+//!     | SaveConfig and the device's state ---->  | writes the file (`saved.rs`)
+//!     | deletes the interface                    |
+//!     | PostDown ----------------------------->  | undoes the undo log, then runs these hooks
+//!     x  exits, for any reason --------------->  x  exits
 //! ```
 //!
-//! Each step is heard once, and in this order. What it runs, and all that it writes but the state,
-//! it was told before anybody else could speak for the peer.
+//! Each step is accepted once, and in this order. The job, which is everything but the device's
+//! state, is sent before an attacker could control the peer.
 //!
-//! Where the peer ends without a step, the undo_log stays for the next `up` or `down`, as it does
+//! If the peer exits without a step, the undo log stays for the next `up` or `down`, as it does
 //! without a guardian.
 
 mod line;
@@ -42,36 +42,34 @@ use sys::{
     process::{self, Signals},
 };
 
-use crate::{life::LogStyle, log_error::log_error, saved};
+use crate::{events::release_code, life::LogStyle, log_error::log_error, saved};
 
-/// What this program is called as a guardian: the whole of its first argument.
+/// The name of this program as a guardian, its whole first argument.
 const NAME: &str = "linerate-guard";
-/// The argument of one whose standard error nobody sees.
+/// The argument for [`LogStyle::background`].
 const BACKGROUND: &str = "background";
-/// The argument of one whose standard error programs read.
+/// The argument for [`LogStyle::json`].
 const JSON: &str = "json";
-/// This program, also where its file was replaced.
+/// This program, even if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
-/// What it answers when a step is done.
+/// The reply to a step that is done.
 const DONE: u8 = b'\n';
-/// Why a step finds nobody.
-const GONE: &str = "the guardian is gone: `linerate down` takes back what it leaves";
+const GONE: &str = "the guardian is gone: `linerate down` undoes what it leaves behind";
 
-/// Why a step is not heard.
-const OUT_OF_TURN: &str = "the peer says it out of its turn";
+const WRONG_TIME: &str = "the peer asks for this step at the wrong time";
 
-/// A step to the guardian, and the key of the file that it stands for; in their order.
+/// The steps, named as keys of the file, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Step {
-    /// While the interface is there.
+    /// While the interface exists.
     PreDown,
     /// With the state of the device.
     SaveConfig,
-    /// When the interface is gone. It is the last.
+    /// When the interface is gone.
     PostDown,
 }
 
-/// The line to a guardian.
+/// The connection to a guardian.
 #[derive(Debug)]
 pub(crate) struct Guardian {
     line: UnixStream,
@@ -81,7 +79,7 @@ impl Guardian {
     /// Starts one with this job. Signals that this thread blocks are blocked there, too.
     ///
     /// # Errors
-    /// There is no such process to be had.
+    /// The process cannot be started.
     pub fn start(job: &[u8], log_style: LogStyle) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new(PROGRAM);
@@ -90,19 +88,19 @@ impl Guardian {
             command.args(is_said.then_some(argument));
         }
         command.spawn()?;
-        // Only its own end of the line is left, which it cuts where it ends.
+        // Closes this process's copy of the guardian's end, so that its exit closes the connection.
         drop(command);
         Self::job(line, job)
     }
 
-    /// Tells what it is there for, and hears that it knows.
+    /// Sends the job, and waits for the reply.
     fn job(mut line: UnixStream, job: &[u8]) -> io::Result<Self> {
         line::send(&line, &[job])?;
         line.read_exact(&mut [0])?;
         Ok(Self { line })
     }
 
-    /// Has it do its part, and waits for that.
+    /// Has it carry out a step, and waits until that is done.
     ///
     /// # Errors
     /// It is gone.
@@ -113,8 +111,7 @@ impl Guardian {
     /// Has it write the state into the file.
     ///
     /// # Errors
-    /// It is gone, or there is more state than it hears of. What keeps it from writing it says
-    /// itself.
+    /// It is gone, or the state is too long. Other errors it logs itself.
     pub fn save(&mut self, state: &DeviceState) -> anyhow::Result<()> {
         self.say(Step::SaveConfig, &saved::text(state)).context("SaveConfig")
     }
@@ -125,9 +122,9 @@ impl Guardian {
     }
 }
 
-/// What the arguments of this process say of a guardian.
+/// The guardian that this process's arguments ask for.
 pub struct Guard {
-    /// How it tells what it does.
+    /// How it logs.
     pub log_style: LogStyle,
 }
 
@@ -141,17 +138,17 @@ impl Guard {
         is_guardian.then_some(Self { log_style })
     }
 
-    /// Does what the line on standard input says, until it is cut.
+    /// Serves the peer on standard input, until that closes the connection.
     ///
     /// # Errors
-    /// It is no line to a peer.
+    /// Standard input is no connection to a peer, or the peer sent anything but the next step.
     pub fn run(self) -> anyhow::Result<()> {
         let _signals = Signals::block().context("signals")?;
         process::harden().context("core dumps")?;
         process::rename(NAME).context("its name")?;
         let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let job = Job::hear(&line)?;
-        // Also when the peer is gone, until this is done.
+        // Held until this is done, even if the peer is gone.
         let _lock = InterfaceLock::join(&job.interface)?;
         let mut guarding = Guarding::begin(job)?;
         let served = serve(&line, &mut |step, text| guarding.carry_out(step, text));
@@ -160,22 +157,22 @@ impl Guard {
     }
 }
 
-/// What a guardian heard on a line.
+/// What a guardian received.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Heard {
-    /// Its job, as it would be told.
+    /// Its job, as it would be sent.
     pub job: Vec<u8>,
-    /// The part of its job that is the file's.
+    /// The part of its job that comes from the file.
     pub conf: Interface,
     /// The steps in their order, each with what it would write into the file.
     pub steps: Vec<(&'static str, Option<String>)>,
 }
 
-/// Hears a whole line, and does nothing of what it says: what the fuzzer talks to.
+/// Receives everything, and carries out nothing of it; for the fuzzer.
 ///
 /// # Errors
-/// It has no job. What is wrong behind that is the end of the steps.
+/// There is no valid job. An error after that ends the steps.
 #[doc(hidden)]
 pub fn rehearse(line: &UnixStream) -> anyhow::Result<Heard> {
     let Job { interface, index, path, conf } = Job::hear(line)?;
@@ -189,42 +186,40 @@ pub fn rehearse(line: &UnixStream) -> anyhow::Result<Heard> {
     Ok(Heard { job, conf, steps })
 }
 
-/// What is done at a step. After an error the peer is not heard any more.
+/// Carries out a step. After an error nothing more is accepted.
 type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<()>;
 
-/// Answers that it knows its job, and then the steps behind that, which `carry_out` does.
+/// Confirms the job, then serves the steps, which `carry_out` carries out.
 fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
-    if let Err(error) = process::release_code() {
-        tracing::debug!(%error, "code that is not used stays resident");
-    }
+    release_code();
     let mut last = None;
     while let Some(message) = line::receive(line)? {
-        let (step, text) = Step::read(&message).context("what the peer says is no step")?;
-        ensure!(last < Some(step), "{}: {OUT_OF_TURN}", step.key());
+        let (step, text) = Step::read(&message).context("the peer sent an unknown step")?;
+        ensure!(last < Some(step), "{}: {WRONG_TIME}", step.key());
         last = Some(step);
         let done = carry_out(step, text);
         drop(message);
         wg::stack::wipe();
         done?;
-        // Where nobody hears it, the next step does not come either.
+        // If the peer is gone, no next step comes either.
         let _ = { line }.write_all(&[DONE]);
     }
     Ok(())
 }
 
-/// What a guardian was told that it is to do.
+/// What a guardian needs to know for its steps.
 #[derive(Debug, PartialEq)]
 struct Job {
     interface: String,
-    /// The interface's, whatever it is called later.
+    /// The interface's index, which stays if it is renamed.
     index: u32,
-    /// The file, and what it said at the start of what is not the device's.
+    /// The file, and what it contained at the start, without the device's state.
     path: PathBuf,
     conf: Interface,
 }
 
-/// The message of a job, which has no key.
+/// The message with a job, which contains no keys.
 pub(crate) fn job((interface, index): (&str, u32), path: &Path, conf: &Interface) -> Vec<u8> {
     // A mask is not written without its mark.
     let state = DeviceState { fwmark: conf.fwmark.unwrap_or_default(), ..DeviceState::default() };
@@ -236,13 +231,13 @@ pub(crate) fn job((interface, index): (&str, u32), path: &Path, conf: &Interface
 
 impl Job {
     fn hear(line: &UnixStream) -> anyhow::Result<Self> {
-        let message = line::receive(line)?.context("the line was cut")?;
+        let message = line::receive(line)?.context("the connection was closed")?;
         Self::read(&message).context("its job")
     }
 
     fn read(message: &[u8]) -> anyhow::Result<Self> {
         let mut parts = message.splitn(4, |&byte| byte == b'\0');
-        let mut next = || parts.next().context("it is cut");
+        let mut next = || parts.next().context("it is incomplete");
         let (interface, index) = (str::from_utf8(next()?)?, str::from_utf8(next()?)?.parse()?);
         let (path, text) = (next()?, str::from_utf8(next()?)?);
         let path = PathBuf::from(OsStr::from_bytes(path));
@@ -251,12 +246,12 @@ impl Job {
     }
 
     /// # Errors
-    /// The interface is still there, and with it what the packet filter keeps from it.
+    /// The interface still exists, so the packet filter has to stay.
     fn in_time(&self, step: Step) -> anyhow::Result<()> {
         if step == Step::PostDown {
-            // Where it was moved away another link may have its index.
+            // If it was moved away, another link may have its index.
             let link = Netlink::open()?.link(self.index)?.filter(|link| link.is_tun);
-            ensure!(link.is_none(), "{}: {OUT_OF_TURN}", step.key());
+            ensure!(link.is_none(), "{}: {WRONG_TIME}", step.key());
         }
         Ok(())
     }
@@ -269,10 +264,9 @@ impl Job {
     }
 }
 
-/// What a guardian does.
 struct Guarding {
     job: Job,
-    /// As it was at the start, whatever becomes of its file.
+    /// As it was at the start, whatever happens to its file.
     undo_log: UndoLog,
 }
 
@@ -283,7 +277,7 @@ impl Guarding {
     }
 
     /// # Errors
-    /// Its time has not come.
+    /// It is too early for the step.
     fn carry_out(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
         self.job.in_time(step)?;
         let Job { interface, conf, .. } = &self.job;
@@ -307,7 +301,7 @@ impl Guarding {
 impl Step {
     const ALL: [Self; 3] = [Self::PreDown, Self::SaveConfig, Self::PostDown];
 
-    /// The step of a message, and what it says beside it.
+    /// The step of a message, and the text that comes with it.
     fn read(message: &[u8]) -> Option<(Self, &str)> {
         let (key, text) = str::from_utf8(message).ok()?.split_once('\n')?;
         let step = Self::ALL.into_iter().find(|step| step.key() == key)?;

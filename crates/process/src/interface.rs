@@ -1,4 +1,4 @@
-//! The life of an interface: a TUN device, and with `up` all that wg-quick(8) does around it. It
+//! A process with an interface: a TUN device, and with `up` all that wg-quick(8) does around it. It
 //! leaves nothing behind.
 
 use std::{
@@ -14,6 +14,7 @@ use node::{DEFAULT_MTU, IpSide, Node};
 use packet::filter::Policy;
 use sys::{
     SocketFile, Tun, TunError, UdpSocket,
+    errno::{Errno, errno},
     netlink::{self, Follow, Followed, Netlink},
     process::{self, Helper, Signals, helper::Job},
     watch::Watch,
@@ -29,21 +30,18 @@ use crate::{
     up::Up,
 };
 
-/// `EBADFD` of Linux: what a TUN answers whose interface was deleted.
-const EBADFD: i32 = 77;
-
-/// What a process is started for.
+/// What the process is to do.
 #[derive(Debug, Default)]
 pub struct Options {
     /// The interface's name.
     pub name: String,
-    /// Whom to become once everything that takes root is open.
+    /// The user to switch to once everything that needs root is open.
     pub user: Option<String>,
     /// A configuration to bring up, and the path it came from.
     pub conf: Option<(PathBuf, Conf)>,
     /// What of the machine it uses.
     pub means: Means,
-    /// Whether it gives up what it does not need of the kernel.
+    /// Whether it confines itself.
     pub sandbox: bool,
     /// Which packets of peers may enter; all by default.
     pub filter: Option<Policy>,
@@ -55,7 +53,7 @@ pub struct Options {
 /// and the socket can be used.
 ///
 /// # Errors
-/// It could not be started, or not be brought down in order.
+/// It could not be started, or not be taken down cleanly.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
     let Options { name, user, conf, means, sandbox, filter, log_style } = options;
@@ -79,7 +77,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let mut control = ControlSocket::bind(&ip.info.name)
         .with_context(|| format!("{}", socket_path(&ip.info.name).display()))?;
     let watch = Watch::new(control.path()).context("watch of the socket")?;
-    // Before rights are given up: it hears what it might hear when it was opened.
+    // Before rights are given up: the kernel checks them when the socket is opened.
     let follow = Some(Follow::open(index).context("netlink")?);
     let listeners = Listeners { follow, ..Listeners::open(signals, Some(watch))? };
     let wanted = HelperFor { index, sandbox, other_user: user.is_some() };
@@ -101,23 +99,15 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &mut up {
         up.resolve_endpoints()?;
     }
-    let walls = if sandbox {
+    let confined = sandbox;
+    let sandbox = if confined {
         Sandbox::of_interface(socket_files(Some(&control), metrics.as_ref()), helper.is_some())
     } else {
         Sandbox::off()
     };
-    let kind = Interface {
-        up,
-        index,
-        home: Some(index),
-        path_mtu,
-        filter,
-        confined: sandbox,
-        helper,
-        log_style,
-    };
     let control = Some(control);
-    let sandbox = walls;
+    let home = Some(index);
+    let kind = Interface { up, index, home, path_mtu, filter, confined, helper, log_style };
     let life = Life {
         name,
         ip,
@@ -134,7 +124,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     life.run(ready)
 }
 
-/// Why there is to be a helper.
+/// What decides whether there is a helper, and what it is for.
 struct HelperFor {
     index: u32,
     sandbox: bool,
@@ -142,8 +132,8 @@ struct HelperFor {
 }
 
 impl HelperFor {
-    /// Starts the process that keeps what rights the peer gives up, where there are any: for what
-    /// needs them from time to time, and for the files of sockets once another user runs the peer.
+    /// Starts the process that keeps the rights that the peer gives up, if it has any: for what
+    /// needs them from time to time, and to remove sockets that `--user` may not remove.
     fn start<'a>(&self, files: impl Iterator<Item = &'a Path>) -> io::Result<Option<Arc<Helper>>> {
         let keeps_rights = self.sandbox && process::administers_network();
         if !keeps_rights && !self.other_user {
@@ -160,12 +150,12 @@ impl HelperFor {
     }
 }
 
-/// Waits for the interface's lock. It is held until the process ends: what it serves at, such as
-/// the port of the metrics, is free no earlier for the next one.
+/// Waits for the interface's lock. It is held until the process ends: only then are its addresses,
+/// such as the port of the metrics, free for the next process.
 fn lock(name: &str) -> anyhow::Result<&'static InterfaceLock> {
     let lock = InterfaceLock::wait(name)?.ok_or_else(|| explain(name, TunError::Busy))?;
-    // Who has an interface without a lock keeps it, and its undo log; one that waits
-    // for a process can be had, and is there when it was let go of again.
+    // An interface that a process uses without the lock is left alone, and so is its undo log. One
+    // that no process uses can be attached to; it stays when it is released here.
     if Netlink::open()?.link_by_name(name)?.is_some() {
         Tun::create(name, DEFAULT_MTU, &Arc::default()).map_err(|error| explain(name, error))?;
     }
@@ -196,16 +186,20 @@ struct Interface {
 }
 
 impl Kind for Interface {
+    fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        node.search_paths(self.path_mtu);
+        if let Some(policy) = self.filter.take() {
+            node.filter().set(&policy);
+        }
+        Ok(())
+    }
+
     fn extras(&mut self, _: &Arc<Node>) -> Arc<dyn Extras> {
         let offers = self.up.as_ref().map_or_else(Vec::new, Up::offers);
         Arc::new(Offers(offers))
     }
 
     fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
-        node.search_paths(self.path_mtu);
-        if let Some(policy) = self.filter.take() {
-            node.filter().set(&policy);
-        }
         self.up.as_mut().map_or(Ok(()), |up| up.bring_up(node))
     }
 
@@ -236,7 +230,7 @@ impl Kind for Interface {
     fn handle(&mut self, node: &Node, event: Event) -> Option<Ending> {
         match event {
             // Wherever the interface was, it is deleted.
-            Event::Gone(error) if error.raw_os_error() == Some(EBADFD) => Some(Ending::Gone),
+            Event::Gone(error) if errno(&error) == Some(Errno::EBADFD) => Some(Ending::Gone),
             Event::Gone(error) => {
                 tracing::error!(%error, "the data plane ended");
                 Some(Ending::Broken(error))
@@ -259,11 +253,10 @@ impl Kind for Interface {
                 }
                 None
             }
-            Event::End(_) => Some(Ending::Told),
         }
     }
 
-    /// An interface that is not here goes with the process, as does its TUN.
+    /// An interface in another network namespace goes away with the TUN, when the process ends.
     fn take_down(
         self,
         node: Arc<Node>,
@@ -291,7 +284,7 @@ impl Kind for Interface {
 }
 
 impl Interface {
-    /// Does what the interface does.
+    /// Follows the interface's state.
     fn follow(&mut self, node: &Node, event: Followed) {
         match event {
             Followed::Up => self.link_up(node),
@@ -303,12 +296,12 @@ impl Interface {
                 tracing::info!("the interface was moved to another network namespace");
                 if !is_seen {
                     tracing::warn!(
-                        "whether the interface is up there, and its MTU, is not seen: that takes \
+                        "cannot see whether the interface is up there, nor its MTU: that needs \
                          CAP_NET_BROADCAST at the start"
                     );
                 }
-                // It may be up there and never be seen; where it is seen to be down that comes
-                // next.
+                // It may be up there without an event. If it is down and that can be seen, an event
+                // follows.
                 self.link_up(node);
             }
             Followed::Home(index) => {
@@ -320,7 +313,7 @@ impl Interface {
         }
     }
 
-    /// Events were lost: looks at the link itself, where it is here.
+    /// Events were lost: reads the state of the link, if it is in this network namespace.
     fn resynchronise(&self, node: &Node) {
         node.routes_changed();
         let Some(index) = self.home else { return };
@@ -334,27 +327,27 @@ impl Interface {
         }
     }
 
-    /// An interface without a socket would lose everything in silence: it goes down
-    /// again, where it is here.
+    /// Opens the UDP socket. Without one the interface would lose everything silently, so it is set
+    /// down again, if it is in this network namespace.
     fn link_up(&self, node: &Node) {
         let Err(error) = node.link_up() else { return };
         let Some(index) = self.home else {
             tracing::error!(%error, "no UDP socket: the interface carries nothing");
             return;
         };
-        tracing::error!(%error, "no UDP socket: the interface goes down again");
+        tracing::error!(%error, "no UDP socket: the interface is set down again");
         let set_down = match node.helper().filter(|_| index == node.info().index) {
             Some(helper) => helper.set_down(),
             None => Netlink::open().and_then(|netlink| netlink.set_down(index)).map_err(Into::into),
         };
         if let Err(error) = set_down {
-            tracing::error!(%error, "the interface stays up");
+            tracing::error!(%error, "cannot set the interface down");
         }
     }
 }
 
-/// Deletes the interface, or has the helper do so. One that came back to this namespace under
-/// another index goes with its TUN device: the helper acts on the index of the start alone.
+/// Deletes the interface, itself or by the helper. One that came back to this namespace under
+/// another index goes away with its TUN device: the helper acts only on the index at the start.
 pub(crate) fn delete_link(node: &Node, netlink: &Netlink, index: u32) -> io::Result<()> {
     match node.helper() {
         Some(helper) if index == node.info().index => helper.delete_link(),

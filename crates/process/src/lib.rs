@@ -1,15 +1,15 @@
-//! Floor 5: the lives of a `linerate` process.
+//! Floor 5: the life of a `linerate` process, from its start to its end.
 //!
 //! ```text
-//!   interface ──┐                          rights ─► files ─► threads ─► system calls
+//!   interface ──┐                          files ─► rights ─► threads ─► system calls
 //!   (up)        ├─► life: Life::run ─► start │ bring up │ enter the sandbox │ serve │ take down
-//!   proxy ──────┘                            `── control, metrics: who asks
+//!   proxy ──────┘                            `── control, metrics: answer requests
 //!
-//!   guardian: a process beside it, for what takes rights at the end
+//!   guardian: a second process, for what needs rights when the interface goes down
 //! ```
 //!
-//! [`interface`] and [`proxy`] are the two kinds of life; [`life`] is what they have in common, and
-//! alone knows in which order rights are given up.
+//! [`interface`] and [`proxy`] are the two kinds of process. [`life`] is what they have in common;
+//! only it knows in which order rights are given up.
 #![forbid(unsafe_code)]
 
 mod capture;

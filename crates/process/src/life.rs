@@ -1,12 +1,12 @@
-//! One way to life, whatever a process is for: what it is made of is opened with all rights, and
-//! then these are given up, in the one order that lets each step still be made.
+//! Starts, runs and ends a process, whatever it is for. Everything is opened with all rights; then
+//! the rights are given up, in the one order in which each step still has the rights that it needs.
 //!
 //! ```text
 //!   Life { sides, sockets, sandbox, kind }            everything is open; no thread but the main one
 //!     `── run
 //!          sandbox.start    threads of node, control, metrics, events     files, rights: confined
 //!          kind.bring_up    configuration, routes, hooks                  the main thread has all
-//!          kind.hand_over   to a guardian and a helper
+//!          kind.hand_over   to a guardian and a helper, which keep rights
 //!          sandbox.enter                                                  the main thread: confined
 //!          kind.serve       clients of proxies
 //!          sandbox.confine_calls                                          all threads: system calls
@@ -30,7 +30,7 @@ use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, process::Helper};
 
 use crate::{
     control::{ControlSocket, Extras},
-    events::{Event, Listeners, events, release_code},
+    events::{Event, Heard, Listeners, next_event, release_code},
     log_error::log_error,
     metrics::{self, Metrics},
     sandbox::Sandbox,
@@ -40,9 +40,9 @@ use crate::{
 /// How a process logs, on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogStyle {
-    /// Nobody sees it once the process is ready.
+    /// The process goes to the background once it is ready.
     pub background: bool,
-    /// Programs read it: lines of JSON.
+    /// Lines of JSON, for programs.
     pub json: bool,
 }
 
@@ -53,45 +53,49 @@ pub struct Means {
     pub offloads: Offloads,
     /// How many cores.
     pub cores: usize,
-    /// Whether it searches for the MTU of the path to each peer; its configuration says so
-    /// where this does not, and it does where neither says.
+    /// Whether it searches for the MTU of the path to each peer. If `None`, the configuration
+    /// decides; the default is to search.
     pub path_mtu: Option<bool>,
-    /// Where counters are to be had; nowhere by default.
+    /// Where metrics are served; nowhere by default.
     pub metrics: Option<metrics::Address>,
 }
 
-/// What a kind of life does of its own, in the order of its calls.
+/// What differs between the kinds of process, in the order of the calls.
 pub(crate) trait Kind: Send {
-    /// What the control socket tells of it beside the peer. The thread that asks is confined.
+    /// Configures the peer before anybody can ask for it, with all rights.
+    fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
+
+    /// What the control socket shows beside the peer. Called by a confined thread.
     fn extras(&mut self, node: &Arc<Node>) -> Arc<dyn Extras>;
 
     /// Configures the peer, and the host around it, with all rights.
-    fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
+    fn bring_up(&mut self, _: &Arc<Node>) -> anyhow::Result<()> {
+        Ok(())
+    }
 
-    /// Leaves to other processes what takes rights from now on.
+    /// Hands to other processes what needs rights from now on.
     fn hand_over(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Starts what is left to start. This thread is confined now.
+    /// Starts the rest. This thread is confined now.
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
 
-    /// After how long [`Kind::catch_up`] is to be called, where it is.
+    /// The time until [`Kind::catch_up`] is to be called, if it is.
     fn wait(&self) -> Option<Duration> {
         None
     }
 
-    /// Does what was left for later.
+    /// Does what was postponed.
     fn catch_up(&mut self) {}
 
-    /// Heeds an event. `Some` ends the process.
+    /// Handles an event other than [`Event::End`]. `Some` ends the process.
     fn handle(&mut self, node: &Node, event: Event) -> Option<Ending>;
 
-    /// Takes everything back; `file` is the control socket's, and `ending` is absent where it was
-    /// not brought up.
+    /// Undoes everything. `file` is the control socket's; `ending` is `None` if the start failed.
     ///
     /// # Errors
-    /// Something stays behind.
+    /// Something could not be undone.
     fn take_down(
         self,
         node: Arc<Node>,
@@ -110,7 +114,7 @@ pub(crate) enum Ending {
     Broken(io::Error),
 }
 
-/// Everything that a process is made of, open.
+/// The parts of a process, all opened.
 pub(crate) struct Life<K, R, S> {
     pub name: String,
     pub ip: IpSide<R, S>,
@@ -125,10 +129,9 @@ pub(crate) struct Life<K, R, S> {
     pub kind: K,
 }
 
-/// What runs, and the files of its sockets.
-struct Running {
-    node: Arc<Node>,
-    file: Option<SocketFile>,
+/// The files of the sockets, which are removed when these are dropped.
+struct SocketFiles {
+    control: Option<SocketFile>,
     _metrics: Option<SocketFile>,
 }
 
@@ -136,27 +139,28 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
     /// Runs it until it is told to end. `ready` is called once it can be used.
     ///
     /// # Errors
-    /// It could not be started, its data plane failed, or something stays behind.
+    /// It could not be started, its data plane failed, or something could not be undone.
     pub fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let Self { name, sandbox, supervisor, mut kind, .. } = self;
         let Self { ip, udp, offloads, cores, control, metrics, listeners, .. } = self;
         let parts = NodeParts { ip, udp, offloads, cores };
         let (events, inbox) = mpsc::channel();
-        let running = sandbox.start(|| {
-            let node = start(parts, &events)?;
+        let node = sandbox.start(|| start(parts, &events))?;
+        kind.configure(&node)?;
+        let sockets = sandbox.start(|| {
             let extras = kind.extras(&node);
             let down = events.clone();
             let down = move || {
-                let _ = down.send(Event::End("linerate down"));
+                let _ = down.send(Heard::End("linerate down"));
             };
             let serve = |control: ControlSocket| control.serve(node.clone(), extras, down);
             let file = control.map(serve).transpose().context("socket")?;
             let metrics = metrics.map(|metrics| metrics.serve(node.clone())).transpose();
             let _metrics = metrics.context("threads")?.flatten();
             listeners.spawn(events).context("threads")?;
-            Ok(Running { node, file, _metrics })
+            Ok(SocketFiles { control: file, _metrics })
         });
-        let Running { node, file, _metrics } = running?;
+        let SocketFiles { control: file, _metrics } = sockets?;
         let mut settle = || {
             kind.bring_up(&node)?;
             kind.hand_over()?;
@@ -183,44 +187,48 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
 
 fn start<R: IpRecv + 'static, S: IpSend>(
     parts: NodeParts<R, S>,
-    events: &mpsc::Sender<Event>,
+    events: &mpsc::Sender<Heard>,
 ) -> anyhow::Result<Arc<Node>> {
     let ended = events.clone();
     let node = Node::start(parts, move |error| {
-        let _ = ended.send(Event::Gone(error));
+        let _ = ended.send(Heard::Event(Event::Gone(error)));
     });
     Ok(Arc::new(node.context("engine")?))
 }
 
 /// Handles events until the process is to end.
-fn live(node: &Node, kind: &mut impl Kind, inbox: &mpsc::Receiver<Event>) -> Ending {
-    while let Some(event) = next(kind, inbox) {
-        if let Event::End(why) = event {
-            tracing::info!(why, "going down");
-            return Ending::Told;
-        }
-        if let Some(ending) = kind.handle(node, event) {
-            return ending;
+fn live(node: &Node, kind: &mut impl Kind, inbox: &mpsc::Receiver<Heard>) -> Ending {
+    while let Some(heard) = next(kind, inbox) {
+        match heard {
+            Heard::End(why) => {
+                tracing::info!(why, "going down");
+                break;
+            }
+            Heard::Event(event) => {
+                if let Some(ending) = kind.handle(node, event) {
+                    return ending;
+                }
+            }
         }
     }
     Ending::Told
 }
 
-/// The next event. Meanwhile what was left for later is done when it is time.
-fn next(kind: &mut impl Kind, inbox: &mpsc::Receiver<Event>) -> Option<Event> {
+/// The next event. Meanwhile, what was postponed is done when it is due.
+fn next(kind: &mut impl Kind, inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
     while let Some(wait) = kind.wait() {
         match inbox.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => kind.catch_up(),
             received => return received.ok(),
         }
     }
-    events(inbox).next()
+    next_event(inbox)
 }
 
-/// Binds where counters are to be had.
+/// Binds the metrics' address.
 ///
 /// # Errors
-/// Somebody listens there.
+/// It is in use.
 pub(crate) fn bind_metrics(address: Option<&metrics::Address>) -> anyhow::Result<Option<Metrics>> {
     address.map(Metrics::bind).transpose().context("metrics")
 }
@@ -234,7 +242,7 @@ pub(crate) fn socket_files<'a>(
     control.into_iter().chain(iter::once(metrics.and_then(Metrics::path)).flatten())
 }
 
-/// Has a helper know that there are no routes and rules.
+/// Tells a helper that there are no routes and rules.
 ///
 /// # Errors
 /// It is gone.

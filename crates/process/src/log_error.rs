@@ -1,4 +1,4 @@
-//! What fails while something is taken down is logged, and the rest is still done.
+//! Logs errors of steps that do not stop the next ones, as when a process goes down.
 
 pub(crate) fn log_error(result: anyhow::Result<()>) {
     if let Err(error) = result {

@@ -1,7 +1,7 @@
-//! Counters for Prometheus, over HTTP on a loopback address or a Unix socket: only who
-//! is on this machine may know who speaks with whom.
+//! Counters for Prometheus, over HTTP on a loopback address or a Unix socket: they tell which peers
+//! communicate, so only this machine may read them.
 //!
-//! One thread answers one client after the other, and nothing is kept between two.
+//! One thread answers one client after the other, without state between them.
 
 mod text;
 
@@ -22,14 +22,14 @@ use sys::{SocketFile, clock::boottime_nanos, process::Helper};
 
 /// Bytes of a request's head; scrapers send some hundred.
 const MAX_HEAD: usize = 4096;
-/// How long a client may take with its request, and with reading the answer.
+/// How long a client may take to send its request, and to read the reply.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the thread rests when it cannot accept.
+/// The pause after an error of accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes of the thread's stack; it holds little.
+/// Bytes of the thread's stack, which needs little.
 const STACK: usize = 128 * 1024;
 
-/// Where the counters are to be had.
+/// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A loopback address and a port.
@@ -38,7 +38,7 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// It is no place for counters.
+/// Metrics cannot be served there.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AddressError {
     /// Neither an address with a port nor `unix:` and a path.
@@ -77,7 +77,7 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// Bound, and not served yet.
+/// Bound, but not served yet.
 #[derive(Debug)]
 pub struct Metrics(Listener);
 
@@ -88,11 +88,10 @@ enum Listener {
 }
 
 impl Metrics {
-    /// Binds.
+    /// Binds the address. A Unix socket that a killed process left there is replaced.
     ///
     /// # Errors
-    /// `AddrInUse` where somebody listens there; a Unix socket that is left of a process
-    /// that is gone makes room.
+    /// `AddrInUse` if a process listens there.
     pub fn bind(address: &Address) -> io::Result<Self> {
         Ok(Self(match address {
             Address::Loopback(address) => Listener::Tcp(TcpListener::bind(address)?),

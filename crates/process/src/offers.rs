@@ -1,5 +1,5 @@
-//! What a router tells of itself to who asks about its interface: `linerate doctor` looks
-//! whether it is so.
+//! The offered networks of a router, shown by the control socket: `linerate doctor` checks whether
+//! they can be reached.
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::control::Extras;
 
-/// The networks that peers may reach behind this host, and nothing where none are named.
+/// The networks that peers may reach behind this host.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Offers(pub Vec<IpNet>);
 

@@ -1,4 +1,4 @@
-//! The life of a `linerate proxy` process.
+//! The process of `linerate proxy`.
 
 use std::{
     io, mem,
@@ -37,25 +37,24 @@ use crate::{
     supervisor::Supervisor,
 };
 
-/// What a process is started for.
+/// What the process is to do.
 #[derive(Debug)]
 pub struct Options {
-    /// What it is called, by `linerate show` and `linerate down`.
+    /// Its name for `linerate show` and `linerate down`.
     pub name: String,
     /// What it is to do.
     pub conf: Conf,
     /// What of the machine it uses.
     pub means: Means,
-    /// Whose TCP/IP stack.
     pub stack: StackChoice,
-    /// Whether it gives up what it does not need of the kernel.
+    /// Whether it confines itself.
     pub sandbox: bool,
 }
 
-/// Whose TCP/IP stack is on the tunnel's side.
+/// The TCP/IP stack on the tunnel's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StackChoice {
-    /// The kernel's where it is to be had, else our own.
+    /// The kernel's if it is available, else our own.
     #[default]
     Auto,
     /// The kernel's, in a private network namespace.
@@ -64,7 +63,6 @@ pub enum StackChoice {
     InProcess,
 }
 
-/// What of a file has no meaning for a proxy.
 const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: they are ignored";
 
 /// Runs a peer and its proxies until it is told to end. `ready` is called once all
@@ -86,7 +84,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     conf.forget_secrets();
     let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
     let namespace = enter(stack, &plan, || change.forget_secrets())?;
-    // Behind the fork, as its child has nothing to do with them.
+    // After the fork, so that the child does not have them.
     let users = read_users(&conf.interface.proxy.users)?;
     process::harden().context("core dumps")?;
     process::raise_file_limit().context("limit of open files")?;
@@ -99,17 +97,17 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         Start { name, conf, change, users, signals, cores, path_mtu, offloads, metrics, sandbox };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &start.offloads).context("TUN")?;
-        start.run((KernelStack::new(namespace), true), IpSide { recv, send, info }, ready)
+        start.run(KernelStack::new(namespace), true, IpSide { recv, send, info }, ready)
     } else {
         let opened = InProcessStack::open(&plan, &start.offloads);
         let (stack, recv, send) = opened.context("randomness")?;
         let info = TunInfo { name: plan.name, index: 0, mtu: plan.mtu };
-        start.run((stack, false), IpSide { recv, send, info }, ready)
+        start.run(stack, false, IpSide { recv, send, info }, ready)
     }
 }
 
-/// The kernel's stack, where it is wanted and to be had. `forget` is for the child: it takes the
-/// secrets away that it has of its parent's memory.
+/// The kernel's stack, if it is wanted and available. The child process calls `forget` to wipe the
+/// secrets that it inherits in its parent's memory.
 fn enter(
     choice: StackChoice,
     plan: &Plan,
@@ -120,14 +118,14 @@ fn enter(
     }
     match Namespace::open(plan, forget) {
         Err(why) if choice == StackChoice::Auto && why.is_not_permitted() => {
-            tracing::info!(%why, "with a TCP/IP stack of our own");
+            tracing::info!(%why, "using the in-process TCP/IP stack");
             Ok(None)
         }
         opened => opened.map(Some),
     }
 }
 
-/// Starts everything that does not differ by the stack.
+/// The start of everything but the stack.
 struct Start {
     name: String,
     conf: Conf,
@@ -144,7 +142,8 @@ struct Start {
 impl Start {
     fn run<S: Stack>(
         self,
-        (stack, is_of_kernel): (S, bool),
+        stack: S,
+        is_of_kernel: bool,
         ip: IpSide<impl IpRecv + 'static, impl IpSend>,
         ready: impl FnOnce(),
     ) -> anyhow::Result<()> {
@@ -156,6 +155,7 @@ impl Start {
         let front = Front::bind(stack, &conf.interface.proxy)?;
         let (control, watch) = control(&name)?.unzip();
         let listeners = Listeners::open(signals, watch)?;
+        let files = process::file_limit().context("limit of open files")?;
         let sandbox = if sandbox {
             let files = socket_files(control.as_ref(), metrics.as_ref());
             Sandbox::of_proxy(files, &conf.interface, is_of_kernel)
@@ -168,6 +168,7 @@ impl Start {
             addresses: conf.interface.addresses.iter().map(IpNet::addr).collect(),
             dns: conf.interface.dns,
             front: Some((front, users)),
+            files,
             work: None,
             serving: None,
         };
@@ -188,7 +189,6 @@ impl Start {
     }
 }
 
-/// What a proxy does of its own.
 struct Proxy<S: Stack> {
     path_mtu: bool,
     change: Change,
@@ -196,11 +196,19 @@ struct Proxy<S: Stack> {
     dns: Dns,
     /// Until it is served.
     front: Option<(Front<S>, Users)>,
+    /// How many files may be open, and how many were at the start.
+    files: (usize, usize),
     work: Option<Work>,
     serving: Option<Serving>,
 }
 
 impl<S: Stack> Kind for Proxy<S> {
+    fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        node.search_paths(self.path_mtu);
+        node.apply(mem::take(&mut self.change)).context("configuration")?;
+        node.link_up().context("UDP socket")
+    }
+
     fn extras(&mut self, node: &Arc<Node>) -> Arc<dyn Extras> {
         let (front, users) = self.front.take().expect("it is asked once");
         let node = node.clone();
@@ -209,15 +217,9 @@ impl<S: Stack> Kind for Proxy<S> {
             dns: mem::take(&mut self.dns),
             peer_of: Arc::new(move |ip| node.peer_of(ip)),
         };
-        let (served, work) = front.serve(tunnel, users);
+        let (served, work) = front.serve(tunnel, users, self.files);
         self.work = Some(work);
         Arc::new(Shown(served))
-    }
-
-    fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
-        node.search_paths(self.path_mtu);
-        node.apply(mem::take(&mut self.change)).context("configuration")?;
-        node.link_up().context("UDP socket")
     }
 
     fn serve(&mut self, _: &Arc<Node>) -> anyhow::Result<()> {
@@ -227,9 +229,8 @@ impl<S: Stack> Kind for Proxy<S> {
 
     fn handle(&mut self, node: &Node, event: Event) -> Option<Ending> {
         match event {
-            Event::End(_) => Some(Ending::Told),
             Event::Gone(error) => Some(Ending::Broken(error)),
-            // Those of the machine: the tunnel's own link nobody else can reach.
+            // Changes of this machine. Nobody else can change the tunnel's own link.
             Event::Link(
                 netlink::Event::RoutesChanged
                 | netlink::Event::RulesChanged
@@ -256,7 +257,7 @@ impl<S: Stack> Kind for Proxy<S> {
     }
 }
 
-/// The process that marks this one's sockets once it is confined, where they have a mark.
+/// The process that sets the mark of this one's sockets once it is confined, if there is one.
 fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     let is_marked = conf.interface.fwmark.is_some_and(|mark| mark != 0);
     if !sandbox || !is_marked || !process::administers_network() {
@@ -268,7 +269,7 @@ fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
     Ok(Some(Arc::new(helper)))
 }
 
-/// Refuses and warns of what cannot be meant.
+/// Refuses a file that cannot be meant for a proxy, and warns about doubtful settings.
 fn check(conf: &Conf) -> anyhow::Result<()> {
     let interface = &conf.interface;
     conf.private_key()?;
@@ -294,7 +295,7 @@ fn check(conf: &Conf) -> anyhow::Result<()> {
             && !address.ip().is_loopback()
         {
             tracing::warn!(
-                "{origin}: {address} is open to all who reach it: there is no ProxyUser"
+                "{origin}: anyone who can reach {address} can use it: there is no ProxyUser"
             );
         }
     }
@@ -311,13 +312,12 @@ fn plan(conf: &Conf, name: &str, endpoints: &[SocketAddr]) -> anyhow::Result<Pla
     Ok(Plan { name: name.to_owned(), mtu, addresses, sandbox: false })
 }
 
-/// The socket for `linerate show` and the like, which a user without a folder for it
-/// does without.
+/// The control socket. A user without a folder for it runs without one.
 fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
     let socket = match ControlSocket::bind_own(name) {
         Ok(socket) => socket,
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            bail!("{name}: a peer of this name runs already");
+            bail!("{name}: a peer with this name is already running");
         }
         Err(error) => {
             tracing::warn!(%error, "no socket for `linerate show`: set XDG_RUNTIME_DIR to a folder");
@@ -328,7 +328,7 @@ fn control(name: &str) -> anyhow::Result<Option<(ControlSocket, Watch)>> {
     Ok(Some((socket, watch)))
 }
 
-/// What the control socket tells of the proxies.
+/// What the control socket shows of the proxies.
 struct Shown<S: Stack>(Served<S>);
 
 impl<S: Stack> Extras for Shown<S> {

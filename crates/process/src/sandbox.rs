@@ -1,4 +1,4 @@
-//! The sandbox of a running peer: what stays in reach, and when.
+//! The sandbox of a running peer: what it still may do, and from when on.
 //!
 //! ```text
 //!   TUN, sockets, --user -> start: engine, UAPI, ...       files and rights of these threads
@@ -7,9 +7,9 @@
 //!                        -> confine_calls                  calls of all threads
 //! ```
 //!
-//! What goes down with programs and settings of the host is the guardian's (`guardian.rs`).
-//! Where the kernel does not know one part, the others are taken all the same; where it does and
-//! refuses, the process ends.
+//! What going down needs of programs and settings of the host is left to the guardian
+//! (`guardian.rs`). If the kernel lacks one part, the others are used all the same; if it has a
+//! part and refuses it, the process ends.
 
 use std::{
     path::{Path, PathBuf},
@@ -30,7 +30,7 @@ use sys::process::{
     sandbox::{Confined, Ports, Reach, Work, confine_calls, confine_files},
 };
 
-/// What resolving an endpoint's name reads, and what the allocator and a thread's start do.
+/// Files that are read to resolve the name of an endpoint, by the allocator, and to start a thread.
 const READ: [&str; 14] = [
     "/etc/gai.conf",
     "/etc/host.conf",
@@ -48,10 +48,10 @@ const READ: [&str; 14] = [
     "/sys/devices/system/cpu",
 ];
 
-/// A sandbox that is or is not wanted.
+/// A sandbox, unless it is off.
 pub(crate) struct Sandbox(Option<Walls>);
 
-/// What is left to the process.
+/// What the process still may do.
 struct Walls {
     reach: Reach,
     rights: Rights,
@@ -59,15 +59,15 @@ struct Walls {
 }
 
 impl Sandbox {
-    /// None.
     pub fn off() -> Self {
         tracing::info!("no sandbox: it is off");
         OFF.store(true, Ordering::Relaxed);
         Self(None)
     }
 
-    /// That of an interface with these sockets. Its mark, its port and its routes may change at
-    /// any time, and its sockets' files go at the end, which is a helper's work where there is one.
+    /// The sandbox of an interface with these sockets. Its mark, port and routes may change at any
+    /// time, and the files of its sockets are removed at the end. If there is a helper, it does
+    /// both.
     pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, has_helper: bool) -> Self {
         if has_helper {
             let (rights, work) = (Rights::default(), Work::default());
@@ -79,7 +79,7 @@ impl Sandbox {
         Self(Some(Walls { reach, rights, work }))
     }
 
-    /// That of a proxy with these sockets. Its mark is a helper's work.
+    /// The sandbox of a proxy with these sockets. A helper sets its mark.
     pub fn of_proxy<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         interface: &'a conf::Interface,
@@ -95,7 +95,7 @@ impl Sandbox {
         let mut reach = reach(sockets.into_iter().chain(listeners));
         let (ports, unix) = exposed(&proxy.exposed);
         let tcp = !ports.is_empty();
-        // It connects the sockets that the namespace's process makes: to where clients want.
+        // It connects sockets that the process in the namespace makes, to wherever clients want.
         reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
         let rights = Rights { network: false, files: unix || needs_files(&reach) };
         let always = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
@@ -103,8 +103,8 @@ impl Sandbox {
         Self(Some(Walls { reach, rights, work }))
     }
 
-    /// Starts threads that have only what is left, as have all that they start. This one has
-    /// all still.
+    /// Starts threads that are confined to these files and rights, as are all that they start. The
+    /// calling thread is not confined yet.
     ///
     /// # Errors
     /// They could not be started, or not be confined.
@@ -126,7 +126,7 @@ impl Sandbox {
         })
     }
 
-    /// Leaves to this thread only those files and rights, and to all that it starts.
+    /// Confines this thread, and all that it starts, to these files and rights.
     ///
     /// # Errors
     /// The kernel refused.
@@ -136,7 +136,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Leaves only the calls of this work to all threads, once the start is over.
+    /// Confines all threads to the system calls of this work, once the start is over.
     ///
     /// # Errors
     /// The kernel refused.
@@ -155,7 +155,7 @@ impl Walls {
     }
 }
 
-/// What is read and written in any case, and the files of sockets, to remove them.
+/// What is read and written in any case, and the folders of sockets, to remove their files.
 fn reach<'a>(sockets: impl IntoIterator<Item = &'a Path>) -> Reach {
     Reach {
         read: READ.map(PathBuf::from).to_vec(),
@@ -169,13 +169,12 @@ fn folder(path: &Path) -> Option<PathBuf> {
     path.parent().map(Path::to_owned)
 }
 
-/// Whether files are removed in folders of another user.
+/// Whether files are to be removed in folders of another user.
 fn needs_files(reach: &Reach) -> bool {
     !reach.remove.iter().all(|folder| owns(folder))
 }
 
-/// The ports of the services on this machine that are connected to by TCP, and whether there are
-/// others, at Unix sockets.
+/// The ports of the TCP services on this machine, and whether there are services at Unix sockets.
 fn exposed(services: &[conf::Placed<conf::Expose>]) -> (Vec<u16>, bool) {
     let services = services.iter().map(|placed| &placed.value);
     let by_tcp: Vec<_> = services.filter(|expose| expose.transport == Transport::Tcp).collect();
@@ -186,8 +185,7 @@ fn exposed(services: &[conf::Placed<conf::Expose>]) -> (Vec<u16>, bool) {
     (ports.collect(), by_tcp.iter().any(|expose| matches!(expose.to, Place::Unix(_))))
 }
 
-/// What to do about it.
-const REFUSED: &str = "the sandbox was refused (`--sandbox off` goes without)";
+const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs without it)";
 
 fn told(what: &'static str, confined: Confined) {
     attained(|parts| parts.push((what, confined)));
@@ -198,7 +196,7 @@ fn told(what: &'static str, confined: Confined) {
     }
 }
 
-/// Whether none is wanted, and what came of one. It is the process's, and so is this.
+/// Whether the sandbox is off, and which parts are in force. Both concern the whole process.
 static OFF: AtomicBool = AtomicBool::new(false);
 static ATTAINED: Mutex<Vec<(&'static str, Confined)>> = Mutex::new(Vec::new());
 
@@ -206,7 +204,7 @@ fn attained<T>(read: impl FnOnce(&mut Vec<(&'static str, Confined)>) -> T) -> T 
     read(&mut ATTAINED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Adds what came of it.
+/// Adds the state of the sandbox.
 pub(crate) fn describe(stats: &mut Stats) {
     attained(|parts| {
         stats.sandbox.extend(parts.iter().map(|(what, confined)| {

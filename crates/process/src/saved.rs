@@ -1,9 +1,9 @@
-//! What SaveConfig writes: the device's state out of the peer, and all else out of the file as it
-//! was read at the start.
+//! What SaveConfig writes: the device's state from the peer, and everything else from the file as
+//! it was read at the start.
 //!
 //! ```text
-//!   peer: DeviceState -- text, on the line --> guardian: read --> DeviceState ---.
-//!                                              the file's Interface ------------ write --> file
+//!   peer: DeviceState -- text --> guardian: read --> DeviceState ---.
+//!                                   the file's Interface ------------ write --> file
 //! ```
 
 use std::path::Path;
@@ -17,18 +17,19 @@ use sys::whole_file;
 use wg::config::PeerState;
 use zeroize::Zeroizing;
 
-/// The state alone, as a file has it.
+/// The state in the format of a file.
 pub(crate) fn text(state: &DeviceState) -> Zeroizing<String> {
     conf::write(&Interface::default(), state)
 }
 
-/// Reads what [`text`] made, and nothing that it could not have made.
+/// Reads what [`text`] wrote, and accepts nothing that it could not have written.
 ///
 /// # Errors
-/// It is no state, or more than one.
+/// The text is anything else.
 pub(crate) fn read(told: &str) -> anyhow::Result<DeviceState> {
-    let Conf { interface, peers: told_peers, .. } = Conf::parse("what the peer tells", told)?;
-    // All at once: one that grows leaves keys behind where it was.
+    let Conf { interface, peers: told_peers, .. } =
+        Conf::parse("the state sent by the peer", told)?;
+    // Allocated once: a vector that grows would leave keys behind.
     let mut peers = Vec::with_capacity(told_peers.len());
     for peer in told_peers {
         peers.push(as_state(peer)?);
@@ -39,8 +40,8 @@ pub(crate) fn read(told: &str) -> anyhow::Result<DeviceState> {
         fwmark: interface.fwmark.unwrap_or_default(),
         peers,
     };
-    // A state has one text. Hooks, names, and all that is not the device's are not in it.
-    ensure!(*text(&state) == told, "the peer tells more than the state of the device");
+    // A state has exactly one text, without hooks, names and other settings of the file.
+    ensure!(*text(&state) == told, "the peer sent more than the state of the device");
     Ok(state)
 }
 
@@ -48,7 +49,7 @@ fn as_state(peer: Peer) -> anyhow::Result<PeerState> {
     let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string().parse());
     Ok(PeerState {
         preshared_key: peer.preshared_key.unwrap_or_default(),
-        endpoint: endpoint.transpose().context("the peer tells an endpoint that is a name")?,
+        endpoint: endpoint.transpose().context("the peer sent an endpoint with a host name")?,
         persistent_keepalive: peer.persistent_keepalive.unwrap_or_default(),
         allowed_ips: peer.allowed_ips,
         ..PeerState::new(peer.public_key)
@@ -58,7 +59,7 @@ fn as_state(peer: Peer) -> anyhow::Result<PeerState> {
 /// Writes the state into the file.
 ///
 /// # Errors
-/// The file is as it was.
+/// The file could not be written; it is unchanged.
 pub(crate) fn write(path: &Path, interface: &Interface, state: &DeviceState) -> anyhow::Result<()> {
     whole_file::replace(path, &conf::write(interface, state))
         .with_context(|| path.display().to_string())

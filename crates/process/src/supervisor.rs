@@ -1,8 +1,8 @@
-//! What the service manager is told. Its watchdog is told of the data plane, not of a timer:
+//! Notifies the service manager. Its watchdog follows the data plane, not a timer:
 //!
 //! ```text
-//!   each third of the limit:  stir all threads -> did each finish a round since? -> alive
-//!                                                  `-> who did not is named, and nobody told
+//!   each third of the limit:  wake all threads -> did each finish a round since? -> alive
+//!                                                  `-> log the thread that did not
 //! ```
 
 use std::{
@@ -16,25 +16,24 @@ use std::{
 use node::Node;
 use sys::process::Service;
 
-/// How many times within the limit it looks: one late round is forgiven.
+/// Checks within the limit, so that one late round does no harm.
 const LOOKS: u32 = 3;
 
-/// Who started the process and wants to hear of it; maybe nobody.
+/// The service manager that started the process, if any.
 pub(crate) struct Supervisor(Option<Arc<Service>>);
 
 impl Supervisor {
-    /// The service manager that the environment names. To be found before the rights to
-    /// reach it are given up.
+    /// The service manager that the environment names. To be called before the rights to reach it
+    /// are given up.
     pub fn find() -> Self {
         let service = Service::from_environment().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the service manager will not hear of this process");
+            tracing::warn!(%error, "cannot notify the service manager");
             None
         });
         Self(service.map(Arc::new))
     }
 
-    /// Tells that `node` can be used, and from now on, where that is wanted, that it does
-    /// its work.
+    /// Reports that `node` can be used, and starts the watchdog if one is wanted.
     ///
     /// # Errors
     /// The system starts no more threads.
@@ -47,7 +46,7 @@ impl Supervisor {
         thread::Builder::new().name("watchdog".into()).spawn(watch).map(drop)
     }
 
-    /// Tells that the process goes down.
+    /// Reports that the process goes down.
     pub fn stopping(&self) {
         if let Some(service) = &self.0 {
             service.stopping();
@@ -62,7 +61,7 @@ fn watch(service: &Service, node: &Weak<Node>, pause: Duration) {
         let rounds: HashMap<_, _> = rounds.collect();
         match stuck(&known, &rounds) {
             None => service.alive(),
-            Some(name) => tracing::error!("the thread \"{name}\" does not go on"),
+            Some(name) => tracing::error!("the thread \"{name}\" is stuck"),
         }
         known = rounds;
         running.stir();

@@ -1,4 +1,4 @@
-//! What a killed process left of an interface.
+//! Undoes what a killed process left behind.
 
 use anyhow::Context;
 use host::{InterfaceLock, UndoLog, sockets::socket_path};
@@ -7,18 +7,18 @@ use sys::{SocketFile, netlink::Netlink};
 /// What came of [`sweep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swept {
-    /// There was nothing to do, or there is an interface of that name.
+    /// There was nothing to do, or an interface of that name exists.
     Nothing,
-    /// Another process brought it down meanwhile, and did all.
+    /// Another process brought the interface down meanwhile.
     ByAnother,
     /// What was left is undone.
     Undone,
 }
 
-/// Undoes what a killed process left behind, when its guardian is done.
+/// Undoes what a killed process left of an interface, once its guardian is done.
 ///
 /// # Errors
-/// It cannot be told.
+/// What is left cannot be read, or not all of it could be undone.
 pub fn sweep(name: &str) -> anyhow::Result<Swept> {
     if !InterfaceLock::is_known(name) && UndoLog::open(name)?.is_empty() {
         return Ok(Swept::Nothing);
@@ -30,7 +30,7 @@ pub fn sweep(name: &str) -> anyhow::Result<Swept> {
     }
     let swept = match (undo_log.is_empty(), lock.was_waited_for()) {
         (false, _) => Swept::Undone,
-        // The guardian has done all but remove the socket's file.
+        // The guardian has done everything except remove the socket's file.
         (true, true) => Swept::ByAnother,
         (true, false) => return Ok(Swept::Nothing),
     };

@@ -36,28 +36,28 @@ pub(crate) struct Up {
     path: PathBuf,
     conf: Conf,
     name: String,
-    /// Where the peers are.
+    /// The resolved endpoints of peers.
     endpoints: HashMap<EndpointName, SocketAddr>,
     netlink: Netlink,
     undo_log: UndoLog,
     routes: MainRoutes,
     rules: KeptRules,
-    /// Whether it came up: only then there is something to save, and hooks for
-    /// going down have something to undo.
+    /// Whether it came up: only then is there something to save, and something for PreDown and
+    /// PostDown to undo.
     complete: bool,
-    /// Who does for us what going down takes beside the peer.
+    /// Does what needs rights when the interface goes down.
     guardian: Option<Guardian>,
-    /// Whether the interface was moved to another namespace at any time: its addresses and routes
-    /// are gone since, and what becomes of them there is not ours to say.
+    /// Whether the interface was ever moved to another namespace. Its addresses and routes are gone
+    /// since then, and are no longer managed.
     has_left: bool,
-    /// Who adds and deletes its routes and rules once it is confined.
+    /// Adds and deletes routes and rules once this process is confined.
     helper: Option<Arc<Helper>>,
     lock: &'static InterfaceLock,
 }
 
 impl Up {
     /// # Errors
-    /// The file is not one to bring up, or somebody else's lock does not end.
+    /// The file cannot be brought up, or its undo log cannot be read.
     pub fn new(
         path: PathBuf,
         conf: Conf,
@@ -103,18 +103,17 @@ impl Up {
         self.conf.interface.path_mtu
     }
 
-    /// Does what comes before there is an interface. What a process left that was
-    /// killed is taken back.
+    /// Does what comes before the interface exists. What a killed process left behind is undone.
     pub fn prepare(&mut self) -> anyhow::Result<()> {
         self.undo_log.undo(&self.netlink);
         hooks::run("PreUp", &self.conf.interface.hooks.pre_up, &self.name)
     }
 
-    /// Asks for the names of endpoints. To be called while all of the host's files are in
-    /// reach: which of them tell of names changes while the network comes up.
+    /// Resolves the host names of endpoints. To be called while all of the host's files can be
+    /// read: which of them are needed changes while the network comes up.
     ///
     /// # Errors
-    /// A name has no address, or nobody answers for long.
+    /// A name has no address, or no server answers.
     pub fn resolve_endpoints(&mut self) -> anyhow::Result<()> {
         for name in self.conf.peers.iter().filter_map(|peer| peer.endpoint.as_ref()) {
             self.endpoints.insert(name.clone(), resolve(name)?);
@@ -123,7 +122,7 @@ impl Up {
     }
 
     /// Does everything that the file says, in wg-quick's order. After an error,
-    /// [`Up::bring_down`] takes back what was done.
+    /// [`Up::bring_down`] undoes what was done.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         let change = self.conf.change(|name| anyhow::Ok(self.endpoints[name]))?;
         self.conf.forget_secrets();
@@ -170,7 +169,7 @@ impl Up {
         Ok(())
     }
 
-    /// Runs PostUp. What rules it deletes, the file does without.
+    /// Runs PostUp. Rules that it deletes are not restored.
     fn post_up(&mut self) -> anyhow::Result<()> {
         let hooks = &self.conf.interface.hooks.post_up;
         if hooks.is_empty() {
@@ -183,12 +182,11 @@ impl Up {
         self.undo_log.forget_rules(&deleted)
     }
 
-    /// Leaves to a guardian what going down takes beside the peer, where it takes anything:
-    /// hooks, what is written down, and the file. To be called when it is up, while there are
-    /// rights to hand on.
+    /// Starts a guardian if going down needs rights: for hooks, the undo log or SaveConfig. To be
+    /// called when the interface is up, while there are rights to hand over.
     ///
     /// # Errors
-    /// There is no guardian to be had.
+    /// The guardian cannot be started.
     pub fn guard(&mut self, index: u32, log_style: LogStyle) -> anyhow::Result<()> {
         let interface = &self.conf.interface;
         let hooks = &interface.hooks;
@@ -196,16 +194,16 @@ impl Up {
         if is_plain && self.undo_log.is_empty() && !interface.save_config {
             return Ok(());
         }
-        self.lock.share().context("its lock")?;
+        self.lock.share().context("interface lock")?;
         let job = guardian::job((&self.name, index), &self.path, interface);
         self.guardian = Some(Guardian::start(&job, log_style).context("guardian")?);
         Ok(())
     }
 
-    /// Leaves to a helper, where there is one, what it says of its routes and rules from now on.
+    /// Leaves its routes and rules to a helper from now on, if there is one.
     ///
     /// # Errors
-    /// It is gone.
+    /// The helper is gone.
     pub fn leave_to(&mut self, helper: Option<Arc<Helper>>) -> io::Result<()> {
         if let Some(helper) = &helper {
             helper.register(&self.routes.networks(), &self.undo_log.rules().collect::<Vec<_>>())?;
@@ -214,7 +212,7 @@ impl Up {
         Ok(())
     }
 
-    /// Another network may be connected now, or one no more; or somebody deleted rules.
+    /// Connected networks may have changed, or rules may have been deleted.
     pub fn handle_event(&mut self, event: Event, own: u32) {
         if self.has_left {
             return;
@@ -230,7 +228,7 @@ impl Up {
             self.keep_rules();
         }
         if concerns {
-            log_error(self.routes.settle((&self.netlink, self.helper.as_deref()), own));
+            log_error(self.routes.settle(&self.netlink, self.helper.as_deref(), own));
         }
     }
 
@@ -239,14 +237,14 @@ impl Up {
         self.has_left = true;
     }
 
-    /// Puts back what rules are missing, but not too soon behind the last time.
+    /// Restores missing rules, but not too soon after the last time.
     pub fn keep_rules(&mut self) {
         let now = clock::boottime_nanos();
-        let by = (&self.netlink, self.helper.as_deref());
-        log_error(self.rules.settle(&self.undo_log, by, now));
+        let helper = self.helper.as_deref();
+        log_error(self.rules.settle(&self.undo_log, &self.netlink, helper, now));
     }
 
-    /// After how long [`Up::keep_rules`] is to be called, where it left something.
+    /// The time until [`Up::keep_rules`] is to be called, if it postponed something.
     pub fn rules_wait(&self) -> Option<Duration> {
         self.rules.wait(clock::boottime_nanos()).filter(|_| !self.has_left)
     }
@@ -263,8 +261,8 @@ impl Up {
         Ok(own)
     }
 
-    /// Takes everything back, and goes on whatever fails. `home` is the interface's index where it
-    /// is in this namespace.
+    /// Undoes everything, and goes on after a failure. `home` is the interface's index if it is in
+    /// this namespace.
     pub fn bring_down(&mut self, node: &Node, home: Option<u32>) {
         if self.complete {
             log_error(match &mut self.guardian {
@@ -284,7 +282,7 @@ impl Up {
         self.clean_up();
     }
 
-    /// Takes back what does not go with the interface.
+    /// Undoes what does not go away with the interface.
     pub fn clean_up(&mut self) {
         if let Some(guardian) = &mut self.guardian {
             return log_error(guardian.tell(Step::PostDown));
@@ -318,7 +316,7 @@ fn wanted(conf: &Conf) -> Wanted<'_> {
     }
 }
 
-/// Of a device whose IPv6 is switched off the kernel says only `EACCES` (net/ipv6/addrconf.c,
+/// For a device with IPv6 switched off the kernel returns only `EACCES` (net/ipv6/addrconf.c,
 /// `ipv6_add_addr`).
 fn why_refused(error: NetlinkError, device: &str, address: IpNet) -> anyhow::Error {
     let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");

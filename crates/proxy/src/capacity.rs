@@ -13,7 +13,7 @@
 /// Descriptors that are used at most: more connections are a question of memory.
 const MOST: usize = 65_536;
 /// Descriptors for all but connections: 64 clients of the control socket
-/// (`server::MAX_CLIENTS`), 32 of idle pipes (`splice::KEPT`), some 140 for those that are
+/// (`MAX_CLIENTS` of `process`), 32 of idle pipes (`splice::KEPT`), some 140 for those that are
 /// accepted to be refused, or that make way, and as many again for dialling.
 const RESERVED: usize = 480;
 /// Clients at most that did not say what they want yet.

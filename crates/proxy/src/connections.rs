@@ -1,15 +1,15 @@
-//! Which connections there are, whose they are, and which makes way: no source keeps
+//! Limits connections by source and service, and closes idle ones to make room: no source keeps
 //! another out of a service, and no service keeps clients out of the proxies.
 //!
 //! ```text
-//!   accepted ─► Connections::admit ─► Connection ── touch, with each move ── dropped
-//!                 | over a bound       ▲ evicted: what carries it ends it
-//!                 ├─ one that has long been idle makes way
-//!                 └─ else refused, by RST
+//!   accepted ─► Connections::admit ─► Connection ── touch, when bytes move ── dropped
+//!                 | over a limit       ▲ evicted: its task closes it
+//!                 ├─ evict one that has long been idle
+//!                 └─ else refuse, by RST
 //! ```
 //!
-//! Where one has to make way it is one of the source with the most, if that has more than
-//! the newcomer's, or of the newcomer's own: of these the one that moved bytes longest ago.
+//! The evicted connection belongs to the source with the most, if that has more than the
+//! newcomer's, or to the newcomer's own: of these, it is the one that moved bytes longest ago.
 
 mod table;
 
@@ -31,20 +31,20 @@ use table::{Entry, Table};
 /// What a connection is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
-    /// Clients here that did not say yet what they want.
+    /// Clients on this side that have not sent a request yet.
     Asking,
-    /// Clients here.
+    /// Clients on this side.
     Clients,
-    /// Those of the tunnel to the exposed service of this number.
+    /// Clients in the tunnel, of the exposed service with this number.
     Exposed(usize),
 }
 
-/// Whose a connection is.
+/// The client or peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
-    /// A client here.
+    /// A client on this side.
     Client(Client),
-    /// A peer, whatever address of its allowed IPs it uses: it may have any number.
+    /// A peer, whichever address of its allowed IPs it uses: it may have many.
     Peer(PublicKey),
 }
 
@@ -58,7 +58,7 @@ struct Shared {
     table: Mutex<Table>,
 }
 
-/// A connection, which is there until this is dropped.
+/// A connection, which counts until this is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
     connections: Connections,
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     entry: Arc<Entry>,
 }
 
-/// What is said of a connection by what carries it, and to that.
+/// Shared between a connection's task and the table.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     /// When bytes moved last, in nanoseconds since the process began.
@@ -82,10 +82,10 @@ impl Connections {
         Self(Arc::new(Shared { began: Instant::now(), table }))
     }
 
-    /// Takes in a connection that has so many descriptors.
+    /// Admits a connection that uses so many descriptors.
     ///
     /// # Errors
-    /// A bound is reached, and nobody makes way.
+    /// A limit is reached, and no connection can be evicted.
     pub fn admit(
         &self,
         group: Group,
@@ -98,7 +98,7 @@ impl Connections {
         Ok(Connection { connections: self.clone(), group, source, entry })
     }
 
-    /// What was refused and evicted.
+    /// How many were refused and evicted.
     pub fn counters(&self) -> Counters {
         self.lock().counters()
     }
@@ -113,15 +113,15 @@ impl Connections {
 }
 
 impl Connection {
-    /// Bytes moved.
+    /// Notes that bytes moved.
     pub fn touch(&self) {
         self.entry.life.move_at(self.connections.now());
     }
 
-    /// Makes it one of another group, with so many descriptors.
+    /// Moves it to another group, with so many descriptors.
     ///
     /// # Errors
-    /// A bound is reached, and nobody makes way. It stays what it was.
+    /// A limit is reached, and no connection can be evicted. It stays in its group.
     pub fn become_one_of(&mut self, group: Group, descriptors: usize) -> Result<(), Refused> {
         let now = self.connections.now();
         let (from, to) = ((self.group, self.source), (group, self.source));
@@ -130,7 +130,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What tells that it has to make way.
+    /// For [`Life::evicted`].
     pub fn life(&self) -> Arc<Life> {
         self.entry.life.clone()
     }
@@ -157,7 +157,7 @@ impl Life {
         self.evicted.notify_waiters();
     }
 
-    /// Waits until it has to make way.
+    /// Waits until the connection is evicted.
     pub async fn evicted(&self) {
         let evicted = self.evicted.notified();
         if !self.is_evicted.load(Ordering::Acquire) {
@@ -167,7 +167,7 @@ impl Life {
 }
 
 impl Source {
-    /// A host of IPv6 may use any address of its network.
+    /// An IPv6 host may use any address of its /64 network, which therefore counts as one.
     fn settled(self) -> Self {
         match self {
             Self::Client(Client::Ip(ip)) => Self::Client(Client::Ip(network(ip.to_canonical()))),

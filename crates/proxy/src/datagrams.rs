@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use sys::errno::{Errno, errno};
 use tokio::{
     task::AbortHandle,
     time::{sleep, timeout},
@@ -198,10 +199,9 @@ impl<B> Default for Flow<B> {
 
 /// Whether an error of a socket is of the path only, which may become better.
 fn may_pass(error: &io::Error) -> bool {
-    /// "Message too long" of Linux: the path is narrower than it was.
-    const EMSGSIZE: i32 = 90;
     matches!(error.kind(), io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable)
-        || error.raw_os_error() == Some(EMSGSIZE)
+        || // The path is narrower than it was.
+        errno(error) == Some(Errno::EMSGSIZE)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

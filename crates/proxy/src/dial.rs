@@ -22,13 +22,13 @@ use super::{
 use config::conf::Dns;
 use config::target::{Host, Target};
 
-/// How long a dial goes on. SYNs are sent after 0, 1, 3, 7, 15 and 31 seconds.
+/// The time-out of a dial. SYNs are sent after 0, 1, 3, 7, 15 and 31 seconds.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Bytes that a client may send before it is connected.
 const EARLY: usize = 16 * 1024;
-/// How long an echo is waited for.
+/// The time-out of an echo request.
 const ECHO_PATIENCE: Duration = Duration::from_secs(2);
-/// What an echo request carries: as much as ping(8) sends.
+/// The contents of an echo request, as long as those of ping(8).
 const ECHO: &[u8] = &[0x6c; 56];
 
 /// Makes connections and resolves names.
@@ -37,17 +37,17 @@ pub(super) struct Dialer<S> {
     reach: Arc<Reach>,
     names: Names<S>,
     half_open: HalfOpen,
-    /// Descriptors of attempts beside the first of each connection.
+    /// Descriptors for attempts beyond the first of each connection.
     attempts: Arc<Semaphore>,
-    /// Descriptors that watch clients. They are apart: a client may stay for as long as a
-    /// dial takes, and is to keep none from a second attempt.
+    /// Descriptors to watch clients. They are separate, so that clients that are watched for as
+    /// long as a dial takes do not prevent second attempts.
     watches: Semaphore,
 }
 
 impl<S: Stack> Dialer<S> {
-    /// Makes connections of a stack to what is within reach, and asks `dns` for names. All
-    /// dials together may have `spare` descriptors beside those of their connections: half
-    /// for attempts, half to watch clients.
+    /// Makes connections of a stack to what `reach` allows, and resolves names by `dns`. All dials
+    /// together may use `spare` descriptors beside those of their connections: half for attempts,
+    /// half to watch clients.
     pub fn new(stack: Arc<S>, reach: Reach, dns: Dns, spare: usize) -> Self {
         let reach = Arc::new(reach);
         let names = Names::new(stack.clone(), reach.clone(), dns);
@@ -56,7 +56,7 @@ impl<S: Stack> Dialer<S> {
         Self { stack, reach, names, half_open: HalfOpen::default(), attempts, watches }
     }
 
-    /// Connects when it is the client's turn. Dropping the future gives it up.
+    /// Connects when it is the client's turn. Dropping the future cancels it.
     pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
         let dialing = async {
             let _place = self.half_open.place(client).await;
@@ -67,7 +67,7 @@ impl<S: Stack> Dialer<S> {
         timeout(PATIENCE, dialing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Connects at once, and for as long as the stack tries.
+    /// Connects at once, with the stack's own time-out.
     pub async fn connect(&self, to: &Target) -> io::Result<S::Stream> {
         match &to.host {
             Host::Ip(ip) => {
@@ -78,8 +78,7 @@ impl<S: Stack> Dialer<S> {
         }
     }
 
-    /// Dials for as long as the client is there. What it sends meanwhile comes into
-    /// `early`.
+    /// Dials until the client disconnects. What it sends meanwhile is read into `early`.
     pub async fn dial_for(
         &self,
         client: Client,
@@ -116,7 +115,7 @@ impl<S: Stack> Dialer<S> {
         }
     }
 
-    /// All addresses of a name, those of IPv6 first.
+    /// All addresses of a name, IPv6 first.
     pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         let (v6, v4) = tokio::join!(self.resolve(name, true), self.resolve(name, false));
         let mut why = io::Error::new(io::ErrorKind::NotFound, format!("{name}: no address"));
@@ -124,7 +123,7 @@ impl<S: Stack> Dialer<S> {
         if addresses.is_empty() { Err(why) } else { Ok(addresses) }
     }
 
-    /// An address to send datagrams to, to which the tunnel leads.
+    /// An address for datagrams that the tunnel reaches.
     pub async fn address(&self, to: &Target) -> io::Result<SocketAddr> {
         let name = match &to.host {
             Host::Ip(ip) => {
@@ -150,13 +149,13 @@ impl<S: Stack> Dialer<S> {
         Err(why)
     }
 
-    /// The same, where it may be a name that is asked for when it is the client's turn.
+    /// The same; a name is resolved when it is the client's turn.
     pub async fn address_in_turn(&self, client: Client, to: &Target) -> io::Result<SocketAddr> {
         let _place = self.half_open.place(client).await;
         self.address(to).await
     }
 
-    /// A socket that speaks with a target only, and where that is.
+    /// A socket that is connected to a target, and the target's address.
     pub async fn dial_datagrams(
         &self,
         client: Client,
@@ -168,7 +167,7 @@ impl<S: Stack> Dialer<S> {
         Ok((socket, to))
     }
 
-    /// Sends one echo request, and tells who answered and after how long.
+    /// Sends one echo request. Returns who answered, and the time it took.
     pub async fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
         let to = self.address(&Target { host, port: 0 }).await?.ip();
@@ -231,7 +230,7 @@ impl<S: Stack> Dialer<S> {
     }
 }
 
-/// The addresses of an answer; of a failure, the reason is kept.
+/// The addresses of an answer; the reason of a failure goes into `why`.
 fn known(answer: io::Result<Vec<IpAddr>>, why: &mut io::Error) -> Vec<IpAddr> {
     answer.unwrap_or_else(|error| {
         *why = error;

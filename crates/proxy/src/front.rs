@@ -1,7 +1,7 @@
-//! All the proxies of a process: bound first, served once there is a tunnel behind them.
+//! All proxies of a process: bound first, served once there is a tunnel.
 //!
 //! ```text
-//!   Front::bind ──► Front::serve ──► Served: what is served, counters, ping
+//!   Front::bind ──► Front::serve ──► Served: services, counters, ping
 //!                        `─────────► Work::start ──► Serving: a thread, until it is dropped
 //! ```
 
@@ -18,7 +18,6 @@ use config::{
     conf::{self, Dns},
     uapi::{ProxyStats, Service},
 };
-use sys::process;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::oneshot,
@@ -37,43 +36,46 @@ use crate::{
     users::Users,
 };
 
-/// The proxies of a process, bound and not served yet.
+/// The proxies of a process, bound but not served yet.
 pub struct Front<S: Stack> {
     stack: S,
     bound: Bound<S>,
     runtime: Runtime,
-    capacity: Capacity,
 }
 
 /// The tunnel behind the proxies.
 pub struct TunnelSide {
     /// Our addresses in it.
     pub addresses: Vec<IpAddr>,
-    /// Whom names are asked of.
+    /// The name servers.
     pub dns: Dns,
-    /// The peer that an address is allowed to, now.
+    /// Finds the peer whose allowed IPs have an address, at the time of the call.
     pub peer_of: PeerOf,
 }
 
-/// Which peer an address is allowed to.
+/// Finds the peer whose allowed IPs have an address.
 pub type PeerOf = Arc<dyn Fn(IpAddr) -> Option<PublicKey> + Send + Sync>;
 
 impl<S: Stack> Front<S> {
-    /// Binds everything that the file asks for.
+    /// Binds all listeners of the file.
     ///
     /// # Errors
-    /// An address is not to be had.
+    /// An address is not available.
     pub fn bind(stack: S, conf: &conf::Proxy) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
         let bound = runtime.block_on(Bound::new(&stack, conf))?;
-        let (limit, open) = process::file_limit().context("limit of open files")?;
-        let capacity = Capacity::new(limit, open, bound.datagram_services());
-        Ok(Self { stack, bound, runtime, capacity })
+        Ok(Self { stack, bound, runtime })
     }
 
-    /// Prepares to serve clients, who are `users` where those are asked for.
-    pub fn serve(self, tunnel: TunnelSide, users: Users) -> (Served<S>, Work) {
-        let Self { stack, bound, runtime, capacity } = self;
+    /// Prepares to serve clients. Those that must log in are `users`.
+    pub fn serve(
+        self,
+        tunnel: TunnelSide,
+        users: Users,
+        (limit, open): (usize, usize),
+    ) -> (Served<S>, Work) {
+        let Self { stack, bound, runtime } = self;
+        let capacity = Capacity::new(limit, open, bound.datagram_services());
         let TunnelSide { addresses, dns, peer_of } = tunnel;
         let allowed = peer_of.clone();
         let reach = Reach::new(addresses, move |ip| allowed(ip).is_some());
@@ -88,12 +90,12 @@ impl<S: Stack> Front<S> {
     }
 }
 
-/// A client in the tunnel is its peer, by any of the addresses that are allowed to that.
+/// A client in the tunnel counts as its peer, whichever of the peer's addresses it uses.
 fn source(peer_of: PeerOf) -> Arc<dyn Fn(IpAddr) -> Source + Send + Sync> {
     Arc::new(move |ip| peer_of(ip).map_or(Source::Client(Client::Ip(ip)), Source::Peer))
 }
 
-/// What is served.
+/// The services that run, for the control socket.
 pub struct Served<S: Stack> {
     gate: Arc<Gate<S>>,
     services: Vec<Service>,
@@ -101,7 +103,7 @@ pub struct Served<S: Stack> {
 }
 
 impl<S: Stack> Served<S> {
-    /// What `linerate show` tells of it.
+    /// The part of `linerate show` about the proxies.
     pub fn stats(&self) -> ProxyStats {
         ProxyStats {
             stack: self.gate.dialer.stack.name().to_owned(),
@@ -115,16 +117,16 @@ impl<S: Stack> Served<S> {
         self.gate.dialer.stack.offloads_changed();
     }
 
-    /// Sends one ICMP echo request through the tunnel; who answered, and after how long.
+    /// Sends one ICMP echo request through the tunnel. Returns who answered, and the time it took.
     ///
     /// # Errors
-    /// Nobody did.
+    /// There was no answer.
     pub fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)> {
         self.runtime.block_on(self.gate.dialer.ping(host))
     }
 }
 
-/// The work for clients, not begun yet.
+/// Serves clients, once it is started.
 pub struct Work(Runtime);
 
 impl Work {
@@ -136,7 +138,7 @@ impl Work {
         let Self(runtime) = self;
         let (stop, stopped) = oneshot::channel();
         let serving = move || {
-            // It only ever ends by the other end's.
+            // The sender is only dropped, never used.
             let _ = runtime.block_on(stopped);
         };
         let thread = thread::Builder::new().name("proxy".into()).spawn(serving)?;
@@ -144,8 +146,8 @@ impl Work {
     }
 }
 
-/// Clients are served until this is dropped, which waits for the end: the files of Unix sockets
-/// are removed there.
+/// Serves clients until it is dropped. Dropping waits for the thread, which removes the files of
+/// Unix sockets.
 pub struct Serving {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -1,5 +1,4 @@
-//! The gate between this machine and the tunnel: what every proxy of a process has in
-//! common, and what they do with a client alike.
+//! What all proxies of a process share, and how each of them serves a client.
 
 use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
@@ -20,15 +19,15 @@ use super::{
 use config::conf::Place;
 use config::target::Target;
 
-/// How long a client may take to say what it wants.
+/// How long a client may take for its request.
 pub(super) const ASKING: Duration = Duration::from_secs(30);
-/// How long a client that had its last answer is listened to, in all and when it says
-/// nothing; as nginx does.
+/// How long data from a client is read after its last answer, in all and while it sends nothing; as
+/// nginx does.
 const FAREWELL: Duration = Duration::from_secs(30);
 const FAREWELL_SILENT: Duration = Duration::from_secs(5);
-/// Bytes that it may say: who could send so many has had the answer.
+/// Bytes that are read then: a client that could send so many has received the answer.
 const FAREWELL_BYTES: usize = 4 << 20;
-/// How long a listener rests when it cannot accept.
+/// The pause after an error of accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the proxies share.
@@ -38,8 +37,8 @@ pub(super) struct Gate<S> {
     pub connections: Connections,
 }
 
-/// Serves the clients of a listener, each in a task of its own, for as long as it need not
-/// make way. Those that are asked what they want first have one descriptor until then.
+/// Serves the clients of a listener, each in a task of its own, until it is evicted. Those that
+/// send a request first use one descriptor until then.
 pub(super) async fn serve_each<S: Stack, F>(
     gate: Arc<Gate<S>>,
     listener: Listener,
@@ -74,7 +73,7 @@ pub(super) async fn serve_each<S: Stack, F>(
                         tracing::debug!(%error, ?client, "{what}");
                     }
                 });
-                // What made way gives its descriptors back first.
+                // The evicted connection gives its descriptors back first.
                 yield_now().await;
             }
             Err(error) => {
@@ -86,19 +85,19 @@ pub(super) async fn serve_each<S: Stack, F>(
     }
 }
 
-/// Tells that a connection was refused; the log holds back what comes too often.
+/// Logs a refused connection. The log has a rate limit.
 fn warn(what: &str, refused: Refused, from: &dyn std::fmt::Debug) {
     tracing::warn!(?from, "{what}: a connection was refused: {refused}");
 }
 
 fn made_way() -> io::Error {
-    io::Error::other("it made way for another connection")
+    io::Error::other("it was closed to make room for another connection")
 }
 
-/// Does what carries a connection until that has to make way.
+/// Runs `work` until the connection is evicted.
 ///
 /// # Errors
-/// It had to; or that of the work.
+/// That of the work, or the connection was evicted.
 pub(super) async fn unless_evicted<T>(
     connection: &Connection,
     work: impl Future<Output = io::Result<T>>,
@@ -111,7 +110,7 @@ pub(super) async fn unless_evicted<T>(
     }
 }
 
-/// Carries bytes until both ends are done; what breaks one, breaks the other.
+/// Carries bytes until both ends are done. If one end fails, the other is reset.
 pub(super) async fn carry<S: Stack>(
     mut here: Stream,
     mut there: S::Stream,
@@ -131,8 +130,8 @@ pub(super) async fn carry<S: Stack>(
     carried
 }
 
-/// Hears out somebody whom we have told our end: to what came behind a close the kernel
-/// would answer by RST, and with that take our last words back (RFC 9112, section 9.6).
+/// Reads on after we have closed our direction: the kernel would answer data that arrives after a
+/// close by RST, and the client could lose our last bytes (RFC 9112, section 9.6).
 pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
     let hearing = async {
         let mut rest = vec![0; 16 * 1024];
@@ -144,7 +143,7 @@ pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
             }
         }
     };
-    // Whether it ended or not, it has had its time.
+    // A time-out ends it like the end of the stream.
     let _ = timeout(FAREWELL, hearing).await;
 }
 
@@ -164,7 +163,7 @@ pub(super) async fn forward<S: Stack>(
     }
 }
 
-/// An exposed service by its number, and whose address of the tunnel is whose.
+/// An exposed service, and whose an address in the tunnel is.
 pub(super) struct Exposed {
     pub number: usize,
     pub what: String,
@@ -172,8 +171,8 @@ pub(super) struct Exposed {
     pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
 }
 
-/// An exposed service: takes connections of the tunnel to it. While the service is down,
-/// or has as many as it may, who connects gets an RST.
+/// Carries connections from the tunnel to an exposed service. While the service is down, or has its
+/// maximum of connections, they are refused by RST.
 pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, exposed: Exposed) {
     let Exposed { number, what, to, source } = exposed;
     loop {
@@ -207,12 +206,12 @@ pub(super) async fn expose<S: Stack>(gate: Arc<Gate<S>>, listener: S::Listener, 
                 tracing::debug!(%error, %from, "{what}");
             }
         });
-        // What made way gives its descriptors back first.
+        // The evicted connection gives its descriptors back first.
         yield_now().await;
     }
 }
 
-/// Sends a last answer, so that it arrives.
+/// Sends a last answer, and makes sure that it arrives.
 pub(super) async fn refuse(mut stream: Stream, answer: &[u8]) -> io::Result<()> {
     stream.write_all(answer).await?;
     stream.shutdown().await?;

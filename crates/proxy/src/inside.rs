@@ -1,4 +1,4 @@
-//! The inside of a tunnel, for programs that have one in their own process.
+//! Connections through a tunnel that is in the program's own process.
 
 use std::{
     io,
@@ -18,14 +18,13 @@ use super::{
     users::Users,
 };
 
-/// Clients of the gateway that are watched at a time while they are connected, each by a
+/// Clients of the gateway that are watched at a time while their connections are made, each by a
 /// descriptor.
 const WATCHES: usize = 64;
-/// The limit of open files, where the kernel does not tell (`getrlimit(2)`: its default).
+/// The limit of open files if `getrlimit(2)` fails: its default.
 const FILES: usize = 1024;
 
-/// What a program does inside of a tunnel, with the stack in the process. Clones are the
-/// same one.
+/// Makes connections through a tunnel, with the stack in the process. Clones share the tunnel.
 #[derive(Clone)]
 pub struct Inside {
     stack: Arc<InProcessStack>,
@@ -33,7 +32,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// The inside that this file describes; and the IP side of its node. `mtu` is its MTU.
+    /// The inside for this file, and the IP side of its node. `mtu` is the tunnel's MTU.
     ///
     /// # Errors
     /// The kernel gives no randomness.
@@ -47,7 +46,7 @@ impl Inside {
         let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
         let stack = Arc::new(stack);
         let dns = conf.interface.dns.clone();
-        // With this stack dials have no descriptors but what watches a client: half of them.
+        // With this stack dials need no descriptors except to watch clients: half of these.
         let dialer = Dialer::new(stack.clone(), reach(conf), dns, 2 * WATCHES);
         let dialer = Arc::new(dialer);
         Ok((Self { stack, dialer }, (recv, send, TunInfo { name: plan.name, index: 0, mtu })))
@@ -56,26 +55,26 @@ impl Inside {
     /// Connects to an address.
     ///
     /// # Errors
-    /// It is no peer's, the far end refused or did not answer, or the tunnel has ended.
+    /// No peer has the address, the far end refused or did not answer, or the tunnel has ended.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
         self.dialer.connect(&Target { host: Host::Ip(to.ip()), port: to.port() }).await
     }
 
     /// Connects to a name or an address, IPv6 with or without brackets. A name's addresses
-    /// are tried as RFC 8305 has it. It takes a runtime of tokio with its clock.
+    /// are tried as in RFC 8305. It needs a tokio runtime with time enabled.
     ///
     /// # Errors
-    /// As with [`Inside::connect`], or the name is not to be resolved.
+    /// As with [`Inside::connect`], or the name cannot be resolved.
     pub async fn connect_host(&self, host: &str, port: u16) -> io::Result<TcpStream> {
         let host = Host::parse(host).ok_or(io::ErrorKind::InvalidInput)?;
         self.dialer.connect(&Target { host, port }).await
     }
 
-    /// The addresses of a name, which is asked for through the tunnel; those of IPv6 first.
-    /// It takes a runtime of tokio with its clock.
+    /// Resolves a name through the tunnel; IPv6 addresses come first. It needs a tokio runtime
+    /// with time enabled.
     ///
     /// # Errors
-    /// There is no such name, no server of `DNS`, or none of them answers.
+    /// There is no such name, no `DNS` server is configured, or none answers.
     pub async fn addresses(&self, name: &str) -> io::Result<Vec<IpAddr>> {
         match Host::parse(name).ok_or(io::ErrorKind::InvalidInput)? {
             Host::Ip(ip) => Ok(vec![ip]),
@@ -83,12 +82,11 @@ impl Inside {
         }
     }
 
-    /// The stack.
     pub fn stack(&self) -> &netstack::Stack {
         &self.stack.stack
     }
 
-    /// Serves SOCKS5 to clients of this listener that know the user's name and password.
+    /// Serves SOCKS5 to clients of this listener that know the name and password.
     pub async fn serve_socks(
         &self,
         listener: tokio::net::TcpListener,
@@ -109,7 +107,7 @@ impl Inside {
     }
 }
 
-/// The tunnel leads to where the file says: nobody changes its peers.
+/// The tunnel reaches the allowed IPs of the file: its peers do not change.
 fn reach(conf: &Conf) -> Reach {
     let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
     let allowed = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);

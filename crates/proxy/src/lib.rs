@@ -7,15 +7,15 @@
 //!  services here ◄───── exposed ◄──────── accept ◄──┘    (inside | outside)
 //! ```
 //!
-//! With [`KernelStack`] the stack is the kernel's own: TUN and tunnel-side sockets belong
-//! to a private network namespace, listeners and the UDP socket to ours. Where that may
-//! not be made, [`InProcessStack`] has the stack of the crate `netstack` in the TUN's place.
-//! The engine's threads stay as they are; one thread more serves all clients.
+//! With [`KernelStack`] the TCP/IP stack is the kernel's: the TUN and the tunnel-side sockets
+//! belong to a private network namespace, listeners and the UDP socket to that of the process. If
+//! such a namespace is not permitted, [`InProcessStack`] has the stack of the crate `netstack` in place of
+//! the TUN. The engine's threads are the same; one more thread serves all clients.
 //!
-//! [`Front`] is all of it for a process; [`Inside`] is a tunnel without the proxies, for programs
-//! that have one in their own process.
+//! [`Front`] is all of it, for `linerate proxy`; [`Inside`] is a tunnel without the proxies, for
+//! programs that have one in their own process.
 #![forbid(unsafe_code)]
-// A library's tunnel needs few of the parts.
+// The library needs few of the parts.
 #![cfg_attr(not(feature = "http"), allow(dead_code))]
 
 mod associate;

@@ -1,13 +1,13 @@
-//! What a device tells a subscriber, such as a program that chooses the paths to its peers. Nothing
-//! is kept before somebody subscribes.
+//! Events for a subscriber, such as a program that chooses the paths to the peers. Nothing is kept
+//! before there is a subscriber.
 //!
 //! ```text
-//!   data path, control  --- events of a peer -------> one place a peer -----+
-//!                       --- who is no peer is met --> lookups, bounded -----+--> Events::poll
+//!   data path, control  --- events of a peer -----> one place a peer -------+
+//!                       --- unknown peers --------> lookups, bounded -------+--> Events::poll
 //! ```
 //!
-//! Nobody waits for the subscriber, and memory is bounded: an event of a peer that was not polled
-//! yet is not noted twice, and there is room for so many lookups.
+//! Nothing waits for the subscriber, and memory is bounded: an event of a peer that was not polled
+//! yet is not noted twice, and the number of lookups is limited.
 
 mod lookups;
 
@@ -34,32 +34,32 @@ pub enum Event {
     /// The first authentic packet, data or handshake, came from an endpoint other than the one that
     /// the peer was last heard from. Where the peer roams, it has moved there.
     NewPath {
-        /// Who was heard.
+        /// The peer.
         peer: PublicKey,
-        /// Where it was last heard from.
+        /// The endpoint it was last heard from.
         from: Endpoint,
     },
     /// Data or an initiation was sent, and for
     /// [`STALE_AFTER`](crate::constants::STALE_AFTER) nothing authentic came. It is only a
     /// hint: a peer that has nothing to send answers data after
-    /// [`KEEPALIVE_TIMEOUT`](crate::constants::KEEPALIVE_TIMEOUT), which is longer. It is told once
+    /// [`KEEPALIVE_TIMEOUT`](crate::constants::KEEPALIVE_TIMEOUT), which is longer. It is sent once
     /// until something comes again.
     Stale(PublicKey),
-    /// A sender that is no peer, and that has the private key to `key`, began a handshake. If it
+    /// A sender that is not a peer, and has the private key of `key`, began a handshake. If it
     /// becomes a peer within [`LOOKUP_TIMEOUT`](crate::constants::LOOKUP_TIMEOUT), its initiation is
-    /// answered then. It is told once in that time.
+    /// answered then. It is sent once in that time.
     UnknownPeer {
         /// Its public key.
         key: PublicKey,
         /// Where the initiation came from.
         from: Endpoint,
     },
-    /// A packet to an address that is in no peer's allowed IPs was dropped. It is told once in
+    /// A packet to an address that is in no peer's allowed IPs was dropped. It is sent once in
     /// [`LOOKUP_TIMEOUT`](crate::constants::LOOKUP_TIMEOUT).
     UnknownAddress(IpAddr),
 }
 
-/// What happens to a peer, as a bit of those that were not polled yet.
+/// An event of a peer, as a bit in the set of those that were not polled yet.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum PeerEvent {
@@ -79,7 +79,7 @@ pub struct Events {
 
 #[derive(Default)]
 struct Queue {
-    /// Each once.
+    /// Each at most once.
     peers: VecDeque<Arc<Peer>>,
     lookups: VecDeque<Event>,
     addresses: Lookups<IpAddr, ()>,
@@ -130,7 +130,7 @@ impl Events {
         }
     }
 
-    /// Something authentic came from a peer.
+    /// Something authentic came from a peer at this endpoint.
     pub(crate) fn heard(&self, peer: &Arc<Peer>, from: Endpoint) {
         if self.are_on() && peer.is_heard_anew(from) {
             self.post(peer, PeerEvent::NewPath);
@@ -171,7 +171,7 @@ impl Events {
 }
 
 impl Queue {
-    /// Where the subscriber reads too slowly, the oldest are lost: they are asked again.
+    /// If the subscriber reads too slowly, the oldest are lost: they will be asked again.
     fn push_lookup(&mut self, event: Event) {
         if self.lookups.len() >= 2 * LOOKUPS_MOST {
             self.lookups.pop_front();
@@ -180,7 +180,7 @@ impl Queue {
     }
 }
 
-/// Takes one event of a peer; whether there are more.
+/// Takes one event of a peer. The second value is whether there are more.
 fn next_event(peer: &Peer) -> (Option<Event>, bool) {
     let all = [PeerEvent::HandshakeDone, PeerEvent::NewPath, PeerEvent::Stale];
     let waiting = peer.events.load(Ordering::Acquire);

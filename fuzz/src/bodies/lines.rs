@@ -28,17 +28,21 @@ const WORD: usize = 6;
 /// The line to a guardian: messages, and bytes that are none.
 pub fn guardian_line(data: &[u8]) {
     let Some(Heard { job, conf, steps: told }) = heard(&line_of(data)) else { return };
-    // What it was told is what it is told again.
+    // A job that is sent again is the same job.
     let again = heard(&framed(&job)).expect("what was written can be read");
     assert_eq!(again.job, job);
     assert_eq!(of_the_file(again.conf), of_the_file(conf.clone()));
     let mut order = ["PreDown", "SaveConfig", "PostDown"].iter();
-    for (word, saved) in told {
-        assert!(order.any(|next| *next == word), "{word} out of its turn");
+    for (step, saved) in told {
+        assert!(order.any(|next| *next == step), "{step} out of order");
         let Some(saved) = saved else { continue };
-        assert_eq!(word, "SaveConfig");
+        assert_eq!(step, "SaveConfig");
         let saved = Conf::parse("wg0.conf", &saved).expect("what was written can be read");
-        assert_eq!(of_the_file(saved.interface), of_the_file(conf.clone()), "the peer's words");
+        assert_eq!(
+            of_the_file(saved.interface),
+            of_the_file(conf.clone()),
+            "the peer changed the file's part"
+        );
     }
 }
 

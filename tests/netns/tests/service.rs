@@ -248,7 +248,7 @@ fn the_guardian_has_nothing_of_the_peer_and_does_its_part_in_wg_quicks_order() {
     let arguments = host.run(format!("tr '\\0' ' ' </proc/{guardian}/cmdline"));
     assert_eq!(arguments.trim(), "linerate-guard background");
     host.run(format!("kill -TERM {guardian}"));
-    // What a peer may do where the ledger is in the folder of one of its sockets.
+    // What a peer may do if its undo log is in the folder of one of its sockets.
     host.run("rm /run/linerate/up/wg0.undo");
     host.run(format!("{program} down wg0"));
     is_gone(&host);

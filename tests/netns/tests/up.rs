@@ -14,9 +14,9 @@
 mod up {
     mod crash;
     mod dns;
+    mod interface_lock;
     mod reload;
     mod rules;
-    mod turn;
 }
 
 use std::collections::BTreeSet;

@@ -2,14 +2,11 @@
 
 use std::{borrow::Cow, fmt};
 
+use nix::errno::Errno;
+
 use crate::ValueError;
 
-/// `EINVAL` of Linux.
-const EINVAL: i32 = 22;
-/// `EPROTO` of Linux.
-const EPROTO: i32 = 71;
-
-/// Why a request is refused; nothing of it is done.
+/// Why a request is refused. None of it was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UapiError {
     /// The line of the request, from 1.
@@ -37,14 +34,16 @@ pub enum Reason {
     DeviceKeyAfterPeer,
     /// A `protocol_version` other than 1.
     ProtocolVersion,
-    /// A value that is not what its key wants.
+    /// An invalid value.
     Value(ValueError),
 }
 
 impl UapiError {
     /// The number to answer with: `EINVAL` for a value, `EPROTO` for form.
     pub fn errno(&self) -> i32 {
-        if matches!(self.reason, Reason::Value(_)) { EINVAL } else { EPROTO }
+        let errno =
+            if matches!(self.reason, Reason::Value(_)) { Errno::EINVAL } else { Errno::EPROTO };
+        errno as i32
     }
 }
 

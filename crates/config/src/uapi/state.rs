@@ -1,4 +1,4 @@
-//! The answer to `get=1`, written and read.
+//! The reply to `get=1`, written and parsed.
 
 use std::{fmt, time::Duration};
 
@@ -53,8 +53,8 @@ fn peer(out: &mut dyn fmt::Write, state: &PeerState) -> fmt::Result {
     state.allowed_ips.iter().try_for_each(|net| writeln!(out, "allowed_ip={net}"))
 }
 
-/// Reads the answer of any implementation. Lines that are not understood are skipped, and with a
-/// peer's key all lines of that peer.
+/// Parses the reply of any implementation. Invalid lines are skipped, and all lines of a peer whose
+/// key is invalid.
 pub fn parse_state(text: &str) -> DeviceState {
     let mut state = DeviceState::default();
     let mut of_device = true;

@@ -1,8 +1,8 @@
-//! What `linerate-stats=1` answers: everything that a peer counts and tells of itself and that
-//! `get=1` has no key for.
+//! The reply to `linerate-stats=1`: the counters and properties of a peer for which `get=1` has no
+//! key.
 //!
 //! ```text
-//!   Stats::write ──► lines KEY=VALUE ──► Stats::parse      a key that is not known is skipped
+//!   Stats::write ──► lines KEY=VALUE ──► Stats::parse      unknown keys are skipped
 //! ```
 
 use std::fmt::{Display, Write};
@@ -10,12 +10,11 @@ use std::fmt::{Display, Write};
 use ipnet::IpNet;
 use wg::{DropReason, PublicKey};
 
-/// The answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// The program's version.
     pub version: Option<String>,
-    /// The code that encrypts.
+    /// The implementation of the AEAD.
     pub aead: Option<String>,
     /// Packets by the reason for which they were dropped, zeros too.
     pub drops: Vec<(DropReason, u64)>,
@@ -28,12 +27,12 @@ pub struct Stats {
     pub sandbox: Vec<(String, String)>,
     /// Why there is no sandbox.
     pub sandbox_off: Option<String>,
-    /// Networks behind it that its peers may reach.
+    /// Networks behind this host that peers may reach.
     pub offers: Vec<IpNet>,
     pub proxy: Option<ProxyStats>,
 }
 
-/// What the UDP socket counted, and the bytes that the kernel granted it each way.
+/// Counters of the UDP socket, and the buffer sizes that the kernel granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketStats {
     /// Datagrams that found the receive buffer full.
@@ -45,20 +44,20 @@ pub struct SocketStats {
     pub send_buffer: u64,
 }
 
-/// How much there was to do at a time, since the start.
+/// Batch sizes and waiting times, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadStats {
     /// Batches to the network, and the datagrams in all of them.
     pub outbound: Sum,
     /// Batches from the network, and the messages of data in all of them.
     pub inbound: Sum,
-    /// Rounds for which something waited, and the microseconds that the oldest of each waited.
+    /// Rounds with packets in the queue, and the microseconds that the oldest of each had waited.
     pub queued: Sum,
     /// Handshakes of ours that were answered, and the microseconds until they were.
     pub handshakes: Sum,
 }
 
-/// How many, and what all of them came to.
+/// A number of values, and their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub count: u64,
@@ -74,25 +73,25 @@ pub struct OffloadStats {
     pub demotions: u64,
 }
 
-/// What a proxy tells.
+/// Properties and counters of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyStats {
     /// The name of its TCP/IP stack.
     pub stack: String,
     pub services: Vec<Service>,
-    /// Connections that were refused since one source had its share.
+    /// Connections refused because their source had its share.
     pub refused_source: u64,
-    /// The same of a service.
+    /// Connections refused because their service had its share.
     pub refused_service: u64,
-    /// Connections that were refused since there is no room.
+    /// Connections refused because the process had no room.
     pub refused_all: u64,
-    /// Idle connections that made way.
+    /// Idle connections that were closed to make room.
     pub evicted_idle: u64,
-    /// Clients that had not asked for anything and made way.
+    /// Clients without a request that were closed to make room.
     pub evicted_asking: u64,
 }
 
-/// What is served where.
+/// A service and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub kind: String,

@@ -15,7 +15,6 @@ const PREMANGLE: Chain =
 const POSTMANGLE: Chain =
     Chain { name: "postmangle", kind: "filter", hook: "postrouting", priority: -150 };
 
-/// Adds the rules.
 pub fn add_rules(rules: &mut Ruleset, interface: &str, addresses: &[IpNet], mark: FwMark) {
     // A chain without a rule is taken for one that somebody flushed.
     if !addresses.is_empty() {
@@ -51,7 +50,7 @@ fn has_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
     is(&json!({"&": [place, mask]}), value)
 }
 
-/// Leaves the bits outside of the mask lock.
+/// Leaves the bits outside of the mask alone.
 fn set_mark(place: &Value, FwMark { value, mask }: FwMark) -> Value {
     let whole = match !mask {
         0 => json!(value),

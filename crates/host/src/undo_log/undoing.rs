@@ -1,4 +1,4 @@
-//! What is taken back, and what stays.
+//! What is undone, and what stays.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn undo(log: &mut UndoLog) {
 }
 
 #[test]
-fn a_setting_that_was_changed_twice_is_taken_back_to_what_it_was_first() {
+fn a_setting_that_was_changed_twice_is_restored_to_its_first_value() {
     let host = Host::new("twice");
     let mut log = host.log("wg1");
     for ours in ["1", "2"] {
@@ -79,7 +79,7 @@ fn a_setting_that_was_changed_by_somebody_else_since_stays() {
 }
 
 #[test]
-fn what_cannot_be_taken_back_stays_written_down_and_the_rest_is_taken_back() {
+fn what_cannot_be_undone_stays_in_the_log_and_the_rest_is_undone() {
     let host = Host::new("stays");
     let mut log = host.log("wg1");
     // A folder can neither be read nor written.
@@ -94,7 +94,7 @@ fn what_cannot_be_taken_back_stays_written_down_and_the_rest_is_taken_back() {
 }
 
 #[test]
-fn a_deed_is_written_down_before_it_is_done() {
+fn an_entry_is_written_before_the_change_is_made() {
     let host = Host::new("before");
     let mut log = host.log("wg1");
     // The kernel lets nobody write it, root neither.
@@ -106,7 +106,7 @@ fn a_deed_is_written_down_before_it_is_done() {
 }
 
 #[test]
-fn only_the_rules_that_are_named_are_struck_out() {
+fn only_the_named_rules_are_removed() {
     let host = Host::new("rules");
     let mut log = host.log("wg1");
     let rules = [1, 2].map(|priority| Rule {

@@ -1,6 +1,6 @@
 //! Flows that this host began, whose replies are accepted.
 
-use super::{Flow, Reading, flow_table::FlowTable, key::Kind};
+use super::{Flow, Reading, flow::Kind, flow_table::FlowTable};
 
 /// The UDP and SCTP flows that this host sent on, of those that were used last: 4096 at
 /// most. They are kept as their replies, and a reply counts as use.

@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{
-    Flow, Reading, Rules,
-    flow_table::FlowTable,
-    key::{Head, Kind},
-};
+use super::{Flow, Reading, Rules, flow::Kind, flow_table::FlowTable, head::Head};
+use crate::wire::IpHeader;
 
 /// Judges the packets of one receiver.
 #[derive(Debug)]
@@ -54,13 +51,14 @@ impl Judge {
     /// Whether a packet is accepted. `has_begun` says of a flow whether it replies to one of
     /// this host; it is asked only of what no rule accepts.
     pub fn accepts(&mut self, packet: &[u8], has_begun: impl FnOnce(&Flow) -> bool) -> bool {
-        let head = Head::of(packet);
+        let Ok(header) = IpHeader::parse(packet) else { return false };
+        let head = Head::of(&header, packet);
         if let (Some(head), Some((last, accepted))) = (head, self.last)
             && head == last
         {
             return accepted;
         }
-        let accepted = match Flow::read(packet) {
+        let accepted = match Flow::parse(&header, packet) {
             Reading::Flow(flow) => self.judge(&flow, has_begun),
             Reading::LaterFragment => true,
             Reading::Refused => false,

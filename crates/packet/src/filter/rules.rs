@@ -10,9 +10,10 @@ use std::ops::Range;
 
 use super::{
     Flow, Policy, Rule,
+    flow::Kind,
     intervals::{Held, Intervals},
-    key::Kind,
 };
+use crate::wire::Version;
 
 /// A policy, compiled.
 #[derive(Debug)]
@@ -43,20 +44,23 @@ impl Rules {
 
     /// Whether a flow goes where packets may go at all.
     pub fn is_local(&self, flow: &Flow) -> bool {
-        self.family(flow).is_local(flow.destination)
+        self.family(flow).is_local(flow.tuple.destination())
     }
 
     /// Whether packets of a flow are accepted, wherever it began.
     pub fn accept(&self, flow: &Flow) -> bool {
         let family = self.family(flow);
-        family.is_local(flow.destination)
+        family.is_local(flow.tuple.destination())
             && (matches!(flow.kind, Kind::Connected | Kind::Answer)
-                || self.open_protocols[usize::from(flow.protocol)]
+                || self.open_protocols[usize::from(flow.tuple.protocol())]
                 || family.accepts(flow))
     }
 
     fn family(&self, flow: &Flow) -> &Family {
-        if flow.v4 { &self.v4 } else { &self.v6 }
+        match flow.tuple.version() {
+            Version::V4 => &self.v4,
+            Version::V6 => &self.v6,
+        }
     }
 }
 
@@ -124,12 +128,12 @@ impl Family {
     }
 
     fn accepts(&self, flow: &Flow) -> bool {
-        let source = self.sources.at(flow.source);
-        let destination = self.destinations.at(flow.destination);
-        let protocol = || self.protocols.at(flow.protocol.into());
+        let source = self.sources.at(flow.tuple.source());
+        let destination = self.destinations.at(flow.tuple.destination());
+        let protocol = || self.protocols.at(flow.tuple.protocol().into());
         match flow.kind {
             Kind::Opening | Kind::Datagram => {
-                let port = self.ports.at(flow.destination_port.into());
+                let port = self.ports.at(flow.tuple.destination_port().into());
                 meet([source, destination, protocol(), port])
             }
             Kind::Request => meet([source, destination]),

@@ -50,6 +50,8 @@ pub mod v6 {
 
     pub const UNREACHABLE: u8 = 1;
     pub const PACKET_TOO_BIG: u8 = 2;
+    pub const TIME_EXCEEDED: u8 = 3;
+    pub const PARAMETER_PROBLEM: u8 = 4;
     pub const ECHO: u8 = 128;
     pub const ECHO_REPLY: u8 = 129;
 

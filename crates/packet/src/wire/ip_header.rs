@@ -168,7 +168,7 @@ impl IpHeader {
 
     /// Source and destination port, as they stand one behind the other, where the packet
     /// says them.
-    #[inline]
+    #[inline(always)]
     pub fn ports(&self, packet: &[u8]) -> Option<[u8; 4]> {
         let at = usize::from(self.transport);
         // No extension header has ports, so that the protocol was reached.

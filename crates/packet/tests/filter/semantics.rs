@@ -127,3 +127,46 @@ fn a_header_length_below_its_least_is_refused() {
     bytes[0] = 0x44;
     assert!(!judge(&policy()).accepts(&bytes, |_| false));
 }
+
+/// A packet of IPv6 with an extension header, eight bytes long, in front of all others.
+fn behind(number: u8, offset: u16, packet: &[u8]) -> Vec<u8> {
+    let place = (offset << 3).to_be_bytes();
+    let extension = [packet[6], 0, place[0], place[1], 0, 0, 0, 0];
+    let mut bytes = [&packet[..40], &extension, &packet[40..]].concat();
+    bytes[5] += 8;
+    bytes[6] = number;
+    bytes
+}
+
+#[test]
+fn of_extension_headers_the_fragment_header_right_behind_the_first_alone_is_read() {
+    const FRAGMENT: u8 = 44;
+    const DESTINATION: u8 = 60;
+    let (from, to) = ("fd00::1", "fd00::9");
+    let with = |protocols: &[u8]| Policy {
+        local: vec![range(to)],
+        rules: vec![Rule {
+            protocols: protocols.into(),
+            sources: vec![range(from)],
+            destinations: vec![Destination { addresses: range(to), ports: 0..=65535 }],
+        }],
+        ..Policy::default()
+    };
+    let accepts =
+        |protocols: &[u8], bytes: &[u8]| judge(&with(protocols)).accepts(bytes, |_| false);
+    let udp = udp(from, to, (1, 80)).bytes();
+    let options = behind(DESTINATION, 0, &udp);
+    let all_but = |number| (0..=255).filter(|other| *other != number).collect::<Vec<u8>>();
+    for (bytes, protocol) in [
+        (behind(FRAGMENT, 0, &udp), 17),
+        (options.clone(), DESTINATION),
+        (behind(FRAGMENT, 0, &options), DESTINATION),
+        (behind(FRAGMENT, 0, &behind(FRAGMENT, 10, &udp)), FRAGMENT),
+        (behind(DESTINATION, 0, &behind(FRAGMENT, 10, &udp)), DESTINATION),
+    ] {
+        assert!(accepts(&[protocol], &bytes), "{protocol}");
+        assert!(!accepts(&all_but(protocol), &bytes), "{protocol}");
+    }
+    assert!(accepts(&[], &behind(FRAGMENT, 10, &options)), "a later fragment");
+    assert!(!accepts(&all_but(1), &behind(0, 0, &udp)), "nothing is behind hop-by-hop options");
+}

@@ -1,5 +1,5 @@
-//! The clients of the socket: so many at one time, and the one that has been idle longest makes
-//! room for another.
+//! The clients of the control socket. Their number is limited; the one that has been idle longest
+//! is closed for another.
 
 use std::{
     cmp::Reverse,
@@ -17,10 +17,9 @@ use sys::{
 
 /// Clients served at one time.
 const MAX_CLIENTS: usize = 64;
-/// How long the thread of a client may take to end whose connection was closed.
+/// How long the thread of a client may take to end after its connection was closed.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Who has a place.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     list: Mutex<List>,
@@ -44,9 +43,9 @@ struct Served {
 }
 
 impl Clients {
-    /// A place for a client. Where all are taken the connection of the one that has been idle
-    /// longest is closed, of one that left or says nothing before one whose request waits to be
-    /// read. `None` where none is idle.
+    /// A place for a client. If all are taken, the connection of the one that has been idle longest
+    /// is closed; clients that disconnected or sent nothing come before those whose request is not
+    /// read yet. `None` if none is idle.
     pub fn admit(self: &Arc<Self>, stream: UnixStream) -> Option<Place> {
         let mut list = self.list();
         if list.served.len() >= MAX_CLIENTS {
@@ -70,7 +69,7 @@ impl Clients {
 }
 
 impl List {
-    /// Closes the connection of one that is idle; `None` where there is none.
+    /// Closes the connection of an idle client; `None` if there is none.
     fn close_one(&mut self) -> Option<()> {
         let idle = self.served.iter_mut().filter(|client| !client.closed);
         let idle = idle.filter_map(|client| Some((client.idle?, client)));

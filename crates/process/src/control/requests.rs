@@ -1,4 +1,4 @@
-//! A client's requests, each in its time and of bounded length.
+//! Reads a client's requests, with limits on time and length.
 
 use std::{
     io::{self, Read},
@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
-use sys::{clock::boottime_nanos, poll::readable};
+use sys::{Errno, clock::boottime_nanos, poll::readable};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes of the longest request. A peer takes some 370 at most, with a preshared key, an endpoint
 /// and a network of either family, so these are over 180,000 peers; more come in several requests.
 const MAX_REQUEST: usize = 64 << 20;
-/// Bytes that every client has for itself: some 170 peers.
+/// Bytes that are reserved for each client: some 170 peers.
 const OWN_ROOM: usize = 64 << 10;
 /// Bytes of all requests together beyond that: one of the longest.
 const SHARED_ROOM: usize = MAX_REQUEST - OWN_ROOM;
@@ -24,14 +24,8 @@ const SHARED_ROOM: usize = MAX_REQUEST - OWN_ROOM;
 const CHUNK: usize = 4096;
 /// How long a request may take from its first byte on.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
-/// How long a client may say nothing.
+/// How long a client may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
-/// `ENOMEM` of Linux.
-const ENOMEM: i32 = 12;
-/// `E2BIG` of Linux.
-const E2BIG: i32 = 7;
-/// `EPROTO` of Linux.
-const EPROTO: i32 = 71;
 
 /// The bytes that are left for all clients together.
 #[derive(Clone, Debug)]
@@ -43,13 +37,13 @@ impl Default for SharedRoom {
     }
 }
 
-/// What a client says.
+/// The requests of a client.
 pub(super) struct Requests<'a> {
     client: &'a UnixStream,
     room: SharedRoom,
     /// It holds keys.
     chunk: Zeroizing<Vec<u8>>,
-    /// What of the chunk was not looked at.
+    /// The part of the chunk that was not parsed yet.
     rest: std::ops::Range<usize>,
     times: Times,
 }
@@ -98,7 +92,7 @@ impl<'a> Requests<'a> {
                 }));
             }
             if !self.read(deadline)? {
-                return Err(io::Error::from_raw_os_error(EPROTO));
+                return Err(io::Error::from_raw_os_error(Errno::EPROTO as i32));
             }
         }
     }
@@ -147,7 +141,7 @@ impl Text {
     fn push(mut self, part: &[u8]) -> Result<Self, i32> {
         let len = self.bytes.len() + part.len();
         if len > MAX_REQUEST {
-            return Err(E2BIG);
+            return Err(Errno::E2BIG as i32);
         }
         if len > self.bytes.capacity() {
             let capacity = (2 * self.bytes.capacity()).max(len).min(MAX_REQUEST);
@@ -165,7 +159,7 @@ impl Text {
         let more = wanted - self.taken;
         let take = |left: usize| left.checked_sub(more);
         let taken = self.room.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map_err(|_| ENOMEM)?;
+        taken.map_err(|_| Errno::ENOMEM as i32)?;
         self.taken = wanted;
         Ok(())
     }
@@ -237,7 +231,7 @@ mod tests {
             let error = Requests::new(&ours, SharedRoom::default()).next().unwrap_err();
             match kind {
                 Some(kind) => assert_eq!(error.kind(), kind),
-                None => assert_eq!(error.raw_os_error(), Some(EPROTO)),
+                None => assert_eq!(error.raw_os_error(), Some(Errno::EPROTO as i32)),
             }
         }
     }
@@ -279,7 +273,7 @@ mod tests {
                 client.write_all(b"\nget=1\n\n").unwrap();
             });
             let mut requests = Requests::new(&ours, room.clone());
-            assert_eq!(next(&mut requests), Some(Err(E2BIG)));
+            assert_eq!(next(&mut requests), Some(Err(Errno::E2BIG as i32)));
             assert_eq!(next(&mut requests), Some(Ok("get=1\n".into())));
         });
         assert_eq!(room.0.load(Ordering::Relaxed), SHARED_ROOM);
@@ -290,8 +284,8 @@ mod tests {
         let room = SharedRoom::default();
         let long = Text::new(room.clone()).push(&vec![b'a'; MAX_REQUEST]).unwrap();
         let own = Text::new(room.clone()).push(&[b'a'; OWN_ROOM]).unwrap();
-        assert_eq!(own.push(b"a").unwrap_err(), ENOMEM);
-        assert_eq!(long.push(b"a").unwrap_err(), E2BIG);
+        assert_eq!(own.push(b"a").unwrap_err(), Errno::ENOMEM as i32);
+        assert_eq!(long.push(b"a").unwrap_err(), Errno::E2BIG as i32);
         assert_eq!(room.0.load(Ordering::Relaxed), SHARED_ROOM);
         Text::new(room).push(&vec![b'a'; OWN_ROOM + 1]).unwrap();
     }

@@ -1,5 +1,5 @@
-//! The messages on the line to a guardian: their length in bytes, then themselves. Nothing is read
-//! ahead, so that a key is in one place alone, which is wiped.
+//! The messages to a guardian: their length in bytes, then themselves. Nothing is read ahead, so
+//! that a key is in one place only, which is wiped.
 
 use std::{
     io::{self, Read, Write},
@@ -15,7 +15,7 @@ const MAX: u32 = 64 << 20;
 /// Sends a message of these parts.
 ///
 /// # Errors
-/// It is too long, or the line is cut.
+/// It is too long, or the connection is closed.
 pub(super) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
     let length = u32::try_from(parts.iter().map(|part| part.len()).sum::<usize>());
     let length = length.ok().filter(|&length| length <= MAX).ok_or(io::ErrorKind::FileTooLarge)?;
@@ -23,20 +23,20 @@ pub(super) fn send(mut line: &UnixStream, parts: &[&[u8]]) -> io::Result<()> {
     parts.iter().try_for_each(|part| line.write_all(part))
 }
 
-/// The next message; `None` when the line was cut behind the last one.
+/// The next message; `None` if the connection was closed after the last one.
 ///
 /// # Errors
-/// It is too long, or was cut.
+/// It is too long, or incomplete.
 pub(super) fn receive(mut line: &UnixStream) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
     let mut length = [0; size_of::<u32>()];
-    // An error is a line that was cut with something unread.
+    // An error means that the other end was closed with unread bytes.
     if line.read_exact(&mut length).is_err() {
         return Ok(None);
     }
     let length = u32::from_ne_bytes(length);
     ensure!(length <= MAX, "a message of {length} bytes");
     let mut message = Zeroizing::new(vec![0; length as usize]);
-    line.read_exact(&mut message).context("a message was cut")?;
+    line.read_exact(&mut message).context("an incomplete message")?;
     Ok(Some(message))
 }
 

@@ -1,5 +1,5 @@
-//! Commands for a program that chooses the paths to peers. They are safe while packets flow, and each
-//! changes only what it names.
+//! Commands for a program that chooses the paths to peers. They may be called while packets flow,
+//! and each changes only what it names.
 
 use ipnet::IpNet;
 use packet::{Endpoint, Waker};
@@ -13,7 +13,7 @@ use crate::{PublicKey, device::ControlNotice, time::Now};
 pub enum CommandError {
     /// There is no peer with this key.
     UnknownPeer(PublicKey),
-    /// Nobody knows where the peer is.
+    /// The peer has no endpoint.
     NoEndpoint,
     /// The interface is down.
     Down,
@@ -59,8 +59,9 @@ impl<R: CryptoRng> Control<R> {
         self.newcomers = Newcomers::default();
     }
 
-    /// Begins a handshake now, also where there is a session or an initiation is on its way. After an
-    /// initiation less than 20 ms ago it waits for the rest of these, as the peer would refuse it.
+    /// Begins a handshake now, even if there is a session or an initiation is unanswered. If the
+    /// last initiation was sent less than 20 ms ago, it waits for the rest of these, as the peer
+    /// would refuse it.
     ///
     /// # Errors
     /// There is no such peer, it has no endpoint, or the interface is down.

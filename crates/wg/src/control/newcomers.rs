@@ -1,16 +1,16 @@
-//! Initiations from senders that are no peers, where peers are looked up on demand.
+//! Initiations from senders that are not peers, if peers are looked up on demand.
 //!
 //! ```text
-//!   mac1 -> key -> (no peer) -> budget -> private key proved -> kept, and the subscriber asked
-//!                                   |                              |  becomes a peer in time
-//!                                   `-> cookie reply               `-> response
+//!   mac1 -> key -> (not a peer) -> budget -> private key proved -> kept, and the subscriber asked
+//!                                    |                              |  becomes a peer in time
+//!                                    `-> cookie reply               `-> response
 //! ```
 //!
-//! Any initiation with a right mac1 costs one Diffie-Hellman result; these cost a second one, but
+//! Any initiation with a valid mac1 costs one Diffie-Hellman operation; these cost a second one, but
 //! only within a budget for all unknown senders together. Beyond it a sender must prove its address
-//! by a cookie, and then has a share of its own, as under load. So a flood from forged addresses does
-//! not keep out a newcomer that uses its own, and does not touch those who are peers. Nothing is sent
-//! but cookie replies, and these are shorter than an initiation.
+//! by a cookie, and then has a share of its own, as under load. So a flood from forged addresses
+//! does not keep out a newcomer that uses its own address, and does not affect peers. Only cookie
+//! replies are sent, which are shorter than an initiation.
 
 use std::{mem, time::Duration};
 
@@ -30,18 +30,18 @@ use crate::{
     time::{Now, Time},
 };
 
-/// What one look costs of the budget.
+/// What one lookup costs of the budget.
 const COST: Duration = Duration::from_nanos(1_000_000_000 / LOOKUPS_PER_SECOND as u64);
-/// How many may be looked at once.
+/// How many lookups there may be at once.
 const BURST: u32 = 20;
 
 /// Senders that may become peers.
 #[derive(Default)]
 pub(super) struct Newcomers {
     kept: Lookups<PublicKey, Kept>,
-    /// Those of them that are peers by now.
+    /// Those that have become peers.
     admitted: Vec<PublicKey>,
-    /// When the next look would be due if all came evenly.
+    /// When the next lookup would be due if they came evenly.
     next_look: Option<Time>,
 }
 
@@ -54,14 +54,14 @@ struct Kept {
 }
 
 impl Newcomers {
-    /// There is a new peer.
+    /// A peer was added.
     pub fn admit(&mut self, key: PublicKey) {
         if self.kept.get(&key).is_some() {
             self.admitted.push(key);
         }
     }
 
-    /// Whether one more sender who proved nothing may be looked at.
+    /// Whether the budget allows one more sender without a cookie.
     fn may_look(&mut self, now: Time) -> bool {
         let next = self.next_look.map_or(now, |next| next.max(now));
         let may = next.since(now) < COST * BURST;
@@ -73,7 +73,7 @@ impl Newcomers {
 }
 
 impl<R: CryptoRng> Control<R> {
-    /// An initiation came from a sender that is no peer. It is not answered, but may be kept.
+    /// Handles an initiation from a sender that is not a peer. It is not answered, but may be kept.
     pub(super) fn handle_newcomer(
         &mut self,
         opened: Opened,
@@ -96,7 +96,7 @@ impl<R: CryptoRng> Control<R> {
         let Some(timestamp) = self.timestamp_of(opened, arrived.datagram) else {
             return DropReason::HandshakeForged;
         };
-        // Whoever repeats an older one must not take the place of the newest.
+        // A replay of an older one must not replace the newest.
         if self.newcomers.kept.get(&key).is_some_and(|kept| timestamp <= kept.timestamp) {
             return DropReason::HandshakeReplayed;
         }
@@ -110,7 +110,7 @@ impl<R: CryptoRng> Control<R> {
         DropReason::HandshakeUnknownPeer
     }
 
-    /// Answers the initiations that were kept, of senders that are peers now.
+    /// Answers the kept initiations of senders that are peers now.
     pub(super) fn handle_admitted(&mut self, now: Now) {
         for key in mem::take(&mut self.newcomers.admitted) {
             let Some(kept) = self.newcomers.kept.take(&key, now.time) else { continue };

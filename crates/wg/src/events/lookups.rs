@@ -1,5 +1,5 @@
-//! Who was asked about of late: each once in [`LOOKUP_TIMEOUT`], and at most [`LOOKUPS_MOST`] at a
-//! time. Time is the same for all, so the oldest stands in front.
+//! Recent lookups: each key once in [`LOOKUP_TIMEOUT`], and at most [`LOOKUPS_MOST`] at a
+//! time. All have the same time-out, so the oldest comes first.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,16 +15,16 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Lookups<K, V> {
     pending: HashMap<K, (Time, V)>,
-    /// When each was asked, also of those that have their answer.
+    /// When each was asked, including those already answered.
     asked: VecDeque<(Time, K)>,
 }
 
-/// What came of a question.
+/// The result of [`Lookups::ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It is to be asked.
+    /// The subscriber is to be asked.
     Anew,
-    /// It was asked already.
+    /// The subscriber was asked already.
     Again,
     /// Too many others wait.
     Full,
@@ -52,12 +52,12 @@ impl<K: Copy + Eq + Hash, V> Lookups<K, V> {
         Asked::Anew
     }
 
-    /// What `key` is asked about for, though it may be too late.
+    /// The value of a pending lookup, which may have timed out.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.pending.get(key).map(|(_, value)| value)
     }
 
-    /// Takes out what `key` was asked for, where the answer is not too late.
+    /// Takes the value of a pending lookup, unless it has timed out.
     pub fn take(&mut self, key: &K, now: Time) -> Option<V> {
         self.expire(now);
         self.pending.remove(key).map(|(_, value)| value)

@@ -92,17 +92,22 @@ impl Parts {
 }
 
 /// What a packet's five-tuple has to be.
-fn tuple(protocol: u8, from: &str, to: &str) -> Option<(u8, SocketAddr, SocketAddr)> {
-    Some((protocol, from.parse().unwrap(), to.parse().unwrap()))
+fn tuple(protocol: u8, from: &str, to: &str) -> (u8, SocketAddr, SocketAddr) {
+    (protocol, from.parse().unwrap(), to.parse().unwrap())
 }
 
-fn tuple_of(packet: &[u8]) -> Option<(u8, SocketAddr, SocketAddr)> {
-    let header = IpHeader::parse(packet).unwrap();
-    FiveTuple::parse(&header, packet).map(|tuple| {
-        let source = SocketAddr::new(tuple.source(), tuple.source_port());
-        let destination = SocketAddr::new(tuple.destination(), tuple.destination_port());
-        (tuple.protocol(), source, destination)
-    })
+fn tuple_of(packet: &[u8]) -> (u8, SocketAddr, SocketAddr) {
+    parts_of(FiveTuple::parse(&IpHeader::parse(packet).unwrap(), packet))
+}
+
+fn parts_of(tuple: FiveTuple) -> (u8, SocketAddr, SocketAddr) {
+    let address = |bits: u128| match tuple.version() {
+        Version::V4 => Ipv4Addr::from_bits(bits.try_into().unwrap()).into(),
+        Version::V6 => Ipv6Addr::from_bits(bits).into(),
+    };
+    let source = SocketAddr::new(address(tuple.source()), tuple.source_port());
+    let destination = SocketAddr::new(address(tuple.destination()), tuple.destination_port());
+    (tuple.protocol(), source, destination)
 }
 
 #[test]
@@ -134,7 +139,8 @@ fn extension_headers_without_an_end_hide_the_protocol() {
         let header = IpHeader::parse(&packet).unwrap();
         assert_eq!(header.protocol, number);
         assert!(!header.has_transport() && !header.plain);
-        assert_eq!((header.ports(&packet), tuple_of(&packet)), (None, None));
+        assert_eq!(header.ports(&packet), None);
+        assert_eq!(tuple_of(&packet), tuple(number, "[fd00::1]:0", "[fd00::2]:0"));
     }
 }
 
@@ -153,7 +159,9 @@ fn only_the_first_fragment_has_ports() {
         let header = IpHeader::parse(&packet).unwrap();
         assert_eq!((header.fragment, header.plain), (part, fragment == 0x4000), "{fragment:x}");
         assert_eq!(header.ports(&packet), ports.then_some([0x10, 0, 0, 53]), "{fragment:x}");
-        assert_eq!(tuple_of(&packet).is_some(), ports, "{fragment:x}");
+        let [from, to] = if ports { [4096, 53] } else { [0, 0] };
+        let expected = tuple(17, &format!("10.0.0.1:{from}"), &format!("10.0.0.2:{to}"));
+        assert_eq!(tuple_of(&packet), expected, "{fragment:x}");
     }
     for (offset, part, ports) in
         [(0, Fragment::First, true), (1, Fragment::First, true), (8, Fragment::Later, false)]
@@ -165,7 +173,7 @@ fn only_the_first_fragment_has_ports() {
             let header = IpHeader::parse(&packet).unwrap();
             assert_eq!((header.fragment, header.plain), (part, false), "{extensions:?}");
             assert_eq!(header.ports(&packet), ports.then_some([0x10, 0, 0, 53]));
-            assert_eq!(tuple_of(&packet).is_some(), ports, "{extensions:?}");
+            assert_eq!(tuple_of(&packet).1.port() != 0, ports, "{extensions:?}");
         }
     }
 }
@@ -187,28 +195,20 @@ fn all_fragments_of_a_packet_are_of_one_flow() {
 }
 
 #[test]
-fn a_tuple_names_an_echo_by_its_identifier_and_an_error_by_its_type() {
-    let v4 = |message: &[u8]| tuple_of(&Parts::new("10.0.0.1", "10.0.0.2", 1, message).write());
-    let v6 = |message: &[u8]| tuple_of(&Parts::new("fd00::1", "fd00::2", 58, message).write());
-    assert_eq!(v4(&[8, 0, 0, 0, 0x12, 0x34, 0, 1]), tuple(1, "10.0.0.1:4660", "10.0.0.2:2048"));
-    assert_eq!(v4(&[0, 0, 0, 0, 0x12, 0x34, 0, 1]), tuple(1, "10.0.0.1:4660", "10.0.0.2:0"));
-    assert_eq!(v4(&[3, 4, 0, 0, 0x12, 0x34, 0, 1]), tuple(1, "10.0.0.1:0", "10.0.0.2:772"));
-    assert_eq!(v4(&[8, 0, 0, 0, 0x12, 0x34, 0]), None, "cut off");
-    assert_eq!(
-        v6(&[128, 0, 0, 0, 0x12, 0x34, 0, 1]),
-        tuple(58, "[fd00::1]:4660", "[fd00::2]:32768")
-    );
-    assert_eq!(v6(&[2, 0, 0, 0, 0, 0, 5, 20]), tuple(58, "[fd00::1]:0", "[fd00::2]:512"));
-    // The one family's messages mean nothing in the other.
-    let strange = Parts::new("10.0.0.1", "10.0.0.2", 58, &[128, 0, 0, 0, 0x12, 0x34]).write();
-    assert_eq!(tuple_of(&strange), tuple(58, "10.0.0.1:0", "10.0.0.2:0"));
+fn a_tuple_of_a_protocol_without_ports_has_zeros_for_them() {
+    let echo = [8, 0, 0, 0, 0x12, 0x34, 0, 1];
+    let v4 = |protocol| tuple_of(&Parts::new("10.0.0.1", "10.0.0.2", protocol, &echo).write());
+    assert_eq!(v4(1), tuple(1, "10.0.0.1:0", "10.0.0.2:0"));
+    assert_eq!(v4(47), tuple(47, "10.0.0.1:0", "10.0.0.2:0"));
+    let v6 = Parts::new("fd00::1", "fd00::2", 58, &echo).write();
+    assert_eq!(tuple_of(&v6), tuple(58, "[fd00::1]:0", "[fd00::2]:0"));
 }
 
 #[test]
 fn every_field_of_a_tuple_counts_and_ipv4_is_not_ipv6() {
     let key = |from: &str, to: &str, protocol, ports: [u8; 4]| {
         let packet = Parts::new(from, to, protocol, &ports).write();
-        FiveTuple::parse(&IpHeader::parse(&packet).unwrap(), &packet).unwrap()
+        FiveTuple::parse(&IpHeader::parse(&packet).unwrap(), &packet)
     };
     let keys = [
         key("10.0.0.1", "10.0.0.2", 6, [0, 1, 0, 2]),
@@ -232,7 +232,8 @@ fn a_header_shorter_than_it_can_be_leads_to_no_ports() {
     packet[0] = 0x44;
     let header = IpHeader::parse(&packet).unwrap();
     assert!(!header.plain && !header.has_transport());
-    assert_eq!((header.ports(&packet), tuple_of(&packet)), (None, None));
+    assert_eq!(header.ports(&packet), None);
+    assert_eq!(tuple_of(&packet), tuple(6, "10.0.0.1:0", "10.0.0.2:0"));
 }
 
 fn parts() -> impl Strategy<Value = Parts> {
@@ -288,11 +289,15 @@ proptest! {
         let has_ports = [6, 17, 132].contains(&parts.protocol);
         let ports = parts.transport.first_chunk().copied().filter(|_| has_ports);
         prop_assert_eq!(header.ports(&packet), ports);
-        // An address of the key is the header's, whatever it is.
-        if let Some((protocol, source, destination)) = tuple_of(&packet) {
-            prop_assert_eq!((source.ip(), destination.ip()), parts.addresses);
-            prop_assert_eq!(protocol, parts.protocol);
-        }
+        let key = FiveTuple::parse(&header, &packet);
+        let (protocol, source, destination) = parts_of(key);
+        prop_assert_eq!((source.ip(), destination.ip()), parts.addresses);
+        prop_assert_eq!(protocol, parts.protocol);
+        let [a, b, c, d] = ports.unwrap_or_default();
+        let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        prop_assert_eq!((source.port(), destination.port()), ports);
+        prop_assert_eq!(parts_of(key.reversed()), (protocol, destination, source));
+        prop_assert_eq!(key.reversed().reversed(), key);
     }
 
     #[test]

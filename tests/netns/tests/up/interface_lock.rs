@@ -1,4 +1,4 @@
-//! Who comes while somebody else still goes down, and hooks that call linerate themselves.
+//! The interface lock: `up` and `down` wait for each other, and hooks that call linerate are refused.
 
 use netns::{INTERFACE, Implementation, eventually};
 
@@ -31,7 +31,7 @@ fn up_and_down_wait_for_the_hooks_of_one_whose_peer_was_killed() {
         assert!(!ended(), "{next} did not wait: {}", world.left.read(told));
         assert_eq!(world.left.read("/run/rig/slow"), "began\n");
         world.left.run("rm /run/rig/hold");
-        eventually("it had its turn", PATIENCE, || world.left.has(told));
+        eventually("it got the lock", PATIENCE, || world.left.has(told));
         let told = world.left.read(told);
         assert!(told.contains("status 0"), "{next}: {told}");
         assert!(!told.contains("reverted"), "the guardian did it: {next}: {told}");

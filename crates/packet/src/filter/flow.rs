@@ -1,0 +1,189 @@
+//! What a filter has to know of a packet.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use crate::wire::{
+    FiveTuple, Fragment, IpHeader, Version, get_u16, icmp, ipv4, ipv6, protocol,
+    tcp::{
+        self,
+        flags::{ACK, SYN},
+    },
+    udp,
+};
+
+/// Later fragments below this offset, in units of 8 bytes, may overwrite a transport header:
+/// the longest IPv4 header and a TCP header, 80 bytes.
+const LEAST_LATER_OFFSET: u16 = 10;
+
+/// Bytes of headers that `wire` has no more of.
+const SCTP_HEADER_LEN: usize = 12;
+const IGMP_HEADER_LEN: usize = 8;
+/// Type, code and checksum: what an ICMP message has at least.
+const ICMP_BEGINNING_LEN: usize = 4;
+
+/// A packet as a filter sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// One whose flow decides.
+    Flow(Flow),
+    /// A fragment behind the first: without the first its receiver drops it.
+    LaterFragment,
+    /// One that no rule can accept.
+    Refused,
+}
+
+/// What packets have in common that share a verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    pub(super) tuple: FiveTuple,
+    pub(super) kind: Kind,
+}
+
+/// How the verdict on a packet is found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Of no packet.
+    #[default]
+    Nothing,
+    /// A TCP connection's first segment.
+    Opening,
+    /// Any other TCP segment.
+    Connected,
+    /// UDP or SCTP.
+    Datagram,
+    /// An ICMP error or an echo reply.
+    Answer,
+    /// Any other ICMP message.
+    Request,
+    /// A protocol of which no ports are looked at.
+    Portless,
+}
+
+impl Flow {
+    /// Reads the packet that `bytes` are; its length field may leave bytes over at the end.
+    #[inline(always)]
+    pub fn read(bytes: &[u8]) -> Reading {
+        let Ok(header) = IpHeader::parse(bytes) else { return Reading::Refused };
+        Self::parse(&header, bytes)
+    }
+
+    /// The same of a packet whose IP headers are `header`. An IPv6 extension header is a protocol
+    /// like any other, but for a fragment header right behind the first.
+    #[inline(always)]
+    pub(super) fn parse(header: &IpHeader, packet: &[u8]) -> Reading {
+        let lengths = ipv4::HEADER_LEN..=header.total_len;
+        match header.version {
+            Version::V4 if !lengths.contains(&header.transport.into()) => Reading::Refused,
+            Version::V4 => {
+                parse_part(header, packet, ipv4::fragment(packet) & ipv4::FRAGMENT_OFFSET)
+            }
+            Version::V6 if header.plain => parse_part(header, packet, 0),
+            Version::V6 => parse_extension(*header, packet),
+        }
+    }
+
+    /// The flow of replies.
+    pub(super) fn reversed(self) -> Self {
+        Self { tuple: self.tuple.reversed(), ..self }
+    }
+}
+
+/// The same of a packet whose IPv6 header an extension header follows.
+#[cold]
+fn parse_extension(header: IpHeader, packet: &[u8]) -> Reading {
+    use ipv6::extension::{FRAGMENT, FRAGMENT_LEN, NEXT_HEADER, OFFSET};
+    let first = IpHeader {
+        protocol: packet[ipv6::NEXT_HEADER],
+        transport: ipv6::HEADER_LEN as u16,
+        fragment: Fragment::Whole,
+        ..header
+    };
+    if first.protocol != FRAGMENT {
+        return parse_part(&first, packet, 0);
+    }
+    let Some(fragment) = first.transport(packet).first_chunk::<FRAGMENT_LEN>() else {
+        return Reading::Refused;
+    };
+    let behind = IpHeader {
+        protocol: fragment[NEXT_HEADER],
+        transport: first.transport + FRAGMENT_LEN as u16,
+        fragment: Fragment::First,
+        ..first
+    };
+    parse_part(&behind, packet, get_u16(fragment, OFFSET) >> 3)
+}
+
+/// Reads a packet, or the part of one that begins at `offset`, in units of 8 bytes.
+#[inline(always)]
+fn parse_part(header: &IpHeader, packet: &[u8], offset: u16) -> Reading {
+    if is_refused(header.destination(packet)) {
+        return Reading::Refused;
+    }
+    match offset {
+        0 => match kind(header, header.transport(packet)) {
+            Some(kind) => Reading::Flow(Flow { tuple: FiveTuple::parse(header, packet), kind }),
+            None => Reading::Refused,
+        },
+        LEAST_LATER_OFFSET.. => Reading::LaterFragment,
+        _ => Reading::Refused,
+    }
+}
+
+/// Of what kind a packet is; `None` of none that a rule can accept.
+#[inline(always)]
+fn kind(header: &IpHeader, transport: &[u8]) -> Option<Kind> {
+    let (kind, least) = match (header.protocol, header.version) {
+        (ipv6::extension::HOP_BY_HOP | protocol::RESERVED, _) => return None,
+        (protocol::TCP, _) => (Kind::Connected, tcp::HEADER_LEN),
+        (protocol::UDP, _) => (Kind::Datagram, udp::HEADER_LEN),
+        (protocol::SCTP, _) => (Kind::Datagram, SCTP_HEADER_LEN),
+        (protocol::ICMP, Version::V4) | (protocol::ICMPV6, Version::V6) => {
+            (Kind::Request, ICMP_BEGINNING_LEN)
+        }
+        (protocol::IGMP, Version::V4) => (Kind::Portless, IGMP_HEADER_LEN),
+        _ => (Kind::Portless, 0),
+    };
+    if transport.len() < least {
+        return None;
+    }
+    Some(match kind {
+        Kind::Connected if transport[tcp::FLAGS] & (SYN | ACK) == SYN => Kind::Opening,
+        Kind::Request if is_answer(header.version, transport) => Kind::Answer,
+        _ => kind,
+    })
+}
+
+/// Whether an ICMP message is an error or an echo reply.
+fn is_answer(version: Version, message: &[u8]) -> bool {
+    use icmp::{v4, v6};
+    if message.len() < icmp::HEADER_LEN {
+        return false;
+    }
+    let (kind, code) = (message[icmp::TYPE], message[icmp::CODE]);
+    match version {
+        Version::V4 => {
+            matches!(kind, v4::UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM)
+                || (kind, code) == (v4::ECHO_REPLY, 0)
+        }
+        Version::V6 => {
+            matches!(kind, v6::UNREACHABLE..=v6::PARAMETER_PROBLEM)
+                || (kind, code) == (v6::ECHO_REPLY, 0)
+        }
+    }
+}
+
+/// Whether nothing may go to an address: multicast, and link-local but where clouds answer
+/// questions of their machines.
+#[inline(always)]
+fn is_refused(destination: IpAddr) -> bool {
+    const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+    match destination {
+        IpAddr::V4(ip) => ip.is_multicast() || (ip.is_link_local() && ip != METADATA),
+        IpAddr::V6(ip) => {
+            let is_refused_v4 = |ip: Ipv4Addr| ip.is_multicast() || ip.is_link_local();
+            ip.is_multicast()
+                || ip.is_unicast_link_local()
+                || ip.to_ipv4_mapped().is_some_and(is_refused_v4)
+        }
+    }
+}
