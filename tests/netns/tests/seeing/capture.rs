@@ -279,5 +279,5 @@ fn what_a_proxy_with_its_own_stack_carries_is_seen_although_no_interface_is_ther
     left.run(format!("{} down wg0", program.display()));
     assert!(proxy.wait().expect("it was started").success());
     assert!(!left_over.child.wait().expect("it was started").success());
-    assert!(left_over.said().contains("it is gone"), "{}", left_over.said());
+    assert!(left_over.said().contains("it has exited"), "{}", left_over.said());
 }
