@@ -12,6 +12,8 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::thread;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc::{self, user_regs_struct};
@@ -21,6 +23,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+/// How often a thread is looked at, and the pause after one that runs: 10 s in all.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of the room for arguments.
 const ROOM: u64 = 64 * 1024;
 /// The instruction `syscall`.
@@ -33,6 +38,24 @@ const TRACE_ALL: [u8; 8] = [0x06, 0, 0, 0, 0, 0, 0xf0, 0x7f];
 
 /// The arguments of a call.
 pub type Arguments = [u64; 6];
+
+/// Stops a thread, where it waits in the kernel; else it goes on for a while. The registers, and the
+/// process's memory.
+fn stop_in_the_kernel(thread: Pid) -> Option<(user_regs_struct, File)> {
+    ptrace::interrupt(thread).expect("it is there");
+    waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
+    let saved = ptrace::getregs(thread).expect("it stands still");
+    let memory = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"));
+    let memory = memory.expect("root may write to it");
+    let mut found = [0; 2];
+    memory.read_exact_at(&mut found, saved.rip - 2).expect("it runs code");
+    if found == SYSCALL {
+        return Some((saved, memory));
+    }
+    ptrace::cont(thread, None).expect("it stands still");
+    thread::sleep(PAUSE);
+    None
+}
 
 /// A thread of another process that makes calls for us. The process goes on as it was when this
 /// is dropped, unless [`Injected::ask`] was used: then it is ended.
@@ -56,14 +79,14 @@ impl Injected {
     pub fn attach(thread: u32) -> Self {
         let thread = Pid::from_raw(thread.cast_signed());
         ptrace::seize(thread, Options::empty()).expect("root may trace");
-        ptrace::interrupt(thread).expect("it is there");
-        waitpid(thread, Some(WaitPidFlag::__WALL)).expect("it stops");
-        let saved = ptrace::getregs(thread).expect("it stands still");
-        let memory = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"));
-        let memory = memory.expect("root may write to it");
-        let (instruction, mut found) = (saved.rip - 2, [0; 2]);
-        memory.read_exact_at(&mut found, instruction).expect("it runs code");
-        assert_eq!(found, SYSCALL, "it waits in the kernel");
+        let Some((saved, memory)) = (0..ATTEMPTS).find_map(|_| stop_in_the_kernel(thread)) else {
+            // Else its parent would never hear of its end.
+            let _ = ptrace::interrupt(thread);
+            let _ = waitpid(thread, Some(WaitPidFlag::__WALL));
+            let _ = ptrace::detach(thread, None);
+            panic!("it does not wait in the kernel");
+        };
+        let instruction = saved.rip - 2;
         let mut this = Self { thread, saved, memory, instruction, room: 0, used: 0, asking: false };
         let (read_write, own) = (0x3, 0x22);
         let room = this.call(libc::SYS_mmap, [0, ROOM, read_write, own, u64::MAX, 0]);
