@@ -2,7 +2,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket as StdUdpSocket},
     os::unix::net::{UnixListener, UnixStream},
     path::Path,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use nix::{errno::Errno, sys::wait::waitpid, unistd::Pid};
@@ -17,8 +17,13 @@ use crate::{
 /// A network for documentation (RFC 5737).
 const NET: &str = "198.51.100.0/24";
 
+static FORK: Mutex<()> = Mutex::new(());
+
 /// A forked helper: the test program cannot be executed as one.
 fn helper(job: &Job) -> (io::Result<Helper>, Pid) {
+    // A child also has the ends of other tests' helpers. Each must be older than the child, else two
+    // children could wait for each other to close them.
+    let _one_at_a_time = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     let (ours, theirs) = channel::pair().unwrap();
     // The child must not hold the peer's end open, or it would never see it closed.
     let ours = std::cell::Cell::new(Some(ours));
