@@ -23,7 +23,7 @@ pub struct ValueError {
 
 /// What a key wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub(crate) enum Wanted {
     HexKey,
     Base64Key,
     NonZeroKey,
@@ -54,12 +54,12 @@ pub enum Wanted {
 }
 
 impl ValueError {
-    pub fn new(wanted: Wanted, got: &str) -> Self {
+    pub(crate) fn new(wanted: Wanted, got: &str) -> Self {
         Self { wanted, got: (got.len() <= EXCERPT_MAX).then(|| got.into()) }
     }
 
     /// Of a value that is not to be repeated at all.
-    pub fn secret(wanted: Wanted) -> Self {
+    pub(crate) fn secret(wanted: Wanted) -> Self {
         Self { wanted, got: None }
     }
 }
@@ -125,7 +125,7 @@ impl fmt::Display for Wanted {
 /// A key of the input as an error may name it. A line that is cut in the wrong
 /// place makes a key of a part of a secret: what does not look like a word is
 /// left out.
-pub fn key_name(key: &str) -> Cow<'static, str> {
+pub(crate) fn key_name(key: &str) -> Cow<'static, str> {
     let longest = if key.bytes().any(|b| b.is_ascii_digit()) { 8 } else { 32 };
     let word = key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
     if word && (1..=longest).contains(&key.len()) {
@@ -145,7 +145,7 @@ fn decimal_u16(text: &str, wanted: Wanted) -> Result<u16, ValueError> {
 }
 
 /// A number of 32 bits, in decimal or, after `0x`, hexadecimal digits.
-pub fn u32_of_either_base(text: &str) -> Option<u32> {
+pub(crate) fn u32_of_either_base(text: &str) -> Option<u32> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) if hex.starts_with('+') => None,
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
@@ -153,20 +153,20 @@ pub fn u32_of_either_base(text: &str) -> Option<u32> {
     }
 }
 
-pub fn port(text: &str) -> Result<u16, ValueError> {
+pub(crate) fn port(text: &str) -> Result<u16, ValueError> {
     decimal_u16(text, Wanted::Port)
 }
 
-pub fn mark(text: &str) -> Result<u32, ValueError> {
+pub(crate) fn mark(text: &str) -> Result<u32, ValueError> {
     u32_of_either_base(text).ok_or_else(|| ValueError::new(Wanted::Mark, text))
 }
 
 /// Seconds; 0 is off.
-pub fn keepalive(text: &str) -> Result<u16, ValueError> {
+pub(crate) fn keepalive(text: &str) -> Result<u16, ValueError> {
     decimal_u16(text, Wanted::Keepalive)
 }
 
-pub fn mtu(text: &str) -> Result<u16, ValueError> {
+pub(crate) fn mtu(text: &str) -> Result<u16, ValueError> {
     // The least MTU of the kernel's TUN devices (drivers/net/tun.c, MIN_MTU; RFC 791).
     const MIN_MTU: u16 = 68;
     decimal_u16(text, Wanted::Mtu).and_then(|mtu| {
@@ -175,7 +175,7 @@ pub fn mtu(text: &str) -> Result<u16, ValueError> {
 }
 
 /// An address with a prefix length, or without one and then alone. Keeps host bits.
-pub fn address(text: &str) -> Result<IpNet, ValueError> {
+pub(crate) fn address(text: &str) -> Result<IpNet, ValueError> {
     let net = match text.split_once('/') {
         None => text.parse::<IpAddr>().map(IpNet::from).ok(),
         Some((address, prefix)) => address
@@ -187,13 +187,13 @@ pub fn address(text: &str) -> Result<IpNet, ValueError> {
 }
 
 /// A network; host bits become zero.
-pub fn network(text: &str) -> Result<IpNet, ValueError> {
+pub(crate) fn network(text: &str) -> Result<IpNet, ValueError> {
     address(text).map(|address| address.trunc())
 }
 
 /// The host and port of an endpoint. The host is an IPv6 address, maybe with a
 /// scope, where brackets stood around it, and has no colon where not.
-pub fn endpoint(text: &str) -> Result<(&str, u16), ValueError> {
+pub(crate) fn endpoint(text: &str) -> Result<(&str, u16), ValueError> {
     let malformed = || ValueError::new(Wanted::Endpoint, text);
     let (host, port_text) = text.rsplit_once(':').ok_or_else(malformed)?;
     let host = match host.strip_prefix('[') {

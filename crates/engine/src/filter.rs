@@ -15,12 +15,14 @@
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use packet::filter::{Begun, Flow, Judge, Policy, Rules};
+
+use crate::lock;
 
 /// A data plane's filter: off until a policy is set.
 #[derive(Debug, Default)]
@@ -157,8 +159,4 @@ impl Drop for BatchFilter<'_> {
 /// A number that nobody can predict.
 fn seed() -> u64 {
     RandomState::new().hash_one(0)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

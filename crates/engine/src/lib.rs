@@ -36,7 +36,7 @@ mod stage;
 mod threads;
 mod vector;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use control_channel::{
     ControlDatagram, ControlReceiver, ControlSender, Magic, Registered, control_channel,
@@ -64,3 +64,8 @@ fn take_turns() {
 
 /// How many packets one call of the AEAD takes.
 const AEAD_BATCH: usize = 64;
+
+/// A thread that panicked leaves what it had locked as it was between two changes.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -12,7 +12,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -21,6 +21,8 @@ use std::{
 use packet::{
     Ecn, Endpoint, RecvBatch, RecvMeta, RelayId, Remote, SendBatch, SendError, Transmit, Waker,
 };
+
+use crate::lock;
 
 /// Bytes in each queue at most: 50 ms at 40 Mbit/s. A longer queue would only drop older
 /// datagrams.
@@ -257,10 +259,6 @@ impl ToRelays {
         self.bytes += run.bytes.len() + OVERHEAD;
         self.runs.push_back(run);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -4,12 +4,14 @@
 use std::{
     mem,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, Span, Waker};
+
+use crate::lock;
 
 /// How many wait at most; senders repeat what was not answered.
 const MOST: usize = 32;
@@ -28,7 +30,7 @@ impl Returned {
     }
 
     pub fn push(&self, packet: Vec<u8>) {
-        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut packets = lock(&self.packets);
         if packets.len() >= MOST {
             return;
         }
@@ -44,7 +46,7 @@ impl Returned {
             return None;
         }
         self.any.store(false, Ordering::Relaxed);
-        let packets = mem::take(&mut *self.packets.lock().unwrap_or_else(PoisonError::into_inner));
+        let packets = mem::take(&mut *lock(&self.packets));
         let mut batch = RecvBatch::new(1);
         let mut spans = Vec::with_capacity(packets.len());
         let slot = batch.slots_mut().next().expect("a batch of one slot");

@@ -14,7 +14,7 @@ use wg::{
     message::{Handshake, Kind},
 };
 
-use crate::{Clock, Shared, outbound::count_failure, outlet::Outlet};
+use crate::{Clock, Shared, lock, outbound::count_failure, outlet::Outlet};
 
 /// Handshake messages that may wait (kernel `MAX_QUEUED_INCOMING_HANDSHAKES` is
 /// 4096): less than 1 MiB.
@@ -74,7 +74,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, InboxState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -112,7 +112,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
     pub fn step(&mut self) {
         let (messages, waiting) = self.inbox.wait(self.sleep);
         let now = (self.clock)();
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut control = lock(&self.control);
         if waiting > INBOX_LOADED {
             control.note_load(now.time);
         }

@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
@@ -13,7 +13,7 @@ use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
 use wg::Control;
 
-use crate::{Attached, Clock, Inbound, Inbox, Load, Outbound, Shared, SlowPath};
+use crate::{Attached, Clock, Inbound, Inbox, Load, Outbound, Shared, SlowPath, lock};
 
 /// What a data plane is made of.
 pub struct Parts<R, IR, IS, UR, US> {
@@ -73,7 +73,7 @@ impl Engine {
         UR: UdpRecv + 'static,
         US: UdpSend,
     {
-        let device = parts.control.lock().unwrap_or_else(PoisonError::into_inner).device().clone();
+        let device = lock(&parts.control).device().clone();
         let inbox = Arc::new(Inbox::default());
         let wakers = [parts.ip_recv.waker(), parts.udp_recv.waker()];
         device.for_outbound.set_waker(wakers[0].clone());

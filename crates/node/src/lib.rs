@@ -250,11 +250,6 @@ impl Node {
         self.device.routes().lookup(ip).map(|peer| *peer.public_key())
     }
 
-    /// Whether a peer's allowed IPs hold an address.
-    pub fn reaches(&self, ip: IpAddr) -> bool {
-        self.device.routes().lookup(ip).is_some()
-    }
-
     /// The state, as `wg show` shows it.
     pub fn state(&self) -> DeviceState {
         let outer = *lock(&self.outer);

@@ -151,12 +151,6 @@ pub trait Extras: Send + Sync {
     ///
     /// # Errors
     /// There was no answer, or there is no stack to send the request.
-    fn ping(&self, host: &str) -> io::Result<(IpAddr, Duration)>;
-}
-
-impl Extras for () {
-    fn describe(&self, _: &mut Stats) {}
-
     fn ping(&self, _host: &str) -> io::Result<(IpAddr, Duration)> {
         Err(io::Error::from_raw_os_error(Errno::EOPNOTSUPP as i32))
     }

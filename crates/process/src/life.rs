@@ -4,8 +4,10 @@
 //! ```text
 //!   Life { sides, sockets, sandbox, kind }            everything is open; no thread but the main one
 //!     `── run
-//!          sandbox.start    threads of node, control, metrics, events     files, rights: confined
-//!          kind.bring_up    configuration, routes, hooks                  the main thread has all
+//!          sandbox.start    threads of the node                           files, rights: confined
+//!          kind.configure   the peer, before anybody can ask              the main thread has all
+//!          sandbox.start    threads of control, metrics, events           files, rights: confined
+//!          kind.bring_up    the host: addresses, routes, hooks            the main thread has all
 //!          kind.hand_over   to a guardian and a helper, which keep rights
 //!          sandbox.enter                                                  the main thread: confined
 //!          kind.serve       clients of proxies
@@ -62,13 +64,13 @@ pub struct Means {
 
 /// What differs between the kinds of process, in the order of the calls.
 pub(crate) trait Kind: Send {
-    /// Configures the peer before anybody can ask for it, with all rights.
+    /// Configures the peer before the control socket answers, with all rights.
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()>;
 
     /// What the control socket shows beside the peer. Called by a confined thread.
     fn extras(&mut self, node: &Arc<Node>) -> Arc<dyn Extras>;
 
-    /// Configures the peer, and the host around it, with all rights.
+    /// Configures the host around the peer, with all rights, once the control socket answers.
     fn bring_up(&mut self, _: &Arc<Node>) -> anyhow::Result<()> {
         Ok(())
     }
@@ -89,7 +91,7 @@ pub(crate) trait Kind: Send {
     /// Does what was postponed.
     fn catch_up(&mut self) {}
 
-    /// Handles an event other than [`Event::End`]. `Some` ends the process.
+    /// Handles an event. `Some` ends the process.
     fn handle(&mut self, node: &Node, event: Event) -> Option<Ending>;
 
     /// Undoes everything. `file` is the control socket's; `ending` is `None` if the start failed.

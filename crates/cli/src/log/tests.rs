@@ -47,7 +47,7 @@ fn each_place_has_its_own_limit_and_the_processs_own_messages_have_none() {
             tracing::warn!(number, "a client is wrong");
             tracing::warn!(target: "host", "a line of the file");
             tracing::warn!(target: "host::undo_log", "it stays behind");
-            tracing::warn!(target: "hostess", "somebody else");
+            tracing::warn!(target: "hosting", "somebody else");
         }
         tracing::error!("another place");
     });
