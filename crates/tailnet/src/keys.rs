@@ -1,0 +1,179 @@
+//! The keys of a tailnet, and their text: a prefix and 64 hexadecimal digits (tailscale
+//! `types/key`).
+//!
+//! | key | text | for |
+//! |---|---|---|
+//! | machine | `mkey:` | Noise with the coordinator |
+//! | node | `nodekey:` | WireGuard, and the login to relays |
+//! | disco | `discokey:` | the messages that find paths |
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use x25519_dalek::{PublicKey, StaticSecret};
+use zeroize::Zeroizing;
+
+/// Text that is not a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadKey {
+    /// The prefix that was expected.
+    pub prefix: &'static str,
+}
+
+impl fmt::Display for BadKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "not a key of the form {}<64 hexadecimal digits>", self.prefix)
+    }
+}
+
+impl std::error::Error for BadKey {}
+
+macro_rules! public_key {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub [u8; 32]);
+
+        impl $name {
+            /// What its text begins with.
+            pub const PREFIX: &str = $prefix;
+
+            /// Whether all its bytes are zero: Go's way to say that there is none.
+            pub fn is_zero(&self) -> bool {
+                self.0 == [0; 32]
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{}", $prefix, base16ct::lower::encode_string(&self.0))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadKey;
+
+            fn from_str(text: &str) -> Result<Self, BadKey> {
+                read_hex(text, $prefix).map(Self)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                // Go marshals an absent key as an empty text.
+                if text.is_empty() {
+                    return Ok(Self::default());
+                }
+                text.parse().map_err(de::Error::custom)
+            }
+        }
+    };
+}
+
+macro_rules! private_key {
+    ($(#[$doc:meta])* $name:ident, $public:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub struct $name(Box<Zeroizing<[u8; 32]>>);
+
+        impl $name {
+            /// The key that these bytes are.
+            pub fn new(bytes: Box<Zeroizing<[u8; 32]>>) -> Self {
+                Self(bytes)
+            }
+
+            /// Its bytes.
+            pub fn bytes(&self) -> &[u8; 32] {
+                &self.0
+            }
+
+            /// The public half.
+            pub fn public(&self) -> $public {
+                $public(PublicKey::from(&StaticSecret::from(**self.0)).to_bytes())
+            }
+
+            /// Its text, for its file.
+            pub fn text(&self) -> zeroize::Zeroizing<String> {
+                format!("{}{}", $prefix, base16ct::lower::encode_string(&**self.0)).into()
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, ".."))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadKey;
+
+            fn from_str(text: &str) -> Result<Self, BadKey> {
+                read_hex(text, $prefix).map(|bytes| Self(Box::new(Zeroizing::new(bytes))))
+            }
+        }
+    };
+}
+
+public_key!(
+    /// The key of a machine, or of a coordinator.
+    MachinePublic, "mkey:"
+);
+public_key!(
+    /// The WireGuard key of a node.
+    NodePublic, "nodekey:"
+);
+public_key!(
+    /// The key of a node's disco messages.
+    DiscoPublic, "discokey:"
+);
+private_key!(
+    /// The private half of [`MachinePublic`].
+    MachineKey, MachinePublic, "privkey:"
+);
+private_key!(
+    /// The private half of [`DiscoPublic`].
+    DiscoKey, DiscoPublic, "privkey:"
+);
+
+fn read_hex(text: &str, prefix: &'static str) -> Result<[u8; 32], BadKey> {
+    let mut key = [0; 32];
+    let hex = text.strip_prefix(prefix).filter(|hex| hex.len() == 64).ok_or(BadKey { prefix })?;
+    base16ct::mixed::decode(hex, &mut key).map_err(|_| BadKey { prefix })?;
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_its_text() {
+        let text = format!("nodekey:{}", "0a".repeat(32));
+        let key: NodePublic = text.parse().unwrap();
+        assert_eq!(key, NodePublic([10; 32]));
+        assert_eq!(key.to_string(), text);
+        assert_eq!(serde_json::to_string(&key).unwrap(), format!("{text:?}"));
+        assert_eq!(serde_json::from_str::<NodePublic>(&format!("{text:?}")).unwrap(), key);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused_and_an_empty_text_is_none() {
+        for text in ["nodekey:", "mkey:00", "nodekey:zz", &format!("mkey:{}", "0a".repeat(32))] {
+            assert_eq!(text.parse::<NodePublic>(), Err(BadKey { prefix: "nodekey:" }), "{text}");
+        }
+        assert!(serde_json::from_str::<NodePublic>("\"\"").unwrap().is_zero());
+    }
+}

@@ -1,0 +1,6 @@
+//! Floor 0: what a machine in a tailnet says, hears and decides: bytes, texts and state machines.
+//! Time and randomness come in as values; nothing here opens a socket or a file.
+#![forbid(unsafe_code)]
+
+pub mod disco;
+pub mod keys;
