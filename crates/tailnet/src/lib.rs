@@ -4,3 +4,4 @@
 
 pub mod disco;
 pub mod keys;
+pub mod line;

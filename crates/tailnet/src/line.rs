@@ -1,0 +1,535 @@
+//! The line between the two processes of a member, and their messages.
+//!
+//! ```text
+//!   agent: control, relays, paths, names          steward: the host, as root
+//!     |  ^                                           ^  |
+//!     |  `------------ HostReply -------------------'   |
+//!     |  ------------- HostWish ---------------------->-'
+//!     |
+//!     |  ToPlane: peers, paths, filter, datagrams
+//!     v
+//!   data plane: keys, sessions, TUN, UDP socket
+//!     |  ToAgent: datagrams, what goes to relays, events, activity
+//!     `--> agent
+//! ```
+//!
+//! Each line is a socket that keeps the boundaries of its packets. A message is one or more parts:
+//! a byte that says which, and a piece of its `postcard` encoding. The plane parses nothing from
+//! the network but this. A new agent begins with [`ToPlane::Hello`], which every reader takes for
+//! the end of what a former one may have left half said.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use packet::filter::{AddressRange, Destination, Policy, Rule};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::keys::NodePublic;
+
+/// The most bytes of one part, with its first byte: less than half of what any kernel's default
+/// buffer of a Unix socket holds.
+pub const PART: usize = 64 << 10;
+/// The most bytes of a message: the peers of the largest network, many times over.
+pub const LONGEST: usize = 64 << 20;
+
+const FIRST: u8 = 1;
+const LAST: u8 = 2;
+
+/// From the agent to the data plane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToPlane {
+    /// An agent begins. It is answered by [`ToAgent::Hello`].
+    Hello,
+    /// Peers that are new or have changed, and keys of those that are gone.
+    Peers {
+        /// Whether all others are gone, too.
+        complete: bool,
+        /// New or changed.
+        changed: Vec<Peer>,
+        /// Gone.
+        removed: Vec<NodePublic>,
+    },
+    /// Where a peer is reached from now on.
+    Path {
+        /// The peer.
+        peer: NodePublic,
+        /// Where.
+        path: Path,
+    },
+    /// Begin a handshake with a peer now.
+    Handshake(NodePublic),
+    /// Datagrams of disco and STUN, for the UDP socket.
+    Datagrams(Vec<Outgoing>),
+    /// Datagrams that came through a relay.
+    Relayed(Vec<Relayed>),
+    /// Which packets of peers may enter from now on.
+    Filter(FilterPolicy),
+    /// Log in to a relay: seal what is said there with the node key. Answered by [`ToAgent::Login`].
+    Login {
+        /// The number of the request.
+        id: u32,
+        /// The relay's key.
+        server: [u8; 32],
+    },
+    /// Make a candidate for another node key. Answered by [`ToAgent::Candidate`].
+    MakeCandidate,
+    /// The candidate is the node key from now on.
+    UseCandidate(NodePublic),
+    /// Be without a node key and without peers: this machine has left.
+    Forget,
+    /// Tell the state of all peers now.
+    Report,
+    /// The UDP port to listen on; 0 for any.
+    Port(u16),
+}
+
+/// From the data plane to the agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// The answer to [`ToPlane::Hello`].
+    Hello {
+        /// The public half of the node key.
+        node_key: NodePublic,
+        /// The UDP port.
+        port: u16,
+        /// The interface's name.
+        interface: String,
+        /// The interface's index; 0 if there is none.
+        index: u32,
+    },
+    /// Datagrams that came to the UDP socket and are not WireGuard's.
+    Datagrams(Vec<Incoming>),
+    /// Datagrams for a peer behind a relay.
+    ToRelay {
+        /// The relay's number.
+        region: u16,
+        /// The peer.
+        to: NodePublic,
+        /// The datagrams, back to back.
+        #[serde(with = "serde_bytes")]
+        bytes: Vec<u8>,
+        /// The length of each but the last.
+        segment: u32,
+    },
+    /// Something happened to a peer.
+    Event(PeerEvent),
+    /// Peers that sent or received something since the last time.
+    Activity(Vec<Activity>),
+    /// The answer to [`ToPlane::Login`].
+    Login {
+        /// The number of the request.
+        id: u32,
+        /// The frame's contents: the node key, and what is sealed for the relay.
+        #[serde(with = "serde_bytes")]
+        sealed: Vec<u8>,
+    },
+    /// The answer to [`ToPlane::MakeCandidate`].
+    Candidate(NodePublic),
+    /// The machine's links, addresses or routes changed.
+    NetworkChanged,
+    /// The UDP port.
+    Port(u16),
+}
+
+/// A peer of WireGuard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its key.
+    pub key: NodePublic,
+    /// The networks that are its own.
+    pub allowed_ips: Vec<IpNet>,
+    /// Seconds between keepalives; 0 for none.
+    pub keepalive: u16,
+}
+
+/// Where a peer is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Path {
+    /// At its UDP address.
+    Direct(SocketAddr),
+    /// Through a relay's region.
+    Relay(u16),
+}
+
+/// One of our own addresses, on one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Local {
+    /// The address.
+    pub addr: IpAddr,
+    /// The interface's index.
+    pub interface: u32,
+}
+
+/// A datagram for the UDP socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outgoing {
+    /// Where to.
+    pub to: SocketAddr,
+    /// Where from; `None` leaves it to the routing table.
+    pub source: Option<Local>,
+    /// How many routers it may pass; `None` for as many as any other.
+    pub hops: Option<u8>,
+    /// All of it.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// A datagram from the UDP socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incoming {
+    /// Where from.
+    pub from: SocketAddr,
+    /// The address and interface that it reached.
+    pub local: Option<Local>,
+    /// When, on the clock that counts sleep too (`CLOCK_BOOTTIME`).
+    pub at: Duration,
+    /// All of it.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// A datagram from a relay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relayed {
+    /// The relay's number.
+    pub region: u16,
+    /// The sender.
+    pub from: NodePublic,
+    /// All of it.
+    #[serde(with = "serde_bytes")]
+    pub bytes: Vec<u8>,
+}
+
+/// Something that happened to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PeerEvent {
+    /// A handshake completed.
+    HandshakeDone(NodePublic),
+    /// The first authentic packet came from elsewhere than the one before.
+    NewPath {
+        /// The peer.
+        peer: NodePublic,
+        /// Where from.
+        from: Path,
+    },
+    /// Something was sent, and nothing authentic came for a while.
+    Stale(NodePublic),
+}
+
+/// What a peer sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// The peer.
+    pub peer: NodePublic,
+    /// Bytes received in all.
+    pub received: u64,
+    /// Bytes sent in all.
+    pub sent: u64,
+    /// When the last handshake completed, since 1970.
+    pub last_handshake: Option<Duration>,
+    /// Where it was last heard from.
+    pub heard_from: Option<Path>,
+    /// How long a packet may be on its path, where that is known to be less than usual.
+    pub path_mtu: Option<u16>,
+}
+
+/// [`Policy`] as it is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterPolicy {
+    local: Vec<(IpAddr, IpAddr)>,
+    rules: Vec<FilterRule>,
+    open_protocols: Vec<u8>,
+    shields_up: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct FilterRule {
+    protocols: Vec<u8>,
+    sources: Vec<(IpAddr, IpAddr)>,
+    destinations: Vec<(IpAddr, IpAddr, u16, u16)>,
+}
+
+/// What the machine is to have around the interface. Each wish is all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostWish {
+    /// The interface's addresses.
+    pub addresses: Vec<IpNet>,
+    /// Networks that are reached by the interface.
+    pub routes: Vec<IpNet>,
+    /// Whether all else goes to an exit node.
+    pub exit: bool,
+    /// Whether local networks stay reachable beside an exit node.
+    pub local_networks: bool,
+    /// Networks that peers may reach through this machine.
+    pub offered: Vec<IpNet>,
+    /// Whether peers appear there under this machine's address.
+    pub masquerade: bool,
+    /// Names; `None` leaves them as they are.
+    pub names: Option<NamesWish>,
+}
+
+/// How names are to be resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamesWish {
+    /// Who is asked.
+    pub servers: Vec<IpAddr>,
+    /// Domains that are tried behind a short name.
+    pub search: Vec<String>,
+    /// Domains that are asked of these servers alone; empty for all names.
+    pub domains: Vec<String>,
+}
+
+/// From the agent to the steward.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToSteward {
+    /// What the machine is to have.
+    Host(HostWish),
+}
+
+/// From the steward to the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromSteward {
+    /// A wish was done, but for what is told here, one line each.
+    Done(Vec<String>),
+}
+
+/// Why a message could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineError {
+    /// A part is empty, too long, or of no message.
+    BadPart,
+    /// A message is longer than any may be.
+    TooLong,
+    /// A message means nothing.
+    BadMessage,
+}
+
+impl std::fmt::Display for LineError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::BadPart => "a part that belongs to no message",
+            Self::TooLong => "a message that is too long",
+            Self::BadMessage => "a message that means nothing",
+        })
+    }
+}
+
+impl std::error::Error for LineError {}
+
+/// The parts of a message, in their order. `part` sends one.
+///
+/// # Errors
+/// Those of `part`.
+pub fn write<M: Serialize, E>(
+    message: &M,
+    mut part: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let text = postcard::to_stdvec(message).expect("memory is all that it takes");
+    let pieces = text.chunks(PART - 1);
+    let last = pieces.len().saturating_sub(1);
+    let mut buffer = Vec::with_capacity(PART.min(text.len() + 1));
+    for (number, piece) in pieces.enumerate() {
+        buffer.clear();
+        let is = |end, flag| if number == end { flag } else { 0 };
+        buffer.push(is(0, FIRST) | is(last, LAST));
+        buffer.extend_from_slice(piece);
+        part(&buffer)?;
+    }
+    Ok(())
+}
+
+/// Puts the parts of messages together.
+#[derive(Debug, Default)]
+pub struct Reader {
+    text: Vec<u8>,
+    /// Whether a first part was read.
+    began: bool,
+}
+
+impl Reader {
+    /// Takes a part. Returns the message that it completes.
+    ///
+    /// # Errors
+    /// It is of no message, or the message means nothing. The reader goes on with the next first
+    /// part.
+    pub fn handle_part<M: DeserializeOwned>(
+        &mut self,
+        part: &[u8],
+    ) -> Result<Option<M>, LineError> {
+        let (&flags, piece) = part.split_first().ok_or(LineError::BadPart)?;
+        if flags & !(FIRST | LAST) != 0 || part.len() > PART {
+            return Err(LineError::BadPart);
+        }
+        if flags & FIRST != 0 {
+            self.text.clear();
+            self.began = true;
+        }
+        if !self.began {
+            return Err(LineError::BadPart);
+        }
+        if flags == FIRST | LAST {
+            self.began = false;
+            return read(piece).map(Some);
+        }
+        if self.text.len() + piece.len() > LONGEST {
+            *self = Self::default();
+            return Err(LineError::TooLong);
+        }
+        self.text.extend_from_slice(piece);
+        if flags & LAST == 0 {
+            return Ok(None);
+        }
+        self.began = false;
+        read(&std::mem::take(&mut self.text)).map(Some)
+    }
+}
+
+fn read<M: DeserializeOwned>(text: &[u8]) -> Result<M, LineError> {
+    match postcard::take_from_bytes(text) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(LineError::BadMessage),
+    }
+}
+
+impl From<&Policy> for FilterPolicy {
+    fn from(policy: &Policy) -> Self {
+        let pair = |range: &AddressRange| (range.first(), range.last());
+        let rule = |rule: &Rule| FilterRule {
+            protocols: rule.protocols.clone(),
+            sources: rule.sources.iter().map(pair).collect(),
+            destinations: rule
+                .destinations
+                .iter()
+                .map(|to| {
+                    let (first, last) = pair(&to.addresses);
+                    (first, last, *to.ports.start(), *to.ports.end())
+                })
+                .collect(),
+        };
+        Self {
+            local: policy.local.iter().map(pair).collect(),
+            rules: policy.rules.iter().map(rule).collect(),
+            open_protocols: policy.open_protocols.clone(),
+            shields_up: policy.shields_up,
+        }
+    }
+}
+
+impl From<&FilterPolicy> for Policy {
+    /// A range that is none accepts nothing.
+    fn from(sent: &FilterPolicy) -> Self {
+        let range = |&(first, last): &(IpAddr, IpAddr)| AddressRange::new(first, last);
+        let to = |&(first, last, from, to): &(IpAddr, IpAddr, u16, u16)| {
+            let addresses = AddressRange::new(first, last)?;
+            Some(Destination { addresses, ports: from..=to })
+        };
+        let rule = |rule: &FilterRule| Rule {
+            protocols: rule.protocols.clone(),
+            sources: rule.sources.iter().filter_map(range).collect(),
+            destinations: rule.destinations.iter().filter_map(to).collect(),
+        };
+        Self {
+            local: sent.local.iter().filter_map(range).collect(),
+            rules: sent.rules.iter().map(rule).collect(),
+            open_protocols: sent.open_protocols.clone(),
+            shields_up: sent.shields_up,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(message: &impl Serialize) -> Vec<Vec<u8>> {
+        let mut parts = Vec::new();
+        let Ok(()) = write(message, |part| {
+            parts.push(part.to_vec());
+            Ok::<_, std::convert::Infallible>(())
+        });
+        parts
+    }
+
+    fn relayed(len: usize) -> ToPlane {
+        let from = NodePublic([7; 32]);
+        ToPlane::Relayed(vec![Relayed { region: 1, from, bytes: vec![9; len] }])
+    }
+
+    #[test]
+    fn a_long_message_comes_in_parts_and_is_whole_again() {
+        for len in [0, 1, PART - 60, PART, 3 * PART] {
+            let (sent, mut reader) = (relayed(len), Reader::default());
+            let parts = parts(&sent);
+            assert!(parts.iter().all(|part| part.len() <= PART));
+            let (last, first) = parts.split_last().unwrap();
+            for part in first {
+                assert_eq!(reader.handle_part::<ToPlane>(part), Ok(None));
+            }
+            assert_eq!(reader.handle_part(last), Ok(Some(sent)));
+        }
+    }
+
+    #[test]
+    fn what_a_former_agent_left_half_said_is_forgotten() {
+        let mut reader = Reader::default();
+        let half = parts(&relayed(3 * PART));
+        assert_eq!(reader.handle_part::<ToPlane>(&half[0]), Ok(None));
+        let hello = parts(&ToPlane::Hello);
+        assert_eq!(reader.handle_part(&hello[0]), Ok(Some(ToPlane::Hello)));
+        assert_eq!(reader.handle_part::<ToPlane>(&half[1]), Err(LineError::BadPart));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_takes_no_memory() {
+        let mut reader = Reader::default();
+        let mut part = vec![0; PART];
+        part[0] = FIRST;
+        assert_eq!(reader.handle_part::<ToPlane>(&part), Ok(None));
+        part[0] = 0;
+        let refused =
+            (0..LONGEST / PART + 2).find_map(|_| reader.handle_part::<ToPlane>(&part).err());
+        assert_eq!(refused, Some(LineError::TooLong));
+        assert_eq!(reader.text.capacity(), 0);
+    }
+
+    #[test]
+    fn a_policy_is_the_same_at_the_other_end() {
+        let net = |text: &str| {
+            let net: IpNet = text.parse().unwrap();
+            AddressRange::prefix(net.addr(), net.prefix_len()).unwrap()
+        };
+        let policy = Policy {
+            local: vec![net("100.64.0.1/32"), net("fd7a::1/128")],
+            rules: vec![Rule {
+                protocols: vec![6, 17],
+                sources: vec![AddressRange::V4, net("10.0.0.0/8")],
+                destinations: vec![Destination { addresses: net("100.64.0.1/32"), ports: 22..=80 }],
+            }],
+            open_protocols: vec![99],
+            shields_up: true,
+        };
+        let sent = FilterPolicy::from(&policy);
+        let mut reader = Reader::default();
+        let read = reader.handle_part(&parts(&ToPlane::Filter(sent))[0]);
+        let Ok(Some(ToPlane::Filter(read))) = read else { panic!("{read:?}") };
+        assert_eq!(Policy::from(&read), policy);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_no_panic(
+            garbage in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 0..8),
+        ) {
+            let mut reader = Reader::default();
+            for part in garbage {
+                let _ = reader.handle_part::<ToPlane>(&part);
+                let _ = reader.handle_part::<ToAgent>(&part);
+            }
+        }
+    }
+}
