@@ -52,10 +52,11 @@ fn text(status: &Value) -> String {
         text += &format!("log in at {page}\n");
     }
     let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
-    let mut rows: Vec<[String; 5]> = peers.map(row).collect();
+    let users = &status["User"];
+    let mut rows: Vec<[String; 5]> = peers.map(|peer| row(peer, users)).collect();
     rows.sort_by(|one, other| one[1].cmp(&other[1]));
     if status["Self"].is_object() {
-        rows.insert(0, row(&status["Self"]));
+        rows.insert(0, row(&status["Self"], users));
         rows[0][4] = "this machine".to_owned() + &expiry(&status["Self"]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
@@ -71,7 +72,7 @@ fn text(status: &Value) -> String {
     text
 }
 
-fn row(peer: &Value) -> [String; 5] {
+fn row(peer: &Value, users: &Value) -> [String; 5] {
     let word = |key: &str| peer[key].as_str().unwrap_or_default().trim_end_matches('.').to_owned();
     let address = peer["TailscaleIPs"][0].as_str().unwrap_or("-").to_owned();
     let traffic = |key: &str| peer[key].as_u64().unwrap_or_default();
@@ -87,7 +88,12 @@ fn row(peer: &Value) -> [String; 5] {
         _ => "offline".to_owned(),
     };
     let name = word("DNSName").split('.').next().unwrap_or_default().to_owned();
-    [address, name, word("OS"), word("UserID"), format!("{path}{rates}{}", expiry(peer))]
+    let user = peer["UserID"].as_u64().map(|id| &users[id.to_string()]["LoginName"]);
+    let user = match peer["Tags"].as_array() {
+        Some(_) => "tagged".to_owned(),
+        None => user.and_then(Value::as_str).unwrap_or("-").to_owned(),
+    };
+    [address, name, user, word("OS"), format!("{path}{rates}{}", expiry(peer))]
 }
 
 /// When a node's key expires, if it does.
@@ -110,7 +116,8 @@ mod tests {
         let status = json!({
             "BackendState": "Running",
             "Health": ["the relay does not answer"],
-            "Self": {"DNSName": "a.net.", "TailscaleIPs": ["100.64.0.1"], "OS": "linux"},
+            "User": {"1": {"LoginName": "ann@example"}},
+            "Self": {"DNSName": "a.net.", "TailscaleIPs": ["100.64.0.1"], "OS": "linux", "UserID": 1},
             "Peer": {
                 "nodekey:1": {
                     "DNSName": "b.net.", "TailscaleIPs": ["100.64.0.2"], "OS": "linux", "Online": true,
@@ -122,8 +129,11 @@ mod tests {
         });
         let text = text(&status);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("100.64.0.1  a  linux") && lines[0].ends_with("this machine"));
-        assert!(lines[1].contains("direct 192.0.2.1:41641; 2.0 KiB in"), "{text}");
+        assert!(
+            lines[0].starts_with("100.64.0.1  a  ann@example  linux")
+                && lines[0].ends_with("this machine")
+        );
+        assert!(lines[1].contains("direct 192.0.2.1:41641; 2.00 KiB in"), "{text}");
         assert!(
             lines[2].ends_with("relay r1") && lines[3].ends_with("offline; its key has expired")
         );
