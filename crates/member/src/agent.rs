@@ -1,4 +1,8 @@
 //! The agent.
+
+mod line;
+mod state;
+
 use std::{os::unix::net::UnixListener, path::PathBuf};
 
 use sys::Channel;
