@@ -5,3 +5,4 @@
 pub mod disco;
 pub mod keys;
 pub mod line;
+pub mod paths;
