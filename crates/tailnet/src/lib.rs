@@ -6,3 +6,4 @@ pub mod derp;
 pub mod disco;
 pub mod keys;
 pub mod line;
+pub mod paths;
