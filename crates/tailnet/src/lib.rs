@@ -4,5 +4,6 @@
 
 pub mod derp;
 pub mod disco;
+pub mod dns;
 pub mod keys;
 pub mod line;
