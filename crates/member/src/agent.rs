@@ -1,4 +1,8 @@
 //! The agent.
+
+pub mod dns;
+pub mod local_api;
+
 use std::{os::unix::net::UnixListener, path::PathBuf};
 
 use sys::Channel;

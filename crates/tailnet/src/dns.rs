@@ -147,6 +147,8 @@ pub enum Skipped {
     RecordType(String),
     /// An extra record whose value is no address.
     RecordValue(String),
+    /// A resolver by DNS over HTTPS: what goes to it alone fails.
+    Https(String),
 }
 
 impl fmt::Display for Skipped {
@@ -155,6 +157,7 @@ impl fmt::Display for Skipped {
             Self::Name(name) => write!(f, "{name:?} is no DNS name"),
             Self::RecordType(name) => write!(f, "the record of {name:?} is neither A nor AAAA"),
             Self::RecordValue(name) => write!(f, "the record of {name:?} has no address"),
+            Self::Https(url) => write!(f, "{url}: DNS over HTTPS is not supported"),
         }
     }
 }

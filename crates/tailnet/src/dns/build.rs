@@ -2,7 +2,7 @@
 
 use std::{collections::hash_map::Entry, net::IpAddr, sync::Arc};
 
-use super::{Config, ExtraRecord, Host, Known, Names, Skipped, fqdn::Fqdn, reverse};
+use super::{Config, ExtraRecord, Host, Known, Names, Resolver, Skipped, fqdn::Fqdn, reverse};
 
 impl Names {
     /// The names of a network, and what was left out of them.
@@ -90,6 +90,20 @@ impl Names {
         ];
         let first = lists.into_iter().flatten().find(|list| !list.is_empty());
         self.defaults = first.map_or(nobody, |list| list.as_slice().into());
+        let all = self.routes.values().chain([&self.defaults]).flat_map(|list| list.iter());
+        let mut https: Vec<_> = all.filter_map(Resolver::https).collect();
+        https.sort_unstable();
+        https.dedup();
+        skipped.extend(https.into_iter().map(|url| Skipped::Https(url.to_owned())));
+    }
+}
+
+impl Resolver {
+    fn https(&self) -> Option<&str> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Https { url, .. } => Some(url),
+        }
     }
 }
 

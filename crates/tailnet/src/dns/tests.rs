@@ -262,12 +262,14 @@ fn bad_parts_of_a_configuration_are_told_and_cost_nothing_else() {
     config.extra.push(record("x.example", "TXT", "hello"));
     config.extra.push(record("y.example", "A", "1.2.3"));
     config.routes.push(("..".into(), vec![]));
+    config.defaults = vec![Resolver::parse("https://dns.example/q", &[]).unwrap()];
     let (names, skipped) = Names::new(&config);
     let expected = [
         Skipped::RecordType("x.example".into()),
         Skipped::RecordValue("y.example".into()),
         Skipped::Name("a..b".into()),
         Skipped::Name("..".into()),
+        Skipped::Https("https://dns.example/q".into()),
     ];
     assert_eq!(skipped, expected);
     assert_eq!(addresses(&names, "peer.tail.example.", RecordType::A), ["100.64.0.2"]);
