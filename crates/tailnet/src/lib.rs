@@ -7,3 +7,5 @@ pub mod disco;
 pub mod dns;
 pub mod keys;
 pub mod line;
+pub mod local;
+pub mod prefs;
