@@ -4,6 +4,9 @@
 
 pub mod derp;
 pub mod disco;
+pub mod dns;
 pub mod keys;
 pub mod line;
+pub mod local;
 pub mod paths;
+pub mod prefs;
