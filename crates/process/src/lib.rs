@@ -20,6 +20,7 @@ mod guardian;
 pub mod interface;
 mod life;
 mod log_error;
+pub mod member;
 pub mod metrics;
 mod offers;
 pub mod proxy;

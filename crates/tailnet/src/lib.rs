@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod derp;
 pub mod disco;
 pub mod keys;
 pub mod line;
