@@ -1,4 +1,7 @@
 //! The agent.
+
+pub mod control;
+
 use std::{os::unix::net::UnixListener, path::PathBuf};
 
 use sys::Channel;

@@ -16,8 +16,11 @@ pub mod backoff;
 pub mod dial;
 pub mod early;
 pub mod frame;
+pub mod messages;
 pub mod noise;
+pub mod proxy;
 pub mod record;
+pub mod register;
 
 /// The capability version that is announced: a promise of what this node does (tailscale
 /// `tailcfg/tailcfg.go`). 120 and later promise peer relays.
