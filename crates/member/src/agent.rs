@@ -1,8 +1,8 @@
 //! The agent.
 
+pub mod control;
 pub mod dns;
 mod line;
-pub mod local_api;
 mod state;
 
 use std::{os::unix::net::UnixListener, path::PathBuf};

@@ -2,6 +2,7 @@
 //! Time and randomness come in as values; nothing here opens a socket or a file.
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod derp;
 pub mod disco;
 pub mod dns;
