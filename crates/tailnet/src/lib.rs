@@ -9,5 +9,6 @@ pub mod dns;
 pub mod keys;
 pub mod line;
 pub mod local;
+pub mod messages;
 pub mod paths;
 pub mod prefs;
