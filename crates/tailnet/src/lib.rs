@@ -12,3 +12,4 @@ pub mod local;
 pub mod messages;
 pub mod paths;
 pub mod prefs;
+pub mod stun;
