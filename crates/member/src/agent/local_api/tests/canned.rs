@@ -221,6 +221,7 @@ fn peer(last: u8, name: &str) -> (NodePublic, PeerStatus) {
         tx_bytes: if near { 1000 } else { 0 },
         created: Timestamp::from_unix(1_700_000_000),
         online: near,
+        exit_node_option: near,
         active: near,
         in_network_map: true,
         in_magic_sock: true,
