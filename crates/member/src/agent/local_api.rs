@@ -75,7 +75,7 @@ pub enum Request {
     },
     /// Begins to be connected. Answered at once; the rest is news for watchers.
     Start {
-        /// How.
+        /// How. Preferences in it replace all but [`Prefs::login`], and linerate can do them.
         options: StartOptions,
         /// The answer.
         reply: Reply<()>,

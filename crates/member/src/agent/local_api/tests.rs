@@ -374,6 +374,22 @@ async fn slow_programs_and_a_silent_agent_are_not_waited_for() {
     assert_eq!(said(&program.get("status").await), (504, "the node did not answer"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_watch_goes_on_while_there_is_no_news() {
+    let (requests, mut asked) = channel(1);
+    let api = api(requests);
+    let mut program = Program::new(&api, READER).await;
+    let host = [("Host", "local-tailscaled.sock")];
+    let path = "/localapi/v0/watch-ipn-bus";
+    let watch = program.send(&Method::GET, path, None, &host);
+    let (response, request) = tokio::join!(watch, asked.recv());
+    let Some(Request::Watch { watcher, .. }) = request else { panic!("no watch") };
+    tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
+    assert!(watcher.notify(&Notify { state: Some(State::Running), ..Notify::default() }));
+    let frame = response.into_body().frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "{\"Version\":\"\",\"State\":6}\n");
+}
+
 #[tokio::test]
 async fn connections_are_bounded_and_leave_room_for_others() {
     let api = api(Canned::running().start());
