@@ -1,7 +1,9 @@
 //! The agent.
 
+pub mod control;
 pub mod dns;
-pub mod local_api;
+mod line;
+mod state;
 
 use std::{os::unix::net::UnixListener, path::PathBuf};
 
