@@ -147,7 +147,8 @@ fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> f
              clock",
             days(time.as_secs(), not_before.as_secs())
         ),
-        CertificateError::UnknownIssuer => write!(
+        // A CA that was made anew under its old name signs badly.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => write!(
             f,
             "{host}: its certificate is signed by a CA that this machine does not trust; name the \
              CA's file in SSL_CERT_FILE or install it"
