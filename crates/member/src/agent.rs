@@ -1,6 +1,9 @@
 //! The agent.
 
 pub mod control;
+pub mod dns;
+mod line;
+mod state;
 
 use std::{os::unix::net::UnixListener, path::PathBuf};
 

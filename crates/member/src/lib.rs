@@ -3,9 +3,11 @@
 //!
 //! ```text
 //!   agent    speaks to the coordinator, to relays, and to programs of this machine; decides
+//!   client   asks a running agent
 //!   plane    beside a `Node`: carries out the agent's words, and tells it what happens
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod client;
 pub mod plane;

@@ -5,5 +5,10 @@
 pub mod control;
 pub mod derp;
 pub mod disco;
+pub mod dns;
 pub mod keys;
 pub mod line;
+pub mod local;
+pub mod messages;
+pub mod paths;
+pub mod prefs;

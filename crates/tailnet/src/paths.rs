@@ -1,0 +1,476 @@
+//! Path choice: for each peer a state machine that says where its datagrams go, on virtual time.
+//!
+//! ```text
+//!   map ------> set_peer          .-- relay, at once
+//!   netcheck -> set_own           |
+//!   UDP, relay -> handle_disco    v
+//!   plane ----> handle_wireguard  a round: prime, call by relay, ping -- pong --> direct
+//!   clock ----> handle_timeout    ^                                                  |
+//!                                 `------ silence of pongs and of data --> relay ----'
+//!   poll_transmit, poll_event, poll_timeout
+//! ```
+//!
+//! A round primes first: a ping whose hops end before the peer's box opens the own pinholes and
+//! touches no other. Then it calls the peer through its relay, which primes too, and pings when the
+//! relay has proven that the call arrived. A ping that came before would leave an entry in a Linux
+//! box without an input drop, and that would move the peer's outgoing port.
+//!
+//! Call `handle_*` with what happens, then take all of `poll_transmit` and `poll_event`, and call
+//! `handle_timeout` when `poll_timeout` says so. A peer to which nothing was sent for 45 s has no
+//! timer.
+//!
+//! One path is told at a time. Where stock sends to the address and the relay both, what is sent
+//! here goes by the relay, and pings try the address; its first pong brings traffic back.
+
+mod candidate;
+mod limit;
+mod peer;
+mod rank;
+mod timing;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
+    net::SocketAddr,
+    time::Duration,
+};
+
+use rand_core::CryptoRng;
+
+use self::{
+    candidate::canonical,
+    peer::{Peer, Pinged},
+};
+pub use crate::line::{Local, Path};
+use crate::{
+    disco::{Message, TxId},
+    keys::{DiscoPublic, NodePublic},
+};
+
+/// What the map says of a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// The key of its disco messages; zero if it speaks none.
+    pub disco: DiscoPublic,
+    /// The region of its home relay.
+    pub home: Option<u16>,
+    /// Where it may be reached.
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// How a disco message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// To the UDP socket.
+    Udp {
+        /// The sender.
+        remote: SocketAddr,
+        /// What it reached.
+        local: Option<Local>,
+    },
+    /// Through a relay.
+    Relay {
+        /// The relay's region.
+        region: u16,
+        /// The sender.
+        from: NodePublic,
+    },
+}
+
+/// How a disco message is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// From the UDP socket.
+    Udp {
+        /// The receiver.
+        addr: SocketAddr,
+        /// Where from; `None` leaves it to the routing table.
+        source: Option<Local>,
+        /// How many routers it may pass; `None` for as many as any other.
+        hops: Option<u8>,
+    },
+    /// Through a relay.
+    Relay {
+        /// The relay's region.
+        region: u16,
+        /// The receiver.
+        peer: NodePublic,
+    },
+}
+
+/// A disco message to be sealed and sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// How.
+    pub to: To,
+    /// Whom it is sealed for.
+    pub disco: DiscoPublic,
+    /// What.
+    pub message: Message,
+}
+
+/// What a peer's sessions carried since the last report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes sent, or given to a relay.
+    pub sent: u64,
+    /// Authentic bytes received.
+    pub received: u64,
+    /// Where the last of them came from.
+    pub received_from: Option<Path>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Datagrams for a peer go there from now on; `None`: nowhere.
+    UsePath {
+        /// The peer.
+        peer: NodePublic,
+        /// Where.
+        path: Option<Path>,
+    },
+    /// Begin a handshake: the peer has a path at last, or has restarted.
+    HandshakeNow(NodePublic),
+    /// A ping by [`Paths::ping`] was answered.
+    Pong {
+        /// The peer.
+        peer: NodePublic,
+        /// What [`Paths::ping`] returned.
+        number: u32,
+        /// How it was reached.
+        via: Path,
+        /// The round trip.
+        latency: Duration,
+    },
+    /// Find out the own endpoints, and tell them by [`Paths::set_own`]: calls wait a second.
+    RefreshEndpoints,
+}
+
+/// What is known of the way to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Where its datagrams go.
+    pub path: Option<Path>,
+    /// Of the direct path, where there is one, else of the relay.
+    pub latency: Option<Duration>,
+    /// The last proof that the direct path works.
+    pub alive: Option<Duration>,
+    /// The region through which it is reached.
+    pub relay: Option<u16>,
+    /// When that relay said that the peer is not there.
+    pub relay_gone: Option<Duration>,
+    /// When something was last sent to it.
+    pub sent: Option<Duration>,
+    /// When something was last received from it.
+    pub received: Option<Duration>,
+    /// When it last sent its addresses.
+    pub called: Option<Duration>,
+    /// Rounds without success since a direct path was last wanted or lost.
+    pub rounds: u8,
+    /// Where it may be.
+    pub candidates: Vec<Candidate>,
+}
+
+/// An address where a peer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The address.
+    pub addr: SocketAddr,
+    /// Who said so.
+    pub origins: Origins,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// Who said that a peer is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origins {
+    /// The map.
+    pub map: bool,
+    /// The peer, by its last call.
+    pub call: bool,
+    /// A ping or data that came from there.
+    pub heard: bool,
+}
+
+/// What became of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was not pinged.
+    NotTried,
+    /// No ping was answered.
+    NeverAnswered {
+        /// When it was last pinged.
+        last: Duration,
+    },
+    /// A ping was answered.
+    Answered {
+        /// When, the last time.
+        at: Duration,
+        /// How fast.
+        latency: Duration,
+    },
+}
+
+/// The paths of all peers.
+#[derive(Debug)]
+pub struct Paths {
+    own: Own,
+    peers: BTreeMap<NodePublic, Peer>,
+    /// A key may be that of several nodes: of one machine, or by somebody's lie.
+    by_disco: BTreeSet<(DiscoPublic, NodePublic)>,
+    deadlines: BTreeSet<(Duration, NodePublic)>,
+    numbers: Numbers,
+    out: Out,
+}
+
+/// Where we are.
+#[derive(Debug)]
+struct Own {
+    node: NodePublic,
+    endpoints: Vec<SocketAddr>,
+    /// When they were found out.
+    at: Option<Duration>,
+    /// When they were last asked for.
+    requested: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Out {
+    transmits: VecDeque<Transmit>,
+    events: VecDeque<Event>,
+}
+
+struct Numbers {
+    rng: Box<dyn CryptoRng + Send>,
+    pings: u32,
+}
+
+/// What a peer's state machine has besides itself.
+struct Context<'a> {
+    now: Duration,
+    own: &'a mut Own,
+    numbers: &'a mut Numbers,
+    out: &'a mut Out,
+}
+
+impl Paths {
+    /// No peers yet. `rng` gives the numbers of pings, which nobody may guess.
+    pub fn new(node: NodePublic, rng: Box<dyn CryptoRng + Send>) -> Self {
+        Self {
+            own: Own { node, endpoints: Vec::new(), at: None, requested: None },
+            peers: BTreeMap::new(),
+            by_disco: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            numbers: Numbers { rng, pings: 0 },
+            out: Out::default(),
+        }
+    }
+
+    /// Takes what the map says of a peer, new or known.
+    pub fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration) {
+        match self.peers.get(&key).map(Peer::disco) {
+            Some(disco) if disco != info.disco => _ = self.by_disco.remove(&(disco, key)),
+            Some(_) => {}
+            None => _ = self.peers.insert(key, Peer::new(key, info.disco)),
+        }
+        if !info.disco.is_zero() {
+            self.by_disco.insert((info.disco, key));
+        }
+        self.step(key, now, |peer, cx| peer.update(info, cx));
+    }
+
+    /// Forgets a peer.
+    pub fn remove_peer(&mut self, key: NodePublic) {
+        if let Some(peer) = self.peers.remove(&key) {
+            self.by_disco.remove(&(peer.disco(), key));
+            peer.deadline().map(|at| self.deadlines.remove(&(at, key)));
+        }
+    }
+
+    /// Takes our own endpoints, as just found out, and the node key.
+    pub fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
+        self.own = Own { node, endpoints, at: Some(now), requested: None };
+        self.step_all(now, Peer::is_searching, Peer::handle_timeout);
+    }
+
+    /// Takes a disco message that was opened, and so is from `from`.
+    pub fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration) {
+        let via = match via {
+            Via::Udp { remote, local } => Via::Udp { remote: canonical(remote), local },
+            relay @ Via::Relay { .. } => relay,
+        };
+        let Some(key) = self.sender(from, via, message) else { return };
+        self.step(key, now, |peer, cx| {
+            if let Via::Relay { region, .. } = via {
+                peer.hear_by_relay(region);
+            }
+            match message {
+                Message::Ping { tx, .. } => peer.handle_ping(*tx, via, cx),
+                Message::Pong { tx, .. } => peer.handle_pong(*tx, via, cx),
+                Message::CallMeMaybe { endpoints } if matches!(via, Via::Relay { .. }) => {
+                    peer.handle_call(endpoints, cx);
+                }
+                _ => {}
+            }
+        });
+    }
+
+    /// Which of the peers with that disco key it was.
+    fn sender(&self, from: DiscoPublic, via: Via, message: &Message) -> Option<NodePublic> {
+        let range = (from, NodePublic([0; 32]))..=(from, NodePublic([255; 32]));
+        let mut keys = self.by_disco.range(range).map(|(_, key)| *key);
+        if let Via::Relay { from, .. } = via {
+            return keys.find(|key| *key == from);
+        }
+        match message {
+            Message::Ping { node_key: Some(node), .. } => keys.find(|key| key == node),
+            Message::Pong { tx, .. } => {
+                keys.find(|key| self.peers.get(key).is_some_and(|peer| peer.awaits(tx)))
+            }
+            _ => keys.next().filter(|_| keys.next().is_none()),
+        }
+    }
+
+    /// Takes what a peer's sessions carried since the last report.
+    pub fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration) {
+        self.step(peer, now, |peer, cx| peer.handle_traffic(traffic, cx));
+    }
+
+    /// A handshake with a peer is done.
+    pub fn handle_handshake_done(&mut self, peer: NodePublic, now: Duration) {
+        self.step(peer, now, |peer, cx| peer.handle_handshake_done(cx));
+    }
+
+    /// Something was sent to a peer, and nothing authentic came for a while.
+    pub fn handle_stale(&mut self, peer: NodePublic, now: Duration) {
+        self.step(peer, now, Peer::handle_stale);
+    }
+
+    /// A relay says that a peer is not there. It says so of disco messages alone, three times a
+    /// second (tailscale `derp/derpserver`), so that its silence proves nothing.
+    pub fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
+        self.step(peer, now, |peer, cx| peer.handle_gone(region, cx));
+    }
+
+    /// Our links, addresses or routes changed.
+    pub fn handle_network_change(&mut self, now: Duration) {
+        self.own.at = None;
+        self.step_all(now, |_| true, Peer::handle_network_change);
+    }
+
+    /// Pings a peer on the path that its data takes, and looks for a better one. The answer is
+    /// [`Event::Pong`] with the number that is returned; `None` for a peer without a path.
+    pub fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
+        self.numbers.pings = self.numbers.pings.wrapping_add(1);
+        let number = self.numbers.pings;
+        self.step(peer, now, |peer, cx| peer.ping_for_user(number, cx))?.then_some(number)
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while let Some((at, key)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            self.step(key, now, Peer::handle_timeout);
+        }
+    }
+
+    /// The next message to be sent.
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.out.transmits.pop_front()
+    }
+
+    /// The next thing to be done.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.out.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] is to be called next.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// What is known of the way to a peer.
+    pub fn path(&self, peer: NodePublic) -> Option<Shown> {
+        self.peers.get(&peer).map(Peer::shown)
+    }
+
+    fn step_all(
+        &mut self,
+        now: Duration,
+        which: impl Fn(&Peer) -> bool,
+        act: fn(&mut Peer, &mut Context<'_>),
+    ) {
+        let keys = self.peers.iter().filter(|(_, peer)| which(peer)).map(|(key, _)| *key);
+        for key in keys.collect::<Vec<_>>() {
+            self.step(key, now, act);
+        }
+    }
+
+    /// Has a peer do something, and what follows from it.
+    fn step<T>(
+        &mut self,
+        key: NodePublic,
+        now: Duration,
+        act: impl FnOnce(&mut Peer, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let Self { own, peers, deadlines, numbers, out, .. } = self;
+        let peer = peers.get_mut(&key)?;
+        let mut cx = Context { now, own, numbers, out };
+        let before = peer.deadline();
+        let result = act(peer, &mut cx);
+        peer.tell_path(&mut cx);
+        let after = peer.deadline();
+        if before != after {
+            before.map(|at| deadlines.remove(&(at, key)));
+            after.map(|at| deadlines.insert((at, key)));
+        }
+        Some(result)
+    }
+}
+
+impl Context<'_> {
+    fn send(&mut self, to: To, disco: DiscoPublic, message: Message) {
+        self.out.transmits.push_back(Transmit { to, disco, message });
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.out.events.push_back(event);
+    }
+
+    /// A ping to be sent, and what to remember of it.
+    fn new_ping(&mut self, to: Path, number: Option<u32>) -> (Message, Pinged) {
+        let mut tx = TxId::default();
+        self.numbers.rng.fill_bytes(&mut tx);
+        let message = Message::Ping { tx, node_key: Some(self.own.node), padding: 0 };
+        (message, Pinged { tx, to, at: self.now, number })
+    }
+
+    /// A random tenth of `time` and all of it.
+    fn jittered(&mut self, time: Duration) -> Duration {
+        time + time / 10 * (self.numbers.rng.next_u32() >> 16) / (1 << 16)
+    }
+}
+
+impl Own {
+    fn is_fresh(&self, now: Duration) -> bool {
+        self.at.is_some_and(|at| now < at + timing::FRESH)
+    }
+
+    /// Whether they are to be asked for now.
+    fn request(&mut self, now: Duration) -> bool {
+        let asks = self.requested.is_none_or(|at| now >= at + timing::REFRESH_WAIT);
+        if asks {
+            self.requested = Some(now);
+        }
+        asks
+    }
+}
+
+impl fmt::Debug for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Numbers").finish_non_exhaustive()
+    }
+}

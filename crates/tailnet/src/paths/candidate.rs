@@ -1,0 +1,193 @@
+//! Where a peer may be: addresses of its map entry, of its last call, and those it was heard from.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::{
+    Candidate, Fate, Origins,
+    timing::{AGAIN, CALL_CANDIDATES, HEARD, HEARD_CANDIDATES, MAP_CANDIDATES},
+};
+
+/// All candidates of a peer, IPv6 first.
+#[derive(Clone, Debug, Default)]
+pub struct Candidates(Vec<Entry>);
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub addr: SocketAddr,
+    origins: Origins,
+    /// When it was last heard from, while that makes it a candidate.
+    heard: Option<Duration>,
+    /// When a round last took it.
+    round: Option<Duration>,
+    pub pinged: Option<Duration>,
+    pub pong: Option<Duration>,
+    pub latency: Duration,
+    /// No path before.
+    pub quarantine: Duration,
+}
+
+impl Candidates {
+    /// Replaces those of the map. Whether there is a new one.
+    pub fn set_map(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) -> bool {
+        self.set(addrs, MAP_CANDIDATES, |origins| &mut origins.map, keep)
+    }
+
+    /// Replaces those of the last call.
+    pub fn set_call(&mut self, addrs: &[SocketAddr], keep: Option<SocketAddr>) {
+        self.set(addrs, CALL_CANDIDATES, |origins| &mut origins.call, keep);
+    }
+
+    fn set(
+        &mut self,
+        addrs: &[SocketAddr],
+        most: usize,
+        origin: fn(&mut Origins) -> &mut bool,
+        keep: Option<SocketAddr>,
+    ) -> bool {
+        self.0.iter_mut().for_each(|entry| *origin(&mut entry.origins) = false);
+        let mut new = false;
+        for addr in addrs.iter().map(|addr| canonical(*addr)).filter(may_be_reached).take(most) {
+            new |= self.get(addr).is_none();
+            *origin(&mut self.insert(addr).origins) = true;
+        }
+        self.forget(keep);
+        new
+    }
+
+    /// An address is heard from.
+    pub fn hear(&mut self, now: Duration, addr: SocketAddr, keep: Option<SocketAddr>) {
+        if !may_be_reached(&addr) {
+            return;
+        }
+        let entry = self.insert(addr);
+        entry.heard = Some(now);
+        entry.origins.heard = true;
+        let heard = |entry: &&mut Entry| entry.origins.heard;
+        if self.0.iter().filter(|entry| entry.origins.heard).count() > HEARD_CANDIDATES
+            && let Some(oldest) = self.0.iter_mut().filter(heard).min_by_key(|entry| entry.heard)
+        {
+            oldest.origins.heard = false;
+            self.forget(keep);
+        }
+    }
+
+    /// Takes what may be pinged again into a round.
+    pub fn begin_round(&mut self, now: Duration, keep: Option<SocketAddr>) {
+        for entry in &mut self.0 {
+            entry.origins.heard &= entry.heard.is_some_and(|heard| now < heard + HEARD);
+        }
+        self.forget(keep);
+        for entry in &mut self.0 {
+            if entry.round.is_none_or(|round| now >= round + AGAIN) {
+                entry.round = Some(now);
+            }
+        }
+    }
+
+    /// Those of the round that began then.
+    pub fn of_round(&self, began: Duration) -> impl Iterator<Item = &Entry> {
+        self.0.iter().filter(move |entry| entry.round == Some(began))
+    }
+
+    /// Takes all into the round that began then, and returns those that were not.
+    pub fn join_round(&mut self, began: Duration) -> Vec<SocketAddr> {
+        let new = self.0.iter_mut().filter(|entry| entry.round != Some(began));
+        new.map(|entry| {
+            entry.round = Some(began);
+            entry.addr
+        })
+        .collect()
+    }
+
+    /// Has the next round ping all.
+    pub fn reset_limits(&mut self) {
+        self.0.iter_mut().for_each(|entry| entry.round = None);
+    }
+
+    pub fn get(&self, addr: SocketAddr) -> Option<&Entry> {
+        self.0.iter().find(|entry| entry.addr == addr)
+    }
+
+    pub fn get_mut(&mut self, addr: SocketAddr) -> Option<&mut Entry> {
+        self.0.iter_mut().find(|entry| entry.addr == addr)
+    }
+
+    pub fn first_of_map(&self) -> Option<SocketAddr> {
+        self.0.iter().find(|entry| entry.origins.map).map(|entry| entry.addr)
+    }
+
+    pub fn shown(&self) -> Vec<Candidate> {
+        self.0.iter().map(Entry::shown).collect()
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn insert(&mut self, addr: SocketAddr) -> &mut Entry {
+        let at = self.0.iter().position(|entry| entry.addr == addr).unwrap_or_else(|| {
+            let at = if addr.is_ipv6() {
+                self.0.partition_point(|entry| entry.addr.is_ipv6())
+            } else {
+                self.0.len()
+            };
+            self.0.insert(at, Entry::new(addr));
+            at
+        });
+        &mut self.0[at]
+    }
+
+    fn forget(&mut self, keep: Option<SocketAddr>) {
+        self.0.retain(|entry| entry.origins != Origins::default() || keep == Some(entry.addr));
+    }
+}
+
+impl Entry {
+    fn new(addr: SocketAddr) -> Self {
+        Self {
+            addr,
+            origins: Origins::default(),
+            heard: None,
+            round: None,
+            pinged: None,
+            pong: None,
+            latency: Duration::ZERO,
+            quarantine: Duration::ZERO,
+        }
+    }
+
+    /// Whether a ping may leave for it that no round sends.
+    pub fn may_ping(&self, now: Duration, after: Duration) -> bool {
+        self.pinged.is_none_or(|pinged| now >= pinged + after)
+    }
+
+    fn shown(&self) -> Candidate {
+        let fate = match (self.pinged, self.pong) {
+            (_, Some(at)) => Fate::Answered { at, latency: self.latency },
+            (Some(last), None) => Fate::NeverAnswered { last },
+            (None, None) => Fate::NotTried,
+        };
+        Candidate { addr: self.addr, origins: self.origins, fate }
+    }
+}
+
+/// IPv4 in IPv6 is IPv4.
+pub fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}
+
+/// Link-local IPv6 needs an interface, which nobody says; a node's own tailnet address would lead
+/// into the tunnel.
+fn may_be_reached(addr: &SocketAddr) -> bool {
+    let ip = addr.ip();
+    let usable = match ip {
+        IpAddr::V4(v4) => v4 != Ipv4Addr::BROADCAST,
+        IpAddr::V6(v6) => {
+            !v6.is_unicast_link_local() && v6.segments()[..3] != [0xfd7a, 0x115c, 0xa1e0]
+        }
+    };
+    usable && addr.port() != 0 && !ip.is_unspecified() && !ip.is_multicast()
+}

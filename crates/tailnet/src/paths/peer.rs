@@ -1,0 +1,519 @@
+//! One peer: what is known of it, and the path in use.
+//!
+//! ```text
+//!              pong of a better one
+//!                  .-------.
+//!                  v       |        sent, and no life     nothing in a second
+//!   relay ---> direct, alive ------------------> in doubt --------------------> relay
+//!         pong     ^                                |
+//!                  `------- pong or data -----------'
+//! ```
+
+mod search;
+
+use std::{
+    collections::VecDeque,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::{
+    Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
+    candidate::{Candidates, canonical},
+    limit::Limit,
+    rank::Rank,
+    timing::{
+        ACTIVE, ANSWERS, DOUBT, DOUBT_LATENCY, DOUBT_PING, GONE, HEARTBEAT, HEARTBEAT_RETRY, LOST,
+        PENDING, PING_BACK, PING_TIMEOUT, QUARANTINE, SEEN, SESSION, SETTLING, SILENCE, STALE,
+        TRUST,
+    },
+};
+use crate::{
+    disco::{Message, TxId},
+    keys::{DiscoPublic, NodePublic},
+};
+
+/// What tailscale's relays have for an address in pongs, with the region as port
+/// (`tailcfg.DerpMagicIP`).
+const RELAY_IP: Ipv4Addr = Ipv4Addr::new(127, 3, 3, 40);
+
+#[derive(Debug)]
+pub struct Peer {
+    key: NodePublic,
+    disco: DiscoPublic,
+    relay: Relay,
+    candidates: Candidates,
+    /// What was told.
+    used: Option<Path>,
+    direct: Option<Direct>,
+    /// The last direct path, and when it was lost.
+    lost: Option<(SocketAddr, Duration)>,
+    search: search::Search,
+    pings: VecDeque<Pinged>,
+    /// The numbers of pings that were answered.
+    seen: VecDeque<TxId>,
+    answers: Limit,
+    heard: Heard,
+}
+
+/// A ping that was sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Pinged {
+    pub tx: TxId,
+    pub to: Path,
+    pub at: Duration,
+    /// That of the user who asked for it.
+    pub number: Option<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Relay {
+    home: Option<u16>,
+    /// The region by which it was last heard from.
+    heard: Option<u16>,
+    /// When its home said that it is not there.
+    gone: Option<Duration>,
+    latency: Option<Duration>,
+}
+
+/// A path that a pong has proven.
+#[derive(Clone, Copy, Debug)]
+struct Direct {
+    addr: SocketAddr,
+    since: Duration,
+    latency: Duration,
+    /// The last proof of life.
+    alive: Duration,
+    pinged: Duration,
+    /// Since when it is in doubt.
+    doubt: Option<Duration>,
+}
+
+/// When the last of each was.
+#[derive(Debug, Default)]
+struct Heard {
+    sent: Option<Duration>,
+    received: Option<Duration>,
+    handshake: Option<Duration>,
+    called: Option<Duration>,
+}
+
+impl Peer {
+    pub fn new(key: NodePublic, disco: DiscoPublic) -> Self {
+        Self {
+            key,
+            disco,
+            relay: Relay::default(),
+            candidates: Candidates::default(),
+            used: None,
+            direct: None,
+            lost: None,
+            search: search::Search::default(),
+            pings: VecDeque::new(),
+            seen: VecDeque::new(),
+            answers: Limit::default(),
+            heard: Heard::default(),
+        }
+    }
+
+    pub fn disco(&self) -> DiscoPublic {
+        self.disco
+    }
+
+    pub fn update(&mut self, info: &PeerInfo, cx: &mut Context<'_>) {
+        if self.relay.home != info.home {
+            self.relay.home = info.home;
+            (self.relay.gone, self.relay.latency) = (None, None);
+        }
+        let restarted = self.disco != info.disco;
+        if restarted {
+            self.restart(info.disco, cx);
+        }
+        let keep = self.direct.map(|direct| direct.addr);
+        let new = self.candidates.set_map(&info.endpoints, keep);
+        if (new || restarted) && self.direct.is_none() {
+            self.search.want_now(cx.now);
+            self.search_if_due(cx);
+        }
+    }
+
+    /// Nothing that was known of it holds, its session included.
+    fn restart(&mut self, disco: DiscoPublic, cx: &mut Context<'_>) {
+        self.disco = disco;
+        self.candidates.clear();
+        self.pings.clear();
+        self.seen.clear();
+        (self.direct, self.lost) = (None, None);
+        self.search.reset();
+        let recent = |at: Option<Duration>| at.is_some_and(|at| cx.now < at + SESSION);
+        let Heard { sent, received, handshake, .. } = self.heard;
+        if recent(sent) || recent(received) || recent(handshake) {
+            self.tell_path(cx);
+            cx.tell(Event::HandshakeNow(self.key));
+        }
+    }
+
+    pub fn hear_by_relay(&mut self, region: u16) {
+        self.relay.heard = Some(region);
+        if self.relay.home == Some(region) {
+            self.relay.gone = None;
+        }
+    }
+
+    pub fn handle_ping(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
+        if self.seen.contains(&tx) || !self.answers.admit(cx.now, ANSWERS) {
+            return;
+        }
+        self.seen.truncate(SEEN - 1);
+        self.seen.push_front(tx);
+        let (to, source) = match via {
+            Via::Udp { remote, local } => {
+                (To::Udp { addr: remote, source: local, hops: None }, remote)
+            }
+            Via::Relay { region, from } => {
+                (To::Relay { region, peer: from }, (RELAY_IP, region).into())
+            }
+        };
+        cx.send(to, self.disco, Message::Pong { tx, source });
+        if let Via::Udp { remote, .. } = via {
+            self.hear_from(remote, cx);
+        }
+    }
+
+    /// The peer reaches us from there, so that our box lets it in, and perhaps its box us.
+    fn hear_from(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
+        let keep = self.direct.map(|direct| direct.addr);
+        self.candidates.hear(cx.now, addr, keep);
+        let pings_back = match &self.direct {
+            // Who keeps a path alive by heartbeats keeps it alive for both.
+            Some(direct) if direct.addr == addr => {
+                cx.now >= direct.alive.max(direct.pinged) + HEARTBEAT / 2
+            }
+            Some(direct) => direct.doubt.is_some(),
+            None => true,
+        };
+        let entry = self.candidates.get(addr);
+        if pings_back && entry.is_some_and(|entry| entry.may_ping(cx.now, PING_BACK)) {
+            self.ping(addr, None, cx);
+        }
+    }
+
+    pub fn awaits(&self, tx: &TxId) -> bool {
+        self.pings.iter().any(|ping| ping.tx == *tx)
+    }
+
+    pub fn handle_pong(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
+        let by_relay = matches!(via, Via::Relay { .. });
+        let answered = |ping: &Pinged| {
+            ping.tx == tx
+                && matches!(ping.to, Path::Relay(_)) == by_relay
+                && cx.now < ping.at + PING_TIMEOUT
+        };
+        let Some(ping) = self.pings.iter().position(answered) else { return };
+        let Some(ping) = self.pings.remove(ping) else { return };
+        let latency = cx.now - ping.at;
+        if let Some(number) = ping.number {
+            cx.tell(Event::Pong { peer: self.key, number, via: ping.to, latency });
+        }
+        match ping.to {
+            Path::Relay(_) => {
+                self.relay.latency = Some(latency);
+                self.handle_call_arrived(cx);
+            }
+            Path::Direct(addr) => self.prove(addr, latency, cx),
+        }
+    }
+
+    /// A pong proves a path.
+    fn prove(&mut self, addr: SocketAddr, latency: Duration, cx: &mut Context<'_>) {
+        let Some(entry) = self.candidates.get_mut(addr) else { return };
+        let smooth = if entry.pong.is_some() { (entry.latency * 3 + latency) / 4 } else { latency };
+        (entry.pong, entry.latency) = (Some(cx.now), smooth);
+        if cx.now < entry.quarantine {
+            return;
+        }
+        let proven = Direct {
+            addr,
+            since: cx.now,
+            latency: smooth,
+            alive: cx.now,
+            pinged: entry.pinged.unwrap_or(cx.now),
+            doubt: None,
+        };
+        match &mut self.direct {
+            Some(used) if used.addr == addr => {
+                (used.alive, used.latency, used.doubt) = (cx.now, smooth, None);
+            }
+            Some(used) if used.doubt.is_none() && !proven.replaces(used, cx.now) => {}
+            direct => {
+                *direct = Some(proven);
+                self.lost = None;
+                self.search.handle_path(cx.now);
+            }
+        }
+    }
+
+    pub fn handle_traffic(&mut self, traffic: Traffic, cx: &mut Context<'_>) {
+        if traffic.sent > 0 {
+            self.note_sent(cx.now);
+        }
+        if traffic.received > 0 {
+            self.heard.received = Some(cx.now);
+            match traffic.received_from {
+                Some(Path::Direct(addr)) => self.hear_data(canonical(addr), cx),
+                Some(Path::Relay(region)) => self.relay.heard = Some(region),
+                None => {}
+            }
+        }
+        if let Some(direct) = &mut self.direct
+            && traffic.sent > 0
+            && direct.doubt.is_none()
+            && cx.now >= direct.alive + SILENCE
+        {
+            direct.doubt = Some(cx.now);
+            let addr = direct.addr;
+            self.ping(addr, None, cx);
+        }
+        self.search_if_due(cx);
+    }
+
+    fn note_sent(&mut self, now: Duration) {
+        if !self.is_active(now) {
+            self.lost = None;
+            self.search.want_now(now);
+        }
+        self.heard.sent = Some(now);
+    }
+
+    fn hear_data(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
+        match &mut self.direct {
+            Some(direct) if direct.addr == addr => {
+                (direct.alive, direct.doubt) = (cx.now, None);
+            }
+            Some(_) => {}
+            None => self.hear_from(addr, cx),
+        }
+    }
+
+    pub fn handle_handshake_done(&mut self, cx: &mut Context<'_>) {
+        self.heard.handshake = Some(cx.now);
+        self.search_if_due(cx);
+    }
+
+    /// Where pings are answered and data is not, the path is to blame, if the relay has another.
+    pub fn handle_stale(&mut self, cx: &mut Context<'_>) {
+        self.note_sent(cx.now);
+        let silent = self.heard.received.is_none_or(|at| cx.now >= at + STALE);
+        if let Some(direct) = self.direct
+            && silent
+            && self.region(cx.now).is_some()
+        {
+            if let Some(entry) = self.candidates.get_mut(direct.addr) {
+                entry.quarantine = cx.now + QUARANTINE;
+            }
+            self.lose_path(cx.now);
+        }
+        self.search_if_due(cx);
+    }
+
+    pub fn handle_gone(&mut self, region: u16, cx: &mut Context<'_>) {
+        if self.relay.heard == Some(region) {
+            self.relay.heard = None;
+        }
+        if self.relay.home == Some(region) {
+            self.relay.gone = Some(cx.now);
+        }
+        self.handle_call_arrived(cx);
+    }
+
+    /// The path in use stays, as most changes do not touch it, but has to prove itself at once.
+    pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
+        self.lost = None;
+        self.candidates.reset_limits();
+        if let Some(direct) = &mut self.direct {
+            direct.doubt = Some(cx.now);
+            let addr = direct.addr;
+            self.ping(addr, None, cx);
+        }
+        self.search.want_now(cx.now);
+        self.search_if_due(cx);
+    }
+
+    pub fn ping_for_user(&mut self, number: u32, cx: &mut Context<'_>) -> bool {
+        self.note_sent(cx.now);
+        match self.used {
+            Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
+            Some(Path::Relay(region)) => self.ping_by_relay(region, Some(number), cx),
+            None => {}
+        }
+        self.search_if_due(cx);
+        self.used.is_some()
+    }
+
+    pub fn handle_timeout(&mut self, cx: &mut Context<'_>) {
+        self.check_direct(cx);
+        if let Some((addr, at)) = self.lost_ping()
+            && cx.now >= at
+        {
+            self.ping(addr, None, cx);
+        }
+        self.continue_round(cx);
+        self.search_if_due(cx);
+        self.search.rest(cx.now);
+    }
+
+    fn check_direct(&mut self, cx: &mut Context<'_>) {
+        let Some(direct) = self.direct else { return };
+        if cx.now >= direct.ends() {
+            self.lose_path(cx.now);
+        } else if self.keeps(&direct) && cx.now >= direct.next_ping() {
+            self.ping(direct.addr, None, cx);
+        }
+    }
+
+    fn lose_path(&mut self, now: Duration) {
+        self.lost = self.direct.take().map(|direct| (direct.addr, now));
+        self.candidates.reset_limits();
+        self.search.want_now(now);
+    }
+
+    /// Whether the path is pinged: while something is sent, and where a doubt will end.
+    fn keeps(&self, direct: &Direct) -> bool {
+        direct.doubt.is_some() || self.active_until() > direct.next_ping()
+    }
+
+    /// When the lost path is pinged again.
+    fn lost_ping(&self) -> Option<(SocketAddr, Duration)> {
+        let (addr, since) = self.lost.filter(|_| self.direct.is_none())?;
+        let pinged = self.candidates.get(addr)?.pinged.unwrap_or(since);
+        let next = pinged + HEARTBEAT;
+        (next < self.active_until().min(since + LOST)).then_some((addr, next))
+    }
+
+    /// When something has to be done.
+    pub fn deadline(&self) -> Option<Duration> {
+        let direct = self.direct.as_ref().map(|direct| {
+            let ping = Some(direct.next_ping()).filter(|_| self.keeps(direct));
+            ping.map_or(direct.ends(), |ping| ping.min(direct.ends()))
+        });
+        let lost = self.lost_ping().map(|(_, at)| at);
+        [direct, lost, self.search_deadline()].into_iter().flatten().min()
+    }
+
+    fn active_until(&self) -> Duration {
+        self.heard.sent.map_or(Duration::ZERO, |sent| sent + ACTIVE)
+    }
+
+    fn is_active(&self, now: Duration) -> bool {
+        now < self.active_until()
+    }
+
+    fn ping(&mut self, addr: SocketAddr, number: Option<u32>, cx: &mut Context<'_>) {
+        self.send_ping(addr, None, number, cx);
+    }
+
+    fn send_ping(
+        &mut self,
+        addr: SocketAddr,
+        hops: Option<u8>,
+        number: Option<u32>,
+        cx: &mut Context<'_>,
+    ) {
+        if let Some(entry) = self.candidates.get_mut(addr).filter(|_| hops.is_none()) {
+            entry.pinged = Some(cx.now);
+        }
+        if let Some(direct) = self.direct.as_mut().filter(|direct| direct.addr == addr) {
+            direct.pinged = cx.now;
+        }
+        if self.disco.is_zero() || cx.own.endpoints.contains(&addr) {
+            return;
+        }
+        let (message, pinged) = cx.new_ping(Path::Direct(addr), number);
+        self.await_pong(pinged);
+        cx.send(To::Udp { addr, source: None, hops }, self.disco, message);
+    }
+
+    fn ping_by_relay(&mut self, region: u16, number: Option<u32>, cx: &mut Context<'_>) {
+        if self.disco.is_zero() {
+            return;
+        }
+        let (message, pinged) = cx.new_ping(Path::Relay(region), number);
+        self.await_pong(pinged);
+        cx.send(To::Relay { region, peer: self.key }, self.disco, message);
+    }
+
+    fn await_pong(&mut self, ping: Pinged) {
+        while self.pings.front().is_some_and(|first| ping.at >= first.at + PING_TIMEOUT)
+            || self.pings.len() >= PENDING
+        {
+            self.pings.pop_front();
+        }
+        self.pings.push_back(ping);
+    }
+
+    /// The region by which it is reached: its home, or where it was heard if it is not at home.
+    fn region(&self, now: Duration) -> Option<u16> {
+        let Relay { home, heard, gone, .. } = self.relay;
+        let away = gone.is_some_and(|gone| now < gone + GONE);
+        if away { heard.or(home) } else { home.or(heard) }
+    }
+
+    /// Tells the path if it is another than before.
+    pub fn tell_path(&mut self, cx: &mut Context<'_>) {
+        let direct = self.direct.map(|direct| Path::Direct(direct.addr));
+        let relay = || self.region(cx.now).map(Path::Relay);
+        // Who speaks no disco proves nothing. Without a relay, a path in doubt is better than none.
+        let unproven = || {
+            let first = self.candidates.first_of_map().filter(|_| self.disco.is_zero());
+            first.or(self.lost.map(|(addr, _)| addr)).map(Path::Direct)
+        };
+        let path = direct.or_else(relay).or_else(unproven);
+        if path == self.used {
+            return;
+        }
+        let first = self.used.is_none() && self.is_active(cx.now);
+        self.used = path;
+        cx.tell(Event::UsePath { peer: self.key, path });
+        if first {
+            cx.tell(Event::HandshakeNow(self.key));
+        }
+    }
+
+    pub fn shown(&self) -> Shown {
+        Shown {
+            path: self.used,
+            latency: self.direct.map(|direct| direct.latency).or(self.relay.latency),
+            alive: self.direct.map(|direct| direct.alive),
+            relay: self.relay.home.or(self.relay.heard),
+            relay_gone: self.relay.gone,
+            sent: self.heard.sent,
+            received: self.heard.received,
+            called: self.heard.called,
+            rounds: self.search.rounds(),
+            candidates: self.candidates.shown(),
+        }
+    }
+}
+
+impl Direct {
+    fn replaces(&self, used: &Self, now: Duration) -> bool {
+        let rank = |path: &Self| Rank { addr: path.addr, latency: path.latency };
+        rank(self).replaces(rank(used), now >= used.since + SETTLING)
+    }
+
+    /// When it is lost unless it shows life.
+    fn ends(&self) -> Duration {
+        let trust = self.alive + TRUST;
+        let patience = DOUBT.max(self.latency.min(DOUBT_LATENCY) * 3);
+        self.doubt.map_or(trust, |since| trust.min(since + patience))
+    }
+
+    fn next_ping(&self) -> Duration {
+        let pause = match self.doubt {
+            Some(_) => DOUBT_PING,
+            None if self.alive < self.pinged => HEARTBEAT_RETRY.max(self.latency * 2),
+            None => HEARTBEAT,
+        };
+        self.pinged + pause
+    }
+}

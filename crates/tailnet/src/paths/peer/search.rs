@@ -1,0 +1,227 @@
+//! Rounds, which look for a direct path.
+//!
+//! ```text
+//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, three times
+//!                  or after 1 s                           or after 500 ms
+//! ```
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::Peer;
+use crate::{
+    disco::Message,
+    paths::{
+        Context, Event, To,
+        limit::Limit,
+        timing::{
+            AGAIN, BETTER, CALL_WAIT, CALLS, GOOD_ENOUGH, PRIMING_HOPS, PRIMING_WAIT, REFRESH_WAIT,
+            ROUNDS, TRIES,
+        },
+    },
+};
+
+#[derive(Debug, Default)]
+pub struct Search {
+    round: Option<Round>,
+    /// When the next round begins, if one is wanted then.
+    next: Duration,
+    /// Rounds without success.
+    rounds: u8,
+    /// When we last called.
+    called: Option<Duration>,
+    calls: Limit,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    began: Duration,
+    stage: Stage,
+    /// When the stage ends, or pings again.
+    until: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Waits for fresh endpoints of our own.
+    Refresh,
+    /// Waits until the peer has our call.
+    Called,
+    /// So many times all were pinged.
+    Pinging(usize),
+}
+
+impl Search {
+    /// A path is wanted more than before.
+    pub fn want_now(&mut self, now: Duration) {
+        self.next = now;
+        self.rounds = 0;
+    }
+
+    /// What did not begin by now waits until a path is wanted again.
+    pub fn rest(&mut self, now: Duration) {
+        self.next = self.next.max(now);
+    }
+
+    pub fn reset(&mut self) {
+        *self = Self { calls: self.calls, ..Self::default() };
+    }
+
+    /// A path was found. The round goes on until each candidate had its chance.
+    pub fn handle_path(&mut self, now: Duration) {
+        self.next = now + BETTER;
+        self.rounds = 0;
+        self.round.take_if(|round| matches!(round.stage, Stage::Pinging(1..)));
+    }
+
+    pub fn rounds(&self) -> u8 {
+        self.rounds
+    }
+}
+
+impl Peer {
+    pub fn is_searching(&self) -> bool {
+        self.search.round.is_some()
+    }
+
+    /// The peer calls: it has sent to where it knows us, so that its pinholes there are open.
+    pub fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
+        self.heard.called = Some(cx.now);
+        let keep = self.direct.map(|direct| direct.addr);
+        self.candidates.set_call(endpoints, keep);
+        if !self.search.calls.admit(cx.now, CALLS) {
+            return;
+        }
+        let answered = self.search.called.is_some_and(|called| cx.now < called + AGAIN);
+        match &mut self.search.round {
+            None if answered => {
+                self.candidates.reset_limits();
+                self.begin_round(cx);
+                self.set_stage(Stage::Pinging(0), cx.now);
+            }
+            None => {
+                self.candidates.reset_limits();
+                self.begin_round(cx);
+            }
+            Some(round) => {
+                let began = round.began;
+                if matches!(round.stage, Stage::Pinging(_)) {
+                    (round.stage, round.until) = (Stage::Pinging(0), cx.now);
+                }
+                for addr in self.candidates.join_round(began) {
+                    self.send_ping(addr, Some(PRIMING_HOPS), None, cx);
+                }
+            }
+        }
+        self.continue_round(cx);
+    }
+
+    /// Our call has arrived, or cannot.
+    pub fn handle_call_arrived(&mut self, cx: &mut Context<'_>) {
+        if self.search.round.is_some_and(|round| round.stage == Stage::Called) {
+            self.set_stage(Stage::Pinging(0), cx.now);
+            self.continue_round(cx);
+        }
+    }
+
+    /// Begins a round if one is wanted and due.
+    pub fn search_if_due(&mut self, cx: &mut Context<'_>) {
+        if self.is_active(cx.now)
+            && self.search.round.is_none()
+            && self.wants_better()
+            && cx.now >= self.search.next
+        {
+            self.begin_round(cx);
+            self.continue_round(cx);
+        }
+    }
+
+    fn wants_better(&self) -> bool {
+        !self.disco.is_zero()
+            && self
+                .direct
+                .is_none_or(|direct| direct.doubt.is_some() || direct.latency > GOOD_ENOUGH)
+    }
+
+    pub fn search_deadline(&self) -> Option<Duration> {
+        let Some(round) = self.search.round else {
+            let next = self.search.next;
+            return (self.wants_better() && next < self.active_until()).then_some(next);
+        };
+        Some(round.until)
+    }
+
+    fn begin_round(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        self.candidates.begin_round(now, self.direct.map(|direct| direct.addr));
+        let addrs: Vec<_> = self.candidates.of_round(now).map(|entry| entry.addr).collect();
+        for addr in addrs {
+            self.send_ping(addr, Some(PRIMING_HOPS), None, cx);
+        }
+        let pause = ROUNDS[usize::from(self.search.rounds).min(ROUNDS.len() - 1)];
+        let pause = if self.direct.is_some() { BETTER } else { pause };
+        self.search.next = now + cx.jittered(pause);
+        self.search.rounds = self.search.rounds.saturating_add(1);
+        let (stage, wait) = if self.region(now).is_none() {
+            (Stage::Called, PRIMING_WAIT)
+        } else {
+            (Stage::Refresh, REFRESH_WAIT)
+        };
+        self.search.round = Some(Round { began: now, stage, until: now + wait });
+        if stage == Stage::Refresh && !cx.own.is_fresh(now) && cx.own.request(now) {
+            cx.tell(Event::RefreshEndpoints);
+        }
+    }
+
+    /// Does what is due of the round.
+    pub fn continue_round(&mut self, cx: &mut Context<'_>) {
+        while let Some(round) = self.search.round {
+            let due = cx.now >= round.until;
+            match round.stage {
+                Stage::Refresh if due || cx.own.is_fresh(cx.now) => {
+                    self.call(cx);
+                    self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+                }
+                Stage::Called if due => self.set_stage(Stage::Pinging(0), cx.now),
+                Stage::Pinging(tries) if due => {
+                    self.ping_unanswered(round.began, cx);
+                    match TRIES.get(tries + 1) {
+                        Some(at) => {
+                            self.set_stage(Stage::Pinging(tries + 1), cx.now + *at - TRIES[tries])
+                        }
+                        None => self.search.round = None,
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn set_stage(&mut self, stage: Stage, until: Duration) {
+        if let Some(round) = &mut self.search.round {
+            (round.stage, round.until) = (stage, until);
+        }
+    }
+
+    /// Tells the peer where we are, and asks behind that whether it has heard.
+    fn call(&mut self, cx: &mut Context<'_>) {
+        let Some(region) = self.region(cx.now) else { return };
+        if !cx.own.endpoints.is_empty() {
+            let message = Message::CallMeMaybe { endpoints: cx.own.endpoints.clone() };
+            cx.send(To::Relay { region, peer: self.key }, self.disco, message);
+            self.search.called = Some(cx.now);
+        }
+        self.ping_by_relay(region, None, cx);
+    }
+
+    fn ping_unanswered(&mut self, began: Duration, cx: &mut Context<'_>) {
+        let waits = self
+            .candidates
+            .of_round(began)
+            .filter(|entry| entry.pong.is_none_or(|pong| pong < began))
+            .map(|entry| entry.addr)
+            .collect::<Vec<_>>();
+        for addr in waits {
+            self.ping(addr, None, cx);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The times and bounds of path choice. Those marked "stock" are tailscale's (`wgengine/magicsock`
+//! `endpoint.go`, `magicsock.go`), which the other end counts on.
+
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A peer that something was sent to is active for so long (stock).
+pub const ACTIVE: Duration = SECOND.saturating_mul(45);
+/// Between two pings of the path in use (stock).
+pub const HEARTBEAT: Duration = SECOND.saturating_mul(3);
+/// A path is trusted for so long after its last proof of life (stock).
+pub const TRUST: Duration = MS.saturating_mul(6500);
+/// An unanswered heartbeat is repeated: five of six may be lost within [`TRUST`].
+pub const HEARTBEAT_RETRY: Duration = MS.saturating_mul(750);
+/// A pong that is later is none (stock).
+pub const PING_TIMEOUT: Duration = SECOND.saturating_mul(5);
+/// No round pings an address again before (stock).
+pub const AGAIN: Duration = SECOND.saturating_mul(5);
+/// Between two searches for a better path (stock).
+pub const BETTER: Duration = SECOND.saturating_mul(60);
+/// A path this fast is not compared with others (stock).
+pub const GOOD_ENOUGH: Duration = MS.saturating_mul(5);
+/// An address that a ping came from is a candidate for so long (stock).
+pub const HEARD: Duration = SECOND.saturating_mul(45);
+/// Own endpoints are asked for again before they are sent, if they are older (stock): the shortest
+/// times of NAT mappings are 30 s.
+pub const FRESH: Duration = SECOND.saturating_mul(27);
+/// How long a call waits for them. A STUN query and its first repetition take less.
+pub const REFRESH_WAIT: Duration = SECOND;
+
+/// What primes passes the own boxes and dies before any of the peer's: two at home, one at a
+/// provider, and one more.
+pub const PRIMING_HOPS: u8 = 4;
+/// How long the first pings wait for the relay's proof that the peer was called. More than the
+/// round trip through most relays; a lost proof costs no more than this.
+pub const CALL_WAIT: Duration = MS.saturating_mul(500);
+/// How long they wait behind the priming datagrams where no relay is known.
+pub const PRIMING_WAIT: Duration = MS.saturating_mul(100);
+/// When a round pings, behind its first pings.
+pub const TRIES: [Duration; 3] = [Duration::ZERO, MS.saturating_mul(250), MS.saturating_mul(1000)];
+/// From one round without success to the next; the last for all others. The third comes after more
+/// than the 30 s in which a conntrack entry expires that an early ping left in a box, so that
+/// priming works then.
+pub const ROUNDS: [Duration; 3] =
+    [SECOND.saturating_mul(5), SECOND.saturating_mul(40), SECOND.saturating_mul(60)];
+/// A ping is answered by a ping, while there is no path, this often.
+pub const PING_BACK: Duration = MS.saturating_mul(200);
+
+/// Something was sent and a path showed no life for so long: it is in doubt. Less than the time
+/// between two reports of traffic.
+pub const SILENCE: Duration = MS.saturating_mul(900);
+/// Between two pings of a path in doubt.
+pub const DOUBT_PING: Duration = MS.saturating_mul(200);
+/// How long a doubt lasts, or three times the path's latency. With the second that a report may be
+/// late, traffic leaves a dead path within three seconds.
+pub const DOUBT: Duration = SECOND;
+/// The longest latency that prolongs a doubt.
+pub const DOUBT_LATENCY: Duration = SECOND.saturating_mul(1);
+/// A path that was lost is pinged at [`HEARTBEAT`] for so long; its pinholes live as long.
+pub const LOST: Duration = SECOND.saturating_mul(60);
+/// A path that answers pings and carries no data (ts#19457) is left alone for so long.
+pub const QUARANTINE: Duration = SECOND.saturating_mul(30);
+/// After so long without data, a peer that is stale says something about its path.
+pub const STALE: Duration = SECOND.saturating_mul(15);
+/// A session of WireGuard ends (REJECT_AFTER_TIME).
+pub const SESSION: Duration = SECOND.saturating_mul(180);
+/// A path in use is not left for one that is only a little better, once it is older.
+pub const SETTLING: Duration = SECOND.saturating_mul(2);
+/// A region where a peer is not is avoided for so long.
+pub const GONE: Duration = SECOND.saturating_mul(60);
+
+/// Candidates of a peer, by where they come from: more than any honest host has.
+pub const MAP_CANDIDATES: usize = 16;
+pub const CALL_CANDIDATES: usize = 16;
+pub const HEARD_CANDIDATES: usize = 8;
+/// Pings of a peer that wait for their pongs.
+pub const PENDING: usize = 192;
+/// Ping numbers of a peer that are remembered, so that a repetition is not answered.
+pub const SEEN: usize = 16;
+/// What a peer makes us send: so many datagrams at once, then one each.
+pub const ANSWERS: (u32, Duration) = (64, MS.saturating_mul(30));
+/// How many calls of a peer are followed at once, then one each.
+pub const CALLS: (u32, Duration) = (3, SECOND.saturating_mul(5));

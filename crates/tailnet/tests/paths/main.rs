@@ -1,0 +1,5 @@
+//! Paths between two hosts, in networks on virtual time.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod pairs;
+mod world;

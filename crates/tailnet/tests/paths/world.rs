@@ -1,0 +1,415 @@
+//! Two hosts behind boxes, a relay and a STUN server, on virtual time.
+//!
+//! ```text
+//!   host -- box ----- network ----- box -- host
+//!     \            STUN server            /
+//!      `-------------- relay ------------'
+//! ```
+//!
+//! Data is what WireGuard would send: each datagram goes where the host was told last, and what a
+//! host sends and receives is reported to it once a second, or at once where it goes by the relay.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use rand_chacha::{
+    ChaCha20Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use sim::{Datagram, Link, Nat, Network, Realm, Socket};
+use tailnet::{
+    disco::Message,
+    keys::{DiscoPublic, NodePublic},
+    paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
+};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const INNER: &str = "10.0.0.2:51820";
+
+const DISCO: u8 = 0;
+const STUN: u8 = 1;
+const MAPPED: u8 = 2;
+const DATA: u8 = 3;
+
+/// How a world is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub link: Link,
+    /// One way by the relay.
+    pub relay: Duration,
+    /// Between two datagrams of data.
+    pub pace: Duration,
+    /// Whether the map has the endpoints that STUN found, as well as the local ones.
+    pub map_is_whole: bool,
+}
+
+pub struct World {
+    pub network: Network,
+    pub hosts: [Host; 2],
+    pub plan: Plan,
+    pub rng: ChaCha20Rng,
+    observer: Socket,
+    relayed: BTreeMap<(Duration, u64), Relayed>,
+    serial: u64,
+    /// What disco datagrams say.
+    sealed: Vec<(DiscoPublic, DiscoPublic, Message)>,
+    pub relay_works: bool,
+    pub began: Duration,
+}
+
+pub struct Host {
+    pub paths: Paths,
+    pub node: NodePublic,
+    pub disco: DiscoPublic,
+    pub sockets: Vec<Socket>,
+    /// Whether it sends by itself.
+    pub talks: bool,
+    pub used: Option<Path>,
+    /// What it was told to use, and when.
+    pub told: Vec<(Duration, Option<Path>)>,
+    pub events: Vec<Event>,
+    /// When data last came, and how often it did.
+    pub data: Option<Duration>,
+    pub count: u64,
+    /// Disco datagrams sent by UDP and by the relay.
+    pub spent: [u64; 2],
+    pub primed: u64,
+    traffic: Traffic,
+    next_data: Duration,
+    next_report: Duration,
+}
+
+enum Relayed {
+    Disco(usize, usize),
+    Data(usize),
+}
+
+pub fn outer(number: usize) -> IpAddr {
+    [203, 0, 113, number as u8 + 1].into()
+}
+
+pub fn node(number: usize) -> NodePublic {
+    NodePublic([number as u8 + 1; 32])
+}
+
+impl Plan {
+    pub fn new(seed: u64) -> Self {
+        let mut rng = ChaCha20Rng::seed_from_u64(seed);
+        let mut below = |bound| u64::from(rng.next_u32()) % bound;
+        let delay = MS * (1 + below(50) as u32);
+        let relay = delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let link = Link { delay, jitter: delay / 4, ..Link::CLEAN };
+        Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0 }
+    }
+}
+
+impl World {
+    /// Two hosts at the same private address, each behind such a box.
+    pub fn new(plan: Plan, boxes: [Nat; 2]) -> Self {
+        let network = Network::new(plan.seed, plan.link);
+        let sockets = [0, 1].map(|at| {
+            let realm = network.add_nat(Realm::INTERNET, boxes[at], &[outer(at)]);
+            vec![network.bind(realm, INNER.parse().unwrap())]
+        });
+        Self::with_sockets(plan, network, sockets)
+    }
+
+    /// Two hosts with these sockets.
+    pub fn with_sockets(plan: Plan, network: Network, sockets: [Vec<Socket>; 2]) -> Self {
+        let observer = network.bind(Realm::INTERNET, "198.51.100.1:3478".parse().unwrap());
+        let mut number = 0;
+        let began = network.now();
+        let hosts = sockets.map(|sockets| {
+            number += 1;
+            Host::new(number - 1, plan.seed, sockets, began)
+        });
+        let mut world = Self {
+            network,
+            hosts,
+            plan,
+            rng: ChaCha20Rng::seed_from_u64(plan.seed),
+            observer,
+            relayed: BTreeMap::new(),
+            serial: 0,
+            sealed: Vec::new(),
+            relay_works: true,
+            began,
+        };
+        world.join();
+        world
+    }
+
+    /// Both find out where they are, and get their maps.
+    fn join(&mut self) {
+        (0..2).for_each(|at| self.refresh(at));
+        self.run_for(4 * self.plan.link.delay.max(MS));
+        self.introduce(0);
+        self.introduce(1);
+        self.began = self.network.now();
+    }
+
+    /// Has the map tell a host of the other.
+    pub fn introduce(&mut self, at: usize) {
+        let now = self.network.now();
+        let other = &self.hosts[1 - at];
+        let mut endpoints: Vec<_> = other.sockets.iter().map(|socket| socket.address).collect();
+        if self.plan.map_is_whole {
+            endpoints.push(SocketAddr::new(outer(1 - at), 51820));
+        }
+        let info = PeerInfo { disco: other.disco, home: Some(1 + (1 - at) as u16), endpoints };
+        self.hosts[at].paths.set_peer(node(1 - at), &info, now);
+    }
+
+    /// Has a host start again, with another disco key, which the map tells the other at once.
+    pub fn restart(&mut self, at: usize) {
+        let now = self.network.now();
+        let old = &self.hosts[at];
+        let (sockets, talks, disco) = (old.sockets.clone(), old.talks, old.disco.0[0] + 16);
+        let mut host = Host::new(at, self.plan.seed + u64::from(disco), sockets, now);
+        (host.talks, host.disco) = (talks, DiscoPublic([disco; 32]));
+        self.hosts[at] = host;
+        self.refresh(at);
+        self.introduce(at);
+        self.introduce(1 - at);
+    }
+
+    /// Has a host ask the STUN server.
+    pub fn refresh(&mut self, at: usize) {
+        for socket in &self.hosts[at].sockets {
+            socket.send(self.observer.address, &[STUN]);
+        }
+        // What it knows without an answer: where UDP is blocked none comes.
+        if self.network.now() == self.hosts[at].next_report {
+            let addrs = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
+            self.hosts[at].paths.set_own(node(at), addrs, self.network.now());
+        }
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.network.now() + time;
+        self.run(end, |_| false);
+    }
+
+    /// Runs until something is so, or until then. Whether it is.
+    pub fn run(&mut self, end: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        loop {
+            self.settle();
+            if done(self) {
+                return true;
+            }
+            let now = self.network.now();
+            if now >= end {
+                return false;
+            }
+            let mut next = end;
+            next = next.min(self.network.next_arrival().unwrap_or(end));
+            next = next.min(self.relayed.first_key_value().map_or(end, |((at, _), _)| *at));
+            for host in &self.hosts {
+                next = next.min(host.paths.poll_timeout().unwrap_or(end));
+                next = next.min(host.next_report);
+                if host.wants_to_talk(now) {
+                    next = next.min(host.next_data);
+                }
+            }
+            self.network.pass_until(next.max(now));
+        }
+    }
+
+    /// Does what is due now.
+    fn settle(&mut self) {
+        let now = self.network.now();
+        while let Some(datagram) = self.observer.receive() {
+            let mapped = [&[MAPPED], datagram.from.to_string().as_bytes()].concat();
+            self.observer.send(datagram.from, &mapped);
+        }
+        while let Some(entry) = self.relayed.first_entry()
+            && entry.key().0 <= now
+        {
+            let relayed = entry.remove();
+            self.arrive_by_relay(relayed, now);
+        }
+        for at in 0..2 {
+            for socket in self.hosts[at].sockets.clone() {
+                while let Some(datagram) = socket.receive() {
+                    self.arrive(at, &datagram, now);
+                }
+            }
+            self.hosts[at].paths.handle_timeout(now);
+            assert!(self.hosts[at].paths.poll_timeout().is_none_or(|next| next > now));
+            self.drain(at, now);
+            self.talk(at, now);
+            self.report(at, now);
+            self.drain(at, now);
+        }
+    }
+
+    fn arrive_by_relay(&mut self, relayed: Relayed, now: Duration) {
+        match relayed {
+            Relayed::Disco(to, index) => {
+                let via = Via::Relay { region: 1 + to as u16, from: node(1 - to) };
+                self.open(to, via, index, now);
+            }
+            Relayed::Data(to) => {
+                self.hosts[to].note_data(Path::Relay(1 + to as u16), now);
+            }
+        }
+    }
+
+    fn arrive(&mut self, at: usize, datagram: &Datagram, now: Duration) {
+        let (kind, rest) = datagram.bytes.split_first().unwrap();
+        match *kind {
+            DISCO => {
+                let index = u64::from_le_bytes(rest.try_into().unwrap()) as usize;
+                let via = Via::Udp { remote: datagram.from, local: None };
+                self.open(at, via, index, now);
+            }
+            MAPPED => {
+                let mapped: SocketAddr = std::str::from_utf8(rest).unwrap().parse().unwrap();
+                let mut own: Vec<_> =
+                    self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
+                own.push(mapped);
+                own.dedup();
+                self.hosts[at].paths.set_own(node(at), own, now);
+            }
+            DATA => self.hosts[at].note_data(Path::Direct(datagram.from), now),
+            other => panic!("{other} means nothing to a host"),
+        }
+    }
+
+    fn open(&mut self, at: usize, via: Via, index: usize, now: Duration) {
+        let (from, to, message) = self.sealed[index].clone();
+        if to == self.hosts[at].disco {
+            self.hosts[at].paths.handle_disco(from, via, &message, now);
+        }
+    }
+
+    fn drain(&mut self, at: usize, now: Duration) {
+        while let Some(event) = self.hosts[at].paths.poll_event() {
+            match event {
+                Event::UsePath { path, .. } => {
+                    self.hosts[at].used = path;
+                    self.hosts[at].told.push((now, path));
+                }
+                Event::RefreshEndpoints => self.refresh(at),
+                _ => {}
+            }
+            self.hosts[at].events.push(event);
+        }
+        while let Some(transmit) = self.hosts[at].paths.poll_transmit() {
+            self.transmit(at, transmit, now);
+        }
+    }
+
+    fn transmit(&mut self, at: usize, transmit: Transmit, now: Duration) {
+        let index = self.sealed.len();
+        let host = &mut self.hosts[at];
+        self.sealed.push((host.disco, transmit.disco, transmit.message));
+        match transmit.to {
+            To::Udp { addr, hops, .. } => {
+                host.spent[0] += 1;
+                host.primed += u64::from(hops.is_some());
+                let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
+                host.send(addr, &bytes, hops);
+            }
+            To::Relay { .. } => {
+                host.spent[1] += 1;
+                self.relay(now, Relayed::Disco(1 - at, index));
+            }
+        }
+    }
+
+    fn relay(&mut self, now: Duration, relayed: Relayed) {
+        if self.relay_works {
+            self.serial += 1;
+            self.relayed.insert((now + self.plan.relay, self.serial), relayed);
+        }
+    }
+
+    fn talk(&mut self, at: usize, now: Duration) {
+        let host = &mut self.hosts[at];
+        if !host.wants_to_talk(now) || now < host.next_data {
+            return;
+        }
+        host.next_data = now + self.plan.pace;
+        match host.used {
+            Some(Path::Direct(addr)) => {
+                host.traffic.sent += 100;
+                host.send(addr, &[DATA], None);
+            }
+            Some(Path::Relay(_)) => {
+                let traffic = Traffic { sent: 100, ..Traffic::default() };
+                host.paths.handle_wireguard(node(1 - at), traffic, now);
+                self.relay(now, Relayed::Data(1 - at));
+            }
+            None => {}
+        }
+    }
+
+    fn report(&mut self, at: usize, now: Duration) {
+        let host = &mut self.hosts[at];
+        if now >= host.next_report {
+            host.next_report = now + SECOND;
+            let traffic = std::mem::take(&mut host.traffic);
+            if traffic != Traffic::default() {
+                host.paths.handle_wireguard(node(1 - at), traffic, now);
+            }
+        }
+    }
+
+    pub fn both_direct(&self) -> bool {
+        self.hosts.iter().all(Host::is_direct)
+    }
+}
+
+impl Host {
+    fn new(at: usize, seed: u64, sockets: Vec<Socket>, now: Duration) -> Self {
+        let rng = ChaCha20Rng::seed_from_u64(seed << 1 | at as u64);
+        Self {
+            paths: Paths::new(node(at), Box::new(rng)),
+            node: node(at),
+            disco: DiscoPublic([at as u8 + 1; 32]),
+            sockets,
+            talks: false,
+            used: None,
+            told: Vec::new(),
+            events: Vec::new(),
+            data: None,
+            count: 0,
+            spent: [0; 2],
+            primed: 0,
+            traffic: Traffic::default(),
+            next_data: now,
+            next_report: now,
+        }
+    }
+
+    pub fn is_direct(&self) -> bool {
+        matches!(self.used, Some(Path::Direct(_)))
+    }
+
+    /// By itself, or as an answer.
+    fn wants_to_talk(&self, now: Duration) -> bool {
+        self.talks || self.data.is_some_and(|data| now < data + SECOND)
+    }
+
+    fn note_data(&mut self, from: Path, now: Duration) {
+        self.data = Some(now);
+        self.count += 1;
+        self.traffic.received += 100;
+        self.traffic.received_from = Some(from);
+    }
+
+    fn send(&self, to: SocketAddr, bytes: &[u8], hops: Option<u8>) {
+        let same = |socket: &&Socket| socket.address.is_ipv4() == to.is_ipv4();
+        let Some(socket) = self.sockets.iter().find(same) else { return };
+        match hops {
+            Some(hops) => socket.send_with_ttl(to, bytes, hops),
+            None => socket.send(to, bytes),
+        }
+    }
+}
