@@ -1,5 +1,7 @@
 //! The agent.
 
+pub mod control;
+pub mod dns;
 mod line;
 mod state;
 

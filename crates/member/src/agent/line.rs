@@ -39,7 +39,7 @@ where
     In: DeserializeOwned,
 {
     channel.set_nonblocking()?;
-    let channel = AsyncFd::new(channel)?;
+    let channel = AsyncFd::register(channel)?;
     let (sender, queue) = mpsc::unbounded_channel();
     let run = async move {
         tokio::select! {
