@@ -397,6 +397,11 @@ impl Paths {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
+    /// The keys of all peers.
+    pub fn keys(&self) -> impl Iterator<Item = NodePublic> {
+        self.peers.keys().copied()
+    }
+
     /// What is known of the way to a peer.
     pub fn path(&self, peer: NodePublic) -> Option<Shown> {
         self.peers.get(&peer).map(Peer::shown)
