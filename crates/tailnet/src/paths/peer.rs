@@ -9,6 +9,7 @@
 //!                  `------- pong or data -----------'
 //! ```
 
+mod direct;
 mod search;
 
 use std::{
@@ -17,15 +18,14 @@ use std::{
     time::Duration,
 };
 
+use self::direct::{Direct, Doubt};
 use super::{
     Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
     candidate::{Candidates, canonical},
     limit::Limit,
-    rank::Rank,
     timing::{
-        ACTIVE, ANSWERS, DOUBT, DOUBT_LATENCY, DOUBT_PING, GONE, HEARTBEAT, HEARTBEAT_RETRY, LOST,
-        PENDING, PING_BACK, PING_TIMEOUT, QUARANTINE, REPORT, SEEN, SESSION, SETTLING, SILENCE,
-        STALE, TRUST,
+        ACTIVE, ANSWERS, DOUBT, GONE, HEARTBEAT, LOST, PENDING, PING_BACK, PING_TIMEOUT,
+        QUARANTINE, REPORT, SEEN, SESSION, SILENCE, STALE,
     },
 };
 use crate::{
@@ -46,8 +46,9 @@ pub struct Peer {
     /// What was told.
     used: Option<Path>,
     direct: Option<Direct>,
-    /// The last direct path, and when it was lost.
-    lost: Option<(SocketAddr, Duration)>,
+    lost: Option<Lost>,
+    /// Whether the path that was told is a relay's or proven.
+    reachable: bool,
     search: search::Search,
     pings: VecDeque<Pinged>,
     /// The numbers of pings that were answered.
@@ -76,26 +77,14 @@ struct Relay {
     latency: Option<Duration>,
 }
 
-/// A path that a pong has proven.
+/// The last direct path.
 #[derive(Clone, Copy, Debug)]
-struct Direct {
+struct Lost {
     addr: SocketAddr,
     since: Duration,
-    latency: Duration,
-    /// The last proof of life.
-    alive: Duration,
-    pinged: Duration,
-    doubt: Option<Doubt>,
-}
-
-/// That a path still works.
-#[derive(Clone, Copy, Debug)]
-struct Doubt {
-    since: Duration,
-    /// How long it lasts at least.
-    patience: Duration,
-    /// Whether we may have moved.
-    moved: bool,
+    /// Whether it is pinged. From elsewhere, pings would keep the peer's box from forgetting what
+    /// came there first.
+    pings: bool,
 }
 
 /// When the last of each was.
@@ -117,6 +106,7 @@ impl Peer {
             used: None,
             direct: None,
             lost: None,
+            reachable: false,
             search: search::Search::default(),
             pings: VecDeque::new(),
             seen: VecDeque::new(),
@@ -220,7 +210,7 @@ impl Peer {
         };
         let Some(ping) = self.pings.iter().position(answered) else { return };
         let Some(ping) = self.pings.remove(ping) else { return };
-        let latency = cx.now - ping.at;
+        let latency = cx.now.saturating_sub(ping.at);
         if let Some(number) = ping.number {
             cx.tell(Event::Pong { peer: self.key, number, via: ping.to, latency });
         }
@@ -291,7 +281,6 @@ impl Peer {
 
     fn note_sent(&mut self, now: Duration) {
         if !self.is_active(now) {
-            self.lost = None;
             self.search.want_now(now);
         }
         self.heard.sent = Some(now);
@@ -340,7 +329,9 @@ impl Peer {
 
     /// The path in use stays, as most changes do not touch it.
     pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
-        self.lost = None;
+        if let Some(lost) = &mut self.lost {
+            lost.pings = false;
+        }
         self.candidates.reset_limits();
         self.doubt(DOUBT, cx);
         if let Some(doubt) = self.direct.as_mut().and_then(|direct| direct.doubt.as_mut()) {
@@ -383,10 +374,10 @@ impl Peer {
     }
 
     fn lose_path(&mut self, now: Duration) {
-        // Pings from elsewhere would keep the peer's box from forgetting them.
-        let lost = self.direct.take_if(|direct| !direct.doubt.is_some_and(|doubt| doubt.moved));
-        self.lost = lost.map(|direct| (direct.addr, now));
-        self.direct = None;
+        if let Some(Direct { addr, doubt, .. }) = self.direct.take() {
+            let pings = !doubt.is_some_and(|doubt| doubt.moved);
+            self.lost = Some(Lost { addr, since: now, pings });
+        }
         self.candidates.reset_limits();
         self.search.want_now(now);
     }
@@ -398,7 +389,8 @@ impl Peer {
 
     /// When the lost path is pinged again.
     fn lost_ping(&self) -> Option<(SocketAddr, Duration)> {
-        let (addr, since) = self.lost.filter(|_| self.direct.is_none())?;
+        let lost = self.lost.filter(|lost| lost.pings && self.direct.is_none());
+        let Lost { addr, since, .. } = lost?;
         let pinged = self.candidates.get(addr)?.pinged.unwrap_or(since);
         let next = pinged + HEARTBEAT;
         (next < self.active_until().min(since + LOST)).then_some((addr, next))
@@ -476,18 +468,20 @@ impl Peer {
     pub fn tell_path(&mut self, cx: &mut Context<'_>) {
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
         let relay = || self.region(cx.now).map(Path::Relay);
-        // Who speaks no disco proves nothing. Without a relay, a path in doubt is better than none.
+        // Without a relay, an address that is not proven is better than none: what is sent there
+        // tells that a path is wanted.
         let unproven = || {
-            let first = self.candidates.first_of_map().filter(|_| self.disco.is_zero());
-            first.or(self.lost.map(|(addr, _)| addr)).map(Path::Direct)
+            let addr = self.lost.map(|lost| lost.addr).or_else(|| self.candidates.first_of_map());
+            addr.map(Path::Direct)
         };
-        let path = direct.or_else(relay).or_else(unproven);
-        if path == self.used {
-            return;
+        let proven = direct.or_else(relay);
+        let first = proven.is_some() && !self.reachable && self.is_active(cx.now);
+        self.reachable = proven.is_some();
+        let path = proven.or_else(unproven);
+        if path != self.used {
+            self.used = path;
+            cx.tell(Event::UsePath { peer: self.key, path });
         }
-        let first = self.used.is_none() && self.is_active(cx.now);
-        self.used = path;
-        cx.tell(Event::UsePath { peer: self.key, path });
         if first {
             cx.tell(Event::HandshakeNow(self.key));
         }
@@ -506,31 +500,5 @@ impl Peer {
             rounds: self.search.rounds(),
             candidates: self.candidates.shown(),
         }
-    }
-}
-
-impl Direct {
-    fn replaces(&self, used: &Self, now: Duration) -> bool {
-        if used.doubt.is_some_and(|doubt| now >= doubt.since + used.latency * 2) {
-            return true;
-        }
-        let rank = |path: &Self| Rank { addr: path.addr, latency: path.latency };
-        rank(self).replaces(rank(used), now >= used.since + SETTLING)
-    }
-
-    /// When it is lost unless it shows life.
-    fn ends(&self) -> Duration {
-        let trust = self.alive + TRUST;
-        let answer = self.latency.min(DOUBT_LATENCY) * 3;
-        self.doubt.map_or(trust, |doubt| trust.min(doubt.since + doubt.patience.max(answer)))
-    }
-
-    fn next_ping(&self) -> Duration {
-        let pause = match self.doubt {
-            Some(_) => DOUBT_PING,
-            None if self.alive < self.pinged => HEARTBEAT_RETRY.max(self.latency * 2),
-            None => HEARTBEAT,
-        };
-        self.pinged + pause
     }
 }

@@ -125,13 +125,16 @@ impl Peer {
                 self.candidates.reset_limits();
                 self.begin_round(cx);
             }
-            Some(round) => {
-                let began = round.began;
-                if matches!(round.stage, Stage::Pinging(_)) {
-                    (round.stage, round.until) = (Stage::Pinging(0), cx.now);
+            Some(Round { began, stage, until }) => {
+                let (began, has_called) = (*began, *stage != Stage::Refresh);
+                if matches!(stage, Stage::Pinging(_)) {
+                    (*stage, *until) = (Stage::Pinging(0), cx.now);
                 }
-                for addr in self.candidates.join_round(began) {
-                    self.send_ping(addr, Some(PRIMING_HOPS), None, cx);
+                let new = self.candidates.join_round(began);
+                self.prime(&new, cx);
+                if !new.is_empty() && has_called && self.search.recalls.admit(cx.now, RECALLS) {
+                    // What a stock peer sent at our first call found no pinhole for these.
+                    self.call(cx);
                 }
             }
         }
@@ -177,9 +180,7 @@ impl Peer {
         let now = cx.now;
         self.candidates.begin_round(now, self.direct.map(|direct| direct.addr));
         let addrs: Vec<_> = self.candidates.of_round(now).map(|entry| entry.addr).collect();
-        for addr in addrs {
-            self.send_ping(addr, Some(PRIMING_HOPS), None, cx);
-        }
+        self.prime(&addrs, cx);
         let pause = ROUNDS[usize::from(self.search.rounds).min(ROUNDS.len() - 1)];
         let pause = if self.direct.is_some() { BETTER } else { pause };
         self.search.next = now + cx.jittered(pause);
@@ -192,6 +193,12 @@ impl Peer {
         self.search.round = Some(Round { began: now, stage, until: now + wait });
         if stage == Stage::Refresh && !cx.own.is_fresh(now) && cx.own.request(now) {
             cx.tell(Event::RefreshEndpoints);
+        }
+    }
+
+    fn prime(&mut self, addrs: &[SocketAddr], cx: &mut Context<'_>) {
+        for addr in addrs {
+            self.send_ping(*addr, Some(PRIMING_HOPS), None, cx);
         }
     }
 
