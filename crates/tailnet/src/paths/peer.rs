@@ -174,8 +174,9 @@ impl Peer {
             }
         };
         cx.send(to, self.disco, Message::Pong { tx, source });
-        if let Via::Udp { remote, .. } = via {
-            self.hear_from(remote, cx);
+        match via {
+            Via::Udp { remote, .. } => self.hear_from(remote, cx),
+            Via::Relay { .. } => self.handle_relay_ping(cx),
         }
     }
 
@@ -217,7 +218,7 @@ impl Peer {
         match ping.to {
             Path::Relay(_) => {
                 self.relay.latency = Some(latency);
-                self.handle_call_arrived(cx);
+                self.handle_relay_answer(cx);
             }
             Path::Direct(addr) => self.prove(addr, latency, cx),
         }
@@ -231,14 +232,7 @@ impl Peer {
         if cx.now < entry.quarantine {
             return;
         }
-        let proven = Direct {
-            addr,
-            since: cx.now,
-            latency: smooth,
-            alive: cx.now,
-            pinged: entry.pinged.unwrap_or(cx.now),
-            doubt: None,
-        };
+        let proven = Direct::new(entry, cx.now);
         match &mut self.direct {
             Some(used) if used.addr == addr => {
                 (used.alive, used.latency, used.doubt) = (cx.now, smooth, None);
@@ -324,7 +318,7 @@ impl Peer {
         if self.relay.home == Some(region) {
             self.relay.gone = Some(cx.now);
         }
-        self.handle_call_arrived(cx);
+        self.handle_relay_answer(cx);
     }
 
     /// The path in use stays, as most changes do not touch it.
@@ -366,7 +360,11 @@ impl Peer {
 
     fn check_direct(&mut self, cx: &mut Context<'_>) {
         let Some(direct) = self.direct else { return };
-        if cx.now >= direct.ends() {
+        let other =
+            self.candidates.best_since(direct.alive.max(cx.now.saturating_sub(HEARTBEAT)), cx.now);
+        if let Some(other) = other.filter(|_| direct.is_late(cx.now)) {
+            self.direct = Some(Direct::new(other, cx.now));
+        } else if cx.now >= direct.ends() {
             self.lose_path(cx.now);
         } else if self.keeps(&direct) && cx.now >= direct.next_ping() {
             self.ping(direct.addr, None, cx);

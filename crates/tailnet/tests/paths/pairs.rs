@@ -82,7 +82,7 @@ fn a_pair_gets_direct_though_the_network_loses_a_tenth() {
     times.sort();
     let [p50, p95] = [50, 95].map(|part| times[times.len() * part / 100]);
     println!("p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
-    assert!(p50 <= 300 * MS && p95 <= SECOND, "p50 {p50:?}, p95 {p95:?}");
+    assert!(p50 <= 400 * MS && p95 <= SECOND, "p50 {p50:?}, p95 {p95:?}");
 }
 
 /// Its pings come early, so that a box without an input drop at our side moves our port at times.

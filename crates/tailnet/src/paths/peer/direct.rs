@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use crate::paths::{
+    candidate::Entry,
     rank::Rank,
     timing::{DOUBT_LATENCY, DOUBT_PING, HEARTBEAT, HEARTBEAT_RETRY, SETTLING, TRUST},
 };
@@ -29,8 +30,25 @@ pub struct Doubt {
 }
 
 impl Direct {
+    /// The path to a candidate that has answered.
+    pub fn new(entry: &Entry, now: Duration) -> Self {
+        Self {
+            addr: entry.addr,
+            since: now,
+            latency: entry.latency,
+            alive: entry.pong.unwrap_or(now),
+            pinged: entry.pinged.unwrap_or(now),
+            doubt: None,
+        }
+    }
+
+    /// Whether an answer to the first ping of a doubt is overdue.
+    pub fn is_late(&self, now: Duration) -> bool {
+        self.doubt.is_some_and(|doubt| now >= doubt.since + self.latency * 2)
+    }
+
     pub fn replaces(&self, used: &Self, now: Duration) -> bool {
-        if used.doubt.is_some_and(|doubt| now >= doubt.since + used.latency * 2) {
+        if used.is_late(now) {
             return true;
         }
         let rank = |path: &Self| Rank { addr: path.addr, latency: path.latency };
