@@ -10,6 +10,7 @@
 //! ```
 
 mod direct;
+mod pings;
 mod search;
 
 use std::{
@@ -19,13 +20,14 @@ use std::{
 };
 
 use self::direct::{Direct, Doubt};
+pub use self::pings::Pinged;
 use super::{
     Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
     candidate::{Candidates, canonical},
     limit::Limit,
     timing::{
-        ACTIVE, ANSWERS, DOUBT, GONE, HEARTBEAT, LOST, PENDING, PING_BACK, PING_TIMEOUT,
-        QUARANTINE, REPORT, SEEN, SESSION, SILENCE, STALE,
+        ACTIVE, ANSWERS, DOUBT, GONE, HEARTBEAT, LOST, PING_BACK, PING_TIMEOUT, QUARANTINE, REPORT,
+        SEEN, SESSION, SILENCE, STALE,
     },
 };
 use crate::{
@@ -55,16 +57,6 @@ pub struct Peer {
     seen: VecDeque<TxId>,
     answers: Limit,
     heard: Heard,
-}
-
-/// A ping that was sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Pinged {
-    pub tx: TxId,
-    pub to: Path,
-    pub at: Duration,
-    /// That of the user who asked for it.
-    pub number: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -198,10 +190,6 @@ impl Peer {
         }
     }
 
-    pub fn awaits(&self, tx: &TxId) -> bool {
-        self.pings.iter().any(|ping| ping.tx == *tx)
-    }
-
     pub fn handle_pong(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
         let by_relay = matches!(via, Via::Relay { .. });
         let answered = |ping: &Pinged| {
@@ -218,7 +206,7 @@ impl Peer {
         match ping.to {
             Path::Relay(_) => {
                 self.relay.latency = Some(latency);
-                self.handle_relay_answer(cx);
+                self.handle_relay_answer(ping.at, cx);
             }
             Path::Direct(addr) => self.prove(addr, latency, cx),
         }
@@ -318,7 +306,7 @@ impl Peer {
         if self.relay.home == Some(region) {
             self.relay.gone = Some(cx.now);
         }
-        self.handle_relay_answer(cx);
+        self.handle_relay_answer(cx.now, cx);
     }
 
     /// The path in use stays, as most changes do not touch it.
@@ -333,17 +321,6 @@ impl Peer {
         }
         self.search.want_now(cx.now);
         self.search_if_due(cx);
-    }
-
-    pub fn ping_for_user(&mut self, number: u32, cx: &mut Context<'_>) -> bool {
-        self.note_sent(cx.now);
-        match self.used {
-            Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
-            Some(Path::Relay(region)) => self.ping_by_relay(region, Some(number), cx),
-            None => {}
-        }
-        self.search_if_due(cx);
-        self.used.is_some()
     }
 
     pub fn handle_timeout(&mut self, cx: &mut Context<'_>) {
@@ -410,49 +387,6 @@ impl Peer {
 
     fn is_active(&self, now: Duration) -> bool {
         now < self.active_until()
-    }
-
-    fn ping(&mut self, addr: SocketAddr, number: Option<u32>, cx: &mut Context<'_>) {
-        self.send_ping(addr, None, number, cx);
-    }
-
-    fn send_ping(
-        &mut self,
-        addr: SocketAddr,
-        hops: Option<u8>,
-        number: Option<u32>,
-        cx: &mut Context<'_>,
-    ) {
-        if let Some(entry) = self.candidates.get_mut(addr).filter(|_| hops.is_none()) {
-            entry.pinged = Some(cx.now);
-        }
-        if let Some(direct) = self.direct.as_mut().filter(|direct| direct.addr == addr) {
-            direct.pinged = cx.now;
-        }
-        if self.disco.is_zero() || cx.own.endpoints.contains(&addr) {
-            return;
-        }
-        let (message, pinged) = cx.new_ping(Path::Direct(addr), number);
-        self.await_pong(pinged);
-        cx.send(To::Udp { addr, source: None, hops }, self.disco, message);
-    }
-
-    fn ping_by_relay(&mut self, region: u16, number: Option<u32>, cx: &mut Context<'_>) {
-        if self.disco.is_zero() {
-            return;
-        }
-        let (message, pinged) = cx.new_ping(Path::Relay(region), number);
-        self.await_pong(pinged);
-        cx.send(To::Relay { region, peer: self.key }, self.disco, message);
-    }
-
-    fn await_pong(&mut self, ping: Pinged) {
-        while self.pings.front().is_some_and(|first| ping.at >= first.at + PING_TIMEOUT)
-            || self.pings.len() >= PENDING
-        {
-            self.pings.pop_front();
-        }
-        self.pings.push_back(ping);
     }
 
     /// The region by which it is reached: its home, or where it was heard if it is not at home.

@@ -41,6 +41,8 @@ struct Round {
     stage: Stage,
     /// When the stage ends, or pings again.
     until: Duration,
+    /// When it called.
+    called: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,10 +97,7 @@ impl Peer {
         if called && self.search.recalls.admit(cx.now, RECALLS) {
             match self.search.round {
                 Some(Round { stage: Stage::Asked | Stage::Refresh, .. }) => {}
-                Some(_) => {
-                    self.call(cx);
-                    self.set_stage(Stage::Called, cx.now + CALL_WAIT);
-                }
+                Some(_) => self.call_and_wait(cx),
                 None => self.search.want_now(cx.now),
             }
         }
@@ -129,7 +128,7 @@ impl Peer {
                 self.candidates.reset_limits();
                 self.begin_round(Stage::Refresh, cx);
             }
-            Some(Round { began, stage, until }) => {
+            Some(Round { began, stage, until, .. }) => {
                 let began = *began;
                 let has_called = !matches!(stage, Stage::Asked | Stage::Refresh);
                 match stage {
@@ -148,11 +147,12 @@ impl Peer {
         self.continue_round(cx);
     }
 
-    /// What we sent by the relay has arrived, or cannot.
-    pub fn handle_relay_answer(&mut self, cx: &mut Context<'_>) {
-        match self.search.round.map(|round| round.stage) {
-            Some(Stage::Asked) => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
-            Some(Stage::Called) => self.set_stage(Stage::Pinging(0), cx.now),
+    /// What we sent by the relay until `sent` has arrived, or cannot.
+    pub fn handle_relay_answer(&mut self, sent: Duration, cx: &mut Context<'_>) {
+        let Some(round) = self.search.round else { return };
+        match round.stage {
+            Stage::Asked => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
+            Stage::Called if sent >= round.called => self.set_stage(Stage::Pinging(0), cx.now),
             _ => return,
         }
         self.continue_round(cx);
@@ -206,7 +206,9 @@ impl Peer {
         let pause = ROUNDS[usize::from(self.search.rounds).min(ROUNDS.len() - 1)];
         let pause = if self.direct.is_some() { BETTER } else { pause };
         self.search.next = now + cx.jittered(pause);
-        self.search.rounds = self.search.rounds.saturating_add(1);
+        if self.direct.is_none() {
+            self.search.rounds = self.search.rounds.saturating_add(1);
+        }
         let region = self.region(now);
         let (stage, wait) = match (first, region) {
             (Stage::Pinging(_), _) => (first, Duration::ZERO),
@@ -214,7 +216,7 @@ impl Peer {
             (Stage::Asked, _) => (first, CALL_WAIT),
             _ => (first, REFRESH_WAIT),
         };
-        self.search.round = Some(Round { began: now, stage, until: now + wait });
+        self.search.round = Some(Round { began: now, stage, until: now + wait, called: now });
         if let Some(region) = region.filter(|_| stage == Stage::Asked) {
             self.ping_by_relay(region, None, cx);
         }
@@ -236,8 +238,7 @@ impl Peer {
             match round.stage {
                 Stage::Asked if due => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
                 Stage::Refresh if due || cx.own.is_fresh(cx.now) => {
-                    self.call(cx);
-                    self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+                    self.call_and_wait(cx);
                 }
                 Stage::Called if due => self.set_stage(Stage::Pinging(0), cx.now),
                 Stage::Pinging(tries) if due => {
@@ -257,6 +258,14 @@ impl Peer {
     fn set_stage(&mut self, stage: Stage, until: Duration) {
         if let Some(round) = &mut self.search.round {
             (round.stage, round.until) = (stage, until);
+        }
+    }
+
+    fn call_and_wait(&mut self, cx: &mut Context<'_>) {
+        self.call(cx);
+        self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+        if let Some(round) = &mut self.search.round {
+            round.called = cx.now;
         }
     }
 
