@@ -29,7 +29,7 @@ fn the_relay_is_used_at_once_and_data_never_waits() {
             assert_eq!(host.used, Some(Path::Relay(2 - at as u16)));
         }
         world.hosts[0].talks = true;
-        let arrives = world.plan.relay + MS;
+        let arrives = world.plan.relay[1] + MS;
         assert!(world.run(world.began + arrives, |world| world.hosts[1].count == 1));
     }
 }

@@ -42,8 +42,8 @@ const DATA: u8 = 3;
 pub struct Plan {
     pub seed: u64,
     pub link: Link,
-    /// One way by the relay.
-    pub relay: Duration,
+    /// By the relay, to each.
+    pub relay: [Duration; 2],
     /// Between two datagrams of data.
     pub pace: Duration,
     /// Whether the map has the endpoints that STUN found, as well as the local ones.
@@ -107,7 +107,8 @@ impl Plan {
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         let mut below = |bound| u64::from(rng.next_u32()) % bound;
         let delay = MS * (1 + below(50) as u32);
-        let relay = delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let mut relay = || delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let relay = [relay(), relay()];
         let link = Link { delay, jitter: delay / 4, ..Link::CLEAN };
         Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0, stock: false }
     }
@@ -337,7 +338,9 @@ impl World {
     fn relay(&mut self, now: Duration, relayed: Relayed) {
         if self.relay_works {
             self.serial += 1;
-            self.relayed.insert((now + self.plan.relay, self.serial), relayed);
+            let (Relayed::Disco(to, _) | Relayed::Data(to)) = relayed;
+            let takes = self.plan.relay[to];
+            self.relayed.insert((now + takes, self.serial), relayed);
         }
     }
 
