@@ -47,7 +47,8 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
-        smoke soak build deb deb-test systemd-test container container-test deps peers lint advisories clean
+        smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
+        clean
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -84,7 +85,7 @@ UNIT_TEST := cargo test --workspace --exclude linerate-netns --exclude linerate-
 # Tests are built outside of the namespaces, where there is a network. Those of linerate-netns and
 # linerate-bench run one at a time: they share the cores with the daemons and the traffic that they
 # measure.
-test: deps peers build
+test: deps tailnet-peers build
 	@$(STAGES); \
 	stage 'build the unit tests' $(UNIT_TEST) --no-run; \
 	stage 'unit tests' tests/netns/run $(UNIT_TEST); \
@@ -192,11 +193,16 @@ deps:
 	apt-get update -qq && \
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
 
-# tailscaled is for the bench alone: a large program.
+# Large programs are built where they are wanted.
 readme-table: TAILSCALED = tailscaled
-TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled)
+TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled) \
+             $(if $(findstring tailnet,$(ARGS)),tailnet)
 peers:
 	@tests/netns/peers $(TAILSCALED)
+
+# With the real programs of a tailnet: headscale and tailscaled, some ten minutes at first.
+tailnet-peers:
+	@tests/netns/peers tailnet
 
 lint:
 	@$(STAGES); \

@@ -13,6 +13,8 @@ mod delivery;
 mod helper;
 #[path = "bodies/lines.rs"]
 mod lines;
+#[path = "bodies/magic_dns.rs"]
+mod magic_dns;
 #[path = "bodies/netstack.rs"]
 mod netstack;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
@@ -47,6 +49,7 @@ pub use delivery::delivery;
 pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use lines::{guardian_line, namespace_line};
+pub use magic_dns::magic_dns;
 use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},

@@ -1,14 +1,41 @@
-//! This program as a guardian, which `linerate up` starts.
+//! This program as one of the processes that others start: the guardian of `linerate up`, and the
+//! steward and the agent of a node of a tailnet.
 
-use process::Guard;
+use std::env;
+
+use process::{
+    Guard, LogStyle,
+    member::{AgentProcess, Steward},
+};
 
 use crate::log::{self, Log};
 
-/// Runs a guardian, which logs like the process that started it.
-pub(crate) fn run(guard: Guard) -> anyhow::Result<()> {
-    Log::of(guard.log_style).start();
-    if guard.log_style.background {
+/// The process that the arguments ask for.
+pub(crate) enum Requested {
+    Guard(Guard),
+    Steward(Steward),
+    Agent(AgentProcess),
+}
+
+/// The process that this one was started as, and how it logs; `None` if a user started it.
+pub(crate) fn requested() -> Option<(LogStyle, Requested)> {
+    let guard = Guard::asked_for(env::args_os()).map(|it| (it.log_style, Requested::Guard(it)));
+    let steward = || Steward::asked_for(env::args_os());
+    let agent = || AgentProcess::asked_for(env::args_os());
+    guard
+        .or_else(|| steward().map(|it| (it.log_style, Requested::Steward(it))))
+        .or_else(|| agent().map(|it| (it.log_style, Requested::Agent(it))))
+}
+
+/// Runs it. It logs like the process that started it.
+pub(crate) fn run(log_style: LogStyle, requested: Requested) -> anyhow::Result<()> {
+    Log::of(log_style).start();
+    if log_style.background {
         log::leave_terminal();
     }
-    guard.run()
+    match requested {
+        Requested::Guard(guard) => guard.run(),
+        Requested::Steward(steward) => steward.run(),
+        Requested::Agent(agent) => agent.run(),
+    }
 }

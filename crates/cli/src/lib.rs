@@ -17,6 +17,7 @@ mod ping;
 mod proxy;
 mod reload;
 mod show;
+mod tailnet;
 mod top;
 mod units;
 
@@ -34,7 +35,7 @@ use config::conf::{Conf, InterfaceName};
 use log::Log;
 use machine::Machine;
 use process::{
-    Guard, Swept,
+    Swept,
     interface::{self as life, Options},
 };
 use sys::process::{Fork, Helper, background, helper};
@@ -127,7 +128,24 @@ enum Command {
     /// Run a peer without an interface and without root: programs reach the tunnel through
     /// proxies and port forwards, and peers reach the services that are exposed to them.
     Proxy(proxy::Proxy),
-    /// Send ICMP echo requests through the tunnel of a running proxy.
+    /// Join a tailnet: a network of a Tailscale-compatible coordinator, such as headscale. Returns
+    /// once the node is connected; it runs on in the background. Without a URL, starts the node
+    /// that joined before. linerate is independent of Tailscale Inc.
+    Join(Box<tailnet::Join>),
+    /// Show the peers of a node of a tailnet, and the path to each.
+    Status(tailnet::Status),
+    /// Show whose a tailnet's address is.
+    Whois(tailnet::Whois),
+    /// Show how this node reaches the network: addresses, relays and their latency.
+    Netcheck(tailnet::Netcheck),
+    /// Say step by step why another node is reached, or why it is not.
+    Why(tailnet::Why),
+    /// Log a node out of its tailnet: it has to join again.
+    Logout(tailnet::Which),
+    /// Log a node out, end it, and remove its keys and state.
+    Leave(tailnet::Which),
+    /// Ping a node of a tailnet until the path to it is direct; or send ICMP echo requests through
+    /// the tunnel of a running proxy.
     Ping(ping::Ping),
     /// Show interfaces, their peers, and what was dropped and why.
     Show(show::Show),
@@ -140,12 +158,16 @@ enum Command {
     Capture(capture::Capture),
     /// Watch the rates, batch sizes and drops of interfaces, updated every second.
     Top(top::Top),
-    /// Change settings of a running interface that `wg set` does not know.
+    /// Change settings of a running interface that `wg set` does not know, or of a node of a
+    /// tailnet.
+    #[command(args_conflicts_with_subcommands = false, subcommand_negates_reqs = true)]
     Set {
         /// The interface.
         interface: String,
+        #[command(flatten)]
+        flags: Box<tailnet::Flags>,
         #[command(subcommand)]
-        what: Setting,
+        what: Option<Setting>,
     },
     /// Measure what a tunnel between two network namespaces carries on this machine.
     Bench(Bench),
@@ -181,8 +203,8 @@ pub fn main() -> ExitCode {
         // It reports errors to the peer.
         return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
-    let (log, done) = match Guard::asked_for(env::args_os()) {
-        Some(guard) => (Log::of(guard.log_style), guard::run(guard).map(|()| ExitCode::SUCCESS)),
+    let (log, done) = match guard::requested() {
+        Some((style, run)) => (Log::of(style), guard::run(style, run).map(|()| ExitCode::SUCCESS)),
         None => {
             let cli = Cli::parse();
             (cli.log(), execute(cli))
@@ -201,6 +223,7 @@ impl Cli {
             None => self.run.log,
             Some(Command::Up(up)) => up.log,
             Some(Command::Proxy(proxy)) => proxy.log(),
+            Some(Command::Join(join)) => join.log(),
             Some(_) => Log::default(),
         }
     }
@@ -219,6 +242,13 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Up(up)) => up.run(),
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
+        Some(Command::Join(join)) => join.run(),
+        Some(Command::Status(status)) => status.run(),
+        Some(Command::Whois(whois)) => whois.run(),
+        Some(Command::Netcheck(netcheck)) => netcheck.run(),
+        Some(Command::Why(why)) => why.run(),
+        Some(Command::Logout(which)) => tailnet::logout(&which),
+        Some(Command::Leave(which)) => tailnet::leave(&which),
         Some(Command::Down { interface }) => down(&interface),
         Some(Command::Reload { conf }) => reload::reload(&conf),
         Some(Command::Show(show)) => show.run(),
@@ -226,16 +256,24 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Top(top)) => top.run(),
         // Its exit status has more than two values.
         Some(Command::Doctor(doctor)) => return Ok(doctor.run()),
-        Some(Command::Set { interface, what: Setting::Offload { name, wanted } }) => {
-            Client::connect(&interface)?.send("linerate-offload", &format!("{name}={wanted}\n"))?;
-            Ok(())
-        }
+        Some(Command::Set { interface, flags, what }) => set(&interface, &flags, what),
         Some(Command::Bench(bench)) => bench.run(),
         Some(Command::Genkey) => keys::genkey(),
         Some(Command::Genpsk) => keys::genpsk(),
         Some(Command::Pubkey) => keys::pubkey(),
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+fn set(interface: &str, flags: &tailnet::Flags, what: Option<Setting>) -> anyhow::Result<()> {
+    if let Some(Setting::Offload { name, wanted }) = &what {
+        Client::connect(interface)?.send("linerate-offload", &format!("{name}={wanted}\n"))?;
+    }
+    match flags.are_said() {
+        true => tailnet::set(interface, flags),
+        false if what.is_some() => Ok(()),
+        false => anyhow::bail!("{interface}: say what to set: see `linerate set --help`"),
+    }
 }
 
 /// Runs a peer in the foreground, or in the background, where it returns once the peer is ready.

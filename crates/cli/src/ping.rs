@@ -1,11 +1,11 @@
-//! `linerate ping`: pings through the tunnel of a running proxy.
+//! `linerate ping`: pings a node of a tailnet, or through the tunnel of a running proxy.
 
 use std::{thread, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Args;
 
-use crate::client::Client;
+use crate::{client::Client, tailnet};
 
 /// The time between requests, as in ping(8).
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,27 +16,40 @@ pub(crate) struct Ping {
     /// How many requests to send.
     #[arg(short, long, default_value_t = 4, value_name = "N")]
     count: u32,
-    /// The name of the proxy, from its file NAME.conf.
-    proxy: String,
-    /// An address, or a name that the DNS servers in the tunnel can resolve.
-    host: String,
+    /// The interface of the node of a tailnet, where there are several, or the name of the proxy,
+    /// from its file NAME.conf.
+    #[arg(value_name = "IFACE|PROXY")]
+    first: String,
+    /// A node; or an address, or a name that the DNS servers in the tunnel can resolve.
+    #[arg(value_name = "NODE|HOST")]
+    second: Option<String>,
 }
 
 impl Ping {
     /// Sends the requests one after the other.
     pub fn run(self) -> anyhow::Result<()> {
-        let mut client = Client::connect(&self.proxy)?;
+        match &self.second {
+            None => tailnet::ping(None, &self.first, self.count),
+            Some(node) if tailnet::is_member(&self.first) => {
+                tailnet::ping(Some(self.first.clone()), node, self.count)
+            }
+            Some(host) => self.ping_from_proxy(host),
+        }
+    }
+
+    fn ping_from_proxy(&self, host: &str) -> anyhow::Result<()> {
+        let mut client = Client::connect(&self.first)?;
         let mut received = 0;
         for number in 1..=self.count {
             let what = "is it a `linerate proxy`?";
-            let answer = client.send("linerate-ping", &format!("host={}\n", self.host));
+            let answer = client.send("linerate-ping", &format!("host={host}\n"));
             let answer = answer.context(what)?;
             let value = |key: &str| {
                 let mut pairs = answer.lines().filter_map(|line| line.split_once('='));
                 pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
             };
             if let Some(error) = value("error") {
-                bail!("{}: {error}", self.host);
+                bail!("{host}: {error}");
             }
             match (value("address"), value("nanoseconds").and_then(|text| text.parse().ok())) {
                 (Some(address), Some(nanoseconds)) => {
@@ -51,6 +64,6 @@ impl Ping {
             }
         }
         println!("{} sent, {received} received", self.count);
-        if received == 0 { bail!("{}: no answer", self.host) } else { Ok(()) }
+        if received == 0 { bail!("{host}: no answer") } else { Ok(()) }
     }
 }

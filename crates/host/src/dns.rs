@@ -11,6 +11,7 @@
 use std::{
     fs, io,
     io::Write,
+    net::IpAddr,
     path::Path,
     process::{Command, Stdio},
 };
@@ -27,10 +28,16 @@ const RESOLVED_FOLDER: &str = "/run/systemd/resolve";
 /// Where it listens.
 const RESOLVED_STUBS: [&str; 2] = ["nameserver 127.0.0.53", "nameserver 127.0.0.54"];
 
-/// Directs name resolution to `dns`.
-pub fn set(interface: &str, dns: &Dns, log: &mut UndoLog) -> anyhow::Result<()> {
+/// Directs name resolution to `dns`: of all names, or, where systemd-resolved can tell them apart
+/// and there are any, of those in `domains` alone.
+pub fn set(
+    interface: &str,
+    dns: &Dns,
+    domains: &[String],
+    log: &mut UndoLog,
+) -> anyhow::Result<()> {
     if resolved_answers() {
-        match set_resolved(interface, dns) {
+        match set_resolved(interface, dns, domains) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // Its settings go with the interface.
             set => return set.context("resolvectl"),
@@ -57,14 +64,39 @@ fn resolved_answers() -> bool {
 }
 
 /// `~.` directs all names there, as wg-quick's `resolvconf -x` does.
-fn set_resolved(interface: &str, dns: &Dns) -> io::Result<()> {
+fn set_resolved(interface: &str, dns: &Dns, only: &[String]) -> io::Result<()> {
     let mut domains = dns.search_domains.clone();
     if !dns.servers.is_empty() {
         let servers: Vec<_> = dns.servers.iter().map(ToString::to_string).collect();
         run("resolvectl", &words(&["dns", interface], &servers), "")?;
-        domains.insert(0, "~.".to_owned());
+        match only {
+            [] => domains.insert(0, "~.".to_owned()),
+            only => domains.extend(only.iter().map(|domain| format!("~{domain}"))),
+        }
     }
     run("resolvectl", &words(&["domain", interface], &domains), "")
+}
+
+/// Takes back what systemd-resolved was told about an interface.
+///
+/// # Errors
+/// It refuses.
+pub fn unset_resolved(interface: &str) -> anyhow::Result<()> {
+    if resolved_answers() {
+        run("resolvectl", &["revert", interface], "").context("resolvectl")?;
+    }
+    Ok(())
+}
+
+/// Who answers questions about names on this host now, but for systemd-resolved's own address.
+pub fn servers() -> Vec<IpAddr> {
+    let upstream = Path::new(RESOLVED_FOLDER).join("resolv.conf");
+    let text = match resolved_answers() {
+        true => fs::read_to_string(upstream).unwrap_or_default(),
+        false => read_file().unwrap_or_default(),
+    };
+    let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver "));
+    servers.filter_map(|server| server.trim().parse().ok()).collect()
 }
 
 fn words<'a>(first: &[&'a str], others: &'a [String]) -> Vec<&'a str> {

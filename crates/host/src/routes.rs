@@ -47,6 +47,11 @@ pub struct OwnTable {
 }
 
 impl OwnTable {
+    /// The table and mark of this number.
+    pub fn of(number: u32) -> Self {
+        Self { table: number, mark: FwMark::whole(number) }
+    }
+
     /// Chooses one if these networks need it. Table and mark are as configured; if neither is, both
     /// have the same number. `fwmark` is the mark that our datagrams have already, or 0. They need
     /// the returned mark.
@@ -159,6 +164,20 @@ impl Routes<'_> {
             }
         }
         Ok(main)
+    }
+
+    /// Deletes those that are in a table of our own, and forgets its rules, which are undone
+    /// already.
+    pub fn delete(self) -> anyhow::Result<()> {
+        let Some(own) = self.own else { return Ok(()) };
+        for &destination in &self.wanted.nets {
+            let (device, table) = (self.device, own.table);
+            match self.netlink.delete_route(&Route { destination, device, table, metric: None }) {
+                Err(error) if error.errno() == Some(Errno::ESRCH) => {}
+                deleted => deleted.with_context(|| format!("route to {destination}"))?,
+            }
+        }
+        Ok(())
     }
 
     fn add_one(

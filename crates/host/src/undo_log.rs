@@ -166,15 +166,36 @@ impl UndoLog {
     /// Undoes everything, and goes on whatever fails. What failed stays in the log.
     pub fn undo(&mut self, netlink: &Netlink) {
         // First: nothing is forwarded any more when the packet filter goes.
-        if self.entries.iter().any(Undo::is_setting) {
-            let lock = self.lock_settings();
-            if let Err(error) = &lock {
-                tracing::error!("{error:#}");
-            }
-            self.undo_some(netlink, Undo::is_setting);
-        }
+        self.undo_settings(netlink);
         self.undo_some(netlink, |entry| !entry.is_setting());
         self.path = records::path(&self.interface, EXTENSION);
+    }
+
+    /// Undoes what was done about names.
+    pub fn undo_names(&mut self, netlink: &Netlink) {
+        self.undo_some(netlink, |entry| matches!(entry, Undo::ResolvConf | Undo::Resolvconf(_)));
+    }
+
+    /// Undoes the rules.
+    pub fn undo_rules(&mut self, netlink: &Netlink) {
+        self.undo_some(netlink, |entry| matches!(entry, Undo::Rule(_)));
+    }
+
+    /// Undoes the packet filter and settings of the kernel.
+    pub fn undo_router(&mut self, netlink: &Netlink) {
+        self.undo_settings(netlink);
+        self.undo_some(netlink, |entry| matches!(entry, Undo::Table));
+    }
+
+    fn undo_settings(&mut self, netlink: &Netlink) {
+        if !self.entries.iter().any(Undo::is_setting) {
+            return;
+        }
+        let lock = self.lock_settings();
+        if let Err(error) = &lock {
+            tracing::error!("{error:#}");
+        }
+        self.undo_some(netlink, Undo::is_setting);
     }
 
     /// Undoes entries, and removes them.

@@ -1,2 +1,13 @@
-//! Floor 4: a machine in a tailnet.
+//! Floor 4: a machine in a tailnet. Its network is found and kept by an agent, which has no key of
+//! WireGuard's; its packets are carried by the data plane, which does what the agent says.
+//!
+//! ```text
+//!   agent    speaks to the coordinator, to relays, and to programs of this machine; decides
+//!   client   asks a running agent
+//!   plane    beside a `Node`: carries out the agent's words, and tells it what happens
+//! ```
 #![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod client;
+pub mod plane;

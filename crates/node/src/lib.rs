@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod mtu;
+mod paths;
 mod tap;
 
 use std::{
@@ -15,7 +16,8 @@ use std::{
 };
 
 use config::uapi::{Change, DeviceState, LoadStats, OffloadStats, SocketStats, Stats, Sum};
-use engine::{Attached, Clock, Engine, Filter, Load, Parts};
+pub use engine::Attached;
+use engine::{Clock, Engine, Filter, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
 use packet::{IpRecv, IpSend};
@@ -57,6 +59,8 @@ pub struct NodeParts<R, S> {
     pub offloads: Arc<Offloads>,
     /// How many cores it uses.
     pub cores: usize,
+    /// Its optional parts. The observer is the node's own.
+    pub attached: Attached,
 }
 
 /// Both halves of an IP side, and its properties.
@@ -122,14 +126,14 @@ impl Node {
         parts: NodeParts<impl IpRecv + 'static, impl IpSend>,
         ended: impl Fn(io::Error) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let NodeParts { ip, udp, offloads, cores } = parts;
+        let NodeParts { ip, udp, offloads, cores, attached } = parts;
         let (IpSide { recv: ip_recv, send: ip_send, info }, (udp, udp_recv)) = (ip, udp);
         let control = Arc::new(Mutex::new(Control::new(UnwrapErr(SysRng))));
         let device = lock(&control).device().clone();
         let mtu = Arc::new(AtomicU32::new(info.mtu));
         let clock: Clock = Arc::new(now);
         let tap = Arc::new(Tap::new(clock.clone()));
-        let attached = Attached { observer: Some(tap.clone()), ..Attached::default() };
+        let attached = Attached { observer: Some(tap.clone()), ..attached };
         let filter = attached.filter.clone();
         let parts = Parts {
             control: control.clone(),

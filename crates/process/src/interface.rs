@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use config::conf::Conf;
 use host::{InterfaceLock, sockets::socket_path};
 use node::{DEFAULT_MTU, IpSide, Node};
-use packet::filter::Policy;
+use packet::{UdpRecv as _, filter::Policy};
 use sys::{
     SocketFile, Tun, TunError, UdpSocket,
     errno::{Errno, errno},
@@ -24,6 +24,7 @@ use crate::{
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
     life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
+    member::{self, Member},
     offers::Offers,
     sandbox::Sandbox,
     supervisor::Supervisor,
@@ -43,6 +44,8 @@ pub struct Options {
     pub means: Means,
     /// Whether it confines itself.
     pub sandbox: bool,
+    /// Whether it is a node of a tailnet, and not configured otherwise.
+    pub member: Option<member::Options>,
     /// Which packets of peers may enter; all by default.
     pub filter: Option<Policy>,
     /// How it logs.
@@ -56,9 +59,10 @@ pub struct Options {
 /// It could not be started, or not be taken down cleanly.
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     process::harden().context("core dumps")?;
-    let Options { name, user, conf, means, sandbox, filter, log_style } = options;
+    let Options { name, user, conf, means, sandbox, member, filter, log_style } = options;
     // While signals still end the process.
     let conf = conf.map(|(path, conf)| anyhow::Ok((path, conf, lock(&name)?))).transpose()?;
+    let members_lock = member.as_ref().map(|_| lock(&name)).transpose()?;
     // Before any thread: signals and rights are each thread's own.
     let signals = Signals::block().context("signals")?;
     let supervisor = Supervisor::find();
@@ -93,6 +97,11 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Without a sandbox it has its rights itself.
     let helper = helper.filter(|_| sandbox);
     let udp = UdpSocket::unbound_by(&offloads, helper.clone()).context("UDP socket")?;
+    let open = |options| Member::open(&name, Some(index), options, udp.1.waker());
+    let (attached, member) = member.map(open).transpose()?.unzip();
+    if let Some(lock) = members_lock {
+        lock.share().context("interface lock")?;
+    }
     if let Some(user) = &user {
         process::drop_privileges(user).with_context(|| format!("becoming {user}"))?;
     }
@@ -107,13 +116,14 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     };
     let control = Some(control);
     let home = Some(index);
-    let kind = Interface { up, index, home, path_mtu, filter, confined, helper, log_style };
+    let kind = Interface { up, member, index, home, path_mtu, filter, confined, helper, log_style };
     let life = Life {
         name,
         ip,
         udp,
         offloads,
         cores,
+        attached: attached.unwrap_or_default(),
         control,
         metrics,
         listeners,
@@ -174,6 +184,7 @@ fn explain(name: &str, error: TunError) -> anyhow::Error {
 
 struct Interface {
     up: Option<Up>,
+    member: Option<Member>,
     /// The index at the start.
     index: u32,
     /// The index in this network namespace, while it is here.
@@ -200,10 +211,16 @@ impl Kind for Interface {
     }
 
     fn bring_up(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        if let Some(member) = &mut self.member {
+            member.bring_up(node)?;
+        }
         self.up.as_mut().map_or(Ok(()), |up| up.bring_up(node))
     }
 
     fn hand_over(&mut self) -> anyhow::Result<()> {
+        if let Some(member) = &mut self.member {
+            member.start_steward(self.log_style)?;
+        }
         match (&mut self.up, &self.helper) {
             (Some(up), helper) if self.confined => {
                 up.guard(self.index, self.log_style)?;
@@ -216,7 +233,7 @@ impl Kind for Interface {
 
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         self.resynchronise(node);
-        Ok(())
+        self.member.as_mut().map_or(Ok(()), |member| member.serve(node))
     }
 
     fn wait(&self) -> Option<std::time::Duration> {
@@ -247,7 +264,10 @@ impl Kind for Interface {
                 match event {
                     netlink::Event::RoutesChanged
                     | netlink::Event::RulesChanged
-                    | netlink::Event::AddressesChanged => node.routes_changed(),
+                    | netlink::Event::AddressesChanged => {
+                        node.routes_changed();
+                        self.member.iter().for_each(Member::network_changed);
+                    }
                     netlink::Event::Lost => self.resynchronise(node),
                     _ => {}
                 }
@@ -263,6 +283,9 @@ impl Kind for Interface {
         file: Option<SocketFile>,
         ending: Option<&Ending>,
     ) -> anyhow::Result<()> {
+        if let Some(mut member) = self.member {
+            member.end();
+        }
         if let Some(mut up) = self.up {
             match ending {
                 Some(Ending::Gone) => up.clean_up(),

@@ -5,6 +5,7 @@
 //!   (up)        ├─► life: Life::run ─► start │ bring up │ enter the sandbox │ serve │ take down
 //!   proxy ──────┘                            `── control, metrics: answer requests
 //!
+//!   member: a node of a tailnet, with its agent and its steward
 //!   guardian: a second process, for what needs rights when the interface goes down
 //! ```
 //!
@@ -20,6 +21,7 @@ mod guardian;
 pub mod interface;
 mod life;
 mod log_error;
+pub mod member;
 pub mod metrics;
 mod offers;
 pub mod proxy;

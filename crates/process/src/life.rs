@@ -26,7 +26,7 @@ use std::{
 };
 
 use anyhow::Context;
-use node::{IpSide, Node, NodeParts};
+use node::{Attached, IpSide, Node, NodeParts};
 use packet::{IpRecv, IpSend};
 use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, process::Helper};
 
@@ -123,6 +123,7 @@ pub(crate) struct Life<K, R, S> {
     pub udp: (UdpSocket, UdpReceiver),
     pub offloads: Arc<Offloads>,
     pub cores: usize,
+    pub attached: Attached,
     pub control: Option<ControlSocket>,
     pub metrics: Option<Metrics>,
     pub listeners: Listeners,
@@ -144,8 +145,8 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
     /// It could not be started, its data plane failed, or something could not be undone.
     pub fn run(self, ready: impl FnOnce()) -> anyhow::Result<()> {
         let Self { name, sandbox, supervisor, mut kind, .. } = self;
-        let Self { ip, udp, offloads, cores, control, metrics, listeners, .. } = self;
-        let parts = NodeParts { ip, udp, offloads, cores };
+        let Self { ip, udp, offloads, cores, attached, control, metrics, listeners, .. } = self;
+        let parts = NodeParts { ip, udp, offloads, cores, attached };
         let (events, inbox) = mpsc::channel();
         let node = sandbox.start(|| start(parts, &events))?;
         kind.configure(&node)?;

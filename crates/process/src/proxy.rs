@@ -15,7 +15,7 @@ use config::{
 };
 use host::resolve;
 use ipnet::IpNet;
-use node::{IpSide, Node, tunnel_mtu};
+use node::{Attached, IpSide, Node, tunnel_mtu};
 use packet::{IpRecv, IpSend};
 use proxy::{
     Front, InProcessStack, KernelStack, Served, Serving, Stack, TunnelSide, Users, Work, read_users,
@@ -178,6 +178,7 @@ impl Start {
             udp,
             offloads,
             cores,
+            attached: Attached::default(),
             control,
             metrics,
             listeners,

@@ -157,7 +157,7 @@ impl Up {
         self.netlink.set_up(index).context("setting the interface up")?;
         node.link_up().context("UDP socket")?;
         if !interface.dns.servers.is_empty() || !interface.dns.search_domains.is_empty() {
-            dns::set(&self.name, &interface.dns, &mut self.undo_log).context("DNS")?;
+            dns::set(&self.name, &interface.dns, &[], &mut self.undo_log).context("DNS")?;
         }
         let wanted = wanted(&self.conf);
         let (netlink, log) = (&self.netlink, &mut self.undo_log);

@@ -4,16 +4,104 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
 use nix::{
     errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
     sys::socket::{
-        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
-        sendmsg, socketpair,
+        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv,
+        recvmsg, sendmsg, socketpair,
     },
 };
+
+/// One end of a socket pair that keeps the boundaries of its packets. Every process that has a copy
+/// of an end keeps it open.
+#[derive(Debug)]
+pub struct Channel(OwnedFd);
+
+impl Channel {
+    /// Both ends.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (one, other) = pair()?;
+        Ok((Self(one), Self(other)))
+    }
+
+    /// Sends a packet. Waits for room, unless [`Channel::set_nonblocking`] was called.
+    ///
+    /// # Errors
+    /// The other end is closed; or there is no room, and it does not wait.
+    pub fn send(&self, packet: &[u8]) -> io::Result<()> {
+        send(self.0.as_fd(), packet, None)
+    }
+
+    /// Sends a packet with a descriptor.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_with(&self, packet: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        send(self.0.as_fd(), packet, Some(descriptor))
+    }
+
+    /// Receives a packet, and the descriptor that came with it.
+    ///
+    /// # Errors
+    /// As [`Channel::receive`].
+    pub fn receive_with(&self, buffer: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
+        receive(self.0.as_fd(), buffer)
+    }
+
+    /// Receives a packet, truncated where it is longer than `buffer`. Returns its length, 0 when
+    /// the other end is closed.
+    ///
+    /// # Errors
+    /// There is none, and it does not wait.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match recv(self.0.as_raw_fd(), buffer, MsgFlags::empty()) {
+                Err(Errno::EINTR) => {}
+                received => return Ok(received?),
+            }
+        }
+    }
+
+    /// Waits for nothing from now on, in any process that has this end.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        let flags = OFlag::from_bits_retain(fcntl(&self.0, FcntlArg::F_GETFL)?);
+        Ok(fcntl(&self.0, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map(drop)?)
+    }
+}
+
+impl From<OwnedFd> for Channel {
+    fn from(end: OwnedFd) -> Self {
+        Self(end)
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> Self {
+        channel.0
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
 
 /// The most descriptors in one message (kernel `SCM_MAX_FD`).
 pub(crate) const MAX_DESCRIPTORS: usize = 253;

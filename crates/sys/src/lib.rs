@@ -13,6 +13,7 @@
 //!   offload  which of the kernel's offloads are used, and which it refused
 //!   opened   a file and the folder that it is in
 //!   unix     a listening Unix socket that only its user may open
+//!   channel  a socket pair that keeps the boundaries of its packets
 //!   socket_file  the file of one, which is removed with it
 //!   whole_file   a file that is replaced as a whole
 //!   watch    waits until a file is deleted or replaced
@@ -54,6 +55,7 @@ pub mod wake;
 pub mod watch;
 pub mod whole_file;
 
+pub use channel::Channel;
 pub use errno::Errno;
 pub use offload::Offloads;
 pub use socket_file::SocketFile;

@@ -21,8 +21,9 @@ pub use code::release_code;
 pub use heap::release_heap;
 pub use helper::Helper;
 pub use privileges::{
-    PrivilegesError, Rights, administers_network, drop_privileges, file_limit, harden, keep_rights,
-    listener, may_make_in, owns, raise_file_limit, rename,
+    PrivilegesError, Rights, administers_network, become_agent, drop_privileges, file_limit, give,
+    harden, is_root, keep_rights, listener, mark_socket, may_make_in, owns, raise_file_limit,
+    rename,
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};

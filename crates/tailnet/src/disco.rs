@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 
 use crate::keys::NodePublic;
 
+/// What a disco datagram begins with.
+pub const MAGIC: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
+
 /// What a disco message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {

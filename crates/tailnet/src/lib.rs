@@ -2,7 +2,16 @@
 //! Time and randomness come in as values; nothing here opens a socket or a file.
 #![forbid(unsafe_code)]
 
+pub mod control;
+pub mod derp;
 pub mod disco;
+pub mod dns;
+pub mod filter;
 pub mod keys;
 pub mod line;
+pub mod local;
+pub mod map;
+pub mod messages;
 pub mod paths;
+pub mod prefs;
+pub mod settings;

@@ -292,8 +292,20 @@ pub enum ToSteward {
 /// From the steward to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSteward {
-    /// A wish was done, but for what is told here, one line each.
-    Done(Vec<String>),
+    /// A wish was done.
+    Done {
+        /// What could not be done, a line each.
+        problems: Vec<String>,
+        /// Who answered questions about names on this machine before.
+        servers: Vec<IpAddr>,
+    },
+}
+
+impl FromSteward {
+    /// There was nothing to do.
+    pub fn nothing() -> Self {
+        Self::Done { problems: Vec::new(), servers: Vec::new() }
+    }
 }
 
 /// Why a message could not be read.

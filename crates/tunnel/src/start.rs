@@ -9,7 +9,7 @@ use std::{
 };
 
 use config::conf::{Conf, EndpointName};
-use node::{ApplyError, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
+use node::{ApplyError, Attached, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
 use proxy::Inside;
 use sys::{BindError, Offloads, UdpSocket, netlink::Netlink};
 use tokio::sync::oneshot;
@@ -74,7 +74,7 @@ fn start_node(
         tracing::error!(%error, "the data plane ended");
         stack.close();
     };
-    let parts = NodeParts { ip, udp, offloads, cores };
+    let parts = NodeParts { ip, udp, offloads, cores, attached: Attached::default() };
     let node = Node::start(parts, ended).map_err(StartError::System)?;
     node.apply(change).map_err(StartError::Refused)?;
     node.link_up().map_err(StartError::Port)?;

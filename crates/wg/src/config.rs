@@ -4,6 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use ipnet::IpNet;
+use packet::Endpoint;
 
 use crate::{PresharedKey, PrivateKey, PublicKey};
 
@@ -90,6 +91,23 @@ pub struct PeerState {
     pub allowed_ips: Vec<IpNet>,
     /// The longest inner packet that was seen to arrive whole, in bytes, of those that the
     /// interface sends; `None` while nobody knows.
+    pub path_mtu: Option<u16>,
+}
+
+/// What a peer sent and received so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeerTraffic {
+    /// Which peer.
+    pub public_key: PublicKey,
+    /// Bytes of authenticated datagrams received.
+    pub rx_bytes: u64,
+    /// Bytes of datagrams sent.
+    pub tx_bytes: u64,
+    /// When the last handshake completed, since the Unix epoch.
+    pub last_handshake: Option<Duration>,
+    /// Where the last authentic packet came from, where there is a subscriber to events.
+    pub heard_from: Option<Endpoint>,
+    /// As [`PeerState::path_mtu`].
     pub path_mtu: Option<u16>,
 }
 

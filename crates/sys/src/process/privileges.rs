@@ -4,7 +4,10 @@ use std::{
     collections::HashSet,
     ffi::CString,
     fs, io,
-    os::unix::{fs::MetadataExt as _, net::UnixStream},
+    os::{
+        fd::BorrowedFd,
+        unix::{fs::MetadataExt as _, net::UnixStream},
+    },
     path::Path,
 };
 
@@ -14,14 +17,19 @@ use nix::{
     sys::{
         prctl,
         resource::{Resource, getrlimit, setrlimit},
-        socket::{getsockopt, sockopt},
+        socket::{getsockopt, setsockopt, sockopt},
     },
-    unistd::{AccessFlags, User, access, geteuid, setgroups, setresgid, setresuid},
+    unistd::{
+        AccessFlags, Gid, Uid, User, access, chown, geteuid, setgroups, setresgid, setresuid,
+    },
 };
 
 /// What a running peer or its helper still needs: to change its mark, its interface's
 /// configuration, and to a port below 1024.
 const KEPT: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_BIND_SERVICE];
+
+/// What the agent of a tailnet needs.
+const AGENTS: [Capability; 2] = [Capability::CAP_NET_RAW, Capability::CAP_NET_BIND_SERVICE];
 
 /// The assumed number of open files if `/proc` is not mounted.
 const ASSUMED_OPEN_FILES: usize = 64;
@@ -51,12 +59,27 @@ pub enum PrivilegesError {
 pub fn drop_privileges(user: &str) -> Result<(), PrivilegesError> {
     let user =
         User::from_name(user).map_err(failed("getpwnam"))?.ok_or(PrivilegesError::NoSuchUser)?;
+    change_user(user.uid, user.gid, &KEPT)
+}
+
+/// Becomes the user and group of this number, which need no name, and keeps only what the agent of
+/// a tailnet needs: `CAP_NET_RAW`, to mark its sockets (socket(7), `SO_MARK`, since Linux 5.17), and
+/// `CAP_NET_BIND_SERVICE`, to answer questions about names.
+///
+/// Each thread has its own capabilities: call this before any thread is started.
+pub fn become_agent(number: u32) -> Result<(), PrivilegesError> {
+    change_user(Uid::from_raw(number), Gid::from_raw(number), &AGENTS)
+}
+
+fn change_user(uid: Uid, gid: Gid, kept: &[Capability]) -> Result<(), PrivilegesError> {
     prctl::set_keepcaps(true).map_err(failed("PR_SET_KEEPCAPS"))?;
     setgroups(&[]).map_err(failed("setgroups"))?;
-    setresgid(user.gid, user.gid, user.gid).map_err(failed("setresgid"))?;
-    setresuid(user.uid, user.uid, user.uid).map_err(failed("setresuid"))?;
+    setresgid(gid, gid, gid).map_err(failed("setresgid"))?;
+    setresuid(uid, uid, uid).map_err(failed("setresuid"))?;
     prctl::set_keepcaps(false).map_err(failed("PR_SET_KEEPCAPS"))?;
-    let kept = HashSet::from(KEPT);
+    // Root in a container may lack some.
+    let kept: HashSet<_> = kept.iter().copied().collect();
+    let kept = &caps::read(None, CapSet::Permitted)? & &kept;
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
     // Effective first: it must be within permitted. The change of user has emptied it.
@@ -97,6 +120,27 @@ pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
 pub fn listener(stream: &UnixStream) -> io::Result<u32> {
     let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
     Ok(credentials.pid().unsigned_abs())
+}
+
+/// Whether this process is root, though maybe without all rights.
+pub fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+/// Gives a file or folder to the user and group of this number.
+///
+/// # Errors
+/// This process may not.
+pub fn give(path: &Path, number: u32) -> io::Result<()> {
+    Ok(chown(path, Some(Uid::from_raw(number)), Some(Gid::from_raw(number)))?)
+}
+
+/// Marks what a socket sends.
+///
+/// # Errors
+/// It takes `CAP_NET_ADMIN` or, since Linux 5.17, `CAP_NET_RAW`.
+pub fn mark_socket(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    Ok(setsockopt(&socket, sockopt::Mark, &mark)?)
 }
 
 /// Whether this user owns a file or folder.

@@ -70,7 +70,11 @@ pub struct Reach {
     pub write: Vec<PathBuf>,
     /// Folders in which files may be removed.
     pub remove: Vec<PathBuf>,
-    /// Ports that TCP may connect to. It may bind to none.
+    /// Folders in which files may be made, replaced and removed.
+    pub own: Vec<PathBuf>,
+    /// Ports that TCP may listen on.
+    pub listen: Vec<u16>,
+    /// Ports that TCP may connect to.
     pub connect: Ports,
 }
 
@@ -118,6 +122,9 @@ pub fn confine_files(reach: &Reach) -> Result<Confined, SandboxError> {
     let ruleset = ruleset.handle_access(net)?.scope(Scope::AbstractUnixSocket)?.create()?;
     let connect = |&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp));
     let ruleset = ruleset.add_rules(ports.iter().map(connect))?;
+    let listen = |&port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::BindTcp));
+    let ruleset = ruleset.add_rules(reach.listen.iter().map(listen))?;
+    let ruleset = allow(ruleset, &reach.own, AccessFs::from_all(LANDLOCK) & !AccessFs::Execute)?;
     let ruleset = allow(ruleset, &reach.read, AccessFs::ReadFile | AccessFs::ReadDir)?;
     let ruleset = allow(ruleset, &reach.write, AccessFs::WriteFile.into())?;
     let ruleset = allow(ruleset, &reach.remove, remove)?;

@@ -9,7 +9,7 @@ use rand_core::CryptoRng;
 use super::{Control, OwnKey, entry::Entry, newcomers::Newcomers};
 use crate::{
     PrivateKey, PublicKey,
-    config::{AllowedIpChange, DeviceChange, PeerChange, PeerState},
+    config::{AllowedIpChange, DeviceChange, PeerChange, PeerState, PeerTraffic},
     constants::MAX_PEERS,
     cookie::CookieChecker,
     noise::Identity,
@@ -70,6 +70,21 @@ impl<R: CryptoRng> Control<R> {
                 tx_bytes,
                 persistent_keepalive: entry.persistent_keepalive,
                 allowed_ips: entry.allowed_ips.iter().copied().collect(),
+                path_mtu: entry.path.found(),
+            }
+        })
+    }
+
+    /// What each peer sent and received, for who looks often.
+    pub fn traffic(&self) -> impl ExactSizeIterator<Item = PeerTraffic> {
+        self.peers.values().map(|entry| {
+            let (rx_bytes, tx_bytes) = entry.peer.bytes();
+            PeerTraffic {
+                public_key: *entry.peer.public_key(),
+                rx_bytes,
+                tx_bytes,
+                last_handshake: entry.last_handshake,
+                heard_from: entry.peer.heard_from(),
                 path_mtu: entry.path.found(),
             }
         })

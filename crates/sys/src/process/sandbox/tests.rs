@@ -47,6 +47,8 @@ fn files_out_of_reach_are_refused_and_those_in_reach_are_not() {
     let write = folder.join("write");
     fs::write(&write, "secret").unwrap();
     let reach = Reach {
+        own: Vec::new(),
+        listen: Vec::new(),
         read: vec![read.clone(), "/not/there".into()],
         write: vec!["/dev/null".into(), write.clone()],
         remove: vec![remove.clone()],

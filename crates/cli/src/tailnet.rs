@@ -1,0 +1,128 @@
+//! Commands of a node of a tailnet. They ask the running node, at the socket where it answers as
+//! tailscaled does.
+
+mod flags;
+mod join;
+mod questions;
+mod status;
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use member::client::Client;
+use process::member::local_socket;
+use tokio::runtime::{Builder, Runtime};
+
+pub(crate) use self::{
+    flags::Flags,
+    join::Join,
+    questions::{Netcheck, Whois, Why, ping},
+    status::Status,
+};
+
+/// What the name of a node's socket ends with.
+const SOCKET: &str = ".tailscaled.sock";
+
+/// Which node a command is for.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Which {
+    /// The interface of the node; may be left out where there is one node on this machine.
+    #[arg(value_name = "IFACE")]
+    pub interface: Option<String>,
+}
+
+impl Which {
+    /// The name of the node.
+    ///
+    /// # Errors
+    /// There is none, or there are several.
+    pub fn name(&self) -> anyhow::Result<String> {
+        if let Some(name) = &self.interface {
+            return Ok(name.clone());
+        }
+        match &mut running()[..] {
+            [] => bail!("no node of a tailnet runs on this machine: see `linerate join --help`"),
+            [name] => Ok(std::mem::take(name)),
+            names => bail!("several nodes run on this machine: say which of {}", names.join(", ")),
+        }
+    }
+
+    /// A client of the node.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let name = self.name()?;
+        let socket = local_socket(&name);
+        if !socket.exists() {
+            bail!("{name}: no node of a tailnet runs there");
+        }
+        Ok(Client::new(socket))
+    }
+}
+
+/// The names of the nodes that run.
+fn running() -> Vec<String> {
+    let folder = local_socket("").parent().map(PathBuf::from);
+    let entries = folder.into_iter().flat_map(fs::read_dir).flatten().flatten();
+    let name =
+        |file: fs::DirEntry| Some(file.file_name().to_str()?.strip_suffix(SOCKET)?.to_owned());
+    let mut names: Vec<String> = entries.filter_map(name).collect();
+    names.sort();
+    names
+}
+
+/// Whether a node of this name runs.
+pub(crate) fn is_member(name: &str) -> bool {
+    local_socket(name).exists()
+}
+
+/// What commands wait in.
+fn runtime() -> anyhow::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("cannot wait for answers")
+}
+
+/// Logs a node out: it has to join again.
+pub(crate) fn logout(which: &Which) -> anyhow::Result<()> {
+    let client = which.client()?;
+    runtime()?.block_on(client.post("logout", None))?;
+    Ok(())
+}
+
+/// Logs a node out, ends it, and removes its state.
+pub(crate) fn leave(which: &Which) -> anyhow::Result<()> {
+    let name = which.name()?;
+    if is_member(&name) {
+        // One whose coordinator is gone leaves all the same.
+        if let Err(error) = logout(which) {
+            eprintln!("linerate: {name}: the coordinator was not told: {error:#}");
+        }
+        crate::client::down(&name)?;
+    }
+    let state = process::member::state_folder(&name);
+    match fs::remove_dir_all(&state) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed.with_context(|| state.display().to_string()),
+    }
+}
+
+/// Changes settings of a running node.
+pub(crate) fn set(name: &str, flags: &Flags) -> anyhow::Result<()> {
+    let which = Which { interface: Some(name.to_owned()) };
+    let client = which.client()?;
+    let runtime = runtime()?;
+    let wish = flags.masked(&runtime, &client)?;
+    runtime.block_on(client.patch("prefs", &wish))?;
+    Ok(())
+}
+
+/// As a duration in words: `90s`, `5m`, or seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.strip_suffix('m') {
+        Some(number) => (number, 60),
+        None => (text.strip_suffix('s').unwrap_or(text), 1),
+    };
+    let number: u64 = number.parse().map_err(|_| "must be like 90s or 5m".to_owned())?;
+    Ok(Duration::from_secs(number.saturating_mul(unit)))
+}

@@ -1,0 +1,150 @@
+//! The settings of a node, as flags: those of `tailscale up`, where they mean the same.
+
+use anyhow::{Context, bail};
+use clap::Args;
+use ipnet::IpNet;
+use member::client::Client;
+use serde_json::{Map, Value, json};
+use tokio::runtime::Runtime;
+
+/// Settings that stay until they are set again.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Flags {
+    /// The name of this machine in the tailnet; the host's by default.
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Networks that other nodes may reach through this one, once they are approved; none if empty.
+    #[arg(long, value_name = "P,..", value_delimiter = ',')]
+    advertise_routes: Option<Vec<String>>,
+    /// Offer other nodes to reach everything through this one.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    advertise_exit_node: Option<bool>,
+    /// Tags that this node asks for.
+    #[arg(long, value_name = "T,..", value_delimiter = ',')]
+    advertise_tags: Option<Vec<String>>,
+    /// Use the networks that other nodes advertise.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    accept_routes: Option<bool>,
+    /// Resolve names as the tailnet says; on by default.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    accept_dns: Option<bool>,
+    /// Reach everything through this node, by its name or address; none if empty.
+    #[arg(long, value_name = "NODE")]
+    exit_node: Option<String>,
+    /// Reach the networks that this machine is connected to directly in spite of an exit node.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    exit_node_allow_lan_access: Option<bool>,
+    /// Accept no connections from other nodes.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    shields_up: Option<bool>,
+    /// Give what comes for advertised routes this machine's address; on by default.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    snat_subnet_routes: Option<bool>,
+    /// A user who may change settings, beside root.
+    #[arg(long, value_name = "USER")]
+    operator: Option<String>,
+}
+
+/// The networks of an exit node.
+const EXIT: [&str; 2] = ["0.0.0.0/0", "::/0"];
+
+impl Flags {
+    /// The settings that are said, as LocalAPI takes them (`ipn/prefs.go`, `MaskedPrefs`).
+    ///
+    /// # Errors
+    /// A network is none, or there is no such exit node.
+    pub fn masked(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Value> {
+        let mut wish = Map::new();
+        let mut say = |name: &str, value: Value| {
+            wish.insert(format!("{name}Set"), json!(true));
+            wish.insert(name.to_owned(), value);
+        };
+        if let Some(name) = &self.hostname {
+            say("Hostname", json!(name));
+        }
+        if let Some(tags) = &self.advertise_tags {
+            let tags: Vec<&String> = tags.iter().filter(|tag| !tag.is_empty()).collect();
+            say("AdvertiseTags", json!(tags));
+        }
+        if self.advertise_routes.is_some() || self.advertise_exit_node.is_some() {
+            say("AdvertiseRoutes", json!(self.routes(runtime, client)?));
+        }
+        if let Some(node) = &self.exit_node {
+            say("ExitNodeIP", json!(""));
+            let id = if node.is_empty() { String::new() } else { find(runtime, client, node)? };
+            say("ExitNodeID", json!(id));
+        }
+        if let Some(user) = &self.operator {
+            say("OperatorUser", json!(user));
+        }
+        let switches = [
+            ("RouteAll", self.accept_routes),
+            ("CorpDNS", self.accept_dns),
+            ("ExitNodeAllowLANAccess", self.exit_node_allow_lan_access),
+            ("ShieldsUp", self.shields_up),
+            ("NoSNAT", self.snat_subnet_routes.map(|snat| !snat)),
+        ];
+        for (name, value) in switches {
+            if let Some(value) = value {
+                say(name, json!(value));
+            }
+        }
+        Ok(Value::Object(wish))
+    }
+
+    /// The networks that are advertised from now on. What is not said stays.
+    fn routes(&self, runtime: &Runtime, client: &Client) -> anyhow::Result<Vec<String>> {
+        let now = runtime.block_on(client.get("prefs"))?;
+        let now = now["AdvertiseRoutes"].as_array().cloned().unwrap_or_default();
+        let (exits, routes): (Vec<String>, Vec<String>) = now
+            .iter()
+            .filter_map(|net| Some(net.as_str()?.to_owned()))
+            .partition(|net| EXIT.contains(&net.as_str()));
+        let mut routes = match &self.advertise_routes {
+            Some(said) => said
+                .iter()
+                .filter(|net| !net.is_empty())
+                .map(|net| network(net))
+                .collect::<Result<_, _>>()?,
+            None => routes,
+        };
+        let is_exit = self.advertise_exit_node.unwrap_or(!exits.is_empty());
+        routes.extend(EXIT.iter().filter(|_| is_exit).map(|net| (*net).to_owned()));
+        Ok(routes)
+    }
+
+    /// Whether any is said.
+    pub fn are_said(&self) -> bool {
+        let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
+        let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
+        let Self { shields_up, snat_subnet_routes, operator, .. } = self;
+        let texts = [hostname, exit_node, operator].iter().any(|text| text.is_some());
+        let lists = [advertise_routes, advertise_tags].iter().any(|list| list.is_some());
+        let switches = [advertise_exit_node, accept_routes, accept_dns, exit_node_allow_lan_access];
+        texts
+            || lists
+            || switches.iter().any(|switch| switch.is_some())
+            || [shields_up, snat_subnet_routes].iter().any(|switch| switch.is_some())
+    }
+}
+
+fn network(text: &str) -> anyhow::Result<String> {
+    let net: IpNet = text.parse().with_context(|| format!("--advertise-routes: {text}"))?;
+    if net.trunc() != net {
+        bail!("--advertise-routes: {text} has host bits: {} is the network", net.trunc());
+    }
+    Ok(net.to_string())
+}
+
+/// The stable ID of a node, by its name or address.
+fn find(runtime: &Runtime, client: &Client, node: &str) -> anyhow::Result<String> {
+    let status = runtime.block_on(client.get("status"))?;
+    let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
+    let found = peers.into_iter().find(|peer| super::status::is_called(peer, node));
+    let found = found.with_context(|| format!("--exit-node: there is no node {node}"))?;
+    if found["ExitNodeOption"] != json!(true) {
+        bail!("--exit-node: {node} does not offer to be one");
+    }
+    let id = found["ID"].as_str().with_context(|| format!("--exit-node: {node} has no ID"))?;
+    Ok(id.to_owned())
+}

@@ -1,0 +1,253 @@
+//! `linerate join`: this machine becomes a node of a tailnet.
+//!
+//! ```text
+//!   join ──► starts the node in the background, unless it runs
+//!     |            settings, login ──► the node's socket
+//!     `── waits:   an address to log in at ──► printed, with a QR code
+//!                  connected ──► returns
+//! ```
+
+use std::{env, fs, path::PathBuf, process::Command, time::Duration};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use member::client::{Client, ClientError, Notices};
+use process::{
+    interface::Options,
+    member::{self as member_process, local_socket, state_folder},
+};
+use qrcode::{QrCode, render::unicode::Dense1x2};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout_at};
+use zeroize::Zeroizing;
+
+use super::{Flags, is_member, runtime, seconds};
+use crate::{Sandbox, log::Log, machine::Machine};
+
+/// The interface where none is said.
+const INTERFACE: &str = "tailnet0";
+/// Where a key may be, beside the argument.
+const KEY_VARIABLES: [&str; 2] = ["LINERATE_AUTH_KEY", "TS_AUTHKEY"];
+/// The states of a node (`ipn/backend.go`, `State`).
+const NEEDS_LOGIN: u64 = 2;
+const NEEDS_APPROVAL: u64 = 3;
+const RUNNING: u64 = 6;
+/// Tells the state, settings and the address for logging in at once (`NotifyInitialState`).
+const INITIAL_STATE: u32 = 1 << 1;
+/// How often it is tried whether a node that was just started answers.
+const STEP: Duration = Duration::from_millis(20);
+
+/// Arguments of `linerate join`.
+#[derive(Args)]
+pub(crate) struct Join {
+    /// The coordinator, as https://headscale.example, and the interface. Without a coordinator, the
+    /// one that was joined before.
+    #[arg(value_name = "URL] [IFACE", num_args = 0..=2)]
+    places: Vec<String>,
+    /// A key that admits this machine: file:PATH, env:NAME, or the key itself, which others can see
+    /// in the list of processes. By default the environment's LINERATE_AUTH_KEY or TS_AUTHKEY;
+    /// without one, you log in with a browser.
+    #[arg(long, value_name = "KEY", alias = "authkey")]
+    auth_key: Option<String>,
+    /// Log in again even if this machine is logged in.
+    #[arg(long)]
+    force_reauth: bool,
+    #[command(flatten)]
+    flags: Flags,
+    /// The folder of this node's keys and state.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// How long to wait until the node is connected; a browser's login is waited for in any case.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = seconds)]
+    timeout: Duration,
+    /// Stay in the foreground.
+    #[arg(short, long)]
+    foreground: bool,
+    /// Talk to the node that another process starts.
+    #[arg(long, hide = true)]
+    only_log_in: bool,
+    #[command(flatten)]
+    sandbox: Sandbox,
+    #[command(flatten)]
+    machine: Machine,
+    #[command(flatten)]
+    log: Log,
+}
+
+impl Join {
+    pub fn log(&self) -> Log {
+        self.log
+    }
+
+    /// Joins, and returns once the node is connected.
+    pub fn run(self) -> anyhow::Result<()> {
+        let (url, name) = self.places()?;
+        let key = self.auth_key()?;
+        if self.only_log_in {
+            return self.log_in(&name, url.as_deref(), key);
+        }
+        if is_member(&name) {
+            ensure!(!self.foreground, "{name}: it runs already: `linerate down {name}` ends it");
+            return self.log_in(&name, url.as_deref(), key);
+        }
+        let state = self.state_dir.clone().unwrap_or_else(|| state_folder(&name));
+        let state = std::path::absolute(&state)?;
+        ensure!(
+            url.is_some() || state.join("agent").exists(),
+            "{name}: it has not joined a tailnet yet: say the coordinator's URL"
+        );
+        let options = Options {
+            name: name.clone(),
+            member: Some(member_process::Options { state }),
+            means: self.machine.means()?,
+            sandbox: self.sandbox.is_on(),
+            ..Options::default()
+        };
+        if self.foreground {
+            // This process becomes the node, which talks to nobody here.
+            let mut again = Command::new("/proc/self/exe");
+            again.args(env::args_os().skip(1)).arg("--only-log-in").spawn()?;
+            return crate::start(options, self.log, true);
+        }
+        crate::start(options, self.log, false)?;
+        self.log_in(&name, url.as_deref(), key)
+    }
+
+    /// The coordinator and the interface.
+    fn places(&self) -> anyhow::Result<(Option<String>, String)> {
+        let (urls, names): (Vec<&String>, Vec<&String>) =
+            self.places.iter().partition(|place| place.contains("://"));
+        let (url, name) = match (&urls[..], &names[..]) {
+            ([] | [_], [] | [_]) => (urls.first(), names.first()),
+            ([_, ..], [..]) if urls.len() > 1 => bail!("a node has one coordinator"),
+            _ => bail!("a coordinator is like https://{}", names[0]),
+        };
+        if let Some(url) = url {
+            ensure!(
+                url.starts_with("https://") || url.starts_with("http://"),
+                "{url}: a coordinator is at https:// or http://"
+            );
+        }
+        let name = name.map_or(INTERFACE, |name| name.as_str());
+        Ok((url.map(|url| url.trim_end_matches('/').to_owned()), name.to_owned()))
+    }
+
+    fn auth_key(&self) -> anyhow::Result<Option<Zeroizing<String>>> {
+        let from_environment = || KEY_VARIABLES.iter().find_map(|name| env::var(name).ok());
+        let key = match self.auth_key.as_deref() {
+            None => from_environment(),
+            Some(said) => Some(match said.split_once(':') {
+                Some(("file", path)) => {
+                    fs::read_to_string(path).with_context(|| format!("--auth-key: {path}"))?
+                }
+                Some(("env", name)) => {
+                    env::var(name).with_context(|| format!("--auth-key: {name}"))?
+                }
+                _ => said.to_owned(),
+            }),
+        };
+        Ok(key.map(|key| Zeroizing::new(key.trim().to_owned())).filter(|key| !key.is_empty()))
+    }
+
+    fn log_in(
+        &self,
+        name: &str,
+        url: Option<&str>,
+        key: Option<Zeroizing<String>>,
+    ) -> anyhow::Result<()> {
+        let client = Client::new(local_socket(name));
+        let runtime = runtime()?;
+        let end = Instant::now() + self.timeout;
+        runtime.block_on(answers(&client, end))?;
+        let mut wish = self.flags.masked(&runtime, &client)?;
+        wish["WantRunningSet"] = json!(true);
+        wish["WantRunning"] = json!(true);
+        if let Some(url) = url {
+            wish["ControlURLSet"] = json!(true);
+            wish["ControlURL"] = json!(url);
+        }
+        runtime.block_on(async {
+            let mut notices = client.watch(INITIAL_STATE).await?;
+            client.patch("prefs", &wish).await?;
+            let mut start = json!({});
+            if let Some(key) = key {
+                start["AuthKey"] = json!(*key);
+            }
+            client.post("start", Some(&start)).await?;
+            if self.force_reauth {
+                client.post("login-interactive", None).await?;
+            }
+            wait(&client, &mut notices, end).await
+        })?;
+        println!("{name}: connected{}", runtime.block_on(addresses(&client)));
+        Ok(())
+    }
+}
+
+/// Waits until a node that was just started answers.
+async fn answers(client: &Client, end: Instant) -> anyhow::Result<()> {
+    loop {
+        match client.get("prefs").await {
+            Err(ClientError::Absent(_)) if Instant::now() < end => sleep(STEP).await,
+            answer => return Ok(answer.map(drop)?),
+        }
+    }
+}
+
+/// Waits until the node is connected.
+async fn wait(client: &Client, notices: &mut Notices, mut end: Instant) -> anyhow::Result<()> {
+    let (mut page, mut asked) = (String::new(), false);
+    loop {
+        let Ok(notice) = timeout_at(end, notices.next()).await else {
+            bail!("not connected yet: {}", why(client).await);
+        };
+        let notice = notice?.context("the node ended")?;
+        if let Some(error) = notice["ErrMessage"].as_str().filter(|error| !error.is_empty()) {
+            bail!("{error}");
+        }
+        if let Some(at) = notice["BrowseToURL"].as_str().filter(|at| !at.is_empty() && *at != page)
+        {
+            show(at);
+            page = at.to_owned();
+            // However long somebody takes.
+            end = Instant::now() + Duration::from_secs(365 * 24 * 3600);
+        }
+        match notice["State"].as_u64() {
+            Some(RUNNING) => return Ok(()),
+            Some(NEEDS_LOGIN) if !asked => {
+                client.post("login-interactive", None).await?;
+                asked = true;
+            }
+            Some(NEEDS_APPROVAL) => {
+                eprintln!("This machine waits for an administrator's approval.");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is in the way, as the node tells it.
+async fn why(client: &Client) -> String {
+    let status = client.get("status?peers=false").await.unwrap_or_default();
+    let health = status["Health"].as_array().into_iter().flatten();
+    let health: Vec<&str> = health.filter_map(Value::as_str).collect();
+    match (&health[..], status["BackendState"].as_str()) {
+        ([], state) => state.unwrap_or("it does not say why").to_owned(),
+        (health, _) => health.join("; "),
+    }
+}
+
+/// The address to log in at, for a browser here and for a phone.
+fn show(at: &str) {
+    eprintln!("\nTo log in, visit:\n\n\t{at}\n");
+    if let Ok(code) = QrCode::new(at) {
+        eprintln!("{}", code.render::<Dense1x2>().quiet_zone(true).build());
+    }
+}
+
+/// The node's addresses, behind a comma.
+async fn addresses(client: &Client) -> String {
+    let status = client.get("status?peers=false").await.unwrap_or_default();
+    let own = status["Self"]["TailscaleIPs"].as_array().into_iter().flatten();
+    own.filter_map(|address| Some(format!(", {}", address.as_str()?))).collect()
+}

@@ -1,0 +1,145 @@
+//! `linerate ping`, `whois`, `netcheck` and `why` of a node of a tailnet.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use member::client::Client;
+use serde_json::{Map, Value};
+use tokio::runtime::Runtime;
+
+use super::{Which, runtime, status::is_called};
+
+/// The time between two pings.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Arguments of `linerate whois`.
+#[derive(Args)]
+pub(crate) struct Whois {
+    /// An address in the tailnet, with or without a port.
+    address: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Arguments of `linerate netcheck`.
+#[derive(Args)]
+pub(crate) struct Netcheck {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Arguments of `linerate why`.
+#[derive(Args)]
+pub(crate) struct Why {
+    /// A node, by its name or address, and maybe a port.
+    #[arg(value_name = "NODE[:PORT]")]
+    target: String,
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Whois {
+    pub fn run(self) -> anyhow::Result<()> {
+        let client = self.which.client()?;
+        let answer = runtime()?.block_on(client.get(&format!("whois?addr={}", self.address)))?;
+        let (node, user) = (&answer["Node"], &answer["UserProfile"]);
+        let text =
+            |value: &Value| value.as_str().unwrap_or_default().trim_end_matches('.').to_owned();
+        println!("machine    {}", text(&node["Name"]));
+        println!("addresses  {}", words(&node["Addresses"]).join(", "));
+        match words(&node["Tags"]) {
+            tags if !tags.is_empty() => println!("tags       {}", tags.join(", ")),
+            _ => {
+                println!("user       {} ({})", text(&user["LoginName"]), text(&user["DisplayName"]))
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Netcheck {
+    pub fn run(self) -> anyhow::Result<()> {
+        let client = self.which.client()?;
+        let report = runtime()?.block_on(client.get("linerate/netcheck"))?;
+        let lines = report.as_object().context("the node did not report")?;
+        for (what, value) in lines.iter().filter(|(what, _)| *what != "regions") {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            println!("{what:<20} {value}");
+        }
+        for region in report["regions"].as_array().into_iter().flatten() {
+            let latency = region["latency_ms"].as_f64();
+            let latency = latency.map_or("no answer".to_owned(), |ms| format!("{ms:.1} ms"));
+            let name = region["name"].as_str().unwrap_or_default();
+            println!("relay {:<14} {latency}  {name}", region["code"].as_str().unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+impl Why {
+    pub fn run(self) -> anyhow::Result<()> {
+        let client = self.which.client()?;
+        let path = format!("linerate/why?target={}", self.target);
+        let answer = runtime()?.block_on(client.get(&path))?;
+        for step in answer["steps"].as_array().into_iter().flatten() {
+            let mark = if step["ok"] == Value::Bool(true) { "ok  " } else { "FAIL" };
+            println!("{mark} {}", step["text"].as_str().unwrap_or_default());
+        }
+        match answer["reaches"].as_bool() {
+            Some(true) => Ok(()),
+            _ => bail!("{}: not reachable", self.target),
+        }
+    }
+}
+
+/// `linerate ping` for a node: pings until the path is direct, or `count` times.
+pub(crate) fn ping(node: Option<String>, target: &str, count: u32) -> anyhow::Result<()> {
+    let client = Which { interface: node }.client()?;
+    let runtime = runtime()?;
+    let address = address(&runtime, &client, target)?;
+    let mut answered = false;
+    for number in 1..=count {
+        let path = format!("ping?ip={address}&type=disco");
+        let pong = runtime.block_on(client.post(&path, None))?;
+        let text = |key: &str| pong[key].as_str().unwrap_or_default().to_owned();
+        match text("Err").as_str() {
+            "" => {
+                let milliseconds = pong["LatencySeconds"].as_f64().unwrap_or_default() * 1000.0;
+                let direct = text("Endpoint");
+                let path = match direct.as_str() {
+                    "" => format!("relay {}", text("DERPRegionCode")),
+                    direct => direct.to_owned(),
+                };
+                let name = text("NodeName");
+                println!("answer from {name} ({address}) via {path} in {milliseconds:.1} ms");
+                answered = true;
+                if !direct.is_empty() {
+                    return Ok(());
+                }
+            }
+            error => println!("no answer: {error}"),
+        }
+        if number < count {
+            thread::sleep(INTERVAL);
+        }
+    }
+    if answered { Ok(()) } else { bail!("{target}: no answer") }
+}
+
+/// The address of a node, by its name or address.
+fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<String> {
+    if target.parse::<std::net::IpAddr>().is_ok() {
+        return Ok(target.to_owned());
+    }
+    let status = runtime.block_on(client.get("status"))?;
+    let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
+    let found = peers.into_iter().find(|peer| is_called(peer, target));
+    let address = found.and_then(|peer| words(&peer["TailscaleIPs"]).into_iter().next());
+    address.with_context(|| format!("there is no node {target}"))
+}
+
+fn words(list: &Value) -> Vec<String> {
+    let list = list.as_array().into_iter().flatten();
+    list.filter_map(|word| Some(word.as_str()?.to_owned())).collect()
+}

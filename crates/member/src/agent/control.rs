@@ -1,0 +1,136 @@
+//! The coordinator, as this machine speaks to it.
+//!
+//! ```text
+//!   Command --> run --> session: one goal at a time          (session)
+//!   Event  <--            | join, be there, leave
+//!                         |  register, updates               (session)
+//!                         |  the map's stream                (map)
+//!                         |  answers to pings                (ping)
+//!                         v
+//!                       HTTP/2                               (connection)
+//!                       Noise                                (stream)
+//!                       TLS or not, proxies, both families   (dial)
+//! ```
+//!
+//! [`run`] keeps trying until it is told otherwise, and tells each time why it does not work
+//! ([`Trouble`]). It decides nothing about keys: they are the data plane's. Where a login needs
+//! another node key it says so, and waits for the [`Command::Login`] that has one. What a map says
+//! is handed on unread, but for its [`MapHead`].
+//!
+//! [`run`]: run()
+
+mod connection;
+pub mod dial;
+mod map;
+mod ping;
+mod session;
+mod stream;
+pub mod trouble;
+
+use std::time::Duration;
+
+use tailnet::{
+    control::{
+        dial::ControlUrl,
+        messages::{Announced, MapHead},
+        register::{Login, Registered},
+    },
+    keys::{MachineKey, NodePublic},
+};
+use tokio::sync::mpsc;
+
+use self::{dial::Dialer, trouble::Trouble};
+
+/// What is the same as long as the agent lives.
+pub struct Settings {
+    /// The coordinator.
+    pub url: ControlUrl,
+    /// The key of this machine.
+    pub machine_key: MachineKey,
+    /// How it is reached.
+    pub dialer: Dialer,
+}
+
+/// What the session is to do. The first must be an [`Command::Update`]: a coordinator wants to know
+/// whom it registers.
+#[derive(Debug)]
+pub enum Command {
+    /// Register this node key, then stay connected with it. Ends what was before.
+    Login(Login),
+    /// This node key is registered: stay connected with it, and register it only if the coordinator
+    /// does not know it. Ends what was before.
+    Resume(Login),
+    /// This is what the node is now. The coordinator is told whenever it is connected.
+    Update(Box<Announced>),
+    /// Send this to answer a ping of the coordinator.
+    Answer {
+        /// Where, as the ping says.
+        url: String,
+        /// Whether over Noise, as the ping says.
+        over_noise: bool,
+        /// What.
+        body: Vec<u8>,
+    },
+    /// Give up this node key at the coordinator, then be idle.
+    Logout(NodePublic),
+    /// The network changed: connect again, at once.
+    Reconnect,
+    /// End.
+    Stop,
+}
+
+/// What happens.
+#[derive(Debug)]
+pub enum Event {
+    /// The first map of a stream is here: it comes next, and is complete.
+    Connected,
+    /// The connection ended, or did not come about. It is tried again after a while.
+    Disconnected {
+        /// Why.
+        why: Trouble,
+        /// When it is tried again.
+        retry_in: Duration,
+    },
+    /// A person must log in at this URL.
+    AuthUrl(String),
+    /// The node key is registered: it may be kept.
+    Registered(Registered),
+    /// The node key has expired, or is to be signed: log in with another one. Until then the session
+    /// is idle.
+    NeedsNewNodeKey {
+        /// The signature that is to be made anew for it, in base64, where tailnet lock is on.
+        signature: Option<String>,
+    },
+    /// The coordinator refuses to register the node key, in these words. It is asked again after a
+    /// while.
+    Refused {
+        /// Its words.
+        why: String,
+        /// When it is asked again.
+        retry_in: Duration,
+    },
+    /// A map, or a change to it, or a sign of life with what comes along.
+    Map {
+        /// What concerns the session, and pings that are not answered by it.
+        head: MapHead,
+        /// All of it, in JSON.
+        text: Vec<u8>,
+    },
+    /// Something that the coordinator said cannot be read, and was passed over.
+    BadRecord(String),
+    /// The node key is given up.
+    LoggedOut,
+}
+
+/// Speaks to a coordinator until it is told to stop, or nobody listens.
+pub async fn run(
+    settings: Settings,
+    commands: mpsc::Receiver<Command>,
+    events: mpsc::Sender<Event>,
+) {
+    let Settings { url, machine_key, dialer } = settings;
+    session::Session::new(url, machine_key, dialer, events).run(commands).await;
+}
+
+#[cfg(test)]
+mod tests;

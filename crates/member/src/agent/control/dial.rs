@@ -1,0 +1,261 @@
+//! Connections: to an address of a host, one of both families, through a proxy where there is one,
+//! with TLS where it is wanted.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use tailnet::control::proxy::{Proxies, Proxy};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tokio_rustls::TlsConnector;
+
+use super::trouble::{Trouble, shown};
+
+/// What is done to each socket before it connects, as setting a mark.
+pub type Hook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
+
+/// A connection.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// How long an address has until the next is tried beside it (RFC 8305, section 5).
+const ADDRESS_DELAY: Duration = Duration::from_millis(250);
+/// How many addresses of a host are tried.
+const ADDRESSES: usize = 16;
+/// The longest answer of a proxy, in bytes.
+const PROXY_ANSWER: usize = 8 << 10;
+
+/// Where a connection goes.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// A name or an address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// Whether with TLS.
+    pub tls: bool,
+    /// The address that is tried instead of the host's own.
+    pub address: Option<IpAddr>,
+}
+
+/// Makes connections.
+#[derive(Clone)]
+pub struct Dialer {
+    hook: Option<Hook>,
+    proxies: Arc<Proxies>,
+    tls: Arc<ClientConfig>,
+}
+
+impl Dialer {
+    /// With these proxies, these roots of trust, and a hook for each socket.
+    pub fn new(proxies: Proxies, tls: Arc<ClientConfig>, hook: Option<Hook>) -> Self {
+        Self { hook, proxies: Arc::new(proxies), tls }
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// What was in the way, of the first address that was tried.
+    pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, Trouble> {
+        let proxy = self.proxies.for_host(target.tls, &target.host, target.port)?;
+        let stream: Box<dyn Stream> = match proxy {
+            Some(proxy) => self.through(proxy, target).await?,
+            None => Box::new(self.connect(&target.host, target.port, target.address).await?),
+        };
+        if target.tls { self.secure(&target.host, stream).await } else { Ok(stream) }
+    }
+
+    async fn through(&self, proxy: &Proxy, target: &Target) -> Result<Box<dyn Stream>, Trouble> {
+        let tcp = self.connect(&proxy.host, proxy.port, None).await?;
+        let mut stream: Box<dyn Stream> =
+            if proxy.tls { self.secure(&proxy.host, Box::new(tcp)).await? } else { Box::new(tcp) };
+        let host = target.address.map_or_else(|| target.host.clone(), |at| at.to_string());
+        open_tunnel(&mut stream, proxy, &host, target.port).await?;
+        Ok(stream)
+    }
+
+    async fn secure(
+        &self,
+        host: &str,
+        stream: Box<dyn Stream>,
+    ) -> Result<Box<dyn Stream>, Trouble> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| Trouble::NoSuchHost(host.to_owned()))?;
+        let connector = TlsConnector::from(Arc::clone(&self.tls));
+        match connector.connect(name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(Trouble::of_tls(host, error)),
+        }
+    }
+
+    async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        address: Option<IpAddr>,
+    ) -> Result<TcpStream, Trouble> {
+        let addresses = match address.or_else(|| host.parse().ok()) {
+            Some(address) => vec![SocketAddr::new(address, port)],
+            None => look_up(host, port).await?,
+        };
+        let attempts = addresses.into_iter().zip(0u32..).map(|(to, number)| {
+            let hook = self.hook.clone();
+            (ADDRESS_DELAY * number, connect_to(to, hook))
+        });
+        race(attempts).await
+    }
+}
+
+/// The roots of trust of this machine, or those that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+/// Without any, each certificate is of an unknown issuer.
+pub fn system_tls() -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    tls(roots)
+}
+
+/// TLS with these roots of trust.
+pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("ring has what TLS 1.2 and 1.3 need")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// The addresses of a host, the families in turns and IPv6 first (RFC 8305, section 4).
+async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+    let found = match tokio::net::lookup_host((host, port)).await {
+        Ok(found) => found,
+        Err(error) => {
+            // getaddrinfo has no number for "no such name" that passes through the standard
+            // library; its words are the same on every Linux.
+            let is_unknown = ["Name or service not known", "No address associated"]
+                .iter()
+                .any(|words| error.to_string().contains(words));
+            return Err(if is_unknown {
+                Trouble::NoSuchHost(host.to_owned())
+            } else {
+                Trouble::Lookup(host.to_owned(), error)
+            });
+        }
+    };
+    let (v6, v4) = found.partition(SocketAddr::is_ipv6);
+    let addresses = in_turns(v6, v4);
+    if addresses.is_empty() { Err(Trouble::NoSuchHost(host.to_owned())) } else { Ok(addresses) }
+}
+
+fn in_turns(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec<SocketAddr> {
+    let mut addresses = Vec::new();
+    while addresses.len() < ADDRESSES && !(v6.is_empty() && v4.is_empty()) {
+        addresses.extend(v6.pop_front());
+        addresses.extend(v4.pop_front());
+    }
+    addresses
+}
+
+async fn connect_to(to: SocketAddr, hook: Option<Hook>) -> Result<TcpStream, Trouble> {
+    let connect = async {
+        let socket = if to.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
+        if let Some(hook) = hook {
+            hook(socket.as_fd())?;
+        }
+        let stream = socket.connect(to).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    };
+    connect.await.map_err(|error: io::Error| Trouble::Connect(to.to_string(), error))
+}
+
+/// Asks a proxy for a connection (RFC 9110, section 9.3.6).
+async fn open_tunnel(
+    stream: &mut Box<dyn Stream>,
+    proxy: &Proxy,
+    host: &str,
+    port: u16,
+) -> Result<(), Trouble> {
+    let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let mut request = zeroize::Zeroizing::new(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n"));
+    if let Some(authorization) = &proxy.authorization {
+        request.push_str("Proxy-Authorization: ");
+        request.push_str(authorization);
+        request.push_str("\r\n");
+    }
+    request.push_str("\r\n");
+    let name = proxy.to_string();
+    let lost = |error| Trouble::Connect(name.clone(), error);
+    stream.write_all(request.as_bytes()).await.map_err(lost)?;
+    stream.flush().await.map_err(lost)?;
+    let mut answer = Vec::new();
+    // Byte by byte: what follows the answer is the other end's.
+    while !answer.ends_with(b"\r\n\r\n") {
+        if answer.len() == PROXY_ANSWER {
+            return Err(Trouble::ProxySaysNo(name, "its answer is too long".into()));
+        }
+        answer.push(stream.read_u8().await.map_err(lost)?);
+    }
+    let line = answer.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let mut words = line.splitn(3, |byte| *byte == b' ');
+    let is_http = words.next().is_some_and(|version| version.starts_with(b"HTTP/1."));
+    match words.next() {
+        Some([b'2', _, _]) if is_http => Ok(()),
+        _ => Err(Trouble::ProxySaysNo(name, shown(line))),
+    }
+}
+
+/// Carries out attempts, each begun at its time or when all before it have failed. The first that
+/// succeeds wins, and the others end.
+///
+/// # Errors
+/// That of the first that failed.
+pub(super) async fn race<T, F>(
+    attempts: impl IntoIterator<Item = (Duration, F)>,
+) -> Result<T, Trouble>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T, Trouble>> + Send + 'static,
+{
+    let begun = Instant::now();
+    let mut attempts = attempts.into_iter().peekable();
+    let mut running = JoinSet::new();
+    let mut trouble = None;
+    loop {
+        let due = attempts.peek().map(|(after, _)| begun + *after);
+        if running.is_empty() {
+            match attempts.next() {
+                Some((_, attempt)) => {
+                    running.spawn(attempt);
+                    continue;
+                }
+                None => break,
+            }
+        }
+        tokio::select! {
+            Some(ended) = running.join_next() => match ended {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => trouble = trouble.or(Some(error)),
+                Err(error) => trouble = trouble.or(Some(Trouble::ended(error))),
+            },
+            () = sleep_until(due.unwrap_or(begun)), if due.is_some() => {
+                if let Some((_, attempt)) = attempts.next() {
+                    running.spawn(attempt);
+                }
+            }
+        }
+    }
+    Err(trouble.unwrap_or_else(|| Trouble::Ended("there was no address to try".into())))
+}

@@ -1,0 +1,159 @@
+//! The map's stream.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::{Response, body::Incoming};
+use tailnet::{
+    control::{
+        dial::Candidate,
+        frame::FrameReader,
+        messages::{Announced, MapHead, MapRequest, PingRequest},
+    },
+    keys::NodePublic,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
+
+use super::{Event, connection::Connection, trouble::Trouble};
+
+const WHAT: &str = "map";
+/// How long a frame may take, from the one before to its last byte. A coordinator sends a sign of
+/// life each minute (tailscale `controlclient/direct.go`, `watchdogTimeout`).
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// A stream that is followed.
+pub(super) struct Stream<'a> {
+    pub connection: &'a Connection,
+    pub events: &'a mpsc::Sender<Event>,
+    /// Pings that are answered by a request without more.
+    pub pings: mpsc::Sender<PingRequest>,
+    /// Where to connect the next time.
+    pub plan: &'a mut Vec<Candidate>,
+    /// A ping is answered once.
+    pub last_ping: String,
+}
+
+impl Stream<'_> {
+    /// Follows the stream. Ends when nobody listens.
+    pub async fn follow(
+        &mut self,
+        node_key: NodePublic,
+        announced: &Announced,
+    ) -> Result<(), Trouble> {
+        let request = MapRequest::stream(node_key, announced);
+        let asked = request_map(self.connection, node_key, &request);
+        let silent = Trouble::StreamSilent(WATCHDOG);
+        let Ok(response) = timeout_at(Instant::now() + WATCHDOG, asked).await else {
+            return Err(silent);
+        };
+        let mut body = response?.into_body();
+        let (mut reader, mut is_first) = (FrameReader::default(), true);
+        let mut deadline = Instant::now() + WATCHDOG;
+        loop {
+            let Ok(piece) = timeout_at(deadline, next_piece(self.connection, &mut body)).await
+            else {
+                return Err(silent);
+            };
+            reader.handle_bytes(&piece?);
+            loop {
+                let frame = match reader.poll_frame() {
+                    Ok(None) => break,
+                    Ok(Some(frame)) => read(frame),
+                    Err(error) if error.stream_goes_on() => Err(error.to_string()),
+                    Err(error) => return Err(Trouble::BadAnswer(WHAT, error.to_string())),
+                };
+                if !self.handle_frame(frame, &mut is_first).await? {
+                    return Ok(());
+                }
+                // What the listener took is not the coordinator's.
+                deadline = Instant::now() + WATCHDOG;
+            }
+        }
+    }
+
+    /// False when nobody listens.
+    async fn handle_frame(
+        &mut self,
+        frame: Result<(MapHead, Vec<u8>), String>,
+        is_first: &mut bool,
+    ) -> Result<bool, Trouble> {
+        let (mut head, text) = match frame {
+            Ok(read) => read,
+            Err(why) => return Ok(self.events.send(Event::BadRecord(why)).await.is_ok()),
+        };
+        if let Some(plan) = head.dial_plan.take() {
+            *self.plan = plan.candidates();
+        }
+        if *is_first && !head.keep_alive {
+            if !head.has_node {
+                return Err(Trouble::BadAnswer(
+                    WHAT,
+                    "the first map does not name this node".into(),
+                ));
+            }
+            *is_first = false;
+            if self.events.send(Event::Connected).await.is_err() {
+                return Ok(false);
+            }
+        }
+        head.ping_request = head.ping_request.take().filter(|ping| ping.url != self.last_ping);
+        if let Some(ping) = &head.ping_request {
+            self.last_ping.clone_from(&ping.url);
+        }
+        if let Some(ping) = head.ping_request.take_if(|ping| ping.types.is_empty()) {
+            // One at a time: a flood is not answered.
+            let _ = self.pings.try_send(ping);
+        }
+        Ok(self.events.send(Event::Map { head, text }).await.is_ok())
+    }
+}
+
+fn read(text: Vec<u8>) -> Result<(MapHead, Vec<u8>), String> {
+    match serde_json::from_slice(&text) {
+        Ok(head) => Ok((head, text)),
+        Err(error) => Err(format!("a map that is not what it must be: {error}")),
+    }
+}
+
+async fn next_piece(connection: &Connection, body: &mut Incoming) -> Result<Bytes, Trouble> {
+    loop {
+        match body.frame().await {
+            // Trailers are no data.
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => return Ok(data),
+                Err(_) => continue,
+            },
+            Some(Err(error)) => return Err(connection.trouble(&error)),
+            None => return Err(Trouble::Ended("the coordinator closed the stream".into())),
+        }
+    }
+}
+
+async fn request_map(
+    connection: &Connection,
+    node_key: NodePublic,
+    request: &MapRequest<'_>,
+) -> Result<Response<Incoming>, Trouble> {
+    self::request(connection, node_key, WHAT, request).await
+}
+
+/// Sends a request for the map, or an update.
+pub(super) async fn request(
+    connection: &Connection,
+    node_key: NodePublic,
+    what: &'static str,
+    request: &MapRequest<'_>,
+) -> Result<Response<Incoming>, Trouble> {
+    let body =
+        serde_json::to_vec(request).map_err(|error| Trouble::BadAnswer(what, error.to_string()))?;
+    let answer = connection.post(what, "/machine/map", &node_key, body).await;
+    // headscale has no such node (notes, section 1).
+    answer.map_err(|trouble| match trouble {
+        Trouble::Status(_, 404, _) => Trouble::UnknownNode,
+        trouble => trouble,
+    })
+}

@@ -1,0 +1,323 @@
+//! One goal at a time, tried until it is reached.
+
+use std::{pin::pin, sync::Arc, time::Duration};
+
+use tailnet::{
+    control::{
+        backoff::Backoff,
+        dial::{Candidate, ControlUrl},
+        messages::{Announced, MapRequest, RegisterRequest, RegisterResponse},
+        register::{Login, Registration, Step},
+    },
+    keys::{MachineKey, NodePublic},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Command, Event,
+    connection::{ANSWER, Carrier, Connection, collect},
+    map::{self, Stream},
+    ping::{self, Answer},
+    trouble::{Trouble, shown},
+};
+
+/// How long a stream must have stood for the next failure to count as the first.
+const STEADY: Duration = Duration::from_secs(10);
+/// How long at least between two questions whether a person has logged in.
+const FOLLOWUP_PAUSE: Duration = Duration::from_secs(1);
+/// How many answers to pings may wait to be sent.
+const ANSWERS: usize = 16;
+
+/// What is tried.
+#[derive(Debug)]
+enum Goal {
+    /// Nothing.
+    Idle,
+    /// To register a key.
+    Join(Registration),
+    /// To follow the map, and what to register with if the coordinator forgot the node.
+    Stay(Login),
+    /// To give up a key.
+    Leave(NodePublic),
+}
+
+/// What is known of this node, once something is.
+pub(super) type Known = watch::Receiver<Option<Arc<Announced>>>;
+
+/// A member's side of a coordinator.
+pub(super) struct Session<C> {
+    url: ControlUrl,
+    machine: MachineKey,
+    carrier: C,
+    events: mpsc::Sender<Event>,
+    goal: Goal,
+    failures: Backoff,
+    refusals: Backoff,
+    plan: Vec<Candidate>,
+}
+
+impl<C: Carrier> Session<C> {
+    /// Idle.
+    pub fn new(
+        url: ControlUrl,
+        machine: MachineKey,
+        carrier: C,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
+        Self {
+            url,
+            machine,
+            carrier,
+            events,
+            goal: Goal::Idle,
+            failures: Backoff::connections(),
+            refusals: Backoff::refusals(),
+            plan: Vec::new(),
+        }
+    }
+
+    /// Does what the commands say until they end.
+    pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        let (announce, known) = watch::channel(None);
+        let (answers, mut to_answer) = mpsc::channel(ANSWERS);
+        loop {
+            let command = {
+                let mut pursued = pin!(self.pursue(known.clone(), &mut to_answer));
+                loop {
+                    tokio::select! {
+                        command = commands.recv() => match command {
+                            Some(Command::Update(announced)) => {
+                                announce.send_replace(Some(Arc::from(announced)));
+                            }
+                            Some(Command::Answer { url, over_noise, body }) => {
+                                let answer = Answer { url, over_noise, body: Some(body) };
+                                // More than may wait are late anyway.
+                                let _ = answers.try_send(answer);
+                            }
+                            command => break command,
+                        },
+                        () = &mut pursued => return,
+                    }
+                }
+            };
+            match command {
+                Some(Command::Login(login)) => self.goal = Goal::Join(Registration::new(login)),
+                Some(Command::Resume(login)) => self.goal = Goal::Stay(login),
+                Some(Command::Logout(node_key)) => self.goal = Goal::Leave(node_key),
+                Some(Command::Reconnect) => {}
+                _ => return,
+            }
+            self.failures.reset();
+            self.refusals.reset();
+        }
+    }
+
+    /// Pursues the goal. Returns when nobody listens.
+    async fn pursue(&mut self, mut known: Known, answers: &mut mpsc::Receiver<Answer>) {
+        let is_known = known.wait_for(Option::is_some).await.is_ok();
+        while is_known && !matches!(self.goal, Goal::Idle) && !self.events.is_closed() {
+            let begun = Instant::now();
+            let Err(why) = self.connected(&mut known, answers).await else { continue };
+            if begun.elapsed() >= STEADY {
+                self.failures.reset();
+            }
+            let wait = self.failures.handle_failure(random());
+            let retry_in = if let Trouble::Later(wanted) = why { wait.max(wanted) } else { wait };
+            self.tell(Event::Disconnected { why, retry_in }).await;
+            sleep(retry_in).await;
+        }
+        self.events.closed().await;
+    }
+
+    /// Works over one connection, until the goal is idle.
+    async fn connected(
+        &mut self,
+        known: &mut Known,
+        answers: &mut mpsc::Receiver<Answer>,
+    ) -> Result<(), Trouble> {
+        let connection =
+            Connection::open(&self.carrier, &self.url, &self.plan, &self.machine).await?;
+        loop {
+            match &self.goal {
+                Goal::Idle => return Ok(()),
+                Goal::Join(_) => self.join(&connection, known).await?,
+                Goal::Stay(login) => {
+                    let login = login.clone();
+                    let stayed = self.stay(&connection, &login, known, answers).await;
+                    if let Err(Trouble::UnknownNode) = stayed {
+                        self.goal = Goal::Join(Registration::new(login));
+                        continue;
+                    }
+                    return stayed;
+                }
+                &Goal::Leave(node_key) => self.leave(&connection, node_key, known).await?,
+            }
+        }
+    }
+
+    /// Sends one request to register, and does what the answer says.
+    async fn join(&mut self, connection: &Connection, known: &mut Known) -> Result<(), Trouble> {
+        let Goal::Join(registration) = &mut self.goal else { return Ok(()) };
+        let announced = current(known);
+        let request = registration.request(&announced.hostinfo);
+        let waits = registration.awaits_person();
+        let asked = ask(connection, &registration.node_key(), &request, waits).await;
+        if let Err(Trouble::Status(..)) = asked
+            && waits
+        {
+            registration.forget_url();
+        }
+        match registration.handle_response(asked?) {
+            Step::Visit(url) => {
+                if let Some(url) = url {
+                    self.tell(Event::AuthUrl(url)).await;
+                }
+                if waits {
+                    sleep(FOLLOWUP_PAUSE).await;
+                }
+            }
+            Step::Registered(registered) => {
+                self.goal = Goal::Stay(registration.again());
+                self.refusals.reset();
+                self.tell(Event::Registered(registered)).await;
+            }
+            Step::NewNodeKey(signature) => {
+                self.goal = Goal::Idle;
+                self.tell(Event::NeedsNewNodeKey { signature }).await;
+            }
+            Step::Refused(why) => {
+                let retry_in = self.refusals.handle_failure(random());
+                registration.forget_url();
+                self.tell(Event::Refused { why: shown(why.as_bytes()), retry_in }).await;
+                sleep(retry_in).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the map, tells of changes of this node and answers pings, until one of them fails.
+    async fn stay(
+        &mut self,
+        connection: &Connection,
+        login: &Login,
+        known: &mut Known,
+        answers: &mut mpsc::Receiver<Answer>,
+    ) -> Result<(), Trouble> {
+        let announced = current(known);
+        let (ask, mut asked) = mpsc::channel(1);
+        let mut stream = Stream {
+            connection,
+            events: &self.events,
+            pings: ask,
+            plan: &mut self.plan,
+            last_ping: String::new(),
+        };
+        let pings = ping::Pings { connection, carrier: &self.carrier, url: &self.url };
+        tokio::select! {
+            ended = stream.follow(login.node_key, &announced) => ended,
+            ended = tell_changes(connection, login.node_key, known) => ended,
+            () = pings.answer(&mut asked, answers) => Ok(()),
+        }
+    }
+
+    async fn leave(
+        &mut self,
+        connection: &Connection,
+        node_key: NodePublic,
+        known: &mut Known,
+    ) -> Result<(), Trouble> {
+        let announced = current(known);
+        let request = RegisterRequest::logout(node_key, &announced.hostinfo);
+        match ask(connection, &node_key, &request, false).await {
+            // A node that the coordinator does not have is as good as gone.
+            Ok(_) | Err(Trouble::UnknownNode) => {}
+            Err(Trouble::Status(_, status, _)) if (400..500).contains(&status) => {}
+            Err(trouble) => return Err(trouble),
+        }
+        self.goal = Goal::Idle;
+        self.tell(Event::LoggedOut).await;
+        Ok(())
+    }
+
+    async fn tell(&self, event: Event) {
+        // Whether somebody listens is looked at where it matters: in `pursue`.
+        let _ = self.events.send(event).await;
+    }
+}
+
+/// What is known now: `pursue` begins when something is.
+fn current(known: &mut Known) -> Arc<Announced> {
+    known.borrow_and_update().clone().unwrap_or_default()
+}
+
+/// Asks to register. A request that waits for a person may take as long as it does.
+async fn ask(
+    connection: &Connection,
+    node_key: &NodePublic,
+    request: &RegisterRequest<'_>,
+    waits: bool,
+) -> Result<RegisterResponse, Trouble> {
+    const WHAT: &str = "registration";
+    let body =
+        serde_json::to_vec(request).map_err(|error| Trouble::BadAnswer(WHAT, error.to_string()))?;
+    let asked = connection.post(WHAT, "/machine/register", node_key, body);
+    let response = if waits {
+        asked.await?
+    } else {
+        timeout(ANSWER, asked)
+            .await
+            .map_err(|_| Trouble::Silent("the coordinator".into(), WHAT))??
+    };
+    let body = collect(WHAT, response.into_body()).await?;
+    serde_json::from_slice(&body).map_err(|error| Trouble::BadAnswer(WHAT, error.to_string()))
+}
+
+/// Tells the coordinator what this node is, now and at each change. Ends when nothing changes any
+/// more, or the connection does.
+async fn tell_changes(
+    connection: &Connection,
+    node_key: NodePublic,
+    known: &mut Known,
+) -> Result<(), Trouble> {
+    let mut failures = Backoff::refusals();
+    loop {
+        let announced = current(known);
+        let request = MapRequest::update(node_key, &announced);
+        let sent = map::request(connection, node_key, "update", &request);
+        let told = match timeout(ANSWER, sent).await {
+            Ok(Ok(response)) => collect("update", response.into_body()).await.map(drop),
+            Ok(Err(trouble)) => Err(trouble),
+            Err(_) => Err(Trouble::Silent("the coordinator".into(), "update")),
+        };
+        match told {
+            Ok(()) => {
+                failures.reset();
+                if known.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+            // The stream may stand all the same: peers still learn of this node by other ways.
+            Err(
+                Trouble::Status(..)
+                | Trouble::Later(_)
+                | Trouble::BadAnswer(..)
+                | Trouble::Silent(..),
+            ) => {
+                sleep(failures.handle_failure(random())).await;
+            }
+            Err(trouble) => return Err(trouble),
+        }
+    }
+}
+
+/// A number by chance; without randomness, all members of a coordinator come back at once.
+fn random() -> u32 {
+    let mut bytes = [0; 4];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u32::from_ne_bytes(bytes),
+        Err(_) => u32::MAX / 2,
+    }
+}

@@ -1,0 +1,218 @@
+//! What keeps a member from its coordinator, each in a line that says what to do.
+
+use std::{fmt, io, time::Duration};
+
+use rustls::CertificateError;
+use tailnet::control::{early, noise::HandshakeError, proxy::UnusableProxy, record::RecordError};
+
+/// Why the coordinator is not reached, or no more.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The name servers know no such host.
+    NoSuchHost(String),
+    /// The name servers could not be asked.
+    Lookup(String, io::Error),
+    /// No connection; to whom.
+    Connect(String, io::Error),
+    /// No answer in time; of whom, and to what.
+    Silent(String, &'static str),
+    /// The connection ended.
+    Ended(String),
+    /// TLS; of whom.
+    Tls(String, rustls::Error),
+    /// A proxy that cannot be used.
+    UnusableProxy(UnusableProxy),
+    /// A proxy said no; which, and its words.
+    ProxySaysNo(String, String),
+    /// The URL leads to another one.
+    Redirects(String, String),
+    /// What answers at the URL is no coordinator; which URL, and what it said.
+    NotACoordinator(String, String),
+    /// It has no key of this protocol.
+    CoordinatorTooOld(String),
+    /// It no longer speaks with this version; its words.
+    MemberTooOld(String),
+    /// The handshake failed.
+    Handshake(HandshakeError),
+    /// The coordinator refused the handshake; its words, which nothing vouches for.
+    HandshakeRefused(String),
+    /// A request was answered with an error: the request, the status and the coordinator's words.
+    Status(&'static str, u16, String),
+    /// The coordinator wants to be asked later.
+    Later(Duration),
+    /// The coordinator knows no such node.
+    UnknownNode,
+    /// What it said has no such form.
+    BadAnswer(&'static str, String),
+    /// Nothing came for too long.
+    StreamSilent(Duration),
+}
+
+impl Trouble {
+    /// The connection ended with this error.
+    pub(super) fn ended(error: impl std::error::Error + 'static) -> Self {
+        Self::Ended(root_cause(&error))
+    }
+
+    /// The error of a connection that was made, to this host.
+    pub(super) fn of_tls(host: &str, error: io::Error) -> Self {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match inner {
+            Some(tls) => Self::Tls(host.to_owned(), tls.clone()),
+            None => Self::Connect(host.to_owned(), error),
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchHost(host) => write!(f, "{host}: no such host; check the URL"),
+            Self::Lookup(host, error) => {
+                write!(f, "{host}: the name cannot be resolved: {}", said(error))
+            }
+            Self::Connect(to, error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                write!(f, "{to}: connection refused: nothing listens there")
+            }
+            Self::Connect(to, error) => write!(f, "{to}: {}", said(error)),
+            Self::Silent(host, what) => write!(f, "{host}: no answer in time: {what}"),
+            Self::Ended(why) => write!(f, "the connection to the coordinator ended: {why}"),
+            Self::Tls(host, error) => write_tls(f, host, error),
+            Self::UnusableProxy(error) => error.fmt(f),
+            Self::ProxySaysNo(proxy, said) => write!(f, "the proxy {proxy} refuses: {said}"),
+            Self::Redirects(from, to) => {
+                write!(f, "{from} redirects to {to}: use the URL of the coordinator itself")
+            }
+            Self::NotACoordinator(url, said) => {
+                write!(f, "{url} is not a coordinator's URL: {said}")
+            }
+            Self::CoordinatorTooOld(url) => {
+                write!(f, "{url} is too old: it has no key for the ts2021 protocol")
+            }
+            Self::MemberTooOld(said) => {
+                write!(f, "the coordinator wants a newer version of this program: {said}")
+            }
+            Self::Handshake(error) => error.fmt(f),
+            Self::HandshakeRefused(said) => {
+                write!(f, "the coordinator refused the handshake: {said}")
+            }
+            Self::Status(what, status, said) if said.is_empty() => {
+                write!(f, "the coordinator answered the {what} request with HTTP status {status}")
+            }
+            Self::Status(what, _, said) => {
+                write!(f, "the coordinator refused the {what} request: {said}")
+            }
+            Self::Later(wait) => {
+                write!(f, "the coordinator is busy and asks to wait for {} s", wait.as_secs())
+            }
+            Self::UnknownNode => f.write_str("the coordinator does not know this node"),
+            Self::BadAnswer(what, why) => {
+                write!(f, "the coordinator's answer to the {what} request is unreadable: {why}")
+            }
+            Self::StreamSilent(time) => {
+                write!(f, "nothing came from the coordinator for {} s", time.as_secs())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> fmt::Result {
+    let rustls::Error::InvalidCertificate(certificate) = error else {
+        return match error {
+            rustls::Error::InvalidMessage(_) => {
+                write!(f, "{host}: what answers does not speak TLS; is it an http:// URL?")
+            }
+            error => write!(f, "{host}: TLS failed: {error}"),
+        };
+    };
+    let days = |from: u64, to: u64| {
+        let hours = to.saturating_sub(from).div_ceil(3600);
+        if hours < 48 { format!("{hours} h") } else { format!("{} days", hours / 24) }
+    };
+    match certificate {
+        CertificateError::ExpiredContext { time, not_after } => write!(
+            f,
+            "{host}: its certificate expired {} ago, by the clock of this machine; check the clock",
+            days(not_after.as_secs(), time.as_secs())
+        ),
+        CertificateError::NotValidYetContext { time, not_before } => write!(
+            f,
+            "{host}: its certificate is valid only in {}, by the clock of this machine; check the \
+             clock",
+            days(time.as_secs(), not_before.as_secs())
+        ),
+        // A CA that was made anew under its old name signs badly.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => write!(
+            f,
+            "{host}: its certificate is signed by a CA that this machine does not trust; name the \
+             CA's file in SSL_CERT_FILE or install it"
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            write!(f, "{host}: its certificate is for another name")
+        }
+        certificate => write!(f, "{host}: its certificate is refused: {certificate}"),
+    }
+}
+
+/// The words of what is at the bottom of an error.
+pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
+/// The error without its number.
+fn said(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(_) => {
+            let text = error.to_string();
+            let end = text.find(" (os error").unwrap_or(text.len());
+            text[..end].to_lowercase()
+        }
+        None => error.to_string(),
+    }
+}
+
+impl From<HandshakeError> for Trouble {
+    fn from(error: HandshakeError) -> Self {
+        Self::Handshake(error)
+    }
+}
+
+impl From<UnusableProxy> for Trouble {
+    fn from(error: UnusableProxy) -> Self {
+        Self::UnusableProxy(error)
+    }
+}
+
+/// What of the network is shown to people, in one line and not too long.
+pub(super) fn shown(text: &[u8]) -> String {
+    const LONGEST: usize = 200;
+    let text = String::from_utf8_lossy(text);
+    let mut shown: String = text
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .take(LONGEST)
+        .collect();
+    if shown.is_empty() {
+        shown.push_str("nothing");
+    }
+    shown
+}
+
+/// How errors of Noise pass through what reads and writes bytes.
+pub(super) fn io_error(error: RecordError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// The same for an early payload.
+pub(super) fn io_error_early(error: early::TooLong) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

@@ -1,0 +1,174 @@
+//! Queries to other resolvers: all at once, each by UDP and then by TCP, and the first answer
+//! counts (tailscale `net/dns/resolver/forwarder.go`).
+
+use std::{
+    fmt, io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
+    pin::pin,
+    time::Duration,
+};
+
+use tailnet::dns::{Forward, Reply, Resolver};
+use tokio::{
+    io::AsyncReadExt,
+    net::{TcpSocket, UdpSocket},
+    task::JoinSet,
+    time::timeout,
+};
+
+use super::{SocketHook, serve};
+
+/// How long a query may take in all.
+const LIMIT: Duration = Duration::from_secs(10);
+/// When TCP joins a datagram that had no answer.
+const TCP_JOINS: Duration = Duration::from_secs(2);
+/// How long a query by TCP may take, as with dig.
+const TCP_LIMIT: Duration = Duration::from_secs(5);
+/// Resolvers that one query is sent to, of a longer list the first: bounds the sockets of
+/// [`super::MAX_FORWARDED`] queries.
+pub const MAX_RESOLVERS: usize = 8;
+/// Longer than what is asked for, `tailnet::dns::UDP_LEN`, as some do not heed it.
+const MAX_DATAGRAM: usize = 4096;
+
+/// Why a resolver did not answer.
+#[derive(Debug)]
+pub enum AskError {
+    /// A socket of ours failed, or the way to the resolver.
+    Io(io::Error),
+    /// Nothing came in time.
+    Timeout,
+    /// What came on a stream is not the answer.
+    BadReply(tailnet::dns::BadReply),
+    /// DNS over HTTPS is not spoken here.
+    NoHttps(String),
+    /// There was nobody to ask.
+    NoResolver,
+}
+
+impl fmt::Display for AskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Timeout => f.write_str("no answer in time"),
+            Self::BadReply(error) => error.fmt(f),
+            Self::NoHttps(url) => write!(f, "{url}: DNS over HTTPS is not supported"),
+            Self::NoResolver => f.write_str("no resolver"),
+        }
+    }
+}
+
+impl std::error::Error for AskError {}
+
+impl From<io::Error> for AskError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Asks resolvers.
+#[derive(Clone)]
+pub(super) struct Forwarder {
+    hook: SocketHook,
+}
+
+impl Forwarder {
+    pub(super) fn new(hook: SocketHook) -> Self {
+        Self { hook }
+    }
+
+    /// What the client gets: the first answer, or the last refusal if there is none.
+    pub(super) async fn ask(&self, forward: &Forward) -> Result<Vec<u8>, AskError> {
+        let first = timeout(LIMIT, self.race(forward)).await.map_err(|_| AskError::Timeout)??;
+        Ok(forward.reply(first))
+    }
+
+    async fn race(&self, forward: &Forward) -> Result<Reply, AskError> {
+        let mut asking = JoinSet::new();
+        for resolver in forward.resolvers().iter().take(MAX_RESOLVERS) {
+            let (forwarder, forward) = (self.clone(), forward.clone());
+            let resolver = resolver.clone();
+            asking.spawn(async move { forwarder.ask_one(&forward, &resolver).await });
+        }
+        let mut last = Err(AskError::NoResolver);
+        while let Some(joined) = asking.join_next().await {
+            match joined.map_err(|error| AskError::Io(io::Error::other(error)))? {
+                Ok(reply) if !reply.is_refusal() => return Ok(reply),
+                Ok(refusal) => last = Ok(refusal),
+                Err(error) if last.is_err() => last = Err(error),
+                Err(_) => {}
+            }
+        }
+        last
+    }
+
+    async fn ask_one(&self, forward: &Forward, resolver: &Resolver) -> Result<Reply, AskError> {
+        let server = match resolver {
+            Resolver::Plain(server) => *server,
+            Resolver::Https { url, .. } => return Err(AskError::NoHttps(url.clone())),
+        };
+        let mut udp = pin!(self.by_udp(forward, server));
+        match timeout(TCP_JOINS, &mut udp).await {
+            Ok(Ok(reply)) if forward.wants_more(&reply) => {
+                return self.by_tcp(forward, server).await.or(Ok(reply));
+            }
+            Ok(Ok(reply)) => return Ok(reply),
+            Ok(Err(_)) => return self.by_tcp(forward, server).await,
+            Err(_) => {}
+        }
+        let mut tcp = pin!(self.by_tcp(forward, server));
+        tokio::select! {
+            reply = &mut tcp => match reply {
+                Ok(reply) => Ok(reply),
+                Err(_) => udp.await,
+            },
+            Ok(reply) = &mut udp => match forward.wants_more(&reply) {
+                true => tcp.await.or(Ok(reply)),
+                false => Ok(reply),
+            },
+        }
+    }
+
+    /// From a port and with an id of its own, which a forger would have to guess.
+    async fn by_udp(&self, forward: &Forward, server: SocketAddr) -> Result<Reply, AskError> {
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any).await?;
+        (self.hook)(socket.as_fd())?;
+        socket.connect(server).await?;
+        let id = random_id()?;
+        socket.send(&forward.query(id)).await?;
+        let mut buffer = [0; MAX_DATAGRAM];
+        loop {
+            let len = socket.recv(&mut buffer).await?;
+            // What is no answer may be forged, and the answer still come.
+            if let Some(Ok(reply)) = buffer.get(..len).map(|reply| forward.read(id, reply)) {
+                return Ok(reply);
+            }
+        }
+    }
+
+    async fn by_tcp(&self, forward: &Forward, server: SocketAddr) -> Result<Reply, AskError> {
+        timeout(TCP_LIMIT, self.converse(forward, server)).await.map_err(|_| AskError::Timeout)?
+    }
+
+    async fn converse(&self, forward: &Forward, server: SocketAddr) -> Result<Reply, AskError> {
+        let socket = if server.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        (self.hook)(socket.as_fd())?;
+        let mut stream = socket.connect(server).await?;
+        let id = random_id()?;
+        serve::write(&mut stream, &forward.query(id)).await?;
+        let len = stream.read_u16().await?;
+        let mut reply = vec![0; usize::from(len)];
+        stream.read_exact(&mut reply).await?;
+        forward.read(id, &reply).map_err(AskError::BadReply)
+    }
+}
+
+fn random_id() -> io::Result<u16> {
+    let mut id = [0; 2];
+    getrandom::fill(&mut id).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(u16::from_be_bytes(id))
+}

@@ -1,0 +1,170 @@
+//! Queries in, answers out.
+
+use std::{
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+
+use tailnet::dns::{Answer, Forward, Transport};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::OwnedSemaphorePermit,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::Shared;
+
+/// Longer than any query that a datagram carries to a resolver; the rest of a longer one is cut,
+/// which makes it malformed.
+const MAX_DATAGRAM: usize = 4096;
+/// How long a client may take for its next query, and to read an answer (RFC 7766 section 6.2.3
+/// has seconds).
+const IDLE: Duration = Duration::from_secs(10);
+/// The pause after an error that may last, such as too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers datagrams, for ever.
+pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
+    let mut buffer = [0; MAX_DATAGRAM];
+    let mut forwarding = JoinSet::new();
+    loop {
+        let (len, sender) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            Err(error) => {
+                pause(&error).await;
+                continue;
+            }
+        };
+        // Reaps what is done.
+        while forwarding.try_join_next().is_some() {}
+        let Some(query) = buffer.get(..len).filter(|_| shared.admits(sender.ip())) else {
+            continue;
+        };
+        match shared.served().names.answer(query, Transport::Udp) {
+            Answer::Ignore => {}
+            Answer::Reply(reply) => {
+                shared.counters.answered.fetch_add(1, Relaxed);
+                send(&socket, &reply, sender).await;
+            }
+            Answer::Forward(forward) => match shared.forwarded.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    let (shared, socket) = (shared.clone(), socket.clone());
+                    forwarding.spawn(async move {
+                        let reply = shared.ask(&forward, permit).await;
+                        send(&socket, &reply, sender).await;
+                    });
+                }
+                Err(_) => {
+                    shared.counters.busy.fetch_add(1, Relaxed);
+                    send(&socket, &forward.failed(), sender).await;
+                }
+            },
+        }
+    }
+}
+
+async fn send(socket: &UdpSocket, reply: &[u8], to: SocketAddr) {
+    // Who does not get an answer asks again.
+    if let Err(error) = socket.send_to(reply, to).await {
+        tracing::debug!(%to, %error, "an answer cannot be sent");
+    }
+}
+
+/// Answers on connections, for ever.
+pub(super) async fn streams(shared: Arc<Shared>, listener: TcpListener) {
+    let mut clients = JoinSet::new();
+    loop {
+        let (stream, sender) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                pause(&error).await;
+                continue;
+            }
+        };
+        while clients.try_join_next().is_some() {}
+        if !shared.admits(sender.ip()) {
+            continue;
+        }
+        let Ok(permit) = shared.streams.clone().try_acquire_owned() else { continue };
+        let shared = shared.clone();
+        clients.spawn(async move {
+            let _permit = permit;
+            if let Err(error) = converse(&shared, stream).await {
+                tracing::debug!(%sender, %error, "a client's connection ends");
+            }
+        });
+    }
+}
+
+/// One query after another, each behind its length (RFC 1035, section 4.2.2).
+async fn converse(shared: &Shared, mut stream: TcpStream) -> io::Result<()> {
+    let mut query = Vec::new();
+    loop {
+        match timeout(IDLE, read(&mut stream, &mut query)).await?? {
+            Some(()) => {}
+            None => return Ok(()),
+        }
+        let reply = match shared.served().names.answer(&query, Transport::Tcp) {
+            // Who does not ask gets no more of our time.
+            Answer::Ignore => return Ok(()),
+            Answer::Reply(reply) => {
+                shared.counters.answered.fetch_add(1, Relaxed);
+                reply
+            }
+            Answer::Forward(forward) => match shared.forwarded.clone().try_acquire_owned() {
+                Ok(permit) => shared.ask(&forward, permit).await,
+                Err(_) => {
+                    shared.counters.busy.fetch_add(1, Relaxed);
+                    forward.failed()
+                }
+            },
+        };
+        timeout(IDLE, write(&mut stream, &reply)).await??;
+    }
+}
+
+/// Reads a message; `None` where the stream has ended.
+async fn read(stream: &mut TcpStream, message: &mut Vec<u8>) -> io::Result<Option<()>> {
+    let len = match stream.read_u16().await {
+        Ok(len) => len,
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    message.resize(usize::from(len), 0);
+    stream.read_exact(message).await?;
+    Ok(Some(()))
+}
+
+/// Writes a message behind its length, in one segment.
+pub(super) async fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let len = u16::try_from(message.len()).map_err(|_| ErrorKind::InvalidData)?;
+    stream.write_all(&[&len.to_be_bytes(), message].concat()).await
+}
+
+impl Shared {
+    async fn ask(&self, forward: &Forward, _permit: OwnedSemaphorePermit) -> Vec<u8> {
+        match self.forwarder.ask(forward).await {
+            Ok(reply) => {
+                self.counters.forwarded.fetch_add(1, Relaxed);
+                reply
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a query stays without an answer");
+                self.counters.failed.fetch_add(1, Relaxed);
+                forward.failed()
+            }
+        }
+    }
+}
+
+/// Waits after an error, but for those that are about one peer.
+async fn pause(error: &io::Error) {
+    if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted) {
+        tracing::debug!(%error, "the resolver's socket");
+        sleep(PAUSE).await;
+    }
+}

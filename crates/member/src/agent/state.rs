@@ -1,0 +1,153 @@
+//! What an agent keeps in its folder. Each file is replaced as a whole, so a full disk or a power
+//! failure leaves the former one.
+//!
+//! ```text
+//!   machine.key   who this machine is to the coordinator
+//!   disco.key     kept, so that another agent does not look like another machine to peers
+//!   prefs.json    settings, the coordinator's address, who logged in
+//!   map.json      the last map, for a start without the coordinator
+//! ```
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use anyhow::Context;
+use serde::{Serialize, de::DeserializeOwned};
+use sys::whole_file;
+use tailnet::keys::{DiscoKey, MachineKey};
+use zeroize::Zeroizing;
+
+/// The folder of an agent.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    folder: PathBuf,
+}
+
+impl State {
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The machine key; a new one, where there is none.
+    ///
+    /// # Errors
+    /// The file holds something else, or a new one cannot be written.
+    pub fn machine_key(&self) -> anyhow::Result<MachineKey> {
+        self.key("machine.key", MachineKey::new, MachineKey::text)
+    }
+
+    /// The disco key; a new one, where there is none.
+    ///
+    /// # Errors
+    /// The file holds something else, or a new one cannot be written.
+    pub fn disco_key(&self) -> anyhow::Result<DiscoKey> {
+        self.key("disco.key", DiscoKey::new, DiscoKey::text)
+    }
+
+    fn key<K: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+        &self,
+        name: &str,
+        new: fn(Box<Zeroizing<[u8; 32]>>) -> K,
+        text: fn(&K) -> Zeroizing<String>,
+    ) -> anyhow::Result<K> {
+        let path = self.folder.join(name);
+        let what = || path.display().to_string();
+        match fs::read_to_string(&path).map(Zeroizing::new) {
+            Ok(text) => text.trim().parse().with_context(what),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let mut bytes = Box::new(Zeroizing::new([0; 32]));
+                getrandom::fill(&mut **bytes).context("randomness")?;
+                let key = new(bytes);
+                self.write(name, &text(&key)).with_context(what)?;
+                Ok(key)
+            }
+            Err(error) => Err(error).with_context(what),
+        }
+    }
+
+    /// What a file says; `None` where there is none, or it says nothing that is understood, which
+    /// is logged.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
+        let path = self.folder.join(name);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            text => text,
+        };
+        let read = text.map_err(anyhow::Error::from);
+        match read.and_then(|text| Ok(serde_json::from_str(&text)?)) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                tracing::error!("{}: {error:#}", path.display());
+                None
+            }
+        }
+    }
+
+    /// Keeps a value.
+    ///
+    /// # Errors
+    /// The file cannot be written; the former one is still there.
+    pub fn keep(&self, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let text = serde_json::to_string(value).map_err(io::Error::other)?;
+        self.write(name, &text)
+    }
+
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        whole_file::replace(&self.folder.join(name), text)
+    }
+
+    /// Forgets a file.
+    ///
+    /// # Errors
+    /// It is still there.
+    pub fn forget(&self, name: &str) -> io::Result<()> {
+        whole_file::remove(&self.folder.join(name))
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn state(name: &str) -> State {
+        let folder = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        State::new(folder)
+    }
+
+    #[test]
+    fn a_machine_is_the_same_at_each_start_and_nobody_else_reads_its_key() {
+        let state = state("machine-key");
+        let first = state.machine_key().unwrap().public();
+        assert_eq!(state.machine_key().unwrap().public(), first);
+        let mode = fs::metadata(state.folder().join("machine.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        fs::write(state.folder().join("machine.key"), "nonsense").unwrap();
+        let refused = format!("{:#}", state.machine_key().unwrap_err());
+        assert!(refused.contains("machine.key") && refused.contains("not a key"), "{refused}");
+        fs::remove_dir_all(state.folder()).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_none_and_the_agent_goes_on() {
+        let state = state("prefs");
+        assert_eq!(state.read::<Vec<u8>>("map.json"), None);
+        state.keep("map.json", &[1, 2]).unwrap();
+        assert_eq!(state.read::<Vec<u8>>("map.json"), Some(vec![1, 2]));
+        fs::write(state.folder().join("map.json"), "[1, 2").unwrap();
+        assert_eq!(state.read::<Vec<u8>>("map.json"), None);
+        state.forget("map.json").unwrap();
+        state.forget("map.json").unwrap();
+        fs::remove_dir_all(state.folder()).unwrap();
+    }
+}

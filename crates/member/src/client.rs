@@ -1,0 +1,190 @@
+//! A client of the socket where a member answers as tailscaled does (tailscale `client/local`).
+
+use std::{io, path::PathBuf, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, Response, body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::{net::UnixStream, time::timeout};
+
+/// The name that the server answers to: no web page can say it.
+const HOST: &str = "local-tailscaled.sock";
+/// How long an answer may take. A ping of a peer that does not answer takes longest.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The most bytes of an answer.
+const LONGEST: usize = 256 << 20;
+
+/// Why a member did not do what it was asked.
+#[derive(Debug)]
+pub enum ClientError {
+    /// No member answers there.
+    Absent(io::Error),
+    /// It refused, in its words.
+    Refused {
+        /// The status of HTTP.
+        status: u16,
+        /// Its words.
+        text: String,
+    },
+    /// It did not answer as it should.
+    Broken(String),
+}
+
+impl std::fmt::Display for ClientError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Absent(error) => write!(f, "no member of a tailnet answers: {error}"),
+            Self::Refused { text, status } if text.is_empty() => write!(f, "refused: {status}"),
+            Self::Refused { text, .. } => f.write_str(text),
+            Self::Broken(what) => write!(f, "the answer is broken: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// A member's socket.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+/// Lines of JSON that come as things happen.
+pub struct Notices {
+    body: Incoming,
+    rest: BytesMut,
+}
+
+impl Client {
+    /// That of this socket.
+    pub fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// Asks for what is at `path`, below `/localapi/v0/`.
+    ///
+    /// # Errors
+    /// Nobody answers, or it is refused.
+    pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
+        self.ask(Method::GET, path, None).await
+    }
+
+    /// Posts `body` to `path`.
+    ///
+    /// # Errors
+    /// Nobody answers, or it is refused.
+    pub async fn post(&self, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+        self.ask(Method::POST, path, body).await
+    }
+
+    /// Changes what is at `path`.
+    ///
+    /// # Errors
+    /// Nobody answers, or it is refused.
+    pub async fn patch(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        self.ask(Method::PATCH, path, Some(body)).await
+    }
+
+    /// Hears what happens from now on; `mask` says what is told at once (`ipn/backend.go`,
+    /// `NotifyWatchOpt`).
+    ///
+    /// # Errors
+    /// Nobody answers, or it is refused.
+    pub async fn watch(&self, mask: u32) -> Result<Notices, ClientError> {
+        let path = format!("watch-ipn-bus?mask={mask}");
+        let response = self.send(Method::GET, &path, None).await?;
+        Ok(Notices { body: response.into_body(), rest: BytesMut::new() })
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
+        let asked = async {
+            let body = self.send(method, path, body).await?.into_body();
+            collect(body).await
+        };
+        let late = |_| ClientError::Broken(format!("none came within {} s", PATIENCE.as_secs()));
+        let text = timeout(PATIENCE, asked).await.map_err(late)??;
+        // Some answers are texts, or empty.
+        let plain = || Value::String(String::from_utf8_lossy(&text).into_owned());
+        Ok(serde_json::from_slice(&text).unwrap_or_else(|_| plain()))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(ClientError::Absent)?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
+        tokio::spawn(connection);
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/localapi/v0/{path}"))
+            .header("Host", HOST)
+            .body(Full::new(Bytes::from(body)))
+            .map_err(broken)?;
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = collect(response.into_body()).await?;
+        let text = String::from_utf8_lossy(&text).trim().to_owned();
+        // Some refusals are JSON.
+        let said = serde_json::from_str::<Value>(&text).ok();
+        let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
+        Err(ClientError::Refused { status: status.as_u16(), text: said.unwrap_or(text) })
+    }
+}
+
+impl Notices {
+    /// The next one; `None` once the member has ended.
+    ///
+    /// # Errors
+    /// It is no JSON.
+    pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
+        loop {
+            if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
+                let line = self.rest.split_to(end + 1);
+                return serde_json::from_slice(&line).map(Some).map_err(broken);
+            }
+            if self.rest.len() > LONGEST {
+                return Err(ClientError::Broken("a line has no end".into()));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(frame) => {
+                    if let Ok(data) = frame.map_err(broken)?.into_data() {
+                        self.rest.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn collect(mut body: Incoming) -> Result<BytesMut, ClientError> {
+    let mut text = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(broken)?.into_data() {
+            text.extend_from_slice(&data);
+        }
+        if text.len() > LONGEST {
+            return Err(ClientError::Broken("it has no end".into()));
+        }
+    }
+    Ok(text)
+}
+
+fn broken(error: impl std::fmt::Display) -> ClientError {
+    ClientError::Broken(error.to_string())
+}

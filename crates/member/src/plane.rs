@@ -1,0 +1,283 @@
+//! What the data plane does for the agent.
+//!
+//! ```text
+//!   line ── ToPlane ──► hear:   peers, paths, filter, keys ──► Node
+//!                               datagrams ──► UDP socket;  from relays ──► engine::Relay
+//!   line ◄── ToAgent ── watch:  events of peers, activity         ◄── Node
+//!                       sort:   disco and STUN                    ◄── engine::ControlReceiver
+//!                       relay:  runs to peers behind relays       ◄── engine::Relay
+//! ```
+//!
+//! Each is a thread. What they send waits where the agent does not read; the data path does not
+//! wait for them, and what finds no room in its queues is counted as dropped there.
+
+mod keys;
+mod peers;
+mod watch;
+
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use engine::{
+    Attached, ControlReceiver, Magic, Registered, Relay, RelayPeer, RelayRun, control_channel,
+};
+use node::Node;
+use packet::{Endpoint, Local, Remote, Waker};
+use sys::Channel;
+use tailnet::{
+    disco,
+    keys::NodePublic,
+    line::{self, Incoming, PART, Path, Reader, ToAgent, ToPlane},
+};
+use wg::PublicKey;
+
+pub use self::keys::KeyFile;
+use self::{keys::Keys, peers::Peers, watch::Watch};
+
+/// How long a thread waits that has no reason to wake up.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+/// Datagrams of disco and STUN in one message at most.
+const TOGETHER: usize = 32;
+
+/// The data plane's ends of what is attached to it.
+pub struct Ends {
+    datagrams: ControlReceiver,
+    relay: Relay,
+}
+
+/// What a member's data plane has attached. `wake_inbound` ends the wait of its UDP side.
+pub fn attach(wake_inbound: Waker) -> (Attached, Ends) {
+    let magic = Magic::new(&disco::MAGIC).expect("it has six bytes");
+    let (sender, datagrams) = control_channel(Registered { magics: vec![magic], stun: true });
+    let relay = Relay::new(wake_inbound);
+    let attached = Attached {
+        control_datagrams: Some(sender),
+        relay: Some(relay.clone()),
+        ..Attached::default()
+    };
+    (attached, Ends { datagrams, relay })
+}
+
+/// The sending half of the line. Clones are the same.
+#[derive(Clone)]
+struct ToLine(Arc<Mutex<Channel>>);
+
+/// Everything that a message of the agent may change.
+struct Plane {
+    node: Arc<Node>,
+    relay: Relay,
+    keys: Keys,
+    peers: Peers,
+    line: ToLine,
+}
+
+/// Starts to serve the agent at the other end of `line`. Also tells it of changes of the network,
+/// for as long as [`Telling`] is kept.
+///
+/// # Errors
+/// The system starts no more threads.
+pub fn start(node: &Arc<Node>, ends: Ends, line: Channel, keys: KeyFile) -> io::Result<Telling> {
+    let hears = Channel::from(std::os::fd::AsFd::as_fd(&line).try_clone_to_owned()?);
+    let to_line = ToLine(Arc::new(Mutex::new(line)));
+    let Ends { datagrams, relay } = ends;
+    let keys = Keys::new(keys, node);
+    let watch = Watch::new(node.clone(), relay.clone(), to_line.clone());
+    let (sorted, relayed) = (to_line.clone(), to_line.clone());
+    let runs = relay.clone();
+    let mut plane =
+        Plane { node: node.clone(), relay, keys, peers: Peers::default(), line: to_line.clone() };
+    spawn("tailnet line", move || plane.hear(&hears))?;
+    spawn("tailnet events", move || watch.run())?;
+    spawn("tailnet disco", move || pass_datagrams(&datagrams, &sorted))?;
+    spawn("tailnet relay", move || pass_runs(&runs, &relayed))?;
+    Ok(Telling(to_line))
+}
+
+/// Tells the agent what the process hears.
+pub struct Telling(ToLine);
+
+impl Telling {
+    /// Links, addresses or routes of this machine changed.
+    pub fn network_changed(&self) {
+        let _ = self.0.send(&ToAgent::NetworkChanged);
+    }
+}
+
+/// The threads end with the process: they wait for the line, or for the data plane, which may
+/// both stay silent for good.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn(run).map(drop)
+}
+
+impl ToLine {
+    /// # Errors
+    /// Nobody will ever read it.
+    fn send(&self, message: &ToAgent) -> io::Result<()> {
+        let channel = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        line::write(message, |part| channel.send(part))
+    }
+}
+
+impl Plane {
+    /// Does what the agent says until nobody is left who could say anything.
+    fn hear(&mut self, line: &Channel) {
+        let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
+        loop {
+            let len = match line.receive(&mut buffer) {
+                Ok(0) | Err(_) => return,
+                Ok(len) => len,
+            };
+            match reader.handle_part(&buffer[..len]) {
+                Ok(Some(message)) => self.handle(message),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "the agent sent"),
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ToPlane) {
+        match message {
+            ToPlane::Hello => {
+                let info = self.node.info();
+                let hello = ToAgent::Hello {
+                    node_key: self.keys.public(),
+                    port: self.node.listen_port(),
+                    interface: info.name.clone(),
+                    index: info.index,
+                };
+                self.tell(&hello);
+            }
+            ToPlane::Peers { complete, changed, removed } => {
+                let change = self.peers.change(complete, &changed, &removed);
+                self.apply(change);
+            }
+            ToPlane::Path { peer, path } => self.set_path(peer, path),
+            // One that was removed meanwhile, or has no path yet, needs none.
+            ToPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
+            ToPlane::Datagrams(datagrams) => {
+                for one in datagrams {
+                    let local =
+                        one.source.map(|at| Local { addr: at.addr, interface: at.interface });
+                    let to = Endpoint { local, ..Endpoint::new(one.to) };
+                    // Whether it arrives is told by its answer alone.
+                    let _ = self.node.send_control(&one.bytes, to, one.hops);
+                }
+            }
+            ToPlane::Relayed(datagrams) => {
+                for one in datagrams {
+                    let from = RelayPeer { region: one.region, key: one.from.0 };
+                    // A peer's first words may come by a relay that it was not sought at.
+                    if self.peers.has(&one.from) && self.relay.endpoint(from).is_some() {
+                        let _ = self.relay.inject(&from, &one.bytes);
+                    }
+                }
+            }
+            ToPlane::Filter(policy) => self.node.filter().set(&(&policy).into()),
+            ToPlane::Login { id, server } => {
+                let sealed = self.keys.seal_login(&server);
+                self.tell(&ToAgent::Login { id, sealed });
+            }
+            ToPlane::MakeCandidate => {
+                let candidate = self.keys.make_candidate();
+                self.tell(&ToAgent::Candidate(candidate));
+            }
+            ToPlane::UseCandidate(key) => match self.keys.use_candidate(key, &self.node) {
+                Ok(()) => {}
+                Err(error) => tracing::error!("the node key could not be kept: {error:#}"),
+            },
+            ToPlane::Forget => {
+                let change = self.peers.change(true, &[], &[]);
+                self.apply(change);
+                if let Err(error) = self.keys.forget(&self.node) {
+                    tracing::error!("the node key could not be removed: {error:#}");
+                }
+            }
+            ToPlane::Report => {
+                let all = watch::activity(&self.node, &self.relay);
+                self.tell(&ToAgent::Activity(all));
+            }
+            ToPlane::Port(port) => {
+                let change = config::uapi::Change { listen_port: Some(port), ..Default::default() };
+                self.apply(change);
+                self.tell(&ToAgent::Port(self.node.listen_port()));
+            }
+        }
+    }
+
+    fn apply(&self, change: config::uapi::Change) {
+        if let Err(error) = self.node.apply(change) {
+            tracing::error!(%error, "a change of the tailnet was refused");
+        }
+    }
+
+    fn set_path(&mut self, peer: NodePublic, path: Path) {
+        let endpoint = match path {
+            Path::Direct(address) => Some(Endpoint::new(address)),
+            Path::Relay(region) => self.relay.endpoint(RelayPeer { region, key: peer.0 }),
+        };
+        // A peer that was removed meanwhile needs no path.
+        if let Some(endpoint) = endpoint {
+            let _ = self.node.set_endpoint(&public(peer), endpoint);
+        }
+    }
+
+    /// Where nobody reads, the next words come from another agent, which asks.
+    fn tell(&self, message: &ToAgent) {
+        let _ = self.line.send(message);
+    }
+}
+
+/// Passes on what is not WireGuard's.
+fn pass_datagrams(datagrams: &ControlReceiver, line: &ToLine) {
+    use std::sync::mpsc::RecvTimeoutError;
+    loop {
+        let first = match datagrams.recv_timeout(FOREVER) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let more = std::iter::from_fn(|| datagrams.try_recv().ok());
+        let all = std::iter::once(first).chain(more).take(TOGETHER);
+        let incoming = all.filter_map(|one| {
+            let local = one.from.local;
+            Some(Incoming {
+                from: one.from.remote.direct()?,
+                local: local.map(|at| line::Local { addr: at.addr, interface: at.interface }),
+                at: Duration::from_nanos(one.at.as_nanos()),
+                bytes: one.bytes,
+            })
+        });
+        if line.send(&ToAgent::Datagrams(incoming.collect())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Passes on what goes to peers behind relays.
+fn pass_runs(relay: &Relay, line: &ToLine) {
+    loop {
+        let Some(RelayRun { to, bytes, segment }) = relay.recv_timeout(FOREVER) else { continue };
+        let segment = u32::try_from(segment).unwrap_or(u32::MAX);
+        let to_relay =
+            ToAgent::ToRelay { region: to.region, to: NodePublic(to.key), bytes, segment };
+        if line.send(&to_relay).is_err() {
+            return;
+        }
+    }
+}
+
+fn public(key: NodePublic) -> PublicKey {
+    PublicKey::from(key.0)
+}
+
+/// Where a datagram came from, in the agent's words.
+fn path_of(endpoint: &Endpoint, relay: &Relay) -> Option<Path> {
+    match endpoint.remote {
+        Remote::Direct(address) => Some(Path::Direct(address)),
+        Remote::Relayed(_) => relay.peer(endpoint).map(|peer| Path::Relay(peer.region)),
+    }
+}

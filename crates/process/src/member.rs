@@ -1,0 +1,175 @@
+//! A process that is a node of a tailnet, and the two others that it has beside it.
+//!
+//! ```text
+//!   this process      the data plane: the node key, the TUN, the UDP socket       no rights left
+//!     |  `--- line --------------------------------------------------------.
+//!     |                                                                      v
+//!   steward           what is to be done to the host; starts the agent     agent
+//!     root, no keys   `--- what the host is to have, and the files ------->  control, relays, paths,
+//!                                                                            names: the network's words
+//! ```
+//!
+//! The agent is another user without rights. If it dies, the steward starts another one, and the
+//! data plane has what it was told. If the data plane ends, so does the steward, which ends the
+//! agent and undoes what it did to the host.
+
+mod agent;
+mod host_state;
+mod steward;
+
+use std::{
+    fs, io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use ::member::plane::{self, Ends, KeyFile, Telling};
+use anyhow::Context;
+use node::{Attached, Node, tunnel_mtu};
+use packet::Waker;
+use sys::{Channel, netlink::Netlink, process};
+
+use crate::{life::LogStyle, log_error::log_error};
+pub use agent::AgentProcess;
+pub use steward::Steward;
+use steward::{Job, StewardLine};
+
+/// Where the states of machines are.
+const STATES: &str = "/var/lib/linerate";
+/// Where the sockets of Tailscale's local interface are.
+const SOCKETS: &str = "/run/linerate";
+/// The first of the marks and tables of members: by the interface's index, so that two differ.
+const FIRST_MARK: u32 = 0x6c00_0000;
+
+/// What of a machine's membership is known before it speaks to anybody.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The folder of its state.
+    pub state: PathBuf,
+}
+
+/// The folder of the state of the member with this name, unless it is said.
+pub fn state_folder(name: &str) -> PathBuf {
+    let own = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state/linerate"));
+    let folder = if process::is_root() { None } else { own() };
+    folder.unwrap_or_else(|| STATES.into()).join(name)
+}
+
+/// The socket where a member answers as tailscaled does.
+pub fn local_socket(name: &str) -> PathBuf {
+    let own =
+        || std::env::var_os("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("linerate"));
+    let folder = if process::is_root() { None } else { own() };
+    folder.unwrap_or_else(|| SOCKETS.into()).join(format!("{name}.tailscaled.sock"))
+}
+
+/// A member's parts of a process with an interface or a stack.
+pub(crate) struct Member {
+    name: String,
+    /// The interface's index; `None` where there is no interface.
+    index: Option<u32>,
+    state: PathBuf,
+    /// Until the data plane serves the agent.
+    plane: Option<(Ends, Channel, KeyFile)>,
+    /// The agent's end of its line, until the steward has it.
+    agents_end: Option<Channel>,
+    steward: Option<StewardLine>,
+    telling: Option<Telling>,
+    path_mtu: bool,
+}
+
+impl Member {
+    /// Opens the state and the sockets. Returns what the data plane has attached as well.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another process uses it.
+    pub fn open(
+        name: &str,
+        index: Option<u32>,
+        options: Options,
+        wake: Waker,
+    ) -> anyhow::Result<(Attached, Self)> {
+        let state = options.state;
+        make_folder(&state, 0o700).with_context(|| state.display().to_string())?;
+        let key = state.join("node.key");
+        let keys = KeyFile::open(&key).with_context(|| key.display().to_string())?;
+        let (ours, theirs) = Channel::pair().context("line")?;
+        let (attached, ends) = plane::attach(wake);
+        let member = Self {
+            name: name.to_owned(),
+            index,
+            state,
+            plane: Some((ends, ours, keys)),
+            agents_end: Some(theirs),
+            steward: None,
+            telling: None,
+            path_mtu: true,
+        };
+        Ok((attached, member))
+    }
+
+    /// The mark of what the member's processes send, and the number of its routing table.
+    pub fn mark(&self) -> u32 {
+        self.index.map_or(0, |index| FIRST_MARK + index)
+    }
+
+    /// Sets the interface up. With all rights.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
+        node.search_paths(self.path_mtu);
+        let Some(index) = self.index else { return node.link_up().context("UDP socket") };
+        let netlink = Netlink::open()?;
+        let mtu = tunnel_mtu(&netlink, &[], 0)?;
+        netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
+        node.set_mtu(mtu);
+        let mark = config::uapi::Change { fwmark: Some(self.mark()), ..Default::default() };
+        node.apply(mark).context("mark")?;
+        netlink.set_up(index).context("setting the interface up")?;
+        node.link_up().context("UDP socket")
+    }
+
+    /// Starts the steward, and it the agent. With all rights.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_steward(&mut self, log_style: LogStyle) -> anyhow::Result<()> {
+        let Some(line) = self.agents_end.take() else { return Ok(()) };
+        let job = Job {
+            name: self.name.clone(),
+            index: self.index.unwrap_or_default(),
+            state: self.state.clone(),
+            mark: self.mark(),
+        };
+        self.steward = Some(StewardLine::start(&job, &line, log_style).context("steward")?);
+        Ok(())
+    }
+
+    /// Serves the agent. Called by a confined thread.
+    ///
+    /// # Errors
+    /// The system starts no more threads.
+    pub fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        let Some((ends, line, keys)) = self.plane.take() else { return Ok(()) };
+        self.telling = Some(plane::start(node, ends, line, keys).context("threads")?);
+        Ok(())
+    }
+
+    /// Links, addresses or routes of this machine changed.
+    pub fn network_changed(&self) {
+        self.telling.iter().for_each(Telling::network_changed);
+    }
+
+    /// The steward undoes what it did, and ends the agent. Returns when it has.
+    pub fn end(&mut self) {
+        if let Some(steward) = self.steward.take() {
+            log_error(steward.end().context("steward"));
+        }
+    }
+}
+
+fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(folder)
+}

@@ -1,0 +1,116 @@
+//! The agent of a member, as a process: its rights, then the crate `member`.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{fd::AsFd as _, unix::net::UnixListener},
+    path::PathBuf,
+};
+
+use anyhow::{Context, ensure};
+use member::agent;
+use serde::{Deserialize, Serialize};
+use sys::{
+    Channel,
+    process::{
+        self, Rights, become_agent, keep_rights,
+        sandbox::{Ports, Reach, confine_files},
+    },
+};
+use tailnet::line::PART;
+
+use super::steward::style_of;
+use crate::life::LogStyle;
+
+/// The name of this program as an agent, its whole first argument.
+pub(super) const NAME: &str = "linerate-agent";
+/// The agent's own folder, in that of the member's state.
+pub(super) const FOLDER: &str = "agent";
+
+/// Files that are read: certificates, names of hosts, libraries.
+const READ: [&str; 9] = [
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc/self",
+    "/proc/sys/vm/overcommit_memory",
+    "/run/systemd/resolve",
+    "/sys/devices/system/cpu",
+    "/usr/lib",
+    "/usr/share",
+];
+/// What says where more certificates are, as for programs in Go (`crypto/x509/root_unix.go`).
+const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
+/// The port of questions about names.
+const DNS: u16 = 53;
+
+/// What an agent needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct AgentJob {
+    pub name: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// The user to become; `None` stays.
+    pub user: Option<u32>,
+    /// The mark of its sockets; 0 for none.
+    pub mark: u32,
+    pub has_interface: bool,
+}
+
+/// The agent that this process's arguments ask for.
+pub struct AgentProcess {
+    /// How it logs.
+    pub log_style: LogStyle,
+}
+
+impl AgentProcess {
+    /// Whether this process was started as one.
+    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        style_of(NAME, arguments).map(|log_style| Self { log_style })
+    }
+
+    /// Runs the agent for the steward on standard input, until that ends.
+    ///
+    /// # Errors
+    /// Standard input is no connection to a steward, or the state cannot be read.
+    pub fn run(self) -> anyhow::Result<()> {
+        process::rename(NAME).context("its name")?;
+        process::harden().context("core dumps")?;
+        let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let mut buffer = vec![0; PART];
+        let (len, line) = steward.receive_with(&mut buffer)?;
+        let job: AgentJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
+        let (len, listener) = steward.receive_with(&mut buffer)?;
+        ensure!(len == 1, "the steward is gone");
+        let line = Channel::from(line.context("there is no line")?);
+        let listener = UnixListener::from(listener.context("there is no socket")?);
+        drop(buffer);
+        match job.user {
+            Some(user) => become_agent(user).context("becoming the agent's user")?,
+            None => keep_rights(Rights::default())?,
+        }
+        confine_files(&reach(&job)).context("the kernel refused the sandbox")?;
+        let options = agent::Options {
+            name: job.name,
+            folder: job.folder,
+            mark: job.mark,
+            has_interface: job.has_interface,
+        };
+        agent::run(
+            options,
+            agent::Lines { plane: line, steward: Some(steward), clients: Some(listener) },
+        )
+    }
+}
+
+fn reach(job: &AgentJob) -> Reach {
+    let said = CERTIFICATES.iter().filter_map(std::env::var_os).map(PathBuf::from);
+    Reach {
+        read: READ.iter().map(PathBuf::from).chain(said).collect(),
+        write: vec!["/dev/null".into()],
+        own: vec![job.folder.clone()],
+        listen: vec![DNS],
+        connect: Ports::Any,
+        ..Reach::default()
+    }
+}

@@ -1,0 +1,339 @@
+//! The steward of a member: it starts the agent, and does to the host what the agent wishes. It is
+//! this program, executed again before the sandbox: it has all rights and no key.
+//!
+//! ```text
+//!   data plane ── Job, the agent's end of the line ──► steward ── AgentJob, that end, a socket ──► agent
+//!        x ends ─────────────────────────────────────► undoes all ◄── ToSteward ── FromSteward ──►  |
+//!                                                      starts another ◄──────────────────────────── x
+//! ```
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::PermissionsExt as _, net::UnixListener, process::CommandExt as _},
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use host::InterfaceLock;
+use serde::{Deserialize, Serialize};
+use sys::{
+    Channel, SocketFile,
+    poll::readable,
+    process::{self, Signals},
+};
+use tailnet::line::{self, FromSteward, PART, Reader, ToSteward};
+
+use super::{
+    agent::{self, AgentJob},
+    host_state::HostState,
+    local_socket, make_folder,
+};
+use crate::{life::LogStyle, log_error::log_error};
+
+/// The name of this program as a steward, its whole first argument.
+const NAME: &str = "linerate-steward";
+/// The argument for [`LogStyle::background`].
+const BACKGROUND: &str = "background";
+/// The argument for [`LogStyle::json`].
+const JSON: &str = "json";
+/// This program, even if its file was replaced.
+const PROGRAM: &str = "/proc/self/exe";
+/// The first of the numbers that systemd, too, gives to users without a name
+/// (systemd.exec(5), `DynamicUser=`), and how many there are.
+const USERS: (u32, u32) = (61_184, 4_336);
+/// How long a new agent has to live for the pause before the next one to be short again.
+const STEADY: Duration = Duration::from_secs(60);
+/// The pause before an agent that died is started again, at first and at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How long an end takes at most.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a steward needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Job {
+    /// The member's name: that of the interface, where there is one.
+    pub name: String,
+    /// The interface's index; 0 where there is none.
+    pub index: u32,
+    /// The folder of the state.
+    pub state: PathBuf,
+    /// The mark of what the agent sends, and the number of the routing table.
+    pub mark: u32,
+}
+
+/// The data plane's connection to its steward.
+pub(super) struct StewardLine(Channel);
+
+impl StewardLine {
+    /// Starts one. Signals that this thread blocks are blocked there, too.
+    ///
+    /// # Errors
+    /// It cannot be started, or refuses the job.
+    pub fn start(job: &Job, agents_end: &Channel, log_style: LogStyle) -> anyhow::Result<Self> {
+        let (ours, theirs) = Channel::pair()?;
+        let mut command = Command::new(PROGRAM);
+        command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
+        command.args(arguments(log_style));
+        command.spawn()?;
+        // Closes this process's copy of the other end.
+        drop(command);
+        ours.send_with(&postcard::to_stdvec(job)?, agents_end.as_fd())?;
+        let mut reply = [0; 512];
+        match ours.receive(&mut reply)? {
+            0 => bail!("it ended at once"),
+            1 => Ok(Self(ours)),
+            len => bail!("{}", String::from_utf8_lossy(&reply[1..len])),
+        }
+    }
+
+    /// Has it end, and waits for that.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub fn end(self) -> anyhow::Result<()> {
+        self.0.send(&[0])?;
+        let [ended] = readable([self.0.as_fd()], Some(PATIENCE))?;
+        ensure!(ended, "it does not end: `linerate down` undoes what it leaves behind");
+        Ok(())
+    }
+}
+
+fn arguments(log_style: LogStyle) -> impl Iterator<Item = &'static str> {
+    let said = [(BACKGROUND, log_style.background), (JSON, log_style.json)];
+    said.into_iter().filter_map(|(argument, is_said)| is_said.then_some(argument))
+}
+
+/// The log style that the arguments of a process of this name say; `None` if it has another.
+pub(super) fn style_of(
+    name: &str,
+    mut arguments: impl Iterator<Item = OsString>,
+) -> Option<LogStyle> {
+    let is_it = arguments.next().is_some_and(|argument| argument == *name);
+    let arguments: Vec<_> = arguments.collect();
+    let says = |word: &str| arguments.iter().any(|argument| argument == word);
+    is_it.then(|| LogStyle { background: says(BACKGROUND), json: says(JSON) })
+}
+
+/// The steward that this process's arguments ask for.
+pub struct Steward {
+    /// How it logs.
+    pub log_style: LogStyle,
+}
+
+impl Steward {
+    /// Whether this process was started as one.
+    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        style_of(NAME, arguments).map(|log_style| Self { log_style })
+    }
+
+    /// Serves the data plane on standard input until that ends.
+    ///
+    /// # Errors
+    /// Standard input is no connection to a data plane, or the agent cannot be started at all.
+    pub fn run(self) -> anyhow::Result<()> {
+        let _signals = Signals::block().context("signals")?;
+        process::rename(NAME).context("its name")?;
+        let plane = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let mut buffer = vec![0; PART];
+        let (len, line) = plane.receive_with(&mut buffer)?;
+        let job: Job = postcard::from_bytes(&buffer[..len]).context("its job")?;
+        let line = line.context("there is no line for the agent")?;
+        let started = Serving::begin(job, line, self.log_style);
+        match &started {
+            Ok(_) => plane.send(&[1])?,
+            Err(error) => plane.send(format!("\0{error:#}").as_bytes())?,
+        }
+        let mut serving = started?;
+        let served = serving.run(&plane);
+        serving.end();
+        served
+    }
+}
+
+/// A steward that runs.
+struct Serving {
+    job: Job,
+    /// The agent's end of its line, for the next agent.
+    line: OwnedFd,
+    listener: UnixListener,
+    _file: SocketFile,
+    host: Option<HostState>,
+    /// Held until the host is as it was, even if the data plane is gone.
+    _lock: Option<InterfaceLock>,
+    log_style: LogStyle,
+    agent: Option<Agent>,
+    pause: Duration,
+}
+
+/// An agent that runs.
+struct Agent {
+    process: Child,
+    channel: Channel,
+    reader: Reader,
+    started: u64,
+}
+
+impl Serving {
+    fn begin(job: Job, line: OwnedFd, log_style: LogStyle) -> anyhow::Result<Self> {
+        let (lock, host) = match job.index {
+            0 => (None, None),
+            index => {
+                let lock = InterfaceLock::join(&job.name)?;
+                (Some(lock), Some(HostState::open(&job.name, index, job.mark)?))
+            }
+        };
+        let socket = local_socket(&job.name);
+        let folder = socket.parent().unwrap_or(Path::new("/"));
+        make_folder(folder, 0o755).with_context(|| folder.display().to_string())?;
+        let (listener, file) =
+            SocketFile::listen(&socket).with_context(|| socket.display().to_string())?;
+        // Who may do what is told by the client's credentials.
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
+        let mut serving = Self {
+            job,
+            line,
+            listener,
+            _file: file,
+            host,
+            _lock: lock,
+            log_style,
+            agent: None,
+            pause: PAUSE.0,
+        };
+        serving.start_agent().context("agent")?;
+        Ok(serving)
+    }
+
+    /// Until the data plane ends.
+    fn run(&mut self, plane: &Channel) -> anyhow::Result<()> {
+        let mut buffer = vec![0; PART];
+        loop {
+            let Some(agent) = &self.agent else {
+                let [ended] = readable([plane.as_fd()], Some(self.pause))?;
+                if ended {
+                    return Ok(());
+                }
+                log_error(self.start_agent().context("agent"));
+                continue;
+            };
+            let [ended, said] = readable([plane.as_fd(), agent.channel.as_fd()], None)?;
+            if ended {
+                return Ok(());
+            }
+            if said && !self.hear(&mut buffer) {
+                self.bury();
+            }
+        }
+    }
+
+    fn start_agent(&mut self) -> anyhow::Result<()> {
+        let (channel, theirs) = Channel::pair()?;
+        let own = self.job.state.join(agent::FOLDER);
+        make_folder(&own, 0o700).with_context(|| own.display().to_string())?;
+        let user = process::is_root().then(|| USERS.0 + hash(&self.job.name) % USERS.1);
+        if let Some(user) = user {
+            give_all(&own, user).with_context(|| own.display().to_string())?;
+        }
+        let mut command = Command::new(PROGRAM);
+        command.arg0(agent::NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
+        let process = command.args(arguments(self.log_style)).spawn()?;
+        drop(command);
+        let job = AgentJob {
+            name: self.job.name.clone(),
+            folder: own,
+            user,
+            mark: self.job.mark,
+            has_interface: self.job.index != 0,
+        };
+        channel.send_with(&postcard::to_stdvec(&job)?, self.line.as_fd())?;
+        channel.send_with(&[0], self.listener.as_fd())?;
+        let started = sys::clock::boottime_nanos();
+        self.agent = Some(Agent { process, channel, reader: Reader::default(), started });
+        Ok(())
+    }
+
+    /// Hears the agent. `false` if it is gone.
+    fn hear(&mut self, buffer: &mut [u8]) -> bool {
+        let Some(agent) = &mut self.agent else { return false };
+        let len = match agent.channel.receive(buffer) {
+            Ok(0) | Err(_) => return false,
+            Ok(len) => len,
+        };
+        let ToSteward::Host(wish) = match agent.reader.handle_part(&buffer[..len]) {
+            Ok(Some(message)) => message,
+            Ok(None) => return true,
+            Err(error) => {
+                tracing::error!(%error, "the agent sent");
+                return false;
+            }
+        };
+        let done = self.host.as_mut().map_or_else(FromSteward::nothing, |host| host.apply(&wish));
+        line::write(&done, |part| agent.channel.send(part)).is_ok()
+    }
+
+    /// The agent died. The host stays as it is until the next one says otherwise.
+    fn bury(&mut self) {
+        let Some(mut agent) = self.agent.take() else { return };
+        let _ = agent.process.kill();
+        let status = agent.process.wait();
+        let lived = Duration::from_nanos(sys::clock::boottime_nanos() - agent.started);
+        self.pause = if lived < STEADY { (self.pause * 2).min(PAUSE.1) } else { PAUSE.0 };
+        match status {
+            Ok(status) => tracing::error!(%status, "the agent ended; another one is started"),
+            Err(error) => tracing::error!(%error, "the agent ended; another one is started"),
+        }
+    }
+
+    fn end(mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.process.kill();
+            let _ = agent.process.wait();
+        }
+        self.host.iter_mut().for_each(HostState::undo);
+    }
+}
+
+/// A number for a name, the same at each start (FNV-1a).
+fn hash(name: &str) -> u32 {
+    name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Gives a folder and what is in it to a user: of a former name, maybe.
+fn give_all(folder: &Path, user: u32) -> io::Result<()> {
+    process::give(folder, user)?;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            process::give(&entry.path(), user)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_the_same_user_at_each_start() {
+        assert_eq!(hash("home"), hash("home"));
+        assert_ne!(hash("home") % USERS.1, hash("work") % USERS.1);
+    }
+
+    #[test]
+    fn a_steward_is_told_by_its_whole_first_argument() {
+        let asked = |words: &[&str]| {
+            Steward::asked_for(words.iter().map(OsString::from)).map(|steward| steward.log_style)
+        };
+        assert_eq!(asked(&["linerate"]), None);
+        assert_eq!(asked(&["/x/linerate-steward"]), None);
+        let style = LogStyle { background: true, json: false };
+        assert_eq!(asked(&[NAME, BACKGROUND]), Some(style));
+    }
+}

@@ -1,0 +1,128 @@
+//! What a coordinator may say before HTTP/2: a payload of JSON (tailscale `control/ts2021/conn.go`).
+//!
+//! It is nine bytes, five of them a mark that no HTTP/2 frame begins with, and then the payload.
+//! Its one field, a challenge to the node key, is answered by no client.
+
+use std::fmt;
+
+/// What the payload begins with.
+const MARK: [u8; 5] = *b"\xff\xff\xffTS";
+/// The mark and a length; a frame of HTTP/2 has a header as long.
+const HEADER: usize = 9;
+/// The longest payload, in bytes: one key is expected.
+pub const LONGEST: usize = 64 << 10;
+
+/// A payload that is too long; its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong(pub u32);
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "an early payload of {} bytes", self.0)
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+/// Takes the payload off the beginning of a stream that comes in pieces.
+#[derive(Debug, Default)]
+pub struct EarlyPayload {
+    held: Vec<u8>,
+    is_over: bool,
+}
+
+impl EarlyPayload {
+    /// Whether the payload is over, and all else HTTP/2's.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Takes the next bytes of the stream and returns what of it is HTTP/2's, and the payload with
+    /// the call that completes it.
+    ///
+    /// # Errors
+    /// The payload is too long.
+    pub fn handle_plain(&mut self, plain: Vec<u8>) -> Result<(Vec<u8>, Option<Vec<u8>>), TooLong> {
+        if self.is_over {
+            return Ok((plain, None));
+        }
+        self.held.extend_from_slice(&plain);
+        let known = self.held.len().min(MARK.len());
+        if self.held[..known] != MARK[..known] {
+            self.is_over = true;
+            return Ok((std::mem::take(&mut self.held), None));
+        }
+        let Some(length) = self.held.get(MARK.len()..HEADER) else { return Ok((Vec::new(), None)) };
+        let length = u32::from_be_bytes(length.try_into().expect("four bytes"));
+        let end = match usize::try_from(length) {
+            Ok(length) if length <= LONGEST => HEADER + length,
+            _ => {
+                self.held = Vec::new();
+                return Err(TooLong(length));
+            }
+        };
+        if self.held.len() < end {
+            return Ok((Vec::new(), None));
+        }
+        self.is_over = true;
+        let mut payload = std::mem::take(&mut self.held);
+        let rest = payload.split_off(end);
+        payload.drain(..HEADER);
+        Ok((rest, Some(payload)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn marked(payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).unwrap();
+        [&MARK[..], &length.to_be_bytes(), payload].concat()
+    }
+
+    fn read(stream: &[u8], pieces: &[usize]) -> Result<(Vec<u8>, Option<Vec<u8>>), TooLong> {
+        let (mut early, mut rest, mut payload) = (EarlyPayload::default(), Vec::new(), None);
+        let (mut stream, mut sizes) = (stream, pieces.iter().cycle());
+        while !stream.is_empty() {
+            let (piece, later) =
+                stream.split_at((*sizes.next().unwrap_or(&1)).clamp(1, stream.len()));
+            let (more, found) = early.handle_plain(piece.to_vec())?;
+            rest.extend(more);
+            payload = payload.or(found);
+            stream = later;
+        }
+        Ok((rest, payload))
+    }
+
+    #[test]
+    fn a_length_that_is_too_long_is_refused_before_it_is_held() {
+        let mut early = EarlyPayload::default();
+        let stream = [&MARK[..], &[0xff; 4]].concat();
+        assert_eq!(early.handle_plain(stream), Err(TooLong(u32::MAX)));
+        assert_eq!(early.held.capacity(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_payload_is_taken_off_however_it_is_cut(
+            payload in proptest::collection::vec(any::<u8>(), 0..300),
+            rest in proptest::collection::vec(any::<u8>(), 0..300),
+            pieces in proptest::collection::vec(1usize..40, 1..20),
+        ) {
+            let stream = [marked(&payload), rest.clone()].concat();
+            prop_assert_eq!(read(&stream, &pieces), Ok((rest, Some(payload))));
+        }
+
+        #[test]
+        fn without_a_payload_all_is_http(
+            rest in proptest::collection::vec(any::<u8>(), 5..300),
+            pieces in proptest::collection::vec(1usize..40, 1..20),
+        ) {
+            prop_assume!(!rest.starts_with(&MARK));
+            prop_assert_eq!(read(&rest, &pieces), Ok((rest.clone(), None)));
+        }
+    }
+}

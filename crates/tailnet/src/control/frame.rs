@@ -1,0 +1,214 @@
+//! The frames of the map's stream: a length of 32 bits, little-endian, and that many bytes of
+//! zstd, each frame for itself.
+
+use std::{fmt, io::Read};
+
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
+
+/// The longest frame, packed or unpacked, in bytes: the map of 50,000 peers.
+pub const LONGEST: usize = 64 << 20;
+/// What the buffer keeps between frames; a delta is shorter.
+const KEPT: usize = 16 << 10;
+/// What every text of zstd begins with (RFC 8878, section 3.1.1).
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Why a frame could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// It is longer than any may be, as it says: the stream cannot be read further.
+    TooLong(u32),
+    /// It unpacks to more than any may have. The stream goes on behind it.
+    Bomb,
+    /// It is no zstd. The stream goes on behind it.
+    BadZstd(String),
+}
+
+impl FrameError {
+    /// Whether the frames behind it can be read.
+    pub fn stream_goes_on(&self) -> bool {
+        !matches!(self, Self::TooLong(_))
+    }
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(length) => write!(f, "a frame of {length} bytes"),
+            Self::Bomb => write!(f, "a frame that unpacks to more than {} MiB", LONGEST >> 20),
+            Self::BadZstd(why) => write!(f, "a frame that is not zstd: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Splits a stream into frames.
+///
+/// Call order: `handle_bytes` as they come, each time then `poll_frame` until it gives none.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    held: Vec<u8>,
+    /// What of `held` was given out.
+    done: usize,
+}
+
+impl FrameReader {
+    /// Takes the next bytes of the stream.
+    pub fn handle_bytes(&mut self, bytes: &[u8]) {
+        if self.done > 0 {
+            self.held.drain(..self.done);
+            self.done = 0;
+            self.held.shrink_to(KEPT);
+        }
+        self.held.extend_from_slice(bytes);
+    }
+
+    /// The next frame, unpacked.
+    ///
+    /// # Errors
+    /// The frame cannot be read, and maybe none behind it ([`FrameError::stream_goes_on`]).
+    pub fn poll_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
+        let Some((length, body)) = self.held[self.done..].split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let said = u32::from_le_bytes(*length);
+        let length = usize::try_from(said).unwrap_or(usize::MAX);
+        if length > LONGEST {
+            return Err(FrameError::TooLong(said));
+        }
+        let Some(packed) = body.get(..length) else { return Ok(None) };
+        let frame = unpack(packed);
+        self.done += 4 + length;
+        frame.map(Some)
+    }
+}
+
+/// Unpacks zstd. Text that is not packed, as of a coordinator that does not pack, is itself.
+fn unpack(packed: &[u8]) -> Result<Vec<u8>, FrameError> {
+    if !packed.starts_with(&ZSTD) {
+        return if packed.first() == Some(&b'{') {
+            Ok(packed.to_vec())
+        } else {
+            Err(FrameError::BadZstd("its first bytes are others".into()))
+        };
+    }
+    let mut decoder = FrameDecoder::new();
+    decoder.set_max_window_size(LONGEST as u64);
+    let bad = |error: &dyn fmt::Display| FrameError::BadZstd(error.to_string());
+    let decoder =
+        StreamingDecoder::new_with_decoder(packed, decoder).map_err(|error| bad(&error))?;
+    let mut text = Vec::new();
+    decoder.take(LONGEST as u64 + 1).read_to_end(&mut text).map_err(|error| bad(&error))?;
+    if text.len() > LONGEST { Err(FrameError::Bomb) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+    use super::*;
+
+    fn framed(text: &[u8]) -> Vec<u8> {
+        raw(&compress_to_vec(text, CompressionLevel::Fastest))
+    }
+
+    fn raw(body: &[u8]) -> Vec<u8> {
+        [&u32::try_from(body.len()).unwrap().to_le_bytes(), body].concat()
+    }
+
+    /// zstd of blocks that repeat one byte: 128 KiB for four bytes.
+    fn bomb(blocks: usize) -> Vec<u8> {
+        let mut packed = [&ZSTD[..], &[0x00, 0x50]].concat();
+        for number in 1..=blocks {
+            let last = u32::from(number == blocks);
+            let header = last | 1 << 1 | (128 << 10) << 3;
+            packed.extend_from_slice(&header.to_le_bytes()[..3]);
+            packed.push(b'x');
+        }
+        raw(&packed)
+    }
+
+    #[test]
+    fn a_frame_that_grows_without_end_is_refused_and_the_next_is_read() {
+        let mut reader = FrameReader::default();
+        reader.handle_bytes(&bomb(LONGEST / (128 << 10) + 1));
+        reader.handle_bytes(&framed(b"{}"));
+        assert_eq!(reader.poll_frame(), Err(FrameError::Bomb));
+        assert_eq!(reader.poll_frame(), Ok(Some(b"{}".to_vec())));
+    }
+
+    #[test]
+    fn a_frame_as_long_as_allowed_is_read() {
+        let mut reader = FrameReader::default();
+        reader.handle_bytes(&bomb(LONGEST / (128 << 10)));
+        let frame = reader.poll_frame().unwrap().unwrap();
+        assert_eq!(frame.len(), LONGEST);
+    }
+
+    #[test]
+    fn a_huge_length_ends_the_stream() {
+        let mut reader = FrameReader::default();
+        reader.handle_bytes(&[0xff; 4]);
+        let error = reader.poll_frame().unwrap_err();
+        assert_eq!(error, FrameError::TooLong(u32::MAX));
+        assert!(!error.stream_goes_on());
+    }
+
+    #[test]
+    fn what_is_not_packed_is_itself_and_garbage_is_told() {
+        let mut reader = FrameReader::default();
+        reader.handle_bytes(&raw(b"{\"KeepAlive\":true}"));
+        reader.handle_bytes(&raw(b"\x28\xb5\x2f\xfd\xff\xff"));
+        reader.handle_bytes(&raw(b"garbage"));
+        reader.handle_bytes(&framed(b"{}"));
+        assert_eq!(reader.poll_frame(), Ok(Some(b"{\"KeepAlive\":true}".to_vec())));
+        for _ in 0..2 {
+            let error = reader.poll_frame().unwrap_err();
+            assert!(error.stream_goes_on(), "{error}");
+        }
+        assert_eq!(reader.poll_frame(), Ok(Some(b"{}".to_vec())));
+        assert_eq!(reader.poll_frame(), Ok(None));
+    }
+
+    #[test]
+    fn the_memory_of_a_large_frame_is_given_back() {
+        let mut reader = FrameReader::default();
+        reader.handle_bytes(&raw(&[b'{'; 1 << 20]));
+        assert!(reader.poll_frame().unwrap().is_some());
+        reader.handle_bytes(&[1]);
+        assert!(reader.held.capacity() <= 2 * KEPT);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_whole_however_the_stream_is_cut(
+            texts in proptest::collection::vec("\\{[ -~]{0,400}", 1..6),
+            pieces in proptest::collection::vec(1usize..200, 1..20),
+        ) {
+            let stream: Vec<u8> = texts.iter().flat_map(|text| framed(text.as_bytes())).collect();
+            let (mut reader, mut read, mut rest) = (FrameReader::default(), Vec::new(), &stream[..]);
+            for size in pieces.iter().cycle() {
+                let (piece, later) = rest.split_at((*size).min(rest.len()));
+                reader.handle_bytes(piece);
+                while let Some(frame) = reader.poll_frame().unwrap() {
+                    read.push(String::from_utf8(frame).unwrap());
+                }
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(read, texts);
+        }
+
+        #[test]
+        fn garbage_is_an_error_and_no_panic(
+            garbage in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let mut reader = FrameReader::default();
+            reader.handle_bytes(&raw(&[&ZSTD[..], &garbage].concat()));
+            let _ = reader.poll_frame();
+        }
+    }
+}

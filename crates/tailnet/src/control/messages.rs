@@ -1,0 +1,329 @@
+//! The requests to a coordinator, and what of its answers this module decides by (tailscale
+//! `tailcfg/tailcfg.go`). The map itself is read elsewhere.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+use serde_json::Value;
+
+use super::{CAPABILITY_VERSION, dial::Candidate};
+use crate::keys::{DiscoPublic, NodePublic};
+
+/// The expiry that logs a node out: the far past (tailscale `controlclient/direct.go`).
+pub const LONG_AGO: &str = "1970-01-01T00:02:03Z";
+/// Go's way to say that there is no time.
+const NO_TIME: &str = "0001-01-01T00:00:00Z";
+/// Go's way to say that there is no tailnet-lock key.
+const NO_LOCK_KEY: &str = "nlpub:0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Asks to be a node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct RegisterRequest<'a> {
+    version: u16,
+    node_key: NodePublic,
+    old_node_key: NodePublic,
+    #[serde(rename = "NLKey")]
+    lock_key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auth: Option<Auth<'a>>,
+    expiry: &'a str,
+    followup: &'a str,
+    hostinfo: &'a Value,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ephemeral: bool,
+    /// Base64, as Go writes bytes.
+    node_key_signature: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Auth<'a> {
+    auth_key: &'a str,
+}
+
+/// What a request to register is made of.
+#[derive(Clone, Copy, Default)]
+pub struct Registering<'a> {
+    /// The key to be registered.
+    pub node_key: NodePublic,
+    /// The one that it replaces.
+    pub old_node_key: Option<NodePublic>,
+    /// A key that stands for a login.
+    pub auth_key: Option<&'a str>,
+    /// The public tailnet-lock key, `nlpub:` and hexadecimal digits.
+    pub lock_key: Option<&'a str>,
+    /// A signature of the node key by tailnet lock, in base64.
+    pub signature: Option<&'a str>,
+    /// Whether the node is to be forgotten when it goes.
+    pub ephemeral: bool,
+    /// The URL of the login that is waited for.
+    pub followup: Option<&'a str>,
+}
+
+impl<'a> RegisterRequest<'a> {
+    /// Asks to be a node.
+    pub fn new(from: Registering<'a>, hostinfo: &'a Value) -> Self {
+        Self {
+            version: CAPABILITY_VERSION,
+            node_key: from.node_key,
+            old_node_key: from.old_node_key.unwrap_or_default(),
+            lock_key: from.lock_key.unwrap_or(NO_LOCK_KEY),
+            auth: from.auth_key.map(|auth_key| Auth { auth_key }),
+            expiry: NO_TIME,
+            followup: from.followup.unwrap_or_default(),
+            hostinfo,
+            ephemeral: from.ephemeral,
+            node_key_signature: from.signature,
+        }
+    }
+
+    /// Asks to be one no more.
+    pub fn logout(node_key: NodePublic, hostinfo: &'a Value) -> Self {
+        let from = Registering { node_key, ..Registering::default() };
+        Self { expiry: LONG_AGO, ..Self::new(from, hostinfo) }
+    }
+}
+
+/// The answer to it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RegisterResponse {
+    /// Whose node it is.
+    #[serde(deserialize_with = "or_default")]
+    pub user: User,
+    /// As whom it was logged in.
+    #[serde(deserialize_with = "or_default")]
+    pub login: User,
+    /// Whether another node key must be had.
+    pub node_key_expired: bool,
+    /// Whether it may speak to others at once.
+    pub machine_authorized: bool,
+    /// Where a person is to log in, if one must.
+    #[serde(rename = "AuthURL")]
+    pub auth_url: String,
+    /// A signature by tailnet lock that is to be made anew, in base64.
+    #[serde(deserialize_with = "or_default")]
+    pub node_key_signature: String,
+    /// Why not.
+    pub error: String,
+}
+
+/// A user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct User {
+    /// The user's number.
+    #[serde(rename = "ID")]
+    pub id: i64,
+    /// The name that one logs in with.
+    pub login_name: String,
+    /// The name that is shown.
+    pub display_name: String,
+}
+
+/// Of what kind an endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EndpointKind {
+    /// An address of this machine.
+    Local = 1,
+    /// As a STUN server saw it.
+    Stun = 2,
+    /// A port that the router forwards.
+    Portmapped = 3,
+    /// The address that STUN told, with the local port.
+    StunLocalPort = 4,
+    /// One that somebody configured.
+    Explicit = 5,
+}
+
+/// Asks for the map, or tells of this node.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct MapRequest<'a> {
+    version: u16,
+    compress: &'static str,
+    keep_alive: bool,
+    node_key: NodePublic,
+    disco_key: DiscoPublic,
+    stream: bool,
+    hostinfo: &'a Value,
+    endpoints: Vec<SocketAddr>,
+    endpoint_types: Vec<u8>,
+    #[serde(rename = "TKAHead", skip_serializing_if = "str::is_empty")]
+    lock_head: &'a str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    omit_peers: bool,
+}
+
+/// What a node tells of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Announced {
+    /// Its `Hostinfo`, with `NetInfo`.
+    pub hostinfo: Value,
+    /// Where it may be reached.
+    pub endpoints: Vec<(SocketAddr, EndpointKind)>,
+    /// The key of its disco messages.
+    pub disco_key: DiscoPublic,
+    /// The head of tailnet lock's chain, where it is known.
+    pub lock_head: String,
+}
+
+impl<'a> MapRequest<'a> {
+    /// Asks for the stream of maps.
+    pub fn stream(node_key: NodePublic, announced: &'a Announced) -> Self {
+        Self {
+            version: CAPABILITY_VERSION,
+            compress: "zstd",
+            keep_alive: true,
+            node_key,
+            disco_key: announced.disco_key,
+            stream: true,
+            hostinfo: &announced.hostinfo,
+            endpoints: announced.endpoints.iter().map(|(at, _)| *at).collect(),
+            endpoint_types: announced.endpoints.iter().map(|(_, kind)| *kind as u8).collect(),
+            lock_head: &announced.lock_head,
+            omit_peers: false,
+        }
+    }
+
+    /// Tells of this node, and asks for nothing: a stream changes nothing at the coordinator.
+    pub fn update(node_key: NodePublic, announced: &'a Announced) -> Self {
+        Self { stream: false, omit_peers: true, ..Self::stream(node_key, announced) }
+    }
+}
+
+/// What a map says to whoever keeps the connection.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MapHead {
+    /// Whether it is no map, but a sign of life.
+    pub keep_alive: bool,
+    /// Whether it names this node, as the first must.
+    #[serde(rename = "Node", deserialize_with = "is_there")]
+    pub has_node: bool,
+    /// A question to this node.
+    #[serde(deserialize_with = "or_default")]
+    pub ping_request: Option<PingRequest>,
+    /// Where to connect the next time.
+    #[serde(rename = "ControlDialPlan", deserialize_with = "or_default")]
+    pub dial_plan: Option<DialPlan>,
+}
+
+/// A question to this node.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PingRequest {
+    /// Where it is answered.
+    #[serde(rename = "URL")]
+    pub url: String,
+    /// Whether by the connection that it came from.
+    #[serde(rename = "URLIsNoise")]
+    pub over_noise: bool,
+    /// What it wants; empty if the answer is a request without more.
+    pub types: String,
+}
+
+/// Where to connect the next time.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DialPlan {
+    #[serde(deserialize_with = "or_default")]
+    candidates: Vec<PlannedCandidate>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct PlannedCandidate {
+    #[serde(rename = "IP")]
+    ip: String,
+    #[serde(rename = "ACEHost")]
+    ace_host: String,
+    dial_start_delay_sec: f64,
+    dial_timeout_sec: f64,
+}
+
+impl DialPlan {
+    /// Its candidates; those behind a proxy of the coordinator's are left out.
+    pub fn candidates(&self) -> Vec<Candidate> {
+        let read = |planned: &PlannedCandidate| {
+            let address: IpAddr = planned.ip.parse().ok()?;
+            let PlannedCandidate { dial_start_delay_sec, dial_timeout_sec, .. } = *planned;
+            let is_direct = planned.ace_host.is_empty();
+            is_direct.then(|| Candidate::new(address, dial_start_delay_sec, dial_timeout_sec))
+        };
+        self.candidates.iter().filter_map(read).collect()
+    }
+}
+
+/// Go writes `null` for what is empty. Nor is what cannot be read worth a map.
+fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
+}
+
+fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::<IgnoredAny>::deserialize(deserializer)?.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_request_has_the_fields_of_go() {
+        let hostinfo = json!({ "Hostname": "a" });
+        let from = Registering {
+            node_key: NodePublic([1; 32]),
+            auth_key: Some("key"),
+            ..Registering::default()
+        };
+        let request = serde_json::to_value(RegisterRequest::new(from, &hostinfo)).unwrap();
+        assert_eq!(request["Version"], 119);
+        assert_eq!(request["Auth"], json!({ "AuthKey": "key" }));
+        assert_eq!(request["NodeKey"], NodePublic([1; 32]).to_string());
+        assert_eq!(request["OldNodeKey"], NodePublic::default().to_string());
+        assert_eq!(request["Expiry"], NO_TIME);
+        let request = RegisterRequest::logout(NodePublic([1; 32]), &hostinfo);
+        let request = serde_json::to_value(request).unwrap();
+        assert_eq!((&request["Expiry"], &request["Auth"]), (&json!(LONG_AGO), &Value::Null));
+    }
+
+    #[test]
+    fn an_update_asks_for_no_peers_and_a_stream_for_all() {
+        let announced = Announced {
+            endpoints: vec![("192.0.2.1:41641".parse().unwrap(), EndpointKind::Stun)],
+            ..Announced::default()
+        };
+        let update = MapRequest::update(NodePublic([1; 32]), &announced);
+        let update = serde_json::to_value(update).unwrap();
+        assert_eq!((&update["Stream"], &update["OmitPeers"]), (&json!(false), &json!(true)));
+        assert_eq!(update["Endpoints"], json!(["192.0.2.1:41641"]));
+        assert_eq!(update["EndpointTypes"], json!([2]));
+        let stream = MapRequest::stream(NodePublic([1; 32]), &announced);
+        let stream = serde_json::to_value(stream).unwrap();
+        assert_eq!((&stream["Stream"], &stream["OmitPeers"]), (&json!(true), &Value::Null));
+    }
+
+    #[test]
+    fn the_head_of_a_map_is_read_through_what_go_leaves_null() {
+        let head = |text: &str| serde_json::from_str::<MapHead>(text).unwrap();
+        assert_eq!(head("{}"), MapHead::default());
+        assert_eq!(head(r#"{"Node":null,"PingRequest":null}"#), MapHead::default());
+        assert!(head(r#"{"Node":{"ID":1},"PingRequest":7}"#).has_node);
+        let plan = head(
+            r#"{"ControlDialPlan":{"Candidates":[{"IP":"192.0.2.1","DialTimeoutSec":2},
+               {"IP":"","ACEHost":"a.example"},{"IP":"192.0.2.2","ACEHost":"a.example"}]}}"#,
+        );
+        let candidates = plan.dial_plan.unwrap().candidates();
+        assert_eq!(candidates, [Candidate::new([192, 0, 2, 1].into(), 0.0, 2.0)]);
+        assert!(head(r#"{"ControlDialPlan":{"Candidates":null}}"#).dial_plan.is_some());
+    }
+}

@@ -1,0 +1,191 @@
+//! Records: what both ends say after the handshake (tailscale `control/controlbase/conn.go`).
+//!
+//! A record is its type, 4, the length of the rest in 16 bits, and a sealed text. The nonces count
+//! big-endian, unlike those of Noise.
+
+use std::{fmt, sync::Arc};
+
+use snow::StatelessTransportState;
+
+/// The most bytes of a record, with its header.
+pub const RECORD: usize = 4096;
+/// The most bytes of text in a record.
+pub const PLAIN: usize = RECORD - HEADER - TAG;
+
+const HEADER: usize = 3;
+const TAG: usize = 16;
+const TYPE_RECORD: u8 = 4;
+
+/// Why nothing more can be read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// A message of this type, where only records are.
+    NotARecord(u8),
+    /// A length that no record has.
+    BadLength(usize),
+    /// A record that was not sealed by the other end, or came out of order.
+    NotAuthentic,
+    /// An earlier record was bad, or all nonces are used.
+    Closed,
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotARecord(kind) => write!(f, "a message of type {kind} instead of a record"),
+            Self::BadLength(len) => write!(f, "a record of {len} bytes"),
+            Self::NotAuthentic => f.write_str("a record that the coordinator did not seal"),
+            Self::Closed => f.write_str("the encrypted connection is closed"),
+        }
+    }
+}
+
+impl std::error::Error for RecordError {}
+
+/// Seals what is sent.
+pub struct Sealer {
+    keys: Arc<StatelessTransportState>,
+    next: u64,
+}
+
+impl Sealer {
+    /// Begins with the first record.
+    pub fn new(keys: Arc<StatelessTransportState>) -> Self {
+        Self { keys, next: 0 }
+    }
+
+    /// Appends to `out` a record of as much of `plain` as one holds, and returns how much that is.
+    ///
+    /// # Errors
+    /// All nonces are used.
+    pub fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<usize, RecordError> {
+        let taken = plain.len().min(PLAIN);
+        let sealed = taken + TAG;
+        out.push(TYPE_RECORD);
+        let length = u16::try_from(sealed).expect("a record's length fits");
+        out.extend_from_slice(&length.to_be_bytes());
+        let begin = out.len();
+        out.resize(begin + sealed, 0);
+        let nonce = nonce(&mut self.next)?;
+        self.keys
+            .write_message(nonce, &plain[..taken], &mut out[begin..])
+            .map_err(|_| RecordError::Closed)?;
+        Ok(taken)
+    }
+}
+
+/// Opens what is received, in any pieces.
+pub struct Opener {
+    keys: Arc<StatelessTransportState>,
+    next: u64,
+    /// The beginning of a record: fewer bytes than it has.
+    partial: Vec<u8>,
+    failed: bool,
+}
+
+impl Opener {
+    /// Begins with the first record.
+    pub fn new(keys: Arc<StatelessTransportState>) -> Self {
+        Self { keys, next: 0, partial: Vec::new(), failed: false }
+    }
+
+    /// Takes bytes, and appends to `plain` the text of all records that they complete. It holds
+    /// less than a record itself, and what it appends is shorter than what it took.
+    ///
+    /// # Errors
+    /// A record is bad: nothing can be read from here on. `plain` has the text of those before it.
+    pub fn handle_bytes(
+        &mut self,
+        mut bytes: &[u8],
+        plain: &mut Vec<u8>,
+    ) -> Result<(), RecordError> {
+        if self.failed {
+            return Err(RecordError::Closed);
+        }
+        let outcome = self.open_all(&mut bytes, plain);
+        self.failed = outcome.is_err();
+        outcome
+    }
+
+    /// Whether a record has begun that is not whole.
+    pub fn is_within_record(&self) -> bool {
+        !self.partial.is_empty()
+    }
+
+    fn open_all(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Result<(), RecordError> {
+        loop {
+            if self.partial.is_empty() {
+                match whole(bytes)? {
+                    Some(length) => {
+                        let (record, rest) = bytes.split_at(length);
+                        open(&self.keys, &mut self.next, record, plain)?;
+                        *bytes = rest;
+                        continue;
+                    }
+                    None => {
+                        self.partial.extend_from_slice(bytes);
+                        return Ok(());
+                    }
+                }
+            }
+            let missing = wanted(&self.partial)? - self.partial.len();
+            let taken = missing.min(bytes.len());
+            self.partial.extend_from_slice(&bytes[..taken]);
+            *bytes = &bytes[taken..];
+            if whole(&self.partial)?.is_some() {
+                open(&self.keys, &mut self.next, &self.partial, plain)?;
+                self.partial.clear();
+            } else if bytes.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// How many bytes there must be to go on: the header, then the record.
+fn wanted(bytes: &[u8]) -> Result<usize, RecordError> {
+    let &[kind, high, low, ..] = bytes else { return Ok(HEADER) };
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    if kind != TYPE_RECORD {
+        return Err(RecordError::NotARecord(kind));
+    }
+    if !(TAG..=RECORD - HEADER).contains(&length) {
+        return Err(RecordError::BadLength(length));
+    }
+    Ok(HEADER + length)
+}
+
+/// The length of the record that these bytes begin with, if all of it is there.
+fn whole(bytes: &[u8]) -> Result<Option<usize>, RecordError> {
+    let length = wanted(bytes)?;
+    Ok((length > HEADER && bytes.len() >= length).then_some(length))
+}
+
+fn open(
+    keys: &StatelessTransportState,
+    next: &mut u64,
+    record: &[u8],
+    plain: &mut Vec<u8>,
+) -> Result<(), RecordError> {
+    let begin = plain.len();
+    let nonce = nonce(next)?;
+    let sealed = &record[HEADER..];
+    plain.resize(begin + sealed.len() - TAG, 0);
+    match keys.read_message(nonce, sealed, &mut plain[begin..]) {
+        Ok(_) => Ok(()),
+        Err(_) => {
+            plain.truncate(begin);
+            Err(RecordError::NotAuthentic)
+        }
+    }
+}
+
+/// The next nonce as snow takes it, which writes it little-endian.
+fn nonce(next: &mut u64) -> Result<u64, RecordError> {
+    let nonce = *next;
+    *next = nonce.checked_add(1).ok_or(RecordError::Closed)?;
+    Ok(nonce.swap_bytes())
+}
+
+#[cfg(test)]
+pub(super) mod tests;

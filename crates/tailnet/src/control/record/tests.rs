@@ -1,0 +1,116 @@
+use proptest::prelude::*;
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::control::noise::{
+    Initiation,
+    tests::{answer, coordinator, member},
+};
+
+/// Sends one text through.
+pub(in crate::control) fn exchange(from: &mut Sealer, to: &mut Opener, text: &[u8]) -> Vec<u8> {
+    let (mut sealed, mut plain) = (Vec::new(), Vec::new());
+    assert_eq!(from.seal(text, &mut sealed), Ok(text.len()));
+    to.handle_bytes(&sealed, &mut plain).unwrap();
+    plain
+}
+
+fn ends() -> (Sealer, Opener) {
+    let (key, public) = coordinator();
+    let (initiation, message) =
+        Initiation::new(&member(), &public, 119, Zeroizing::new([3; 32])).unwrap();
+    let (reply, _, theirs, _) = answer(&key, 119, &message).unwrap();
+    let (_, ours) = initiation.finish(&reply).unwrap();
+    (theirs, ours)
+}
+
+fn seal_all(sealer: &mut Sealer, mut text: &[u8]) -> Vec<u8> {
+    let mut sealed = Vec::new();
+    while !text.is_empty() {
+        let taken = sealer.seal(text, &mut sealed).unwrap();
+        text = &text[taken..];
+    }
+    sealed
+}
+
+#[test]
+fn a_record_holds_as_much_as_it_may() {
+    let (mut sealer, mut opener) = ends();
+    let mut sealed = Vec::new();
+    assert_eq!(sealer.seal(&[7; PLAIN + 1], &mut sealed), Ok(PLAIN));
+    assert_eq!((PLAIN, sealed.len()), (4077, RECORD));
+    let mut plain = Vec::new();
+    opener.handle_bytes(&sealed, &mut plain).unwrap();
+    assert_eq!(plain, [7; PLAIN]);
+}
+
+#[test]
+fn what_has_no_form_of_a_record_is_refused_by_its_header() {
+    for (header, error) in [
+        (*b"HTT", RecordError::NotARecord(b'H')),
+        ([4, 0xff, 0xff], RecordError::BadLength(0xffff)),
+        ([4, 0x0f, 0xfe], RecordError::BadLength(4094)),
+        ([4, 0, 15], RecordError::BadLength(15)),
+        ([3, 0, 20], RecordError::NotARecord(3)),
+    ] {
+        let (_, mut opener) = ends();
+        let mut plain = Vec::new();
+        assert_eq!(opener.handle_bytes(&header, &mut plain), Err(error));
+        assert_eq!(opener.handle_bytes(&[], &mut plain), Err(RecordError::Closed));
+        assert!(plain.is_empty());
+    }
+}
+
+#[test]
+fn a_record_that_was_changed_or_repeated_ends_the_connection() {
+    let (mut sealer, mut opener) = ends();
+    let mut first = Vec::new();
+    sealer.seal(b"one", &mut first).unwrap();
+    let mut plain = Vec::new();
+    opener.handle_bytes(&first, &mut plain).unwrap();
+    assert_eq!(opener.handle_bytes(&first, &mut plain), Err(RecordError::NotAuthentic));
+    assert_eq!(plain, b"one");
+
+    let (mut sealer, mut opener) = ends();
+    let mut changed = Vec::new();
+    sealer.seal(b"one", &mut changed).unwrap();
+    changed[3] ^= 1;
+    assert_eq!(opener.handle_bytes(&changed, &mut plain), Err(RecordError::NotAuthentic));
+}
+
+proptest! {
+    #[test]
+    fn a_text_is_whole_however_its_records_are_cut(
+        text in proptest::collection::vec(any::<u8>(), 0..20_000),
+        pieces in proptest::collection::vec(1usize..5_000, 1..20),
+    ) {
+        let (mut sealer, mut opener) = ends();
+        let sealed = seal_all(&mut sealer, &text);
+        let (mut rest, mut plain) = (&sealed[..], Vec::new());
+        for size in pieces.iter().cycle() {
+            let (piece, later) = rest.split_at((*size).min(rest.len()));
+            opener.handle_bytes(piece, &mut plain).unwrap();
+            prop_assert!(opener.partial.len() < RECORD);
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert!(!opener.is_within_record());
+        prop_assert_eq!(plain, text);
+    }
+
+    #[test]
+    fn garbage_is_an_error_and_no_panic(
+        garbage in proptest::collection::vec(any::<u8>(), 0..300),
+        is_headed: bool,
+    ) {
+        let (_, mut opener) = ends();
+        let mut plain = Vec::new();
+        if is_headed {
+            let _ = opener.handle_bytes(&[4, 0, 100], &mut plain);
+        }
+        let _ = opener.handle_bytes(&garbage, &mut plain);
+        prop_assert!(plain.is_empty());
+    }
+}

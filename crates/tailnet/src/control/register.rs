@@ -1,0 +1,274 @@
+//! How a machine becomes a node.
+//!
+//! ```text
+//!                 .---- AuthURL: a person logs in; asked again with it ----.
+//!                 v                                                        |
+//!   login ---> request ---> answer ----------------------------------------'
+//!                             |---> Registered
+//!                             |---> NewNodeKey: the key expired, or is to be signed
+//!                             `---> Refused
+//! ```
+//!
+//! One node key is asked for until an answer without a URL says that it is registered: only then
+//! may it replace the one in use (tailscale `control/controlclient/direct.go`).
+
+use std::fmt;
+
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::messages::{RegisterRequest, RegisterResponse, Registering, User};
+use crate::keys::NodePublic;
+
+/// The longest URL that is shown to a person, in bytes.
+const LONGEST_URL: usize = 2048;
+
+/// What a machine registers with.
+#[derive(Clone)]
+pub struct Login {
+    /// The key to be registered.
+    pub node_key: NodePublic,
+    /// The one that it replaces: then it is a new one.
+    pub old_node_key: Option<NodePublic>,
+    /// A key that stands for a login; none for a key that is registered, or to log in by a page.
+    pub auth_key: Option<Zeroizing<String>>,
+    /// The public tailnet-lock key, `nlpub:` and hexadecimal digits.
+    pub lock_key: Option<String>,
+    /// A signature of the node key by tailnet lock, in base64.
+    pub signature: Option<String>,
+    /// Whether the node is to be forgotten when it goes.
+    pub ephemeral: bool,
+}
+
+impl Login {
+    /// With a key that is registered, or is to be by a page.
+    pub fn new(node_key: NodePublic) -> Self {
+        Self {
+            node_key,
+            old_node_key: None,
+            auth_key: None,
+            lock_key: None,
+            signature: None,
+            ephemeral: false,
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login")
+            .field("node_key", &self.node_key)
+            .field("old_node_key", &self.old_node_key)
+            .field("has_auth_key", &self.auth_key.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an answer means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// A person must log in there; `None` if it is the URL that was known. Asked again, the
+    /// coordinator answers when that is done.
+    Visit(Option<String>),
+    /// It is a node.
+    Registered(Registered),
+    /// It needs another node key, and a signature of it where there is one to be made anew (in
+    /// base64).
+    NewNodeKey(Option<String>),
+    /// The coordinator said no, in these words.
+    Refused(String),
+}
+
+/// Whose node it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The key that was registered.
+    pub node_key: NodePublic,
+    /// Whose node it is.
+    pub user: User,
+    /// As whom it was logged in.
+    pub login: User,
+    /// Whether it may speak to others at once: else an administrator must allow it.
+    pub is_authorized: bool,
+}
+
+/// A registration that goes on.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    login: Login,
+    url: Option<String>,
+}
+
+impl Registration {
+    /// Begins one.
+    pub fn new(login: Login) -> Self {
+        Self { login, url: None }
+    }
+
+    /// The next request.
+    pub fn request<'a>(&'a self, hostinfo: &'a Value) -> RegisterRequest<'a> {
+        let login = &self.login;
+        let from = Registering {
+            node_key: login.node_key,
+            old_node_key: login.old_node_key,
+            auth_key: login.auth_key.as_ref().map(|key| key.as_str()),
+            lock_key: login.lock_key.as_deref(),
+            signature: login.signature.as_deref(),
+            ephemeral: login.ephemeral,
+            followup: self.url.as_deref(),
+        };
+        RegisterRequest::new(from, hostinfo)
+    }
+
+    /// The key to be registered.
+    pub fn node_key(&self) -> NodePublic {
+        self.login.node_key
+    }
+
+    /// Whether the next request waits until a person has logged in.
+    pub fn awaits_person(&self) -> bool {
+        self.url.is_some()
+    }
+
+    /// The coordinator refused to wait for a person: the next request asks for another URL.
+    pub fn forget_url(&mut self) {
+        self.url = None;
+    }
+
+    /// What is needed to register the same key once more. The auth key is not: it may be spent.
+    pub fn again(&self) -> Login {
+        let Login { node_key, ref lock_key, ref signature, ephemeral, .. } = self.login;
+        let (lock_key, signature) = (lock_key.clone(), signature.clone());
+        Login { node_key, old_node_key: None, auth_key: None, lock_key, signature, ephemeral }
+    }
+
+    /// Takes the answer.
+    pub fn handle_response(&mut self, response: RegisterResponse) -> Step {
+        let is_new = self.login.old_node_key.is_some();
+        if !response.error.is_empty() {
+            return Step::Refused(response.error);
+        }
+        if !response.node_key_signature.is_empty() {
+            return if self.login.signature.is_some() {
+                Step::Refused("tailnet lock does not accept this node's signature".into())
+            } else {
+                Step::NewNodeKey(Some(response.node_key_signature))
+            };
+        }
+        if response.node_key_expired {
+            return if is_new {
+                Step::Refused("the coordinator says that a new node key has expired".into())
+            } else {
+                Step::NewNodeKey(None)
+            };
+        }
+        if response.auth_url.is_empty() {
+            return Step::Registered(Registered {
+                node_key: self.login.node_key,
+                user: response.user,
+                login: response.login,
+                is_authorized: response.machine_authorized,
+            });
+        }
+        if !is_showable(&response.auth_url) {
+            return Step::Refused("the coordinator's login URL is not a web address".into());
+        }
+        let is_known = self.url.as_ref() == Some(&response.auth_url);
+        self.url = Some(response.auth_url);
+        Step::Visit(if is_known { None } else { self.url.clone() })
+    }
+}
+
+/// Whether a terminal may show it and a browser be sent there.
+fn is_showable(url: &str) -> bool {
+    (url.starts_with("https://") || url.starts_with("http://"))
+        && url.len() <= LONGEST_URL
+        && url.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: NodePublic = NodePublic([1; 32]);
+
+    fn begun() -> Registration {
+        let auth_key = Some(Zeroizing::new("key".into()));
+        Registration::new(Login { auth_key, ..Login::new(KEY) })
+    }
+
+    fn url(url: &str) -> RegisterResponse {
+        RegisterResponse { auth_url: url.into(), ..RegisterResponse::default() }
+    }
+
+    fn sent(registration: &Registration) -> Value {
+        serde_json::to_value(registration.request(&Value::Null)).unwrap()
+    }
+
+    #[test]
+    fn one_key_is_asked_for_through_a_login_whose_url_changes() {
+        let mut registration = begun();
+        assert_eq!(sent(&registration)["Followup"], "");
+        for (answer, shown) in [
+            ("https://a.example/1", Some("https://a.example/1")),
+            ("https://a.example/1", None),
+            ("https://a.example/2", Some("https://a.example/2")),
+        ] {
+            let step = registration.handle_response(url(answer));
+            assert_eq!(step, Step::Visit(shown.map(Into::into)));
+            assert_eq!(sent(&registration)["Followup"], answer);
+            assert_eq!(sent(&registration)["NodeKey"], KEY.to_string());
+            assert!(registration.awaits_person());
+        }
+        let done = RegisterResponse { machine_authorized: true, ..RegisterResponse::default() };
+        let Step::Registered(registered) = registration.handle_response(done) else { panic!() };
+        assert_eq!((registered.node_key, registered.is_authorized), (KEY, true));
+    }
+
+    #[test]
+    fn a_key_that_expired_is_replaced_once() {
+        let expired = RegisterResponse { node_key_expired: true, ..RegisterResponse::default() };
+        assert_eq!(begun().handle_response(expired.clone()), Step::NewNodeKey(None));
+        let mut replaced =
+            Registration::new(Login { old_node_key: Some(KEY), ..Login::new(NodePublic([2; 32])) });
+        assert_eq!(sent(&replaced)["OldNodeKey"], KEY.to_string());
+        assert!(matches!(replaced.handle_response(expired), Step::Refused(_)));
+    }
+
+    #[test]
+    fn a_signature_is_made_anew_once() {
+        let answer =
+            RegisterResponse { node_key_signature: "c2ln".into(), ..RegisterResponse::default() };
+        let step = begun().handle_response(answer.clone());
+        assert_eq!(step, Step::NewNodeKey(Some("c2ln".into())));
+        let signed = Login { signature: Some("bmV3".into()), ..Login::new(KEY) };
+        let step = Registration::new(signed).handle_response(answer);
+        assert!(matches!(step, Step::Refused(_)));
+    }
+
+    #[test]
+    fn an_error_is_the_coordinators_words_and_comes_before_all_else() {
+        let answer =
+            RegisterResponse { error: "authkey expired".into(), ..url("https://a.example") };
+        assert_eq!(begun().handle_response(answer), Step::Refused("authkey expired".into()));
+    }
+
+    #[test]
+    fn a_url_that_no_terminal_may_show_is_refused() {
+        for text in [
+            "javascript:1",
+            "https://a\u{1b}[2J",
+            "https://a b",
+            &format!("https://{}", "a".repeat(3000)),
+        ] {
+            assert!(matches!(begun().handle_response(url(text)), Step::Refused(_)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_login_shows_has_no_auth_key_and_a_second_one_needs_none() {
+        let registration = begun();
+        assert!(!format!("{registration:?}").contains("\"key\""));
+        assert!(registration.again().auth_key.is_none());
+    }
+}

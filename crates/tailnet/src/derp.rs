@@ -1,0 +1,43 @@
+//! DERP: relays that pass on datagrams by node key (tailscale `derp/derp.go`).
+
+use crypto_box::{
+    PublicKey, SalsaBox, SecretKey,
+    aead::{Aead as _, generic_array::GenericArray},
+};
+use rand_core::CryptoRng;
+
+/// What a client says of itself at login (`derp.go`, `clientInfo`).
+const CLIENT_INFO: &[u8] = br#"{"version":2,"CanAckPings":true,"IsProber":false}"#;
+
+/// The contents of the frame that logs in to a relay: the node key, a nonce, and what a client says
+/// of itself, sealed for the relay's key (`derp_client.go`, `sendClientKey`). It proves that the
+/// sender has the private half.
+pub fn seal_login(node: &[u8; 32], server: &[u8; 32], rng: &mut impl CryptoRng) -> Vec<u8> {
+    let secret = SecretKey::from(*node);
+    let sealing = SalsaBox::new(&PublicKey::from(*server), &secret);
+    let mut nonce = [0; 24];
+    rng.fill_bytes(&mut nonce);
+    let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), CLIENT_INFO);
+    let sealed = sealed.expect("a buffer in memory grows");
+    [secret.public_key().as_bytes(), &nonce[..], &sealed].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng as _};
+
+    use super::*;
+
+    #[test]
+    fn the_relay_opens_a_login_with_its_key_and_the_senders() {
+        let (node, server) = ([7; 32], SecretKey::from([9; 32]));
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let login = seal_login(&node, server.public_key().as_bytes(), &mut rng);
+        let (sender, rest) = login.split_first_chunk::<32>().unwrap();
+        let (nonce, sealed) = rest.split_first_chunk::<24>().unwrap();
+        let opening = SalsaBox::new(&PublicKey::from(*sender), &server);
+        let text = opening.decrypt(GenericArray::from_slice(nonce), sealed).unwrap();
+        assert_eq!(text, CLIENT_INFO);
+        assert_eq!(sender, SecretKey::from(node).public_key().as_bytes());
+    }
+}

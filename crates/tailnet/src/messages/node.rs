@@ -1,0 +1,259 @@
+//! Nodes, and who owns them.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::nil;
+use crate::keys::{DiscoPublic, MachinePublic, NodePublic};
+pub use crate::local::UserProfile;
+
+/// What a node may do, and its parameters.
+pub type CapMap = BTreeMap<String, Value>;
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Node {
+    /// Its number.
+    #[serde(rename = "ID")]
+    pub id: i64,
+    /// Its name for other services.
+    #[serde(rename = "StableID")]
+    pub stable_id: String,
+    /// Its full name, with a dot at its end.
+    pub name: String,
+    /// Its owner.
+    pub user: i64,
+    /// Its key.
+    pub key: NodePublic,
+    /// When that expires; Go's zero time if never.
+    pub key_expiry: Option<String>,
+    /// The signature of its key by tailnet lock, in base64.
+    #[serde(deserialize_with = "or_default")]
+    pub key_signature: String,
+    /// The key of its machine.
+    #[serde(deserialize_with = "or_default")]
+    pub machine: MachinePublic,
+    /// The key of its disco messages.
+    #[serde(deserialize_with = "or_default")]
+    pub disco_key: DiscoPublic,
+    /// Its addresses.
+    #[serde(with = "nil")]
+    pub addresses: Vec<IpNet>,
+    /// The networks that it may send from; absent means its addresses.
+    #[serde(rename = "AllowedIPs")]
+    pub allowed_ips: Option<Vec<IpNet>>,
+    /// Where it may be reached.
+    #[serde(with = "nil")]
+    pub endpoints: Vec<SocketAddr>,
+    /// The region of its home, as it was said before.
+    #[serde(rename = "DERP")]
+    pub legacy_derp: String,
+    /// The region of its home.
+    #[serde(rename = "HomeDERP")]
+    pub home_derp: u16,
+    /// What it says of itself.
+    #[serde(deserialize_with = "or_default")]
+    pub hostinfo: Hostinfo,
+    /// When it was registered.
+    pub created: Option<String>,
+    /// What it speaks.
+    pub cap: u32,
+    /// Its tags.
+    #[serde(with = "nil")]
+    pub tags: Vec<String>,
+    /// The networks that go to it, of those that several advertise.
+    #[serde(with = "nil")]
+    pub primary_routes: Vec<IpNet>,
+    /// When it was last connected.
+    pub last_seen: Option<String>,
+    /// Whether it is connected, if that is known.
+    pub online: Option<bool>,
+    /// Whether it was approved.
+    pub machine_authorized: bool,
+    /// What it may do, as it was said before.
+    #[serde(with = "nil")]
+    pub capabilities: Vec<String>,
+    /// What it may do.
+    #[serde(with = "nil")]
+    pub cap_map: CapMap,
+    /// Whether it may only be spoken to by its HTTP server.
+    #[serde(rename = "UnsignedPeerAPIOnly")]
+    pub unsigned_peer_api_only: bool,
+    /// Its first name.
+    pub computed_name: String,
+    /// Whether its key has expired, in the coordinator's opinion.
+    pub expired: bool,
+    /// What an exit node has as its address, for one that speaks WireGuard alone.
+    #[serde(rename = "SelfNodeV4MasqAddrForThisPeer")]
+    pub masquerade_v4: Option<IpAddr>,
+    /// The same of IPv6.
+    #[serde(rename = "SelfNodeV6MasqAddrForThisPeer")]
+    pub masquerade_v6: Option<IpAddr>,
+    /// Whether it speaks WireGuard alone.
+    pub is_wire_guard_only: bool,
+    /// Whether it may not begin anything here.
+    pub is_jailed: bool,
+}
+
+/// What a node says of itself, as far as others are concerned.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Hostinfo {
+    /// Its system.
+    #[serde(rename = "OS")]
+    pub os: String,
+    /// Its name.
+    pub hostname: String,
+    /// The networks that it advertises.
+    #[serde(rename = "RoutableIPs", with = "nil")]
+    pub routable_ips: Vec<IpNet>,
+}
+
+/// Parts of a peer that changed.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PeerChange {
+    /// Whose.
+    #[serde(rename = "NodeID")]
+    pub node_id: i64,
+    /// The region of its home; 0 means unchanged.
+    #[serde(rename = "DERPRegion")]
+    pub derp_region: u16,
+    /// What it speaks; 0 means unchanged.
+    pub cap: u32,
+    /// What it may do.
+    pub cap_map: Option<CapMap>,
+    /// Where it may be reached.
+    pub endpoints: Option<Vec<SocketAddr>>,
+    /// Its key.
+    pub key: Option<NodePublic>,
+    /// The signature of its key.
+    pub key_signature: Option<String>,
+    /// The key of its disco messages.
+    pub disco_key: Option<DiscoPublic>,
+    /// Whether it is connected.
+    pub online: Option<bool>,
+    /// When it was last connected.
+    pub last_seen: Option<String>,
+    /// When its key expires.
+    pub key_expiry: Option<String>,
+    /// What it may do, as it was said before.
+    pub capabilities: Option<Vec<String>>,
+}
+
+impl Node {
+    /// The region of its home, where it has one.
+    pub fn home(&self) -> Option<u16> {
+        // `127.3.3.40:` and the number.
+        let legacy = || self.legacy_derp.rsplit_once(':')?.1.parse().ok();
+        Some(self.home_derp).filter(|home| *home != 0).or_else(legacy).filter(|home| *home != 0)
+    }
+
+    /// The networks that it may send from.
+    pub fn allowed_ips(&self) -> &[IpNet] {
+        self.allowed_ips.as_deref().unwrap_or(&self.addresses)
+    }
+
+    /// Whether it has a capability.
+    pub fn may(&self, capability: &str) -> bool {
+        self.cap_map.contains_key(capability)
+            || self.capabilities.iter().any(|own| own == capability)
+    }
+
+    /// Whether it can be an exit node.
+    pub fn is_exit(&self) -> bool {
+        let defaults = self.allowed_ips().iter().filter(|net| net.prefix_len() == 0);
+        let (v4, v6): (Vec<&IpNet>, Vec<&IpNet>) = defaults.partition(|net| net.addr().is_ipv4());
+        !v4.is_empty() && !v6.is_empty()
+    }
+
+    /// Whether its key has expired, at this time since 1970.
+    pub fn has_expired(&self, now: Duration) -> bool {
+        self.expired || self.key_expiry.as_deref().and_then(as_time).is_some_and(|at| at <= now)
+    }
+}
+
+/// A time as Go writes it (RFC 3339), since 1970; `None` for Go's zero time, and for what is none.
+pub fn as_time(text: &str) -> Option<Duration> {
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u32>().ok();
+    let marks = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    if !marks.iter().all(|&(at, mark)| text.as_bytes().get(at) == Some(&mark)) {
+        return None;
+    }
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days since 1970 (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    let shifted = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (shifted / 400, shifted % 400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let local = i64::from(days) * 86_400 + i64::from(hour * 3600 + minute * 60 + second);
+    let zone = text[19..].trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    u64::try_from(local - offset(zone)?).ok().map(Duration::from_secs)
+}
+
+/// Seconds that a zone is before UTC.
+fn offset(zone: &str) -> Option<i64> {
+    let Some((sign, rest)) = zone.split_at_checked(1).filter(|_| zone != "Z") else {
+        return (zone == "Z").then_some(0);
+    };
+    let (hours, minutes) = rest.split_once(':')?;
+    let seconds = hours.parse::<i64>().ok()? * 3600 + minutes.parse::<i64>().ok()? * 60;
+    match sign {
+        "+" => Some(seconds),
+        "-" => Some(-seconds),
+        _ => None,
+    }
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_go_writes_them() {
+        for (text, seconds) in [
+            ("1970-01-01T00:02:03Z", Some(123)),
+            ("2026-11-23T04:06:23Z", Some(1_795_406_783)),
+            ("2026-11-23T05:06:23.123456789+01:00", Some(1_795_406_783)),
+            ("2024-02-29T23:59:59Z", Some(1_709_251_199)),
+            ("0001-01-01T00:00:00Z", None),
+            ("2026-11-23", None),
+            ("2026-11-23T04:06:23", None),
+            ("2026-13-23T04:06:23Z", None),
+            ("", None),
+            ("20é6-11-23T04:06:23Z", None),
+        ] {
+            assert_eq!(as_time(text), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_read_through_what_go_leaves_null() {
+        let node: Node = serde_json::from_str(
+            r#"{"ID":1,"Key":"","Addresses":null,"Endpoints":null,"Hostinfo":null,"AllowedIPs":null,
+               "DERP":"127.3.3.40:7","CapMap":null,"Tags":null,"Unknown":{"a":[1]}}"#,
+        )
+        .unwrap();
+        assert_eq!((node.home(), node.allowed_ips().len()), (Some(7), 0));
+        let node = Node { home_derp: 9, ..node };
+        assert_eq!(node.home(), Some(9));
+    }
+}

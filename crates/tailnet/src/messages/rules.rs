@@ -1,0 +1,75 @@
+//! Rules of the packet filter.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use super::nil;
+
+/// Accepts packets from sources to destinations, or grants capabilities.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct FilterRule {
+    /// `*`, addresses, networks, ranges, or `cap:` and a capability.
+    #[serde(rename = "SrcIPs", with = "nil")]
+    pub sources: Vec<String>,
+    /// The lengths of the sources' networks, as it was said before there were networks.
+    #[serde(rename = "SrcBits", with = "nil")]
+    pub source_bits: Vec<i32>,
+    /// To where.
+    #[serde(rename = "DstPorts", with = "nil")]
+    pub destinations: Vec<Destination>,
+    /// IP protocols; empty for TCP, UDP and ICMP.
+    #[serde(rename = "IPProto", with = "nil")]
+    pub protocols: Vec<i32>,
+    /// What sources may do at destinations, beside sending packets.
+    #[serde(rename = "CapGrant", with = "nil")]
+    pub grants: Vec<CapGrant>,
+}
+
+/// Addresses, and ports of theirs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Destination {
+    /// As a source.
+    #[serde(rename = "IP")]
+    pub addresses: String,
+    /// The length of the network, as it was said before there were networks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits: Option<i32>,
+    /// The ports.
+    #[serde(deserialize_with = "or_default")]
+    pub ports: PortRange,
+}
+
+/// Ports from a first to a last, both in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PortRange {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+/// What sources may do at destinations.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CapGrant {
+    /// The destinations, networks.
+    #[serde(rename = "Dsts", with = "nil")]
+    pub destinations: Vec<String>,
+    /// The capabilities.
+    #[serde(with = "nil")]
+    pub caps: Vec<String>,
+    /// The capabilities, with their values.
+    #[serde(with = "nil")]
+    pub cap_map: BTreeMap<String, Value>,
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

@@ -1,0 +1,388 @@
+//! What the user wants of this node: Tailscale's preferences (tailscale `ipn/prefs.go`), in the
+//! JSON that its command line sends and reads.
+
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, net::IpAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize, de::Error as _};
+use serde_json::{Map, Value};
+
+use crate::local::UserProfile;
+
+/// The preferences of a node. A field that a text lacks has the value that Go gives it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Prefs {
+    /// The coordinator; empty before the first login.
+    #[serde(rename = "ControlURL")]
+    pub control_url: String,
+    /// Whether subnets of other nodes are routed into the network.
+    pub route_all: bool,
+    /// The exit node, by its id.
+    #[serde(rename = "ExitNodeID")]
+    pub exit_node_id: String,
+    /// The exit node, by its address, where the id is not known yet.
+    #[serde(rename = "ExitNodeIP", with = "address")]
+    pub exit_node_ip: Option<IpAddr>,
+    /// Whether local networks are reached beside an exit node.
+    #[serde(rename = "ExitNodeAllowLANAccess")]
+    pub exit_node_allow_lan_access: bool,
+    /// Whether the network's DNS is used.
+    #[serde(rename = "CorpDNS")]
+    pub corp_dns: bool,
+    /// Whether the node is to be connected.
+    pub want_running: bool,
+    /// Whether the user has logged out.
+    pub logged_out: bool,
+    /// Whether all that comes in is refused.
+    pub shields_up: bool,
+    /// The tags that are asked for.
+    #[serde(with = "crate::local::nil")]
+    pub advertise_tags: Vec<String>,
+    /// The name that is asked for; empty for the machine's own.
+    pub hostname: String,
+    /// The subnets that are offered. Both default routes make an exit node.
+    #[serde(with = "crate::local::nil")]
+    pub advertise_routes: Vec<IpNet>,
+    /// Whether packets into offered subnets keep their source.
+    #[serde(rename = "NoSNAT")]
+    pub no_snat: bool,
+    /// What is done to the host's packet filter.
+    pub netfilter_mode: NetfilterMode,
+    /// Who may change all this beside root.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub operator_user: String,
+    /// A name of the login, for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub profile_name: String,
+    /// Who is logged in.
+    #[serde(rename = "Config")]
+    pub login: Option<Login>,
+    /// What only Tailscale's own daemon does.
+    #[serde(flatten)]
+    pub foreign: Foreign,
+}
+
+/// What is done to the host's packet filter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub enum NetfilterMode {
+    /// Nothing.
+    #[default]
+    Off,
+    /// Rules are made, and called by nobody.
+    NoDivert,
+    /// All that is needed.
+    On,
+}
+
+/// The login, without its keys.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Login {
+    /// Who it is.
+    pub user_profile: UserProfile,
+    /// The node's stable id.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+}
+
+/// Preferences for what linerate does not do. They are known so that asking for one of them is
+/// refused and not ignored.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+#[expect(missing_docs, reason = "named and explained by tailscale ipn/prefs.go")]
+#[expect(clippy::struct_excessive_bools, reason = "so they are on the wire")]
+pub struct Foreign {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub auto_exit_node: String,
+    pub internal_exit_node_prior: String,
+    #[serde(rename = "RunSSH")]
+    pub run_ssh: bool,
+    pub run_web_client: bool,
+    #[serde(rename = "NotepadURLs")]
+    pub notepad_urls: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    pub force_daemon: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    pub egg: bool,
+    #[serde(with = "crate::local::nil")]
+    pub advertise_services: Vec<String>,
+    pub sync: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_stateful_filtering: Option<bool>,
+    pub auto_update: AutoUpdate,
+    pub app_connector: AppConnector,
+    pub posture_checking: bool,
+    pub netfilter_kind: String,
+    pub remote_config: bool,
+    pub drive_shares: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_server_port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_server_static_endpoints: Option<Vec<String>>,
+}
+
+/// See [`Foreign`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AutoUpdate {
+    /// Whether to look for new versions.
+    pub check: bool,
+    /// Whether to install them.
+    pub apply: Option<bool>,
+}
+
+/// See [`Foreign`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AppConnector {
+    /// Whether this node offers to be one.
+    pub advertise: bool,
+}
+
+/// Some preferences, and which: `XSet` beside `X` says that it is meant (`ipn.MaskedPrefs`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MaskedPrefs(Map<String, Value>);
+
+/// Why preferences cannot be changed so.
+#[derive(Debug)]
+pub enum BadPrefs {
+    /// There is no such preference.
+    Unknown(String),
+    /// The daemon's own.
+    Internal,
+    /// A value of a wrong type.
+    Malformed(serde_json::Error),
+    /// What linerate does not do.
+    Unsupported(&'static str),
+}
+
+impl fmt::Display for BadPrefs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(name) => write!(f, "there is no preference {name}"),
+            Self::Internal => f.write_str("InternalExitNodePrior cannot be set"),
+            Self::Malformed(error) => write!(f, "preferences: {error}"),
+            Self::Unsupported(what) => write!(f, "not supported by linerate: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for BadPrefs {}
+
+impl Prefs {
+    /// The preferences of a node that was never logged in (`ipn.NewPrefs`).
+    pub fn new() -> Self {
+        Self {
+            corp_dns: true,
+            netfilter_mode: NetfilterMode::On,
+            foreign: Foreign { no_stateful_filtering: Some(true), ..Foreign::default() },
+            ..Self::default()
+        }
+    }
+
+    /// These preferences with the edits.
+    ///
+    /// # Errors
+    /// When a preference is unknown, or its value of a wrong type.
+    pub fn edited(&self, edits: &MaskedPrefs) -> Result<Self, BadPrefs> {
+        let Value::Object(mut all) = serde_json::to_value(self).map_err(BadPrefs::Malformed)?
+        else {
+            return Err(BadPrefs::Malformed(serde_json::Error::custom("not an object")));
+        };
+        let zero = serde_json::to_value(Self::default()).map_err(BadPrefs::Malformed)?;
+        for (key, set) in &edits.0 {
+            let Some(name) = key.strip_suffix("Set").filter(|_| *set != Value::Bool(false)) else {
+                continue;
+            };
+            match name {
+                "InternalExitNodePrior" => return Err(BadPrefs::Internal),
+                _ if !NAMES.contains(&name) => return Err(BadPrefs::Unknown(name.to_owned())),
+                _ => {}
+            }
+            match (set, edits.0.get(name)) {
+                (Value::Object(parts), value) => edit_parts(&mut all, name, parts, value),
+                (_, Some(value)) => drop(all.insert(name.to_owned(), value.clone())),
+                // Go leaves out what is empty.
+                (_, None) => match zero.get(name) {
+                    Some(value) => drop(all.insert(name.to_owned(), value.clone())),
+                    None => drop(all.remove(name)),
+                },
+            }
+        }
+        let mut edited: Self =
+            serde_json::from_value(Value::Object(all)).map_err(BadPrefs::Malformed)?;
+        edited.login.clone_from(&self.login);
+        Ok(edited)
+    }
+
+    /// Whether linerate can do what these preferences ask for.
+    ///
+    /// # Errors
+    /// The first that it cannot.
+    pub fn check(&self) -> Result<(), BadPrefs> {
+        let Foreign { app_connector, auto_update, .. } = &self.foreign;
+        let foreign = &self.foreign;
+        let asked = [
+            (foreign.run_ssh, "the SSH server (--ssh)"),
+            (foreign.run_web_client, "the web client (--webclient)"),
+            (
+                !foreign.auto_exit_node.is_empty(),
+                "an exit node of its own choice (--exit-node=auto:)",
+            ),
+            (!foreign.advertise_services.is_empty(), "services (--advertise-services)"),
+            (foreign.sync == Some(false), "to ignore the coordinator (--sync=false)"),
+            (foreign.no_stateful_filtering == Some(false), "--stateful-filtering"),
+            (auto_update.apply == Some(true), "updating itself (--auto-update)"),
+            (app_connector.advertise, "app connectors (--advertise-connector)"),
+            (foreign.posture_checking, "posture checks (--report-posture)"),
+            (foreign.remote_config, "control of this machine by the network (--remote-config)"),
+            (foreign.relay_server_port.is_some(), "relaying for peers (--relay-server-port)"),
+            (foreign.drive_shares.as_ref().is_some_and(|s| !s.is_empty()), "shared folders"),
+            (self.netfilter_mode == NetfilterMode::NoDivert, "--netfilter-mode=nodivert"),
+        ];
+        match asked.into_iter().find(|(asked, _)| *asked) {
+            Some((_, what)) => Err(BadPrefs::Unsupported(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether both default routes are offered.
+    pub fn advertises_exit_node(&self) -> bool {
+        let defaults = self.advertise_routes.iter().filter(|net| net.prefix_len() == 0);
+        let (v4, v6): (Vec<&IpNet>, Vec<&IpNet>) = defaults.partition(|net| net.addr().is_ipv4());
+        !v4.is_empty() && !v6.is_empty()
+    }
+}
+
+impl MaskedPrefs {
+    /// Whether nothing is edited.
+    pub fn is_empty(&self) -> bool {
+        !self.0.iter().any(|(key, set)| key.ends_with("Set") && *set != Value::Bool(false))
+    }
+
+    /// Edits one preference more, by its name on the wire.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.0.insert(name.to_owned(), value.into());
+        self.0.insert(format!("{name}Set"), Value::Bool(true));
+        self
+    }
+}
+
+impl Default for MaskedPrefs {
+    fn default() -> Self {
+        Self(Map::new())
+    }
+}
+
+/// What may be set; `InternalExitNodePrior` and the login may not.
+const NAMES: [&str; 33] = [
+    "AdvertiseRoutes",
+    "AdvertiseServices",
+    "AdvertiseTags",
+    "AppConnector",
+    "AutoExitNode",
+    "AutoUpdate",
+    "ControlURL",
+    "CorpDNS",
+    "DriveShares",
+    "Egg",
+    "ExitNodeAllowLANAccess",
+    "ExitNodeID",
+    "ExitNodeIP",
+    "ForceDaemon",
+    "Hostname",
+    "LoggedOut",
+    "NetfilterKind",
+    "NetfilterMode",
+    "NoSNAT",
+    "NoStatefulFiltering",
+    "NotepadURLs",
+    "OperatorUser",
+    "PostureChecking",
+    "ProfileName",
+    "RelayServerPort",
+    "RelayServerStaticEndpoints",
+    "RemoteConfig",
+    "RouteAll",
+    "RunSSH",
+    "RunWebClient",
+    "ShieldsUp",
+    "Sync",
+    "WantRunning",
+];
+
+/// Edits parts of a preference that has some, as `AutoUpdate` does.
+fn edit_parts(
+    all: &mut Map<String, Value>,
+    name: &str,
+    parts: &Map<String, Value>,
+    value: Option<&Value>,
+) {
+    let Some(Value::Object(old)) = all.get_mut(name) else { return };
+    for (key, set) in parts {
+        if let Some(part) = key.strip_suffix("Set").filter(|_| *set == Value::Bool(true)) {
+            let new = value.and_then(|value| value.get(part)).cloned();
+            old.insert(part.to_owned(), new.unwrap_or_default());
+        }
+    }
+}
+
+impl From<NetfilterMode> for u8 {
+    fn from(mode: NetfilterMode) -> Self {
+        match mode {
+            NetfilterMode::Off => 0,
+            NetfilterMode::NoDivert => 1,
+            NetfilterMode::On => 2,
+        }
+    }
+}
+
+impl TryFrom<u8> for NetfilterMode {
+    type Error = &'static str;
+
+    fn try_from(mode: u8) -> Result<Self, Self::Error> {
+        match mode {
+            0 => Ok(Self::Off),
+            1 => Ok(Self::NoDivert),
+            2 => Ok(Self::On),
+            _ => Err("NetfilterMode is 0, 1 or 2"),
+        }
+    }
+}
+
+/// An address that may be absent, which Go writes as an empty text.
+mod address {
+    use std::net::IpAddr;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(
+        address: &Option<IpAddr>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match address {
+            Some(address) => serializer.collect_str(address),
+            None => serializer.serialize_str(""),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<IpAddr>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+        let address = (!text.is_empty()).then(|| text.parse()).transpose();
+        address.map_err(D::Error::custom)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
