@@ -173,7 +173,10 @@ fn said(error: &io::Error) -> String {
             let end = text.find(" (os error").unwrap_or(text.len());
             text[..end].to_lowercase()
         }
-        None => error.to_string(),
+        None => {
+            let text = error.to_string();
+            text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).into()
+        }
     }
 }
 
