@@ -19,7 +19,6 @@ mod ping;
 mod proxy;
 mod quic;
 mod server;
-mod service;
 mod tailscaled;
 mod tcp;
 mod test;

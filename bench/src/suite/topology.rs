@@ -1,10 +1,10 @@
 //! Two hosts, on one cable or with an emulated link between them, and what carries their packets.
 
 use netns::{
-    Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Pair, cable, configure, eventually, ping,
+    Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Pair, Service, cable, configure,
+    eventually, ping,
 };
 
-use super::service::Service;
 use super::tailscaled::{Direct, Tailnet};
 use super::{PATIENCE, Server};
 use crate::contender::{Carrier, Contender, Tailscaled};
