@@ -3,6 +3,7 @@
 pub mod control;
 pub mod dns;
 mod line;
+pub mod local_api;
 mod state;
 
 use std::{os::unix::net::UnixListener, path::PathBuf};

@@ -291,8 +291,13 @@ impl Paths {
 
     /// Takes our own endpoints, as just found out, and the node key.
     pub fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
+        let new = endpoints.iter().any(|addr| !self.own.endpoints.contains(addr));
         self.own = Own { node, endpoints, at: Some(now), requested: None };
-        self.step_all(now, Peer::is_searching, Peer::handle_timeout);
+        if new {
+            self.step_all(now, Peer::wants_direct, Peer::handle_new_endpoints);
+        } else {
+            self.step_all(now, Peer::wants_direct, Peer::handle_timeout);
+        }
     }
 
     /// Takes a disco message that was opened, and so is from `from`.

@@ -24,8 +24,8 @@ use super::{
     rank::Rank,
     timing::{
         ACTIVE, ANSWERS, DOUBT, DOUBT_LATENCY, DOUBT_PING, GONE, HEARTBEAT, HEARTBEAT_RETRY, LOST,
-        PENDING, PING_BACK, PING_TIMEOUT, QUARANTINE, SEEN, SESSION, SETTLING, SILENCE, STALE,
-        TRUST,
+        PENDING, PING_BACK, PING_TIMEOUT, QUARANTINE, REPORT, SEEN, SESSION, SETTLING, SILENCE,
+        STALE, TRUST,
     },
 };
 use crate::{
@@ -85,8 +85,17 @@ struct Direct {
     /// The last proof of life.
     alive: Duration,
     pinged: Duration,
-    /// Since when it is in doubt.
-    doubt: Option<Duration>,
+    doubt: Option<Doubt>,
+}
+
+/// That a path still works.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    since: Duration,
+    /// How long it lasts at least.
+    patience: Duration,
+    /// Whether we may have moved.
+    moved: bool,
 }
 
 /// When the last of each was.
@@ -244,7 +253,7 @@ impl Peer {
             Some(used) if used.addr == addr => {
                 (used.alive, used.latency, used.doubt) = (cx.now, smooth, None);
             }
-            Some(used) if used.doubt.is_none() && !proven.replaces(used, cx.now) => {}
+            Some(used) if !proven.replaces(used, cx.now) => {}
             direct => {
                 *direct = Some(proven);
                 self.lost = None;
@@ -265,16 +274,19 @@ impl Peer {
                 None => {}
             }
         }
-        if let Some(direct) = &mut self.direct
-            && traffic.sent > 0
-            && direct.doubt.is_none()
-            && cx.now >= direct.alive + SILENCE
-        {
-            direct.doubt = Some(cx.now);
+        if traffic.sent > 0 && self.direct.is_some_and(|direct| cx.now >= direct.alive + SILENCE) {
+            self.doubt(DOUBT, cx);
+        }
+        self.search_if_due(cx);
+    }
+
+    /// The path in use has to prove itself at once.
+    fn doubt(&mut self, patience: Duration, cx: &mut Context<'_>) {
+        if let Some(direct) = self.direct.as_mut().filter(|direct| direct.doubt.is_none()) {
+            direct.doubt = Some(Doubt { since: cx.now, patience, moved: false });
             let addr = direct.addr;
             self.ping(addr, None, cx);
         }
-        self.search_if_due(cx);
     }
 
     fn note_sent(&mut self, now: Duration) {
@@ -288,10 +300,10 @@ impl Peer {
     fn hear_data(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
         match &mut self.direct {
             Some(direct) if direct.addr == addr => {
-                (direct.alive, direct.doubt) = (cx.now, None);
+                direct.alive = cx.now;
+                direct.doubt.take_if(|doubt| cx.now >= doubt.since + REPORT);
             }
-            Some(_) => {}
-            None => self.hear_from(addr, cx),
+            _ => self.hear_from(addr, cx),
         }
     }
 
@@ -326,14 +338,13 @@ impl Peer {
         self.handle_call_arrived(cx);
     }
 
-    /// The path in use stays, as most changes do not touch it, but has to prove itself at once.
+    /// The path in use stays, as most changes do not touch it.
     pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
         self.lost = None;
         self.candidates.reset_limits();
-        if let Some(direct) = &mut self.direct {
-            direct.doubt = Some(cx.now);
-            let addr = direct.addr;
-            self.ping(addr, None, cx);
+        self.doubt(DOUBT, cx);
+        if let Some(doubt) = self.direct.as_mut().and_then(|direct| direct.doubt.as_mut()) {
+            doubt.moved = true;
         }
         self.search.want_now(cx.now);
         self.search_if_due(cx);
@@ -372,7 +383,10 @@ impl Peer {
     }
 
     fn lose_path(&mut self, now: Duration) {
-        self.lost = self.direct.take().map(|direct| (direct.addr, now));
+        // Pings from elsewhere would keep the peer's box from forgetting them.
+        let lost = self.direct.take_if(|direct| !direct.doubt.is_some_and(|doubt| doubt.moved));
+        self.lost = lost.map(|direct| (direct.addr, now));
+        self.direct = None;
         self.candidates.reset_limits();
         self.search.want_now(now);
     }
@@ -497,6 +511,9 @@ impl Peer {
 
 impl Direct {
     fn replaces(&self, used: &Self, now: Duration) -> bool {
+        if used.doubt.is_some_and(|doubt| now >= doubt.since + used.latency * 2) {
+            return true;
+        }
         let rank = |path: &Self| Rank { addr: path.addr, latency: path.latency };
         rank(self).replaces(rank(used), now >= used.since + SETTLING)
     }
@@ -504,8 +521,8 @@ impl Direct {
     /// When it is lost unless it shows life.
     fn ends(&self) -> Duration {
         let trust = self.alive + TRUST;
-        let patience = DOUBT.max(self.latency.min(DOUBT_LATENCY) * 3);
-        self.doubt.map_or(trust, |since| trust.min(since + patience))
+        let answer = self.latency.min(DOUBT_LATENCY) * 3;
+        self.doubt.map_or(trust, |doubt| trust.min(doubt.since + doubt.patience.max(answer)))
     }
 
     fn next_ping(&self) -> Duration {

@@ -59,16 +59,18 @@ pub struct World {
     /// What disco datagrams say.
     sealed: Vec<(DiscoPublic, DiscoPublic, Message)>,
     pub relay_works: bool,
+    /// Whether the network loses every disco datagram, as under load.
+    pub loses_disco: bool,
     pub began: Duration,
 }
 
 pub struct Host {
     pub paths: Paths,
-    pub node: NodePublic,
     pub disco: DiscoPublic,
     pub sockets: Vec<Socket>,
-    /// Whether it sends by itself.
+    /// Whether it sends by itself, and whether it answers.
     pub talks: bool,
+    pub answers: bool,
     pub used: Option<Path>,
     /// What it was told to use, and when.
     pub told: Vec<(Duration, Option<Path>)>,
@@ -78,7 +80,6 @@ pub struct Host {
     pub count: u64,
     /// Disco datagrams sent by UDP and by the relay.
     pub spent: [u64; 2],
-    pub primed: u64,
     traffic: Traffic,
     next_data: Duration,
     next_report: Duration,
@@ -138,6 +139,7 @@ impl World {
             serial: 0,
             sealed: Vec::new(),
             relay_works: true,
+            loses_disco: false,
             began,
         };
         world.join();
@@ -146,10 +148,11 @@ impl World {
 
     /// Both find out where they are, and get their maps.
     fn join(&mut self) {
-        (0..2).for_each(|at| self.refresh(at));
+        (0..2).for_each(|at| self.start(at));
         self.run_for(4 * self.plan.link.delay.max(MS));
         self.introduce(0);
         self.introduce(1);
+        self.run_for(Duration::ZERO);
         self.began = self.network.now();
     }
 
@@ -173,21 +176,23 @@ impl World {
         let mut host = Host::new(at, self.plan.seed + u64::from(disco), sockets, now);
         (host.talks, host.disco) = (talks, DiscoPublic([disco; 32]));
         self.hosts[at] = host;
-        self.refresh(at);
+        self.start(at);
         self.introduce(at);
         self.introduce(1 - at);
     }
 
-    /// Has a host ask the STUN server.
+    /// Has a host ask the STUN server, more than once, as netcheck does.
     pub fn refresh(&mut self, at: usize) {
-        for socket in &self.hosts[at].sockets {
-            socket.send(self.observer.address, &[STUN]);
+        for socket in self.hosts[at].sockets.iter().filter(|socket| socket.address.is_ipv4()) {
+            (0..3).for_each(|_| socket.send(self.observer.address, &[STUN]));
         }
-        // What it knows without an answer: where UDP is blocked none comes.
-        if self.network.now() == self.hosts[at].next_report {
-            let addrs = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
-            self.hosts[at].paths.set_own(node(at), addrs, self.network.now());
-        }
+    }
+
+    /// Has a host know where it is without an answer: where UDP is blocked none comes.
+    fn start(&mut self, at: usize) {
+        let local = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
+        self.hosts[at].paths.set_own(node(at), local, self.network.now());
+        self.refresh(at);
     }
 
     pub fn run_for(&mut self, time: Duration) {
@@ -312,9 +317,10 @@ impl World {
         match transmit.to {
             To::Udp { addr, hops, .. } => {
                 host.spent[0] += 1;
-                host.primed += u64::from(hops.is_some());
                 let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
-                host.send(addr, &bytes, hops);
+                if !self.loses_disco {
+                    host.send(addr, &bytes, hops);
+                }
             }
             To::Relay { .. } => {
                 host.spent[1] += 1;
@@ -371,17 +377,16 @@ impl Host {
         let rng = ChaCha20Rng::seed_from_u64(seed << 1 | at as u64);
         Self {
             paths: Paths::new(node(at), Box::new(rng)),
-            node: node(at),
             disco: DiscoPublic([at as u8 + 1; 32]),
             sockets,
             talks: false,
+            answers: at == 1,
             used: None,
             told: Vec::new(),
             events: Vec::new(),
             data: None,
             count: 0,
             spent: [0; 2],
-            primed: 0,
             traffic: Traffic::default(),
             next_data: now,
             next_report: now,
@@ -394,7 +399,7 @@ impl Host {
 
     /// By itself, or as an answer.
     fn wants_to_talk(&self, now: Duration) -> bool {
-        self.talks || self.data.is_some_and(|data| now < data + SECOND)
+        self.talks || self.answers && self.data.is_some_and(|data| now < data + SECOND)
     }
 
     fn note_data(&mut self, from: Path, now: Duration) {

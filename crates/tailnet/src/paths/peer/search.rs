@@ -1,21 +1,21 @@
 //! Rounds, which look for a direct path.
 //!
 //! ```text
-//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, three times
+//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, some times
 //!                  or after 1 s                           or after 500 ms
 //! ```
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::Peer;
+use super::{Direct, Peer};
 use crate::{
     disco::Message,
     paths::{
         Context, Event, To,
         limit::Limit,
         timing::{
-            AGAIN, BETTER, CALL_WAIT, CALLS, GOOD_ENOUGH, PRIMING_HOPS, PRIMING_WAIT, REFRESH_WAIT,
-            ROUNDS, TRIES,
+            AGAIN, BETTER, CALL_DOUBT, CALL_SILENCE, CALL_WAIT, CALLS, GOOD_ENOUGH, PRIMING_HOPS,
+            PRIMING_WAIT, RECALLS, REFRESH_WAIT, ROUNDS, TRIES,
         },
     },
 };
@@ -30,6 +30,7 @@ pub struct Search {
     /// When we last called.
     called: Option<Duration>,
     calls: Limit,
+    recalls: Limit,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +64,7 @@ impl Search {
     }
 
     pub fn reset(&mut self) {
-        *self = Self { calls: self.calls, ..Self::default() };
+        *self = Self { calls: self.calls, recalls: self.recalls, ..Self::default() };
     }
 
     /// A path was found. The round goes on until each candidate had its chance.
@@ -79,15 +80,37 @@ impl Search {
 }
 
 impl Peer {
-    pub fn is_searching(&self) -> bool {
-        self.search.round.is_some()
+    pub fn wants_direct(&self) -> bool {
+        self.search.round.is_some() || self.direct.is_none() && self.heard.sent.is_some()
+    }
+
+    /// We may be reached where the peer does not know yet.
+    pub fn handle_new_endpoints(&mut self, cx: &mut Context<'_>) {
+        let called = self.search.called.is_some() && self.direct.is_none();
+        if called && self.search.recalls.admit(cx.now, RECALLS) {
+            match self.search.round {
+                Some(Round { stage: Stage::Refresh, .. }) => {}
+                Some(_) => {
+                    self.call(cx);
+                    self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+                }
+                None => self.search.want_now(cx.now),
+            }
+        }
+        self.handle_timeout(cx);
     }
 
     /// The peer calls: it has sent to where it knows us, so that its pinholes there are open.
     pub fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
         self.heard.called = Some(cx.now);
-        let keep = self.direct.map(|direct| direct.addr);
-        self.candidates.set_call(endpoints, keep);
+        let used = self.direct.map(|direct| direct.addr);
+        self.candidates.set_call(endpoints, used);
+        let lost = |direct: Direct| {
+            cx.now >= direct.alive + CALL_SILENCE || !endpoints.contains(&direct.addr)
+        };
+        if self.direct.is_some_and(lost) {
+            self.doubt(CALL_DOUBT, cx);
+        }
         if !self.search.calls.admit(cx.now, CALLS) {
             return;
         }
