@@ -76,9 +76,7 @@ impl Tailnet {
     /// # Panics
     /// When headscale does not start; its log is in the message.
     pub fn start() -> Option<Tailnet> {
-        let missing = ["headscale", "tailscaled", "tailscale"];
-        let missing = missing.into_iter().find(|name| crate::peer(name).is_none());
-        if let Some(missing) = missing {
+        if let Some(missing) = missing() {
             skips::skip(missing);
             return None;
         }
@@ -90,6 +88,11 @@ impl Tailnet {
         addresses.assign(&host, "eth0");
         let coordinator = Coordinator::start(host, &addresses);
         Some(Tailnet { coordinator, switch, used: Cell::new(COORDINATOR) })
+    }
+
+    /// Whether all programs are there.
+    pub fn can_start() -> bool {
+        missing().is_none()
     }
 
     /// A new host that reaches the coordinator. What is written to its /etc is its own.
@@ -129,6 +132,10 @@ impl Tailnet {
         router.run(format!("nft -f {rules}"));
         self.coordinator.keep(router);
     }
+}
+
+fn missing() -> Option<&'static str> {
+    ["headscale", "tailscaled", "tailscale"].into_iter().find(|name| crate::peer(name).is_none())
 }
 
 /// Plugs a host into the switch.

@@ -21,32 +21,90 @@ const SLOW: Train =
 /// A stream with some loss of its first packets has found its rate behind this.
 const BYTES: u64 = 4 << 20;
 
+/// The one that begins comes first.
+const PAIRS: [[MemberKind; 2]; 4] = [
+    [MemberKind::Tailscaled, MemberKind::Tailscaled],
+    [MemberKind::Linerate, MemberKind::Linerate],
+    [MemberKind::Linerate, MemberKind::Tailscaled],
+    [MemberKind::Tailscaled, MemberKind::Linerate],
+];
+
 #[test]
 fn two_tailscaled_on_one_switch_talk_directly() {
-    let Some((_tailnet, one, other)) = meet(Place::Switch, [MemberKind::Tailscaled; 2]) else {
-        return;
-    };
-    one.becomes_direct(&other);
-    other.becomes_direct(&one);
-    talk(&one, &other);
+    directly(Place::Switch, PAIRS[0]);
+}
+
+#[test]
+fn two_linerates_on_one_switch_talk_directly() {
+    directly(Place::Switch, PAIRS[1]);
+}
+
+#[test]
+fn linerate_talks_to_tailscaled_on_one_switch_directly() {
+    directly(Place::Switch, PAIRS[2]);
+}
+
+#[test]
+fn tailscaled_talks_to_linerate_on_one_switch_directly() {
+    directly(Place::Switch, PAIRS[3]);
 }
 
 #[test]
 fn two_tailscaled_behind_nats_talk_directly() {
-    let Some((_tailnet, one, other)) = meet(Place::Nat, [MemberKind::Tailscaled; 2]) else {
-        return;
-    };
-    one.becomes_direct(&other);
-    talk(&one, &other);
+    directly(Place::Nat, PAIRS[0]);
+}
+
+#[test]
+fn two_linerates_behind_nats_talk_directly() {
+    directly(Place::Nat, PAIRS[1]);
+}
+
+#[test]
+fn linerate_talks_to_tailscaled_behind_nats_directly() {
+    directly(Place::Nat, PAIRS[2]);
+}
+
+#[test]
+fn tailscaled_talks_to_linerate_behind_nats_directly() {
+    directly(Place::Nat, PAIRS[3]);
 }
 
 #[test]
 fn two_tailscaled_without_udp_talk_by_the_relay() {
-    let Some((_tailnet, one, other)) = meet(Place::WithoutUdp, [MemberKind::Tailscaled; 2]) else {
-        return;
-    };
+    by_the_relay(PAIRS[0]);
+}
+
+#[test]
+fn two_linerates_without_udp_talk_by_the_relay() {
+    by_the_relay(PAIRS[1]);
+}
+
+#[test]
+fn linerate_talks_to_tailscaled_without_udp_by_the_relay() {
+    by_the_relay(PAIRS[2]);
+}
+
+#[test]
+fn tailscaled_talks_to_linerate_without_udp_by_the_relay() {
+    by_the_relay(PAIRS[3]);
+}
+
+fn directly(place: Place, kinds: [MemberKind; 2]) {
+    let Some((_tailnet, one, other)) = meet(place, kinds) else { return };
+    one.becomes_direct(&other);
+    other.becomes_direct(&one);
     talk(&one, &other);
-    assert_eq!(one.path_to(&other), Path::Relay("rig".to_owned()));
+    for path in [one.path_to(&other), other.path_to(&one)] {
+        assert!(matches!(path, Path::Direct(_)), "{path:?}");
+    }
+}
+
+fn by_the_relay(kinds: [MemberKind; 2]) {
+    let Some((_tailnet, one, other)) = meet(Place::WithoutUdp, kinds) else { return };
+    talk(&one, &other);
+    for path in [one.path_to(&other), other.path_to(&one)] {
+        assert_eq!(path, Path::Relay("rig".to_owned()));
+    }
 }
 
 /// Two hosts that joined; the first begins.

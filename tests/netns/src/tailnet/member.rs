@@ -14,7 +14,6 @@ use crate::service::Service;
 use crate::traffic::ping;
 use crate::wait::eventually;
 
-/// The interface of every member.
 const INTERFACE: &str = "tailnet0";
 
 /// Where a host has the files of its member; they are gone with the host.
@@ -91,6 +90,9 @@ impl From<MemberKind> for MemberProgram {
 }
 
 impl Member {
+    /// The interface of every member.
+    pub const INTERFACE: &str = INTERFACE;
+
     /// Has a host of the tailnet join, and waits until it is connected. `flags` are of `tailscale up`
     /// as of `linerate join`.
     ///
