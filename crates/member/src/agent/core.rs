@@ -125,7 +125,8 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     tokio::pin!(lines_ended);
     let machine_key = state.machine_key()?;
     let mesh = Mesh::new(state.disco_key()?);
-    let prefs: Prefs = state.read(PREFS).unwrap_or_else(Prefs::new);
+    let kept: Option<Prefs> = state.read(PREFS);
+    let prefs = kept.map_or_else(Prefs::new, |kept| kept);
     let mut agent = Agent {
         has_interface: options.has_interface,
         state,
@@ -348,9 +349,14 @@ impl Agent {
         self.mesh.set_relays(self.map.derp_map(), now());
     }
 
+    /// Routes change also by what we do ourselves: only other addresses are another network.
     fn network_changed(&mut self) {
+        let found = endpoints::own(self.own.index, self.own.port);
+        if !self.mesh.set_local(found, now()) {
+            return;
+        }
         let _ = self.relays.try_send(derp::Command::NetworkChanged);
-        self.find_endpoints();
+        self.reconnect();
         self.mesh.handle_network_change(now());
         self.apply_settings();
     }

@@ -89,7 +89,7 @@ impl Agent {
         }
         if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
         {
-            self.command(Command::Login(pure::register::Login::new(self.own.key)));
+            self.command(Command::Resume(pure::register::Login::new(self.own.key)));
         }
     }
 
@@ -134,6 +134,11 @@ impl Agent {
         }
         (self.login.connected, self.login.has_map) = (false, false);
         self.problems.remove("control");
+    }
+
+    /// The network changed: the coordinator is connected anew.
+    pub fn reconnect(&self) {
+        self.command(Command::Reconnect);
     }
 
     fn command(&self, command: Command) {
