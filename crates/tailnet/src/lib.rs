@@ -15,3 +15,4 @@ pub mod messages;
 pub mod paths;
 pub mod prefs;
 pub mod settings;
+pub mod stun;

@@ -57,6 +57,8 @@ pub struct NetworkMap {
 pub struct Changes {
     /// Anything of this node, of peers, or of rules: settings are to be made anew.
     pub settings: bool,
+    /// This node.
+    pub node: bool,
     /// The relays.
     pub relays: bool,
     /// What is shown to users: who is connected, messages.
@@ -89,7 +91,8 @@ impl NetworkMap {
         if let Some(node) = response.node {
             let mut read = Records(vec![node]).read::<Node>("this node", &mut changes.bad);
             if let Some(node) = read.pop() {
-                changes.settings |= self.node.as_ref() != Some(&node);
+                changes.node = self.node.as_ref() != Some(&node);
+                changes.settings |= changes.node;
                 self.node = Some(node);
             }
         }

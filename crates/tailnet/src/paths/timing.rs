@@ -90,6 +90,6 @@ pub const SEEN: usize = 16;
 pub const ANSWERS: (u32, Duration) = (64, MS.saturating_mul(30));
 /// How many calls of a peer are followed at once, then one each.
 pub const CALLS: (u32, Duration) = (3, SECOND.saturating_mul(5));
-/// How often new endpoints of our own make us call a peer again. Behind a symmetric box they are new
-/// whenever they are found out.
-pub const RECALLS: (u32, Duration) = (2, SECOND.saturating_mul(60));
+/// How often new endpoints, our own or the peer's, make us call again. Behind a symmetric box they
+/// are new whenever they are found out.
+pub const RECALLS: (u32, Duration) = (4, SECOND.saturating_mul(30));

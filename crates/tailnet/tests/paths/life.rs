@@ -29,7 +29,7 @@ fn the_relay_is_used_at_once_and_data_never_waits() {
             assert_eq!(host.used, Some(Path::Relay(2 - at as u16)));
         }
         world.hosts[0].talks = true;
-        let arrives = world.plan.relay + MS;
+        let arrives = world.plan.relay[1] + MS;
         assert!(world.run(world.began + arrives, |world| world.hosts[1].count == 1));
     }
 }
@@ -109,16 +109,12 @@ fn a_path_that_was_cut_for_long_is_found_within_a_round() {
 
 #[test]
 fn a_host_that_moves_is_found_again_and_data_goes_on() {
-    for seed in 0..100 {
+    for seed in 0..40 {
         for other in [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP, Nat::SYMMETRIC] {
             let mut world = talking(seed, [Nat::ADDRESS_RESTRICTED, other]);
             move_host(&mut world, Nat::ADDRESS_RESTRICTED);
             let silence = longest_silence(&mut world);
-            assert!(
-                silence < SECOND,
-                "seed {seed}: no data in {silence:?} {:?}",
-                world.hosts.each_ref().map(|h| h.told.clone())
-            );
+            assert!(silence < SECOND, "seed {seed}: no data in {silence:?}");
             assert!(world.both_direct());
         }
     }
@@ -156,7 +152,7 @@ fn longest_silence(world: &mut World) -> Duration {
     let mut longest = Duration::ZERO;
     let end = world.network.now() + 30 * SECOND;
     while world.network.now() < end {
-        world.run_for(20 * MS);
+        world.run_for(50 * MS);
         for host in &world.hosts {
             longest = longest.max(world.network.now() - host.data.unwrap());
         }

@@ -5,4 +5,5 @@ mod any;
 mod hostile;
 mod life;
 mod pairs;
+mod stock;
 mod world;

@@ -26,6 +26,8 @@ use tailnet::{
     paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
 };
 
+use crate::stock::{Node, Stock};
+
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const INNER: &str = "10.0.0.2:51820";
@@ -40,12 +42,14 @@ const DATA: u8 = 3;
 pub struct Plan {
     pub seed: u64,
     pub link: Link,
-    /// One way by the relay.
-    pub relay: Duration,
+    /// By the relay, to each.
+    pub relay: [Duration; 2],
     /// Between two datagrams of data.
     pub pace: Duration,
     /// Whether the map has the endpoints that STUN found, as well as the local ones.
     pub map_is_whole: bool,
+    /// The second host is a stock one.
+    pub stock: bool,
 }
 
 pub struct World {
@@ -65,7 +69,7 @@ pub struct World {
 }
 
 pub struct Host {
-    pub paths: Paths,
+    pub paths: Box<dyn Node>,
     pub disco: DiscoPublic,
     pub sockets: Vec<Socket>,
     /// Whether it sends by itself, and whether it answers.
@@ -103,9 +107,10 @@ impl Plan {
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         let mut below = |bound| u64::from(rng.next_u32()) % bound;
         let delay = MS * (1 + below(50) as u32);
-        let relay = delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let mut relay = || delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let relay = [relay(), relay()];
         let link = Link { delay, jitter: delay / 4, ..Link::CLEAN };
-        Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0 }
+        Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0, stock: false }
     }
 }
 
@@ -127,7 +132,7 @@ impl World {
         let began = network.now();
         let hosts = sockets.map(|sockets| {
             number += 1;
-            Host::new(number - 1, plan.seed, sockets, began)
+            Host::new(number - 1, plan, sockets, began)
         });
         let mut world = Self {
             network,
@@ -173,7 +178,8 @@ impl World {
         let now = self.network.now();
         let old = &self.hosts[at];
         let (sockets, talks, disco) = (old.sockets.clone(), old.talks, old.disco.0[0] + 16);
-        let mut host = Host::new(at, self.plan.seed + u64::from(disco), sockets, now);
+        let plan = Plan { seed: self.plan.seed + u64::from(disco), ..self.plan };
+        let mut host = Host::new(at, plan, sockets, now);
         (host.talks, host.disco) = (talks, DiscoPublic([disco; 32]));
         self.hosts[at] = host;
         self.start(at);
@@ -332,7 +338,9 @@ impl World {
     fn relay(&mut self, now: Duration, relayed: Relayed) {
         if self.relay_works {
             self.serial += 1;
-            self.relayed.insert((now + self.plan.relay, self.serial), relayed);
+            let (Relayed::Disco(to, _) | Relayed::Data(to)) = relayed;
+            let takes = self.plan.relay[to];
+            self.relayed.insert((now + takes, self.serial), relayed);
         }
     }
 
@@ -373,10 +381,15 @@ impl World {
 }
 
 impl Host {
-    fn new(at: usize, seed: u64, sockets: Vec<Socket>, now: Duration) -> Self {
-        let rng = ChaCha20Rng::seed_from_u64(seed << 1 | at as u64);
+    fn new(at: usize, plan: Plan, sockets: Vec<Socket>, now: Duration) -> Self {
+        let rng = ChaCha20Rng::seed_from_u64(plan.seed << 1 | at as u64);
+        let paths: Box<dyn Node> = if plan.stock && at == 1 {
+            Box::new(Stock::new(node(at)))
+        } else {
+            Box::new(Paths::new(node(at), Box::new(rng)))
+        };
         Self {
-            paths: Paths::new(node(at), Box::new(rng)),
+            paths,
             disco: DiscoPublic([at as u8 + 1; 32]),
             sockets,
             talks: false,

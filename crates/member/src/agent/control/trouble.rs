@@ -162,7 +162,11 @@ pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    cause.to_string()
+    match cause.downcast_ref::<io::Error>() {
+        Some(error) if error.kind() == io::ErrorKind::UnexpectedEof => "it was closed".into(),
+        Some(error) => said(error),
+        None => cause.to_string(),
+    }
 }
 
 /// The error without its number.
@@ -173,7 +177,10 @@ fn said(error: &io::Error) -> String {
             let end = text.find(" (os error").unwrap_or(text.len());
             text[..end].to_lowercase()
         }
-        None => error.to_string(),
+        None => {
+            let text = error.to_string();
+            text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).into()
+        }
     }
 }
 

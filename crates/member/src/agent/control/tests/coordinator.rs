@@ -29,8 +29,8 @@ use tailnet::{
     keys::{MachineKey, MachinePublic},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
-    sync::{mpsc, oneshot},
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, copy_bidirectional, duplex},
+    sync::{Notify, mpsc, oneshot},
     time::timeout,
 };
 use zeroize::Zeroizing;
@@ -126,6 +126,7 @@ struct Shared {
     manner: Mutex<Manner>,
     targets: Mutex<Vec<Target>>,
     asked: mpsc::Sender<Asked>,
+    cut: Notify,
 }
 
 /// Its network.
@@ -135,8 +136,12 @@ pub struct Network(Arc<Shared>);
 impl Coordinator {
     pub fn new(manner: Manner) -> Self {
         let (sender, asked) = mpsc::channel(16);
-        let shared =
-            Shared { manner: Mutex::new(manner), targets: Mutex::default(), asked: sender };
+        let shared = Shared {
+            manner: Mutex::new(manner),
+            targets: Mutex::default(),
+            asked: sender,
+            cut: Notify::new(),
+        };
         Self { shared: Arc::new(shared), asked }
     }
 
@@ -146,6 +151,11 @@ impl Coordinator {
 
     pub fn behave(&self, manner: Manner) {
         *self.shared.manner.lock().unwrap() = manner;
+    }
+
+    /// Nothing passes by the connections of now any more, and no end is told.
+    pub fn cut(&self) {
+        self.shared.cut.notify_waiters();
     }
 
     /// Where the member connected to since the last time.
@@ -204,7 +214,15 @@ impl Carrier for Network {
         if manner == Manner::NeverConnects {
             std::future::pending::<()>().await;
         }
-        let (ours, theirs) = duplex(16 << 10);
+        let (ours, mut near) = duplex(16 << 10);
+        let (mut far, theirs) = duplex(16 << 10);
+        let shared = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = copy_bidirectional(&mut near, &mut far) => {}
+                () = shared.cut.notified() => std::future::pending().await,
+            }
+        });
         tokio::spawn(serve(theirs, manner, Arc::clone(&self.0)));
         Ok(Box::new(ours))
     }

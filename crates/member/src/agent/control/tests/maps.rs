@@ -88,6 +88,17 @@ async fn a_stream_without_a_sign_of_life_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_died_unseen_is_found_by_a_ping() {
+    let (mut member, mut coordinator, _stream) = joined().await;
+    let begun = Instant::now();
+    coordinator.cut();
+    let why = member.disconnected().await;
+    assert!(why.contains("timed out"), "{why} after {:?}", begun.elapsed());
+    assert_eq!(begun.elapsed().as_secs(), 90);
+    member.connected(&mut coordinator).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_frame_that_drips_is_no_sign_of_life() {
     let (mut member, _coordinator, stream) = joined().await;
     let begun = Instant::now();
