@@ -61,7 +61,7 @@ pub(super) struct Own {
 
 /// All that the agent knows.
 pub(super) struct Agent {
-    pub options: Options,
+    pub has_interface: bool,
     pub state: State,
     pub machine_key: MachineKey,
     pub hook: Option<Hook>,
@@ -108,7 +108,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (relay_events, mut from_relays) = mpsc::channel(WAITING);
     let (relays, relay_commands) = mpsc::channel(WAITING);
 
-    let state = State::new(options.folder.clone());
+    let state = State::new(options.folder);
     let hook = hook(options.mark);
     tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
     let lines_ended = async {
@@ -127,7 +127,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let mesh = Mesh::new(state.disco_key()?);
     let prefs: Prefs = state.read(PREFS).unwrap_or_else(Prefs::new);
     let mut agent = Agent {
-        options,
+        has_interface: options.has_interface,
         state,
         machine_key,
         hook,
@@ -369,7 +369,7 @@ impl Agent {
             now: wall,
             connected: &connected,
             servers: &self.servers,
-            answers: self.options.has_interface,
+            answers: self.has_interface,
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
         let new =

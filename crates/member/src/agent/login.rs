@@ -319,7 +319,7 @@ impl Agent {
             "RoutableIPs": self.prefs.advertise_routes,
             "RequestTags": self.prefs.advertise_tags,
             "Userspace": true,
-            "UserspaceRouter": !self.options.has_interface,
+            "UserspaceRouter": !self.has_interface,
             "NetInfo": {"PreferredDERP": self.mesh.home().unwrap_or_default()},
         })
     }
