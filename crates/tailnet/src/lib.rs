@@ -6,6 +6,7 @@ pub mod control;
 pub mod derp;
 pub mod disco;
 pub mod dns;
+pub mod filter;
 pub mod keys;
 pub mod line;
 pub mod local;
