@@ -215,3 +215,24 @@ fn services_are_in_the_nodes_capabilities() {
     assert_eq!(service_addresses(&own(json!([7]))), Err(Problem::Services));
     assert_eq!(service_addresses(&Node::default()), Ok(vec![]));
 }
+
+#[test]
+fn a_capability_lets_in_what_has_ports_and_icmp_to_every_address_of_the_family() {
+    let own = nets(&["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]);
+    let able = Node {
+        cap_map: [("x".to_owned(), json!(null))].into(),
+        ..node(&["100.64.0.2/32", "10.0.0.0/8"])
+    };
+    let peers = [Peer { node: &able, allowed_ips: &able.addresses }];
+    let rules = [FilterRule { protocols: vec![6, 47], ..rule(&["cap:x"], "100.64.0.1") }];
+    let compiled = compile(&Input { peers: &peers, ..with(&rules, &own) });
+    let [ported, icmp] = &compiled.policy.rules[..] else { panic!("{compiled:?}") };
+    let to = |rule: &Rule| texts(rule.destinations.iter().map(|to| to.addresses));
+    assert_eq!((&*ported.protocols, to(ported)), (&[6][..], vec!["100.64.0.1-100.64.0.1".into()]));
+    assert_eq!((&*icmp.protocols, to(icmp)), (&[][..], vec!["0.0.0.0-255.255.255.255".into()]));
+    assert!([ported, icmp].iter().all(|rule| rule.sources.len() == 1));
+    // Of protocols without ports alone, it is ICMP.
+    let rules = [FilterRule { protocols: vec![47], ..rule(&["cap:x"], "100.64.0.1") }];
+    let compiled = compile(&Input { peers: &peers, ..with(&rules, &own) });
+    assert_eq!(compiled.policy.rules.len(), 1);
+}
