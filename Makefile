@@ -196,7 +196,7 @@ deps:
 # Large programs are built where they are wanted.
 readme-table: TAILSCALED = tailscaled
 TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled) \
-             $(if $(findstring tailnet,$(ARGS)),tailnet)
+             $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled)
 peers:
 	@tests/netns/peers $(TAILSCALED)
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use netns::Host;
+use netns::{Host, Service};
 
 /// The kernel's USER_HZ: the unit of /proc/PID/stat.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -45,6 +45,11 @@ impl Processes {
     /// Of the daemon with this pid inside a host.
     pub fn of(host: &Host, pid: u32) -> Processes {
         Processes { proc: host.outside("/proc"), pid }
+    }
+
+    /// Of a program that the rig runs.
+    pub fn of_service(service: &Service) -> Processes {
+        Processes::of(service.host(), service.pid())
     }
 
     /// Processor time so far, in seconds.

@@ -19,7 +19,7 @@ mod ping;
 mod proxy;
 mod quic;
 mod server;
-mod service;
+mod tailnet;
 mod tailscaled;
 mod tcp;
 mod test;
@@ -97,6 +97,7 @@ pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readi
         let plan = if test == Test::Far { &far } else { plan };
         attempt(&readings, test.name(), || match test {
             Test::Proxy => proxy::run(contender, plan, &readings, tell),
+            Test::Tailnet => tailnet::run(contender, plan, &readings, tell),
             test => {
                 let mut turn = Turn::start(contender, plan, &readings, tell);
                 turn.test(test);
@@ -164,7 +165,7 @@ fn attempt(readings: &RefCell<Readings>, test: &'static str, run: impl FnOnce())
 /// # Panics
 /// As [`run`].
 pub fn profile(contender: &Contender, plan: &Plan, test: Test) -> Result<Vec<Flame>, String> {
-    if test == Test::Proxy {
+    if test.has_own_ends() {
         return Err("it has no pair of daemons to look at".to_owned());
     }
     let (readings, tell) = (RefCell::default(), |_: News<'_>| ());
@@ -204,6 +205,16 @@ impl<'a> Turn<'a> {
                 use_only(&end.host, &program.path, offloads);
             }
         }
+        Turn::of(ends, plan, readings, tell)
+    }
+
+    /// One whose ends are there.
+    fn of(
+        ends: Ends,
+        plan: &'a Plan,
+        readings: &'a RefCell<Readings>,
+        tell: &'a dyn Fn(News<'_>),
+    ) -> Turn<'a> {
         let (client, server) = (ends.left.host.clone(), ends.right.host.clone());
         let target = ends.right.inner.of(Family::V4).to_owned();
         let daemons = [&ends.left, &ends.right].map(End::processes).into_iter().collect();
@@ -227,8 +238,8 @@ impl<'a> Turn<'a> {
             Test::Jumbo => self.jumbo(),
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
-            // Its ends are no pair of daemons: see `run`.
-            Test::Proxy => {}
+            // Their ends are their own: see `run`.
+            Test::Proxy | Test::Tailnet => {}
         }
     }
 

@@ -30,6 +30,8 @@ mod segment;
 mod spec;
 #[path = "bodies/streams.rs"]
 mod streams;
+#[path = "bodies/ts2021.rs"]
+mod ts2021;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -58,6 +60,7 @@ pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use segment::segment;
 pub use streams::streams;
+pub use ts2021::{ts2021_records, ts2021_stream};
 use wg::{
     AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey, Received,
     ReplayFilter, Sent, Time,

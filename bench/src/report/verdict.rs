@@ -55,8 +55,8 @@ fn unmeasured(comparison: &Comparison, peer: usize, measure: &Measure) -> Option
         return Some("each turn of it failed".to_owned());
     }
     let test = comparison.test_of(measure);
-    // What a proxy does is compared with tailscaled alone.
-    if test == Some(Test::Proxy.name()) && !has_tailscaled(comparison) {
+    let is_beside_tailscaled = test.and_then(Test::named).is_some_and(Test::is_beside_tailscaled);
+    if is_beside_tailscaled && !has_tailscaled(comparison) {
         let missing = comparison.missing.iter().find(|one| one.name == TAILSCALED);
         let why = missing.map_or("is not part of this run", |one| one.why);
         return Some(format!("{TAILSCALED} {why}"));

@@ -24,7 +24,7 @@ use super::far::send_through_loss;
 use super::{News, Plan, generator};
 use crate::contender::{Carrier, Contender};
 use crate::measure::{self, Measure};
-use crate::processes::Watch;
+use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
 
 /// Streams where there are many.
@@ -172,7 +172,7 @@ impl Turn<'_> {
     /// What one stack carries and costs, told by each of these.
     fn stack(&mut self, measures: &[&Measures], start: impl Fn(Option<&str>) -> World) {
         let mut world = start(self.plan.link());
-        let memory = Watch::start(vec![world.proxy.processes()]);
+        let memory = Watch::start(vec![Processes::of_service(&world.proxy)]);
         let into = self.inward(&world, "");
         self.note_all(measures, |one| one.into, into.gbps);
         self.note_all(measures, |one| one.into_cpu, into.cpu);
@@ -220,10 +220,10 @@ impl Turn<'_> {
     /// From far into the stack, to a service of the near host.
     fn inward(&self, world: &World, options: &str) -> Carried {
         let (seconds, address) = (self.plan.seconds, world.near_inner.as_str());
-        let before = world.proxy.processes().cpu();
+        let before = Processes::of_service(&world.proxy).cpu();
         let iperf = Iperf { client: &world.far, server: &world.near, address, seconds, options };
         let rate = self.plan.stream(&iperf);
-        let cpu = (world.proxy.processes().cpu() - before) / (rate.bytes / 1e9);
+        let cpu = (Processes::of_service(&world.proxy).cpu() - before) / (rate.bytes / 1e9);
         Carried { gbps: rate.gbps(), cpu }
     }
 
@@ -241,9 +241,9 @@ impl Turn<'_> {
         let mut pour = pour.expect("nsenter is installed (make deps)");
         drain.fills();
         thread::sleep(edge);
-        let (before, spent) = (drain.level(), world.proxy.processes().cpu());
+        let (before, spent) = (drain.level(), Processes::of_service(&world.proxy).cpu());
         thread::sleep(time);
-        let (after, spent_after) = (drain.level(), world.proxy.processes().cpu());
+        let (after, spent_after) = (drain.level(), Processes::of_service(&world.proxy).cpu());
         let status = pour.wait().expect("a child can be waited for");
         assert!(status.success(), "the streams out of the stack failed");
         let cpu = (spent_after - spent) / ((after.bytes - before.bytes) as f64 / 1e9);

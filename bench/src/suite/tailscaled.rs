@@ -11,9 +11,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netns::{Addresses, Family, Host, PORT, eventually};
+use netns::{Addresses, Family, Host, PORT, Service, eventually};
 
-use super::service::Service;
 use super::topology::EmulatedLink;
 use crate::contender::Tailscaled;
 

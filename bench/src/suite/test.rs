@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use netns::Implementation::Linerate;
-use netns::{Iperf, Rate};
+use netns::{Iperf, Rate, Tailnet};
 
 use super::vxlan;
 use crate::contender::{Carrier, Contender};
@@ -42,11 +42,13 @@ pub enum Test {
     Handshakes,
     /// TCP through userspace networking, beside tailscaled.
     Proxy,
+    /// Between two members of a tailnet that headscale runs, beside tailscaled.
+    Tailnet,
 }
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 15] = [
+    pub const ALL: [Test; 16] = [
         Test::Tcp,
         Test::Ping,
         Test::Quic,
@@ -62,6 +64,7 @@ impl Test {
         Test::Peers,
         Test::Handshakes,
         Test::Proxy,
+        Test::Tailnet,
     ];
 
     /// Its name in arguments.
@@ -82,15 +85,17 @@ impl Test {
             Test::Peers => "peers",
             Test::Handshakes => "handshakes",
             Test::Proxy => "proxy",
+            Test::Tailnet => "tailnet",
         }
     }
 
     /// Those that are measured unless others are named: five rounds of two contenders take ten
     /// minutes with them.
     pub fn usual() -> Vec<Test> {
-        use Test::{Forward, Handshakes, Jumbo, Peers, Proxy, QuicTls, Vxlan};
+        use Test::{Forward, Handshakes, Jumbo, Peers, QuicTls, Vxlan};
         let is_left_out = |test: &Test| {
-            matches!(test, QuicTls | Forward | Vxlan | Jumbo | Peers | Handshakes | Proxy)
+            matches!(test, QuicTls | Forward | Vxlan | Jumbo | Peers | Handshakes)
+                || test.is_beside_tailscaled()
         };
         Test::ALL.into_iter().filter(|test| !is_left_out(test)).collect()
     }
@@ -100,10 +105,21 @@ impl Test {
         Test::ALL.into_iter().find(|test| test.name() == name)
     }
 
+    /// Whether it compares what Tailscale's wireguard-go alone does not do.
+    pub fn is_beside_tailscaled(self) -> bool {
+        matches!(self, Test::Proxy | Test::Tailnet)
+    }
+
+    /// Whether its ends are others than all tests have.
+    pub(super) fn has_own_ends(self) -> bool {
+        self.is_beside_tailscaled()
+    }
+
     /// Whether what it does to the hosts would be seen by the others.
     pub(super) fn has_own_hosts(self) -> bool {
-        use Test::{Far, Forward, Handshakes, Jumbo, Peers, Plain, Proxy, Vxlan};
-        matches!(self, Plain | Far | Forward | Vxlan | Jumbo | Peers | Handshakes | Proxy)
+        use Test::{Far, Forward, Handshakes, Jumbo, Peers, Plain, Vxlan};
+        matches!(self, Plain | Far | Forward | Vxlan | Jumbo | Peers | Handshakes)
+            || self.has_own_ends()
     }
 
     /// Why a contender cannot be measured so, if it cannot.
@@ -112,6 +128,10 @@ impl Test {
             (Test::Proxy, Carrier::Tailscaled(_)) => None,
             (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
             (Test::Proxy, _) => Some("it has no userspace networking"),
+            (Test::Tailnet, _) if !Tailnet::can_start() => Some("headscale is not built"),
+            (Test::Tailnet, Carrier::Tailscaled(_)) => None,
+            (Test::Tailnet, Carrier::Daemon(one)) if one.implementation == Linerate => None,
+            (Test::Tailnet, _) => Some("it joins no tailnet"),
             (Test::Plain | Test::Far | Test::Forward | Test::Vxlan, Carrier::Tailscaled(_))
             | (Test::Jumbo | Test::Peers | Test::Handshakes, Carrier::Tailscaled(_)) => {
                 Some("its peers are told to it by a control server")

@@ -1,10 +1,10 @@
 //! Two hosts, on one cable or with an emulated link between them, and what carries their packets.
 
 use netns::{
-    Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Pair, cable, configure, eventually, ping,
+    Addresses, Daemon, Family, Host, INTERFACE, Key, Member, PORT, Pair, Path, Service, cable,
+    configure, eventually, ping,
 };
 
-use super::service::Service;
 use super::tailscaled::{Direct, Tailnet};
 use super::{PATIENCE, Server};
 use crate::contender::{Carrier, Contender, Tailscaled};
@@ -32,6 +32,8 @@ pub(super) enum Running {
     WireGuard(Daemon),
     /// tailscaled.
     Tailscaled(Service),
+    /// What joined a tailnet that a real headscale runs.
+    Member(Member),
 }
 
 impl Running {
@@ -40,6 +42,7 @@ impl Running {
         match self {
             Running::WireGuard(daemon) => daemon.pid(),
             Running::Tailscaled(service) => service.pid(),
+            Running::Member(member) => member.pid(),
         }
     }
 }
@@ -170,6 +173,29 @@ impl Ends {
         ends
     }
 
+    /// Two members of a tailnet.
+    pub fn joined([left, right]: [End; 2]) -> Ends {
+        Ends { left, right, link: None, tailnet: None }
+    }
+
+    /// Waits until both members of a tailnet send directly.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn become_direct(&self) {
+        if let Some([left, right]) = self.members() {
+            left.becomes_direct(right);
+            right.becomes_direct(left);
+        }
+    }
+
+    fn members(&self) -> Option<[&Member; 2]> {
+        match (&self.left.daemon, &self.right.daemon) {
+            (Some(Running::Member(left)), Some(Running::Member(right))) => Some([left, right]),
+            _ => None,
+        }
+    }
+
     /// Waits until a ping passes.
     pub fn meet(&self) {
         let target = self.right.inner.of(Family::V4);
@@ -185,6 +211,12 @@ impl Ends {
     pub fn were_direct(&self) {
         if let Some((direct, _)) = &self.tailnet {
             direct.has_stayed();
+        }
+        if let Some([left, right]) = self.members() {
+            for (from, to) in [(left, right), (right, left)] {
+                let path = from.path_to(to);
+                assert!(matches!(path, Path::Direct(_)), "{} by {path:?}", from.host.name());
+            }
         }
     }
 }

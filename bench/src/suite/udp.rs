@@ -158,6 +158,11 @@ impl Turn<'_> {
         self.note(&OVERLOAD, 100.0 * flooded.carried / peak);
     }
 
+    /// What a flood carries, in thousands of packets a second.
+    pub(super) fn flood_carried(&self, arguments: &str) -> f64 {
+        self.flood(arguments, self.plan.time()).carried
+    }
+
     /// Floods from left to right; `arguments` are the size and the options of the sender.
     fn flood(&self, arguments: &str, time: Duration) -> Flow {
         let mut flow = self.flood_once(arguments, time);

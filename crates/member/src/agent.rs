@@ -1,27 +1,66 @@
-//! The agent.
+//! The agent: it speaks to the coordinator, to relays and to programs of this machine, and decides.
+//! It has no key of WireGuard's; what parses the network's words is here, and without rights.
+//!
+//! ```text
+//!   coordinator ── control ──┐                        ┌── line ──► data plane, steward
+//!   relays ─────── derp ─────┤                        │
+//!   UDP, by the data plane ──┼──► core::Agent ────────┼── dns ───► programs that ask for names
+//!   programs ───── local_api ┤      map, prefs        └── state ─► files
+//!   clock ───────────────────┘      `── mesh: paths, endpoints, home
+//! ```
+//!
+//! All of it is one thread: whatever is slow is a task of its own that tells [`core`] when it is
+//! done.
 
 pub mod control;
+mod core;
+pub mod derp;
 pub mod dns;
+mod endpoints;
 mod line;
+pub mod local_api;
+mod login;
+mod mesh;
+mod programs;
 mod state;
+mod status;
+mod why;
 
 use std::{os::unix::net::UnixListener, path::PathBuf};
 
+use anyhow::Context;
 use sys::Channel;
+use tokio::runtime::Builder;
 
+/// What an agent is.
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// The member's name.
     pub name: String,
+    /// The folder that it keeps files in.
     pub folder: PathBuf,
+    /// The mark of its sockets; 0 for none.
     pub mark: u32,
+    /// Whether there is an interface, which the steward cares for.
     pub has_interface: bool,
 }
 
+/// Whom it speaks to on this machine.
+#[derive(Debug)]
 pub struct Lines {
+    /// The data plane.
     pub plane: Channel,
+    /// The steward, where there is one.
     pub steward: Option<Channel>,
+    /// Where programs ask.
     pub clients: Option<UnixListener>,
 }
 
-pub fn run(_: Options, _: Lines) -> anyhow::Result<()> {
-    Ok(())
+/// Runs an agent until the data plane or the steward is gone.
+///
+/// # Errors
+/// Its files cannot be used.
+pub fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
+    runtime.block_on(core::run(options, lines))
 }

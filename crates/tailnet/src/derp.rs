@@ -1,10 +1,24 @@
 //! DERP: relays that pass on datagrams by node key (tailscale `derp/derp.go`).
+//!
+//! ```text
+//!   relay  ── ServerKey ──►  agent  ── the relay's key ──►  data plane: seal_login
+//!   relay  ◄─ ClientInfo ──  agent  ◄─ the frame's contents ──'
+//!   relay  ── ServerInfo ──►  a limit of sending, for who has the node key: not read
+//!   relay  ◄─ SendPacket, RecvPacket, NotePreferred, Ping, Pong, .. ─►  agent
+//! ```
+
+mod frame;
 
 use crypto_box::{
     PublicKey, SalsaBox, SecretKey,
     aead::{Aead as _, generic_array::GenericArray},
 };
 use rand_core::CryptoRng;
+
+pub use self::frame::{
+    Decoder, FrameError, FromRelay, GoneReason, HEADER_LEN, MAX_FRAME, MAX_PACKET, SEND_OVERHEAD,
+    kind, write_frame, write_packet,
+};
 
 /// What a client says of itself at login (`derp.go`, `clientInfo`).
 const CLIENT_INFO: &[u8] = br#"{"version":2,"CanAckPings":true,"IsProber":false}"#;

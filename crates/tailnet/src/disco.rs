@@ -1,11 +1,21 @@
 //! Disco: the messages by which two nodes find a direct path (tailscale `disco/disco.go`).
+//!
+//! ```text
+//!   magic (6)  sender's disco key (32)  nonce (24)  NaCl box:  type (1)  version (1)  message
+//! ```
 
-use std::net::SocketAddr;
+mod envelope;
+mod text;
 
+use std::{fmt, net::SocketAddr};
+
+pub use self::envelope::{Disco, NONCE_LEN, sender};
 use crate::keys::NodePublic;
 
 /// What a disco datagram begins with.
 pub const MAGIC: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
+/// How many addresses of a call are read. A machine with more is not better reached by them.
+pub const MAX_ENDPOINTS: usize = 256;
 
 /// What a disco message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,3 +45,31 @@ pub enum Message {
 
 /// The number of a ping.
 pub type TxId = [u8; 12];
+
+/// Why a datagram is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscoError {
+    /// It does not begin as a disco datagram does.
+    NotDisco,
+    /// It was not sealed by its sender for this key.
+    Forged,
+    /// Its sender sealed what is no message of its type.
+    Malformed,
+    /// It is of a type that is not spoken: 4 to 9 are those of peer relays.
+    Other(u8),
+}
+
+impl fmt::Display for DiscoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotDisco => f.write_str("not a disco datagram"),
+            Self::Forged => {
+                f.write_str("a disco datagram that its sender did not seal for this node")
+            }
+            Self::Malformed => f.write_str("a malformed disco message"),
+            Self::Other(number) => write!(f, "a disco message of the type {number}"),
+        }
+    }
+}
+
+impl std::error::Error for DiscoError {}

@@ -50,17 +50,17 @@ const MOST_RANGES: usize = 1 << 20;
 const TOLD: usize = 32;
 
 /// What a policy is made of.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Input<'a> {
     /// The rules of all filters, in the order of the filters' names.
-    pub rules: &'a [FilterRule],
+    pub rules: Vec<&'a FilterRule>,
     /// This node's addresses.
     pub own: &'a [IpNet],
     /// Addresses of services that this node serves: [`service_addresses`].
     pub services: &'a [IpAddr],
     /// Networks that this node offers.
     pub advertised: &'a [IpNet],
-    /// The addresses of this machine's interfaces, with the length of their networks.
+    /// The addresses of this machine's interfaces, each with the length of its network.
     pub interfaces: &'a [IpNet],
     /// The others.
     pub peers: &'a [Peer<'a>],
@@ -138,7 +138,7 @@ pub fn compile(input: &Input<'_>) -> Compiled {
         return compiled;
     }
     let mut problems = Problems::default();
-    match read(input.rules, input.peers, &mut problems) {
+    match read(&input.rules, input.peers, &mut problems) {
         Ok(rules) => {
             let mut writer = Writer {
                 jailed: jail::jailed(input.peers),
@@ -182,7 +182,7 @@ struct Read<'a> {
 
 /// Reads all rules. One that is not as it may be makes all of them invalid.
 fn read<'a>(
-    rules: &'a [FilterRule],
+    rules: &[&'a FilterRule],
     peers: &[Peer<'_>],
     problems: &mut Problems,
 ) -> Result<Vec<Read<'a>>, Problem> {

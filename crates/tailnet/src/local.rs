@@ -251,26 +251,25 @@ pub struct WhoIs {
     pub cap_map: Value,
 }
 
-/// What is in the way to a node, in the order in which a packet meets it.
+/// What is in the way to a node, for `linerate why`: each thing that was looked at, in the order in
+/// which a packet meets it, up to the first that is in the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
+#[serde(default)]
 pub struct Why {
-    /// What was asked about.
-    pub target: String,
-    /// Each thing that was looked at, up to the first that is in the way.
+    /// What was looked at: the map, the key, a rule, the path, the filter.
     pub steps: Vec<WhyStep>,
+    /// Whether nothing is in the way.
+    pub reaches: bool,
 }
 
 /// One of [`Why::steps`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
+#[serde(default)]
 pub struct WhyStep {
-    /// What was looked at: the map, the key, a rule, the path, the filter.
-    pub name: String,
     /// Whether it is not in the way.
     pub ok: bool,
     /// What was found.
-    pub detail: String,
+    pub text: String,
 }
 
 #[cfg(test)]

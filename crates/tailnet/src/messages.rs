@@ -17,7 +17,7 @@ use serde_json::Value;
 pub use self::{
     node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, as_time},
     records::{BadRecord, Records},
-    relays::{DerpMap, DerpNode, DerpRegion, HomeParams},
+    relays::{DerpMap, DerpNode, DerpRegion, HomeParams, Place},
     rules::{CapGrant, Destination, FilterRule, PortRange},
 };
 pub use crate::local::nil;

@@ -123,7 +123,8 @@ pub struct Traffic {
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Datagrams for a peer go there from now on; `None`: nowhere.
+    /// Datagrams for a peer go there from now on; `None`: nowhere. A direct path is one that a pong
+    /// has proven, unless the peer has no relay.
     UsePath {
         /// The peer.
         peer: NodePublic,
@@ -291,8 +292,13 @@ impl Paths {
 
     /// Takes our own endpoints, as just found out, and the node key.
     pub fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
+        let new = endpoints.iter().any(|addr| !self.own.endpoints.contains(addr));
         self.own = Own { node, endpoints, at: Some(now), requested: None };
-        self.step_all(now, Peer::is_searching, Peer::handle_timeout);
+        if new {
+            self.step_all(now, Peer::wants_direct, Peer::handle_new_endpoints);
+        } else {
+            self.step_all(now, Peer::wants_direct, Peer::handle_timeout);
+        }
     }
 
     /// Takes a disco message that was opened, and so is from `from`.
@@ -354,7 +360,7 @@ impl Paths {
         self.step(peer, now, |peer, cx| peer.handle_gone(region, cx));
     }
 
-    /// Our links, addresses or routes changed.
+    /// Our addresses or the default route changed. Paths in use have a second to prove themselves.
     pub fn handle_network_change(&mut self, now: Duration) {
         self.own.at = None;
         self.step_all(now, |_| true, Peer::handle_network_change);
@@ -390,6 +396,11 @@ impl Paths {
     /// When [`Self::handle_timeout`] is to be called next.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// The keys of all peers.
+    pub fn keys(&self) -> impl Iterator<Item = NodePublic> {
+        self.peers.keys().copied()
     }
 
     /// What is known of the way to a peer.

@@ -1,6 +1,9 @@
 //! What the user wants of this node: Tailscale's preferences (tailscale `ipn/prefs.go`), in the
 //! JSON that its command line sends and reads.
 
+#[cfg(test)]
+mod tests;
+
 use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
@@ -382,102 +385,4 @@ mod address {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(value: &bool) -> bool {
     !value
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn edits(value: Value) -> MaskedPrefs {
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn only_what_is_marked_as_set_is_edited() {
-        let old = Prefs { hostname: "old".into(), shields_up: true, ..Prefs::new() };
-        let edits = edits(json!({
-            "Hostname": "new", "HostnameSet": true,
-            "CorpDNS": false, "ShieldsUp": false, "ShieldsUpSet": false,
-            "ExitNodeIP": "", "ExitNodeIPSet": true,
-            "AdvertiseRoutes": ["10.0.0.0/8", "0.0.0.0/0", "::/0"], "AdvertiseRoutesSet": true,
-            "AutoUpdate": {"Check": true, "Apply": true}, "AutoUpdateSet": {"CheckSet": true},
-        }));
-        let new = old.edited(&edits).unwrap();
-        assert_eq!(new.hostname, "new");
-        assert!(new.corp_dns && new.shields_up && new.advertises_exit_node());
-        assert_eq!(new.advertise_routes.len(), 3);
-        assert_eq!(new.foreign.auto_update, AutoUpdate { check: true, apply: None });
-    }
-
-    #[test]
-    fn what_is_set_but_left_out_is_empty() {
-        let old = Prefs { operator_user: "ann".into(), ..Prefs::new() };
-        let edits = edits(json!({"OperatorUserSet": true, "NoStatefulFilteringSet": true}));
-        let new = old.edited(&edits).unwrap();
-        assert_eq!(new.operator_user, "");
-        assert_eq!(new.foreign.no_stateful_filtering, None);
-    }
-
-    #[test]
-    fn the_login_and_the_daemons_own_are_not_for_others_to_set() {
-        let login = Some(Login { node_id: "n1".into(), ..Login::default() });
-        let old = Prefs { login: login.clone(), ..Prefs::new() };
-        let new = old.edited(&edits(json!({"Config": null, "HostnameSet": true}))).unwrap();
-        assert_eq!(new.login, login);
-        for (name, text) in [
-            ("Config", "there is no preference Config"),
-            ("Colour", "there is no preference Colour"),
-            ("InternalExitNodePrior", "InternalExitNodePrior cannot be set"),
-        ] {
-            let error = old.edited(&MaskedPrefs::default().with(name, "x")).unwrap_err();
-            assert_eq!(error.to_string(), text);
-        }
-    }
-
-    #[test]
-    fn a_value_of_a_wrong_type_changes_nothing() {
-        for (name, value) in [
-            ("Hostname", json!(1)),
-            ("AdvertiseRoutes", json!(["10.0.0.0/33"])),
-            ("ExitNodeIP", json!("x")),
-            ("NetfilterMode", json!(3)),
-            ("RelayServerPort", json!(70000)),
-        ] {
-            let edited = Prefs::new().edited(&MaskedPrefs::default().with(name, value));
-            assert!(matches!(edited, Err(BadPrefs::Malformed(_))), "{name}");
-        }
-    }
-
-    #[test]
-    fn what_linerate_does_not_do_is_refused_by_its_flag() {
-        assert!(Prefs::new().check().is_ok());
-        for (name, value, text) in [
-            ("RunSSH", json!(true), "--ssh"),
-            ("NoStatefulFiltering", json!(false), "--stateful-filtering"),
-            ("AppConnector", json!({"Advertise": true}), "--advertise-connector"),
-            ("RelayServerPort", json!(0), "--relay-server-port"),
-            ("AutoExitNode", json!("any"), "--exit-node=auto:"),
-            ("NetfilterMode", json!(1), "nodivert"),
-        ] {
-            let edits = MaskedPrefs::default().with(name, value);
-            let error = Prefs::new().edited(&edits).unwrap().check().unwrap_err();
-            assert!(error.to_string().contains(text), "{error}");
-        }
-    }
-
-    #[test]
-    fn preferences_are_their_own_text_and_each_of_them_can_be_set() {
-        let prefs = Prefs::new();
-        let text = serde_json::to_value(&prefs).unwrap();
-        assert_eq!(text["ExitNodeIP"], "");
-        assert_eq!(text["AdvertiseRoutes"], Value::Null);
-        assert_eq!(text["NetfilterMode"], 2);
-        assert_eq!(serde_json::from_value::<Prefs>(text.clone()).unwrap(), prefs);
-        for name in text.as_object().unwrap().keys() {
-            let own = ["Config", "InternalExitNodePrior"].contains(&&**name);
-            assert!(own || NAMES.contains(&&**name), "{name}");
-        }
-    }
 }

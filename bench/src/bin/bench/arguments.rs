@@ -28,13 +28,13 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   --rounds N     turns of each contender, A B, B A, A B, ... (5)
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
-                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy
+                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go (with each of its two queue lengths, of which the better
                  counts), wireguard-go, boringtun, gotatun, kernel, bare (the cable without a tunnel),
                  tailscaled (joined over TUN, in proxy with userspace networking), or none
-                 (tailscale-wireguard-go; for proxy, tailscaled)
+                 (tailscale-wireguard-go; for proxy and tailnet, tailscaled)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
   --link SHAPE   an emulated link instead of the bare cable, of any of
@@ -175,27 +175,29 @@ impl Arguments {
     pub fn plan(&self, contender: &Contender) -> Plan {
         match self.mode {
             Mode::Table => published::plan(contender, &self.plan),
-            // Taken in for the bars of the proxies, it runs no other test.
-            _ if self.is_only_for_proxies(contender) => {
-                Plan { tests: vec![Test::Proxy], ..self.plan.clone() }
+            // Taken in for the bars of these tests, it runs no other one.
+            _ if self.is_taken_in(contender) => {
+                let mut plan = self.plan.clone();
+                plan.tests.retain(|test| test.is_beside_tailscaled());
+                plan
             }
             _ => self.plan.clone(),
         }
     }
 
-    /// Whether a contender was not named, and is there only for the bars of the proxies.
-    fn is_only_for_proxies(&self, contender: &Contender) -> bool {
+    /// Whether a contender was not named, and is there only for the bars of what is beside it.
+    fn is_taken_in(&self, contender: &Contender) -> bool {
         let is_tailscaled = matches!(contender.carrier, Carrier::Tailscaled(_));
         is_tailscaled && self.beside.is_none()
     }
 }
 
-/// The peers that the bars of these tests are about: Tailscale's wireguard-go, and for proxies
-/// tailscaled.
+/// The peers that the bars of these tests are about: Tailscale's wireguard-go, and for proxies and
+/// tailnets tailscaled.
 fn yardsticks(tests: &[Test]) -> String {
-    let fork =
-        tests.iter().any(|test| *test != Test::Proxy).then(|| Implementation::Tailscale.name());
-    let whole = tests.contains(&Test::Proxy).then_some(TAILSCALED);
+    let is_beside_tailscaled = |test: &Test| test.is_beside_tailscaled();
+    let fork = (!tests.iter().all(is_beside_tailscaled)).then(|| Implementation::Tailscale.name());
+    let whole = tests.iter().any(is_beside_tailscaled).then_some(TAILSCALED);
     fork.into_iter().chain(whole).collect::<Vec<&str>>().join(",")
 }
 

@@ -7,10 +7,9 @@
 //!   eth0 10.1.0.1  -------- cable, or a link -------------    eth0 10.1.0.2 (10.2.0.2)
 //! ```
 
-use netns::{Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Program, configure};
+use netns::{Addresses, Daemon, Family, Host, INTERFACE, Key, PORT, Program, Service, configure};
 
 use crate::contender::Tailscaled;
-use crate::suite::service::Service;
 use crate::suite::tailscaled::{Direct, Tailnet};
 use crate::suite::topology::{EmulatedLink, Wired};
 

@@ -57,6 +57,9 @@ pub struct Settings {
 pub enum Command {
     /// Register this node key, then stay connected with it. Ends what was before.
     Login(Login),
+    /// This node key is registered: stay connected with it, and register it only if the coordinator
+    /// does not know it. Ends what was before.
+    Resume(Login),
     /// This is what the node is now. The coordinator is told whenever it is connected.
     Update(Box<Announced>),
     /// Send this to answer a ping of the coordinator.

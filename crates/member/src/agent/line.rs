@@ -7,15 +7,12 @@
 //! The queue has no bound of its own: what goes to the data plane answers what came from it or from
 //! the coordinator, and datagrams are bounded where they come from.
 
-use std::io;
+use std::{io, os::fd::OwnedFd, os::unix::net::UnixDatagram as StdSocket};
 
 use serde::{Serialize, de::DeserializeOwned};
 use sys::Channel;
 use tailnet::line::{self, LineError, PART, Reader};
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::mpsc,
-};
+use tokio::{net::UnixDatagram, sync::mpsc};
 
 /// Sends messages.
 #[derive(Clone, Debug)]
@@ -39,7 +36,8 @@ where
     In: DeserializeOwned,
 {
     channel.set_nonblocking()?;
-    let channel = AsyncFd::register(channel)?;
+    // What keeps the boundaries of packets is used as one that keeps those of datagrams.
+    let channel = UnixDatagram::from_std(StdSocket::from(OwnedFd::from(channel)))?;
     let (sender, queue) = mpsc::unbounded_channel();
     let run = async move {
         tokio::select! {
@@ -51,13 +49,12 @@ where
 }
 
 async fn read<In: DeserializeOwned>(
-    channel: &AsyncFd<Channel>,
+    channel: &UnixDatagram,
     heard: mpsc::Sender<In>,
 ) -> io::Result<()> {
     let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
     loop {
-        let receive = |channel: &Channel| channel.receive(&mut buffer);
-        let len = channel.async_io(Interest::READABLE, receive).await?;
+        let len = channel.recv(&mut buffer).await?;
         if len == 0 {
             return Ok(());
         }
@@ -75,7 +72,7 @@ async fn read<In: DeserializeOwned>(
 }
 
 async fn write<Out: Serialize>(
-    channel: &AsyncFd<Channel>,
+    channel: &UnixDatagram,
     mut queue: mpsc::UnboundedReceiver<Out>,
 ) -> io::Result<()> {
     let mut parts = Vec::new();
@@ -86,7 +83,7 @@ async fn write<Out: Serialize>(
         };
         let Ok(()) = line::write(&message, collect);
         for part in parts.drain(..) {
-            channel.async_io(Interest::WRITABLE, |channel| channel.send(&part)).await?;
+            channel.send(&part).await?;
         }
     }
     Ok(())

@@ -8,11 +8,7 @@
 //!   map.json      the last map, for a start without the coordinator
 //! ```
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fs, io, path::PathBuf, str::FromStr};
 
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
@@ -106,11 +102,6 @@ impl State {
     pub fn forget(&self, name: &str) -> io::Result<()> {
         whole_file::remove(&self.folder.join(name))
     }
-
-    /// Where it is.
-    pub fn folder(&self) -> &Path {
-        &self.folder
-    }
 }
 
 #[cfg(test)]
@@ -130,12 +121,12 @@ mod tests {
         let state = state("machine-key");
         let first = state.machine_key().unwrap().public();
         assert_eq!(state.machine_key().unwrap().public(), first);
-        let mode = fs::metadata(state.folder().join("machine.key")).unwrap().permissions().mode();
+        let mode = fs::metadata(state.folder.join("machine.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        fs::write(state.folder().join("machine.key"), "nonsense").unwrap();
+        fs::write(state.folder.join("machine.key"), "nonsense").unwrap();
         let refused = format!("{:#}", state.machine_key().unwrap_err());
         assert!(refused.contains("machine.key") && refused.contains("not a key"), "{refused}");
-        fs::remove_dir_all(state.folder()).unwrap();
+        fs::remove_dir_all(&state.folder).unwrap();
     }
 
     #[test]
@@ -144,10 +135,10 @@ mod tests {
         assert_eq!(state.read::<Vec<u8>>("map.json"), None);
         state.keep("map.json", &[1, 2]).unwrap();
         assert_eq!(state.read::<Vec<u8>>("map.json"), Some(vec![1, 2]));
-        fs::write(state.folder().join("map.json"), "[1, 2").unwrap();
+        fs::write(state.folder.join("map.json"), "[1, 2").unwrap();
         assert_eq!(state.read::<Vec<u8>>("map.json"), None);
         state.forget("map.json").unwrap();
         state.forget("map.json").unwrap();
-        fs::remove_dir_all(state.folder()).unwrap();
+        fs::remove_dir_all(&state.folder).unwrap();
     }
 }

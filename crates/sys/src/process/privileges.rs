@@ -20,7 +20,8 @@ use nix::{
         socket::{getsockopt, setsockopt, sockopt},
     },
     unistd::{
-        AccessFlags, Gid, Uid, User, access, chown, geteuid, setgroups, setresgid, setresuid,
+        AccessFlags, Gid, Uid, User, access, chown, geteuid, gethostname, setgroups, setresgid,
+        setresuid,
     },
 };
 
@@ -120,6 +121,22 @@ pub fn keep_rights(rights: Rights) -> Result<(), PrivilegesError> {
 pub fn listener(stream: &UnixStream) -> io::Result<u32> {
     let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
     Ok(credentials.pid().unsigned_abs())
+}
+
+/// The number of this process's user.
+pub fn own_user() -> u32 {
+    geteuid().as_raw()
+}
+
+/// The number of a user with this name, if there is one.
+pub fn user_number(name: &str) -> Option<u32> {
+    User::from_name(name).ok().flatten().map(|user| user.uid.as_raw())
+}
+
+/// This machine's name, without its domain.
+pub fn hostname() -> String {
+    let name = gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    name.split('.').next().unwrap_or_default().to_owned()
 }
 
 /// Whether this process is root, though maybe without all rights.

@@ -3,7 +3,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde::{Deserialize, Deserializer, Serialize, de::IgnoredAny};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::Value;
 
 use super::{CAPABILITY_VERSION, dial::Candidate};
@@ -257,11 +260,11 @@ impl DialPlan {
     }
 }
 
-/// Go writes `null` for what is empty.
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+/// Go writes `null` for what is empty. Nor is what cannot be read worth a map.
+fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+    Ok(serde_json::from_value(Value::deserialize(deserializer)?).unwrap_or_default())
 }
 
 fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
@@ -314,7 +317,7 @@ mod tests {
         let head = |text: &str| serde_json::from_str::<MapHead>(text).unwrap();
         assert_eq!(head("{}"), MapHead::default());
         assert_eq!(head(r#"{"Node":null,"PingRequest":null}"#), MapHead::default());
-        assert!(head(r#"{"Node":{"ID":1}}"#).has_node);
+        assert!(head(r#"{"Node":{"ID":1},"PingRequest":7}"#).has_node);
         let plan = head(
             r#"{"ControlDialPlan":{"Candidates":[{"IP":"192.0.2.1","DialTimeoutSec":2},
                {"IP":"","ACEHost":"a.example"},{"IP":"192.0.2.2","ACEHost":"a.example"}]}}"#,

@@ -17,7 +17,8 @@ use crate::messages::Node;
 const SERVICE_HOST: &str = "service-host";
 
 /// What an exit node does not give access to (`ipnlocal`, `removeFromDefaultRoute`): private,
-/// link-local and multicast networks, and the tailnet's own.
+/// link-local and multicast networks, and the tailnet's own. Of the private networks of IPv6,
+/// Tailscale leaves out its own alone; they are no more a guest's than those of IPv4.
 const NO_EXIT: [IpNet; 9] = [
     v4([192, 168, 0, 0], 16),
     v4([172, 16, 0, 0], 12),
@@ -27,7 +28,7 @@ const NO_EXIT: [IpNet; 9] = [
     CGNAT,
     v6([0xfe80, 0, 0], 10),
     v6([0xff00, 0, 0], 8),
-    ULA,
+    v6([0xfc00, 0, 0], 7),
 ];
 /// Where addresses of nodes are (`net/tsaddr`).
 const CGNAT: IpNet = v4([100, 64, 0, 0], 10);

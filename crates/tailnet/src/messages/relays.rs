@@ -90,15 +90,14 @@ pub struct DerpNode {
 }
 
 impl DerpNode {
-    /// Its IPv4 address: `Err` where it has none and its name must not be asked for one either,
-    /// `Ok(None)` where its name says it.
-    pub fn ipv4(&self) -> Result<Option<Ipv4Addr>, ()> {
-        address(&self.ipv4)
+    /// Where it is in IPv4.
+    pub fn ipv4(&self) -> Place<Ipv4Addr> {
+        Place::read(&self.ipv4)
     }
 
-    /// The same of IPv6.
-    pub fn ipv6(&self) -> Result<Option<Ipv6Addr>, ()> {
-        address(&self.ipv6)
+    /// Where it is in IPv6.
+    pub fn ipv6(&self) -> Place<Ipv6Addr> {
+        Place::read(&self.ipv6)
     }
 
     /// The port of STUN, where it has any.
@@ -116,16 +115,38 @@ impl DerpNode {
 
     /// Addresses that are said, so that no name has to be asked for.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let v4 = self.ipv4().ok().flatten().map(IpAddr::V4);
-        let v6 = self.ipv6().ok().flatten().map(IpAddr::V6);
-        v4.into_iter().chain(v6)
+        let v4 = self.ipv4().known().map(IpAddr::V4);
+        v4.into_iter().chain(self.ipv6().known().map(IpAddr::V6))
     }
 }
 
-/// Anything that is not empty and no address switches the family off (`tailcfg/derpmap.go`).
-fn address<A: std::str::FromStr>(text: &str) -> Result<Option<A>, ()> {
-    match text {
-        "" => Ok(None),
-        text => text.parse().map(Some).map_err(drop),
+/// Where a relay is, in one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<A> {
+    /// There.
+    At(A),
+    /// Where its name says.
+    ByName,
+    /// Nowhere: its name must not be asked for either.
+    Nowhere,
+}
+
+impl<A: std::str::FromStr> Place<A> {
+    /// Anything that is not empty and no address switches the family off (`tailcfg/derpmap.go`).
+    fn read(text: &str) -> Self {
+        match text {
+            "" => Self::ByName,
+            text => text.parse().map_or(Self::Nowhere, Self::At),
+        }
+    }
+}
+
+impl<A> Place<A> {
+    /// The address, if it was said.
+    pub fn known(self) -> Option<A> {
+        match self {
+            Self::At(address) => Some(address),
+            Self::ByName | Self::Nowhere => None,
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     Candidate, Fate, Origins,
+    rank::Rank,
     timing::{AGAIN, CALL_CANDIDATES, HEARD, HEARD_CANDIDATES, MAP_CANDIDATES},
 };
 
@@ -115,8 +116,22 @@ impl Candidates {
         self.0.iter_mut().find(|entry| entry.addr == addr)
     }
 
+    /// Whether there is one of the Internet.
+    pub fn any_public(&self) -> bool {
+        self.0.iter().any(|entry| is_public(entry.addr.ip()))
+    }
+
     pub fn first_of_map(&self) -> Option<SocketAddr> {
         self.0.iter().find(|entry| entry.origins.map).map(|entry| entry.addr)
+    }
+
+    /// The best of those that have answered since then.
+    pub fn best_since(&self, since: Duration, now: Duration) -> Option<&Entry> {
+        let answered =
+            |entry: &&Entry| entry.pong.is_some_and(|pong| pong > since) && now >= entry.quarantine;
+        self.0.iter().filter(answered).reduce(|best, entry| {
+            if entry.rank().replaces(best.rank(), false) { entry } else { best }
+        })
     }
 
     pub fn shown(&self) -> Vec<Candidate> {
@@ -164,6 +179,10 @@ impl Entry {
         self.pinged.is_none_or(|pinged| now >= pinged + after)
     }
 
+    fn rank(&self) -> Rank {
+        Rank { addr: self.addr, latency: self.latency }
+    }
+
     fn shown(&self) -> Candidate {
         let fate = match (self.pinged, self.pong) {
             (_, Some(at)) => Fate::Answered { at, latency: self.latency },
@@ -190,4 +209,16 @@ fn may_be_reached(addr: &SocketAddr) -> bool {
         }
     };
     usable && addr.port() != 0 && !ip.is_unspecified() && !ip.is_multicast()
+}
+
+fn is_public(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            // Shared by a provider's customers (RFC 6598).
+            let shared = a == 100 && b & 0xc0 == 64;
+            !(v4.is_private() || v4.is_loopback() || v4.is_link_local() || shared)
+        }
+        IpAddr::V6(v6) => !(v6.is_unique_local() || v6.is_loopback()),
+    }
 }

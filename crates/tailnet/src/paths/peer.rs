@@ -9,6 +9,8 @@
 //!                  `------- pong or data -----------'
 //! ```
 
+mod direct;
+mod pings;
 mod search;
 
 use std::{
@@ -17,15 +19,15 @@ use std::{
     time::Duration,
 };
 
+use self::direct::{Direct, Doubt};
+pub use self::pings::Pinged;
 use super::{
     Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
     candidate::{Candidates, canonical},
     limit::Limit,
-    rank::Rank,
     timing::{
-        ACTIVE, ANSWERS, DOUBT, DOUBT_LATENCY, DOUBT_PING, GONE, HEARTBEAT, HEARTBEAT_RETRY, LOST,
-        PENDING, PING_BACK, PING_TIMEOUT, QUARANTINE, SEEN, SESSION, SETTLING, SILENCE, STALE,
-        TRUST,
+        ACTIVE, ANSWERS, DOUBT, GONE, HEARTBEAT, LOST, PING_BACK, PING_TIMEOUT, QUARANTINE, REPORT,
+        SEEN, SESSION, SILENCE, STALE,
     },
 };
 use crate::{
@@ -46,24 +48,15 @@ pub struct Peer {
     /// What was told.
     used: Option<Path>,
     direct: Option<Direct>,
-    /// The last direct path, and when it was lost.
-    lost: Option<(SocketAddr, Duration)>,
+    lost: Option<Lost>,
+    /// Whether the path that was told is a relay's or proven.
+    reachable: bool,
     search: search::Search,
     pings: VecDeque<Pinged>,
     /// The numbers of pings that were answered.
     seen: VecDeque<TxId>,
     answers: Limit,
     heard: Heard,
-}
-
-/// A ping that was sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Pinged {
-    pub tx: TxId,
-    pub to: Path,
-    pub at: Duration,
-    /// That of the user who asked for it.
-    pub number: Option<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -76,17 +69,14 @@ struct Relay {
     latency: Option<Duration>,
 }
 
-/// A path that a pong has proven.
+/// The last direct path.
 #[derive(Clone, Copy, Debug)]
-struct Direct {
+struct Lost {
     addr: SocketAddr,
     since: Duration,
-    latency: Duration,
-    /// The last proof of life.
-    alive: Duration,
-    pinged: Duration,
-    /// Since when it is in doubt.
-    doubt: Option<Duration>,
+    /// Whether it is pinged. From elsewhere, pings would keep the peer's box from forgetting what
+    /// came there first.
+    pings: bool,
 }
 
 /// When the last of each was.
@@ -108,6 +98,7 @@ impl Peer {
             used: None,
             direct: None,
             lost: None,
+            reachable: false,
             search: search::Search::default(),
             pings: VecDeque::new(),
             seen: VecDeque::new(),
@@ -175,8 +166,9 @@ impl Peer {
             }
         };
         cx.send(to, self.disco, Message::Pong { tx, source });
-        if let Via::Udp { remote, .. } = via {
-            self.hear_from(remote, cx);
+        match via {
+            Via::Udp { remote, .. } => self.hear_from(remote, cx),
+            Via::Relay { .. } => self.handle_relay_ping(cx),
         }
     }
 
@@ -198,10 +190,6 @@ impl Peer {
         }
     }
 
-    pub fn awaits(&self, tx: &TxId) -> bool {
-        self.pings.iter().any(|ping| ping.tx == *tx)
-    }
-
     pub fn handle_pong(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
         let by_relay = matches!(via, Via::Relay { .. });
         let answered = |ping: &Pinged| {
@@ -211,14 +199,14 @@ impl Peer {
         };
         let Some(ping) = self.pings.iter().position(answered) else { return };
         let Some(ping) = self.pings.remove(ping) else { return };
-        let latency = cx.now - ping.at;
+        let latency = cx.now.saturating_sub(ping.at);
         if let Some(number) = ping.number {
             cx.tell(Event::Pong { peer: self.key, number, via: ping.to, latency });
         }
         match ping.to {
             Path::Relay(_) => {
                 self.relay.latency = Some(latency);
-                self.handle_call_arrived(cx);
+                self.handle_relay_answer(ping.at, cx);
             }
             Path::Direct(addr) => self.prove(addr, latency, cx),
         }
@@ -232,19 +220,12 @@ impl Peer {
         if cx.now < entry.quarantine {
             return;
         }
-        let proven = Direct {
-            addr,
-            since: cx.now,
-            latency: smooth,
-            alive: cx.now,
-            pinged: entry.pinged.unwrap_or(cx.now),
-            doubt: None,
-        };
+        let proven = Direct::new(entry, cx.now);
         match &mut self.direct {
             Some(used) if used.addr == addr => {
                 (used.alive, used.latency, used.doubt) = (cx.now, smooth, None);
             }
-            Some(used) if used.doubt.is_none() && !proven.replaces(used, cx.now) => {}
+            Some(used) if !proven.replaces(used, cx.now) => {}
             direct => {
                 *direct = Some(proven);
                 self.lost = None;
@@ -265,21 +246,23 @@ impl Peer {
                 None => {}
             }
         }
-        if let Some(direct) = &mut self.direct
-            && traffic.sent > 0
-            && direct.doubt.is_none()
-            && cx.now >= direct.alive + SILENCE
-        {
-            direct.doubt = Some(cx.now);
-            let addr = direct.addr;
-            self.ping(addr, None, cx);
+        if traffic.sent > 0 && self.direct.is_some_and(|direct| cx.now >= direct.alive + SILENCE) {
+            self.doubt(DOUBT, cx);
         }
         self.search_if_due(cx);
     }
 
+    /// The path in use has to prove itself at once.
+    fn doubt(&mut self, patience: Duration, cx: &mut Context<'_>) {
+        if let Some(direct) = self.direct.as_mut().filter(|direct| direct.doubt.is_none()) {
+            direct.doubt = Some(Doubt { since: cx.now, patience, moved: false });
+            let addr = direct.addr;
+            self.ping(addr, None, cx);
+        }
+    }
+
     fn note_sent(&mut self, now: Duration) {
         if !self.is_active(now) {
-            self.lost = None;
             self.search.want_now(now);
         }
         self.heard.sent = Some(now);
@@ -288,10 +271,10 @@ impl Peer {
     fn hear_data(&mut self, addr: SocketAddr, cx: &mut Context<'_>) {
         match &mut self.direct {
             Some(direct) if direct.addr == addr => {
-                (direct.alive, direct.doubt) = (cx.now, None);
+                direct.alive = cx.now;
+                direct.doubt.take_if(|doubt| cx.now >= doubt.since + REPORT);
             }
-            Some(_) => {}
-            None => self.hear_from(addr, cx),
+            _ => self.hear_from(addr, cx),
         }
     }
 
@@ -323,31 +306,21 @@ impl Peer {
         if self.relay.home == Some(region) {
             self.relay.gone = Some(cx.now);
         }
-        self.handle_call_arrived(cx);
+        self.handle_relay_answer(cx.now, cx);
     }
 
-    /// The path in use stays, as most changes do not touch it, but has to prove itself at once.
+    /// The path in use stays, as most changes do not touch it.
     pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
-        self.lost = None;
+        if let Some(lost) = &mut self.lost {
+            lost.pings = false;
+        }
         self.candidates.reset_limits();
-        if let Some(direct) = &mut self.direct {
-            direct.doubt = Some(cx.now);
-            let addr = direct.addr;
-            self.ping(addr, None, cx);
+        self.doubt(DOUBT, cx);
+        if let Some(doubt) = self.direct.as_mut().and_then(|direct| direct.doubt.as_mut()) {
+            doubt.moved = true;
         }
         self.search.want_now(cx.now);
         self.search_if_due(cx);
-    }
-
-    pub fn ping_for_user(&mut self, number: u32, cx: &mut Context<'_>) -> bool {
-        self.note_sent(cx.now);
-        match self.used {
-            Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
-            Some(Path::Relay(region)) => self.ping_by_relay(region, Some(number), cx),
-            None => {}
-        }
-        self.search_if_due(cx);
-        self.used.is_some()
     }
 
     pub fn handle_timeout(&mut self, cx: &mut Context<'_>) {
@@ -364,7 +337,11 @@ impl Peer {
 
     fn check_direct(&mut self, cx: &mut Context<'_>) {
         let Some(direct) = self.direct else { return };
-        if cx.now >= direct.ends() {
+        let other =
+            self.candidates.best_since(direct.alive.max(cx.now.saturating_sub(HEARTBEAT)), cx.now);
+        if let Some(other) = other.filter(|_| direct.is_late(cx.now)) {
+            self.direct = Some(Direct::new(other, cx.now));
+        } else if cx.now >= direct.ends() {
             self.lose_path(cx.now);
         } else if self.keeps(&direct) && cx.now >= direct.next_ping() {
             self.ping(direct.addr, None, cx);
@@ -372,7 +349,10 @@ impl Peer {
     }
 
     fn lose_path(&mut self, now: Duration) {
-        self.lost = self.direct.take().map(|direct| (direct.addr, now));
+        if let Some(Direct { addr, doubt, .. }) = self.direct.take() {
+            let pings = !doubt.is_some_and(|doubt| doubt.moved);
+            self.lost = Some(Lost { addr, since: now, pings });
+        }
         self.candidates.reset_limits();
         self.search.want_now(now);
     }
@@ -384,7 +364,8 @@ impl Peer {
 
     /// When the lost path is pinged again.
     fn lost_ping(&self) -> Option<(SocketAddr, Duration)> {
-        let (addr, since) = self.lost.filter(|_| self.direct.is_none())?;
+        let lost = self.lost.filter(|lost| lost.pings && self.direct.is_none());
+        let Lost { addr, since, .. } = lost?;
         let pinged = self.candidates.get(addr)?.pinged.unwrap_or(since);
         let next = pinged + HEARTBEAT;
         (next < self.active_until().min(since + LOST)).then_some((addr, next))
@@ -408,49 +389,6 @@ impl Peer {
         now < self.active_until()
     }
 
-    fn ping(&mut self, addr: SocketAddr, number: Option<u32>, cx: &mut Context<'_>) {
-        self.send_ping(addr, None, number, cx);
-    }
-
-    fn send_ping(
-        &mut self,
-        addr: SocketAddr,
-        hops: Option<u8>,
-        number: Option<u32>,
-        cx: &mut Context<'_>,
-    ) {
-        if let Some(entry) = self.candidates.get_mut(addr).filter(|_| hops.is_none()) {
-            entry.pinged = Some(cx.now);
-        }
-        if let Some(direct) = self.direct.as_mut().filter(|direct| direct.addr == addr) {
-            direct.pinged = cx.now;
-        }
-        if self.disco.is_zero() || cx.own.endpoints.contains(&addr) {
-            return;
-        }
-        let (message, pinged) = cx.new_ping(Path::Direct(addr), number);
-        self.await_pong(pinged);
-        cx.send(To::Udp { addr, source: None, hops }, self.disco, message);
-    }
-
-    fn ping_by_relay(&mut self, region: u16, number: Option<u32>, cx: &mut Context<'_>) {
-        if self.disco.is_zero() {
-            return;
-        }
-        let (message, pinged) = cx.new_ping(Path::Relay(region), number);
-        self.await_pong(pinged);
-        cx.send(To::Relay { region, peer: self.key }, self.disco, message);
-    }
-
-    fn await_pong(&mut self, ping: Pinged) {
-        while self.pings.front().is_some_and(|first| ping.at >= first.at + PING_TIMEOUT)
-            || self.pings.len() >= PENDING
-        {
-            self.pings.pop_front();
-        }
-        self.pings.push_back(ping);
-    }
-
     /// The region by which it is reached: its home, or where it was heard if it is not at home.
     fn region(&self, now: Duration) -> Option<u16> {
         let Relay { home, heard, gone, .. } = self.relay;
@@ -462,18 +400,20 @@ impl Peer {
     pub fn tell_path(&mut self, cx: &mut Context<'_>) {
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
         let relay = || self.region(cx.now).map(Path::Relay);
-        // Who speaks no disco proves nothing. Without a relay, a path in doubt is better than none.
+        // Without a relay, an address that is not proven is better than none: what is sent there
+        // tells that a path is wanted.
         let unproven = || {
-            let first = self.candidates.first_of_map().filter(|_| self.disco.is_zero());
-            first.or(self.lost.map(|(addr, _)| addr)).map(Path::Direct)
+            let addr = self.lost.map(|lost| lost.addr).or_else(|| self.candidates.first_of_map());
+            addr.map(Path::Direct)
         };
-        let path = direct.or_else(relay).or_else(unproven);
-        if path == self.used {
-            return;
+        let proven = direct.or_else(relay);
+        let first = proven.is_some() && !self.reachable && self.is_active(cx.now);
+        self.reachable = proven.is_some();
+        let path = proven.or_else(unproven);
+        if path != self.used {
+            self.used = path;
+            cx.tell(Event::UsePath { peer: self.key, path });
         }
-        let first = self.used.is_none() && self.is_active(cx.now);
-        self.used = path;
-        cx.tell(Event::UsePath { peer: self.key, path });
         if first {
             cx.tell(Event::HandshakeNow(self.key));
         }
@@ -492,28 +432,5 @@ impl Peer {
             rounds: self.search.rounds(),
             candidates: self.candidates.shown(),
         }
-    }
-}
-
-impl Direct {
-    fn replaces(&self, used: &Self, now: Duration) -> bool {
-        let rank = |path: &Self| Rank { addr: path.addr, latency: path.latency };
-        rank(self).replaces(rank(used), now >= used.since + SETTLING)
-    }
-
-    /// When it is lost unless it shows life.
-    fn ends(&self) -> Duration {
-        let trust = self.alive + TRUST;
-        let patience = DOUBT.max(self.latency.min(DOUBT_LATENCY) * 3);
-        self.doubt.map_or(trust, |since| trust.min(since + patience))
-    }
-
-    fn next_ping(&self) -> Duration {
-        let pause = match self.doubt {
-            Some(_) => DOUBT_PING,
-            None if self.alive < self.pinged => HEARTBEAT_RETRY.max(self.latency * 2),
-            None => HEARTBEAT,
-        };
-        self.pinged + pause
     }
 }

@@ -39,7 +39,8 @@ pub const CALL_WAIT: Duration = MS.saturating_mul(500);
 /// How long they wait behind the priming datagrams where no relay is known.
 pub const PRIMING_WAIT: Duration = MS.saturating_mul(100);
 /// When a round pings, behind its first pings.
-pub const TRIES: [Duration; 3] = [Duration::ZERO, MS.saturating_mul(250), MS.saturating_mul(1000)];
+pub const TRIES: [Duration; 4] =
+    [Duration::ZERO, MS.saturating_mul(200), MS.saturating_mul(500), MS.saturating_mul(1000)];
 /// From one round without success to the next; the last for all others. The third comes after more
 /// than the 30 s in which a conntrack entry expires that an early ping left in a box, so that
 /// priming works then.
@@ -48,14 +49,20 @@ pub const ROUNDS: [Duration; 3] =
 /// A ping is answered by a ping, while there is no path, this often.
 pub const PING_BACK: Duration = MS.saturating_mul(200);
 
+/// A report of traffic may be about what was so long ago.
+pub const REPORT: Duration = SECOND;
 /// Something was sent and a path showed no life for so long: it is in doubt. Less than the time
 /// between two reports of traffic.
 pub const SILENCE: Duration = MS.saturating_mul(900);
 /// Between two pings of a path in doubt.
-pub const DOUBT_PING: Duration = MS.saturating_mul(200);
-/// How long a doubt lasts, or three times the path's latency. With the second that a report may be
-/// late, traffic leaves a dead path within three seconds.
-pub const DOUBT: Duration = SECOND;
+pub const DOUBT_PING: Duration = MS.saturating_mul(150);
+/// How long a doubt lasts after silence, or three times the path's latency. With the two seconds in
+/// which two reports tell of a silence, traffic leaves a dead path within three seconds.
+pub const DOUBT: Duration = MS.saturating_mul(800);
+/// How long it lasts if only the peer's call raised it: until a report is due of what came since.
+pub const CALL_DOUBT: Duration = MS.saturating_mul(2200);
+/// A call raises it if the path has shown no life for so long, or its address is not in the call.
+pub const CALL_SILENCE: Duration = MS.saturating_mul(1500);
 /// The longest latency that prolongs a doubt.
 pub const DOUBT_LATENCY: Duration = SECOND.saturating_mul(1);
 /// A path that was lost is pinged at [`HEARTBEAT`] for so long; its pinholes live as long.
@@ -83,3 +90,6 @@ pub const SEEN: usize = 16;
 pub const ANSWERS: (u32, Duration) = (64, MS.saturating_mul(30));
 /// How many calls of a peer are followed at once, then one each.
 pub const CALLS: (u32, Duration) = (3, SECOND.saturating_mul(5));
+/// How often new endpoints, our own or the peer's, make us call again. Behind a symmetric box they
+/// are new whenever they are found out.
+pub const RECALLS: (u32, Duration) = (4, SECOND.saturating_mul(30));

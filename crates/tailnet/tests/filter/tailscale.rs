@@ -161,7 +161,7 @@ fn random_rules_peers_and_packets_have_the_verdicts_of_tailscales_filter() {
         let peers: Vec<Peer<'_>> =
             case.peers.iter().map(|node| Peer { node, allowed_ips: node.allowed_ips() }).collect();
         let compiled = compile(&Input {
-            rules: &case.rules,
+            rules: case.rules.iter().collect(),
             own: &case.own,
             advertised: &case.advertised,
             peers: &peers,

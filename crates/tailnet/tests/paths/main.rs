@@ -1,5 +1,9 @@
 //! Paths between two hosts, in networks on virtual time.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod any;
+mod hostile;
+mod life;
 mod pairs;
+mod stock;
 mod world;

@@ -1,11 +1,15 @@
 //! Which pairs of boxes get direct, and how soon: what theory says, and no other.
 
-use std::time::Duration;
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use rand_chacha::rand_core::Rng;
-use sim::{Dependence, Nat};
+use sim::{Datagram, Dependence, Nat, Network, Realm};
+use tailnet::paths::Path;
 
-use crate::world::{MS, Plan, SECOND, World};
+use crate::world::{MS, Plan, SECOND, World, outer};
 
 const BOXES: [Nat; 6] = [
     Nat::FULL_CONE,
@@ -61,4 +65,114 @@ fn a_pair_gets_direct_if_theory_says_so_within_a_second() {
         [50, 95, 100].map(|part| times[(times.len() * part / 100).min(times.len() - 1)]);
     println!("{} pairs: p50 {p50:?}, p95 {p95:?}, worst {worst:?}", times.len());
     assert!(p50 <= 300 * MS && p95 <= SECOND, "p50 {p50:?}, p95 {p95:?}");
+}
+
+#[test]
+fn a_pair_gets_direct_though_the_network_loses_a_tenth() {
+    let mut times = Vec::new();
+    for pair in pairs(true) {
+        for seed in 0..60 {
+            let mut plan = Plan::new(seed);
+            plan.link.loss = 1_000;
+            // A box that an early ping met lets the next round but one pass.
+            let took = time_to_direct(plan, pair, 120 * SECOND);
+            times.push(took.unwrap_or_else(|| panic!("relayed, {plan:?}: {pair:?}")));
+        }
+    }
+    times.sort();
+    let [p50, p95] = [50, 95].map(|part| times[times.len() * part / 100]);
+    println!("p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
+    assert!(p50 <= 400 * MS && p95 <= SECOND, "p50 {p50:?}, p95 {p95:?}");
+}
+
+/// Its pings come early, so that a box without an input drop at our side moves our port at times.
+#[test]
+fn a_pair_with_a_stock_peer_gets_direct_if_theory_says_so() {
+    let mut times = Vec::new();
+    for pair in pairs(true).filter(|pair| !pair.iter().any(|nat| nat.tracks_input)) {
+        for seed in 0..60 {
+            let plan = Plan { stock: true, ..Plan::new(seed) };
+            let took = time_to_direct(plan, pair, 60 * SECOND);
+            times.push(took.unwrap_or_else(|| panic!("relayed, {plan:?}: {pair:?}")));
+        }
+    }
+    times.sort();
+    let [p50, p95] = [50, 95].map(|part| times[times.len() * part / 100]);
+    println!("stock: p50 {p50:?}, p95 {p95:?}, worst {:?}", times.last());
+    assert!(p50 <= 300 * MS && p95 <= SECOND, "p50 {p50:?}, p95 {p95:?}");
+}
+
+#[test]
+fn a_pair_that_theory_denies_stays_relayed_and_costs_little() {
+    for pair in pairs(false) {
+        for seed in 0..4 {
+            let plan = Plan { pace: SECOND / 2, ..Plan::new(seed) };
+            let mut world = World::new(plan, pair);
+            world.hosts[0].talks = true;
+            world.run_for(600 * SECOND);
+            for at in 0..2 {
+                let host = &world.hosts[at];
+                let relay = Some(Path::Relay(2 - at as u16));
+                assert!(host.told.iter().all(|(_, path)| *path == relay), "{:?}", host.told);
+                assert!(host.count > 1_000, "{}: data does not arrive", host.count);
+                // Twelve rounds of four pings to three addresses, begun by either.
+                assert!(host.spent[0] <= 300, "{} pings, {pair:?}", host.spent[0]);
+                assert!(host.spent[1] <= 120, "{} by relay, {pair:?}", host.spent[1]);
+            }
+        }
+    }
+}
+
+/// As a stock peer's first ping does: it comes before the host has primed.
+#[test]
+fn a_box_that_was_met_too_early_is_passed_when_it_has_forgotten_it() {
+    for seed in 0..40 {
+        let mut world = World::new(Plan::new(seed), [Nat::NO_INPUT_DROP; 2]);
+        let [first, second] = [outer(0), outer(1)].map(|ip| SocketAddr::new(ip, 51820));
+        world.network.send(Datagram::new(second, first, [0]));
+        world.run_for(2 * world.plan.link.delay);
+        world.hosts[0].talks = true;
+        let end = world.began + 100 * SECOND;
+        assert!(!world.run(world.began + 4 * SECOND, World::both_direct), "seed {seed}");
+        assert!(world.run(end, World::both_direct), "seed {seed}");
+    }
+}
+
+#[test]
+fn hosts_of_one_network_get_direct_by_their_own_addresses_at_once() {
+    for seed in 0..40 {
+        let plan = Plan::new(seed);
+        let network = Network::new(seed, plan.link);
+        let home = network.add_nat(Realm::INTERNET, Nat::PORT_RESTRICTED, &[outer(0)]);
+        let addresses = [2, 3].map(|host| SocketAddr::from(([10, 0, 0, host], 51820)));
+        let sockets = addresses.map(|address| vec![network.bind(home, address)]);
+        let mut world = World::with_sockets(plan, network, sockets);
+        world.hosts[0].talks = true;
+        assert!(world.run(world.began + 300 * MS, World::both_direct));
+        let used = [0, 1].map(|at| world.hosts[at].used);
+        assert_eq!(used, [1, 0].map(|other| Some(Path::Direct(addresses[other]))));
+    }
+}
+
+#[test]
+fn of_equal_paths_ipv6_is_used_and_jitter_changes_nothing() {
+    for seed in 0..10 {
+        let mut plan = Plan::new(seed);
+        plan.link.delay = 30 * MS;
+        plan.link.jitter = 3 * MS;
+        let network = Network::new(seed, plan.link);
+        let sockets = [0, 1].map(|at: u16| {
+            let v6 = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, at + 1);
+            [outer(at.into()), v6.into()]
+                .map(|ip| network.bind(Realm::INTERNET, SocketAddr::new(ip, 51820)))
+                .to_vec()
+        });
+        let mut world = World::with_sockets(plan, network, sockets);
+        world.hosts[0].talks = true;
+        world.run_for(600 * SECOND);
+        for host in &world.hosts {
+            let is_v6 = matches!(host.used, Some(Path::Direct(addr)) if addr.is_ipv6());
+            assert!(is_v6 && host.told.len() <= 3, "seed {seed}: {:?}", host.told);
+        }
+    }
 }

@@ -26,6 +26,8 @@ use tailnet::{
     paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
 };
 
+use crate::stock::{Node, Stock};
+
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const INNER: &str = "10.0.0.2:51820";
@@ -40,12 +42,14 @@ const DATA: u8 = 3;
 pub struct Plan {
     pub seed: u64,
     pub link: Link,
-    /// One way by the relay.
-    pub relay: Duration,
+    /// By the relay, to each.
+    pub relay: [Duration; 2],
     /// Between two datagrams of data.
     pub pace: Duration,
     /// Whether the map has the endpoints that STUN found, as well as the local ones.
     pub map_is_whole: bool,
+    /// The second host is a stock one.
+    pub stock: bool,
 }
 
 pub struct World {
@@ -59,16 +63,18 @@ pub struct World {
     /// What disco datagrams say.
     sealed: Vec<(DiscoPublic, DiscoPublic, Message)>,
     pub relay_works: bool,
+    /// Whether the network loses every disco datagram, as under load.
+    pub loses_disco: bool,
     pub began: Duration,
 }
 
 pub struct Host {
-    pub paths: Paths,
-    pub node: NodePublic,
+    pub paths: Box<dyn Node>,
     pub disco: DiscoPublic,
     pub sockets: Vec<Socket>,
-    /// Whether it sends by itself.
+    /// Whether it sends by itself, and whether it answers.
     pub talks: bool,
+    pub answers: bool,
     pub used: Option<Path>,
     /// What it was told to use, and when.
     pub told: Vec<(Duration, Option<Path>)>,
@@ -78,7 +84,6 @@ pub struct Host {
     pub count: u64,
     /// Disco datagrams sent by UDP and by the relay.
     pub spent: [u64; 2],
-    pub primed: u64,
     traffic: Traffic,
     next_data: Duration,
     next_report: Duration,
@@ -102,9 +107,10 @@ impl Plan {
         let mut rng = ChaCha20Rng::seed_from_u64(seed);
         let mut below = |bound| u64::from(rng.next_u32()) % bound;
         let delay = MS * (1 + below(50) as u32);
-        let relay = delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let mut relay = || delay * (100 + below(200) as u32) / 100 + 3 * MS;
+        let relay = [relay(), relay()];
         let link = Link { delay, jitter: delay / 4, ..Link::CLEAN };
-        Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0 }
+        Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0, stock: false }
     }
 }
 
@@ -126,7 +132,7 @@ impl World {
         let began = network.now();
         let hosts = sockets.map(|sockets| {
             number += 1;
-            Host::new(number - 1, plan.seed, sockets, began)
+            Host::new(number - 1, plan, sockets, began)
         });
         let mut world = Self {
             network,
@@ -138,6 +144,7 @@ impl World {
             serial: 0,
             sealed: Vec::new(),
             relay_works: true,
+            loses_disco: false,
             began,
         };
         world.join();
@@ -146,10 +153,11 @@ impl World {
 
     /// Both find out where they are, and get their maps.
     fn join(&mut self) {
-        (0..2).for_each(|at| self.refresh(at));
+        (0..2).for_each(|at| self.start(at));
         self.run_for(4 * self.plan.link.delay.max(MS));
         self.introduce(0);
         self.introduce(1);
+        self.run_for(Duration::ZERO);
         self.began = self.network.now();
     }
 
@@ -170,24 +178,27 @@ impl World {
         let now = self.network.now();
         let old = &self.hosts[at];
         let (sockets, talks, disco) = (old.sockets.clone(), old.talks, old.disco.0[0] + 16);
-        let mut host = Host::new(at, self.plan.seed + u64::from(disco), sockets, now);
+        let plan = Plan { seed: self.plan.seed + u64::from(disco), ..self.plan };
+        let mut host = Host::new(at, plan, sockets, now);
         (host.talks, host.disco) = (talks, DiscoPublic([disco; 32]));
         self.hosts[at] = host;
-        self.refresh(at);
+        self.start(at);
         self.introduce(at);
         self.introduce(1 - at);
     }
 
-    /// Has a host ask the STUN server.
+    /// Has a host ask the STUN server, more than once, as netcheck does.
     pub fn refresh(&mut self, at: usize) {
-        for socket in &self.hosts[at].sockets {
-            socket.send(self.observer.address, &[STUN]);
+        for socket in self.hosts[at].sockets.iter().filter(|socket| socket.address.is_ipv4()) {
+            (0..3).for_each(|_| socket.send(self.observer.address, &[STUN]));
         }
-        // What it knows without an answer: where UDP is blocked none comes.
-        if self.network.now() == self.hosts[at].next_report {
-            let addrs = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
-            self.hosts[at].paths.set_own(node(at), addrs, self.network.now());
-        }
+    }
+
+    /// Has a host know where it is without an answer: where UDP is blocked none comes.
+    fn start(&mut self, at: usize) {
+        let local = self.hosts[at].sockets.iter().map(|socket| socket.address).collect();
+        self.hosts[at].paths.set_own(node(at), local, self.network.now());
+        self.refresh(at);
     }
 
     pub fn run_for(&mut self, time: Duration) {
@@ -312,9 +323,10 @@ impl World {
         match transmit.to {
             To::Udp { addr, hops, .. } => {
                 host.spent[0] += 1;
-                host.primed += u64::from(hops.is_some());
                 let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
-                host.send(addr, &bytes, hops);
+                if !self.loses_disco {
+                    host.send(addr, &bytes, hops);
+                }
             }
             To::Relay { .. } => {
                 host.spent[1] += 1;
@@ -326,7 +338,9 @@ impl World {
     fn relay(&mut self, now: Duration, relayed: Relayed) {
         if self.relay_works {
             self.serial += 1;
-            self.relayed.insert((now + self.plan.relay, self.serial), relayed);
+            let (Relayed::Disco(to, _) | Relayed::Data(to)) = relayed;
+            let takes = self.plan.relay[to];
+            self.relayed.insert((now + takes, self.serial), relayed);
         }
     }
 
@@ -367,21 +381,25 @@ impl World {
 }
 
 impl Host {
-    fn new(at: usize, seed: u64, sockets: Vec<Socket>, now: Duration) -> Self {
-        let rng = ChaCha20Rng::seed_from_u64(seed << 1 | at as u64);
+    fn new(at: usize, plan: Plan, sockets: Vec<Socket>, now: Duration) -> Self {
+        let rng = ChaCha20Rng::seed_from_u64(plan.seed << 1 | at as u64);
+        let paths: Box<dyn Node> = if plan.stock && at == 1 {
+            Box::new(Stock::new(node(at)))
+        } else {
+            Box::new(Paths::new(node(at), Box::new(rng)))
+        };
         Self {
-            paths: Paths::new(node(at), Box::new(rng)),
-            node: node(at),
+            paths,
             disco: DiscoPublic([at as u8 + 1; 32]),
             sockets,
             talks: false,
+            answers: at == 1,
             used: None,
             told: Vec::new(),
             events: Vec::new(),
             data: None,
             count: 0,
             spent: [0; 2],
-            primed: 0,
             traffic: Traffic::default(),
             next_data: now,
             next_report: now,
@@ -394,7 +412,7 @@ impl Host {
 
     /// By itself, or as an answer.
     fn wants_to_talk(&self, now: Duration) -> bool {
-        self.talks || self.data.is_some_and(|data| now < data + SECOND)
+        self.talks || self.answers && self.data.is_some_and(|data| now < data + SECOND)
     }
 
     fn note_data(&mut self, from: Path, now: Duration) {

@@ -1,6 +1,9 @@
 //! One connection to a coordinator: its key, the upgrade, the handshake, and HTTP/2 over it.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use base64ct::{Base64, Encoding};
 use bytes::Bytes;
@@ -31,7 +34,7 @@ use zeroize::Zeroizing;
 use super::{
     dial::{Dialer, Stream, Target, race},
     stream::NoiseStream,
-    trouble::{Trouble, shown},
+    trouble::{Trouble, root_cause, shown},
 };
 
 /// The longest answer that is no map, in bytes: one to a registration has a user's profile.
@@ -66,7 +69,9 @@ impl Carrier for Dialer {
 pub(super) struct Connection {
     sender: http2::SendRequest<Full<Bytes>>,
     authority: String,
-    driver: JoinHandle<Result<(), hyper::Error>>,
+    driver: JoinHandle<()>,
+    /// Why it ended, once it has.
+    ended: Arc<OnceLock<String>>,
 }
 
 impl Drop for Connection {
@@ -113,7 +118,14 @@ impl Connection {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(Trouble::ended)?;
-        Ok(Self { sender, authority: url.authority(), driver: tokio::spawn(connection) })
+        let ended = Arc::new(OnceLock::new());
+        let slot = Arc::clone(&ended);
+        let driver = tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                let _ = slot.set(root_cause(&error));
+            }
+        });
+        Ok(Self { sender, authority: url.authority(), driver, ended })
     }
 
     /// Sends a request. Returns the answer where its status is 200.
@@ -137,7 +149,13 @@ impl Connection {
 
     /// Sends any request.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Trouble> {
-        self.sender.clone().send_request(request).await.map_err(Trouble::ended)
+        self.sender.clone().send_request(request).await.map_err(|error| self.trouble(&error))
+    }
+
+    /// Why something over this connection failed: of the connection, if that has ended.
+    pub fn trouble(&self, error: &hyper::Error) -> Trouble {
+        let why = self.ended.get().cloned();
+        Trouble::Ended(why.unwrap_or_else(|| root_cause(error)))
     }
 }
 

@@ -64,6 +64,11 @@ impl Dialer {
         Self { hook, proxies: Arc::new(proxies), tls }
     }
 
+    /// With the proxies and roots of trust that this process's environment says.
+    pub fn of_environment(hook: Option<Hook>) -> Self {
+        Self::new(Proxies::new(|name| std::env::var(name).ok()), system_tls(), hook)
+    }
+
     /// Connects.
     ///
     /// # Errors

@@ -54,7 +54,8 @@ impl Stream<'_> {
         let (mut reader, mut is_first) = (FrameReader::default(), true);
         let mut deadline = Instant::now() + WATCHDOG;
         loop {
-            let Ok(piece) = timeout_at(deadline, next_piece(&mut body)).await else {
+            let Ok(piece) = timeout_at(deadline, next_piece(self.connection, &mut body)).await
+            else {
                 return Err(silent);
             };
             reader.handle_bytes(&piece?);
@@ -118,7 +119,7 @@ fn read(text: Vec<u8>) -> Result<(MapHead, Vec<u8>), String> {
     }
 }
 
-async fn next_piece(body: &mut Incoming) -> Result<Bytes, Trouble> {
+async fn next_piece(connection: &Connection, body: &mut Incoming) -> Result<Bytes, Trouble> {
     loop {
         match body.frame().await {
             // Trailers are no data.
@@ -126,7 +127,7 @@ async fn next_piece(body: &mut Incoming) -> Result<Bytes, Trouble> {
                 Ok(data) => return Ok(data),
                 Err(_) => continue,
             },
-            Some(Err(error)) => return Err(Trouble::ended(error)),
+            Some(Err(error)) => return Err(connection.trouble(&error)),
             None => return Err(Trouble::Ended("the coordinator closed the stream".into())),
         }
     }

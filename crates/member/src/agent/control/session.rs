@@ -105,6 +105,7 @@ impl<C: Carrier> Session<C> {
             };
             match command {
                 Some(Command::Login(login)) => self.goal = Goal::Join(Registration::new(login)),
+                Some(Command::Resume(login)) => self.goal = Goal::Stay(login),
                 Some(Command::Logout(node_key)) => self.goal = Goal::Leave(node_key),
                 Some(Command::Reconnect) => {}
                 _ => return,
@@ -299,7 +300,12 @@ async fn tell_changes(
                 }
             }
             // The stream may stand all the same: peers still learn of this node by other ways.
-            Err(Trouble::Status(..) | Trouble::Later(_) | Trouble::BadAnswer(..)) => {
+            Err(
+                Trouble::Status(..)
+                | Trouble::Later(_)
+                | Trouble::BadAnswer(..)
+                | Trouble::Silent(..),
+            ) => {
                 sleep(failures.handle_failure(random())).await;
             }
             Err(trouble) => return Err(trouble),

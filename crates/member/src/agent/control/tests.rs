@@ -1,1 +1,109 @@
+mod coordinator;
+mod dialling;
+mod hostile;
+mod logins;
+mod maps;
 
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tailnet::{
+    control::{
+        messages::{Announced, EndpointKind},
+        register::Login,
+    },
+    keys::{DiscoPublic, MachineKey, NodePublic},
+};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use zeroize::Zeroizing;
+
+use self::coordinator::{Coordinator, MapStream, Network};
+use super::{Command, Event, session::Session};
+
+const KEY: NodePublic = NodePublic([1; 32]);
+
+/// A member whose commands and events are the test's.
+struct Member {
+    commands: mpsc::Sender<Command>,
+    events: mpsc::Receiver<Event>,
+    running: JoinHandle<()>,
+}
+
+impl Member {
+    async fn new(network: Network) -> Self {
+        let machine = MachineKey::new(Box::new(Zeroizing::new([5; 32])));
+        let url = "https://control.example".parse().unwrap();
+        let (commands, to_do) = mpsc::channel(8);
+        let (happens, events) = mpsc::channel(8);
+        let running = tokio::spawn(Session::new(url, machine, network, happens).run(to_do));
+        let member = Self { commands, events, running };
+        member.tell(Command::Update(announced(1))).await;
+        member
+    }
+
+    async fn tell(&self, command: Command) {
+        self.commands.send(command).await.expect("the member runs");
+    }
+
+    async fn event(&mut self) -> Event {
+        let event = timeout(Duration::from_secs(3600), self.events.recv()).await;
+        event.expect("something happens").expect("the member runs")
+    }
+
+    async fn disconnected(&mut self) -> String {
+        match self.event().await {
+            Event::Disconnected { why, .. } => why.to_string(),
+            event => panic!("{event:?}"),
+        }
+    }
+
+    async fn map(&mut self) -> Value {
+        match self.event().await {
+            Event::Map { text, .. } => serde_json::from_slice(&text).unwrap(),
+            event => panic!("{event:?}"),
+        }
+    }
+
+    /// Follows a map.
+    async fn connected(&mut self, coordinator: &mut Coordinator) -> MapStream {
+        let stream = coordinator.streams().await.stream();
+        stream.send(&first_map()).await;
+        assert!(matches!(self.event().await, Event::Connected));
+        assert_eq!(self.map().await, first_map());
+        stream
+    }
+}
+
+fn announced(port: u16) -> Box<Announced> {
+    Box::new(Announced {
+        hostinfo: json!({ "Hostname": "a" }),
+        endpoints: vec![(([192, 0, 2, 1], port).into(), EndpointKind::Local)],
+        disco_key: DiscoPublic([2; 32]),
+        lock_head: String::new(),
+    })
+}
+
+fn with_auth_key() -> Login {
+    Login { auth_key: Some(Zeroizing::new("secret".into())), ..Login::new(KEY) }
+}
+
+fn first_map() -> Value {
+    json!({ "Node": { "ID": 1 }, "Peers": [] })
+}
+
+fn registered() -> Value {
+    json!({
+        "User": { "ID": 7, "DisplayName": "Ann" },
+        "Login": { "ID": 7, "LoginName": "ann@example" },
+        "MachineAuthorized": true,
+    })
+}
+
+/// A member that follows a map, its coordinator, and the stream.
+async fn joined() -> (Member, Coordinator, MapStream) {
+    let mut coordinator = Coordinator::new(coordinator::Manner::Good);
+    let mut member = Member::new(coordinator.network()).await;
+    member.tell(Command::Resume(Login::new(KEY))).await;
+    let stream = member.connected(&mut coordinator).await;
+    (member, coordinator, stream)
+}

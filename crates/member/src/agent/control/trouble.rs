@@ -51,11 +51,7 @@ pub enum Trouble {
 impl Trouble {
     /// The connection ended with this error.
     pub(super) fn ended(error: impl std::error::Error + 'static) -> Self {
-        let mut cause: &(dyn std::error::Error + 'static) = &error;
-        while let Some(deeper) = cause.source() {
-            cause = deeper;
-        }
-        Self::Ended(cause.to_string())
+        Self::Ended(root_cause(&error))
     }
 
     /// The error of a connection that was made, to this host.
@@ -147,7 +143,8 @@ fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> f
              clock",
             days(time.as_secs(), not_before.as_secs())
         ),
-        CertificateError::UnknownIssuer => write!(
+        // A CA that was made anew under its old name signs badly.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => write!(
             f,
             "{host}: its certificate is signed by a CA that this machine does not trust; name the \
              CA's file in SSL_CERT_FILE or install it"
@@ -159,6 +156,19 @@ fn write_tls(f: &mut fmt::Formatter<'_>, host: &str, error: &rustls::Error) -> f
     }
 }
 
+/// The words of what is at the bottom of an error.
+pub(super) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    match cause.downcast_ref::<io::Error>() {
+        Some(error) if error.kind() == io::ErrorKind::UnexpectedEof => "it was closed".into(),
+        Some(error) => said(error),
+        None => cause.to_string(),
+    }
+}
+
 /// The error without its number.
 fn said(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -167,7 +177,10 @@ fn said(error: &io::Error) -> String {
             let end = text.find(" (os error").unwrap_or(text.len());
             text[..end].to_lowercase()
         }
-        None => error.to_string(),
+        None => {
+            let text = error.to_string();
+            text.strip_prefix("failed to lookup address information: ").unwrap_or(&text).into()
+        }
     }
 }
 

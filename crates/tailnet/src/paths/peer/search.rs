@@ -1,21 +1,23 @@
 //! Rounds, which look for a direct path.
 //!
 //! ```text
-//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, three times
-//!                  or after 1 s                           or after 500 ms
+//!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, some times
+//!            |     or after 1 s                           or after 500 ms
+//!            '-> ping by relay -> call or pong by relay -> own endpoints fresh -> ...
+//!       no public address known     or after 500 ms
 //! ```
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::Peer;
+use super::{Direct, Peer};
 use crate::{
     disco::Message,
     paths::{
         Context, Event, To,
         limit::Limit,
         timing::{
-            AGAIN, BETTER, CALL_WAIT, CALLS, GOOD_ENOUGH, PRIMING_HOPS, PRIMING_WAIT, REFRESH_WAIT,
-            ROUNDS, TRIES,
+            AGAIN, BETTER, CALL_DOUBT, CALL_SILENCE, CALL_WAIT, CALLS, GOOD_ENOUGH, PRIMING_HOPS,
+            PRIMING_WAIT, RECALLS, REFRESH_WAIT, ROUNDS, TRIES,
         },
     },
 };
@@ -30,6 +32,7 @@ pub struct Search {
     /// When we last called.
     called: Option<Duration>,
     calls: Limit,
+    recalls: Limit,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +41,15 @@ struct Round {
     stage: Stage,
     /// When the stage ends, or pings again.
     until: Duration,
+    /// When it called.
+    called: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
+    /// Waits for a call of the peer, which knows better than the map where it is, and whose own
+    /// call a stock peer puts off for 5 s once it was called.
+    Asked,
     /// Waits for fresh endpoints of our own.
     Refresh,
     /// Waits until the peer has our call.
@@ -63,7 +71,7 @@ impl Search {
     }
 
     pub fn reset(&mut self) {
-        *self = Self { calls: self.calls, ..Self::default() };
+        *self = Self { calls: self.calls, recalls: self.recalls, ..Self::default() };
     }
 
     /// A path was found. The round goes on until each candidate had its chance.
@@ -79,15 +87,34 @@ impl Search {
 }
 
 impl Peer {
-    pub fn is_searching(&self) -> bool {
-        self.search.round.is_some()
+    pub fn wants_direct(&self) -> bool {
+        self.search.round.is_some() || self.direct.is_none() && self.heard.sent.is_some()
+    }
+
+    /// We may be reached where the peer does not know yet.
+    pub fn handle_new_endpoints(&mut self, cx: &mut Context<'_>) {
+        let called = self.search.called.is_some() && self.direct.is_none();
+        if called && self.search.recalls.admit(cx.now, RECALLS) {
+            match self.search.round {
+                Some(Round { stage: Stage::Asked | Stage::Refresh, .. }) => {}
+                Some(_) => self.call_and_wait(cx),
+                None => self.search.want_now(cx.now),
+            }
+        }
+        self.handle_timeout(cx);
     }
 
     /// The peer calls: it has sent to where it knows us, so that its pinholes there are open.
     pub fn handle_call(&mut self, endpoints: &[SocketAddr], cx: &mut Context<'_>) {
         self.heard.called = Some(cx.now);
-        let keep = self.direct.map(|direct| direct.addr);
-        self.candidates.set_call(endpoints, keep);
+        let used = self.direct.map(|direct| direct.addr);
+        self.candidates.set_call(endpoints, used);
+        let lost = |direct: Direct| {
+            cx.now >= direct.alive + CALL_SILENCE || !endpoints.contains(&direct.addr)
+        };
+        if self.direct.is_some_and(lost) {
+            self.doubt(CALL_DOUBT, cx);
+        }
         if !self.search.calls.admit(cx.now, CALLS) {
             return;
         }
@@ -95,30 +122,50 @@ impl Peer {
         match &mut self.search.round {
             None if answered => {
                 self.candidates.reset_limits();
-                self.begin_round(cx);
-                self.set_stage(Stage::Pinging(0), cx.now);
+                self.begin_round(Stage::Pinging(0), cx);
             }
             None => {
                 self.candidates.reset_limits();
-                self.begin_round(cx);
+                self.begin_round(Stage::Refresh, cx);
             }
-            Some(round) => {
-                let began = round.began;
-                if matches!(round.stage, Stage::Pinging(_)) {
-                    (round.stage, round.until) = (Stage::Pinging(0), cx.now);
+            Some(Round { began, stage, until, .. }) => {
+                let began = *began;
+                let has_called = !matches!(stage, Stage::Asked | Stage::Refresh);
+                match stage {
+                    Stage::Pinging(_) => (*stage, *until) = (Stage::Pinging(0), cx.now),
+                    Stage::Asked => (*stage, *until) = (Stage::Refresh, cx.now + REFRESH_WAIT),
+                    _ => {}
                 }
-                for addr in self.candidates.join_round(began) {
-                    self.send_ping(addr, Some(PRIMING_HOPS), None, cx);
+                let new = self.candidates.join_round(began);
+                self.prime(&new, cx);
+                if !new.is_empty() && has_called && self.search.recalls.admit(cx.now, RECALLS) {
+                    // What a stock peer sent at our first call found no pinhole for these.
+                    self.call(cx);
                 }
             }
         }
         self.continue_round(cx);
     }
 
-    /// Our call has arrived, or cannot.
-    pub fn handle_call_arrived(&mut self, cx: &mut Context<'_>) {
-        if self.search.round.is_some_and(|round| round.stage == Stage::Called) {
-            self.set_stage(Stage::Pinging(0), cx.now);
+    /// What we sent by the relay until `sent` has arrived, or cannot.
+    pub fn handle_relay_answer(&mut self, sent: Duration, cx: &mut Context<'_>) {
+        let Some(round) = self.search.round else { return };
+        match round.stage {
+            Stage::Asked => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
+            Stage::Called if sent >= round.called => self.set_stage(Stage::Pinging(0), cx.now),
+            _ => return,
+        }
+        self.continue_round(cx);
+    }
+
+    /// The peer pings by the relay: it has no direct path.
+    pub fn handle_relay_ping(&mut self, cx: &mut Context<'_>) {
+        if self.direct.is_none()
+            && self.search.round.is_none()
+            && self.search.called.is_none_or(|called| cx.now >= called + AGAIN)
+            && self.search.calls.admit(cx.now, CALLS)
+        {
+            self.begin_round(Stage::Refresh, cx);
             self.continue_round(cx);
         }
     }
@@ -130,7 +177,8 @@ impl Peer {
             && self.wants_better()
             && cx.now >= self.search.next
         {
-            self.begin_round(cx);
+            let knows = self.candidates.any_public();
+            self.begin_round(if knows { Stage::Refresh } else { Stage::Asked }, cx);
             self.continue_round(cx);
         }
     }
@@ -150,25 +198,36 @@ impl Peer {
         Some(round.until)
     }
 
-    fn begin_round(&mut self, cx: &mut Context<'_>) {
+    fn begin_round(&mut self, first: Stage, cx: &mut Context<'_>) {
         let now = cx.now;
         self.candidates.begin_round(now, self.direct.map(|direct| direct.addr));
         let addrs: Vec<_> = self.candidates.of_round(now).map(|entry| entry.addr).collect();
-        for addr in addrs {
-            self.send_ping(addr, Some(PRIMING_HOPS), None, cx);
-        }
+        self.prime(&addrs, cx);
         let pause = ROUNDS[usize::from(self.search.rounds).min(ROUNDS.len() - 1)];
         let pause = if self.direct.is_some() { BETTER } else { pause };
         self.search.next = now + cx.jittered(pause);
-        self.search.rounds = self.search.rounds.saturating_add(1);
-        let (stage, wait) = if self.region(now).is_none() {
-            (Stage::Called, PRIMING_WAIT)
-        } else {
-            (Stage::Refresh, REFRESH_WAIT)
+        if self.direct.is_none() {
+            self.search.rounds = self.search.rounds.saturating_add(1);
+        }
+        let region = self.region(now);
+        let (stage, wait) = match (first, region) {
+            (Stage::Pinging(_), _) => (first, Duration::ZERO),
+            (_, None) => (Stage::Called, PRIMING_WAIT),
+            (Stage::Asked, _) => (first, CALL_WAIT),
+            _ => (first, REFRESH_WAIT),
         };
-        self.search.round = Some(Round { began: now, stage, until: now + wait });
-        if stage == Stage::Refresh && !cx.own.is_fresh(now) && cx.own.request(now) {
+        self.search.round = Some(Round { began: now, stage, until: now + wait, called: now });
+        if let Some(region) = region.filter(|_| stage == Stage::Asked) {
+            self.ping_by_relay(region, None, cx);
+        }
+        if stage != Stage::Pinging(0) && !cx.own.is_fresh(now) && cx.own.request(now) {
             cx.tell(Event::RefreshEndpoints);
+        }
+    }
+
+    fn prime(&mut self, addrs: &[SocketAddr], cx: &mut Context<'_>) {
+        for addr in addrs {
+            self.send_ping(*addr, Some(PRIMING_HOPS), None, cx);
         }
     }
 
@@ -177,9 +236,9 @@ impl Peer {
         while let Some(round) = self.search.round {
             let due = cx.now >= round.until;
             match round.stage {
+                Stage::Asked if due => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
                 Stage::Refresh if due || cx.own.is_fresh(cx.now) => {
-                    self.call(cx);
-                    self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+                    self.call_and_wait(cx);
                 }
                 Stage::Called if due => self.set_stage(Stage::Pinging(0), cx.now),
                 Stage::Pinging(tries) if due => {
@@ -199,6 +258,14 @@ impl Peer {
     fn set_stage(&mut self, stage: Stage, until: Duration) {
         if let Some(round) = &mut self.search.round {
             (round.stage, round.until) = (stage, until);
+        }
+    }
+
+    fn call_and_wait(&mut self, cx: &mut Context<'_>) {
+        self.call(cx);
+        self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+        if let Some(round) = &mut self.search.round {
+            round.called = cx.now;
         }
     }
 

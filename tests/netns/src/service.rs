@@ -6,9 +6,8 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use netns::{Host, eventually};
-
-use crate::processes::Processes;
+use crate::host::Host;
+use crate::wait::eventually;
 
 /// Within this a program is there.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -17,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const LOG_TAIL: usize = 20;
 
 /// A program that runs in a host; it is killed when dropped.
-pub(super) struct Service {
+pub struct Service {
     host: Host,
     name: &'static str,
     process: Child,
@@ -26,6 +25,9 @@ pub(super) struct Service {
 
 impl Service {
     /// Starts a program with its environment. Its stdin stays open for as long as it is kept.
+    ///
+    /// # Panics
+    /// When the shell that becomes the program does not start.
     pub fn start<A: AsRef<OsStr>>(
         host: &Host,
         name: &'static str,
@@ -69,9 +71,9 @@ impl Service {
         self.pid
     }
 
-    /// It and the processes that it made.
-    pub fn processes(&self) -> Processes {
-        Processes::of(&self.host, self.pid)
+    /// The host that it runs in.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 }
 

@@ -1,0 +1,89 @@
+//! Speaks to a coordinator and prints what happens: `control URL [AUTH-KEY-FILE] [SECONDS]`. The
+//! node has keys of its own each time, and no data plane: it can be seen, but not reached. At the
+//! end of its time it logs out.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use member::agent::control::{Command, Event, Settings, dial, run};
+use tailnet::{
+    control::{
+        messages::{Announced, EndpointKind},
+        proxy::Proxies,
+        register::Login,
+    },
+    keys::{DiscoPublic, MachineKey, NodePublic},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use zeroize::Zeroizing;
+
+fn random() -> anyhow::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn announced(port: u16, disco_key: DiscoPublic) -> Box<Announced> {
+    let hostinfo = serde_json::json!({
+        "BackendLogID": "0".repeat(64),
+        "Hostname": "control-example",
+        "OS": "linux",
+        "IPNVersion": env!("CARGO_PKG_VERSION"),
+    });
+    let endpoints = vec![(([192, 0, 2, 1], port).into(), EndpointKind::Local)];
+    Box::new(Announced { hostinfo, endpoints, disco_key, lock_head: String::new() })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let url = arguments.next().context("a URL is needed")?.parse()?;
+    let auth_key = arguments.next().filter(|file| !file.is_empty()).map(std::fs::read_to_string);
+    let seconds = arguments.next().map_or(Ok(10), |text| text.parse())?;
+    let machine_key = MachineKey::new(Box::new(Zeroizing::new(random()?)));
+    let (node_key, disco_key) = (NodePublic(random()?), DiscoPublic(random()?));
+    let proxies = Proxies::new(|name| std::env::var(name).ok());
+    let dialer = dial::Dialer::new(proxies, dial::system_tls(), None);
+    let (commands, to_do) = mpsc::channel(8);
+    let (happens, mut happened) = mpsc::channel(8);
+    let running = tokio::spawn(run(Settings { url, machine_key, dialer }, to_do, happens));
+    let begun = Instant::now();
+    commands.send(Command::Update(announced(1, disco_key))).await?;
+    let auth_key = auth_key.transpose()?.map(|key| Zeroizing::new(key.trim().to_owned()));
+    commands.send(Command::Login(Login { auth_key, ..Login::new(node_key) })).await?;
+    let end = begun + Duration::from_secs(seconds);
+    let mut is_leaving = false;
+    loop {
+        let event = tokio::select! {
+            event = happened.recv() => event.context("it ended by itself")?,
+            () = sleep_until(end), if !is_leaving => {
+                is_leaving = true;
+                commands.send(Command::Logout(node_key)).await?;
+                continue;
+            }
+        };
+        print!("{:>6} ms  ", begun.elapsed().as_millis());
+        match event {
+            Event::Disconnected { why, retry_in } => println!("disconnected ({retry_in:?}): {why}"),
+            Event::Map { head, text } => {
+                println!("map of {} bytes, {head:?}", text.len());
+                println!("           {}", String::from_utf8_lossy(&text[..text.len().min(300)]));
+            }
+            Event::Connected => {
+                println!("connected");
+                commands.send(Command::Update(announced(2, disco_key))).await?;
+            }
+            Event::LoggedOut => {
+                println!("logged out");
+                break;
+            }
+            event => println!("{event:?}"),
+        }
+    }
+    commands.send(Command::Stop).await?;
+    running.await?;
+    Ok(())
+}

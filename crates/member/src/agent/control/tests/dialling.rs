@@ -1,0 +1,217 @@
+//! Connections over the loopback interface.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
+use rustls::{RootCertStore, ServerConfig, pki_types::PrivateKeyDer};
+use tailnet::control::proxy::Proxies;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_rustls::TlsAcceptor;
+
+use super::super::{
+    dial::{Dialer, Stream, Target, race, tls},
+    trouble::Trouble,
+};
+use super::*;
+
+type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+fn authority() -> Issuer {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+/// Listens with a certificate for these names and years, and says hello to whom it satisfies.
+async fn listens(authority: &Issuer, name: &str, years: (i32, i32)) -> u16 {
+    let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+    params.not_before = date_time_ymd(years.0, 1, 1);
+    params.not_after = date_time_ymd(years.1, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.signed_by(&key, authority).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            if let Ok(mut stream) = acceptor.accept(stream).await {
+                let _ = stream.write_all(b"hello").await;
+                let _ = stream.shutdown().await;
+            }
+        }
+    });
+    port
+}
+
+fn dialer(authority: &Issuer, variables: &[(&str, String)]) -> Dialer {
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone()).unwrap();
+    let proxies = Proxies::new(|name| {
+        let (_, value) = variables.iter().find(|(variable, _)| *variable == name)?;
+        Some(value.clone())
+    });
+    Dialer::new(proxies, tls(roots), None)
+}
+
+fn target(host: &str, port: u16) -> Target {
+    Target { host: host.into(), port, tls: true, address: Some([127, 0, 0, 1].into()) }
+}
+
+async fn hello(mut stream: Box<dyn Stream>) -> String {
+    let mut said = String::new();
+    stream.read_to_string(&mut said).await.unwrap();
+    said
+}
+
+#[tokio::test]
+async fn a_certificate_of_a_trusted_ca_is_accepted() {
+    let authority = authority();
+    let port = listens(&authority, "control.example", (2000, 2100)).await;
+    let dialer = dialer(&authority, &[]);
+    let stream = dialer.dial(&target("control.example", port)).await.unwrap();
+    assert_eq!(hello(stream).await, "hello");
+}
+
+#[tokio::test]
+async fn each_certificate_that_is_refused_has_its_line() {
+    let ours = authority();
+    for (issuer, name, years, expected) in [
+        (&authority(), "control.example", (2000, 2100), "a CA that this machine does not trust"),
+        (&ours, "other.example", (2000, 2100), "its certificate is for another name"),
+        (&ours, "control.example", (2000, 2001), "expired"),
+        (&ours, "control.example", (2100, 2101), "is valid only in"),
+    ] {
+        let port = listens(issuer, name, years).await;
+        let dialed = dialer(&ours, &[]).dial(&target("control.example", port)).await;
+        let trouble = dialed.err().unwrap().to_string();
+        assert!(trouble.starts_with("control.example: its certificate"), "{trouble}");
+        assert!(trouble.contains(expected), "{trouble}");
+        assert_eq!(trouble.contains("check the clock"), years != (2000, 2100), "{trouble}");
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_listen_or_speaks_no_tls_is_told_so() {
+    let authority = authority();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let speaking = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
+        let _ = stream.read(&mut [0; 1024]).await;
+    });
+    let dialer = dialer(&authority, &[]);
+    let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
+    assert!(trouble.contains("does not speak TLS"), "{trouble}");
+    speaking.await.unwrap();
+    let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap().to_string();
+    assert!(trouble.contains("connection refused: nothing listens there"), "{trouble}");
+}
+
+#[tokio::test]
+async fn a_hook_sees_each_socket_and_may_refuse_it() {
+    let authority = authority();
+    let port = listens(&authority, "control.example", (2000, 2100)).await;
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&seen);
+    let hook = Arc::new(move |_: std::os::fd::BorrowedFd<'_>| {
+        match counter.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::other("no mark")),
+        }
+    });
+    let mut roots = RootCertStore::empty();
+    roots.add(authority.der().clone()).unwrap();
+    let dialer = Dialer::new(Proxies::default(), tls(roots), Some(hook));
+    assert!(dialer.dial(&target("control.example", port)).await.is_ok());
+    let trouble = dialer.dial(&target("control.example", port)).await.err().unwrap();
+    assert!(trouble.to_string().contains("no mark"), "{trouble}");
+    assert_eq!(seen.load(Ordering::Relaxed), 2);
+}
+
+/// A proxy that carries out one request, or answers with this line. Returns the request.
+async fn proxy(answer: Option<&'static str>) -> (u16, JoinHandle<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(stream.read_u8().await.unwrap());
+        }
+        let request = String::from_utf8(request).unwrap();
+        if let Some(answer) = answer {
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            return request;
+        }
+        let to = request.split(' ').nth(1).unwrap();
+        let mut onward = TcpStream::connect(to).await.unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nVia: test\r\n\r\n").await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut stream, &mut onward).await;
+        request
+    });
+    (port, serving)
+}
+
+#[tokio::test]
+async fn a_proxy_is_asked_with_its_password_and_tls_is_spoken_through_it() {
+    let authority = authority();
+    let port = listens(&authority, "control.example", (2000, 2100)).await;
+    let (proxy_port, serving) = proxy(None).await;
+    let url = format!("http://me:secret@127.0.0.1:{proxy_port}");
+    let dialer = dialer(&authority, &[("HTTPS_PROXY", url)]);
+    let stream = dialer.dial(&target("control.example", port)).await.unwrap();
+    assert_eq!(hello(stream).await, "hello");
+    let request = serving.await.unwrap();
+    assert!(request.starts_with(&format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\n")), "{request}");
+    assert!(request.contains("\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{request}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_is_quoted() {
+    let authority = authority();
+    for answer in ["HTTP/1.1 403 Forbidden by policy\r\n\r\n", "SSH-2.0-OpenSSH\r\n\r\n"] {
+        let (port, _serving) = proxy(Some(answer)).await;
+        let dialer = dialer(&authority, &[("HTTPS_PROXY", format!("127.0.0.1:{port}"))]);
+        let trouble = dialer.dial(&target("control.example", 443)).await.err().unwrap().to_string();
+        let expected = format!("the proxy 127.0.0.1:{port} refuses: {}", answer.trim_end());
+        assert_eq!(trouble, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn attempts_begin_in_time_or_when_those_before_failed_and_the_first_error_is_told() {
+    let begun = tokio::time::Instant::now();
+    let attempt = |after, takes, outcome: Result<u8, &'static str>| {
+        let run = async move {
+            tokio::time::sleep(Duration::from_millis(takes)).await;
+            outcome.map_err(|why| Trouble::Ended(why.into()))
+        };
+        (Duration::from_millis(after), run)
+    };
+    // The second begins beside the first, and wins.
+    let won = race([attempt(0, 10_000, Ok(1)), attempt(500, 100, Ok(2))]).await.unwrap();
+    assert_eq!((won, begun.elapsed().as_millis()), (2, 600));
+    // The second need not wait.
+    let begun = tokio::time::Instant::now();
+    let won = race([attempt(0, 10, Err("no")), attempt(500, 10, Ok(2))]).await.unwrap();
+    assert_eq!((won, begun.elapsed().as_millis()), (2, 20));
+    let lost = race([attempt(0, 10, Err("one")), attempt(5, 1, Err("two"))]).await;
+    assert_eq!(lost.unwrap_err().to_string(), "the connection to the coordinator ended: two");
+}

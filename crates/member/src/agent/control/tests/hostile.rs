@@ -1,0 +1,107 @@
+use tokio::time::Instant;
+
+use super::{coordinator::Manner, *};
+
+/// What is told of a coordinator that behaves so, and after how long.
+async fn told(manner: Manner) -> (String, Duration) {
+    let coordinator = Coordinator::new(manner);
+    let mut member = Member::new(coordinator.network()).await;
+    let begun = Instant::now();
+    member.tell(Command::Login(with_auth_key())).await;
+    (member.disconnected().await, begun.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_that_is_silent_is_given_up_in_time() {
+    for (manner, limit) in [
+        (Manner::NeverConnects, 10),
+        (Manner::NeverAnswers, 10),
+        (Manner::RepliesWith(vec![2]), 10),
+        // HTTP/2 begins without the other end; the request is what is not answered.
+        (Manner::ThenSilent, 30),
+    ] {
+        let (why, after) = told(manner.clone()).await;
+        assert!(why.contains("no answer in time"), "{manner:?}: {why}");
+        assert_eq!(after.as_secs(), limit, "{manner:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_speaks_no_such_protocol_is_named() {
+    let page = |status: &str, rest: &str| {
+        let page = format!("HTTP/1.1 {status}\r\n{rest}\r\n\r\n<html>\x1b[2Jhello</html>");
+        Manner::Says(page.into_bytes())
+    };
+    for (manner, expected) in [
+        (Manner::TooOld, "is too old: it has no key for the ts2021 protocol"),
+        (page("200 OK", "Content-Length: 22"), "it says: <html>[2Jhello</html>"),
+        (page("404 Not Found", "Content-Length: 0"), "404 Not Found: nothing"),
+        (
+            page("301 Moved", "Location: https://other.example/key\r\nContent-Length: 0"),
+            "https://control.example redirects to https://other.example/key",
+        ),
+        (page("200 OK", "Content-Length: 99999999999"), "no answer in time: to the first request"),
+        (Manner::Says(vec![0; 4096]), "the connection to the coordinator ended"),
+        (Manner::RepliesWith(b"\x03\x00\x07too bad".to_vec()), "refused the handshake: too bad"),
+        (Manner::RepliesWith(b"\x02\xff\xff".to_vec()), "type 2 and length 65535"),
+        (Manner::RepliesWith([&[2, 0, 48][..], &[7; 48]].concat()), "does not match"),
+        (Manner::ThenSays(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
+        (Manner::ThenSays([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
+    ] {
+        let (why, _) = told(manner.clone()).await;
+        assert!(why.contains(expected), "{manner:?}: {why}");
+        assert!(!why.contains('\u{1b}'));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_end_is_cut_off() {
+    let mut coordinator = Coordinator::new(Manner::Good);
+    let mut member = Member::new(coordinator.network()).await;
+    member.tell(Command::Login(with_auth_key())).await;
+    let flood = coordinator.registers().await.stream();
+    let flooding = tokio::spawn(async move {
+        loop {
+            flood.raw(&[b' '; 4096]).await;
+        }
+    });
+    assert!(member.disconnected().await.contains("length limit exceeded"));
+    assert!(flooding.await.unwrap_err().is_panic(), "the stream ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_that_comes_back_is_found_again() {
+    let mut coordinator = Coordinator::new(Manner::NeverAnswers);
+    let mut member = Member::new(coordinator.network()).await;
+    member.tell(Command::Resume(Login::new(KEY))).await;
+    for _ in 0..20 {
+        member.disconnected().await;
+    }
+    coordinator.behave(Manner::Good);
+    member.connected(&mut coordinator).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_closes_behind_each_answer_is_asked_over_two_connections() {
+    let mut coordinator = Coordinator::new(Manner::Closes);
+    let mut member = Member::new(coordinator.network()).await;
+    member.tell(Command::Resume(Login::new(KEY))).await;
+    member.connected(&mut coordinator).await;
+    assert_eq!(coordinator.targets().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_is_slow_loses_nothing() {
+    let (mut member, _coordinator, stream) = joined().await;
+    let sending = tokio::spawn(async move {
+        for number in 0..300 {
+            stream.send(&json!({ "Seq": number })).await;
+        }
+        stream
+    });
+    for number in 0..300 {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(member.map().await, json!({ "Seq": number }));
+    }
+    let _stream = sending.await.unwrap();
+}

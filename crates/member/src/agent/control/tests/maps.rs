@@ -1,0 +1,211 @@
+use tokio::time::Instant;
+
+use super::{coordinator::framed, *};
+
+#[tokio::test(start_paused = true)]
+async fn a_registered_key_follows_the_map_without_registering() {
+    let (mut member, _coordinator, stream) = joined().await;
+    for map in [json!({ "PeersChanged": [] }), json!({ "KeepAlive": true })] {
+        stream.send(&map).await;
+        assert_eq!(member.map().await, map);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_coordinator_is_told_what_the_node_is_at_first_and_at_each_change() {
+    let mut coordinator = Coordinator::new(coordinator::Manner::Good);
+    let member = Member::new(coordinator.network()).await;
+    member.tell(Command::Resume(Login::new(KEY))).await;
+    let (mut streamed, mut told) = (None, None);
+    for _ in 0..2 {
+        let asked = coordinator.asked().await;
+        let kind = if asked.is_stream() { &mut streamed } else { &mut told };
+        *kind = Some(asked);
+    }
+    let (streamed, told) = (streamed.unwrap(), told.unwrap());
+    assert_eq!(
+        (&streamed.body["Compress"], &streamed.body["KeepAlive"]),
+        (&json!("zstd"), &json!(true))
+    );
+    let _stream = streamed.stream();
+    assert_eq!(told.body["OmitPeers"], true);
+    assert_eq!(told.body["Endpoints"], json!(["192.0.2.1:1"]));
+    // What changes meanwhile is told at once, in its last form alone.
+    for port in 2..=5 {
+        member.tell(Command::Update(announced(port))).await;
+    }
+    told.status(200, "");
+    let told = coordinator.is_told().await;
+    assert_eq!(told.body["Endpoints"], json!(["192.0.2.1:5"]));
+    told.status(500, "the database is locked");
+    let told = coordinator.is_told().await;
+    assert_eq!(told.body["Endpoints"], json!(["192.0.2.1:5"]));
+    told.status(200, "");
+    assert!(coordinator.is_left_alone(Duration::from_secs(100)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_is_followed_again_over_a_new_connection() {
+    let (mut member, mut coordinator, stream) = joined().await;
+    coordinator.targets();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    drop(stream);
+    assert!(member.disconnected().await.contains("closed the stream"));
+    let begun = Instant::now();
+    member.connected(&mut coordinator).await;
+    assert!(begun.elapsed() < Duration::from_millis(100));
+    assert_eq!(coordinator.targets().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_each_time_at_once_is_tried_more_and_more_rarely() {
+    let (mut member, mut coordinator, stream) = joined().await;
+    drop(stream);
+    let mut waited = Duration::ZERO;
+    for _ in 0..20 {
+        let Event::Disconnected { retry_in, .. } = member.event().await else { panic!() };
+        waited += retry_in;
+        drop(member.connected(&mut coordinator).await);
+    }
+    assert!(waited > Duration::from_secs(10), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_network_is_a_new_connection_at_once() {
+    let (mut member, mut coordinator, _stream) = joined().await;
+    let begun = Instant::now();
+    member.tell(Command::Reconnect).await;
+    member.connected(&mut coordinator).await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_without_a_sign_of_life_is_given_up() {
+    let (mut member, _coordinator, _stream) = joined().await;
+    let begun = Instant::now();
+    assert!(member.disconnected().await.contains("for 120 s"));
+    assert_eq!(begun.elapsed().as_secs(), 120);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_died_unseen_is_found_by_a_ping() {
+    let (mut member, mut coordinator, _stream) = joined().await;
+    let begun = Instant::now();
+    coordinator.cut();
+    let why = member.disconnected().await;
+    assert!(why.contains("timed out"), "{why} after {:?}", begun.elapsed());
+    assert_eq!(begun.elapsed().as_secs(), 90);
+    member.connected(&mut coordinator).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_drips_is_no_sign_of_life() {
+    let (mut member, _coordinator, stream) = joined().await;
+    let begun = Instant::now();
+    let dripping = tokio::spawn(async move {
+        for byte in framed(&[b'{'; 100]) {
+            stream.raw(&[byte]).await;
+            tokio::time::sleep(Duration::from_secs(20)).await;
+        }
+    });
+    assert!(member.disconnected().await.contains("for 120 s"));
+    assert_eq!(begun.elapsed().as_secs(), 120);
+    dripping.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_record_is_told_and_passed_over() {
+    let (mut member, _coordinator, stream) = joined().await;
+    for bad in [&b"garbage"[..], b"{\"Node\":", b"\x28\xb5\x2f\xfd\xff"] {
+        stream.raw(&framed(bad)).await;
+        assert!(matches!(member.event().await, Event::BadRecord(_)));
+    }
+    stream.send(&json!({ "KeepAlive": true })).await;
+    assert_eq!(member.map().await, json!({ "KeepAlive": true }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_map_without_this_node_is_none() {
+    let mut coordinator = Coordinator::new(coordinator::Manner::Good);
+    let mut member = Member::new(coordinator.network()).await;
+    member.tell(Command::Resume(Login::new(KEY))).await;
+    let stream = coordinator.streams().await.stream();
+    stream.send(&json!({ "Peers": [] })).await;
+    assert!(member.disconnected().await.contains("does not name this node"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_huge_length_ends_the_stream_and_takes_no_memory() {
+    let (mut member, mut coordinator, stream) = joined().await;
+    stream.raw(&[0xff; 4]).await;
+    assert!(member.disconnected().await.contains("a frame of 4294967295 bytes"));
+    member.connected(&mut coordinator).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ping_without_a_type_is_answered_once_and_others_are_handed_on() {
+    let (mut member, mut coordinator, stream) = joined().await;
+    let ping = |url: &str, types: &str| {
+        let ping = json!({ "URL": url, "URLIsNoise": true, "Types": types });
+        json!({ "KeepAlive": true, "PingRequest": ping })
+    };
+    let url = "https://control.example/machine/ping-response?id=1";
+    for _ in 0..2 {
+        stream.send(&ping(url, "")).await;
+        let Event::Map { head, .. } = member.event().await else { panic!() };
+        assert_eq!(head.ping_request, None);
+    }
+    let asked = loop {
+        let asked = coordinator.asked().await;
+        if asked.path != "/machine/map" {
+            break asked;
+        }
+        asked.status(200, "");
+    };
+    assert_eq!(
+        (asked.method.as_str(), asked.path.as_str()),
+        ("HEAD", "/machine/ping-response?id=1")
+    );
+    asked.status(200, "");
+    stream.send(&ping("https://control.example/machine/c2n", "c2n")).await;
+    let Event::Map { head, .. } = member.event().await else { panic!() };
+    let ping = head.ping_request.unwrap();
+    assert_eq!(ping.types, "c2n");
+    let body = br#"{"a":1}"#.to_vec();
+    member.tell(Command::Answer { url: ping.url, over_noise: true, body }).await;
+    let asked = coordinator.asked().await;
+    assert_eq!((asked.method.as_str(), asked.path.as_str()), ("POST", "/machine/c2n"));
+    assert_eq!(asked.body, json!({ "a": 1 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ping_leads_to_no_host_but_the_coordinators() {
+    let (mut member, coordinator, stream) = joined().await;
+    coordinator.targets();
+    for (url, expected) in [
+        ("http://10.0.0.1/admin", vec![]),
+        ("http://control.example:8080/ping", vec![("control.example".to_owned(), 8080, false)]),
+    ] {
+        let ping = json!({ "KeepAlive": true, "PingRequest": { "URL": url } });
+        stream.send(&ping).await;
+        member.map().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let targets = coordinator.targets().into_iter();
+        let targets: Vec<_> = targets.map(|to| (to.host, to.port, to.tls)).collect();
+        assert_eq!(targets, expected, "{url}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_connection_goes_where_the_coordinator_planned() {
+    let (mut member, mut coordinator, stream) = joined().await;
+    let plan = json!({ "Candidates": [{ "IP": "192.0.2.9", "DialTimeoutSec": 2.0 }] });
+    stream.send(&json!({ "KeepAlive": true, "ControlDialPlan": plan })).await;
+    member.map().await;
+    coordinator.targets();
+    member.tell(Command::Reconnect).await;
+    member.connected(&mut coordinator).await;
+    let targets = coordinator.targets();
+    assert_eq!(targets[0].address, Some([192, 0, 2, 9].into()));
+    assert_eq!((targets[0].host.as_str(), targets[0].tls), ("control.example", true));
+}

@@ -1,0 +1,86 @@
+//! This machine's own addresses.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use sys::netlink::Netlink;
+
+/// The most addresses that are told to peers.
+const MOST: usize = 20;
+
+/// Where this machine may be reached in its own networks, at `port`; not by the interface `own`.
+pub(super) fn own(own: u32, port: u16) -> Vec<SocketAddr> {
+    let mut found: Vec<SocketAddr> = addresses(own)
+        .into_iter()
+        .map(|net| net.addr())
+        .filter(|address| is_reachable(*address))
+        .map(|address| (address, port).into())
+        .collect();
+    // IPv6 first, as it needs no translation.
+    found.sort_by_key(|at| (at.is_ipv4(), *at));
+    found.truncate(MOST);
+    found
+}
+
+/// This machine's addresses, each with the length of its network; not on the interface `own`.
+pub(super) fn connected(own: u32) -> Vec<IpNet> {
+    addresses(own).into_iter().filter(|net| !net.addr().is_loopback()).collect()
+}
+
+fn addresses(own: u32) -> Vec<IpNet> {
+    let read = || {
+        let netlink = Netlink::open()?;
+        let mut all = Vec::new();
+        for link in netlink.links()? {
+            if link.up && link.index != own {
+                all.extend(netlink.addresses(link.index)?);
+            }
+        }
+        Ok::<_, sys::netlink::NetlinkError>(all)
+    };
+    read().unwrap_or_else(|error| {
+        tracing::error!(%error, "own addresses");
+        Vec::new()
+    })
+}
+
+fn is_reachable(address: IpAddr) -> bool {
+    let is_local = match address {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !is_local && !address.is_loopback() && !address.is_unspecified() && !is_of_tailnet(address)
+}
+
+/// Another tailnet's addresses lead to it alone.
+fn is_of_tailnet(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(ip) => ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64,
+        IpAddr::V6(ip) => ip.segments()[..3] == [0xfd7a, 0x115c, 0xa1e0],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_lead_nowhere_are_not_told() {
+        for (address, is_told) in [
+            ("192.168.1.2", true),
+            ("203.0.113.1", true),
+            ("2001:db8::1", true),
+            ("fd00::1", true),
+            ("127.0.0.1", false),
+            ("169.254.1.1", false),
+            ("fe80::1", false),
+            ("::1", false),
+            ("100.64.0.1", false),
+            ("100.127.255.255", false),
+            ("100.128.0.1", true),
+            ("fd7a:115c:a1e0::1", false),
+        ] {
+            assert_eq!(is_reachable(address.parse().unwrap()), is_told, "{address}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The socket where programs of this machine ask the node: Tailscale's local HTTP interface, as far
+//! as the `tailscale` command needs it (tailscale `ipn/localapi/localapi.go`), and what linerate's
+//! own commands ask beyond that, below `linerate/`.
+//!
+//! ```text
+//!   program ──► connection: who is it? (SO_PEERCRED), how many has it?     serve.rs
+//!                   └─► request: is it for us? may it?                     call.rs
+//!                           └─► by its path ─► Request ─► the agent        routes.rs
+//! ```
+//!
+//! Everybody on the machine may read; root, the user of this process and the operator may write.
+//! What is not there says so in an error that the command prints.
+
+mod body;
+mod call;
+mod routes;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt, io,
+    net::{IpAddr, SocketAddr},
+    os::unix::net::UnixListener,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+pub use body::Watcher;
+use hyper::StatusCode;
+use serde_json::Value;
+use tailnet::{
+    keys::NodePublic,
+    local::{PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
+    prefs::{BadPrefs, MaskedPrefs, Prefs},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
+
+/// Where the answer to a request goes. It is closed when nobody waits any more.
+pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// What a program asks of the agent.
+#[derive(Debug)]
+pub enum Request {
+    /// The state, with peers or without.
+    Status {
+        /// Whether peers are asked for.
+        peers: bool,
+        /// The answer.
+        reply: Reply<Box<Status>>,
+    },
+    /// The preferences.
+    Prefs {
+        /// The answer.
+        reply: Reply<Box<Prefs>>,
+    },
+    /// Changes preferences, by [`Prefs::edited`] and [`Prefs::check`], and answers with all.
+    EditPrefs {
+        /// The changes.
+        edits: MaskedPrefs,
+        /// The answer.
+        reply: Reply<Box<Prefs>>,
+    },
+    /// Whether these preferences, which linerate can do, may be set.
+    CheckPrefs {
+        /// All of them.
+        prefs: Box<Prefs>,
+        /// The answer.
+        reply: Reply<()>,
+    },
+    /// Begins to be connected. Answered at once; the rest is news for watchers.
+    Start {
+        /// How. Preferences in it replace all but [`Prefs::login`], and linerate can do them.
+        options: StartOptions,
+        /// The answer.
+        reply: Reply<()>,
+    },
+    /// Asks the coordinator for a page to log in at, which watchers are told.
+    LoginInteractive {
+        /// The answer.
+        reply: Reply<()>,
+    },
+    /// Ends the login, and is answered when that is done.
+    Logout {
+        /// The answer.
+        reply: Reply<()>,
+    },
+    /// Sends one ping, and is answered with its result.
+    Ping {
+        /// What to ping.
+        ip: IpAddr,
+        /// How.
+        kind: PingKind,
+        /// How long the datagram is to be; 0 for no matter.
+        size: u16,
+        /// The answer.
+        reply: Reply<PingResult>,
+    },
+    /// Whose an address or a key is; `None` where it is nobody's.
+    WhoIs {
+        /// The address or key.
+        who: Who,
+        /// The answer.
+        reply: Reply<Option<Box<WhoIs>>>,
+    },
+    /// The relays (`tailcfg.DERPMap`), or null.
+    DerpMap {
+        /// The answer.
+        reply: Reply<Value>,
+    },
+    /// The map's DNS settings (`tailcfg.DNSConfig`), or null.
+    DnsConfig {
+        /// The answer.
+        reply: Reply<Value>,
+    },
+    /// The whole map (`netmap.NetworkMap`), or null.
+    NetMap {
+        /// The answer.
+        reply: Reply<Value>,
+    },
+    /// A node by its number (`tailcfg.Node`), or null.
+    Node {
+        /// The number.
+        id: i64,
+        /// The answer.
+        reply: Reply<Value>,
+    },
+    /// The state of tailnet lock (`ipnstate.TailnetLockStatus`).
+    LockStatus {
+        /// The answer.
+        reply: Reply<Value>,
+    },
+    /// What keeps this machine from forwarding packets; empty for nothing.
+    Forwarding {
+        /// The answer.
+        reply: Reply<String>,
+    },
+    /// Takes a program among those that are told news. What the mask asks for at once is told
+    /// first.
+    Watch {
+        /// What is asked for.
+        mask: WatchMask,
+        /// Where news go.
+        watcher: Watcher,
+    },
+    /// What is in the way to `NODE[:PORT]`.
+    Why {
+        /// The node, by name or address.
+        target: String,
+        /// The answer.
+        reply: Reply<Why>,
+    },
+    /// A fresh look at the network around: `linerate netcheck`'s own report.
+    Netcheck {
+        /// The answer.
+        reply: Reply<Value>,
+    },
+}
+
+/// What [`Request::WhoIs`] asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// An address, and a port or 0.
+    Address {
+        /// The address.
+        address: SocketAddr,
+        /// `tcp`, `udp`, or empty for both.
+        protocol: String,
+    },
+    /// A node key.
+    Key(NodePublic),
+}
+
+/// Why a request is not done, for the program and its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    status: StatusCode,
+    text: String,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, text: impl fmt::Display) -> Self {
+        Self { status, text: text.to_string() }
+    }
+
+    /// It failed here or in the network.
+    pub fn failed(text: impl fmt::Display) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    }
+
+    /// It makes no sense.
+    pub fn bad(text: impl fmt::Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    /// It cannot be done now, such as without a map.
+    pub fn not_now(text: impl fmt::Display) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+
+    /// linerate does not do this.
+    pub fn unsupported(what: impl fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, format_args!("not implemented by linerate: {what}"))
+    }
+
+    fn denied(text: impl fmt::Display) -> Self {
+        Self::new(StatusCode::FORBIDDEN, text)
+    }
+
+    fn absent(text: impl fmt::Display) -> Self {
+        Self::new(StatusCode::NOT_FOUND, text)
+    }
+}
+
+impl From<BadPrefs> for Refusal {
+    fn from(error: BadPrefs) -> Self {
+        Self::bad(error)
+    }
+}
+
+/// Who may write beside root.
+#[derive(Debug)]
+pub struct Writers {
+    own: u32,
+    /// A user's number; more than 32 bits for nobody.
+    operator: AtomicU64,
+}
+
+impl Writers {
+    /// The user of this process, and no operator yet.
+    pub fn new(own: u32) -> Self {
+        Self { own, operator: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Makes a user the operator ([`Prefs::operator_user`]), or nobody.
+    pub fn set_operator(&self, operator: Option<u32>) {
+        self.operator.store(operator.map_or(u64::MAX, u64::from), Relaxed);
+    }
+
+    fn has(&self, user: u32) -> bool {
+        user == 0 || user == self.own || u64::from(user) == self.operator.load(Relaxed)
+    }
+}
+
+/// The interface, which runs until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts to serve, inside a runtime. Requests go to `requests`.
+    ///
+    /// # Errors
+    /// When the socket cannot be made one of the runtime's.
+    pub fn start(
+        listener: UnixListener,
+        writers: Arc<Writers>,
+        requests: mpsc::Sender<Request>,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        Ok(Self { accepting: tokio::spawn(serve::accept(listener, writers, requests)) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}

@@ -1,0 +1,119 @@
+//! What answers are made of: a whole text, or lines as they come.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::{
+    Response, StatusCode,
+    body::{Frame, SizeHint},
+    header::{CONTENT_TYPE, HeaderValue},
+};
+use serde::Serialize;
+use tailnet::local::Notify;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::Refusal;
+
+/// Lines that may wait for a program to read them. One that is slower has to ask again.
+const LINES: usize = 64;
+
+pub(super) enum Body {
+    Whole(Full<Bytes>),
+    Lines { lines: mpsc::Receiver<Bytes>, _permit: OwnedSemaphorePermit },
+}
+
+/// A program that is told news.
+#[derive(Clone, Debug)]
+pub struct Watcher {
+    lines: mpsc::Sender<Bytes>,
+}
+
+impl Watcher {
+    /// Tells news; false once the program has gone or does not read: it is to be forgotten then.
+    #[must_use]
+    pub fn notify(&self, notify: &Notify) -> bool {
+        self.lines.try_send(notify.line().into()).is_ok()
+    }
+
+    /// Whether the program has gone.
+    pub fn is_gone(&self) -> bool {
+        self.lines.is_closed()
+    }
+}
+
+/// A watcher and the answer that it feeds, unless there are too many.
+pub(super) fn watch(permits: &Arc<Semaphore>) -> Option<(Watcher, Response<Body>)> {
+    let permit = permits.clone().try_acquire_owned().ok()?;
+    let (sender, lines) = mpsc::channel(LINES);
+    let body = Body::Lines { lines, _permit: permit };
+    Some((Watcher { lines: sender }, typed(Response::new(body), "application/json")))
+}
+
+pub(super) fn json(value: &impl Serialize) -> Result<Response<Body>, Refusal> {
+    let mut text = serde_json::to_vec(value).map_err(Refusal::failed)?;
+    text.push(b'\n');
+    Ok(typed(Response::new(Body::Whole(text.into())), "application/json"))
+}
+
+/// Done, and nothing to say.
+pub(super) fn done() -> Response<Body> {
+    let mut response = Response::new(Body::Whole(Full::default()));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
+pub(super) fn text(text: &'static str) -> Response<Body> {
+    typed(Response::new(Body::Whole(Bytes::from_static(text.as_bytes()).into())), "text/plain")
+}
+
+impl From<Refusal> for Response<Body> {
+    /// As JSON, of which the command prints the words alone.
+    fn from(refusal: Refusal) -> Self {
+        let text = serde_json::json!({ "error": refusal.text }).to_string();
+        let mut response = typed(Response::new(Body::Whole(text.into())), "application/json");
+        *response.status_mut() = refusal.status;
+        response
+    }
+}
+
+fn typed(mut response: Response<Body>, kind: &'static str) -> Response<Body> {
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(body) => Pin::new(body).poll_frame(context),
+            Self::Lines { lines, .. } => {
+                lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(body) => body.is_end_stream(),
+            Self::Lines { .. } => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(body) => body.size_hint(),
+            Self::Lines { .. } => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What is at each path below `/localapi/v0/`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use hyper::{Method, Response};
+use serde_json::{Value, json};
+use tailnet::{
+    keys::NodePublic,
+    local::{PingKind, Status, WatchMask},
+    prefs::Prefs,
+};
+
+use super::{
+    Refusal, Request, Who,
+    body::{Body, done, json, watch},
+    call::{Call, ask},
+};
+
+/// The longest datagram of a ping: the largest MTU that paths are tried for (tailscale
+/// `magicsock/peermtu.go`), less the headers of IPv6 and UDP.
+const MAX_PING: u16 = 9000 - 48;
+
+type Answer = Result<Response<Body>, Refusal>;
+
+/// Answers what is asked for by its name.
+pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
+    match name {
+        "prefs" | "check-prefs" | "start" | "login-interactive" | "logout" => {
+            change(name, call).await
+        }
+        "status" | "whois" | "ping" | "watch-ipn-bus" => read(name, call).await,
+        "derpmap" | "dns-config" | "peer-by-id" | "user-profile" | "cert-domains" | "debug" => {
+            map(name, call).await
+        }
+        _ if name.starts_with("linerate/") => own(name, call).await,
+        _ if name.starts_with("profiles/") => profiles(name, call).await,
+        _ => constant(name, call).await,
+    }
+}
+
+async fn change(name: &str, call: Call<'_>) -> Answer {
+    match name {
+        "prefs" if call.method == Method::PATCH => {
+            call.writes(&Method::PATCH)?;
+            let api = call.api;
+            let edits = call.body().await?;
+            json(&*ask(api, |reply| Request::EditPrefs { edits, reply }).await?)
+        }
+        "prefs" => {
+            call.reads(&Method::GET)?;
+            json(&*call.ask(|reply| Request::Prefs { reply }).await?)
+        }
+        "check-prefs" => {
+            call.writes(&Method::POST)?;
+            let api = call.api;
+            let prefs: Box<Prefs> = call.body().await?;
+            prefs.check()?;
+            ask(api, |reply| Request::CheckPrefs { prefs, reply }).await?;
+            json(&json!({}))
+        }
+        "start" => {
+            call.writes(&Method::POST)?;
+            let api = call.api;
+            let options: tailnet::local::StartOptions = call.body().await?;
+            if let Some(prefs) = &options.update_prefs {
+                prefs.check()?;
+            }
+            ask(api, |reply| Request::Start { options, reply }).await?;
+            Ok(done())
+        }
+        "login-interactive" => {
+            call.writes(&Method::POST)?;
+            call.ask(|reply| Request::LoginInteractive { reply }).await?;
+            Ok(done())
+        }
+        _ => {
+            call.writes(&Method::POST)?;
+            call.ask(|reply| Request::Logout { reply }).await?;
+            Ok(done())
+        }
+    }
+}
+
+async fn read(name: &str, call: Call<'_>) -> Answer {
+    match name {
+        "status" => {
+            call.reads(&Method::GET)?;
+            let peers = call.parameter("peers");
+            let without =
+                matches!(peers.as_deref(), Some("false" | "False" | "FALSE" | "f" | "F" | "0"));
+            json(&*status(&call, !without).await?)
+        }
+        "whois" => {
+            call.reads(&Method::GET)?;
+            let who = who(&call)?;
+            let found = call.ask(|reply| Request::WhoIs { who, reply }).await?;
+            json(&*found.ok_or_else(|| Refusal::absent("no match for IP:port"))?)
+        }
+        "ping" => {
+            call.reads(&Method::POST)?;
+            let ip: IpAddr = call.required("ip")?;
+            let kind: PingKind = call.required("type")?;
+            let size = if call.parameter("size").is_some() { call.required("size")? } else { 0 };
+            if size != 0 && kind != PingKind::Disco {
+                return Err(Refusal::bad("'size' parameter is only supported with disco pings"));
+            }
+            if size > MAX_PING {
+                return Err(Refusal::bad(format_args!("maximum value for 'size' is {MAX_PING}")));
+            }
+            json(&call.ask(|reply| Request::Ping { ip, kind, size, reply }).await?)
+        }
+        _ => {
+            call.reads(&Method::GET)?;
+            let mask: WatchMask =
+                call.parameter("mask").unwrap_or_default().parse().map_err(Refusal::bad)?;
+            let (watcher, response) =
+                watch(&call.api.watchers).ok_or_else(|| Refusal::not_now("too many watch"))?;
+            let request = Request::Watch { mask, watcher };
+            let ended = |_| Refusal::not_now("the node is ending");
+            call.api.requests.send(request).await.map_err(ended)?;
+            Ok(response)
+        }
+    }
+}
+
+fn who(call: &Call<'_>) -> Result<Who, Refusal> {
+    let address: String = call.required("addr")?;
+    if address.starts_with(NodePublic::PREFIX) {
+        let bad = |_| Refusal::bad("invalid nodekey in 'addr' parameter");
+        return address.parse().map(Who::Key).map_err(bad);
+    }
+    let alone = address.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 0));
+    let address = alone.or_else(|_| address.parse());
+    let address = address.map_err(|_| Refusal::bad("invalid 'addr' parameter"))?;
+    let protocol = call.parameter("proto").unwrap_or_default().into_owned();
+    Ok(Who::Address { address, protocol })
+}
+
+async fn map(name: &str, call: Call<'_>) -> Answer {
+    let part = match name {
+        // Writes nothing, but shows all.
+        "debug" => match call.parameter("action").as_deref() {
+            Some("current-netmap") => {
+                call.writes(&Method::POST)?;
+                call.ask(|reply| Request::NetMap { reply }).await?
+            }
+            _ => return Err(Refusal::unsupported("tailscale debug")),
+        },
+        _ => {
+            call.reads(&Method::GET)?;
+            match name {
+                "derpmap" => return json(&call.ask(|reply| Request::DerpMap { reply }).await?),
+                "dns-config" => call.ask(|reply| Request::DnsConfig { reply }).await?,
+                "peer-by-id" => {
+                    let id = call.required("id")?;
+                    let node = call.ask(|reply| Request::Node { id, reply }).await?;
+                    return found(&node, "no peer with that NodeID");
+                }
+                "user-profile" => {
+                    let id: i64 = call.required("id")?;
+                    let status = status(&call, true).await?;
+                    let user = status.user.get(&id).map(|user| json!(user)).unwrap_or_default();
+                    return found(&user, "no user with that UserID");
+                }
+                _ => {
+                    let mut domains = status(&call, false).await?.cert_domains;
+                    domains.sort();
+                    json!(domains)
+                }
+            }
+        }
+    };
+    if part.is_null() { Err(Refusal::not_now("no netmap")) } else { json(&part) }
+}
+
+fn found(value: &Value, otherwise: &str) -> Answer {
+    if value.is_null() { Err(Refusal::absent(otherwise)) } else { json(value) }
+}
+
+async fn status(call: &Call<'_>, peers: bool) -> Result<Box<Status>, Refusal> {
+    call.ask(|reply| Request::Status { peers, reply }).await
+}
+
+/// What linerate's own commands ask.
+async fn own(name: &str, call: Call<'_>) -> Answer {
+    match name {
+        "linerate/why" => {
+            call.reads(&Method::GET)?;
+            let target = call.required("target")?;
+            json(&call.ask(|reply| Request::Why { target, reply }).await?)
+        }
+        "linerate/netcheck" => {
+            call.reads(&Method::GET)?;
+            json(&call.ask(|reply| Request::Netcheck { reply }).await?)
+        }
+        _ => Err(Refusal::absent(format_args!("there is no {name}"))),
+    }
+}
+
+/// One node has one login: the list of profiles is it alone.
+async fn profiles(name: &str, call: Call<'_>) -> Answer {
+    if call.method != Method::GET {
+        return Err(Refusal::unsupported("several profiles; `linerate join` makes another node"));
+    }
+    call.writes(&Method::GET)?;
+    let prefs = call.ask(|reply| Request::Prefs { reply }).await?;
+    let tailnet = status(&call, false).await?.current_tailnet.unwrap_or_default();
+    let login = prefs.login.unwrap_or_default();
+    let profile = json!({
+        "ID": "linerate",
+        "Name": if prefs.profile_name.is_empty() { &login.user_profile.login_name } else { &prefs.profile_name },
+        "NetworkProfile": {
+            "MagicDNSName": tailnet.magic_dns_suffix,
+            "DomainName": tailnet.name,
+        },
+        "Key": "profile-linerate",
+        "UserProfile": login.user_profile,
+        "NodeID": login.node_id,
+        "LocalUserID": "",
+        "ControlURL": prefs.control_url,
+    });
+    match name {
+        "profiles/" => json(&[profile]),
+        "profiles/current" | "profiles/linerate" => json(&profile),
+        _ => Err(Refusal::absent("Profile not found")),
+    }
+}
+
+/// What is the same at all times, and what is not there.
+async fn constant(name: &str, call: Call<'_>) -> Answer {
+    let is_get = call.method == Method::GET;
+    match name {
+        "check-ip-forwarding" => {
+            call.reads(&Method::GET)?;
+            let warning = call.ask(|reply| Request::Forwarding { reply }).await?;
+            json(&json!({ "Warning": warning }))
+        }
+        "tka/status" => {
+            call.reads(&Method::GET)?;
+            json(&call.ask(|reply| Request::LockStatus { reply }).await?)
+        }
+        // `linerate doctor` looks at these.
+        "check-udp-gro-forwarding" if is_get => json(&json!({ "Warning": "" })),
+        "check-so-mark-in-use" if is_get => json(&json!({ "UseSOMark": true })),
+        "update/check" if is_get => json(&json!({ "RunningLatest": true })),
+        // `tailscale status` asks whether something is served, and `tailscale ip` for services.
+        "serve-config" | "services" if is_get => json(&json!({})),
+        _ => Err(absent(name)),
+    }
+}
+
+fn absent(name: &str) -> Refusal {
+    let first = name.split('/').next().unwrap_or_default();
+    Refusal::unsupported(match first {
+        "tka" => "signing for tailnet lock; use a node that runs tailscaled",
+        "serve-config" | "query-feature" => "serve and funnel",
+        "cert" | "set-dns" => "certificates",
+        "files" | "file-put" | "file-targets" => "sending files (Taildrop)",
+        "drive" => "shared folders",
+        "appc-route-info" => "app connectors",
+        "suggest-exit-node" | "set-use-exit-node-enabled" | "routecheck" => {
+            "the choice of an exit node; `tailscale set --exit-node=NODE` sets one"
+        }
+        "bugreport" | "goroutines" | "pprof" | "logtap" | "debug-log" => {
+            "reports to Tailscale; see the log of linerate"
+        }
+        "component-debug-logging" | "dev-set-state-store" => "debugging of tailscaled",
+        _ if first.starts_with("debug-") => "debugging of tailscaled",
+        "metrics" | "usermetrics" | "upload-client-metrics" => {
+            "metrics of tailscaled; linerate has its own (--metrics)"
+        }
+        "dns-query" | "dns-osconfig" => "tailscale dns",
+        "dial" => "connections through the daemon; use the proxy of linerate",
+        "update" => "updates of itself",
+        "policy" => "policies of the system",
+        "id-token" | "alpha-set-device-attrs" => "identities and attributes",
+        "set-expiry-sooner"
+        | "reset-auth"
+        | "disconnect-control"
+        | "reload-config"
+        | "shutdown"
+        | "set-udp-gro-forwarding" => first,
+        _ => return Refusal::absent(format_args!("there is no /localapi/v0/{name} in linerate")),
+    })
+}

@@ -1,0 +1,332 @@
+//! Who this node is to the coordinator: login, expiry, logout.
+//!
+//! ```text
+//!   no key ── auth key, or a page ──► candidate ── registered ──► key, map ──► running
+//!      ^                                                            |
+//!      `──────────── logout, or it has to log in again ◄────────────'
+//! ```
+//!
+//! One node key serves until the coordinator takes another: a login that is not finished cuts
+//! nobody off.
+
+use serde_json::{Value, json};
+use tailnet::{
+    control::{self as pure, dial::ControlUrl, messages::Announced},
+    keys::NodePublic,
+    line::ToPlane,
+    local::{State as NodeState, UserProfile},
+    prefs,
+};
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
+
+use super::{
+    control::{self, Command, Event, dial::Dialer},
+    core::Agent,
+    local_api::{Refusal, Reply},
+};
+
+/// What identifies this machine's log, of which there is none (`logtail/id.go`).
+const LOG_ID: usize = 64;
+
+/// Where the login stands.
+#[derive(Default)]
+pub(super) struct Login {
+    session: Option<Session>,
+    /// Counts sessions: what an ended one still says is not heard.
+    number: u32,
+    /// What the next login is with.
+    wanted: Option<Wanted>,
+    /// Where somebody is to log in.
+    pub page: String,
+    /// Whether somebody has to log in.
+    needs_login: bool,
+    /// Whether an administrator has to approve this machine.
+    needs_approval: bool,
+    /// Whether the coordinator is connected.
+    pub connected: bool,
+    /// Whether its map is here.
+    has_map: bool,
+    logouts: Vec<Reply<()>>,
+}
+
+struct Session {
+    url: String,
+    commands: mpsc::Sender<Command>,
+    announced: Announced,
+}
+
+/// A login that waits for its candidate.
+#[derive(Default)]
+struct Wanted {
+    auth_key: Option<Zeroizing<String>>,
+}
+
+impl Agent {
+    /// How far the node has come.
+    pub fn node_state(&self) -> NodeState {
+        match () {
+            () if !self.login.page.is_empty() || self.login.needs_login => NodeState::NeedsLogin,
+            () if self.own.key.is_zero() => NodeState::NeedsLogin,
+            () if !self.prefs.want_running => NodeState::Stopped,
+            () if self.login.needs_approval => NodeState::NeedsMachineAuth,
+            // A map of before is enough to be one of the network.
+            () if self.map.node().is_some() => NodeState::Running,
+            () => NodeState::Starting,
+        }
+    }
+
+    /// Connects to the coordinator, if that is wanted; or ends the connection.
+    pub fn connect(&mut self) {
+        let wanted = self.prefs.want_running && !self.prefs.control_url.is_empty();
+        let is_other = self
+            .login
+            .session
+            .as_ref()
+            .is_some_and(|session| session.url != self.prefs.control_url);
+        if !wanted || is_other {
+            self.end_session();
+        }
+        if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
+        {
+            self.command(Command::Login(pure::register::Login::new(self.own.key)));
+        }
+    }
+
+    fn start_session(&mut self) -> bool {
+        let url: ControlUrl = match self.prefs.control_url.parse() {
+            Ok(url) => url,
+            Err(error) => {
+                self.problems.insert("control", format!("{}: {error}", self.prefs.control_url));
+                return false;
+            }
+        };
+        let settings = control::Settings {
+            url,
+            machine_key: self.machine_key.clone(),
+            dialer: Dialer::of_environment(self.hook.clone()),
+        };
+        let (commands, inbox) = mpsc::channel(64);
+        let (events, mut heard) = mpsc::channel(16);
+        self.login.number += 1;
+        let (number, to_core) = (self.login.number, self.control_events.clone());
+        tokio::spawn(control::run(settings, inbox, events));
+        tokio::spawn(async move {
+            while let Some(event) = heard.recv().await {
+                if to_core.send((number, event)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let announced = self.announced();
+        let session =
+            Session { url: self.prefs.control_url.clone(), commands, announced: announced.clone() };
+        self.login.session = Some(session);
+        self.command(Command::Update(Box::new(announced)));
+        true
+    }
+
+    fn end_session(&mut self) {
+        if self.login.session.is_some() {
+            self.command(Command::Stop);
+            self.login.session = None;
+            self.login.number += 1;
+        }
+        (self.login.connected, self.login.has_map) = (false, false);
+        self.problems.remove("control");
+    }
+
+    fn command(&self, command: Command) {
+        // A session that reads nothing has ended; the next one is told all.
+        if let Some(session) = &self.login.session {
+            let _ = session.commands.try_send(command);
+        }
+    }
+
+    /// Begins, as programs ask for it: by an auth key, or with the node key that there is.
+    pub fn start(&mut self, auth_key: Option<Zeroizing<String>>) {
+        self.connect();
+        if self.own.key.is_zero() || self.login.needs_login {
+            match auth_key {
+                Some(key) => self.want_login(Some(key)),
+                None => self.login.needs_login = true,
+            }
+        }
+        self.tell_state();
+    }
+
+    /// Logs in anew: by an auth key, or by a page that somebody visits.
+    pub fn want_login(&mut self, auth_key: Option<Zeroizing<String>>) {
+        if self.login.session.is_none() && !self.start_session() {
+            return;
+        }
+        self.login.wanted = Some(Wanted { auth_key });
+        self.plane.send(ToPlane::MakeCandidate);
+    }
+
+    /// The data plane made a candidate.
+    pub fn login_with(&mut self, candidate: NodePublic) {
+        let Some(Wanted { auth_key }) = self.login.wanted.take() else { return };
+        let old = Some(self.own.key).filter(|key| !key.is_zero() && *key != candidate);
+        let login = pure::register::Login {
+            old_node_key: old,
+            auth_key,
+            ..pure::register::Login::new(candidate)
+        };
+        self.command(Command::Login(login));
+    }
+
+    /// The coordinator's connection said something.
+    pub fn handle_control(&mut self, session: u32, event: Event) {
+        if session != self.login.number {
+            return;
+        }
+        match event {
+            Event::Connected => {
+                self.login.connected = true;
+                self.problems.remove("control");
+            }
+            Event::Disconnected { why, .. } => {
+                tracing::info!(%why, "the coordinator");
+                self.login.connected = false;
+                self.problems.insert("control", format!("the coordinator: {why}"));
+                if !self.login.has_map && self.map.node().is_none() {
+                    self.programs.trouble(&format!("{why}"));
+                }
+            }
+            Event::AuthUrl(page) => {
+                self.programs.browse(&page);
+                self.login.page = page;
+            }
+            Event::Registered(registered) => self.registered(registered),
+            Event::NeedsNewNodeKey { .. } => {
+                self.login.needs_login = true;
+                self.problems.insert(
+                    "key",
+                    "this node's key has expired, or was taken back: log in again".to_owned(),
+                );
+            }
+            Event::Refused { why, .. } => {
+                self.login.needs_login |= self.own.key.is_zero();
+                self.problems.insert("control", format!("the coordinator refuses: {why}"));
+                self.programs.error(&why);
+            }
+            Event::Map { head, text } => {
+                if let Some(ping) = head.ping_request {
+                    tracing::debug!(types = ping.types, "a ping that is not answered");
+                }
+                if !head.keep_alive {
+                    self.login.has_map = true;
+                }
+                self.handle_map(&text);
+            }
+            Event::BadRecord(what) => {
+                self.problems.insert("map", format!("the coordinator said: {what}"));
+            }
+            Event::LoggedOut => self.logged_out(),
+        }
+        self.tell_state();
+    }
+
+    fn registered(&mut self, registered: pure::register::Registered) {
+        if registered.node_key != self.own.key {
+            self.own.key = registered.node_key;
+            self.plane.send(ToPlane::UseCandidate(registered.node_key));
+            self.mesh.set_own_key(self.own.key, super::core::now());
+            // Peers' handshakes were with another key.
+            self.settings = Default::default();
+            self.apply_settings();
+        }
+        self.login.needs_login = false;
+        self.login.needs_approval = !registered.is_authorized;
+        self.login.page.clear();
+        self.problems.remove("key");
+        let user = UserProfile {
+            id: registered.user.id,
+            login_name: registered.user.login_name,
+            display_name: registered.user.display_name,
+            ..UserProfile::default()
+        };
+        self.prefs.login = Some(prefs::Login { user_profile: user, node_id: String::new() });
+        self.prefs.logged_out = false;
+        let _ = self.keep_prefs();
+        self.programs.login_finished(&self.prefs);
+    }
+
+    /// Logs out: the coordinator is told first, if it answers.
+    pub fn logout(&mut self, reply: Reply<()>) {
+        if self.own.key.is_zero() {
+            let _ = reply.send(Ok(()));
+            return;
+        }
+        if self.login.session.is_none() && !self.start_session() {
+            let _ = reply.send(Err(Refusal::failed("the coordinator cannot be told")));
+            return self.logged_out();
+        }
+        self.login.logouts.push(reply);
+        self.command(Command::Logout(self.own.key));
+    }
+
+    fn logged_out(&mut self) {
+        self.end_session();
+        self.plane.send(ToPlane::Forget);
+        self.own.key = NodePublic::default();
+        self.login.needs_login = true;
+        self.login.page.clear();
+        (self.prefs.logged_out, self.prefs.want_running) = (true, false);
+        self.prefs.login = None;
+        let _ = self.keep_prefs();
+        self.forget_map();
+        for reply in self.login.logouts.drain(..) {
+            let _ = reply.send(Ok(()));
+        }
+        self.tell_state();
+    }
+
+    /// Tells the coordinator what this node is now, if that differs from the last time.
+    pub fn announce(&mut self) {
+        let announced = self.announced();
+        let Some(session) = &mut self.login.session else { return };
+        if session.announced != announced {
+            session.announced = announced.clone();
+            self.command(Command::Update(Box::new(announced)));
+        }
+    }
+
+    fn announced(&self) -> Announced {
+        Announced {
+            hostinfo: self.hostinfo(),
+            endpoints: self.mesh.endpoints(),
+            disco_key: self.mesh.disco_key(),
+            lock_head: String::new(),
+        }
+    }
+
+    fn hostinfo(&self) -> Value {
+        let mut id = self.machine_key.public().to_string().split_off("mkey:".len());
+        id.truncate(LOG_ID);
+        let hostname = match &*self.prefs.hostname {
+            "" => sys::process::hostname(),
+            said => said.to_owned(),
+        };
+        json!({
+            "IPNVersion": concat!(env!("CARGO_PKG_VERSION"), "-linerate"),
+            "BackendLogID": id,
+            "OS": "linux",
+            "GoArch": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+            "Hostname": hostname,
+            "ShieldsUp": self.prefs.shields_up,
+            "RoutableIPs": self.prefs.advertise_routes,
+            "RequestTags": self.prefs.advertise_tags,
+            "Userspace": true,
+            "UserspaceRouter": !self.options.has_interface,
+            "NetInfo": {"PreferredDERP": self.mesh.home().unwrap_or_default()},
+        })
+    }
+
+    /// Tells programs how far the node has come, if that is news.
+    pub fn tell_state(&mut self) {
+        let state = self.node_state();
+        self.programs.state(state);
+    }
+}

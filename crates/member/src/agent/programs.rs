@@ -1,0 +1,128 @@
+//! The programs of this machine that wait for news, or for the answer to a ping.
+
+use std::{collections::HashMap, time::Duration};
+
+use tailnet::{
+    line::Path,
+    local::{Empty, Notify, PingResult, State, WatchMask},
+    prefs::Prefs,
+};
+
+use super::local_api::{Reply, Watcher};
+
+/// How long a ping is waited for (`ipn/localapi`).
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Programs {
+    watchers: Vec<Watcher>,
+    pings: HashMap<u32, Waiting>,
+    state: Option<State>,
+}
+
+/// A ping that was not answered yet.
+struct Waiting {
+    result: PingResult,
+    /// The code of each region, to name a relay.
+    regions: HashMap<u16, String>,
+    reply: Reply<PingResult>,
+    until: Duration,
+}
+
+impl Programs {
+    /// Takes a program among those that are told news.
+    pub fn watch(&mut self, watcher: Watcher, first: &Notify, mask: WatchMask) {
+        if mask == WatchMask::default() || watcher.notify(first) {
+            self.watchers.push(watcher);
+        }
+    }
+
+    fn tell(&mut self, news: &Notify) {
+        self.watchers.retain(|watcher| watcher.notify(news));
+    }
+
+    /// How far the node has come.
+    pub fn state(&mut self, state: State) {
+        if self.state.replace(state) != Some(state) {
+            self.tell(&Notify { state: Some(state), ..Notify::default() });
+        }
+    }
+
+    /// Somebody is to log in there.
+    pub fn browse(&mut self, page: &str) {
+        self.tell(&Notify { browse_to_url: Some(page.to_owned()), ..Notify::default() });
+    }
+
+    /// A login failed for good.
+    pub fn error(&mut self, why: &str) {
+        self.tell(&Notify { err_message: Some(why.to_owned()), ..Notify::default() });
+    }
+
+    /// The coordinator is not reached; it is tried again.
+    pub fn trouble(&mut self, why: &str) {
+        tracing::warn!(why, "not connected");
+    }
+
+    /// Somebody has logged in.
+    pub fn login_finished(&mut self, prefs: &Prefs) {
+        self.tell(&Notify {
+            login_finished: Some(Empty {}),
+            prefs: Some(Box::new(prefs.clone())),
+            ..Notify::default()
+        });
+    }
+
+    /// Preferences have changed.
+    pub fn prefs(&mut self, prefs: &Prefs) {
+        self.tell(&Notify { prefs: Some(Box::new(prefs.clone())), ..Notify::default() });
+    }
+
+    /// The coordinator described this node.
+    pub fn self_change(&mut self, node: serde_json::Value) {
+        self.tell(&Notify { self_change: Some(node), ..Notify::default() });
+    }
+
+    /// A ping was sent, and is to be answered to a program.
+    pub fn ping(
+        &mut self,
+        number: u32,
+        result: PingResult,
+        regions: HashMap<u16, String>,
+        reply: Reply<PingResult>,
+        now: Duration,
+    ) {
+        self.pings.insert(number, Waiting { result, regions, reply, until: now + PATIENCE });
+    }
+
+    /// A ping was answered.
+    pub fn pong(&mut self, number: u32, via: Path, latency: Duration) {
+        let Some(Waiting { mut result, regions, reply, .. }) = self.pings.remove(&number) else {
+            return;
+        };
+        result.latency_seconds = latency.as_secs_f64();
+        match via {
+            Path::Direct(at) => result.endpoint = at.to_string(),
+            Path::Relay(region) => {
+                result.derp_region_id = region.into();
+                result.derp_region_code = regions.get(&region).cloned().unwrap_or_default();
+            }
+        }
+        let _ = reply.send(Ok(result));
+    }
+
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.pings.values().map(|waiting| waiting.until).min()
+    }
+
+    pub fn handle_timeout(&mut self, now: Duration) {
+        let late: Vec<u32> =
+            self.pings.iter().filter(|(_, one)| one.until <= now).map(|(id, _)| *id).collect();
+        for number in late {
+            if let Some(Waiting { mut result, reply, .. }) = self.pings.remove(&number) {
+                result.err = "no reply".to_owned();
+                let _ = reply.send(Ok(result));
+            }
+        }
+    }
+}

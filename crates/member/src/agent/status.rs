@@ -1,0 +1,397 @@
+//! What programs are told: the state, whose an address is, preferences; and what they ask for.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+use sys::clock;
+use tailnet::{
+    local::{
+        ExitNodeStatus, Notify, PeerStatus, PingResult, Status, TailnetStatus, Timestamp,
+        WatchMask, WhoIs,
+    },
+    messages::{Node, UserProfile},
+    prefs::Prefs,
+};
+use zeroize::Zeroizing;
+
+use super::{
+    core::{Agent, now},
+    local_api::{Refusal, Request, Who},
+    mesh::direct,
+};
+
+/// A peer is active that was sent something so recently (`ipnstate.go`).
+const ACTIVE: std::time::Duration = std::time::Duration::from_secs(120);
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-linerate");
+
+impl Agent {
+    /// Answers a program. One that no longer waits needs no answer.
+    pub fn answer(&mut self, request: Request) {
+        match request {
+            Request::Status { peers, reply } => {
+                let _ = reply.send(Ok(Box::new(self.status(peers))));
+            }
+            Request::Prefs { reply } => {
+                let _ = reply.send(Ok(Box::new(self.prefs.clone())));
+            }
+            Request::EditPrefs { edits, reply } => {
+                let edited = self.prefs.edited(&edits).map_err(Refusal::from);
+                let edited = edited.and_then(|prefs| self.set_prefs(prefs));
+                let _ = reply.send(edited.map(|()| Box::new(self.prefs.clone())));
+            }
+            Request::CheckPrefs { prefs, reply } => {
+                let _ = reply.send(self.check(&prefs));
+            }
+            Request::Start { options, reply } => {
+                let login = self.prefs.login.clone();
+                let set = match options.update_prefs {
+                    Some(prefs) => self.set_prefs(Prefs { login, ..*prefs }),
+                    None => Ok(()),
+                };
+                if set.is_ok() {
+                    let key = options.auth_key.text();
+                    let key = (!key.is_empty()).then(|| Zeroizing::new(key.to_owned()));
+                    self.start(key);
+                }
+                let _ = reply.send(set);
+            }
+            Request::LoginInteractive { reply } => {
+                let _ = reply.send(Ok(()));
+                if self.login.page.is_empty() {
+                    self.want_login(None);
+                } else {
+                    let page = self.login.page.clone();
+                    self.programs.browse(&page);
+                }
+            }
+            Request::Logout { reply } => self.logout(reply),
+            Request::Ping { ip, reply, .. } => self.ping(ip, reply),
+            Request::WhoIs { who, reply } => {
+                let _ = reply.send(Ok(self.whois(&who)));
+            }
+            Request::DerpMap { reply } => {
+                let _ = reply.send(Ok(self.derp_map()));
+            }
+            Request::DnsConfig { reply } => {
+                let _ = reply.send(Ok(json!(self.map.dns())));
+            }
+            Request::NetMap { reply } => {
+                let _ = reply.send(Ok(json!({
+                    "SelfNode": self.map.node(),
+                    "Peers": self.map.peers().collect::<Vec<_>>(),
+                    "Domain": self.map.domain(),
+                    "DERPMap": self.map.derp_map(),
+                    "DNS": self.map.dns(),
+                    "UserProfiles": self.map.users(),
+                })));
+            }
+            Request::Node { id, reply } => {
+                let own = self.map.node().into_iter().chain(self.map.peers());
+                let _ = reply.send(Ok(json!(own.into_iter().find(|node| node.id == id))));
+            }
+            Request::LockStatus { reply } => {
+                let _ = reply.send(Ok(json!({"Enabled": self.map.lock().is_some()})));
+            }
+            Request::Forwarding { reply } => {
+                let _ = reply.send(Ok(String::new()));
+            }
+            Request::Watch { mask, watcher } => {
+                let first = self.first_news(mask);
+                self.programs.watch(watcher, &first, mask);
+            }
+            Request::Why { target, reply } => {
+                let _ = reply.send(Ok(self.why(&target)));
+            }
+            Request::Netcheck { reply } => {
+                let _ = reply.send(Ok(self.netcheck()));
+            }
+        }
+    }
+
+    fn check(&self, prefs: &Prefs) -> Result<(), Refusal> {
+        prefs.check()?;
+        if !prefs.control_url.is_empty() {
+            let url = prefs.control_url.parse::<tailnet::control::dial::ControlUrl>();
+            url.map_err(|error| Refusal::bad(format!("{}: {error}", prefs.control_url)))?;
+        }
+        Ok(())
+    }
+
+    /// Makes preferences those of this node.
+    fn set_prefs(&mut self, mut prefs: Prefs) -> Result<(), Refusal> {
+        self.check(&prefs)?;
+        // An address stands for the node that has it.
+        if let Some(ip) = prefs.exit_node_ip
+            && let Some(node) = self.map.node_at(ip)
+        {
+            prefs.exit_node_id.clone_from(&node.stable_id);
+            prefs.exit_node_ip = None;
+        }
+        let is_other = prefs.control_url != self.prefs.control_url;
+        if is_other && !self.own.key.is_zero() && !self.prefs.control_url.is_empty() {
+            return Err(Refusal::bad(format!(
+                "this node is in the network of {}: `linerate leave` ends that",
+                self.prefs.control_url
+            )));
+        }
+        let former = std::mem::replace(&mut self.prefs, prefs);
+        if let Err(error) = self.keep_prefs() {
+            self.prefs = former;
+            return Err(Refusal::failed(format!("settings cannot be kept: {error}")));
+        }
+        self.set_operator();
+        self.apply_settings();
+        self.connect();
+        self.announce();
+        self.programs.prefs(&self.prefs);
+        self.tell_state();
+        Ok(())
+    }
+
+    fn first_news(&self, mask: WatchMask) -> Notify {
+        let mut first = Notify { version: VERSION.to_owned(), ..Notify::default() };
+        if mask.has(WatchMask::INITIAL_STATE) {
+            first.session_id = format!("{:x}", clock::boottime_nanos());
+            first.state = Some(self.node_state());
+            let page = Some(self.login.page.clone());
+            first.browse_to_url = page.filter(|page| !page.is_empty());
+        }
+        if mask.has(WatchMask::INITIAL_PREFS) {
+            first.prefs = Some(Box::new(self.prefs.clone()));
+        }
+        if mask.has(WatchMask::INITIAL_STATUS) {
+            first.initial_status = Some(Box::new(self.status(true)));
+        }
+        first
+    }
+
+    /// All that is shown, with peers or without.
+    fn status(&self, peers: bool) -> Status {
+        let state = self.node_state();
+        let own = self.map.node();
+        let own_status = own.map(|node| self.own_status(node));
+        let addresses = own.map(|node| node.addresses.iter().map(IpNet::addr).collect());
+        let peer = match peers {
+            true => self.map.peers().map(|peer| (peer.key, self.peer_status(peer))).collect(),
+            false => BTreeMap::new(),
+        };
+        let mut health: Vec<String> = self.problems.values().cloned().collect();
+        health.extend(self.map.problems());
+        let suffix = self.map.suffix().to_owned();
+        let tailnet = own.map(|_| TailnetStatus {
+            name: self.map.domain().to_owned(),
+            magic_dns_suffix: suffix.clone(),
+            magic_dns_enabled: self.map.dns().proxied,
+        });
+        Status {
+            version: VERSION.to_owned(),
+            tun: self.options.has_interface,
+            backend_state: state,
+            have_node_key: !self.own.key.is_zero(),
+            auth_url: self.login.page.clone(),
+            tailscale_ips: addresses.unwrap_or_default(),
+            own: own_status.unwrap_or_else(|| PeerStatus {
+                public_key: self.own.key,
+                host_name: sys::process::hostname(),
+                os: "linux".to_owned(),
+                ..PeerStatus::default()
+            }),
+            exit_node_status: self.exit_status(),
+            health,
+            magic_dns_suffix: suffix,
+            current_tailnet: tailnet,
+            cert_domains: self.map.dns().cert_domains.clone(),
+            extra_records: self.map.dns().extra_records.clone(),
+            peer,
+            user: self.map.users().clone(),
+            client_version: None,
+        }
+    }
+
+    fn exit_status(&self) -> Option<ExitNodeStatus> {
+        let id = &self.prefs.exit_node_id;
+        let node = self.map.peers().find(|peer| !id.is_empty() && peer.stable_id == *id)?;
+        Some(ExitNodeStatus {
+            id: node.stable_id.clone(),
+            online: node.online.unwrap_or_default(),
+            tailscale_ips: node.addresses.clone(),
+        })
+    }
+
+    fn own_status(&self, node: &Node) -> PeerStatus {
+        PeerStatus {
+            addrs: self.mesh.endpoints().iter().map(|(at, _)| at.to_string()).collect(),
+            relay: self.mesh.home().map(|home| self.region_code(home)).unwrap_or_default(),
+            online: self.login.connected,
+            in_engine: true,
+            ..self.described(node)
+        }
+    }
+
+    fn peer_status(&self, node: &Node) -> PeerStatus {
+        let activity = self.mesh.activity(&node.key);
+        let path = self.mesh.path(node.key);
+        let last = path.as_ref().and_then(|path| path.sent);
+        let ago = last.map(|at| now().saturating_sub(at));
+        let wall = clock::wall();
+        let relay = node.home().map(|home| self.region_code(home));
+        PeerStatus {
+            cur_addr: path
+                .as_ref()
+                .and_then(|path| direct(path.path))
+                .map(|at| at.to_string())
+                .unwrap_or_default(),
+            relay: relay.unwrap_or_default(),
+            rx_bytes: activity.map_or(0, |one| one.received),
+            tx_bytes: activity.map_or(0, |one| one.sent),
+            last_write: ago
+                .map(|ago| Timestamp::from_unix(wall.saturating_sub(ago).as_secs()))
+                .unwrap_or_default(),
+            last_handshake: activity
+                .and_then(|one| one.last_handshake)
+                .map(|at| Timestamp::from_unix(at.as_secs()))
+                .unwrap_or_default(),
+            active: ago.is_some_and(|ago| ago < ACTIVE),
+            in_magic_sock: path.is_some(),
+            in_engine: activity.is_some(),
+            ..self.described(node)
+        }
+    }
+
+    /// What the map says of a node.
+    fn described(&self, node: &Node) -> PeerStatus {
+        let time = |text: &Option<String>| text.clone().map(Timestamp).unwrap_or_default();
+        let is_set = |text: &&String| !text.starts_with("0001-");
+        PeerStatus {
+            id: node.stable_id.clone(),
+            node_id: node.id,
+            public_key: node.key,
+            host_name: node.hostinfo.hostname.clone(),
+            dns_name: node.name.clone(),
+            os: node.hostinfo.os.clone(),
+            user_id: node.user,
+            tailscale_ips: node.addresses.iter().map(IpNet::addr).collect(),
+            allowed_ips: node.allowed_ips().to_vec(),
+            tags: node.tags.clone(),
+            primary_routes: node.primary_routes.clone(),
+            created: time(&node.created),
+            last_seen: time(&node.last_seen),
+            online: node.online.unwrap_or_default(),
+            exit_node: !self.prefs.exit_node_id.is_empty()
+                && node.stable_id == self.prefs.exit_node_id,
+            exit_node_option: node.is_exit(),
+            capabilities: node.cap_map.keys().cloned().collect(),
+            cap_map: node.cap_map.clone(),
+            in_network_map: true,
+            expired: node.has_expired(self.map.time(clock::wall())),
+            key_expiry: node.key_expiry.as_ref().filter(is_set).cloned().map(Timestamp),
+            ..PeerStatus::default()
+        }
+    }
+
+    /// The short name of a relays' region.
+    pub fn region_code(&self, region: u16) -> String {
+        let regions = self.map.derp_map().regions.as_ref();
+        let found = regions.and_then(|regions| regions.get(&region)?.as_ref());
+        found.map_or_else(|| region.to_string(), |found| found.region_code.clone())
+    }
+
+    fn derp_map(&self) -> Value {
+        match self.map.derp_map() {
+            map if map.regions.is_some() => json!(map),
+            _ => Value::Null,
+        }
+    }
+
+    fn whois(&self, who: &Who) -> Option<Box<WhoIs>> {
+        let node = match who {
+            Who::Address { address, .. } => self.map.node_at(address.ip()),
+            Who::Key(key) => {
+                self.map.peer(key).or_else(|| self.map.node().filter(|node| node.key == *key))
+            }
+        }?;
+        let user: Option<&UserProfile> = self.map.user(node.user);
+        let user_profile = match node.tags.is_empty() {
+            true => user.cloned().unwrap_or_default(),
+            false => UserProfile {
+                login_name: "tagged-devices".to_owned(),
+                display_name: "Tagged Devices".to_owned(),
+                ..UserProfile::default()
+            },
+        };
+        Some(Box::new(WhoIs { node: json!(node), user_profile, cap_map: Value::Null }))
+    }
+
+    fn ping(&mut self, ip: IpAddr, reply: super::local_api::Reply<PingResult>) {
+        let result = |node: Option<&Node>, error: &str| PingResult {
+            ip: ip.to_string(),
+            node_ip: ip.to_string(),
+            node_name: node.map(|node| short(node).to_owned()).unwrap_or_default(),
+            err: error.to_owned(),
+            ..PingResult::default()
+        };
+        if self.map.node().is_some_and(|own| own.addresses.iter().any(|net| net.addr() == ip)) {
+            let own = PingResult {
+                is_local_ip: true,
+                ..result(self.map.node(), &format!("{ip} is local Tailscale IP"))
+            };
+            let _ = reply.send(Ok(own));
+            return;
+        }
+        let Some((key, waiting)) =
+            self.map.node_at(ip).map(|node| (node.key, result(Some(node), "")))
+        else {
+            let _ = reply.send(Ok(result(None, "no matching peer")));
+            return;
+        };
+        match self.mesh.ping(key, now()) {
+            Some(number) => {
+                let regions = self.map.derp_map().regions.iter().flatten();
+                let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
+                    Some((*id, region.as_ref()?.region_code.clone()))
+                };
+                let regions: HashMap<u16, String> = regions.filter_map(code).collect();
+                self.programs.ping(number, waiting, regions, reply, now());
+            }
+            None => {
+                let none = PingResult { err: "there is no path to it".to_owned(), ..waiting };
+                let _ = reply.send(Ok(none));
+            }
+        }
+    }
+
+    fn netcheck(&self) -> Value {
+        let endpoints = self.mesh.endpoints();
+        let of = |kind| {
+            let some = endpoints.iter().filter(|(_, of)| *of == kind);
+            some.map(|(at, _)| at.to_string()).collect::<Vec<_>>()
+        };
+        use tailnet::control::messages::EndpointKind::{Local, Stun};
+        let latencies: HashMap<u16, f64> =
+            self.mesh.latencies().map(|(id, took)| (id, took.as_secs_f64() * 1000.0)).collect();
+        let regions = self.map.derp_map().regions.iter().flatten();
+        let regions = regions.filter_map(|(id, region)| {
+            let region = region.as_ref()?;
+            Some(json!({
+                "code": region.region_code, "name": region.region_name,
+                "latency_ms": latencies.get(id), "home": self.mesh.home() == Some(*id),
+            }))
+        });
+        json!({
+            "UDP": if of(Stun).is_empty() { "no answer" } else { "works" },
+            "own addresses": of(Local).join(", "),
+            "seen from outside": of(Stun).join(", "),
+            "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
+            "regions": regions.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// The first part of a node's name.
+pub(super) fn short(node: &Node) -> &str {
+    node.name.split('.').next().unwrap_or_default()
+}

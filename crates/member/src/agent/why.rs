@@ -1,0 +1,118 @@
+//! Why a node is reached, or is not: each thing that a packet meets, in its order.
+
+use std::{net::IpAddr, time::Duration};
+
+use sys::clock;
+use tailnet::{
+    line::Path,
+    local::{State, Why, WhyStep},
+    messages::Node,
+    paths::Fate,
+};
+
+use super::{
+    core::{Agent, now},
+    status::short,
+};
+
+/// A session is as old as this at most (WireGuard's REJECT_AFTER_TIME).
+const SESSION: Duration = Duration::from_secs(180);
+
+impl Agent {
+    /// What is in the way to `NODE[:PORT]`.
+    pub fn why(&self, target: &str) -> Why {
+        let mut steps = Vec::new();
+        let reaches = self.look(target, &mut steps).is_some();
+        Why { steps, reaches }
+    }
+
+    /// `None` where something is in the way.
+    fn look(&self, target: &str, steps: &mut Vec<WhyStep>) -> Option<()> {
+        let mut told = |ok: bool, text: String| {
+            steps.push(WhyStep { ok, text });
+            ok.then_some(())
+        };
+        let state = self.node_state();
+        told(state == State::Running, format!("this node: {state}"))?;
+        let control = match self.login.connected {
+            true => "the coordinator is connected".to_owned(),
+            false => "the coordinator is not connected: the last map serves".to_owned(),
+        };
+        told(true, control)?;
+        let Some(node) = self.named(target) else {
+            told(false, format!("the map has no node {target}: does it exist, may it be seen?"))?;
+            return None;
+        };
+        let online = match node.online {
+            Some(true) => "connected to the coordinator",
+            Some(false) => "not connected to the coordinator",
+            None => "nobody knows whether it is connected",
+        };
+        let addresses: Vec<String> =
+            node.addresses.iter().map(|net| net.addr().to_string()).collect();
+        told(true, format!("the map: {} is {}, {online}", short(node), addresses.join(", ")))?;
+        let expired = node.has_expired(self.map.time(clock::wall()));
+        told(!expired, format!("its key: {}", if expired { "has expired" } else { "is valid" }))?;
+        told(
+            self.settings.peers.iter().any(|peer| peer.key == node.key),
+            "it is a peer of the data plane".to_owned(),
+        )?;
+        self.look_at_path(node, &mut told)
+    }
+
+    fn look_at_path(
+        &self,
+        node: &Node,
+        told: &mut impl FnMut(bool, String) -> Option<()>,
+    ) -> Option<()> {
+        let Some(path) = self.mesh.path(node.key) else {
+            return told(false, "no path is looked for".to_owned());
+        };
+        for candidate in &path.candidates {
+            let fate = match candidate.fate {
+                Fate::NotTried => "not tried yet".to_owned(),
+                Fate::NeverAnswered { .. } => "never answered".to_owned(),
+                Fate::Answered { latency, .. } => {
+                    format!("answered in {:.1} ms", latency.as_secs_f64() * 1000.0)
+                }
+            };
+            told(true, format!("candidate {}: {fate}", candidate.addr))?;
+        }
+        match path.path {
+            Some(Path::Direct(at)) => told(true, format!("the path: direct, {at}"))?,
+            Some(Path::Relay(region)) => {
+                let gone = path.relay_gone.is_some_and(|at| now().saturating_sub(at) < SESSION);
+                let code = self.region_code(region);
+                let text = match gone {
+                    true => format!("the path: relay {code}, which says that it is not there"),
+                    false => format!("the path: relay {code}"),
+                };
+                told(!gone, text)?;
+            }
+            None => told(false, "the path: none, it has no home relay".to_owned())?,
+        }
+        let last = self.mesh.activity(&node.key).and_then(|activity| activity.last_handshake);
+        let text = match last.map(|at| clock::wall().saturating_sub(at)) {
+            Some(ago) if ago < SESSION => format!("WireGuard: a session, {} s old", ago.as_secs()),
+            Some(ago) => format!("WireGuard: the last handshake was {} s ago", ago.as_secs()),
+            None => "WireGuard: no handshake yet: nothing was sent, or it does not answer".into(),
+        };
+        told(true, text)?;
+        told(true, "what it admits is its own filter's business".to_owned())
+    }
+
+    fn named(&self, target: &str) -> Option<&Node> {
+        let is_called = |name: &str| {
+            let name = name.trim_end_matches('.');
+            let is_its = |node: &&Node| {
+                node.name.trim_end_matches('.').eq_ignore_ascii_case(name)
+                    || short(node).eq_ignore_ascii_case(name)
+            };
+            match name.trim_matches(['[', ']']).parse::<IpAddr>() {
+                Ok(address) => self.map.node_at(address),
+                Err(_) => self.map.peers().find(is_its),
+            }
+        };
+        is_called(target).or_else(|| is_called(target.rsplit_once(':')?.0))
+    }
+}

@@ -1,0 +1,332 @@
+//! Frames: a type, a length of 4 bytes (big-endian), contents.
+
+use std::{fmt, time::Duration};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::keys::NodePublic;
+
+/// The length of what is before a frame's contents.
+pub const HEADER_LEN: usize = 5;
+/// A relay that announces a longer frame is none.
+pub const MAX_FRAME: usize = 1 << 20;
+/// The longest datagram.
+pub const MAX_PACKET: usize = 64 << 10;
+/// What a datagram to be sent is longer by as a frame.
+pub const SEND_OVERHEAD: usize = HEADER_LEN + KEY;
+
+const KEY: usize = 32;
+/// The longest frame whose contents are read: a datagram with two keys. Longer ones are passed over
+/// as they come, so a buffer need not be longer.
+const MAX_READ: usize = MAX_PACKET + 2 * KEY;
+/// The longest text of a relay about the connection.
+const MAX_HEALTH: usize = 1 << 10;
+const GREETING: [u8; 8] = *b"DERP\xf0\x9f\x94\x91";
+
+/// The types of frames.
+pub mod kind {
+    /// A greeting and the relay's key: what a relay says first.
+    pub const SERVER_KEY: u8 = 0x01;
+    /// [`seal_login`](crate::derp::seal_login)'s: what a client says first.
+    pub const CLIENT_INFO: u8 = 0x02;
+    /// What a relay says to that.
+    pub const SERVER_INFO: u8 = 0x03;
+    /// The receiver's key and a datagram.
+    pub const SEND_PACKET: u8 = 0x04;
+    /// The sender's key and a datagram.
+    pub const RECV_PACKET: u8 = 0x05;
+    /// Nothing.
+    pub const KEEP_ALIVE: u8 = 0x06;
+    /// One byte: whether this is the client's home.
+    pub const NOTE_PREFERRED: u8 = 0x07;
+    /// A key, and why it is not there.
+    pub const PEER_GONE: u8 = 0x08;
+    /// Eight bytes, to be returned.
+    pub const PING: u8 = 0x12;
+    /// The eight bytes of a ping.
+    pub const PONG: u8 = 0x13;
+    /// What is wrong with the connection; empty for nothing.
+    pub const HEALTH: u8 = 0x14;
+    /// Two times of 4 bytes in milliseconds: until one should connect again, and how long to try.
+    pub const RESTARTING: u8 = 0x15;
+}
+
+/// What a relay says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromRelay {
+    /// Its key.
+    ServerKey([u8; 32]),
+    /// It accepts the login. The rest is sealed for the node key, and not read.
+    ServerInfo,
+    /// A datagram.
+    Packet {
+        /// The sender.
+        from: NodePublic,
+        /// All of it.
+        bytes: Bytes,
+    },
+    /// The connection is alive.
+    KeepAlive,
+    /// A peer is not connected.
+    PeerGone {
+        /// Its key.
+        peer: NodePublic,
+        /// Why.
+        reason: GoneReason,
+    },
+    /// To be returned in a pong.
+    Ping([u8; 8]),
+    /// What was said in a ping.
+    Pong([u8; 8]),
+    /// What is wrong with the connection; empty for nothing.
+    Health(String),
+    /// It is about to restart.
+    Restarting {
+        /// When to connect again.
+        reconnect_in: Duration,
+        /// How long to try.
+        try_for: Duration,
+    },
+}
+
+/// Why a peer is not connected to a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoneReason {
+    /// It closed its connection.
+    Disconnected,
+    /// It is not known there. Relays say so for disco messages alone, and three times a second at
+    /// most.
+    NotHere,
+    /// Another.
+    Other(u8),
+}
+
+/// Why a relay's words are not understood. The connection is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// A frame of this length.
+    TooLong(u32),
+    /// The first frame is not a relay's.
+    Greeting,
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(len) => write!(f, "a frame of {len} bytes"),
+            Self::Greeting => f.write_str("the greeting is not that of a relay"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Takes frames out of a stream.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    /// Bytes to come of a frame that is passed over.
+    passed_over: usize,
+}
+
+impl Decoder {
+    /// The type and the contents of the next frame, once all of it is in `buffer`, out of which it
+    /// is taken without a copy. `None`: read more behind it.
+    ///
+    /// # Errors
+    /// The stream is not a relay's.
+    pub fn poll_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, FrameError> {
+        loop {
+            let passed_over = self.passed_over.min(buffer.len());
+            buffer.advance(passed_over);
+            self.passed_over -= passed_over;
+            let Some(&[kind, len @ ..]) = buffer.first_chunk::<HEADER_LEN>() else {
+                return Ok(None);
+            };
+            let announced = u32::from_be_bytes(len);
+            let len = usize::try_from(announced).unwrap_or(usize::MAX);
+            if len > MAX_FRAME {
+                return Err(FrameError::TooLong(announced));
+            }
+            if len > MAX_READ {
+                self.passed_over = HEADER_LEN + len;
+                continue;
+            }
+            if buffer.len() < HEADER_LEN + len {
+                // The rest must have room behind what is there.
+                buffer.reserve(HEADER_LEN + len - buffer.len());
+                return Ok(None);
+            }
+            buffer.advance(HEADER_LEN);
+            return Ok(Some((kind, buffer.split_to(len).freeze())));
+        }
+    }
+}
+
+impl FromRelay {
+    /// Reads a frame. `None`: it is of a type that is not known, or too short for its type.
+    ///
+    /// # Errors
+    /// It is a greeting, and not a relay's.
+    pub fn read(kind: u8, mut contents: Bytes) -> Result<Option<Self>, FrameError> {
+        let eight = contents.first_chunk::<8>().copied();
+        Ok(match kind {
+            kind::SERVER_KEY => {
+                let rest = contents.strip_prefix(&GREETING).ok_or(FrameError::Greeting)?;
+                Some(Self::ServerKey(*rest.first_chunk().ok_or(FrameError::Greeting)?))
+            }
+            kind::SERVER_INFO => Some(Self::ServerInfo),
+            kind::RECV_PACKET => contents.first_chunk::<KEY>().copied().map(|from| {
+                contents.advance(KEY);
+                Self::Packet { from: NodePublic(from), bytes: contents }
+            }),
+            kind::KEEP_ALIVE => Some(Self::KeepAlive),
+            kind::PEER_GONE => contents.split_first_chunk::<KEY>().map(|(peer, rest)| {
+                // Old relays say no reason.
+                let reason = match rest.first().copied().unwrap_or(0) {
+                    0 => GoneReason::Disconnected,
+                    1 => GoneReason::NotHere,
+                    other => GoneReason::Other(other),
+                };
+                Self::PeerGone { peer: NodePublic(*peer), reason }
+            }),
+            kind::PING => eight.map(Self::Ping),
+            kind::PONG => eight.map(Self::Pong),
+            kind::HEALTH => {
+                let text = &contents[..contents.len().min(MAX_HEALTH)];
+                Some(Self::Health(String::from_utf8_lossy(text).into_owned()))
+            }
+            kind::RESTARTING => eight.map(|[a, b, c, d, rest @ ..]| {
+                let ms = |bytes| Duration::from_millis(u32::from_be_bytes(bytes).into());
+                Self::Restarting { reconnect_in: ms([a, b, c, d]), try_for: ms(rest) }
+            }),
+            _ => None,
+        })
+    }
+}
+
+/// Writes a frame behind what is in `out`.
+pub fn write_frame(out: &mut BytesMut, kind: u8, contents: &[u8]) {
+    write_header(out, kind, contents.len());
+    out.extend_from_slice(contents);
+}
+
+/// Writes a datagram to be sent behind what is in `out`. It must not be longer than [`MAX_PACKET`].
+pub fn write_packet(out: &mut BytesMut, to: &NodePublic, datagram: &[u8]) {
+    write_header(out, kind::SEND_PACKET, KEY + datagram.len());
+    out.extend_from_slice(&to.0);
+    out.extend_from_slice(datagram);
+}
+
+fn write_header(out: &mut BytesMut, kind: u8, len: usize) {
+    out.reserve(HEADER_LEN + len);
+    out.put_u8(kind);
+    out.put_u32(u32::try_from(len).expect("frames are written of datagrams and logins"));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All frames of a stream that comes in these pieces.
+    fn frames(pieces: &[&[u8]]) -> Result<Vec<(u8, Vec<u8>)>, FrameError> {
+        let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
+        let mut frames = Vec::new();
+        for piece in pieces {
+            buffer.extend_from_slice(piece);
+            while let Some((kind, contents)) = decoder.poll_frame(&mut buffer)? {
+                frames.push((kind, contents.to_vec()));
+            }
+            assert!(buffer.len() < HEADER_LEN + MAX_READ);
+        }
+        Ok(frames)
+    }
+
+    fn read(kind: u8, contents: &[u8]) -> Result<Option<FromRelay>, FrameError> {
+        FromRelay::read(kind, Bytes::copy_from_slice(contents))
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_of_any_pieces(
+            expected in proptest::collection::vec(
+                (any::<u8>(), proptest::collection::vec(any::<u8>(), 0..300)), 0..12),
+            mut cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..20),
+        ) {
+            let mut stream = BytesMut::new();
+            for (kind, contents) in &expected {
+                write_frame(&mut stream, *kind, contents);
+            }
+            let mut at: Vec<usize> = cuts.drain(..).map(|cut| cut.index(stream.len() + 1)).collect();
+            at.extend([0, stream.len()]);
+            at.sort_unstable();
+            let pieces: Vec<&[u8]> = at.windows(2).map(|cut| &stream[cut[0]..cut[1]]).collect();
+            prop_assert_eq!(frames(&pieces), Ok(expected));
+        }
+
+        #[test]
+        fn any_contents_are_read_or_passed_over(
+            kind: u8,
+            contents in proptest::collection::vec(any::<u8>(), 0..100),
+        ) {
+            let _ = read(kind, &contents);
+            let _ = read(kind & 0x1f, &contents);
+        }
+    }
+
+    #[test]
+    fn a_long_frame_is_passed_over_and_not_kept() {
+        let mut stream = BytesMut::new();
+        write_frame(&mut stream, kind::RECV_PACKET, &vec![1; MAX_FRAME]);
+        write_frame(&mut stream, kind::KEEP_ALIVE, &[]);
+        let pieces: Vec<&[u8]> = stream.chunks(1000).collect();
+        assert_eq!(frames(&pieces), Ok(vec![(kind::KEEP_ALIVE, Vec::new())]));
+    }
+
+    #[test]
+    fn a_frame_longer_than_any_ends_it() {
+        let len = u32::try_from(MAX_FRAME).unwrap() + 1;
+        let header = [&[kind::RECV_PACKET][..], &len.to_be_bytes()].concat();
+        assert_eq!(frames(&[&header]), Err(FrameError::TooLong(len)));
+    }
+
+    #[test]
+    fn what_a_relay_says_is_read() {
+        let key = [7; 32];
+        let with_key = |rest: &[u8]| [&key[..], rest].concat();
+        let peer = NodePublic(key);
+        let greeting = [&GREETING[..], &key, b"later"].concat();
+        assert_eq!(read(1, &greeting), Ok(Some(FromRelay::ServerKey(key))));
+        assert_eq!(read(3, &[0; 60]), Ok(Some(FromRelay::ServerInfo)));
+        let bytes = Bytes::from_static(b"hi");
+        assert_eq!(read(5, &with_key(b"hi")), Ok(Some(FromRelay::Packet { from: peer, bytes })));
+        let gone = |reason| Ok(Some(FromRelay::PeerGone { peer, reason }));
+        assert_eq!(read(8, &with_key(&[1])), gone(GoneReason::NotHere));
+        assert_eq!(read(8, &with_key(&[])), gone(GoneReason::Disconnected));
+        assert_eq!(read(8, &with_key(&[0xf0, 1])), gone(GoneReason::Other(0xf0)));
+        assert_eq!(read(0x12, b"12345678"), Ok(Some(FromRelay::Ping(*b"12345678"))));
+        assert_eq!(read(0x14, b"twice"), Ok(Some(FromRelay::Health("twice".into()))));
+        let (reconnect_in, try_for) = (Duration::from_millis(256), Duration::from_millis(1));
+        let restarting = FromRelay::Restarting { reconnect_in, try_for };
+        assert_eq!(read(0x15, &[0, 0, 1, 0, 0, 0, 0, 1]), Ok(Some(restarting)));
+    }
+
+    #[test]
+    fn what_is_short_or_unknown_is_passed_over_but_a_greeting_must_be_right() {
+        for (kind, len) in [(5, 31), (8, 31), (0x12, 7), (0x13, 7), (0x15, 7), (9, 50), (0x77, 3)] {
+            assert_eq!(read(kind, &vec![0; len]), Ok(None), "type {kind}");
+        }
+        assert_eq!(read(1, &[0; 40]), Err(FrameError::Greeting));
+        assert_eq!(read(1, &GREETING), Err(FrameError::Greeting));
+    }
+
+    #[test]
+    fn a_packet_is_addressed_by_its_receivers_key() {
+        let mut out = BytesMut::new();
+        write_packet(&mut out, &NodePublic([3; 32]), b"data");
+        assert_eq!(out.len(), SEND_OVERHEAD + 4);
+        assert_eq!(out[..HEADER_LEN], [4, 0, 0, 0, 36]);
+        assert_eq!(out[HEADER_LEN..], [&[3; 32][..], b"data"].concat());
+    }
+}

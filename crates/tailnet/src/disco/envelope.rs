@@ -1,0 +1,191 @@
+//! Datagrams: messages sealed by one disco key for another.
+
+use std::collections::HashMap;
+
+use crypto_box::{
+    PublicKey, SalsaBox, SecretKey,
+    aead::{AeadInPlace as _, generic_array::GenericArray},
+};
+
+use super::{DiscoError, MAGIC, Message};
+use crate::keys::{DiscoKey, DiscoPublic};
+
+/// The length of a nonce.
+pub const NONCE_LEN: usize = 24;
+
+const KEY: usize = 32;
+const TAG: usize = 16;
+const HEADER: usize = MAGIC.len() + KEY + NONCE_LEN;
+
+/// Keys agreed with this many senders are kept. One more is agreed on for 50 us of CPU.
+const KEPT: usize = 1024;
+
+/// Who a datagram says that it is from, if it is one of disco. Whoever does not know this key leaves
+/// the datagram unopened: opening it costs an agreement on a key.
+pub fn sender(datagram: &[u8]) -> Option<DiscoPublic> {
+    let (magic, rest) = datagram.split_first_chunk()?;
+    let (key, rest) = rest.split_first_chunk()?;
+    let is_disco = *magic == MAGIC && rest.len() >= NONCE_LEN;
+    // Anybody can seal by the key that is all zero.
+    is_disco.then_some(DiscoPublic(*key)).filter(|key| !key.is_zero())
+}
+
+/// Seals and opens the datagrams of one disco key.
+#[derive(Debug)]
+pub struct Disco {
+    key: DiscoKey,
+    public: DiscoPublic,
+    shared: SharedKeys,
+}
+
+impl Disco {
+    /// By this key.
+    pub fn new(key: DiscoKey) -> Self {
+        let public = key.public();
+        Self { key, public, shared: SharedKeys::default() }
+    }
+
+    /// The public half of the key.
+    pub fn public(&self) -> DiscoPublic {
+        self.public
+    }
+
+    /// The datagram that says a message to `to`. A nonce must be random, or never used before.
+    pub fn seal(&mut self, to: DiscoPublic, message: &Message, nonce: [u8; NONCE_LEN]) -> Vec<u8> {
+        let mut datagram = Vec::with_capacity(HEADER + TAG + 64);
+        datagram.extend_from_slice(&MAGIC);
+        datagram.extend_from_slice(&self.public.0);
+        datagram.extend_from_slice(&nonce);
+        // A NaCl box has its tag in front.
+        datagram.extend_from_slice(&[0; TAG]);
+        message.write(&mut datagram);
+        let shared = self.shared.with(&self.key, to);
+        let text = &mut datagram[HEADER + TAG..];
+        let tag = shared.encrypt_in_place_detached(GenericArray::from_slice(&nonce), b"", text);
+        let tag = tag.expect("a message is shorter than 256 GiB");
+        datagram[HEADER..][..TAG].copy_from_slice(&tag);
+        datagram
+    }
+
+    /// Who sent a datagram, and what it says.
+    ///
+    /// # Errors
+    /// It is no message, or not for this key.
+    pub fn open(&mut self, datagram: &[u8]) -> Result<(DiscoPublic, Message), DiscoError> {
+        let from = sender(datagram).ok_or(DiscoError::NotDisco)?;
+        let (nonce, sealed) = datagram[MAGIC.len() + KEY..].split_at(NONCE_LEN);
+        let (tag, sealed) = sealed.split_first_chunk::<TAG>().ok_or(DiscoError::Forged)?;
+        let mut text = sealed.to_vec();
+        let nonce = GenericArray::from_slice(nonce);
+        let shared = self.shared.with(&self.key, from);
+        shared
+            .decrypt_in_place_detached(nonce, b"", &mut text, GenericArray::from_slice(tag))
+            .map_err(|_| DiscoError::Forged)?;
+        Ok((from, Message::read(&text)?))
+    }
+}
+
+/// The keys agreed with others, as many as [`KEPT`]: those that were used last.
+#[derive(Default)]
+struct SharedKeys {
+    /// Boxed, so that none is left behind unwiped where the map moves.
+    keys: HashMap<DiscoPublic, (Box<SalsaBox>, u64)>,
+    uses: u64,
+}
+
+impl SharedKeys {
+    fn with(&mut self, own: &DiscoKey, other: DiscoPublic) -> &SalsaBox {
+        self.uses += 1;
+        if self.keys.len() >= KEPT && !self.keys.contains_key(&other) {
+            // Half at once: a search of all for each new key would cost as much as the key.
+            let mut uses: Vec<u64> = self.keys.values().map(|(_, used)| *used).collect();
+            let (_, &mut median, _) = uses.select_nth_unstable(KEPT / 2);
+            self.keys.retain(|_, (_, used)| *used > median);
+        }
+        let (shared, used) = self.keys.entry(other).or_insert_with(|| {
+            let own = SecretKey::from(*own.bytes());
+            (Box::new(SalsaBox::new(&PublicKey::from(other.0), &own)), 0)
+        });
+        *used = self.uses;
+        shared
+    }
+}
+
+impl std::fmt::Debug for SharedKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} shared keys", self.keys.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zeroize::Zeroizing;
+
+    use super::*;
+
+    fn disco(byte: u8) -> Disco {
+        Disco::new(DiscoKey::new(Box::new(Zeroizing::new([byte; 32]))))
+    }
+
+    fn ping(padding: usize) -> Message {
+        Message::Ping { tx: [3; 12], node_key: None, padding }
+    }
+
+    #[test]
+    fn what_one_seals_the_other_opens() {
+        let (mut a, mut b) = (disco(1), disco(2));
+        let datagram = a.seal(b.public(), &ping(100), [7; 24]);
+        assert_eq!(datagram.len(), HEADER + TAG + 2 + 12 + 100);
+        assert_eq!(sender(&datagram), Some(a.public()));
+        assert_eq!(b.open(&datagram), Ok((a.public(), ping(100))));
+    }
+
+    #[test]
+    fn a_datagram_is_a_nacl_box_behind_magic_key_and_nonce() {
+        use crypto_box::aead::Aead as _;
+        let (mut a, b) = (disco(1), disco(2));
+        let datagram = a.seal(b.public(), &ping(0), [7; 24]);
+        let reference = SalsaBox::new(&PublicKey::from(a.public().0), &SecretKey::from([2; 32]));
+        let text = reference.decrypt(GenericArray::from_slice(&[7; 24]), &datagram[HEADER..]);
+        let mut expected = Vec::new();
+        ping(0).write(&mut expected);
+        assert_eq!(text.unwrap(), expected);
+    }
+
+    #[test]
+    fn no_changed_byte_and_no_cut_is_opened() {
+        let (mut a, mut b) = (disco(1), disco(2));
+        let datagram = a.seal(b.public(), &ping(0), [7; 24]);
+        for at in 0..datagram.len() {
+            let mut changed = datagram.clone();
+            changed[at] ^= 1;
+            let error = if at < MAGIC.len() { DiscoError::NotDisco } else { DiscoError::Forged };
+            assert_eq!(b.open(&changed), Err(error), "byte {at}");
+            assert!(b.open(&datagram[..at]).is_err(), "{at} bytes");
+        }
+        assert_eq!(disco(3).open(&datagram), Err(DiscoError::Forged));
+    }
+
+    #[test]
+    fn the_key_that_is_zero_is_nobodys() {
+        let mut datagram = MAGIC.to_vec();
+        datagram.extend_from_slice(&[0; KEY + NONCE_LEN + TAG + 2]);
+        assert_eq!(sender(&datagram), None);
+        assert_eq!(disco(1).open(&datagram), Err(DiscoError::NotDisco));
+    }
+
+    #[test]
+    fn strangers_cannot_make_it_keep_more_keys() {
+        let (mut a, b) = (disco(1), disco(2));
+        a.seal(b.public(), &ping(0), [0; 24]);
+        for number in 1..=u32::try_from(KEPT).unwrap() + 10 {
+            let mut stranger = [9; 32];
+            stranger[..4].copy_from_slice(&number.to_le_bytes());
+            a.shared.with(&a.key, DiscoPublic(stranger));
+            // One that is used stays.
+            a.shared.with(&a.key, b.public());
+            assert!(a.shared.keys.len() <= KEPT);
+        }
+        assert!(a.shared.keys.contains_key(&b.public()));
+    }
+}

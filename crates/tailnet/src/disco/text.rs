@@ -1,0 +1,167 @@
+//! Messages as bytes.
+
+use std::net::{Ipv6Addr, SocketAddr};
+
+use super::{DiscoError, MAX_ENDPOINTS, Message};
+use crate::keys::NodePublic;
+
+const PING: u8 = 1;
+const PONG: u8 = 2;
+const CALL_ME_MAYBE: u8 = 3;
+/// The only version there is. Of a later one, what is longer is passed over.
+const VERSION: u8 = 0;
+
+/// An address, IPv4 mapped into IPv6, and a port.
+const ENDPOINT: usize = 16 + 2;
+
+impl Message {
+    /// Writes it behind what is in `text`.
+    pub fn write(&self, text: &mut Vec<u8>) {
+        match self {
+            Self::Ping { tx, node_key, padding } => {
+                text.extend_from_slice(&[PING, VERSION]);
+                text.extend_from_slice(tx);
+                text.extend_from_slice(node_key.as_ref().map_or(&[], |key| &key.0[..]));
+                text.resize(text.len() + padding, 0);
+            }
+            Self::Pong { tx, source } => {
+                text.extend_from_slice(&[PONG, VERSION]);
+                text.extend_from_slice(tx);
+                text.extend_from_slice(&write_endpoint(*source));
+            }
+            Self::CallMeMaybe { endpoints } => {
+                text.extend_from_slice(&[CALL_ME_MAYBE, VERSION]);
+                text.extend(endpoints.iter().flat_map(|endpoint| write_endpoint(*endpoint)));
+            }
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is malformed, or of another type.
+    pub fn read(text: &[u8]) -> Result<Self, DiscoError> {
+        let (&[kind, version], rest) = text.split_first_chunk().ok_or(DiscoError::Malformed)?;
+        let message = match kind {
+            PING => read_ping(rest),
+            PONG => read_pong(rest),
+            // Of another version stock reads an empty call, which erases all addresses.
+            CALL_ME_MAYBE if version == VERSION => read_call(rest),
+            CALL_ME_MAYBE => None,
+            other => return Err(DiscoError::Other(other)),
+        };
+        message.ok_or(DiscoError::Malformed)
+    }
+}
+
+fn read_ping(text: &[u8]) -> Option<Message> {
+    let (&tx, rest) = text.split_first_chunk()?;
+    let key = rest.split_first_chunk().map(|(key, rest)| (NodePublic(*key), rest));
+    let (node_key, rest) = match key {
+        Some((key, rest)) if !key.is_zero() => (Some(key), rest),
+        _ => (None, rest),
+    };
+    Some(Message::Ping { tx, node_key, padding: rest.len() })
+}
+
+fn read_pong(text: &[u8]) -> Option<Message> {
+    let (&tx, rest) = text.split_first_chunk()?;
+    let source = read_endpoint(rest.first_chunk()?);
+    Some(Message::Pong { tx, source })
+}
+
+fn read_call(text: &[u8]) -> Option<Message> {
+    let (endpoints, []) = text.as_chunks() else { return None };
+    let endpoints = endpoints.iter().take(MAX_ENDPOINTS).map(read_endpoint).collect();
+    Some(Message::CallMeMaybe { endpoints })
+}
+
+fn write_endpoint(endpoint: SocketAddr) -> [u8; ENDPOINT] {
+    let ip = match endpoint {
+        SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped(),
+        SocketAddr::V6(v6) => *v6.ip(),
+    };
+    let mut text = [0; ENDPOINT];
+    text[..16].copy_from_slice(&ip.octets());
+    text[16..].copy_from_slice(&endpoint.port().to_be_bytes());
+    text
+}
+
+fn read_endpoint(text: &[u8; ENDPOINT]) -> SocketAddr {
+    let [ip @ .., high, low] = *text;
+    SocketAddr::new(Ipv6Addr::from_octets(ip).to_canonical(), u16::from_be_bytes([high, low]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn endpoint() -> impl Strategy<Value = SocketAddr> {
+        let v4 = (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from);
+        let v6 = (any::<[u8; 16]>(), any::<u16>()).prop_map(SocketAddr::from);
+        prop_oneof![v4, v6.prop_filter("IPv4", |addr| addr.ip() == addr.ip().to_canonical())]
+    }
+
+    fn message() -> impl Strategy<Value = Message> {
+        let key = proptest::option::of((1..=255u8).prop_map(|byte| NodePublic([byte; 32])));
+        prop_oneof![
+            (any::<[u8; 12]>(), key, 0..2000usize)
+                .prop_map(|(tx, node_key, padding)| Message::Ping { tx, node_key, padding }),
+            (any::<[u8; 12]>(), endpoint()).prop_map(|(tx, source)| Message::Pong { tx, source }),
+            proptest::collection::vec(endpoint(), 0..MAX_ENDPOINTS)
+                .prop_map(|endpoints| Message::CallMeMaybe { endpoints }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(message in message()) {
+            let mut text = Vec::new();
+            message.write(&mut text);
+            prop_assert_eq!(Message::read(&text), Ok(message));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(text in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Message::read(&text);
+        }
+    }
+
+    #[test]
+    fn messages_are_those_of_tailscale() {
+        // The shapes of disco_test.go: a ping with a key, a pong to IPv4, a call.
+        let mut ping = vec![1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        ping.extend_from_slice(&[2; 32]);
+        ping.extend_from_slice(&[0; 3]);
+        let tx = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        let expected = Message::Ping { tx, node_key: Some(NodePublic([2; 32])), padding: 3 };
+        assert_eq!(Message::read(&ping), Ok(expected));
+        let mut pong = vec![2, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+        pong.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 2, 3, 4, 5, 4, 0xd2]);
+        let expected = Message::Pong { tx, source: ([2, 3, 4, 5], 1234).into() };
+        assert_eq!(Message::read(&pong), Ok(expected));
+    }
+
+    #[test]
+    fn a_call_that_is_not_understood_erases_nothing() {
+        assert_eq!(Message::read(&[3, 0]), Ok(Message::CallMeMaybe { endpoints: Vec::new() }));
+        assert_eq!(Message::read(&[3, 1]), Err(DiscoError::Malformed));
+        assert_eq!(Message::read(&[3, 0, 1]), Err(DiscoError::Malformed));
+    }
+
+    #[test]
+    fn messages_of_peer_relays_are_told_by_their_type() {
+        for kind in 4..=9 {
+            assert_eq!(Message::read(&[kind, 0, 1, 2, 3]), Err(DiscoError::Other(kind)));
+        }
+    }
+
+    #[test]
+    fn of_a_call_only_so_many_addresses_are_read() {
+        let text = [&[3, 0][..], &[1; ENDPOINT * (MAX_ENDPOINTS + 5)]].concat();
+        let Ok(Message::CallMeMaybe { endpoints }) = Message::read(&text) else { panic!() };
+        assert_eq!(endpoints.len(), MAX_ENDPOINTS);
+    }
+}

@@ -1,0 +1,375 @@
+//! The network as the coordinator told it so far.
+//!
+//! ```text
+//!   MapResponse ──► apply ──► NetworkMap ──► settings: what this node is to be
+//!                     `──► Changes: what to look at again, and what could not be read
+//! ```
+//!
+//! What is absent has not changed. Peers come in this order (tailscale `controlclient/map.go`): a
+//! list of all replaces all; else those that are gone, new ones, and parts of known ones. Absence
+//! is not removal: a list of all in which nothing can be read removes nobody.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    keys::NodePublic,
+    local::Timestamp,
+    messages::{
+        BadRecord, DerpMap, DisplayMessage, DnsConfig, FilterRule, LockInfo, MapResponse, Node,
+        PeerChange, Records, UserProfile, as_time,
+    },
+};
+
+/// The name of the rules that have none (`tailcfg.go`, `PacketFilters`).
+const BASE: &str = "base";
+/// Stands for all names.
+const ALL: &str = "*";
+/// A coordinator's clock is believed where ours differs by more.
+const SKEW: Duration = Duration::from_secs(60);
+
+/// All that is known of the network.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NetworkMap {
+    node: Option<Node>,
+    peers: BTreeMap<i64, Node>,
+    #[serde(skip)]
+    by_key: HashMap<NodePublic, i64>,
+    derp: DerpMap,
+    dns: DnsConfig,
+    domain: String,
+    filters: BTreeMap<String, Vec<FilterRule>>,
+    users: BTreeMap<i64, UserProfile>,
+    health: Vec<String>,
+    messages: BTreeMap<String, DisplayMessage>,
+    lock: Option<LockInfo>,
+    /// How far the coordinator's clock is ahead of ours, in seconds.
+    #[serde(skip)]
+    ahead: i64,
+}
+
+/// What a response changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// Anything of this node, of peers, or of rules: settings are to be made anew.
+    pub settings: bool,
+    /// This node.
+    pub node: bool,
+    /// The relays.
+    pub relays: bool,
+    /// What is shown to users: who is connected, messages.
+    pub shown: bool,
+    /// Records that were passed over.
+    pub bad: Vec<BadRecord>,
+    /// A page to be shown; empty for none.
+    pub page: String,
+}
+
+impl NetworkMap {
+    /// A map from its cache.
+    pub fn restored(mut self) -> Self {
+        self.by_key = self.peers.values().map(|peer| (peer.key, peer.id)).collect();
+        // Who is connected was true then.
+        self.peers.values_mut().for_each(|peer| peer.online = None);
+        self
+    }
+
+    /// Takes what the coordinator says; `now` is since 1970.
+    pub fn apply(&mut self, response: MapResponse, now: Duration) -> Changes {
+        let mut changes = Changes { page: response.pop_browser_url, ..Changes::default() };
+        if let Some(time) = response.control_time.as_deref().and_then(as_time) {
+            let ahead = time.as_secs().cast_signed() - now.as_secs().cast_signed();
+            self.ahead = if ahead.unsigned_abs() > SKEW.as_secs() { ahead } else { 0 };
+        }
+        if response.keep_alive {
+            return changes;
+        }
+        if let Some(node) = response.node {
+            let mut read = Records(vec![node]).read::<Node>("this node", &mut changes.bad);
+            if let Some(node) = read.pop() {
+                changes.node = self.node.as_ref() != Some(&node);
+                changes.settings |= changes.node;
+                self.node = Some(node);
+            }
+        }
+        if let Some(derp) = response.derp_map {
+            changes.relays = self.apply_relays(derp);
+        }
+        if let Some(dns) = response.dns_config {
+            changes.settings |= self.dns != dns;
+            self.dns = dns;
+        }
+        if !response.domain.is_empty() {
+            self.domain = response.domain;
+        }
+        for user in response.user_profiles {
+            self.users.insert(user.id, user);
+        }
+        if response.peers.is_empty() {
+            self.remove(&response.peers_removed, &mut changes);
+            self.change(response.peers_changed, &mut changes);
+            self.see(&response.peer_seen_change, &response.online_change, now, &mut changes);
+            self.patch(response.peers_changed_patch, &mut changes);
+        } else {
+            self.replace(response.peers, &mut changes);
+        }
+        self.apply_filters(response.packet_filter, response.packet_filters, &mut changes);
+        self.apply_messages(response.health, response.display_messages, &mut changes);
+        if let Some(lock) = response.lock {
+            self.lock = Some(lock).filter(|lock| !lock.disabled && !lock.head.is_empty());
+            changes.settings = true;
+        }
+        changes
+    }
+
+    fn apply_relays(&mut self, derp: DerpMap) -> bool {
+        let before = self.derp.clone();
+        if let Some(params) = derp.home_params {
+            self.derp.home_params = Some(params);
+        }
+        if let Some(regions) = derp.regions {
+            // One that is known and only named goes away; all others are said anew.
+            self.derp.regions =
+                Some(regions.into_iter().filter(|(_, region)| region.is_some()).collect());
+        }
+        self.derp != before
+    }
+
+    fn replace(&mut self, peers: Records, changes: &mut Changes) {
+        let all = peers.read::<Node>("peer", &mut changes.bad);
+        if all.is_empty() {
+            return;
+        }
+        let former = std::mem::take(&mut self.peers);
+        self.by_key.clear();
+        all.into_iter().for_each(|peer| self.insert(peer));
+        changes.settings |= self.peers != former;
+        changes.shown |= changes.settings;
+    }
+
+    fn remove(&mut self, gone: &[i64], changes: &mut Changes) {
+        for id in gone {
+            if let Some(peer) = self.peers.remove(id) {
+                self.by_key.remove(&peer.key);
+                (changes.settings, changes.shown) = (true, true);
+            }
+        }
+    }
+
+    fn change(&mut self, changed: Records, changes: &mut Changes) {
+        for peer in changed.read::<Node>("peer", &mut changes.bad) {
+            (changes.settings, changes.shown) = (true, true);
+            self.insert(peer);
+        }
+    }
+
+    /// A key is one node's: another that had it is gone.
+    fn insert(&mut self, peer: Node) {
+        let (id, key) = (peer.id, peer.key);
+        if let Some(former) = self.peers.remove(&id) {
+            self.by_key.remove(&former.key);
+        }
+        if let Some(other) = self.by_key.insert(key, id) {
+            self.peers.remove(&other);
+        }
+        self.peers.insert(id, peer);
+    }
+
+    fn see(
+        &mut self,
+        seen: &BTreeMap<i64, bool>,
+        online: &BTreeMap<i64, bool>,
+        now: Duration,
+        changes: &mut Changes,
+    ) {
+        for (id, is_seen) in seen {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.last_seen = is_seen.then(|| Timestamp::from_unix(now.as_secs()).0);
+                changes.shown = true;
+            }
+        }
+        for (id, is_online) in online {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.online = Some(*is_online);
+                changes.shown = true;
+            }
+        }
+    }
+
+    fn patch(&mut self, patches: Records, changes: &mut Changes) {
+        for patch in patches.read::<PeerChange>("change of a peer", &mut changes.bad) {
+            let Some(peer) = self.peers.get(&patch.node_id) else { continue };
+            let patched = patched(peer.clone(), patch);
+            // Who is connected, and since when, is nothing to the data plane.
+            let same = Node {
+                online: patched.online,
+                last_seen: patched.last_seen.clone(),
+                ..peer.clone()
+            } == patched;
+            changes.settings |= !same;
+            changes.shown = true;
+            self.insert(patched);
+        }
+    }
+
+    fn apply_filters(
+        &mut self,
+        base: Option<Records>,
+        named: Option<BTreeMap<String, Option<Records>>>,
+        changes: &mut Changes,
+    ) {
+        let base = base.map(|rules| (BASE.to_owned(), Some(rules)));
+        let mut named = named.unwrap_or_default();
+        let all = named.remove(ALL).map(|_| (ALL.to_owned(), None));
+        for (name, rules) in base.into_iter().chain(all).chain(named) {
+            changes.settings = true;
+            match rules {
+                Some(rules) => {
+                    let rules = rules.read("filter rule", &mut changes.bad);
+                    self.filters.insert(name, rules);
+                }
+                None if name == ALL => self.filters.clear(),
+                None => drop(self.filters.remove(&name)),
+            }
+        }
+    }
+
+    fn apply_messages(
+        &mut self,
+        health: Option<Vec<String>>,
+        named: Option<BTreeMap<String, Option<DisplayMessage>>>,
+        changes: &mut Changes,
+    ) {
+        if let Some(health) = health {
+            (self.health, changes.shown) = (health, true);
+        }
+        let mut named = named.unwrap_or_default();
+        if named.remove(ALL).is_some() {
+            (self.messages, changes.shown) = (BTreeMap::new(), true);
+        }
+        for (name, message) in named {
+            changes.shown = true;
+            match message {
+                Some(message) => drop(self.messages.insert(name, message)),
+                None => drop(self.messages.remove(&name)),
+            }
+        }
+    }
+
+    /// This node.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// All peers, by their number.
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = &Node> {
+        self.peers.values()
+    }
+
+    /// A peer by its key.
+    pub fn peer(&self, key: &NodePublic) -> Option<&Node> {
+        self.peers.get(self.by_key.get(key)?)
+    }
+
+    /// The node, this one or a peer, that has an address.
+    pub fn node_at(&self, address: std::net::IpAddr) -> Option<&Node> {
+        let has = |node: &&Node| node.addresses.iter().any(|net| net.addr() == address);
+        self.node.iter().chain(self.peers.values()).find(has)
+    }
+
+    /// The relays.
+    pub fn derp_map(&self) -> &DerpMap {
+        &self.derp
+    }
+
+    /// How names are resolved.
+    pub fn dns(&self) -> &DnsConfig {
+        &self.dns
+    }
+
+    /// The name of the network.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// What names of nodes end with, without dots around it.
+    pub fn suffix(&self) -> &str {
+        let name = self.node.as_ref().map_or("", |node| node.name.trim_end_matches('.'));
+        name.split_once('.').map_or("", |(_, suffix)| suffix)
+    }
+
+    /// All rules of the filter, in their order; `None` before the coordinator said any.
+    pub fn rules(&self) -> Option<impl Iterator<Item = &FilterRule>> {
+        (!self.filters.is_empty()).then(|| self.filters.values().flatten())
+    }
+
+    /// A user by number.
+    pub fn user(&self, id: i64) -> Option<&UserProfile> {
+        self.users.get(&id)
+    }
+
+    /// All users.
+    pub fn users(&self) -> &BTreeMap<i64, UserProfile> {
+        &self.users
+    }
+
+    /// What is wrong, in the coordinator's words.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        let text = |message: &DisplayMessage| match (&*message.title, &*message.text) {
+            (title, "") => title.to_owned(),
+            ("", text) => text.to_owned(),
+            (title, text) => format!("{title}: {text}"),
+        };
+        self.health.iter().cloned().chain(self.messages.values().map(text))
+    }
+
+    /// The state of tailnet lock, where it is on.
+    pub fn lock(&self) -> Option<&LockInfo> {
+        self.lock.as_ref()
+    }
+
+    /// The coordinator's time, if ours is `now`.
+    pub fn time(&self, now: Duration) -> Duration {
+        let seconds = now.as_secs().saturating_add_signed(self.ahead);
+        Duration::new(seconds, now.subsec_nanos())
+    }
+
+    /// When the next key expires after `now`, of this node or of a peer.
+    pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
+        let now = self.time(now);
+        let all = self.node.iter().chain(self.peers.values());
+        let expiries = all.filter_map(|node| node.key_expiry.as_deref().and_then(as_time));
+        expiries.filter(|at| *at > now).min().map(|at| at - now)
+    }
+}
+
+fn patched(mut peer: Node, patch: PeerChange) -> Node {
+    fn set<T>(field: &mut T, value: Option<T>) {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
+    if patch.derp_region != 0 {
+        peer.home_derp = patch.derp_region;
+    }
+    if patch.cap != 0 {
+        peer.cap = patch.cap;
+    }
+    set(&mut peer.cap_map, patch.cap_map);
+    set(&mut peer.endpoints, patch.endpoints);
+    set(&mut peer.key, patch.key);
+    set(&mut peer.key_signature, patch.key_signature);
+    set(&mut peer.disco_key, patch.disco_key);
+    set(&mut peer.capabilities, patch.capabilities);
+    set(&mut peer.online, patch.online.map(Some));
+    set(&mut peer.last_seen, patch.last_seen.map(Some));
+    set(&mut peer.key_expiry, patch.key_expiry.map(Some));
+    peer
+}
+
+#[cfg(test)]
+mod tests;

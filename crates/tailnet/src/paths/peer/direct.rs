@@ -1,0 +1,73 @@
+//! A path that a pong has proven, and doubts that it still works.
+
+use std::{net::SocketAddr, time::Duration};
+
+use crate::paths::{
+    candidate::Entry,
+    rank::Rank,
+    timing::{DOUBT_LATENCY, DOUBT_PING, HEARTBEAT, HEARTBEAT_RETRY, SETTLING, TRUST},
+};
+
+#[derive(Clone, Copy, Debug)]
+pub struct Direct {
+    pub addr: SocketAddr,
+    pub since: Duration,
+    pub latency: Duration,
+    /// The last proof of life.
+    pub alive: Duration,
+    pub pinged: Duration,
+    pub doubt: Option<Doubt>,
+}
+
+/// That a path still works.
+#[derive(Clone, Copy, Debug)]
+pub struct Doubt {
+    pub since: Duration,
+    /// How long it lasts at least.
+    pub patience: Duration,
+    /// Whether we may have moved.
+    pub moved: bool,
+}
+
+impl Direct {
+    /// The path to a candidate that has answered.
+    pub fn new(entry: &Entry, now: Duration) -> Self {
+        Self {
+            addr: entry.addr,
+            since: now,
+            latency: entry.latency,
+            alive: entry.pong.unwrap_or(now),
+            pinged: entry.pinged.unwrap_or(now),
+            doubt: None,
+        }
+    }
+
+    /// Whether an answer to the first ping of a doubt is overdue.
+    pub fn is_late(&self, now: Duration) -> bool {
+        self.doubt.is_some_and(|doubt| now >= doubt.since + self.latency * 2)
+    }
+
+    pub fn replaces(&self, used: &Self, now: Duration) -> bool {
+        if used.is_late(now) {
+            return true;
+        }
+        let rank = |path: &Self| Rank { addr: path.addr, latency: path.latency };
+        rank(self).replaces(rank(used), now >= used.since + SETTLING)
+    }
+
+    /// When it is lost unless it shows life.
+    pub fn ends(&self) -> Duration {
+        let trust = self.alive + TRUST;
+        let answer = self.latency.min(DOUBT_LATENCY) * 3;
+        self.doubt.map_or(trust, |doubt| trust.min(doubt.since + doubt.patience.max(answer)))
+    }
+
+    pub fn next_ping(&self) -> Duration {
+        let pause = match self.doubt {
+            Some(_) => DOUBT_PING,
+            None if self.alive < self.pinged => HEARTBEAT_RETRY.max(self.latency * 2),
+            None => HEARTBEAT,
+        };
+        self.pinged + pause
+    }
+}

@@ -1,0 +1,252 @@
+//! What this node is to be: from the network's map and the user's preferences to peers, paths,
+//! filter, names, and what the machine is to have.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use ipnet::IpNet;
+
+use crate::{
+    dns,
+    filter::{self, Input},
+    keys::NodePublic,
+    line::{FilterPolicy, HostWish, NamesWish, Peer},
+    map::NetworkMap,
+    messages::{Node, Resolver},
+    paths::PeerInfo,
+    prefs::Prefs,
+};
+
+/// More routes to single peers than this are one to the network of all.
+const MOST_ROUTES: usize = 10_000;
+/// The addresses of peers (RFC 6598, and Tailscale's part of the unique local ones).
+const PEERS: [&str; 2] = ["100.64.0.0/10", "fd7a:115c:a1e0::/48"];
+/// What has IPv6 addresses of names answered (`tailcfg.go`, `NodeAttrMagicDNSPeerAAAA`).
+const AAAA: &str = "magicdns-aaaa";
+/// What has names below a node's own be its own.
+const SUBDOMAINS: &str = "dns-subdomain-resolve";
+
+/// What this node is to be.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The peers of WireGuard.
+    pub peers: Vec<Peer>,
+    /// How they are reached.
+    pub paths: Vec<(NodePublic, PeerInfo)>,
+    /// Which of their packets may enter.
+    pub filter: FilterPolicy,
+    /// What they may do beside.
+    pub grants: filter::Grants,
+    /// Who is called how.
+    pub names: dns::Config,
+    /// What the machine is to have.
+    pub host: HostWish,
+    /// What was left out, a line each.
+    pub problems: Vec<String>,
+}
+
+/// What is known beside map and preferences.
+#[derive(Clone, Copy, Debug)]
+pub struct Around<'a> {
+    /// The time, since 1970.
+    pub now: Duration,
+    /// This machine's addresses on other interfaces, each with the length of its network.
+    pub connected: &'a [IpNet],
+    /// Who answered questions about names before.
+    pub servers: &'a [std::net::IpAddr],
+    /// Whether names can be answered at the node's address.
+    pub answers: bool,
+}
+
+/// What the node is to be; nothing before the coordinator named it.
+pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Settings {
+    let Some(own) = map.node() else { return Settings::default() };
+    let mut problems = Vec::new();
+    let now = map.time(around.now);
+    let exit = exit_node(map, prefs, now, &mut problems);
+    let locked = map.lock().is_some();
+    if locked {
+        problems.push(
+            "tailnet lock is on, and this version cannot check signatures: all peers are left out"
+                .to_owned(),
+        );
+    }
+    let usable = |peer: &&Node| {
+        !peer.key.is_zero() && !peer.has_expired(now) && !peer.is_wire_guard_only && !locked
+    };
+    let all: Vec<&Node> = map.peers().filter(usable).collect();
+    let peers: Vec<Peer> = all.iter().map(|peer| wireguard(peer, prefs, exit)).collect();
+    let info = |peer: &&Node| {
+        let info = PeerInfo {
+            disco: peer.disco_key,
+            home: peer.home(),
+            endpoints: peer.endpoints.clone(),
+        };
+        (peer.key, info)
+    };
+    let paths = all.iter().map(info).collect();
+    let compiled = rules(map, own, prefs, around, all.iter().copied().zip(&peers));
+    problems.extend(compiled.problems.iter().map(ToString::to_string));
+    let names = names(map, own, prefs, exit.is_some(), around);
+    let host = HostWish {
+        addresses: own.addresses.clone(),
+        routes: routes(&peers),
+        exit: exit.is_some(),
+        local_networks: prefs.exit_node_allow_lan_access,
+        offered: prefs.advertise_routes.clone(),
+        masquerade: !prefs.no_snat,
+        names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
+    };
+    let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
+    Settings { peers, paths, filter, grants, names, host, problems }
+}
+
+/// The filter's policy, and what was granted beside.
+fn rules<'a>(
+    map: &NetworkMap,
+    own: &Node,
+    prefs: &Prefs,
+    around: &Around<'_>,
+    peers: impl Iterator<Item = (&'a Node, &'a Peer)>,
+) -> filter::Compiled {
+    let services = filter::service_addresses(own);
+    let peers: Vec<filter::Peer<'_>> =
+        peers.map(|(node, peer)| filter::Peer { node, allowed_ips: &peer.allowed_ips }).collect();
+    let mut compiled = filter::compile(&Input {
+        rules: map.rules().into_iter().flatten().collect(),
+        own: &own.addresses,
+        services: services.as_deref().unwrap_or_default(),
+        advertised: &prefs.advertise_routes,
+        interfaces: around.connected,
+        peers: &peers,
+        shields_up: prefs.shields_up,
+    });
+    compiled.problems.extend(services.err());
+    compiled
+}
+
+/// The exit node that is wanted, if it can be one.
+fn exit_node(
+    map: &NetworkMap,
+    prefs: &Prefs,
+    now: Duration,
+    problems: &mut Vec<String>,
+) -> Option<NodePublic> {
+    let id = &prefs.exit_node_id;
+    if id.is_empty() && prefs.exit_node_ip.is_none() {
+        return None;
+    }
+    let is_wanted = |peer: &&Node| {
+        let has = |address| peer.addresses.iter().any(|net| net.addr() == address);
+        if id.is_empty() { prefs.exit_node_ip.is_some_and(has) } else { peer.stable_id == *id }
+    };
+    let found = map.peers().find(is_wanted);
+    match found {
+        None => {
+            problems.push("the exit node is not in the network: nothing else is reached".into())
+        }
+        Some(peer) if !peer.is_exit() || peer.has_expired(now) => {
+            problems.push(format!(
+                "{} is no exit node: nothing else is reached",
+                peer.name.trim_end_matches('.')
+            ));
+        }
+        Some(_) => {}
+    }
+    // Nothing leaves beside an exit node that was asked for, even if there is none.
+    Some(found.map(|peer| peer.key).unwrap_or_default())
+}
+
+/// A peer with the networks that may be its own here.
+fn wireguard(peer: &Node, prefs: &Prefs, exit: Option<NodePublic>) -> Peer {
+    let is_own = |net: &IpNet| peer.addresses.contains(net);
+    let is_accepted = |net: &&IpNet| match net.prefix_len() {
+        0 => exit == Some(peer.key),
+        _ => is_own(net) || prefs.route_all,
+    };
+    let allowed_ips = peer.allowed_ips().iter().filter(is_accepted).map(IpNet::trunc).collect();
+    Peer { key: peer.key, allowed_ips, keepalive: 0 }
+}
+
+/// The networks that are reached by the interface, but for everything.
+fn routes(peers: &[Peer]) -> Vec<IpNet> {
+    let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
+    let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
+    if routes.len() > MOST_ROUTES {
+        let whole: Vec<IpNet> = PEERS.iter().filter_map(|net| net.parse().ok()).collect();
+        routes.retain(|net| !whole.iter().any(|all| all.contains(net)));
+        routes.extend(whole);
+    }
+    routes.into_iter().collect()
+}
+
+/// Who is called how, and who is asked for other names.
+fn names(
+    map: &NetworkMap,
+    own: &Node,
+    prefs: &Prefs,
+    exit_node: bool,
+    around: &Around<'_>,
+) -> dns::Config {
+    let config = map.dns();
+    let host = |node: &Node| dns::Host {
+        name: node.name.clone(),
+        addresses: node.addresses.iter().map(IpNet::addr).collect(),
+        subdomains: node.may(SUBDOMAINS),
+    };
+    let resolvers = |list: &[Resolver]| -> Vec<dns::Resolver> {
+        let read = |one: &Resolver| dns::Resolver::parse(&one.addr, &one.bootstrap_resolution).ok();
+        list.iter().filter_map(read).collect()
+    };
+    let route = |(suffix, list): (&String, &Option<Vec<Resolver>>)| {
+        (suffix.clone(), resolvers(list.as_deref().unwrap_or_default()))
+    };
+    let extra = config.extra_records.iter().map(|record| dns::ExtraRecord {
+        name: record.name.clone(),
+        kind: record.kind.clone(),
+        value: record.value.clone(),
+    });
+    dns::Config {
+        suffix: map.suffix().to_owned(),
+        magic: config.proxied,
+        accept: prefs.corp_dns,
+        own: host(own),
+        peers: map.peers().map(host).collect(),
+        extra: extra.collect(),
+        routes: config.routes.iter().map(route).collect(),
+        defaults: resolvers(&config.resolvers),
+        fallback: resolvers(&config.fallback_resolvers),
+        system: around.servers.iter().map(|&at| dns::Resolver::Plain((at, 53).into())).collect(),
+        exit_node,
+        aaaa: own.may(AAAA),
+    }
+}
+
+/// How the machine is to resolve names: by this node, for its domains or for all.
+fn names_wish(map: &NetworkMap, own: &Node, prefs: &Prefs, exit_node: bool) -> Option<NamesWish> {
+    let config = map.dns();
+    let says_nothing = !config.proxied
+        && config.resolvers.is_empty()
+        && config.routes.is_empty()
+        && config.domains.is_empty();
+    if !prefs.corp_dns || says_nothing {
+        return None;
+    }
+    // By one address: by both, resolvers ask twice.
+    let address = own.addresses.iter().map(IpNet::addr).min()?;
+    let mut domains: Vec<String> = Vec::new();
+    let has_default =
+        !config.resolvers.is_empty() || exit_node && !config.fallback_resolvers.is_empty();
+    if !has_default {
+        domains.extend(config.routes.keys().map(|suffix| suffix.trim_end_matches('.').to_owned()));
+        if config.proxied && !map.suffix().is_empty() {
+            domains.push(map.suffix().to_owned());
+        }
+        domains.sort();
+        domains.dedup();
+    }
+    let search = config.domains.iter().map(|domain| domain.trim_end_matches('.').to_owned());
+    Some(NamesWish { servers: vec![address], search: search.collect(), domains })
+}
+
+#[cfg(test)]
+mod tests;

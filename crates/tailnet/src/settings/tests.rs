@@ -1,0 +1,101 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1_800_000_000);
+
+fn map(response: Value) -> NetworkMap {
+    let mut map = NetworkMap::default();
+    let changes = map.apply(serde_json::from_value(response).unwrap(), NOW);
+    assert_eq!(changes.bad, []);
+    map
+}
+
+fn node(id: u8, more: Value) -> Value {
+    let mut node = json!({
+        "ID": id, "StableID": format!("s{id}"), "Name": format!("n{id}.tail.net."),
+        "Key": NodePublic([id; 32]).to_string(), "Addresses": [format!("100.64.0.{id}/32")],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        node[key] = value.clone();
+    }
+    node
+}
+
+fn made(map: &NetworkMap, prefs: &Prefs) -> Settings {
+    settings(map, prefs, &Around { now: NOW, connected: &[], servers: &[], answers: true })
+}
+
+fn allowed(settings: &Settings, id: u8) -> Vec<String> {
+    let peer = settings.peers.iter().find(|peer| peer.key == NodePublic([id; 32])).unwrap();
+    peer.allowed_ips.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn networks_of_peers_are_theirs_only_where_they_are_accepted() {
+    let nets = json!({"AllowedIPs": ["100.64.0.2/32", "10.0.0.0/8", "0.0.0.0/0", "::/0"]});
+    let map =
+        map(json!({"Node": node(1, json!({})), "Peers": [node(2, nets), node(3, json!({}))]}));
+    let shy = made(&map, &Prefs::new());
+    assert_eq!(
+        (allowed(&shy, 2), allowed(&shy, 3)),
+        (vec!["100.64.0.2/32".into()], vec!["100.64.0.3/32".into()])
+    );
+    assert_eq!((shy.host.routes.len(), shy.host.exit), (2, false));
+    let accepting = made(&map, &Prefs { route_all: true, ..Prefs::new() });
+    assert_eq!(allowed(&accepting, 2), ["100.64.0.2/32", "10.0.0.0/8"]);
+    let exiting = made(&map, &Prefs { exit_node_id: "s2".into(), ..Prefs::new() });
+    assert_eq!(allowed(&exiting, 2), ["100.64.0.2/32", "0.0.0.0/0", "::/0"]);
+    assert!(exiting.host.exit && exiting.problems.is_empty());
+    assert!(!exiting.host.routes.iter().any(|net| net.prefix_len() == 0));
+}
+
+#[test]
+fn nothing_leaves_beside_an_exit_node_that_is_not_there() {
+    let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
+    for (id, problem) in [("s9", "not in the network"), ("s2", "n2.tail.net is no exit node")] {
+        let settings = made(&map, &Prefs { exit_node_id: id.into(), ..Prefs::new() });
+        assert!(settings.host.exit, "{id}");
+        assert!(settings.problems[0].contains(problem), "{:?}", settings.problems);
+    }
+}
+
+#[test]
+fn a_peer_whose_key_has_expired_is_none() {
+    let expired = json!({"KeyExpiry": "2020-01-01T00:00:00Z"});
+    let never = json!({"KeyExpiry": "0001-01-01T00:00:00Z"});
+    let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, expired), node(3, never)]}));
+    let settings = made(&map, &Prefs::new());
+    let keys: Vec<NodePublic> = settings.peers.iter().map(|peer| peer.key).collect();
+    assert_eq!(keys, [NodePublic([3; 32])]);
+    assert_eq!(settings.paths.len(), 1);
+}
+
+#[test]
+fn names_go_by_this_node_for_its_domains_or_for_all() {
+    let with = |dns: Value| map(json!({"Node": node(1, json!({})), "DNSConfig": dns}));
+    let wish = |dns: Value| made(&with(dns), &Prefs::new()).host.names;
+    assert_eq!(wish(json!({})), None);
+    let split = wish(
+        json!({"Proxied": true, "Domains": ["tail.net"], "Routes": {"corp.": [{"Addr": "10.0.0.1"}]}}),
+    );
+    let split = split.unwrap();
+    assert_eq!(split.servers, ["100.64.0.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(
+        (split.search, split.domains),
+        (vec!["tail.net".into()], vec!["corp".into(), "tail.net".into()])
+    );
+    let all = wish(json!({"Proxied": true, "Resolvers": [{"Addr": "9.9.9.9"}]})).unwrap();
+    assert!(all.domains.is_empty());
+    let refused = Prefs { corp_dns: false, ..Prefs::new() };
+    assert_eq!(made(&with(json!({"Proxied": true})), &refused).host.names, None);
+}
+
+#[test]
+fn where_there_is_tailnet_lock_nobody_is_believed() {
+    let map = map(
+        json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))], "TKAInfo": {"Head": "x"}}),
+    );
+    let settings = made(&map, &Prefs::new());
+    assert!(settings.peers.is_empty() && settings.problems[0].contains("tailnet lock"));
+}

@@ -1,0 +1,343 @@
+//! What others say: floods, lies, and what means nothing. One host, no network.
+
+use std::{net::SocketAddr, time::Duration};
+
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+use tailnet::{
+    disco::{Message, TxId},
+    keys::{DiscoPublic, NodePublic},
+    paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
+};
+
+use crate::world::{MS, SECOND};
+
+pub const OWN: NodePublic = NodePublic([9; 32]);
+const PEER: NodePublic = NodePublic([1; 32]);
+const DISCO: DiscoPublic = DiscoPublic([1; 32]);
+pub const START: Duration = SECOND.saturating_mul(1_000);
+
+pub fn addr(number: u32) -> SocketAddr {
+    let [a, b, c, d] = number.to_be_bytes();
+    ([192 | a, b, c, d], 41_641).into()
+}
+
+pub fn paths() -> Paths {
+    Paths::new(OWN, Box::new(ChaCha20Rng::seed_from_u64(1)))
+}
+
+fn info(endpoints: Vec<SocketAddr>) -> PeerInfo {
+    PeerInfo { disco: DISCO, home: Some(1), endpoints }
+}
+
+/// A host that knows where it is, and one peer.
+fn with_peer(endpoints: Vec<SocketAddr>) -> Paths {
+    let mut paths = paths();
+    paths.set_own(OWN, vec![addr(999)], START);
+    paths.set_peer(PEER, &info(endpoints), START);
+    paths
+}
+
+pub fn transmits(paths: &mut Paths) -> Vec<Transmit> {
+    std::iter::from_fn(|| paths.poll_transmit()).collect()
+}
+
+fn events(paths: &mut Paths) -> Vec<Event> {
+    std::iter::from_fn(|| paths.poll_event()).collect()
+}
+
+pub fn udp(remote: SocketAddr) -> Via {
+    Via::Udp { remote, local: None }
+}
+
+fn relay(from: NodePublic) -> Via {
+    Via::Relay { region: 1, from }
+}
+
+pub fn ping(number: u32) -> Message {
+    let mut tx = TxId::default();
+    tx[..4].copy_from_slice(&number.to_le_bytes());
+    Message::Ping { tx, node_key: Some(PEER), padding: 0 }
+}
+
+pub fn call(endpoints: Vec<SocketAddr>) -> Message {
+    Message::CallMeMaybe { endpoints }
+}
+
+const SENT: Traffic = Traffic { sent: 1, received: 0, received_from: None };
+
+/// The pings to `to`, of those that reach it.
+fn pings_to(transmits: &[Transmit], to: SocketAddr) -> Vec<TxId> {
+    let reaches = |to: To, addr| matches!(to, To::Udp { addr: a, hops: None, .. } if a == addr);
+    let tx = |transmit: &Transmit| match &transmit.message {
+        Message::Ping { tx, .. } if reaches(transmit.to, to) => Some(*tx),
+        _ => None,
+    };
+    transmits.iter().filter_map(tx).collect()
+}
+
+/// Has the peer prove that it is at `at`.
+fn prove(paths: &mut Paths, at: SocketAddr, now: Duration) {
+    paths.handle_timeout(now);
+    let number = now.as_millis() as u32;
+    paths.handle_disco(DISCO, udp(at), &ping(number), now);
+    let tx = pings_to(&transmits(paths), at)[0];
+    paths.handle_disco(DISCO, udp(at), &Message::Pong { tx, source: addr(999) }, now + MS);
+    assert!(events(paths).contains(&Event::UsePath { peer: PEER, path: Some(Path::Direct(at)) }));
+}
+
+#[test]
+fn a_thousand_idle_peers_are_free() {
+    let mut paths = paths();
+    for number in 0..1_000_u32 {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_le_bytes());
+        key[31] = 1;
+        let info = PeerInfo { disco: DiscoPublic(key), ..info(vec![addr(number)]) };
+        paths.set_peer(NodePublic(key), &info, START);
+    }
+    assert_eq!(events(&mut paths).len(), 1_000);
+    paths.set_own(OWN, vec![addr(2_000)], START);
+    paths.handle_network_change(START);
+    assert_eq!(paths.poll_timeout(), None);
+    assert_eq!(transmits(&mut paths), []);
+    assert_eq!(events(&mut paths), []);
+}
+
+#[test]
+fn an_unknown_key_and_a_wrong_pair_of_keys_are_not_listened_to() {
+    let mut paths = with_peer(vec![]);
+    events(&mut paths);
+    let stranger = DiscoPublic([7; 32]);
+    let other = NodePublic([7; 32]);
+    let tx = [7; 12];
+    for (disco, via, message) in [
+        (stranger, udp(addr(1)), ping(1)),
+        (stranger, relay(PEER), ping(1)),
+        (stranger, relay(PEER), call(vec![addr(1)])),
+        (DISCO, relay(other), ping(1)),
+        (DISCO, relay(other), call(vec![addr(1)])),
+        (DISCO, udp(addr(1)), call(vec![addr(1)])),
+        (DISCO, udp(addr(1)), Message::Pong { tx, source: addr(1) }),
+        (DISCO, udp(addr(1)), Message::Ping { tx, node_key: Some(other), padding: 0 }),
+    ] {
+        paths.handle_disco(disco, via, &message, START);
+        assert_eq!(transmits(&mut paths), [], "{via:?} {message:?}");
+    }
+    assert_eq!(events(&mut paths), []);
+    assert_eq!(paths.path(PEER).unwrap().candidates, []);
+}
+
+#[test]
+fn a_ping_is_answered_to_where_it_came_from_and_once() {
+    let mut paths = with_peer(vec![]);
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(1), START);
+    let sent = transmits(&mut paths);
+    let to = To::Udp { addr: addr(1), source: None, hops: None };
+    let tx = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let pong = Message::Pong { tx, source: addr(1) };
+    assert_eq!(sent[0], Transmit { to, disco: DISCO, message: pong });
+    assert_eq!(pings_to(&sent, addr(1)).len(), 1, "no path, so it is pinged at once");
+    paths.handle_disco(DISCO, udp(addr(2)), &ping(1), START);
+    assert_eq!(transmits(&mut paths), []);
+    paths.handle_disco(DISCO, relay(PEER), &ping(2), START);
+    let source = "127.3.3.40:1".parse().unwrap();
+    let tx = [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let to = To::Relay { region: 1, peer: PEER };
+    let message = Message::Pong { tx, source };
+    assert_eq!(transmits(&mut paths)[0], Transmit { to, disco: DISCO, message });
+}
+
+#[test]
+fn a_flood_of_pings_is_answered_in_part_and_takes_no_memory() {
+    let mut paths = with_peer(vec![]);
+    for number in 0..10_000_u32 {
+        let now = START + MS * (number / 10);
+        paths.handle_disco(DISCO, udp(addr(number)), &ping(number), now);
+        paths.handle_timeout(now);
+    }
+    // 64, one each 30 ms, and a ping for each.
+    assert!(transmits(&mut paths).len() <= 2 * (64 + 34));
+    assert!(paths.path(PEER).unwrap().candidates.len() <= 8);
+}
+
+#[test]
+fn a_call_with_many_addresses_is_followed_in_part() {
+    let mut paths = with_peer(vec![]);
+    let mut all = 0;
+    for number in 0..1_000_u32 {
+        let now = START + 10 * MS * number;
+        let many = (0..1_000).map(|at| addr(number * 1_000 + at)).collect();
+        paths.handle_disco(DISCO, relay(PEER), &call(many), now);
+        paths.handle_timeout(now);
+        all += transmits(&mut paths).len();
+        assert!(paths.path(PEER).unwrap().candidates.len() <= 16);
+    }
+    // Five calls in ten seconds, and five datagrams to each address.
+    assert!(all <= 5 * (16 * 5 + 2), "{all}");
+}
+
+#[test]
+fn addresses_that_lead_nowhere_are_no_candidates() {
+    let mut paths = with_peer(vec![]);
+    let nowhere = [
+        "[fe80::1]:41641",
+        "[fd7a:115c:a1e0::1]:41641",
+        "[ff02::1]:41641",
+        "[::]:41641",
+        "224.0.0.1:41641",
+        "255.255.255.255:41641",
+        "0.0.0.0:41641",
+        "192.0.2.1:0",
+    ];
+    let nowhere = nowhere.map(|text| text.parse().unwrap()).to_vec();
+    paths.handle_disco(DISCO, relay(PEER), &call(nowhere), START);
+    let mapped = vec!["[::ffff:192.0.2.7]:41641".parse().unwrap()];
+    assert_eq!(paths.path(PEER).unwrap().candidates, []);
+    paths.handle_disco(DISCO, relay(PEER), &call(mapped), START);
+    let candidates = paths.path(PEER).unwrap().candidates;
+    assert_eq!(candidates[0].addr, "192.0.2.7:41641".parse().unwrap());
+    paths.handle_disco(DISCO, relay(PEER), &call(vec![]), START);
+    assert_eq!(paths.path(PEER).unwrap().candidates, []);
+}
+
+#[test]
+fn a_path_is_proven_by_the_pong_of_its_own_ping_alone() {
+    let mut paths = with_peer(vec![]);
+    events(&mut paths);
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(1), START);
+    let tx = pings_to(&transmits(&mut paths), addr(1))[0];
+    let pong = Message::Pong { tx, source: addr(999) };
+    paths.handle_disco(DISCO, relay(PEER), &pong, START + MS);
+    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 6 * SECOND);
+    assert_eq!(events(&mut paths), []);
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 6 * SECOND);
+    let tx = pings_to(&transmits(&mut paths), addr(1))[0];
+    let pong = Message::Pong { tx, source: addr(999) };
+    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 6 * SECOND + MS);
+    let direct = Event::UsePath { peer: PEER, path: Some(Path::Direct(addr(1))) };
+    assert_eq!(events(&mut paths), [direct]);
+    assert_eq!(paths.path(PEER).unwrap().latency, Some(MS));
+}
+
+#[test]
+fn nodes_that_share_a_disco_key_are_told_apart() {
+    let mut paths = with_peer(vec![]);
+    let thief = NodePublic([2; 32]);
+    paths.set_peer(thief, &info(vec![]), START);
+    prove(&mut paths, addr(1), START);
+    paths.remove_peer(thief);
+    prove(&mut paths, addr(2), START + 60 * SECOND);
+}
+
+#[test]
+fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
+    let is_call = |sent: &Transmit| matches!(sent.message, Message::CallMeMaybe { .. });
+    for (age, asks) in [(26, false), (28, true)] {
+        let mut paths = with_peer(vec![addr(1)]);
+        events(&mut paths);
+        let now = START + age * SECOND;
+        paths.handle_wireguard(PEER, SENT, now);
+        let sent = transmits(&mut paths);
+        assert_eq!(sent[0].to, To::Udp { addr: addr(1), source: None, hops: Some(4) });
+        assert_eq!(sent.iter().any(is_call), !asks);
+        assert_eq!(events(&mut paths).contains(&Event::RefreshEndpoints), asks);
+        paths.handle_timeout(now + SECOND);
+        assert_eq!(transmits(&mut paths).iter().any(is_call), asks);
+    }
+    let mut paths = with_peer(vec![addr(1)]);
+    let now = START + 28 * SECOND;
+    paths.handle_wireguard(PEER, SENT, now);
+    transmits(&mut paths);
+    paths.set_own(OWN, vec![addr(3)], now + MS);
+    let sent = transmits(&mut paths);
+    let to = To::Relay { region: 1, peer: PEER };
+    assert_eq!(sent[0], Transmit { to, disco: DISCO, message: call(vec![addr(3)]) });
+}
+
+#[test]
+fn an_address_is_not_tried_again_within_five_seconds_but_for_a_call() {
+    let mut paths = with_peer(vec![addr(1)]);
+    paths.handle_wireguard(PEER, SENT, START);
+    for step in 1..24 {
+        paths.handle_timeout(START + 100 * MS * step);
+    }
+    assert_eq!(pings_to(&transmits(&mut paths), addr(1)).len(), 4);
+    let now = START + 3 * SECOND;
+    paths.set_peer(PEER, &info(vec![addr(1), addr(2)]), now);
+    paths.handle_timeout(now + SECOND);
+    let sent = transmits(&mut paths);
+    assert_eq!([1, 2].map(|at| pings_to(&sent, addr(at)).len()), [0, 1]);
+    let now = START + 5 * SECOND + SECOND / 2;
+    for step in 0..20 {
+        paths.handle_timeout(START + 4 * SECOND + 75 * MS * step);
+    }
+    transmits(&mut paths);
+    paths.handle_disco(DISCO, relay(PEER), &call(vec![addr(1)]), now);
+    paths.handle_timeout(now + 600 * MS);
+    assert!(!pings_to(&transmits(&mut paths), addr(1)).is_empty());
+}
+
+#[test]
+fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
+    let mut paths = with_peer(vec![addr(1)]);
+    prove(&mut paths, addr(1), START);
+    paths.handle_stale(PEER, START + SECOND);
+    let relay = Event::UsePath { peer: PEER, path: Some(Path::Relay(1)) };
+    assert_eq!(events(&mut paths)[0], relay);
+    // It answers still.
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 2 * SECOND);
+    let tx = pings_to(&transmits(&mut paths), addr(1))[0];
+    let pong = Message::Pong { tx, source: addr(999) };
+    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 2 * SECOND + MS);
+    assert_eq!(paths.path(PEER).unwrap().path, Some(Path::Relay(1)));
+    prove(&mut paths, addr(1), START + 40 * SECOND);
+}
+
+#[test]
+fn a_peer_that_is_not_at_home_is_reached_where_it_was_heard() {
+    let mut paths = with_peer(vec![]);
+    events(&mut paths);
+    let elsewhere = Via::Relay { region: 5, from: PEER };
+    paths.handle_disco(DISCO, elsewhere, &ping(1), START);
+    assert_eq!(events(&mut paths), []);
+    paths.handle_peer_gone(1, PEER, START);
+    let told = |region| Event::UsePath { peer: PEER, path: Some(Path::Relay(region)) };
+    assert_eq!(events(&mut paths), [told(5)]);
+    paths.handle_peer_gone(5, PEER, START);
+    assert_eq!(events(&mut paths), [told(1)]);
+}
+
+#[test]
+fn a_first_path_starts_the_handshake_that_waits_for_it() {
+    for wanted in [false, true] {
+        let mut paths = paths();
+        paths.set_peer(PEER, &PeerInfo { home: None, ..info(vec![]) }, START);
+        if wanted {
+            paths.handle_wireguard(PEER, SENT, START);
+        }
+        events(&mut paths);
+        paths.set_peer(PEER, &info(vec![]), START + SECOND);
+        let told = events(&mut paths);
+        assert_eq!(told[0], Event::UsePath { peer: PEER, path: Some(Path::Relay(1)) });
+        assert_eq!(told.contains(&Event::HandshakeNow(PEER)), wanted);
+    }
+}
+
+#[test]
+fn a_user_pings_the_path_that_data_takes() {
+    let mut paths = with_peer(vec![]);
+    assert_eq!(paths.ping(NodePublic([7; 32]), START), None);
+    let number = paths.ping(PEER, START).unwrap();
+    let sent = transmits(&mut paths);
+    let Message::Ping { tx, .. } = sent[0].message else { panic!("{sent:?}") };
+    let source = "127.3.3.40:1".parse().unwrap();
+    paths.handle_disco(DISCO, relay(PEER), &Message::Pong { tx, source }, START + 30 * MS);
+    let pong = |number, via, latency| Event::Pong { peer: PEER, number, via, latency };
+    assert!(events(&mut paths).contains(&pong(number, Path::Relay(1), 30 * MS)));
+    prove(&mut paths, addr(1), START + SECOND);
+    let number = paths.ping(PEER, START + SECOND).unwrap();
+    let tx = pings_to(&transmits(&mut paths), addr(1))[0];
+    let message = Message::Pong { tx, source: addr(999) };
+    paths.handle_disco(DISCO, udp(addr(1)), &message, START + SECOND + 5 * MS);
+    assert!(events(&mut paths).contains(&pong(number, Path::Direct(addr(1)), 5 * MS)));
+}

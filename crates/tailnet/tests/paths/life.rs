@@ -1,0 +1,231 @@
+//! A path through its life: proven, loaded, cut, moved, idle, restarted.
+
+use std::{net::SocketAddr, time::Duration};
+
+use sim::{Link, Nat, Realm, Timeouts};
+use tailnet::paths::{Event, Path};
+
+use crate::world::{INNER, MS, Plan, SECOND, World, node, outer};
+
+const CUT: Link = Link { loss: 10_000, ..Link::CLEAN };
+
+/// Two hosts that talk, both directly.
+fn talking(seed: u64, boxes: [Nat; 2]) -> World {
+    let mut world = World::new(Plan::new(seed), boxes);
+    world.hosts[0].talks = true;
+    assert!(world.run(world.began + 2 * SECOND, World::both_direct));
+    world
+}
+
+fn relayed(world: &World) -> bool {
+    world.hosts.iter().all(|host| matches!(host.used, Some(Path::Relay(_))))
+}
+
+#[test]
+fn the_relay_is_used_at_once_and_data_never_waits() {
+    for seed in 0..50 {
+        let mut world = World::new(Plan::new(seed), [Nat::SYMMETRIC; 2]);
+        for (at, host) in world.hosts.iter().enumerate() {
+            assert_eq!(host.used, Some(Path::Relay(2 - at as u16)));
+        }
+        world.hosts[0].talks = true;
+        let arrives = world.plan.relay[1] + MS;
+        assert!(world.run(world.began + arrives, |world| world.hosts[1].count == 1));
+    }
+}
+
+#[test]
+fn lost_pings_tear_down_no_path_that_carries_data() {
+    for seed in 0..50 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
+        world.loses_disco = true;
+        let told = world.hosts.each_ref().map(|host| host.told.len());
+        world.run_for(120 * SECOND);
+        assert!(world.both_direct());
+        assert_eq!(told, world.hosts.each_ref().map(|host| host.told.len()));
+    }
+}
+
+#[test]
+fn a_path_is_kept_though_it_loses_a_third_of_all() {
+    for seed in 0..50 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
+        world.network.set_link(Link { loss: 3_333, ..world.plan.link });
+        world.run_for(120 * SECOND);
+        let told = world.hosts.iter().map(|host| host.told.len()).max().unwrap();
+        assert!(told <= 3, "{told} changes");
+    }
+}
+
+#[test]
+fn one_way_traffic_keeps_its_path_and_leaves_it_when_it_is_cut() {
+    for seed in 0..50 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
+        world.hosts[1].answers = false;
+        let told = world.hosts[0].told.len();
+        let began = world.network.now();
+        world.run_for(120 * SECOND);
+        assert!(world.hosts[0].is_direct() && world.hosts[0].told.len() == told);
+        let pings = world.hosts[0].spent[0];
+        assert!(pings < 300, "{pings} pings in {:?}", world.network.now() - began);
+        world.network.set_link(CUT);
+        let cut = world.network.now();
+        assert!(world.run(cut + 3 * SECOND, |world| !world.hosts[0].is_direct()));
+    }
+}
+
+#[test]
+fn a_path_that_is_cut_in_silence_is_left_within_three_seconds_and_found_again() {
+    for seed in 0..200 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP]);
+        world.hosts[1].talks = true;
+        let later = MS * (seed as u32 * 37 % 5_000);
+        world.run_for(later);
+        world.network.set_link(CUT);
+        let cut = world.network.now();
+        assert!(world.run(cut + 3 * SECOND, relayed), "seed {seed}");
+        let count = world.hosts.each_ref().map(|host| host.count);
+        world.run_for(20 * SECOND);
+        for (host, before) in world.hosts.iter().zip(count) {
+            assert!(host.count > before + 150, "data does not go by the relay");
+        }
+        world.network.set_link(world.plan.link);
+        let back = world.network.now();
+        assert!(world.run(back + 5 * SECOND, World::both_direct), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_path_that_was_cut_for_long_is_found_within_a_round() {
+    for seed in 0..20 {
+        let mut world = talking(seed, [Nat::NO_INPUT_DROP; 2]);
+        world.network.set_link(CUT);
+        world.run_for(600 * SECOND);
+        world.network.set_link(world.plan.link);
+        let back = world.network.now();
+        assert!(world.run(back + 70 * SECOND, World::both_direct), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_host_that_moves_is_found_again_and_data_goes_on() {
+    for seed in 0..40 {
+        for other in [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP, Nat::SYMMETRIC] {
+            let mut world = talking(seed, [Nat::ADDRESS_RESTRICTED, other]);
+            move_host(&mut world, Nat::ADDRESS_RESTRICTED);
+            let silence = longest_silence(&mut world);
+            assert!(silence < SECOND, "seed {seed}: no data in {silence:?}");
+            assert!(world.both_direct());
+        }
+    }
+}
+
+/// What a host sends before it knows that it has moved leaves an entry in the peer's box.
+#[test]
+fn a_box_without_an_input_drop_is_passed_again_a_minute_after_a_move() {
+    for seed in 0..100 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::NO_INPUT_DROP]);
+        move_host(&mut world, Nat::PORT_RESTRICTED);
+        let moved = world.network.now();
+        world.run_for(3 * SECOND);
+        assert!(!world.hosts[0].is_direct());
+        assert!(world.run(moved + 70 * SECOND, World::both_direct), "seed {seed}");
+        assert_eq!(world.hosts[1].used, Some(Path::Direct(elsewhere())));
+    }
+}
+
+fn elsewhere() -> SocketAddr {
+    SocketAddr::new(outer(7), 51820)
+}
+
+/// The first host moves behind another box.
+fn move_host(world: &mut World, nat: Nat) {
+    world.run_for(10 * SECOND);
+    let realm = world.network.add_nat(Realm::INTERNET, nat, &[elsewhere().ip()]);
+    let socket = world.network.bind(realm, INNER.parse().unwrap());
+    world.hosts[0].sockets = vec![socket];
+    world.hosts[0].paths.handle_network_change(world.network.now());
+}
+
+/// The longest time within half a minute in which no data reaches a host.
+fn longest_silence(world: &mut World) -> Duration {
+    let mut longest = Duration::ZERO;
+    let end = world.network.now() + 30 * SECOND;
+    while world.network.now() < end {
+        world.run_for(50 * MS);
+        for host in &world.hosts {
+            longest = longest.max(world.network.now() - host.data.unwrap());
+        }
+    }
+    longest
+}
+
+#[test]
+fn a_mapping_lives_while_its_host_talks_and_is_made_again_after_a_pause() {
+    let nat = Nat { timeouts: Timeouts::outbound(20 * SECOND), ..Nat::PORT_RESTRICTED };
+    for seed in 0..50 {
+        let mut world = talking(seed, [nat; 2]);
+        let told = world.hosts.each_ref().map(|host| host.told.len());
+        // A datagram every 40 s: pings keep the mapping.
+        world.plan.pace = 40 * SECOND;
+        world.run_for(400 * SECOND);
+        assert_eq!(told, world.hosts.each_ref().map(|host| host.told.len()), "seed {seed}");
+        world.hosts[0].talks = false;
+        world.run_for(100 * SECOND);
+        assert!(relayed(&world));
+        (world.hosts[0].talks, world.plan.pace) = (true, 100 * MS);
+        let again = world.network.now();
+        assert!(world.run(again + 2 * SECOND, World::both_direct), "seed {seed}");
+    }
+}
+
+#[test]
+fn what_is_idle_has_no_timer_and_says_nothing() {
+    for seed in 0..20 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED, Nat::FULL_CONE]);
+        world.hosts[0].talks = false;
+        world.run_for(60 * SECOND);
+        let spent = world.hosts.each_ref().map(|host| host.spent);
+        for host in &world.hosts {
+            assert_eq!(host.paths.poll_timeout(), None);
+        }
+        world.run_for(3_600 * SECOND);
+        assert_eq!(spent, world.hosts.each_ref().map(|host| host.spent));
+    }
+}
+
+#[test]
+fn both_restart_and_are_direct_again() {
+    for seed in 0..50 {
+        for boxes in [[Nat::PORT_RESTRICTED; 2], [Nat::NO_INPUT_DROP; 2]] {
+            let mut world = talking(seed, boxes);
+            world.restart(0);
+            world.run_for(MS * (seed as u32 * 13));
+            world.restart(1);
+            let again = world.network.now();
+            assert!(world.run(again + 2 * SECOND, World::both_direct), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_restarts_is_shaken_hands_with_at_once() {
+    let mut world = talking(1, [Nat::PORT_RESTRICTED; 2]);
+    world.hosts[0].events.clear();
+    world.restart(1);
+    world.run_for(MS);
+    let relay = Event::UsePath { peer: node(1), path: Some(Path::Relay(2)) };
+    assert_eq!(world.hosts[0].events[..2], [relay, Event::HandshakeNow(node(1))]);
+    let again = world.network.now();
+    assert!(world.run(again + 2 * SECOND, World::both_direct));
+}
+
+#[test]
+fn without_a_relay_a_known_endpoint_is_enough() {
+    let mut world = World::new(Plan::new(1), [Nat::PORT_RESTRICTED, Nat::FULL_CONE]);
+    world.relay_works = false;
+    world.plan.map_is_whole = true;
+    (0..2).for_each(|at| world.introduce(at));
+    world.hosts[0].talks = true;
+    assert!(world.run(world.began + 2 * SECOND, |world| world.hosts[0].is_direct()));
+}

@@ -1,0 +1,160 @@
+//! What a member reads of a coordinator: records, the early payload, frames, answers.
+
+use std::sync::{Arc, OnceLock};
+
+use snow::StatelessTransportState;
+use tailnet::control::{
+    dial::ControlUrl,
+    early::EarlyPayload,
+    frame::{FrameError, FrameReader, LONGEST},
+    messages::{MapHead, RegisterResponse},
+    noise::prologue,
+    proxy::Proxies,
+    record::{Opener, PLAIN, RECORD, Sealer},
+    register::{Login, Registration},
+};
+use tailnet::keys::NodePublic;
+
+use super::{steps, take};
+
+/// Both ends of a handshake.
+fn ends() -> [Arc<StatelessTransportState>; 2] {
+    static ENDS: OnceLock<[Arc<StatelessTransportState>; 2]> = OnceLock::new();
+    let handshake = || -> Result<_, snow::Error> {
+        let pattern = || "Noise_IK_25519_ChaChaPoly_BLAKE2s".parse().expect("snow knows it");
+        let prologue = prologue(1);
+        let coordinator = snow::Builder::new(pattern()).generate_keypair()?;
+        let mut ours = snow::Builder::new(pattern())
+            .prologue(prologue.as_bytes())?
+            .local_private_key(&[5; 32])?
+            .remote_public_key(&coordinator.public)?
+            .build_initiator()?;
+        let mut theirs = snow::Builder::new(pattern())
+            .prologue(prologue.as_bytes())?
+            .local_private_key(&coordinator.private)?
+            .build_responder()?;
+        let (mut message, mut nothing) = ([0; 128], [0; 128]);
+        let len = ours.write_message(&[], &mut message)?;
+        theirs.read_message(&message[..len], &mut nothing)?;
+        let len = theirs.write_message(&[], &mut message)?;
+        ours.read_message(&message[..len], &mut nothing)?;
+        Ok([ours.into_stateless_transport_mode()?, theirs.into_stateless_transport_mode()?])
+    };
+    ENDS.get_or_init(|| handshake().expect("both ends are ours").map(Arc::new)).clone()
+}
+
+/// Records and garbage on one wire, delivered in pieces: what comes out is what was sealed, up to
+/// the first thing that was not.
+pub fn ts2021_records(data: &[u8]) {
+    let [ours, theirs] = ends();
+    let (mut sealer, mut opener) = (Sealer::new(theirs), Opener::new(ours));
+    let (mut wire, mut sealed, mut is_whole) = (Vec::new(), Vec::new(), true);
+    let (mut plain, mut delivered) = (Vec::new(), 0);
+    steps(data, 200, |step, rest| match step % 4 {
+        0 => {
+            let [low, high, fill] = take(rest);
+            let text = vec![fill; usize::from(u16::from_le_bytes([low, high])) % (2 * PLAIN)];
+            let taken = sealer.seal(&text, &mut wire).expect("few records");
+            assert_eq!(taken, text.len().min(PLAIN));
+            if is_whole {
+                sealed.extend_from_slice(&text[..taken]);
+            }
+        }
+        1 => {
+            let [len] = take(rest);
+            let (garbage, behind) = rest.split_at(usize::from(len).min(rest.len()));
+            *rest = behind;
+            is_whole &= garbage.is_empty();
+            wire.extend_from_slice(garbage);
+        }
+        2 => {
+            let [from_end, mask] = take(rest);
+            let at = wire.len().checked_sub(1 + usize::from(from_end));
+            if let Some(at) = at.filter(|at| *at >= delivered && mask != 0) {
+                wire[at] ^= mask;
+                is_whole = false;
+            }
+        }
+        _ => {
+            let [low, high] = take(rest);
+            let len = usize::from(u16::from_le_bytes([low, high])) % (2 * RECORD);
+            let piece = &wire[delivered..wire.len().min(delivered + len)];
+            delivered += piece.len();
+            let opened = opener.handle_bytes(piece, &mut plain);
+            assert!(opened.is_ok() || !is_whole);
+        }
+    });
+    let opened = opener.handle_bytes(&wire[delivered..], &mut plain);
+    if is_whole {
+        assert_eq!(opened, Ok(()));
+        assert!(plain == sealed && !opener.is_within_record());
+    } else {
+        let both = plain.len().min(sealed.len());
+        assert!(plain[..both] == sealed[..both]);
+    }
+}
+
+/// A stream in pieces is the same stream: its payload, its frames, and what they say.
+pub fn ts2021_stream(data: &[u8]) {
+    let mut stream = data;
+    let [pieces] = take(&mut stream);
+    let size = usize::from(pieces).max(1);
+    let (mut rest, mut payload) = (Vec::new(), None);
+    let mut early = EarlyPayload::default();
+    let read = stream.chunks(size).try_for_each(|piece| {
+        let (more, found) = early.handle_plain(piece.to_vec())?;
+        rest.extend(more);
+        payload = payload.take().or(found);
+        Ok(())
+    });
+    let whole = EarlyPayload::default().handle_plain(stream.to_vec());
+    assert_eq!(whole, read.map(|()| (rest.clone(), payload.clone())));
+    let frames = frames(&rest, rest.len().max(1));
+    assert!(frames == self::frames(&rest, size));
+    for text in frames.iter().flatten().chain(&payload) {
+        answers(text);
+    }
+}
+
+fn frames(stream: &[u8], size: usize) -> Vec<Result<Vec<u8>, FrameError>> {
+    let (mut reader, mut frames) = (FrameReader::default(), Vec::new());
+    for piece in stream.chunks(size) {
+        reader.handle_bytes(piece);
+        loop {
+            match reader.poll_frame() {
+                Ok(None) => break,
+                Ok(Some(frame)) => {
+                    assert!(frame.len() <= LONGEST);
+                    frames.push(Ok(frame));
+                }
+                Err(error) => {
+                    let goes_on = error.stream_goes_on();
+                    frames.push(Err(error));
+                    if !goes_on {
+                        return frames;
+                    }
+                }
+            }
+        }
+    }
+    frames
+}
+
+fn answers(text: &[u8]) {
+    if let Ok(head) = serde_json::from_slice::<MapHead>(text) {
+        let candidates = head.dial_plan.map(|plan| plan.candidates());
+        drop(candidates);
+    }
+    if let Ok(response) = serde_json::from_slice::<RegisterResponse>(text) {
+        let url = response.auth_url.clone();
+        let mut registration = Registration::new(Login::new(NodePublic([1; 32])));
+        let _ = registration.handle_response(response);
+        assert!(!registration.awaits_person() || url.bytes().all(|byte| byte.is_ascii_graphic()));
+    }
+    let Ok(text) = str::from_utf8(text) else { return };
+    if let Ok(url) = text.parse::<ControlUrl>() {
+        assert_eq!(url.to_string().parse(), Ok(url));
+    }
+    let proxies = Proxies::new(|_| Some(text.to_owned()));
+    let _ = proxies.for_host(true, "a.example", 443);
+}

@@ -1,0 +1,151 @@
+//! Nodes of a tailnet that a real headscale runs: tailscaled with tailscaled, linerate with linerate,
+//! and each with the other.
+
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use netns::{
+    Datagrams, Family, Member, MemberKind, Pace, Path, Place, Stream, Tailnet, Train,
+    in_background, ping,
+};
+
+/// Of the streams and flows that are looked at.
+const PORT: u16 = 7000;
+
+/// Datagrams of each flow.
+const SLOW: Train =
+    Train { count: 4, size: 1000, segmented: false, rest: Duration::from_millis(10) };
+
+/// A stream with some loss of its first packets has found its rate behind this.
+const BYTES: u64 = 4 << 20;
+
+/// The one that begins comes first.
+const PAIRS: [[MemberKind; 2]; 4] = [
+    [MemberKind::Tailscaled, MemberKind::Tailscaled],
+    [MemberKind::Linerate, MemberKind::Linerate],
+    [MemberKind::Linerate, MemberKind::Tailscaled],
+    [MemberKind::Tailscaled, MemberKind::Linerate],
+];
+
+#[test]
+fn two_tailscaled_on_one_switch_talk_directly() {
+    directly(Place::Switch, PAIRS[0]);
+}
+
+#[test]
+fn two_linerates_on_one_switch_talk_directly() {
+    directly(Place::Switch, PAIRS[1]);
+}
+
+#[test]
+fn linerate_talks_to_tailscaled_on_one_switch_directly() {
+    directly(Place::Switch, PAIRS[2]);
+}
+
+#[test]
+fn tailscaled_talks_to_linerate_on_one_switch_directly() {
+    directly(Place::Switch, PAIRS[3]);
+}
+
+#[test]
+fn two_tailscaled_behind_nats_talk_directly() {
+    directly(Place::Nat, PAIRS[0]);
+}
+
+#[test]
+fn two_linerates_behind_nats_talk_directly() {
+    directly(Place::Nat, PAIRS[1]);
+}
+
+#[test]
+fn linerate_talks_to_tailscaled_behind_nats_directly() {
+    directly(Place::Nat, PAIRS[2]);
+}
+
+#[test]
+fn tailscaled_talks_to_linerate_behind_nats_directly() {
+    directly(Place::Nat, PAIRS[3]);
+}
+
+#[test]
+fn two_tailscaled_without_udp_talk_by_the_relay() {
+    by_the_relay(PAIRS[0]);
+}
+
+#[test]
+fn two_linerates_without_udp_talk_by_the_relay() {
+    by_the_relay(PAIRS[1]);
+}
+
+#[test]
+fn linerate_talks_to_tailscaled_without_udp_by_the_relay() {
+    by_the_relay(PAIRS[2]);
+}
+
+#[test]
+fn tailscaled_talks_to_linerate_without_udp_by_the_relay() {
+    by_the_relay(PAIRS[3]);
+}
+
+fn directly(place: Place, kinds: [MemberKind; 2]) {
+    let Some((_tailnet, one, other)) = meet(place, kinds) else { return };
+    one.becomes_direct(&other);
+    other.becomes_direct(&one);
+    talk(&one, &other);
+    for path in [one.path_to(&other), other.path_to(&one)] {
+        assert!(matches!(path, Path::Direct(_)), "{path:?}");
+    }
+}
+
+fn by_the_relay(kinds: [MemberKind; 2]) {
+    let Some((_tailnet, one, other)) = meet(Place::WithoutUdp, kinds) else { return };
+    talk(&one, &other);
+    for path in [one.path_to(&other), other.path_to(&one)] {
+        assert_eq!(path, Path::Relay("rig".to_owned()));
+    }
+}
+
+/// Two hosts that joined; the first begins.
+fn meet(place: Place, kinds: [MemberKind; 2]) -> Option<(Tailnet, Member, Member)> {
+    let tailnet = Tailnet::start()?;
+    let [one, other] = [0, 1].map(|at| {
+        let host = tailnet.host(["one", "other"][at], place);
+        Member::join(&tailnet, host, kinds[at], "")
+    });
+    one.reaches(&other, Family::V4);
+    Some((tailnet, one, other))
+}
+
+/// Pings, a stream and datagrams each way, of both families; what arrives is what was sent.
+fn talk(one: &Member, other: &Member) {
+    let ways = [(one, other), (other, one)];
+    let ways = Family::ALL.into_iter().flat_map(|family| ways.map(|(from, to)| (from, to, family)));
+    let mut flows = Vec::new();
+    for (port, (from, to, family)) in (PORT..).zip(ways.clone()) {
+        let target = to.addresses.of(family);
+        let pings = ping(&from.host, format!("-c 3 -i 0.1 -W 5 -s 1000 {target}"));
+        assert!(pings.is_complete(), "{}: {}", from.host.name(), pings.text);
+        let pace = Pace { bytes: Some(BYTES), ..Pace::FULL };
+        let carried = Stream::start(&from.host, &to.host, socket(target, port), pace).finish();
+        assert_eq!(carried.received, BYTES, "{}", from.host.name());
+    }
+    // Beside a stream headscale's relay would drop some: it queues 32.
+    for (port, (from, to, family)) in (PORT..).zip(ways) {
+        let target = socket(to.addresses.of(family), port);
+        flows.push(Datagrams::start(&from.host, &to.host, target, SLOW));
+    }
+    let pings = ping(&one.host, format!("-c 10 -i 0.1 {}", other.addresses.of(Family::V4)));
+    assert!(pings.is_complete(), "beside flows: {}", pings.text);
+    // Each waits for late ones.
+    let flows = flows.into_iter().map(|flow| in_background("flow", || flow.finish()));
+    for flow in flows.collect::<Vec<_>>() {
+        let arrived = flow.join().expect("what arrives is what was sent");
+        assert!(arrived.received > 0 && arrived.lost() < 0.05, "{arrived:?}");
+    }
+}
+
+fn socket(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse().expect("an address"), port)
+}
