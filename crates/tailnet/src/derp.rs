@@ -8,6 +8,7 @@
 //! ```
 
 mod frame;
+pub mod home;
 
 use crypto_box::{
     PublicKey, SalsaBox, SecretKey,

@@ -12,6 +12,7 @@ pub mod line;
 pub mod local;
 pub mod map;
 pub mod messages;
+pub mod netcheck;
 pub mod paths;
 pub mod prefs;
 pub mod settings;

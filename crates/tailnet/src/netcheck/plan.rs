@@ -1,0 +1,127 @@
+//! Which relays are asked, and when.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{Families, Report, place};
+use crate::messages::{DerpRegion, Place};
+
+/// Between two tries of a region of which nothing is known, in the first check.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const FIRST_TRIES: u32 = 3;
+/// The same in later ones: it is far away, or was not reached.
+const RETRY: Duration = Duration::from_millis(200);
+/// How many of the fastest regions are asked, but for full checks.
+const FASTEST: usize = 3;
+/// How many of them are asked twice.
+const TWICE: usize = 2;
+/// How often the home is asked, so that one lost answer does not move it.
+const HOME_TRIES: u32 = 4;
+
+/// Probes of a region in one family, of which one answer is enough.
+#[derive(Debug)]
+pub struct Set {
+    pub region: u16,
+    pub v6: bool,
+    /// In the order of their times, those to come.
+    pub probes: Vec<Probe>,
+    /// Whether no more are needed.
+    pub done: bool,
+}
+
+/// A request to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Probe {
+    pub at: Duration,
+    /// Which node of the region.
+    pub node: usize,
+}
+
+impl Set {
+    /// The next probe, whenever it is due.
+    pub fn due(&self) -> Option<Probe> {
+        self.probes.first().copied().filter(|_| !self.done)
+    }
+
+    /// The next probe, if it is due.
+    pub fn next(&self, now: Duration) -> Option<Probe> {
+        self.due().filter(|probe| probe.at <= now)
+    }
+
+    /// Takes the next probe out.
+    pub fn pop(&mut self) {
+        self.probes.remove(0);
+    }
+}
+
+/// The probes of a check. `last` is the report before, if this check is not one of all regions.
+pub fn plan(
+    regions: &BTreeMap<u16, DerpRegion>,
+    families: Families,
+    last: Option<&Report>,
+    home: Option<u16>,
+    now: Duration,
+) -> Vec<Set> {
+    let mut order: Vec<(u16, &DerpRegion)> = regions
+        .iter()
+        .filter(|(id, region)| !region.no_measure_no_home && (!region.avoid || home == Some(**id)))
+        .map(|(id, region)| (*id, region))
+        .collect();
+    let Some(last) = last else {
+        let all = order.iter().flat_map(|(id, region)| {
+            let tries = Tries { count: FIRST_TRIES, apart: FIRST_RETRY, all_v6: true };
+            sets(*id, region, families, &tries, now)
+        });
+        return all.collect();
+    };
+    order.sort_by_key(|(id, _)| last.latencies.get(id).copied().unwrap_or(Duration::MAX));
+    let had_v6 = !last.v6_latencies.is_empty();
+    let had_both = had_v6 && !last.v4_latencies.is_empty();
+    let chosen = order.iter().enumerate();
+    let chosen = chosen.filter(|(rank, (id, _))| *rank < FASTEST || home == Some(*id));
+    let sets = chosen.flat_map(|(rank, (id, region))| {
+        let is_home = home == Some(*id);
+        let is_near = rank < TWICE || is_home;
+        let mut asked = families;
+        // The others in one family each, in turns.
+        if !is_near && families.v4 && families.v6 && had_both {
+            asked = Families { v4: rank % 2 == 0, v6: rank % 2 == 1 };
+        }
+        asked.v6 &= is_near || had_v6;
+        let count = if is_home { HOME_TRIES } else { 1 + u32::from(is_near) };
+        let apart = last.latencies.get(id).map_or(RETRY, |latency| *latency * 6 / 5);
+        sets(*id, region, asked, &Tries { count, apart, all_v6: had_v6 }, now)
+    });
+    sets.collect()
+}
+
+struct Tries {
+    count: u32,
+    apart: Duration,
+    /// Whether IPv6 is worth more than the first.
+    all_v6: bool,
+}
+
+fn sets(
+    id: u16,
+    region: &DerpRegion,
+    families: Families,
+    tries: &Tries,
+    now: Duration,
+) -> Vec<Set> {
+    let set = |v6: bool| {
+        let count = if v6 && !tries.all_v6 { 1 } else { tries.count };
+        let probes = (0..count).filter_map(|number| {
+            let node = (number as usize).checked_rem(region.nodes.len())?;
+            if place(&region.nodes[node], v6) == Place::Nowhere {
+                return None;
+            }
+            let grace =
+                if number > 1 { Duration::from_millis(50) * number } else { Duration::ZERO };
+            Some(Probe { at: now + tries.apart * number + grace, node })
+        });
+        Set { region: id, v6, probes: probes.collect(), done: false }
+    };
+    let v4 = families.v4.then(|| set(false));
+    let v6 = families.v6.then(|| set(true));
+    v4.into_iter().chain(v6).filter(|set| !set.probes.is_empty()).collect()
+}

@@ -1,0 +1,132 @@
+//! What a check found.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use serde::Serialize;
+
+use super::SIGHTINGS;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// When it began.
+    pub began: Duration,
+    /// The lowest latency of each region.
+    pub latencies: BTreeMap<u16, Duration>,
+    /// The same in IPv4 by UDP.
+    pub v4_latencies: BTreeMap<u16, Duration>,
+    /// The same in IPv6 by UDP.
+    pub v6_latencies: BTreeMap<u16, Duration>,
+    /// Whether UDP works at all.
+    pub udp: bool,
+    /// Where servers saw this machine, in the order of their answers.
+    pub sightings: Vec<Sighting>,
+}
+
+/// Where a server saw this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The server.
+    pub server: SocketAddr,
+    /// This machine.
+    pub own: SocketAddr,
+}
+
+/// What the coordinator is told of the network (`tailcfg/tailcfg.go`).
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct NetInfo {
+    /// Whether servers saw this machine at different addresses.
+    #[serde(rename = "MappingVariesByDestIP", skip_serializing_if = "Option::is_none")]
+    pub mapping_varies_by_dest_ip: Option<bool>,
+    /// Whether IPv6 works.
+    #[serde(rename = "WorkingIPv6", skip_serializing_if = "Option::is_none")]
+    pub working_ipv6: Option<bool>,
+    /// Whether this machine speaks IPv6.
+    #[serde(rename = "OSHasIPv6", skip_serializing_if = "Option::is_none")]
+    pub os_has_ipv6: Option<bool>,
+    /// Whether UDP works.
+    #[serde(rename = "WorkingUDP", skip_serializing_if = "Option::is_none")]
+    pub working_udp: Option<bool>,
+    /// The home: without it no peer can send through relays. 0 is none.
+    #[serde(rename = "PreferredDERP", skip_serializing_if = "is_zero")]
+    pub preferred_derp: u16,
+    /// Seconds to each region, in the form of `1-v4`.
+    #[serde(rename = "DERPLatency", skip_serializing_if = "BTreeMap::is_empty")]
+    pub derp_latency: BTreeMap<String, f64>,
+}
+
+fn is_zero(number: &u16) -> bool {
+    *number == 0
+}
+
+impl Report {
+    /// Where servers saw this machine in IPv4, or in IPv6: the first answer's, and others that were
+    /// seen more than once. What one server alone saw is of no use to others.
+    pub fn global(&self, v6: bool) -> Vec<SocketAddr> {
+        let family = |sighting: &&Sighting| sighting.own.is_ipv6() == v6;
+        let mut global: Vec<SocketAddr> = Vec::new();
+        for sighting in self.sightings.iter().filter(family) {
+            let count = self.sightings.iter().filter(|other| other.own == sighting.own).count();
+            if (global.is_empty() || count > 1) && !global.contains(&sighting.own) {
+                global.push(sighting.own);
+            }
+        }
+        global
+    }
+
+    /// Whether the NAT gives this machine another address for each server, where two servers of
+    /// IPv4 have answered.
+    pub fn mapping_varies(&self) -> Option<bool> {
+        let mut v4 = self.sightings.iter().filter(|sighting| sighting.own.is_ipv4());
+        let first = v4.next()?;
+        let others = v4.filter(|other| other.server != first.server);
+        others.map(|other| other.own != first.own).reduce(|one, other| one | other)
+    }
+
+    /// What the coordinator is told, with this home.
+    pub fn net_info(&self, home: Option<u16>, has_ipv6: bool) -> NetInfo {
+        let of = |latencies: &BTreeMap<u16, Duration>, family: &str| {
+            let seconds = latencies.iter();
+            let seconds = seconds.map(|(id, it)| (format!("{id}-{family}"), it.as_secs_f64()));
+            seconds.collect::<Vec<_>>()
+        };
+        let latencies = [of(&self.v4_latencies, "v4"), of(&self.v6_latencies, "v6")];
+        NetInfo {
+            mapping_varies_by_dest_ip: self.mapping_varies(),
+            working_ipv6: Some(!self.v6_latencies.is_empty()),
+            os_has_ipv6: Some(has_ipv6),
+            working_udp: Some(self.udp),
+            preferred_derp: home.unwrap_or(0),
+            derp_latency: latencies.into_iter().flatten().collect(),
+        }
+    }
+
+    /// Whether another answer of a region would say anything new.
+    pub(super) fn wants(&self, region: u16, v6: bool) -> bool {
+        let missing = !self.latencies.contains_key(&region);
+        missing || (v6 && self.v6_latencies.is_empty()) || (!v6 && self.mapping_varies().is_none())
+    }
+
+    /// A server answered.
+    pub(super) fn note(&mut self, region: u16, sighting: Sighting, latency: Duration) {
+        self.udp = true;
+        self.note_latency(region, latency);
+        let v6 = sighting.server.is_ipv6();
+        let latencies = if v6 { &mut self.v6_latencies } else { &mut self.v4_latencies };
+        note(latencies, region, latency);
+        if self.sightings.len() < SIGHTINGS {
+            self.sightings.push(sighting);
+        }
+    }
+
+    /// A region is so far away, by whatever it was measured.
+    pub(super) fn note_latency(&mut self, region: u16, latency: Duration) {
+        note(&mut self.latencies, region, latency);
+    }
+}
+
+fn note(latencies: &mut BTreeMap<u16, Duration>, region: u16, latency: Duration) {
+    let lowest = latencies.entry(region).or_insert(latency);
+    *lowest = latency.min(*lowest);
+}

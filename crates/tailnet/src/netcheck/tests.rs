@@ -1,0 +1,243 @@
+//! Checks on virtual time, with relays that answer or do not.
+
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng as _};
+
+use super::*;
+
+/// A network of relays.
+struct World {
+    netcheck: Netcheck,
+    now: Duration,
+    /// Milliseconds to a server, and where it sees this machine.
+    servers: BTreeMap<SocketAddr, (u64, SocketAddr)>,
+    asked: Vec<SocketAddr>,
+    /// The next so many requests are lost.
+    lost: usize,
+    /// What TCP measures: milliseconds, or that it cannot.
+    tcp: BTreeMap<u16, Option<u64>>,
+}
+
+const OWN: &str = "198.51.100.1:41641";
+const OWN_V6: &str = "[2001:db8::1]:41641";
+
+fn addr(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn node(host: &str, ipv4: &str, ipv6: &str) -> DerpNode {
+    DerpNode { host_name: host.into(), ipv4: ipv4.into(), ipv6: ipv6.into(), ..DerpNode::default() }
+}
+
+fn map(regions: impl IntoIterator<Item = (u16, Vec<DerpNode>)>) -> DerpMap {
+    let regions = regions.into_iter().map(|(id, nodes)| {
+        (id, Some(DerpRegion { region_id: id, nodes, ..DerpRegion::default() }))
+    });
+    DerpMap { regions: Some(regions.collect()), ..DerpMap::default() }
+}
+
+/// Regions 1 to 6 of one node in both families, each 10 ms farther.
+fn six() -> World {
+    let ids = 1..=6;
+    let map = map(ids
+        .clone()
+        .map(|id| (id, vec![node("n", &format!("192.0.2.{id}"), &format!("2001:db8:1::{id}"))])));
+    let servers = ids.flat_map(|id| {
+        let ms = 10 * u64::from(id);
+        let v4 = (addr(&format!("192.0.2.{id}:3478")), (ms, addr(OWN)));
+        [v4, (addr(&format!("[2001:db8:1::{id}]:3478")), (ms + 1, addr(OWN_V6)))]
+    });
+    World::new(&map, servers.collect())
+}
+
+impl World {
+    fn new(map: &DerpMap, servers: BTreeMap<SocketAddr, (u64, SocketAddr)>) -> Self {
+        let mut netcheck = Netcheck::new(Box::new(ChaCha8Rng::seed_from_u64(1)));
+        netcheck.set_map(map);
+        let (now, asked) = (Duration::from_secs(1000), Vec::new());
+        Self { netcheck, now, servers, asked, lost: 0, tcp: BTreeMap::new() }
+    }
+
+    /// Runs a check to its end.
+    fn check(&mut self) -> Report {
+        self.asked.clear();
+        self.netcheck.start(self.now);
+        let mut answers: BTreeMap<Duration, Vec<Vec<u8>>> = BTreeMap::new();
+        loop {
+            while let Some((server, request)) = self.netcheck.poll_transmit(self.now) {
+                self.asked.push(server);
+                if self.lost > 0 {
+                    self.lost -= 1;
+                    continue;
+                }
+                let Some((ms, own)) = self.servers.get(&server) else { continue };
+                let tx = request[8..20].try_into().unwrap();
+                let at = self.now + Duration::from_millis(*ms);
+                answers.entry(at).or_default().push(stun::response(tx, *own));
+            }
+            if let Some(report) = self.netcheck.poll_report(self.now) {
+                return report;
+            }
+            while let Some(region) = self.netcheck.needs_tcp() {
+                if let Some(latency) = self.tcp.get(&region) {
+                    let latency = latency.map(Duration::from_millis);
+                    self.netcheck.handle_tcp_latency(region, latency);
+                }
+            }
+            if let Some(report) = self.netcheck.poll_report(self.now) {
+                return report;
+            }
+            let timeout = self.netcheck.poll_timeout().expect("a check has an end");
+            let answer = answers.first_key_value().map(|(at, _)| *at);
+            self.now = answer.unwrap_or(timeout).min(timeout).max(self.now);
+            for answer in answers.remove(&self.now).into_iter().flatten() {
+                self.netcheck.handle_stun_response(&answer, self.now);
+            }
+        }
+    }
+
+    fn asked(&self, server: &str) -> usize {
+        self.asked.iter().filter(|asked| **asked == addr(server)).count()
+    }
+}
+
+#[test]
+fn a_first_check_asks_all_regions_and_measures_them() {
+    let mut world = six();
+    let report = world.check();
+    assert_eq!(report.latencies[&1], Duration::from_millis(10));
+    assert_eq!(report.v6_latencies[&1], Duration::from_millis(11));
+    assert!(report.udp);
+    for id in 1..=6 {
+        assert!(world.asked(&format!("192.0.2.{id}:3478")) > 0, "region {id}");
+    }
+    assert_eq!(report.global(false), [addr(OWN)]);
+    assert_eq!(report.global(true), [addr(OWN_V6)]);
+    assert_eq!(report.mapping_varies(), Some(false));
+    // The third region answered after 30 ms; the others have as long again, twice.
+    assert!(world.now - report.began <= Duration::from_millis(100), "{:?}", world.now);
+}
+
+#[test]
+fn later_checks_ask_the_fastest_three_and_the_home() {
+    let mut world = six();
+    world.check();
+    world.netcheck.set_home(Some(6));
+    world.now += Duration::from_secs(25);
+    let report = world.check();
+    assert!(report.latencies.keys().all(|id| [1, 2, 3, 6].contains(id)), "{report:?}");
+    assert_eq!((world.asked("192.0.2.4:3478"), world.asked("192.0.2.5:3478")), (0, 0));
+    assert!(world.asked("192.0.2.6:3478") > 0);
+    world.now += FULL_EVERY;
+    world.check();
+    assert!(world.asked("192.0.2.4:3478") > 0, "all of them after five minutes");
+}
+
+#[test]
+fn a_lost_request_is_repeated_and_the_home_does_not_vanish_by_three() {
+    let mut world = six();
+    world.netcheck.set_families(Families { v4: true, v6: false });
+    world.check();
+    world.netcheck.set_home(Some(1));
+    world.servers.retain(|server, _| *server == addr("192.0.2.1:3478"));
+    world.lost = 6;
+    let report = world.check();
+    assert_eq!(report.latencies.keys().collect::<Vec<_>>(), [&1]);
+}
+
+#[test]
+fn a_nat_that_gives_each_server_another_port_is_told() {
+    let mut world = six();
+    world.servers.get_mut(&addr("192.0.2.2:3478")).unwrap().1 = addr("198.51.100.1:7");
+    let report = world.check();
+    assert_eq!(report.mapping_varies(), Some(true));
+    assert_eq!(report.global(false), [addr(OWN)], "one server's view is of no use to others");
+    let one = [(1, vec![node("", "192.0.2.1", "none")])];
+    let mut world = World::new(&map(one), world.servers);
+    assert_eq!(world.check().mapping_varies(), None, "one server says nothing");
+}
+
+#[test]
+fn blocked_udp_is_noticed_after_three_seconds_and_tcp_is_measured() {
+    let mut world = six();
+    world.servers.clear();
+    world.tcp = (1..=6).map(|id| (id, Some(u64::from(id) * 10).filter(|_| id > 4))).collect();
+    let report = world.check();
+    assert!(!report.udp && report.sightings.is_empty());
+    assert_eq!(report.latencies.keys().collect::<Vec<_>>(), [&5, &6]);
+    assert_eq!(world.now - report.began, STUN_TIMEOUT);
+    let info = serde_json::to_value(report.net_info(Some(5), true)).unwrap();
+    assert_eq!((&info["WorkingUDP"], &info["PreferredDERP"]), (&false.into(), &5.into()));
+    world.tcp.remove(&3);
+    let report = world.check();
+    assert_eq!(world.now - report.began, STUN_TIMEOUT + TCP_TIMEOUT);
+}
+
+#[test]
+fn relays_with_a_name_only_wait_until_it_was_looked_up() {
+    let map = map([(7, vec![node("relay.example", "", "none")])]);
+    let server = addr("192.0.2.7:3478");
+    let mut world = World::new(&map, [(server, (20, addr(OWN)))].into());
+    world.netcheck.start(world.now);
+    assert_eq!(world.netcheck.poll_transmit(world.now), None);
+    assert_eq!(world.netcheck.poll_timeout(), Some(world.now + STUN_TIMEOUT), "nothing to do");
+    assert_eq!(world.netcheck.needs_address().as_deref(), Some("relay.example"));
+    assert_eq!(world.netcheck.needs_address(), None, "asked once");
+    world.now += Duration::from_millis(500);
+    world.netcheck.handle_address("relay.example", vec![server.ip()]);
+    let report = world.check();
+    assert_eq!(report.latencies[&7], Duration::from_millis(20));
+    world.now += FULL_EVERY;
+    world.netcheck.start(world.now);
+    assert_eq!(world.netcheck.needs_address().as_deref(), Some("relay.example"), "looked up again");
+    world.netcheck.handle_address("relay.example", Vec::new());
+    assert_eq!(world.check().latencies.len(), 1, "what was known is used");
+}
+
+#[test]
+fn a_family_that_a_relay_or_the_machine_has_not_is_not_asked() {
+    let nodes = vec![node("192.0.2.9", "", "none")];
+    let mut world = World::new(&map([(1, nodes)]), BTreeMap::new());
+    world.check();
+    assert!(!world.asked.is_empty() && world.asked.iter().all(|server| server.is_ipv4()));
+    let mut world = six();
+    world.netcheck.set_families(Families { v4: false, v6: true });
+    world.check();
+    assert!(!world.asked.is_empty() && world.asked.iter().all(|server| server.is_ipv6()));
+    let no_stun = DerpNode { stun_port: -1, ..node("", "192.0.2.1", "") };
+    let mut world = World::new(&map([(1, vec![no_stun])]), BTreeMap::new());
+    world.check();
+    assert!(world.asked.is_empty());
+}
+
+#[test]
+fn an_answer_that_was_not_asked_for_is_passed_over() {
+    let mut world = six();
+    let stray = stun::response([9; 12], addr(OWN));
+    assert!(!world.netcheck.handle_stun_response(&stray, world.now));
+    world.netcheck.start(world.now);
+    assert!(!world.netcheck.handle_stun_response(&stray, world.now));
+    assert!(!world.netcheck.handle_stun_response(b"junk", world.now));
+    let (_, request) = world.netcheck.poll_transmit(world.now).unwrap();
+    let answer = stun::response(request[8..20].try_into().unwrap(), addr(OWN));
+    assert!(world.netcheck.handle_stun_response(&answer, world.now));
+    assert!(!world.netcheck.handle_stun_response(&answer, world.now), "each counts once");
+}
+
+#[test]
+fn the_coordinator_is_told_in_tailscales_words() {
+    let info = six().check().net_info(Some(1), true);
+    let info = serde_json::to_value(info).unwrap();
+    assert_eq!(info["MappingVariesByDestIP"], false);
+    assert_eq!(info["WorkingIPv6"], true);
+    assert_eq!(info["OSHasIPv6"], true);
+    assert_eq!(info["PreferredDERP"], 1);
+    assert_eq!(info["DERPLatency"]["1-v4"], 0.01);
+}
+
+#[test]
+fn the_next_check_is_due_after_20_to_26_seconds() {
+    let mut world = six();
+    world.check();
+    let wait = world.netcheck.due() - world.now;
+    assert!((EVERY..EVERY + Duration::from_secs(6)).contains(&wait), "{wait:?}");
+}
