@@ -4,6 +4,8 @@
 //	policy JSON   from now on by these rules; the flows that were begun are kept as tailscaled does
 //	out HEX       sends a packet
 //	in HEX        receives one: accept or drop
+//	jailed HEX    receives one of a jailed peer: accept or drop
+//	grants A B    what A may do to B: tailcfg.PeerCapMap as JSON
 package main
 
 import (
@@ -12,7 +14,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"go4.org/netipx"
@@ -26,23 +30,35 @@ type policy struct {
 	Rules     []tailcfg.FilterRule
 	Local     []string
 	ShieldsUp bool
+	// What the peers with these addresses have.
+	Capabilities map[netip.Addr][]tailcfg.NodeCapability
 }
 
 func main() {
-	var rules *filter.Filter
+	var rules, jail *filter.Filter
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		verb, rest, _ := strings.Cut(lines.Text(), " ")
 		switch verb {
 		case "policy":
-			rules = compile(rest, rules)
+			rules, jail = compile(rest, rules, jail)
 			fmt.Println("ok")
 		case "out":
 			rules.RunOut(parse(rest), 0)
 			fmt.Println("ok")
 		case "in":
 			fmt.Println(strings.ToLower(rules.RunIn(parse(rest), 0).String()))
+		case "jailed":
+			fmt.Println(strings.ToLower(jail.RunIn(parse(rest), 0).String()))
+		case "grants":
+			source, destination, _ := strings.Cut(rest, " ")
+			grants, err := json.Marshal(rules.CapsWithValues(
+				netip.MustParseAddr(source), netip.MustParseAddr(destination)))
+			if err != nil {
+				log.Fatal(err)
+			}
+			fmt.Printf("%s\n", grants)
 		default:
 			log.Fatalf("unknown verb %q", verb)
 		}
@@ -59,15 +75,13 @@ func parse(text string) *packet.Parsed {
 	return parsed
 }
 
-func compile(text string, before *filter.Filter) *filter.Filter {
+func compile(text string, before, jailBefore *filter.Filter) (rules, jail *filter.Filter) {
 	var policy policy
 	if err := json.Unmarshal([]byte(text), &policy); err != nil {
 		log.Fatal(err)
 	}
-	matches, err := filter.MatchesFromFilterRules(policy.Rules)
-	if err != nil {
-		log.Fatal(err)
-	}
+	// What cannot be read is left out, as tailscaled does.
+	matches, _ := filter.MatchesFromFilterRules(policy.Rules)
 	var builder netipx.IPSetBuilder
 	for _, text := range policy.Local {
 		addresses, err := netipx.ParseIPRange(text)
@@ -80,8 +94,12 @@ func compile(text string, before *filter.Filter) *filter.Filter {
 	if err != nil {
 		log.Fatal(err)
 	}
+	jail = filter.NewShieldsUpFilter(local, nil, jailBefore, logger.Discard)
 	if policy.ShieldsUp {
-		return filter.NewShieldsUpFilter(local, nil, before, logger.Discard)
+		return filter.NewShieldsUpFilter(local, nil, before, logger.Discard), jail
 	}
-	return filter.New(matches, nil, local, nil, before, logger.Discard)
+	has := func(source netip.Addr, name tailcfg.NodeCapability) bool {
+		return slices.Contains(policy.Capabilities[source], name)
+	}
+	return filter.New(matches, has, local, nil, before, logger.Discard), jail
 }

@@ -14,12 +14,14 @@ use clap::{Args, ValueEnum};
 use sys::{clock::boottime_nanos, process::silence_stderr};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::{
-    filter::LevelFilter,
+    filter::{LevelFilter, Targets},
     fmt::{
         FmtContext, FormatEvent,
         format::{DefaultFields, Format as Text, Writer},
     },
+    layer::SubscriberExt as _,
     registry::LookupSpan,
+    util::SubscriberInitExt as _,
 };
 
 use json::Json;
@@ -28,9 +30,10 @@ use process::LogStyle;
 
 /// Modules without a limit: they log start, end and configuration of the process. That is never too
 /// much, and all of it matters.
-const UNLIMITED: [&str; 11] = [
+const UNLIMITED: [&str; 12] = [
     "host",
     "node",
+    "process::member",
     "process::guardian",
     "process::interface",
     "process::life",
@@ -41,6 +44,9 @@ const UNLIMITED: [&str; 11] = [
     "process::up",
     "proxy::front",
 ];
+
+/// Libraries that log each of their steps.
+const LIBRARIES: [&str; 4] = ["h2", "hickory_proto", "hyper", "rustls"];
 
 /// Arguments of commands that log.
 #[derive(Args, Clone, Copy, Default)]
@@ -90,6 +96,9 @@ impl Log {
             Ok("silent") => LevelFilter::OFF,
             _ => LevelFilter::WARN,
         };
+        // What libraries have to say of their insides helps nobody here.
+        let quiet = LIBRARIES.map(|library| (library, level.min(LevelFilter::WARN)));
+        let targets = Targets::new().with_default(level).with_targets(quiet);
         tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(std::io::stderr)
@@ -99,6 +108,8 @@ impl Log {
                 limits: Limits::default(),
                 clock: || Duration::from_nanos(boottime_nanos()),
             })
+            .finish()
+            .with(targets)
             .init();
     }
 }

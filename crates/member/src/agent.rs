@@ -26,19 +26,33 @@ mod state;
 mod status;
 mod why;
 
-use std::{os::unix::net::UnixListener, path::PathBuf};
+use std::{
+    os::{fd::OwnedFd, unix::net::UnixListener},
+    path::PathBuf,
+};
 
 use anyhow::Context;
 use sys::Channel;
 use tokio::runtime::Builder;
 
+/// The folder of an agent's files.
+#[derive(Debug)]
+pub struct Folder {
+    /// By which they are opened.
+    pub path: PathBuf,
+    /// By which users know it.
+    pub shown: PathBuf,
+    /// What `path` leads through, if it does.
+    pub open: Option<OwnedFd>,
+}
+
 /// What an agent is.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// The member's name.
     pub name: String,
-    /// The folder that it keeps files in.
-    pub folder: PathBuf,
+    /// Where it keeps files.
+    pub folder: Folder,
     /// The mark of its sockets; 0 for none.
     pub mark: u32,
     /// Whether there is an interface, which the steward cares for.

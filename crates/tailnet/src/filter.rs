@@ -1,298 +1,326 @@
-//! From the coordinator's rules to the policy of the packet filter (tailscale
-//! `wgengine/filter/tailcfg.go`, `MatchesFromFilterRules`; `ipn/ipnlocal`, `updateFilterLocked`).
+//! The coordinator's rules, made into the policy by which packets of peers enter.
+//!
+//! ```text
+//!   own addresses, services, offered networks ──► local ──────────────────────┐
+//!   FilterRule ──► texts of addresses ──► AddressSet ── less jailed peers ──► Rule ──► Policy
+//!         │                    cap: ──► addresses of peers that have it ──► Rule
+//!         └──► grants ──► Grants: who may do what, beside sending packets
+//! ```
+//!
+//! Semantics: tailscale `wgengine/filter/tailcfg.go` and `match.go`, `ipn/ipnlocal/local.go`
+//! (`updateFilterLocked`). What cannot be read accepts nothing, and is told. In Tailscale a jailed
+//! peer has a filter of its own, whose shields are up; here its addresses are taken out of each
+//! rule's sources, which is the same, as no other peer may send from them.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+mod addresses;
+mod grants;
+mod jail;
+mod local;
+mod text;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    net::IpAddr,
+    ops::RangeInclusive,
+};
 
 use ipnet::IpNet;
 use packet::filter::{AddressRange, Destination, Policy, Rule};
 
-use crate::messages::{CapMap, FilterRule};
+use self::{
+    addresses::AddressSet,
+    text::{Addresses, parse},
+};
+pub use self::{grants::Grants, local::service_addresses, text::BadAddresses};
+use crate::messages::{FilterRule, Node};
 
-/// What a rule without protocols is for: TCP, UDP, ICMP and ICMPv6.
+/// What a rule without protocols is for: TCP, UDP and ICMP.
 const USUAL: [u8; 4] = [6, 17, 1, 58];
-/// Stands for every address.
-const ANY: &str = "*";
-/// What a source begins with that is a capability.
-const CAPABILITY: &str = "cap:";
+/// Those with ports: TCP, UDP and SCTP.
+const WITH_PORTS: [u8; 3] = [6, 17, 132];
+/// Tailscale's own protocol, between daemons, which never reaches the host (`net/packet/tsmp.go`).
+const TSMP: u8 = 99;
+/// The most bits of the table in which the data plane looks sources up, 256 MiB: one for each
+/// destination, in each set of sources.
+const MOST_BITS: usize = 1 << 31;
+/// The most ranges of addresses in all.
+const MOST_RANGES: usize = 1 << 20;
+/// The most problems that are told.
+const TOLD: usize = 32;
 
 /// What a policy is made of.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Input<'a> {
-    /// The rules, in their order.
+    /// The rules of all filters, in the order of the filters' names.
     pub rules: Vec<&'a FilterRule>,
     /// This node's addresses.
     pub own: &'a [IpNet],
-    /// The networks that it offers. Both default routes make an exit node.
-    pub offered: &'a [IpNet],
-    /// The networks that it is connected to, which an exit node does not offer.
-    pub connected: &'a [IpNet],
-    /// Addresses of peers, and what they may do.
-    pub peers: Vec<(&'a [IpNet], &'a CapMap)>,
-    /// Addresses of peers that may begin nothing.
-    pub jailed: Vec<&'a [IpNet]>,
-    /// Whether nobody may begin anything.
+    /// Addresses of services that this node serves: [`service_addresses`].
+    pub services: &'a [IpAddr],
+    /// Networks that this node offers.
+    pub advertised: &'a [IpNet],
+    /// The addresses of this machine's interfaces, each with the length of its network.
+    pub interfaces: &'a [IpNet],
+    /// The others.
+    pub peers: &'a [Peer<'a>],
+    /// Whether nothing is accepted that was not begun here.
     pub shields_up: bool,
 }
 
-/// The policy, and what of the rules was left out, a line each.
-pub fn compile(input: &Input<'_>) -> (Policy, Vec<String>) {
-    let mut problems = Vec::new();
-    let mut rules = Vec::new();
-    for rule in &input.rules {
-        if !rule.source_bits.is_empty() {
-            // An old coordinator's: nobody knows what it means.
-            problems.push("a rule has SrcBits: nothing is accepted".to_owned());
-            rules.clear();
-            break;
+/// A peer, as far as rules go.
+#[derive(Clone, Copy)]
+pub struct Peer<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// The networks that it may send from here: those of its that this node accepted.
+    pub allowed_ips: &'a [IpNet],
+}
+
+/// A policy, and what came of the rules beside.
+#[derive(Clone, Debug, Default)]
+pub struct Compiled {
+    /// Which packets may enter.
+    pub policy: Policy,
+    /// Who may do what, beside sending packets.
+    pub grants: Grants,
+    /// What was passed over.
+    pub problems: Vec<Problem>,
+}
+
+/// Something of the rules that was passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A source of a rule, by the rule's place.
+    Source(usize, BadAddresses),
+    /// A destination of a rule.
+    Destination(usize, BadAddresses),
+    /// What a grant is for.
+    Grant(usize, BadAddresses),
+    /// A rule has networks in a form that was given up in 2020. No rule counts.
+    OldForm(usize),
+    /// A rule accepts packets of a peer whose key nobody signed. No rule counts.
+    Unsigned(usize),
+    /// So many rules from here on that they do not fit, and do not count.
+    TooMany(usize),
+    /// The services of this node cannot be read.
+    Services,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Source(rule, bad) => write!(f, "rule {rule}: a source: {bad}"),
+            Self::Destination(rule, bad) => write!(f, "rule {rule}: a destination: {bad}"),
+            Self::Grant(rule, bad) => write!(f, "rule {rule}: a grant: {bad}"),
+            Self::OldForm(rule) => {
+                write!(f, "rule {rule} has networks in an old form: all rules are ignored")
+            }
+            Self::Unsigned(rule) => {
+                write!(f, "rule {rule} accepts an unsigned peer: all rules are ignored")
+            }
+            Self::TooMany(rule) => write!(f, "too many rules: those from {rule} on are ignored"),
+            Self::Services => f.write_str("the addresses of this node's services cannot be read"),
         }
-        rules.extend(self::rule(rule, input, &mut problems));
     }
+}
+
+/// Makes the policy of a node.
+pub fn compile(input: &Input<'_>) -> Compiled {
+    let local = local::local(input);
     let policy = Policy {
-        local: local(input),
-        rules,
-        open_protocols: Vec::new(),
+        local: local.ranges().collect(),
         shields_up: input.shields_up,
+        ..Policy::default()
     };
-    (policy, problems)
+    let mut compiled = Compiled { policy, ..Compiled::default() };
+    if input.shields_up {
+        return compiled;
+    }
+    let mut problems = Problems::default();
+    match read(&input.rules, input.peers, &mut problems) {
+        Ok(rules) => {
+            let mut writer = Writer {
+                jailed: jail::jailed(input.peers),
+                by_capability: by_capability(input.peers, &rules),
+                local: &local,
+                rules: Vec::new(),
+                sources: 0,
+                destinations: 0,
+            };
+            let beyond = rules.iter().position(|rule| !writer.write(rule));
+            beyond.into_iter().for_each(|rule| problems.push(Problem::TooMany(rule)));
+            compiled.policy.rules = writer.rules;
+            compiled.grants = Grants::new(&rules, &local, &mut problems);
+        }
+        Err(invalid) => problems.push(invalid),
+    }
+    compiled.problems = problems.0;
+    compiled
 }
 
-/// One rule; `None` where it accepts nothing.
-fn rule(rule: &FilterRule, input: &Input<'_>, problems: &mut Vec<String>) -> Option<Rule> {
-    let mut sources = Vec::new();
-    for source in &rule.sources {
-        match source.strip_prefix(CAPABILITY) {
-            Some(capability) => sources.extend(having(capability, input)),
-            None => match ranges(source) {
-                Some(ranges) => sources.extend(ranges),
-                None => problems.push(format!("a rule's source {source:?} is no address")),
-            },
+/// Problems, the first of them.
+#[derive(Default)]
+struct Problems(Vec<Problem>);
+
+impl Problems {
+    fn push(&mut self, problem: Problem) {
+        if self.0.len() < TOLD {
+            self.0.push(problem);
         }
     }
-    let sources = without(sources, &input.jailed);
-    let mut destinations = Vec::new();
+}
+
+/// A rule, read.
+struct Read<'a> {
+    rule: &'a FilterRule,
+    protocols: Vec<u8>,
+    sources: AddressSet,
+    capabilities: Vec<&'a str>,
+    destinations: Vec<(AddressRange, RangeInclusive<u16>)>,
+}
+
+/// Reads all rules. One that is not as it may be makes all of them invalid.
+fn read<'a>(
+    rules: &[&'a FilterRule],
+    peers: &[Peer<'_>],
+    problems: &mut Problems,
+) -> Result<Vec<Read<'a>>, Problem> {
+    let unsigned = peers.iter().filter(|peer| peer.node.unsigned_peer_api_only);
+    let unsigned: AddressSet =
+        unsigned.flat_map(|peer| peer.node.allowed_ips()).filter_map(range).collect();
+    let mut read = Vec::with_capacity(rules.len());
+    for (place, rule) in rules.iter().enumerate() {
+        if !rule.source_bits.is_empty() || rule.destinations.iter().any(|to| to.bits.is_some()) {
+            return Err(Problem::OldForm(place));
+        }
+        let rule = read_one(rule, place, problems);
+        if !rule.destinations.is_empty() && unsigned.overlaps(&rule.sources) {
+            return Err(Problem::Unsigned(place));
+        }
+        read.push(rule);
+    }
+    Ok(read)
+}
+
+fn read_one<'a>(rule: &'a FilterRule, place: usize, problems: &mut Problems) -> Read<'a> {
+    let (mut sources, mut capabilities, mut destinations) = (Vec::new(), Vec::new(), Vec::new());
+    for source in &rule.sources {
+        match parse(source) {
+            Ok(Addresses::Ranges(ranges)) => sources.extend(ranges.into_iter().flatten()),
+            Ok(Addresses::OfCapability("")) => {}
+            Ok(Addresses::OfCapability(name)) => capabilities.push(name),
+            Err(bad) => problems.push(Problem::Source(place, bad)),
+        }
+    }
     for to in &rule.destinations {
-        let prefix = |bits: i32| {
-            let len = u8::try_from(bits).ok()?;
-            AddressRange::prefix(to.addresses.parse().ok()?, len).map(|range| vec![range])
-        };
-        let ranges = match to.bits {
-            Some(bits) => prefix(bits),
-            None => ranges(&to.addresses),
-        };
-        let Some(ranges) = ranges else {
-            problems.push(format!("a rule's destination {:?} is no address", to.addresses));
-            continue;
-        };
-        let ports = to.ports.first..=to.ports.last;
-        let destination = |addresses| Destination { addresses, ports: ports.clone() };
-        destinations.extend(ranges.into_iter().map(destination));
+        match parse(&to.addresses) {
+            Ok(Addresses::Ranges(ranges)) => {
+                let ports = to.ports.first..=to.ports.last;
+                destinations.extend(ranges.into_iter().flatten().map(|at| (at, ports.clone())));
+            }
+            Ok(Addresses::OfCapability(_)) => {
+                let bad = BadAddresses::capability(&to.addresses);
+                problems.push(Problem::Destination(place, bad));
+            }
+            Err(bad) => problems.push(Problem::Destination(place, bad)),
+        }
     }
-    let protocols = match &rule.protocols[..] {
-        [] => USUAL.to_vec(),
-        said => said.iter().filter_map(|&protocol| u8::try_from(protocol).ok()).collect(),
-    };
-    let accepts = !sources.is_empty() && !destinations.is_empty();
-    accepts.then_some(Rule { protocols, sources, destinations })
+    let named = rule.protocols.iter().filter_map(|number| u8::try_from(*number).ok());
+    let mut protocols: Vec<u8> =
+        if rule.protocols.is_empty() { USUAL.to_vec() } else { named.collect() };
+    protocols.retain(|protocol| *protocol != TSMP);
+    protocols.sort_unstable();
+    protocols.dedup();
+    Read { rule, protocols, sources: sources.into_iter().collect(), capabilities, destinations }
 }
 
-/// The addresses of peers with a capability.
-fn having(capability: &str, input: &Input<'_>) -> Vec<AddressRange> {
-    let peers = input.peers.iter().filter(|(_, may)| may.contains_key(capability));
-    peers.flat_map(|(addresses, _)| addresses.iter().filter_map(range)).collect()
-}
-
-/// Ranges without addresses of these peers.
-fn without(mut ranges: Vec<AddressRange>, peers: &[&[IpNet]]) -> Vec<AddressRange> {
-    for address in peers.iter().flat_map(|peer| peer.iter()) {
-        let address = address.addr();
-        ranges = ranges.into_iter().flat_map(|range| cut(range, address)).collect();
+/// The addresses of peers by those of their capabilities that rules name.
+fn by_capability<'a>(peers: &[Peer<'a>], rules: &[Read<'_>]) -> HashMap<&'a str, AddressSet> {
+    let named: HashSet<&str> =
+        rules.iter().flat_map(|rule| rule.capabilities.iter().copied()).collect();
+    let mut addresses: HashMap<&'a str, Vec<AddressRange>> = HashMap::new();
+    let signed = peers.iter().map(|peer| peer.node).filter(|node| !node.unsigned_peer_api_only);
+    for node in signed.filter(|_| !named.is_empty()) {
+        let own = node.capabilities.iter().chain(node.cap_map.keys());
+        for name in own.filter(|name| named.contains(name.as_str())) {
+            // A network is no address of the peer's own (`ipnlocal`, `nodeByAddr`).
+            let single =
+                node.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
+            addresses.entry(name).or_default().extend(single.filter_map(range));
+        }
     }
-    ranges
+    addresses.into_iter().map(|(name, of)| (name, of.into_iter().collect())).collect()
 }
 
-/// A range without one of its addresses.
-fn cut(range: AddressRange, address: IpAddr) -> Vec<AddressRange> {
-    let (first, last) = (range.first(), range.last());
-    if address.is_ipv4() != first.is_ipv4() || address < first || address > last {
-        return vec![range];
+/// Writes rules of a policy.
+struct Writer<'a> {
+    jailed: AddressSet,
+    by_capability: HashMap<&'a str, AddressSet>,
+    local: &'a AddressSet,
+    rules: Vec<Rule>,
+    /// How many ranges all rules have.
+    sources: usize,
+    destinations: usize,
+}
+
+impl Writer<'_> {
+    /// Writes a rule. False where it does not fit.
+    fn write(&mut self, rule: &Read<'_>) -> bool {
+        let reached = rule.destinations.iter().filter(|(to, _)| self.local.overlaps_range(*to));
+        let (open, shut): (Vec<_>, Vec<_>) = reached.partition(|(_, ports)| !ports.is_empty());
+        let open = destinations(open.into_iter().cloned());
+        // ICMP has no ports: to it, even a destination without any is one.
+        let shut = destinations(shut.into_iter().map(|(to, _)| (*to, 0..=u16::MAX)));
+        let sources = rule.sources.less(&self.jailed);
+        self.push(&rule.protocols, &sources, open.clone())
+            && self.push(&[], &sources, shut)
+            && self.write_capabilities(rule, open)
     }
-    let before = neighbour(address, -1).and_then(|end| AddressRange::new(first, end));
-    let behind = neighbour(address, 1).and_then(|start| AddressRange::new(start, last));
-    before.into_iter().chain(behind).collect()
-}
 
-fn neighbour(address: IpAddr, step: i8) -> Option<IpAddr> {
-    match address {
-        IpAddr::V4(ip) => ip
-            .to_bits()
-            .checked_add_signed(step.into())
-            .map(|bits| Ipv4Addr::from_bits(bits).into()),
-        IpAddr::V6(ip) => ip
-            .to_bits()
-            .checked_add_signed(step.into())
-            .map(|bits| Ipv6Addr::from_bits(bits).into()),
+    /// Of protocols without ports, a capability lets in ICMP alone, and to each address of a family
+    /// for which the rule has any (`match.go`, `matchIPsOnly`).
+    fn write_capabilities(&mut self, rule: &Read<'_>, to: Vec<Destination>) -> bool {
+        let named = rule.capabilities.iter().filter_map(|name| self.by_capability.get(name));
+        let sources: AddressSet = named.flat_map(AddressSet::ranges).collect();
+        let sources = sources.less(&self.jailed);
+        let ported = rule.protocols.iter().copied().filter(|own| WITH_PORTS.contains(own));
+        let ported: Vec<u8> = ported.collect();
+        let families = [AddressRange::V4, AddressRange::V6].into_iter().filter(|family| {
+            let of_it = |to: &AddressRange| to.first().is_ipv4() == family.first().is_ipv4();
+            rule.destinations.iter().any(|(to, _)| of_it(to))
+        });
+        let every = destinations(families.map(|family| (family, 0..=u16::MAX)));
+        (ported.is_empty() || self.push(&ported, &sources, to)) && self.push(&[], &sources, every)
+    }
+
+    fn push(&mut self, protocols: &[u8], from: &AddressSet, to: Vec<Destination>) -> bool {
+        if from.is_empty() || to.is_empty() {
+            return true;
+        }
+        let sources = self.sources + from.len();
+        let reached = self.destinations + to.len();
+        if sources + reached > MOST_RANGES || sources.saturating_mul(reached) > MOST_BITS {
+            return false;
+        }
+        (self.sources, self.destinations) = (sources, reached);
+        self.rules.push(Rule {
+            protocols: protocols.to_vec(),
+            sources: from.ranges().collect(),
+            destinations: to,
+        });
+        true
     }
 }
 
+fn destinations(of: impl Iterator<Item = (AddressRange, RangeInclusive<u16>)>) -> Vec<Destination> {
+    of.map(|(addresses, ports)| Destination { addresses, ports }).collect()
+}
+
+/// The addresses of a network.
 fn range(net: &IpNet) -> Option<AddressRange> {
     AddressRange::prefix(net.addr(), net.prefix_len())
 }
 
-/// `*`, an address, a network, or a range from one address to another.
-fn ranges(text: &str) -> Option<Vec<AddressRange>> {
-    if text == ANY {
-        return Some(vec![AddressRange::V4, AddressRange::V6]);
-    }
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return AddressRange::new(address, address).map(|range| vec![range]);
-    }
-    if let Some((first, last)) = text.split_once('-') {
-        let range = AddressRange::new(first.parse().ok()?, last.parse().ok()?);
-        return range.map(|range| vec![range]);
-    }
-    // One with host bits is a mistake of somebody's.
-    let net = text.parse::<IpNet>().ok().filter(|net| net.trunc() == *net)?;
-    range(&net).map(|range| vec![range])
-}
-
-/// The destinations that packets may have at all. An exit node offers the Internet, and not the
-/// networks around it (`ipn/ipnlocal/local.go`, `shrinkDefaultRoute`).
-fn local(input: &Input<'_>) -> Vec<AddressRange> {
-    let (exits, offered): (Vec<&IpNet>, Vec<&IpNet>) =
-        input.offered.iter().partition(|net| net.prefix_len() == 0);
-    let mut local: Vec<AddressRange> = input.own.iter().chain(offered).filter_map(range).collect();
-    for exit in exits {
-        let all = if exit.addr().is_ipv4() { AddressRange::V4 } else { AddressRange::V6 };
-        let kept = NOT_INTERNET.iter().filter_map(|net| net.parse::<IpNet>().ok());
-        let kept = kept.chain(input.connected.iter().copied());
-        let mut left = vec![all];
-        for net in kept {
-            left = left.into_iter().flat_map(|range| cut_net(range, &net)).collect();
-        }
-        local.extend(left);
-    }
-    local
-}
-
-/// What is nobody's on the Internet: private, link-local, shared, multicast.
-const NOT_INTERNET: [&str; 9] = [
-    "10.0.0.0/8",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "169.254.0.0/16",
-    "100.64.0.0/10",
-    "224.0.0.0/4",
-    "fc00::/7",
-    "fe80::/10",
-    "ff00::/8",
-];
-
-/// A range without a network.
-fn cut_net(range: AddressRange, net: &IpNet) -> Vec<AddressRange> {
-    let Some(hole) = self::range(&net.trunc()) else { return vec![range] };
-    let (first, last) = (range.first(), range.last());
-    let apart =
-        hole.first().is_ipv4() != first.is_ipv4() || hole.last() < first || hole.first() > last;
-    if apart {
-        return vec![range];
-    }
-    let before = neighbour(hole.first(), -1).and_then(|end| AddressRange::new(first, end));
-    let behind = neighbour(hole.last(), 1).and_then(|start| AddressRange::new(start, last));
-    let before = before.filter(|_| hole.first() > first);
-    let behind = behind.filter(|_| hole.last() < last);
-    before.into_iter().chain(behind).collect()
-}
-
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn rules(json: serde_json::Value) -> Vec<FilterRule> {
-        serde_json::from_value(json).unwrap()
-    }
-
-    fn nets(list: &[&str]) -> Vec<IpNet> {
-        list.iter().map(|net| net.parse().unwrap()).collect()
-    }
-
-    fn pairs(ranges: &[AddressRange]) -> Vec<String> {
-        ranges.iter().map(|range| format!("{}-{}", range.first(), range.last())).collect()
-    }
-
-    #[test]
-    fn sources_are_addresses_networks_ranges_and_all() {
-        let rules = rules(json!([{
-            "SrcIPs": ["100.64.0.1", "10.0.0.0/8", "10.1.0.1/8", "1.0.0.1-1.0.0.9", "nonsense", "::1"],
-            "DstPorts": [{"IP": "*", "Ports": {"First": 22, "Last": 23}}],
-        }]));
-        let input = Input { rules: rules.iter().collect(), ..Input::default() };
-        let (policy, problems) = compile(&input);
-        let expected =
-            ["100.64.0.1-100.64.0.1", "10.0.0.0-10.255.255.255", "1.0.0.1-1.0.0.9", "::1-::1"];
-        assert_eq!(pairs(&policy.rules[0].sources), expected);
-        assert_eq!(policy.rules[0].protocols, USUAL);
-        assert_eq!(policy.rules[0].destinations.len(), 2, "both families");
-        assert_eq!(problems.len(), 2, "{problems:?}");
-    }
-
-    #[test]
-    fn a_capability_stands_for_the_peers_that_have_it() {
-        let may: CapMap = [("cap/x".to_owned(), json!(null))].into();
-        let none = CapMap::new();
-        let (one, two) = (nets(&["100.64.0.2/32", "fd7a::2/128"]), nets(&["100.64.0.3/32"]));
-        let rules = rules(json!([
-            {"SrcIPs": ["cap:cap/x"], "DstPorts": [{"IP": "100.64.0.1", "Ports": {"First": 0, "Last": 65535}}]},
-            {"SrcIPs": ["cap:cap/y"], "DstPorts": [{"IP": "*", "Ports": {"First": 0, "Last": 65535}}]},
-        ]));
-        let peers = vec![(&one[..], &may), (&two[..], &none)];
-        let (policy, _) =
-            compile(&Input { rules: rules.iter().collect(), peers, ..Input::default() });
-        assert_eq!(policy.rules.len(), 1, "a rule that nobody matches is none");
-        assert_eq!(pairs(&policy.rules[0].sources), ["100.64.0.2-100.64.0.2", "fd7a::2-fd7a::2"]);
-    }
-
-    #[test]
-    fn what_nobody_understands_accepts_nothing() {
-        let rules = rules(json!([
-            {"SrcIPs": ["*"], "DstPorts": [{"IP": "*", "Ports": {"First": 0, "Last": 65535}}]},
-            {"SrcIPs": ["10.0.0.0"], "SrcBits": [8], "DstPorts": []},
-        ]));
-        let (policy, problems) =
-            compile(&Input { rules: rules.iter().collect(), ..Input::default() });
-        assert!(policy.rules.is_empty() && problems.len() == 1);
-    }
-
-    #[test]
-    fn a_jailed_peer_is_in_no_source() {
-        let jailed = nets(&["100.64.0.9/32"]);
-        let rules = rules(json!([{
-            "SrcIPs": ["100.64.0.8-100.64.0.10"], "DstPorts": [{"IP": "*", "Ports": {"First": 0, "Last": 9}}],
-        }]));
-        let input =
-            Input { rules: rules.iter().collect(), jailed: vec![&jailed], ..Input::default() };
-        let (policy, _) = compile(&input);
-        let expected = ["100.64.0.8-100.64.0.8", "100.64.0.10-100.64.0.10"];
-        assert_eq!(pairs(&policy.rules[0].sources), expected);
-    }
-
-    #[test]
-    fn an_exit_node_offers_the_internet_and_not_the_networks_around_it() {
-        let (own, offered) = (nets(&["100.64.0.1/32"]), nets(&["0.0.0.0/0", "192.168.7.0/24"]));
-        let connected = nets(&["203.0.113.0/24"]);
-        let input =
-            Input { own: &own, offered: &offered, connected: &connected, ..Input::default() };
-        let (policy, _) = compile(&input);
-        let has = |address: &str| {
-            let address: IpAddr = address.parse().unwrap();
-            policy.local.iter().any(|range| range.first() <= address && address <= range.last())
-        };
-        for inside in ["100.64.0.1", "192.168.7.9", "8.8.8.8", "0.0.0.0", "255.255.255.255"] {
-            assert!(has(inside), "{inside}");
-        }
-        for outside in ["100.64.0.2", "192.168.8.1", "10.1.2.3", "203.0.113.9", "224.0.0.1"] {
-            assert!(!has(outside), "{outside}");
-        }
-    }
-}
+mod tests;

@@ -34,6 +34,8 @@ pub struct Settings {
     pub paths: Vec<(NodePublic, PeerInfo)>,
     /// Which of their packets may enter.
     pub filter: FilterPolicy,
+    /// What they may do beside.
+    pub grants: filter::Grants,
     /// Who is called how.
     pub names: dns::Config,
     /// What the machine is to have.
@@ -47,7 +49,7 @@ pub struct Settings {
 pub struct Around<'a> {
     /// The time, since 1970.
     pub now: Duration,
-    /// The networks that this machine is connected to.
+    /// This machine's addresses on other interfaces, each with the length of its network.
     pub connected: &'a [IpNet],
     /// Who answered questions about names before.
     pub servers: &'a [std::net::IpAddr],
@@ -82,17 +84,8 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         (peer.key, info)
     };
     let paths = all.iter().map(info).collect();
-    let input = Input {
-        rules: map.rules().into_iter().flatten().collect(),
-        own: &own.addresses,
-        offered: &prefs.advertise_routes,
-        connected: around.connected,
-        peers: all.iter().map(|peer| (&peer.addresses[..], &peer.cap_map)).collect(),
-        jailed: all.iter().filter(|peer| peer.is_jailed).map(|peer| &peer.addresses[..]).collect(),
-        shields_up: prefs.shields_up,
-    };
-    let (policy, left_out) = filter::compile(&input);
-    problems.extend(left_out);
+    let compiled = rules(map, own, prefs, around, all.iter().copied().zip(&peers));
+    problems.extend(compiled.problems.iter().map(ToString::to_string));
     let names = names(map, own, prefs, exit.is_some(), around);
     let host = HostWish {
         addresses: own.addresses.clone(),
@@ -103,7 +96,32 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         masquerade: !prefs.no_snat,
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
     };
-    Settings { peers, paths, filter: (&policy).into(), names, host, problems }
+    let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
+    Settings { peers, paths, filter, grants, names, host, problems }
+}
+
+/// The filter's policy, and what was granted beside.
+fn rules<'a>(
+    map: &NetworkMap,
+    own: &Node,
+    prefs: &Prefs,
+    around: &Around<'_>,
+    peers: impl Iterator<Item = (&'a Node, &'a Peer)>,
+) -> filter::Compiled {
+    let services = filter::service_addresses(own);
+    let peers: Vec<filter::Peer<'_>> =
+        peers.map(|(node, peer)| filter::Peer { node, allowed_ips: &peer.allowed_ips }).collect();
+    let mut compiled = filter::compile(&Input {
+        rules: map.rules().into_iter().flatten().collect(),
+        own: &own.addresses,
+        services: services.as_deref().unwrap_or_default(),
+        advertised: &prefs.advertise_routes,
+        interfaces: around.connected,
+        peers: &peers,
+        shields_up: prefs.shields_up,
+    });
+    compiled.problems.extend(services.err());
+    compiled
 }
 
 /// The exit node that is wanted, if it can be one.

@@ -3,6 +3,11 @@
 
 #![forbid(unsafe_code)]
 
+mod tailnet {
+    mod client;
+    mod trouble;
+}
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,6 +15,9 @@ use netns::{
     Datagrams, Family, Member, MemberKind, Pace, Path, Place, Stream, Tailnet, Train,
     in_background, ping,
 };
+
+/// Within this what members tell each other is known.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Of the streams and flows that are looked at.
 const PORT: u16 = 7000;

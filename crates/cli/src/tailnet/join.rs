@@ -169,7 +169,7 @@ impl Join {
         runtime.block_on(async {
             let mut notices = client.watch(INITIAL_STATE).await?;
             client.patch("prefs", &wish).await?;
-            let mut start = json!({});
+            let (mut start, has_key) = (json!({}), key.is_some());
             if let Some(key) = key {
                 start["AuthKey"] = json!(*key);
             }
@@ -177,7 +177,7 @@ impl Join {
             if self.force_reauth {
                 client.post("login-interactive", None).await?;
             }
-            wait(&client, &mut notices, end).await
+            wait(&client, &mut notices, has_key, end).await
         })?;
         println!("{name}: connected{}", runtime.block_on(addresses(&client)));
         Ok(())
@@ -195,8 +195,14 @@ async fn answers(client: &Client, end: Instant) -> anyhow::Result<()> {
 }
 
 /// Waits until the node is connected.
-async fn wait(client: &Client, notices: &mut Notices, mut end: Instant) -> anyhow::Result<()> {
-    let (mut page, mut asked) = (String::new(), false);
+async fn wait(
+    client: &Client,
+    notices: &mut Notices,
+    has_key: bool,
+    mut end: Instant,
+) -> anyhow::Result<()> {
+    // A key logs in without a page.
+    let (mut page, mut asked) = (String::new(), has_key);
     loop {
         let Ok(notice) = timeout_at(end, notices.next()).await else {
             bail!("not connected yet: {}", why(client).await);

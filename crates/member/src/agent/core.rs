@@ -61,7 +61,7 @@ pub(super) struct Own {
 
 /// All that the agent knows.
 pub(super) struct Agent {
-    pub options: Options,
+    pub has_interface: bool,
     pub state: State,
     pub machine_key: MachineKey,
     pub hook: Option<Hook>,
@@ -108,7 +108,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (relay_events, mut from_relays) = mpsc::channel(WAITING);
     let (relays, relay_commands) = mpsc::channel(WAITING);
 
-    let state = State::new(options.folder.clone());
+    let state = State::new(options.folder);
     let hook = hook(options.mark);
     tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
     let lines_ended = async {
@@ -125,9 +125,13 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     tokio::pin!(lines_ended);
     let machine_key = state.machine_key()?;
     let mesh = Mesh::new(state.disco_key()?);
-    let prefs: Prefs = state.read(PREFS).unwrap_or_else(Prefs::new);
+    // Not `unwrap_or_default`: Go's zero is not what a node begins with.
+    let prefs = match state.read(PREFS) {
+        Some(kept) => kept,
+        None => Prefs::new(),
+    };
     let mut agent = Agent {
-        options,
+        has_interface: options.has_interface,
         state,
         machine_key,
         hook,
@@ -348,9 +352,14 @@ impl Agent {
         self.mesh.set_relays(self.map.derp_map(), now());
     }
 
+    /// Routes change also by what we do ourselves: only other addresses are another network.
     fn network_changed(&mut self) {
+        let found = endpoints::own(self.own.index, self.own.port);
+        if !self.mesh.set_local(found, now()) {
+            return;
+        }
         let _ = self.relays.try_send(derp::Command::NetworkChanged);
-        self.find_endpoints();
+        self.reconnect();
         self.mesh.handle_network_change(now());
         self.apply_settings();
     }
@@ -369,7 +378,7 @@ impl Agent {
             now: wall,
             connected: &connected,
             servers: &self.servers,
-            answers: self.options.has_interface,
+            answers: self.has_interface,
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
         let new =

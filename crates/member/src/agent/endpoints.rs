@@ -22,9 +22,9 @@ pub(super) fn own(own: u32, port: u16) -> Vec<SocketAddr> {
     found
 }
 
-/// The networks that this machine is connected to; not by the interface `own`.
+/// This machine's addresses, each with the length of its network; not on the interface `own`.
 pub(super) fn connected(own: u32) -> Vec<IpNet> {
-    addresses(own).iter().map(IpNet::trunc).filter(|net| !net.addr().is_loopback()).collect()
+    addresses(own).into_iter().filter(|net| !net.addr().is_loopback()).collect()
 }
 
 fn addresses(own: u32) -> Vec<IpNet> {

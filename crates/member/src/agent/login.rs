@@ -89,7 +89,7 @@ impl Agent {
         }
         if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
         {
-            self.command(Command::Login(pure::register::Login::new(self.own.key)));
+            self.command(Command::Resume(pure::register::Login::new(self.own.key)));
         }
     }
 
@@ -134,6 +134,11 @@ impl Agent {
         }
         (self.login.connected, self.login.has_map) = (false, false);
         self.problems.remove("control");
+    }
+
+    /// The network changed: the coordinator is connected anew.
+    pub fn reconnect(&self) {
+        self.command(Command::Reconnect);
     }
 
     fn command(&self, command: Command) {
@@ -319,7 +324,7 @@ impl Agent {
             "RoutableIPs": self.prefs.advertise_routes,
             "RequestTags": self.prefs.advertise_tags,
             "Userspace": true,
-            "UserspaceRouter": !self.options.has_interface,
+            "UserspaceRouter": !self.has_interface,
             "NetInfo": {"PreferredDERP": self.mesh.home().unwrap_or_default()},
         })
     }

@@ -139,11 +139,13 @@ impl Mesh {
         self.tell_paths(now);
     }
 
-    pub fn set_local(&mut self, local: Vec<SocketAddr>, now: Duration) {
-        self.due.announce |= self.local != local;
+    /// Takes our own addresses. Whether they are others than before.
+    pub fn set_local(&mut self, local: Vec<SocketAddr>, now: Duration) -> bool {
+        let differs = self.local != local;
+        self.due.announce |= differs;
         self.local = local;
-        self.ask_servers(now);
         self.tell_paths(now);
+        differs
     }
 
     pub fn set_relays(&mut self, map: &DerpMap, now: Duration) {

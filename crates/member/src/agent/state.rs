@@ -8,7 +8,7 @@
 //!   map.json      the last map, for a start without the coordinator
 //! ```
 
-use std::{fs, io, path::PathBuf, str::FromStr};
+use std::{fs, io, str::FromStr};
 
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
@@ -16,14 +16,16 @@ use sys::whole_file;
 use tailnet::keys::{DiscoKey, MachineKey};
 use zeroize::Zeroizing;
 
+use super::Folder;
+
 /// The folder of an agent.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct State {
-    folder: PathBuf,
+    folder: Folder,
 }
 
 impl State {
-    pub fn new(folder: PathBuf) -> Self {
+    pub fn new(folder: Folder) -> Self {
         Self { folder }
     }
 
@@ -49,8 +51,8 @@ impl State {
         new: fn(Box<Zeroizing<[u8; 32]>>) -> K,
         text: fn(&K) -> Zeroizing<String>,
     ) -> anyhow::Result<K> {
-        let path = self.folder.join(name);
-        let what = || path.display().to_string();
+        let path = self.folder.path.join(name);
+        let what = || self.folder.shown.join(name).display().to_string();
         match fs::read_to_string(&path).map(Zeroizing::new) {
             Ok(text) => text.trim().parse().with_context(what),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -67,7 +69,7 @@ impl State {
     /// What a file says; `None` where there is none, or it says nothing that is understood, which
     /// is logged.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        let path = self.folder.join(name);
+        let path = self.folder.path.join(name);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             text => text,
@@ -76,7 +78,7 @@ impl State {
         match read.and_then(|text| Ok(serde_json::from_str(&text)?)) {
             Ok(value) => Some(value),
             Err(error) => {
-                tracing::error!("{}: {error:#}", path.display());
+                tracing::error!("{}: {error:#}", self.folder.shown.join(name).display());
                 None
             }
         }
@@ -92,7 +94,7 @@ impl State {
     }
 
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        whole_file::replace(&self.folder.join(name), text)
+        whole_file::replace(&self.folder.path.join(name), text)
     }
 
     /// Forgets a file.
@@ -100,7 +102,7 @@ impl State {
     /// # Errors
     /// It is still there.
     pub fn forget(&self, name: &str) -> io::Result<()> {
-        whole_file::remove(&self.folder.join(name))
+        whole_file::remove(&self.folder.path.join(name))
     }
 }
 
@@ -113,7 +115,7 @@ mod tests {
     fn state(name: &str) -> State {
         let folder = std::env::temp_dir().join(format!("linerate-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        State::new(folder)
+        State::new(Folder { path: folder.clone(), shown: folder, open: None })
     }
 
     #[test]
@@ -121,12 +123,13 @@ mod tests {
         let state = state("machine-key");
         let first = state.machine_key().unwrap().public();
         assert_eq!(state.machine_key().unwrap().public(), first);
-        let mode = fs::metadata(state.folder.join("machine.key")).unwrap().permissions().mode();
+        let mode =
+            fs::metadata(state.folder.path.join("machine.key")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        fs::write(state.folder.join("machine.key"), "nonsense").unwrap();
+        fs::write(state.folder.path.join("machine.key"), "nonsense").unwrap();
         let refused = format!("{:#}", state.machine_key().unwrap_err());
         assert!(refused.contains("machine.key") && refused.contains("not a key"), "{refused}");
-        fs::remove_dir_all(&state.folder).unwrap();
+        fs::remove_dir_all(&state.folder.path).unwrap();
     }
 
     #[test]
@@ -135,10 +138,10 @@ mod tests {
         assert_eq!(state.read::<Vec<u8>>("map.json"), None);
         state.keep("map.json", &[1, 2]).unwrap();
         assert_eq!(state.read::<Vec<u8>>("map.json"), Some(vec![1, 2]));
-        fs::write(state.folder.join("map.json"), "[1, 2").unwrap();
+        fs::write(state.folder.path.join("map.json"), "[1, 2").unwrap();
         assert_eq!(state.read::<Vec<u8>>("map.json"), None);
         state.forget("map.json").unwrap();
         state.forget("map.json").unwrap();
-        fs::remove_dir_all(&state.folder).unwrap();
+        fs::remove_dir_all(&state.folder.path).unwrap();
     }
 }

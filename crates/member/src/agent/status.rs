@@ -189,7 +189,7 @@ impl Agent {
         });
         Status {
             version: VERSION.to_owned(),
-            tun: self.options.has_interface,
+            tun: self.has_interface,
             backend_state: state,
             have_node_key: !self.own.key.is_zero(),
             auth_url: self.login.page.clone(),

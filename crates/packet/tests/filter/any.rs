@@ -11,7 +11,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use crate::bytes::{Fragment, Packet, Transport};
 
 /// Addresses of one family; most are near each other.
-fn address(v4: bool) -> BoxedStrategy<IpAddr> {
+pub fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     if v4 {
         let near = (0u32..24).prop_map(|low| Ipv4Addr::from_bits(0x6440_0000 | low));
         let special = select(vec![
@@ -36,7 +36,7 @@ fn address(v4: bool) -> BoxedStrategy<IpAddr> {
     }
 }
 
-fn range() -> impl Strategy<Value = AddressRange> {
+pub fn range() -> impl Strategy<Value = AddressRange> {
     let ends = any::<bool>().prop_flat_map(|v4| (address(v4), address(v4)));
     let pair = ends.prop_map(|(a, b)| AddressRange::new(a.min(b), a.max(b)).unwrap());
     let prefix = any::<bool>().prop_flat_map(|v4| (address(v4), 0..=if v4 { 32u8 } else { 128 }));
@@ -54,7 +54,7 @@ fn port() -> impl Strategy<Value = u16> {
     prop_oneof![12 => 1u16..16, 1 => Just(0), 1 => Just(u16::MAX), 1 => any::<u16>()]
 }
 
-fn ports() -> impl Strategy<Value = RangeInclusive<u16>> {
+pub fn ports() -> impl Strategy<Value = RangeInclusive<u16>> {
     prop_oneof![
         3 => (port(), port()).prop_map(|(a, b)| a.min(b)..=a.max(b)),
         2 => port().prop_map(|port| port..=port),
@@ -62,7 +62,7 @@ fn ports() -> impl Strategy<Value = RangeInclusive<u16>> {
     ]
 }
 
-fn protocol() -> impl Strategy<Value = u8> {
+pub fn protocol() -> impl Strategy<Value = u8> {
     prop_oneof![6 => select(vec![6u8, 17, 1, 58, 132]), 2 => select(vec![2u8, 47, 50, 89]), 1 => any::<u8>()]
 }
 

@@ -6,5 +6,6 @@ mod any;
 mod bytes;
 mod judge;
 mod oracle;
+mod process;
 mod semantics;
 mod tailscale;

@@ -1,14 +1,6 @@
 //! The judge against Tailscale's own filter, which `tests/filter-oracle` runs.
 
-use std::{
-    cell::RefCell,
-    env,
-    fmt::Write as _,
-    io::{BufRead, BufReader, Write as _},
-    path::PathBuf,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::Arc,
-};
+use std::{cell::RefCell, sync::Arc};
 
 use packet::filter::{AddressRange, Begun, Judge, Policy, Rule, Rules};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
@@ -16,71 +8,8 @@ use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
 use crate::{
     any,
     bytes::{Packet, Transport},
+    process::{Oracle, packet},
 };
-
-/// Tailscale's filter in a process of its own.
-struct Oracle {
-    process: Child,
-    questions: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Oracle {
-    /// It, where `tests/netns/peers` built it.
-    fn start() -> Option<Self> {
-        let home = || PathBuf::from(env::var_os("HOME").unwrap_or_default()).join(".cache");
-        let cache = || env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
-        let peers = env::var_os("LINERATE_PEERS").map(PathBuf::from);
-        let program = peers.unwrap_or_else(|| cache().join("linerate-peers"));
-        let program = program.join("bin/filter-oracle");
-        if !program.is_file() {
-            skips::skip("filter-oracle");
-            return None;
-        }
-        let mut process =
-            Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let questions = process.stdin.take().unwrap();
-        let answers = BufReader::new(process.stdout.take().unwrap());
-        Some(Self { process, questions, answers })
-    }
-
-    fn ask(&mut self, verb: &str, rest: &str) -> String {
-        writeln!(self.questions, "{verb} {rest}").unwrap();
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer).unwrap();
-        answer.trim_end().to_owned()
-    }
-
-    fn set(&mut self, policy: &Policy) {
-        assert_eq!(self.ask("policy", &json(policy)), "ok");
-    }
-
-    fn send(&mut self, packet: &[u8]) {
-        assert_eq!(self.ask("out", &hex(packet)), "ok");
-    }
-
-    fn accepts(&mut self, packet: &[u8]) -> bool {
-        match &*self.ask("in", &hex(packet)) {
-            "accept" => true,
-            "drop" => false,
-            other => panic!("unknown answer {other:?}"),
-        }
-    }
-}
-
-impl Drop for Oracle {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
 
 /// The policy with its rules as a coordinator sends them.
 fn json(policy: &Policy) -> String {
@@ -128,22 +57,6 @@ fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// A packet on which both mean to agree: not of IPv4's type 12, which is a parameter problem
-/// that Tailscale takes for another, nor of 18, which it takes for that; and no fragment of
-/// its own protocol.
-fn packet() -> impl Strategy<Value = Packet> {
-    any::packet().prop_map(|mut packet| {
-        match packet.transport {
-            Transport::Icmp { kind: kind @ (12 | 18), code } => {
-                packet.transport = Transport::Icmp { kind: kind - 1, code };
-            }
-            Transport::Other(99) => packet.fragment = None,
-            _ => {}
-        }
-        packet
-    })
-}
-
 #[derive(Clone, Debug)]
 enum Step {
     Policy(Policy),
@@ -179,16 +92,16 @@ fn random_rules_and_packets_have_the_verdicts_of_tailscales_filter() {
     let tested = runner.run(&(policy(), vec(step(), 1..120)), |(first, steps)| {
         let mut oracle = oracle.borrow_mut();
         // What was begun before is another case's: shields that go up forget it.
-        oracle.set(&Policy::default());
-        oracle.set(&Policy { shields_up: true, ..Policy::default() });
-        oracle.set(&first);
+        oracle.set(&json(&Policy::default()));
+        oracle.set(&json(&Policy { shields_up: true, ..Policy::default() }));
+        oracle.set(&json(&first));
         let mut begun = Begun::new(1);
         let mut judge = Judge::new(Arc::new(Rules::new(&first)), 2);
         let (mut shields_up, mut sent) = (first.shields_up, None);
         for step in steps {
             let packet = match step {
                 Step::Policy(next) => {
-                    oracle.set(&next);
+                    oracle.set(&json(&next));
                     if next.shields_up && !shields_up {
                         begun = Begun::new(1);
                     }

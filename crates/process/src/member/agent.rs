@@ -3,8 +3,11 @@
 use std::{
     ffi::OsString,
     io,
-    os::{fd::AsFd as _, unix::net::UnixListener},
-    path::PathBuf,
+    os::{
+        fd::{AsFd as _, AsRawFd as _},
+        unix::net::UnixListener,
+    },
+    path::{Path, PathBuf},
 };
 
 use anyhow::{Context, ensure};
@@ -82,6 +85,10 @@ impl AgentProcess {
         let job: AgentJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
         let (len, listener) = steward.receive_with(&mut buffer)?;
         ensure!(len == 1, "the steward is gone");
+        let (len, folder) = steward.receive_with(&mut buffer)?;
+        ensure!(len == 1, "the steward is gone");
+        let folder = folder.context("there is no folder")?;
+        let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
         let line = Channel::from(line.context("there is no line")?);
         let listener = UnixListener::from(listener.context("there is no socket")?);
         drop(buffer);
@@ -89,10 +96,10 @@ impl AgentProcess {
             Some(user) => become_agent(user).context("becoming the agent's user")?,
             None => keep_rights(Rights::default())?,
         }
-        confine_files(&reach(&job)).context("the kernel refused the sandbox")?;
+        confine_files(&reach(&opened)).context("the kernel refused the sandbox")?;
         let options = agent::Options {
             name: job.name,
-            folder: job.folder,
+            folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },
             mark: job.mark,
             has_interface: job.has_interface,
         };
@@ -103,12 +110,12 @@ impl AgentProcess {
     }
 }
 
-fn reach(job: &AgentJob) -> Reach {
+fn reach(folder: &Path) -> Reach {
     let said = CERTIFICATES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     Reach {
         read: READ.iter().map(PathBuf::from).chain(said).collect(),
         write: vec!["/dev/null".into()],
-        own: vec![job.folder.clone()],
+        own: vec![folder.to_owned()],
         listen: vec![DNS],
         connect: Ports::Any,
         ..Reach::default()

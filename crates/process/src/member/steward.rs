@@ -246,13 +246,15 @@ impl Serving {
         drop(command);
         let job = AgentJob {
             name: self.job.name.clone(),
-            folder: own,
+            folder: own.clone(),
             user,
             mark: self.job.mark,
             has_interface: self.job.index != 0,
         };
         channel.send_with(&postcard::to_stdvec(&job)?, self.line.as_fd())?;
         channel.send_with(&[0], self.listener.as_fd())?;
+        // Open: the folders above it may be closed to the agent's user.
+        channel.send_with(&[0], fs::File::open(&own)?.as_fd())?;
         let started = sys::clock::boottime_nanos();
         self.agent = Some(Agent { process, channel, reader: Reader::default(), started });
         Ok(())

@@ -19,8 +19,7 @@ const INTERFACE: &str = "tailnet0";
 /// Where a host has the files of its member; they are gone with the host.
 const STATE: &str = "/run/rig/member";
 const SOCKET: &str = "/run/rig/tailscaled.sock";
-const LOG: &str = "/run/rig/member.log";
-const KEY: &str = "auth.key";
+const LOG: &str = "/run/rig/join.log";
 
 /// Within this what members agree on has happened. tailscaled has its first answer 5 s after it began.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -104,36 +103,60 @@ impl Member {
         program: impl Into<MemberProgram>,
         flags: &str,
     ) -> Member {
-        let program = program.into();
-        let daemon = match program.kind {
-            MemberKind::Linerate => None,
-            MemberKind::Tailscaled => Some(start_tailscaled(&host, &program)),
-        };
-        let addresses = Addresses::from_texts("", "");
-        let mut member = Member { host, addresses, program, _daemon: daemon };
-        member.host.write_secret(KEY, tailnet.coordinator.auth_key());
-        let joined = member.log_in(tailnet.coordinator.url(), flags);
+        let mut member = Member::start(host, program);
+        let coordinator = &tailnet.coordinator;
+        let joined = member.log_in(coordinator.url(), coordinator.auth_key(), flags);
         assert!(joined.ok, "{} does not join: {}", member.host.name(), joined.stderr);
         member.addresses = member.own_addresses();
         member
     }
 
-    /// Runs `join` or `up` with the key; how it ended, with what it said in `stderr`.
-    pub fn log_in(&self, url: &str, flags: &str) -> Outcome {
-        let (key, name) = (format!("file:/run/rig/{KEY}"), self.host.name());
-        let line = match self.program.kind {
-            MemberKind::Linerate => format!(
-                "join {url} --auth-key {key} --hostname {name} --state-dir {STATE} {flags} {INTERFACE}"
-            ),
-            MemberKind::Tailscaled => format!(
-                "up --login-server={url} --auth-key={key} --hostname={name} --timeout=30s {flags}"
-            ),
+    /// One that has not joined yet: of linerate nothing runs.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn start(host: Host, program: impl Into<MemberProgram>) -> Member {
+        let program = program.into();
+        let daemon = match program.kind {
+            MemberKind::Linerate => None,
+            MemberKind::Tailscaled => Some(start_tailscaled(&host, &program)),
         };
+        Member { host, addresses: Addresses::from_texts("", ""), program, _daemon: daemon }
+    }
+
+    /// Logs in with a key: how that ended, with what was said in `stderr`.
+    pub fn log_in(&self, url: &str, key: &str, flags: &str) -> Outcome {
+        let key = format!("file:{}", self.host.write_secret("auth.key", key));
+        let name = self.host.name();
+        match self.program.kind {
+            MemberKind::Linerate => {
+                self.start_again(&format!("{url} --auth-key={key} --hostname={name} {flags}"))
+            }
+            MemberKind::Tailscaled => self.attempt(&format!(
+                "up --login-server={url} --auth-key={key} --hostname={name} --timeout=30s {flags}"
+            )),
+        }
+    }
+
+    /// Runs `linerate join` with these words: how that ended, with what it said in `stderr`.
+    pub fn start_again(&self, words: &str) -> Outcome {
         // A daemon in the background would hold a pipe open.
-        let words = format!("{} </dev/null >>{LOG} 2>&1", self.words(&line));
-        let mut outcome = self.host.attempt(words);
-        outcome.stderr = self.host.read(LOG);
+        let line = self.words(&format!("join --state-dir={STATE} {words} {INTERFACE}"));
+        let mut outcome = self.host.attempt(format!(
+            "mktemp {LOG}.XXXXXX | tee {LOG}; {line} </dev/null >$(cat {LOG}) 2>&1"
+        ));
+        outcome.stderr = self.host.read(outcome.stdout.trim());
         outcome
+    }
+
+    /// Runs a command of the unmodified tailscale(1), which speaks to both.
+    pub fn tailscale(&self, arguments: &str) -> Outcome {
+        let client = crate::peer("tailscale").expect("the tailnet started with it");
+        let socket = match self.program.kind {
+            MemberKind::Linerate => format!("/run/linerate/{INTERFACE}.tailscaled.sock"),
+            MemberKind::Tailscaled => SOCKET.to_owned(),
+        };
+        self.host.attempt(format!("{} --socket={socket} {arguments}", client.display()))
     }
 
     /// Runs a command of the member's client: `status`, `netcheck`, ...
@@ -231,7 +254,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         if thread::panicking() && self.program.kind == MemberKind::Linerate {
-            let log = self.host.attempt(format!("tail -n {LOG_TAIL} {LOG}")).stdout;
+            let log = self.host.attempt(format!("tail -n {LOG_TAIL} {LOG}.*")).stdout;
             eprintln!("--- end of the log of linerate on {} ---\n{log}", self.host.name());
         }
     }

@@ -41,7 +41,9 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
-    // Files, within landlock: removing sockets, and what the allocator reads in /proc.
+    // Files, within landlock: removing sockets, what the allocator reads in /proc, and the node key
+    // of a member, whose file is open.
+    libc::SYS_fdatasync,
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_fstat,

@@ -1,0 +1,81 @@
+//! What peers may do beside sending packets (`tailcfg.CapGrant`). Nothing here knows what a
+//! capability means.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::{BadAddresses, Problem, Problems, Read, addresses::AddressSet, range};
+use crate::messages::CapGrant;
+
+/// Who may do what to this node.
+#[derive(Clone, Debug, Default)]
+pub struct Grants(Vec<Grant>);
+
+#[derive(Clone, Debug)]
+struct Grant {
+    sources: Arc<AddressSet>,
+    destinations: Vec<IpNet>,
+    capabilities: Vec<(String, Vec<Value>)>,
+}
+
+impl Grants {
+    /// Those to local destinations.
+    pub(super) fn new(rules: &[Read<'_>], local: &AddressSet, problems: &mut Problems) -> Self {
+        let mut grants = Vec::new();
+        let granting = |rule: &Read<'_>| !rule.rule.grants.is_empty() && !rule.sources.is_empty();
+        for (place, rule) in rules.iter().enumerate().filter(|(_, rule)| granting(rule)) {
+            let sources = Arc::new(rule.sources.clone());
+            for grant in &rule.rule.grants {
+                let mut destinations = destinations(grant, place, problems);
+                destinations.retain(|net| range(net).is_some_and(|net| local.overlaps_range(net)));
+                if !destinations.is_empty() {
+                    let (sources, capabilities) = (sources.clone(), capabilities(grant));
+                    grants.push(Grant { sources, destinations, capabilities });
+                }
+            }
+        }
+        Self(grants)
+    }
+
+    /// What a source may do to an address of this node: names and values
+    /// (`wgengine/filter/filter.go`, `CapsWithValues`).
+    pub fn between(&self, source: IpAddr, destination: IpAddr) -> BTreeMap<String, Vec<Value>> {
+        let mut granted = BTreeMap::<String, Vec<Value>>::new();
+        for grant in self.0.iter().filter(|grant| grant.sources.overlaps_range(source.into())) {
+            for _ in grant.destinations.iter().filter(|net| net.contains(&destination)) {
+                for (name, values) in &grant.capabilities {
+                    granted.entry(name.clone()).or_default().extend_from_slice(values);
+                }
+            }
+        }
+        granted
+    }
+
+    /// Whether nobody may do anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn destinations(grant: &CapGrant, place: usize, problems: &mut Problems) -> Vec<IpNet> {
+    let mut destinations = Vec::new();
+    for text in &grant.destinations {
+        match text.parse() {
+            Ok(net) => destinations.push(net),
+            Err(_) => problems.push(Problem::Grant(place, BadAddresses::malformed(text))),
+        }
+    }
+    destinations
+}
+
+/// The empty name is none.
+fn capabilities(grant: &CapGrant) -> Vec<(String, Vec<Value>)> {
+    let plain = grant.caps.iter().map(|name| (name.clone(), Vec::new()));
+    let with_values = grant.cap_map.iter().map(|(name, values)| {
+        let values = values.as_array().cloned().unwrap_or_default();
+        (name.clone(), values)
+    });
+    plain.chain(with_values).filter(|(name, _)| !name.is_empty()).collect()
+}

@@ -1,0 +1,85 @@
+//! The texts of addresses in rules (`wgengine/filter/tailcfg.go`, `parseIPSet`).
+
+use std::{fmt, net::IpAddr};
+
+use packet::filter::AddressRange;
+
+/// The longest text that is told.
+const TOLD: usize = 80;
+
+/// What a text means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Addresses<'a> {
+    /// One range, or all addresses of both families.
+    Ranges([Option<AddressRange>; 2]),
+    /// Those of peers that have a capability.
+    OfCapability(&'a str),
+}
+
+/// A text that means no addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadAddresses {
+    /// None of the forms.
+    Malformed(String),
+    /// A network whose address has bits behind its length.
+    HostBits(String),
+    /// A capability, where none may be.
+    Capability(String),
+}
+
+impl BadAddresses {
+    pub(super) fn malformed(text: &str) -> Self {
+        Self::Malformed(short(text))
+    }
+
+    pub(super) fn capability(text: &str) -> Self {
+        Self::Capability(short(text))
+    }
+}
+
+impl fmt::Display for BadAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(text) => write!(f, "{text:?} is no address, network or range"),
+            Self::HostBits(text) => write!(f, "{text:?} is no network, but an address in one"),
+            Self::Capability(text) => write!(f, "{text:?} is for sources alone"),
+        }
+    }
+}
+
+impl std::error::Error for BadAddresses {}
+
+pub(super) fn parse(text: &str) -> Result<Addresses<'_>, BadAddresses> {
+    if text == "*" {
+        return Ok(Addresses::Ranges([Some(AddressRange::V4), Some(AddressRange::V6)]));
+    }
+    if let Some(name) = text.strip_prefix("cap:") {
+        return Ok(Addresses::OfCapability(name));
+    }
+    let malformed = || BadAddresses::malformed(text);
+    let range = if let Some((address, len)) = text.rsplit_once('/') {
+        let address: IpAddr = address.parse().map_err(|_| malformed())?;
+        let range = length(len).and_then(|len| AddressRange::prefix(address, len));
+        let range = range.ok_or_else(malformed)?;
+        if range.first() != address {
+            return Err(BadAddresses::HostBits(short(text)));
+        }
+        range
+    } else if let Some((first, last)) = text.split_once('-') {
+        let ends = first.parse().ok().zip(last.parse().ok());
+        ends.and_then(|(first, last)| AddressRange::new(first, last)).ok_or_else(malformed)?
+    } else {
+        text.parse::<IpAddr>().map_err(|_| malformed())?.into()
+    };
+    Ok(Addresses::Ranges([Some(range), None]))
+}
+
+/// A length as Go reads it: without a sign, and without zeros before it.
+fn length(text: &str) -> Option<u8> {
+    let plain = text == "0" || !text.starts_with(['0', '+']);
+    text.parse().ok().filter(|_| plain)
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(TOLD).collect()
+}

@@ -1,0 +1,119 @@
+//! Trouble of the control plane, which costs no packet, and of a user, who is told what to do.
+
+use netns::{Family, Member, MemberKind, Pinging, Place, Tailnet, eventually, linerate};
+
+use crate::PATIENCE;
+
+/// A ping fifty times a second.
+const OFTEN: &str = "-i 0.02";
+
+/// Within this a join that cannot work says why.
+const TIMEOUT: &str = "--timeout=10s";
+
+fn members<const N: usize>(kinds: [MemberKind; N]) -> Option<(Tailnet, [Member; N])> {
+    let tailnet = Tailnet::start()?;
+    let mut number = 0;
+    let members = kinds.map(|kind| {
+        number += 1;
+        Member::join(&tailnet, tailnet.host(&format!("node{number}"), Place::Switch), kind, "")
+    });
+    Some((tailnet, members))
+}
+
+/// The agent's pid inside its host.
+fn agent(member: &Member) -> Option<u32> {
+    let found = member.host.attempt("pgrep -f ^linerate-agent");
+    found.stdout.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn an_agent_that_is_killed_costs_no_packet() {
+    let kinds = [MemberKind::Linerate, MemberKind::Tailscaled];
+    let Some((_tailnet, [one, other])) = members(kinds) else { return };
+    one.becomes_direct(&other);
+    let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "agent", &target);
+    pinging.goes_on(20, PATIENCE);
+    let before = agent(&one).expect("a node has an agent");
+    one.host.run(format!("kill -KILL {before}"));
+    eventually("there is a new agent", PATIENCE, || agent(&one).is_some_and(|now| now != before));
+    pinging.goes_on(100, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+    eventually("the new agent is connected", PATIENCE, || {
+        one.attempt("status --json").stdout.contains("\"Running\"")
+    });
+    assert!(matches!(one.path_to(&other), netns::Path::Direct(_)));
+}
+
+#[test]
+fn an_agent_that_hangs_costs_no_packet() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate];
+    let Some((_tailnet, [one, other])) = members(kinds) else { return };
+    one.becomes_direct(&other);
+    let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "agent", &target);
+    one.host.run(format!("kill -STOP {}", agent(&one).expect("a node has an agent")));
+    pinging.goes_on(500, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+}
+
+#[test]
+fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate, MemberKind::Tailscaled];
+    let Some((tailnet, [one, other, third])) = members(kinds) else { return };
+    one.becomes_direct(&third);
+    for member in [&one, &other] {
+        eventually("all know each other", PATIENCE, || {
+            let peers = member.status()["Peer"].as_object().map(|peers| peers.len());
+            peers == Some(2)
+        });
+    }
+    let target = format!("{OFTEN} {}", third.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "coordinator", &target);
+    tailnet.coordinator.signal("KILL");
+    pinging.goes_on(200, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+    // They have never met.
+    one.reaches(&other, Family::V4);
+    let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
+    assert!(ended.ok, "{ended:?}");
+    one.start_again(TIMEOUT);
+    for target in [&third, &other] {
+        one.reaches(target, Family::V6);
+    }
+}
+
+#[test]
+fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let node = Member::start(tailnet.host("node", Place::Switch), MemberKind::Linerate);
+    let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
+    let stranger = key.replace(|digit: char| digit.is_ascii_digit(), "x");
+    let expired = tailnet.coordinator.new_auth_key("");
+    // The tailnet's own key was the first.
+    tailnet.coordinator.headscale("preauthkeys expire --id 2");
+    for (url, key, named) in [
+        ("https://10.1.0.99", key, "10.1.0.99"),
+        (url, stranger.as_str(), "key"),
+        (url, expired.as_str(), "expired"),
+    ] {
+        let joined = node.log_in(url, key, TIMEOUT);
+        assert!(!joined.ok, "{joined:?}");
+        let line = joined.stderr.trim().lines().last().unwrap_or_default();
+        assert!(line.starts_with("linerate: ") && line.contains(named), "{joined:?}");
+        linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    }
+    node.host.run("mv /run/rig/ca.pem /run/rig/right.pem && : >/run/rig/ca.pem");
+    let joined = node.log_in(url, key, TIMEOUT);
+    assert!(!joined.ok && joined.stderr.contains("certificate"), "{joined:?}");
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    node.host.run("mv /run/rig/right.pem /run/rig/ca.pem");
+    let joined = node.log_in(url, key, "");
+    assert!(joined.ok, "{joined:?}");
+    let again = node.start_again(&format!("--timeout=5s {url} other0"));
+    assert!(!again.ok, "a second join into the same state: {again:?}");
+    assert_eq!(node.status()["BackendState"], "Running");
+}
