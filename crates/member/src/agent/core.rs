@@ -490,6 +490,8 @@ impl Agent {
     }
 
     async fn flush(&mut self) {
+        let now = now();
+        self.programs.send_pings(|peer| self.mesh.ping(peer, now));
         let due = self.mesh.flush(&self.plane, &self.relays, &mut self.programs).await;
         if due.endpoints {
             self.find_endpoints();

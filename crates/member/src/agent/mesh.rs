@@ -119,6 +119,11 @@ impl Mesh {
         local.chain(reflexive.map(|at| (*at, EndpointKind::Stun))).collect()
     }
 
+    /// Whether a STUN server answered lately.
+    pub fn udp_works(&self) -> bool {
+        !self.reflexive.is_empty()
+    }
+
     /// What a peer sent and received.
     pub fn activity(&self, peer: &NodePublic) -> Option<&Activity> {
         self.activity.get(peer)
