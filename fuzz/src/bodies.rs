@@ -21,6 +21,8 @@ mod netstack;
 mod oracle;
 #[path = "bodies/proxy.rs"]
 mod proxy;
+#[path = "bodies/relays.rs"]
+mod relays;
 #[path = "../../crates/packet/tests/inverse/same.rs"]
 mod same;
 #[path = "bodies/segment.rs"]
@@ -58,6 +60,7 @@ use packet::{
 };
 pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+pub use relays::{derp_frames, disco, stun};
 pub use segment::segment;
 pub use streams::streams;
 pub use ts2021::{ts2021_records, ts2021_stream};
