@@ -17,6 +17,8 @@ mod lines;
 mod magic_dns;
 #[path = "bodies/netstack.rs"]
 mod netstack;
+#[path = "bodies/network_map.rs"]
+mod network_map;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
 mod oracle;
 #[path = "bodies/proxy.rs"]
@@ -52,6 +54,7 @@ pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use lines::{guardian_line, namespace_line};
 pub use magic_dns::magic_dns;
+pub use network_map::network_map;
 use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},
