@@ -32,6 +32,8 @@ mod segment;
 mod spec;
 #[path = "bodies/streams.rs"]
 mod streams;
+#[path = "bodies/tailnet_lock.rs"]
+mod tailnet_lock;
 #[path = "bodies/ts2021.rs"]
 mod ts2021;
 
@@ -63,6 +65,7 @@ pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use segment::segment;
 pub use streams::streams;
+pub use tailnet_lock::tailnet_lock;
 pub use ts2021::{ts2021_records, ts2021_stream};
 use wg::{
     AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey, Received,
