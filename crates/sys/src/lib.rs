@@ -12,6 +12,7 @@
 //!   splice   relays bytes between sockets without copying them
 //!   offload  which of the kernel's offloads are used, and which it refused
 //!   opened   a file and the folder that it is in
+//!   unsent   how much of a TCP stream waits in the kernel
 //!   unix     a listening Unix socket that only its user may open
 //!   channel  a socket pair that keeps the boundaries of its packets
 //!   socket_file  the file of one, which is removed with it
@@ -51,6 +52,7 @@ pub mod time;
 pub mod tun;
 pub mod udp;
 pub mod unix;
+pub mod unsent;
 pub mod wake;
 pub mod watch;
 pub mod whole_file;

@@ -125,8 +125,11 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     tokio::pin!(lines_ended);
     let machine_key = state.machine_key()?;
     let mesh = Mesh::new(state.disco_key()?);
-    let kept: Option<Prefs> = state.read(PREFS);
-    let prefs = kept.map_or_else(Prefs::new, |kept| kept);
+    // Not `unwrap_or_default`: Go's zero is not what a node begins with.
+    let prefs = match state.read(PREFS) {
+        Some(kept) => kept,
+        None => Prefs::new(),
+    };
     let mut agent = Agent {
         has_interface: options.has_interface,
         state,

@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 use super::{
     control::{self, Command, Event, dial::Dialer},
     core::Agent,
+    derp,
     local_api::{Refusal, Reply},
 };
 
@@ -238,6 +239,7 @@ impl Agent {
             self.own.key = registered.node_key;
             self.plane.send(ToPlane::UseCandidate(registered.node_key));
             self.mesh.set_own_key(self.own.key, super::core::now());
+            let _ = self.relays.try_send(derp::Command::KeyChanged);
             // Peers' handshakes were with another key.
             self.settings = Default::default();
             self.apply_settings();

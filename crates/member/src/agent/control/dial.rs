@@ -69,12 +69,39 @@ impl Dialer {
         Self::new(Proxies::new(|name| std::env::var(name).ok()), system_tls(), hook)
     }
 
+    /// The same, which does this to each socket as well.
+    pub(in crate::agent) fn also(&self, more: Hook) -> Self {
+        let hook: Hook = match self.hook.clone() {
+            Some(hook) => Arc::new(move |socket| hook(socket).and_then(|()| more(socket))),
+            None => more,
+        };
+        Self { hook: Some(hook), ..self.clone() }
+    }
+
+    /// What is done to each socket.
+    pub(in crate::agent) fn hook(&self) -> Option<Hook> {
+        self.hook.clone()
+    }
+
+    /// TLS with the usual checks.
+    pub(in crate::agent) fn tls(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.tls)
+    }
+
+    /// The proxy for a host, if it is reached by one.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(in crate::agent) fn proxy(&self, target: &Target) -> Result<Option<&Proxy>, Trouble> {
+        Ok(self.proxies.for_host(target.tls, &target.host, target.port)?)
+    }
+
     /// Connects.
     ///
     /// # Errors
     /// What was in the way, of the first address that was tried.
     pub async fn dial(&self, target: &Target) -> Result<Box<dyn Stream>, Trouble> {
-        let proxy = self.proxies.for_host(target.tls, &target.host, target.port)?;
+        let proxy = self.proxy(target)?;
         let stream: Box<dyn Stream> = match proxy {
             Some(proxy) => self.through(proxy, target).await?,
             None => Box::new(self.connect(&target.host, target.port, target.address).await?),
@@ -82,7 +109,11 @@ impl Dialer {
         if target.tls { self.secure(&target.host, stream).await } else { Ok(stream) }
     }
 
-    async fn through(&self, proxy: &Proxy, target: &Target) -> Result<Box<dyn Stream>, Trouble> {
+    pub(in crate::agent) async fn through(
+        &self,
+        proxy: &Proxy,
+        target: &Target,
+    ) -> Result<Box<dyn Stream>, Trouble> {
         let tcp = self.connect(&proxy.host, proxy.port, None).await?;
         let mut stream: Box<dyn Stream> =
             if proxy.tls { self.secure(&proxy.host, Box::new(tcp)).await? } else { Box::new(tcp) };
@@ -143,7 +174,7 @@ pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
 }
 
 /// The addresses of a host, the families in turns and IPv6 first (RFC 8305, section 4).
-async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
+pub(in crate::agent) async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Trouble> {
     let found = match tokio::net::lookup_host((host, port)).await {
         Ok(found) => found,
         Err(error) => {
@@ -173,7 +204,10 @@ fn in_turns(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec<S
     addresses
 }
 
-async fn connect_to(to: SocketAddr, hook: Option<Hook>) -> Result<TcpStream, Trouble> {
+pub(in crate::agent) async fn connect_to(
+    to: SocketAddr,
+    hook: Option<Hook>,
+) -> Result<TcpStream, Trouble> {
     let connect = async {
         let socket = if to.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
         if let Some(hook) = hook {
@@ -227,7 +261,7 @@ async fn open_tunnel(
 ///
 /// # Errors
 /// That of the first that failed.
-pub(super) async fn race<T, F>(
+pub(in crate::agent) async fn race<T, F>(
     attempts: impl IntoIterator<Item = (Duration, F)>,
 ) -> Result<T, Trouble>
 where

@@ -1,0 +1,290 @@
+//! One region: connected while it is home or there is something to send, and again after trouble.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use bytes::{Bytes, BytesMut};
+use getrandom::{SysRng, rand_core::TryRng as _};
+use tailnet::{
+    derp::{kind, write_frame},
+    messages::DerpRegion,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    sync::{Notify, mpsc, oneshot},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout},
+};
+
+use super::{
+    Event,
+    connect::{self, Connection},
+    queue::{Chunk, Queue},
+    serve::{self, End},
+};
+use crate::agent::control::dial::Dialer;
+
+/// How long the data plane has to seal a login.
+const SEAL: Duration = Duration::from_secs(5);
+/// How long the first bytes may take to be written.
+const LOGIN: Duration = Duration::from_secs(5);
+/// The waits after failures, the last for all others (stock: 5 s at most).
+const BACKOFF: [Duration; 5] = [
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// A connection that lasted so long was no failure.
+const LASTED: Duration = Duration::from_secs(10);
+/// The longest wait that a relay may ask for before it restarts.
+const LONGEST_RESTART: Duration = Duration::from_secs(5);
+/// Pongs that wait to be sent.
+const PONGS: usize = 8;
+
+/// What tells a region; it ends with it.
+pub struct Handle {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// What a region's task is told by others, and its own parts tell each other.
+pub struct Shared {
+    state: Mutex<State>,
+    /// Something is to be written.
+    pub to_write: Notify,
+    /// The network or the key is another.
+    pub to_check: Notify,
+}
+
+/// What is known of a region's connection.
+pub struct State {
+    pub queue: Queue,
+    pub is_home: bool,
+    /// What the relay was told.
+    pub told_home: bool,
+    /// Whether the connection is to be given up.
+    pub again: bool,
+    /// Whether it is to be found out if the connection works.
+    pub check: bool,
+    /// Whether to ask the relay for a pong.
+    pub ping: bool,
+    pub pongs: Vec<[u8; 8]>,
+    /// The last frame.
+    pub heard: Instant,
+    /// The last datagram in either direction.
+    pub used: Instant,
+    /// The relay accepted the login.
+    pub accepted: bool,
+    /// How long to wait for a relay that restarts.
+    pub restart: Option<Duration>,
+}
+
+struct Region {
+    id: u16,
+    relays: Arc<DerpRegion>,
+    dialer: Dialer,
+    events: mpsc::Sender<Event>,
+    shared: Arc<Shared>,
+}
+
+/// Begins with a region.
+pub fn open(
+    id: u16,
+    relays: Arc<DerpRegion>,
+    dialer: Dialer,
+    events: &mpsc::Sender<Event>,
+) -> Handle {
+    let shared = Arc::new(Shared::new());
+    let events = events.clone();
+    let region = Region { id, relays, dialer, events, shared: Arc::clone(&shared) };
+    Handle { shared, task: tokio::spawn(region.run()) }
+}
+
+impl Handle {
+    /// Has datagrams sent.
+    pub fn send(&self, chunk: Chunk) {
+        self.shared.state().queue.push(chunk);
+        self.shared.to_write.notify_one();
+    }
+
+    /// Says whether the region is home.
+    pub fn set_home(&self, is_home: bool) {
+        self.shared.state().is_home = is_home;
+        self.shared.to_write.notify_one();
+        self.shared.to_check.notify_one();
+    }
+
+    /// Has it found out whether the connection works.
+    pub fn check(&self) {
+        self.shared.state().check = true;
+        self.shared.to_check.notify_one();
+    }
+
+    /// Has it connected anew.
+    pub fn reconnect(&self) {
+        self.shared.state().again = true;
+        self.shared.to_check.notify_one();
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    /// Of a region that is not home.
+    pub fn new() -> Self {
+        let now = Instant::now();
+        let state = State {
+            queue: Queue::default(),
+            is_home: false,
+            told_home: false,
+            again: false,
+            check: false,
+            ping: false,
+            pongs: Vec::new(),
+            heard: now,
+            used: now,
+            accepted: false,
+            restart: None,
+        };
+        Self { state: Mutex::new(state), to_write: Notify::new(), to_check: Notify::new() }
+    }
+
+    /// What is known. No lock is held while anything waits.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is a reason to be connected.
+    async fn wanted(&self) {
+        loop {
+            {
+                let mut state = self.state();
+                state.queue.expire(Instant::now());
+                if state.is_home || !state.queue.is_empty() {
+                    return;
+                }
+            }
+            self.to_write.notified().await;
+        }
+    }
+}
+
+impl State {
+    /// A connection begins.
+    fn begin(&mut self, now: Instant) {
+        (self.heard, self.used) = (now, now);
+        (self.told_home, self.ping) = (false, false);
+        (self.accepted, self.restart) = (false, None);
+        self.pongs.clear();
+        self.queue.begin(now);
+    }
+
+    /// Keeps what a ping said, to be returned; not too many.
+    pub fn add_pong(&mut self, ping: [u8; 8]) {
+        if self.pongs.len() < PONGS {
+            self.pongs.push(ping);
+        }
+    }
+
+    /// Moves what is to be written to `out`.
+    pub fn take(&mut self, out: &mut BytesMut, now: Instant) {
+        if self.told_home != self.is_home {
+            self.told_home = self.is_home;
+            write_frame(out, kind::NOTE_PREFERRED, &[self.is_home.into()]);
+        }
+        if std::mem::take(&mut self.ping) {
+            write_frame(out, kind::PING, &[0; 8]);
+        }
+        self.pongs.drain(..).for_each(|pong| write_frame(out, kind::PONG, &pong));
+        if !self.queue.is_empty() {
+            self.queue.take(out, now);
+            self.used = now;
+        }
+    }
+}
+
+impl Region {
+    async fn run(self) {
+        let mut failures = 0;
+        loop {
+            self.shared.wanted().await;
+            let begun = Instant::now();
+            let (ended, why) = match self.serve().await {
+                Ok(End::Again) => (End::Again, "to connect anew".to_owned()),
+                Ok(End::Idle) => (End::Idle, "nothing was said for a minute".to_owned()),
+                Err(error) => (End::Broken, format!("{error:#}")),
+                Ok(End::Broken) => (End::Broken, "the connection ended".to_owned()),
+            };
+            let event = Event::Disconnected { region: self.id, why };
+            if self.events.send(event).await.is_err() {
+                return;
+            }
+            let (accepted, restart) = {
+                let mut state = self.shared.state();
+                (std::mem::take(&mut state.accepted), state.restart.take())
+            };
+            if !matches!(ended, End::Broken) {
+                failures = 0;
+                continue;
+            }
+            if accepted && begun.elapsed() >= LASTED {
+                failures = 0;
+            }
+            let wait = BACKOFF[failures.min(BACKOFF.len() - 1)];
+            let wait = restart.map_or(wait, |restart| restart.min(LONGEST_RESTART));
+            failures += 1;
+            // What happens to the network may be what helps.
+            tokio::select! {
+                () = sleep(jittered(wait)) => {}
+                () = self.shared.to_check.notified() => {}
+            }
+        }
+    }
+
+    async fn serve(&self) -> anyhow::Result<End> {
+        {
+            // What is said from here on may be too late for this connection.
+            let mut state = self.shared.state();
+            (state.again, state.check) = (false, false);
+        }
+        let mut connection = connect::connect(&self.dialer, &self.relays).await?;
+        let login = self.seal(connection.server).await?;
+        ensure!(!login.is_empty(), "there is no node key to log in with");
+        let asked = Instant::now();
+        let written = self.log_in(&mut connection, &login);
+        timeout(LOGIN, written).await.context("no login in time")??;
+        self.shared.state().begin(Instant::now());
+        serve::serve(connection, asked, self.id, &self.shared, &self.events).await
+    }
+
+    /// The contents of the login.
+    async fn seal(&self, server: [u8; 32]) -> anyhow::Result<Bytes> {
+        let (reply, sealed) = oneshot::channel();
+        let event = Event::Login { region: self.id, server, reply };
+        self.events.send(event).await.context("the agent ends")?;
+        let sealed = timeout(SEAL, sealed).await.context("the login was not sealed in time")?;
+        sealed.context("the login was not sealed")
+    }
+
+    async fn log_in(&self, connection: &mut Connection, login: &[u8]) -> anyhow::Result<()> {
+        let mut out = BytesMut::new();
+        write_frame(&mut out, kind::CLIENT_INFO, login);
+        connection.stream.write_all(&out).await?;
+        Ok(connection.stream.flush().await?)
+    }
+}
+
+/// From half of it to all of it, so that not all clients of a relay return together.
+fn jittered(wait: Duration) -> Duration {
+    let number = SysRng.try_next_u32().unwrap_or(0);
+    wait / 2 + wait.mul_f64(f64::from(number) / f64::from(u32::MAX)) / 2
+}

@@ -1,0 +1,231 @@
+//! A connection that is logged in: frames in both directions, and whether it is alive.
+//!
+//! Read, write and watch take turns in one task. A write takes all that waits; a read takes all that
+//! came, and brings its datagrams as one event.
+
+use std::{
+    future::{Future as _, poll_fn},
+    io,
+    net::{SocketAddr, UdpSocket},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use bytes::BytesMut;
+use tailnet::derp::{Decoder, FromRelay, GoneReason};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{Event, connect::Connection, queue::TOGETHER, region::Shared};
+
+/// A relay says something at least every 65 s (stock).
+const SILENT: Duration = Duration::from_secs(120);
+/// A region that is not home is left after so long without a datagram (stock).
+const IDLE: Duration = Duration::from_secs(60);
+/// How long a pong may take where it is doubted that the connection works.
+const PONG: Duration = Duration::from_secs(3);
+/// A relay that takes nothing for so long is dead.
+const STUCK: Duration = Duration::from_secs(10);
+/// One record of TLS.
+const RECORD: usize = 16 << 10;
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// There was nothing to say.
+    Idle,
+    /// It is to be connected anew.
+    Again,
+    /// The relay ended it.
+    Broken,
+}
+
+/// Serves a connection until it ends. `asked`: when the login was sent.
+pub async fn serve(
+    connection: Connection,
+    asked: Instant,
+    region: u16,
+    shared: &Shared,
+    events: &mpsc::Sender<Event>,
+) -> anyhow::Result<End> {
+    let Connection { stream, buffer, decoder, local, latency, .. } = connection;
+    let (input, output) = tokio::io::split(stream);
+    let reader = Reader { buffer, decoder, region, shared, events, asked, latency };
+    tokio::select! {
+        ended = reader.run(input) => ended,
+        ended = write(output, shared) => ended,
+        ended = watch(shared, local) => ended,
+    }
+}
+
+struct Reader<'a> {
+    buffer: BytesMut,
+    decoder: Decoder,
+    region: u16,
+    shared: &'a Shared,
+    events: &'a mpsc::Sender<Event>,
+    asked: Instant,
+    latency: Option<Duration>,
+}
+
+impl Reader<'_> {
+    async fn run(mut self, mut input: impl AsyncRead + Unpin) -> anyhow::Result<End> {
+        loop {
+            self.handle_frames().await?;
+            if read(&mut input, &mut self.buffer).await? == 0 {
+                return Ok(End::Broken);
+            }
+        }
+    }
+
+    /// Takes the frames that are there.
+    async fn handle_frames(&mut self) -> anyhow::Result<()> {
+        let mut datagrams = Vec::new();
+        let mut was_heard = false;
+        while let Some((kind, contents)) = self.decoder.poll_frame(&mut self.buffer)? {
+            was_heard = true;
+            match FromRelay::read(kind, contents)? {
+                Some(FromRelay::Packet { from, bytes }) => datagrams.push((from, bytes)),
+                Some(other) => self.handle(other).await?,
+                None => {}
+            }
+        }
+        if was_heard {
+            let mut state = self.shared.state();
+            state.heard = Instant::now();
+            if !datagrams.is_empty() {
+                state.used = state.heard;
+            }
+        }
+        if !datagrams.is_empty() {
+            self.tell(Event::Received { region: self.region, datagrams }).await?;
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, frame: FromRelay) -> anyhow::Result<()> {
+        let region = self.region;
+        match frame {
+            FromRelay::ServerInfo => {
+                let latency = self.latency.unwrap_or_else(|| self.asked.elapsed());
+                let is_first = !std::mem::replace(&mut self.shared.state().accepted, true);
+                if is_first {
+                    self.tell(Event::Connected { region, latency }).await?;
+                }
+            }
+            FromRelay::PeerGone { peer, reason } => {
+                let reason = match reason {
+                    GoneReason::Disconnected => 0,
+                    GoneReason::NotHere => 1,
+                    GoneReason::Other(other) => other,
+                };
+                self.tell(Event::PeerGone { region, peer, reason }).await?;
+            }
+            FromRelay::Ping(ping) => {
+                self.shared.state().add_pong(ping);
+                self.shared.to_write.notify_one();
+            }
+            FromRelay::Health(text) => self.tell(Event::Health { region, text }).await?,
+            FromRelay::Restarting { reconnect_in, .. } => {
+                self.shared.state().restart = Some(reconnect_in);
+            }
+            // The last comes by a fast start, where the key was known before.
+            FromRelay::Packet { .. }
+            | FromRelay::KeepAlive
+            | FromRelay::Pong(_)
+            | FromRelay::ServerKey(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, event: Event) -> anyhow::Result<()> {
+        self.events.send(event).await.context("the agent ends")
+    }
+}
+
+/// Reads what is there, up to [`TOGETHER`] bytes; 0 at the end.
+async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<usize> {
+    let mut read = 0;
+    poll_fn(|cx| {
+        while read < TOGETHER {
+            buffer.reserve(RECORD);
+            match pin!(input.read_buf(buffer)).poll(cx) {
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Ok(len)) => read += len,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending if read == 0 => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Ok(read))
+    })
+    .await
+}
+
+async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::Result<End> {
+    let mut out = BytesMut::with_capacity(2 * TOGETHER);
+    loop {
+        shared.state().take(&mut out, Instant::now());
+        if out.is_empty() {
+            shared.to_write.notified().await;
+            continue;
+        }
+        let written = async {
+            output.write_all(&out).await?;
+            // What TLS keeps would be older than anything in the queue.
+            output.flush().await
+        };
+        timeout(STUCK, written).await.context("the relay takes nothing")??;
+        out.clear();
+    }
+}
+
+/// Ends when the connection is of no more use.
+pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow::Result<End> {
+    let mut doubted: Option<Instant> = None;
+    loop {
+        let deadline = {
+            let mut state = shared.state();
+            let now = Instant::now();
+            if state.again {
+                return Ok(End::Again);
+            }
+            if std::mem::take(&mut state.check) {
+                if !is_ours(local) {
+                    return Ok(End::Again);
+                }
+                doubted = Some(now);
+                state.ping = true;
+                shared.to_write.notify_one();
+            }
+            doubted = doubted.filter(|since| state.heard <= *since);
+            if doubted.is_some_and(|since| now >= since + PONG) {
+                bail!("no answer after the network changed");
+            }
+            if now >= state.heard + SILENT {
+                bail!("nothing was heard for {} s", SILENT.as_secs());
+            }
+            if !state.is_home && now >= state.used + IDLE {
+                return Ok(End::Idle);
+            }
+            let idle = (!state.is_home).then(|| state.used + IDLE);
+            let deadlines = [Some(state.heard + SILENT), idle, doubted.map(|since| since + PONG)];
+            deadlines.into_iter().flatten().min().unwrap_or(now + SILENT)
+        };
+        tokio::select! {
+            () = sleep_until(deadline) => {}
+            () = shared.to_check.notified() => {}
+        }
+    }
+}
+
+/// Whether this machine still has the address.
+fn is_ours(local: Option<SocketAddr>) -> bool {
+    let bound = local.map(|local| UdpSocket::bind((local.ip(), 0)));
+    !matches!(bound, Some(Err(error)) if error.kind() == io::ErrorKind::AddrNotAvailable)
+}

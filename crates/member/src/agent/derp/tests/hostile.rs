@@ -1,0 +1,147 @@
+use tailnet::derp::kind;
+
+use super::*;
+
+/// What a node says of a relay that behaves like this once it was asked for an upgrade.
+async fn told_of(behave: impl AsyncFnOnce(&mut relay::Client)) -> String {
+    let relay = Relay::new().await;
+    let mut member = Node::new(1, &relay);
+    member.tell(map([(1, vec![node(relay.at)])])).await;
+    member.tell(Command::Home(Some(1))).await;
+    let behaves = async {
+        let mut client = relay.asked().await;
+        behave(&mut client).await;
+        client
+    };
+    let happens = async {
+        loop {
+            match member.event().await {
+                Event::Disconnected { why, .. } => return why,
+                Event::Connected { .. } | Event::Received { .. } => {}
+                event => panic!("{event:?}"),
+            }
+        }
+    };
+    let (_client, why) = tokio::join!(behaves, happens);
+    why
+}
+
+#[tokio::test]
+async fn what_answers_otherwise_than_a_relay_is_none() {
+    let why = told_of(async |client| client.say(b"HTTP/1.1 403 Go away\r\n\r\n").await).await;
+    assert!(why.contains("403 Go away"), "{why}");
+    let why = told_of(async |client| client.say(&[b'x'; 20_000]).await).await;
+    assert!(why.contains("too long"), "{why}");
+    let why = told_of(async |client| {
+        client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
+        client.frame(kind::SERVER_KEY, &[7; 40]).await;
+    });
+    assert!(why.await.contains("greeting"));
+    let why = told_of(async |client| {
+        client.say(b"HTTP/1.1 101 Yes\r\n\r\n").await;
+        client.frame(kind::PING, b"12345678").await;
+    });
+    assert!(why.await.contains("does not begin with its key"));
+}
+
+#[tokio::test]
+async fn a_relay_that_drips_its_greeting_has_no_more_time_than_others() {
+    let why = told_of(async |client| {
+        client.say(b"HTTP/1.1 101 Yes\r\n\r\n\x01\0\0").await;
+        tokio::time::pause();
+    });
+    let why = why.await;
+    assert!(why.contains("no answer in time"), "{why}");
+}
+
+#[tokio::test]
+async fn a_frame_that_is_longer_than_any_ends_the_connection() {
+    let why = told_of(async |client| {
+        client.greet().await;
+        client.log_in().await;
+        client.say(&[kind::RECV_PACKET, 0xff, 0xff, 0xff, 0xff]).await;
+    });
+    let why = why.await;
+    assert!(why.contains("a frame of 4294967295 bytes"), "{why}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_within_a_frame_is_a_lost_one() {
+    let why = told_of(async |client| {
+        client.greet().await;
+        client.log_in().await;
+        client.say(&[kind::RECV_PACKET, 0, 0, 1, 0, 7, 7]).await;
+        let _ = tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await;
+    });
+    assert!(!why.await.is_empty());
+}
+
+#[tokio::test]
+async fn a_relay_that_refuses_the_login_is_told_as_lost() {
+    let why = told_of(async |client| {
+        client.greet().await;
+        client.next().await;
+        let _ = tokio::io::AsyncWriteExt::shutdown(&mut client.stream).await;
+    });
+    assert!(why.await.contains("ended"));
+}
+
+#[tokio::test]
+async fn a_login_that_nobody_seals_is_given_up() {
+    let relay = Relay::new().await;
+    let mut member = Node::new(1, &relay);
+    member.tell(map([(1, vec![node(relay.at)])])).await;
+    member.tell(Command::Home(Some(1))).await;
+    let mut client = relay.asked().await;
+    client.greet().await;
+    let Some(Event::Login { reply, region: 1, .. }) = member.events.recv().await else { panic!() };
+    reply.send(Bytes::new()).unwrap();
+    assert!(member.disconnected().await.contains("no node key"));
+}
+
+#[tokio::test]
+async fn a_flood_is_taken_as_fast_as_it_is_handled() {
+    let relay = Relay::new().await;
+    let mut member = Node::new(1, &relay);
+    member.tell(map([(1, vec![node(relay.at)])])).await;
+    member.tell(Command::Home(Some(1))).await;
+    let (mut client, _) = tokio::join!(relay.client(), member.connected());
+    let flood = tokio::spawn(async move {
+        let mut frames = bytes::BytesMut::new();
+        for number in 0..50_000u32 {
+            let kind = [0x77, kind::PEER_GONE, kind::PING, kind::RECV_PACKET][number as usize % 4];
+            tailnet::derp::write_frame(&mut frames, kind, &[number as u8; 40]);
+            if frames.len() > 60_000 {
+                client.say(&frames).await;
+                frames.clear();
+            }
+        }
+        client.frame(kind::HEALTH, b"done").await;
+        client
+    });
+    let (mut gone, mut received) = (0, 0);
+    loop {
+        match member.event().await {
+            Event::PeerGone { .. } => gone += 1,
+            Event::Received { datagrams, .. } => received += datagrams.len(),
+            Event::Health { .. } => break,
+            event => panic!("{event:?}"),
+        }
+    }
+    assert!(gone > 12_000 && received > 12_000, "{gone} {received}");
+    drop(flood.await);
+}
+
+#[tokio::test]
+async fn a_relay_that_takes_nothing_costs_a_bounded_queue() {
+    let relay = Relay::new().await;
+    let mut member = Node::new(1, &relay);
+    member.tell(map([(1, vec![node(relay.at)])])).await;
+    member.tell(Command::Home(Some(1))).await;
+    let (_client, _) = tokio::join!(relay.client(), member.connected());
+    for _ in 0..2000 {
+        member.send(1, NodePublic([3; 32]), vec![4; 60_000], 1200).await;
+    }
+    tokio::time::pause();
+    assert!(member.disconnected().await.contains("takes nothing"));
+}
