@@ -7,6 +7,7 @@ package main
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"flag"
@@ -27,6 +28,8 @@ type chain struct {
 	Steps      []step
 	Signatures []signature
 	Secrets    []secret
+	Renewed    []renewal
+	Wrapped    []wrapped
 }
 
 // What is told at once, and what the authority is behind it.
@@ -45,6 +48,23 @@ type signature struct {
 	Accepted bool
 	// The keys that the node had before, of an accepted one.
 	Former []string
+}
+
+// What a node signs itself, by the key with this text: one after the other.
+type renewal struct {
+	Key    string
+	Public string
+	First  string
+	Nodes  []string
+	Texts  []string
+}
+
+// An auth key that brings a credential.
+type wrapped struct {
+	Text    string
+	AuthKey string
+	Node    string
+	Signed  string
 }
 
 type secret struct {
@@ -254,7 +274,6 @@ func wrong() chain {
 	change = update(tka.AUMUpdateKey)
 	change.KeyID, change.Votes = trusted(4, 1).MustID(), &five
 	lock.inform(signed(change, 1, 4))
-	lock.sign()
 	return lock.chain
 }
 
@@ -370,11 +389,47 @@ func (l *lock) sign() {
 		long = renewed(number, long, own)
 		judge(fmt.Sprintf("renewed %d times", number-50), number, long)
 	}
+	l.renew(own, first.Serialize(), 20)
+	// One more is a signature that nobody can read.
+	l.renew(own, byKey.Serialize(), 14)
+	l.wrap(credential)
 	for i := 0; i < *changes; i++ {
 		l.judge("changed", 50, mutated(first.Serialize()))
 		l.judge("changed", 51, mutated(second.Serialize()))
 		l.judge("changed", 52, mutated(byKey.Serialize()))
 	}
+}
+
+// Renews a signature again and again.
+func (l *lock) renew(by key.NLPrivate, former tkatype.MarshaledSignature, times int) {
+	private, err := by.MarshalText()
+	must(err)
+	public, err := by.Public().MarshalText()
+	must(err)
+	renewal := renewal{Key: string(private), Public: string(public), First: hex.EncodeToString(former)}
+	for number := 60; number < 60+times; number++ {
+		public, _ := node(number)
+		text, err := tka.ResignNKS(by, public, former)
+		must(err)
+		raw := public.Raw32()
+		renewal.Nodes = append(renewal.Nodes, hex.EncodeToString(raw[:]))
+		renewal.Texts = append(renewal.Texts, hex.EncodeToString(text))
+		former = text
+	}
+	l.Renewed = append(l.Renewed, renewal)
+}
+
+func (l *lock) wrap(credential tka.NodeKeySignature) {
+	private := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{100}, 32))
+	encode := base64.RawStdEncoding.EncodeToString
+	text := "tskey-auth-x--TL" + encode(credential.Serialize()) + "-" + encode(private)
+	authKey, _, signature, key := tka.DecodeWrappedAuthkey(text, log.Printf)
+	public, _ := node(90)
+	signed, err := tka.SignByCredential(key, signature, public)
+	must(err)
+	raw := public.Raw32()
+	l.Wrapped = append(l.Wrapped, wrapped{text, authKey, hex.EncodeToString(raw[:]), hex.EncodeToString(signed)})
+	l.judge("by an auth key", 90, signed)
 }
 
 func must(err error) {

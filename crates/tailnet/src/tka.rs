@@ -7,11 +7,12 @@
 //! ```
 //!
 //! The coordinator keeps and passes on the updates; it cannot make them. This node verifies them,
-//! and signs none.
+//! and makes none; it signs no key but its own next one.
 
 mod cbor;
 mod chain;
 mod key;
+mod own;
 mod peers;
 mod signature;
 mod state;
@@ -21,7 +22,12 @@ mod update;
 use std::fmt;
 
 use self::{chain::Chain, state::State, update::Update};
-pub use self::{key::KeyId, peers::refused_peers, update::UpdateHash};
+pub use self::{
+    key::KeyId,
+    own::{OwnKey, WrappedAuthKey},
+    peers::refused_peers,
+    update::UpdateHash,
+};
 use crate::keys::NodePublic;
 
 /// Who is trusted to sign node keys.

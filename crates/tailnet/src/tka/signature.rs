@@ -20,19 +20,19 @@ const CREDENTIAL: u8 = 3;
 
 /// A signature of a node key, in one of the forms of [`Kind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NodeSignature {
-    kind: Kind,
+pub(super) struct NodeSignature {
+    pub kind: Kind,
     /// The node key that is signed.
-    node: Vec<u8>,
+    pub node: Vec<u8>,
     /// The trusted key that signed.
-    signer: Vec<u8>,
-    signature: Vec<u8>,
+    pub signer: Vec<u8>,
+    pub signature: Vec<u8>,
     /// The key that signs what this one is put into.
-    wrapping: Vec<u8>,
+    pub wrapping: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// A trusted key signed the node key.
     Direct,
     /// The node itself did, by a key that what is inside names.
@@ -51,7 +51,7 @@ pub(super) struct Rotation {
 }
 
 impl NodeSignature {
-    fn read(value: Value) -> Result<Self, Malformed> {
+    pub fn read(value: Value) -> Result<Self, Malformed> {
         let mut fields = Fields::of(value)?;
         let number = fields.number::<u8>(1)?;
         let (node, signer, signature) = (fields.bytes(2)?, fields.bytes(3)?, fields.bytes(4)?);
@@ -83,8 +83,13 @@ impl NodeSignature {
             .value()
     }
 
+    /// Its text.
+    pub fn text(&self) -> Vec<u8> {
+        cbor::write(&self.value(&self.signature))
+    }
+
     /// The hash that is signed.
-    fn hash(&self) -> [u8; 32] {
+    pub fn hash(&self) -> [u8; 32] {
         Blake2s256::digest(cbor::write(&self.value(&[]))).into()
     }
 
@@ -94,6 +99,16 @@ impl NodeSignature {
             Kind::Rotation(nested) if self.wrapping.is_empty() => nested.wrapping(),
             _ => &self.wrapping,
         }
+    }
+
+    /// A node key, as it is signed.
+    pub fn bytes_of(node: &NodePublic) -> Vec<u8> {
+        [NODE_KEY, &node.0].concat()
+    }
+
+    /// Whether it is the signature of this node key.
+    pub fn is_of(&self, node: &NodePublic) -> bool {
+        self.node == Self::bytes_of(node)
     }
 
     fn node(&self) -> Result<NodePublic, Refused> {
@@ -130,7 +145,7 @@ pub(super) fn check(
     if outer.kind == Kind::Credential {
         return Err(Refused::Credential);
     }
-    if outer.node()? != *node {
+    if !outer.is_of(node) {
         return Err(Refused::OtherNode);
     }
     let (mut at, mut former) = (&outer, Vec::new());

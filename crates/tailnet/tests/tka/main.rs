@@ -9,7 +9,7 @@ use tailnet::{
     keys::NodePublic,
     messages::LockInfo,
     tka::{
-        Authority, Malformed, Refused, refused_peers,
+        Authority, Malformed, OwnKey, Refused, WrappedAuthKey, refused_peers,
         sync::{Asking, Step as Next, step},
     },
 };
@@ -22,6 +22,27 @@ struct Chain {
     steps: Vec<Step>,
     signatures: Option<Vec<Signature>>,
     secrets: Vec<Secret>,
+    renewed: Option<Vec<Renewal>>,
+    wrapped: Option<Vec<Wrapped>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Renewal {
+    key: String,
+    public: String,
+    first: String,
+    nodes: Vec<String>,
+    texts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Wrapped {
+    text: String,
+    auth_key: String,
+    node: String,
+    signed: String,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +151,38 @@ fn every_signature_is_accepted_or_not_as_tailscale_does() {
         }
     }
     assert!(accepted > 20, "{accepted}");
+}
+
+#[test]
+fn a_node_signs_its_next_key_as_tailscale_does() {
+    let chains = chains();
+    let authority = followed(&chains[0]);
+    for renewal in chains[0].renewed.iter().flatten() {
+        let own: OwnKey = renewal.key.parse().unwrap();
+        assert_eq!((&*own.text(), &own.public()), (&renewal.key, &renewal.public));
+        let mut former = hex(&renewal.first);
+        for (name, text) in renewal.nodes.iter().zip(&renewal.texts) {
+            let renewed = own.renewed(&node(name), &former).unwrap();
+            assert_eq!(renewed, hex(text), "{name}");
+            assert_eq!(own.renewed(&node(name), &renewed).as_ref(), Ok(&renewed));
+            former = renewed;
+        }
+        // And on, for years.
+        for number in 100..150 {
+            let next = NodePublic([number; 32]);
+            former = own.renewed(&next, &former).unwrap();
+            assert_eq!(authority.check(&next, &former), Ok(()), "{number}");
+        }
+        assert!(own.renewed(&node(&renewal.nodes[0]), b"").is_err());
+    }
+    for wrapped in chains.iter().flat_map(|chain| chain.wrapped.iter().flatten()) {
+        let read = WrappedAuthKey::read(&wrapped.text).unwrap();
+        assert_eq!(read.auth_key(), wrapped.auth_key);
+        assert_eq!(read.sign(&node(&wrapped.node)), hex(&wrapped.signed));
+        assert!(WrappedAuthKey::read(&wrapped.auth_key).is_none());
+        assert!(WrappedAuthKey::read(&wrapped.text[..wrapped.text.len() - 1]).is_none());
+        assert!(!format!("{read:?}").contains("tskey"));
+    }
 }
 
 #[test]
