@@ -23,6 +23,8 @@ mod network_map;
 mod oracle;
 #[path = "bodies/proxy.rs"]
 mod proxy;
+#[path = "bodies/relays.rs"]
+mod relays;
 #[path = "../../crates/packet/tests/inverse/same.rs"]
 mod same;
 #[path = "bodies/segment.rs"]
@@ -63,6 +65,7 @@ use packet::{
 };
 pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+pub use relays::{derp_frames, disco, stun};
 pub use segment::segment;
 pub use streams::streams;
 pub use tailnet_lock::tailnet_lock;
