@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use tailnet::{
+    keys::NodePublic,
     line::Path,
     local::{Empty, Notify, PingResult, State, WatchMask},
     prefs::Prefs,
@@ -18,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Programs {
     watchers: Vec<Watcher>,
     pings: HashMap<u32, Waiting>,
+    /// Pings of peers that have no path yet.
+    unsent: Vec<(NodePublic, Waiting)>,
     state: Option<State>,
 }
 
@@ -83,16 +86,26 @@ impl Programs {
         self.tell(&Notify { self_change: Some(node), ..Notify::default() });
     }
 
-    /// A ping was sent, and is to be answered to a program.
-    pub fn ping(
+    /// A program asks for a ping of a peer, which is sent as soon as there is a path.
+    pub fn ask_ping(
         &mut self,
-        number: u32,
+        peer: NodePublic,
         result: PingResult,
         regions: HashMap<u16, String>,
         reply: Reply<PingResult>,
         now: Duration,
     ) {
-        self.pings.insert(number, Waiting { result, regions, reply, until: now + PATIENCE });
+        self.unsent.push((peer, Waiting { result, regions, reply, until: now + PATIENCE }));
+    }
+
+    /// Sends the pings that can be sent. `send` returns the number of one.
+    pub fn send_pings(&mut self, mut send: impl FnMut(NodePublic) -> Option<u32>) {
+        for (peer, waiting) in std::mem::take(&mut self.unsent) {
+            match send(peer) {
+                Some(number) => drop(self.pings.insert(number, waiting)),
+                None => self.unsent.push((peer, waiting)),
+            }
+        }
     }
 
     /// A ping was answered.
@@ -112,7 +125,8 @@ impl Programs {
     }
 
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.pings.values().map(|waiting| waiting.until).min()
+        let unsent = self.unsent.iter().map(|(_, waiting)| waiting.until);
+        self.pings.values().map(|waiting| waiting.until).chain(unsent).min()
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {
@@ -123,6 +137,11 @@ impl Programs {
                 result.err = "no reply".to_owned();
                 let _ = reply.send(Ok(result));
             }
+        }
+        let is_late = |(_, waiting): &mut (NodePublic, Waiting)| waiting.until <= now;
+        for (_, Waiting { mut result, reply, .. }) in self.unsent.extract_if(.., is_late) {
+            result.err = "there is no path to it".to_owned();
+            let _ = reply.send(Ok(result));
         }
     }
 }

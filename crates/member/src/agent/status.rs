@@ -348,20 +348,12 @@ impl Agent {
             let _ = reply.send(Ok(result(None, "no matching peer")));
             return;
         };
-        match self.mesh.ping(key, now()) {
-            Some(number) => {
-                let regions = self.map.derp_map().regions.iter().flatten();
-                let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
-                    Some((*id, region.as_ref()?.region_code.clone()))
-                };
-                let regions: HashMap<u16, String> = regions.filter_map(code).collect();
-                self.programs.ping(number, waiting, regions, reply, now());
-            }
-            None => {
-                let none = PingResult { err: "there is no path to it".to_owned(), ..waiting };
-                let _ = reply.send(Ok(none));
-            }
-        }
+        let regions = self.map.derp_map().regions.iter().flatten();
+        let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
+            Some((*id, region.as_ref()?.region_code.clone()))
+        };
+        let regions: HashMap<u16, String> = regions.filter_map(code).collect();
+        self.programs.ask_ping(key, waiting, regions, reply, now());
     }
 
     fn netcheck(&self) -> Value {
@@ -382,7 +374,7 @@ impl Agent {
             }))
         });
         json!({
-            "UDP": if of(Stun).is_empty() { "no answer" } else { "works" },
+            "UDP": if self.mesh.udp_works() { "works" } else { "no answer" },
             "own addresses": of(Local).join(", "),
             "seen from outside": of(Stun).join(", "),
             "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
