@@ -36,7 +36,11 @@ use tailnet::{
 use wg::PublicKey;
 
 pub use self::keys::KeyFile;
-use self::{keys::Keys, peers::Peers, watch::Watch};
+use self::{
+    keys::Keys,
+    peers::Peers,
+    watch::{Bell, Watch},
+};
 
 /// How long a thread waits that has no reason to wake up.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
@@ -85,25 +89,26 @@ pub fn start(node: &Arc<Node>, ends: Ends, line: Channel, keys: KeyFile) -> io::
     let to_line = ToLine(Arc::new(Mutex::new(line)));
     let Ends { datagrams, relay } = ends;
     let keys = Keys::new(keys, node);
-    let watch = Watch::new(node.clone(), relay.clone(), to_line.clone());
+    let bell = Arc::<Bell>::default();
+    let watch = Watch::new(node.clone(), relay.clone(), to_line.clone(), bell.clone());
     let (sorted, relayed) = (to_line.clone(), to_line.clone());
     let runs = relay.clone();
     let mut plane =
-        Plane { node: node.clone(), relay, keys, peers: Peers::default(), line: to_line.clone() };
+        Plane { node: node.clone(), relay, keys, peers: Peers::default(), line: to_line };
     spawn("tailnet line", move || plane.hear(&hears))?;
     spawn("tailnet events", move || watch.run())?;
     spawn("tailnet disco", move || pass_datagrams(&datagrams, &sorted))?;
     spawn("tailnet relay", move || pass_runs(&runs, &relayed))?;
-    Ok(Telling(to_line))
+    Ok(Telling(bell))
 }
 
-/// Tells the agent what the process hears.
-pub struct Telling(ToLine);
+/// Tells the agent what the process hears, and never waits for it.
+pub struct Telling(Arc<Bell>);
 
 impl Telling {
     /// Links, addresses or routes of this machine changed.
     pub fn network_changed(&self) {
-        let _ = self.0.send(&ToAgent::NetworkChanged);
+        self.0.ring(|news| news.network = true);
     }
 }
 
@@ -152,8 +157,9 @@ impl Plane {
                 self.tell(&hello);
             }
             ToPlane::Peers { complete, changed, removed } => {
-                let change = self.peers.change(complete, &changed, &removed);
-                self.apply(change);
+                let changed = self.peers.change(complete, &changed, &removed);
+                self.apply(changed.change.clone());
+                changed.forget(&self.relay);
             }
             ToPlane::Path { peer, path } => self.set_path(peer, path),
             // One that was removed meanwhile, or has no path yet, needs none.
@@ -171,7 +177,7 @@ impl Plane {
                 for one in datagrams {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
                     // A peer's first words may come by a relay that it was not sought at.
-                    if self.peers.has(&one.from) && self.relay.endpoint(from).is_some() {
+                    if self.peers.at_relay(one.from, one.region, &self.relay).is_some() {
                         let _ = self.relay.inject(&from, &one.bytes);
                     }
                 }
@@ -190,8 +196,9 @@ impl Plane {
                 Err(error) => tracing::error!("the node key could not be kept: {error:#}"),
             },
             ToPlane::Forget => {
-                let change = self.peers.change(true, &[], &[]);
-                self.apply(change);
+                let changed = self.peers.change(true, &[], &[]);
+                self.apply(changed.change.clone());
+                changed.forget(&self.relay);
                 if let Err(error) = self.keys.forget(&self.node) {
                     tracing::error!("the node key could not be removed: {error:#}");
                 }
@@ -217,7 +224,7 @@ impl Plane {
     fn set_path(&mut self, peer: NodePublic, path: Path) {
         let endpoint = match path {
             Path::Direct(address) => Some(Endpoint::new(address)),
-            Path::Relay(region) => self.relay.endpoint(RelayPeer { region, key: peer.0 }),
+            Path::Relay(region) => self.peers.at_relay(peer, region, &self.relay),
         };
         // A peer that was removed meanwhile needs no path.
         if let Some(endpoint) = endpoint {

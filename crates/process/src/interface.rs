@@ -268,7 +268,10 @@ impl Kind for Interface {
                         node.routes_changed();
                         self.member.iter().for_each(Member::network_changed);
                     }
-                    netlink::Event::Lost => self.resynchronise(node),
+                    netlink::Event::Lost => {
+                        self.resynchronise(node);
+                        self.member.iter().for_each(Member::network_changed);
+                    }
                     _ => {}
                 }
                 None

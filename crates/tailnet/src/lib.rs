@@ -18,3 +18,4 @@ pub mod prefs;
 pub mod settings;
 pub mod stun;
 pub mod tka;
+pub mod wish;

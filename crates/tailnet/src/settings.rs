@@ -3,7 +3,11 @@
 
 mod lock;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    time::Duration,
+};
 
 use ipnet::IpNet;
 
@@ -11,12 +15,13 @@ use crate::{
     dns,
     filter::{self, Input},
     keys::NodePublic,
-    line::{FilterPolicy, HostWish, NamesWish, Peer},
+    line::{FilterPolicy, HostWish, NamesWish, Peer, ToPlane},
     map::NetworkMap,
     messages::{Node, Resolver},
     paths::PeerInfo,
     prefs::Prefs,
     tka::Authority,
+    wish,
 };
 
 /// More routes to single peers than this are one to the network of all.
@@ -47,6 +52,34 @@ pub struct Settings {
     pub problems: Vec<String>,
 }
 
+impl Settings {
+    /// What tells the data plane its peers, where it was told `former` ones; `None` if these are
+    /// the same. Where nobody knows what it was told, it is told all.
+    pub fn peers_since(&self, former: Option<&Settings>) -> Option<ToPlane> {
+        let by_key = |peers: &[Peer]| -> HashMap<NodePublic, Peer> {
+            peers.iter().map(|peer| (peer.key, peer.clone())).collect()
+        };
+        let Some(Settings { peers: former, .. }) = former else {
+            let changed = self.peers.clone();
+            return Some(ToPlane::Peers { complete: true, changed, removed: Vec::new() });
+        };
+        if *former == self.peers {
+            return None;
+        }
+        let (old, new) = (by_key(former), by_key(&self.peers));
+        let is_new = |peer: &&Peer| old.get(&peer.key) != Some(peer);
+        Some(ToPlane::Peers {
+            complete: false,
+            changed: self.peers.iter().filter(is_new).cloned().collect(),
+            removed: former
+                .iter()
+                .map(|peer| peer.key)
+                .filter(|key| !new.contains_key(key))
+                .collect(),
+        })
+    }
+}
+
 /// What is known beside map and preferences.
 #[derive(Clone, Copy, Debug)]
 pub struct Around<'a> {
@@ -70,13 +103,16 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     let exit = exit_node(map, prefs, now, &mut problems);
     let kept_out = lock::kept_out(map, own, around, &mut problems);
     let usable = |peer: &&Node| {
-        !peer.key.is_zero()
-            && !peer.has_expired(now)
-            && !peer.is_wire_guard_only
-            && !kept_out.has(&peer.key)
+        let has_key = !peer.key.is_zero() && peer.key != own.key;
+        let is_shut_out = peer.is_wire_guard_only || kept_out.has(&peer.key);
+        has_key && !peer.has_expired(now) && !is_shut_out
     };
     let all: Vec<&Node> = map.peers().filter(usable).collect();
-    let peers: Vec<Peer> = all.iter().map(|peer| wireguard(peer, prefs, exit)).collect();
+    let own_of = |peer: &Node| own_addresses(peer, around.connected);
+    let mut peers: Vec<Peer> =
+        all.iter().map(|peer| wireguard(peer, &own_of(peer), prefs, exit)).collect();
+    let first = [(own.key, own.addresses.clone())].into_iter();
+    each_once(&mut peers, first.chain(all.iter().map(|peer| (peer.key, own_of(peer)))));
     let info = |peer: &&Node| {
         let info = PeerInfo {
             disco: peer.disco_key,
@@ -98,6 +134,8 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         masquerade: !prefs.no_snat,
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
     };
+    let (host, refused) = wish::accept(&host);
+    problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     Settings { peers, paths, filter, grants, names, host, problems }
 }
@@ -158,15 +196,46 @@ fn exit_node(
     Some(found.map(|peer| peer.key).unwrap_or_default())
 }
 
+/// A node's addresses: of a tailnet, or private ones that are in none of this machine's networks.
+/// Any other is a network like those behind the node.
+fn own_addresses(node: &Node, connected: &[IpNet]) -> Vec<IpNet> {
+    let is_of_tailnet = |net: &IpNet| of_peers().any(|all| all.contains(net));
+    let is_private = |net: &IpNet| match net.addr() {
+        IpAddr::V4(address) => address.is_private(),
+        IpAddr::V6(address) => address.is_unique_local(),
+    };
+    let is_foreign = |net: &IpNet| !connected.iter().any(|here| here.contains(net));
+    let is_its = |net: &&IpNet| {
+        wish::is_address(net) && (is_of_tailnet(net) || is_private(net) && is_foreign(net))
+    };
+    node.addresses.iter().filter(is_its).copied().collect()
+}
+
 /// A peer with the networks that may be its own here.
-fn wireguard(peer: &Node, prefs: &Prefs, exit: Option<NodePublic>) -> Peer {
-    let is_own = |net: &IpNet| peer.addresses.contains(net);
+fn wireguard(peer: &Node, own: &[IpNet], prefs: &Prefs, exit: Option<NodePublic>) -> Peer {
     let is_accepted = |net: &&IpNet| match net.prefix_len() {
         0 => exit == Some(peer.key),
-        _ => is_own(net) || prefs.route_all,
+        _ => own.contains(net) || prefs.route_all && wish::is_route(net),
     };
     let allowed_ips = peer.allowed_ips().iter().filter(is_accepted).map(IpNet::trunc).collect();
     Peer { key: peer.key, allowed_ips, keepalive: 0 }
+}
+
+/// A network is one peer's: that of the node whose address it is, else of the first that has it.
+fn each_once(peers: &mut [Peer], addresses: impl Iterator<Item = (NodePublic, Vec<IpNet>)>) {
+    let mut owners: HashMap<IpNet, NodePublic> = HashMap::new();
+    for (key, nets) in addresses {
+        for net in nets {
+            owners.entry(net).or_insert(key);
+        }
+    }
+    for peer in peers {
+        peer.allowed_ips.retain(|net| *owners.entry(*net).or_insert(peer.key) == peer.key);
+    }
+}
+
+fn of_peers() -> impl Iterator<Item = IpNet> {
+    PEERS.iter().filter_map(|net| net.parse().ok())
 }
 
 /// The networks that are reached by the interface, but for everything.
@@ -174,7 +243,7 @@ fn routes(peers: &[Peer]) -> Vec<IpNet> {
     let all = peers.iter().flat_map(|peer| &peer.allowed_ips).copied();
     let mut routes: BTreeSet<IpNet> = all.filter(|net| net.prefix_len() > 0).collect();
     if routes.len() > MOST_ROUTES {
-        let whole: Vec<IpNet> = PEERS.iter().filter_map(|net| net.parse().ok()).collect();
+        let whole: Vec<IpNet> = of_peers().collect();
         routes.retain(|net| !whole.iter().any(|all| all.contains(net)));
         routes.extend(whole);
     }
@@ -243,6 +312,7 @@ fn names_wish(map: &NetworkMap, own: &Node, prefs: &Prefs, exit_node: bool) -> O
         if config.proxied && !map.suffix().is_empty() {
             domains.push(map.suffix().to_owned());
         }
+        domains.retain(|domain| !domain.is_empty());
         domains.sort();
         domains.dedup();
     }

@@ -2,13 +2,15 @@
 //! second while there is any.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    io,
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
 };
 
 use engine::Relay;
 use node::Node;
+use sys::clock;
 use tailnet::{
     keys::NodePublic,
     line::{Activity, PeerEvent, ToAgent},
@@ -22,60 +24,102 @@ const BUSY: Duration = Duration::from_secs(1);
 /// The interval at which one looks whether any does.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// What there is to tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct News {
+    /// Events of peers.
+    pub events: bool,
+    /// The network changed.
+    pub network: bool,
+}
+
+/// Wakes the thread that tells. Who rings does not wait for the agent.
+#[derive(Debug, Default)]
+pub(super) struct Bell(Mutex<News>, Condvar);
+
+impl Bell {
+    pub fn ring(&self, say: impl FnOnce(&mut News)) {
+        say(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.1.notify_one();
+    }
+
+    fn wait(&self, at_most: Duration) -> News {
+        let news = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let none = News::default();
+        let waited = self.1.wait_timeout_while(news, at_most, |news| *news == none);
+        let (mut news, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *news)
+    }
+}
+
+/// When the next report is due.
+#[derive(Debug, Default)]
+struct Reports {
+    at: Duration,
+    busy: bool,
+}
+
+impl Reports {
+    /// Where nothing was sent or received, an event is the first sign that it is again.
+    fn is_due(&self, now: Duration, event: bool) -> bool {
+        now >= self.at || event && !self.busy
+    }
+
+    fn done(&mut self, now: Duration, busy: bool) {
+        *self = Self { at: now + if busy { BUSY } else { IDLE }, busy };
+    }
+}
+
 pub(super) struct Watch {
     node: Arc<Node>,
     relay: Relay,
     line: ToLine,
-    woken: Arc<(Mutex<bool>, Condvar)>,
+    bell: Arc<Bell>,
     /// The bytes of each peer at the last report.
     last: HashMap<PublicKey, (u64, u64)>,
 }
 
 impl Watch {
-    pub fn new(node: Arc<Node>, relay: Relay, line: ToLine) -> Self {
-        let woken = Arc::<(Mutex<bool>, Condvar)>::default();
-        let wake = woken.clone();
-        node.subscribe(Arc::new(move || {
-            *wake.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            wake.1.notify_one();
-        }));
-        Self { node, relay, line, woken, last: HashMap::new() }
+    pub fn new(node: Arc<Node>, relay: Relay, line: ToLine, bell: Arc<Bell>) -> Self {
+        let wake = bell.clone();
+        node.subscribe(Arc::new(move || wake.ring(|news| news.events = true)));
+        Self { node, relay, line, bell, last: HashMap::new() }
     }
 
+    /// Until nobody will ever read what is told.
     pub fn run(mut self) {
-        let mut interval = IDLE;
-        loop {
-            let woken = self.wait(interval);
-            while let Some(event) = self.node.poll_event() {
-                if let Some(event) = self.translate(event)
-                    && self.line.send(&ToAgent::Event(event)).is_err()
-                {
-                    return;
+        let (mut reports, mut told) = (Reports::default(), Ok(()));
+        while told.is_ok() {
+            let now = || Duration::from_nanos(clock::boottime_nanos());
+            let news = self.bell.wait(reports.at.saturating_sub(now()));
+            told = self.tell(news);
+            if reports.is_due(now(), news.events) {
+                let active = self.active();
+                reports.done(now(), !active.is_empty());
+                if !active.is_empty() {
+                    told = told.and(self.line.send(&ToAgent::Activity(active)));
                 }
-            }
-            if woken && interval == BUSY {
-                continue;
-            }
-            let active = self.active();
-            interval = if active.is_empty() { IDLE } else { BUSY };
-            if !active.is_empty() && self.line.send(&ToAgent::Activity(active)).is_err() {
-                return;
             }
         }
     }
 
-    /// Whether it was woken by an event.
-    fn wait(&self, interval: Duration) -> bool {
-        let flag = self.woken.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.woken.1.wait_timeout_while(flag, interval, |woken| !*woken);
-        let (mut flag, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *flag)
+    fn tell(&self, news: News) -> io::Result<()> {
+        if news.network {
+            self.line.send(&ToAgent::NetworkChanged)?;
+        }
+        while let Some(event) = self.node.poll_event() {
+            if let Some(event) = self.translate(event) {
+                self.line.send(&ToAgent::Event(event))?;
+            }
+        }
+        Ok(())
     }
 
     /// Peers that sent or received something since the last call.
     fn active(&mut self) -> Vec<Activity> {
         let all = self.node.traffic();
-        self.last.retain(|key, _| all.iter().any(|peer| peer.public_key == *key));
+        let there: HashSet<_> = all.iter().map(|peer| peer.public_key).collect();
+        self.last.retain(|key, _| there.contains(key));
         let is_active = |one: &wg::config::PeerTraffic| {
             let bytes = (one.rx_bytes, one.tx_bytes);
             self.last.insert(one.public_key, bytes).unwrap_or_default() != bytes
@@ -111,5 +155,33 @@ fn report(one: &wg::config::PeerTraffic, relay: &Relay) -> Activity {
         last_handshake: one.last_handshake,
         heard_from: one.heard_from.as_ref().and_then(|from| path_of(from, relay)),
         path_mtu: one.path_mtu,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_rings_never_waits_and_what_was_rung_for_is_told_once() {
+        let bell = Bell::default();
+        for _ in 0..10_000 {
+            bell.ring(|news| news.network = true);
+        }
+        bell.ring(|news| news.events = true);
+        assert_eq!(bell.wait(Duration::ZERO), News { events: true, network: true });
+        assert_eq!(bell.wait(Duration::ZERO), News::default());
+    }
+
+    #[test]
+    fn events_without_end_hold_up_no_report() {
+        let (mut reports, mut made) = (Reports::default(), 0);
+        for now in (0..10_000).step_by(10).map(Duration::from_millis) {
+            if reports.is_due(now, true) {
+                reports.done(now, true);
+                made += 1;
+            }
+        }
+        assert_eq!(made, 10);
     }
 }

@@ -1,7 +1,8 @@
 //! What the steward did to the host, and the way from there to what the agent wishes.
 //!
 //! Each part is compared with the last wish, and only what differs is done. What fails is told, and
-//! tried again with the next wish.
+//! tried again with the next wish, whatever that is. What may be wished at all is in
+//! `tailnet::wish`.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -16,14 +17,15 @@ use sys::{
     Errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
 };
-use tailnet::line::{FromSteward, HostWish};
+use tailnet::{
+    line::{FromSteward, HostWish, NamesWish},
+    wish,
+};
 
 use crate::log_error::log_error;
 
 /// The metric of routes to peers' networks: the host's own, which have smaller ones, win.
 const METRIC: u32 = 5_270;
-/// The most addresses, and the most routes, that a wish may have.
-const MOST: usize = 1 << 16;
 
 pub(super) struct HostState {
     name: String,
@@ -31,9 +33,45 @@ pub(super) struct HostState {
     table: OwnTable,
     netlink: Netlink,
     undo_log: UndoLog,
-    done: HostWish,
+    addresses: Done<Vec<IpNet>>,
+    routes: BTreeSet<IpNet>,
+    forwarding: Done<Forwarding>,
+    names: Done<Option<NamesWish>>,
     /// Those that were there before names were changed.
     servers: Vec<IpAddr>,
+}
+
+/// What rules, the packet filter and the kernel's settings follow from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Forwarding {
+    exit: bool,
+    local_networks: bool,
+    offered: Vec<IpNet>,
+    masquerade: bool,
+    /// Only beside an exit node.
+    addresses: Vec<IpNet>,
+}
+
+/// What was done; nobody knows after a step that failed.
+#[derive(Debug)]
+struct Done<T>(Option<T>);
+
+impl<T: Default> Default for Done<T> {
+    fn default() -> Self {
+        Self(Some(T::default()))
+    }
+}
+
+impl<T: Clone + PartialEq> Done<T> {
+    fn is(&self, wished: &T) -> bool {
+        self.0.as_ref() == Some(wished)
+    }
+
+    /// Takes the outcome of the step that was to bring `wished` about.
+    fn set(&mut self, wished: &T, done: anyhow::Result<()>) -> anyhow::Result<()> {
+        self.0 = done.is_ok().then(|| wished.clone());
+        done
+    }
 }
 
 impl HostState {
@@ -44,40 +82,47 @@ impl HostState {
     pub fn open(name: &str, index: u32, mark: u32) -> anyhow::Result<Self> {
         let (mut undo_log, netlink) = (UndoLog::open(name)?, Netlink::open()?);
         undo_log.undo(&netlink);
-        let (table, done) = (OwnTable::of(mark), HostWish::default());
-        let (name, servers) = (name.to_owned(), dns::servers());
-        Ok(Self { name, index, table, netlink, undo_log, done, servers })
+        Ok(Self {
+            name: name.to_owned(),
+            index,
+            table: OwnTable::of(mark),
+            netlink,
+            undo_log,
+            addresses: Done::default(),
+            routes: BTreeSet::new(),
+            forwarding: Done::default(),
+            names: Done::default(),
+            servers: dns::servers(),
+        })
     }
 
-    /// Does what differs from the last wish.
+    /// Does what differs from the last wish, as far as it may be done.
     pub fn apply(&mut self, wish: &HostWish) -> FromSteward {
-        let mut problems = Vec::new();
+        let (wish, mut problems) = wish::accept(wish);
         let mut told = |what: &str, done: anyhow::Result<()>| {
-            if let Err(error) = &done {
+            if let Err(error) = done {
                 problems.push(format!("{what}: {error:#}"));
             }
-            done.is_ok()
         };
-        if wish.addresses.len().max(wish.routes.len()) > MOST {
-            told("wish", Err(anyhow::anyhow!("it has more than {MOST} addresses or routes")));
-            return FromSteward::Done { problems, servers: self.servers.clone() };
+        if !self.addresses.is(&wish.addresses) {
+            let done = self.set_addresses(&wish);
+            told("addresses", self.addresses.set(&wish.addresses, done));
         }
-        if wish.addresses != self.done.addresses && told("addresses", self.set_addresses(wish)) {
-            self.done.addresses.clone_from(&wish.addresses);
+        told("routes", self.set_routes(&wish));
+        let forwarding = Forwarding {
+            exit: wish.exit,
+            local_networks: wish.local_networks,
+            offered: wish.offered.clone(),
+            masquerade: wish.masquerade,
+            addresses: if wish.exit { wish.addresses.clone() } else { Vec::new() },
+        };
+        if !self.forwarding.is(&forwarding) {
+            let done = self.set_forwarding(&wish);
+            told("exit node and offered routes", self.forwarding.set(&forwarding, done));
         }
-        // A device that went down has lost its routes.
-        if told("routes", self.set_routes(wish)) {
-            self.done.routes.clone_from(&wish.routes);
-        }
-        let exits = |wish: &HostWish| (wish.exit, wish.local_networks);
-        let forwards = |wish: &HostWish| (wish.offered.clone(), wish.masquerade);
-        let differs = exits(wish) != exits(&self.done) || forwards(wish) != forwards(&self.done);
-        if differs && told("exit node and offered routes", self.set_forwarding(wish)) {
-            (self.done.exit, self.done.local_networks) = exits(wish);
-            (self.done.offered, self.done.masquerade) = forwards(wish);
-        }
-        if wish.names != self.done.names && told("names", self.set_names(wish)) {
-            self.done.names.clone_from(&wish.names);
+        if !self.names.is(&wish.names) {
+            let done = self.set_names(&wish);
+            told("names", self.names.set(&wish.names, done));
         }
         FromSteward::Done { problems, servers: self.servers.clone() }
     }
@@ -95,31 +140,31 @@ impl HostState {
                 self.netlink.delete_address(self.index, *address)?;
             }
         }
+        let mut all = Ok(());
         for address in wish.addresses.iter().filter(|one| !there.contains(one)) {
             let added = self.netlink.add_address(self.index, *address);
-            added.with_context(|| address.to_string())?;
+            all = all.and(added.with_context(|| address.to_string()));
         }
-        Ok(())
+        all
     }
 
     fn set_routes(&mut self, wish: &HostWish) -> anyhow::Result<()> {
-        let (wanted, there): (BTreeSet<IpNet>, BTreeSet<IpNet>) =
-            (wish.routes.iter().copied().collect(), self.done.routes.iter().copied().collect());
         let route = |net: &IpNet| Route {
             destination: *net,
             device: self.index,
             table: MAIN_TABLE,
             metric: Some(METRIC),
         };
-        for net in there.difference(&wanted) {
-            let deleted = self.netlink.delete_route(&route(net));
-            unless(deleted, Errno::ESRCH).with_context(|| net.to_string())?;
-        }
-        for net in wanted.difference(&there) {
-            let added = self.netlink.add_route(&route(net));
-            unless(added, Errno::EEXIST).with_context(|| net.to_string())?;
-        }
-        Ok(())
+        let netlink = &self.netlink;
+        let delete = |net: &IpNet| {
+            let deleted = unless(netlink.delete_route(&route(net)), Errno::ESRCH);
+            deleted.with_context(|| net.to_string())
+        };
+        let add = |net: &IpNet| {
+            let added = unless(netlink.add_route(&route(net)), Errno::EEXIST);
+            added.with_context(|| net.to_string())
+        };
+        change(&mut self.routes, &wish.routes, delete, add)
     }
 
     /// Begins anew: it changes seldom.
@@ -160,6 +205,32 @@ impl HostState {
     }
 }
 
+/// Deletes and adds what differs, and goes on whatever fails. Returns the first failure.
+fn change(
+    there: &mut BTreeSet<IpNet>,
+    wanted: &[IpNet],
+    delete: impl Fn(&IpNet) -> anyhow::Result<()>,
+    add: impl Fn(&IpNet) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let wanted: BTreeSet<IpNet> = wanted.iter().copied().collect();
+    let (gone, new): (Vec<IpNet>, Vec<IpNet>) =
+        (there.difference(&wanted).copied().collect(), wanted.difference(there).copied().collect());
+    let mut all = Ok(());
+    for net in gone {
+        match delete(&net) {
+            Ok(()) => drop(there.remove(&net)),
+            failed => all = all.and(failed),
+        }
+    }
+    for net in new {
+        match add(&net) {
+            Ok(()) => drop(there.insert(net)),
+            failed => all = all.and(failed),
+        }
+    }
+    all
+}
+
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => false,
@@ -172,5 +243,50 @@ fn unless(done: Result<(), NetlinkError>, errno: Errno) -> Result<(), NetlinkErr
     match done {
         Err(error) if error.errno() == Some(errno) => Ok(()),
         done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn a_step_that_failed_is_tried_again_for_the_former_wish_too() {
+        let mut done = Done::<u8>::default();
+        assert!(done.is(&0) && !done.is(&1));
+        assert!(done.set(&1, Err(anyhow::anyhow!("half of it"))).is_err());
+        assert!(!done.is(&0) && !done.is(&1));
+        done.set(&0, Ok(())).unwrap();
+        assert!(done.is(&0));
+    }
+
+    #[test]
+    fn a_route_that_cannot_be_stops_no_other_one_and_those_that_are_there_go_later() {
+        let host = RefCell::new(BTreeSet::new());
+        let delete = |net: &IpNet| match host.borrow_mut().remove(net) {
+            true => Ok(()),
+            false => bail!("it is not there"),
+        };
+        let add = |net: &IpNet| match net.addr() {
+            IpAddr::V6(_) => bail!("the kernel has no IPv6"),
+            IpAddr::V4(_) => {
+                host.borrow_mut().insert(*net);
+                Ok(())
+            }
+        };
+        let nets = |texts: &[&str]| -> Vec<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let mut there = BTreeSet::new();
+        let wanted = nets(&["fd7a::2/128", "100.64.0.2/32", "100.64.0.3/32"]);
+        let failed = change(&mut there, &wanted, delete, add).unwrap_err();
+        assert_eq!(failed.to_string(), "the kernel has no IPv6");
+        assert_eq!((there.len(), &there), (2, &*host.borrow()));
+        change(&mut there, &nets(&["100.64.0.3/32"]), delete, add).unwrap();
+        assert_eq!((there.len(), &there), (1, &*host.borrow()));
     }
 }

@@ -210,7 +210,8 @@ fn offset(zone: &str) -> Option<i64> {
         return (zone == "Z").then_some(0);
     };
     let (hours, minutes) = rest.split_once(':')?;
-    let seconds = hours.parse::<i64>().ok()? * 3600 + minutes.parse::<i64>().ok()? * 60;
+    let number = |text: &str| text.parse::<u8>().ok().map(i64::from);
+    let seconds = number(hours)? * 3600 + number(minutes)? * 60;
     match sign {
         "+" => Some(seconds),
         "-" => Some(-seconds),
@@ -251,6 +252,7 @@ mod tests {
             ("2026-11-23T04:06:23", None),
             ("2026-13-23T04:06:23Z", None),
             ("", None),
+            ("2026-11-23T04:06:23+9223372036854775807:00", None),
             ("20é6-11-23T04:06:23Z", None),
         ] {
             assert_eq!(as_time(text), seconds.map(Duration::from_secs), "{text}");

@@ -136,3 +136,47 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
     assert!(told[0].contains("n51.tail.net") && told[1].ends_with("it is not signed"), "{told:?}");
     assert!(told[2].contains("tailscale lock sign nodekey:0101"), "{told:?}");
 }
+
+#[test]
+fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
+    let greedy = json!({
+        "Addresses": ["100.64.0.2/32", "8.8.8.8/32", "192.168.1.1/32", "127.0.0.1/32", "10.7.0.2/32"],
+    });
+    let thief = json!({"AllowedIPs": [
+        "100.64.0.3/32", "100.64.0.1/32", "100.64.0.2/32", "0.0.0.0/1", "127.0.0.0/8", "10.0.0.0/8",
+    ]});
+    let second = json!({"AllowedIPs": ["100.64.0.4/32", "10.0.0.0/8"]});
+    let map = map(json!({
+        "Node": node(1, json!({"Addresses": ["100.64.0.1/32", "127.0.0.1/8"]})),
+        "Peers": [node(2, greedy), node(3, thief), node(4, second)],
+    }));
+    let connected = ["192.168.1.7/24".parse().unwrap()];
+    let around =
+        Around { now: NOW, connected: &connected, servers: &[], answers: true, lock: None };
+    let shy = settings(&map, &Prefs::new(), &around);
+    assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
+    let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &around);
+    // Who asks for routes gets them.
+    assert_eq!(allowed(&accepting, 2).len(), 4);
+    assert_eq!(allowed(&accepting, 3), ["100.64.0.3/32", "10.0.0.0/8"]);
+    assert_eq!(allowed(&accepting, 4), ["100.64.0.4/32"]);
+    assert_eq!(accepting.host.addresses, ["100.64.0.1/32".parse().unwrap()]);
+    assert!(accepting.problems.iter().any(|problem| problem.contains("127.0.0.1/8")));
+}
+
+#[test]
+fn a_new_agent_tells_all_even_if_there_is_nobody() {
+    let none = Settings::default();
+    assert_eq!(none.peers_since(Some(&none)), None);
+    let all = ToPlane::Peers { complete: true, changed: vec![], removed: vec![] };
+    assert_eq!(none.peers_since(None), Some(all));
+    let peer = |key| Peer { key: NodePublic([key; 32]), allowed_ips: vec![], keepalive: 0 };
+    let with = |peers| Settings { peers, ..Settings::default() };
+    let (old, new) = (with(vec![peer(1), peer(2)]), with(vec![peer(2), peer(3)]));
+    let change = ToPlane::Peers {
+        complete: false,
+        changed: vec![peer(3)],
+        removed: vec![NodePublic([1; 32])],
+    };
+    assert_eq!(new.peers_since(Some(&old)), Some(change));
+}

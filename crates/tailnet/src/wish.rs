@@ -1,0 +1,226 @@
+//! What may be wished for a machine. The agent reads the network's words; the steward, which is
+//! root, takes nothing of its wish that could lead the machine's own traffic elsewhere, or that its
+//! tools could take for something else.
+
+use std::{collections::BTreeSet, fmt::Display, net::IpAddr};
+
+use ipnet::IpNet;
+
+use crate::line::{HostWish, NamesWish};
+
+/// Never a node's, nor behind one: this host, its links, and no single host.
+const RESERVED: [&str; 8] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    // Multicast and all above it.
+    "224.0.0.0/3",
+    // With addresses of IPv4 in IPv6's words.
+    "::/64",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
+];
+/// Shorter prefixes are most of the Internet: that is what an exit node is for. The shortest that
+/// networks have of their own are 10.0.0.0/8 and fc00::/7.
+const SHORTEST: (u8, u8) = (8, 7);
+/// The most addresses of a node.
+const ADDRESSES: usize = 16;
+/// The most routes.
+const ROUTES: usize = 1 << 16;
+/// The most networks that are offered.
+const OFFERED: usize = 1 << 10;
+/// The most domains of a kind; systemd-resolved takes 256 to search.
+const DOMAINS: usize = 256;
+/// The most problems that are told.
+const TOLD: usize = 8;
+
+/// The part of a wish that may be done, and a line for each that may not.
+pub fn accept(wish: &HostWish) -> (HostWish, Vec<String>) {
+    let mut refused = Refused::default();
+    let addresses = refused.pass(&wish.addresses, ADDRESSES, "address", is_address);
+    let offered = |net: &IpNet| !reserved().any(|reserved| reserved.contains(net));
+    let mut names = wish.names.as_ref().map(|names| {
+        let is_own = |server: &IpAddr| addresses.iter().any(|own| own.addr() == *server);
+        NamesWish {
+            servers: refused.pass(&names.servers, ADDRESSES, "DNS server", is_own),
+            search: refused.pass(&names.search, DOMAINS, "domain", |name| is_name(name)),
+            domains: refused.pass(&names.domains, DOMAINS, "domain", |name| is_name(name)),
+        }
+    });
+    // Without servers there is nobody to be asked; without domains, more would be asked.
+    names.take_if(|names| {
+        let asked = wish.names.as_ref().is_some_and(|wish| !wish.domains.is_empty());
+        names.servers.is_empty() || asked && names.domains.is_empty()
+    });
+    let accepted = HostWish {
+        routes: refused.pass(&wish.routes, ROUTES, "route", is_route),
+        offered: refused.pass(&wish.offered, OFFERED, "offered network", offered),
+        addresses,
+        names,
+        ..*wish
+    };
+    (accepted, refused.problems)
+}
+
+/// Whether a node may have this address.
+pub fn is_address(net: &IpNet) -> bool {
+    net.prefix_len() == net.max_prefix_len() && !is_reserved(net)
+}
+
+/// Whether a network may be behind a node, and be reached there beside all else.
+pub fn is_route(net: &IpNet) -> bool {
+    let shortest = if net.addr().is_ipv4() { SHORTEST.0 } else { SHORTEST.1 };
+    net.prefix_len() >= shortest && !is_reserved(net)
+}
+
+/// Whether a domain's name is one: letters, digits, `-` and `_` (RFC 1035 section 2.3.1, RFC 8552).
+pub fn is_name(name: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len()) && !label.starts_with('-') && label.bytes().all(is_letter)
+    };
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+fn is_reserved(net: &IpNet) -> bool {
+    reserved().any(|reserved| reserved.contains(net) || net.contains(&reserved))
+}
+
+fn reserved() -> impl Iterator<Item = IpNet> {
+    RESERVED.iter().filter_map(|net| net.parse().ok())
+}
+
+#[derive(Default)]
+struct Refused {
+    problems: Vec<String>,
+}
+
+impl Refused {
+    fn pass<T: Clone + Ord + Display>(
+        &mut self,
+        all: &[T],
+        most: usize,
+        what: &str,
+        is_good: impl Fn(&T) -> bool,
+    ) -> Vec<T> {
+        if all.len() > most {
+            self.tell(format!("{what}: there are more than {most}"));
+        }
+        let mut seen = BTreeSet::new();
+        let mut good = Vec::new();
+        for one in all.iter().take(most) {
+            if !is_good(one) {
+                let shown: String = one.to_string().escape_debug().take(64).collect();
+                self.tell(format!("{what} {shown}: refused"));
+            } else if seen.insert(one) {
+                good.push(one.clone());
+            }
+        }
+        good
+    }
+
+    fn tell(&mut self, problem: String) {
+        if self.problems.len() < TOLD {
+            self.problems.push(problem);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn what_a_tailnet_has_is_accepted_as_it_is() {
+        let wish = HostWish {
+            addresses: nets(&["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]),
+            routes: nets(&["100.64.0.2/32", "10.0.0.0/8", "192.168.1.0/24", "fd00::/8"]),
+            offered: nets(&["0.0.0.0/0", "::/0", "192.168.7.0/24"]),
+            exit: true,
+            names: Some(NamesWish {
+                servers: vec!["100.64.0.1".parse().unwrap()],
+                search: vec!["tail.net".into()],
+                domains: vec!["64.100.in-addr.arpa".into(), "_tcp.corp".into()],
+            }),
+            ..HostWish::default()
+        };
+        assert_eq!(accept(&wish), (wish, vec![]));
+    }
+
+    #[test]
+    fn nothing_leads_the_hosts_own_traffic_elsewhere() {
+        let wish = HostWish {
+            addresses: nets(&[
+                "127.0.0.1/32",
+                "0.0.0.0/32",
+                "192.168.1.5/24",
+                "::1/128",
+                "::ffff:127.0.0.1/128",
+                "fe80::1/128",
+                "255.255.255.255/32",
+            ]),
+            routes: nets(&[
+                "0.0.0.0/0",
+                "0.0.0.0/1",
+                "128.0.0.0/1",
+                "127.0.0.1/32",
+                "169.254.169.254/32",
+                "2000::/3",
+                "fe80::/64",
+                "fe00::/7",
+                "::/8",
+                "ff02::1/128",
+                "224.0.0.251/32",
+            ]),
+            offered: nets(&["127.0.0.0/8"]),
+            ..HostWish::default()
+        };
+        let (accepted, problems) = accept(&wish);
+        assert_eq!(accepted, HostWish::default());
+        assert_eq!(problems.len(), TOLD);
+    }
+
+    #[test]
+    fn a_domain_is_no_option_no_second_line_and_no_list() {
+        let long = "a".repeat(64);
+        for bad in ["-x", "a\nnameserver 6.6.6.6", "a b", "", ".", "a..b", "~.", "\u{1b}[2J", &long]
+        {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+        let names = |domains: &[&str], servers: &[&str]| NamesWish {
+            servers: servers.iter().map(|server| server.parse().unwrap()).collect(),
+            search: vec!["a.net".into(), "a.net".into(), "--set=x".into()],
+            domains: domains.iter().map(ToString::to_string).collect(),
+        };
+        let wish = |names| HostWish {
+            addresses: nets(&["100.64.0.1/32"]),
+            names: Some(names),
+            ..HostWish::default()
+        };
+        let (accepted, problems) = accept(&wish(names(&["a.net"], &["100.64.0.1", "6.6.6.6"])));
+        let accepted = accepted.names.unwrap();
+        assert_eq!((accepted.servers.len(), accepted.search), (1, vec!["a.net".to_owned()]));
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        // Not: all names to a server that was to have some.
+        assert_eq!(accept(&wish(names(&["-x"], &["100.64.0.1"]))).0.names, None);
+        assert_eq!(accept(&wish(names(&["a.net"], &["6.6.6.6"]))).0.names, None);
+    }
+
+    #[test]
+    fn lists_have_an_end() {
+        let one = |number: u32| IpNet::from(IpAddr::from(std::net::Ipv4Addr::from(number)));
+        let wish = HostWish {
+            addresses: (0x0a00_0000..0x0a00_0100).map(one).collect(),
+            routes: (0x0a00_0000..0x0a02_0000).map(one).collect(),
+            ..HostWish::default()
+        };
+        let (accepted, problems) = accept(&wish);
+        assert_eq!((accepted.addresses.len(), accepted.routes.len()), (ADDRESSES, ROUTES));
+        assert_eq!(problems.len(), 2);
+    }
+}
