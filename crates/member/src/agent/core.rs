@@ -124,7 +124,8 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     };
     tokio::pin!(lines_ended);
     let machine_key = state.machine_key()?;
-    let mesh = Mesh::new(state.disco_key()?);
+    let (found, mut from_checks) = mpsc::channel(WAITING);
+    let mesh = Mesh::new(state.disco_key()?, found);
     // Not `unwrap_or_default`: Go's zero is not what a node begins with.
     let prefs = match state.read(PREFS) {
         Some(kept) => kept,
@@ -164,6 +165,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             Some((session, event)) = from_control.recv() => agent.handle_control(session, event),
             Some(event) = from_relays.recv() => agent.handle_relays(event),
             Some(request) = requests.recv() => agent.handle_request(request),
+            Some(found) = from_checks.recv() => agent.mesh.handle_found(found),
             () = sleep_until(wake), if due.is_some() => {}
         }
         agent.handle_timeout();
@@ -280,17 +282,19 @@ impl Agent {
         match event {
             derp::Event::Received { region, datagrams } => {
                 let now = now();
+                self.mesh.relay_heard(region, now);
                 let relayed = self.mesh.handle_relayed(region, datagrams, now);
                 if !relayed.is_empty() {
                     self.plane.send(ToPlane::Relayed(relayed));
                 }
             }
-            derp::Event::Connected { region, latency } => {
+            derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
-                self.mesh.relay_connected(region, latency, now());
+                self.mesh.relay_heard(region, now());
             }
             derp::Event::Disconnected { region, why } => {
                 tracing::info!(region, why, "relay");
+                self.mesh.relay_down(region);
                 if self.mesh.home() == Some(region) {
                     self.problems.insert("relay", format!("the home relay does not answer: {why}"));
                 }

@@ -327,7 +327,7 @@ impl Agent {
             "RequestTags": self.prefs.advertise_tags,
             "Userspace": true,
             "UserspaceRouter": !self.has_interface,
-            "NetInfo": {"PreferredDERP": self.mesh.home().unwrap_or_default()},
+            "NetInfo": self.mesh.net_info(),
         })
     }
 

@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   datagrams ──► disco ──► Paths ──► transmits ──► disco ──► UDP by the data plane, or a relay
-//!        `──────► STUN ───► endpoints               events ──► data plane: path, handshake
+//!        |                                          events ──► data plane: path, handshake
+//!        `──────► Netcheck ──► report ──► endpoints, latencies ──► Home
 //! ```
 
 use std::{
     collections::{BTreeMap, HashMap},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
@@ -15,10 +16,12 @@ use bytes::Bytes;
 use getrandom::{SysRng, rand_core::UnwrapErr};
 use tailnet::{
     control::messages::EndpointKind,
+    derp::home::Home,
     disco::Disco,
     keys::{DiscoKey, DiscoPublic, NodePublic},
     line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
     messages::DerpMap,
+    netcheck::{Families, NetInfo, Netcheck, Report},
     paths::{Event, Paths, PeerInfo, Shown, To, Traffic, Transmit, Via},
     stun,
 };
@@ -28,11 +31,6 @@ use super::{derp, line::ToLine, programs::Programs};
 
 /// Datagrams in one message to the data plane at most.
 const TOGETHER: usize = 64;
-/// How long the answer of a STUN server counts as an endpoint.
-const REFLEXIVE: Duration = Duration::from_secs(300);
-/// How long a STUN server has to answer.
-const STUN_PATIENCE: Duration = Duration::from_secs(3);
-
 /// What follows from what happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Due {
@@ -40,20 +38,17 @@ pub(super) struct Due {
     pub endpoints: bool,
     /// The coordinator is to be told of endpoints or of the home.
     pub announce: bool,
+    /// The home relay is another.
+    home: bool,
 }
 
-/// A STUN request that was not answered yet.
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    region: u16,
-    at: Duration,
-}
-
-/// A relay's latency, and when it was found.
-#[derive(Clone, Copy, Debug)]
-struct Latency {
-    best: Duration,
-    at: Duration,
+/// What a task found out for a check of the network.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// What the name of a relay stands for.
+    Addresses(String, Vec<IpAddr>),
+    /// How far a region is by TCP.
+    Latency(u16, Option<Duration>),
 }
 
 /// See the module.
@@ -62,16 +57,13 @@ pub(super) struct Mesh {
     paths: Paths,
     own_key: NodePublic,
     local: Vec<SocketAddr>,
-    /// As STUN servers see us.
-    reflexive: BTreeMap<SocketAddr, Duration>,
-    /// Addresses of STUN servers, with their regions.
-    servers: Vec<(u16, SocketAddr)>,
-    asked: HashMap<[u8; 12], Asked>,
-    latencies: BTreeMap<u16, Latency>,
-    regions: Vec<u16>,
-    home: Option<u16>,
-    /// What was last told to the paths.
-    told: Vec<SocketAddr>,
+    netcheck: Netcheck,
+    /// Of the last check.
+    report: Report,
+    told: NetInfo,
+    homes: Home,
+    /// Tasks of a check tell here what they found.
+    found: mpsc::Sender<Found>,
     logins: HashMap<u32, oneshot::Sender<Bytes>>,
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
@@ -81,19 +73,20 @@ pub(super) struct Mesh {
 
 impl Mesh {
     /// Without peers, by this disco key.
-    pub fn new(key: DiscoKey) -> Self {
+    pub fn new(key: DiscoKey, found: mpsc::Sender<Found>) -> Self {
+        let rng = || Box::new(UnwrapErr(SysRng));
+        let disco = Disco::new(key);
+        let pick = usize::from(disco.public().0[0]);
         Self {
-            disco: Disco::new(key),
-            paths: Paths::new(NodePublic::default(), Box::new(UnwrapErr(SysRng))),
+            disco,
+            paths: Paths::new(NodePublic::default(), rng()),
             own_key: NodePublic::default(),
             local: Vec::new(),
-            reflexive: BTreeMap::new(),
-            servers: Vec::new(),
-            asked: HashMap::new(),
-            latencies: BTreeMap::new(),
-            regions: Vec::new(),
-            home: None,
-            told: Vec::new(),
+            netcheck: Netcheck::new(rng()),
+            report: Report::default(),
+            told: NetInfo::default(),
+            homes: Home::new(None, pick),
+            found,
             logins: HashMap::new(),
             next_login: 0,
             activity: HashMap::new(),
@@ -109,19 +102,40 @@ impl Mesh {
 
     /// The home relay's region.
     pub fn home(&self) -> Option<u16> {
-        self.home
+        self.homes.current()
+    }
+
+    /// What the coordinator is told of the network around. Latencies alone are no news: else nodes
+    /// would tell each other of each check.
+    pub fn net_info(&self) -> &NetInfo {
+        &self.told
+    }
+
+    fn renew_net_info(&mut self) {
+        let has_v6 = self.local.iter().any(SocketAddr::is_ipv6);
+        let new = self.report.net_info(self.home(), has_v6);
+        let before = self.told.derp_latency.clone();
+        if (NetInfo { derp_latency: before, ..new.clone() }) != self.told {
+            self.told = new;
+            self.due.announce = true;
+        }
+    }
+
+    /// As STUN servers see us.
+    fn reflexive(&self) -> Vec<SocketAddr> {
+        [self.report.global(true), self.report.global(false)].concat()
     }
 
     /// Where we may be reached, and how we know.
     pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
         let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
-        let reflexive = self.reflexive.keys().filter(|at| !self.local.contains(at));
-        local.chain(reflexive.map(|at| (*at, EndpointKind::Stun))).collect()
+        let reflexive = self.reflexive().into_iter().filter(|at| !self.local.contains(at));
+        local.chain(reflexive.map(|at| (at, EndpointKind::Stun))).collect()
     }
 
     /// Whether a STUN server answered lately.
     pub fn udp_works(&self) -> bool {
-        !self.reflexive.is_empty()
+        self.report.udp
     }
 
     /// What a peer sent and received.
@@ -136,7 +150,7 @@ impl Mesh {
 
     /// The relays' latencies.
     pub fn latencies(&self) -> impl Iterator<Item = (u16, Duration)> {
-        self.latencies.iter().map(|(region, latency)| (*region, latency.best))
+        self.report.latencies.iter().map(|(region, latency)| (*region, *latency))
     }
 
     pub fn set_own_key(&mut self, key: NodePublic, now: Duration) {
@@ -154,63 +168,58 @@ impl Mesh {
     }
 
     pub fn set_relays(&mut self, map: &DerpMap, now: Duration) {
-        let regions = map.regions.iter().flatten().filter_map(|(id, region)| {
-            region.as_ref().filter(|region| !region.avoid).map(|region| (*id, region))
-        });
-        self.servers.clear();
-        self.regions.clear();
-        for (id, region) in regions {
-            if region.nodes.iter().any(|node| !node.stun_only) {
-                self.regions.push(id);
-            }
-            for node in &region.nodes {
-                let Some(port) = node.stun_port() else { continue };
-                self.servers.extend(node.addresses().map(|ip| (id, (ip, port).into())));
-            }
+        self.netcheck.set_map(map);
+        self.homes.set_map(map);
+        // Where there is no choice, nothing has to be measured first.
+        if map.regions.iter().flatten().count() == 1 {
+            self.homes.handle_report(&BTreeMap::new(), now, true, now);
+            self.home_chosen();
         }
-        self.latencies.retain(|id, _| self.regions.contains(id));
-        self.ask_servers(now);
-        self.choose_home();
+        self.netcheck.make_next_full();
+        self.check(now);
     }
 
-    /// Asks all STUN servers where they see us.
-    fn ask_servers(&mut self, now: Duration) {
-        self.asked.retain(|_, asked| asked.at + STUN_PATIENCE > now);
-        for (region, to) in self.servers.clone() {
-            let mut tx = [0; 12];
-            if getrandom::fill(&mut tx).is_err() {
-                return;
-            }
-            self.asked.insert(tx, Asked { region, at: now });
-            let bytes = stun::request(tx).to_vec();
-            self.pending.push(Outgoing { to, source: None, hops: None, bytes });
-        }
+    /// Finds out how the network around is.
+    fn check(&mut self, now: Duration) {
+        let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
+        self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
+        self.netcheck.start(now);
     }
 
-    fn choose_home(&mut self) {
-        let is_there = |home: &u16| self.regions.contains(home);
-        let fastest = self.latencies.iter().min_by_key(|(_, latency)| latency.best);
-        let better = |home: u16| {
-            let own = self.latencies.get(&home)?.best;
-            // A home that moves costs every peer a message (`netcheck.go`).
-            fastest.filter(|(_, new)| {
-                new.best + Duration::from_millis(10) <= own && new.best <= own * 2 / 3
-            })
-        };
-        let home = match self.home.filter(is_there) {
-            Some(home) => better(home).map(|(region, _)| *region).or(Some(home)),
-            None => fastest.map(|(region, _)| *region).or(self.regions.first().copied()),
-        };
-        if home != self.home {
-            self.home = home;
-            self.due.announce = true;
+    fn home_chosen(&mut self) {
+        self.netcheck.set_home(self.home());
+        self.due.home = true;
+        self.renew_net_info();
+    }
+
+    /// A task of a check is done.
+    pub fn handle_found(&mut self, found: Found) {
+        match found {
+            Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
+            Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
         }
     }
 
-    /// A relay is connected, after so long.
-    pub fn relay_connected(&mut self, region: u16, latency: Duration, now: Duration) {
-        // Where STUN did not say.
-        self.latencies.entry(region).or_insert(Latency { best: latency, at: now });
+    fn handle_report(&mut self, report: Report, now: Duration) {
+        let (home, before) = (self.home(), self.reflexive());
+        self.homes.handle_report(&report.latencies, report.began, true, now);
+        self.report = report;
+        if self.home() != home {
+            self.home_chosen();
+        }
+        self.renew_net_info();
+        self.due.announce |= self.reflexive() != before;
+        self.tell_paths(now);
+    }
+
+    /// A relay of a region said something.
+    pub fn relay_heard(&mut self, region: u16, now: Duration) {
+        self.homes.handle_heard(region, now);
+    }
+
+    /// No relay of a region could be connected.
+    pub fn relay_down(&mut self, region: u16) {
+        self.homes.handle_down(region);
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
@@ -227,38 +236,23 @@ impl Mesh {
     }
 
     pub fn handle_network_change(&mut self, now: Duration) {
-        self.reflexive.clear();
         self.paths.handle_network_change(now);
-        self.ask_servers(now);
+        self.netcheck.make_next_full();
+        self.check(now);
     }
 
     /// A datagram of the UDP socket that is not WireGuard's.
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
         if stun::is_stun(&one.bytes) {
-            self.handle_stun(&one.bytes, one.at, now);
+            self.netcheck.handle_stun_response(&one.bytes, one.at);
         } else if let Ok((from, message)) = self.disco.open(&one.bytes) {
             let via = Via::Udp { remote: one.from, local: one.local };
             self.paths.handle_disco(from, via, &message, now);
         }
     }
 
-    fn handle_stun(&mut self, bytes: &[u8], at: Duration, now: Duration) {
-        let Ok((tx, seen)) = stun::read_response(bytes) else { return };
-        let Some(asked) = self.asked.remove(&tx) else { return };
-        let took = at.saturating_sub(asked.at);
-        let latency = self.latencies.entry(asked.region).or_insert(Latency { best: took, at: now });
-        if took < latency.best || latency.at + REFLEXIVE < now {
-            *latency = Latency { best: took, at: now };
-        }
-        self.due.announce |= self.reflexive.insert(seen, now).is_none();
-        self.reflexive.retain(|_, at| *at + REFLEXIVE > now);
-        self.choose_home();
-        self.tell_paths(now);
-    }
-
     fn tell_paths(&mut self, now: Duration) {
         let endpoints: Vec<SocketAddr> = self.endpoints().into_iter().map(|(at, _)| at).collect();
-        self.told.clone_from(&endpoints);
         self.paths.set_own(self.own_key, endpoints, now);
     }
 
@@ -331,11 +325,47 @@ impl Mesh {
     }
 
     pub fn poll_timeout(&self) -> Option<Duration> {
-        self.paths.poll_timeout()
+        let paths = self.paths.poll_timeout();
+        // Nobody is spoken to where no path has a timer: the network around does not matter.
+        let due = paths.map(|_| self.netcheck.due());
+        let check = if self.netcheck.is_running() { self.netcheck.poll_timeout() } else { due };
+        paths.into_iter().chain(check).min()
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {
         self.paths.handle_timeout(now);
+        let is_due = self.paths.poll_timeout().is_some() && self.netcheck.due() <= now;
+        if is_due && !self.netcheck.is_running() {
+            self.check(now);
+        }
+    }
+
+    /// Goes on with a check of the network.
+    async fn flush_check(&mut self, relays: &mpsc::Sender<derp::Command>, now: Duration) {
+        while let Some(name) = self.netcheck.needs_address() {
+            let found = self.found.clone();
+            tokio::spawn(async move {
+                let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
+                let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
+                let _ = found.send(Found::Addresses(name, addresses)).await;
+            });
+        }
+        while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
+            let bytes = bytes.to_vec();
+            self.pending.push(Outgoing { to, source: None, hops: None, bytes });
+        }
+        if let Some(report) = self.netcheck.poll_report(now) {
+            self.handle_report(report, now);
+        }
+        while let Some(region) = self.netcheck.needs_tcp() {
+            let (reply, measured) = oneshot::channel();
+            let _ = relays.send(derp::Command::Measure { region, reply }).await;
+            let found = self.found.clone();
+            tokio::spawn(async move {
+                let latency = measured.await.unwrap_or_default();
+                let _ = found.send(Found::Latency(region, latency)).await;
+            });
+        }
     }
 
     /// Sends what is to be sent.
@@ -345,6 +375,8 @@ impl Mesh {
         relays: &mpsc::Sender<derp::Command>,
         programs: &mut Programs,
     ) -> Due {
+        let now = super::core::now();
+        self.flush_check(relays, now).await;
         let mut due = std::mem::take(&mut self.due);
         while let Some(event) = self.paths.poll_event() {
             match event {
@@ -356,8 +388,9 @@ impl Mesh {
                 Event::HandshakeNow(peer) => plane.send(ToPlane::Handshake(peer)),
                 Event::Pong { number, via, latency, .. } => programs.pong(number, via, latency),
                 Event::RefreshEndpoints => {
-                    self.ask_servers(super::core::now());
                     due.endpoints = true;
+                    self.check(now);
+                    self.flush_check(relays, now).await;
                 }
             }
         }
@@ -383,8 +416,8 @@ impl Mesh {
         for some in pending.chunks(TOGETHER) {
             plane.send(ToPlane::Datagrams(some.to_vec()));
         }
-        if due.announce {
-            let _ = relays.send(derp::Command::Home(self.home)).await;
+        if due.home {
+            let _ = relays.send(derp::Command::Home(self.home())).await;
         }
         due
     }
