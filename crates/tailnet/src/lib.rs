@@ -17,3 +17,4 @@ pub mod paths;
 pub mod prefs;
 pub mod settings;
 pub mod stun;
+pub mod tka;
