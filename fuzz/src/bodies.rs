@@ -17,6 +17,8 @@ mod lines;
 mod magic_dns;
 #[path = "bodies/netstack.rs"]
 mod netstack;
+#[path = "bodies/network_map.rs"]
+mod network_map;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
 mod oracle;
 #[path = "bodies/proxy.rs"]
@@ -32,6 +34,8 @@ mod segment;
 mod spec;
 #[path = "bodies/streams.rs"]
 mod streams;
+#[path = "bodies/tailnet_lock.rs"]
+mod tailnet_lock;
 #[path = "bodies/ts2021.rs"]
 mod ts2021;
 
@@ -54,6 +58,7 @@ pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use lines::{guardian_line, namespace_line};
 pub use magic_dns::magic_dns;
+pub use network_map::network_map;
 use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},
@@ -63,6 +68,7 @@ use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use relays::{derp_frames, disco, stun};
 pub use segment::segment;
 pub use streams::streams;
+pub use tailnet_lock::tailnet_lock;
 pub use ts2021::{ts2021_records, ts2021_stream};
 use wg::{
     AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey, Received,

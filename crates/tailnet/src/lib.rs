@@ -17,4 +17,5 @@ pub mod paths;
 pub mod prefs;
 pub mod settings;
 pub mod stun;
+pub mod tka;
 pub mod wish;

@@ -80,7 +80,8 @@ impl NetworkMap {
 
     /// Takes what the coordinator says; `now` is since 1970.
     pub fn apply(&mut self, response: MapResponse, now: Duration) -> Changes {
-        let mut changes = Changes { page: response.pop_browser_url, ..Changes::default() };
+        let (page, bad) = (response.pop_browser_url, response.bad);
+        let mut changes = Changes { page, bad, ..Changes::default() };
         if let Some(time) = response.control_time.as_deref().and_then(as_time) {
             let ahead = time.as_secs().cast_signed() - now.as_secs().cast_signed();
             self.ahead = if ahead.unsigned_abs() > SKEW.as_secs() { ahead } else { 0 };

@@ -7,6 +7,7 @@
 mod node;
 mod records;
 mod relays;
+mod response;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,7 @@ pub use self::{
 pub use crate::local::nil;
 
 /// A map, or what changed of it.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MapResponse {
     /// Nothing else may be in it.
     pub keep_alive: bool,
@@ -33,28 +33,20 @@ pub struct MapResponse {
     /// This node.
     pub node: Option<Value>,
     /// The relays.
-    #[serde(rename = "DERPMap")]
     pub derp_map: Option<DerpMap>,
     /// All peers: nothing else of peers counts then.
-    #[serde(with = "nil")]
     pub peers: Records,
     /// Peers that are new, or have changed.
-    #[serde(with = "nil")]
     pub peers_changed: Records,
     /// Numbers of peers that are gone.
-    #[serde(with = "nil")]
     pub peers_removed: Vec<i64>,
     /// Parts of peers that changed.
-    #[serde(with = "nil")]
     pub peers_changed_patch: Records,
     /// Whether peers were seen just now, or not any more.
-    #[serde(with = "nil")]
     pub peer_seen_change: BTreeMap<i64, bool>,
     /// Whether peers are connected.
-    #[serde(with = "nil")]
     pub online_change: BTreeMap<i64, bool>,
     /// How names are resolved.
-    #[serde(rename = "DNSConfig")]
     pub dns_config: Option<DnsConfig>,
     /// The name of the network.
     pub domain: String,
@@ -63,20 +55,19 @@ pub struct MapResponse {
     /// The filter's rules by name; `null` removes a name, and `*` all.
     pub packet_filters: Option<BTreeMap<String, Option<Records>>>,
     /// Who owns nodes.
-    #[serde(with = "nil")]
     pub user_profiles: Vec<UserProfile>,
     /// What is wrong, in the coordinator's words; absent means unchanged.
     pub health: Option<Vec<String>>,
     /// The same by name; `null` removes a name, and `*` all.
     pub display_messages: Option<BTreeMap<String, Option<DisplayMessage>>>,
     /// The state of tailnet lock.
-    #[serde(rename = "TKAInfo")]
     pub lock: Option<LockInfo>,
     /// A page to be shown.
-    #[serde(rename = "PopBrowserURL")]
     pub pop_browser_url: String,
     /// What is known of newer versions.
     pub client_version: Option<Value>,
+    /// What of it could not be read, and is as if it had not been said.
+    pub bad: Vec<BadRecord>,
 }
 
 /// How names are resolved.

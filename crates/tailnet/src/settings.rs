@@ -1,6 +1,8 @@
 //! What this node is to be: from the network's map and the user's preferences to peers, paths,
 //! filter, names, and what the machine is to have.
 
+mod lock;
+
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
@@ -18,6 +20,7 @@ use crate::{
     messages::{Node, Resolver},
     paths::PeerInfo,
     prefs::Prefs,
+    tka::Authority,
     wish,
 };
 
@@ -88,6 +91,8 @@ pub struct Around<'a> {
     pub servers: &'a [std::net::IpAddr],
     /// Whether names can be answered at the node's address.
     pub answers: bool,
+    /// Who may sign node keys, where the network has tailnet lock.
+    pub lock: Option<&'a Authority>,
 }
 
 /// What the node is to be; nothing before the coordinator named it.
@@ -96,16 +101,10 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     let mut problems = Vec::new();
     let now = map.time(around.now);
     let exit = exit_node(map, prefs, now, &mut problems);
-    let locked = map.lock().is_some();
-    if locked {
-        problems.push(
-            "tailnet lock is on, and this version cannot check signatures: all peers are left out"
-                .to_owned(),
-        );
-    }
+    let kept_out = lock::kept_out(map, own, around, &mut problems);
     let usable = |peer: &&Node| {
         let has_key = !peer.key.is_zero() && peer.key != own.key;
-        has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !locked
+        has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !kept_out.has(&peer.key)
     };
     let all: Vec<&Node> = map.peers().filter(usable).collect();
     let own_of = |peer: &Node| own_addresses(peer, around.connected);

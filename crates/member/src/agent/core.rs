@@ -383,6 +383,7 @@ impl Agent {
             connected: &connected,
             servers: &self.servers,
             answers: self.has_interface,
+            lock: None,
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
         let new =

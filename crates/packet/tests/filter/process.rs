@@ -61,12 +61,8 @@ impl Oracle {
         self.receives("in", packet)
     }
 
-    /// Whether it does from a jailed peer.
-    pub fn accepts_of_jailed(&mut self, packet: &[u8]) -> bool {
-        self.receives("jailed", packet)
-    }
-
-    fn receives(&mut self, verb: &str, packet: &[u8]) -> bool {
+    /// Whether it accepts a packet, of a peer that may begin something (`in`) or not (`jailed`).
+    pub fn receives(&mut self, verb: &str, packet: &[u8]) -> bool {
         match &*self.ask(verb, &hex(packet)) {
             "accept" => true,
             "drop" => false,

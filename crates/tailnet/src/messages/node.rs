@@ -50,8 +50,8 @@ pub struct Node {
     /// The networks that it may send from; absent means its addresses.
     #[serde(rename = "AllowedIPs")]
     pub allowed_ips: Option<Vec<IpNet>>,
-    /// Where it may be reached.
-    #[serde(with = "nil")]
+    /// Where it may be reached. What names a link of its own machine is left out.
+    #[serde(serialize_with = "nil::serialize", deserialize_with = "readable")]
     pub endpoints: Vec<SocketAddr>,
     /// The region of its home, as it was said before.
     #[serde(rename = "DERP")]
@@ -132,6 +132,7 @@ pub struct PeerChange {
     /// What it may do.
     pub cap_map: Option<CapMap>,
     /// Where it may be reached.
+    #[serde(deserialize_with = "some_readable")]
     pub endpoints: Option<Vec<SocketAddr>>,
     /// Its key.
     pub key: Option<NodePublic>,
@@ -216,6 +217,17 @@ fn offset(zone: &str) -> Option<i64> {
         "-" => Some(-seconds),
         _ => None,
     }
+}
+
+fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    some_readable(deserializer).map(Option::unwrap_or_default)
+}
+
+fn some_readable<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<SocketAddr>>, D::Error> {
+    let texts = Option::<Vec<String>>::deserialize(deserializer)?;
+    Ok(texts.map(|texts| texts.iter().filter_map(|text| text.parse().ok()).collect()))
 }
 
 fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(

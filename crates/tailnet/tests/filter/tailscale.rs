@@ -178,8 +178,7 @@ fn random_rules_peers_and_packets_have_the_verdicts_of_tailscales_filter() {
         for packet in &case.packets {
             let bytes = packet.bytes();
             let jailed = is_jailed(&case.peers, packet.from);
-            let expected =
-                if jailed { oracle.accepts_of_jailed(&bytes) } else { oracle.accepts(&bytes) };
+            let expected = oracle.receives(if jailed { "jailed" } else { "in" }, &bytes);
             let verdict = judge.accepts(&bytes, |_| false);
             prop_assert_eq!(verdict, expected, "{:?}, jailed: {}", packet, jailed);
             verdicts.borrow_mut()[usize::from(verdict) + 2 * usize::from(jailed)] += 1;

@@ -20,7 +20,8 @@ const MOST: usize = 1 << 20;
 /// The same of disco and handshakes, and how long they wait. A handshake is repeated after 5 s.
 const MOST_URGENT: usize = 64 << 10;
 const LONGEST_URGENT: Duration = Duration::from_secs(5);
-/// Frames of one write.
+/// Frames of one write. With 16 KiB throughput was lower by 7 %, and a relay, which keeps 32 datagrams
+/// for a receiver, lost as many.
 pub const TOGETHER: usize = 64 << 10;
 /// The longest urgent datagram: a call with many addresses is longer, and is none of those.
 const URGENT: usize = 2 << 10;
@@ -43,8 +44,8 @@ pub struct Chunk {
 pub struct Queue {
     urgent: Line,
     data: Line,
-    /// Datagrams were dropped in this many chunks.
-    dropped: u64,
+    /// So many chunks were dropped.
+    pub dropped: u64,
 }
 
 #[derive(Debug, Default)]

@@ -230,6 +230,7 @@ impl Region {
             }
             let (accepted, restart) = {
                 let mut state = self.shared.state();
+                tracing::debug!(region = self.id, dropped = state.queue.dropped, "relay");
                 (std::mem::take(&mut state.accepted), state.restart.take())
             };
             if !matches!(ended, End::Broken) {

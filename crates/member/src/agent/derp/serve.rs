@@ -33,6 +33,8 @@ const PONG: Duration = Duration::from_secs(3);
 const STUCK: Duration = Duration::from_secs(10);
 /// One record of TLS.
 const RECORD: usize = 16 << 10;
+/// What is taken from the socket for one event.
+const READ: usize = 64 << 10;
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +79,14 @@ impl Reader<'_> {
     async fn run(mut self, mut input: impl AsyncRead + Unpin) -> anyhow::Result<End> {
         loop {
             self.handle_frames().await?;
-            if read(&mut input, &mut self.buffer).await? == 0 {
-                return Ok(End::Broken);
-            }
+            match read(&mut input, &mut self.buffer).await {
+                Ok(0) => return Ok(End::Broken),
+                // Relays leave without a farewell of TLS.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Ok(End::Broken);
+                }
+                read => read?,
+            };
         }
     }
 
@@ -148,11 +155,11 @@ impl Reader<'_> {
     }
 }
 
-/// Reads what is there, up to [`TOGETHER`] bytes; 0 at the end.
+/// Reads what is there, up to [`READ`] bytes; 0 at the end.
 async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io::Result<usize> {
     let mut read = 0;
     poll_fn(|cx| {
-        while read < TOGETHER {
+        while read < READ {
             buffer.reserve(RECORD);
             match pin!(input.read_buf(buffer)).poll(cx) {
                 Poll::Ready(Ok(0)) => break,

@@ -1,0 +1,79 @@
+//! What tailnet lock lets in.
+
+use std::collections::HashMap;
+
+use base64ct::{Base64, Encoding as _};
+
+use super::Around;
+use crate::{
+    keys::NodePublic,
+    map::NetworkMap,
+    messages::Node,
+    tka::{Refused, refused_peers},
+};
+
+/// The most peers that are told one by one.
+const TOLD: usize = 5;
+
+/// Who is kept out.
+pub(super) enum KeptOut {
+    /// Everybody: it is not known who may sign.
+    All,
+    /// These.
+    Some(HashMap<NodePublic, Refused>),
+}
+
+impl KeptOut {
+    pub fn has(&self, peer: &NodePublic) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(refused) => refused.contains_key(peer),
+        }
+    }
+}
+
+/// Who is kept out. Where keys are known, it does not matter whether the coordinator says that
+/// tailnet lock is on: a secret alone turns it off.
+pub(super) fn kept_out(
+    map: &NetworkMap,
+    own: &Node,
+    around: &Around<'_>,
+    problems: &mut Vec<String>,
+) -> KeptOut {
+    let Some(authority) = around.lock else {
+        if map.lock().is_none() {
+            return KeptOut::Some(HashMap::new());
+        }
+        problems.push(
+            "tailnet lock is on, and its keys are not known here: all peers are left out".into(),
+        );
+        return KeptOut::All;
+    };
+    let needs_one = |peer: &&Node| !peer.unsigned_peer_api_only;
+    let signatures: Vec<(NodePublic, Vec<u8>)> =
+        map.peers().filter(needs_one).map(|peer| (peer.key, signature(peer))).collect();
+    let refused =
+        refused_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])));
+    let told = map.peers().filter_map(|peer| Some((peer, refused.get(&peer.key)?)));
+    for (number, (peer, why)) in told.enumerate() {
+        if number == TOLD {
+            problems.push("tailnet lock keeps more peers out".into());
+            break;
+        }
+        let name = peer.name.trim_end_matches('.');
+        problems.push(format!("tailnet lock keeps {name} out, by its key's signature: {why}"));
+    }
+    if authority.check(&own.key, &signature(own)).is_err() {
+        problems.push(format!(
+            "tailnet lock: peers keep this node out until its key is signed, by `tailscale lock sign \
+             {}` where that may be done",
+            own.key
+        ));
+    }
+    KeptOut::Some(refused)
+}
+
+/// The signature of a node's key; what is none is empty.
+fn signature(node: &Node) -> Vec<u8> {
+    Base64::decode_vec(&node.key_signature).unwrap_or_default()
+}

@@ -1,0 +1,188 @@
+//! The CBOR of tailnet lock (RFC 8949), in the form that is hashed and signed: integers as short
+//! as they go, the keys of maps in order, nothing of indefinite length.
+//!
+//! What is hashed is a message as it is written anew, so a reader that passed something over would
+//! compute another hash. Therefore a field that is not known is refused.
+
+use std::collections::BTreeMap;
+
+use ciborium::Value;
+
+use super::Malformed;
+
+/// The deepest nesting (`tka/tka.go`, `cborDecOpts`): a signature that was renewed 15 times.
+const DEEPEST: usize = 16;
+/// The most items of a list.
+const MOST_ITEMS: usize = 4096;
+/// What the library is to read: one level more than may be, as it counts what is inside.
+const RECURSION: usize = 2 * DEEPEST;
+
+/// Reads a message.
+pub(super) fn read(text: &[u8]) -> Result<Value, Malformed> {
+    let mut rest = text;
+    let value: Value = ciborium::de::from_reader_with_recursion_limit(&mut rest, RECURSION)
+        .map_err(|_| Malformed::NotCbor)?;
+    if !rest.is_empty() {
+        return Err(Malformed::NotCbor);
+    }
+    if depth(&value) > DEEPEST {
+        return Err(Malformed::TooDeep);
+    }
+    Ok(value)
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or_default(),
+        Value::Map(pairs) => {
+            1 + pairs.iter().map(|(key, value)| depth(key).max(depth(value))).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
+}
+
+/// Writes a message.
+pub(super) fn write(value: &Value) -> Vec<u8> {
+    let mut text = Vec::new();
+    ciborium::into_writer(value, &mut text).expect("a buffer in memory grows");
+    text
+}
+
+/// The fields of a message that is read. `null` is none.
+pub(super) struct Fields(BTreeMap<u8, Value>);
+
+impl Fields {
+    /// Those of a map by small numbers.
+    pub fn of(value: Value) -> Result<Self, Malformed> {
+        let Value::Map(pairs) = value else { return Err(Malformed::Field) };
+        let mut fields = BTreeMap::new();
+        for (key, value) in pairs {
+            let key = key.as_integer().and_then(|key| u8::try_from(key).ok());
+            let before = fields.insert(key.ok_or(Malformed::Field)?, value);
+            if before.is_some() {
+                return Err(Malformed::Field);
+            }
+        }
+        fields.retain(|_, value| *value != Value::Null);
+        Ok(Self(fields))
+    }
+
+    /// A field in which there is a message.
+    pub fn take(&mut self, key: u8) -> Option<Value> {
+        self.0.remove(&key)
+    }
+
+    /// A number.
+    pub fn number<N: TryFrom<u64>>(&mut self, key: u8) -> Result<Option<N>, Malformed> {
+        let number = |value: Value| {
+            let number = value.as_integer().and_then(|number| u64::try_from(number).ok());
+            number.and_then(|number| N::try_from(number).ok()).ok_or(Malformed::Field)
+        };
+        self.take(key).map(number).transpose()
+    }
+
+    /// Bytes; none are as good as no field.
+    pub fn bytes(&mut self, key: u8) -> Result<Vec<u8>, Malformed> {
+        let bytes = |value: Value| value.into_bytes().map_err(|_| Malformed::Field);
+        Ok(self.take(key).map(bytes).transpose()?.unwrap_or_default())
+    }
+
+    /// So many bytes.
+    pub fn exactly<const N: usize>(&mut self, key: u8) -> Result<Option<[u8; N]>, Malformed> {
+        self.take(key).map(exactly).transpose()
+    }
+
+    /// The items of a list.
+    pub fn list(&mut self, key: u8) -> Result<Vec<Value>, Malformed> {
+        let list = |value: Value| match value {
+            Value::Array(items) if items.len() <= MOST_ITEMS => Ok(items),
+            _ => Err(Malformed::Field),
+        };
+        Ok(self.take(key).map(list).transpose()?.unwrap_or_default())
+    }
+
+    /// Texts by names.
+    pub fn texts(&mut self, key: u8) -> Result<Option<Texts>, Malformed> {
+        self.take(key).map(Texts::of).transpose()
+    }
+
+    /// There is no other field.
+    pub fn end(self) -> Result<(), Malformed> {
+        if self.0.is_empty() { Ok(()) } else { Err(Malformed::Field) }
+    }
+}
+
+/// So many bytes.
+pub(super) fn exactly<const N: usize>(value: Value) -> Result<[u8; N], Malformed> {
+    let bytes = value.into_bytes().ok().and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or(Malformed::Field)
+}
+
+/// Texts by names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Texts(BTreeMap<String, String>);
+
+impl Texts {
+    fn of(value: Value) -> Result<Self, Malformed> {
+        let Value::Map(pairs) = value else { return Err(Malformed::Field) };
+        let mut texts = BTreeMap::new();
+        for pair in pairs {
+            let (Value::Text(name), Value::Text(text)) = pair else {
+                return Err(Malformed::Field);
+            };
+            if texts.insert(name, text).is_some() {
+                return Err(Malformed::Field);
+            }
+        }
+        Ok(Self(texts))
+    }
+
+    /// How many bytes they have, with their names.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|(name, text)| name.len() + text.len()).sum()
+    }
+
+    /// In the order of the names as they are written: the shorter first.
+    fn value(&self) -> Option<Value> {
+        let mut pairs: Vec<(&String, &String)> = self.0.iter().collect();
+        pairs.sort_by_key(|(name, _)| (name.len(), *name));
+        let pair = |(name, text): (&String, &String)| (name.as_str().into(), text.as_str().into());
+        let pairs: Vec<(Value, Value)> = pairs.into_iter().map(pair).collect();
+        (!pairs.is_empty()).then_some(Value::Map(pairs))
+    }
+}
+
+/// The fields of a message that is written, in the order of their numbers.
+#[derive(Default)]
+pub(super) struct Writing(Vec<(Value, Value)>);
+
+impl Writing {
+    /// A field.
+    pub fn field(mut self, key: u8, value: impl Into<Value>) -> Self {
+        self.0.push((key.into(), value.into()));
+        self
+    }
+
+    /// A field that is left out where it is none.
+    pub fn some(self, key: u8, value: Option<impl Into<Value>>) -> Self {
+        match value {
+            Some(value) => self.field(key, value),
+            None => self,
+        }
+    }
+
+    /// Bytes that are left out where there are none.
+    pub fn bytes(self, key: u8, bytes: &[u8]) -> Self {
+        self.some(key, (!bytes.is_empty()).then_some(bytes))
+    }
+
+    /// Texts that are left out where there are none.
+    pub fn texts(self, key: u8, texts: Option<&Texts>) -> Self {
+        self.some(key, texts.and_then(Texts::value))
+    }
+
+    /// All of it.
+    pub fn value(self) -> Value {
+        Value::Map(self.0)
+    }
+}

@@ -1,0 +1,127 @@
+//! The updates that are known, and which of them count.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Refused,
+    state::State,
+    update::{Kind, Update, UpdateHash},
+};
+
+/// How many updates are kept before old ones are given up.
+const MANY: usize = 256;
+/// How many of the last ones are kept at least (`tka/limits.go`, `CompactionDefaults`).
+const LAST: usize = 24;
+/// The most updates that are kept, and so walked (`tka/limits.go`, `maxScanIterations`).
+const MOST: usize = 2000;
+
+/// The updates that are known: a tree that begins with a checkpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Chain {
+    oldest: UpdateHash,
+    updates: BTreeMap<UpdateHash, Update>,
+    children: BTreeMap<UpdateHash, BTreeSet<UpdateHash>>,
+}
+
+impl Chain {
+    /// A chain that begins with a checkpoint, and the state there.
+    pub fn new(first: Update) -> Result<(Self, State), Refused> {
+        let Kind::Checkpoint(state) = &first.kind else { return Err(Refused::NoCheckpoint) };
+        let (state, oldest) = (state.clone(), first.hash());
+        let updates = BTreeMap::from([(oldest, first)]);
+        Ok((Self { oldest, updates, children: BTreeMap::new() }, state))
+    }
+
+    pub fn oldest(&self) -> UpdateHash {
+        self.oldest
+    }
+
+    pub fn has(&self, hash: &UpdateHash) -> bool {
+        self.updates.contains_key(hash)
+    }
+
+    pub fn parent(&self, hash: &UpdateHash) -> Option<UpdateHash> {
+        self.updates.get(hash)?.parent.filter(|_| *hash != self.oldest)
+    }
+
+    /// All updates, each behind its parent.
+    pub fn all(&self) -> Vec<&Update> {
+        let (mut all, mut next) = (Vec::new(), vec![self.oldest]);
+        while let Some(hash) = next.pop() {
+            all.extend(self.updates.get(&hash));
+            next.extend(self.children(&hash));
+        }
+        all
+    }
+
+    fn children(&self, hash: &UpdateHash) -> impl Iterator<Item = UpdateHash> {
+        self.children.get(hash).into_iter().flatten().copied()
+    }
+
+    /// Takes an update, which is signed and follows a known one.
+    pub fn insert(&mut self, hash: UpdateHash, update: Update) -> Result<(), Refused> {
+        let parent = update.parent.filter(|parent| self.has(parent)).ok_or(Refused::NoParent)?;
+        if self.updates.len() >= MOST {
+            return Err(Refused::TooMany);
+        }
+        self.children.entry(parent).or_default().insert(hash);
+        self.updates.insert(hash, update);
+        Ok(())
+    }
+
+    /// The state behind a known update.
+    pub fn state_at(&self, hash: &UpdateHash) -> Result<State, Refused> {
+        let (mut path, mut at) = (Vec::new(), *hash);
+        let mut state = loop {
+            let update = self.updates.get(&at).ok_or(Refused::NoParent)?;
+            if let Kind::Checkpoint(state) = &update.kind {
+                break state.clone();
+            }
+            path.push(update);
+            at = self.parent(&at).ok_or(Refused::NoParent)?;
+        };
+        path.into_iter().rev().try_for_each(|update| state.apply(update))?;
+        Ok(state)
+    }
+
+    /// The last update that counts, the state there, and the way to it.
+    pub fn head(&self) -> Result<(Vec<UpdateHash>, State), Refused> {
+        let (mut path, mut at) = (vec![self.oldest], self.oldest);
+        let mut state = self.state_at(&at)?;
+        while let Some((hash, update)) = self.next(&at, &state) {
+            state.apply(update)?;
+            path.push(hash);
+            at = hash;
+        }
+        Ok((path, state))
+    }
+
+    /// Of several that follow one, that with the most votes; else one that removes a key; else the
+    /// lowest hash (`tka/tka.go`, `pickNextAUM`).
+    fn next(&self, at: &UpdateHash, state: &State) -> Option<(UpdateHash, &Update)> {
+        let children = self.children(at).filter_map(|hash| Some((hash, self.updates.get(&hash)?)));
+        children.min_by_key(|(hash, update)| {
+            let removes = matches!(update.kind, Kind::Remove(_));
+            (std::cmp::Reverse(update.weight(state)), !removes, *hash)
+        })
+    }
+
+    /// Gives old updates up, where there are many: all before a checkpoint, and what branched off.
+    pub fn compact(&mut self, path: &[UpdateHash]) {
+        let settled = path.len().saturating_sub(LAST);
+        let is_checkpoint = |hash: &&UpdateHash| {
+            self.updates.get(hash).is_some_and(|at| matches!(at.kind, Kind::Checkpoint(_)))
+        };
+        let newest = path[..settled].iter().rev().find(is_checkpoint);
+        if let (Some(&oldest), true) = (newest, self.updates.len() > MANY) {
+            let (mut kept, mut next) = (BTreeSet::new(), vec![oldest]);
+            while let Some(hash) = next.pop() {
+                next.extend(self.children(&hash));
+                kept.insert(hash);
+            }
+            self.updates.retain(|hash, _| kept.contains(hash));
+            self.children.retain(|hash, _| kept.contains(hash));
+            self.oldest = oldest;
+        }
+    }
+}

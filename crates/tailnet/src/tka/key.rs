@@ -1,0 +1,65 @@
+//! Keys that are trusted (`tka/key.go`).
+
+use ciborium::Value;
+use ed25519_dalek::{Signature, VerifyingKey};
+
+use super::{
+    Malformed,
+    cbor::{Fields, Texts, Writing},
+};
+
+/// Ed25519: the only kind there is.
+const ED25519: u8 = 1;
+/// The most votes that a key may have.
+const MOST_VOTES: u64 = 4096;
+/// The most bytes of what is noted with a key.
+const MOST_NOTES: usize = 512;
+
+/// A key: the public half of Ed25519, which is its number too.
+pub type KeyId = [u8; 32];
+
+/// A key that is trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub id: KeyId,
+    /// How much its signature counts where two updates follow the same one.
+    pub votes: u64,
+    /// What its owner noted with it.
+    pub notes: Option<Texts>,
+}
+
+impl Key {
+    pub fn read(value: Value) -> Result<Self, Malformed> {
+        let mut fields = Fields::of(value)?;
+        let kind = fields.number::<u8>(1)?;
+        let votes = fields.number(2)?.unwrap_or_default();
+        let id = fields.exactly(3)?.ok_or(Malformed::Field)?;
+        let notes = fields.texts(12)?;
+        fields.end()?;
+        let key = Self { id, votes, notes };
+        if kind == Some(ED25519) && key.is_valid() { Ok(key) } else { Err(Malformed::Key) }
+    }
+
+    pub fn is_valid(&self) -> bool {
+        let notes = self.notes.as_ref().map_or(0, Texts::len);
+        (1..=MOST_VOTES).contains(&self.votes) && notes <= MOST_NOTES
+    }
+
+    pub fn value(&self) -> Value {
+        Writing::default()
+            .field(1, ED25519)
+            .field(2, self.votes)
+            .field(3, &self.id[..])
+            .texts(12, self.notes.as_ref())
+            .value()
+    }
+}
+
+/// Whether a key signed this hash.
+pub(super) fn has_signed(key: &KeyId, hash: &[u8; 32], signature: &[u8]) -> bool {
+    let key = VerifyingKey::from_bytes(key);
+    let signature = Signature::from_slice(signature);
+    key.is_ok_and(|key| {
+        signature.is_ok_and(|signature| key.verify_strict(hash, &signature).is_ok())
+    })
+}

@@ -1,0 +1,50 @@
+//! Which peers tailnet lock keeps out (`ipn/ipnlocal/tailnet-lock.go`, `tkaFilterNetmapLocked`).
+
+use std::collections::{HashMap, HashSet};
+
+use super::{
+    Authority, Refused,
+    signature::{self, Rotation},
+};
+use crate::keys::NodePublic;
+
+/// The peers that are kept out, and why. A peer is its key and its key's signature, which is empty
+/// if there is none.
+///
+/// A node that renews its key signs the new one itself, and keeps its former ones out. Of several
+/// that renewed the same first key, the one that did so most often counts; if that is not one, none
+/// does.
+pub fn refused_peers<'a>(
+    authority: &Authority,
+    peers: impl Iterator<Item = (NodePublic, &'a [u8])>,
+) -> HashMap<NodePublic, Refused> {
+    let (mut refused, mut former) = (HashMap::new(), HashSet::new());
+    let mut renewed: HashMap<Vec<u8>, Vec<(NodePublic, usize)>> = HashMap::new();
+    for (node, signature) in peers {
+        let checked = match signature {
+            [] => Err(Refused::Unsigned),
+            text => signature::check(&authority.state, &node, text),
+        };
+        match checked {
+            Err(why) => drop(refused.insert(node, why)),
+            Ok(None) => {}
+            Ok(Some(Rotation { former: keys, own })) => {
+                if let Some(own) = own {
+                    renewed.entry(own).or_default().push((node, keys.len()));
+                }
+                former.extend(keys);
+            }
+        }
+    }
+    for mut nodes in renewed.into_values() {
+        nodes.retain(|(node, _)| !former.contains(node));
+        let most = nodes.iter().map(|(_, times)| *times).max().unwrap_or_default();
+        let are_newest = nodes.iter().filter(|(_, times)| *times == most).count();
+        let kept = |times: usize| times == most && are_newest == 1;
+        former.extend(nodes.into_iter().filter(|(_, times)| !kept(*times)).map(|(node, _)| node));
+    }
+    for node in former {
+        refused.entry(node).or_insert(Refused::Rotated);
+    }
+    refused
+}

@@ -1,0 +1,110 @@
+//! Who is trusted at one point of the chain (`tka/state.go`).
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use ciborium::Value;
+
+use super::{
+    Malformed, Refused,
+    cbor::{Fields, Writing, exactly},
+    key::{Key, KeyId},
+    update::{Kind, Update},
+};
+
+/// The most keys that a checkpoint may name.
+const MOST_KEYS: usize = 512;
+/// The most hashes of secrets that it may name.
+const MOST_DISABLERS: usize = 32;
+/// What a secret is hashed with (`DisablementKDF`): its salt, KiB of memory, passes, lanes.
+const SALT: &[u8] = b"tailscale network-lock disablement salt";
+const COST: (u32, u32, u32) = (16 << 10, 4, 4);
+
+/// Who is trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    pub keys: Vec<Key>,
+    /// Hashes of the secrets of which each turns tailnet lock off.
+    disablers: Vec<[u8; 32]>,
+    /// Made when the chain began.
+    numbers: (u64, u64),
+}
+
+impl State {
+    pub fn read(value: Value) -> Result<Self, Malformed> {
+        let mut fields = Fields::of(value)?;
+        // A checkpoint follows its parent as any update does, and does not name it again.
+        let parent = fields.take(1);
+        let disablers = fields.list(2)?.into_iter().map(exactly).collect::<Result<Vec<_>, _>>()?;
+        let keys = fields.list(3)?.into_iter().map(Key::read).collect::<Result<Vec<_>, _>>()?;
+        let numbers =
+            (fields.number(4)?.unwrap_or_default(), fields.number(5)?.unwrap_or_default());
+        fields.end()?;
+        let is_valid = parent.is_none()
+            && (1..=MOST_DISABLERS).contains(&disablers.len())
+            && are_different(disablers.iter())
+            && (1..=MOST_KEYS).contains(&keys.len())
+            && are_different(keys.iter().map(|key| &key.id));
+        let state = Self { keys, disablers, numbers };
+        if is_valid { Ok(state) } else { Err(Malformed::Checkpoint) }
+    }
+
+    pub fn value(&self) -> Value {
+        let disablers = self.disablers.iter().map(|hash| Value::from(&hash[..]));
+        let numbers =
+            [self.numbers.0, self.numbers.1].map(|number| Some(number).filter(|n| *n != 0));
+        Writing::default()
+            .field(1, Value::Null)
+            .field(2, disablers.collect::<Vec<_>>())
+            .field(3, self.keys.iter().map(Key::value).collect::<Vec<_>>())
+            .some(4, numbers[0])
+            .some(5, numbers[1])
+            .value()
+    }
+
+    pub fn key(&self, id: &KeyId) -> Option<&Key> {
+        self.keys.iter().find(|key| key.id == *id)
+    }
+
+    /// Does what an update says, which is signed and follows this state.
+    pub fn apply(&mut self, update: &Update) -> Result<(), Refused> {
+        match &update.kind {
+            Kind::Add(key) if self.key(&key.id).is_some() => return Err(Refused::KeyIsThere),
+            Kind::Add(key) => self.keys.push(key.clone()),
+            Kind::Remove(id) => {
+                let at = self.keys.iter().position(|key| key.id == *id);
+                self.keys.remove(at.ok_or(Refused::NoSuchKey)?);
+            }
+            Kind::Change { id, votes, notes } => {
+                let key = self.keys.iter_mut().find(|key| key.id == *id);
+                let key = key.ok_or(Refused::NoSuchKey)?;
+                let mut changed = key.clone();
+                changed.votes = votes.unwrap_or(key.votes);
+                changed.notes = notes.clone().or(changed.notes);
+                if !changed.is_valid() {
+                    return Err(Refused::Malformed(Malformed::Key));
+                }
+                *key = changed;
+            }
+            Kind::Checkpoint(state) if state.numbers != self.numbers => {
+                return Err(Refused::OtherChain);
+            }
+            Kind::Checkpoint(state) => self.clone_from(state),
+            Kind::Nothing(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether a secret turns tailnet lock off. Takes 16 MiB for its time.
+    pub fn is_disabled_by(&self, secret: &[u8]) -> bool {
+        let (memory, passes, lanes) = COST;
+        let params = Params::new(memory, passes, lanes, Some(32)).expect("they are in range");
+        let mut hash = [0; 32];
+        let hashed = Argon2::new(Algorithm::Argon2i, Version::V0x13, params)
+            .hash_password_into(secret, SALT, &mut hash);
+        hashed.is_ok() && self.disablers.contains(&hash)
+    }
+}
+
+fn are_different<'a>(all: impl Iterator<Item = &'a [u8; 32]>) -> bool {
+    let mut seen = std::collections::HashSet::new();
+    all.into_iter().all(|one| seen.insert(one))
+}

@@ -1,0 +1,147 @@
+//! Updates of who is trusted, each of which follows another (`tka/aum.go`).
+
+use std::{fmt, str::FromStr};
+
+use blake2::{Blake2s256, Digest as _};
+use ciborium::Value;
+use data_encoding::BASE32_NOPAD;
+
+use super::{
+    Malformed, Refused,
+    cbor::{self, Fields, Texts, Writing},
+    key::{Key, KeyId, has_signed},
+    state::State,
+};
+
+const ADD: u8 = 1;
+const REMOVE: u8 = 2;
+const CHANGE: u8 = 4;
+const CHECKPOINT: u8 = 5;
+
+/// The hash of an update, by which the next one names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UpdateHash(pub [u8; 32]);
+
+impl fmt::Display for UpdateHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&BASE32_NOPAD.encode(&self.0))
+    }
+}
+
+impl FromStr for UpdateHash {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        let bytes = BASE32_NOPAD.decode(text.as_bytes()).map_err(|_| Malformed::Hash)?;
+        bytes.try_into().map(Self).map_err(|_| Malformed::Hash)
+    }
+}
+
+/// An update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Update {
+    pub parent: Option<UpdateHash>,
+    pub kind: Kind,
+    signatures: Vec<(KeyId, [u8; 64])>,
+}
+
+/// What an update does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Add(Key),
+    Remove(KeyId),
+    Change {
+        id: KeyId,
+        votes: Option<u64>,
+        notes: Option<Texts>,
+    },
+    Checkpoint(State),
+    /// Nothing that we know, or nothing at all, by its number.
+    Nothing(u8),
+}
+
+impl Update {
+    pub fn read(text: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields::of(cbor::read(text)?)?;
+        let number = fields.number::<u8>(1)?.unwrap_or_default();
+        let parent = fields.exactly(2)?.map(UpdateHash);
+        let signatures = fields.list(23)?.into_iter().map(signature).collect::<Result<_, _>>()?;
+        let kind = match number {
+            ADD => Kind::Add(Key::read(fields.take(3).ok_or(Malformed::Field)?)?),
+            REMOVE => Kind::Remove(fields.exactly(4)?.ok_or(Malformed::Field)?),
+            CHANGE => {
+                let id = fields.exactly(4)?.ok_or(Malformed::Field)?;
+                let (votes, notes) = (fields.number(6)?, fields.texts(7)?);
+                if votes.is_none() && notes.is_none() {
+                    return Err(Malformed::Field);
+                }
+                Kind::Change { id, votes, notes }
+            }
+            CHECKPOINT => Kind::Checkpoint(State::read(fields.take(5).ok_or(Malformed::Field)?)?),
+            _ => Kind::Nothing(number),
+        };
+        fields.end()?;
+        Ok(Self { parent, kind, signatures })
+    }
+
+    /// Its text, as it is hashed.
+    pub fn text(&self) -> Vec<u8> {
+        let signatures = self.signatures.iter().map(|(key, signature)| {
+            Writing::default().field(1, &key[..]).field(2, &signature[..]).value()
+        });
+        self.written(signatures.collect())
+    }
+
+    fn written(&self, signatures: Vec<Value>) -> Vec<u8> {
+        let parent = self.parent.map_or(Value::Null, |hash| Value::from(&hash.0[..]));
+        let with = |number: u8| Writing::default().field(1, number).field(2, parent);
+        let fields = match &self.kind {
+            Kind::Add(key) => with(ADD).field(3, key.value()),
+            Kind::Remove(id) => with(REMOVE).field(4, &id[..]),
+            Kind::Change { id, votes, notes } => {
+                with(CHANGE).field(4, &id[..]).some(6, *votes).texts(7, notes.as_ref())
+            }
+            Kind::Checkpoint(state) => with(CHECKPOINT).field(5, state.value()),
+            Kind::Nothing(number) => with(*number),
+        };
+        let signatures = (!signatures.is_empty()).then_some(signatures);
+        cbor::write(&fields.some(23, signatures).value())
+    }
+
+    pub fn hash(&self) -> UpdateHash {
+        UpdateHash(Blake2s256::digest(self.text()).into())
+    }
+
+    /// Whether trusted keys alone signed it, and at least one.
+    pub fn check(&self, state: &State) -> Result<(), Refused> {
+        if self.signatures.is_empty() {
+            return Err(Refused::Unsigned);
+        }
+        let hash = Blake2s256::digest(self.written(Vec::new())).into();
+        for (id, signature) in &self.signatures {
+            let key = state.key(id).ok_or(Refused::NoSuchKey)?;
+            if !has_signed(&key.id, &hash, signature) {
+                return Err(Refused::BadSignature);
+            }
+        }
+        match (&self.kind, &state.keys[..]) {
+            (Kind::Remove(id), [last]) if last.id == *id => Err(Refused::LastKey),
+            _ => Ok(()),
+        }
+    }
+
+    /// How much its signatures count.
+    pub fn weight(&self, state: &State) -> u64 {
+        let mut signers: Vec<&KeyId> = self.signatures.iter().map(|(id, _)| id).collect();
+        signers.sort_unstable();
+        signers.dedup();
+        signers.into_iter().filter_map(|id| state.key(id)).map(|key| key.votes).sum()
+    }
+}
+
+fn signature(value: Value) -> Result<(KeyId, [u8; 64]), Malformed> {
+    let mut fields = Fields::of(value)?;
+    let (id, signature) = (fields.exactly(1)?, fields.exactly(2)?);
+    fields.end()?;
+    id.zip(signature).ok_or(Malformed::Field)
+}
