@@ -25,7 +25,7 @@ use super::{
     endpoints,
     line::{self, ToLine},
     local_api::{self, Request, Writers},
-    login::Login,
+    login::{Login, is_page},
     mesh::Mesh,
     programs::Programs,
     state::State,
@@ -80,7 +80,10 @@ pub(super) struct Agent {
     pub problems: BTreeMap<&'static str, String>,
     /// Who answered questions about names before.
     servers: Vec<std::net::IpAddr>,
-    names: Option<dns::Server>,
+    /// Who answers questions about names, at this address.
+    names: Option<(std::net::IpAddr, dns::Server)>,
+    /// Whether data plane and steward were told all: they may have what a former agent said.
+    pub told_all: bool,
     /// When the map is to be kept.
     keep_map: Option<Duration>,
     /// When a key expires next.
@@ -150,6 +153,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         problems: BTreeMap::new(),
         servers: Vec::new(),
         names: None,
+        told_all: false,
         keep_map: None,
         expiry: None,
         writers,
@@ -334,7 +338,7 @@ impl Agent {
             Some(bad) => drop(self.problems.insert("map", format!("left out: {bad}"))),
             None => drop(self.problems.remove("map")),
         }
-        if !changes.page.is_empty() {
+        if is_page(&changes.page) {
             self.programs.browse(&changes.page);
         }
         if changes.relays {
@@ -391,40 +395,35 @@ impl Agent {
             if runs { settings(&self.map, &self.prefs, &around) } else { Settings::default() };
         self.expiry = self.map.next_expiry(wall).map(|wait| now() + wait);
         let old = std::mem::replace(&mut self.settings, new);
-        self.tell_plane(&old);
+        // Absence is no removal: what a former agent said stays until there is something to say.
+        let knows = !runs || self.map.node().is_some();
+        let former = (self.told_all || !knows).then_some(&old);
+        self.tell_plane(former);
+        let is_same = former.is_some_and(|old| old.host == self.settings.host);
+        self.told_all |= knows;
         let now = now();
         self.mesh.set_peers(&self.settings.paths, now);
         match self.settings.problems.first() {
             Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
             None => drop(self.problems.remove("settings")),
         }
-        if self.settings.host != old.host
-            && let Some(steward) = &self.steward
-        {
+        if !is_same && let Some(steward) = &self.steward {
             steward.send(ToSteward::Host(self.settings.host.clone()));
         }
         self.serve_names();
         self.announce();
     }
 
-    /// Tells the data plane what differs.
-    fn tell_plane(&self, old: &Settings) {
+    /// Tells the data plane what differs; all, where nobody knows what it was told.
+    fn tell_plane(&self, former: Option<&Settings>) {
         let new = &self.settings;
         // The filter first: no new peer's packet enters by the old rules.
-        if new.filter != old.filter {
+        if former.is_none_or(|former| former.filter != new.filter) {
             self.plane.send(ToPlane::Filter(new.filter.clone()));
         }
-        if new.peers == old.peers {
-            return;
+        if let Some(peers) = new.peers_since(former) {
+            self.plane.send(peers);
         }
-        let former: BTreeMap<_, _> = old.peers.iter().map(|peer| (peer.key, peer)).collect();
-        let is_new = |peer: &&_| former.get(&peer_key(peer)) != Some(peer);
-        let changed = new.peers.iter().filter(is_new).cloned().collect();
-        let is_there = |key: &NodePublic| new.peers.iter().any(|peer| peer.key == *key);
-        let removed = former.keys().filter(|key| !is_there(key)).copied().collect();
-        // A new agent does not know what its predecessor said.
-        let complete = old.peers.is_empty();
-        self.plane.send(ToPlane::Peers { complete, changed, removed });
     }
 
     /// Answers questions about names from what is known now.
@@ -436,12 +435,18 @@ impl Agent {
             tracing::debug!(?one, "left out of names");
         }
         let served = Served { names, own: own.clone() };
-        if let Some(server) = &self.names {
+        let wish = self.settings.host.names.as_ref();
+        let address = wish.and_then(|wish| wish.servers.first()).copied();
+        // One that is not wanted for now answers all the same; at another address it cannot.
+        self.names.take_if(|(at, _)| address.is_some_and(|address| address != *at));
+        if let Some((_, server)) = &self.names {
             server.set(served);
             return;
         }
-        let Some(wish) = &self.settings.host.names else { return };
-        let Some(&address) = wish.servers.first() else { return };
+        let Some(address) = address else {
+            self.problems.remove("names");
+            return;
+        };
         let hook: dns::SocketHook = match self.hook.clone() {
             Some(hook) => hook,
             None => Arc::new(|_| Ok(())),
@@ -449,7 +454,7 @@ impl Agent {
         let bound = bind(address).and_then(|sockets| dns::Server::start(sockets, served, hook));
         match bound {
             Ok(server) => {
-                self.names = Some(server);
+                self.names = Some((address, server));
                 self.problems.remove("names");
             }
             Err(error) => {
@@ -510,10 +515,6 @@ impl Agent {
     fn handle_request(&mut self, request: Request) {
         self.answer(request);
     }
-}
-
-fn peer_key(peer: &tailnet::line::Peer) -> NodePublic {
-    peer.key
 }
 
 /// Sockets for questions about names.

@@ -200,6 +200,10 @@ impl Agent {
                     self.programs.trouble(&format!("{why}"));
                 }
             }
+            Event::AuthUrl(page) if !is_page(&page) => {
+                let problem = "the coordinator names no page to log in at".to_owned();
+                self.problems.insert("control", problem);
+            }
             Event::AuthUrl(page) => {
                 self.programs.browse(&page);
                 self.login.page = page;
@@ -242,6 +246,7 @@ impl Agent {
             let _ = self.relays.try_send(derp::Command::KeyChanged);
             // Peers' handshakes were with another key.
             self.settings = Default::default();
+            self.told_all = false;
             self.apply_settings();
         }
         self.login.needs_login = false;
@@ -335,5 +340,28 @@ impl Agent {
     pub fn tell_state(&mut self) {
         let state = self.node_state();
         self.programs.state(state);
+    }
+}
+
+/// Whether a browser may be sent there, and a terminal shown it.
+pub(super) fn is_page(page: &str) -> bool {
+    const LONGEST: usize = 2048;
+    let is_web = page.starts_with("https://") || page.starts_with("http://");
+    is_web && page.len() <= LONGEST && page.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_to_log_in_at_is_one_of_the_web() {
+        for good in ["https://net.example/register/x?a=b", "http://127.0.0.1:8080/a"] {
+            assert!(is_page(good), "{good}");
+        }
+        let long = format!("https://{}", "a".repeat(2048));
+        for bad in ["", "javascript:x", "file:///etc", "https://a\u{1b}[2J", "https://a b", &long] {
+            assert!(!is_page(bad), "{bad:?}");
+        }
     }
 }

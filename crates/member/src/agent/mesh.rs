@@ -7,7 +7,7 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -223,13 +223,11 @@ impl Mesh {
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
-        let known: Vec<NodePublic> = self.paths.keys().collect();
-        for key in known {
-            if !peers.iter().any(|(peer, _)| *peer == key) {
-                self.paths.remove_peer(key);
-                self.activity.remove(&key);
-            }
-        }
+        let there: HashSet<NodePublic> = peers.iter().map(|(peer, _)| *peer).collect();
+        let gone: Vec<NodePublic> = self.paths.keys().filter(|key| !there.contains(key)).collect();
+        gone.into_iter().for_each(|key| self.paths.remove_peer(key));
+        // Also what the data plane said of those whom no path was sought to.
+        self.activity.retain(|key, _| there.contains(key));
         for (key, info) in peers {
             self.paths.set_peer(*key, info, now);
         }

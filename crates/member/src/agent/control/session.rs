@@ -179,14 +179,16 @@ impl<C: Carrier> Session<C> {
                     sleep(FOLLOWUP_PAUSE).await;
                 }
             }
+            // A command may end each wait: what is not told yet is not done yet.
             Step::Registered(registered) => {
-                self.goal = Goal::Stay(registration.again());
-                self.refusals.reset();
+                let login = registration.again();
                 self.tell(Event::Registered(registered)).await;
+                self.goal = Goal::Stay(login);
+                self.refusals.reset();
             }
             Step::NewNodeKey(signature) => {
-                self.goal = Goal::Idle;
                 self.tell(Event::NeedsNewNodeKey { signature }).await;
+                self.goal = Goal::Idle;
             }
             Step::Refused(why) => {
                 let retry_in = self.refusals.handle_failure(random());
@@ -237,8 +239,8 @@ impl<C: Carrier> Session<C> {
             Err(Trouble::Status(_, status, _)) if (400..500).contains(&status) => {}
             Err(trouble) => return Err(trouble),
         }
-        self.goal = Goal::Idle;
         self.tell(Event::LoggedOut).await;
+        self.goal = Goal::Idle;
         Ok(())
     }
 
