@@ -232,6 +232,7 @@ impl Agent {
                     PeerEvent::HandshakeDone(peer) => self.mesh.handshake_done(peer, now),
                     PeerEvent::NewPath { .. } => {}
                     PeerEvent::Stale(peer) => self.mesh.stale(peer, now),
+                    PeerEvent::Wanted(peer) => self.mesh.wanted(peer, now),
                 }
             }
             ToAgent::Activity(active) => {
