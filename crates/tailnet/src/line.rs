@@ -217,6 +217,8 @@ pub enum PeerEvent {
     },
     /// Something was sent, and nothing authentic came for a while.
     Stale(NodePublic),
+    /// Something is to be sent, and there is no session yet, or it is renewed.
+    Wanted(NodePublic),
 }
 
 /// What a peer sent and received.

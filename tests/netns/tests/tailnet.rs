@@ -5,6 +5,7 @@
 
 mod tailnet {
     mod client;
+    mod commands;
     mod trouble;
 }
 

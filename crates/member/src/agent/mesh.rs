@@ -290,6 +290,12 @@ impl Mesh {
         self.paths.handle_wireguard(new.peer, traffic, now);
     }
 
+    /// The data plane begins a handshake, of which its counts tell a second later.
+    pub fn wanted(&mut self, peer: NodePublic, now: Duration) {
+        let traffic = Traffic { sent: 1, ..Traffic::default() };
+        self.paths.handle_wireguard(peer, traffic, now);
+    }
+
     pub fn handshake_done(&mut self, peer: NodePublic, now: Duration) {
         self.paths.handle_handshake_done(peer, now);
     }

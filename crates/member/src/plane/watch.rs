@@ -136,6 +136,7 @@ impl Watch {
                 Some(PeerEvent::NewPath { peer: key(peer), from: path_of(&from, &self.relay)? })
             }
             Event::Stale(peer) => Some(PeerEvent::Stale(key(peer))),
+            Event::Wanted(peer) => Some(PeerEvent::Wanted(key(peer))),
             // Nobody is looked up.
             Event::UnknownPeer { .. } | Event::UnknownAddress(_) => None,
         }

@@ -27,7 +27,7 @@ use super::{
     limit::Limit,
     timing::{
         ACTIVE, ANSWERS, DOUBT, GONE, HEARTBEAT, LOST, PING_BACK, PING_TIMEOUT, QUARANTINE, REPORT,
-        SEEN, SESSION, SILENCE, STALE,
+        SEEN, SESSION, SILENCE, STALE, UNANSWERED,
     },
 };
 use crate::{
@@ -86,6 +86,8 @@ struct Heard {
     received: Option<Duration>,
     handshake: Option<Duration>,
     called: Option<Duration>,
+    /// That nothing came for a while, unless something came since.
+    stale: Option<Duration>,
 }
 
 impl Peer {
@@ -240,6 +242,7 @@ impl Peer {
         }
         if traffic.received > 0 {
             self.heard.received = Some(cx.now);
+            self.heard.stale = None;
             match traffic.received_from {
                 Some(Path::Direct(addr)) => self.hear_data(canonical(addr), cx),
                 Some(Path::Relay(region)) => self.relay.heard = Some(region),
@@ -249,6 +252,7 @@ impl Peer {
         if traffic.sent > 0 && self.direct.is_some_and(|direct| cx.now >= direct.alive + SILENCE) {
             self.doubt(DOUBT, cx);
         }
+        self.leave_stale_path(cx.now);
         self.search_if_due(cx);
     }
 
@@ -280,23 +284,33 @@ impl Peer {
 
     pub fn handle_handshake_done(&mut self, cx: &mut Context<'_>) {
         self.heard.handshake = Some(cx.now);
+        self.heard.stale = None;
         self.search_if_due(cx);
     }
 
-    /// Where pings are answered and data is not, the path is to blame, if the relay has another.
     pub fn handle_stale(&mut self, cx: &mut Context<'_>) {
         self.note_sent(cx.now);
-        let silent = self.heard.received.is_none_or(|at| cx.now >= at + STALE);
+        self.heard.stale = Some(cx.now);
+        self.leave_stale_path(cx.now);
+        self.search_if_due(cx);
+    }
+
+    /// Where pings are answered and data is not, the path is to blame, if the relay has another. A
+    /// new one is not: what was not answered was sent by the one before.
+    fn leave_stale_path(&mut self, now: Duration) {
+        let silent = self.heard.received.is_none_or(|at| now >= at + STALE);
         if let Some(direct) = self.direct
+            && self.heard.stale.is_some()
             && silent
-            && self.region(cx.now).is_some()
+            && now >= direct.since + UNANSWERED
+            && self.region(now).is_some()
         {
             if let Some(entry) = self.candidates.get_mut(direct.addr) {
-                entry.quarantine = cx.now + QUARANTINE;
+                entry.quarantine = now + QUARANTINE;
             }
-            self.lose_path(cx.now);
+            self.heard.stale = None;
+            self.lose_path(now);
         }
-        self.search_if_due(cx);
     }
 
     pub fn handle_gone(&mut self, region: u16, cx: &mut Context<'_>) {

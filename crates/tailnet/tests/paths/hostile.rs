@@ -210,10 +210,10 @@ fn a_path_is_proven_by_the_pong_of_its_own_ping_alone() {
     paths.handle_disco(DISCO, relay(PEER), &pong, START + MS);
     paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 6 * SECOND);
     assert_eq!(events(&mut paths), []);
-    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 6 * SECOND);
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 7 * SECOND);
     let tx = pings_to(&transmits(&mut paths), addr(1))[0];
     let pong = Message::Pong { tx, source: addr(999) };
-    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 6 * SECOND + MS);
+    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 7 * SECOND + MS);
     let direct = Event::UsePath { peer: PEER, path: Some(Path::Direct(addr(1))) };
     assert_eq!(events(&mut paths), [direct]);
     assert_eq!(paths.path(PEER).unwrap().latency, Some(MS));
@@ -281,16 +281,39 @@ fn an_address_is_not_tried_again_within_five_seconds_but_for_a_call() {
 fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
     let mut paths = with_peer(vec![addr(1)]);
     prove(&mut paths, addr(1), START);
-    paths.handle_stale(PEER, START + SECOND);
+    paths.handle_stale(PEER, START + 6 * SECOND);
     let relay = Event::UsePath { peer: PEER, path: Some(Path::Relay(1)) };
     assert_eq!(events(&mut paths)[0], relay);
     // It answers still.
-    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 2 * SECOND);
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 6 * SECOND);
     let tx = pings_to(&transmits(&mut paths), addr(1))[0];
     let pong = Message::Pong { tx, source: addr(999) };
-    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 2 * SECOND + MS);
+    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 6 * SECOND + MS);
     assert_eq!(paths.path(PEER).unwrap().path, Some(Path::Relay(1)));
-    prove(&mut paths, addr(1), START + 40 * SECOND);
+    prove(&mut paths, addr(1), START + 45 * SECOND);
+}
+
+#[test]
+fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
+    let direct = Some(Path::Direct(addr(1)));
+    for answered in [true, false] {
+        let mut paths = with_peer(vec![addr(1)]);
+        paths.handle_wireguard(PEER, SENT, START);
+        prove(&mut paths, addr(1), START + 4 * SECOND);
+        paths.handle_stale(PEER, START + 5 * SECOND);
+        assert_eq!(paths.path(PEER).unwrap().path, direct);
+        if answered {
+            paths.handle_handshake_done(PEER, START + 6 * SECOND);
+        }
+        // It answers pings.
+        paths.handle_timeout(START + 7 * SECOND + MS);
+        let tx = pings_to(&transmits(&mut paths), addr(1))[0];
+        let pong = Message::Pong { tx, source: addr(999) };
+        paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 7 * SECOND + 2 * MS);
+        paths.handle_wireguard(PEER, SENT, START + 10 * SECOND);
+        let relay = Some(Path::Relay(1));
+        assert_eq!(paths.path(PEER).unwrap().path, if answered { direct } else { relay });
+    }
 }
 
 #[test]

@@ -249,6 +249,7 @@ impl<R: CryptoRng> Control<R> {
         if entry.timers.retransmit.is_some() {
             return;
         }
+        self.device.events.post(&entry.peer, PeerEvent::Wanted);
         match entry.timers.last_handshake_sent.map(|sent| sent + REKEY_TIMEOUT) {
             Some(earliest) if now.time < earliest => {
                 let at = earliest + jitter;

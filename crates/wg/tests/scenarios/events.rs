@@ -28,7 +28,14 @@ fn subscribe(world: &mut World, host: Id) -> Arc<AtomicUsize> {
     woken
 }
 
+/// All but that handshakes are wanted.
 fn events(world: &World, host: Id) -> Vec<Event> {
+    let mut told = all_events(world, host);
+    told.retain(|event| !matches!(event, Event::Wanted(_)));
+    told
+}
+
+fn all_events(world: &World, host: Id) -> Vec<Event> {
     std::iter::from_fn(|| world.hosts[host].device.events.poll()).collect()
 }
 
@@ -43,6 +50,20 @@ fn connected(seed: u64) -> World {
 
 fn new_path(world: &World, peer: Id, address: SocketAddr) -> Event {
     Event::NewPath { peer: world.key(peer), from: Endpoint::new(address) }
+}
+
+#[test]
+fn whoever_has_something_to_send_is_told_at_once_that_a_handshake_is_wanted() {
+    let mut world = World::pair(9);
+    let woken = subscribe(&mut world, A);
+    world.gate(|_| false);
+    world.send(A, B);
+    world.run(millis(1));
+    assert_eq!(all_events(&world, A), [Event::Wanted(world.key(B))]);
+    assert_eq!(woken.load(Ordering::Relaxed), 1);
+    world.send(A, B);
+    world.run(secs(1));
+    assert_eq!(all_events(&world, A), [], "it has begun");
 }
 
 #[test]

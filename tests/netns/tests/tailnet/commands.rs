@@ -1,0 +1,71 @@
+//! linerate's own commands for a node.
+
+use netns::{Family, Host, Member, MemberKind, Place, Tailnet, eventually, linerate};
+
+use crate::PATIENCE;
+
+/// What a command prints.
+fn says(host: &Host, command: &str) -> String {
+    let ended = linerate(host, command);
+    assert!(ended.ok, "{command}: {ended:?}");
+    ended.stderr
+}
+
+#[test]
+fn a_node_shows_pings_explains_and_leaves() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
+        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Place::Switch), kind, ""));
+    let address = other.addresses.of(Family::V4);
+    node.becomes_direct(&other);
+
+    let status = says(&node.host, "status");
+    let line = status.lines().find(|line| line.contains(address)).unwrap_or_default();
+    assert!(line.contains("other") && line.contains("direct "), "{status}");
+    let pong = says(&node.host, "ping other");
+    assert!(pong.contains("answer from other") && pong.contains(address), "{pong}");
+    let whois = says(&node.host, &format!("whois {address}"));
+    assert!(whois.contains("other.rig.test") && whois.contains("rig"), "{whois}");
+    let netcheck = says(&node.host, "netcheck");
+    assert!(netcheck.contains("home relay") && netcheck.contains("rig"), "{netcheck}");
+    let why = says(&node.host, "why other:22");
+    assert!(!why.contains("FAIL"), "{why}");
+
+    says(&node.host, &format!("leave {}", Member::INTERFACE));
+    assert!(!node.host.has_device(Member::INTERFACE));
+    let nodes = tailnet.coordinator.headscale("nodes list --output json");
+    let nodes: serde_json::Value = serde_json::from_str(&nodes).unwrap_or_default();
+    let nodes = nodes.as_array().into_iter().flatten();
+    let left: Vec<_> =
+        nodes.filter(|one| one["name"] == "node" || one["given_name"] == "node").collect();
+    assert!(left.iter().all(|one| one["online"] != true), "{left:?}");
+}
+
+#[test]
+fn a_node_that_starts_again_is_the_same_node() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [node, other] = ["node", "other"].map(|name| {
+        Member::join(&tailnet, tailnet.host(name, Place::Switch), MemberKind::Linerate, "")
+    });
+    let own = |member: &Member| member.status()["Self"]["PublicKey"].clone();
+    let before = (own(&node), node.addresses.of(Family::V6).to_owned());
+    says(&node.host, &format!("down {}", Member::INTERFACE));
+    let ended = node.start_again("");
+    assert!(ended.ok, "{ended:?}");
+    assert_eq!(own(&node), before.0);
+    assert!(node.status()["TailscaleIPs"].to_string().contains(&before.1));
+    other.reaches(&node, Family::V6);
+}
+
+#[test]
+fn names_of_nodes_are_resolved_by_either() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
+        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Place::Switch), kind, ""));
+    for (from, to) in [(&node, &other), (&other, &node)] {
+        let asked = format!("getent ahostsv4 {}", to.host.name());
+        eventually("a name is resolved", PATIENCE, || {
+            from.host.attempt(&asked).stdout.contains(to.addresses.of(Family::V4))
+        });
+    }
+}
