@@ -134,7 +134,7 @@ enum Command {
     Join(Box<tailnet::Join>),
     /// Show the peers of a node of a tailnet, and the path to each.
     Status(tailnet::Status),
-    /// Show whose a tailnet's address is.
+    /// Show whose an address of a tailnet is.
     Whois(tailnet::Whois),
     /// Show how this node reaches the network: addresses, relays and their latency.
     Netcheck(tailnet::Netcheck),

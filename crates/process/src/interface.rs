@@ -110,7 +110,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     }
     let confined = sandbox;
     let sandbox = if confined {
-        Sandbox::of_interface(socket_files(Some(&control), metrics.as_ref()), helper.is_some())
+        let files = socket_files(Some(&control), metrics.as_ref());
+        Sandbox::of_interface(files, helper.is_some(), member.is_some())
     } else {
         Sandbox::off()
     };

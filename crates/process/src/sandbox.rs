@@ -67,15 +67,19 @@ impl Sandbox {
 
     /// The sandbox of an interface with these sockets. Its mark, port and routes may change at any
     /// time, and the files of its sockets are removed at the end. If there is a helper, it does
-    /// both.
-    pub fn of_interface<'a>(sockets: impl IntoIterator<Item = &'a Path>, has_helper: bool) -> Self {
+    /// both. A `member` of a tailnet keeps its node key.
+    pub fn of_interface<'a>(
+        sockets: impl IntoIterator<Item = &'a Path>,
+        has_helper: bool,
+        member: bool,
+    ) -> Self {
         if has_helper {
-            let (rights, work) = (Rights::default(), Work::default());
+            let (rights, work) = (Rights::default(), Work { syncs: member, ..Work::default() });
             return Self(Some(Walls { reach: reach([]), rights, work }));
         }
         let reach = reach(sockets);
         let rights = Rights { files: needs_files(&reach), ..Rights::default() };
-        let work = Work { udp: true, unlinks: true, ..Work::default() };
+        let work = Work { udp: true, unlinks: true, syncs: member, ..Work::default() };
         Self(Some(Walls { reach, rights, work }))
     }
 
@@ -263,10 +267,10 @@ mod tests {
     #[test]
     fn an_interface_with_a_helper_keeps_no_right_and_no_file_to_remove() {
         let socket = || [Path::new("/nowhere/at/all.sock")];
-        let with = Sandbox::of_interface(socket(), true).0.unwrap();
+        let with = Sandbox::of_interface(socket(), true, false).0.unwrap();
         assert_eq!((with.rights, with.work), (Rights::default(), Work::default()));
         assert!(with.reach.remove.is_empty());
-        let without = Sandbox::of_interface(socket(), false).0.unwrap();
+        let without = Sandbox::of_interface(socket(), false, true).0.unwrap();
         assert!(!without.rights.network && without.work.udp && without.work.unlinks);
         assert_eq!(without.reach.remove, [Path::new("/nowhere/at")]);
     }

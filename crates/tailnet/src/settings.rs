@@ -104,8 +104,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     let kept_out = lock::kept_out(map, own, around, &mut problems);
     let usable = |peer: &&Node| {
         let has_key = !peer.key.is_zero() && peer.key != own.key;
-        let is_shut_out = peer.is_wire_guard_only || kept_out.has(&peer.key);
-        has_key && !peer.has_expired(now) && !is_shut_out
+        has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !kept_out.has(&peer.key)
     };
     let all: Vec<&Node> = map.peers().filter(usable).collect();
     let own_of = |peer: &Node| own_addresses(peer, around.connected);

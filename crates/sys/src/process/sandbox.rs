@@ -27,7 +27,8 @@ use crate::errno::{Errno, errno};
 use calls::{
     ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, HELPER, HELPER_OPTIONS,
     IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, REPORTED_MISSING, SOCKET_SERVER,
-    SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, TCP, THREAD, UDP, UDP_OPTIONS, UNIX, UNLINKS,
+    SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, SYNCS, TCP, THREAD, UDP, UDP_OPTIONS, UNIX,
+    UNLINKS,
 };
 
 /// The landlock version that is asked for (Linux 6.12). An older kernel enforces what it knows: TCP
@@ -106,6 +107,8 @@ pub struct Work {
     pub unix: bool,
     /// It relays with splice(2).
     pub splice: bool,
+    /// It keeps an open file that must outlast a loss of power.
+    pub syncs: bool,
 }
 
 /// Confines this thread, and threads and processes that it starts from now on, to these files and
@@ -196,7 +199,8 @@ fn is_unknown(error: &io::Error) -> bool {
 fn rules(work: Work) -> Result<Rules, BackendError> {
     let splices = SPLICES.iter().filter(|_| work.splice);
     let unlinks = UNLINKS.iter().filter(|_| work.unlinks);
-    let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(splices).chain(unlinks);
+    let syncs = SYNCS.iter().filter(|_| work.syncs);
+    let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(splices).chain(unlinks).chain(syncs);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_no_exec(&mut rules)?;
     let options = PRCTL_OPTIONS.iter().map(|&option| rule(&[(0, SeccompCmpOp::Eq, option)]));

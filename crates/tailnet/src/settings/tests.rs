@@ -106,38 +106,6 @@ fn where_there_is_tailnet_lock_and_its_keys_are_not_known_nobody_is_believed() {
 }
 
 #[test]
-fn tailnet_lock_lets_in_whose_key_is_signed() {
-    let chains: Value = serde_json::from_str(include_str!("../../tests/tka/vectors.json")).unwrap();
-    let bytes = |text: &Value| base16ct::lower::decode_vec(text.as_str().unwrap()).unwrap();
-    let authority = Authority::begin(&bytes(&chains[0]["Checkpoint"])).unwrap();
-    let signature = |name: &str| {
-        let mut all = chains[0]["Signatures"].as_array().unwrap().iter();
-        let signature = all.find(|signature| signature["Name"] == name).unwrap();
-        json!({"KeySignature": Base64::encode_string(&bytes(&signature["Text"]))})
-    };
-    let unsigned = json!({"UnsignedPeerAPIOnly": true});
-    // Nobody needs the coordinator to say that it is on.
-    let map = map(json!({
-        "Node": node(1, json!({})),
-        "Peers": [
-            node(50, signature("direct")), node(51, signature("by a key that nobody trusts")),
-            node(52, signature("by a credential")), node(53, json!({"KeySignature": "?"})),
-            node(54, unsigned),
-        ],
-        "TKAInfo": {"Disabled": true},
-    }));
-    let around =
-        Around { now: NOW, connected: &[], servers: &[], answers: true, lock: Some(&authority) };
-    let settings = settings(&map, &Prefs::new(), &around);
-    let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
-    assert_eq!(keys, [50, 52, 54]);
-    let told = &settings.problems;
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told[0].contains("n51.tail.net") && told[1].ends_with("it is not signed"), "{told:?}");
-    assert!(told[2].contains("tailscale lock sign nodekey:0101"), "{told:?}");
-}
-
-#[test]
 fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
     let greedy = json!({
         "Addresses": ["100.64.0.2/32", "8.8.8.8/32", "192.168.1.1/32", "127.0.0.1/32", "10.7.0.2/32"],
@@ -179,4 +147,36 @@ fn a_new_agent_tells_all_even_if_there_is_nobody() {
         removed: vec![NodePublic([1; 32])],
     };
     assert_eq!(new.peers_since(Some(&old)), Some(change));
+}
+
+#[test]
+fn tailnet_lock_lets_in_whose_key_is_signed() {
+    let chains: Value = serde_json::from_str(include_str!("../../tests/tka/vectors.json")).unwrap();
+    let bytes = |text: &Value| base16ct::lower::decode_vec(text.as_str().unwrap()).unwrap();
+    let authority = Authority::begin(&bytes(&chains[0]["Checkpoint"])).unwrap();
+    let signature = |name: &str| {
+        let mut all = chains[0]["Signatures"].as_array().unwrap().iter();
+        let signature = all.find(|signature| signature["Name"] == name).unwrap();
+        json!({"KeySignature": Base64::encode_string(&bytes(&signature["Text"]))})
+    };
+    let unsigned = json!({"UnsignedPeerAPIOnly": true});
+    // Nobody needs the coordinator to say that it is on.
+    let map = map(json!({
+        "Node": node(1, json!({})),
+        "Peers": [
+            node(50, signature("direct")), node(51, signature("by a key that nobody trusts")),
+            node(52, signature("by a credential")), node(53, json!({"KeySignature": "?"})),
+            node(54, unsigned),
+        ],
+        "TKAInfo": {"Disabled": true},
+    }));
+    let around =
+        Around { now: NOW, connected: &[], servers: &[], answers: true, lock: Some(&authority) };
+    let settings = settings(&map, &Prefs::new(), &around);
+    let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
+    assert_eq!(keys, [50, 52, 54]);
+    let told = &settings.problems;
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].contains("n51.tail.net") && told[1].ends_with("it is not signed"), "{told:?}");
+    assert!(told[2].contains("tailscale lock sign nodekey:0101"), "{told:?}");
 }

@@ -41,9 +41,7 @@ pub(super) const ALLOWED: &[i64] = &[
     libc::SYS_clock_getres,
     libc::SYS_gettimeofday,
     libc::SYS_getrandom,
-    // Files, within landlock: removing sockets, what the allocator reads in /proc, and the node key
-    // of a member, whose file is open.
-    libc::SYS_fdatasync,
+    // Files, within landlock: removing sockets, and what the allocator reads in /proc.
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_fstat,
@@ -94,6 +92,9 @@ pub(super) const NO_EXEC: [i64; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat, libc::SYS_unlink];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat];
+
+/// The call after which an open file's contents outlast a loss of power: the node key of a member.
+pub(super) const SYNCS: &[i64] = &[libc::SYS_fdatasync];
 
 /// Requests of ioctl(2): blocking and close-on-exec, and a TUN's offloads.
 pub(super) const IOCTL_REQUESTS: [libc::c_ulong; 3] =

@@ -292,7 +292,15 @@ fn a_thread_keeps_only_capabilities_that_it_has_and_wants() {
 /// Linux skips the filter for calls that it allows whatever their arguments.
 #[test]
 fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
-    let all = Work { udp: true, streams: true, unlinks: true, tcp: true, unix: true, splice: true };
+    let all = Work {
+        udp: true,
+        streams: true,
+        unlinks: true,
+        tcp: true,
+        unix: true,
+        splice: true,
+        syncs: true,
+    };
     let rules = rules(all).unwrap();
     for call in [
         libc::SYS_read,
