@@ -111,8 +111,8 @@ impl Client {
         let late = |_| ClientError::Broken(format!("none came within {} s", PATIENCE.as_secs()));
         let text = timeout(PATIENCE, asked).await.map_err(late)??;
         // Some answers are texts, or empty.
-        let plain = || Value::String(String::from_utf8_lossy(&text).into_owned());
-        Ok(serde_json::from_slice(&text).unwrap_or_else(|_| plain()))
+        let as_text = || Value::String(String::from_utf8_lossy(&text).into_owned());
+        Ok(plain(serde_json::from_slice(&text).unwrap_or_else(|_| as_text())))
     }
 
     async fn send(
@@ -142,7 +142,8 @@ impl Client {
         // Some refusals are JSON.
         let said = serde_json::from_str::<Value>(&text).ok();
         let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
-        Err(ClientError::Refused { status: status.as_u16(), text: said.unwrap_or(text) })
+        let text = plain_text(&said.unwrap_or(text));
+        Err(ClientError::Refused { status: status.as_u16(), text })
     }
 }
 
@@ -155,7 +156,7 @@ impl Notices {
         loop {
             if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
                 let line = self.rest.split_to(end + 1);
-                return serde_json::from_slice(&line).map(Some).map_err(broken);
+                return serde_json::from_slice(&line).map(plain).map(Some).map_err(broken);
             }
             if self.rest.len() > LONGEST {
                 return Err(ClientError::Broken("a line has no end".into()));
@@ -185,6 +186,40 @@ async fn collect(mut body: Incoming) -> Result<BytesMut, ClientError> {
     Ok(text)
 }
 
+/// An answer that a terminal may be shown: names in it are the coordinator's words, or those of
+/// other nodes.
+fn plain(answer: Value) -> Value {
+    match answer {
+        Value::String(text) => Value::String(plain_text(&text)),
+        Value::Array(all) => all.into_iter().map(plain).collect(),
+        Value::Object(all) => {
+            all.into_iter().map(|(key, value)| (plain_text(&key), plain(value))).collect()
+        }
+        other => other,
+    }
+}
+
+fn plain_text(text: &str) -> String {
+    let is_shown = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
+    text.chars().filter(is_shown).collect()
+}
+
 fn broken(error: impl std::fmt::Display) -> ClientError {
     ClientError::Broken(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_name_of_a_node_commands_a_terminal() {
+        let answer =
+            json!({"Peer": {"n\u{1b}[2J": [{"Name": "a\u{1b}]0;b\u{7}\u{9b}c", "Port": 1}]}});
+        let shown = json!({"Peer": {"n[2J": [{"Name": "a]0;bc", "Port": 1}]}});
+        assert_eq!(plain(answer), shown);
+        assert_eq!(plain_text("two\nlines\r"), "two\nlines");
+    }
 }

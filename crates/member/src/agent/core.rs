@@ -84,6 +84,8 @@ pub(super) struct Agent {
     names: Option<(std::net::IpAddr, dns::Server)>,
     /// Whether data plane and steward were told all: they may have what a former agent said.
     pub told_all: bool,
+    /// Whether the data plane said who this node is. What it says before that is to a former agent.
+    has_begun: bool,
     /// When the map is to be kept.
     keep_map: Option<Duration>,
     /// When a key expires next.
@@ -154,6 +156,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         servers: Vec::new(),
         names: None,
         told_all: false,
+        has_begun: false,
         keep_map: None,
         expiry: None,
         writers,
@@ -251,6 +254,7 @@ impl Agent {
 
     /// Begins with what is kept: what was joined goes on before any network is asked.
     fn begin(&mut self) {
+        self.has_begun = true;
         self.mesh.set_own_key(self.own.key, now());
         let kept: Option<KeptMap<NetworkMap>> = self.state.read(MAP);
         let is_ours = |kept: &KeptMap<_>| {
@@ -396,7 +400,7 @@ impl Agent {
         self.expiry = self.map.next_expiry(wall).map(|wait| now() + wait);
         let old = std::mem::replace(&mut self.settings, new);
         // Absence is no removal: what a former agent said stays until there is something to say.
-        let knows = !runs || self.map.node().is_some();
+        let knows = self.has_begun && (!runs || self.map.node().is_some());
         let former = (self.told_all || !knows).then_some(&old);
         self.tell_plane(former);
         let is_same = former.is_some_and(|old| old.host == self.settings.host);

@@ -179,6 +179,23 @@ struct Agent {
     started: u64,
 }
 
+impl Agent {
+    /// Gives it what it needs.
+    fn begin(
+        &self,
+        job: &AgentJob,
+        line: &OwnedFd,
+        listener: &UnixListener,
+        folder: &Path,
+    ) -> anyhow::Result<()> {
+        self.channel.send_with(&postcard::to_stdvec(job)?, line.as_fd())?;
+        self.channel.send_with(&[0], listener.as_fd())?;
+        // Open: the folders above it may be closed to the agent's user.
+        self.channel.send_with(&[0], fs::File::open(folder)?.as_fd())?;
+        Ok(self.channel.set_nonblocking()?)
+    }
+}
+
 impl Serving {
     fn begin(job: Job, line: OwnedFd, log_style: LogStyle) -> anyhow::Result<Self> {
         let (lock, host) = match job.index {
@@ -244,6 +261,9 @@ impl Serving {
         command.arg0(agent::NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
         let process = command.args(arguments(self.log_style)).spawn()?;
         drop(command);
+        let started = sys::clock::boottime_nanos();
+        let agent =
+            self.agent.insert(Agent { process, channel, reader: Reader::default(), started });
         let job = AgentJob {
             name: self.job.name.clone(),
             folder: own.clone(),
@@ -251,13 +271,11 @@ impl Serving {
             mark: self.job.mark,
             has_interface: self.job.index != 0,
         };
-        channel.send_with(&postcard::to_stdvec(&job)?, self.line.as_fd())?;
-        channel.send_with(&[0], self.listener.as_fd())?;
-        // Open: the folders above it may be closed to the agent's user.
-        channel.send_with(&[0], fs::File::open(&own)?.as_fd())?;
-        let started = sys::clock::boottime_nanos();
-        self.agent = Some(Agent { process, channel, reader: Reader::default(), started });
-        Ok(())
+        let begun = agent.begin(&job, &self.line, &self.listener, &own);
+        if begun.is_err() {
+            self.bury();
+        }
+        begun
     }
 
     /// Hears the agent. `false` if it is gone.
@@ -276,7 +294,7 @@ impl Serving {
             }
         };
         let done = self.host.as_mut().map_or_else(FromSteward::nothing, |host| host.apply(&wish));
-        line::write(&done, |part| agent.channel.send(part)).is_ok()
+        answer(&agent.channel, &done)
     }
 
     /// The agent died. The host stays as it is until the next one says otherwise.
@@ -299,6 +317,12 @@ impl Serving {
         }
         self.host.iter_mut().for_each(HostState::undo);
     }
+}
+
+/// Answers an agent. `false` if it is gone, or reads nothing: the steward waits for nobody whom it
+/// has to end.
+fn answer(agent: &Channel, done: &FromSteward) -> bool {
+    line::write(done, |part| agent.send(part)).is_ok()
 }
 
 /// A number for a name, the same at each start (FNV-1a).
@@ -326,6 +350,16 @@ mod tests {
     fn each_name_has_the_same_user_at_each_start() {
         assert_eq!(hash("home"), hash("home"));
         assert_ne!(hash("home") % USERS.1, hash("work") % USERS.1);
+    }
+
+    #[test]
+    fn an_agent_that_reads_nothing_holds_up_no_steward() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        ours.set_nonblocking().unwrap();
+        let done = FromSteward::nothing();
+        assert!(answer(&ours, &done));
+        assert!((0..1_000_000).any(|_| !answer(&ours, &done)));
+        drop(theirs);
     }
 
     #[test]

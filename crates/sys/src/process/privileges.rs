@@ -6,7 +6,10 @@ use std::{
     fs, io,
     os::{
         fd::BorrowedFd,
-        unix::{fs::MetadataExt as _, net::UnixStream},
+        unix::{
+            fs::{MetadataExt as _, lchown},
+            net::UnixStream,
+        },
     },
     path::Path,
 };
@@ -20,8 +23,7 @@ use nix::{
         socket::{getsockopt, setsockopt, sockopt},
     },
     unistd::{
-        AccessFlags, Gid, Uid, User, access, chown, geteuid, gethostname, setgroups, setresgid,
-        setresuid,
+        AccessFlags, Gid, Uid, User, access, geteuid, gethostname, setgroups, setresgid, setresuid,
     },
 };
 
@@ -144,12 +146,13 @@ pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// Gives a file or folder to the user and group of this number.
+/// Gives a file or folder to the user and group of this number; of a symbolic link, not what it
+/// leads to.
 ///
 /// # Errors
 /// This process may not.
 pub fn give(path: &Path, number: u32) -> io::Result<()> {
-    Ok(chown(path, Some(Uid::from_raw(number)), Some(Gid::from_raw(number)))?)
+    lchown(path, Some(number), Some(number))
 }
 
 /// Marks what a socket sends.
@@ -199,4 +202,20 @@ pub fn file_limit() -> io::Result<(usize, usize)> {
 
 fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {
     move |errno| PrivilegesError::Call { call, error: errno.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_given_and_not_what_it_leads_to() {
+        let link = std::env::temp_dir().join(format!("linerate-link-{}", std::process::id()));
+        std::os::unix::fs::symlink("/nothing/is/here", &link).unwrap();
+        let given = give(&link, own_user());
+        fs::remove_file(&link).unwrap();
+        // Not: there is no such file. The user's group may have another number.
+        let is_given = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+        assert!(given.map_or_else(is_given, |()| true));
+    }
 }
