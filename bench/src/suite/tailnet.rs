@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, Member, MemberKind, MemberProgram, Pinging, Place, Stopwatch, Tailnet,
+    Addresses, Family, Member, MemberKind, MemberProgram, Pinging, Stopwatch, Tailnet, Uplink,
 };
 
 use super::topology::{End, Ends, Running};
@@ -39,7 +39,7 @@ pub(super) fn run(
 ) {
     let program = program(contender);
     let tailnet = Tailnet::start().expect("the test is left out where a program is missing");
-    let mut turn = join(&tailnet, &program, Place::Switch, |ends, joined, first| {
+    let mut turn = join(&tailnet, &program, Uplink::Switch, |ends, joined, first| {
         let mut turn = Turn::of(ends, plan, readings, tell);
         turn.note(&TAILNET_JOIN, joined);
         turn.note(&TAILNET_FIRST, first);
@@ -49,7 +49,7 @@ pub(super) fn run(
     turn.directly();
     turn.ends.were_direct();
     drop(turn);
-    join(&tailnet, &program, Place::WithoutUdp, |ends, _, _| {
+    join(&tailnet, &program, Uplink::WithoutUdp, |ends, _, _| {
         let mut turn = Turn::of(ends, plan, readings, tell);
         let rate = turn.stream("");
         turn.note(&TAILNET_RELAY_TCP, rate.gbps() * 1e3);
@@ -61,10 +61,10 @@ pub(super) fn run(
 fn join<T>(
     tailnet: &Tailnet,
     program: &MemberProgram,
-    place: Place,
+    uplink: Uplink,
     then: impl FnOnce(Ends, f64, f64) -> T,
 ) -> T {
-    let member = |name| Member::join(tailnet, tailnet.host(name, place), program.clone(), "");
+    let member = |name| Member::join(tailnet, tailnet.host(name, uplink), program.clone(), "");
     let left = member("left");
     let watch = Stopwatch::start();
     let right = member("right");

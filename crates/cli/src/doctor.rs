@@ -9,7 +9,7 @@ use std::{fs, io, process::ExitCode};
 use anyhow::Context;
 use clap::Args;
 use doctor::{
-    Applied, Host, Peer, Remedy, Report, Setting, Tunnel, Undone, Verdict, examine, gather,
+    Applied, Host, Remedy, Report, Setting, Tunnel, TunnelPeer, Undone, Verdict, examine, gather,
 };
 use host::sockets::folders;
 use wg::DropReason;
@@ -108,7 +108,7 @@ fn remedy() -> anyhow::Result<Remedy<Host>> {
 fn tunnel(interface: &Interface) -> Tunnel {
     let own = interface.own.as_ref();
     let demotions = own.into_iter().flat_map(|own| &own.offloads);
-    let peers = interface.peers.iter().map(|peer| Peer {
+    let peers = interface.peers.iter().map(|peer| TunnelPeer {
         key: peer.public_key.to_base64(),
         endpoint: peer.endpoint,
         allowed_ips: peer.allowed_ips.clone(),

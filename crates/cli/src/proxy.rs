@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use config::conf::{Place, Placed};
+use config::conf::{SocketAddress, WithOrigin};
 use process::proxy::{Options, StackChoice, run};
 
 use crate::{Sandbox, log::Log, machine::Machine, read_conf};
@@ -12,11 +12,11 @@ use crate::{Sandbox, log::Log, machine::Machine, read_conf};
 #[derive(Args)]
 pub(crate) struct Proxy {
     /// Also serve SOCKS5 here: ADDRESS:PORT or unix:/PATH.
-    #[arg(long, value_name = "PLACE", value_parser = place)]
-    socks: Vec<Place>,
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address)]
+    socks: Vec<SocketAddress>,
     /// Also serve an HTTP proxy here.
-    #[arg(long, value_name = "PLACE", value_parser = place)]
-    http: Vec<Place>,
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address)]
+    http: Vec<SocketAddress>,
     /// Which TCP/IP stack to use: the kernel's, in a private network namespace, or the one inside
     /// the process. `auto` is the kernel's where it is available.
     #[arg(long, value_name = "STACK", default_value = "auto", value_parser = stack)]
@@ -43,20 +43,20 @@ impl Proxy {
         let means = self.machine.means()?;
         let (name, _, mut conf) = read_conf(&self.conf)?;
         let proxy = &mut conf.interface.proxy;
-        proxy.socks.extend(self.socks.into_iter().map(|value| placed("--socks", value)));
-        proxy.http.extend(self.http.into_iter().map(|value| placed("--http", value)));
+        proxy.socks.extend(self.socks.into_iter().map(|value| with_origin("--socks", value)));
+        proxy.http.extend(self.http.into_iter().map(|value| with_origin("--http", value)));
         self.log.start();
         let (stack, sandbox) = (self.stack, self.sandbox.is_on());
         run(Options { name, conf, means, stack, sandbox }, || {})
     }
 }
 
-fn placed(argument: &str, value: Place) -> Placed<Place> {
-    Placed { origin: argument.to_owned(), value }
+fn with_origin(argument: &str, value: SocketAddress) -> WithOrigin<SocketAddress> {
+    WithOrigin { origin: argument.to_owned(), value }
 }
 
-fn place(text: &str) -> Result<Place, String> {
-    Place::parse(text).map_err(|error| error.to_string())
+fn socket_address(text: &str) -> Result<SocketAddress, String> {
+    SocketAddress::parse(text).map_err(|error| error.to_string())
 }
 
 fn stack(text: &str) -> Result<StackChoice, String> {

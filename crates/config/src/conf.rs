@@ -19,6 +19,7 @@ mod policy;
 mod proxy;
 mod router;
 mod similar;
+mod state;
 mod write;
 
 use std::{fmt, net::IpAddr};
@@ -32,8 +33,9 @@ pub use self::{
     interface_name::{InterfaceName, NameError},
     lines::{Section, key_names},
     policy::Policy,
-    proxy::{Expose, Forward, Place, Placed, Proxy, ProxyUser, Transport},
+    proxy::{Expose, Forward, Proxy, ProxyUser, SocketAddress, Transport, WithOrigin},
     router::Router,
+    state::{StateError, read_state, write_state},
     write::write,
 };
 

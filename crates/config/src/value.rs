@@ -47,7 +47,7 @@ pub(crate) enum Wanted {
     True,
     Bool,
     OnOff,
-    Place,
+    SocketAddress,
     Forward,
     Expose,
     ProxyUser,
@@ -108,7 +108,9 @@ impl fmt::Display for Wanted {
             Self::True => "true, the only value of this key",
             Self::Bool => "true or false",
             Self::OnOff => "on or off",
-            Self::Place => "an address with its port, such as 127.0.0.1:1080, or unix:/path",
+            Self::SocketAddress => {
+                "an address with its port, such as 127.0.0.1:1080, or unix:/path"
+            }
             Self::Forward => {
                 "of the form tcp 127.0.0.1:8080 -> 10.0.0.2:80, or udp, or with unix:/path for a \
                  TCP listener"

@@ -1,9 +1,9 @@
 //! The checks: each looks at the facts and tells what it found. None asks the system.
 
 mod clock;
-mod devices;
 mod forwarding;
 mod hardware;
+mod interfaces;
 mod kernel;
 mod path;
 mod reach;
@@ -17,10 +17,10 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     kernel::known_bad,
     hardware::known,
     kernel::refused_offloads,
-    devices::receive_offload,
-    devices::checksum,
-    devices::udp_forwarding,
-    devices::segmentation,
+    interfaces::receive_offload,
+    interfaces::checksum,
+    interfaces::udp_forwarding,
+    interfaces::segmentation,
     socket::receive_buffer,
     socket::send_buffer,
     socket::overflow,

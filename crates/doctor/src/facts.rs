@@ -21,7 +21,7 @@ pub struct Facts {
     /// Chains of packet filters that drop what is forwarded and none of their rules accepts.
     pub forward_drops: Vec<DroppingChain>,
     /// Devices that tunnels go out by, or that forwarded packets come in by.
-    pub devices: Vec<Device>,
+    pub interfaces: Vec<Interface>,
     /// The wall clock.
     pub clock: Clock,
     /// Interfaces that run.
@@ -86,9 +86,9 @@ impl Sysctls {
     }
 }
 
-/// A network device.
+/// A network interface.
 #[derive(Clone, Debug, Default)]
-pub struct Device {
+pub struct Interface {
     /// Its name.
     pub name: String,
     /// Its driver; empty where it does not tell.
@@ -101,7 +101,7 @@ pub struct Device {
     pub forwards: bool,
 }
 
-impl Device {
+impl Interface {
     /// Whether it has a feature, switched on.
     pub fn has(&self, feature: &str) -> bool {
         self.features.get(feature).is_some_and(|feature| feature.active)
@@ -124,7 +124,7 @@ pub struct Clock {
 pub struct Tunnel {
     /// Its name.
     pub name: String,
-    /// Its MTU; `None` where it is no device of this host, as of a proxy.
+    /// Its MTU; `None` where it is no interface of this host, as of a proxy.
     pub mtu: Option<u32>,
     /// The UDP port, while one is bound.
     pub listen_port: Option<u16>,
@@ -145,12 +145,12 @@ pub struct Tunnel {
     /// How often the kernel refused each offload, where it did.
     pub demotions: Vec<(String, u64)>,
     /// Its peers.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<TunnelPeer>,
 }
 
 /// A peer of a tunnel.
 #[derive(Clone, Debug, Default)]
-pub struct Peer {
+pub struct TunnelPeer {
     /// Its public key.
     pub key: String,
     /// Where it is.
@@ -184,7 +184,7 @@ pub(super) fn healthy() -> Facts {
     let mut features: BTreeMap<_, _> = features.map(|name| (name.to_owned(), on)).into();
     features.insert("rx-gro-list".into(), Feature { active: false, changeable: true });
     let now = Duration::from_secs(1_800_000_000);
-    let peer = Peer {
+    let peer = TunnelPeer {
         key: "peer".into(),
         endpoint: Some(([192, 0, 2, 1], 51820).into()),
         allowed_ips: Vec::new(),
@@ -201,7 +201,7 @@ pub(super) fn healthy() -> Facts {
         buffers: Some(Buffers { receive: 4 << 20, send: 4 << 20, wanted: 4 << 20 }),
         sysctls: Sysctls::default(),
         forward_drops: Vec::new(),
-        devices: vec![Device {
+        interfaces: vec![Interface {
             name: "eth0".into(),
             driver: "veth".into(),
             features,

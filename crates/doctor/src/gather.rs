@@ -16,7 +16,7 @@ use sys::{
 };
 
 use super::{
-    facts::{Clock, Device, DroppingChain, Facts, Kernel, Peer, Sysctls, Tunnel},
+    facts::{Clock, DroppingChain, Facts, Interface, Kernel, Sysctls, Tunnel, TunnelPeer},
     legacy_filter,
     setting::sysctl,
 };
@@ -39,23 +39,23 @@ const OF_HOST: [&str; 8] = [
     "net/netfilter/nf_conntrack_count",
     "net/netfilter/nf_conntrack_max",
 ];
-/// Kernel settings of a device.
+/// Kernel settings of an interface.
 const OF_DEVICE: [&str; 3] = ["rp_filter", "forwarding", "src_valid_mark"];
 
 /// Looks at this host and at what lies around these tunnels, of which the MTU and the
 /// ways to peers are filled in. Call it before any thread is started.
 ///
 /// # Errors
-/// Not even the host's devices can be told.
+/// Not even the host's interfaces can be told.
 pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
     let mut unknown = Vec::new();
     let offloads = tried(&mut unknown);
     let netlink = Netlink::open().context("netlink")?;
-    let all = netlink.links().context("the host's devices")?;
+    let all = netlink.links().context("the host's interfaces")?;
     for tunnel in &mut tunnels {
-        let device = all.iter().find(|device| device.name == tunnel.name);
-        tunnel.mtu = device.map(|device| device.mtu);
-        let own = device.map(|device| device.index);
+        let interface = all.iter().find(|interface| interface.name == tunnel.name);
+        tunnel.mtu = interface.map(|interface| interface.mtu);
+        let own = interface.map(|interface| interface.index);
         if own.is_some() {
             let (gone, errors) = gone(&tunnel.name, &netlink);
             let what = |error| format!("what `up` did for {}: {error:#}", tunnel.name);
@@ -76,9 +76,9 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
             }
         }
     }
-    let sysctls = sysctls(all.iter().map(|device| device.name.as_str()), &mut unknown);
+    let sysctls = sysctls(all.iter().map(|interface| interface.name.as_str()), &mut unknown);
     let outer = outer_devices(&netlink, &tunnels)?;
-    let devices = devices(&all, &outer, sysctls.forwards(), &mut unknown);
+    let interfaces = interfaces(&all, &outer, sysctls.forwards(), &mut unknown);
     let forward_drops = forward_drops(&tunnels, sysctls.forwards(), &mut unknown);
     Ok(Facts {
         kernel: Kernel::parse(&sysctl("kernel/osrelease").context("the kernel's release")?),
@@ -86,7 +86,7 @@ pub fn gather(mut tunnels: Vec<Tunnel>) -> anyhow::Result<Facts> {
         buffers: note(&mut unknown, "a UDP socket's buffers", buffers()).flatten(),
         sysctls,
         forward_drops,
-        devices,
+        interfaces,
         clock: Clock {
             wall: clock::wall(),
             installed: installed(),
@@ -121,12 +121,12 @@ fn buffers() -> anyhow::Result<Option<Buffers>> {
     Ok(socket.buffers())
 }
 
-fn sysctls<'a>(devices: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>) -> Sysctls {
-    let of_devices = devices.flat_map(|device| {
-        OF_DEVICE.iter().map(move |name| format!("net/ipv4/conf/{device}/{name}"))
+fn sysctls<'a>(interfaces: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>) -> Sysctls {
+    let of_interfaces = interfaces.flat_map(|interface| {
+        OF_DEVICE.iter().map(move |name| format!("net/ipv4/conf/{interface}/{name}"))
     });
     let mut sysctls = Sysctls::default();
-    for key in OF_HOST.iter().map(|key| (*key).to_owned()).chain(of_devices) {
+    for key in OF_HOST.iter().map(|key| (*key).to_owned()).chain(of_interfaces) {
         match sysctl(&key) {
             Ok(value) => drop(sysctls.0.insert(key, value)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -137,7 +137,7 @@ fn sysctls<'a>(devices: impl Iterator<Item = &'a str>, unknown: &mut Vec<String>
 }
 
 /// Which peer packets in the tunnel go to: that of the most specific network.
-fn peer_for(peers: &[Peer], to: IpAddr) -> Option<usize> {
+fn peer_for(peers: &[TunnelPeer], to: IpAddr) -> Option<usize> {
     let nets = peers.iter().enumerate().flat_map(|(index, peer)| {
         let nets = peer.allowed_ips.iter().filter(move |net| net.contains(&to));
         nets.map(move |net| (net.prefix_len(), index))
@@ -145,10 +145,10 @@ fn peer_for(peers: &[Peer], to: IpAddr) -> Option<usize> {
     nets.max().map(|(_, index)| index)
 }
 
-/// The device by which datagrams to an endpoint leave.
+/// The interface by which datagrams to an endpoint leave.
 fn device_to(netlink: &Netlink, to: SocketAddr, fwmark: u32) -> anyhow::Result<Option<u32>> {
     match scope(to) {
-        Some(device) => Ok(Some(device)),
+        Some(interface) => Ok(Some(interface)),
         None => Ok(netlink.device_to(to.ip(), fwmark)?),
     }
 }
@@ -160,12 +160,12 @@ fn mtu_to(
     fwmark: u32,
 ) -> anyhow::Result<Option<u32>> {
     match scope(to) {
-        Some(device) => Ok(all.iter().find(|link| link.index == device).map(|link| link.mtu)),
+        Some(interface) => Ok(all.iter().find(|link| link.index == interface).map(|link| link.mtu)),
         None => Ok(netlink.mtu_to(to.ip(), fwmark)?),
     }
 }
 
-/// The device that an endpoint names: each has a route to the link-local addresses, so
+/// The interface that an endpoint names: each has a route to the link-local addresses, so
 /// that routes do not tell.
 fn scope(endpoint: SocketAddr) -> Option<u32> {
     match endpoint {
@@ -174,7 +174,7 @@ fn scope(endpoint: SocketAddr) -> Option<u32> {
     }
 }
 
-/// The devices by which tunnels go out, or, without peers, whatever goes anywhere.
+/// The interfaces by which tunnels go out, or, without peers, whatever goes anywhere.
 fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeSet<u32>> {
     let endpoints = tunnels.iter().flat_map(|tunnel| {
         let peers = tunnel.peers.iter().filter(|peer| !peer.circles);
@@ -184,37 +184,37 @@ fn outer_devices(netlink: &Netlink, tunnels: &[Tunnel]) -> anyhow::Result<BTreeS
     if ways.is_empty() {
         ways.extend(ANYWHERE.map(|address| ((address, 0).into(), 0)));
     }
-    let mut devices = BTreeSet::new();
+    let mut interfaces = BTreeSet::new();
     for (to, fwmark) in ways {
-        devices.extend(device_to(netlink, to, fwmark)?);
+        interfaces.extend(device_to(netlink, to, fwmark)?);
     }
-    Ok(devices)
+    Ok(interfaces)
 }
 
-fn devices(
+fn interfaces(
     all: &[Link],
     outer: &BTreeSet<u32>,
     forwards: bool,
     unknown: &mut Vec<String>,
-) -> Vec<Device> {
-    let mut devices = Vec::new();
-    for device in all {
-        let name = &device.name;
-        let outer = outer.contains(&device.index);
-        if outer && device.bridged {
+) -> Vec<Interface> {
+    let mut interfaces = Vec::new();
+    for interface in all {
+        let name = &interface.name;
+        let outer = outer.contains(&interface.index);
+        if outer && interface.bridged {
             unknown.push(format!("{name} is part of a bridge, whose ports were not looked at"));
         }
-        let forwards = forwards && device.ethernet && device.up && !device.bridged;
+        let forwards = forwards && interface.ethernet && interface.up && !interface.bridged;
         // Loopback's features are nobody's to change.
-        if device.bridged || name == "lo" || !(outer || forwards) {
+        if interface.bridged || name == "lo" || !(outer || forwards) {
             continue;
         }
         let features = note(unknown, &format!("the features of {name}"), ethtool::features(name));
         let Some(features) = features else { continue };
         let driver = ethtool::driver(name).unwrap_or_default().name;
-        devices.push(Device { name: name.clone(), driver, features, outer, forwards });
+        interfaces.push(Interface { name: name.clone(), driver, features, outer, forwards });
     }
-    devices
+    interfaces
 }
 
 /// What of the packet filter is in the way of a router; it is asked on no other host.
@@ -250,9 +250,9 @@ mod tests {
 
     #[test]
     fn a_packet_is_for_the_peer_of_the_most_specific_network() {
-        let peer = |nets: &[&str]| Peer {
+        let peer = |nets: &[&str]| TunnelPeer {
             allowed_ips: nets.iter().map(|net| net.parse().unwrap()).collect(),
-            ..Peer::default()
+            ..TunnelPeer::default()
         };
         let peers = [peer(&["0.0.0.0/1", "128.0.0.0/1"]), peer(&["192.0.2.0/24", "fd00::/8"])];
         for (to, index) in
@@ -264,10 +264,10 @@ mod tests {
 
     #[test]
     fn only_an_endpoint_with_a_scope_names_its_device() {
-        for (endpoint, device) in
+        for (endpoint, interface) in
             [("[fe80::1%7]:1", Some(7)), ("[2001:db8::1]:1", None), ("192.0.2.1:1", None)]
         {
-            assert_eq!(scope(endpoint.parse().unwrap()), device, "{endpoint}");
+            assert_eq!(scope(endpoint.parse().unwrap()), interface, "{endpoint}");
         }
     }
 }

@@ -20,7 +20,7 @@ mod legacy_filter;
 mod remedy;
 mod setting;
 
-pub use facts::{Clock, Device, DroppingChain, Facts, Kernel, Peer, Sysctls, Tunnel};
+pub use facts::{Clock, DroppingChain, Facts, Interface, Kernel, Sysctls, Tunnel, TunnelPeer};
 pub use finding::{Finding, Mend, Report, Verdict, Weight};
 pub use gather::gather;
 pub use host::Gone;
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(examine(&facts).verdict(), Verdict::Fine);
         facts.unknown.push("the clock".into());
         assert_eq!(examine(&facts).verdict(), Verdict::NotLooked);
-        facts.devices[0].features.get_mut("rx-gro").unwrap().active = false;
+        facts.interfaces[0].features.get_mut("rx-gro").unwrap().active = false;
         assert_eq!(examine(&facts).verdict(), Verdict::Found, "what is slow is a finding");
         facts.clock.wall = std::time::Duration::ZERO;
         let report = examine(&facts);

@@ -9,14 +9,14 @@ use sys::{Errno, ethtool, netlink::Netlink};
 pub enum Target {
     /// A kernel setting, by its path under `/proc/sys`.
     Sysctl(String),
-    /// A feature of a device, `on` or `off`.
+    /// A feature of an interface, `on` or `off`.
     Feature {
-        /// The device's name.
-        device: String,
+        /// The interface's name.
+        interface: String,
         /// The feature, by the kernel's name.
         feature: String,
     },
-    /// The MTU of a device, in bytes.
+    /// The MTU of an interface, in bytes.
     Mtu(String),
 }
 
@@ -35,26 +35,29 @@ impl Setting {
         Self { target: Target::Sysctl(key.into()), value: value.to_string() }
     }
 
-    /// A feature of a device.
-    pub fn feature(device: &str, feature: &str, on: bool) -> Self {
-        let target = Target::Feature { device: device.to_owned(), feature: feature.to_owned() };
+    /// A feature of an interface.
+    pub fn feature(interface: &str, feature: &str, on: bool) -> Self {
+        let target =
+            Target::Feature { interface: interface.to_owned(), feature: feature.to_owned() };
         Self { target, value: on_off(on).to_owned() }
     }
 
-    /// The MTU of a device.
-    pub fn mtu(device: &str, mtu: u32) -> Self {
-        Self { target: Target::Mtu(device.to_owned()), value: mtu.to_string() }
+    /// The MTU of an interface.
+    pub fn mtu(interface: &str, mtu: u32) -> Self {
+        Self { target: Target::Mtu(interface.to_owned()), value: mtu.to_string() }
     }
 
     /// The command that does it, for a shell.
     pub fn command(&self) -> String {
         let value = &self.value;
         match &self.target {
-            // A dot is part of the names of some devices.
+            // A dot is part of the names of some interfaces.
             Target::Sysctl(key) if key.contains('.') => format!("sysctl -w {key}={value}"),
             Target::Sysctl(key) => format!("sysctl -w {}={value}", key.replace('/', ".")),
-            Target::Feature { device, feature } => format!("ethtool -K {device} {feature} {value}"),
-            Target::Mtu(device) => format!("ip link set {device} mtu {value}"),
+            Target::Feature { interface, feature } => {
+                format!("ethtool -K {interface} {feature} {value}")
+            }
+            Target::Mtu(interface) => format!("ip link set {interface} mtu {value}"),
         }
     }
 }
@@ -67,8 +70,8 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sysctl(key) => write!(f, "sysctl {key}"),
-            Self::Feature { device, feature } => write!(f, "feature {device} {feature}"),
-            Self::Mtu(device) => write!(f, "mtu {device}"),
+            Self::Feature { interface, feature } => write!(f, "feature {interface} {feature}"),
+            Self::Mtu(interface) => write!(f, "mtu {interface}"),
         }
     }
 }
@@ -89,10 +92,10 @@ impl FromStr for Target {
             {
                 Ok(Self::Sysctl(key.to_owned()))
             }
-            ["feature", device, feature] => {
-                Ok(Self::Feature { device: device.to_owned(), feature: feature.to_owned() })
+            ["feature", interface, feature] => {
+                Ok(Self::Feature { interface: interface.to_owned(), feature: feature.to_owned() })
             }
-            ["mtu", device] => Ok(Self::Mtu(device.to_owned())),
+            ["mtu", interface] => Ok(Self::Mtu(interface.to_owned())),
             _ => Err(NoTarget),
         }
     }
@@ -121,10 +124,10 @@ impl Settings for Host {
     fn read(&self, target: &Target) -> io::Result<Option<String>> {
         let value = match target {
             Target::Sysctl(key) => sysctl(key).map(Some),
-            Target::Feature { device, feature } => ethtool::features(device)
+            Target::Feature { interface, feature } => ethtool::features(interface)
                 .map(|features| Some(on_off(features.get(feature)?.active).to_owned())),
-            Target::Mtu(device) => Netlink::open()
-                .and_then(|netlink| netlink.link_by_name(device))
+            Target::Mtu(interface) => Netlink::open()
+                .and_then(|netlink| netlink.link_by_name(interface))
                 .map(|link| link.map(|link| link.mtu.to_string()))
                 .map_err(io::Error::from),
         };
@@ -142,13 +145,13 @@ impl Settings for Host {
     fn write(&self, target: &Target, value: &str) -> io::Result<()> {
         match target {
             Target::Sysctl(key) => fs::write(format!("/proc/sys/{key}"), value),
-            Target::Feature { device, feature } => {
-                ethtool::set_feature(device, feature, value == "on")
+            Target::Feature { interface, feature } => {
+                ethtool::set_feature(interface, feature, value == "on")
             }
-            Target::Mtu(device) => {
+            Target::Mtu(interface) => {
                 let mtu = value.parse().map_err(io::Error::other)?;
                 let netlink = Netlink::open()?;
-                let link = netlink.link_by_name(device)?.ok_or(io::ErrorKind::NotFound)?;
+                let link = netlink.link_by_name(interface)?.ok_or(io::ErrorKind::NotFound)?;
                 Ok(netlink.set_mtu(link.index, mtu)?)
             }
         }

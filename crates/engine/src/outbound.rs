@@ -35,7 +35,7 @@ use written::{Item, Written};
 use crate::{
     Clock, Filter, Load, Returned, Shared,
     observer::{View, Watch},
-    queue::{Place, Queue, ROUND_PACKETS, Round},
+    queue::{Queue, QueuedPacket, ROUND_PACKETS, Round},
     stage::Stage,
     take_turns,
 };
@@ -144,8 +144,8 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         let mut items: ArrayVec<Item<'_>, ROUND_PACKETS> = ArrayVec::new();
         let mut legs: ArrayVec<Leg, ROUND_PACKETS> = ArrayVec::new();
         let routes = device.routes();
-        for place in &*round {
-            let Some((peer, item)) = route(device, &routes, queue, *place, now) else { continue };
+        for queued in &*round {
+            let Some((peer, item)) = route(device, &routes, queue, *queued, now) else { continue };
             items.push(item);
             match legs.last_mut() {
                 Some(leg) if Arc::ptr_eq(&leg.peer, peer) => leg.end = items.len(),
@@ -235,11 +235,11 @@ fn route<'a, 'r>(
     device: &Device,
     routes: &'r Routes<'_>,
     queue: &'a Queue,
-    place: Place,
+    queued: QueuedPacket,
     now: Time,
 ) -> Option<(&'r Arc<Peer>, Item<'a>)> {
-    let (packet, offload) = queue.packet(place);
-    let (Some(header), Ok(segments)) = (place.header, Segments::new(packet, offload)) else {
+    let (packet, offload) = queue.packet(queued);
+    let (Some(header), Ok(segments)) = (queued.header, Segments::new(packet, offload)) else {
         device.drops.count(DropReason::OutInvalid, 1);
         return None;
     };
@@ -255,8 +255,8 @@ fn route<'a, 'r>(
         device.drops.count(DropReason::OutLoop, segments.count() as u64);
         return None;
     }
-    if place.shed {
+    if queued.shed {
         device.drops.count(DropReason::OutCongestion, 1);
     }
-    Some((peer, Item { segments, first: place.shed.into(), ecn: header.ecn }))
+    Some((peer, Item { segments, first: queued.shed.into(), ecn: header.ecn }))
 }

@@ -12,7 +12,7 @@
 //! packet need not wait behind a bulk transfer.
 //!
 //! A flow has one queue, and so keeps its order. The packets stay where they were
-//! read; a queue holds their places. What is kept is bounded: beyond it packets
+//! read; a queue holds where they stand. What is kept is bounded: beyond it packets
 //! stay in the kernel's queue, which drops before anything was spent on them. So a
 //! fast machine keeps less than CoDel's 5 ms, and CoDel is for slower ones.
 
@@ -54,11 +54,11 @@ pub(crate) const ROUND_PACKETS: usize = 128;
 const ROUND_BYTES: usize = 4 * packet::MAX_PACKET;
 
 /// Packets that are worked on together.
-pub(crate) type Round = ArrayVec<Place, ROUND_PACKETS>;
+pub(crate) type Round = ArrayVec<QueuedPacket, ROUND_PACKETS>;
 
 /// A packet that has its turn.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueuedPacket {
     batch: u8,
     index: u8,
     /// Its headers; `None` where it is no IP packet.
@@ -195,15 +195,15 @@ impl Queue {
         let (mut bytes, most) = (0, vector(ROUND_PACKETS));
         while round.len() < most
             && bytes < ROUND_BYTES
-            && let Some((place, len)) = self.pop(now)
+            && let Some((packet, len)) = self.pop(now)
         {
             bytes += len;
-            round.push(place);
+            round.push(packet);
         }
     }
 
     /// The next packet, by deficit round robin.
-    fn pop(&mut self, now: Time) -> Option<(Place, usize)> {
+    fn pop(&mut self, now: Time) -> Option<(QueuedPacket, usize)> {
         loop {
             let from_new = !self.new.is_empty();
             let turns = if from_new { &mut self.new } else { &mut self.old };
@@ -233,25 +233,25 @@ impl Queue {
             self.waiting -= 1;
             let mut mark = || header.as_mut().is_some_and(|header| mark_congestion(header, packet));
             let shed = congested && !mark();
-            return Some((Place { batch, index, header, shed }, len));
+            return Some((QueuedPacket { batch, index, header, shed }, len));
         }
     }
 
     /// A packet of the round.
-    pub fn packet(&self, place: Place) -> (&[u8], Offload) {
-        self.batches[usize::from(place.batch)].batch.get(place.index.into())
+    pub fn packet(&self, packet: QueuedPacket) -> (&[u8], Offload) {
+        self.batches[usize::from(packet.batch)].batch.get(packet.index.into())
     }
 
     /// Takes the memory of the round's packets back.
     pub fn release(&mut self, round: &mut Round) {
-        for place in round.drain(..) {
-            let Stored { batch, known, held, .. } = &mut self.batches[usize::from(place.batch)];
+        for packet in round.drain(..) {
+            let Stored { batch, known, held, .. } = &mut self.batches[usize::from(packet.batch)];
             *held -= 1;
             if *held == 0 {
                 batch.clear();
                 *known = 0;
-                if self.open != Some(place.batch) {
-                    self.free.push(place.batch);
+                if self.open != Some(packet.batch) {
+                    self.free.push(packet.batch);
                 }
             }
         }

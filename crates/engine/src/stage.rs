@@ -26,11 +26,11 @@ pub(crate) trait Work: Send + 'static {
 pub(crate) struct Stage<W> {
     /// The work, while it is here.
     here: Option<W>,
-    beside: Option<Beside<W>>,
+    second: Option<SecondThread<W>>,
 }
 
 /// The second thread, and the ways to it and back.
-struct Beside<W> {
+struct SecondThread<W> {
     there: Option<SyncSender<W>>,
     back: Receiver<W>,
     thread: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ struct Beside<W> {
 impl<W: Work> Stage<W> {
     /// A stage of one thread.
     pub fn new(work: W) -> Self {
-        Self { here: Some(work), beside: None }
+        Self { here: Some(work), second: None }
     }
 
     /// Starts the second thread, which does `begin` first.
@@ -58,7 +58,7 @@ impl<W: Work> Stage<W> {
                 }
             }
         })?;
-        self.beside = Some(Beside { there: Some(there), back, thread: Some(thread) });
+        self.second = Some(SecondThread { there: Some(there), back, thread: Some(thread) });
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl<W: Work> Stage<W> {
     /// The second thread panicked.
     pub fn get(&mut self) -> io::Result<&mut W> {
         if self.here.is_none() {
-            let back = self.beside.as_ref().and_then(|beside| beside.back.recv().ok());
+            let back = self.second.as_ref().and_then(|second| second.back.recv().ok());
             self.here = Some(back.ok_or_else(|| io::Error::other("a second thread panicked"))?);
         }
         Ok(self.here.as_mut().expect("it was put here"))
@@ -82,7 +82,7 @@ impl<W: Work> Stage<W> {
     /// Does the work that [`Stage::get`] gave; beside, where `more` waits and
     /// there is a second thread.
     pub fn run(&mut self, more: bool) {
-        let there = self.beside.as_ref().filter(|_| more).and_then(|beside| beside.there.as_ref());
+        let there = self.second.as_ref().filter(|_| more).and_then(|second| second.there.as_ref());
         match there {
             Some(there) => {
                 // Where the second thread is gone, so is the work, and `get` tells.
@@ -97,7 +97,7 @@ impl<W: Work> Stage<W> {
     }
 }
 
-impl<W> Drop for Beside<W> {
+impl<W> Drop for SecondThread<W> {
     fn drop(&mut self) {
         self.there = None;
         if let Some(thread) = self.thread.take() {

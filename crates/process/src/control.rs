@@ -2,7 +2,7 @@
 //! commands talk to a running peer.
 //!
 //! ```text
-//!   accept -> Clients: a free place, or the one idle longest -> a thread: Requests -> answers
+//!   accept -> Clients: a free slot, or the one idle longest -> a thread: Requests -> answers
 //! ```
 
 mod clients;
@@ -25,18 +25,16 @@ use std::{
 use config::uapi::{Request, Stats, write_errno, write_state};
 use host::{number_scopes, sockets};
 use node::Node;
-use sys::{Errno, SocketFile, errno::errno, process::Helper};
+use sys::{ACCEPT_PAUSE, Errno, SocketFile, errno::errno, process::Helper};
 use zeroize::Zeroizing;
 
-use clients::{Clients, Place};
+use clients::{ClientSlot, Clients};
 use requests::{Requests, SharedRoom};
 
 use crate::{capture, sandbox};
 
 /// How long a client may leave its answer unread.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
-/// The pause after an error of accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket, whose file goes when it is dropped.
 #[derive(Debug)]
@@ -121,12 +119,12 @@ impl ControlSocket {
                 };
                 let (node, extras, down) = (node.clone(), extras.clone(), down.clone());
                 let room = room.clone();
-                let Some(place) = clients.admit(client) else {
+                let Some(slot) = clients.admit(client) else {
                     tracing::warn!("a client of the socket was refused: there are too many");
                     continue;
                 };
                 let served = thread::Builder::new().name("uapi client".into()).spawn(move || {
-                    if let Err(error) = serve_client(&place, room, &node, &*extras, &*down) {
+                    if let Err(error) = serve_client(&slot, room, &node, &*extras, &*down) {
                         tracing::debug!(%error, "a client of the socket disconnected");
                     }
                 });
@@ -158,17 +156,17 @@ pub trait Extras: Send + Sync {
 
 /// Answers one request after the other.
 fn serve_client(
-    place: &Place,
+    slot: &ClientSlot,
     room: SharedRoom,
     node: &Node,
     extras: &dyn Extras,
     down: &dyn Fn(),
 ) -> io::Result<()> {
-    let mut client = place.stream();
+    let mut client = slot.stream();
     client.set_write_timeout(Some(ANSWER_TIME))?;
     let mut requests = Requests::new(client, room);
     while let Some(text) = requests.next()? {
-        place.begin()?;
+        slot.begin()?;
         let mut answer = Zeroizing::new(String::new());
         let request = text.map(|text| match number_scopes(text.as_str()) {
             Some(numbered) => Request::parse(&numbered),
@@ -196,11 +194,11 @@ fn serve_client(
         if ends {
             client.write_all(answer.as_bytes())?;
             // After the answer, as the process may exit at once. The client waits for that, so it
-            // keeps its place.
+            // keeps its slot.
             down();
             return io::copy(&mut client, &mut io::sink()).map(drop);
         }
-        place.end()?;
+        slot.end()?;
         client.write_all(answer.as_bytes())?;
         drop(answer);
         // The C library reuses the stacks of threads that ended.

@@ -5,7 +5,7 @@
 //!   peer, before its sandbox -- its job ----> guardian: this program, executed again, so that it
 //!     |                                          | has no keys, no TUN and no sockets
 //!     | PreDown  ----------------------------->  | runs these hooks
-//!     | SaveConfig and the device's state ---->  | writes the file (`saved.rs`)
+//!     | SaveConfig and the device's state ---->  | writes the file (`save_config`)
 //!     | deletes the interface                    |
 //!     | PostDown ----------------------------->  | undoes the undo log, then runs these hooks
 //!     x  exits, for any reason --------------->  x  exits
@@ -40,9 +40,10 @@ use host::{InterfaceLock, UndoLog, hooks};
 use sys::{
     netlink::Netlink,
     process::{self, Signals},
+    whole_file,
 };
 
-use crate::{events::release_code, life::LogStyle, log_error::log_error, saved};
+use crate::{events::release_code, life::LogStyle, log_error::log_error};
 
 /// The name of this program as a guardian, its whole first argument.
 const NAME: &str = "linerate-guard";
@@ -80,7 +81,7 @@ impl Guardian {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start(job: &[u8], log_style: LogStyle) -> io::Result<Self> {
+    pub fn start(job: &Job, log_style: LogStyle) -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new(PROGRAM);
         command.arg0(NAME).stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -90,11 +91,11 @@ impl Guardian {
         command.spawn()?;
         // Closes this process's copy of the guardian's end, so that its exit closes the connection.
         drop(command);
-        Self::job(line, job)
+        Self::begin(line, &job.write())
     }
 
     /// Sends the job, and waits for the reply.
-    fn job(mut line: UnixStream, job: &[u8]) -> io::Result<Self> {
+    fn begin(mut line: UnixStream, job: &[u8]) -> io::Result<Self> {
         line::send(&line, &[job])?;
         line.read_exact(&mut [0])?;
         Ok(Self { line })
@@ -113,7 +114,7 @@ impl Guardian {
     /// # Errors
     /// It is gone, or the state is too long. Other errors it logs itself.
     pub fn save(&mut self, state: &DeviceState) -> anyhow::Result<()> {
-        self.say(Step::SaveConfig, &saved::text(state)).context("SaveConfig")
+        self.say(Step::SaveConfig, &conf::write_state(state)).context("SaveConfig")
     }
 
     fn say(&mut self, step: Step, text: &str) -> anyhow::Result<()> {
@@ -175,15 +176,16 @@ pub struct Heard {
 /// There is no valid job. An error after that ends the steps.
 #[doc(hidden)]
 pub fn rehearse(line: &UnixStream) -> anyhow::Result<Heard> {
-    let Job { interface, index, path, conf } = Job::hear(line)?;
-    let job = job((&interface, index), &path, &conf);
+    let job = Job::hear(line)?;
+    let message = job.write();
+    let conf = job.conf;
     let mut steps = Vec::new();
     let _ = serve(line, &mut |step, text| {
-        let saved = (step == Step::SaveConfig).then(|| saved::read(text).ok()).flatten();
+        let saved = (step == Step::SaveConfig).then(|| conf::read_state(text).ok()).flatten();
         steps.push((step.key(), saved.map(|state| conf::write(&conf, &state).to_string())));
         Ok(())
     });
-    Ok(Heard { job, conf, steps })
+    Ok(Heard { job: message, conf, steps })
 }
 
 /// Carries out a step. After an error nothing more is accepted.
@@ -210,26 +212,27 @@ fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
 
 /// What a guardian needs to know for its steps.
 #[derive(Debug, PartialEq)]
-struct Job {
-    interface: String,
+pub(crate) struct Job {
+    pub interface: String,
     /// The interface's index, which stays if it is renamed.
-    index: u32,
+    pub index: u32,
     /// The file, and what it contained at the start, without the device's state.
-    path: PathBuf,
-    conf: Interface,
-}
-
-/// The message with a job, which contains no keys.
-pub(crate) fn job((interface, index): (&str, u32), path: &Path, conf: &Interface) -> Vec<u8> {
-    // A mask is not written without its mark.
-    let state = DeviceState { fwmark: conf.fwmark.unwrap_or_default(), ..DeviceState::default() };
-    let text = conf::write(conf, &state);
-    let index = index.to_string();
-    [interface.as_bytes(), index.as_bytes(), path.as_os_str().as_bytes(), text.as_bytes()]
-        .join(&b'\0')
+    pub path: PathBuf,
+    pub conf: Interface,
 }
 
 impl Job {
+    /// The message, which contains no keys.
+    fn write(&self) -> Vec<u8> {
+        let Self { interface, index, path, conf } = self;
+        // A mask is not written without its mark.
+        let fwmark = conf.fwmark.unwrap_or_default();
+        let text = conf::write(conf, &DeviceState { fwmark, ..DeviceState::default() });
+        let index = index.to_string();
+        [interface.as_bytes(), index.as_bytes(), path.as_os_str().as_bytes(), text.as_bytes()]
+            .join(&b'\0')
+    }
+
     fn hear(line: &UnixStream) -> anyhow::Result<Self> {
         let message = line::receive(line)?.context("the connection was closed")?;
         Self::read(&message).context("its job")
@@ -258,10 +261,23 @@ impl Job {
 
     fn save(&self, text: &str) -> anyhow::Result<()> {
         ensure!(self.conf.save_config, "SaveConfig: the file does not ask for it");
-        let state = saved::read(text);
+        let state = conf::read_state(text);
         let state = state.with_context(|| format!("SaveConfig: {} stays", self.path.display()))?;
-        saved::write(&self.path, &self.conf, &state).context("SaveConfig")
+        save_config(&self.path, &self.conf, &state)
     }
+}
+
+/// Writes the device's state into the file, and what else the file had at the start.
+///
+/// # Errors
+/// The file could not be written; it is unchanged.
+pub(crate) fn save_config(
+    path: &Path,
+    conf: &Interface,
+    state: &DeviceState,
+) -> anyhow::Result<()> {
+    let written = whole_file::replace(path, &conf::write(conf, state));
+    written.with_context(|| path.display().to_string()).context("SaveConfig")
 }
 
 struct Guarding {

@@ -26,7 +26,6 @@ pub mod metrics;
 mod offers;
 pub mod proxy;
 mod sandbox;
-mod saved;
 mod supervisor;
 mod sweep;
 mod up;

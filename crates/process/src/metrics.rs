@@ -18,14 +18,12 @@ use std::{
 };
 
 use node::Node;
-use sys::{SocketFile, clock::boottime_nanos, process::Helper};
+use sys::{ACCEPT_PAUSE, SocketFile, clock::boottime_nanos, process::Helper};
 
 /// Bytes of a request's head; scrapers send some hundred.
 const MAX_HEAD: usize = 4096;
 /// How long a client may take to send its request, and to read the reply.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The pause after an error of accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of the thread's stack, which needs little.
 const STACK: usize = 128 * 1024;
 

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use config::{
-    conf::{Conf, Dns, Place, Placed, Table},
+    conf::{Conf, Dns, SocketAddress, Table, WithOrigin},
     uapi::{Change, Stats},
 };
 use host::resolve;
@@ -155,7 +155,7 @@ impl Start {
         let front = Front::bind(stack, &conf.interface.proxy)?;
         let (control, watch) = control(&name)?.unzip();
         let listeners = Listeners::open(signals, watch)?;
-        let files = process::file_limit().context("limit of open files")?;
+        let files = process::open_files().context("limit of open files")?;
         let sandbox = if sandbox {
             let files = socket_files(control.as_ref(), metrics.as_ref());
             Sandbox::of_proxy(files, &conf.interface, is_of_kernel)
@@ -197,8 +197,8 @@ struct Proxy<S: Stack> {
     dns: Dns,
     /// Until it is served.
     front: Option<(Front<S>, Users)>,
-    /// How many files may be open, and how many were at the start.
-    files: (usize, usize),
+    /// As at the start.
+    files: process::OpenFiles,
     work: Option<Work>,
     serving: Option<Serving>,
 }
@@ -291,8 +291,8 @@ fn check(conf: &Conf) -> anyhow::Result<()> {
         bail!("nothing to do: there is no Socks5, HttpProxy, Forward or Expose, and no argument");
     }
     let proxies = interface.proxy.socks.iter().chain(&interface.proxy.http);
-    for Placed { origin, value } in proxies.filter(|_| interface.proxy.users.is_empty()) {
-        if let Place::Ip(address) = value
+    for WithOrigin { origin, value } in proxies.filter(|_| interface.proxy.users.is_empty()) {
+        if let SocketAddress::Ip(address) = value
             && !address.ip().is_loopback()
         {
             tracing::warn!(

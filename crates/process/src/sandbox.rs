@@ -22,7 +22,7 @@ use std::{
 
 use anyhow::Context;
 use config::{
-    conf::{self, Place, Transport},
+    conf::{self, SocketAddress, Transport},
     uapi::Stats,
 };
 use sys::process::{
@@ -93,8 +93,8 @@ impl Sandbox {
         let places = proxy.socks.iter().chain(&proxy.http).map(|placed| &placed.value);
         let listeners = places.chain(proxy.forwards.iter().map(|forward| &forward.value.from));
         let listeners = listeners.filter_map(|place| match place {
-            Place::Unix(path) => Some(&**path),
-            Place::Ip(_) => None,
+            SocketAddress::Unix(path) => Some(&**path),
+            SocketAddress::Ip(_) => None,
         });
         let mut reach = reach(sockets.into_iter().chain(listeners));
         let (ports, unix) = exposed(&proxy.exposed);
@@ -179,14 +179,14 @@ fn needs_files(reach: &Reach) -> bool {
 }
 
 /// The ports of the TCP services on this machine, and whether there are services at Unix sockets.
-fn exposed(services: &[conf::Placed<conf::Expose>]) -> (Vec<u16>, bool) {
+fn exposed(services: &[conf::WithOrigin<conf::Expose>]) -> (Vec<u16>, bool) {
     let services = services.iter().map(|placed| &placed.value);
     let by_tcp: Vec<_> = services.filter(|expose| expose.transport == Transport::Tcp).collect();
     let ports = by_tcp.iter().filter_map(|expose| match expose.to {
-        Place::Ip(to) => Some(to.port()),
-        Place::Unix(_) => None,
+        SocketAddress::Ip(to) => Some(to.port()),
+        SocketAddress::Unix(_) => None,
     });
-    (ports.collect(), by_tcp.iter().any(|expose| matches!(expose.to, Place::Unix(_))))
+    (ports.collect(), by_tcp.iter().any(|expose| matches!(expose.to, SocketAddress::Unix(_))))
 }
 
 const REFUSED: &str = "the kernel refused the sandbox (`--sandbox off` runs without it)";

@@ -28,7 +28,6 @@ use crate::{
     interface::delete_link,
     life::LogStyle,
     log_error::log_error,
-    saved,
 };
 
 /// A configuration that is brought up.
@@ -195,7 +194,12 @@ impl Up {
             return Ok(());
         }
         self.lock.share().context("interface lock")?;
-        let job = guardian::job((&self.name, index), &self.path, interface);
+        let job = guardian::Job {
+            interface: self.name.clone(),
+            index,
+            path: self.path.clone(),
+            conf: interface.clone(),
+        };
         self.guardian = Some(Guardian::start(&job, log_style).context("guardian")?);
         Ok(())
     }
@@ -301,7 +305,7 @@ impl Up {
         let state = node.state();
         match &mut self.guardian {
             Some(guardian) => guardian.save(&state),
-            None => saved::write(&self.path, &self.conf.interface, &state).context("SaveConfig"),
+            None => guardian::save_config(&self.path, &self.conf.interface, &state),
         }
     }
 }

@@ -10,6 +10,8 @@
 //! Of the connections, clients here (SOCKS, HTTP, forwards) have three quarters at most,
 //! and so have those of the tunnel to all exposed services: the rest is the others'.
 
+use sys::process::OpenFiles;
+
 /// Descriptors that are used at most: more connections are a question of memory.
 const MOST: usize = 65_536;
 /// Descriptors for all but connections: 64 clients of the control socket
@@ -39,9 +41,9 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// Of a process that may have `limit` descriptors, has `open`, and has so many
-    /// services of datagrams.
-    pub fn new(limit: usize, open: usize, datagram_services: usize) -> Self {
+    /// Of a process with these files and so many services of datagrams.
+    pub fn new(files: OpenFiles, datagram_services: usize) -> Self {
+        let OpenFiles { limit, open } = files;
         let left = limit.min(MOST).saturating_sub(open);
         let reserved = RESERVED.min(left / 4);
         let left = left - reserved;
@@ -60,8 +62,9 @@ impl Capacity {
 
     /// Of a program that uses at most half of the descriptors it has left: its own are the
     /// clients, so each connection takes one more of it.
-    pub fn of_half(limit: usize, open: usize) -> Self {
-        Self::new(open + limit.saturating_sub(open) / 2, open, 0)
+    pub fn of_half(files: OpenFiles) -> Self {
+        let OpenFiles { limit, open } = files;
+        Self::new(OpenFiles { limit: open + limit.saturating_sub(open) / 2, open }, 0)
     }
 }
 
@@ -73,7 +76,7 @@ mod tests {
     fn shares_leave_what_is_reserved_whatever_the_limit() {
         for limit in [64, 256, 1024, 4096, 20_000, 1 << 20] {
             for services in [0, 1, 5] {
-                let capacity = Capacity::new(limit, 40, services);
+                let capacity = Capacity::new(OpenFiles { limit, open: 40 }, services);
                 let taken = 40 + capacity.all + services * capacity.datagrams;
                 let left = limit.min(MOST) - taken;
                 assert!(left >= 480.min((limit - 40) / 4), "{limit}: {capacity:?}");
@@ -82,10 +85,10 @@ mod tests {
                 assert!(capacity.asking + capacity.side <= capacity.all, "{capacity:?}");
             }
         }
-        let plain = Capacity::new(4096, 36, 0);
+        let plain = Capacity::new(OpenFiles { limit: 4096, open: 36 }, 0);
         assert_eq!((plain.all, plain.side, plain.service), (3580, 2685, 1790));
         assert_eq!((plain.source, plain.asking, plain.dialling), (895, 447, 240));
-        assert_eq!(Capacity::new(10, 40, 0).all, 0);
+        assert_eq!(Capacity::new(OpenFiles { limit: 10, open: 40 }, 0).all, 0);
     }
 
     #[test]
@@ -93,7 +96,7 @@ mod tests {
         for (limit, open, all) in
             [(1024, 4, 383), (1024, 512, 192), (1024, 900, 47), (1024, 1024, 0), (10, 40, 0)]
         {
-            assert_eq!(Capacity::of_half(limit, open).all, all, "{open} of {limit}");
+            assert_eq!(Capacity::of_half(OpenFiles { limit, open }).all, all, "{open} of {limit}");
         }
     }
 }

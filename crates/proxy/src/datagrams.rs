@@ -10,9 +10,9 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
+use sys::ACCEPT_PAUSE;
 use sys::errno::{Errno, errno};
 use tokio::{
     task::AbortHandle,
@@ -29,8 +29,6 @@ use super::{
 const FLOWS: usize = 4096;
 /// Bytes of one client that wait while its way is opened. What is more is dropped.
 const WAITING: usize = 16 * 1024;
-/// How long a socket rests that cannot receive.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A client's way.
 struct Flow<B> {
@@ -58,7 +56,8 @@ type AllFlows<B> = Arc<Mutex<Flows<Known<B>>>>;
 /// Carries datagrams until the task is dropped. `open` makes a socket on the other
 /// side that speaks with one peer, and says with which. There are `most` at a time.
 pub(super) async fn carry_datagrams<A, B, F>(
-    (what, most): (String, usize),
+    what: String,
+    most: usize,
     near: A,
     open: impl Fn(SocketAddr) -> F + Send,
 ) where
@@ -76,7 +75,7 @@ pub(super) async fn carry_datagrams<A, B, F>(
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => {
                 tracing::error!(%error, "{what}");
-                sleep(PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };

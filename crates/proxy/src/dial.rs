@@ -59,7 +59,7 @@ impl<S: Stack> Dialer<S> {
     /// Connects when it is the client's turn. Dropping the future cancels it.
     pub async fn dial(&self, client: Client, to: &Target) -> io::Result<S::Stream> {
         let dialing = async {
-            let _place = self.half_open.place(client).await;
+            let _slot = self.half_open.slot(client).await;
             let stream = self.connect(to).await?;
             S::keep_alive(&stream);
             Ok(stream)
@@ -151,7 +151,7 @@ impl<S: Stack> Dialer<S> {
 
     /// The same; a name is resolved when it is the client's turn.
     pub async fn address_in_turn(&self, client: Client, to: &Target) -> io::Result<SocketAddr> {
-        let _place = self.half_open.place(client).await;
+        let _slot = self.half_open.slot(client).await;
         self.address(to).await
     }
 

@@ -18,6 +18,7 @@ use config::{
     conf::{self, Dns},
     uapi::{ProxyStats, Service},
 };
+use sys::process::OpenFiles;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     sync::oneshot,
@@ -68,14 +69,9 @@ impl<S: Stack> Front<S> {
     }
 
     /// Prepares to serve clients. Those that must log in are `users`.
-    pub fn serve(
-        self,
-        tunnel: TunnelSide,
-        users: Users,
-        (limit, open): (usize, usize),
-    ) -> (Served<S>, Work) {
+    pub fn serve(self, tunnel: TunnelSide, users: Users, files: OpenFiles) -> (Served<S>, Work) {
         let Self { stack, bound, runtime } = self;
-        let capacity = Capacity::new(limit, open, bound.datagram_services());
+        let capacity = Capacity::new(files, bound.datagram_services());
         let TunnelSide { addresses, dns, peer_of } = tunnel;
         let allowed = peer_of.clone();
         let reach = Reach::new(addresses, move |ip| allowed(ip).is_some());

@@ -2,6 +2,7 @@
 
 use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
+use sys::ACCEPT_PAUSE;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     task::yield_now,
@@ -16,7 +17,7 @@ use super::{
     stack::{Accept, Stack},
     users::Users,
 };
-use config::conf::Place;
+use config::conf::SocketAddress;
 use config::target::Target;
 
 /// How long a client may take for its request.
@@ -27,8 +28,6 @@ const FAREWELL: Duration = Duration::from_secs(30);
 const FAREWELL_SILENT: Duration = Duration::from_secs(5);
 /// Bytes that are read then: a client that could send so many has received the answer.
 const FAREWELL_BYTES: usize = 4 << 20;
-/// The pause after an error of accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the proxies share.
 pub(super) struct Gate<S> {
@@ -37,16 +36,23 @@ pub(super) struct Gate<S> {
     pub connections: Connections,
 }
 
+/// What a listener serves, for the log, and how its clients are counted.
+pub(super) struct ListenerRole {
+    pub name: String,
+    pub group: Group,
+}
+
 /// Serves the clients of a listener, each in a task of its own, until it is evicted. Those that
 /// send a request first use one descriptor until then.
 pub(super) async fn serve_each<S: Stack, F>(
     gate: Arc<Gate<S>>,
     listener: Listener,
-    (what, group): (String, Group),
+    role: ListenerRole,
     serve: impl Fn(Stream, Client, Connection) -> F,
 ) where
     F: Future<Output = io::Result<()>> + Send + 'static,
 {
+    let ListenerRole { name: what, group } = role;
     let descriptors = if group == Group::Asking { 1 } else { S::CONNECTION };
     loop {
         match listener.accept().await {
@@ -151,7 +157,8 @@ pub(super) async fn take_leave(stream: &mut (impl AsyncRead + Unpin)) {
 pub(super) async fn forward<S: Stack>(
     gate: Arc<Gate<S>>,
     to: Arc<Target>,
-    (here, client): (Stream, Client),
+    here: Stream,
+    client: Client,
     connection: Connection,
 ) -> io::Result<()> {
     match gate.dialer.dial(client, &to).await {
@@ -167,7 +174,7 @@ pub(super) async fn forward<S: Stack>(
 pub(super) struct Exposed {
     pub number: usize,
     pub what: String,
-    pub to: Arc<Place>,
+    pub to: Arc<SocketAddress>,
     pub source: Arc<dyn Fn(IpAddr) -> Source + Send + Sync>,
 }
 

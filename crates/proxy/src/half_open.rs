@@ -1,7 +1,7 @@
 //! How many connections are being made at once, and whose turn it is.
 //!
-//! A client that dials many dead addresses has only its own share of the places, and
-//! a place that becomes free goes to the client that has the fewest.
+//! A client that dials many dead addresses has only its own share of the slots, and
+//! a slot that becomes free goes to the client that has the fewest.
 
 use std::{
     collections::HashMap,
@@ -11,10 +11,10 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// Places for all, each a socket and a SYN that is sent again and again.
-const PLACES: usize = 512;
-/// Places that one client has at most: others find the rest free at once.
-const SHARE: usize = PLACES / 4;
+/// Slots for all, each a socket and a SYN that is sent again and again.
+const SLOTS: usize = 512;
+/// Slots that one client has at most: others find the rest free at once.
+const SHARE: usize = SLOTS / 4;
 
 /// Who dials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,12 +25,12 @@ pub(super) enum Client {
     User(u32),
 }
 
-/// All places.
+/// All slots.
 #[derive(Clone, Debug, Default)]
-pub(super) struct HalfOpen(Arc<Mutex<Places>>);
+pub(super) struct HalfOpen(Arc<Mutex<Slots>>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct Slots {
     taken: usize,
     clients: HashMap<Client, Share>,
     /// Counts those that wait, for their order.
@@ -41,36 +41,36 @@ struct Places {
 struct Share {
     taken: usize,
     /// Each with its turn, the first first.
-    waiting: std::collections::VecDeque<(u64, oneshot::Sender<Place>)>,
+    waiting: std::collections::VecDeque<(u64, oneshot::Sender<Slot>)>,
 }
 
-/// A place, given back when it is dropped.
+/// A slot, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: HalfOpen,
+pub(super) struct Slot {
+    slots: HalfOpen,
     client: Client,
 }
 
 impl HalfOpen {
-    /// Waits for a place.
-    pub async fn place(&self, client: Client) -> Place {
+    /// Waits for a slot.
+    pub async fn slot(&self, client: Client) -> Slot {
         let waits = {
-            let mut places = self.lock();
-            let share = places.clients.entry(client).or_default();
-            if share.taken < SHARE && places.taken < PLACES {
-                places.take(client);
-                return Place { places: self.clone(), client };
+            let mut slots = self.lock();
+            let share = slots.clients.entry(client).or_default();
+            if share.taken < SHARE && slots.taken < SLOTS {
+                slots.take(client);
+                return Slot { slots: self.clone(), client };
             }
             let (sender, receiver) = oneshot::channel();
-            places.turn += 1;
-            let turn = places.turn;
-            places.clients.entry(client).or_default().waiting.push_back((turn, sender));
+            slots.turn += 1;
+            let turn = slots.turn;
+            slots.clients.entry(client).or_default().waiting.push_back((turn, sender));
             receiver
         };
         waits.await.expect("a waiting client is dropped with its receiver only")
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -78,21 +78,21 @@ impl HalfOpen {
     fn hand_out(&self) {
         loop {
             let (sender, client) = {
-                let mut places = self.lock();
-                let Some(client) = places.next() else { return };
-                let share = places.clients.entry(client).or_default();
+                let mut slots = self.lock();
+                let Some(client) = slots.next() else { return };
+                let share = slots.clients.entry(client).or_default();
                 let Some((_, sender)) = share.waiting.pop_front() else { return };
-                places.take(client);
+                slots.take(client);
                 (sender, client)
             };
-            // One that no longer waits drops its place here, outside of the lock, which
+            // One that no longer waits drops its slot here, outside of the lock, which
             // ends in the next turn of `hand_out`.
-            let _ = sender.send(Place { places: self.clone(), client });
+            let _ = sender.send(Slot { slots: self.clone(), client });
         }
     }
 }
 
-impl Places {
+impl Slots {
     fn take(&mut self, client: Client) {
         self.taken += 1;
         self.clients.entry(client).or_default().taken += 1;
@@ -108,10 +108,10 @@ impl Places {
         }
     }
 
-    /// Of those that wait and may go on, the client with the fewest places, then the
+    /// Of those that wait and may go on, the client with the fewest slots, then the
     /// one that waits longest.
     fn next(&mut self) -> Option<Client> {
-        if self.taken >= PLACES {
+        if self.taken >= SLOTS {
             return None;
         }
         for share in self.clients.values_mut() {
@@ -125,10 +125,10 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        self.places.lock().give_back(self.client);
-        self.places.hand_out();
+        self.slots.lock().give_back(self.client);
+        self.slots.hand_out();
     }
 }
 
@@ -149,8 +149,8 @@ mod tests {
         }
     }
 
-    fn taken(half_open: &HalfOpen, client: u32, count: usize) -> Vec<Place> {
-        let take = |_| poll(pin!(half_open.place(Client::User(client)))).expect("it is free");
+    fn taken(half_open: &HalfOpen, client: u32, count: usize) -> Vec<Slot> {
+        let take = |_| poll(pin!(half_open.slot(Client::User(client)))).expect("it is free");
         (0..count).map(take).collect()
     }
 
@@ -158,11 +158,11 @@ mod tests {
     fn one_client_does_not_take_the_places_of_another() {
         let half_open = HalfOpen::default();
         let hog = taken(&half_open, 1, SHARE);
-        let mut more = pin!(half_open.place(Client::User(1)));
+        let mut more = pin!(half_open.slot(Client::User(1)));
         assert!(poll(more.as_mut()).is_none());
         let other = taken(&half_open, 2, SHARE);
         drop(other);
-        assert!(poll(more.as_mut()).is_none(), "another's place is not the hog's");
+        assert!(poll(more.as_mut()).is_none(), "another's slot is not the hog's");
         drop(hog.into_iter().next());
         assert!(poll(more.as_mut()).is_some());
     }
@@ -173,8 +173,8 @@ mod tests {
         let mut hogs: Vec<_> = (1..=3).map(|hog| taken(&half_open, hog, SHARE)).collect();
         let _most = taken(&half_open, 4, SHARE - 1);
         let _one = taken(&half_open, 5, 1);
-        let mut greedy = pin!(half_open.place(Client::User(4)));
-        let mut modest = pin!(half_open.place(Client::User(5)));
+        let mut greedy = pin!(half_open.slot(Client::User(4)));
+        let mut modest = pin!(half_open.slot(Client::User(5)));
         assert!(poll(greedy.as_mut()).is_none() && poll(modest.as_mut()).is_none());
         hogs[0].pop();
         let got = poll(modest.as_mut());
@@ -188,10 +188,10 @@ mod tests {
         let half_open = HalfOpen::default();
         let mut hog = taken(&half_open, 1, SHARE);
         {
-            let mut gone = pin!(half_open.place(Client::User(1)));
+            let mut gone = pin!(half_open.slot(Client::User(1)));
             assert!(poll(gone.as_mut()).is_none());
         }
-        let mut next = pin!(half_open.place(Client::User(1)));
+        let mut next = pin!(half_open.slot(Client::User(1)));
         assert!(poll(next.as_mut()).is_none());
         hog.pop();
         assert!(poll(next.as_mut()).is_some());

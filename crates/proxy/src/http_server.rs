@@ -155,6 +155,7 @@ impl AsyncRead for Limited {
 mod tests {
     use std::time::Duration;
 
+    use sys::process::OpenFiles;
     use tokio::{runtime::Builder, time::sleep};
 
     use super::*;
@@ -173,7 +174,8 @@ mod tests {
             let (mut client, here) = connected(4096).await;
             let (there, mut origin) = connected(1 << 20).await;
             let exchanged = tokio::spawn(async move {
-                let connections = Connections::new(Capacity::new(1000, 0, 0));
+                let connections =
+                    Connections::new(Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0));
                 let client = Source::Client(Client::User(1));
                 let connection = connections.admit(Group::Clients, client, 4).unwrap();
                 let body = (Vec::new(), Body::Bytes(1 << 30));

@@ -9,12 +9,24 @@ use std::{
 use config::{Host, Target, conf::Conf};
 use ipnet::IpNet;
 use netstack::{StackRecv, StackSend, TcpStream};
-use sys::{Offloads, TunInfo, namespace::Plan, process::file_limit};
+use sys::{
+    Offloads, TunInfo,
+    namespace::Plan,
+    process::{OpenFiles, open_files},
+};
 use zeroize::Zeroizing;
 
 use super::{
-    capacity::Capacity, connections::Connections, connections::Group, dial::Dialer, gate::Gate,
-    gate::serve_each, in_process::InProcessStack, local::Listener, reach::Reach, socks_server,
+    capacity::Capacity,
+    connections::Connections,
+    connections::Group,
+    dial::Dialer,
+    gate::Gate,
+    gate::{ListenerRole, serve_each},
+    in_process::InProcessStack,
+    local::Listener,
+    reach::Reach,
+    socks_server,
     users::Users,
 };
 
@@ -90,20 +102,21 @@ impl Inside {
     pub async fn serve_socks(
         &self,
         listener: tokio::net::TcpListener,
-        (name, password): (String, Zeroizing<String>),
+        name: &str,
+        password: Zeroizing<String>,
     ) {
         let mut users = Users::default();
-        users.add(name, password);
-        let (limit, open) = file_limit().unwrap_or((FILES, 0));
-        let capacity = Capacity::of_half(limit, open);
+        users.add(name.to_owned(), password);
+        let files = open_files().unwrap_or(OpenFiles { limit: FILES, open: 0 });
+        let capacity = Capacity::of_half(files);
         let connections = Connections::new(capacity);
         let gate = Arc::new(Gate { dialer: self.dialer.clone(), users, connections });
         let all = gate.clone();
         let serve = move |stream, client, connection| {
             socks_server::serve(gate.clone(), stream, client, connection)
         };
-        let what = ("socks5".to_owned(), Group::Asking);
-        serve_each(all, Listener::Tcp(listener), what, serve).await;
+        let role = ListenerRole { name: "socks5".to_owned(), group: Group::Asking };
+        serve_each(all, Listener::Tcp(listener), role, serve).await;
     }
 }
 

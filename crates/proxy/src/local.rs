@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::half_open::Client;
-use config::conf::Place;
+use config::conf::SocketAddress;
 use sys::SocketFile;
 
 /// Takes clients of this machine, or of its network.
@@ -34,14 +34,14 @@ pub enum Stream {
 impl Listener {
     /// Listens. A Unix socket is for its user only, and one that is left of a process
     /// that is gone makes room.
-    pub async fn bind(place: &Place) -> io::Result<Self> {
-        match place {
-            Place::Ip(address) => {
+    pub async fn bind(address: &SocketAddress) -> io::Result<Self> {
+        match address {
+            SocketAddress::Ip(address) => {
                 let listener = TcpListener::bind(address).await?;
                 keep_alive(&listener, KEEPALIVE)?;
                 Ok(Self::Tcp(listener))
             }
-            Place::Unix(path) => {
+            SocketAddress::Unix(path) => {
                 let (listener, file) = SocketFile::listen(path)?;
                 listener.set_nonblocking(true)?;
                 Ok(Self::Unix { listener: UnixListener::from_std(listener)?, _file: file })
@@ -66,14 +66,14 @@ impl Listener {
 }
 
 impl Stream {
-    pub async fn connect(place: &Place) -> io::Result<Self> {
-        Ok(match place {
-            Place::Ip(address) => {
+    pub async fn connect(address: &SocketAddress) -> io::Result<Self> {
+        Ok(match address {
+            SocketAddress::Ip(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
                 Self::Tcp(stream)
             }
-            Place::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
+            SocketAddress::Unix(path) => Self::Unix(UnixStream::connect(path).await?),
         })
     }
 

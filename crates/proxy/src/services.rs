@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use super::{
     connections::{Group, Source},
     datagrams::carry_datagrams,
-    gate::{Exposed, Gate, expose, forward, serve_each},
+    gate::{Exposed, Gate, ListenerRole, expose, forward, serve_each},
     half_open::Client,
     http_server,
     local::Listener,
@@ -22,15 +22,15 @@ use super::{
     stack::Stack,
     users::Users,
 };
-use config::conf::{self, Expose, Forward, Place, Placed, Transport};
+use config::conf::{self, Expose, Forward, SocketAddress, Transport, WithOrigin};
 
 /// Reads the users' passwords.
 ///
 /// # Errors
 /// A file cannot be read, or holds no password.
-pub fn read_users(users: &[Placed<conf::ProxyUser>]) -> anyhow::Result<Users> {
+pub fn read_users(users: &[WithOrigin<conf::ProxyUser>]) -> anyhow::Result<Users> {
     let mut known = Users::default();
-    for Placed { origin, value } in users {
+    for WithOrigin { origin, value } in users {
         let text = fs::read_to_string(&value.password_file).map(Zeroizing::new);
         let what = || format!("{origin}: {}", value.password_file.display());
         let text = text.with_context(what)?;
@@ -79,18 +79,18 @@ impl<S: Stack> Bound<S> {
             exposed: Vec::new(),
             exposed_datagrams: Vec::new(),
         };
-        for (key, places, listeners) in
+        for (key, addresses, listeners) in
             [("socks5", &conf.socks, &mut bound.socks), ("http", &conf.http, &mut bound.http)]
         {
-            for Placed { origin, value } in places {
+            for WithOrigin { origin, value } in addresses {
                 let listener = at(origin, value, Listener::bind(value).await)?;
                 listeners.push((format!("{key} {value}"), listener));
             }
         }
-        for Placed { origin, value } in &conf.forwards {
+        for WithOrigin { origin, value } in &conf.forwards {
             let (name, to) = (format!("forward {value}"), value.clone());
             match (value.transport, &value.from) {
-                (Transport::Udp, Place::Ip(from)) => {
+                (Transport::Udp, SocketAddress::Ip(from)) => {
                     let socket = at(origin, from, UdpSocket::bind(from).await)?;
                     bound.datagram_forwards.push((name, socket, to));
                 }
@@ -100,7 +100,7 @@ impl<S: Stack> Bound<S> {
                 }
             }
         }
-        for Placed { origin, value } in &conf.exposed {
+        for WithOrigin { origin, value } in &conf.exposed {
             let (name, from) = (format!("exposed {value}"), value.from);
             match value.transport {
                 Transport::Tcp => {
@@ -125,7 +125,12 @@ impl<S: Stack> Bound<S> {
             let serve = move |stream, client, connection| {
                 socks_server::serve(gate.clone(), stream, client, connection)
             };
-            tokio::spawn(serve_each(all, listener, (name, Group::Asking), serve));
+            tokio::spawn(serve_each(
+                all,
+                listener,
+                ListenerRole { name, group: Group::Asking },
+                serve,
+            ));
         }
         for (name, listener) in self.http {
             let (all, gate) = (gate.clone(), gate.clone());
@@ -133,15 +138,25 @@ impl<S: Stack> Bound<S> {
             let serve = move |stream, client, connection| {
                 http_server::serve(gate.clone(), stream, client, connection)
             };
-            tokio::spawn(serve_each(all, listener, (name, Group::Asking), serve));
+            tokio::spawn(serve_each(
+                all,
+                listener,
+                ListenerRole { name, group: Group::Asking },
+                serve,
+            ));
         }
         for (name, listener, rule) in self.forwards {
             let (all, gate, to) = (gate.clone(), gate.clone(), Arc::new(rule.to));
             names.push(name.clone());
             let serve = move |stream, client, connection| {
-                forward(gate.clone(), to.clone(), (stream, client), connection)
+                forward(gate.clone(), to.clone(), stream, client, connection)
             };
-            tokio::spawn(serve_each(all, listener, (name, Group::Clients), serve));
+            tokio::spawn(serve_each(
+                all,
+                listener,
+                ListenerRole { name, group: Group::Clients },
+                serve,
+            ));
         }
         for (name, socket, rule) in self.datagram_forwards {
             let (gate, to) = (gate.clone(), Arc::new(rule.to));
@@ -150,7 +165,7 @@ impl<S: Stack> Bound<S> {
                 let (gate, to) = (gate.clone(), to.clone());
                 async move { gate.dialer.dial_datagrams(Client::Ip(client.ip()), &to).await }
             };
-            tokio::spawn(carry_datagrams((name, rules.datagrams), socket, open));
+            tokio::spawn(carry_datagrams(name, rules.datagrams, socket, open));
         }
         for (number, (name, listener, rule)) in self.exposed.into_iter().enumerate() {
             names.push(name.clone());
@@ -159,10 +174,10 @@ impl<S: Stack> Bound<S> {
             tokio::spawn(expose::<S>(gate.clone(), listener, exposed));
         }
         for (name, socket, rule) in self.exposed_datagrams {
-            let Place::Ip(to) = rule.to else { continue };
+            let SocketAddress::Ip(to) = rule.to else { continue };
             names.push(name.clone());
-            let carried = (name, rules.datagrams);
-            tokio::spawn(carry_datagrams(carried, socket, move |_| to_service(to)));
+            let open = move |_| to_service(to);
+            tokio::spawn(carry_datagrams(name, rules.datagrams, socket, open));
         }
         names
     }
@@ -175,6 +190,6 @@ async fn to_service(to: SocketAddr) -> io::Result<(UdpSocket, SocketAddr)> {
     Ok((socket, to))
 }
 
-fn at<T>(origin: &str, place: impl std::fmt::Display, bound: io::Result<T>) -> anyhow::Result<T> {
-    bound.with_context(|| format!("{origin}: {place}"))
+fn at<T>(origin: &str, address: impl std::fmt::Display, bound: io::Result<T>) -> anyhow::Result<T> {
+    bound.with_context(|| format!("{origin}: {address}"))
 }

@@ -64,3 +64,7 @@ pub use socket_file::SocketFile;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};
 pub use udp::{BindError, Buffers, UdpReceiver, UdpSender, UdpSocket};
 pub use wake::Wake;
+
+/// How long to wait after a listener or a shared socket failed: mostly because no file descriptor is
+/// free, which is not better at once.
+pub const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);

@@ -18,7 +18,7 @@ use serde_json::Value;
 pub use self::{
     node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, as_time},
     records::{BadRecord, Records},
-    relays::{DerpMap, DerpNode, DerpRegion, HomeParams, Place},
+    relays::{DerpMap, DerpNode, DerpRegion, HomeParams, RelayAddress},
     rules::{CapGrant, Destination, FilterRule, PortRange},
 };
 pub use crate::local::nil;

@@ -29,7 +29,7 @@ use rand_core::CryptoRng;
 use self::plan::Set;
 pub use self::report::{NetInfo, Report, Sighting};
 use crate::{
-    messages::{DerpMap, DerpNode, DerpRegion, Place},
+    messages::{DerpMap, DerpNode, DerpRegion, RelayAddress},
     stun::{self, REQUEST_LEN, TxId},
 };
 
@@ -173,7 +173,7 @@ impl Netcheck {
         }
         for set in &sets {
             let nodes = set.probes.iter().filter_map(|probe| self.node(set.region, probe.node));
-            let unknown = nodes.filter(|node| place(node, set.v6) == Place::ByName);
+            let unknown = nodes.filter(|node| address(node, set.v6) == RelayAddress::ByName);
             let asked = unknown.filter(|node| {
                 full || self.addresses.get(&node.host_name).is_none_or(Vec::is_empty)
             });
@@ -350,40 +350,45 @@ enum Whereabouts {
 }
 
 /// Where a relay is, in one family.
-fn place(node: &DerpNode, v6: bool) -> Place<IpAddr> {
+fn address(node: &DerpNode, v6: bool) -> RelayAddress<IpAddr> {
     let is_family = |ip: &IpAddr| ip.is_ipv6() == v6;
     if node.stun_port().is_none() {
-        return Place::Nowhere;
+        return RelayAddress::Nowhere;
     }
     // A name may be an address itself.
     let literal = if node.stun_test_ip.is_empty() {
-        let by_name = if v6 { node.ipv6() == Place::ByName } else { node.ipv4() == Place::ByName };
+        let by_name = if v6 {
+            node.ipv6() == RelayAddress::ByName
+        } else {
+            node.ipv4() == RelayAddress::ByName
+        };
         by_name.then(|| node.host_name.parse().ok()).flatten()
     } else {
         match node.stun_test_ip.parse() {
             Ok(ip) => Some(ip),
-            Err(_) => return Place::Nowhere,
+            Err(_) => return RelayAddress::Nowhere,
         }
     };
     if let Some(ip) = literal {
-        return if is_family(&ip) { Place::At(ip) } else { Place::Nowhere };
+        return if is_family(&ip) { RelayAddress::At(ip) } else { RelayAddress::Nowhere };
     }
     let known =
         if v6 { node.ipv6().known().map(IpAddr::V6) } else { node.ipv4().known().map(IpAddr::V4) };
-    let by_name = if v6 { node.ipv6() == Place::ByName } else { node.ipv4() == Place::ByName };
+    let by_name =
+        if v6 { node.ipv6() == RelayAddress::ByName } else { node.ipv4() == RelayAddress::ByName };
     match known {
-        Some(ip) => Place::At(ip),
-        None if by_name && !node.host_name.is_empty() => Place::ByName,
-        None => Place::Nowhere,
+        Some(ip) => RelayAddress::At(ip),
+        None if by_name && !node.host_name.is_empty() => RelayAddress::ByName,
+        None => RelayAddress::Nowhere,
     }
 }
 
 fn server(node: &DerpNode, v6: bool, addresses: &BTreeMap<String, Vec<IpAddr>>) -> Whereabouts {
     let Some(port) = node.stun_port() else { return Whereabouts::Nowhere };
-    let ip = match place(node, v6) {
-        Place::At(ip) => Some(ip),
-        Place::Nowhere => None,
-        Place::ByName => match addresses.get(&node.host_name) {
+    let ip = match address(node, v6) {
+        RelayAddress::At(ip) => Some(ip),
+        RelayAddress::Nowhere => None,
+        RelayAddress::ByName => match addresses.get(&node.host_name) {
             None => return Whereabouts::Unknown,
             Some(found) => found.iter().find(|ip| ip.is_ipv6() == v6).copied(),
         },

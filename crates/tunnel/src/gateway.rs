@@ -61,8 +61,8 @@ impl Tunnel {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let at = listener.local_addr()?;
         let inside = self.inside().clone();
-        let user = (USER.to_owned(), password.clone());
-        let serving = tokio::spawn(async move { inside.serve_socks(listener, user).await });
+        let known = password.clone();
+        let serving = tokio::spawn(async move { inside.serve_socks(listener, USER, known).await });
         Ok(Gateway { at, password, serving: serving.abort_handle() })
     }
 }

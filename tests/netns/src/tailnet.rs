@@ -61,7 +61,7 @@ pub struct Tailnet {
 
 /// Where a host is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Uplink {
     /// On the switch, as in the same room.
     Switch,
     /// Behind a router with a NAT that maps by endpoint and filters by address and port, as most do.
@@ -96,12 +96,12 @@ impl Tailnet {
     }
 
     /// A new host that reaches the coordinator. What is written to its /etc is its own.
-    pub fn host(&self, name: &str, place: Place) -> Host {
+    pub fn host(&self, name: &str, uplink: Uplink) -> Host {
         let host = Host::new(name);
         own_etc(&host);
         let number = self.used.get() + 1;
         self.used.set(number);
-        if place == Place::Switch {
+        if uplink == Uplink::Switch {
             plug(&self.switch, &host, "eth0", number);
             Addresses::new(SWITCH, number).assign(&host, "eth0");
             // Programs take a machine without a default route for one without a network.
@@ -110,7 +110,7 @@ impl Tailnet {
                 host.run(format!("ip route add default via {}", gateway.of(family)));
             }
         } else {
-            self.route(&host, number, place == Place::WithoutUdp);
+            self.route(&host, number, uplink == Uplink::WithoutUdp);
         }
         host.write("ca.pem", self.coordinator.authority());
         host

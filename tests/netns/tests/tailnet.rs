@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use netns::{
-    Datagrams, Family, Member, MemberKind, Pace, Path, Place, Stream, Tailnet, Train,
+    Datagrams, Family, Member, MemberKind, Pace, Path, Stream, Tailnet, Train, Uplink,
     in_background, ping,
 };
 
@@ -40,42 +40,42 @@ const PAIRS: [[MemberKind; 2]; 4] = [
 
 #[test]
 fn two_tailscaled_on_one_switch_talk_directly() {
-    directly(Place::Switch, PAIRS[0]);
+    directly(Uplink::Switch, PAIRS[0]);
 }
 
 #[test]
 fn two_linerates_on_one_switch_talk_directly() {
-    directly(Place::Switch, PAIRS[1]);
+    directly(Uplink::Switch, PAIRS[1]);
 }
 
 #[test]
 fn linerate_talks_to_tailscaled_on_one_switch_directly() {
-    directly(Place::Switch, PAIRS[2]);
+    directly(Uplink::Switch, PAIRS[2]);
 }
 
 #[test]
 fn tailscaled_talks_to_linerate_on_one_switch_directly() {
-    directly(Place::Switch, PAIRS[3]);
+    directly(Uplink::Switch, PAIRS[3]);
 }
 
 #[test]
 fn two_tailscaled_behind_nats_talk_directly() {
-    directly(Place::Nat, PAIRS[0]);
+    directly(Uplink::Nat, PAIRS[0]);
 }
 
 #[test]
 fn two_linerates_behind_nats_talk_directly() {
-    directly(Place::Nat, PAIRS[1]);
+    directly(Uplink::Nat, PAIRS[1]);
 }
 
 #[test]
 fn linerate_talks_to_tailscaled_behind_nats_directly() {
-    directly(Place::Nat, PAIRS[2]);
+    directly(Uplink::Nat, PAIRS[2]);
 }
 
 #[test]
 fn tailscaled_talks_to_linerate_behind_nats_directly() {
-    directly(Place::Nat, PAIRS[3]);
+    directly(Uplink::Nat, PAIRS[3]);
 }
 
 #[test]
@@ -98,8 +98,8 @@ fn tailscaled_talks_to_linerate_without_udp_by_the_relay() {
     by_the_relay(PAIRS[3]);
 }
 
-fn directly(place: Place, kinds: [MemberKind; 2]) {
-    let Some((_tailnet, one, other)) = meet(place, kinds) else { return };
+fn directly(uplink: Uplink, kinds: [MemberKind; 2]) {
+    let Some((_tailnet, one, other)) = meet(uplink, kinds) else { return };
     one.becomes_direct(&other);
     other.becomes_direct(&one);
     talk(&one, &other);
@@ -109,7 +109,7 @@ fn directly(place: Place, kinds: [MemberKind; 2]) {
 }
 
 fn by_the_relay(kinds: [MemberKind; 2]) {
-    let Some((_tailnet, one, other)) = meet(Place::WithoutUdp, kinds) else { return };
+    let Some((_tailnet, one, other)) = meet(Uplink::WithoutUdp, kinds) else { return };
     talk(&one, &other);
     for path in [one.path_to(&other), other.path_to(&one)] {
         assert_eq!(path, Path::Relay("rig".to_owned()));
@@ -117,10 +117,10 @@ fn by_the_relay(kinds: [MemberKind; 2]) {
 }
 
 /// Two hosts that joined; the first begins.
-fn meet(place: Place, kinds: [MemberKind; 2]) -> Option<(Tailnet, Member, Member)> {
+fn meet(uplink: Uplink, kinds: [MemberKind; 2]) -> Option<(Tailnet, Member, Member)> {
     let tailnet = Tailnet::start()?;
     let [one, other] = [0, 1].map(|at| {
-        let host = tailnet.host(["one", "other"][at], place);
+        let host = tailnet.host(["one", "other"][at], uplink);
         Member::join(&tailnet, host, kinds[at], "")
     });
     one.reaches(&other, Family::V4);

@@ -24,20 +24,20 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Proxy {
     /// Where SOCKS5 is served.
-    pub socks: Vec<Placed<Place>>,
+    pub socks: Vec<WithOrigin<SocketAddress>>,
     /// Where HTTP is served.
-    pub http: Vec<Placed<Place>>,
+    pub http: Vec<WithOrigin<SocketAddress>>,
     /// What is carried into the tunnel.
-    pub forwards: Vec<Placed<Forward>>,
+    pub forwards: Vec<WithOrigin<Forward>>,
     /// What is carried out of it.
-    pub exposed: Vec<Placed<Expose>>,
+    pub exposed: Vec<WithOrigin<Expose>>,
     /// Who may use the proxies; everybody, where this is empty.
-    pub users: Vec<Placed<ProxyUser>>,
+    pub users: Vec<WithOrigin<ProxyUser>>,
 }
 
 /// A value and where it comes from, for messages: `FILE:LINE: KEY`, or an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed<T> {
+pub struct WithOrigin<T> {
     /// Where it comes from.
     pub origin: String,
     /// The value.
@@ -46,7 +46,7 @@ pub struct Placed<T> {
 
 /// An address of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SocketAddress {
     /// `127.0.0.1:1080`
     Ip(SocketAddr),
     /// `unix:/path`
@@ -68,7 +68,7 @@ pub struct Forward {
     /// TCP or UDP.
     pub transport: Transport,
     /// Where it listens on this machine; an address for UDP.
-    pub from: Place,
+    pub from: SocketAddress,
     /// What it leads to in the tunnel.
     pub to: Target,
 }
@@ -81,7 +81,7 @@ pub struct Expose {
     /// Where it listens in the tunnel.
     pub from: SocketAddr,
     /// The service on this machine; an address for UDP.
-    pub to: Place,
+    pub to: SocketAddress,
 }
 
 /// `ProxyUser = NAME:FILE`
@@ -97,8 +97,8 @@ impl Proxy {
     pub(super) fn read(entries: &Entries<'_>, file_name: &str) -> Result<Self, Fault> {
         let from_file = Reader { entries, file_name };
         Ok(Self {
-            socks: from_file.all(Key::Socks5, place)?,
-            http: from_file.all(Key::HttpProxy, place)?,
+            socks: from_file.all(Key::Socks5, socket_address)?,
+            http: from_file.all(Key::HttpProxy, socket_address)?,
             forwards: from_file.all(Key::Forward, forward)?,
             exposed: from_file.all(Key::Expose, expose)?,
             users: from_file.all(Key::ProxyUser, user)?,
@@ -154,14 +154,14 @@ impl Reader<'_> {
         &self,
         key: Key,
         parse: impl Fn(&str) -> Result<T, ValueError>,
-    ) -> Result<Vec<Placed<T>>, Fault> {
+    ) -> Result<Vec<WithOrigin<T>>, Fault> {
         let read = |entry: &Entry<'_>| {
             let value = parse(entry.value).map_err(|error| Fault {
                 line: entry.line,
                 key: Some(Cow::Borrowed(key.name())),
                 reason: Reason::Value(error),
             })?;
-            Ok(Placed {
+            Ok(WithOrigin {
                 origin: format!("{}:{}: {}", self.file_name, entry.line, key.name()),
                 value,
             })
@@ -170,28 +170,28 @@ impl Reader<'_> {
     }
 }
 
-impl Place {
+impl SocketAddress {
     /// Reads an address with its port, or `unix:` and a path.
     ///
     /// # Errors
     /// It is neither.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
-        place(text)
+        socket_address(text)
     }
 }
 
-fn place(text: &str) -> Result<Place, ValueError> {
-    let place = match text.strip_prefix("unix:") {
-        Some(path) => path.starts_with('/').then(|| Place::Unix(path.into())),
-        None => text.parse().map(Place::Ip).ok(),
+fn socket_address(text: &str) -> Result<SocketAddress, ValueError> {
+    let address = match text.strip_prefix("unix:") {
+        Some(path) => path.starts_with('/').then(|| SocketAddress::Unix(path.into())),
+        None => text.parse().map(SocketAddress::Ip).ok(),
     };
-    place.ok_or_else(|| ValueError::new(Wanted::Place, text))
+    address.ok_or_else(|| ValueError::new(Wanted::SocketAddress, text))
 }
 
 fn forward(text: &str) -> Result<Forward, ValueError> {
     let wrong = || ValueError::new(Wanted::Forward, text);
     let (transport, from, to) = arrow(text).ok_or_else(wrong)?;
-    let from = place(from).map_err(|_| wrong())?;
+    let from = socket_address(from).map_err(|_| wrong())?;
     let to = Target::parse(to, None).ok_or_else(wrong)?;
     suits(transport, &from).then_some(Forward { transport, from, to }).ok_or_else(wrong)
 }
@@ -200,7 +200,7 @@ fn expose(text: &str) -> Result<Expose, ValueError> {
     let wrong = || ValueError::new(Wanted::Expose, text);
     let (transport, from, to) = arrow(text).ok_or_else(wrong)?;
     let from = from.parse().map_err(|_| wrong())?;
-    let to = place(to).map_err(|_| wrong())?;
+    let to = socket_address(to).map_err(|_| wrong())?;
     suits(transport, &to).then_some(Expose { transport, from, to }).ok_or_else(wrong)
 }
 
@@ -217,8 +217,8 @@ fn arrow(text: &str) -> Option<(Transport, &str, &str)> {
 }
 
 /// Datagrams have no Unix sockets here.
-fn suits(transport: Transport, place: &Place) -> bool {
-    transport == Transport::Tcp || matches!(place, Place::Ip(_))
+fn suits(transport: Transport, address: &SocketAddress) -> bool {
+    transport == Transport::Tcp || matches!(address, SocketAddress::Ip(_))
 }
 
 fn user(text: &str) -> Result<ProxyUser, ValueError> {
@@ -232,7 +232,7 @@ fn user(text: &str) -> Result<ProxyUser, ValueError> {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SocketAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(address) => address.fmt(f),
@@ -282,8 +282,8 @@ mod tests {
         let proxy = parse(text).unwrap().interface.proxy;
         let shown = |line: usize, key: &str, value: &str| format!("wg0.conf:{line}: {key} {value}");
         let mut all = Vec::new();
-        for placed in proxy.socks.iter().chain(&proxy.http) {
-            all.push(format!("{} {}", placed.origin, placed.value));
+        for listener in proxy.socks.iter().chain(&proxy.http) {
+            all.push(format!("{} {}", listener.origin, listener.value));
         }
         all.extend(proxy.forwards.iter().map(|f| format!("{} {}", f.origin, f.value)));
         all.extend(proxy.exposed.iter().map(|e| format!("{} {}", e.origin, e.value)));

@@ -13,22 +13,26 @@ const MARK: &str = "net/ipv4/conf/all/src_valid_mark";
 /// strict reverse-path filter that does not know the mark drops what they answer.
 pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
     let sysctl = |key: String| facts.sysctls.number(&key).unwrap_or(0);
-    let strict = |device: &str| {
+    let strict = |interface: &str| {
         // The larger of both counts (ip-sysctl.rst).
-        let own = sysctl(format!("net/ipv4/conf/{device}/rp_filter"));
+        let own = sysctl(format!("net/ipv4/conf/{interface}/rp_filter"));
         own.max(sysctl("net/ipv4/conf/all/rp_filter".into())) == 1
-            && sysctl(format!("net/ipv4/conf/{device}/src_valid_mark")) == 0
+            && sysctl(format!("net/ipv4/conf/{interface}/src_valid_mark")) == 0
     };
     let marked = facts.tunnels.iter().filter(|tunnel| tunnel.fwmark != 0);
     if facts.sysctls.is_on(MARK) || marked.count() == 0 {
         return Vec::new();
     }
-    let devices = facts.devices.iter().filter(|device| device.outer && strict(&device.name));
-    let finding = |device: &crate::Device| Finding {
+    let interfaces =
+        facts.interfaces.iter().filter(|interface| interface.outer && strict(&interface.name));
+    let finding = |interface: &crate::Interface| Finding {
         check: "reverse-path",
-        on: device.name.clone(),
+        on: interface.name.clone(),
         weight: Weight::Broken,
-        what: format!("{} filters strictly by reverse path, and marks do not count", device.name),
+        what: format!(
+            "{} filters strictly by reverse path, and marks do not count",
+            interface.name
+        ),
         why: "datagrams of a tunnel that everything is routed into leave by a mark; the filter \
               looks for the way back without it, finds the tunnel, and drops what peers answer"
             .into(),
@@ -36,16 +40,16 @@ pub(crate) fn reverse_path(facts: &Facts) -> Vec<Finding> {
                and src_valid_mark; wg-quick(8) sets the latter)",
         mend: Mend::Change(vec![Setting::sysctl(MARK, 1)]),
     };
-    devices.map(finding).collect()
+    interfaces.map(finding).collect()
 }
 
-/// A host that forwards, but not by each of its devices, or of one family alone.
+/// A host that forwards, but not by each of its interfaces, or of one family alone.
 pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
     let on = FORWARD.map(|(_, key)| facts.sysctls.is_on(key));
     let mut findings = Vec::new();
-    let names = facts.devices.iter().map(|device| device.name.as_str());
+    let names = facts.interfaces.iter().map(|interface| interface.name.as_str());
     let names: Vec<&str> = names.chain(facts.tunnels.iter().map(|t| t.name.as_str())).collect();
-    // IPv6 forwards by the switch of all devices alone (ip-sysctl.rst).
+    // IPv6 forwards by the switch of all interfaces alone (ip-sysctl.rst).
     for name in names.iter().filter(|_| on[0]) {
         let key = format!("net/ipv4/conf/{name}/forwarding");
         if facts.sysctls.number(&key) == Some(0) {
@@ -54,7 +58,7 @@ pub(crate) fn half_forwarding(facts: &Facts) -> Vec<Finding> {
                 on: (*name).to_owned(),
                 weight: Weight::Broken,
                 what: format!("the host forwards IPv4, but not what comes in by {name}"),
-                why: "the device's own switch is off".into(),
+                why: "the interface's own switch is off".into(),
                 cost: "such packets are dropped (kernel Documentation/networking/ip-sysctl.rst, \
                        forwarding)",
                 mend: Mend::Change(vec![Setting::sysctl(key, 1)]),

@@ -1,9 +1,9 @@
 //! Devices that others met trouble with. None of it was seen with linerate, so that these are
 //! notes: where a rate is a fraction of what it should be, they say where to look first.
 
-use crate::{Device, Facts, Finding, Mend, Weight};
+use crate::{Facts, Finding, Interface, Mend, Weight};
 
-/// What was met, and on which of this host's devices it might be.
+/// What was met, and on which of this host's interfaces it might be.
 struct Known {
     places: fn(&Facts) -> Vec<&str>,
     what: &'static str,
@@ -16,8 +16,8 @@ const KNOWN: [Known; 3] = [
     Known {
         places: |facts| {
             let is_6_17 = facts.kernel.version[..2] == [6, 17];
-            outer(facts, |device| {
-                is_6_17 && device.driver == "virtio_net" && device.has("tx-udp-segmentation")
+            outer(facts, |interface| {
+                is_6_17 && interface.driver == "virtio_net" && interface.has("tx-udp-segmentation")
             })
         },
         what: "a virtio_net guest of Linux 6.17 hands its host datagrams that are not cut up yet",
@@ -27,7 +27,7 @@ const KNOWN: [Known; 3] = [
         mend: "where a peer gets a fraction: linerate set IFACE offload udp-gso off",
     },
     Known {
-        places: |facts| outer(facts, |device| device.driver == "bnxt_en"),
+        places: |facts| outer(facts, |interface| interface.driver == "bnxt_en"),
         what: "a Broadcom NetXtreme-E sends a tunnel's datagrams",
         why: "the firmware of BCM57412 and BCM57414 was met to reset itself when runs of segments \
               ended in one of a single byte, which linerate does not add; short last segments of \
@@ -67,9 +67,10 @@ pub(crate) fn known(facts: &Facts) -> Vec<Finding> {
     KNOWN.iter().flat_map(of_known).collect()
 }
 
-fn outer(facts: &Facts, is_like: impl Fn(&Device) -> bool) -> Vec<&str> {
-    let devices = facts.devices.iter().filter(|device| device.outer && is_like(device));
-    devices.map(|device| device.name.as_str()).collect()
+fn outer(facts: &Facts, is_like: impl Fn(&Interface) -> bool) -> Vec<&str> {
+    let interfaces =
+        facts.interfaces.iter().filter(|interface| interface.outer && is_like(interface));
+    interfaces.map(|interface| interface.name.as_str()).collect()
 }
 
 #[cfg(test)]
@@ -77,10 +78,10 @@ mod tests {
     use super::*;
     use crate::{Kernel, facts::healthy};
 
-    /// What is told of a host with this kernel, and this driver of its only device.
+    /// What is told of a host with this kernel, and this driver of its only interface.
     fn told(release: &str, driver: &str, change: impl Fn(&mut Facts)) -> Vec<(String, String)> {
         let mut facts = Facts { kernel: Kernel::parse(release), ..healthy() };
-        facts.devices[0].driver = driver.into();
+        facts.interfaces[0].driver = driver.into();
         change(&mut facts);
         let found = known(&facts).into_iter();
         found
@@ -101,7 +102,7 @@ mod tests {
             assert!(told(release, driver, |_| {}).is_empty(), "{release} {driver}");
         }
         let off = |facts: &mut Facts| {
-            facts.devices[0].features.remove("tx-udp-segmentation");
+            facts.interfaces[0].features.remove("tx-udp-segmentation");
         };
         assert!(told("6.17.0", "virtio_net", off).is_empty());
     }
@@ -110,7 +111,7 @@ mod tests {
     fn a_netxtreme_is_noted_where_a_tunnel_goes_out_by_it() {
         let found = told("6.18.4", "bnxt_en", |_| {});
         assert!(found.len() == 1 && found[0].1.contains("#20994"), "{found:?}");
-        assert!(told("6.18.4", "bnxt_en", |facts| facts.devices[0].outer = false).is_empty());
+        assert!(told("6.18.4", "bnxt_en", |facts| facts.interfaces[0].outer = false).is_empty());
     }
 
     #[test]

@@ -24,15 +24,17 @@ pub(crate) fn known_bad(facts: &Facts) -> Vec<Finding> {
             ),
         });
     }
-    let virtio =
-        facts.devices.iter().filter(|device| device.outer && device.driver == "virtio_net");
+    let virtio = facts
+        .interfaces
+        .iter()
+        .filter(|interface| interface.outer && interface.driver == "virtio_net");
     let to_v6 = facts.tunnels.iter().flat_map(|tunnel| &tunnel.peers);
     let to_v6 = to_v6.filter(|peer| peer.endpoint.is_some_and(|endpoint| endpoint.is_ipv6()));
     if to_v6.count() > 0 && !facts.kernel.is_from(6, 2) {
-        findings.extend(virtio.map(|device| {
+        findings.extend(virtio.map(|interface| {
             Finding {
             check: "kernel-virtio-v6",
-            on: device.name.clone(),
+            on: interface.name.clone(),
             weight: Weight::Slow,
             what: format!("virtio_net on Linux {release}, and a peer over IPv6"),
             why: "before Linux 6.2 virtio_net refuses UDP_SEGMENT over IPv6 with EINVAL, and each \
@@ -146,7 +148,7 @@ mod tests {
     #[test]
     fn an_old_virtio_net_is_told_only_where_a_peer_is_reached_over_ipv6() {
         let mut facts = Facts { kernel: Kernel::parse("6.1.9"), ..healthy() };
-        facts.devices[0].driver = "virtio_net".into();
+        facts.interfaces[0].driver = "virtio_net".into();
         assert!(known_bad(&facts).is_empty());
         facts.tunnels[0].peers[0].endpoint = Some("[2001:db8::1]:1".parse().unwrap());
         assert_eq!(known_bad(&facts)[0].on, "eth0");

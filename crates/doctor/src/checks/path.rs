@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::{Facts, Finding, Mend, Peer, Setting, Tunnel, Weight};
+use crate::{Facts, Finding, Mend, Setting, Tunnel, TunnelPeer, Weight};
 
 /// What WireGuard and UDP put around an inner packet, in bytes: data header 16, tag 16,
 /// UDP 8.
@@ -15,7 +15,7 @@ const WORTH: u32 = 1000;
 
 /// The longest inner packet that goes to a peer in one piece, as far as this host's routes
 /// tell.
-fn fits(peer: &Peer) -> Option<u32> {
+fn fits(peer: &TunnelPeer) -> Option<u32> {
     let ip = match peer.endpoint? {
         SocketAddr::V4(_) => 20,
         SocketAddr::V6(_) => 40,
@@ -63,7 +63,7 @@ pub(crate) fn too_long(facts: &Facts) -> Vec<Finding> {
             cost: "fragments fail for some (RFC 8900 section 3); twice the packets outside",
             mend: if fits < LEAST {
                 Mend::ByHand(format!(
-                    "IPv6 in the tunnel needs {LEAST}: look at the MTU of the devices on the way \
+                    "IPv6 in the tunnel needs {LEAST}: look at the MTU of the interfaces on the way \
                      to the peer; without IPv6, ip link set {name} mtu {fits}"
                 ))
             } else if hop.is_some() {

@@ -122,7 +122,7 @@ pub(crate) fn silent_peers(facts: &Facts) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Peer, facts::healthy};
+    use crate::{TunnelPeer, facts::healthy};
 
     #[test]
     fn a_port_that_is_bound_is_noted_with_who_was_reached() {
@@ -149,11 +149,11 @@ mod tests {
             ("192.0.2.1:51820", " 0.0.0.0/0 ", " 192.0.2.1/32 "),
             ("[2001:db8::1]:51820", " ::/0 ", " 2001:db8::1/128 "),
         ] {
-            facts.tunnels[0].peers[0] = Peer {
+            facts.tunnels[0].peers[0] = TunnelPeer {
                 endpoint: Some(endpoint.parse().unwrap()),
                 circles: true,
                 tx_bytes: 148,
-                ..Peer::default()
+                ..TunnelPeer::default()
             };
             let found = circles(&facts);
             assert_eq!((found.len(), found[0].weight), (1, Weight::Broken));

@@ -106,16 +106,18 @@ pub(crate) fn demotions(facts: &Facts) -> Vec<Finding> {
         .tunnels
         .iter()
         .flat_map(|tunnel| tunnel.demotions.iter().map(move |(name, count)| (tunnel, name, count)));
-    let finding = |(tunnel, name, count): (&Tunnel, &String, &u64)| Finding {
+    let finding = |(tunnel, name, count): (&Tunnel, &String, &u64)| {
+        Finding {
         check: "demotion",
         on: tunnel.name.clone(),
         weight: Weight::Note,
         what: format!("the kernel refused {name} {count} times to the daemon"),
-        why: "linerate then works without it for 1 second to 1 minute; a device without checksum \
+        why: "linerate then works without it for 1 second to 1 minute; an interface without checksum \
               offload, an IPsec policy or a short path MTU does that"
             .into(),
         cost: "nothing is lost; while it is off, what its absence costs (see the check offload)",
         mend: Mend::Nothing,
+    }
     };
     each.map(finding).collect()
 }

@@ -43,10 +43,10 @@ struct Served {
 }
 
 impl Clients {
-    /// A place for a client. If all are taken, the connection of the one that has been idle longest
+    /// A slot for a client. If all are taken, the connection of the one that has been idle longest
     /// is closed; clients that disconnected or sent nothing come before those whose request is not
     /// read yet. `None` if none is idle.
-    pub fn admit(self: &Arc<Self>, stream: UnixStream) -> Option<Place> {
+    pub fn admit(self: &Arc<Self>, stream: UnixStream) -> Option<ClientSlot> {
         let mut list = self.list();
         if list.served.len() >= MAX_CLIENTS {
             list.close_one()?;
@@ -60,7 +60,7 @@ impl Clients {
         let (number, stream, idle) = (list.next, Arc::new(stream), Some(boottime_nanos()));
         list.next += 1;
         list.served.push(Served { number, stream: stream.clone(), idle, closed: false });
-        Some(Place { clients: self.clone(), number, stream })
+        Some(ClientSlot { clients: self.clone(), number, stream })
     }
 
     fn list(&self) -> MutexGuard<'_, List> {
@@ -85,21 +85,21 @@ impl List {
     }
 }
 
-/// The place of a client, given back when it is dropped.
+/// The slot of a client, given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ClientSlot {
     clients: Arc<Clients>,
     number: u64,
     stream: Arc<UnixStream>,
 }
 
-impl Place {
+impl ClientSlot {
     /// The client.
     pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
-    /// The client's request is carried out from now on: it keeps its place.
+    /// The client's request is carried out from now on: it keeps its slot.
     ///
     /// # Errors
     /// Its connection was closed for another client.
@@ -124,7 +124,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         self.clients.list().served.retain(|client| client.number != self.number);
         self.clients.left.notify_one();
@@ -149,14 +149,14 @@ mod tests {
     /// A client whose thread carries out one request when it is told to, and else waits for one.
     fn admit(clients: &Arc<Clients>, is_served: bool) -> Option<Client> {
         let (stream, theirs) = UnixStream::pair().unwrap();
-        let place = clients.admit(theirs)?;
+        let slot = clients.admit(theirs)?;
         let (begin, wait) = mpsc::channel::<()>();
         if is_served {
-            place.begin().unwrap();
+            slot.begin().unwrap();
         }
         let serve = move || match is_served {
             true => drop(wait.recv()),
-            false => drop(io::copy(&mut place.stream(), &mut io::sink())),
+            false => drop(io::copy(&mut slot.stream(), &mut io::sink())),
         };
         thread::Builder::new().spawn(serve).unwrap();
         Some(Client { stream, begin: is_served.then_some(begin) })
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn who_left_goes_before_who_says_nothing_and_a_request_that_waits_goes_last() {
         let (clients, mut theirs) = (Arc::new(Clients::default()), Vec::new());
-        let places: Vec<_> = (0..3)
+        let slots: Vec<_> = (0..3)
             .map(|_| {
                 let (stream, ours) = UnixStream::pair().unwrap();
                 theirs.push(Some(stream));
@@ -206,10 +206,10 @@ mod tests {
         theirs[2] = None;
         for wanted in [2, 1, 0] {
             clients.list().close_one().unwrap();
-            let closed: Vec<_> = places.iter().map(|place| place.begin().is_err()).collect();
+            let closed: Vec<_> = slots.iter().map(|slot| slot.begin().is_err()).collect();
             assert!(closed[wanted], "{closed:?}");
-            let open = places.iter().zip(&closed).filter(|(_, closed)| !**closed);
-            open.for_each(|(place, _)| place.end().unwrap());
+            let open = slots.iter().zip(&closed).filter(|(_, closed)| !**closed);
+            open.for_each(|(slot, _)| slot.end().unwrap());
         }
         assert!(clients.list().close_one().is_none());
     }

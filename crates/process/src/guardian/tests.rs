@@ -14,8 +14,12 @@ fn interface() -> Interface {
     Conf::parse("wg0.conf", FILE).unwrap().interface
 }
 
+fn job(index: u32, path: impl Into<PathBuf>, conf: Interface) -> Job {
+    Job { interface: "wg0".into(), index, path: path.into(), conf }
+}
+
 fn message() -> Vec<u8> {
-    job(("wg0", 7), Path::new("/etc/a b\n.conf"), &interface())
+    job(7, "/etc/a b\n.conf", interface()).write()
 }
 
 #[test]
@@ -50,7 +54,7 @@ fn each_step_is_done_before_it_is_answered_and_a_cut_line_is_the_end() {
                 Ok(())
             })
         });
-        let mut guardian = Guardian::job(line, &message()).unwrap();
+        let mut guardian = Guardian::begin(line, &message()).unwrap();
         let state = DeviceState { listen_port: 7, ..DeviceState::default() };
         for step in Step::ALL {
             match step {
@@ -75,7 +79,7 @@ fn a_guardian_that_is_gone_is_told_of() {
     assert!(said.to_string().contains("linerate down"), "{said}");
     let (line, theirs) = UnixStream::pair().unwrap();
     drop(theirs);
-    assert!(Guardian::job(line, &message()).is_err());
+    assert!(Guardian::begin(line, &message()).is_err());
 }
 
 /// What whoever has the peer says behind the job, and how often something was done for it.
@@ -124,8 +128,7 @@ fn a_peer_is_not_heard_that_says_its_interface_is_gone_while_it_is_there() {
     // `lo` is always there, as a link that has the number of one that was moved away; and no link
     // has the largest of numbers.
     for (index, is_heard) in [(tun.2.index, false), (1, true), (i32::MAX as u32, true)] {
-        let job = Job::read(&job(("wg0", index), Path::new("wg0.conf"), &interface()));
-        let job = job.unwrap();
+        let job = job(index, "wg0.conf", interface());
         for step in [Step::PreDown, Step::SaveConfig] {
             job.in_time(step).unwrap();
         }
@@ -164,7 +167,7 @@ fn saved_by(name: &str, file: &str, told: &str) -> String {
                 Ok(())
             })
         });
-        let mut guardian = Guardian::job(line, &job(("wg0", 7), &path, &interface)).unwrap();
+        let mut guardian = Guardian::begin(line, &job(7, &path, interface).write()).unwrap();
         guardian.say(Step::SaveConfig, told).unwrap();
         drop(guardian);
         serving.join().unwrap().unwrap();
@@ -185,7 +188,7 @@ fn a_peer_has_the_state_saved_and_nothing_else_whatever_it_says() {
     };
     let peer = "\n[Peer]\nPublicKey = AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=\n\
                 AllowedIPs = 10.0.0.2/32\nEndpoint = 192.0.2.1:5\n";
-    let good = format!("{}{peer}", *saved::text(&state));
+    let good = format!("{}{peer}", *conf::write_state(&state));
     let saved = saved_by("good", FILE, &good);
     assert_eq!(saved, format!("{}{peer}", *conf::write(&interface(), &state)));
     for hook in ["PreUp = true", "PostUp = echo # %i", "PostDown = echo PreDown"] {
@@ -243,8 +246,8 @@ fn each_step_has_its_own_hooks_run_for_the_interface() {
     let hooks: String = keys.iter().map(|key| say(key)).collect();
     let conf = Conf::parse("wg0.conf", &format!("[Interface]\n{hooks}")).unwrap().interface;
     // No link has the largest of numbers.
-    let told = job((&name, i32::MAX as u32), Path::new("wg0.conf"), &conf);
-    let mut guarding = Guarding::begin(Job::read(&told).unwrap()).unwrap();
+    let job = Job { interface: name.clone(), ..job(i32::MAX as u32, "wg0.conf", conf) };
+    let mut guarding = Guarding::begin(job).unwrap();
     let mut expected = String::new();
     for step in [Step::PreDown, Step::PostDown] {
         guarding.carry_out(step, "").unwrap();

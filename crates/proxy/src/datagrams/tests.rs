@@ -1,6 +1,6 @@
 //! Sockets of the loopback, and ways that open when a test wants it.
 
-use std::{collections::HashMap, net::Ipv4Addr};
+use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
 
 use tokio::{net::UdpSocket, runtime::Builder, sync::watch};
 
@@ -34,7 +34,7 @@ async fn carrying(
             Ok((far, to))
         }
     };
-    tokio::spawn(carry_datagrams(("a test".into(), FLOWS), near, open));
+    tokio::spawn(carry_datagrams("a test".into(), FLOWS, near, open));
     at
 }
 

@@ -1,6 +1,7 @@
 //! Real connections of the loopback, whose client has little room for what it reads:
 //! the tail of an answer is still with us when the service goes.
 
+use sys::process::OpenFiles;
 use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use super::*;
@@ -22,7 +23,8 @@ async fn world() -> (TcpStream, TcpStream, JoinHandle<io::Result<()>>) {
     let (client, here) = connected(ROOM).await;
     let (there, service) = connected(1 << 20).await;
     let carried = tokio::spawn(async move {
-        let connection = admitted(&Connections::new(Capacity::new(1000, 0, 0)));
+        let connection =
+            admitted(&Connections::new(Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0)));
         carry::<KernelStack>(Stream::Tcp(here), there, &connection).await
     });
     (client, service, carried)
@@ -138,7 +140,10 @@ fn who_speaks_on_for_ever_is_not_heard_for_ever() {
 fn a_client_that_is_heard_out_as_its_service_has_closed_makes_way_at_once() {
     run(async {
         // One that is asking makes way however short it was idle.
-        let connections = Connections::new(Capacity { asking: 4, ..Capacity::new(1000, 0, 0) });
+        let connections = Connections::new(Capacity {
+            asking: 4,
+            ..Capacity::new(OpenFiles { limit: 1000, open: 0 }, 0)
+        });
         let admit = || connections.admit(Group::Asking, Source::Client(Client::User(1)), 4);
         let first = admit().unwrap();
         let (mut client, here) = connected(ROOM).await;

@@ -193,11 +193,20 @@ pub fn raise_file_limit() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, most, most)?)
 }
 
+/// The files of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenFiles {
+    /// How many may be open.
+    pub limit: usize,
+    /// How many are open.
+    pub open: usize,
+}
+
 /// The limit of open files, and how many are open.
-pub fn file_limit() -> io::Result<(usize, usize)> {
+pub fn open_files() -> io::Result<OpenFiles> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let open = fs::read_dir("/proc/self/fd").map_or(ASSUMED_OPEN_FILES, Iterator::count);
-    Ok((usize::try_from(limit).unwrap_or(usize::MAX), open))
+    Ok(OpenFiles { limit: usize::try_from(limit).unwrap_or(usize::MAX), open })
 }
 
 fn failed(call: &'static str) -> impl Fn(Errno) -> PrivilegesError {

@@ -91,13 +91,13 @@ pub struct DerpNode {
 
 impl DerpNode {
     /// Where it is in IPv4.
-    pub fn ipv4(&self) -> Place<Ipv4Addr> {
-        Place::read(&self.ipv4)
+    pub fn ipv4(&self) -> RelayAddress<Ipv4Addr> {
+        RelayAddress::read(&self.ipv4)
     }
 
     /// Where it is in IPv6.
-    pub fn ipv6(&self) -> Place<Ipv6Addr> {
-        Place::read(&self.ipv6)
+    pub fn ipv6(&self) -> RelayAddress<Ipv6Addr> {
+        RelayAddress::read(&self.ipv6)
     }
 
     /// The port of STUN, where it has any.
@@ -122,7 +122,7 @@ impl DerpNode {
 
 /// Where a relay is, in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place<A> {
+pub enum RelayAddress<A> {
     /// There.
     At(A),
     /// Where its name says.
@@ -131,7 +131,7 @@ pub enum Place<A> {
     Nowhere,
 }
 
-impl<A: std::str::FromStr> Place<A> {
+impl<A: std::str::FromStr> RelayAddress<A> {
     /// Anything that is not empty and no address switches the family off (`tailcfg/derpmap.go`).
     fn read(text: &str) -> Self {
         match text {
@@ -141,7 +141,7 @@ impl<A: std::str::FromStr> Place<A> {
     }
 }
 
-impl<A> Place<A> {
+impl<A> RelayAddress<A> {
     /// The address, if it was said.
     pub fn known(self) -> Option<A> {
         match self {

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{Families, Report, place};
-use crate::messages::{DerpRegion, Place};
+use super::{Families, Report, address};
+use crate::messages::{DerpRegion, RelayAddress};
 
 /// Between two tries of a region of which nothing is known, in the first check.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -112,7 +112,7 @@ fn sets(
         let count = if v6 && !tries.all_v6 { 1 } else { tries.count };
         let probes = (0..count).filter_map(|number| {
             let node = (number as usize).checked_rem(region.nodes.len())?;
-            if place(&region.nodes[node], v6) == Place::Nowhere {
+            if address(&region.nodes[node], v6) == RelayAddress::Nowhere {
                 return None;
             }
             let grace =

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netns::{Member, MemberKind, Place, Tailnet, eventually};
+use netns::{Member, MemberKind, Tailnet, Uplink, eventually};
 use serde_json::Value;
 
 use crate::PATIENCE;
@@ -32,7 +32,7 @@ fn three() -> Option<(Tailnet, [Member; 3])> {
     let kinds = [MemberKind::Linerate, MemberKind::Tailscaled, MemberKind::Tailscaled];
     let names = ["linerate", "tailscaled", "third"];
     let members = [0, 1, 2].map(|at| {
-        let host = tailnet.host(names[at], Place::Switch);
+        let host = tailnet.host(names[at], Uplink::Switch);
         Member::join(&tailnet, host, kinds[at], "")
     });
     for one in &members[..2] {

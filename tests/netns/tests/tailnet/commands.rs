@@ -1,6 +1,6 @@
 //! linerate's own commands for a node.
 
-use netns::{Family, Host, Member, MemberKind, Place, Tailnet, eventually, linerate};
+use netns::{Family, Host, Member, MemberKind, Tailnet, Uplink, eventually, linerate};
 
 use crate::PATIENCE;
 
@@ -15,7 +15,7 @@ fn says(host: &Host, command: &str) -> String {
 fn a_node_shows_pings_explains_and_leaves() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
-        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Place::Switch), kind, ""));
+        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::Switch), kind, ""));
     let address = other.addresses.of(Family::V4);
     node.becomes_direct(&other);
 
@@ -45,7 +45,7 @@ fn a_node_shows_pings_explains_and_leaves() {
 fn a_node_that_starts_again_is_the_same_node() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [node, other] = ["node", "other"].map(|name| {
-        Member::join(&tailnet, tailnet.host(name, Place::Switch), MemberKind::Linerate, "")
+        Member::join(&tailnet, tailnet.host(name, Uplink::Switch), MemberKind::Linerate, "")
     });
     let own = |member: &Member| member.status()["Self"]["PublicKey"].clone();
     let before = (own(&node), node.addresses.of(Family::V6).to_owned());
@@ -61,7 +61,7 @@ fn a_node_that_starts_again_is_the_same_node() {
 fn names_of_nodes_are_resolved_by_either() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [node, other] = [("node", MemberKind::Linerate), ("other", MemberKind::Tailscaled)]
-        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Place::Switch), kind, ""));
+        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::Switch), kind, ""));
     for (from, to) in [(&node, &other), (&other, &node)] {
         let asked = format!("getent ahostsv4 {}", to.host.name());
         eventually("a name is resolved", PATIENCE, || {

@@ -1,6 +1,6 @@
 //! Trouble of the control plane, which costs no packet, and of a user, who is told what to do.
 
-use netns::{Family, Member, MemberKind, Pinging, Place, Tailnet, eventually, linerate};
+use netns::{Family, Member, MemberKind, Pinging, Tailnet, Uplink, eventually, linerate};
 
 use crate::PATIENCE;
 
@@ -15,7 +15,7 @@ fn members<const N: usize>(kinds: [MemberKind; N]) -> Option<(Tailnet, [Member; 
     let mut number = 0;
     let members = kinds.map(|kind| {
         number += 1;
-        Member::join(&tailnet, tailnet.host(&format!("node{number}"), Place::Switch), kind, "")
+        Member::join(&tailnet, tailnet.host(&format!("node{number}"), Uplink::Switch), kind, "")
     });
     Some((tailnet, members))
 }
@@ -89,7 +89,7 @@ fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
 #[test]
 fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
     let Some(tailnet) = Tailnet::start() else { return };
-    let node = Member::start(tailnet.host("node", Place::Switch), MemberKind::Linerate);
+    let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
     let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
     let stranger = key.replace(|digit: char| digit.is_ascii_digit(), "x");
     let expired = tailnet.coordinator.new_auth_key("");

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use rustls::{ProtocolVersion, RootCertStore, pki_types::ServerName};
 use tailnet::{
     derp::{Decoder, FromRelay},
-    messages::{DerpNode, DerpRegion, Place},
+    messages::{DerpNode, DerpRegion, RelayAddress},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
@@ -138,7 +138,8 @@ async fn direct(dialer: &Dialer, node: &DerpNode) -> anyhow::Result<tokio::net::
     // A name is looked up where no address is said: a dead name server does not matter otherwise.
     if addresses.is_empty() {
         addresses = look_up(&node.host_name, port).await?;
-        let (has_v4, has_v6) = (node.ipv4() != Place::Nowhere, node.ipv6() != Place::Nowhere);
+        let (has_v4, has_v6) =
+            (node.ipv4() != RelayAddress::Nowhere, node.ipv6() != RelayAddress::Nowhere);
         addresses.retain(|address| if address.is_ipv4() { has_v4 } else { has_v6 });
     }
     // IPv6 first, in the order of the name server otherwise.

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use sys::ACCEPT_PAUSE;
 use tailnet::dns::{Answer, Forward, Transport};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,8 +25,6 @@ const MAX_DATAGRAM: usize = 4096;
 /// How long a client may take for its next query, and to read an answer (RFC 7766 section 6.2.3
 /// has seconds).
 const IDLE: Duration = Duration::from_secs(10);
-/// The pause after an error that may last, such as too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers datagrams, for ever.
 pub(super) async fn datagrams(shared: Arc<Shared>, socket: Arc<UdpSocket>) {
@@ -165,6 +164,6 @@ impl Shared {
 async fn pause(error: &io::Error) {
     if !matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted) {
         tracing::debug!(%error, "the resolver's socket");
-        sleep(PAUSE).await;
+        sleep(ACCEPT_PAUSE).await;
     }
 }

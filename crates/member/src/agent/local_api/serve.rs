@@ -9,6 +9,7 @@ use std::{
 
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sys::ACCEPT_PAUSE;
 use tokio::{
     net::{UnixListener, UnixStream},
     sync::{Semaphore, mpsc},
@@ -30,8 +31,6 @@ const MAX_WATCHERS: usize = 48;
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 /// The longest head of a request: a path and a few headers.
 const MAX_HEAD: usize = 16 << 10;
-/// The pause after an error of the listener, such as too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What all connections share.
 pub(super) struct Api {
@@ -61,7 +60,7 @@ pub(super) async fn accept(
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::debug!(%error, "the local interface's socket");
-                sleep(PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };

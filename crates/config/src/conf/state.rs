@@ -1,34 +1,36 @@
-//! What SaveConfig writes: the device's state from the peer, and everything else from the file as
-//! it was read at the start.
-//!
-//! ```text
-//!   peer: DeviceState -- text --> guardian: read --> DeviceState ---.
-//!                                   the file's Interface ------------ write --> file
-//! ```
+//! The state of a device as a text, without anything else of a file.
 
-use std::path::Path;
+use std::fmt;
 
-use anyhow::{Context, ensure};
-use config::{
-    conf::{self, Conf, Interface, Peer},
-    uapi::DeviceState,
-};
-use sys::whole_file;
 use wg::config::PeerState;
 use zeroize::Zeroizing;
 
-/// The state in the format of a file.
-pub(crate) fn text(state: &DeviceState) -> Zeroizing<String> {
-    conf::write(&Interface::default(), state)
+use super::{Conf, ConfError, Interface, Peer, write};
+use crate::uapi::DeviceState;
+
+/// Why a text is not the state of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateError {
+    /// It is no configuration.
+    Conf(ConfError),
+    /// An endpoint has a host name.
+    HostName,
+    /// It has more than a state, such as hooks.
+    MoreThanState,
 }
 
-/// Reads what [`text`] wrote, and accepts nothing that it could not have written.
+/// The state in the format of a file.
+pub fn write_state(state: &DeviceState) -> Zeroizing<String> {
+    write(&Interface::default(), state)
+}
+
+/// Reads what [`write_state`] wrote, and accepts nothing that it could not have written.
 ///
 /// # Errors
 /// The text is anything else.
-pub(crate) fn read(told: &str) -> anyhow::Result<DeviceState> {
+pub fn read_state(told: &str) -> Result<DeviceState, StateError> {
     let Conf { interface, peers: told_peers, .. } =
-        Conf::parse("the state sent by the peer", told)?;
+        Conf::parse("the state", told).map_err(StateError::Conf)?;
     // Allocated once: a vector that grows would leave keys behind.
     let mut peers = Vec::with_capacity(told_peers.len());
     for peer in told_peers {
@@ -41,29 +43,31 @@ pub(crate) fn read(told: &str) -> anyhow::Result<DeviceState> {
         peers,
     };
     // A state has exactly one text, without hooks, names and other settings of the file.
-    ensure!(*text(&state) == told, "the peer sent more than the state of the device");
-    Ok(state)
+    if *write_state(&state) == told { Ok(state) } else { Err(StateError::MoreThanState) }
 }
 
-fn as_state(peer: Peer) -> anyhow::Result<PeerState> {
+fn as_state(peer: Peer) -> Result<PeerState, StateError> {
     let endpoint = peer.endpoint.map(|endpoint| endpoint.to_string().parse());
     Ok(PeerState {
         preshared_key: peer.preshared_key.unwrap_or_default(),
-        endpoint: endpoint.transpose().context("the peer sent an endpoint with a host name")?,
+        endpoint: endpoint.transpose().map_err(|_| StateError::HostName)?,
         persistent_keepalive: peer.persistent_keepalive.unwrap_or_default(),
         allowed_ips: peer.allowed_ips,
         ..PeerState::new(peer.public_key)
     })
 }
 
-/// Writes the state into the file.
-///
-/// # Errors
-/// The file could not be written; it is unchanged.
-pub(crate) fn write(path: &Path, interface: &Interface, state: &DeviceState) -> anyhow::Result<()> {
-    whole_file::replace(path, &conf::write(interface, state))
-        .with_context(|| path.display().to_string())
+impl fmt::Display for StateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conf(error) => error.fmt(f),
+            Self::HostName => f.write_str("an endpoint has a host name"),
+            Self::MoreThanState => f.write_str("there is more than the state of the device"),
+        }
+    }
 }
+
+impl std::error::Error for StateError {}
 
 #[cfg(test)]
 mod tests {
@@ -73,10 +77,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_state_is_read_as_it_was_told(state in config::strategies::device_state()) {
-            let told = text(&state);
-            let read = read(&told).unwrap();
-            prop_assert_eq!(&*text(&read), &*told);
+        fn a_state_is_read_as_it_was_told(state in crate::strategies::device_state()) {
+            let told = write_state(&state);
+            let read = read_state(&told).unwrap();
+            prop_assert_eq!(&*write_state(&read), &*told);
             prop_assert_eq!((read.listen_port, read.fwmark), (state.listen_port, state.fwmark));
             prop_assert_eq!(read.private_key, state.private_key);
             prop_assert_eq!(read.peers.len(), state.peers.len());
@@ -84,15 +88,15 @@ mod tests {
 
         #[test]
         fn nothing_but_a_state_is_read(
-            state in config::strategies::device_state(),
+            state in crate::strategies::device_state(),
             line in "((Pre|Post)(Up|Down)|DNS|Address|Table|#)? ?=?[ -~]{0,12}\r?\n",
             place in any::<prop::sample::Index>(),
         ) {
-            let told = text(&state);
+            let told = write_state(&state);
             let ends: Vec<_> = told.match_indices('\n').map(|(end, _)| end + 1).collect();
             let (before, behind) = told.split_at(ends[place.index(ends.len())]);
             let more = [before, &line, behind].concat();
-            prop_assert!(read(&more).is_err());
+            prop_assert!(read_state(&more).is_err());
         }
     }
 }

@@ -1,25 +1,25 @@
-//! What the devices around a tunnel do for packets.
+//! What the interfaces around a tunnel do for packets.
 
 use sys::ethtool::UDP_FORWARDING;
 
-use crate::{Device, Facts, Finding, Mend, Setting, Weight};
+use crate::{Facts, Finding, Interface, Mend, Setting, Weight};
 
 const GRO: &str = "rx-gro";
 const LIST: &str = "rx-gro-list";
 const UDP_SEGMENTS: &str = "tx-udp-segmentation";
 const TCP_SEGMENTS: &str = "tx-tcp-segmentation";
-/// One of these is on where a device fills checksums in.
+/// One of these is on where an interface fills checksums in.
 const CHECKSUMS: [&str; 3] = ["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 
 /// Generic receive offload, which `UDP_GRO` and coalesced forwarding stand on.
 pub(crate) fn receive_offload(facts: &Facts) -> Vec<Finding> {
-    let without = facts.devices.iter().filter(|device| !device.has(GRO));
-    let finding = |device: &Device| Finding {
+    let without = facts.interfaces.iter().filter(|interface| !interface.has(GRO));
+    let finding = |interface: &Interface| Finding {
         check: "gro",
-        on: device.name.clone(),
+        on: interface.name.clone(),
         weight: Weight::Slow,
-        what: format!("{} does not coalesce what it receives", device.name),
-        why: if device.outer {
+        what: format!("{} does not coalesce what it receives", interface.name),
+        why: if interface.outer {
             "without generic receive offload each encrypted datagram goes up through the kernel by \
              itself, and UDP_GRO has nothing to hand over"
         } else {
@@ -29,48 +29,51 @@ pub(crate) fn receive_offload(facts: &Facts) -> Vec<Finding> {
         .into(),
         cost: "5.4 against 7.3 Gbit/s of TCP in wireguard-go without and with UDP_GRO and \
                UDP_SEGMENT (Tailscale, 2023, c6i.8xlarge)",
-        mend: switch(device, &[(GRO, true)]),
+        mend: switch(interface, &[(GRO, true)]),
     };
     without.map(finding).collect()
 }
 
 /// Transmit checksums, without which `UDP_SEGMENT` is refused.
 pub(crate) fn checksum(facts: &Facts) -> Vec<Finding> {
-    let lacks = |device: &&Device| device.outer && !CHECKSUMS.iter().any(|name| device.has(name));
-    let finding = |device: &Device| {
-        let known = CHECKSUMS
-            .iter()
-            .filter(|name| device.features.get(**name).is_some_and(|feature| feature.changeable));
+    let lacks = |interface: &&Interface| {
+        interface.outer && !CHECKSUMS.iter().any(|name| interface.has(name))
+    };
+    let finding = |interface: &Interface| {
+        let known = CHECKSUMS.iter().filter(|name| {
+            interface.features.get(**name).is_some_and(|feature| feature.changeable)
+        });
         let known: Vec<_> = known.map(|name| (*name, true)).collect();
         Finding {
             check: "checksum",
-            on: device.name.clone(),
+            on: interface.name.clone(),
             weight: Weight::Slow,
-            what: format!("{} does not fill in checksums of what it sends", device.name),
+            what: format!("{} does not fill in checksums of what it sends", interface.name),
             why:
-                "the kernel refuses UDP_SEGMENT with EIO on such a device, and datagrams are sent \
+                "the kernel refuses UDP_SEGMENT with EIO on such an interface, and datagrams are sent \
                   one by one"
                     .into(),
             cost: "5.4 against 7.3 Gbit/s as for GRO; the refusal: tailscale/tailscale#7791",
             mend: match known.is_empty() {
-                true => cannot(device, CHECKSUMS[0]),
-                false => switch(device, &known),
+                true => cannot(interface, CHECKSUMS[0]),
+                false => switch(interface, &known),
             },
         }
     };
-    facts.devices.iter().filter(lacks).map(finding).collect()
+    facts.interfaces.iter().filter(lacks).map(finding).collect()
 }
 
 /// Where this host forwards: whether UDP is coalesced that is not for the host itself.
 pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
-    let lacks =
-        |device: &&Device| device.forwards && (!device.has(UDP_FORWARDING) || device.has(LIST));
-    let finding = |device: &Device| {
+    let lacks = |interface: &&Interface| {
+        interface.forwards && (!interface.has(UDP_FORWARDING) || interface.has(LIST))
+    };
+    let finding = |interface: &Interface| {
         let mut wanted = Vec::new();
-        if device.has(LIST) {
+        if interface.has(LIST) {
             wanted.push((LIST, false));
         }
-        if !device.has(UDP_FORWARDING) {
+        if !interface.has(UDP_FORWARDING) {
             wanted.push((UDP_FORWARDING, true));
         }
         let newer = if facts.kernel.is_from(6, 2) {
@@ -80,74 +83,75 @@ pub(crate) fn udp_forwarding(facts: &Facts) -> Vec<Finding> {
         };
         Finding {
             check: "udp-forwarding",
-            on: device.name.clone(),
+            on: interface.name.clone(),
             weight: Weight::Slow,
             what: format!(
                 "UDP that {} receives is not coalesced when it is forwarded",
-                device.name
+                interface.name
             ),
             why: format!(
                 "QUIC from behind this host enters the tunnel datagram by datagram, unless \
-                 {UDP_FORWARDING} is on and {LIST} off on the device where it comes in{newer}"
+                 {UDP_FORWARDING} is on and {LIST} off on the interface where it comes in{newer}"
             ),
             cost: "QUIC through a TUN: 2.9 Gbit/s datagram by datagram, 12.5 coalesced \
                    (WireGuard/wireguard-go#97, i5-12400, no encryption); the setting: \
                    hassio-addons/app-tailscale#351, tailscale.com/kb/1320",
-            mend: switch(device, &wanted),
+            mend: switch(interface, &wanted),
         }
     };
-    facts.devices.iter().filter(lacks).map(finding).collect()
+    facts.interfaces.iter().filter(lacks).map(finding).collect()
 }
 
-/// Whether a device cuts up what is handed to it whole. Where it does not, the kernel does
+/// Whether an interface cuts up what is handed to it whole. Where it does not, the kernel does
 /// that in front of it, whatever `tx-generic-segmentation` is (seen on Linux 6.18, and
 /// `validate_xmit_skb` of net/core/dev.c): that feature is for the TCP of sockets, and none of
-/// a tunnel's. What a device cannot at all is not told.
+/// a tunnel's. What an interface cannot at all is not told.
 pub(crate) fn segmentation(facts: &Facts) -> Vec<Finding> {
-    let off = |device: &Device, name: &str| {
-        device.features.get(name).is_some_and(|feature| feature.is_switched_off())
+    let off = |interface: &Interface, name: &str| {
+        interface.features.get(name).is_some_and(|feature| feature.is_switched_off())
     };
-    let of_device = |device: &Device| {
+    let of_interface = |interface: &Interface| {
         let finding = |feature: &str, what: &str| Finding {
             check: "segmentation",
-            on: device.name.clone(),
+            on: interface.name.clone(),
             weight: Weight::Note,
-            what: format!("{} could cut up {what} itself, and {feature} is off", device.name),
-            why: "the kernel then does it in front of the device, on the processor; some switch \
-                  it off because a device does it wrongly"
-                .into(),
+            what: format!("{} could cut up {what} itself, and {feature} is off", interface.name),
+            why:
+                "the kernel then does it in front of the interface, on the processor; some switch \
+                  it off because an interface does it wrongly"
+                    .into(),
             cost: "not measured here",
             mend: Mend::ByHand(format!(
                 "where nothing is known against it: ethtool -K {} {feature} on",
-                device.name
+                interface.name
             )),
         };
-        let outer = device.outer && off(device, UDP_SEGMENTS);
-        let forwards = device.forwards && off(device, TCP_SEGMENTS);
+        let outer = interface.outer && off(interface, UDP_SEGMENTS);
+        let forwards = interface.forwards && off(interface, TCP_SEGMENTS);
         let outer = outer.then(|| finding(UDP_SEGMENTS, "a tunnel's datagrams"));
         let forwards = forwards.then(|| finding(TCP_SEGMENTS, "forwarded TCP"));
         outer.into_iter().chain(forwards)
     };
-    facts.devices.iter().flat_map(of_device).collect()
+    facts.interfaces.iter().flat_map(of_interface).collect()
 }
 
-/// Switches features, where the device lets them be.
-fn switch(device: &Device, wanted: &[(&str, bool)]) -> Mend {
+/// Switches features, where the interface lets them be.
+fn switch(interface: &Interface, wanted: &[(&str, bool)]) -> Mend {
     let fixed = wanted
         .iter()
-        .find(|(name, _)| !device.features.get(*name).is_some_and(|feature| feature.changeable));
+        .find(|(name, _)| !interface.features.get(*name).is_some_and(|feature| feature.changeable));
     if let Some((name, _)) = fixed {
-        return cannot(device, name);
+        return cannot(interface, name);
     }
-    let setting = |(name, on): &(&str, bool)| Setting::feature(&device.name, name, *on);
+    let setting = |(name, on): &(&str, bool)| Setting::feature(&interface.name, name, *on);
     Mend::Change(wanted.iter().map(setting).collect())
 }
 
-fn cannot(device: &Device, feature: &str) -> Mend {
+fn cannot(interface: &Interface, feature: &str) -> Mend {
     Mend::ByHand(format!(
-        "the driver or the kernel does not let {feature} of {} be switched: another device, or a \
+        "the driver or the kernel does not let {feature} of {} be switched: another interface, or a \
          newer kernel",
-        device.name
+        interface.name
     ))
 }
 
@@ -158,15 +162,15 @@ mod tests {
     use super::*;
     use crate::facts::healthy;
 
-    fn with(change: impl Fn(&mut Device)) -> Facts {
+    fn with(change: impl Fn(&mut Interface)) -> Facts {
         let mut facts = healthy();
-        facts.devices[0].forwards = true;
-        change(&mut facts.devices[0]);
+        facts.interfaces[0].forwards = true;
+        change(&mut facts.interfaces[0]);
         facts
     }
 
-    fn set(device: &mut Device, name: &str, active: bool, changeable: bool) {
-        device.features.insert(name.into(), Feature { active, changeable });
+    fn set(interface: &mut Interface, name: &str, active: bool, changeable: bool) {
+        interface.features.insert(name.into(), Feature { active, changeable });
     }
 
     #[test]
@@ -179,10 +183,10 @@ mod tests {
 
     #[test]
     fn what_is_off_is_to_be_switched_on() {
-        let facts = with(|device| set(device, GRO, false, true));
+        let facts = with(|interface| set(interface, GRO, false, true));
         let on = Mend::Change(vec![Setting::feature("eth0", GRO, true)]);
         assert_eq!(receive_offload(&facts)[0].mend, on);
-        let facts = with(|device| set(device, CHECKSUMS[0], false, true));
+        let facts = with(|interface| set(interface, CHECKSUMS[0], false, true));
         let on = Mend::Change(vec![Setting::feature("eth0", CHECKSUMS[0], true)]);
         assert_eq!(checksum(&facts)[0].mend, on);
     }
@@ -196,22 +200,22 @@ mod tests {
             (false, false, vec![forwarding]),
             (true, true, vec![list]),
         ] {
-            let mut facts = with(|device| {
-                set(device, LIST, has_list, true);
-                set(device, UDP_FORWARDING, has_forwarding, true);
+            let mut facts = with(|interface| {
+                set(interface, LIST, has_list, true);
+                set(interface, UDP_FORWARDING, has_forwarding, true);
             });
             assert_eq!(udp_forwarding(&facts)[0].mend, Mend::Change(mend));
-            facts.devices[0].forwards = false;
+            facts.interfaces[0].forwards = false;
             assert!(udp_forwarding(&facts).is_empty(), "nothing is forwarded");
         }
     }
 
     #[test]
     fn what_cannot_be_switched_is_not_offered() {
-        let facts = with(|device| {
-            set(device, GRO, false, false);
-            set(device, CHECKSUMS[0], false, false);
-            device.features.remove(UDP_FORWARDING);
+        let facts = with(|interface| {
+            set(interface, GRO, false, false);
+            set(interface, CHECKSUMS[0], false, false);
+            interface.features.remove(UDP_FORWARDING);
         });
         for check in [receive_offload, checksum, udp_forwarding] {
             assert!(matches!(check(&facts)[0].mend, Mend::ByHand(_)));
@@ -226,27 +230,27 @@ mod tests {
             let names = [UDP_SEGMENTS, TCP_SEGMENTS];
             names.map(|name| found.iter().any(|finding| finding.what.contains(name))).into()
         };
-        let mut facts = with(|device| {
-            set(device, UDP_SEGMENTS, false, true);
-            set(device, TCP_SEGMENTS, false, true);
+        let mut facts = with(|interface| {
+            set(interface, UDP_SEGMENTS, false, true);
+            set(interface, TCP_SEGMENTS, false, true);
         });
         assert_eq!(features(&facts), [true, true]);
-        facts.devices[0].forwards = false;
+        facts.interfaces[0].forwards = false;
         assert_eq!(features(&facts), [true, false]);
-        (facts.devices[0].forwards, facts.devices[0].outer) = (true, false);
+        (facts.interfaces[0].forwards, facts.interfaces[0].outer) = (true, false);
         assert_eq!(features(&facts), [false, true]);
-        let facts = with(|device| {
-            set(device, UDP_SEGMENTS, false, false);
-            device.features.remove(TCP_SEGMENTS);
+        let facts = with(|interface| {
+            set(interface, UDP_SEGMENTS, false, false);
+            interface.features.remove(TCP_SEGMENTS);
         });
         assert_eq!(features(&facts), [false, false], "it cannot");
     }
 
     #[test]
     fn a_device_behind_the_tunnel_needs_no_checksums() {
-        let facts = with(|device| {
-            set(device, CHECKSUMS[0], false, true);
-            device.outer = false;
+        let facts = with(|interface| {
+            set(interface, CHECKSUMS[0], false, true);
+            interface.outer = false;
         });
         assert!(checksum(&facts).is_empty());
     }
