@@ -177,7 +177,8 @@ impl<I: IpSend> Delivery<I> {
     fn filter(&mut self) {
         if let Some(mut filter) = self.filter.look() {
             let before = self.packets.len();
-            self.packets.retain(|packet| filter.accepts(self.taken.batch.get(packet.span)));
+            let batch = &self.taken.batch;
+            self.packets.retain(|one| filter.accepts(&one.header, batch.get(one.span)));
             let dropped = before - self.packets.len();
             if dropped != 0 {
                 self.device.drops.count(DropReason::InFiltered, dropped as u64);
