@@ -111,7 +111,7 @@ impl Agent {
         let (events, mut heard) = mpsc::channel(16);
         self.login.number += 1;
         let (number, to_core) = (self.login.number, self.control_events.clone());
-        tokio::spawn(control::run(settings, inbox, events));
+        (self.effects.connect)(settings, inbox, events);
         tokio::spawn(async move {
             while let Some(event) = heard.recv().await {
                 if to_core.send((number, event)).await.is_err() {
@@ -242,7 +242,7 @@ impl Agent {
         if registered.node_key != self.own.key {
             self.own.key = registered.node_key;
             self.plane.send(ToPlane::UseCandidate(registered.node_key));
-            self.mesh.set_own_key(self.own.key, super::core::now());
+            self.mesh.set_own_key(self.own.key, self.clock.now);
             let _ = self.relays.try_send(derp::Command::KeyChanged);
             // Peers' handshakes were with another key.
             self.settings = Default::default();

@@ -378,8 +378,8 @@ impl Mesh {
         plane: &ToLine<ToPlane>,
         relays: &mpsc::Sender<derp::Command>,
         programs: &mut Programs,
+        now: Duration,
     ) -> Due {
-        let now = super::core::now();
         self.flush_check(relays, now).await;
         let mut due = std::mem::take(&mut self.due);
         while let Some(event) = self.paths.poll_event() {
