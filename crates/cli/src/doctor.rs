@@ -14,7 +14,10 @@ use doctor::{
 use host::sockets::folders;
 use wg::DropReason;
 
-use crate::interface::{self, Interface};
+use crate::{
+    interface::{self, Interface},
+    tailnet,
+};
 
 /// The exit status if something is wrong.
 const FOUND: u8 = 1;
@@ -72,7 +75,12 @@ impl Doctor {
 
     fn report(&self) -> anyhow::Result<Report> {
         let interfaces = interface::ask(self.interface.as_deref())?;
-        let mut facts = gather(interfaces.iter().map(tunnel).collect())?;
+        let tunnels = interfaces.iter().map(|interface| {
+            let mut tunnel = tunnel(interface);
+            tailnet::health(&mut tunnel);
+            tunnel
+        });
+        let mut facts = gather(tunnels.collect())?;
         if self.interface.is_none() {
             facts.unknown.extend(closed_folders());
         }
@@ -134,6 +142,7 @@ fn tunnel(interface: &Interface) -> Tunnel {
             .map(|offload| (offload.name.clone(), offload.demotions))
             .collect(),
         peers: peers.collect(),
+        member: None,
     }
 }
 

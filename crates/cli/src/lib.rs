@@ -237,7 +237,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let sandbox = cli.run.sandbox.is_on();
             let user = cli.run.user;
             let options = Options { name, user, means, sandbox, ..Options::default() };
-            start(options, cli.run.log, cli.run.foreground)
+            start(options, cli.run.log, cli.run.foreground).map(drop)
         }
         Some(Command::Up(up)) => up.run(),
         Some(Command::Proxy(proxy)) => proxy.run(),
@@ -276,15 +276,24 @@ fn set(interface: &str, flags: &tailnet::Flags, what: Option<Setting>) -> anyhow
     }
 }
 
-/// Runs a peer in the foreground, or in the background, where it returns once the peer is ready.
-fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
+/// How [`start`] returned.
+enum Started {
+    /// The peer runs in the background.
+    InBackground,
+    /// This process was the peer.
+    Ended,
+}
+
+/// Runs a peer in the foreground, or in the background. There it returns twice: once the peer is
+/// ready, and in the peer's own process once the peer has ended.
+fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<Started> {
     let options = Options { log_style: log.style(!foreground), ..options };
     if foreground {
         log.start();
-        return life::run(options, || {});
+        return life::run(options, || {}).map(|()| Started::Ended);
     }
     match background().context("cannot start in the background")? {
-        Fork::Parent(started) => started.map_err(Into::into),
+        Fork::Parent(started) => started.map(|()| Started::InBackground).map_err(Into::into),
         Fork::Child(readiness) => {
             log.start();
             let mut readiness = Some(readiness);
@@ -300,7 +309,7 @@ fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<()> {
                     readiness.failed(&format!("{error:#}"));
                     std::process::exit(1)
                 }
-                (_, ended) => ended,
+                (_, ended) => ended.map(|()| Started::Ended),
             }
         }
     }
@@ -314,7 +323,7 @@ impl Up {
         conf.without_writable_hooks()?;
         let (conf, sandbox) = (Some((path, conf)), self.sandbox.is_on());
         let options = Options { name, conf, means, sandbox, ..Options::default() };
-        start(options, self.log, self.foreground)
+        start(options, self.log, self.foreground).map(drop)
     }
 }
 

@@ -2,6 +2,7 @@
 //! tailscaled does.
 
 mod flags;
+mod health;
 mod join;
 mod questions;
 mod status;
@@ -16,6 +17,7 @@ use tokio::runtime::{Builder, Runtime};
 
 pub(crate) use self::{
     flags::Flags,
+    health::health,
     join::Join,
     questions::{Netcheck, Whois, Why, ping},
     status::Status,

@@ -5,6 +5,7 @@ mod forwarding;
 mod hardware;
 mod interfaces;
 mod kernel;
+mod member;
 mod path;
 mod reach;
 mod socket;
@@ -34,6 +35,9 @@ pub(super) const ALL: &[fn(&Facts) -> Vec<Finding>] = &[
     path::too_long,
     path::unused,
     clock::wrong,
+    member::state,
+    member::health,
+    member::relayed,
     reach::port,
     reach::circles,
     reach::silent_peers,

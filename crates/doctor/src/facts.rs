@@ -130,7 +130,7 @@ pub struct Tunnel {
     pub listen_port: Option<u16>,
     /// The mark of its datagrams; 0 is none.
     pub fwmark: u32,
-    /// Networks behind this host that its peers may reach (`OfferRoutes`).
+    /// Networks behind this host that its peers may reach (`OfferRoutes`, `--advertise-routes`).
     pub offers: Vec<IpNet>,
     /// What `linerate up` did for it, and somebody has undone since.
     pub gone: Vec<Gone>,
@@ -146,6 +146,24 @@ pub struct Tunnel {
     pub demotions: Vec<(String, u64)>,
     /// Its peers.
     pub peers: Vec<TunnelPeer>,
+    /// What it says as a node of a tailnet, where it is one.
+    pub member: Option<Member>,
+}
+
+/// What a node of a tailnet says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// The agent does not answer, and why.
+    Silent(String),
+    /// It answers.
+    Answers {
+        /// `Running`, or what keeps it from that (tailscale's `ipn/backend.go`).
+        state: String,
+        /// What it says is wrong.
+        health: Vec<String>,
+        /// Peers that packets go to now, by a relay.
+        relayed: Vec<String>,
+    },
 }
 
 /// A peer of a tunnel.

@@ -29,7 +29,7 @@ impl Weight {
 pub struct Finding {
     /// Which check found it; stays the same from version to version.
     pub check: &'static str,
-    /// What it is about: an interface, an interface, `kernel`, `host`.
+    /// What it is about: a tunnel, an interface, `kernel`, `host`.
     pub on: String,
     /// How bad it is.
     pub weight: Weight,

@@ -20,7 +20,9 @@ mod legacy_filter;
 mod remedy;
 mod setting;
 
-pub use facts::{Clock, DroppingChain, Facts, Interface, Kernel, Sysctls, Tunnel, TunnelPeer};
+pub use facts::{
+    Clock, DroppingChain, Facts, Interface, Kernel, Member, Sysctls, Tunnel, TunnelPeer,
+};
 pub use finding::{Finding, Mend, Report, Verdict, Weight};
 pub use gather::gather;
 pub use host::Gone;

@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
 use super::{Flags, is_member, runtime, seconds};
-use crate::{Sandbox, log::Log, machine::Machine};
+use crate::{Sandbox, Started, log::Log, machine::Machine};
 
 /// The interface where none is said.
 const INTERFACE: &str = "tailnet0";
@@ -107,10 +107,12 @@ impl Join {
             // This process becomes the node, which talks to nobody here.
             let mut again = Command::new("/proc/self/exe");
             again.args(env::args_os().skip(1)).arg("--only-log-in").spawn()?;
-            return crate::start(options, self.log, true);
+            return crate::start(options, self.log, true).map(drop);
         }
-        crate::start(options, self.log, false)?;
-        self.log_in(&name, url.as_deref(), key)
+        match crate::start(options, self.log, false)? {
+            Started::InBackground => self.log_in(&name, url.as_deref(), key),
+            Started::Ended => Ok(()),
+        }
     }
 
     /// The coordinator and the interface.

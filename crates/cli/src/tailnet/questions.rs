@@ -139,7 +139,7 @@ fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<S
     address.with_context(|| format!("there is no node {target}"))
 }
 
-fn words(list: &Value) -> Vec<String> {
+pub(super) fn words(list: &Value) -> Vec<String> {
     let list = list.as_array().into_iter().flatten();
     list.filter_map(|word| Some(word.as_str()?.to_owned())).collect()
 }

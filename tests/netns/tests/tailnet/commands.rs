@@ -11,6 +11,15 @@ fn says(host: &Host, command: &str) -> String {
     ended.stderr
 }
 
+/// What `linerate doctor` finds by a check.
+pub fn doctor(member: &Member, check: &str) -> Vec<String> {
+    let report = linerate(&member.host, &format!("doctor --json {}", Member::INTERFACE));
+    let report: serde_json::Value = serde_json::from_str(&report.stderr).expect("a report");
+    let findings = report["findings"].as_array().expect("findings");
+    let found = findings.iter().filter(|finding| finding["check"] == check);
+    found.map(|finding| finding["what"].as_str().expect("words").to_owned()).collect()
+}
+
 #[test]
 fn a_node_shows_pings_explains_and_leaves() {
     let Some(tailnet) = Tailnet::start() else { return };
@@ -31,6 +40,7 @@ fn a_node_shows_pings_explains_and_leaves() {
     let why = says(&node.host, "why other:22");
     assert!(!why.contains("FAIL"), "{why}");
 
+    assert_eq!(doctor(&node, "tailnet"), [] as [String; 0]);
     says(&node.host, &format!("leave {}", Member::INTERFACE));
     assert!(!node.host.has_device(Member::INTERFACE));
     let nodes = tailnet.coordinator.headscale("nodes list --output json");

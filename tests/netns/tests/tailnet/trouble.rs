@@ -2,6 +2,7 @@
 
 use netns::{Family, Member, MemberKind, Pinging, Tailnet, Uplink, eventually, linerate};
 
+use super::commands::doctor;
 use crate::PATIENCE;
 
 /// A ping fifty times a second.
@@ -76,6 +77,8 @@ fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
     pinging.goes_on(200, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
+    let told = || doctor(&one, "tailnet").iter().any(|what| what.contains("coordinator"));
+    eventually("the doctor tells", PATIENCE, told);
     // They have never met.
     one.reaches(&other, Family::V4);
     let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));

@@ -1,0 +1,72 @@
+//! What a node of a tailnet says of itself, for `linerate doctor`.
+
+use doctor::{Member, Tunnel};
+use serde_json::{Map, Value};
+
+use super::{Which, is_member, questions::words, runtime};
+
+/// Asks the node of this tunnel, where it is one.
+pub(crate) fn health(tunnel: &mut Tunnel) {
+    if !is_member(&tunnel.name) {
+        return;
+    }
+    match ask(&tunnel.name) {
+        Ok((status, prefs)) => {
+            tunnel.member = Some(member(&status));
+            let routes = words(&prefs["AdvertiseRoutes"]);
+            tunnel.offers.extend(routes.iter().filter_map(|net| net.parse::<ipnet::IpNet>().ok()));
+        }
+        Err(error) => tunnel.member = Some(Member::Silent(format!("{error:#}"))),
+    }
+}
+
+fn ask(name: &str) -> anyhow::Result<(Value, Value)> {
+    let client = Which { interface: Some(name.to_owned()) }.client()?;
+    let runtime = runtime()?;
+    Ok((runtime.block_on(client.get("status"))?, runtime.block_on(client.get("prefs"))?))
+}
+
+fn member(status: &Value) -> Member {
+    let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
+    let relayed = peers.filter(|peer| {
+        let is_empty = |key: &str| peer[key].as_str().is_none_or(str::is_empty);
+        peer["Active"] == Value::Bool(true) && is_empty("CurAddr") && !is_empty("Relay")
+    });
+    let name = |peer: &Value| {
+        let name = peer["DNSName"].as_str().unwrap_or_default();
+        name.split('.').next().unwrap_or_default().to_owned()
+    };
+    Member::Answers {
+        state: status["BackendState"].as_str().unwrap_or("unknown").to_owned(),
+        health: words(&status["Health"]),
+        relayed: relayed.map(name).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn peers_that_are_used_and_have_no_direct_path_are_told() {
+        let peer = |name: &str, active: bool, direct: &str, relay: &str| json!({"DNSName": format!("{name}.net."), "Active": active, "CurAddr": direct, "Relay": relay});
+        let status = json!({
+            "BackendState": "Running",
+            "Health": ["the clock is wrong"],
+            "Peer": {
+                "1": peer("direct", true, "192.0.2.1:1", "r1"),
+                "2": peer("relayed", true, "", "r1"),
+                "3": peer("idle", false, "", "r1"),
+                "4": peer("unknown", true, "", ""),
+            },
+        });
+        let expected = Member::Answers {
+            state: "Running".into(),
+            health: vec!["the clock is wrong".into()],
+            relayed: vec!["relayed".into()],
+        };
+        assert_eq!(member(&status), expected);
+    }
+}
