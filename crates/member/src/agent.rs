@@ -27,6 +27,7 @@ mod programs;
 mod run;
 mod state;
 mod status;
+mod told;
 mod why;
 
 use std::{

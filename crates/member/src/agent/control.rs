@@ -51,7 +51,7 @@ pub struct Settings {
     pub dialer: Dialer,
 }
 
-/// What the session is to do. The first must be an [`Command::Update`]: a coordinator wants to know
+/// What the session is to do; it ends when nobody can tell it any more. The first must be an [`Command::Update`]: a coordinator wants to know
 /// whom it registers.
 #[derive(Debug)]
 pub enum Command {
@@ -75,8 +75,6 @@ pub enum Command {
     Logout(NodePublic),
     /// The network changed: connect again, at once.
     Reconnect,
-    /// End.
-    Stop,
 }
 
 /// What happens.
@@ -122,7 +120,7 @@ pub enum Event {
     LoggedOut,
 }
 
-/// Speaks to a coordinator until it is told to stop, or nobody listens.
+/// Speaks to a coordinator until nobody tells it anything any more, or nobody listens.
 pub async fn run(
     settings: Settings,
     commands: mpsc::Receiver<Command>,

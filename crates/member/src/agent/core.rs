@@ -1,6 +1,9 @@
 //! What the agent knows and decides, without sockets: an event comes in by [`Agent::handle`] with
 //! the time, and what follows goes to queues, which others empty.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
@@ -29,6 +32,7 @@ use super::{
     mesh::{Found, Mesh},
     programs::Programs,
     state::State,
+    told::ToRelays,
 };
 
 /// The map is kept so long after it changed: changes come in crowds.
@@ -50,7 +54,7 @@ pub(super) struct Agent {
     pub hook: Option<Hook>,
     pub plane: ToLine<ToPlane>,
     pub steward: Option<ToLine<ToSteward>>,
-    pub relays: mpsc::Sender<derp::Command>,
+    pub relays: ToRelays,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     pub own: Own,
     pub prefs: Prefs,
@@ -149,7 +153,7 @@ impl Agent {
             hook: parts.hook,
             plane: parts.plane,
             steward: parts.steward,
-            relays: parts.relays,
+            relays: ToRelays::new(parts.relays),
             control_events: parts.control_events,
             own: Own::default(),
             prefs,
@@ -228,7 +232,7 @@ impl Agent {
                 let segment = segment as usize;
                 let send = derp::Command::Send { region, to, bytes: bytes.into(), segment };
                 // Where the relays' tasks do not keep up, the data plane's queue fills and drops.
-                let _ = self.relays.send(send).await;
+                self.relays.send(send).await;
             }
             ToAgent::Event(event) => {
                 let now = self.clock.now;
@@ -358,7 +362,7 @@ impl Agent {
     }
 
     fn relays_changed(&mut self) {
-        let _ = self.relays.try_send(derp::Command::Map(self.map.derp_map().clone()));
+        self.relays.set_map(self.map.derp_map().clone());
         self.mesh.set_relays(self.map.derp_map(), self.clock.now);
     }
 
@@ -368,7 +372,7 @@ impl Agent {
         if !self.mesh.set_local(found, self.clock.now) {
             return;
         }
-        let _ = self.relays.try_send(derp::Command::NetworkChanged);
+        self.relays.network_changed();
         self.reconnect();
         self.mesh.handle_network_change(self.clock.now);
         self.apply_settings();
@@ -394,12 +398,14 @@ impl Agent {
     async fn flush(&mut self) {
         let now = self.clock.now;
         self.programs.send_pings(|peer| self.mesh.ping(peer, now));
-        let due = self.mesh.flush(&self.plane, &self.relays, &mut self.programs, now).await;
+        let due = self.mesh.flush(&self.plane, &mut self.relays, &mut self.programs, now).await;
         if due.endpoints {
             self.find_endpoints();
         }
         if due.announce {
             self.announce();
         }
+        self.relays.flush().await;
+        self.login.flush().await;
     }
 }

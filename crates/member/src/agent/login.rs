@@ -23,8 +23,8 @@ use zeroize::Zeroizing;
 use super::{
     control::{self, Command, Event, dial::Dialer},
     core::Agent,
-    derp,
     local_api::{Refusal, Reply},
+    told::ToSession,
 };
 
 /// What identifies this machine's log, of which there is none (`logtail/id.go`).
@@ -53,7 +53,7 @@ pub(super) struct Login {
 
 struct Session {
     url: String,
-    commands: mpsc::Sender<Command>,
+    told: ToSession,
     announced: Announced,
 }
 
@@ -61,6 +61,15 @@ struct Session {
 #[derive(Default)]
 struct Wanted {
     auth_key: Option<Zeroizing<String>>,
+}
+
+impl Login {
+    /// Sends what the session is to be told.
+    pub async fn flush(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.told.flush().await;
+        }
+    }
 }
 
 impl Agent {
@@ -90,7 +99,7 @@ impl Agent {
         }
         if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
         {
-            self.command(Command::Resume(pure::register::Login::new(self.own.key)));
+            self.pursue(Command::Resume(pure::register::Login::new(self.own.key)));
         }
     }
 
@@ -120,17 +129,16 @@ impl Agent {
             }
         });
         let announced = self.announced();
-        let session =
-            Session { url: self.prefs.control_url.clone(), commands, announced: announced.clone() };
-        self.login.session = Some(session);
-        self.command(Command::Update(Box::new(announced)));
+        let mut told = ToSession::new(commands);
+        told.update(announced.clone());
+        let url = self.prefs.control_url.clone();
+        self.login.session = Some(Session { url, told, announced });
         true
     }
 
     fn end_session(&mut self) {
-        if self.login.session.is_some() {
-            self.command(Command::Stop);
-            self.login.session = None;
+        // One that nobody can tell anything any more ends.
+        if self.login.session.take().is_some() {
             self.login.number += 1;
         }
         (self.login.connected, self.login.has_map) = (false, false);
@@ -138,14 +146,15 @@ impl Agent {
     }
 
     /// The network changed: the coordinator is connected anew.
-    pub fn reconnect(&self) {
-        self.command(Command::Reconnect);
+    pub fn reconnect(&mut self) {
+        if let Some(session) = &mut self.login.session {
+            session.told.reconnect();
+        }
     }
 
-    fn command(&self, command: Command) {
-        // A session that reads nothing has ended; the next one is told all.
-        if let Some(session) = &self.login.session {
-            let _ = session.commands.try_send(command);
+    fn pursue(&mut self, goal: Command) {
+        if let Some(session) = &mut self.login.session {
+            session.told.pursue(goal);
         }
     }
 
@@ -179,7 +188,7 @@ impl Agent {
             auth_key,
             ..pure::register::Login::new(candidate)
         };
-        self.command(Command::Login(login));
+        self.pursue(Command::Login(login));
     }
 
     /// The coordinator's connection said something.
@@ -243,7 +252,7 @@ impl Agent {
             self.own.key = registered.node_key;
             self.plane.send(ToPlane::UseCandidate(registered.node_key));
             self.mesh.set_own_key(self.own.key, self.clock.now);
-            let _ = self.relays.try_send(derp::Command::KeyChanged);
+            self.relays.key_changed();
             // Peers' handshakes were with another key.
             self.settings = Default::default();
             self.told_all = false;
@@ -276,7 +285,7 @@ impl Agent {
             return self.logged_out();
         }
         self.login.logouts.push(reply);
-        self.command(Command::Logout(self.own.key));
+        self.pursue(Command::Logout(self.own.key));
     }
 
     fn logged_out(&mut self) {
@@ -301,7 +310,7 @@ impl Agent {
         let Some(session) = &mut self.login.session else { return };
         if session.announced != announced {
             session.announced = announced.clone();
-            self.command(Command::Update(Box::new(announced)));
+            session.told.update(announced);
         }
     }
 
