@@ -21,6 +21,7 @@ mod endpoints;
 mod kept;
 mod line;
 pub mod local_api;
+mod lock;
 mod login;
 mod mesh;
 mod programs;

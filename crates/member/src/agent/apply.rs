@@ -23,7 +23,7 @@ impl Agent {
             connected: &connected,
             servers: &self.servers,
             answers: self.has_interface,
-            lock: None,
+            lock: self.lock.around(),
         };
         let runs = self.prefs.want_running && !self.own.key.is_zero();
         let new =

@@ -6,6 +6,7 @@
 //!                         |  register, updates               (session)
 //!                         |  the map's stream                (map)
 //!                         |  answers to pings                (ping)
+//!                         |  questions about tailnet lock    (lock)
 //!                         v
 //!                       HTTP/2                               (connection)
 //!                       Noise                                (stream)
@@ -21,6 +22,7 @@
 
 mod connection;
 pub mod dial;
+mod lock;
 mod map;
 mod ping;
 mod session;
@@ -29,6 +31,7 @@ pub mod trouble;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tailnet::{
     control::{
         dial::ControlUrl,
@@ -36,9 +39,11 @@ use tailnet::{
         register::{Login, Registered},
     },
     keys::{MachineKey, NodePublic},
+    tka::follow::Question,
 };
 use tokio::sync::mpsc;
 
+pub use self::session::random;
 use self::{dial::Dialer, trouble::Trouble};
 
 /// What is the same as long as the agent lives.
@@ -71,6 +76,8 @@ pub enum Command {
         /// What.
         body: Vec<u8>,
     },
+    /// Ask this about tailnet lock. Ends what was asked before.
+    Ask(Question),
     /// Give up this node key at the coordinator, then be idle.
     Logout(NodePublic),
     /// The network changed: connect again, at once.
@@ -113,6 +120,13 @@ pub enum Event {
         head: MapHead,
         /// All of it, in JSON.
         text: Vec<u8>,
+    },
+    /// The answer to a question about tailnet lock.
+    LockAnswer {
+        /// The question's number.
+        number: u32,
+        /// In JSON, unread; or why there is none.
+        answer: Result<Bytes, Trouble>,
     },
     /// Something that the coordinator said cannot be read, and was passed over.
     BadRecord(String),

@@ -28,6 +28,7 @@ use super::{
     derp, dns, endpoints, kept,
     line::ToLine,
     local_api::{Request, Writers},
+    lock::Lock,
     login::{Login, is_page},
     mesh::{Found, Mesh},
     programs::Programs,
@@ -60,6 +61,7 @@ pub(super) struct Agent {
     pub prefs: Prefs,
     pub map: NetworkMap,
     pub login: Login,
+    pub lock: Lock,
     pub mesh: Mesh,
     pub programs: Programs,
     pub settings: Settings,
@@ -146,6 +148,7 @@ impl Agent {
         let machine_key = parts.state.machine_key()?;
         let mesh = Mesh::new(parts.state.disco_key()?, parts.found);
         let prefs = kept::prefs(&parts.state);
+        let lock = Lock::new(&parts.state, &prefs.control_url)?;
         Ok(Self {
             has_interface: parts.has_interface,
             state: parts.state,
@@ -159,6 +162,7 @@ impl Agent {
             prefs,
             map: NetworkMap::default(),
             login: Login::default(),
+            lock,
             mesh,
             programs: Programs::default(),
             settings: Settings::default(),
@@ -198,10 +202,9 @@ impl Agent {
 
     /// When [`Input::Timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
-        [self.mesh.poll_timeout(), self.keep_map, self.expiry, self.programs.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
+        let all = [mesh, self.keep_map, self.expiry, programs, self.lock.poll_timeout()];
+        all.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
@@ -214,6 +217,9 @@ impl Agent {
         }
         if self.expiry.is_some_and(|at| at <= now) {
             self.apply_settings();
+        }
+        if self.lock.poll_timeout().is_some_and(|at| at <= now) {
+            self.follow_lock();
         }
     }
 
@@ -268,6 +274,7 @@ impl Agent {
         self.find_endpoints();
         self.set_operator();
         self.apply_settings();
+        self.follow_lock();
         self.connect();
         self.tell_state();
     }
@@ -335,7 +342,10 @@ impl Agent {
                 return;
             }
         };
-        let changes = self.map.apply(response, self.clock.wall);
+        let is_map = !response.keep_alive;
+        let was_locked = is_map && self.lock.begins_stream() && self.map.handle_new_stream();
+        let mut changes = self.map.apply(response, self.clock.wall);
+        changes.settings |= was_locked;
         for bad in &changes.bad {
             tracing::warn!("the coordinator sent a bad record: {bad}");
         }
@@ -357,6 +367,9 @@ impl Agent {
         if changes.settings {
             self.apply_settings();
             self.keep_map = Some(self.keep_map.unwrap_or(self.clock.now + KEEP_AFTER));
+        }
+        if is_map {
+            self.follow_lock();
         }
         self.tell_state();
     }

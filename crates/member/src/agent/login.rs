@@ -9,6 +9,7 @@
 //! One node key serves until the coordinator takes another: a login that is not finished cuts
 //! nobody off.
 
+use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
     control::{self as pure, dial::ControlUrl, messages::Announced},
@@ -16,6 +17,7 @@ use tailnet::{
     line::ToPlane,
     local::{State as NodeState, UserProfile},
     prefs,
+    tka::follow::Question,
 };
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
@@ -38,6 +40,8 @@ pub(super) struct Login {
     number: u32,
     /// What the next login is with.
     wanted: Option<Wanted>,
+    /// What the login that is not finished was begun with.
+    auth_key: Option<Zeroizing<String>>,
     /// Where somebody is to log in.
     pub page: String,
     /// Whether somebody has to log in.
@@ -61,6 +65,8 @@ struct Session {
 #[derive(Default)]
 struct Wanted {
     auth_key: Option<Zeroizing<String>>,
+    /// The signature of the former node key, by tailnet lock.
+    former: Option<Vec<u8>>,
 }
 
 impl Login {
@@ -99,7 +105,7 @@ impl Agent {
         }
         if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
         {
-            self.pursue(Command::Resume(pure::register::Login::new(self.own.key)));
+            self.pursue(Command::Resume(self.lock.login(self.own.key, None, None)));
         }
     }
 
@@ -128,6 +134,8 @@ impl Agent {
                 }
             }
         });
+        let control_url = self.prefs.control_url.clone();
+        self.lock_of(&control_url);
         let announced = self.announced();
         let mut told = ToSession::new(commands);
         told.update(announced.clone());
@@ -142,6 +150,7 @@ impl Agent {
             self.login.number += 1;
         }
         (self.login.connected, self.login.has_map) = (false, false);
+        self.lock.handle_disconnected();
         self.problems.remove("control");
     }
 
@@ -175,18 +184,33 @@ impl Agent {
         if self.login.session.is_none() && !self.start_session() {
             return;
         }
-        self.login.wanted = Some(Wanted { auth_key });
+        self.login.wanted = Some(Wanted { auth_key, former: None });
         self.plane.send(ToPlane::MakeCandidate);
+    }
+
+    /// Logs in once more with what the last login was with, under tailnet lock: by another node key,
+    /// signed as the former one was.
+    fn log_in_signed(&mut self, former: Vec<u8>) {
+        let auth_key = self.login.auth_key.take();
+        self.login.wanted = Some(Wanted { auth_key, former: Some(former) });
+        self.plane.send(ToPlane::MakeCandidate);
+    }
+
+    /// Asks the coordinator about tailnet lock.
+    pub fn ask_coordinator(&mut self, question: Question) {
+        if let Some(session) = &mut self.login.session {
+            session.told.ask(question);
+        }
     }
 
     /// The data plane made a candidate.
     pub fn login_with(&mut self, candidate: NodePublic) {
-        let Some(Wanted { auth_key }) = self.login.wanted.take() else { return };
+        let Some(Wanted { auth_key, former }) = self.login.wanted.take() else { return };
         let old = Some(self.own.key).filter(|key| !key.is_zero() && *key != candidate);
+        self.login.auth_key.clone_from(&auth_key);
         let login = pure::register::Login {
             old_node_key: old,
-            auth_key,
-            ..pure::register::Login::new(candidate)
+            ..self.lock.login(candidate, auth_key, former.as_deref())
         };
         self.pursue(Command::Login(login));
     }
@@ -199,11 +223,13 @@ impl Agent {
         match event {
             Event::Connected => {
                 self.login.connected = true;
+                self.lock.handle_connected();
                 self.problems.remove("control");
             }
             Event::Disconnected { why, .. } => {
                 tracing::info!(%why, "the coordinator");
                 self.login.connected = false;
+                self.lock.handle_disconnected();
                 self.problems.insert("control", format!("the coordinator: {why}"));
                 if !self.login.has_map && self.map.node().is_none() {
                     self.programs.trouble(&format!("{why}"));
@@ -218,6 +244,11 @@ impl Agent {
                 self.login.page = page;
             }
             Event::Registered(registered) => self.registered(registered),
+            Event::NeedsNewNodeKey { signature: Some(former) }
+                if let Ok(former) = Base64::decode_vec(&former) =>
+            {
+                self.log_in_signed(former);
+            }
             Event::NeedsNewNodeKey { .. } => {
                 self.login.needs_login = true;
                 self.problems.insert(
@@ -238,6 +269,9 @@ impl Agent {
                     self.login.has_map = true;
                 }
                 self.handle_map(&text);
+            }
+            Event::LockAnswer { number, answer } => {
+                self.handle_lock_answer(number, answer.as_deref());
             }
             Event::BadRecord(what) => {
                 self.problems.insert("map", format!("the coordinator said: {what}"));
@@ -261,6 +295,7 @@ impl Agent {
         self.login.needs_login = false;
         self.login.needs_approval = !registered.is_authorized;
         self.login.page.clear();
+        self.login.auth_key = None;
         self.problems.remove("key");
         let user = UserProfile {
             id: registered.user.id,
@@ -277,6 +312,7 @@ impl Agent {
     /// Logs out: the coordinator is told first, if it answers.
     pub fn logout(&mut self, reply: Reply<()>) {
         if self.own.key.is_zero() {
+            self.forget_lock();
             let _ = reply.send(Ok(()));
             return;
         }
@@ -297,6 +333,7 @@ impl Agent {
         (self.prefs.logged_out, self.prefs.want_running) = (true, false);
         self.prefs.login = None;
         let _ = self.keep_prefs();
+        self.forget_lock();
         self.forget_map();
         for reply in self.login.logouts.drain(..) {
             let _ = reply.send(Ok(()));
@@ -319,7 +356,7 @@ impl Agent {
             hostinfo: self.hostinfo(),
             endpoints: self.mesh.endpoints(),
             disco_key: self.mesh.disco_key(),
-            lock_head: String::new(),
+            lock_head: self.lock.head(),
         }
     }
 

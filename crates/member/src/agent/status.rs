@@ -94,7 +94,7 @@ impl Agent {
                 let _ = reply.send(Ok(json!(own.into_iter().find(|node| node.id == id))));
             }
             Request::LockStatus { reply } => {
-                let _ = reply.send(Ok(json!({"Enabled": self.map.lock().is_some()})));
+                let _ = reply.send(Ok(self.lock_status()));
             }
             Request::Forwarding { reply } => {
                 let _ = reply.send(Ok(String::new()));

@@ -1,7 +1,7 @@
 //! What relays and the coordinator's session are told. A command that finds no room is kept until
 //! there is some; of each state that is the latest.
 
-use tailnet::{control::messages::Announced, messages::DerpMap};
+use tailnet::{control::messages::Announced, messages::DerpMap, tka::follow::Question};
 use tokio::sync::mpsc;
 
 use super::{control, derp};
@@ -21,6 +21,7 @@ pub(super) struct ToSession {
     announced: Option<Box<Announced>>,
     /// One ends the other.
     goal: Option<control::Command>,
+    question: Option<Question>,
     reconnect: bool,
 }
 
@@ -68,7 +69,7 @@ impl ToRelays {
 
 impl ToSession {
     pub fn new(commands: mpsc::Sender<control::Command>) -> Self {
-        Self { commands, announced: None, goal: None, reconnect: false }
+        Self { commands, announced: None, goal: None, question: None, reconnect: false }
     }
 
     pub fn update(&mut self, announced: Announced) {
@@ -78,6 +79,11 @@ impl ToSession {
     /// To log in, to resume, or to log out.
     pub fn pursue(&mut self, goal: control::Command) {
         self.goal = Some(goal);
+    }
+
+    /// To ask about tailnet lock.
+    pub fn ask(&mut self, question: Question) {
+        self.question = Some(question);
     }
 
     pub fn reconnect(&mut self) {
@@ -92,6 +98,7 @@ impl ToSession {
             // A coordinator wants to know whom it registers.
             self.announced.take().map(control::Command::Update),
             self.goal.take(),
+            self.question.take().map(control::Command::Ask),
             reconnect.then_some(control::Command::Reconnect),
         ];
         for command in commands.into_iter().flatten() {

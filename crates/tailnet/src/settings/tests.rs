@@ -119,8 +119,13 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
         "Peers": [node(2, greedy), node(3, thief), node(4, second)],
     }));
     let connected = ["192.168.1.7/24".parse().unwrap()];
-    let around =
-        Around { now: NOW, connected: &connected, servers: &[], answers: true, lock: Lock::Unknown };
+    let around = Around {
+        now: NOW,
+        connected: &connected,
+        servers: &[],
+        answers: true,
+        lock: Lock::Unknown,
+    };
     let shy = settings(&map, &Prefs::new(), &around);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
     let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &around);

@@ -173,7 +173,8 @@ impl Follower {
         }
         self.retry = None;
         let known = self.known.authority();
-        let is_confirmed = said.lock.is_some_and(|lock| self.confirmed.as_ref() == Some(&lock.head));
+        let is_confirmed =
+            said.lock.is_some_and(|lock| self.confirmed.as_ref() == Some(&lock.head));
         match step(said.lock, known) {
             Step::Update if !is_confirmed => self.ask_for_updates(said.asking),
             Step::Nothing | Step::Update => {

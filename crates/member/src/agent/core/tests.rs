@@ -1,5 +1,6 @@
 //! The agent on virtual time: what comes in is the test's, and so are the queues that it fills.
 
+mod lock;
 mod plane;
 
 use std::{
