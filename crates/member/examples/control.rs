@@ -83,7 +83,7 @@ async fn main() -> anyhow::Result<()> {
             event => println!("{event:?}"),
         }
     }
-    commands.send(Command::Stop).await?;
+    drop(commands);
     running.await?;
     Ok(())
 }

@@ -10,20 +10,25 @@
 //! ```
 //!
 //! All of it is one thread: whatever is slow is a task of its own that tells [`core`] when it is
-//! done.
+//! done. The loop is [`run`](mod@run); [`core`] has no sockets.
 
+mod apply;
 pub mod control;
 mod core;
 pub mod derp;
 pub mod dns;
 mod endpoints;
+mod kept;
 mod line;
 pub mod local_api;
+mod lock;
 mod login;
 mod mesh;
 mod programs;
+mod run;
 mod state;
 mod status;
+mod told;
 mod why;
 
 use std::{
@@ -76,5 +81,5 @@ pub struct Lines {
 /// Its files cannot be used.
 pub fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
-    runtime.block_on(core::run(options, lines))
+    runtime.block_on(run::run(options, lines))
 }

@@ -328,6 +328,12 @@ impl NetworkMap {
         self.health.iter().cloned().chain(self.messages.values().map(text))
     }
 
+    /// A new stream begins: tailnet lock is off for the coordinator unless its first map says that it
+    /// is on (tailscale `controlclient/map.go`, `lastTKAInfo`). Whether it was on.
+    pub fn handle_new_stream(&mut self) -> bool {
+        self.lock.take().is_some()
+    }
+
     /// The state of tailnet lock, where it is on.
     pub fn lock(&self) -> Option<&LockInfo> {
         self.lock.as_ref()

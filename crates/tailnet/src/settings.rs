@@ -11,6 +11,7 @@ use std::{
 
 use ipnet::IpNet;
 
+pub use self::lock::{locked_out, signature};
 use crate::{
     dns,
     filter::{self, Input},
@@ -91,8 +92,25 @@ pub struct Around<'a> {
     pub servers: &'a [std::net::IpAddr],
     /// Whether names can be answered at the node's address.
     pub answers: bool,
-    /// Who may sign node keys, where the network has tailnet lock.
-    pub lock: Option<&'a Authority>,
+    /// What is known of tailnet lock.
+    pub lock: Lock<'a>,
+}
+
+/// What is known of tailnet lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Lock<'a> {
+    /// Nothing: the coordinator's word counts.
+    #[default]
+    Unknown,
+    /// It was on, and what was kept of it cannot be read.
+    Damaged,
+    /// It is on.
+    On {
+        /// Who may sign node keys.
+        authority: &'a Authority,
+        /// The public half of this node's own key, as `tailscale lock` has it.
+        own_key: &'a str,
+    },
 }
 
 /// What the node is to be; nothing before the coordinator named it.

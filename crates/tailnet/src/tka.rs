@@ -11,9 +11,11 @@
 
 mod cbor;
 mod chain;
+pub mod follow;
 mod key;
 mod own;
 mod peers;
+mod shown;
 mod signature;
 mod state;
 pub mod sync;
@@ -26,6 +28,7 @@ pub use self::{
     key::KeyId,
     own::{OwnKey, WrappedAuthKey},
     peers::refused_peers,
+    shown::shown_signature,
     update::UpdateHash,
 };
 use crate::keys::NodePublic;

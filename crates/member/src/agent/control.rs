@@ -6,6 +6,7 @@
 //!                         |  register, updates               (session)
 //!                         |  the map's stream                (map)
 //!                         |  answers to pings                (ping)
+//!                         |  questions about tailnet lock    (lock)
 //!                         v
 //!                       HTTP/2                               (connection)
 //!                       Noise                                (stream)
@@ -21,6 +22,7 @@
 
 mod connection;
 pub mod dial;
+mod lock;
 mod map;
 mod ping;
 mod session;
@@ -29,6 +31,7 @@ pub mod trouble;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use tailnet::{
     control::{
         dial::ControlUrl,
@@ -36,9 +39,11 @@ use tailnet::{
         register::{Login, Registered},
     },
     keys::{MachineKey, NodePublic},
+    tka::follow::Question,
 };
 use tokio::sync::mpsc;
 
+pub use self::session::random;
 use self::{dial::Dialer, trouble::Trouble};
 
 /// What is the same as long as the agent lives.
@@ -51,7 +56,7 @@ pub struct Settings {
     pub dialer: Dialer,
 }
 
-/// What the session is to do. The first must be an [`Command::Update`]: a coordinator wants to know
+/// What the session is to do; it ends when nobody can tell it any more. The first must be an [`Command::Update`]: a coordinator wants to know
 /// whom it registers.
 #[derive(Debug)]
 pub enum Command {
@@ -71,12 +76,12 @@ pub enum Command {
         /// What.
         body: Vec<u8>,
     },
+    /// Ask this about tailnet lock. Ends what was asked before.
+    Ask(Question),
     /// Give up this node key at the coordinator, then be idle.
     Logout(NodePublic),
     /// The network changed: connect again, at once.
     Reconnect,
-    /// End.
-    Stop,
 }
 
 /// What happens.
@@ -116,13 +121,20 @@ pub enum Event {
         /// All of it, in JSON.
         text: Vec<u8>,
     },
+    /// The answer to a question about tailnet lock.
+    LockAnswer {
+        /// The question's number.
+        number: u32,
+        /// In JSON, unread; or why there is none.
+        answer: Result<Bytes, Trouble>,
+    },
     /// Something that the coordinator said cannot be read, and was passed over.
     BadRecord(String),
     /// The node key is given up.
     LoggedOut,
 }
 
-/// Speaks to a coordinator until it is told to stop, or nobody listens.
+/// Speaks to a coordinator until nobody tells it anything any more, or nobody listens.
 pub async fn run(
     settings: Settings,
     commands: mpsc::Receiver<Command>,

@@ -1,8 +1,17 @@
-//! The agent's loop: one event after the other, and after each what follows from it.
+//! What the agent knows and decides, without sockets: an event comes in by [`Agent::handle`] with
+//! the time, and what follows goes to queues, which others empty.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+#[cfg(test)]
+mod tests;
 
-use anyhow::Context;
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use ipnet::IpNet;
 use sys::clock;
 use tailnet::{
     keys::{MachineKey, NodePublic},
@@ -10,46 +19,25 @@ use tailnet::{
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
-    settings::{Around, Settings, settings},
+    settings::Settings,
 };
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
-};
+use tokio::sync::mpsc;
 
 use super::{
-    Lines, Options,
     control::{self, dial::Hook},
-    derp,
-    dns::{self, Served, Sockets},
-    endpoints,
-    line::{self, ToLine},
-    local_api::{self, Request, Writers},
+    derp, dns, endpoints, kept,
+    line::ToLine,
+    local_api::{Request, Writers},
+    lock::Lock,
     login::{Login, is_page},
-    mesh::Mesh,
+    mesh::{Found, Mesh},
     programs::Programs,
     state::State,
+    told::ToRelays,
 };
 
-/// Messages of each kind that wait at most.
-const WAITING: usize = 256;
 /// The map is kept so long after it changed: changes come in crowds.
 const KEEP_AFTER: Duration = Duration::from_secs(2);
-/// The name of the preferences' file.
-pub(super) const PREFS: &str = "prefs.json";
-/// The name of the map's file.
-const MAP: &str = "map.json";
-
-/// The map as it is kept: for the node key that it was told to.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct KeptMap<M> {
-    version: u32,
-    node_key: NodePublic,
-    map: M,
-}
-
-/// The version of the kept map's form.
-const MAP_VERSION: u32 = 1;
 
 /// Who this node is to the data plane.
 #[derive(Clone, Debug, Default)]
@@ -66,149 +54,172 @@ pub(super) struct Agent {
     pub machine_key: MachineKey,
     pub hook: Option<Hook>,
     pub plane: ToLine<ToPlane>,
-    steward: Option<ToLine<ToSteward>>,
-    pub relays: mpsc::Sender<derp::Command>,
+    pub steward: Option<ToLine<ToSteward>>,
+    pub relays: ToRelays,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     pub own: Own,
     pub prefs: Prefs,
     pub map: NetworkMap,
     pub login: Login,
+    pub lock: Lock,
     pub mesh: Mesh,
     pub programs: Programs,
     pub settings: Settings,
     /// What is wrong, by its kind.
     pub problems: BTreeMap<&'static str, String>,
     /// Who answered questions about names before.
-    servers: Vec<std::net::IpAddr>,
+    pub servers: Vec<IpAddr>,
     /// Who answers questions about names, at this address.
-    names: Option<(std::net::IpAddr, dns::Server)>,
+    pub names: Option<(IpAddr, dns::Server)>,
     /// Whether data plane and steward were told all: they may have what a former agent said.
     pub told_all: bool,
     /// Whether the data plane said who this node is. What it says before that is to a former agent.
-    has_begun: bool,
+    pub has_begun: bool,
     /// When the map is to be kept.
-    keep_map: Option<Duration>,
+    pub keep_map: Option<Duration>,
     /// When a key expires next.
-    expiry: Option<Duration>,
+    pub expiry: Option<Duration>,
     pub writers: Arc<Writers>,
+    pub effects: Effects,
+    /// When the last event came.
+    pub clock: Clock,
 }
 
-/// The time on the clock of paths.
-pub(super) fn now() -> Duration {
-    Duration::from_nanos(clock::boottime_nanos())
+/// What an agent begins with.
+pub(super) struct Parts {
+    pub has_interface: bool,
+    pub state: State,
+    pub hook: Option<Hook>,
+    pub plane: ToLine<ToPlane>,
+    pub steward: Option<ToLine<ToSteward>>,
+    pub relays: mpsc::Sender<derp::Command>,
+    pub control_events: mpsc::Sender<(u32, control::Event)>,
+    /// Where checks of the network tell what they found.
+    pub found: mpsc::Sender<Found>,
+    pub writers: Arc<Writers>,
+    pub effects: Effects,
+    pub clock: Clock,
 }
 
-/// Runs until the data plane or the steward is gone.
-pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
-    let (to_core, mut from_plane) = mpsc::channel(WAITING);
-    let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
-    let (to_core, mut from_steward) = mpsc::channel(WAITING);
-    let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
-    let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
-    let (to_core, mut requests) = mpsc::channel(WAITING);
-    let writers = Arc::new(Writers::new(sys::process::own_user()));
-    let serve = |clients| local_api::Server::start(clients, writers.clone(), to_core);
-    let _server = lines.clients.map(serve).transpose().context("socket")?;
-    let (control_events, mut from_control) = mpsc::channel(WAITING);
-    let (relay_events, mut from_relays) = mpsc::channel(WAITING);
-    let (relays, relay_commands) = mpsc::channel(WAITING);
+/// What the agent asks of the machine.
+pub(super) struct Effects {
+    /// Its addresses, each with the length of its network, but not those of one interface.
+    pub addresses: Box<dyn Fn(u32) -> Vec<IpNet>>,
+    /// Begins to speak to a coordinator.
+    pub connect: Box<Connect>,
+}
 
-    let state = State::new(options.folder);
-    let hook = hook(options.mark);
-    tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
-    let lines_ended = async {
-        tokio::select! {
-            ended = plane_line => ended,
-            ended = async {
-                match steward_line {
-                    Some(line) => line.await,
-                    None => std::future::pending().await,
-                }
-            } => ended,
-        }
-    };
-    tokio::pin!(lines_ended);
-    let machine_key = state.machine_key()?;
-    let (found, mut from_checks) = mpsc::channel(WAITING);
-    let mesh = Mesh::new(state.disco_key()?, found);
-    // Not `unwrap_or_default`: Go's zero is not what a node begins with.
-    let prefs = match state.read(PREFS) {
-        Some(kept) => kept,
-        None => Prefs::new(),
-    };
-    let mut agent = Agent {
-        has_interface: options.has_interface,
-        state,
-        machine_key,
-        hook,
-        plane,
-        steward,
-        relays,
-        control_events,
-        own: Own::default(),
-        prefs,
-        map: NetworkMap::default(),
-        login: Login::default(),
-        mesh,
-        programs: Programs::default(),
-        settings: Settings::default(),
-        problems: BTreeMap::new(),
-        servers: Vec::new(),
-        names: None,
-        told_all: false,
-        has_begun: false,
-        keep_map: None,
-        expiry: None,
-        writers,
-    };
-    agent.plane.send(ToPlane::Hello);
-    loop {
-        let due = agent.poll_timeout();
-        let wake = Instant::now() + due.map_or(Duration::ZERO, |due| due.saturating_sub(now()));
-        tokio::select! {
-            ended = &mut lines_ended => return ended.context("line"),
-            Some(message) = from_plane.recv() => agent.handle_plane(message).await,
-            Some(message) = from_steward.recv() => agent.handle_steward(message),
-            Some((session, event)) = from_control.recv() => agent.handle_control(session, event),
-            Some(event) = from_relays.recv() => agent.handle_relays(event),
-            Some(request) = requests.recv() => agent.handle_request(request),
-            Some(found) = from_checks.recv() => agent.mesh.handle_found(found),
-            () = sleep_until(wake), if due.is_some() => {}
-        }
-        agent.handle_timeout();
-        agent.flush().await;
+type Connect =
+    dyn Fn(control::Settings, mpsc::Receiver<control::Command>, mpsc::Sender<control::Event>);
+
+/// What time it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    /// On the clock of paths.
+    pub now: Duration,
+    /// Since 1970.
+    pub wall: Duration,
+}
+
+/// What happens.
+pub(super) enum Input {
+    Plane(ToAgent),
+    Steward(FromSteward),
+    /// In the session of this number.
+    Control(u32, control::Event),
+    Relays(derp::Event),
+    Request(Request),
+    Found(Found),
+    Timeout,
+}
+
+impl Clock {
+    pub fn read() -> Self {
+        Self { now: Duration::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
     }
-}
-
-/// Marks sockets, so that what they send does not go where the interface's routes lead.
-fn hook(mark: u32) -> Option<Hook> {
-    let hook: Hook = Arc::new(move |socket| sys::process::mark_socket(socket, mark));
-    Some(hook).filter(|_| mark != 0)
-}
-
-fn derp_settings(hook: &Option<Hook>) -> derp::Settings {
-    derp::Settings { dialer: control::dial::Dialer::of_environment(hook.clone()) }
 }
 
 impl Agent {
-    /// When [`Agent::handle_timeout`] has something to do.
-    fn poll_timeout(&self) -> Option<Duration> {
-        [self.mesh.poll_timeout(), self.keep_map, self.expiry, self.programs.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+    /// An agent that was told nothing yet.
+    ///
+    /// # Errors
+    /// Its keys cannot be read or made.
+    pub fn new(parts: Parts) -> anyhow::Result<Self> {
+        let machine_key = parts.state.machine_key()?;
+        let mesh = Mesh::new(parts.state.disco_key()?, parts.found);
+        let prefs = kept::prefs(&parts.state);
+        let lock = Lock::new(&parts.state, &prefs.control_url)?;
+        Ok(Self {
+            has_interface: parts.has_interface,
+            state: parts.state,
+            machine_key,
+            hook: parts.hook,
+            plane: parts.plane,
+            steward: parts.steward,
+            relays: ToRelays::new(parts.relays),
+            control_events: parts.control_events,
+            own: Own::default(),
+            prefs,
+            map: NetworkMap::default(),
+            login: Login::default(),
+            lock,
+            mesh,
+            programs: Programs::default(),
+            settings: Settings::default(),
+            problems: BTreeMap::new(),
+            servers: Vec::new(),
+            names: None,
+            told_all: false,
+            has_begun: false,
+            keep_map: None,
+            expiry: None,
+            writers: parts.writers,
+            effects: parts.effects,
+            clock: parts.clock,
+        })
+    }
+
+    /// Asks the data plane who this node is.
+    pub fn hello(&self) {
+        self.plane.send(ToPlane::Hello);
+    }
+
+    /// Takes what happened, and does what follows from it.
+    pub async fn handle(&mut self, input: Input, clock: Clock) {
+        self.clock = clock;
+        match input {
+            Input::Plane(message) => self.handle_plane(message).await,
+            Input::Steward(message) => self.handle_steward(message),
+            Input::Control(session, event) => self.handle_control(session, event),
+            Input::Relays(event) => self.handle_relays(event),
+            Input::Request(request) => self.answer(request),
+            Input::Found(found) => self.mesh.handle_found(found),
+            Input::Timeout => {}
+        }
+        self.handle_timeout();
+        self.flush().await;
+    }
+
+    /// When [`Input::Timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
+        let all = [mesh, self.keep_map, self.expiry, programs, self.lock.poll_timeout()];
+        all.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self) {
-        let now = now();
+        let now = self.clock.now;
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
         if self.keep_map.is_some_and(|at| at <= now) {
             self.keep_map = None;
-            self.keep();
+            self.keep_map();
         }
         if self.expiry.is_some_and(|at| at <= now) {
             self.apply_settings();
+        }
+        if self.lock.poll_timeout().is_some_and(|at| at <= now) {
+            self.follow_lock();
         }
     }
 
@@ -219,18 +230,18 @@ impl Agent {
                 self.begin();
             }
             ToAgent::Datagrams(datagrams) => {
-                let now = now();
+                let now = self.clock.now;
                 datagrams.into_iter().for_each(|one| self.mesh.handle_datagram(one, now));
             }
             ToAgent::ToRelay { region, to, bytes, segment } => {
-                self.mesh.sent_by_relay(to, bytes.len(), now());
+                self.mesh.sent_by_relay(to, bytes.len(), self.clock.now);
                 let segment = segment as usize;
                 let send = derp::Command::Send { region, to, bytes: bytes.into(), segment };
                 // Where the relays' tasks do not keep up, the data plane's queue fills and drops.
-                let _ = self.relays.send(send).await;
+                self.relays.send(send).await;
             }
             ToAgent::Event(event) => {
-                let now = now();
+                let now = self.clock.now;
                 match event {
                     PeerEvent::HandshakeDone(peer) => self.mesh.handshake_done(peer, now),
                     PeerEvent::NewPath { .. } => {}
@@ -239,7 +250,7 @@ impl Agent {
                 }
             }
             ToAgent::Activity(active) => {
-                let now = now();
+                let now = self.clock.now;
                 active.into_iter().for_each(|one| self.mesh.active(one, now));
             }
             ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
@@ -255,18 +266,15 @@ impl Agent {
     /// Begins with what is kept: what was joined goes on before any network is asked.
     fn begin(&mut self) {
         self.has_begun = true;
-        self.mesh.set_own_key(self.own.key, now());
-        let kept: Option<KeptMap<NetworkMap>> = self.state.read(MAP);
-        let is_ours = |kept: &KeptMap<_>| {
-            kept.version == MAP_VERSION && kept.node_key == self.own.key && !self.own.key.is_zero()
-        };
-        if let Some(kept) = kept.filter(is_ours) {
-            self.map = kept.map.restored();
+        self.mesh.set_own_key(self.own.key, self.clock.now);
+        if let Some(map) = self.kept_map() {
+            self.map = map;
             self.relays_changed();
         }
         self.find_endpoints();
         self.set_operator();
         self.apply_settings();
+        self.follow_lock();
         self.connect();
         self.tell_state();
     }
@@ -290,7 +298,7 @@ impl Agent {
     fn handle_relays(&mut self, event: derp::Event) {
         match event {
             derp::Event::Received { region, datagrams } => {
-                let now = now();
+                let now = self.clock.now;
                 self.mesh.relay_heard(region, now);
                 let relayed = self.mesh.handle_relayed(region, datagrams, now);
                 if !relayed.is_empty() {
@@ -299,7 +307,7 @@ impl Agent {
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
-                self.mesh.relay_heard(region, now());
+                self.mesh.relay_heard(region, self.clock.now);
             }
             derp::Event::Disconnected { region, why } => {
                 tracing::info!(region, why, "relay");
@@ -309,7 +317,7 @@ impl Agent {
                 }
             }
             derp::Event::PeerGone { region, peer, .. } => {
-                self.mesh.peer_gone(region, peer, now());
+                self.mesh.peer_gone(region, peer, self.clock.now);
             }
             derp::Event::Health { region, text } if text.is_empty() => {
                 tracing::debug!(region, "the relay is well");
@@ -334,7 +342,10 @@ impl Agent {
                 return;
             }
         };
-        let changes = self.map.apply(response, clock::wall());
+        let is_map = !response.keep_alive;
+        let was_locked = is_map && self.lock.begins_stream() && self.map.handle_new_stream();
+        let mut changes = self.map.apply(response, self.clock.wall);
+        changes.settings |= was_locked;
         for bad in &changes.bad {
             tracing::warn!("the coordinator sent a bad record: {bad}");
         }
@@ -355,146 +366,39 @@ impl Agent {
         }
         if changes.settings {
             self.apply_settings();
-            self.keep_map = Some(self.keep_map.unwrap_or(now() + KEEP_AFTER));
+            self.keep_map = Some(self.keep_map.unwrap_or(self.clock.now + KEEP_AFTER));
+        }
+        if is_map {
+            self.follow_lock();
         }
         self.tell_state();
     }
 
     fn relays_changed(&mut self) {
-        let _ = self.relays.try_send(derp::Command::Map(self.map.derp_map().clone()));
-        self.mesh.set_relays(self.map.derp_map(), now());
+        self.relays.set_map(self.map.derp_map().clone());
+        self.mesh.set_relays(self.map.derp_map(), self.clock.now);
     }
 
     /// Routes change also by what we do ourselves: only other addresses are another network.
     fn network_changed(&mut self) {
-        let found = endpoints::own(self.own.index, self.own.port);
-        if !self.mesh.set_local(found, now()) {
+        let found = self.local_endpoints();
+        if !self.mesh.set_local(found, self.clock.now) {
             return;
         }
-        let _ = self.relays.try_send(derp::Command::NetworkChanged);
+        self.relays.network_changed();
         self.reconnect();
-        self.mesh.handle_network_change(now());
+        self.mesh.handle_network_change(self.clock.now);
         self.apply_settings();
+    }
+
+    fn local_endpoints(&self) -> Vec<SocketAddr> {
+        endpoints::own(&(self.effects.addresses)(self.own.index), self.own.port)
     }
 
     /// Finds out this machine's own addresses anew.
     pub fn find_endpoints(&mut self) {
-        let found = endpoints::own(self.own.index, self.own.port);
-        self.mesh.set_local(found, now());
-    }
-
-    /// Brings data plane, paths, host and names to what map and preferences say.
-    pub fn apply_settings(&mut self) {
-        let wall = clock::wall();
-        let connected = endpoints::connected(self.own.index);
-        let around = Around {
-            now: wall,
-            connected: &connected,
-            servers: &self.servers,
-            answers: self.has_interface,
-            lock: None,
-        };
-        let runs = self.prefs.want_running && !self.own.key.is_zero();
-        let new =
-            if runs { settings(&self.map, &self.prefs, &around) } else { Settings::default() };
-        self.expiry = self.map.next_expiry(wall).map(|wait| now() + wait);
-        let old = std::mem::replace(&mut self.settings, new);
-        // Absence is no removal: what a former agent said stays until there is something to say.
-        let knows = self.has_begun && (!runs || self.map.node().is_some());
-        let former = (self.told_all || !knows).then_some(&old);
-        self.tell_plane(former);
-        let is_same = former.is_some_and(|old| old.host == self.settings.host);
-        self.told_all |= knows;
-        let now = now();
-        self.mesh.set_peers(&self.settings.paths, now);
-        match self.settings.problems.first() {
-            Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
-            None => drop(self.problems.remove("settings")),
-        }
-        if !is_same && let Some(steward) = &self.steward {
-            steward.send(ToSteward::Host(self.settings.host.clone()));
-        }
-        self.serve_names();
-        self.announce();
-    }
-
-    /// Tells the data plane what differs; all, where nobody knows what it was told.
-    fn tell_plane(&self, former: Option<&Settings>) {
-        let new = &self.settings;
-        // The filter first: no new peer's packet enters by the old rules.
-        if former.is_none_or(|former| former.filter != new.filter) {
-            self.plane.send(ToPlane::Filter(new.filter.clone()));
-        }
-        if let Some(peers) = new.peers_since(former) {
-            self.plane.send(peers);
-        }
-    }
-
-    /// Answers questions about names from what is known now.
-    fn serve_names(&mut self) {
-        let own: std::collections::HashSet<_> =
-            self.settings.host.addresses.iter().map(ipnet::IpNet::addr).collect();
-        let (names, skipped) = tailnet::dns::Names::new(&self.settings.names);
-        for one in skipped {
-            tracing::debug!(?one, "left out of names");
-        }
-        let served = Served { names, own: own.clone() };
-        let wish = self.settings.host.names.as_ref();
-        let address = wish.and_then(|wish| wish.servers.first()).copied();
-        // One that is not wanted for now answers all the same; at another address it cannot.
-        self.names.take_if(|(at, _)| address.is_some_and(|address| address != *at));
-        if let Some((_, server)) = &self.names {
-            server.set(served);
-            return;
-        }
-        let Some(address) = address else {
-            self.problems.remove("names");
-            return;
-        };
-        let hook: dns::SocketHook = match self.hook.clone() {
-            Some(hook) => hook,
-            None => Arc::new(|_| Ok(())),
-        };
-        let bound = bind(address).and_then(|sockets| dns::Server::start(sockets, served, hook));
-        match bound {
-            Ok(server) => {
-                self.names = Some((address, server));
-                self.problems.remove("names");
-            }
-            Err(error) => {
-                self.problems
-                    .insert("names", format!("names cannot be answered at {address}: {error}"));
-            }
-        }
-    }
-
-    /// Keeps the map for the next start.
-    fn keep(&mut self) {
-        let kept = KeptMap { version: MAP_VERSION, node_key: self.own.key, map: &self.map };
-        match self.state.keep(MAP, &kept) {
-            Ok(()) => drop(self.problems.remove("disk")),
-            Err(error) => drop(self.problems.insert("disk", format!("{MAP}: {error}"))),
-        }
-    }
-
-    /// Forgets the network.
-    pub fn forget_map(&mut self) {
-        self.map = NetworkMap::default();
-        self.keep_map = None;
-        if let Err(error) = self.state.forget(MAP) {
-            self.problems.insert("disk", format!("{MAP}: {error}"));
-        }
-        self.apply_settings();
-    }
-
-    /// Keeps the preferences.
-    pub fn keep_prefs(&mut self) -> std::io::Result<()> {
-        let kept = self.state.keep(PREFS, &self.prefs);
-        match &kept {
-            Ok(()) => drop(self.problems.remove("disk")),
-            Err(error) => drop(self.problems.insert("disk", format!("{PREFS}: {error}"))),
-        }
-        kept
+        let found = self.local_endpoints();
+        self.mesh.set_local(found, self.clock.now);
     }
 
     /// The operator may write beside root.
@@ -505,25 +409,16 @@ impl Agent {
     }
 
     async fn flush(&mut self) {
-        let now = now();
+        let now = self.clock.now;
         self.programs.send_pings(|peer| self.mesh.ping(peer, now));
-        let due = self.mesh.flush(&self.plane, &self.relays, &mut self.programs).await;
+        let due = self.mesh.flush(&self.plane, &mut self.relays, &mut self.programs, now).await;
         if due.endpoints {
             self.find_endpoints();
         }
         if due.announce {
             self.announce();
         }
+        self.relays.flush().await;
+        self.login.flush().await;
     }
-
-    fn handle_request(&mut self, request: Request) {
-        self.answer(request);
-    }
-}
-
-/// Sockets for questions about names.
-fn bind(address: std::net::IpAddr) -> std::io::Result<Sockets> {
-    let at = (address, 53);
-    let udp = vec![std::net::UdpSocket::bind(at)?];
-    Ok(Sockets { udp, tcp: vec![std::net::TcpListener::bind(at)?] })
 }

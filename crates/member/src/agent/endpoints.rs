@@ -8,11 +8,11 @@ use sys::netlink::Netlink;
 /// The most addresses that are told to peers.
 const MOST: usize = 20;
 
-/// Where this machine may be reached in its own networks, at `port`; not by the interface `own`.
-pub(super) fn own(own: u32, port: u16) -> Vec<SocketAddr> {
-    let mut found: Vec<SocketAddr> = addresses(own)
-        .into_iter()
-        .map(|net| net.addr())
+/// Where a machine with these addresses may be reached in its own networks, at `port`.
+pub(super) fn own(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
+    let mut found: Vec<SocketAddr> = addresses
+        .iter()
+        .map(IpNet::addr)
         .filter(|address| is_reachable(*address))
         .map(|address| (address, port).into())
         .collect();
@@ -22,12 +22,14 @@ pub(super) fn own(own: u32, port: u16) -> Vec<SocketAddr> {
     found
 }
 
-/// This machine's addresses, each with the length of its network; not on the interface `own`.
-pub(super) fn connected(own: u32) -> Vec<IpNet> {
-    addresses(own).into_iter().filter(|net| !net.addr().is_loopback()).collect()
+/// Those by which the machine is in a network.
+pub(super) fn connected(mut addresses: Vec<IpNet>) -> Vec<IpNet> {
+    addresses.retain(|net| !net.addr().is_loopback());
+    addresses
 }
 
-fn addresses(own: u32) -> Vec<IpNet> {
+/// This machine's addresses, each with the length of its network; not on the interface `own`.
+pub(super) fn addresses(own: u32) -> Vec<IpNet> {
     let read = || {
         let netlink = Netlink::open()?;
         let mut all = Vec::new();

@@ -4,24 +4,64 @@
 //!   handle.send(message) ──► queue ──► writer ──► line ──► reader ──► messages
 //! ```
 //!
-//! The queue has no bound of its own: what goes to the data plane answers what came from it or from
-//! the coordinator, and datagrams are bounded where they come from.
+//! Of what waits there, state is its latest and datagrams are bounded ([`waiting`]).
 
-use std::{io, os::fd::OwnedFd, os::unix::net::UnixDatagram as StdSocket};
+mod waiting;
 
-use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixDatagram as StdSocket},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde::de::DeserializeOwned;
 use sys::Channel;
 use tailnet::line::{self, LineError, PART, Reader};
-use tokio::{net::UnixDatagram, sync::mpsc};
+use tokio::{
+    net::UnixDatagram,
+    sync::{Notify, mpsc},
+};
 
-/// Sends messages.
-#[derive(Clone, Debug)]
-pub(super) struct ToLine<M>(mpsc::UnboundedSender<M>);
+use self::waiting::Message;
 
-impl<M> ToLine<M> {
+/// Sends messages. Clones are the same.
+pub(super) struct ToLine<M: Message>(Arc<Shared<M>>);
+
+struct Shared<M: Message> {
+    waiting: Mutex<M::Waiting>,
+    more: Notify,
+}
+
+impl<M: Message> ToLine<M> {
+    /// Of which nothing is sent until it is taken.
+    pub fn new() -> Self {
+        Self(Arc::new(Shared { waiting: Mutex::default(), more: Notify::new() }))
+    }
+
     /// Queues a message. Where the other end is gone, so is this process soon.
     pub fn send(&self, message: M) {
-        let _ = self.0.send(message);
+        message.push(&mut self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.more.notify_one();
+    }
+
+    /// The next message to be sent.
+    pub fn poll(&self) -> Option<M> {
+        M::pop(&mut self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn next(&self) -> M {
+        loop {
+            if let Some(message) = self.poll() {
+                return message;
+            }
+            self.0.more.notified().await;
+        }
+    }
+}
+
+impl<M: Message> Clone for ToLine<M> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
 }
 
@@ -32,20 +72,21 @@ pub(super) fn open<Out, In>(
     heard: mpsc::Sender<In>,
 ) -> io::Result<(ToLine<Out>, impl Future<Output = io::Result<()>>)>
 where
-    Out: Serialize,
+    Out: Message,
     In: DeserializeOwned,
 {
     channel.set_nonblocking()?;
     // What keeps the boundaries of packets is used as one that keeps those of datagrams.
     let channel = UnixDatagram::from_std(StdSocket::from(OwnedFd::from(channel)))?;
-    let (sender, queue) = mpsc::unbounded_channel();
+    let to_line = ToLine::new();
+    let queue = to_line.clone();
     let run = async move {
         tokio::select! {
             ended = read(&channel, heard) => ended,
             ended = write(&channel, queue) => ended,
         }
     };
-    Ok((ToLine(sender), run))
+    Ok((to_line, run))
 }
 
 async fn read<In: DeserializeOwned>(
@@ -71,12 +112,10 @@ async fn read<In: DeserializeOwned>(
     }
 }
 
-async fn write<Out: Serialize>(
-    channel: &UnixDatagram,
-    mut queue: mpsc::UnboundedReceiver<Out>,
-) -> io::Result<()> {
+async fn write<Out: Message>(channel: &UnixDatagram, queue: ToLine<Out>) -> io::Result<()> {
     let mut parts = Vec::new();
-    while let Some(message) = queue.recv().await {
+    loop {
+        let message = queue.next().await;
         let collect = |part: &[u8]| {
             parts.push(part.to_vec());
             Ok::<_, std::convert::Infallible>(())
@@ -86,7 +125,6 @@ async fn write<Out: Serialize>(
             channel.send(&part).await?;
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -98,23 +136,23 @@ mod tests {
 
     #[test]
     fn messages_pass_in_both_directions_and_the_end_is_noticed() {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let (ours, theirs) = Channel::pair().unwrap();
             let (heard, mut inbox) = mpsc::channel(4);
             let (line, run) = open::<ToPlane, ToAgent>(ours, heard).unwrap();
             let run = tokio::spawn(run);
-            let (heard, mut at_plane) = mpsc::channel(4);
-            let (plane, theirs) = open::<ToAgent, ToPlane>(theirs, heard).unwrap();
-            let theirs = tokio::spawn(theirs);
             line.send(ToPlane::Hello);
             line.send(ToPlane::Port(7));
-            assert_eq!(at_plane.recv().await, Some(ToPlane::Hello));
-            assert_eq!(at_plane.recv().await, Some(ToPlane::Port(7)));
-            plane.send(ToAgent::NetworkChanged);
+            let mut buffer = vec![0; PART];
+            for expected in [ToPlane::Hello, ToPlane::Port(7)] {
+                let len = tokio::task::block_in_place(|| theirs.receive(&mut buffer)).unwrap();
+                let message = Reader::default().handle_part(&buffer[..len]).unwrap();
+                assert_eq!(message, Some(expected));
+            }
+            line::write(&ToAgent::NetworkChanged, |part| theirs.send(part)).unwrap();
             assert_eq!(inbox.recv().await, Some(ToAgent::NetworkChanged));
-            theirs.abort();
-            assert!(theirs.await.is_err());
+            drop(theirs);
             run.await.unwrap().unwrap();
         });
     }

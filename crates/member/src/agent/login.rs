@@ -9,6 +9,7 @@
 //! One node key serves until the coordinator takes another: a login that is not finished cuts
 //! nobody off.
 
+use base64ct::{Base64, Encoding as _};
 use serde_json::{Value, json};
 use tailnet::{
     control::{self as pure, dial::ControlUrl, messages::Announced},
@@ -16,6 +17,7 @@ use tailnet::{
     line::ToPlane,
     local::{State as NodeState, UserProfile},
     prefs,
+    tka::follow::Question,
 };
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;
@@ -23,8 +25,8 @@ use zeroize::Zeroizing;
 use super::{
     control::{self, Command, Event, dial::Dialer},
     core::Agent,
-    derp,
     local_api::{Refusal, Reply},
+    told::ToSession,
 };
 
 /// What identifies this machine's log, of which there is none (`logtail/id.go`).
@@ -38,6 +40,8 @@ pub(super) struct Login {
     number: u32,
     /// What the next login is with.
     wanted: Option<Wanted>,
+    /// What the login that is not finished was begun with.
+    auth_key: Option<Zeroizing<String>>,
     /// Where somebody is to log in.
     pub page: String,
     /// Whether somebody has to log in.
@@ -53,7 +57,7 @@ pub(super) struct Login {
 
 struct Session {
     url: String,
-    commands: mpsc::Sender<Command>,
+    told: ToSession,
     announced: Announced,
 }
 
@@ -61,6 +65,17 @@ struct Session {
 #[derive(Default)]
 struct Wanted {
     auth_key: Option<Zeroizing<String>>,
+    /// The signature of the former node key, by tailnet lock.
+    former: Option<Vec<u8>>,
+}
+
+impl Login {
+    /// Sends what the session is to be told.
+    pub async fn flush(&mut self) {
+        if let Some(session) = &mut self.session {
+            session.told.flush().await;
+        }
+    }
 }
 
 impl Agent {
@@ -90,7 +105,7 @@ impl Agent {
         }
         if wanted && self.login.session.is_none() && self.start_session() && !self.own.key.is_zero()
         {
-            self.command(Command::Resume(pure::register::Login::new(self.own.key)));
+            self.pursue(Command::Resume(self.lock.login(self.own.key, None, None)));
         }
     }
 
@@ -111,7 +126,7 @@ impl Agent {
         let (events, mut heard) = mpsc::channel(16);
         self.login.number += 1;
         let (number, to_core) = (self.login.number, self.control_events.clone());
-        tokio::spawn(control::run(settings, inbox, events));
+        (self.effects.connect)(settings, inbox, events);
         tokio::spawn(async move {
             while let Some(event) = heard.recv().await {
                 if to_core.send((number, event)).await.is_err() {
@@ -119,33 +134,36 @@ impl Agent {
                 }
             }
         });
+        let control_url = self.prefs.control_url.clone();
+        self.lock_of(&control_url);
         let announced = self.announced();
-        let session =
-            Session { url: self.prefs.control_url.clone(), commands, announced: announced.clone() };
-        self.login.session = Some(session);
-        self.command(Command::Update(Box::new(announced)));
+        let mut told = ToSession::new(commands);
+        told.update(announced.clone());
+        let url = self.prefs.control_url.clone();
+        self.login.session = Some(Session { url, told, announced });
         true
     }
 
     fn end_session(&mut self) {
-        if self.login.session.is_some() {
-            self.command(Command::Stop);
-            self.login.session = None;
+        // One that nobody can tell anything any more ends.
+        if self.login.session.take().is_some() {
             self.login.number += 1;
         }
         (self.login.connected, self.login.has_map) = (false, false);
+        self.lock.handle_disconnected();
         self.problems.remove("control");
     }
 
     /// The network changed: the coordinator is connected anew.
-    pub fn reconnect(&self) {
-        self.command(Command::Reconnect);
+    pub fn reconnect(&mut self) {
+        if let Some(session) = &mut self.login.session {
+            session.told.reconnect();
+        }
     }
 
-    fn command(&self, command: Command) {
-        // A session that reads nothing has ended; the next one is told all.
-        if let Some(session) = &self.login.session {
-            let _ = session.commands.try_send(command);
+    fn pursue(&mut self, goal: Command) {
+        if let Some(session) = &mut self.login.session {
+            session.told.pursue(goal);
         }
     }
 
@@ -166,20 +184,35 @@ impl Agent {
         if self.login.session.is_none() && !self.start_session() {
             return;
         }
-        self.login.wanted = Some(Wanted { auth_key });
+        self.login.wanted = Some(Wanted { auth_key, former: None });
         self.plane.send(ToPlane::MakeCandidate);
+    }
+
+    /// Logs in once more with what the last login was with, under tailnet lock: by another node key,
+    /// signed as the former one was.
+    fn log_in_signed(&mut self, former: Vec<u8>) {
+        let auth_key = self.login.auth_key.take();
+        self.login.wanted = Some(Wanted { auth_key, former: Some(former) });
+        self.plane.send(ToPlane::MakeCandidate);
+    }
+
+    /// Asks the coordinator about tailnet lock.
+    pub fn ask_coordinator(&mut self, question: Question) {
+        if let Some(session) = &mut self.login.session {
+            session.told.ask(question);
+        }
     }
 
     /// The data plane made a candidate.
     pub fn login_with(&mut self, candidate: NodePublic) {
-        let Some(Wanted { auth_key }) = self.login.wanted.take() else { return };
+        let Some(Wanted { auth_key, former }) = self.login.wanted.take() else { return };
         let old = Some(self.own.key).filter(|key| !key.is_zero() && *key != candidate);
+        self.login.auth_key.clone_from(&auth_key);
         let login = pure::register::Login {
             old_node_key: old,
-            auth_key,
-            ..pure::register::Login::new(candidate)
+            ..self.lock.login(candidate, auth_key, former.as_deref())
         };
-        self.command(Command::Login(login));
+        self.pursue(Command::Login(login));
     }
 
     /// The coordinator's connection said something.
@@ -190,11 +223,13 @@ impl Agent {
         match event {
             Event::Connected => {
                 self.login.connected = true;
+                self.lock.handle_connected();
                 self.problems.remove("control");
             }
             Event::Disconnected { why, .. } => {
                 tracing::info!(%why, "the coordinator");
                 self.login.connected = false;
+                self.lock.handle_disconnected();
                 self.problems.insert("control", format!("the coordinator: {why}"));
                 if !self.login.has_map && self.map.node().is_none() {
                     self.programs.trouble(&format!("{why}"));
@@ -209,6 +244,11 @@ impl Agent {
                 self.login.page = page;
             }
             Event::Registered(registered) => self.registered(registered),
+            Event::NeedsNewNodeKey { signature: Some(former) }
+                if let Ok(former) = Base64::decode_vec(&former) =>
+            {
+                self.log_in_signed(former);
+            }
             Event::NeedsNewNodeKey { .. } => {
                 self.login.needs_login = true;
                 self.problems.insert(
@@ -230,6 +270,9 @@ impl Agent {
                 }
                 self.handle_map(&text);
             }
+            Event::LockAnswer { number, answer } => {
+                self.handle_lock_answer(number, answer.as_deref());
+            }
             Event::BadRecord(what) => {
                 self.problems.insert("map", format!("the coordinator said: {what}"));
             }
@@ -242,8 +285,8 @@ impl Agent {
         if registered.node_key != self.own.key {
             self.own.key = registered.node_key;
             self.plane.send(ToPlane::UseCandidate(registered.node_key));
-            self.mesh.set_own_key(self.own.key, super::core::now());
-            let _ = self.relays.try_send(derp::Command::KeyChanged);
+            self.mesh.set_own_key(self.own.key, self.clock.now);
+            self.relays.key_changed();
             // Peers' handshakes were with another key.
             self.settings = Default::default();
             self.told_all = false;
@@ -252,6 +295,7 @@ impl Agent {
         self.login.needs_login = false;
         self.login.needs_approval = !registered.is_authorized;
         self.login.page.clear();
+        self.login.auth_key = None;
         self.problems.remove("key");
         let user = UserProfile {
             id: registered.user.id,
@@ -268,6 +312,7 @@ impl Agent {
     /// Logs out: the coordinator is told first, if it answers.
     pub fn logout(&mut self, reply: Reply<()>) {
         if self.own.key.is_zero() {
+            self.forget_lock();
             let _ = reply.send(Ok(()));
             return;
         }
@@ -276,7 +321,7 @@ impl Agent {
             return self.logged_out();
         }
         self.login.logouts.push(reply);
-        self.command(Command::Logout(self.own.key));
+        self.pursue(Command::Logout(self.own.key));
     }
 
     fn logged_out(&mut self) {
@@ -288,6 +333,7 @@ impl Agent {
         (self.prefs.logged_out, self.prefs.want_running) = (true, false);
         self.prefs.login = None;
         let _ = self.keep_prefs();
+        self.forget_lock();
         self.forget_map();
         for reply in self.login.logouts.drain(..) {
             let _ = reply.send(Ok(()));
@@ -301,7 +347,7 @@ impl Agent {
         let Some(session) = &mut self.login.session else { return };
         if session.announced != announced {
             session.announced = announced.clone();
-            self.command(Command::Update(Box::new(announced)));
+            session.told.update(announced);
         }
     }
 
@@ -310,7 +356,7 @@ impl Agent {
             hostinfo: self.hostinfo(),
             endpoints: self.mesh.endpoints(),
             disco_key: self.mesh.disco_key(),
-            lock_head: String::new(),
+            lock_head: self.lock.head(),
         }
     }
 

@@ -27,7 +27,7 @@ use tailnet::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{derp, line::ToLine, programs::Programs};
+use super::{derp, line::ToLine, programs::Programs, told::ToRelays};
 
 /// Datagrams in one message to the data plane at most.
 const TOGETHER: usize = 64;
@@ -345,7 +345,7 @@ impl Mesh {
     }
 
     /// Goes on with a check of the network.
-    async fn flush_check(&mut self, relays: &mpsc::Sender<derp::Command>, now: Duration) {
+    async fn flush_check(&mut self, relays: &ToRelays, now: Duration) {
         while let Some(name) = self.netcheck.needs_address() {
             let found = self.found.clone();
             tokio::spawn(async move {
@@ -363,7 +363,7 @@ impl Mesh {
         }
         while let Some(region) = self.netcheck.needs_tcp() {
             let (reply, measured) = oneshot::channel();
-            let _ = relays.send(derp::Command::Measure { region, reply }).await;
+            relays.send(derp::Command::Measure { region, reply }).await;
             let found = self.found.clone();
             tokio::spawn(async move {
                 let latency = measured.await.unwrap_or_default();
@@ -376,10 +376,10 @@ impl Mesh {
     pub async fn flush(
         &mut self,
         plane: &ToLine<ToPlane>,
-        relays: &mpsc::Sender<derp::Command>,
+        relays: &mut ToRelays,
         programs: &mut Programs,
+        now: Duration,
     ) -> Due {
-        let now = super::core::now();
         self.flush_check(relays, now).await;
         let mut due = std::mem::take(&mut self.due);
         while let Some(event) = self.paths.poll_event() {
@@ -412,7 +412,7 @@ impl Mesh {
                     let segment = bytes.len();
                     let send =
                         derp::Command::Send { region, to: peer, bytes: bytes.into(), segment };
-                    let _ = relays.send(send).await;
+                    relays.send(send).await;
                 }
             }
         }
@@ -421,7 +421,7 @@ impl Mesh {
             plane.send(ToPlane::Datagrams(some.to_vec()));
         }
         if due.home {
-            let _ = relays.send(derp::Command::Home(self.home())).await;
+            relays.set_home(self.home());
         }
         due
     }

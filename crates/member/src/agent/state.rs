@@ -3,9 +3,11 @@
 //!
 //! ```text
 //!   machine.key   who this machine is to the coordinator
+//!   lock.key      what this node signs its next node key with, under tailnet lock
 //!   disco.key     kept, so that another agent does not look like another machine to peers
 //!   prefs.json    settings, the coordinator's address, who logged in
 //!   map.json      the last map, for a start without the coordinator
+//!   lock.json     whom the network trusts to sign node keys, under tailnet lock
 //! ```
 
 use std::{fs, io, str::FromStr};
@@ -13,7 +15,10 @@ use std::{fs, io, str::FromStr};
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use sys::whole_file;
-use tailnet::keys::{DiscoKey, MachineKey};
+use tailnet::{
+    keys::{DiscoKey, MachineKey},
+    tka::OwnKey,
+};
 use zeroize::Zeroizing;
 
 use super::Folder;
@@ -45,6 +50,14 @@ impl State {
         self.key("disco.key", DiscoKey::new, DiscoKey::text)
     }
 
+    /// This node's key of tailnet lock; a new one, where there is none.
+    ///
+    /// # Errors
+    /// The file holds something else, or a new one cannot be written.
+    pub fn lock_key(&self) -> anyhow::Result<OwnKey> {
+        self.key("lock.key", |seed| OwnKey::new(&seed), OwnKey::text)
+    }
+
     fn key<K: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
         &self,
         name: &str,
@@ -64,6 +77,11 @@ impl State {
             }
             Err(error) => Err(error).with_context(what),
         }
+    }
+
+    /// Whether a file is there, or may be.
+    pub fn has(&self, name: &str) -> bool {
+        self.folder.path.join(name).try_exists().unwrap_or(true)
     }
 
     /// What a file says; `None` where there is none, or it says nothing that is understood, which

@@ -19,7 +19,7 @@ use tailnet::{
 use zeroize::Zeroizing;
 
 use super::{
-    core::{Agent, now},
+    core::Agent,
     local_api::{Refusal, Request, Who},
     mesh::direct,
 };
@@ -94,7 +94,7 @@ impl Agent {
                 let _ = reply.send(Ok(json!(own.into_iter().find(|node| node.id == id))));
             }
             Request::LockStatus { reply } => {
-                let _ = reply.send(Ok(json!({"Enabled": self.map.lock().is_some()})));
+                let _ = reply.send(Ok(self.lock_status()));
             }
             Request::Forwarding { reply } => {
                 let _ = reply.send(Ok(String::new()));
@@ -236,8 +236,8 @@ impl Agent {
         let activity = self.mesh.activity(&node.key);
         let path = self.mesh.path(node.key);
         let last = path.as_ref().and_then(|path| path.sent);
-        let ago = last.map(|at| now().saturating_sub(at));
-        let wall = clock::wall();
+        let ago = last.map(|at| self.clock.now.saturating_sub(at));
+        let wall = self.clock.wall;
         let relay = node.home().map(|home| self.region_code(home));
         PeerStatus {
             cur_addr: path
@@ -287,7 +287,7 @@ impl Agent {
             capabilities: node.cap_map.keys().cloned().collect(),
             cap_map: node.cap_map.clone(),
             in_network_map: true,
-            expired: node.has_expired(self.map.time(clock::wall())),
+            expired: node.has_expired(self.map.time(self.clock.wall)),
             key_expiry: node.key_expiry.as_ref().filter(is_set).cloned().map(Timestamp),
             ..PeerStatus::default()
         }
@@ -353,7 +353,7 @@ impl Agent {
             Some((*id, region.as_ref()?.region_code.clone()))
         };
         let regions: HashMap<u16, String> = regions.filter_map(code).collect();
-        self.programs.ask_ping(key, waiting, regions, reply, now());
+        self.programs.ask_ping(key, waiting, regions, reply, self.clock.now);
     }
 
     fn netcheck(&self) -> Value {

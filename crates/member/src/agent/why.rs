@@ -2,7 +2,6 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use sys::clock;
 use tailnet::{
     line::Path,
     local::{State, Why, WhyStep},
@@ -10,10 +9,7 @@ use tailnet::{
     paths::Fate,
 };
 
-use super::{
-    core::{Agent, now},
-    status::short,
-};
+use super::{core::Agent, status::short};
 
 /// A session is as old as this at most (WireGuard's REJECT_AFTER_TIME).
 const SESSION: Duration = Duration::from_secs(180);
@@ -51,7 +47,7 @@ impl Agent {
         let addresses: Vec<String> =
             node.addresses.iter().map(|net| net.addr().to_string()).collect();
         told(true, format!("the map: {} is {}, {online}", short(node), addresses.join(", ")))?;
-        let expired = node.has_expired(self.map.time(clock::wall()));
+        let expired = node.has_expired(self.map.time(self.clock.wall));
         told(!expired, format!("its key: {}", if expired { "has expired" } else { "is valid" }))?;
         told(
             self.settings.peers.iter().any(|peer| peer.key == node.key),
@@ -81,7 +77,8 @@ impl Agent {
         match path.path {
             Some(Path::Direct(at)) => told(true, format!("the path: direct, {at}"))?,
             Some(Path::Relay(region)) => {
-                let gone = path.relay_gone.is_some_and(|at| now().saturating_sub(at) < SESSION);
+                let gone =
+                    path.relay_gone.is_some_and(|at| self.clock.now.saturating_sub(at) < SESSION);
                 let code = self.region_code(region);
                 let text = match gone {
                     true => format!("the path: relay {code}, which says that it is not there"),
@@ -92,7 +89,7 @@ impl Agent {
             None => told(false, "the path: none, it has no home relay".to_owned())?,
         }
         let last = self.mesh.activity(&node.key).and_then(|activity| activity.last_handshake);
-        let text = match last.map(|at| clock::wall().saturating_sub(at)) {
+        let text = match last.map(|at| self.clock.wall.saturating_sub(at)) {
             Some(ago) if ago < SESSION => format!("WireGuard: a session, {} s old", ago.as_secs()),
             Some(ago) => format!("WireGuard: the last handshake was {} s ago", ago.as_secs()),
             None => "WireGuard: no handshake yet: nothing was sent, or it does not answer".into(),

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use base64ct::{Base64, Encoding as _};
 
-use super::Around;
+use super::{Around, Lock};
 use crate::{
     keys::NodePublic,
     map::NetworkMap,
     messages::Node,
-    tka::{Refused, refused_peers},
+    tka::{Authority, Refused, refused_peers},
 };
 
 /// The most peers that are told one by one.
@@ -40,20 +40,20 @@ pub(super) fn kept_out(
     around: &Around<'_>,
     problems: &mut Vec<String>,
 ) -> KeptOut {
-    let Some(authority) = around.lock else {
-        if map.lock().is_none() {
-            return KeptOut::Some(HashMap::new());
+    let (authority, own_key) = match around.lock {
+        Lock::Unknown if map.lock().is_none() => return KeptOut::Some(HashMap::new()),
+        Lock::Unknown => {
+            problems.push(
+                "tailnet lock is on, and its keys are not known here: all peers are left out"
+                    .into(),
+            );
+            return KeptOut::All;
         }
-        problems.push(
-            "tailnet lock is on, and its keys are not known here: all peers are left out".into(),
-        );
-        return KeptOut::All;
+        // The agent tells why.
+        Lock::Damaged => return KeptOut::All,
+        Lock::On { authority, own_key } => (authority, own_key),
     };
-    let needs_one = |peer: &&Node| !peer.unsigned_peer_api_only;
-    let signatures: Vec<(NodePublic, Vec<u8>)> =
-        map.peers().filter(needs_one).map(|peer| (peer.key, signature(peer))).collect();
-    let refused =
-        refused_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])));
+    let refused = locked_out(map, authority);
     let told = map.peers().filter_map(|peer| Some((peer, refused.get(&peer.key)?)));
     for (number, (peer, why)) in told.enumerate() {
         if number == TOLD {
@@ -66,14 +66,22 @@ pub(super) fn kept_out(
     if authority.check(&own.key, &signature(own)).is_err() {
         problems.push(format!(
             "tailnet lock: peers keep this node out until its key is signed, by `tailscale lock sign \
-             {}` where that may be done",
+             {} {own_key}` on a node that may",
             own.key
         ));
     }
     KeptOut::Some(refused)
 }
 
-/// The signature of a node's key; what is none is empty.
-fn signature(node: &Node) -> Vec<u8> {
+/// The peers that tailnet lock keeps out.
+pub fn locked_out(map: &NetworkMap, authority: &Authority) -> HashMap<NodePublic, Refused> {
+    let needs_one = |peer: &&Node| !peer.unsigned_peer_api_only;
+    let signatures: Vec<(NodePublic, Vec<u8>)> =
+        map.peers().filter(needs_one).map(|peer| (peer.key, signature(peer))).collect();
+    refused_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])))
+}
+
+/// The signature of a node's key, as tailnet lock has it; what is none is empty.
+pub fn signature(node: &Node) -> Vec<u8> {
     Base64::decode_vec(&node.key_signature).unwrap_or_default()
 }

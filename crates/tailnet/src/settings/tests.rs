@@ -27,7 +27,7 @@ fn made(map: &NetworkMap, prefs: &Prefs) -> Settings {
     settings(
         map,
         prefs,
-        &Around { now: NOW, connected: &[], servers: &[], answers: true, lock: None },
+        &Around { now: NOW, connected: &[], servers: &[], answers: true, lock: Lock::Unknown },
     )
 }
 
@@ -119,8 +119,13 @@ fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
         "Peers": [node(2, greedy), node(3, thief), node(4, second)],
     }));
     let connected = ["192.168.1.7/24".parse().unwrap()];
-    let around =
-        Around { now: NOW, connected: &connected, servers: &[], answers: true, lock: None };
+    let around = Around {
+        now: NOW,
+        connected: &connected,
+        servers: &[],
+        answers: true,
+        lock: Lock::Unknown,
+    };
     let shy = settings(&map, &Prefs::new(), &around);
     assert_eq!(allowed(&shy, 2), ["100.64.0.2/32", "10.7.0.2/32"]);
     let accepting = settings(&map, &Prefs { route_all: true, ..Prefs::new() }, &around);
@@ -170,8 +175,8 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
         ],
         "TKAInfo": {"Disabled": true},
     }));
-    let around =
-        Around { now: NOW, connected: &[], servers: &[], answers: true, lock: Some(&authority) };
+    let lock = Lock::On { authority: &authority, own_key: "tlpub:07" };
+    let around = Around { now: NOW, connected: &[], servers: &[], answers: true, lock };
     let settings = settings(&map, &Prefs::new(), &around);
     let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
     assert_eq!(keys, [50, 52, 54]);
@@ -179,4 +184,13 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
     assert_eq!(told.len(), 3, "{told:?}");
     assert!(told[0].contains("n51.tail.net") && told[1].ends_with("it is not signed"), "{told:?}");
     assert!(told[2].contains("tailscale lock sign nodekey:0101"), "{told:?}");
+    assert!(told[2].contains(" tlpub:07`"), "{told:?}");
+}
+
+#[test]
+fn where_the_keys_that_were_kept_cannot_be_read_nobody_is_believed() {
+    let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, json!({}))]}));
+    let lock = Lock::Damaged;
+    let around = Around { now: NOW, connected: &[], servers: &[], answers: true, lock };
+    assert!(settings(&map, &Prefs::new(), &around).peers.is_empty());
 }

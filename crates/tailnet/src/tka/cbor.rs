@@ -137,6 +137,11 @@ impl Texts {
         Ok(Self(texts))
     }
 
+    /// All of them.
+    pub fn all(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
     /// How many bytes they have, with their names.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(name, text)| name.len() + text.len()).sum()

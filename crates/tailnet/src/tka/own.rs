@@ -7,7 +7,7 @@ use ed25519_dalek::{Signer as _, SigningKey};
 use zeroize::Zeroizing;
 
 use super::{
-    Malformed, cbor,
+    KeyId, Malformed, cbor,
     signature::{Kind, NodeSignature},
 };
 use crate::keys::NodePublic;
@@ -15,6 +15,7 @@ use crate::keys::NodePublic;
 /// What the text of a key begins with (`types/key/nl.go`).
 const PRIVATE: &str = "nlpriv:";
 const PUBLIC: &str = "nlpub:";
+const SHOWN: &str = "tlpub:";
 /// What is behind an auth key that brings its own credential.
 const CREDENTIAL: &str = "--TL";
 /// How many signatures one may hold, with itself, so that another around it can be read.
@@ -39,7 +40,12 @@ impl OwnKey {
 
     /// The text of its public half, as it is registered.
     pub fn public(&self) -> String {
-        format!("{PUBLIC}{}", base16ct::lower::encode_string(self.0.verifying_key().as_bytes()))
+        public(self.0.verifying_key().as_bytes())
+    }
+
+    /// The same, as the command `tailscale lock` has it.
+    pub fn shown(&self) -> String {
+        format!("{SHOWN}{}", base16ct::lower::encode_string(self.0.verifying_key().as_bytes()))
     }
 
     /// The signature of this node's next key, made of that of its former one.
@@ -124,6 +130,11 @@ impl fmt::Debug for WrappedAuthKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("..")
     }
+}
+
+/// The text of a key's public half.
+pub(super) fn public(key: &KeyId) -> String {
+    format!("{PUBLIC}{}", base16ct::lower::encode_string(key))
 }
 
 /// A private key and its public half, as Go has them.

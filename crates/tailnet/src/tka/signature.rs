@@ -14,9 +14,9 @@ use crate::keys::NodePublic;
 /// What a node key begins with as bytes (`types/key/node.go`).
 const NODE_KEY: &[u8] = b"np";
 
-const DIRECT: u8 = 1;
-const ROTATION: u8 = 2;
-const CREDENTIAL: u8 = 3;
+pub(super) const DIRECT: u8 = 1;
+pub(super) const ROTATION: u8 = 2;
+pub(super) const CREDENTIAL: u8 = 3;
 
 /// A signature of a node key, in one of the forms of [`Kind`].
 #[derive(Clone, Debug, PartialEq, Eq)]

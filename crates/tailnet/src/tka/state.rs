@@ -25,7 +25,7 @@ pub(super) struct State {
     /// Hashes of the secrets of which each turns tailnet lock off.
     disablers: Vec<[u8; 32]>,
     /// Made when the chain began.
-    numbers: (u64, u64),
+    pub numbers: (u64, u64),
 }
 
 impl State {

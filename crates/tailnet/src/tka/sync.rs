@@ -116,6 +116,14 @@ pub struct SendRequest {
     interactive: bool,
 }
 
+/// The answer to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct SendResponse {
+    /// The coordinator's head.
+    pub head: String,
+}
+
 /// Makes the requests of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Asking {

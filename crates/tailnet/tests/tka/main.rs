@@ -2,6 +2,8 @@
 //! `tests/tka-vectors` prints.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod follow;
+
 use std::{collections::BTreeSet, env, fs, path::PathBuf};
 
 use serde::Deserialize;

@@ -9,7 +9,7 @@ use base64ct::{Base64, Encoding};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Request, Response, StatusCode,
+    Method, Request, Response, StatusCode,
     body::Incoming,
     client::conn::{http1, http2},
     header::{CONNECTION, HOST, LOCATION, RETRY_AFTER, UPGRADE},
@@ -128,7 +128,7 @@ impl Connection {
         Ok(Self { sender, authority: url.authority(), driver, ended })
     }
 
-    /// Sends a request. Returns the answer where its status is 200.
+    /// Posts a request. Returns the answer where its status is 200.
     pub async fn post(
         &self,
         what: &'static str,
@@ -136,7 +136,21 @@ impl Connection {
         node: &NodePublic,
         body: Vec<u8>,
     ) -> Result<Response<Incoming>, Trouble> {
-        let request = Request::post(format!("https://{}{path}", self.authority))
+        self.ask(Method::POST, what, path, node, body).await
+    }
+
+    /// Sends a request. Returns the answer where its status is 200.
+    pub async fn ask(
+        &self,
+        method: Method,
+        what: &'static str,
+        path: &str,
+        node: &NodePublic,
+        body: Vec<u8>,
+    ) -> Result<Response<Incoming>, Trouble> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("https://{}{path}", self.authority))
             .header(LOAD_BALANCE_HEADER, node.to_string())
             .body(Full::from(body))
             .map_err(|error| Trouble::BadAnswer(what, error.to_string()))?;
@@ -296,7 +310,16 @@ async fn refusal(what: &'static str, response: Response<Incoming>) -> Trouble {
 
 /// Reads an answer that is no map.
 pub(super) async fn collect(what: &'static str, body: Incoming) -> Result<Bytes, Trouble> {
-    match timeout(ANSWER, Limited::new(body, LONGEST_ANSWER).collect()).await {
+    collect_up_to(LONGEST_ANSWER, what, body).await
+}
+
+/// The same, where it may be longer or is to be shorter.
+pub(super) async fn collect_up_to(
+    longest: usize,
+    what: &'static str,
+    body: Incoming,
+) -> Result<Bytes, Trouble> {
+    match timeout(ANSWER, Limited::new(body, longest).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) => Err(Trouble::BadAnswer(what, error.to_string())),
         Err(_) => Err(Trouble::Silent("the coordinator".into(), what)),

@@ -19,6 +19,7 @@ use tokio::{
 use super::{
     Command, Event,
     connection::{ANSWER, Carrier, Connection, collect},
+    lock::{self, Questions},
     map::{self, Stream},
     ping::{self, Answer},
     trouble::{Trouble, shown},
@@ -46,6 +47,13 @@ enum Goal {
 
 /// What is known of this node, once something is.
 pub(super) type Known = watch::Receiver<Option<Arc<Announced>>>;
+
+/// What the commands say beside the goal.
+struct Inbox<'a> {
+    known: Known,
+    answers: &'a mut mpsc::Receiver<Answer>,
+    questions: &'a mut Questions,
+}
 
 /// A member's side of a coordinator.
 pub(super) struct Session<C> {
@@ -83,9 +91,14 @@ impl<C: Carrier> Session<C> {
     pub async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
         let (announce, known) = watch::channel(None);
         let (answers, mut to_answer) = mpsc::channel(ANSWERS);
+        let (ask, mut questions) = watch::channel(None);
         loop {
             let command = {
-                let mut pursued = pin!(self.pursue(known.clone(), &mut to_answer));
+                let mut pursued = pin!(self.pursue(Inbox {
+                    known: known.clone(),
+                    answers: &mut to_answer,
+                    questions: &mut questions,
+                }));
                 loop {
                     tokio::select! {
                         command = commands.recv() => match command {
@@ -97,6 +110,7 @@ impl<C: Carrier> Session<C> {
                                 // More than may wait are late anyway.
                                 let _ = answers.try_send(answer);
                             }
+                            Some(Command::Ask(question)) => drop(ask.send_replace(Some(question))),
                             command => break command,
                         },
                         () = &mut pursued => return,
@@ -116,11 +130,11 @@ impl<C: Carrier> Session<C> {
     }
 
     /// Pursues the goal. Returns when nobody listens.
-    async fn pursue(&mut self, mut known: Known, answers: &mut mpsc::Receiver<Answer>) {
-        let is_known = known.wait_for(Option::is_some).await.is_ok();
+    async fn pursue(&mut self, mut inbox: Inbox<'_>) {
+        let is_known = inbox.known.wait_for(Option::is_some).await.is_ok();
         while is_known && !matches!(self.goal, Goal::Idle) && !self.events.is_closed() {
             let begun = Instant::now();
-            let Err(why) = self.connected(&mut known, answers).await else { continue };
+            let Err(why) = self.connected(&mut inbox).await else { continue };
             if begun.elapsed() >= STEADY {
                 self.failures.reset();
             }
@@ -133,27 +147,25 @@ impl<C: Carrier> Session<C> {
     }
 
     /// Works over one connection, until the goal is idle.
-    async fn connected(
-        &mut self,
-        known: &mut Known,
-        answers: &mut mpsc::Receiver<Answer>,
-    ) -> Result<(), Trouble> {
+    async fn connected(&mut self, inbox: &mut Inbox<'_>) -> Result<(), Trouble> {
         let connection =
             Connection::open(&self.carrier, &self.url, &self.plan, &self.machine).await?;
         loop {
             match &self.goal {
                 Goal::Idle => return Ok(()),
-                Goal::Join(_) => self.join(&connection, known).await?,
+                Goal::Join(_) => self.join(&connection, &mut inbox.known).await?,
                 Goal::Stay(login) => {
                     let login = login.clone();
-                    let stayed = self.stay(&connection, &login, known, answers).await;
+                    let stayed = self.stay(&connection, &login, inbox).await;
                     if let Err(Trouble::UnknownNode) = stayed {
                         self.goal = Goal::Join(Registration::new(login));
                         continue;
                     }
                     return stayed;
                 }
-                &Goal::Leave(node_key) => self.leave(&connection, node_key, known).await?,
+                &Goal::Leave(node_key) => {
+                    self.leave(&connection, node_key, &mut inbox.known).await?;
+                }
             }
         }
     }
@@ -205,9 +217,9 @@ impl<C: Carrier> Session<C> {
         &mut self,
         connection: &Connection,
         login: &Login,
-        known: &mut Known,
-        answers: &mut mpsc::Receiver<Answer>,
+        inbox: &mut Inbox<'_>,
     ) -> Result<(), Trouble> {
+        let Inbox { known, answers, questions } = inbox;
         let announced = current(known);
         let (ask, mut asked) = mpsc::channel(1);
         let mut stream = Stream {
@@ -222,6 +234,7 @@ impl<C: Carrier> Session<C> {
             ended = stream.follow(login.node_key, &announced) => ended,
             ended = tell_changes(connection, login.node_key, known) => ended,
             () = pings.answer(&mut asked, answers) => Ok(()),
+            () = lock::ask_all(connection, login.node_key, questions, &self.events) => Ok(()),
         }
     }
 
@@ -316,7 +329,7 @@ async fn tell_changes(
 }
 
 /// A number by chance; without randomness, all members of a coordinator come back at once.
-fn random() -> u32 {
+pub fn random() -> u32 {
     let mut bytes = [0; 4];
     match getrandom::fill(&mut bytes) {
         Ok(()) => u32::from_ne_bytes(bytes),

@@ -159,8 +159,9 @@ async fn a_logout_gives_up_the_key_and_then_nothing_is_asked() {
     asked.json(&json!({}));
     assert!(matches!(member.event().await, Event::LoggedOut));
     assert!(coordinator.is_left_alone(Duration::from_secs(600)).await);
-    member.tell(Command::Stop).await;
-    member.running.await.unwrap();
+    let Member { commands, running, .. } = member;
+    drop(commands);
+    running.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

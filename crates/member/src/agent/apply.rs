@@ -1,0 +1,107 @@
+//! Brings data plane, paths, host and names to what map and preferences say.
+
+use std::{collections::HashSet, io, net::IpAddr, sync::Arc};
+
+use tailnet::{
+    line::{ToPlane, ToSteward},
+    settings::{Around, Settings, settings},
+};
+
+use super::{
+    core::Agent,
+    dns::{self, Served, Sockets},
+    endpoints,
+};
+
+impl Agent {
+    /// Brings data plane, paths, host and names to what map and preferences say.
+    pub fn apply_settings(&mut self) {
+        let wall = self.clock.wall;
+        let connected = endpoints::connected((self.effects.addresses)(self.own.index));
+        let around = Around {
+            now: wall,
+            connected: &connected,
+            servers: &self.servers,
+            answers: self.has_interface,
+            lock: self.lock.around(),
+        };
+        let runs = self.prefs.want_running && !self.own.key.is_zero();
+        let new =
+            if runs { settings(&self.map, &self.prefs, &around) } else { Settings::default() };
+        self.expiry = self.map.next_expiry(wall).map(|wait| self.clock.now + wait);
+        let old = std::mem::replace(&mut self.settings, new);
+        // Absence is no removal: what a former agent said stays until there is something to say.
+        let knows = self.has_begun && (!runs || self.map.node().is_some());
+        let former = (self.told_all || !knows).then_some(&old);
+        self.tell_plane(former);
+        let is_same = former.is_some_and(|old| old.host == self.settings.host);
+        self.told_all |= knows;
+        let now = self.clock.now;
+        self.mesh.set_peers(&self.settings.paths, now);
+        match self.settings.problems.first() {
+            Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
+            None => drop(self.problems.remove("settings")),
+        }
+        if !is_same && let Some(steward) = &self.steward {
+            steward.send(ToSteward::Host(self.settings.host.clone()));
+        }
+        self.serve_names();
+        self.announce();
+    }
+
+    /// Tells the data plane what differs; all, where nobody knows what it was told.
+    fn tell_plane(&self, former: Option<&Settings>) {
+        let new = &self.settings;
+        // The filter first: no new peer's packet enters by the old rules.
+        if former.is_none_or(|former| former.filter != new.filter) {
+            self.plane.send(ToPlane::Filter(new.filter.clone()));
+        }
+        if let Some(peers) = new.peers_since(former) {
+            self.plane.send(peers);
+        }
+    }
+
+    /// Answers questions about names from what is known now.
+    pub fn serve_names(&mut self) {
+        let own: HashSet<_> = self.settings.host.addresses.iter().map(ipnet::IpNet::addr).collect();
+        let (names, skipped) = tailnet::dns::Names::new(&self.settings.names);
+        for one in skipped {
+            tracing::debug!(?one, "left out of names");
+        }
+        let served = Served { names, own: own.clone() };
+        let wish = self.settings.host.names.as_ref();
+        let address = wish.and_then(|wish| wish.servers.first()).copied();
+        // One that is not wanted for now answers all the same; at another address it cannot.
+        self.names.take_if(|(at, _)| address.is_some_and(|address| address != *at));
+        if let Some((_, server)) = &self.names {
+            server.set(served);
+            return;
+        }
+        let Some(address) = address else {
+            self.problems.remove("names");
+            return;
+        };
+        let hook: dns::SocketHook = match self.hook.clone() {
+            Some(hook) => hook,
+            None => Arc::new(|_| Ok(())),
+        };
+        let bound = bind(address).and_then(|sockets| dns::Server::start(sockets, served, hook));
+        match bound {
+            Ok(server) => {
+                self.names = Some((address, server));
+                self.problems.remove("names");
+            }
+            Err(error) => {
+                self.problems
+                    .insert("names", format!("names cannot be answered at {address}: {error}"));
+            }
+        }
+    }
+}
+
+/// Sockets for questions about names.
+fn bind(address: IpAddr) -> io::Result<Sockets> {
+    let at = (address, 53);
+    let udp = vec![std::net::UdpSocket::bind(at)?];
+    Ok(Sockets { udp, tcp: vec![std::net::TcpListener::bind(at)?] })
+}

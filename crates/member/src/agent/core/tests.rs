@@ -1,0 +1,250 @@
+//! The agent on virtual time: what comes in is the test's, and so are the queues that it fills.
+
+mod lock;
+mod plane;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use serde_json::{Value, json};
+use tailnet::{keys::DiscoPublic, local::Status, prefs::MaskedPrefs};
+use tokio::sync::oneshot;
+
+use super::*;
+use crate::agent::Folder;
+
+const KEY: NodePublic = NodePublic([1; 32]);
+const URL: &str = "https://control.example";
+
+/// An agent, and all that it speaks to.
+struct Rig {
+    agent: Agent,
+    folder: Arc<TempFolder>,
+    relays: Heard<derp::Command>,
+    from_control: mpsc::Receiver<(u32, control::Event)>,
+    sessions: Arc<Mutex<Vec<Session>>>,
+}
+
+/// An agent's folder, for as long as one uses it.
+struct TempFolder(PathBuf);
+
+struct Session {
+    commands: Heard<control::Command>,
+    events: mpsc::Sender<control::Event>,
+}
+
+/// What was told to a task that takes all.
+type Heard<T> = Arc<Mutex<Vec<T>>>;
+
+fn taking<T: Send + 'static>(mut from: mpsc::Receiver<T>) -> Heard<T> {
+    let heard = Heard::<T>::default();
+    let taken = heard.clone();
+    tokio::spawn(async move {
+        while let Some(one) = from.recv().await {
+            taken.lock().unwrap().push(one);
+        }
+    });
+    heard
+}
+
+impl Rig {
+    /// One whose folder is empty.
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir();
+        let folder = folder.join(format!("linerate-core-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let folder = Arc::new(TempFolder(folder));
+        Self::at(
+            folder,
+            Clock { now: Duration::from_secs(1000), wall: Duration::from_secs(1_800_000_000) },
+        )
+    }
+
+    fn at(folder: Arc<TempFolder>, clock: Clock) -> Self {
+        let (relays, relay_commands) = mpsc::channel(1);
+        let (control_events, from_control) = mpsc::channel(64);
+        let (found, _) = mpsc::channel(64);
+        let sessions = Arc::<Mutex<Vec<Session>>>::default();
+        let begun = sessions.clone();
+        let connect = move |_, commands, events| {
+            begun.lock().unwrap().push(Session { commands: taking(commands), events });
+        };
+        let agent = Agent::new(Parts {
+            has_interface: false,
+            state: State::new(Folder {
+                path: folder.0.clone(),
+                shown: folder.0.clone(),
+                open: None,
+            }),
+            hook: None,
+            plane: ToLine::new(),
+            steward: None,
+            relays,
+            control_events,
+            found,
+            writers: Arc::new(Writers::new(0)),
+            effects: Effects {
+                addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
+                connect: Box::new(connect),
+            },
+            clock,
+        });
+        Self {
+            agent: agent.unwrap(),
+            folder,
+            relays: taking(relay_commands),
+            from_control,
+            sessions,
+        }
+    }
+
+    /// One that has joined: its key is registered, and its preferences are kept.
+    async fn joined(name: &str) -> Self {
+        let rig = Self::new(name);
+        let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
+        rig.agent.state.keep("prefs.json", &prefs).unwrap();
+        rig.restarted().await
+    }
+
+    /// Another agent in its place.
+    async fn restarted(self) -> Self {
+        let mut rig = Self::at(self.folder.clone(), self.agent.clock);
+        rig.plane(hello(KEY)).await;
+        rig
+    }
+
+    async fn handle(&mut self, input: Input) {
+        self.agent.handle(input, self.agent.clock).await;
+    }
+
+    async fn plane(&mut self, message: ToAgent) {
+        self.handle(Input::Plane(message)).await;
+    }
+
+    /// Time passes, and each deadline is kept.
+    async fn pass(&mut self, time: Duration) {
+        let Clock { now, wall } = self.agent.clock;
+        let end = now + time;
+        while self.agent.clock.now < end {
+            let next =
+                self.agent.poll_timeout().map_or(end, |due| due.clamp(self.agent.clock.now, end));
+            // What is due at once is done once more, and not for ever.
+            let next = next.max(self.agent.clock.now + Duration::from_millis(1)).min(end);
+            self.agent.handle(Input::Timeout, Clock { now: next, wall: wall + (next - now) }).await;
+        }
+    }
+
+    /// What the data plane was told since the last time.
+    fn told(&self) -> Vec<ToPlane> {
+        std::iter::from_fn(|| self.agent.plane.poll()).collect()
+    }
+
+    /// What relays were told.
+    async fn relays_told(&self) -> Vec<derp::Command> {
+        tokio::task::yield_now().await;
+        std::mem::take(&mut self.relays.lock().unwrap())
+    }
+
+    /// What the last session was told.
+    async fn commands(&self) -> Vec<control::Command> {
+        tokio::task::yield_now().await;
+        let sessions = self.sessions.lock().unwrap();
+        let session = sessions.last().expect("a session has begun");
+        std::mem::take(&mut session.commands.lock().unwrap())
+    }
+
+    /// The coordinator says something in the last session.
+    async fn hear(&mut self, event: control::Event) {
+        let events = self.sessions.lock().unwrap().last().expect("a session").events.clone();
+        events.send(event).await.unwrap();
+        let (number, event) = self.from_control.recv().await.unwrap();
+        self.handle(Input::Control(number, event)).await;
+    }
+
+    /// A stream of maps begins with this.
+    async fn stream(&mut self, map: Value) {
+        self.hear(control::Event::Connected).await;
+        self.map(map).await;
+    }
+
+    async fn map(&mut self, map: Value) {
+        let text = map.to_string().into_bytes();
+        let head = serde_json::from_slice(&text).unwrap();
+        self.hear(control::Event::Map { head, text }).await;
+    }
+
+    async fn ask<T>(&mut self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {
+        let (reply, mut answer) = oneshot::channel();
+        self.handle(Input::Request(request(reply))).await;
+        answer.try_recv().ok()
+    }
+
+    async fn status(&mut self) -> Status {
+        let status = self.ask(|reply| Request::Status { peers: true, reply }).await;
+        *status.unwrap().unwrap()
+    }
+
+    /// The lines of health that have this text.
+    async fn health(&mut self, text: &str) -> Vec<String> {
+        let mut health = self.status().await.health;
+        health.retain(|line| line.contains(text));
+        health
+    }
+
+    async fn set(&mut self, name: &str, value: impl Into<Value>) {
+        let edits = MaskedPrefs::default().with(name, value);
+        let set = self.ask(|reply| Request::EditPrefs { edits, reply }).await;
+        set.unwrap().unwrap();
+    }
+}
+
+impl Drop for TempFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn hello(node_key: NodePublic) -> ToAgent {
+    ToAgent::Hello { node_key, port: 41641, interface: String::new(), index: 0 }
+}
+
+fn key(id: u8) -> NodePublic {
+    NodePublic([id; 32])
+}
+
+fn node(id: u8) -> Value {
+    json!({
+        "ID": id, "StableID": format!("n{id}"), "Name": format!("n{id}.net.example."),
+        "Key": key(id), "DiscoKey": DiscoPublic([id; 32]), "HomeDERP": 1,
+        "Addresses": [format!("100.64.0.{id}/32")], "AllowedIPs": [format!("100.64.0.{id}/32")],
+    })
+}
+
+/// A whole map of this node and these peers, with a relay that has an address.
+fn map_of(peers: &[u8]) -> Value {
+    let relay = json!({"Name": "1", "RegionID": 1, "HostName": "relay.example", "IPv4": "192.0.2.9", "IPv6": "none"});
+    json!({
+        "Node": node(1),
+        "Peers": peers.iter().map(|id| node(*id)).collect::<Vec<_>>(),
+        "DERPMap": {"Regions": {"1": {"RegionID": 1, "RegionCode": "one", "Nodes": [relay]}}},
+        "PacketFilter": [{"SrcIPs": ["*"], "DstPorts": [{"IP": "*", "Ports": {"First": 0, "Last": 65535}}]}],
+        "Domain": "example",
+    })
+}
+
+/// The keys of the peers that the data plane has after these messages.
+fn peers(told: &[ToPlane]) -> Vec<NodePublic> {
+    let mut peers = std::collections::BTreeSet::new();
+    for message in told {
+        if let ToPlane::Peers { complete, changed, removed } = message {
+            if *complete {
+                peers.clear();
+            }
+            peers.retain(|key| !removed.contains(key));
+            peers.extend(changed.iter().map(|peer| peer.key));
+        }
+    }
+    peers.into_iter().collect()
+}

@@ -1,0 +1,313 @@
+//! Tailnet lock, by a chain that Tailscale's own package made (`tests/tka-vectors`).
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use base64ct::{Base64, Encoding as _};
+use tailnet::tka::{Authority, follow::Question};
+use zeroize::Zeroizing;
+
+use super::*;
+use crate::agent::control::{Command, Event, trouble::Trouble};
+
+const SIGNED: u8 = 50;
+const INSERTED: u8 = 51;
+
+/// What a coordinator has of tailnet lock.
+struct Chain(Value);
+
+impl Chain {
+    fn new(name: &str) -> Self {
+        let file =
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tailnet/tests/tka/vectors.json"));
+        let chains: Vec<Value> = serde_json::from_str(file).unwrap();
+        Self(chains.into_iter().find(|chain| chain["Name"] == name).unwrap())
+    }
+
+    fn checkpoint(&self) -> Value {
+        json!({ "GenesisAUM": base64(&self.0["Checkpoint"]) })
+    }
+
+    /// All updates that Tailscale accepts, or all that it does not.
+    fn updates(&self, accepted: bool) -> Vec<Value> {
+        let steps = self.0["Steps"].as_array().unwrap().iter();
+        let steps = steps.filter(|step| step["Accepted"] == accepted);
+        steps.flat_map(|step| step["Updates"].as_array().unwrap()).cloned().collect()
+    }
+
+    fn head(&self) -> String {
+        self.0["Steps"].as_array().unwrap().last().unwrap()["Head"].as_str().unwrap().into()
+    }
+
+    fn signature(&self, name: &str) -> Value {
+        let mut all = self.0["Signatures"].as_array().unwrap().iter();
+        base64(&all.find(|signature| signature["Name"] == name).unwrap()["Text"])
+    }
+
+    /// The map of a network with a node that is signed, and one that the coordinator put in.
+    fn map(&self, lock: Value) -> Value {
+        let mut map = map_of(&[SIGNED, INSERTED]);
+        map["Peers"][0]["KeySignature"] = self.signature("direct");
+        map["Peers"][1]["KeySignature"] = self.signature("by a key that nobody trusts");
+        map["TKAInfo"] = lock;
+        map
+    }
+
+    fn on(&self) -> Value {
+        self.map(json!({ "Head": self.head() }))
+    }
+}
+
+fn bytes(hex: &Value) -> Vec<u8> {
+    base16ct::lower::decode_vec(hex.as_str().unwrap()).unwrap()
+}
+
+fn base64(hex: &Value) -> Value {
+    Base64::encode_string(&bytes(hex)).into()
+}
+
+fn missing(updates: &[Value], head: &str) -> Value {
+    json!({ "Head": head, "MissingAUMs": updates.iter().map(base64).collect::<Vec<_>>() })
+}
+
+impl Rig {
+    /// The question that the coordinator is asked, if it is.
+    async fn question(&self) -> Option<(u32, &'static str, Value)> {
+        let commands = self.commands().await;
+        let asked = commands.into_iter().find_map(|command| match command {
+            Command::Ask(Question { number, path, body }) => Some((number, path, body)),
+            _ => None,
+        });
+        asked.map(|(number, path, body)| (number, path, serde_json::from_slice(&body).unwrap()))
+    }
+
+    /// Answers the question that is asked there.
+    async fn answer(&mut self, path: &str, answer: &Value) -> Value {
+        let (number, asked, body) = self.question().await.expect("the coordinator is asked");
+        assert_eq!(asked, path);
+        let answer = Ok(answer.to_string().into_bytes().into());
+        self.hear(Event::LockAnswer { number, answer }).await;
+        body
+    }
+
+    /// One that knows the keys of this chain, and has its map.
+    async fn locked(name: &str, chain: &Chain) -> Self {
+        let mut rig = Self::joined(name).await;
+        rig.stream(chain.on()).await;
+        rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
+        let updates = missing(&chain.updates(true), &chain.head());
+        rig.answer("/machine/tka/sync/offer", &updates).await;
+        let sent = rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
+        assert_eq!((&sent["Head"], &sent["NodeKey"]), (&json!(chain.head()), &json!(KEY)));
+        rig
+    }
+
+    async fn lock_status(&mut self) -> Value {
+        self.ask(|reply| Request::LockStatus { reply }).await.unwrap().unwrap()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_believed_until_the_chain_is_here_and_then_whom_its_keys_signed() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::joined("lock-chain").await;
+    rig.stream(chain.on()).await;
+    assert_eq!(peers(&rig.told()), []);
+    let asked = rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
+    assert_eq!((&asked["Head"], &asked["NodeKey"]), (&json!(""), &json!(KEY)));
+    let updates = missing(&chain.updates(true), &chain.head());
+    let offer = rig.answer("/machine/tka/sync/offer", &updates).await;
+    assert_ne!(offer["Head"], chain.head());
+    let sent = rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
+    assert_eq!((&sent["Head"], &sent["MissingAUMs"]), (&json!(chain.head()), &json!([])));
+    assert_eq!(peers(&rig.told()), [key(SIGNED)]);
+    assert!(rig.question().await.is_none());
+
+    let health = rig.health("tailnet lock").await.join("\n");
+    assert!(health.contains("keeps n51.net.example out"), "{health}");
+    let own = rig.lock_status().await["PublicKey"].as_str().unwrap().replace("nlpub", "tlpub");
+    let sign = format!("tailscale lock sign {KEY} {own}");
+    assert!(health.contains(&sign), "{health}");
+    let file = rig.folder.0.join("lock.json");
+    assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_coordinator_is_told_the_head_that_is_known() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-head", &chain).await.restarted().await;
+    rig.stream(chain.on()).await;
+    let told = rig.commands().await.into_iter().find_map(|command| match command {
+        Command::Update(announced) => Some(announced.lock_head),
+        _ => None,
+    });
+    assert_eq!(told, Some(chain.head()));
+    assert!(rig.question().await.is_none(), "both heads are the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_that_is_silent_about_the_lock_lets_nobody_in() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-silent", &chain).await.restarted().await;
+    for said in [Value::Null, json!({ "Disabled": true }), json!({ "Head": "" })] {
+        rig.told();
+        rig.stream(chain.map(said.clone())).await;
+        let other = base64(&json!("6f74686572"));
+        for answer in [json!({}), json!({ "DisablementSecret": other }), chain.checkpoint()] {
+            let asked = rig.answer("/machine/tka/bootstrap", &answer).await;
+            assert_eq!(asked["Head"], chain.head());
+            let health = rig.health("a valid disablement secret alone").await;
+            assert_eq!(health.len(), 1, "{said} {answer}");
+            assert!(rig.question().await.is_none(), "not at once");
+            rig.pass(Duration::from_secs(300)).await;
+        }
+        let known: Vec<_> = rig.agent.settings.peers.iter().map(|peer| peer.key).collect();
+        assert_eq!(known, [key(SIGNED)], "{said}");
+        assert_eq!(rig.lock_status().await["Enabled"], true);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_valid_secret_turns_the_lock_off_for_good() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-off", &chain).await;
+    rig.map(json!({ "TKAInfo": { "Disabled": true } })).await;
+    let secret = json!({ "DisablementSecret": base64(&json!("736563726574")) });
+    rig.answer("/machine/tka/bootstrap", &secret).await;
+    assert_eq!(peers(&rig.told()), [key(SIGNED), key(INSERTED)]);
+    assert!(rig.health("tailnet lock").await.is_empty() && rig.question().await.is_none());
+    let mut rig = rig.restarted().await;
+    assert_eq!(rig.lock_status().await["Enabled"], false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_update_that_does_not_count_changes_nothing_and_is_told() {
+    let chain = Chain::new("wrong");
+    let mut rig = Rig::joined("lock-wrong").await;
+    rig.stream(chain.on()).await;
+    rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
+    let first = Authority::begin(&bytes(&chain.0["Checkpoint"])).unwrap();
+    for update in chain.updates(false) {
+        let answer = missing(std::slice::from_ref(&update), &chain.head());
+        let offer = rig.answer("/machine/tka/sync/offer", &answer).await;
+        assert_eq!(offer["Head"], first.head().to_string(), "{update}");
+        let health = rig.health("is refused, and changes nothing").await;
+        assert_eq!(health.len(), 1, "{update}");
+        rig.pass(Duration::from_secs(300)).await;
+    }
+    let updates = missing(&chain.updates(true), &chain.head());
+    rig.answer("/machine/tka/sync/offer", &updates).await;
+    rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
+    assert!(rig.health("is refused, and changes nothing").await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_coordinator_with_another_chain_is_told_as_apart_and_nobody_is_lost() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-fork", &chain).await;
+    let other = Chain::new("forked");
+    rig.map(json!({ "TKAInfo": { "Head": other.head() } })).await;
+    let offer = missing(&other.updates(true), &other.head());
+    rig.answer("/machine/tka/sync/offer", &offer).await;
+    assert_eq!(rig.health("follows no known update").await.len(), 1);
+    rig.pass(Duration::from_secs(300)).await;
+    rig.answer("/machine/tka/sync/offer", &json!({ "Head": other.head() })).await;
+    rig.answer("/machine/tka/sync/send", &json!({ "Head": other.head() })).await;
+    assert_eq!(rig.health("has other updates than this node").await.len(), 1);
+    assert_eq!(peers(&rig.told()), [key(SIGNED)]);
+    assert_eq!(rig.agent.lock.head(), chain.head());
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_that_are_not_answered_are_asked_again_more_and_more_rarely() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::joined("lock-retry").await;
+    rig.stream(chain.on()).await;
+    let mut asked = 0;
+    for _ in 0..3600 {
+        if let Some((number, _, _)) = rig.question().await {
+            asked += 1;
+            let answer = Err(Trouble::Status("tailnet lock", 500, "no".into()));
+            rig.hear(Event::LockAnswer { number, answer }).await;
+            // What comes late is no answer.
+            let answer = Ok(chain.checkpoint().to_string().into());
+            rig.hear(Event::LockAnswer { number, answer }).await;
+        }
+        rig.pass(Duration::from_secs(1)).await;
+    }
+    assert!((15..40).contains(&asked), "{asked}");
+    assert_eq!(rig.health("its updates cannot be fetched").await.len(), 1);
+    assert_eq!(peers(&rig.told()), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_kept_and_cannot_be_read_lets_nobody_in() {
+    let chain = Chain::new("straight");
+    for damage in ["", "[]", r#"{"version":1,"control_url":"","updates":["oA=="]}"#] {
+        let rig = Rig::locked("lock-damaged", &chain).await;
+        let damage = damage.replace(r#""control_url":"""#, &format!(r#""control_url":"{URL}""#));
+        std::fs::write(rig.folder.0.join("lock.json"), &damage).unwrap();
+        let mut rig = rig.restarted().await;
+        assert_eq!(rig.health("no peer is believed").await.len(), 1, "{damage}");
+        rig.stream(chain.map(Value::Null)).await;
+        assert_eq!(peers(&rig.told()), [], "{damage}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tailscale_lock_status_has_keys_and_both_kinds_of_peers() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-status", &chain).await;
+    let status = rig.lock_status().await;
+    assert_eq!((&status["Enabled"], &status["NodeKeySigned"]), (&json!(true), &json!(false)));
+    assert_eq!(status["Head"].as_array().unwrap().len(), 32);
+    assert_eq!(status["TrustedKeys"].as_array().unwrap().len(), 3);
+    assert_eq!(status["VisiblePeers"][0]["NodeKey"], json!(key(SIGNED)));
+    assert_eq!(status["FilteredPeers"][0]["NodeKey"], json!(key(INSERTED)));
+    let (own, seen) = (&status["NodeKeySignature"], &status["VisiblePeers"][0]);
+    assert_eq!((own, &seen["NodeKeySignature"]["SigKind"]), (&Value::Null, &json!(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_auth_key_that_brings_a_credential_signs_the_node_key() {
+    let chain = Chain::new("straight");
+    let wrapped = &chain.0["Wrapped"][0];
+    let mut rig = Rig::joined("lock-auth-key").await;
+    let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
+    rig.agent.want_login(Some(text));
+    rig.plane(ToAgent::Candidate(key(90))).await;
+    let login = rig.login().await;
+    assert_eq!(login.auth_key.unwrap().as_str(), wrapped["AuthKey"].as_str().unwrap());
+    assert_eq!(json!(login.signature), base64(&wrapped["Signed"]));
+    assert_eq!(json!(login.lock_key), rig.lock_status().await["PublicKey"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_key_that_expired_is_followed_by_one_that_this_node_signs() {
+    let chain = Chain::new("straight");
+    let renewal = &chain.0["Renewed"][0];
+    let rig = Rig::joined("lock-renewal").await;
+    let text = renewal["Key"].as_str().unwrap();
+    std::fs::write(rig.folder.0.join("lock.key"), text).unwrap();
+    let mut rig = rig.restarted().await;
+    rig.told();
+    let former = base64(&renewal["First"]).as_str().map(str::to_owned);
+    rig.hear(Event::NeedsNewNodeKey { signature: former }).await;
+    assert!(rig.told().contains(&ToPlane::MakeCandidate));
+    let candidate = NodePublic(bytes(&renewal["Nodes"][0]).try_into().unwrap());
+    rig.plane(ToAgent::Candidate(candidate)).await;
+    let login = rig.login().await;
+    assert_eq!((login.node_key, login.old_node_key), (candidate, Some(KEY)));
+    assert_eq!(json!(login.signature), base64(&renewal["Texts"][0]));
+    assert_eq!(json!(login.lock_key), renewal["Public"]);
+}
+
+impl Rig {
+    /// What the coordinator is asked to register.
+    async fn login(&self) -> tailnet::control::register::Login {
+        let login = self.commands().await.into_iter().find_map(|command| match command {
+            Command::Login(login) => Some(login),
+            _ => None,
+        });
+        login.expect("the coordinator is asked to register")
+    }
+}

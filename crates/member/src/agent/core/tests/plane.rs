@@ -1,0 +1,51 @@
+use super::*;
+
+#[tokio::test]
+async fn a_joined_agent_resumes_and_tells_the_data_plane_what_the_map_says() {
+    let mut rig = Rig::joined("resumes").await;
+    let commands = rig.commands().await;
+    let [control::Command::Update(_), control::Command::Resume(_)] = &commands[..] else {
+        panic!("{commands:?}")
+    };
+    rig.stream(map_of(&[2, 3])).await;
+    assert_eq!(peers(&rig.told()), [key(2), key(3)]);
+    assert_eq!(rig.status().await.peer.len(), 2);
+}
+
+#[tokio::test]
+async fn the_last_words_to_the_coordinator_arrive_however_many_there_were() {
+    let mut rig = Rig::joined("many-words").await;
+    rig.stream(map_of(&[2])).await;
+    for number in 0..200 {
+        rig.set("Hostname", format!("host-{number}")).await;
+    }
+    let commands = rig.commands().await;
+    let Some(control::Command::Update(last)) = commands.last() else { panic!("{commands:?}") };
+    assert_eq!(last.hostinfo["Hostname"], "host-199");
+}
+
+#[tokio::test]
+async fn the_last_words_to_relays_arrive_however_many_there_were() {
+    let mut rig = Rig::joined("relays").await;
+    for id in 1..500 {
+        let region = json!({"RegionID": 1, "RegionCode": format!("code-{id}"), "Nodes": []});
+        let map = json!({"Node": node(1), "DERPMap": {"Regions": {"1": region}}});
+        rig.map(map).await;
+    }
+    let told = rig.relays_told().await;
+    let last = told.iter().rev().find_map(|command| match command {
+        derp::Command::Map(map) => map.regions.clone(),
+        _ => None,
+    });
+    assert_eq!(last.unwrap()[&1].as_ref().unwrap().region_code, "code-499");
+}
+
+#[tokio::test]
+async fn a_map_is_kept_when_a_crowd_of_changes_is_over() {
+    let mut rig = Rig::joined("kept").await;
+    rig.stream(map_of(&[2])).await;
+    rig.pass(KEEP_AFTER).await;
+    let mut rig = rig.restarted().await;
+    assert_eq!(peers(&rig.told()), [key(2)], "before the coordinator is asked");
+    assert_eq!(rig.health("coordinator").await, Vec::<String>::new());
+}

@@ -1,0 +1,99 @@
+//! The agent's loop: one event after the other, and after each what follows from it.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Lines, Options,
+    control::{self, dial::Hook},
+    core::{Agent, Clock, Effects, Input, Parts},
+    derp, endpoints, line,
+    local_api::{self, Writers},
+    state::State,
+};
+
+/// Messages of each kind that wait at most.
+const WAITING: usize = 256;
+
+/// Runs until the data plane or the steward is gone.
+pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
+    let (to_core, mut from_plane) = mpsc::channel(WAITING);
+    let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
+    let (to_core, mut from_steward) = mpsc::channel(WAITING);
+    let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
+    let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
+    let (to_core, mut requests) = mpsc::channel(WAITING);
+    let writers = Arc::new(Writers::new(sys::process::own_user()));
+    let serve = |clients| local_api::Server::start(clients, writers.clone(), to_core);
+    let _server = lines.clients.map(serve).transpose().context("socket")?;
+    let (control_events, mut from_control) = mpsc::channel(WAITING);
+    let (relay_events, mut from_relays) = mpsc::channel(WAITING);
+    let (relays, relay_commands) = mpsc::channel(WAITING);
+
+    let state = State::new(options.folder);
+    let hook = hook(options.mark);
+    tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
+    let lines_ended = async {
+        tokio::select! {
+            ended = plane_line => ended,
+            ended = async {
+                match steward_line {
+                    Some(line) => line.await,
+                    None => std::future::pending().await,
+                }
+            } => ended,
+        }
+    };
+    tokio::pin!(lines_ended);
+    let (found, mut from_checks) = mpsc::channel(WAITING);
+    let mut agent = Agent::new(Parts {
+        has_interface: options.has_interface,
+        state,
+        hook,
+        plane,
+        steward,
+        relays,
+        control_events,
+        found,
+        writers,
+        effects: Effects {
+            addresses: Box::new(endpoints::addresses),
+            connect: Box::new(|settings, commands, events| {
+                tokio::spawn(control::run(settings, commands, events));
+            }),
+        },
+        clock: Clock::read(),
+    })?;
+    agent.hello();
+    loop {
+        let due = agent.poll_timeout();
+        let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(Clock::read().now));
+        let wake = Instant::now() + wait;
+        let input = tokio::select! {
+            ended = &mut lines_ended => return ended.context("line"),
+            Some(message) = from_plane.recv() => Input::Plane(message),
+            Some(message) = from_steward.recv() => Input::Steward(message),
+            Some((session, event)) = from_control.recv() => Input::Control(session, event),
+            Some(event) = from_relays.recv() => Input::Relays(event),
+            Some(request) = requests.recv() => Input::Request(request),
+            Some(found) = from_checks.recv() => Input::Found(found),
+            () = sleep_until(wake), if due.is_some() => Input::Timeout,
+        };
+        agent.handle(input, Clock::read()).await;
+    }
+}
+
+/// Marks sockets, so that what they send does not go where the interface's routes lead.
+fn hook(mark: u32) -> Option<Hook> {
+    let hook: Hook = Arc::new(move |socket| sys::process::mark_socket(socket, mark));
+    Some(hook).filter(|_| mark != 0)
+}
+
+fn derp_settings(hook: &Option<Hook>) -> derp::Settings {
+    derp::Settings { dialer: control::dial::Dialer::of_environment(hook.clone()) }
+}

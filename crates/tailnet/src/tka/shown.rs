@@ -1,0 +1,54 @@
+//! Keys and signatures as the command `tailscale lock` reads them (`ipn/ipnstate`, `tka/sig.go`).
+
+use base64ct::{Base64, Encoding as _};
+use serde_json::{Value, json};
+
+use super::{
+    Authority, Malformed, cbor,
+    own::public,
+    signature::{CREDENTIAL, DIRECT, Kind, NodeSignature, ROTATION},
+};
+
+impl Authority {
+    /// The keys that may sign.
+    pub fn shown_keys(&self) -> Vec<Value> {
+        let shown = |key: &super::key::Key| {
+            json!({
+                "Kind": "25519",
+                "Key": public(&key.id),
+                "Metadata": key.notes.as_ref().map(cbor::Texts::all),
+                "Votes": key.votes,
+            })
+        };
+        self.state.keys.iter().map(shown).collect()
+    }
+
+    /// The number that was made when the chain began.
+    pub fn number(&self) -> u64 {
+        self.state.numbers.0
+    }
+}
+
+/// The signature of a node key.
+///
+/// # Errors
+/// It is none.
+pub fn shown_signature(text: &[u8]) -> Result<Value, Malformed> {
+    Ok(shown(&NodeSignature::read(cbor::read(text)?)?))
+}
+
+fn shown(signature: &NodeSignature) -> Value {
+    let (number, nested) = match &signature.kind {
+        Kind::Direct => (DIRECT, None),
+        Kind::Rotation(nested) => (ROTATION, Some(shown(nested))),
+        Kind::Credential => (CREDENTIAL, None),
+    };
+    json!({
+        "SigKind": number,
+        "Pubkey": Base64::encode_string(&signature.node),
+        "KeyID": Base64::encode_string(&signature.signer),
+        "Signature": Base64::encode_string(&signature.signature),
+        "Nested": nested,
+        "WrappingPubkey": Base64::encode_string(&signature.wrapping),
+    })
+}

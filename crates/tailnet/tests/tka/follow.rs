@@ -1,0 +1,154 @@
+use std::time::Duration;
+
+use base64ct::{Base64, Encoding as _};
+use serde_json::{Value, json};
+use tailnet::tka::follow::{Failure, Follower, Known, Question, Said};
+
+use super::*;
+
+/// A node that follows, and what its map says.
+struct Node {
+    follower: Follower,
+    lock: Option<LockInfo>,
+    now: Duration,
+}
+
+impl Node {
+    fn new(known: Known, head: &str) -> Self {
+        let mut follower = Follower::new(known);
+        follower.handle_connected();
+        let lock = LockInfo { head: head.into(), disabled: false };
+        Self { follower, lock: Some(lock), now: Duration::from_secs(100) }
+    }
+
+    fn said(&self) -> Said<'_> {
+        let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+        Said { lock: self.lock.as_ref(), asking, now: self.now }
+    }
+
+    fn asks(&mut self) -> Option<Question> {
+        let (lock, now) = (self.lock.clone(), self.now);
+        let asking = self.said().asking;
+        self.follower.poll_question(Said { lock: lock.as_ref(), asking, now })
+    }
+
+    fn answer(&mut self, question: &Question, answer: &Value) -> (bool, Option<Question>) {
+        let (lock, now) = (self.lock.clone(), self.now);
+        let said = Said { lock: lock.as_ref(), asking: self.said().asking, now };
+        let answer = answer.to_string();
+        self.follower.handle_answer(question.number, Ok(answer.as_bytes()), said, 0)
+    }
+
+    fn head(&self) -> Option<String> {
+        self.follower.known().authority().map(|authority| authority.head().to_string())
+    }
+}
+
+fn base64(text: &str) -> String {
+    Base64::encode_string(&hex(text))
+}
+
+fn updates(chain: &Chain) -> Vec<String> {
+    let steps = chain.steps.iter().filter(|step| step.accepted);
+    steps.flat_map(|step| &step.updates).map(|text| base64(text)).collect()
+}
+
+#[test]
+fn a_chain_is_fetched_from_its_checkpoint_to_its_head() {
+    for chain in chains() {
+        let head = &chain.steps.last().unwrap().head;
+        let mut node = Node::new(Known::Nothing, head);
+        let asked = node.asks().unwrap();
+        assert_eq!(asked.path, "/machine/tka/bootstrap");
+        assert_eq!(node.asks(), None, "one at a time");
+        let first = json!({ "GenesisAUM": base64(&chain.checkpoint) });
+        let (changed, offer) = node.answer(&asked, &first);
+        let offer = offer.unwrap();
+        assert_eq!((changed, offer.path), (true, "/machine/tka/sync/offer"));
+        let missing = json!({ "Head": head, "MissingAUMs": updates(&chain) });
+        let (changed, send) = node.answer(&offer, &missing);
+        let send = send.unwrap();
+        assert_eq!((changed, send.path), (true, "/machine/tka/sync/send"));
+        assert_eq!(node.answer(&send, &json!({ "Head": head })), (false, None));
+        assert_eq!((node.head().as_ref(), node.follower.failure()), (Some(head), None));
+    }
+}
+
+#[test]
+fn a_map_that_lags_behind_its_coordinator_is_no_failure() {
+    let chain = &chains()[0];
+    let head = &chain.steps.last().unwrap().head;
+    let mut node = Node::new(Known::Keys(Box::new(begin(chain))), &chain.steps[0].head);
+    let offer = node.asks().unwrap();
+    let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
+    let (_, send) = node.answer(&offer, &missing);
+    assert_eq!(node.answer(&send.unwrap(), &json!({ "Head": head })), (false, None));
+    assert_eq!((node.asks(), node.follower.failure()), (None, None));
+}
+
+#[test]
+fn an_answer_that_does_not_count_changes_nothing_and_is_asked_for_later() {
+    let chain = &chains()[0];
+    let head = &chain.steps.last().unwrap().head;
+    let first = begin(chain).head().to_string();
+    let forged = base64(&chains()[2].steps[0].updates[0]);
+    let answers = [
+        (json!(null), Failure::BadAnswer),
+        (json!({ "MissingAUMs": "x" }), Failure::BadAnswer),
+        (json!({ "MissingAUMs": ["?"] }), Failure::BadAnswer),
+        (json!({ "MissingAUMs": ["AA=="] }), Failure::Refused(Malformed::Field.into())),
+        (json!({ "MissingAUMs": [forged] }), Failure::Refused(Refused::NoParent)),
+    ];
+    let mut node = Node::new(Known::Keys(Box::new(begin(chain))), head);
+    for (answer, failure) in answers {
+        let offer = node.asks().unwrap();
+        assert_eq!(node.answer(&offer, &answer), (false, None), "{answer}");
+        assert_eq!(node.follower.failure(), Some(&failure), "{answer}");
+        assert_eq!(node.head().as_ref(), Some(&first));
+        assert_eq!(node.asks(), None);
+        // A late answer is none.
+        let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
+        assert_eq!(node.answer(&offer, &missing), (false, None));
+        let due = node.follower.poll_timeout().unwrap();
+        assert!(due > node.now && due < node.now + Duration::from_secs(60));
+        node.now = due;
+    }
+    let offer = node.asks().unwrap();
+    let missing = json!({ "Head": head, "MissingAUMs": updates(chain) });
+    let (_, send) = node.answer(&offer, &missing);
+    node.answer(&send.unwrap(), &json!({ "Head": head }));
+    assert_eq!((node.follower.failure(), node.head().as_ref()), (None, Some(head)));
+}
+
+#[test]
+fn a_secret_alone_turns_it_off_whatever_the_coordinator_says() {
+    let chain = &chains()[0];
+    let mut node = Node::new(Known::Keys(Box::new(begin(chain))), "");
+    for secret in chain.secrets.iter().rev().filter(|secret| !secret.accepted) {
+        let asked = node.asks().unwrap();
+        let answer = json!({ "DisablementSecret": base64(&secret.secret) });
+        assert_eq!(node.answer(&asked, &answer), (false, None));
+        assert_eq!(node.follower.failure(), Some(&Failure::NoSecret));
+        node.now = node.follower.poll_timeout().unwrap();
+    }
+    let asked = node.asks().unwrap();
+    let valid = chain.secrets.iter().find(|secret| secret.accepted).unwrap();
+    let answer = json!({ "DisablementSecret": base64(&valid.secret) });
+    assert_eq!(node.answer(&asked, &answer), (true, None));
+    assert!(matches!(node.follower.known(), Known::Nothing));
+    assert_eq!(node.follower.failure(), None);
+}
+
+#[test]
+fn nothing_is_asked_without_a_connection_nor_where_what_was_kept_is_damaged() {
+    let chain = &chains()[0];
+    let mut node = Node::new(Known::Nothing, &chain.steps[0].head);
+    let asked = node.asks().unwrap();
+    node.follower.handle_disconnected();
+    let first = json!({ "GenesisAUM": base64(&chain.checkpoint) });
+    assert_eq!(node.answer(&asked, &first), (false, None));
+    assert_eq!(node.asks(), None);
+    node.follower.handle_connected();
+    assert!(node.asks().unwrap().number != asked.number);
+    assert_eq!(Node::new(Known::Damaged, &chain.steps[0].head).asks(), None);
+}
