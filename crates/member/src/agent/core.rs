@@ -327,15 +327,10 @@ impl Agent {
     }
 
     /// The coordinator said something about the network.
-    pub fn handle_map(&mut self, text: &[u8]) {
-        let response: MapResponse = match serde_json::from_slice(text) {
-            Ok(response) => response,
-            Err(error) => {
-                self.problems.insert("map", format!("a map cannot be read: {error}"));
-                return;
-            }
-        };
-        let changes = self.map.apply(response, self.clock.wall);
+    pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
+        let wall = self.clock.wall;
+        let changes =
+            if is_first { self.map.apply_first(map, wall) } else { self.map.apply(map, wall) };
         for bad in &changes.bad {
             tracing::warn!("the coordinator sent a bad record: {bad}");
         }
