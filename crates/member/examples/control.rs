@@ -68,9 +68,8 @@ async fn main() -> anyhow::Result<()> {
         print!("{:>6} ms  ", begun.elapsed().as_millis());
         match event {
             Event::Disconnected { why, retry_in } => println!("disconnected ({retry_in:?}): {why}"),
-            Event::Map { head, text } => {
-                println!("map of {} bytes, {head:?}", text.len());
-                println!("           {}", String::from_utf8_lossy(&text[..text.len().min(300)]));
+            Event::Map { head, map } => {
+                println!("map of {} peers, {head:?}", map.peers.len());
             }
             Event::Connected => {
                 println!("connected");

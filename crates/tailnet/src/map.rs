@@ -78,7 +78,31 @@ impl NetworkMap {
         self
     }
 
-    /// Takes what the coordinator says; `now` is since 1970.
+    /// Takes the first map of a stream. What it leaves out is not as it was before, but nothing
+    /// (tailscale `controlclient/map.go`, `newMapSession`); but for peers and relays: these are lost
+    /// by their own words alone.
+    pub fn apply_first(&mut self, response: MapResponse, now: Duration) -> Changes {
+        let former = std::mem::take(self);
+        *self = Self {
+            node: former.node.clone(),
+            peers: former.peers.clone(),
+            by_key: former.by_key.clone(),
+            derp: former.derp.clone(),
+            ahead: former.ahead,
+            ..Self::default()
+        };
+        let mut changes = self.apply(response, now);
+        changes.settings |= self.dns != former.dns
+            || self.domain != former.domain
+            || self.filters != former.filters
+            || self.lock != former.lock;
+        changes.shown |= self.users != former.users
+            || self.health != former.health
+            || self.messages != former.messages;
+        changes
+    }
+
+    /// Takes what the coordinator says further; `now` is since 1970.
     pub fn apply(&mut self, response: MapResponse, now: Duration) -> Changes {
         let (page, bad) = (response.pop_browser_url, response.bad);
         let mut changes = Changes { page, bad, ..Changes::default() };
@@ -326,12 +350,6 @@ impl NetworkMap {
             (title, text) => format!("{title}: {text}"),
         };
         self.health.iter().cloned().chain(self.messages.values().map(text))
-    }
-
-    /// A new stream begins: tailnet lock is off for the coordinator unless its first map says that it
-    /// is on (tailscale `controlclient/map.go`, `lastTKAInfo`). Whether it was on.
-    pub fn handle_new_stream(&mut self) -> bool {
-        self.lock.take().is_some()
     }
 
     /// The state of tailnet lock, where it is on.

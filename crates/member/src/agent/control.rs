@@ -15,8 +15,9 @@
 //!
 //! [`run`] keeps trying until it is told otherwise, and tells each time why it does not work
 //! ([`Trouble`]). It decides nothing about keys: they are the data plane's. Where a login needs
-//! another node key it says so, and waits for the [`Command::Login`] that has one. What a map says
-//! is handed on unread, but for its [`MapHead`].
+//! another node key it says so, and waits for the [`Command::Login`] that has one. Of what
+//! a map says, it knows the [`MapHead`]. One that cannot be read ends the connection: what comes
+//! behind it builds on it.
 //!
 //! [`run`]: run()
 
@@ -39,6 +40,7 @@ use tailnet::{
         register::{Login, Registered},
     },
     keys::{MachineKey, NodePublic},
+    messages::MapResponse,
     tka::follow::Question,
 };
 use tokio::sync::mpsc;
@@ -118,8 +120,8 @@ pub enum Event {
     Map {
         /// What concerns the session, and pings that are not answered by it.
         head: MapHead,
-        /// All of it, in JSON.
-        text: Vec<u8>,
+        /// All of it.
+        map: Box<MapResponse>,
     },
     /// The answer to a question about tailnet lock.
     LockAnswer {
@@ -128,8 +130,6 @@ pub enum Event {
         /// In JSON, unread; or why there is none.
         answer: Result<Bytes, Trouble>,
     },
-    /// Something that the coordinator said cannot be read, and was passed over.
-    BadRecord(String),
     /// The node key is given up.
     LoggedOut,
 }

@@ -334,18 +334,14 @@ impl Agent {
     }
 
     /// The coordinator said something about the network.
-    pub fn handle_map(&mut self, text: &[u8]) {
-        let response: MapResponse = match serde_json::from_slice(text) {
-            Ok(response) => response,
-            Err(error) => {
-                self.problems.insert("map", format!("a map cannot be read: {error}"));
-                return;
-            }
-        };
-        let is_map = !response.keep_alive;
-        let was_locked = is_map && self.lock.begins_stream() && self.map.handle_new_stream();
-        let mut changes = self.map.apply(response, self.clock.wall);
-        changes.settings |= was_locked;
+    pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
+        let is_map = !map.keep_alive;
+        if is_first {
+            self.lock.handle_connected();
+        }
+        let wall = self.clock.wall;
+        let changes =
+            if is_first { self.map.apply_first(map, wall) } else { self.map.apply(map, wall) };
         for bad in &changes.bad {
             tracing::warn!("the coordinator sent a bad record: {bad}");
         }

@@ -50,8 +50,6 @@ pub(super) struct Lock {
     /// Of the coordinator at this URL.
     control_url: String,
     follower: Follower,
-    /// Whether the next map is the first of its stream.
-    is_new_stream: bool,
 }
 
 impl Kept {
@@ -90,7 +88,6 @@ impl Lock {
             own,
             control_url: control_url.to_owned(),
             follower: Follower::new(known),
-            is_new_stream: false,
         })
     }
 
@@ -114,21 +111,13 @@ impl Lock {
         self.follower.poll_timeout()
     }
 
+    /// The first map of a stream is here.
     pub fn handle_connected(&mut self) {
-        self.is_new_stream = true;
+        self.follower.handle_connected();
     }
 
     pub fn handle_disconnected(&mut self) {
         self.follower.handle_disconnected();
-    }
-
-    /// Whether the map that is here begins its stream.
-    pub fn begins_stream(&mut self) -> bool {
-        let begins = std::mem::take(&mut self.is_new_stream);
-        if begins {
-            self.follower.handle_connected();
-        }
-        begins
     }
 
     /// A login that the network accepts under tailnet lock, where that can be had: by the signature
@@ -222,7 +211,6 @@ impl Agent {
     /// Forgets whom the network trusts: it was left.
     pub fn forget_lock(&mut self) {
         self.lock.follower = Follower::new(Known::Nothing);
-        self.lock.is_new_stream = false;
         self.problems.remove("lock");
         self.keep_lock();
     }

@@ -50,6 +50,8 @@ pub(super) struct Login {
     needs_approval: bool,
     /// Whether the coordinator is connected.
     pub connected: bool,
+    /// Whether its next map is the first of a stream.
+    is_new_stream: bool,
     /// Whether its map is here.
     has_map: bool,
     logouts: Vec<Reply<()>>,
@@ -222,8 +224,7 @@ impl Agent {
         }
         match event {
             Event::Connected => {
-                self.login.connected = true;
-                self.lock.handle_connected();
+                (self.login.connected, self.login.is_new_stream) = (true, true);
                 self.problems.remove("control");
             }
             Event::Disconnected { why, .. } => {
@@ -261,20 +262,16 @@ impl Agent {
                 self.problems.insert("control", format!("the coordinator refuses: {why}"));
                 self.programs.error(&why);
             }
-            Event::Map { head, text } => {
+            Event::Map { head, map } => {
                 if let Some(ping) = head.ping_request {
                     tracing::debug!(types = ping.types, "a ping that is not answered");
                 }
-                if !head.keep_alive {
-                    self.login.has_map = true;
-                }
-                self.handle_map(&text);
+                let is_first = !head.keep_alive && std::mem::take(&mut self.login.is_new_stream);
+                self.login.has_map |= !head.keep_alive;
+                self.handle_map(*map, is_first);
             }
             Event::LockAnswer { number, answer } => {
                 self.handle_lock_answer(number, answer.as_deref());
-            }
-            Event::BadRecord(what) => {
-                self.problems.insert("map", format!("the coordinator said: {what}"));
             }
             Event::LoggedOut => self.logged_out(),
         }

@@ -23,13 +23,6 @@ pub enum FrameError {
     BadZstd(String),
 }
 
-impl FrameError {
-    /// Whether the frames behind it can be read.
-    pub fn stream_goes_on(&self) -> bool {
-        !matches!(self, Self::TooLong(_))
-    }
-}
-
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,7 +59,7 @@ impl FrameReader {
     /// The next frame, unpacked.
     ///
     /// # Errors
-    /// The frame cannot be read, and maybe none behind it ([`FrameError::stream_goes_on`]).
+    /// The frame cannot be read. Of the errors, only behind [`FrameError::TooLong`] no other can.
     pub fn poll_frame(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         let Some((length, body)) = self.held[self.done..].split_first_chunk::<4>() else {
             return Ok(None);
@@ -152,7 +145,6 @@ mod tests {
         reader.handle_bytes(&[0xff; 4]);
         let error = reader.poll_frame().unwrap_err();
         assert_eq!(error, FrameError::TooLong(u32::MAX));
-        assert!(!error.stream_goes_on());
     }
 
     #[test]
@@ -165,7 +157,7 @@ mod tests {
         assert_eq!(reader.poll_frame(), Ok(Some(b"{\"KeepAlive\":true}".to_vec())));
         for _ in 0..2 {
             let error = reader.poll_frame().unwrap_err();
-            assert!(error.stream_goes_on(), "{error}");
+            assert!(matches!(error, FrameError::BadZstd(_)), "{error}");
         }
         assert_eq!(reader.poll_frame(), Ok(Some(b"{}".to_vec())));
         assert_eq!(reader.poll_frame(), Ok(None));

@@ -149,6 +149,28 @@ fn messages_go_by_name() {
 }
 
 #[test]
+fn a_stream_begins_with_nothing_but_peers_and_relays() {
+    let mut map = first();
+    let relay = json!({"Regions": {"1": {"RegionID": 1, "Nodes": []}}});
+    apply(
+        &mut map,
+        json!({
+            "Domain": "net", "DNSConfig": {"Proxied": true}, "Health": ["ill"], "DERPMap": relay,
+            "PacketFilter": [{"SrcIPs": ["*"]}], "PacketFilters": {"a": []},
+            "UserProfiles": [{"ID": 7}], "TKAInfo": {"Head": "x"},
+            "DisplayMessages": {"a": {"Title": "t"}},
+        }),
+    );
+    let response = serde_json::from_value(json!({"Node": node(1), "Peers": []})).unwrap();
+    let changes = map.apply_first(response, NOW);
+    assert!(changes.settings && changes.shown && !changes.relays);
+    assert_eq!((ids(&map), map.derp_map().regions.as_ref().unwrap().len()), (vec![2, 3], 1));
+    assert!(!map.dns().proxied && map.rules().is_none() && map.lock().is_none());
+    assert_eq!((map.domain(), map.users().len(), map.problems().count()), ("", 0, 0));
+    assert_eq!(map.node().unwrap().id, 1);
+}
+
+#[test]
 fn a_map_comes_back_from_its_text() {
     let mut map = first();
     apply(

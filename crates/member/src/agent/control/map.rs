@@ -12,6 +12,7 @@ use tailnet::{
         messages::{Announced, MapHead, MapRequest, PingRequest},
     },
     keys::NodePublic,
+    messages::MapResponse,
 };
 use tokio::{
     sync::mpsc,
@@ -60,13 +61,12 @@ impl Stream<'_> {
             };
             reader.handle_bytes(&piece?);
             loop {
-                let frame = match reader.poll_frame() {
-                    Ok(None) => break,
-                    Ok(Some(frame)) => read(frame),
-                    Err(error) if error.stream_goes_on() => Err(error.to_string()),
-                    Err(error) => return Err(Trouble::BadAnswer(WHAT, error.to_string())),
-                };
-                if !self.handle_frame(frame, &mut is_first).await? {
+                // What the next one builds on is not known without this one.
+                let unreadable = |why: String| Trouble::BadAnswer(WHAT, why);
+                let frame = reader.poll_frame().map_err(|error| unreadable(error.to_string()))?;
+                let Some(frame) = frame else { break };
+                let (head, map) = read(&frame).map_err(|error| unreadable(error.to_string()))?;
+                if !self.handle_map(head, map, &mut is_first).await? {
                     return Ok(());
                 }
                 // What the listener took is not the coordinator's.
@@ -76,15 +76,12 @@ impl Stream<'_> {
     }
 
     /// False when nobody listens.
-    async fn handle_frame(
+    async fn handle_map(
         &mut self,
-        frame: Result<(MapHead, Vec<u8>), String>,
+        mut head: MapHead,
+        map: Box<MapResponse>,
         is_first: &mut bool,
     ) -> Result<bool, Trouble> {
-        let (mut head, text) = match frame {
-            Ok(read) => read,
-            Err(why) => return Ok(self.events.send(Event::BadRecord(why)).await.is_ok()),
-        };
         if let Some(plan) = head.dial_plan.take() {
             *self.plan = plan.candidates();
         }
@@ -108,15 +105,12 @@ impl Stream<'_> {
             // One at a time: a flood is not answered.
             let _ = self.pings.try_send(ping);
         }
-        Ok(self.events.send(Event::Map { head, text }).await.is_ok())
+        Ok(self.events.send(Event::Map { head, map }).await.is_ok())
     }
 }
 
-fn read(text: Vec<u8>) -> Result<(MapHead, Vec<u8>), String> {
-    match serde_json::from_slice(&text) {
-        Ok(head) => Ok((head, text)),
-        Err(error) => Err(format!("a map that is not what it must be: {error}")),
-    }
+fn read(text: &[u8]) -> serde_json::Result<(MapHead, Box<MapResponse>)> {
+    Ok((serde_json::from_slice(text)?, serde_json::from_slice(text)?))
 }
 
 async fn next_piece(connection: &Connection, body: &mut Incoming) -> Result<Bytes, Trouble> {

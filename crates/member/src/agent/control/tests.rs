@@ -13,6 +13,7 @@ use tailnet::{
         register::Login,
     },
     keys::{DiscoPublic, MachineKey, NodePublic},
+    messages::MapResponse,
 };
 use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use zeroize::Zeroizing;
@@ -57,9 +58,9 @@ impl Member {
         }
     }
 
-    async fn map(&mut self) -> Value {
+    async fn map(&mut self) -> MapResponse {
         match self.event().await {
-            Event::Map { text, .. } => serde_json::from_slice(&text).unwrap(),
+            Event::Map { map, .. } => *map,
             event => panic!("{event:?}"),
         }
     }
@@ -69,7 +70,7 @@ impl Member {
         let stream = coordinator.streams().await.stream();
         stream.send(&first_map()).await;
         assert!(matches!(self.event().await, Event::Connected));
-        assert_eq!(self.map().await, first_map());
+        assert_eq!(self.map().await, read(&first_map()));
         stream
     }
 }
@@ -85,6 +86,10 @@ fn announced(port: u16) -> Box<Announced> {
 
 fn with_auth_key() -> Login {
     Login { auth_key: Some(Zeroizing::new("secret".into())), ..Login::new(KEY) }
+}
+
+fn read(map: &Value) -> MapResponse {
+    serde_json::from_value(map.clone()).unwrap()
 }
 
 fn first_map() -> Value {

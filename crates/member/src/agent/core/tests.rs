@@ -1,6 +1,7 @@
 //! The agent on virtual time: what comes in is the test's, and so are the queues that it fills.
 
 mod lock;
+mod map;
 mod plane;
 
 use std::{
@@ -170,9 +171,9 @@ impl Rig {
     }
 
     async fn map(&mut self, map: Value) {
-        let text = map.to_string().into_bytes();
-        let head = serde_json::from_slice(&text).unwrap();
-        self.hear(control::Event::Map { head, text }).await;
+        let head = serde_json::from_value(map.clone()).unwrap();
+        let map = serde_json::from_value(map).unwrap();
+        self.hear(control::Event::Map { head, map }).await;
     }
 
     async fn ask<T>(&mut self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Option<T> {

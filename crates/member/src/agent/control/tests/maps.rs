@@ -1,3 +1,4 @@
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use tokio::time::Instant;
 
 use super::{coordinator::framed, *};
@@ -7,7 +8,7 @@ async fn a_registered_key_follows_the_map_without_registering() {
     let (mut member, _coordinator, stream) = joined().await;
     for map in [json!({ "PeersChanged": [] }), json!({ "KeepAlive": true })] {
         stream.send(&map).await;
-        assert_eq!(member.map().await, map);
+        assert_eq!(member.map().await, read(&map));
     }
 }
 
@@ -114,14 +115,21 @@ async fn a_frame_that_drips_is_no_sign_of_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bad_record_is_told_and_passed_over() {
-    let (mut member, _coordinator, stream) = joined().await;
-    for bad in [&b"garbage"[..], b"{\"Node\":", b"\x28\xb5\x2f\xfd\xff"] {
-        stream.raw(&framed(bad)).await;
-        assert!(matches!(member.event().await, Event::BadRecord(_)));
+async fn a_map_that_cannot_be_read_is_told_and_another_stream_begins() {
+    let (mut member, mut coordinator, mut stream) = joined().await;
+    let packed = |text: &str| compress_to_vec(text.as_bytes(), CompressionLevel::Fastest);
+    for (bad, why) in [
+        (b"garbage".to_vec(), "not zstd"),
+        (b"\x28\xb5\x2f\xfd\xff".to_vec(), "not zstd"),
+        (packed("{\"Node\":"), "EOF"),
+        // The head of it can be read.
+        (packed("{\"Domain\": \"\\ud800\"}"), "hex escape"),
+    ] {
+        stream.raw(&framed(&bad)).await;
+        let told = member.disconnected().await;
+        assert!(told.contains(why), "{told}");
+        stream = member.connected(&mut coordinator).await;
     }
-    stream.send(&json!({ "KeepAlive": true })).await;
-    assert_eq!(member.map().await, json!({ "KeepAlive": true }));
 }
 
 #[tokio::test(start_paused = true)]

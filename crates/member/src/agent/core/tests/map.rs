@@ -1,0 +1,25 @@
+use super::*;
+
+#[tokio::test]
+async fn a_new_stream_has_no_filter_and_no_names_of_the_one_before() {
+    let mut rig = Rig::joined("new-stream").await;
+    let mut map = map_of(&[2]);
+    map["DNSConfig"] = json!({"Proxied": true, "Domains": ["old.example"]});
+    rig.stream(map).await;
+    let filter = |told: &[ToPlane]| {
+        told.iter().rev().find_map(|message| match message {
+            ToPlane::Filter(policy) => Some(policy.clone()),
+            _ => None,
+        })
+    };
+    let accepting = filter(&rig.told()).unwrap();
+    rig.map(json!({"Domain": "other.example"})).await;
+    assert_eq!(filter(&rig.told()), None, "what a change leaves out is as it was");
+    rig.stream(json!({"Node": node(1), "Peers": []})).await;
+    let told = rig.told();
+    assert_ne!(filter(&told), None);
+    assert_ne!(filter(&told), Some(accepting));
+    assert!(!told.iter().any(|message| matches!(message, ToPlane::Peers { .. })), "{told:?}");
+    let status = rig.status().await;
+    assert_eq!((status.peer.len(), status.current_tailnet.unwrap().magic_dns_enabled), (1, false));
+}
