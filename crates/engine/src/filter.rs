@@ -20,7 +20,10 @@ use std::{
     },
 };
 
-use packet::filter::{Begun, Flow, Judge, Policy, Rules};
+use packet::{
+    filter::{Begun, Flow, Judge, Policy, Rules},
+    wire::IpHeader,
+};
 
 use crate::lock;
 
@@ -140,13 +143,13 @@ pub(crate) struct BatchFilter<'a> {
 }
 
 impl BatchFilter<'_> {
-    pub fn accepts(&mut self, packet: &[u8]) -> bool {
+    pub fn accepts(&mut self, header: &IpHeader, packet: &[u8]) -> bool {
         let Self { judge, filter, begun, .. } = self;
         let has_begun = |flow: &Flow| {
             let begun = begun.get_or_insert_with(|| lock(&filter.begun)).as_mut();
             begun.is_some_and(|begun| begun.has(flow))
         };
-        judge.accepts(packet, has_begun)
+        judge.accepts_read(header, packet, has_begun)
     }
 }
 

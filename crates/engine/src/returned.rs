@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, Span, Waker};
+use packet::{Ecn, Endpoint, IpPacket, RecvBatch, RecvMeta, Span, Waker};
 
 use crate::lock;
 
@@ -41,24 +41,24 @@ impl Returned {
     }
 
     /// Takes all into a batch as an IP side's half writes it; `None` where there is none.
-    pub fn take(&self) -> Option<(RecvBatch, Vec<Span>)> {
+    pub fn take(&self) -> Option<(RecvBatch, Vec<IpPacket>)> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         self.any.store(false, Ordering::Relaxed);
         let packets = mem::take(&mut *lock(&self.packets));
         let mut batch = RecvBatch::new(1);
-        let mut spans = Vec::with_capacity(packets.len());
+        let mut returned = Vec::with_capacity(packets.len());
         let slot = batch.slots_mut().next().expect("a batch of one slot");
         let mut start = 0;
         for packet in packets {
             slot[start..start + packet.len()].copy_from_slice(&packet);
-            spans.push(Span { start, len: packet.len() });
+            returned.extend(IpPacket::read(slot, Span { start, len: packet.len() }));
             start += packet.len();
         }
         let endpoint = Endpoint::new(([0, 0, 0, 0], 0).into());
         batch.commit(RecvMeta { len: start, stride: start, endpoint, ecn: Ecn::NotEct });
-        Some((batch, spans))
+        Some((batch, returned))
     }
 }
 
@@ -74,10 +74,16 @@ mod tests {
         let woken = wakes.clone();
         let returned = Returned::new(Arc::new(move || _ = woken.fetch_add(1, Ordering::Relaxed)));
         assert!(returned.take().is_none());
-        (0..100).for_each(|number| returned.push(vec![number; 1280]));
+        let packet = |number| {
+            let mut packet = vec![number; 1280];
+            packet[..4].copy_from_slice(&[0x45, 0, 5, 0]);
+            packet
+        };
+        (0..100).for_each(|number| returned.push(packet(number)));
         assert_eq!(wakes.load(Ordering::Relaxed), MOST as u32);
-        let (batch, spans) = returned.take().unwrap();
-        let numbers: Vec<u8> = spans.iter().map(|span| batch.get(*span)[1279]).collect();
+        let (batch, packets) = returned.take().unwrap();
+        let number = |packet: &IpPacket| batch.get(packet.span)[1279];
+        let numbers: Vec<u8> = packets.iter().map(number).collect();
         assert_eq!(numbers, (0..MOST as u8).collect::<Vec<_>>());
         assert!(returned.take().is_none());
     }

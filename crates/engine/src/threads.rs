@@ -194,7 +194,7 @@ mod tests {
         sync::mpsc::{Receiver, Sender, channel},
     };
 
-    use packet::{Batch, Endpoint, RecvBatch, SendBatch, SendError, Span};
+    use packet::{Batch, Endpoint, IpPacket, RecvBatch, SendBatch, SendError};
     use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
     use wg::{Now, Time};
 
@@ -248,7 +248,7 @@ mod tests {
     struct Nowhere;
 
     impl IpSend for Nowhere {
-        fn send(&mut self, _: &RecvBatch, _: &[Span]) -> io::Result<usize> {
+        fn send(&mut self, _: &RecvBatch, _: &[IpPacket]) -> io::Result<usize> {
             Ok(0)
         }
     }

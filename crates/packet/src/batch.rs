@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::{Ecn, Endpoint, MAX_PACKET, Offload, Tos, VNET_HEADER_LEN};
+use crate::{
+    Ecn, Endpoint, MAX_PACKET, Offload, Tos, VNET_HEADER_LEN,
+    wire::{IpHeader, ParseError},
+};
 
 /// A range of a batch's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +15,26 @@ pub struct Span {
     pub start: usize,
     /// Length in bytes.
     pub len: usize,
+}
+
+/// An IP packet in a batch's buffer, and what was read of its headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpPacket {
+    /// Where it stands, without what is behind its end.
+    pub span: Span,
+    /// Its IP headers.
+    pub header: IpHeader,
+}
+
+impl IpPacket {
+    /// Reads the packet at the beginning of `span` of `buf`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn read(buf: &[u8], span: Span) -> Result<Self, ParseError> {
+        let header = IpHeader::parse(&buf[span.range()])?;
+        Ok(Self { span: Span { len: header.total_len, ..span }, header })
+    }
 }
 
 impl Span {

@@ -21,7 +21,7 @@
 use std::ops::Range;
 
 use crate::{
-    Span,
+    IpPacket, Span,
     checksum::{add, sum},
     flow,
     offload::{ChecksumAt, Offload, SegmentProtocol, VNET_HEADER_LEN},
@@ -64,8 +64,8 @@ pub struct Coalescer {
 pub struct SuperPacket {
     /// The flow, as a hash; headers decide.
     flow: u64,
-    /// Of the first packet; `None` where that is no IP packet.
-    ip: Option<IpHeader>,
+    /// Of the first packet.
+    ip: IpHeader,
     head: Head,
     /// The virtio-net header, then the packet's headers.
     header: [u8; VNET_HEADER_LEN + MAX_HEADERS],
@@ -102,12 +102,11 @@ impl Coalescer {
         self.used = 0;
     }
 
-    /// Takes the packet at `span` of `buf`, which is an IP packet as long as its
-    /// header says. All packets of a batch are of one `buf`.
-    pub fn push(&mut self, buf: &[u8], span: Span, coalesce: Coalesce) {
+    /// Takes a packet of `buf`. All packets of a batch are of one `buf`.
+    pub fn push(&mut self, buf: &[u8], packet: &IpPacket, coalesce: Coalesce) {
+        let IpPacket { span, header: ip } = *packet;
         let packet = &buf[span.start..span.start + span.len];
-        let ip = IpHeader::parse(packet).ok();
-        let head = ip.and_then(|ip| Head::parse(&ip, packet)).unwrap_or(Head::OTHER);
+        let head = Head::parse(&ip, packet).unwrap_or(Head::OTHER);
         let flow = head.flow(packet);
         let wanted = match head.kind {
             Kind::Tcp => coalesce.tcp,
@@ -127,7 +126,7 @@ impl Coalescer {
         } else if head.kind == Kind::Other {
             // A fragment, say, may be of a flow whose next packet must not overtake
             // it.
-            let addresses = ip.map_or(&[][..], |ip| &packet[ip.addresses()]);
+            let addresses = &packet[ip.addresses()];
             recent
                 .filter(|other| {
                     other.open && addresses == other.head.addresses(other.packet_header())
@@ -135,7 +134,7 @@ impl Coalescer {
                 .for_each(|other| other.open = false);
         }
         if self.used == self.supers.len() {
-            self.supers.push(SuperPacket::empty());
+            self.supers.push(SuperPacket::empty(ip));
         }
         let newest = &mut self.supers[self.used];
         newest.ip = ip;
@@ -160,9 +159,9 @@ impl SuperPacket {
         &self.header[..VNET_HEADER_LEN + self.head.len]
     }
 
-    /// What was read of the IP headers of its first packet; `None` where that is no IP packet.
-    pub fn ip_header(&self) -> Option<&IpHeader> {
-        self.ip.as_ref()
+    /// The IP headers of its first packet.
+    pub fn ip_header(&self) -> &IpHeader {
+        &self.ip
     }
 
     /// Where the rest of it stands in the batch's buffer, in order.
@@ -194,10 +193,10 @@ impl SuperPacket {
         }
     }
 
-    fn empty() -> Self {
+    fn empty(ip: IpHeader) -> Self {
         Self {
             flow: 0,
-            ip: None,
+            ip,
             head: Head::OTHER,
             header: [0; VNET_HEADER_LEN + MAX_HEADERS],
             payload: Vec::new(),
@@ -442,7 +441,8 @@ mod tests {
         let buf = [one, other].concat();
         let mut coalescer = Coalescer::default();
         for start in [0, 50] {
-            coalescer.push(&buf, Span { start, len: 50 }, Coalesce { tcp: true, udp: true });
+            let packet = IpPacket::read(&buf, Span { start, len: 50 }).unwrap();
+            coalescer.push(&buf, &packet, Coalesce { tcp: true, udp: true });
         }
         assert_eq!(coalescer.finish().len(), 2);
     }

@@ -8,7 +8,7 @@
 
 use std::{io, sync::Arc};
 
-use crate::{Batch, Endpoint, RecvBatch, SendBatch, SendError, Span};
+use crate::{Batch, Endpoint, IpPacket, RecvBatch, SendBatch, SendError};
 
 /// Ends the wait of one receiving half, from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
@@ -33,7 +33,7 @@ pub trait IpSend: Send + 'static {
     ///
     /// # Errors
     /// The device is gone.
-    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize>;
+    fn send(&mut self, batch: &RecvBatch, packets: &[IpPacket]) -> io::Result<usize>;
 }
 
 /// The UDP side's receiving half.

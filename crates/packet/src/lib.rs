@@ -7,7 +7,7 @@
 //!   (IpRecv)                                                   (UdpSend)
 //!
 //!              send                                   recv
-//!   IP side   <------ [Span]     <- open <- RecvBatch <------  UDP side
+//!   IP side   <------ [IpPacket] <- open <- RecvBatch <------  UDP side
 //!   (IpSend)                                                   (UdpRecv)
 //! ```
 //!
@@ -31,7 +31,9 @@ mod segment;
 mod tos;
 pub mod wire;
 
-pub use batch::{Batch, Failure, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit};
+pub use batch::{
+    Batch, Failure, IpPacket, RecvBatch, RecvMeta, SendBatch, SendError, Span, Transmit,
+};
 pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
 pub use endpoint::{Endpoint, Local, RelayId, Remote};

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use packet::{Batch, IpRecv, IpSend, Offload, RecvBatch, Span, Waker};
+use packet::{Batch, IpPacket, IpRecv, IpSend, Offload, RecvBatch, Waker};
 
 /// The test's end of an IP side.
 #[derive(Clone, Debug, Default)]
@@ -87,9 +87,9 @@ impl IpRecv for PortRecv {
 }
 
 impl IpSend for PortSend {
-    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize> {
+    fn send(&mut self, batch: &RecvBatch, packets: &[IpPacket]) -> io::Result<usize> {
         self.0.check()?;
-        let packets = packets.iter().map(|span| batch.get(*span).to_vec());
+        let packets = packets.iter().map(|packet| batch.get(packet.span).to_vec());
         self.0.lock().out_of_tunnel.extend(packets);
         Ok(0)
     }

@@ -11,7 +11,9 @@ use std::{
 };
 
 use netstack::{Config, CongestionControl, Stack, StackRecv, StackSend};
-use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, checksum};
+use packet::{
+    Batch, Ecn, Endpoint, IpPacket, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, checksum,
+};
 
 const MTU: u16 = 1420;
 /// Bytes that the stack's streams may hold.
@@ -40,22 +42,23 @@ impl Boundary {
         Self { stack, recv, send, batch, arrivals: RecvBatch::new(1) }
     }
 
-    /// Delivers as many of the first packets as one datagram slot holds, in one batch, and
-    /// says how many they were.
+    /// Delivers as many of the first packets as one datagram slot holds, in one batch, and says how
+    /// many they were. What is no IP packet does not come so far, as behind an engine.
     pub fn deliver<'a>(&mut self, packets: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
         self.arrivals.clear();
         let slot = self.arrivals.slots_mut().next().expect("there is a slot");
-        let (mut spans, mut at) = (Vec::new(), 0);
+        let (mut read, mut taken, mut at) = (Vec::new(), 0, 0);
         for packet in packets {
             let Some(room) = slot.get_mut(at..at + packet.len()) else { break };
             room.copy_from_slice(packet);
-            spans.push(Span { start: at, len: packet.len() });
+            read.extend(IpPacket::read(slot, Span { start: at, len: packet.len() }));
+            taken += 1;
             at += packet.len();
         }
         let endpoint = Endpoint::new(([192, 0, 2, 1], 1).into());
         self.arrivals.commit(RecvMeta { len: at, stride: at, endpoint, ecn: Ecn::NotEct });
-        self.send.send(&self.arrivals, &spans).expect("the stack is there");
-        spans.len()
+        self.send.send(&self.arrivals, &read).expect("the stack is there");
+        taken
     }
 
     /// Takes what the stack sends, packet by packet.

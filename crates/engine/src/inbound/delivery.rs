@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use packet::{
-    Ecn, Endpoint, IpSend, RecvBatch, Span, flow,
+    Ecn, Endpoint, IpPacket, IpSend, RecvBatch, Span,
     ip::{mark_congestion, set_ecn},
     pcapng::Direction,
     wire::IpHeader,
@@ -58,7 +58,7 @@ pub(super) struct Delivery<I> {
     pub now: Time,
     /// Whether a sender is to be told that the socket's queue stands.
     pub congested: bool,
-    packets: Vec<Span>,
+    packets: Vec<IpPacket>,
     /// Whether the IP side is still there.
     pub result: io::Result<()>,
 }
@@ -80,7 +80,7 @@ impl<I: IpSend> Work for Delivery<I> {
             && let Some((batch, packets)) = self.returned.take()
         {
             if let Some(view) = self.look() {
-                let packets = packets.iter().map(|span| batch.get(*span));
+                let packets = packets.iter().map(|packet| batch.get(packet.span));
                 view.show(Direction::Inbound, None, packets);
             }
             // A sender that is not told repeats what was too long.
@@ -164,7 +164,10 @@ impl<I: IpSend> Delivery<I> {
                 continue;
             }
             match unwrap_packet(&routes, peer, packet, job.ecn) {
-                Ok(len) => self.packets.push(Span { len, ..inner }),
+                Ok(header) => {
+                    let span = Span { len: header.total_len, ..inner };
+                    self.packets.push(IpPacket { span, header });
+                }
                 Err(reason) => self.device.drops.count(reason, 1),
             }
         }
@@ -174,7 +177,8 @@ impl<I: IpSend> Delivery<I> {
     fn filter(&mut self) {
         if let Some(mut filter) = self.filter.look() {
             let before = self.packets.len();
-            self.packets.retain(|packet| filter.accepts(self.taken.batch.get(*packet)));
+            let batch = &self.taken.batch;
+            self.packets.retain(|one| filter.accepts(&one.header, batch.get(one.span)));
             let dropped = before - self.packets.len();
             if dropped != 0 {
                 self.device.drops.count(DropReason::InFiltered, dropped as u64);
@@ -188,21 +192,20 @@ impl<I: IpSend> Delivery<I> {
     #[cold]
     fn tell_congestion(&mut self) {
         let batch = &mut self.taken.batch;
-        let longest = self.packets.iter().map(|packet| packet.len).max();
+        let longest = self.packets.iter().map(|packet| packet.span.len).max();
         let mut flows = Vec::new();
         let bulk = self.packets.iter().position(|packet| {
-            if Some(packet.len) < longest {
+            if Some(packet.span.len) < longest {
                 return false;
             }
-            let flow = flow(batch.get(*packet));
+            let flow = packet.header.flow(batch.get(packet.span));
             let again = flows.contains(&flow);
             flows.push(flow);
             again
         });
         let Some(at) = bulk else { return };
-        let packet = batch.get_mut(self.packets[at]);
-        let header = IpHeader::parse(packet);
-        if !header.is_ok_and(|mut header| mark_congestion(&mut header, packet)) {
+        let IpPacket { span, header } = &mut self.packets[at];
+        if !mark_congestion(header, batch.get_mut(*span)) {
             self.packets.remove(at);
             self.device.drops.count(DropReason::InCongestion, 1);
         }
@@ -218,8 +221,8 @@ impl<I: IpSend> Delivery<I> {
         let Taken { batch, sessions, jobs } = &self.taken;
         // Both stand in the order of the batch, and not every job became a packet.
         let mut jobs = jobs.iter();
-        let mut peer_of = |packet: &Span| {
-            let job = jobs.find(|job| job.span.start + DATA_HEADER_LEN == packet.start);
+        let mut peer_of = |packet: &IpPacket| {
+            let job = jobs.find(|job| job.span.start + DATA_HEADER_LEN == packet.span.start);
             job.map(|job| &sessions[job.session].1.peer)
         };
         let mut rest = &self.packets[..];
@@ -232,22 +235,22 @@ impl<I: IpSend> Delivery<I> {
                 next = rest.get(end).and_then(&mut peer_of);
             }
             let (run, behind) = rest.split_at(end);
-            let packets = run.iter().map(|span| batch.get(*span));
+            let packets = run.iter().map(|packet| batch.get(packet.span));
             view.show(Direction::Inbound, Some(peer.public_key()), packets);
             rest = behind;
         }
     }
 }
 
-/// Checks an inner packet and puts the outer ECN mark on it. Returns its length
-/// without padding.
+/// Checks an inner packet and puts the outer ECN mark on it. Returns its headers, which say how
+/// long it is without padding.
 fn unwrap_packet(
     routes: &Routes<'_>,
     peer: &Arc<Peer>,
     packet: &mut [u8],
     outer: Ecn,
-) -> Result<usize, DropReason> {
-    let header = IpHeader::parse(packet).map_err(|_| DropReason::InInvalid)?;
+) -> Result<IpHeader, DropReason> {
+    let mut header = IpHeader::parse(packet).map_err(|_| DropReason::InInvalid)?;
     let owner = routes.lookup(header.source(packet));
     if !owner.is_some_and(|owner| Arc::ptr_eq(owner, peer)) {
         return Err(DropReason::InSpoofed);
@@ -255,6 +258,7 @@ fn unwrap_packet(
     let ecn = header.ecn.decapsulate(outer).ok_or(DropReason::InCongestion)?;
     if ecn != header.ecn {
         set_ecn(packet, ecn);
+        header.ecn = ecn;
     }
-    Ok(header.total_len)
+    Ok(header)
 }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use packet::{Coalesce, Coalescer, IpSend, RecvBatch, Span, SuperPacket, VNET_HEADER_LEN};
+use packet::{Coalesce, Coalescer, IpPacket, IpSend, RecvBatch, SuperPacket, VNET_HEADER_LEN};
 
 use super::{Shared, State};
 use crate::{
@@ -26,12 +26,12 @@ impl StackSend {
 }
 
 impl IpSend for StackSend {
-    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize> {
+    fn send(&mut self, batch: &RecvBatch, packets: &[IpPacket]) -> io::Result<usize> {
         // A datagram is one to whom it is for.
         let coalesce = Coalesce { tcp: self.shared.gro.load(Ordering::Relaxed), udp: false };
         self.coalescer.clear();
         for packet in packets {
-            self.coalescer.push(batch.bytes(), *packet, coalesce);
+            self.coalescer.push(batch.bytes(), packet, coalesce);
         }
         let now = self.shared.now();
         let mut state = self.shared.lock();
@@ -45,10 +45,10 @@ impl IpSend for StackSend {
 impl State {
     fn handle_packet(&mut self, batch: &RecvBatch, packet: &SuperPacket, now: Time) {
         let headers = &packet.header()[VNET_HEADER_LEN..];
-        let packet = match (packet.ip_header(), packet.payload()) {
-            (Some(header), [span]) if headers.is_empty() => Packet::whole(batch.get(*span), header),
-            (Some(header), spans) => Ok(Packet::coalesced(headers, header, (batch.bytes(), spans))),
-            (None, _) => Err(NoPacket::Malformed),
+        let header = packet.ip_header();
+        let packet = match packet.payload() {
+            [span] if headers.is_empty() => Packet::whole(batch.get(*span), header),
+            spans => Ok(Packet::coalesced(headers, header, (batch.bytes(), spans))),
         };
         match packet {
             Ok(packet) => self.handle(&packet, now),

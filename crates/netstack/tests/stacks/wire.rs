@@ -10,7 +10,9 @@ use std::{
 };
 
 use netstack::{Clock, Config, CongestionControl, Stack, StackRecv, StackSend};
-use packet::{Batch, Ecn, Endpoint, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Span, Waker};
+use packet::{
+    Batch, Ecn, Endpoint, IpPacket, IpRecv, IpSend, RecvBatch, RecvMeta, Segments, Waker,
+};
 use tokio::time::Instant;
 
 pub const A: [&str; 2] = ["10.0.0.1", "fd00::1"];
@@ -128,14 +130,14 @@ impl Half {
             }
             packets.extend(self.more.iter().flat_map(mpsc::Receiver::try_iter));
             for packets in packets.chunks(128) {
-                let spans = fill(&mut out, packets);
-                self.send.send(&out, &spans).unwrap();
+                let read = fill(&mut out, packets);
+                self.send.send(&out, &read).unwrap();
             }
         }
     }
 }
 
-fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<Span> {
+fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<IpPacket> {
     batch.clear();
     for (slot, packet) in batch.slots_mut().zip(packets) {
         slot[..packet.len()].copy_from_slice(packet);
@@ -145,7 +147,7 @@ fn fill(batch: &mut RecvBatch, packets: &[Vec<u8>]) -> Vec<Span> {
         let len = packet.len();
         batch.commit(RecvMeta { len, stride: len, endpoint, ecn: Ecn::NotEct });
     }
-    batch.datagrams().map(|(span, _)| span).collect()
+    batch.datagrams().filter_map(|(span, _)| IpPacket::read(batch.bytes(), span).ok()).collect()
 }
 
 /// Waits until what a stack has sent so far has arrived. The second of two echoes leaves the stack in

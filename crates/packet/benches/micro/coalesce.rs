@@ -1,6 +1,6 @@
 use std::hint::black_box;
 
-use packet::{Coalesce, Coalescer, Span};
+use packet::{Coalesce, Coalescer, IpPacket, Span};
 
 use crate::{
     measure::{Times, table, work},
@@ -25,10 +25,10 @@ pub fn coalesce() {
         ("64 small UDP of 64 flows", (0..64).map(|n| udp(false, n as u16, n, 36)).collect()),
     ];
     let rows = batches.map(|(name, packets)| {
-        let (buf, spans) = buffer(&packets);
+        let (buf, read) = buffer(&packets);
         let mut coalescer = Coalescer::default();
-        let times = Times::of([work(|| run(&mut coalescer, black_box(&buf), &spans))]);
-        let supers = run(&mut coalescer, &buf, &spans);
+        let times = Times::of([work(|| run(&mut coalescer, black_box(&buf), &read))]);
+        let supers = run(&mut coalescer, &buf, &read);
         [
             name.to_owned(),
             supers.to_string(),
@@ -39,16 +39,16 @@ pub fn coalesce() {
     table("coalesce", ["batch", "super-packets", "ns", "ns a packet"], &rows);
 }
 
-fn run(coalescer: &mut Coalescer, buf: &[u8], spans: &[Span]) -> usize {
+fn run(coalescer: &mut Coalescer, buf: &[u8], packets: &[IpPacket]) -> usize {
     coalescer.clear();
-    for span in spans {
-        coalescer.push(buf, *span, BOTH);
+    for packet in packets {
+        coalescer.push(buf, packet, BOTH);
     }
     coalescer.finish().len()
 }
 
 /// The packets with the WireGuard header before and the tag behind each.
-fn buffer(packets: &[Vec<u8>]) -> (Vec<u8>, Vec<Span>) {
+fn buffer(packets: &[Vec<u8>]) -> (Vec<u8>, Vec<IpPacket>) {
     let mut buf = Vec::new();
     let mut spans = Vec::new();
     for packet in packets {
@@ -57,5 +57,7 @@ fn buffer(packets: &[Vec<u8>]) -> (Vec<u8>, Vec<Span>) {
         buf.extend(packet);
         buf.extend([0; 16]);
     }
-    (buf, spans)
+    let read = |span| IpPacket::read(&buf, span).expect("an IP packet");
+    let packets = spans.into_iter().map(read).collect();
+    (buf, packets)
 }

@@ -51,14 +51,24 @@ impl Judge {
     /// Whether a packet is accepted. `has_begun` says of a flow whether it replies to one of
     /// this host; it is asked only of what no rule accepts.
     pub fn accepts(&mut self, packet: &[u8], has_begun: impl FnOnce(&Flow) -> bool) -> bool {
-        let Ok(header) = IpHeader::parse(packet) else { return false };
-        let head = Head::of(&header, packet);
+        IpHeader::parse(packet).is_ok_and(|header| self.accepts_read(&header, packet, has_begun))
+    }
+
+    /// The same of a packet whose IP headers are `header`.
+    #[inline]
+    pub fn accepts_read(
+        &mut self,
+        header: &IpHeader,
+        packet: &[u8],
+        has_begun: impl FnOnce(&Flow) -> bool,
+    ) -> bool {
+        let head = Head::of(header, packet);
         if let (Some(head), Some((last, accepted))) = (head, self.last)
             && head == last
         {
             return accepted;
         }
-        let accepted = match Flow::parse(&header, packet) {
+        let accepted = match Flow::parse(header, packet) {
             Reading::Flow(flow) => self.judge(&flow, has_begun),
             Reading::LaterFragment => true,
             Reading::Refused => false,

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use packet::{Coalesce, Offload, Segments, VNET_HEADER_LEN};
+use packet::{Coalesce, Offload, Segments, VNET_HEADER_LEN, wire::IpHeader};
 use proptest::prelude::*;
 
 use super::{BOTH, coalesce, same, segment, spec::*};
@@ -94,10 +94,20 @@ proptest! {
         packet in proptest::collection::vec(any::<u8>(), 1..200),
         version in prop_oneof![Just(0x45u8), Just(0x60), any::<u8>()],
         header: [u8; VNET_HEADER_LEN],
+        has_length: bool,
     ) {
         let mut packet = packet;
         packet[0] = version;
-        coalesce(&[packet.clone(), packet.clone()], BOTH);
+        if has_length && packet.len() >= 40 {
+            let len = packet.len() as u16;
+            let (at, len) = if version == 0x60 { (4, len - 40) } else { (2, len) };
+            packet[at..at + 2].copy_from_slice(&len.to_be_bytes());
+        }
+        // What is no IP packet does not leave the tunnel.
+        if let Ok(header) = IpHeader::parse(&packet) {
+            let whole = packet[..header.total_len].to_vec();
+            coalesce(&[whole.clone(), whole], BOTH);
+        }
         let mut plausible = header;
         plausible[0] = 1;
         plausible[6..8].copy_from_slice(&u16::from(header[6]).to_ne_bytes());

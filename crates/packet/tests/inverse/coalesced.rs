@@ -1,6 +1,6 @@
 //! Packets through a coalescer.
 
-use packet::{Coalesce, Coalescer, Span, SuperPacket};
+use packet::{Coalesce, Coalescer, IpPacket, Span, SuperPacket};
 
 /// Coalesces packets as they would stand in a receive buffer. Returns what would
 /// be written to the TUN, header and packet, and how many packets each carries.
@@ -17,7 +17,9 @@ pub fn coalesced(
         buf.extend(packet);
     }
     for span in &spans {
-        coalescer.push(&buf, *span, which);
+        let packet = IpPacket::read(&buf, *span).expect("an IP packet");
+        assert_eq!(packet.span, *span, "as long as its header says");
+        coalescer.push(&buf, &packet, which);
     }
     let supers = coalescer.finish();
     let mut wholes: Vec<Span> = supers.iter().flat_map(SuperPacket::wholes).collect();

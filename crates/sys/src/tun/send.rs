@@ -19,7 +19,7 @@ use std::{
 
 use nix::errno::Errno;
 use packet::{
-    Coalesce, Coalescer, IpSend, RecvBatch, SegmentProtocol, Span, SuperPacket, VNET_HEADER_LEN,
+    Coalesce, Coalescer, IpPacket, IpSend, RecvBatch, SegmentProtocol, SuperPacket, VNET_HEADER_LEN,
 };
 
 use super::{
@@ -54,7 +54,7 @@ impl<D: Calls> TunSend<D> {
 }
 
 impl<D: Calls> IpSend for TunSend<D> {
-    fn send(&mut self, batch: &RecvBatch, packets: &[Span]) -> io::Result<usize> {
+    fn send(&mut self, batch: &RecvBatch, packets: &[IpPacket]) -> io::Result<usize> {
         let Self { device, offloads, tcp, udp, coalescer } = self;
         let coalesce = Coalesce {
             tcp: tcp.is_open(&offloads.tun_tcp_gro, &**device),
@@ -62,7 +62,7 @@ impl<D: Calls> IpSend for TunSend<D> {
         };
         coalescer.clear();
         for packet in packets {
-            coalescer.push(batch.bytes(), *packet, coalesce);
+            coalescer.push(batch.bytes(), packet, coalesce);
         }
         let mut pass = Pass { device: &**device, batch, time_left: TIMEOUT, refused: 0 };
         let (mut tcp, mut udp) = (

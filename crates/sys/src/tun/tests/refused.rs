@@ -89,18 +89,18 @@ impl Bed {
     fn send(&mut self, packets: &[Vec<u8>]) -> io::Result<(Vec<usize>, usize)> {
         let mut batch = RecvBatch::new(1 + packets.iter().map(Vec::len).sum::<usize>() / 65_000);
         let mut start = 0;
-        let spans: Vec<_> = packets
+        let read: Vec<_> = packets
             .iter()
             .map(|packet| {
                 let span = Span { start, len: packet.len() };
                 batch.get_mut(span).copy_from_slice(packet);
                 start += packet.len();
-                span
+                IpPacket::read(batch.bytes(), span).unwrap()
             })
             .collect();
         self.device.state().packets.clear();
         self.device.state().sizes.clear();
-        let refused = self.send.send(&batch, &spans);
+        let refused = self.send.send(&batch, &read);
         let state = self.device.state();
         let (sent, went) = (by_flow(packets), by_flow(&state.packets));
         for (flow, went) in &went {
