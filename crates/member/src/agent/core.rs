@@ -335,10 +335,11 @@ impl Agent {
 
     /// The coordinator said something about the network.
     pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
-        let (wall, is_map) = (self.clock.wall, !map.keep_alive);
+        let is_map = !map.keep_alive;
         if is_first {
-            self.lock.handle_stream();
+            self.lock.handle_connected();
         }
+        let wall = self.clock.wall;
         let changes =
             if is_first { self.map.apply_first(map, wall) } else { self.map.apply(map, wall) };
         for bad in &changes.bad {

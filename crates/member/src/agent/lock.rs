@@ -111,13 +111,13 @@ impl Lock {
         self.follower.poll_timeout()
     }
 
-    pub fn handle_disconnected(&mut self) {
-        self.follower.handle_disconnected();
+    /// The first map of a stream is here.
+    pub fn handle_connected(&mut self) {
+        self.follower.handle_connected();
     }
 
-    /// The coordinator begins another stream of maps.
-    pub fn handle_stream(&mut self) {
-        self.follower.handle_connected();
+    pub fn handle_disconnected(&mut self) {
+        self.follower.handle_disconnected();
     }
 
     /// A login that the network accepts under tailnet lock, where that can be had: by the signature

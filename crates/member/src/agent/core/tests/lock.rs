@@ -27,11 +27,16 @@ impl Chain {
         json!({ "GenesisAUM": base64(&self.0["Checkpoint"]) })
     }
 
-    /// All updates that Tailscale accepts, or all that it does not.
-    fn updates(&self, accepted: bool) -> Vec<Value> {
+    /// What Tailscale accepts of what is told at once, or does not.
+    fn told(&self, accepted: bool) -> Vec<Vec<Value>> {
         let steps = self.0["Steps"].as_array().unwrap().iter();
         let steps = steps.filter(|step| step["Accepted"] == accepted);
-        steps.flat_map(|step| step["Updates"].as_array().unwrap()).cloned().collect()
+        steps.map(|step| step["Updates"].as_array().unwrap().clone()).collect()
+    }
+
+    /// All that leads to the head.
+    fn updates(&self) -> Vec<Value> {
+        self.told(true).concat()
     }
 
     fn head(&self) -> String {
@@ -73,7 +78,7 @@ impl Rig {
     /// The question that the coordinator is asked, if it is.
     async fn question(&self) -> Option<(u32, &'static str, Value)> {
         let commands = self.commands().await;
-        let asked = commands.into_iter().find_map(|command| match command {
+        let asked = commands.into_iter().rev().find_map(|command| match command {
             Command::Ask(Question { number, path, body }) => Some((number, path, body)),
             _ => None,
         });
@@ -94,7 +99,7 @@ impl Rig {
         let mut rig = Self::joined(name).await;
         rig.stream(chain.on()).await;
         rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
-        let updates = missing(&chain.updates(true), &chain.head());
+        let updates = missing(&chain.updates(), &chain.head());
         rig.answer("/machine/tka/sync/offer", &updates).await;
         let sent = rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
         assert_eq!((&sent["Head"], &sent["NodeKey"]), (&json!(chain.head()), &json!(KEY)));
@@ -114,7 +119,7 @@ async fn nobody_is_believed_until_the_chain_is_here_and_then_whom_its_keys_signe
     assert_eq!(peers(&rig.told()), []);
     let asked = rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
     assert_eq!((&asked["Head"], &asked["NodeKey"]), (&json!(""), &json!(KEY)));
-    let updates = missing(&chain.updates(true), &chain.head());
+    let updates = missing(&chain.updates(), &chain.head());
     let offer = rig.answer("/machine/tka/sync/offer", &updates).await;
     assert_ne!(offer["Head"], chain.head());
     let sent = rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
@@ -183,18 +188,20 @@ async fn a_valid_secret_turns_the_lock_off_for_good() {
 async fn an_update_that_does_not_count_changes_nothing_and_is_told() {
     let chain = Chain::new("wrong");
     let mut rig = Rig::joined("lock-wrong").await;
-    rig.stream(chain.on()).await;
+    let mut map = map_of(&[SIGNED]);
+    map["TKAInfo"] = json!({ "Head": chain.head() });
+    rig.stream(map).await;
     rig.answer("/machine/tka/bootstrap", &chain.checkpoint()).await;
     let first = Authority::begin(&bytes(&chain.0["Checkpoint"])).unwrap();
-    for update in chain.updates(false) {
-        let answer = missing(std::slice::from_ref(&update), &chain.head());
+    for updates in chain.told(false) {
+        let answer = missing(&updates, &chain.head());
         let offer = rig.answer("/machine/tka/sync/offer", &answer).await;
-        assert_eq!(offer["Head"], first.head().to_string(), "{update}");
+        assert_eq!(offer["Head"], first.head().to_string(), "{updates:?}");
         let health = rig.health("is refused, and changes nothing").await;
-        assert_eq!(health.len(), 1, "{update}");
+        assert_eq!(health.len(), 1, "{updates:?}");
         rig.pass(Duration::from_secs(300)).await;
     }
-    let updates = missing(&chain.updates(true), &chain.head());
+    let updates = missing(&chain.updates(), &chain.head());
     rig.answer("/machine/tka/sync/offer", &updates).await;
     rig.answer("/machine/tka/sync/send", &json!({ "Head": chain.head() })).await;
     assert!(rig.health("is refused, and changes nothing").await.is_empty());
@@ -206,7 +213,7 @@ async fn a_coordinator_with_another_chain_is_told_as_apart_and_nobody_is_lost() 
     let mut rig = Rig::locked("lock-fork", &chain).await;
     let other = Chain::new("forked");
     rig.map(json!({ "TKAInfo": { "Head": other.head() } })).await;
-    let offer = missing(&other.updates(true), &other.head());
+    let offer = missing(&other.updates(), &other.head());
     rig.answer("/machine/tka/sync/offer", &offer).await;
     assert_eq!(rig.health("follows no known update").await.len(), 1);
     rig.pass(Duration::from_secs(300)).await;
