@@ -145,4 +145,4 @@ pub async fn run(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -1,6 +1,7 @@
-mod coordinator;
+pub mod coordinator;
 mod dialling;
 mod hostile;
+mod locks;
 mod logins;
 mod maps;
 
@@ -19,9 +20,18 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 use zeroize::Zeroizing;
 
 use self::coordinator::{Coordinator, MapStream, Network};
-use super::{Command, Event, session::Session};
+use super::{Command, Event, Settings, session::Session};
 
 const KEY: NodePublic = NodePublic([1; 32]);
+
+/// Speaks to the coordinator of this network, whatever its URL.
+pub fn connect(
+    network: Network,
+) -> impl Fn(Settings, mpsc::Receiver<Command>, mpsc::Sender<Event>) {
+    move |Settings { url, machine_key, .. }, commands, events| {
+        tokio::spawn(Session::new(url, machine_key, network.clone(), events).run(commands));
+    }
+}
 
 /// A member whose commands and events are the test's.
 struct Member {

@@ -194,6 +194,18 @@ impl Coordinator {
         }
     }
 
+    /// The next question about tailnet lock. Updates before it are answered.
+    pub async fn is_asked(&mut self) -> Asked {
+        loop {
+            let asked = self.asked().await;
+            if asked.path.starts_with("/machine/tka/") {
+                return asked;
+            }
+            assert!(asked.path == "/machine/map" && !asked.is_stream());
+            asked.status(200, "");
+        }
+    }
+
     /// The next update.
     pub async fn is_told(&mut self) -> Asked {
         let asked = self.asked().await;

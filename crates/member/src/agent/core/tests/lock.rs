@@ -7,7 +7,14 @@ use tailnet::tka::{Authority, follow::Question};
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::agent::control::{Command, Event, trouble::Trouble};
+use crate::agent::control::{
+    Command, Event,
+    tests::{
+        connect,
+        coordinator::{Coordinator, Manner},
+    },
+    trouble::Trouble,
+};
 
 const SIGNED: u8 = 50;
 const INSERTED: u8 = 51;
@@ -106,6 +113,18 @@ impl Rig {
         rig
     }
 
+    /// Hears what the coordinator says until its script has ended.
+    async fn during<T>(&mut self, script: impl Future<Output = T>) -> T {
+        let mut script = std::pin::pin!(script);
+        loop {
+            let (number, event) = tokio::select! {
+                done = &mut script => return done,
+                Some(heard) = self.from_control.recv() => heard,
+            };
+            self.handle(Input::Control(number, event)).await;
+        }
+    }
+
     async fn lock_status(&mut self) -> Value {
         self.ask(|reply| Request::LockStatus { reply }).await.unwrap().unwrap()
     }
@@ -134,6 +153,58 @@ async fn nobody_is_believed_until_the_chain_is_here_and_then_whom_its_keys_signe
     assert!(health.contains(&sign), "{health}");
     let file = rig.folder.0.join("lock.json");
     assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_keys_signed() {
+    let chain = Chain::new("straight");
+    let wrapped = &chain.0["Wrapped"][0];
+    let mut coordinator = Coordinator::new(Manner::Good);
+    let mut rig = Rig::new("lock-wire");
+    rig.agent.effects.connect = Box::new(connect(coordinator.network()));
+    rig.agent.prefs =
+        Prefs { control_url: URL.into(), want_running: true, ..rig.agent.prefs.clone() };
+    rig.plane(hello(NodePublic::default())).await;
+    let text = Zeroizing::new(wrapped["Text"].as_str().unwrap().to_owned());
+    rig.agent.want_login(Some(text));
+    rig.plane(ToAgent::Candidate(key(90))).await;
+
+    let script = async {
+        let asked = coordinator.registers().await;
+        assert_eq!(asked.body["Auth"]["AuthKey"], wrapped["AuthKey"]);
+        assert_eq!(asked.body["NodeKeySignature"], base64(&wrapped["Signed"]));
+        assert!(asked.body["NLKey"].as_str().unwrap().starts_with("nlpub:"));
+        asked.json(&json!({ "MachineAuthorized": true }));
+        let stream = coordinator.streams().await.stream();
+        let mut map = chain.on();
+        map["Node"]["Key"] = json!(key(90));
+        map["Node"]["KeySignature"] = base64(&wrapped["Signed"]);
+        stream.send(&map).await;
+        let updates = missing(&chain.updates(), &chain.head());
+        for (path, answer) in [
+            ("/machine/tka/bootstrap", chain.checkpoint()),
+            ("/machine/tka/sync/offer", updates),
+            ("/machine/tka/sync/send", json!({ "Head": chain.head() })),
+        ] {
+            let asked = coordinator.is_asked().await;
+            assert_eq!((&*asked.path, &asked.body["NodeKey"]), (path, &json!(key(90))));
+            asked.json(&answer);
+        }
+        loop {
+            let told = coordinator.is_told().await;
+            let is_last = told.body["TKAHead"] == chain.head();
+            told.status(200, "");
+            if is_last {
+                return stream;
+            }
+        }
+    };
+    let _stream = rig.during(script).await;
+    assert_eq!(peers(&rig.told()), [key(SIGNED)]);
+    let status = rig.lock_status().await;
+    assert_eq!((&status["Enabled"], &status["NodeKeySigned"]), (&json!(true), &json!(true)));
+    let health = rig.health("tailnet lock").await;
+    assert!(health.len() == 1 && !health[0].contains("tailscale lock sign"), "{health:?}");
 }
 
 #[tokio::test(start_paused = true)]
