@@ -288,16 +288,25 @@ enum Started {
 /// ready, and in the peer's own process once the peer has ended.
 fn start(options: Options, log: Log, foreground: bool) -> anyhow::Result<Started> {
     let options = Options { log_style: log.style(!foreground), ..options };
+    start_with(log, foreground, |ready| life::run(options, ready))
+}
+
+/// The same of any peer, which `run` runs.
+fn start_with(
+    log: Log,
+    foreground: bool,
+    run: impl FnOnce(&mut dyn FnMut()) -> anyhow::Result<()>,
+) -> anyhow::Result<Started> {
     if foreground {
         log.start();
-        return life::run(options, || {}).map(|()| Started::Ended);
+        return run(&mut || {}).map(|()| Started::Ended);
     }
     match background().context("cannot start in the background")? {
         Fork::Parent(started) => started.map(|()| Started::InBackground).map_err(Into::into),
         Fork::Child(readiness) => {
             log.start();
             let mut readiness = Some(readiness);
-            let ended = life::run(options, || {
+            let ended = run(&mut || {
                 if let Some(readiness) = readiness.take() {
                     log::leave_terminal();
                     readiness.ready();

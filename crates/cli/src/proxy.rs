@@ -47,15 +47,16 @@ impl Proxy {
         proxy.http.extend(self.http.into_iter().map(|value| with_origin("--http", value)));
         self.log.start();
         let (stack, sandbox) = (self.stack, self.sandbox.is_on());
-        run(Options { name, conf, means, stack, sandbox }, || {})
+        let log_style = self.log.style(false);
+        run(Options { name, conf, means, stack, sandbox, member: None, log_style }, || {})
     }
 }
 
-fn with_origin(argument: &str, value: SocketAddress) -> WithOrigin<SocketAddress> {
+pub(crate) fn with_origin(argument: &str, value: SocketAddress) -> WithOrigin<SocketAddress> {
     WithOrigin { origin: argument.to_owned(), value }
 }
 
-fn socket_address(text: &str) -> Result<SocketAddress, String> {
+pub(crate) fn socket_address(text: &str) -> Result<SocketAddress, String> {
     SocketAddress::parse(text).map_err(|error| error.to_string())
 }
 

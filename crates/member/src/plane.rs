@@ -31,7 +31,7 @@ use sys::Channel;
 use tailnet::{
     disco,
     keys::NodePublic,
-    line::{self, Incoming, PART, Path, Reader, ToAgent, ToPlane},
+    line::{self, Identity, Incoming, PART, Path, Reader, ToAgent, ToPlane},
 };
 use wg::PublicKey;
 
@@ -77,14 +77,25 @@ struct Plane {
     keys: Keys,
     peers: Peers,
     line: ToLine,
+    /// Hears who this node is, where it has no interface.
+    on_identity: OnIdentity,
 }
+
+/// Hears who a node without an interface is.
+pub type OnIdentity = Box<dyn FnMut(Identity) + Send>;
 
 /// Starts to serve the agent at the other end of `line`. Also tells it of changes of the network,
 /// for as long as [`Telling`] is kept.
 ///
 /// # Errors
 /// The system starts no more threads.
-pub fn start(node: &Arc<Node>, ends: Ends, line: Channel, keys: KeyFile) -> io::Result<Telling> {
+pub fn start(
+    node: &Arc<Node>,
+    ends: Ends,
+    line: Channel,
+    keys: KeyFile,
+    on_identity: OnIdentity,
+) -> io::Result<Telling> {
     let hears = Channel::from(std::os::fd::AsFd::as_fd(&line).try_clone_to_owned()?);
     let to_line = ToLine(Arc::new(Mutex::new(line)));
     let Ends { datagrams, relay } = ends;
@@ -93,8 +104,8 @@ pub fn start(node: &Arc<Node>, ends: Ends, line: Channel, keys: KeyFile) -> io::
     let watch = Watch::new(node.clone(), relay.clone(), to_line.clone(), bell.clone());
     let (sorted, relayed) = (to_line.clone(), to_line.clone());
     let runs = relay.clone();
-    let mut plane =
-        Plane { node: node.clone(), relay, keys, peers: Peers::default(), line: to_line };
+    let peers = Peers::default();
+    let mut plane = Plane { node: node.clone(), relay, keys, peers, line: to_line, on_identity };
     spawn("tailnet line", move || plane.hear(&hears))?;
     spawn("tailnet events", move || watch.run())?;
     spawn("tailnet disco", move || pass_datagrams(&datagrams, &sorted))?;
@@ -207,6 +218,7 @@ impl Plane {
                 let all = watch::activity(&self.node, &self.relay);
                 self.tell(&ToAgent::Activity(all));
             }
+            ToPlane::Identity(identity) => (self.on_identity)(identity),
             ToPlane::Port(port) => {
                 let change = config::uapi::Change { listen_port: Some(port), ..Default::default() };
                 self.apply(change);

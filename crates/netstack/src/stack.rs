@@ -155,6 +155,11 @@ impl Stack {
         (self.0.lock().gso, self.0.gro.load(Ordering::Relaxed))
     }
 
+    /// Its own addresses from now on. Connections from others stay until their peers are silent.
+    pub fn set_addresses(&self, addresses: Vec<IpAddr>) {
+        self.0.lock().addresses = addresses;
+    }
+
     /// The MTU from now on, for connections to come.
     pub fn set_mtu(&self, mtu: u16) {
         self.0.lock().set_mtu(mtu);

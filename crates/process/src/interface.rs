@@ -234,7 +234,7 @@ impl Kind for Interface {
 
     fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         self.resynchronise(node);
-        self.member.as_mut().map_or(Ok(()), |member| member.serve(node))
+        self.member.as_mut().map_or(Ok(()), |member| member.serve(node, Box::new(drop)))
     }
 
     fn wait(&self) -> Option<std::time::Duration> {

@@ -24,7 +24,7 @@ use std::{
     sync::Arc,
 };
 
-use ::member::plane::{self, Ends, KeyFile, Telling};
+use ::member::plane::{self, Ends, KeyFile, OnIdentity, Telling};
 use anyhow::Context;
 use node::{Attached, Node, tunnel_mtu};
 use packet::Waker;
@@ -151,9 +151,9 @@ impl Member {
     ///
     /// # Errors
     /// The system starts no more threads.
-    pub fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+    pub fn serve(&mut self, node: &Arc<Node>, on_identity: OnIdentity) -> anyhow::Result<()> {
         let Some((ends, line, keys)) = self.plane.take() else { return Ok(()) };
-        self.telling = Some(plane::start(node, ends, line, keys).context("threads")?);
+        self.telling = Some(plane::start(node, ends, line, keys, on_identity).context("threads")?);
         Ok(())
     }
 

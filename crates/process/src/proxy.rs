@@ -15,10 +15,11 @@ use config::{
 };
 use host::resolve;
 use ipnet::IpNet;
-use node::{Attached, IpSide, Node, tunnel_mtu};
-use packet::{IpRecv, IpSend};
+use node::{IpSide, Node, tunnel_mtu};
+use packet::{IpRecv, IpSend, UdpRecv as _};
 use proxy::{
-    Front, InProcessStack, KernelStack, Served, Serving, Stack, TunnelSide, Users, Work, read_users,
+    Front, Identity, InProcessStack, KernelStack, Served, Serving, Stack, TunnelSide, Users, Work,
+    read_users,
 };
 use sys::{
     Offloads, SocketFile, Tun, TunInfo, UdpSocket,
@@ -27,11 +28,13 @@ use sys::{
     process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
+use tailnet::line;
 
 use crate::{
     control::{ControlSocket, Extras},
     events::{Event, Listeners},
-    life::{Ending, Kind, Life, Means, bind_metrics, register_nothing, socket_files},
+    life::{Ending, Kind, Life, LogStyle, Means, bind_metrics, register_nothing, socket_files},
+    member::{self, Member},
     metrics::Metrics,
     sandbox::Sandbox,
     supervisor::Supervisor,
@@ -49,6 +52,11 @@ pub struct Options {
     pub stack: StackChoice,
     /// Whether it confines itself.
     pub sandbox: bool,
+    /// The tailnet that it is a node of; the stack is in the process then, and `conf` has only
+    /// proxies.
+    pub member: Option<member::Options>,
+    /// How the processes beside it log.
+    pub log_style: LogStyle,
 }
 
 /// The TCP/IP stack on the tunnel's side.
@@ -73,8 +81,8 @@ const MEANINGLESS: &str = "hooks, Table and SaveConfig are for `linerate up`: th
 pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     // Before any thread: signals and namespaces are each thread's own.
     let signals = Signals::block().context("signals")?;
-    let Options { name, mut conf, means, stack, sandbox } = options;
-    check(&conf)?;
+    let Options { name, mut conf, means, stack, sandbox, member, log_style } = options;
+    check(&conf, member.is_some())?;
     let mut endpoints = Vec::new();
     let mut change = conf.change(|name| {
         let endpoint = resolve(name)?;
@@ -83,6 +91,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     })?;
     conf.forget_secrets();
     let plan = Plan { sandbox, ..plan(&conf, &name, &endpoints)? };
+    // The addresses of a node are known later, and may change.
+    let stack = if member.is_some() { StackChoice::InProcess } else { stack };
     let namespace = enter(stack, &plan, || change.forget_secrets())?;
     // After the fork, so that the child does not have them.
     let users = read_users(&conf.interface.proxy.users)?;
@@ -93,8 +103,21 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
     let cores = means.cores;
     let offloads = Arc::new(means.offloads);
-    let start =
-        Start { name, conf, change, users, signals, cores, path_mtu, offloads, metrics, sandbox };
+    let mut start = Start {
+        name,
+        conf,
+        change,
+        users,
+        signals,
+        cores,
+        path_mtu,
+        offloads,
+        metrics,
+        sandbox,
+        member,
+        log_style,
+        set_addresses: Box::new(drop),
+    };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &start.offloads).context("TUN")?;
         start.run(KernelStack::new(namespace), true, IpSide { recv, send, info }, ready)
@@ -102,6 +125,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         let opened = InProcessStack::open(&plan, &start.offloads);
         let (stack, recv, send) = opened.context("randomness")?;
         let info = TunInfo { name: plan.name, index: 0, mtu: plan.mtu };
+        let inside = stack.stack.clone();
+        start.set_addresses = Box::new(move |addresses| inside.set_addresses(addresses));
         start.run(stack, false, IpSide { recv, send, info }, ready)
     }
 }
@@ -137,7 +162,13 @@ struct Start {
     offloads: Arc<Offloads>,
     metrics: Option<Metrics>,
     sandbox: bool,
+    member: Option<member::Options>,
+    log_style: LogStyle,
+    set_addresses: SetAddresses,
 }
+
+/// Gives a stack other addresses.
+type SetAddresses = Box<dyn Fn(Vec<IpAddr>) + Send>;
 
 impl Start {
     fn run<S: Stack>(
@@ -149,23 +180,31 @@ impl Start {
     ) -> anyhow::Result<()> {
         let Self { name, conf, change, users, signals, .. } = self;
         let Self { cores, path_mtu, offloads, metrics, sandbox, .. } = self;
+        let Self { member, log_style, set_addresses, .. } = self;
         let supervisor = Supervisor::find();
         let helper = help(sandbox, &conf).context("helper process")?;
         let udp = UdpSocket::unbound_by(&offloads, helper).context("UDP socket")?;
+        let open = |options| Member::open(&name, None, options, udp.1.waker());
+        let (attached, member) = member.map(open).transpose()?.unzip();
         let front = Front::bind(stack, &conf.interface.proxy)?;
         let (control, watch) = control(&name)?.unzip();
         let listeners = Listeners::open(signals, watch)?;
         let files = process::open_files().context("limit of open files")?;
         let sandbox = if sandbox {
             let files = socket_files(control.as_ref(), metrics.as_ref());
-            Sandbox::of_proxy(files, &conf.interface, is_of_kernel)
+            Sandbox::of_proxy(files, &conf.interface, is_of_kernel, member.is_some())
         } else {
             Sandbox::off()
         };
         let kind = Proxy {
             path_mtu,
             change,
-            addresses: conf.interface.addresses.iter().map(IpNet::addr).collect(),
+            identity: Arc::new(Identity::of(
+                conf.interface.addresses.iter().map(IpNet::addr).collect(),
+            )),
+            member,
+            log_style,
+            set_addresses: Some(set_addresses),
             dns: conf.interface.dns,
             front: Some((front, users)),
             files,
@@ -178,7 +217,7 @@ impl Start {
             udp,
             offloads,
             cores,
-            attached: Attached::default(),
+            attached: attached.unwrap_or_default(),
             control,
             metrics,
             listeners,
@@ -193,7 +232,11 @@ impl Start {
 struct Proxy<S: Stack> {
     path_mtu: bool,
     change: Change,
-    addresses: Vec<IpAddr>,
+    identity: Arc<Identity>,
+    member: Option<Member>,
+    log_style: LogStyle,
+    /// Until a member has it.
+    set_addresses: Option<SetAddresses>,
     dns: Dns,
     /// Until it is served.
     front: Option<(Front<S>, Users)>,
@@ -214,7 +257,7 @@ impl<S: Stack> Kind for Proxy<S> {
         let (front, users) = self.front.take().expect("it is asked once");
         let node = node.clone();
         let tunnel = TunnelSide {
-            addresses: mem::take(&mut self.addresses),
+            identity: self.identity.clone(),
             dns: mem::take(&mut self.dns),
             peer_of: Arc::new(move |ip| node.peer_of(ip)),
         };
@@ -223,7 +266,20 @@ impl<S: Stack> Kind for Proxy<S> {
         Arc::new(Shown(served))
     }
 
-    fn serve(&mut self, _: &Arc<Node>) -> anyhow::Result<()> {
+    fn hand_over(&mut self) -> anyhow::Result<()> {
+        let style = self.log_style;
+        self.member.as_mut().map_or(Ok(()), |member| member.start_steward(style))
+    }
+
+    fn serve(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
+        if let (Some(member), Some(set_addresses)) = (&mut self.member, self.set_addresses.take()) {
+            let identity = self.identity.clone();
+            let on_identity = move |told: line::Identity| {
+                set_addresses(told.addresses.clone());
+                identity.set(told.addresses, told.names, told.search);
+            };
+            member.serve(node, Box::new(on_identity))?;
+        }
         self.serving = self.work.take().map(Work::start).transpose().context("threads")?;
         Ok(())
     }
@@ -239,6 +295,7 @@ impl<S: Stack> Kind for Proxy<S> {
                 | netlink::Event::Lost,
             ) => {
                 node.routes_changed();
+                self.member.iter().for_each(Member::network_changed);
                 None
             }
             Event::Link(_) | Event::Own(_) => None,
@@ -252,6 +309,9 @@ impl<S: Stack> Kind for Proxy<S> {
         _: Option<&Ending>,
     ) -> anyhow::Result<()> {
         drop(self.serving);
+        if let Some(mut member) = self.member {
+            member.end();
+        }
         drop(file);
         node.link_down();
         Ok(())
@@ -271,9 +331,11 @@ fn help(sandbox: bool, conf: &Conf) -> io::Result<Option<Arc<Helper>>> {
 }
 
 /// Refuses a file that cannot be meant for a proxy, and warns about doubtful settings.
-fn check(conf: &Conf) -> anyhow::Result<()> {
+fn check(conf: &Conf, is_member: bool) -> anyhow::Result<()> {
     let interface = &conf.interface;
-    conf.private_key()?;
+    if !is_member {
+        conf.private_key()?;
+    }
     conf.without_up()?;
     for warning in &conf.warnings {
         tracing::warn!("{warning}");
@@ -284,10 +346,10 @@ fn check(conf: &Conf) -> anyhow::Result<()> {
     {
         tracing::warn!("{MEANINGLESS}");
     }
-    if interface.addresses.is_empty() {
+    if interface.addresses.is_empty() && !is_member {
         bail!("a proxy needs an Address to speak from");
     }
-    if interface.proxy.is_empty() {
+    if interface.proxy.is_empty() && !is_member {
         bail!("nothing to do: there is no Socks5, HttpProxy, Forward or Expose, and no argument");
     }
     let proxies = interface.proxy.socks.iter().chain(&interface.proxy.http);

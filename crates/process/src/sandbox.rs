@@ -83,11 +83,13 @@ impl Sandbox {
         Self(Some(Walls { reach, rights, work }))
     }
 
-    /// The sandbox of a proxy with these sockets. A helper sets its mark.
+    /// The sandbox of a proxy with these sockets. A helper sets its mark. A `member` of a tailnet
+    /// keeps its node key.
     pub fn of_proxy<'a>(
         sockets: impl IntoIterator<Item = &'a Path>,
         interface: &'a conf::Interface,
         stack_of_kernel: bool,
+        member: bool,
     ) -> Self {
         let proxy = &interface.proxy;
         let places = proxy.socks.iter().chain(&proxy.http).map(|placed| &placed.value);
@@ -102,7 +104,8 @@ impl Sandbox {
         // It connects sockets that the process in the namespace makes, to wherever clients want.
         reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
         let rights = Rights { network: false, files: unix || needs_files(&reach) };
-        let always = Work { udp: true, streams: true, unlinks: true, ..Work::default() };
+        let always =
+            Work { udp: true, streams: true, unlinks: true, syncs: member, ..Work::default() };
         let work = Work { tcp, unix, splice: stack_of_kernel, ..always };
         Self(Some(Walls { reach, rights, work }))
     }
@@ -237,7 +240,7 @@ mod tests {
         let text = format!("[Interface]\nPrivateKey = {key}\nAddress = 10.0.0.1/24\n{lines}\n");
         let conf = Conf::parse("wg0.conf", &text).unwrap();
         let socket = [Path::new("/run/wireguard/wg0.sock")];
-        Sandbox::of_proxy(socket, &conf.interface, stack_of_kernel).0.unwrap()
+        Sandbox::of_proxy(socket, &conf.interface, stack_of_kernel, false).0.unwrap()
     }
 
     #[test]

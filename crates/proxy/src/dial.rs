@@ -245,14 +245,17 @@ mod tests {
     use tokio::{io::AsyncWriteExt, net::UnixStream, runtime::Builder, time::Instant};
 
     use super::{
-        super::testing::{Memory, Way, connected},
+        super::{
+            identity::Identity,
+            testing::{Memory, Way, connected},
+        },
         *,
     };
 
     const CLIENT: Client = Client::User(1);
 
     fn dialer(ways: &[(&str, Way)]) -> Dialer<Memory> {
-        let reach = Reach::new(vec!["10.0.0.9".parse().unwrap()], |_| true);
+        let reach = Reach::new(Arc::new(Identity::of(vec![[10, 0, 0, 9].into()])), |_| true);
         Dialer::new(Arc::new(Memory::new(ways)), reach, Dns::default(), 9)
     }
 
@@ -370,8 +373,9 @@ mod tests {
             let is_allowed = Arc::new(AtomicBool::new(false));
             let allowed = is_allowed.clone();
             let server = IpAddr::from([10, 0, 0, 53]);
-            let reach =
-                Reach::new(vec![[10, 0, 0, 9].into()], move |_| allowed.load(Ordering::Relaxed));
+            let reach = Reach::new(Arc::new(Identity::of(vec![[10, 0, 0, 9].into()])), move |_| {
+                allowed.load(Ordering::Relaxed)
+            });
             let dns = Dns { servers: vec![server], search_domains: Vec::new() };
             let stack = Arc::new(Memory::new(&[("10.0.0.1", Way::Open), ("10.0.0.9", Way::Open)]));
             let dialer = Dialer::new(stack, reach, dns, 9);

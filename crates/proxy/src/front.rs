@@ -31,6 +31,7 @@ use crate::{
     dial::Dialer,
     gate::Gate,
     half_open::Client,
+    identity::Identity,
     reach::Reach,
     services::{Bound, Rules},
     stack::Stack,
@@ -46,8 +47,8 @@ pub struct Front<S: Stack> {
 
 /// The tunnel behind the proxies.
 pub struct TunnelSide {
-    /// Our addresses in it.
-    pub addresses: Vec<IpAddr>,
+    /// Who we are in it.
+    pub identity: Arc<Identity>,
     /// The name servers.
     pub dns: Dns,
     /// Finds the peer whose allowed IPs have an address, at the time of the call.
@@ -72,9 +73,9 @@ impl<S: Stack> Front<S> {
     pub fn serve(self, tunnel: TunnelSide, users: Users, files: OpenFiles) -> (Served<S>, Work) {
         let Self { stack, bound, runtime } = self;
         let capacity = Capacity::new(files, bound.datagram_services());
-        let TunnelSide { addresses, dns, peer_of } = tunnel;
+        let TunnelSide { identity, dns, peer_of } = tunnel;
         let allowed = peer_of.clone();
-        let reach = Reach::new(addresses, move |ip| allowed(ip).is_some());
+        let reach = Reach::new(identity, move |ip| allowed(ip).is_some());
         let dialer = Arc::new(Dialer::new(Arc::new(stack), reach, dns, capacity.dialling));
         let connections = runtime.block_on(async { Connections::new(capacity) });
         let gate = Arc::new(Gate { dialer, users, connections });

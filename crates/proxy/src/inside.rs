@@ -23,6 +23,7 @@ use super::{
     dial::Dialer,
     gate::Gate,
     gate::{ListenerRole, serve_each},
+    identity::Identity,
     in_process::InProcessStack,
     local::Listener,
     reach::Reach,
@@ -125,5 +126,5 @@ fn reach(conf: &Conf) -> Reach {
     let own = conf.interface.addresses.iter().map(IpNet::addr).collect();
     let allowed = conf.peers.iter().flat_map(|peer| &peer.allowed_ips);
     let allowed: Vec<IpNet> = allowed.copied().collect();
-    Reach::new(own, move |ip| allowed.iter().any(|net| net.contains(&ip)))
+    Reach::new(Arc::new(Identity::of(own)), move |ip| allowed.iter().any(|net| net.contains(&ip)))
 }

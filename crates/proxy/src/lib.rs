@@ -33,6 +33,7 @@ mod half_open;
 pub mod http;
 #[cfg(feature = "http")]
 mod http_server;
+mod identity;
 mod in_process;
 mod inside;
 mod local;
@@ -52,6 +53,7 @@ mod users;
 
 #[cfg(feature = "http")]
 pub use front::{Front, PeerOf, Served, Serving, TunnelSide, Work};
+pub use identity::Identity;
 pub use in_process::InProcessStack;
 pub use inside::Inside;
 pub use names::message as dns;

@@ -62,6 +62,10 @@ impl<S: Stack> Names<S> {
     /// # Errors
     /// `NotFound` where there is no such name, else why nobody said.
     pub async fn addresses(&self, name: &str, record: Record) -> io::Result<Vec<IpAddr>> {
+        if let Some(mut known) = self.reach.addresses_of(name) {
+            known.retain(|address| address.is_ipv6() == (record == Record::Aaaa));
+            return if known.is_empty() { Err(no_such_name(name)) } else { Ok(known) };
+        }
         if self.dns.servers.is_empty() {
             let why = "names cannot be resolved: [Interface] has no DNS";
             return Err(io::Error::new(io::ErrorKind::NotFound, why));

@@ -84,6 +84,19 @@ pub enum ToPlane {
     Report,
     /// The UDP port to listen on; 0 for any.
     Port(u16),
+    /// Who this node is, where there is no interface that could be asked.
+    Identity(Identity),
+}
+
+/// Who a node without an interface is in the tailnet, and whom it knows by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The node's own addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Names and their addresses.
+    pub names: Vec<(String, Vec<IpAddr>)>,
+    /// Domains that are tried behind a short name, and of which all names are here.
+    pub search: Vec<String>,
 }
 
 /// From the data plane to the agent.

@@ -16,7 +16,7 @@ use crate::{
     dns,
     filter::{self, Input},
     keys::NodePublic,
-    line::{FilterPolicy, HostWish, NamesWish, Peer, ToPlane},
+    line::{FilterPolicy, HostWish, Identity, NamesWish, Peer, ToPlane},
     map::NetworkMap,
     messages::{Node, Resolver},
     paths::PeerInfo,
@@ -54,6 +54,28 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Who this node is, for a data plane without an interface.
+    pub fn identity(&self) -> Identity {
+        let Self { names, host, .. } = self;
+        let hosts = std::iter::once(&names.own).chain(&names.peers);
+        let hosts = hosts.filter(|host| !host.name.is_empty());
+        let extra = names.extra.iter().filter(|record| matches!(&*record.kind, "" | "A" | "AAAA"));
+        let extra = extra.filter_map(|record| {
+            Some((record.name.clone(), vec![record.value.parse::<IpAddr>().ok()?]))
+        });
+        Identity {
+            addresses: host.addresses.iter().map(IpNet::addr).collect(),
+            names: hosts
+                .map(|host| (host.name.clone(), host.addresses.clone()))
+                .chain(extra)
+                .collect(),
+            search: Some(names.suffix.clone())
+                .filter(|suffix| !suffix.is_empty())
+                .into_iter()
+                .collect(),
+        }
+    }
+
     /// What tells the data plane its peers, where it was told `former` ones; `None` if these are
     /// the same. Where nobody knows what it was told, it is told all.
     pub fn peers_since(&self, former: Option<&Settings>) -> Option<ToPlane> {

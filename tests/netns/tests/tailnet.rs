@@ -7,6 +7,7 @@ mod tailnet {
     mod client;
     mod commands;
     mod trouble;
+    mod userspace;
 }
 
 use std::net::SocketAddr;

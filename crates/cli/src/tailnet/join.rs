@@ -11,10 +11,12 @@ use std::{env, fs, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use config::conf::{Conf, Interface, SocketAddress};
 use member::client::{Client, ClientError, Notices};
 use process::{
     interface::Options,
     member::{self as member_process, local_socket, state_folder},
+    proxy::{self, StackChoice},
 };
 use qrcode::{QrCode, render::unicode::Dense1x2};
 use serde_json::{Value, json};
@@ -22,7 +24,12 @@ use tokio::time::{Instant, sleep, timeout_at};
 use zeroize::Zeroizing;
 
 use super::{Flags, is_member, runtime, seconds};
-use crate::{Sandbox, Started, log::Log, machine::Machine};
+use crate::{
+    Sandbox, Started,
+    log::Log,
+    machine::Machine,
+    proxy::{socket_address, with_origin},
+};
 
 /// The interface where none is said.
 const INTERFACE: &str = "tailnet0";
@@ -54,6 +61,16 @@ pub(crate) struct Join {
     force_reauth: bool,
     #[command(flatten)]
     flags: Flags,
+    /// Join without an interface, without root and without a TUN device: programs reach the tailnet
+    /// through the proxies of --socks and --http.
+    #[arg(long)]
+    userspace: bool,
+    /// With --userspace, serve SOCKS5 here: ADDRESS:PORT or unix:/PATH.
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "userspace")]
+    socks: Vec<SocketAddress>,
+    /// With --userspace, serve an HTTP proxy here.
+    #[arg(long, value_name = "ADDRESS", value_parser = socket_address, requires = "userspace")]
+    http: Vec<SocketAddress>,
     /// The folder of this node's keys and state.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -96,23 +113,35 @@ impl Join {
             url.is_some() || state.join("agent").exists(),
             "{name}: it has not joined a tailnet yet: say the coordinator's URL"
         );
-        let options = Options {
-            name: name.clone(),
-            member: Some(member_process::Options { state }),
-            means: self.machine.means()?,
-            sandbox: self.sandbox.is_on(),
-            ..Options::default()
-        };
         if self.foreground {
             // This process becomes the node, which talks to nobody here.
             let mut again = Command::new("/proc/self/exe");
             again.args(env::args_os().skip(1)).arg("--only-log-in").spawn()?;
-            return crate::start(options, self.log, true).map(drop);
         }
-        match crate::start(options, self.log, false)? {
+        match self.start(&name, state)? {
+            Started::InBackground if self.foreground => Ok(()),
             Started::InBackground => self.log_in(&name, url.as_deref(), key),
             Started::Ended => Ok(()),
         }
+    }
+
+    /// Starts the node.
+    fn start(&self, name: &str, state: PathBuf) -> anyhow::Result<Started> {
+        let (name, member) = (name.to_owned(), Some(member_process::Options { state }));
+        let (means, sandbox) = (self.machine.means()?, self.sandbox.is_on());
+        if !self.userspace {
+            let options = Options { name, member, means, sandbox, ..Options::default() };
+            return crate::start(options, self.log, self.foreground);
+        }
+        let mut conf = Conf::new(Interface::default(), Vec::new());
+        let proxy = &mut conf.interface.proxy;
+        let socks = self.socks.iter().cloned();
+        proxy.socks = socks.map(|value| with_origin("--socks", value)).collect();
+        let http = self.http.iter().cloned();
+        proxy.http = http.map(|value| with_origin("--http", value)).collect();
+        let (stack, log_style) = (StackChoice::InProcess, self.log.style(!self.foreground));
+        let options = proxy::Options { name, conf, means, stack, sandbox, member, log_style };
+        crate::start_with(self.log, self.foreground, |ready| proxy::run(options, ready))
     }
 
     /// The coordinator and the interface.

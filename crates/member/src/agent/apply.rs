@@ -56,6 +56,10 @@ impl Agent {
         if former.is_none_or(|former| former.filter != new.filter) {
             self.plane.send(ToPlane::Filter(new.filter.clone()));
         }
+        let identity = new.identity();
+        if !self.has_interface && former.is_none_or(|former| former.identity() != identity) {
+            self.plane.send(ToPlane::Identity(identity));
+        }
         if let Some(peers) = new.peers_since(former) {
             self.plane.send(peers);
         }

@@ -1,0 +1,99 @@
+//! Who a stack is in its tunnel, and which names are known without asking for them. A file says it
+//! for good; a tailnet says it, and may change it, while the stack runs.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{PoisonError, RwLock},
+};
+
+/// The addresses and the known names of a stack.
+#[derive(Debug, Default)]
+pub struct Identity(RwLock<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    addresses: Vec<IpAddr>,
+    /// Without a dot at the end, in lower case.
+    names: HashMap<String, Vec<IpAddr>>,
+    /// Domains of which the names are known, that are tried behind a short name.
+    search: Vec<String>,
+}
+
+impl Identity {
+    /// That of a stack with these addresses, which knows no name.
+    pub fn of(addresses: Vec<IpAddr>) -> Self {
+        let identity = Self::default();
+        identity.set(addresses, [], Vec::new());
+        identity
+    }
+
+    /// From now on.
+    pub fn set(
+        &self,
+        addresses: Vec<IpAddr>,
+        names: impl IntoIterator<Item = (String, Vec<IpAddr>)>,
+        search: Vec<String>,
+    ) {
+        let names = names.into_iter().map(|(name, addresses)| (plain(&name), addresses)).collect();
+        let search = search.iter().map(|domain| plain(domain)).collect();
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) =
+            Known { addresses, names, search };
+    }
+
+    /// Whether this is an address of the stack.
+    pub(super) fn has(&self, address: IpAddr) -> bool {
+        self.read(|known| known.addresses.contains(&address))
+    }
+
+    /// Whether there is an address of a family to speak from.
+    pub(super) fn speaks(&self, is_v6: bool) -> bool {
+        self.read(|known| known.addresses.iter().any(|address| address.is_ipv6() == is_v6))
+    }
+
+    /// The addresses of a known name; `None` of one that has to be asked for. Below the domains of
+    /// [`Identity::set`] all names are known, so that others have no addresses.
+    pub(super) fn addresses_of(&self, name: &str) -> Option<Vec<IpAddr>> {
+        let name = plain(name);
+        self.read(|known| {
+            let longer = known.search.iter().map(|domain| format!("{name}.{domain}"));
+            let longer = longer.filter(|_| !name.contains('.'));
+            let mut candidates = longer.chain([name.clone()]);
+            let found = candidates.find_map(|name| known.names.get(&name).cloned());
+            let is_below = |domain: &String| {
+                name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.ends_with('.'))
+            };
+            found.or_else(|| known.search.iter().any(is_below).then(Vec::new))
+        })
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Known) -> T) -> T {
+        read(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn plain(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_short_and_long_and_others_below_their_domain_are_nobody() {
+        let identity = Identity::default();
+        let desk: Vec<IpAddr> = vec![[100, 64, 0, 2].into()];
+        let names = [("Desk.home.example.".to_owned(), desk.clone())];
+        identity.set(vec![[100, 64, 0, 1].into()], names, vec!["home.example".into()]);
+        for name in ["desk", "DESK.home.example", "desk.home.example."] {
+            assert_eq!(identity.addresses_of(name), Some(desk.clone()), "{name}");
+        }
+        assert_eq!(identity.addresses_of("gone.home.example"), Some(Vec::new()));
+        assert_eq!(identity.addresses_of("example.com"), None);
+        assert!(identity.has([100, 64, 0, 1].into()) && !identity.has(desk[0]));
+        assert!(identity.speaks(false) && !identity.speaks(true));
+        identity.set(Vec::new(), [], Vec::new());
+        assert!(identity.addresses_of("desk").is_none() && !identity.speaks(false));
+    }
+}
