@@ -223,6 +223,21 @@ impl Agent {
         }
     }
 
+    /// Whether tailnet lock lets a peer in; nothing where it is off.
+    pub fn why_locked(&self, peer: &Node) -> Option<(bool, String)> {
+        match (self.lock.follower.known(), self.map.lock()) {
+            (Known::Keys(authority), _) => {
+                let refused = locked_out(&self.map, authority);
+                Some(match refused.get(&peer.key) {
+                    Some(why) => (false, format!("tailnet lock: its key's signature: {why}")),
+                    None => (true, "tailnet lock: its key is signed".to_owned()),
+                })
+            }
+            (Known::Nothing, None) => None,
+            _ => Some((false, "tailnet lock: its keys are not known here".to_owned())),
+        }
+    }
+
     /// What `tailscale lock status` reads (`ipnstate.TailnetLockStatus`).
     pub fn lock_status(&self) -> Value {
         let node_key = Some(self.own.key).filter(|key| !key.is_zero());

@@ -181,23 +181,27 @@ async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_
         map["Node"]["KeySignature"] = base64(&wrapped["Signed"]);
         stream.send(&map).await;
         let updates = missing(&chain.updates(), &chain.head());
-        for (path, answer) in [
+        let mut answers = [
             ("/machine/tka/bootstrap", chain.checkpoint()),
             ("/machine/tka/sync/offer", updates),
             ("/machine/tka/sync/send", json!({ "Head": chain.head() })),
-        ] {
-            let asked = coordinator.is_asked().await;
+        ]
+        .into_iter()
+        .peekable();
+        let mut has_head = false;
+        // What the node is and what it asks come side by side.
+        while !has_head || answers.peek().is_some() {
+            let asked = coordinator.asked().await;
+            if asked.path == "/machine/map" {
+                has_head |= asked.body["TKAHead"] == chain.head();
+                asked.status(200, "");
+                continue;
+            }
+            let (path, answer) = answers.next().unwrap();
             assert_eq!((&*asked.path, &asked.body["NodeKey"]), (path, &json!(key(90))));
             asked.json(&answer);
         }
-        loop {
-            let told = coordinator.is_told().await;
-            let is_last = told.body["TKAHead"] == chain.head();
-            told.status(200, "");
-            if is_last {
-                return stream;
-            }
-        }
+        stream
     };
     let _stream = rig.during(script).await;
     assert_eq!(peers(&rig.told()), [key(SIGNED)]);
@@ -328,6 +332,18 @@ async fn what_was_kept_and_cannot_be_read_lets_nobody_in() {
         assert_eq!(rig.health("no peer is believed").await.len(), 1, "{damage}");
         rig.stream(chain.map(Value::Null)).await;
         assert_eq!(peers(&rig.told()), [], "{damage}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_why_a_peer_is_not_reached_is_told_of_the_lock() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-why", &chain).await;
+    for (peer, is_in) in [("n50", true), ("n51", false)] {
+        let why = rig.ask(|reply| Request::Why { target: peer.into(), reply }).await;
+        let steps = why.unwrap().unwrap().steps;
+        let step = steps.iter().find(|step| step.text.starts_with("tailnet lock: its key"));
+        assert_eq!(step.unwrap().ok, is_in, "{steps:?}");
     }
 }
 
