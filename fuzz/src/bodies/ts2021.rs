@@ -128,7 +128,7 @@ fn frames(stream: &[u8], size: usize) -> Vec<Result<Vec<u8>, FrameError>> {
                     frames.push(Ok(frame));
                 }
                 Err(error) => {
-                    let goes_on = error.stream_goes_on();
+                    let goes_on = !matches!(error, FrameError::TooLong(_));
                     frames.push(Err(error));
                     if !goes_on {
                         return frames;
