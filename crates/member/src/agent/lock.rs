@@ -120,6 +120,11 @@ impl Lock {
         self.follower.handle_disconnected();
     }
 
+    /// Whether a former signature is one that another can be made of.
+    pub fn renews(&self, former: &[u8]) -> bool {
+        self.own.renewed(&NodePublic::default(), former).is_ok()
+    }
+
     /// A login that the network accepts under tailnet lock, where that can be had: by the signature
     /// of the former node key, or by what an auth key brings along.
     pub fn login(

@@ -395,6 +395,17 @@ async fn a_node_key_that_expired_is_followed_by_one_that_this_node_signs() {
     assert_eq!(json!(login.lock_key), renewal["Public"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_former_signature_that_is_none_makes_no_node_key_and_asks_for_a_login() {
+    let mut rig = Rig::joined("lock-no-renewal").await;
+    for former in ["", "?", "oA=="] {
+        rig.told();
+        rig.hear(Event::NeedsNewNodeKey { signature: Some(former.into()) }).await;
+        assert!(!rig.told().contains(&ToPlane::MakeCandidate), "{former:?}");
+        assert_eq!(rig.health("log in again").await.len(), 1, "{former:?}");
+    }
+}
+
 impl Rig {
     /// What the coordinator is asked to register.
     async fn login(&self) -> tailnet::control::register::Login {
