@@ -212,6 +212,27 @@ async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_change_of_the_map_lets_in_whose_key_is_signed_and_no_other() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-changes", &chain).await;
+    let known = |rig: &Rig| -> Vec<NodePublic> {
+        rig.agent.settings.peers.iter().map(|peer| peer.key).collect()
+    };
+    let (mut signed, mut other) = (node(52), node(53));
+    signed["KeySignature"] = chain.signature("by a credential");
+    // That of another node.
+    other["KeySignature"] = chain.signature("direct");
+    rig.map(json!({ "PeersChanged": [signed, other, node(54)] })).await;
+    assert_eq!(known(&rig), [key(SIGNED), key(52)]);
+    let mut exempted = node(55);
+    exempted["UnsignedPeerAPIOnly"] = json!(true);
+    rig.map(json!({ "PeersChanged": [exempted] })).await;
+    assert_eq!(known(&rig), [key(SIGNED), key(52)]);
+    rig.map(json!({ "PeersChangedPatch": [{ "NodeID": 52, "Key": key(60) }] })).await;
+    assert_eq!(known(&rig), [key(SIGNED)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_coordinator_is_told_the_head_that_is_known() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-head", &chain).await.restarted().await;
