@@ -253,6 +253,8 @@ fn own_addresses(node: &Node, connected: &[IpNet]) -> Vec<IpNet> {
 /// A peer with the networks that may be its own here.
 fn wireguard(peer: &Node, own: &[IpNet], prefs: &Prefs, exit: Option<NodePublic>) -> Peer {
     let is_accepted = |net: &&IpNet| match net.prefix_len() {
+        // Of a peer that nobody signs, its own addresses alone (tailscale `controlclient/map.go`).
+        _ if peer.unsigned_peer_api_only => own.contains(net),
         0 => exit == Some(peer.key),
         _ => own.contains(net) || prefs.route_all && wish::is_route(net),
     };

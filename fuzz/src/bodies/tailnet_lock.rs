@@ -1,8 +1,16 @@
 //! Tailnet lock: updates that a coordinator passes on, and signatures of node keys.
 
+use std::time::Duration;
+
 use tailnet::{
     keys::NodePublic,
-    tka::{Authority, refused_peers},
+    messages::LockInfo,
+    tka::{
+        Authority,
+        follow::{Follower, Known, Said},
+        refused_peers,
+        sync::Asking,
+    },
 };
 
 use super::take;
@@ -31,5 +39,27 @@ pub fn tailnet_lock(data: &[u8]) {
         let node = NodePublic([50; 32]);
         let refused = refused_peers(&authority, [(node, text)].into_iter());
         assert_eq!(!refused.contains_key(&node), authority.check(&node, text).is_ok());
+    }
+    follow(authority, next);
+}
+
+/// What a coordinator answers to a node that knows these keys: they change where it is told, and are
+/// lost by a secret alone.
+fn follow<'a>(authority: Authority, mut next: impl FnMut() -> Option<&'a [u8]>) {
+    let lock = LockInfo { head: "x".to_owned(), disabled: false };
+    let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+    let mut said = Said { lock: Some(&lock), asking, now: Duration::ZERO };
+    let mut follower = Follower::new(Known::Keys(Box::new(authority)));
+    follower.handle_connected();
+    let mut question = None;
+    for _ in 0..8 {
+        let Some(text) = next() else { break };
+        said.now = follower.poll_timeout().unwrap_or(said.now);
+        let Some(asked) = question.take().or_else(|| follower.poll_question(said)) else { break };
+        let before = follower.known().authority().map(Authority::head);
+        let (changed, further) = follower.handle_answer(asked.number, Ok(text), said, 0);
+        let after = follower.known().authority().map(Authority::head);
+        assert!(after.is_some() && changed == (before != after));
+        question = further;
     }
 }

@@ -120,6 +120,11 @@ impl Lock {
         self.follower.handle_disconnected();
     }
 
+    /// Whether a former signature is one that another can be made of.
+    pub fn renews(&self, former: &[u8]) -> bool {
+        self.own.renewed(&NodePublic::default(), former).is_ok()
+    }
+
     /// A login that the network accepts under tailnet lock, where that can be had: by the signature
     /// of the former node key, or by what an auth key brings along.
     pub fn login(
@@ -220,6 +225,21 @@ impl Agent {
         if self.lock.control_url != control_url {
             control_url.clone_into(&mut self.lock.control_url);
             self.forget_lock();
+        }
+    }
+
+    /// Whether tailnet lock lets a peer in; nothing where it is off.
+    pub fn why_locked(&self, peer: &Node) -> Option<(bool, String)> {
+        match (self.lock.follower.known(), self.map.lock()) {
+            (Known::Keys(authority), _) => {
+                let refused = locked_out(&self.map, authority);
+                Some(match refused.get(&peer.key) {
+                    Some(why) => (false, format!("tailnet lock: its key's signature: {why}")),
+                    None => (true, "tailnet lock: its key is signed".to_owned()),
+                })
+            }
+            (Known::Nothing, None) => None,
+            _ => Some((false, "tailnet lock: its keys are not known here".to_owned())),
         }
     }
 

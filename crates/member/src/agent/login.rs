@@ -246,7 +246,8 @@ impl Agent {
             }
             Event::Registered(registered) => self.registered(registered),
             Event::NeedsNewNodeKey { signature: Some(former) }
-                if let Ok(former) = Base64::decode_vec(&former) =>
+                if let Ok(former) = Base64::decode_vec(&former)
+                    && self.lock.renews(&former) =>
             {
                 self.log_in_signed(former);
             }

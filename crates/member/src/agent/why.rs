@@ -49,6 +49,9 @@ impl Agent {
         told(true, format!("the map: {} is {}, {online}", short(node), addresses.join(", ")))?;
         let expired = node.has_expired(self.map.time(self.clock.wall));
         told(!expired, format!("its key: {}", if expired { "has expired" } else { "is valid" }))?;
+        if let Some((ok, text)) = self.why_locked(node) {
+            told(ok, text)?;
+        }
         told(
             self.settings.peers.iter().any(|peer| peer.key == node.key),
             "it is a peer of the data plane".to_owned(),

@@ -54,7 +54,9 @@ pub(super) fn kept_out(
         Lock::On { authority, own_key } => (authority, own_key),
     };
     let refused = locked_out(map, authority);
-    let told = map.peers().filter_map(|peer| Some((peer, refused.get(&peer.key)?)));
+    let is_told = |peer: &&Node| !peer.unsigned_peer_api_only;
+    let told = map.peers().filter(is_told);
+    let told = told.filter_map(|peer| Some((peer, refused.get(&peer.key)?)));
     for (number, (peer, why)) in told.enumerate() {
         if number == TOLD {
             problems.push("tailnet lock keeps more peers out".into());
@@ -73,11 +75,11 @@ pub(super) fn kept_out(
     KeptOut::Some(refused)
 }
 
-/// The peers that tailnet lock keeps out.
+/// The peers that tailnet lock keeps out. Those too that the coordinator exempts from it: Tailscale's
+/// clients let these in to reach an HTTP server of theirs, which this node has not.
 pub fn locked_out(map: &NetworkMap, authority: &Authority) -> HashMap<NodePublic, Refused> {
-    let needs_one = |peer: &&Node| !peer.unsigned_peer_api_only;
     let signatures: Vec<(NodePublic, Vec<u8>)> =
-        map.peers().filter(needs_one).map(|peer| (peer.key, signature(peer))).collect();
+        map.peers().map(|peer| (peer.key, signature(peer))).collect();
     refused_peers(authority, signatures.iter().map(|(key, signature)| (*key, &signature[..])))
 }
 

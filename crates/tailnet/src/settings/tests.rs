@@ -106,6 +106,17 @@ fn where_there_is_tailnet_lock_and_its_keys_are_not_known_nobody_is_believed() {
 }
 
 #[test]
+fn a_peer_that_nobody_signs_has_its_own_addresses_alone() {
+    let unsigned = json!({
+        "UnsignedPeerAPIOnly": true,
+        "AllowedIPs": ["100.64.0.2/32", "100.64.0.9/32", "10.0.0.0/8", "0.0.0.0/0", "::/0"],
+    });
+    let map = map(json!({"Node": node(1, json!({})), "Peers": [node(2, unsigned)]}));
+    let prefs = Prefs { route_all: true, exit_node_id: "s2".into(), ..Prefs::new() };
+    assert_eq!(allowed(&made(&map, &prefs), 2), ["100.64.0.2/32"]);
+}
+
+#[test]
 fn a_coordinator_takes_no_address_of_others_nor_of_this_machine() {
     let greedy = json!({
         "Addresses": ["100.64.0.2/32", "8.8.8.8/32", "192.168.1.1/32", "127.0.0.1/32", "10.7.0.2/32"],
@@ -179,7 +190,7 @@ fn tailnet_lock_lets_in_whose_key_is_signed() {
     let around = Around { now: NOW, connected: &[], servers: &[], answers: true, lock };
     let settings = settings(&map, &Prefs::new(), &around);
     let keys: Vec<u8> = settings.peers.iter().map(|peer| peer.key.0[0]).collect();
-    assert_eq!(keys, [50, 52, 54]);
+    assert_eq!(keys, [50, 52]);
     let told = &settings.problems;
     assert_eq!(told.len(), 3, "{told:?}");
     assert!(told[0].contains("n51.tail.net") && told[1].ends_with("it is not signed"), "{told:?}");

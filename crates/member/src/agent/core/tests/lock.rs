@@ -181,23 +181,27 @@ async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_
         map["Node"]["KeySignature"] = base64(&wrapped["Signed"]);
         stream.send(&map).await;
         let updates = missing(&chain.updates(), &chain.head());
-        for (path, answer) in [
+        let mut answers = [
             ("/machine/tka/bootstrap", chain.checkpoint()),
             ("/machine/tka/sync/offer", updates),
             ("/machine/tka/sync/send", json!({ "Head": chain.head() })),
-        ] {
-            let asked = coordinator.is_asked().await;
+        ]
+        .into_iter()
+        .peekable();
+        let mut has_head = false;
+        // What the node is and what it asks come side by side.
+        while !has_head || answers.peek().is_some() {
+            let asked = coordinator.asked().await;
+            if asked.path == "/machine/map" {
+                has_head |= asked.body["TKAHead"] == chain.head();
+                asked.status(200, "");
+                continue;
+            }
+            let (path, answer) = answers.next().unwrap();
             assert_eq!((&*asked.path, &asked.body["NodeKey"]), (path, &json!(key(90))));
             asked.json(&answer);
         }
-        loop {
-            let told = coordinator.is_told().await;
-            let is_last = told.body["TKAHead"] == chain.head();
-            told.status(200, "");
-            if is_last {
-                return stream;
-            }
-        }
+        stream
     };
     let _stream = rig.during(script).await;
     assert_eq!(peers(&rig.told()), [key(SIGNED)]);
@@ -205,6 +209,27 @@ async fn a_node_joins_a_locked_network_over_the_wire_and_has_the_peers_that_its_
     assert_eq!((&status["Enabled"], &status["NodeKeySigned"]), (&json!(true), &json!(true)));
     let health = rig.health("tailnet lock").await;
     assert!(health.len() == 1 && !health[0].contains("tailscale lock sign"), "{health:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_map_lets_in_whose_key_is_signed_and_no_other() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-changes", &chain).await;
+    let known = |rig: &Rig| -> Vec<NodePublic> {
+        rig.agent.settings.peers.iter().map(|peer| peer.key).collect()
+    };
+    let (mut signed, mut other) = (node(52), node(53));
+    signed["KeySignature"] = chain.signature("by a credential");
+    // That of another node.
+    other["KeySignature"] = chain.signature("direct");
+    rig.map(json!({ "PeersChanged": [signed, other, node(54)] })).await;
+    assert_eq!(known(&rig), [key(SIGNED), key(52)]);
+    let mut exempted = node(55);
+    exempted["UnsignedPeerAPIOnly"] = json!(true);
+    rig.map(json!({ "PeersChanged": [exempted] })).await;
+    assert_eq!(known(&rig), [key(SIGNED), key(52)]);
+    rig.map(json!({ "PeersChangedPatch": [{ "NodeID": 52, "Key": key(60) }] })).await;
+    assert_eq!(known(&rig), [key(SIGNED)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -332,6 +357,18 @@ async fn what_was_kept_and_cannot_be_read_lets_nobody_in() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_asks_why_a_peer_is_not_reached_is_told_of_the_lock() {
+    let chain = Chain::new("straight");
+    let mut rig = Rig::locked("lock-why", &chain).await;
+    for (peer, is_in) in [("n50", true), ("n51", false)] {
+        let why = rig.ask(|reply| Request::Why { target: peer.into(), reply }).await;
+        let steps = why.unwrap().unwrap().steps;
+        let step = steps.iter().find(|step| step.text.starts_with("tailnet lock: its key"));
+        assert_eq!(step.unwrap().ok, is_in, "{steps:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn tailscale_lock_status_has_keys_and_both_kinds_of_peers() {
     let chain = Chain::new("straight");
     let mut rig = Rig::locked("lock-status", &chain).await;
@@ -377,6 +414,17 @@ async fn a_node_key_that_expired_is_followed_by_one_that_this_node_signs() {
     assert_eq!((login.node_key, login.old_node_key), (candidate, Some(KEY)));
     assert_eq!(json!(login.signature), base64(&renewal["Texts"][0]));
     assert_eq!(json!(login.lock_key), renewal["Public"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_signature_that_is_none_makes_no_node_key_and_asks_for_a_login() {
+    let mut rig = Rig::joined("lock-no-renewal").await;
+    for former in ["", "?", "oA=="] {
+        rig.told();
+        rig.hear(Event::NeedsNewNodeKey { signature: Some(former.into()) }).await;
+        assert!(!rig.told().contains(&ToPlane::MakeCandidate), "{former:?}");
+        assert_eq!(rig.health("log in again").await.len(), 1, "{former:?}");
+    }
 }
 
 impl Rig {
