@@ -20,8 +20,7 @@ use std::sync::{
 pub const CHUNK: usize = 16 * 1024;
 /// Bytes of the least chunk, and what each buffer may have in any case.
 pub const FIRST: usize = 512;
-/// Chunks that are kept for the next who needs one, 1 MiB: fresh memory has to be
-/// zeroed, and is not in the cache.
+/// Free chunks that are kept, 1 MiB: fresh memory has to be zeroed, and is not in the cache.
 const KEPT: usize = 64;
 
 /// A piece of a buffer: a power of two from [`FIRST`] to [`CHUNK`] bytes.
@@ -72,8 +71,8 @@ impl Budget {
     }
 
     /// How many bytes a buffer that holds `held` may hold now. All but an eighth of the
-    /// limit goes to who comes first, half of that to buffers below their even share, and
-    /// the rest is for buffers to come.
+    /// limit is first come, first served; half of the eighth is for buffers below their even
+    /// share, and the rest for new buffers.
     pub fn allowance(&self, held: usize) -> usize {
         let (limit, left) = (self.0.limit, self.left());
         let own = held.max(FIRST);

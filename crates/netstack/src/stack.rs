@@ -1,4 +1,4 @@
-//! The stack: who gets a packet that arrives, and who sends next.
+//! The stack: which socket gets a packet that arrives, and which sends next.
 //!
 //! ```text
 //!   engine's outbound thread            any task              engine's inbound thread
@@ -7,7 +7,7 @@
 //!        v                               v                         v
 //!     +---------------------- State, behind one mutex -----------------------+
 //!     | flows -> sockets: Connection, wakers   listeners   datagrams   pings |
-//!     | ready: who may have something to send  timers: when to look again    |
+//!     | ready: sockets that may have to send   timers: when to poll again    |
 //!     +-----------------------------------------------------------------------+
 //! ```
 //!
@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Where [`StackRecv`] waits.
     ready: Condvar,
-    /// Where who closes the stack waits for all to have left.
+    /// Where closing the stack waits until everything has been sent.
     flushed: Condvar,
     /// Whether what arrives is coalesced.
     gro: AtomicBool,
@@ -204,8 +204,7 @@ impl Shared {
     }
 }
 
-/// The state while it is locked. When it is released, everybody is woken who was found
-/// to have something to do.
+/// The state while it is locked. On release, all tasks are woken that have something to do.
 pub(crate) struct Locked<'a> {
     shared: &'a Shared,
     state: Option<MutexGuard<'a, State>>,
@@ -261,7 +260,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Notes who waits, where many may; who waits already is not noted twice.
+/// Adds a task to those that wait, unless it is there already.
 fn note_waiting(wakers: &mut Vec<Waker>, context: &Context<'_>) {
     if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
         wakers.push(context.waker().clone());

@@ -120,7 +120,7 @@ pub enum State {
 /// Why a connection ended other than by both ends' will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The peer has nobody who listens.
+    /// Nothing listens at the peer's port.
     Refused,
     /// The peer reset it.
     Reset,

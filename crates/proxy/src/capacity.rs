@@ -1,5 +1,5 @@
-//! How many connections fit into the file descriptors of a process, and who may have how
-//! many of them. All of it is in descriptors.
+//! How many connections fit into the file descriptors of a process, and each client's share.
+//! All numbers are descriptors.
 //!
 //! ```text
 //!   limit | open at the start | reserved | datagrams: a quarter | connections: the rest

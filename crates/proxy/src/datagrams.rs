@@ -43,7 +43,7 @@ enum Way<B> {
     Open(Arc<Far<B>>),
 }
 
-/// A socket on the other side, and whom it speaks with.
+/// A socket on the other side, and its peer.
 struct Far<B> {
     socket: B,
     to: SocketAddr,

@@ -1,5 +1,5 @@
-//! Which client's datagrams go which way, and who makes way where there are too many: no
-//! client keeps another out.
+//! Which flow each client's datagrams belong to, and which flow is evicted when there are too
+//! many: no client keeps another out.
 
 use std::{
     cmp::Reverse,
@@ -88,7 +88,7 @@ mod tests {
         ([10, 0, 0, source], port).into()
     }
 
-    /// Takes in a client's flow, which is itself; who makes way.
+    /// Adds a client's flow. Returns the one that was evicted.
     fn come(flows: &mut Flows<SocketAddr>, client: SocketAddr) -> Option<SocketAddr> {
         flows.insert(client, |_| client)
     }

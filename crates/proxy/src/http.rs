@@ -40,7 +40,7 @@ pub enum Body {
 pub enum Refusal {
     /// 400: it is no request.
     BadRequest,
-    /// 407: who asks?
+    /// 407: the client has to authenticate.
     AuthenticationRequired,
     /// 403: nobody may go there.
     Forbidden,

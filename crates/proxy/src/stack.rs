@@ -71,7 +71,7 @@ pub trait Accept: Send + Sync + 'static {
     /// A connection.
     type Stream;
 
-    /// The next connection and whom it comes from.
+    /// The next connection and the client's address.
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, SocketAddr)>> + Send;
 }
 
@@ -87,7 +87,7 @@ pub trait Datagrams: Send + Sync + 'static {
         to: SocketAddr,
     ) -> impl Future<Output = io::Result<()>> + Send;
 
-    /// Receives one, cut to the buffer, and tells whom from.
+    /// Receives one, cut to the buffer, and its sender.
     fn recv_from(
         &self,
         buffer: &mut [u8],

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::stack::{Accept, Stack};
 
-/// What happens to who connects to an address.
+/// What happens to a connection to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// It is connected at once.

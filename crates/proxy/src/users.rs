@@ -12,7 +12,7 @@ impl Users {
         self.0.push((name, password));
     }
 
-    /// Whether a client has to say who it is.
+    /// Whether clients have to authenticate.
     pub fn are_asked(&self) -> bool {
         !self.0.is_empty()
     }

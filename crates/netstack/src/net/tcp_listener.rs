@@ -17,7 +17,7 @@ impl TcpListener {
         Self { shared, at }
     }
 
-    /// Waits for a connection; and who asked for it.
+    /// Waits for a connection. Returns it and the peer's address.
     ///
     /// # Errors
     /// The engine's half of the stack is gone.

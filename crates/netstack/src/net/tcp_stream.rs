@@ -132,7 +132,7 @@ impl TcpStream {
                 buf.advance(len);
                 return Poll::Ready(Ok(()));
             }
-            // What happened behind the peer's end concerns who writes.
+            // An error after the peer's FIN concerns the writer.
             if socket.tcp.has_heard_all() {
                 return Poll::Ready(Ok(()));
             }

@@ -40,7 +40,7 @@ impl UdpSocket {
         Ok(bytes.len())
     }
 
-    /// Waits for a datagram; its length, cut to what `to` holds, and who sent it.
+    /// Waits for a datagram. Returns its length, cut to what `to` holds, and the sender.
     ///
     /// # Errors
     /// The engine's half of the stack is gone. See [`UdpSocket::connect`] for others.
@@ -48,8 +48,7 @@ impl UdpSocket {
         poll_fn(|context| self.shared.lock().poll_recv_from(self.at, to, context)).await
     }
 
-    /// Sends a datagram to whom it is connected; waits for room where much waits to
-    /// leave.
+    /// Sends a datagram to the connected peer. Waits for room while the send queue is full.
     ///
     /// # Errors
     /// It is connected to nobody, or the datagram is longer than the MTU allows.
@@ -57,7 +56,7 @@ impl UdpSocket {
         self.send_to(bytes, self.peer_addr()?).await
     }
 
-    /// Waits for a datagram of whom it is connected to; its length, cut to what `to`
+    /// Waits for a datagram from the connected peer. Returns its length, cut to what `to`
     /// holds.
     ///
     /// # Errors

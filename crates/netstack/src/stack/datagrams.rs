@@ -154,8 +154,8 @@ impl State {
 
     /// A router, or the peer, says something of a packet of `len` bytes that was sent. Who
     /// quotes none of ours is not believed (RFC 5927 section 4.1): of a datagram nothing
-    /// else is known any more. Only a socket that speaks with one peer hears of it: another
-    /// could not tell whom it concerns, and would believe anybody's word about everybody's path.
+    /// else is known any more. Only a connected socket is told: another could not tell
+    /// which peer it concerns, and would believe any host's word about every path.
     pub fn handle_udp_error(&mut self, flow: Flow, len: usize, error: PathError, now: Time) {
         let Some(socket) = self.datagrams.socket_at(flow).filter(|socket| socket.peer.is_some())
         else {

@@ -12,7 +12,7 @@ use crate::time::Time;
 /// it sends what it has, and what waits does so here, where nothing drops it, and not in
 /// the engine's queue.
 const ROUND: usize = 48 * 1024;
-/// What of a round may be answers: who has us answer much must not keep others from
+/// How much of a round may be answers: a host that provokes many must not keep others from
 /// sending.
 const ANSWERS: usize = ROUND / 4;
 
@@ -68,7 +68,7 @@ fn sleep(mut state: Locked<'_>, now: Time) -> Locked<'_> {
 }
 
 impl super::State {
-    /// Lets everybody who has something to send have turns, until the round is full.
+    /// Polls all sockets that have something to send, in turn, until the round is full.
     fn fill(&mut self, batch: &mut Batch, now: Time) {
         let mut left = ROUND;
         while left > ROUND - ANSWERS

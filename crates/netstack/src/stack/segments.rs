@@ -27,7 +27,7 @@ pub(super) const BACKLOG: usize = 1024;
 /// 1.3 Gbit/s at 100 ms.
 const MAX_BUFFER: usize = 16 << 20;
 
-/// Who speaks to whom.
+/// A connection's two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     pub local: SocketAddr,
@@ -71,7 +71,7 @@ impl TcpSocket {
         most - ip::header_len(self.flow.remote.ip())
     }
 
-    /// Finds whom its news concern.
+    /// Collects the tasks to wake.
     pub fn wake(&mut self, wakers: &mut Vec<Waker>) {
         if self.reader.is_some() && (self.tcp.readable() > 0 || self.tcp.is_at_end()) {
             wakers.extend(self.reader.take());
@@ -129,7 +129,7 @@ impl State {
         }
     }
 
-    /// The next connection of a listener, and who asked for it.
+    /// The next connection of a listener.
     pub fn poll_accept(&mut self, at: SocketAddr, context: &Context<'_>) -> Polled<usize> {
         let Some(listener) = self.listeners.get_mut(&at).filter(|_| !self.gone) else {
             return Polled::Ready(Err(io::ErrorKind::NotConnected.into()));
@@ -224,7 +224,7 @@ impl State {
         let oldest = if is_full { listener.asked.pop_front() } else { None };
         self.counters.backlog_full += u64::from(is_full);
         if let Some(oldest) = oldest {
-            // Who only asks must not keep others out; who means it asks again.
+            // A SYN alone must not keep others out; a real client sends it again.
             self.remove(oldest);
         } else if is_full {
             return;
@@ -261,8 +261,8 @@ impl State {
         self.answer(bytes, offload);
     }
 
-    /// After a socket changed: who listened for it hears of it, and what is over and
-    /// nobody's is removed.
+    /// After a socket changed: tells its listener, and removes it if it is closed and no
+    /// handle to it is left.
     pub fn settle(&mut self, id: usize) {
         let socket = &mut self.sockets[id];
         if let Some(at) = socket.listener

@@ -27,7 +27,7 @@ impl StackSend {
 
 impl IpSend for StackSend {
     fn send(&mut self, batch: &RecvBatch, packets: &[IpPacket]) -> io::Result<usize> {
-        // A datagram is one to whom it is for.
+        // Sockets receive datagrams one by one.
         let coalesce = Coalesce { tcp: self.shared.gro.load(Ordering::Relaxed), udp: false };
         self.coalescer.clear();
         for packet in packets {

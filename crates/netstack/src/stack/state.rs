@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{budget::Budget, ip, tcp, time::Time};
 
-/// Bytes of answers that wait to be sent, at most: who floods us gets fewer.
+/// Bytes of answers that wait to be sent, at most: a flood gets fewer answers.
 const ANSWERS: usize = 256 * 1024;
 /// Connections in TIME-WAIT, at most: about 4 MiB. More end the oldest.
 pub(super) const TIME_WAITS: usize = 4096;
@@ -167,8 +167,8 @@ impl State {
         wakes
     }
 
-    /// Looks at a socket after something happened to it: whether it has something to
-    /// send, when to look again, whom that concerns, and whether it is over.
+    /// Updates a socket after an event: whether it has something to send, when to poll it
+    /// again, which tasks to wake, and whether it is closed.
     pub fn touch(&mut self, id: usize) {
         let most = self.most();
         let Some(socket) = self.sockets.get_mut(id) else { return };
@@ -296,7 +296,7 @@ impl State {
         Err(io::ErrorKind::AddrNotAvailable.into())
     }
 
-    /// Where somebody may be bound whom a packet to `local` concerns, the closest first.
+    /// The bound addresses that match a packet to `local`, the most specific first.
     pub fn places(local: SocketAddr) -> [SocketAddr; 3] {
         let family: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

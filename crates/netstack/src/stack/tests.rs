@@ -112,7 +112,7 @@ fn drain(state: &mut State, now: Time) {
     }
 }
 
-/// Somebody who waits.
+/// A task that waits.
 #[derive(Default)]
 struct Waiter(AtomicUsize);
 
@@ -139,7 +139,7 @@ fn of_too_many_orphans_the_oldest_are_reset() {
     assert!(state.flows.contains_key(&flow(MORE + 1)), "younger ones stay");
 }
 
-/// A place that is taken again is not who waited there before.
+/// A slot that is reused does not wake the task that waited there before.
 #[test]
 fn one_connection_after_the_other_may_wait_and_be_forgotten_for_ever() {
     let mut state = listening(64 << 20);

@@ -16,8 +16,8 @@ impl Connection {
         }
     }
 
-    /// Whether it is worth waking who waits to write: there is much room, or nothing is
-    /// left that would make more.
+    /// Whether it is worth waking a task that waits to write: there is much room, or nothing
+    /// is in flight that would free more.
     pub fn is_worth_writing(&self) -> bool {
         let room = self.write_room();
         room >= WORTH_WRITING || room > 0 && self.tx.is_empty()

@@ -30,8 +30,8 @@ pub enum CongestionControl {
     Cubic,
 }
 
-/// The algorithm of a connection. It is made with the first data, so that who only hears
-/// has none.
+/// The algorithm of a connection. It is created with the first data that is sent, so a connection
+/// that only receives has none.
 #[derive(Debug)]
 pub enum Control {
     Unused(Settings),

@@ -8,11 +8,10 @@ use crate::time::Time;
 /// How far ahead of its rate a sender may be before it waits, so that it does not sleep and
 /// wake for each super-packet where the path takes one in less.
 const AHEAD: Duration = Duration::from_micros(500);
-/// How much of a delay is made up for by who was to go on and is woken late, as on a busy
-/// machine. What it lost would be taken for the rate of the path, and it would send slower
-/// and slower.
+/// How much of a late wake-up a paced sender makes up for, as on a busy machine. Otherwise the
+/// lost time would be taken for the rate of the path, and it would send slower and slower.
 const LATE: Duration = Duration::from_millis(100);
-/// The same of who waited for an acknowledgement.
+/// The same for a sender that waited for an acknowledgement.
 const WAITED: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -64,7 +63,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Bytes that leave within a second at 100 MB a second, by one who looks every `turn`.
+    /// Bytes that leave within a second at 100 MB/s, from a sender that is polled every `turn`.
     fn sent(turn: Duration, piece: u32) -> f64 {
         let (mut pacer, mut now, mut bytes) = (Pacer::new(), Time::new(MS * 1000), 0.0);
         while now < Time::new(MS * 2000) {

@@ -208,8 +208,8 @@ impl Scoreboard {
     }
 
     /// The bytes from `start` to `end` arrived. No segment has less than `least`, but the
-    /// last of a stretch: who tells of less lies, and only what is whole is believed, so
-    /// that what is looked at does not grow byte by byte (as in CVE-2019-11478).
+    /// last of a stretch: a peer that reports less is lying. Only whole segments count, so that
+    /// the scoreboard cannot grow byte by byte (CVE-2019-11478).
     pub fn sack(&mut self, (start, end): Block, least: u32, delivered: &mut Delivered) {
         let least = if self.stretches.len() < MOST { least } else { u32::MAX / 4 };
         let start = self.whole_from(start, least);

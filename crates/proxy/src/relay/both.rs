@@ -36,8 +36,8 @@ pub(crate) enum Broken {
 pub(crate) struct News {
     /// Whether bytes moved.
     pub has_moved: bool,
-    /// Whether its reader was reset: the kernel told that to who wrote, and who reads
-    /// would take it for the end.
+    /// Whether its reader was reset: the kernel reports that to the writer alone, and the reader
+    /// would take it for the end of the stream.
     pub was_reset: bool,
 }
 

@@ -160,8 +160,8 @@ impl Bbr {
         self.window
     }
 
-    /// The initial window leaves at once, as it does with every TCP: to pace it by the
-    /// handshake's round trip time would cost who says little a third of that.
+    /// The initial window leaves at once, as it does with every TCP: pacing it by the
+    /// handshake's round trip time would add a third of that to short exchanges.
     pub fn pace(&self) -> Pace {
         if self.rate.max() == 0.0 {
             return Pace { rate: f64::INFINITY, quantum: MAX_QUANTUM };

@@ -197,8 +197,8 @@ impl Bottleneck {
         }
     }
 
-    /// Has both ends of a flow say, hear and send what they can: as the stack does, which asks
-    /// nobody to send who says that there is nothing.
+    /// Lets both ends of a flow write, read and send what they can, as the stack does, which does
+    /// not poll a connection that has nothing to send.
     fn pump(&mut self, flow: usize) {
         for from in [0, 1] {
             self.flows[flow].talk(from, &self.words, self.now);

@@ -142,8 +142,8 @@ fn what_leaves_at_once_is_what_the_pace_makes_of_some_milliseconds() {
     let mut link = Bottleneck::new(1, LONG);
     link.join(Bbr);
     link.run(10 * S);
-    // Ten milliseconds are made up for by who waited for an acknowledgement, one is the
-    // quantum, and half of one who is ahead of the pace; that of a search.
+    // Ten milliseconds are made up for after waiting for an acknowledgement, one is the
+    // quantum, and half a millisecond is sent ahead of the pace, which is that of a search.
     let most = (5e6 * 1.25 * 11.5e-3) as usize;
     assert!(link.burst() < most, "{} bytes left at once, {most} would be right", link.burst());
     let left = std::mem::take(&mut link.flows[0].left);
