@@ -71,6 +71,14 @@ impl Client {
         self.ask(Method::GET, path, None).await
     }
 
+    /// Asks for what is at `path`, with a parameter of any text.
+    ///
+    /// # Errors
+    /// Nobody answers, or it is refused.
+    pub async fn get_by(&self, path: &str, name: &str, of: &str) -> Result<Value, ClientError> {
+        self.get(&with_parameter(path, name, of)).await
+    }
+
     /// Posts `body` to `path`.
     ///
     /// # Errors
@@ -173,6 +181,11 @@ impl Notices {
     }
 }
 
+fn with_parameter(path: &str, name: &str, of: &str) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    format!("{path}?{}", query.append_pair(name, of).finish())
+}
+
 async fn collect(mut body: Incoming) -> Result<BytesMut, ClientError> {
     let mut text = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -213,6 +226,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_parameter_is_one_whatever_its_text() {
+        let path = with_parameter("linerate/why", "target", "a b&target=c#ü+%");
+        assert_eq!(path, "linerate/why?target=a+b%26target%3Dc%23%C3%BC%2B%25");
+        assert!(format!("/localapi/v0/{path}").parse::<hyper::Uri>().is_ok());
+        let mut read = form_urlencoded::parse(path.split_once('?').unwrap().1.as_bytes());
+        assert_eq!(read.next().unwrap().1, "a b&target=c#ü+%");
+    }
 
     #[test]
     fn no_name_of_a_node_commands_a_terminal() {

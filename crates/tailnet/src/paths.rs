@@ -230,6 +230,8 @@ pub struct Paths {
 #[derive(Debug)]
 struct Own {
     node: NodePublic,
+    /// The region of our home relay.
+    home: Option<u16>,
     endpoints: Vec<SocketAddr>,
     /// When they were found out.
     at: Option<Duration>,
@@ -260,7 +262,7 @@ impl Paths {
     /// No peers yet. `rng` gives the numbers of pings, which nobody may guess.
     pub fn new(node: NodePublic, rng: Box<dyn CryptoRng + Send>) -> Self {
         Self {
-            own: Own { node, endpoints: Vec::new(), at: None, requested: None },
+            own: Own { node, home: None, endpoints: Vec::new(), at: None, requested: None },
             peers: BTreeMap::new(),
             by_disco: BTreeSet::new(),
             deadlines: BTreeSet::new(),
@@ -293,11 +295,18 @@ impl Paths {
     /// Takes our own endpoints, as just found out, and the node key.
     pub fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
         let new = endpoints.iter().any(|addr| !self.own.endpoints.contains(addr));
-        self.own = Own { node, endpoints, at: Some(now), requested: None };
+        self.own = Own { node, endpoints, at: Some(now), requested: None, ..self.own };
         if new {
             self.step_all(now, Peer::wants_direct, Peer::handle_new_endpoints);
         } else {
             self.step_all(now, Peer::wants_direct, Peer::handle_timeout);
+        }
+    }
+
+    /// Takes the region of our own home relay: a peer whose home is not known yet may have the same.
+    pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
+        if std::mem::replace(&mut self.own.home, home) != home {
+            self.step_all(now, Peer::has_unknown_home, Peer::handle_timeout);
         }
     }
 

@@ -27,6 +27,8 @@ use crate::{
 
 /// More routes to single peers than this are one to the network of all.
 const MOST_ROUTES: usize = 10_000;
+/// The most peers that one problem names.
+const TOLD: usize = 5;
 /// The addresses of peers (RFC 6598, and Tailscale's part of the unique local ones).
 const PEERS: [&str; 2] = ["100.64.0.0/10", "fd7a:115c:a1e0::/48"];
 /// What has IPv6 addresses of names answered (`tailcfg.go`, `NodeAttrMagicDNSPeerAAAA`).
@@ -142,6 +144,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     let now = map.time(around.now);
     let exit = exit_node(map, prefs, now, &mut problems);
     let kept_out = lock::kept_out(map, own, around, &mut problems);
+    problems.extend(wireguard_only(map));
     let usable = |peer: &&Node| {
         let has_key = !peer.key.is_zero() && peer.key != own.key;
         has_key && !peer.has_expired(now) && !peer.is_wire_guard_only && !kept_out.has(&peer.key)
@@ -177,6 +180,19 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
     Settings { peers, paths, filter, grants, names, host, problems }
+}
+
+/// Names the peers that speak WireGuard and nothing else: Tailscale's Mullvad exit nodes.
+fn wireguard_only(map: &NetworkMap) -> Option<String> {
+    let all: Vec<&Node> = map.peers().filter(|peer| peer.is_wire_guard_only).collect();
+    let named = all.iter().take(TOLD).map(|peer| peer.name.trim_end_matches('.'));
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = match all.len().saturating_sub(TOLD) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = "left out, as they speak WireGuard alone, which linerate does not do in a tailnet";
+    (!all.is_empty()).then(|| format!("{what}: {named}{more}"))
 }
 
 /// The filter's policy, and what was granted beside.

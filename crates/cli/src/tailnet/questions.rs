@@ -42,7 +42,7 @@ pub(crate) struct Why {
 impl Whois {
     pub fn run(self) -> anyhow::Result<()> {
         let client = self.which.client()?;
-        let answer = runtime()?.block_on(client.get(&format!("whois?addr={}", self.address)))?;
+        let answer = runtime()?.block_on(client.get_by("whois", "addr", &self.address))?;
         let (node, user) = (&answer["Node"], &answer["UserProfile"]);
         let text =
             |value: &Value| value.as_str().unwrap_or_default().trim_end_matches('.').to_owned();
@@ -80,8 +80,7 @@ impl Netcheck {
 impl Why {
     pub fn run(self) -> anyhow::Result<()> {
         let client = self.which.client()?;
-        let path = format!("linerate/why?target={}", self.target);
-        let answer = runtime()?.block_on(client.get(&path))?;
+        let answer = runtime()?.block_on(client.get_by("linerate/why", "target", &self.target))?;
         for step in answer["steps"].as_array().into_iter().flatten() {
             let mark = if step["ok"] == Value::Bool(true) { "ok  " } else { "FAIL" };
             println!("{mark} {}", step["text"].as_str().unwrap_or_default());

@@ -73,7 +73,7 @@ pub(super) struct Agent {
     pub names: Option<(IpAddr, dns::Server)>,
     /// Whether data plane and steward were told all: they may have what a former agent said.
     pub told_all: bool,
-    /// Whether the data plane said who this node is. What it says before that is to a former agent.
+    /// Whether the data plane said who this node is.
     pub has_begun: bool,
     /// When the map is to be kept.
     pub keep_map: Option<Duration>,
@@ -224,6 +224,10 @@ impl Agent {
     }
 
     async fn handle_plane(&mut self, message: ToAgent) {
+        // What it says before that is to a former agent.
+        if !self.has_begun && !matches!(message, ToAgent::Hello { .. }) {
+            return;
+        }
         match message {
             ToAgent::Hello { node_key, port, index, .. } => {
                 self.own = Own { key: node_key, port, index };

@@ -13,7 +13,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use getrandom::{SysRng, rand_core::UnwrapErr};
+use getrandom::{
+    SysRng,
+    rand_core::{Rng as _, UnwrapErr},
+};
 use tailnet::{
     control::messages::EndpointKind,
     derp::home::Home,
@@ -88,7 +91,8 @@ impl Mesh {
             homes: Home::new(None, pick),
             found,
             logins: HashMap::new(),
-            next_login: 0,
+            // A former agent's logins may still be answered.
+            next_login: rng().next_u32(),
             activity: HashMap::new(),
             pending: Vec::new(),
             due: Due::default(),
@@ -173,7 +177,7 @@ impl Mesh {
         // Where there is no choice, nothing has to be measured first.
         if map.regions.iter().flatten().count() == 1 {
             self.homes.handle_report(&BTreeMap::new(), now, true, now);
-            self.home_chosen();
+            self.home_chosen(now);
         }
         self.netcheck.make_next_full();
         self.check(now);
@@ -186,8 +190,9 @@ impl Mesh {
         self.netcheck.start(now);
     }
 
-    fn home_chosen(&mut self) {
+    fn home_chosen(&mut self, now: Duration) {
         self.netcheck.set_home(self.home());
+        self.paths.set_home(self.home(), now);
         self.due.home = true;
         self.renew_net_info();
     }
@@ -205,7 +210,7 @@ impl Mesh {
         self.homes.handle_report(&report.latencies, report.began, true, now);
         self.report = report;
         if self.home() != home {
-            self.home_chosen();
+            self.home_chosen(now);
         }
         self.renew_net_info();
         self.due.announce |= self.reflexive() != before;

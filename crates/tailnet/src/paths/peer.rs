@@ -49,7 +49,7 @@ pub struct Peer {
     used: Option<Path>,
     direct: Option<Direct>,
     lost: Option<Lost>,
-    /// Whether the path that was told is a relay's or proven.
+    /// Whether the path that was told is proven, or by a relay that is not guessed.
     reachable: bool,
     search: search::Search,
     pings: VecDeque<Pinged>,
@@ -64,7 +64,7 @@ struct Relay {
     home: Option<u16>,
     /// The region by which it was last heard from.
     heard: Option<u16>,
-    /// When its home said that it is not there.
+    /// When its home, or ours where its home is not known, said that it is not there.
     gone: Option<Duration>,
     latency: Option<Duration>,
 }
@@ -148,7 +148,7 @@ impl Peer {
 
     pub fn hear_by_relay(&mut self, region: u16) {
         self.relay.heard = Some(region);
-        if self.relay.home == Some(region) {
+        if self.relay.home.is_none_or(|home| home == region) {
             self.relay.gone = None;
         }
     }
@@ -252,7 +252,7 @@ impl Peer {
         if traffic.sent > 0 && self.direct.is_some_and(|direct| cx.now >= direct.alive + SILENCE) {
             self.doubt(DOUBT, cx);
         }
-        self.leave_stale_path(cx.now);
+        self.leave_stale_path(cx);
         self.search_if_due(cx);
     }
 
@@ -291,19 +291,20 @@ impl Peer {
     pub fn handle_stale(&mut self, cx: &mut Context<'_>) {
         self.note_sent(cx.now);
         self.heard.stale = Some(cx.now);
-        self.leave_stale_path(cx.now);
+        self.leave_stale_path(cx);
         self.search_if_due(cx);
     }
 
     /// Where pings are answered and data is not, the path is to blame, if the relay has another. A
     /// new one is not: what was not answered was sent by the one before.
-    fn leave_stale_path(&mut self, now: Duration) {
+    fn leave_stale_path(&mut self, cx: &Context<'_>) {
+        let now = cx.now;
         let silent = self.heard.received.is_none_or(|at| now >= at + STALE);
         if let Some(direct) = self.direct
             && self.heard.stale.is_some()
             && silent
             && now >= direct.since + UNANSWERED
-            && self.region(now).is_some()
+            && self.region(cx).is_some()
         {
             if let Some(entry) = self.candidates.get_mut(direct.addr) {
                 entry.quarantine = now + QUARANTINE;
@@ -317,7 +318,7 @@ impl Peer {
         if self.relay.heard == Some(region) {
             self.relay.heard = None;
         }
-        if self.relay.home == Some(region) {
+        if self.relay.home.or(cx.own.home) == Some(region) {
             self.relay.gone = Some(cx.now);
         }
         self.handle_relay_answer(cx.now, cx);
@@ -404,26 +405,39 @@ impl Peer {
     }
 
     /// The region by which it is reached: its home, or where it was heard if it is not at home.
-    fn region(&self, now: Duration) -> Option<u16> {
-        let Relay { home, heard, gone, .. } = self.relay;
-        let away = gone.is_some_and(|gone| now < gone + GONE);
-        if away { heard.or(home) } else { home.or(heard) }
+    fn known_region(&self, now: Duration) -> Option<u16> {
+        let Relay { home, heard, .. } = self.relay;
+        if self.is_away(now) { heard.or(home) } else { home.or(heard) }
+    }
+
+    /// The same; or else our own home, which may be that of a peer that has not told its own yet.
+    fn region(&self, cx: &Context<'_>) -> Option<u16> {
+        let guess = cx.own.home.filter(|_| !self.is_away(cx.now));
+        self.known_region(cx.now).or(guess)
+    }
+
+    fn is_away(&self, now: Duration) -> bool {
+        self.relay.gone.is_some_and(|gone| now < gone + GONE)
+    }
+
+    pub fn has_unknown_home(&self) -> bool {
+        self.relay.home.is_none()
     }
 
     /// Tells the path if it is another than before.
     pub fn tell_path(&mut self, cx: &mut Context<'_>) {
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
-        let relay = || self.region(cx.now).map(Path::Relay);
+        let known = direct.or_else(|| self.known_region(cx.now).map(Path::Relay));
         // Without a relay, an address that is not proven is better than none: what is sent there
         // tells that a path is wanted.
         let unproven = || {
             let addr = self.lost.map(|lost| lost.addr).or_else(|| self.candidates.first_of_map());
             addr.map(Path::Direct)
         };
-        let proven = direct.or_else(relay);
-        let first = proven.is_some() && !self.reachable && self.is_active(cx.now);
-        self.reachable = proven.is_some();
-        let path = proven.or_else(unproven);
+        let first = known.is_some() && !self.reachable && self.is_active(cx.now);
+        self.reachable = known.is_some();
+        let guess = || self.region(cx).map(Path::Relay);
+        let path = known.or_else(guess).or_else(unproven);
         if path != self.used {
             self.used = path;
             cx.tell(Event::UsePath { peer: self.key, path });

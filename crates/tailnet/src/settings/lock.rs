@@ -4,16 +4,13 @@ use std::collections::HashMap;
 
 use base64ct::{Base64, Encoding as _};
 
-use super::{Around, Lock};
+use super::{Around, Lock, TOLD};
 use crate::{
     keys::NodePublic,
     map::NetworkMap,
     messages::Node,
     tka::{Authority, Refused, refused_peers},
 };
-
-/// The most peers that are told one by one.
-const TOLD: usize = 5;
 
 /// Who is kept out.
 pub(super) enum KeptOut {

@@ -77,6 +77,16 @@ fn a_peer_whose_key_has_expired_is_none() {
 }
 
 #[test]
+fn peers_that_speak_wireguard_alone_are_left_out_and_named() {
+    let alone = |id| node(id, json!({"IsWireGuardOnly": true}));
+    let peers: Vec<Value> = (2..9).map(alone).chain([node(9, json!({}))]).collect();
+    let settings = made(&map(json!({"Node": node(1, json!({})), "Peers": peers})), &Prefs::new());
+    assert_eq!(settings.peers.len(), 1);
+    let problem = &settings.problems[0];
+    assert!(problem.contains("n2.tail.net, ") && problem.contains("n6.tail.net and 2 more"));
+}
+
+#[test]
 fn names_go_by_this_node_for_its_domains_or_for_all() {
     let with = |dns: Value| map(json!({"Node": node(1, json!({})), "DNSConfig": dns}));
     let wish = |dns: Value| made(&with(dns), &Prefs::new()).host.names;

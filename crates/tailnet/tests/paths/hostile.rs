@@ -331,6 +331,19 @@ fn a_peer_that_is_not_at_home_is_reached_where_it_was_heard() {
 }
 
 #[test]
+fn a_peer_whose_home_is_not_known_is_looked_for_in_ours() {
+    let mut paths = paths();
+    paths.set_home(Some(3), START);
+    paths.set_peer(PEER, &PeerInfo { home: None, ..info(vec![addr(1)]) }, START);
+    let told = |path| Event::UsePath { peer: PEER, path: Some(path) };
+    assert_eq!(events(&mut paths), [told(Path::Relay(3))]);
+    paths.handle_peer_gone(3, PEER, START);
+    assert_eq!(events(&mut paths), [told(Path::Direct(addr(1)))]);
+    paths.set_peer(PEER, &info(vec![addr(1)]), START);
+    assert_eq!(events(&mut paths), [told(Path::Relay(1))]);
+}
+
+#[test]
 fn a_first_path_starts_the_handshake_that_waits_for_it() {
     for wanted in [false, true] {
         let mut paths = paths();

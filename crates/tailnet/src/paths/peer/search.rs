@@ -209,7 +209,7 @@ impl Peer {
         if self.direct.is_none() {
             self.search.rounds = self.search.rounds.saturating_add(1);
         }
-        let region = self.region(now);
+        let region = self.region(cx);
         let (stage, wait) = match (first, region) {
             (Stage::Pinging(_), _) => (first, Duration::ZERO),
             (_, None) => (Stage::Called, PRIMING_WAIT),
@@ -271,7 +271,7 @@ impl Peer {
 
     /// Tells the peer where we are, and asks behind that whether it has heard.
     fn call(&mut self, cx: &mut Context<'_>) {
-        let Some(region) = self.region(cx.now) else { return };
+        let Some(region) = self.region(cx) else { return };
         if !cx.own.endpoints.is_empty() {
             let message = Message::CallMeMaybe { endpoints: cx.own.endpoints.clone() };
             cx.send(To::Relay { region, peer: self.key }, self.disco, message);
