@@ -232,11 +232,20 @@ struct Own {
     node: NodePublic,
     /// The region of our home relay.
     home: Option<u16>,
+    /// The regions whose relays cannot be connected.
+    relays_down: BTreeSet<u16>,
     endpoints: Vec<SocketAddr>,
     /// When they were found out.
     at: Option<Duration>,
     /// When they were last asked for.
     requested: Option<Duration>,
+}
+
+impl Own {
+    fn new(node: NodePublic) -> Self {
+        let (endpoints, relays_down) = (Vec::new(), BTreeSet::new());
+        Self { node, home: None, relays_down, endpoints, at: None, requested: None }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -262,7 +271,7 @@ impl Paths {
     /// No peers yet. `rng` gives the numbers of pings, which nobody may guess.
     pub fn new(node: NodePublic, rng: Box<dyn CryptoRng + Send>) -> Self {
         Self {
-            own: Own { node, home: None, endpoints: Vec::new(), at: None, requested: None },
+            own: Own::new(node),
             peers: BTreeMap::new(),
             by_disco: BTreeSet::new(),
             deadlines: BTreeSet::new(),
@@ -295,7 +304,8 @@ impl Paths {
     /// Takes our own endpoints, as just found out, and the node key.
     pub fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
         let new = endpoints.iter().any(|addr| !self.own.endpoints.contains(addr));
-        self.own = Own { node, endpoints, at: Some(now), requested: None, ..self.own };
+        (self.own.node, self.own.endpoints) = (node, endpoints);
+        (self.own.at, self.own.requested) = (Some(now), None);
         if new {
             self.step_all(now, Peer::wants_direct, Peer::handle_new_endpoints);
         } else {
@@ -307,6 +317,16 @@ impl Paths {
     pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
         if std::mem::replace(&mut self.own.home, home) != home {
             self.step_all(now, Peer::has_unknown_home, Peer::handle_timeout);
+        }
+    }
+
+    /// A relay of a region was connected, or none could be. While none can be, an address that is
+    /// not proven goes before it: a stock peer answers there whoever restarted, and was not told its
+    /// new disco key.
+    pub fn set_relay(&mut self, region: u16, up: bool, now: Duration) {
+        let down = &mut self.own.relays_down;
+        if if up { down.remove(&region) } else { down.insert(region) } {
+            self.step_all(now, Peer::has_unproven_path, Peer::handle_timeout);
         }
     }
 

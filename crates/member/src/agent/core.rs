@@ -77,6 +77,8 @@ pub(super) struct Agent {
     pub has_begun: bool,
     /// When the map is to be kept.
     pub keep_map: Option<Duration>,
+    /// When it was kept last.
+    map_kept: Option<Duration>,
     /// When a key expires next.
     pub expiry: Option<Duration>,
     pub writers: Arc<Writers>,
@@ -172,6 +174,7 @@ impl Agent {
             told_all: false,
             has_begun: false,
             keep_map: None,
+            map_kept: None,
             expiry: None,
             writers: parts.writers,
             effects: parts.effects,
@@ -213,6 +216,7 @@ impl Agent {
         self.programs.handle_timeout(now);
         if self.keep_map.is_some_and(|at| at <= now) {
             self.keep_map = None;
+            self.map_kept = Some(now);
             self.keep_map();
         }
         if self.expiry.is_some_and(|at| at <= now) {
@@ -311,11 +315,11 @@ impl Agent {
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
-                self.mesh.relay_heard(region, self.clock.now);
+                self.mesh.relay_up(region, self.clock.now);
             }
             derp::Event::Disconnected { region, why } => {
                 tracing::info!(region, why, "relay");
-                self.mesh.relay_down(region);
+                self.mesh.relay_down(region, self.clock.now);
                 if self.mesh.home() == Some(region) {
                     self.problems.insert("relay", format!("the home relay does not answer: {why}"));
                 }
@@ -366,7 +370,8 @@ impl Agent {
         }
         if changes.settings {
             self.apply_settings();
-            self.keep_map = Some(self.keep_map.unwrap_or(self.clock.now + KEEP_AFTER));
+            let due = self.map_kept.map_or(self.clock.now, |at| at + KEEP_AFTER);
+            self.keep_map.get_or_insert(due);
         }
         if is_map {
             self.follow_lock();

@@ -94,8 +94,8 @@ pub enum Event {
         /// The round trip of a request to it.
         latency: Duration,
     },
-    /// No relay of a region is connected any more, or none could be. It is tried again if it is
-    /// home, or if there is something to send.
+    /// The connection to a region broke, or none could be made. It is tried again if it is home, or
+    /// if there is something to send.
     Disconnected {
         /// The region.
         region: u16,

@@ -222,9 +222,16 @@ impl Mesh {
         self.homes.handle_heard(region, now);
     }
 
+    /// A relay of a region was connected.
+    pub fn relay_up(&mut self, region: u16, now: Duration) {
+        self.relay_heard(region, now);
+        self.paths.set_relay(region, true, now);
+    }
+
     /// No relay of a region could be connected.
-    pub fn relay_down(&mut self, region: u16) {
+    pub fn relay_down(&mut self, region: u16, now: Duration) {
         self.homes.handle_down(region);
+        self.paths.set_relay(region, false, now);
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {

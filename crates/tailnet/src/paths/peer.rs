@@ -424,20 +424,25 @@ impl Peer {
         self.relay.home.is_none()
     }
 
+    pub fn has_unproven_path(&self) -> bool {
+        self.direct.is_none()
+    }
+
     /// Tells the path if it is another than before.
     pub fn tell_path(&mut self, cx: &mut Context<'_>) {
+        let is_up = |region: &u16| !cx.own.relays_down.contains(region);
         let direct = self.direct.map(|direct| Path::Direct(direct.addr));
-        let known = direct.or_else(|| self.known_region(cx.now).map(Path::Relay));
+        let known = self.known_region(cx.now).filter(is_up).map(Path::Relay);
+        let guess = self.region(cx).filter(is_up).map(Path::Relay);
         // Without a relay, an address that is not proven is better than none: what is sent there
         // tells that a path is wanted.
-        let unproven = || {
-            let addr = self.lost.map(|lost| lost.addr).or_else(|| self.candidates.first_of_map());
-            addr.map(Path::Direct)
-        };
+        let lost = self.lost.map(|lost| lost.addr);
+        let unproven = lost.or_else(|| self.candidates.first_of_map()).map(Path::Direct);
+        let down = self.region(cx).map(Path::Relay);
+        let known = direct.or(known);
+        let path = known.or(guess).or(unproven).or(down);
         let first = known.is_some() && !self.reachable && self.is_active(cx.now);
         self.reachable = known.is_some();
-        let guess = || self.region(cx).map(Path::Relay);
-        let path = known.or_else(guess).or_else(unproven);
         if path != self.used {
             self.used = path;
             cx.tell(Event::UsePath { peer: self.key, path });

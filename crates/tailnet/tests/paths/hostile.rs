@@ -344,6 +344,19 @@ fn a_peer_whose_home_is_not_known_is_looked_for_in_ours() {
 }
 
 #[test]
+fn where_its_relay_cannot_be_connected_a_peer_is_tried_where_it_was() {
+    let mut paths = with_peer(vec![addr(1)]);
+    let told = |path| Event::UsePath { peer: PEER, path: Some(path) };
+    assert_eq!(events(&mut paths), [told(Path::Relay(1))]);
+    paths.set_relay(2, false, START);
+    assert_eq!(events(&mut paths), []);
+    paths.set_relay(1, false, START);
+    assert_eq!(events(&mut paths), [told(Path::Direct(addr(1)))]);
+    paths.set_relay(1, true, START);
+    assert_eq!(events(&mut paths), [told(Path::Relay(1))]);
+}
+
+#[test]
 fn a_first_path_starts_the_handshake_that_waits_for_it() {
     for wanted in [false, true] {
         let mut paths = paths();

@@ -59,11 +59,12 @@ fn a_node_that_starts_again_is_the_same_node() {
         Member::join(&tailnet, tailnet.host(name, Uplink::Switch), MemberKind::Linerate, "")
     });
     let own = |member: &Member| member.status()["Self"]["PublicKey"].clone();
-    let before = (own(&node), node.addresses.of(Family::V6).to_owned());
+    let port = || node.host.run(format!("wg show {} listen-port", Member::INTERFACE));
+    let before = (own(&node), node.addresses.of(Family::V6).to_owned(), port());
     says(&node.host, &format!("down {}", Member::INTERFACE));
     let ended = node.start_again("");
     assert!(ended.ok, "{ended:?}");
-    assert_eq!(own(&node), before.0);
+    assert_eq!((own(&node), port()), (before.0, before.2));
     assert!(node.status()["TailscaleIPs"].to_string().contains(&before.1));
     other.reaches(&node, Family::V6);
 }

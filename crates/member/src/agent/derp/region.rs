@@ -218,24 +218,23 @@ impl Region {
         loop {
             self.shared.wanted().await;
             let begun = Instant::now();
-            let (ended, why) = match self.serve().await {
-                Ok(End::Again) => (End::Again, "to connect anew".to_owned()),
-                Ok(End::Idle) => (End::Idle, "nothing was said for a minute".to_owned()),
-                Err(error) => (End::Broken, format!("{error:#}")),
-                Ok(End::Broken) => (End::Broken, "the connection ended".to_owned()),
+            let broken = match self.serve().await {
+                Ok(End::Again | End::Idle) => None,
+                Ok(End::Broken) => Some("the connection ended".to_owned()),
+                Err(error) => Some(format!("{error:#}")),
             };
-            let event = Event::Disconnected { region: self.id, why };
-            if self.events.send(event).await.is_err() {
-                return;
-            }
             let (accepted, restart) = {
                 let mut state = self.shared.state();
                 tracing::debug!(region = self.id, dropped = state.queue.dropped, "relay");
                 (std::mem::take(&mut state.accepted), state.restart.take())
             };
-            if !matches!(ended, End::Broken) {
+            let Some(why) = broken else {
                 failures = 0;
                 continue;
+            };
+            let event = Event::Disconnected { region: self.id, why };
+            if self.events.send(event).await.is_err() {
+                return;
             }
             if accepted && begun.elapsed() >= LASTED {
                 failures = 0;
