@@ -189,7 +189,7 @@ impl Plane {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
                     // A peer's first words may come by a relay that it was not sought at.
                     if self.peers.at_relay(one.from, one.region, &self.relay).is_some() {
-                        let _ = self.relay.inject(&from, &one.bytes);
+                        let _ = self.relay.inject(&from, one.bytes, one.segment as usize);
                     }
                 }
             }

@@ -7,6 +7,7 @@
 //!   relay  ◄─ SendPacket, RecvPacket, NotePreferred, Ping, Pong, .. ─►  agent
 //! ```
 
+mod bundle;
 mod frame;
 pub mod home;
 
@@ -16,9 +17,12 @@ use crypto_box::{
 };
 use rand_core::CryptoRng;
 
-pub use self::frame::{
-    Decoder, FrameError, FromRelay, GoneReason, HEADER_LEN, MAX_FRAME, MAX_PACKET, SEND_OVERHEAD,
-    kind, write_frame, write_packet,
+pub use self::{
+    bundle::{Bundles, read_bundle, write_bundles},
+    frame::{
+        Decoder, FrameError, FromRelay, GoneReason, HEADER_LEN, MAX_FRAME, MAX_PACKET,
+        SEND_OVERHEAD, kind, write_frame, write_packet,
+    },
 };
 
 /// What a client says of itself at login (`derp.go`, `clientInfo`).

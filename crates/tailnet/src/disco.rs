@@ -41,6 +41,9 @@ pub enum Message {
         /// Where the sender may be reached.
         endpoints: Vec<SocketAddr>,
     },
+    /// Offers to take bundles from the relay that this comes by ([`crate::derp::Bundles`]). Of
+    /// linerate alone: stock nodes pass over types that they do not know.
+    BundleOffer,
 }
 
 /// The number of a ping.

@@ -204,16 +204,18 @@ pub struct Incoming {
     pub bytes: Vec<u8>,
 }
 
-/// A datagram from a relay.
+/// Datagrams from a relay.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relayed {
     /// The relay's number.
     pub region: u16,
     /// The sender.
     pub from: NodePublic,
-    /// All of it.
+    /// The datagrams, back to back.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
+    /// The length of each but the last.
+    pub segment: u32,
 }
 
 /// Something that happened to a peer.
@@ -484,7 +486,7 @@ mod tests {
 
     fn relayed(len: usize) -> ToPlane {
         let from = NodePublic([7; 32]);
-        ToPlane::Relayed(vec![Relayed { region: 1, from, bytes: vec![9; len] }])
+        ToPlane::Relayed(vec![Relayed { region: 1, from, bytes: vec![9; len], segment: 9 }])
     }
 
     #[test]

@@ -412,6 +412,11 @@ impl Paths {
         }
     }
 
+    /// A peer's disco key.
+    pub fn disco(&self, peer: &NodePublic) -> Option<DiscoPublic> {
+        self.peers.get(peer).map(Peer::disco).filter(|disco| !disco.is_zero())
+    }
+
     /// The next message to be sent.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         self.out.transmits.pop_front()

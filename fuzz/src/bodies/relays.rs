@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use tailnet::{
-    derp::{Decoder, FrameError, FromRelay, HEADER_LEN, MAX_PACKET, write_frame},
+    derp::{Decoder, FrameError, FromRelay, HEADER_LEN, MAX_PACKET, read_bundle, write_frame},
     disco::{Disco, DiscoError, MAGIC, Message, sender},
     keys::DiscoKey,
     stun,
@@ -22,7 +22,13 @@ fn frames(mut stream: &[u8], pieces: &[u8]) -> (Vec<(u8, Vec<u8>)>, Option<Frame
             match decoder.poll_frame(&mut buffer) {
                 Ok(Some((kind, contents))) => {
                     assert!(contents.len() <= MAX_PACKET + 64);
-                    let _ = FromRelay::read(kind, contents.clone());
+                    if let Ok(Some(FromRelay::Packet { bytes, .. })) =
+                        FromRelay::read(kind, contents.clone())
+                    {
+                        let (run, segment) = read_bundle(bytes.clone());
+                        assert!(segment > 0 || bytes.is_empty());
+                        assert!(bytes.ends_with(&run), "a bundle has other bytes");
+                    }
                     frames.push((kind, contents.to_vec()));
                 }
                 Ok(None) => break,

@@ -243,8 +243,9 @@ impl Agent {
             }
             ToAgent::ToRelay { region, to, bytes, segment } => {
                 self.mesh.sent_by_relay(to, bytes.len(), self.clock.now);
-                let segment = segment as usize;
-                let send = derp::Command::Send { region, to, bytes: bytes.into(), segment };
+                let (bytes, segment) = (bytes.into(), segment as usize);
+                let bundled = self.mesh.takes_bundles(&to);
+                let send = derp::Command::Send { region, to, bytes, segment, bundled };
                 // Where the relays' tasks do not keep up, the data plane's queue fills and drops.
                 self.relays.send(send).await;
             }

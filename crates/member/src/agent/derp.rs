@@ -62,6 +62,8 @@ pub enum Command {
         bytes: Bytes,
         /// The length of each but the last.
         segment: usize,
+        /// Whether the peer takes bundles.
+        bundled: bool,
     },
     /// The network is another: find out whether the connections still work.
     NetworkChanged,
@@ -155,9 +157,9 @@ impl Relays {
         match command {
             Command::Map(map) => self.set_map(map),
             Command::Home(home) => self.set_home(home),
-            Command::Send { region, to, bytes, segment } => {
+            Command::Send { region, to, bytes, segment, bundled } => {
                 let Some(handle) = self.open(region) else { return };
-                handle.send(Chunk { at: Instant::now(), to, bytes, segment });
+                handle.send(Chunk { at: Instant::now(), to, bytes, segment, bundled });
             }
             Command::NetworkChanged => self.handles().for_each(Handle::check),
             Command::KeyChanged => self.handles().for_each(Handle::reconnect),

@@ -19,8 +19,8 @@ use getrandom::{
 };
 use tailnet::{
     control::messages::EndpointKind,
-    derp::home::Home,
-    disco::Disco,
+    derp::{Bundles, home::Home, read_bundle},
+    disco::{Disco, Message},
     keys::{DiscoKey, DiscoPublic, NodePublic},
     line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
     messages::DerpMap,
@@ -70,6 +70,9 @@ pub(super) struct Mesh {
     logins: HashMap<u32, oneshot::Sender<Bytes>>,
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
+    bundles: Bundles,
+    /// Offers of bundles to be sent.
+    offers: Vec<Transmit>,
     pending: Vec<Outgoing>,
     due: Due,
 }
@@ -94,6 +97,8 @@ impl Mesh {
             // A former agent's logins may still be answered.
             next_login: rng().next_u32(),
             activity: HashMap::new(),
+            bundles: Bundles::default(),
+            offers: Vec::new(),
             pending: Vec::new(),
             due: Due::default(),
         }
@@ -240,6 +245,7 @@ impl Mesh {
         gone.into_iter().for_each(|key| self.paths.remove_peer(key));
         // Also what the data plane said of those whom no path was sought to.
         self.activity.retain(|key, _| there.contains(key));
+        self.bundles.retain(|key| there.contains(key));
         for (key, info) in peers {
             self.paths.set_peer(*key, info, now);
         }
@@ -276,12 +282,38 @@ impl Mesh {
         let mut relayed = Vec::new();
         for (from, bytes) in datagrams {
             if tailnet::disco::sender(&bytes).is_none() {
-                relayed.push(Relayed { region, from, bytes: bytes.into() });
+                let (bytes, segment) = read_bundle(bytes);
+                let segment = u32::try_from(segment).unwrap_or(u32::MAX);
+                relayed.push(Relayed { region, from, bytes: bytes.into(), segment });
             } else if let Ok((disco, message)) = self.disco.open(&bytes) {
+                if message == Message::BundleOffer && self.paths.disco(&from) == Some(disco) {
+                    self.bundles.handle_offer(from, disco);
+                }
                 self.paths.handle_disco(disco, Via::Relay { region, from }, &message, now);
             }
         }
+        self.offer_bundles(&relayed, now);
         relayed
+    }
+
+    /// Offers bundles to whose datagrams came in numbers and one by one.
+    fn offer_bundles(&mut self, relayed: &[Relayed], now: Duration) {
+        let is_single = |one: &Relayed| one.bytes.len() <= one.segment as usize;
+        let in_numbers = relayed.windows(2).filter(|two| two[0].from == two[1].from);
+        let singles = in_numbers.filter(|two| two.iter().all(is_single)).map(|two| &two[0]);
+        for Relayed { region, from, .. } in singles {
+            if let Some(disco) = self.paths.disco(from)
+                && self.bundles.handle_singles(*from, disco, now)
+            {
+                let to = To::Relay { region: *region, peer: *from };
+                self.offers.push(Transmit { to, disco, message: Message::BundleOffer });
+            }
+        }
+    }
+
+    /// Whether a peer takes bundles from a relay.
+    pub fn takes_bundles(&self, peer: &NodePublic) -> bool {
+        self.paths.disco(peer).is_some_and(|disco| self.bundles.takes(peer, disco))
     }
 
     /// The data plane gave a relay so many bytes for a peer.
@@ -410,7 +442,9 @@ impl Mesh {
                 }
             }
         }
-        while let Some(Transmit { to, disco, message }) = self.paths.poll_transmit() {
+        let offers = std::mem::take(&mut self.offers);
+        let transmits = offers.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
+        for Transmit { to, disco, message } in transmits {
             let mut nonce = [0; 24];
             if getrandom::fill(&mut nonce).is_err() {
                 break;
@@ -421,9 +455,9 @@ impl Mesh {
                     self.pending.push(Outgoing { to: addr, source, hops, bytes });
                 }
                 To::Relay { region, peer } => {
-                    let segment = bytes.len();
+                    let (segment, bytes) = (bytes.len(), bytes.into());
                     let send =
-                        derp::Command::Send { region, to: peer, bytes: bytes.into(), segment };
+                        derp::Command::Send { region, to: peer, bytes, segment, bundled: false };
                     relays.send(send).await;
                 }
             }

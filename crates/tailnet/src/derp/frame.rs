@@ -212,9 +212,14 @@ pub fn write_frame(out: &mut BytesMut, kind: u8, contents: &[u8]) {
 
 /// Writes a datagram to be sent behind what is in `out`. It must not be longer than [`MAX_PACKET`].
 pub fn write_packet(out: &mut BytesMut, to: &NodePublic, datagram: &[u8]) {
-    write_header(out, kind::SEND_PACKET, KEY + datagram.len());
+    write_packet_of(out, to, &[datagram]);
+}
+
+/// The same of a datagram in parts.
+pub(super) fn write_packet_of(out: &mut BytesMut, to: &NodePublic, parts: &[&[u8]]) {
+    write_header(out, kind::SEND_PACKET, KEY + parts.iter().map(|part| part.len()).sum::<usize>());
     out.extend_from_slice(&to.0);
-    out.extend_from_slice(datagram);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 fn write_header(out: &mut BytesMut, kind: u8, len: usize) {

@@ -8,6 +8,8 @@ use crate::keys::NodePublic;
 const PING: u8 = 1;
 const PONG: u8 = 2;
 const CALL_ME_MAYBE: u8 = 3;
+/// Ours. Tailscale's count up from 1.
+const BUNDLE_OFFER: u8 = 0xb0;
 /// The only version there is. Of a later one, what is longer is passed over.
 const VERSION: u8 = 0;
 
@@ -33,6 +35,7 @@ impl Message {
                 text.extend_from_slice(&[CALL_ME_MAYBE, VERSION]);
                 text.extend(endpoints.iter().flat_map(|endpoint| write_endpoint(*endpoint)));
             }
+            Self::BundleOffer => text.extend_from_slice(&[BUNDLE_OFFER, VERSION]),
         }
     }
 
@@ -48,6 +51,7 @@ impl Message {
             // Of another version stock reads an empty call, which erases all addresses.
             CALL_ME_MAYBE if version == VERSION => read_call(rest),
             CALL_ME_MAYBE => None,
+            BUNDLE_OFFER => Some(Message::BundleOffer),
             other => return Err(DiscoError::Other(other)),
         };
         message.ok_or(DiscoError::Malformed)
@@ -112,6 +116,7 @@ mod tests {
             (any::<[u8; 12]>(), endpoint()).prop_map(|(tx, source)| Message::Pong { tx, source }),
             proptest::collection::vec(endpoint(), 0..MAX_ENDPOINTS)
                 .prop_map(|endpoints| Message::CallMeMaybe { endpoints }),
+            Just(Message::BundleOffer),
         ]
     }
 

@@ -3,12 +3,14 @@
 mod lock;
 mod map;
 mod plane;
+mod relays;
 
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex},
 };
 
+use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tailnet::{keys::DiscoPublic, local::Status, prefs::MaskedPrefs};
 use tokio::sync::oneshot;

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use tailnet::{
-    derp::{MAX_PACKET, SEND_OVERHEAD, write_packet},
+    derp::{MAX_PACKET, SEND_OVERHEAD, write_bundles, write_packet},
     disco,
     keys::NodePublic,
 };
@@ -37,6 +37,8 @@ pub struct Chunk {
     pub bytes: Bytes,
     /// The length of each but the last.
     pub segment: usize,
+    /// Whether they go in one frame.
+    pub bundled: bool,
 }
 
 /// What waits.
@@ -98,9 +100,7 @@ impl Queue {
             while out.len() < TOGETHER
                 && let Some(chunk) = line.pop()
             {
-                for datagram in chunk.bytes.chunks(chunk.segment) {
-                    write_packet(out, &chunk.to, datagram);
-                }
+                chunk.write(out);
             }
         }
     }
@@ -127,6 +127,15 @@ impl Line {
 }
 
 impl Chunk {
+    fn write(&self, out: &mut BytesMut) {
+        if self.bundled {
+            return write_bundles(out, &self.to, &self.bytes, self.segment);
+        }
+        for datagram in self.bytes.chunks(self.segment) {
+            write_packet(out, &self.to, datagram);
+        }
+    }
+
     /// What it weighs as frames.
     fn weight(&self) -> usize {
         self.bytes.len() + self.bytes.len().div_ceil(self.segment) * SEND_OVERHEAD
@@ -148,7 +157,7 @@ mod tests {
     fn chunk(at: Instant, len: usize, segment: usize) -> Chunk {
         let mut bytes = vec![0; len];
         bytes[0] = 4;
-        Chunk { at, to: TO, bytes: bytes.into(), segment }
+        Chunk { at, to: TO, bytes: bytes.into(), segment, bundled: false }
     }
 
     fn take(queue: &mut Queue, now: Instant) -> BytesMut {

@@ -56,7 +56,7 @@ impl Node {
     }
 
     async fn send(&self, region: u16, to: NodePublic, bytes: impl Into<Bytes>, segment: usize) {
-        self.tell(Command::Send { region, to, bytes: bytes.into(), segment }).await;
+        self.tell(Command::Send { region, to, bytes: bytes.into(), segment, bundled: false }).await;
     }
 
     /// The next event but logins, which are sealed.

@@ -187,6 +187,10 @@ mod tests {
         ToPlane::Peers { complete, changed: changed.to_vec(), removed }
     }
 
+    fn datagrams(len: usize) -> Relayed {
+        Relayed { region: 1, from: key(1), bytes: vec![0; len], segment: 1000 }
+    }
+
     fn drained(messages: impl IntoIterator<Item = ToPlane>) -> Vec<ToPlane> {
         let mut waiting = ForPlane::default();
         messages.into_iter().for_each(|message| message.push(&mut waiting));
@@ -195,8 +199,7 @@ mod tests {
 
     #[test]
     fn a_plane_that_does_not_read_costs_a_bounded_number_of_bytes() {
-        let relayed =
-            || ToPlane::Relayed(vec![Relayed { region: 1, from: key(1), bytes: vec![0; 60_000] }]);
+        let relayed = || ToPlane::Relayed(vec![datagrams(60_000)]);
         let kept = drained((0..1000).map(|_| relayed())).len();
         assert!((60..=70).contains(&kept), "{kept} of 60 kB");
         let logins = (0..10_000).map(|id| ToPlane::Login { id, server: [0; 32] });
@@ -207,8 +210,7 @@ mod tests {
 
     #[test]
     fn datagrams_do_not_keep_state_from_being_sent() {
-        let datagram = Relayed { region: 1, from: key(1), bytes: vec![0; MOST_BYTES / 2] };
-        let data = ToPlane::Relayed(vec![datagram]);
+        let data = ToPlane::Relayed(vec![datagrams(MOST_BYTES / 2)]);
         let changed = peers(false, &[peer(1, 0)], &[]);
         let kept = drained([data.clone(), data.clone(), changed.clone()]);
         assert_eq!(kept, [changed, data]);

@@ -41,11 +41,16 @@ async fn the_last_words_to_relays_arrive_however_many_there_were() {
 }
 
 #[tokio::test]
-async fn a_map_is_kept_when_a_crowd_of_changes_is_over() {
+async fn the_first_map_is_kept_at_once_and_what_follows_when_a_crowd_of_changes_is_over() {
     let mut rig = Rig::joined("kept").await;
     rig.stream(map_of(&[2])).await;
+    rig.map(map_of(&[2, 3])).await;
+    let mut rig = rig.restarted().await;
+    assert_eq!(peers(&rig.told()), [key(2)], "the first at once, before the coordinator is asked");
+    rig.stream(map_of(&[2])).await;
+    rig.map(map_of(&[2, 3])).await;
     rig.pass(KEEP_AFTER).await;
     let mut rig = rig.restarted().await;
-    assert_eq!(peers(&rig.told()), [key(2)], "before the coordinator is asked");
+    assert_eq!(peers(&rig.told()), [key(2), key(3)]);
     assert_eq!(rig.health("coordinator").await, Vec::<String>::new());
 }

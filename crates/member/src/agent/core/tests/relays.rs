@@ -1,0 +1,89 @@
+use tailnet::{
+    disco::{Disco, Message},
+    keys::DiscoKey,
+};
+
+use zeroize::Zeroizing;
+
+use super::*;
+
+fn disco(byte: u8) -> Disco {
+    Disco::new(DiscoKey::new(Box::new(Zeroizing::new([byte; 32]))))
+}
+
+/// Datagrams of WireGuard's data of this peer.
+fn data(from: u8, count: usize) -> derp::Event {
+    let datagram = Bytes::from([&[4, 0, 0, 0][..], &[0; 60]].concat());
+    derp::Event::Received { region: 1, datagrams: vec![(key(from), datagram); count] }
+}
+
+fn sent(told: &[derp::Command]) -> Vec<(NodePublic, &Bytes, bool)> {
+    let sent = told.iter().filter_map(|command| match command {
+        derp::Command::Send { to, bytes, bundled, .. } => Some((*to, bytes, *bundled)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+/// What of the messages to a peer it is offered bundles by.
+fn offers(peer: &mut Disco, told: &[derp::Command]) -> usize {
+    let opened = sent(told).into_iter().filter_map(|(_, bytes, _)| peer.open(bytes).ok());
+    opened.filter(|(_, message)| *message == Message::BundleOffer).count()
+}
+
+#[tokio::test]
+async fn a_peer_is_offered_bundles_where_its_datagrams_come_in_numbers_by_a_relay() {
+    let mut rig = Rig::joined("offers").await;
+    let mut peer = disco(9);
+    let mut map = map_of(&[2]);
+    map["Peers"][0]["DiscoKey"] = json!(peer.public());
+    rig.stream(map).await;
+    rig.relays_told().await;
+    for (count, offered) in [(1, 0), (2, 1), (40, 0)] {
+        rig.handle(Input::Relays(data(2, count))).await;
+        assert_eq!(offers(&mut peer, &rig.relays_told().await), offered, "{count} datagrams");
+    }
+    rig.pass(Duration::from_secs(1)).await;
+    rig.handle(Input::Relays(data(2, 40))).await;
+    assert_eq!(offers(&mut peer, &rig.relays_told().await), 1, "the first may have been lost");
+}
+
+#[tokio::test]
+async fn a_peer_that_offered_to_take_bundles_is_sent_them() {
+    let mut rig = Rig::joined("bundles").await;
+    let mut map = map_of(&[2, 3]);
+    map["Peers"][0]["DiscoKey"] = json!(disco(9).public());
+    rig.stream(map).await;
+    let own = rig.agent.mesh.disco_key();
+    let mut bundled = Vec::new();
+    // By a stranger's key, by another node's relay, and as it must be.
+    for (secret, from) in [(8, 2), (9, 3), (9, 2)] {
+        let offer = disco(secret).seal(own, &Message::BundleOffer, [from; 24]).into();
+        let datagrams = vec![(key(from), offer)];
+        rig.handle(Input::Relays(derp::Event::Received { region: 1, datagrams })).await;
+        rig.relays_told().await;
+        let run = || ToAgent::ToRelay { region: 1, to: key(2), bytes: vec![4; 300], segment: 100 };
+        rig.plane(run()).await;
+        let told = rig.relays_told().await;
+        bundled.push(sent(&told).iter().any(|(_, bytes, bundled)| bytes.len() == 300 && *bundled));
+    }
+    assert_eq!(bundled, [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_bundle_goes_to_the_data_plane_as_one() {
+    let mut rig = Rig::joined("one").await;
+    rig.stream(map_of(&[2])).await;
+    rig.told();
+    let mut frame = BytesMut::new();
+    tailnet::derp::write_bundles(&mut frame, &key(1), &[4; 300], 100);
+    let bundle = frame.split_off(tailnet::derp::SEND_OVERHEAD).freeze();
+    let datagrams = vec![(key(2), bundle)];
+    rig.handle(Input::Relays(derp::Event::Received { region: 1, datagrams })).await;
+    let relayed = rig.told().into_iter().find_map(|message| match message {
+        ToPlane::Relayed(relayed) => Some(relayed),
+        _ => None,
+    });
+    let relayed = relayed.expect("something came");
+    assert_eq!((relayed[0].bytes.len(), relayed[0].segment, relayed.len()), (300, 100, 1));
+}

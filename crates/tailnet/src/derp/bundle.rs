@@ -1,0 +1,201 @@
+//! Bundles: a run of datagrams in one frame of a relay, between nodes that both know them
+//! (docs/decisions/0009). They are ours; Tailscale has none.
+//!
+//! ```text
+//!   | \0BUNDLE\0 | segment (2, big-endian) | datagrams back to back, each but the last of that length |
+//! ```
+//!
+//! A relay keeps 32 frames for a receiver (tailscale `derp/derpserver`, `perClientSendQueueDepth`)
+//! and works by the frame, so a burst of TCP that comes as one is neither lost nor slow there.
+//! Nobody is sent a bundle who did not say that it takes them: a node says so, sealed as all of
+//! disco, to a peer whose datagrams come in numbers and one by one.
+
+use std::{collections::HashMap, time::Duration};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+
+use super::frame::{MAX_PACKET, write_packet_of};
+use crate::keys::{DiscoPublic, NodePublic};
+
+const MAGIC: [u8; 8] = *b"\0BUNDLE\0";
+/// What is before the datagrams.
+const HEADER: usize = MAGIC.len() + 2;
+/// WireGuard's shortest message: an empty one of data.
+const SHORTEST: usize = 32;
+
+/// The first and the longest wait before a peer is told again that bundles are taken. A peer that
+/// does not know them goes on one by one.
+const PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Writes a run of datagrams, the length of each but the last, as bundles behind what is in `out`.
+pub fn write_bundles(out: &mut BytesMut, to: &NodePublic, run: &[u8], segment: usize) {
+    let most = ((MAX_PACKET - HEADER) / segment).max(1) * segment;
+    for part in run.chunks(most) {
+        match u16::try_from(segment) {
+            Ok(segment) if part.len() > segment.into() => {
+                write_packet_of(out, to, &[&MAGIC, &segment.to_be_bytes(), part]);
+            }
+            _ => write_packet_of(out, to, &[part]),
+        }
+    }
+}
+
+/// The datagrams of a bundle and the length of each but the last. What is no bundle is one
+/// datagram.
+pub fn read_bundle(mut datagram: Bytes) -> (Bytes, usize) {
+    let segment = datagram.strip_prefix(&MAGIC).and_then(|rest| {
+        let (segment, run) = rest.split_first_chunk()?;
+        let segment = usize::from(u16::from_be_bytes(*segment));
+        (segment >= SHORTEST && run.len() >= SHORTEST).then_some(segment)
+    });
+    let segment = segment.inspect(|_| datagram.advance(HEADER)).unwrap_or(datagram.len());
+    (datagram, segment)
+}
+
+/// Who takes bundles, and who was told that we do.
+#[derive(Debug, Default)]
+pub struct Bundles(HashMap<NodePublic, Known>);
+
+/// A peer whose disco key is another is taken for another program.
+#[derive(Debug)]
+struct Known {
+    disco: DiscoPublic,
+    takes: bool,
+    /// When it may be told again that we do.
+    next: Duration,
+    pause: Duration,
+}
+
+impl Bundles {
+    /// Whether a peer with this disco key takes bundles.
+    pub fn takes(&self, peer: &NodePublic, disco: DiscoPublic) -> bool {
+        self.0.get(peer).is_some_and(|known| known.takes && known.disco == disco)
+    }
+
+    /// A peer said that it takes them.
+    pub fn handle_offer(&mut self, peer: NodePublic, disco: DiscoPublic) {
+        self.known(peer, disco).takes = true;
+    }
+
+    /// Several datagrams of a peer came one by one. Whether it is to be told that we take bundles.
+    pub fn handle_singles(&mut self, peer: NodePublic, disco: DiscoPublic, now: Duration) -> bool {
+        let known = self.known(peer, disco);
+        if now < known.next {
+            return false;
+        }
+        known.next = now + known.pause;
+        known.pause = (known.pause * 2).min(LONGEST_PAUSE);
+        true
+    }
+
+    /// Forgets all peers but these.
+    pub fn retain(&mut self, mut there: impl FnMut(&NodePublic) -> bool) {
+        self.0.retain(|peer, _| there(peer));
+    }
+
+    fn known(&mut self, peer: NodePublic, disco: DiscoPublic) -> &mut Known {
+        let new = || Known { disco, takes: false, next: Duration::ZERO, pause: PAUSE };
+        let known = self.0.entry(peer).or_insert_with(new);
+        if known.disco != disco {
+            *known = new();
+        }
+        known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::derp::{Decoder, SEND_OVERHEAD};
+
+    const PEER: NodePublic = NodePublic([1; 32]);
+    const TO: usize = 32;
+
+    /// What the receiver has of the frames that were written, the datagrams one by one.
+    fn received(mut out: BytesMut) -> (usize, Vec<Bytes>) {
+        let (mut decoder, mut frames, mut datagrams) = (Decoder::default(), 0, Vec::new());
+        while let Some((_, mut contents)) = decoder.poll_frame(&mut out).unwrap() {
+            frames += 1;
+            contents.advance(TO);
+            assert!(contents.len() <= MAX_PACKET);
+            let (run, segment) = read_bundle(contents);
+            datagrams.extend(run.chunks(segment).map(Bytes::copy_from_slice));
+        }
+        (frames, datagrams)
+    }
+
+    proptest! {
+        #[test]
+        fn a_run_arrives_as_it_was(
+            segment in SHORTEST..1500usize,
+            datagrams in 1..100usize,
+            last in SHORTEST..1500usize,
+        ) {
+            let len = (datagrams - 1) * segment + last.min(segment);
+            let run: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let mut out = BytesMut::new();
+            write_bundles(&mut out, &PEER, &run, segment);
+            let (frames, got) = received(out);
+            prop_assert_eq!(frames, len.div_ceil((MAX_PACKET - HEADER) / segment * segment));
+            prop_assert!(got.iter().map(|one| &one[..]).eq(run.chunks(segment)));
+        }
+
+        #[test]
+        fn any_datagram_is_a_bundle_or_one(
+            bytes in proptest::collection::vec(any::<u8>(), 1..100),
+            is_bundle: bool,
+        ) {
+            let magic: &[u8] = if is_bundle { &MAGIC } else { &[] };
+            let datagram = Bytes::from([magic, &bytes].concat());
+            let (run, segment) = read_bundle(datagram.clone());
+            prop_assert!(segment > 0 && datagram.ends_with(&run));
+        }
+    }
+
+    #[test]
+    fn one_datagram_goes_as_it_is() {
+        let mut out = BytesMut::new();
+        write_bundles(&mut out, &PEER, &[7; 1400], 1400);
+        assert_eq!(out.len(), SEND_OVERHEAD + 1400);
+        let (mut out, long) = (BytesMut::new(), vec![7; MAX_PACKET]);
+        write_bundles(&mut out, &PEER, &long, MAX_PACKET);
+        assert_eq!(received(out).1, [long]);
+    }
+
+    #[test]
+    fn a_bundle_of_what_is_shorter_than_any_message_is_none() {
+        for segment in [0u16, 1, 31] {
+            let bundle = [&MAGIC[..], &segment.to_be_bytes(), &[0; 100]].concat();
+            assert_eq!(read_bundle(bundle.clone().into()), (bundle.into(), 110));
+        }
+    }
+
+    #[test]
+    fn whoever_took_bundles_takes_them_until_its_disco_key_is_another() {
+        let (old, new) = (DiscoPublic([2; 32]), DiscoPublic([3; 32]));
+        let mut bundles = Bundles::default();
+        assert!(!bundles.takes(&PEER, old));
+        bundles.handle_offer(PEER, old);
+        assert!(bundles.takes(&PEER, old) && !bundles.takes(&PEER, new));
+        bundles.handle_singles(PEER, old, Duration::ZERO);
+        assert!(bundles.takes(&PEER, old));
+        bundles.handle_singles(PEER, new, Duration::ZERO);
+        assert!(!bundles.takes(&PEER, old));
+        bundles.handle_offer(PEER, new);
+        bundles.retain(|_| false);
+        assert!(!bundles.takes(&PEER, new));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_know_bundles_is_seldom_told() {
+        let mut bundles = Bundles::default();
+        let mut told =
+            |ms| bundles.handle_singles(PEER, DiscoPublic([2; 32]), Duration::from_millis(ms));
+        let in_hour: Vec<u64> = (0..3_600_000).step_by(100).filter(|ms| told(*ms)).collect();
+        assert_eq!(in_hour[..4], [0, 500, 1_500, 3_500]);
+        assert!((60..80).contains(&in_hour.len()), "{}", in_hour.len());
+    }
+}
