@@ -194,7 +194,7 @@ deps:
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages
 
 # Large programs are built where they are wanted.
-readme-table: TAILSCALED = tailscaled
+readme-table: TAILSCALED = tailnet tailscaled
 TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled) \
              $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled)
 peers:

@@ -1,7 +1,7 @@
 //! What the README's figures are made of: which tests, of which contenders, in which rows.
 //!
-//! linerate and Tailscale's wireguard-go run every test of the table. The others run a few, to keep
-//! the time within bounds, in the same run.
+//! linerate and Tailscale's wireguard-go run every test of the first table, linerate and tailscaled
+//! every one of the second. The others run a few, to keep the time within bounds, in the same run.
 
 use netns::Implementation::{self, Boringtun, Gotatun, WireguardGo};
 
@@ -55,6 +55,25 @@ pub static ROWS: [Row; 18] = {
     ]
 };
 
+/// linerate beside tailscaled, as nodes of a tailnet.
+pub static ROWS_OF_TAILNET: [Row; 9] = {
+    use measure::*;
+    [
+        row("joined by key, s (at most 1.5)", &[&TAILNET_JOIN]),
+        row("then the first answer of a peer, s (at most 1)", &[&TAILNET_FIRST]),
+        row("TCP, 1 stream, forth / back, Gbit/s", &[&TAILNET_TCP_FORTH, &TAILNET_TCP_BACK]),
+        row("TCP, 4 streams / both ways at once, Gbit/s", &[&TAILNET_TCP_4, &TAILNET_TCP_BOTH]),
+        row(
+            "QUIC without its own AEAD, down / up, Gbit/s",
+            &[&TAILNET_QUIC_DOWN, &TAILNET_QUIC_UP],
+        ),
+        row("UDP of 64 bytes, carried, kpps", &[&TAILNET_UDP_64]),
+        row("TCP by headscale's relay, Mbit/s", &[&TAILNET_RELAY_TCP]),
+        row("private memory of both in TCP, peak, MB", &[&TAILNET_MEMORY]),
+        row("private memory of both after it, MB", &[&TAILNET_MEMORY_AFTER]),
+    ]
+};
+
 /// linerate beside all.
 pub static ROWS_OF_ALL: [Row; 10] = {
     use measure::*;
@@ -73,7 +92,7 @@ pub static ROWS_OF_ALL: [Row; 10] = {
 };
 
 /// What linerate and Tailscale's wireguard-go are measured by.
-static MEASURES: [&Measure; 32] = {
+static MEASURES: [&Measure; 44] = {
     use measure::*;
     [
         &TCP_FORTH,
@@ -102,6 +121,18 @@ static MEASURES: [&Measure; 32] = {
         &FORWARD_WIRE_UP,
         &FORWARD_WIRE_UP_OFF,
         &VXLAN,
+        &TAILNET_JOIN,
+        &TAILNET_FIRST,
+        &TAILNET_TCP_FORTH,
+        &TAILNET_TCP_BACK,
+        &TAILNET_TCP_4,
+        &TAILNET_TCP_BOTH,
+        &TAILNET_QUIC_DOWN,
+        &TAILNET_QUIC_UP,
+        &TAILNET_UDP_64,
+        &TAILNET_RELAY_TCP,
+        &TAILNET_MEMORY,
+        &TAILNET_MEMORY_AFTER,
         // Parts that explain a figure above, in JSON.
         &MEMORY_TCP_PSS,
         &UDP_64_SENT,
@@ -154,7 +185,7 @@ pub fn peers() -> String {
 
 /// All tests.
 pub fn tests() -> Vec<Test> {
-    TESTS.into_iter().chain([Test::Vxlan]).collect()
+    TESTS.into_iter().chain([Test::Vxlan, Test::Tailnet]).collect()
 }
 
 /// What a contender does of a plan.
@@ -162,8 +193,12 @@ pub fn plan(contender: &Contender, whole: &Plan) -> Plan {
     if runs_all(contender) {
         return Plan { only: Some(&MEASURES), ..whole.clone() };
     }
-    let mut plan = Plan { only: Some(&MEASURES_OF_ALL), ..whole.clone() };
-    plan.tests.retain(|test| TESTS_OF_ALL.contains(test));
+    // tailscaled alone runs what is measured in a tailnet.
+    let is_tailscaled = matches!(contender.carrier, Carrier::Tailscaled(_));
+    let measures = if is_tailscaled { &MEASURES[..] } else { &MEASURES_OF_ALL };
+    let mut plan = Plan { only: Some(measures), ..whole.clone() };
+    plan.tests
+        .retain(|test| TESTS_OF_ALL.contains(test) || is_tailscaled && test.is_beside_tailscaled());
     plan
 }
 
@@ -179,7 +214,7 @@ mod tests {
 
     use netns::{Implementation, Program};
 
-    use super::{MEASURES, MEASURES_OF_ALL, ROWS, ROWS_OF_ALL, plan, tests};
+    use super::{MEASURES, MEASURES_OF_ALL, ROWS, ROWS_OF_ALL, ROWS_OF_TAILNET, plan, tests};
     use crate::contender::{Carrier, Contender};
     use crate::measure::Measure;
     use crate::suite::{Plan, Test};
@@ -190,7 +225,7 @@ mod tests {
 
     #[test]
     fn every_figure_of_the_tables_is_measured() {
-        for measure in ROWS.iter().flat_map(|row| row.measures) {
+        for measure in ROWS.iter().chain(&ROWS_OF_TAILNET).flat_map(|row| row.measures) {
             assert!(has(&MEASURES, measure), "{}", measure.key);
         }
         for measure in ROWS_OF_ALL.iter().flat_map(|row| row.measures) {

@@ -1,4 +1,4 @@
-//! The README's figures: two tables in Markdown, with the words around them.
+//! The README's figures: three tables in Markdown, with the words around them.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::verdict::{Verdict, verdict};
 use super::{FAILED, MEMORY, bar, failures, warning};
 use crate::again::RATIO_DIGITS;
 use crate::comparison::{Comparison, Rival, Spread};
-use crate::contender::{Carrier, Contender};
+use crate::contender::{Carrier, Contender, TAILSCALED};
 use crate::machine::Machine;
-use crate::measure::{Bar, Measure};
-use crate::published::{CONGESTION, ROWS, ROWS_OF_ALL, Row};
+use crate::measure::{Bar, Measure, TAILNET_JOIN};
+use crate::published::{CONGESTION, ROWS, ROWS_OF_ALL, ROWS_OF_TAILNET, Row};
 use crate::table::Table;
 use crate::tree::Tree;
 
@@ -40,8 +40,15 @@ pub struct Making {
 pub fn figures(comparison: &Comparison, making: &Making) -> String {
     let mut text = introduction(comparison, making);
     let rivals = comparison.rivals();
-    if let Some(rival) = rivals.iter().find(|one| one.name == Implementation::Tailscale.name()) {
-        text += &format!("\n{}", beside(comparison, rival).markdown());
+    let rival = |name: &str| rivals.iter().find(|one| one.name == name);
+    if let Some(rival) = rival(Implementation::Tailscale.name()) {
+        text += &format!("\n{}", beside(comparison, rival, &ROWS).markdown());
+    }
+    if let Some(rival) = rival(TAILSCALED)
+        && comparison.has(&TAILNET_JOIN)
+    {
+        let table = beside(comparison, rival, &ROWS_OF_TAILNET).markdown();
+        text += &format!("\nTwo nodes of a tailnet that headscale runs:\n\n{table}");
     }
     if comparison.contenders.len() > 1 {
         text += &format!("\nAll contenders of the same run:\n\n{}", all(comparison).markdown());
@@ -93,10 +100,10 @@ fn introduction(comparison: &Comparison, making: &Making) -> String {
 }
 
 /// linerate beside one peer, with ratios and bars.
-fn beside(comparison: &Comparison, rival: &Rival) -> Table {
+fn beside(comparison: &Comparison, rival: &Rival, rows: &'static [Row]) -> Table {
     let own = comparison.contenders[0].name.as_str();
     let mut table = Table::new(["", own, &rival.name, "ratio, pair by pair", "bar"]);
-    for row in ROWS.iter().filter(|row| row.measures.iter().any(|one| comparison.has(one))) {
+    for row in rows.iter().filter(|row| row.measures.iter().any(|one| comparison.has(one))) {
         let of = |cell: &dyn Fn(&'static Measure) -> String| joined(row.measures, cell);
         table.row([
             title(comparison, row),
