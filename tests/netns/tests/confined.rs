@@ -81,6 +81,11 @@ fn the_helper_may_ask_for_no_more_than_its_list() {
     compare("helper", &life.helper());
 }
 
+#[test]
+fn the_agent_of_a_member_may_ask_for_no_more_than_its_list() {
+    compare("agent", &Life::member().agent());
+}
+
 /// Compares what a process has with the list of that name.
 fn compare(name: &str, confined: &Confined) {
     let status = |field: &str| format!("  {field} {}\n", confined.status(field));

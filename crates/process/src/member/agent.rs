@@ -17,7 +17,7 @@ use sys::{
     Channel,
     process::{
         self, Rights, become_agent, keep_rights,
-        sandbox::{Ports, Reach, confine_files},
+        sandbox::{Ports, Reach, Work, confine_calls, confine_files},
     },
 };
 use tailnet::line::PART;
@@ -46,6 +46,20 @@ const READ: [&str; 9] = [
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 /// The port of questions about names.
 const DNS: u16 = 53;
+
+/// What it does besides reading and writing: it speaks to coordinators, relays and resolvers,
+/// listens where names are asked about, and keeps its folder.
+const WORK: Work = Work {
+    udp: true,
+    streams: true,
+    unlinks: true,
+    tcp: true,
+    unix: false,
+    splice: false,
+    syncs: false,
+    agent: true,
+};
+const REFUSED: &str = "the kernel refused the sandbox";
 
 /// What an agent needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +110,8 @@ impl AgentProcess {
             Some(user) => become_agent(user).context("becoming the agent's user")?,
             None => keep_rights(Rights::default())?,
         }
-        confine_files(&reach(&opened)).context("the kernel refused the sandbox")?;
+        confine_files(&reach(&opened)).context(REFUSED)?;
+        confine_calls(WORK).context(REFUSED)?;
         let options = agent::Options {
             name: job.name,
             folder: agent::Folder { path: opened, shown: job.folder, open: Some(folder) },

@@ -39,6 +39,8 @@ pub(super) struct HostState {
     names: Done<Option<NamesWish>>,
     /// Those that were there before names were changed.
     servers: Vec<IpAddr>,
+    /// The last.
+    wish: Option<HostWish>,
 }
 
 /// What rules, the packet filter and the kernel's settings follow from.
@@ -93,11 +95,13 @@ impl HostState {
             forwarding: Done::default(),
             names: Done::default(),
             servers: dns::servers(),
+            wish: None,
         })
     }
 
     /// Does what differs from the last wish, as far as it may be done.
     pub fn apply(&mut self, wish: &HostWish) -> FromSteward {
+        self.wish = Some(wish.clone());
         let (wish, mut problems) = wish::accept(wish);
         let mut told = |what: &str, done: anyhow::Result<()>| {
             if let Err(error) = done {
@@ -125,6 +129,15 @@ impl HostState {
             told("names", self.names.set(&wish.names, done));
         }
         FromSteward::Done { problems, servers: self.servers.clone() }
+    }
+
+    /// Does again what went when the interface went down: its routes, and IPv6 addresses. `None`
+    /// where nothing was wished.
+    pub fn restore(&mut self) -> Option<FromSteward> {
+        let wish = self.wish.clone()?;
+        (self.addresses, self.forwarding) = (Done(None), Done(None));
+        self.routes.clear();
+        Some(self.apply(&wish))
     }
 
     /// Undoes everything that does not go with the interface.

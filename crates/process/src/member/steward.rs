@@ -24,6 +24,7 @@ use host::InterfaceLock;
 use serde::{Deserialize, Serialize};
 use sys::{
     Channel, SocketFile,
+    netlink::{Follow, Followed},
     poll::readable,
     process::{self, Signals},
 };
@@ -164,6 +165,8 @@ struct Serving {
     listener: UnixListener,
     _file: SocketFile,
     host: Option<HostState>,
+    /// The interface, where there is one.
+    follow: Option<Follow>,
     /// Held until the host is as it was, even if the data plane is gone.
     _lock: Option<InterfaceLock>,
     log_style: LogStyle,
@@ -198,11 +201,12 @@ impl Agent {
 
 impl Serving {
     fn begin(job: Job, line: OwnedFd, log_style: LogStyle) -> anyhow::Result<Self> {
-        let (lock, host) = match job.index {
-            0 => (None, None),
+        let (lock, host, follow) = match job.index {
+            0 => (None, None, None),
             index => {
                 let lock = InterfaceLock::join(&job.name)?;
-                (Some(lock), Some(HostState::open(&job.name, index, job.mark)?))
+                let host = HostState::open(&job.name, index, job.mark)?;
+                (Some(lock), Some(host), Some(Follow::open(index).context("netlink")?))
             }
         };
         let socket = local_socket(&job.name);
@@ -218,6 +222,7 @@ impl Serving {
             listener,
             _file: file,
             host,
+            follow,
             _lock: lock,
             log_style,
             agent: None,
@@ -239,14 +244,38 @@ impl Serving {
                 log_error(self.start_agent().context("agent"));
                 continue;
             };
-            let [ended, said] = readable([plane.as_fd(), agent.channel.as_fd()], None)?;
+            let follow = self.follow.as_ref().map_or(plane.as_fd(), AsFd::as_fd);
+            let fds = [plane.as_fd(), agent.channel.as_fd(), follow];
+            let [ended, said, changed] = readable(fds, None)?;
             if ended {
                 return Ok(());
             }
-            if said && !self.hear(&mut buffer) {
+            if said && !self.hear(&mut buffer) || changed && !self.follow_interface() {
                 self.bury();
             }
         }
+    }
+
+    /// Brings back what the interface lost while it was down, and tells the agent. `false` if that
+    /// is gone.
+    fn follow_interface(&mut self) -> bool {
+        let Some(follow) = &mut self.follow else { return true };
+        let mut is_up = false;
+        loop {
+            match follow.try_next() {
+                Ok(Some(Followed::Up | Followed::Lost)) => is_up = true,
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "the interface is not followed any more");
+                    self.follow = None;
+                    break;
+                }
+            }
+        }
+        let restored = self.host.as_mut().filter(|_| is_up).and_then(HostState::restore);
+        let agent = self.agent.as_ref().zip(restored);
+        agent.is_none_or(|(agent, done)| answer(&agent.channel, &done))
     }
 
     fn start_agent(&mut self) -> anyhow::Result<()> {

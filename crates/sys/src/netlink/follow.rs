@@ -13,7 +13,7 @@
 use std::{
     collections::VecDeque,
     io::{self, IoSliceMut},
-    os::fd::{AsFd as _, AsRawFd as _},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
 };
 
 use netlink_packet_core::NetlinkPayload;
@@ -81,6 +81,13 @@ enum Location {
     Leaving(i32, u32),
     /// In a namespace that the socket is not notified of.
     Unseen,
+}
+
+impl AsFd for Follow {
+    /// Readable where there may be a change.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Follow {

@@ -25,10 +25,10 @@ use seccompiler::{
 
 use crate::errno::{Errno, errno};
 use calls::{
-    ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, HELPER, HELPER_OPTIONS,
-    IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, REPORTED_MISSING, SOCKET_SERVER,
-    SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, SYNCS, TCP, THREAD, UDP, UDP_OPTIONS, UNIX,
-    UNLINKS,
+    AGENT, AGENT_OPTIONS, ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, HELPER,
+    HELPER_OPTIONS, IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, RENAMES,
+    REPORTED_MISSING, SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, SYNCS, TCP,
+    THREAD, UDP, UDP_OPTIONS, UNIX, UNLINKS,
 };
 
 /// The landlock version that is asked for (Linux 6.12). An older kernel enforces what it knows: TCP
@@ -109,6 +109,8 @@ pub struct Work {
     pub splice: bool,
     /// It keeps an open file that must outlast a loss of power.
     pub syncs: bool,
+    /// It is the agent of a member: it listens, keeps files, and marks its sockets.
+    pub agent: bool,
 }
 
 /// Confines this thread, and threads and processes that it starts from now on, to these files and
@@ -200,7 +202,9 @@ fn rules(work: Work) -> Result<Rules, BackendError> {
     let splices = SPLICES.iter().filter(|_| work.splice);
     let unlinks = UNLINKS.iter().filter(|_| work.unlinks);
     let syncs = SYNCS.iter().filter(|_| work.syncs);
+    let agent = AGENT.iter().chain(RENAMES).filter(|_| work.agent);
     let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(splices).chain(unlinks).chain(syncs);
+    let always = always.chain(agent);
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_no_exec(&mut rules)?;
     let options = PRCTL_OPTIONS.iter().map(|&option| rule(&[(0, SeccompCmpOp::Eq, option)]));
@@ -209,12 +213,15 @@ fn rules(work: Work) -> Result<Rules, BackendError> {
     insert_tgkill(&mut rules)?;
     let of_udp = UDP_OPTIONS.iter().filter(|_| work.udp);
     let of_streams = STREAM_OPTIONS.iter().filter(|_| work.streams || work.tcp);
-    insert_options(&mut rules, OPTIONS.iter().chain(of_udp).chain(of_streams))?;
+    let of_agent = AGENT_OPTIONS.iter().filter(|_| work.agent);
+    insert_options(&mut rules, OPTIONS.iter().chain(of_udp).chain(of_streams).chain(of_agent))?;
     let udp = UDP.iter().filter(|_| work.udp);
     let tcp = TCP.iter().filter(|_| work.tcp);
     let unix = UNIX.iter().filter(|_| work.unix);
     let sockets = NETLINK.iter().chain(udp).chain(tcp).chain(unix);
     insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
+    let by_name = TCP.iter().filter(|_| work.agent);
+    insert_sockets(&mut rules, by_name, Some((2, SeccompCmpOp::Eq, libc::IPPROTO_TCP)))?;
     let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
     rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
     Ok(rules)
@@ -288,7 +295,7 @@ fn insert_sockets<'a>(
         let arguments = [(0, SeccompCmpOp::Eq, domain), kind].into_iter().chain(protocol.clone());
         rule(&arguments.collect::<Vec<_>>())
     });
-    rules.insert(libc::SYS_socket, sockets.collect::<Result<_, _>>()?);
+    rules.entry(libc::SYS_socket).or_default().extend(sockets.collect::<Result<Vec<_>, _>>()?);
     Ok(())
 }
 

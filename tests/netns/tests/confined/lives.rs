@@ -51,6 +51,18 @@ impl Life {
         life.answers()
     }
 
+    /// `linerate join`, of a coordinator that does not answer.
+    pub fn member() -> Self {
+        let host = Host::new("alone");
+        let state = "/run/rig/state";
+        let arguments = format!("join -f --state-dir {state} http://10.99.0.1 {INTERFACE}");
+        let life = Self::start(host, "", &arguments);
+        eventually("there is an agent", PATIENCE, || {
+            life.host.attempt("pgrep -f ^linerate-agent").ok
+        });
+        life
+    }
+
     /// `linerate proxy`, that serves both ways.
     pub fn proxy(stack: &str, lines: &str) -> Self {
         let host = Host::new("alone");
@@ -100,6 +112,11 @@ impl Life {
     /// The process that it leaves its rights to.
     pub fn helper(&self) -> Confined {
         self.found("pgrep -x linerate-helper")
+    }
+
+    /// The process that hears a network's words.
+    pub fn agent(&self) -> Confined {
+        self.found("pgrep -f ^linerate-agent")
     }
 
     /// A process that may be without a sandbox.

@@ -61,6 +61,23 @@ fn an_agent_that_hangs_costs_no_packet() {
 }
 
 #[test]
+fn an_interface_that_went_down_has_its_routes_when_it_is_up_again() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate];
+    let Some((_tailnet, [one, other])) = members(kinds) else { return };
+    for family in [Family::V4, Family::V6] {
+        one.reaches(&other, family);
+    }
+    let down = format!("ip link set {} down", Member::INTERFACE);
+    one.host.run(down);
+    assert!(!one.host.attempt(format!("ping -c 1 -W 1 {}", other.addresses.of(Family::V4))).ok);
+    one.host.run(format!("ip link set {} up", Member::INTERFACE));
+    for family in [Family::V4, Family::V6] {
+        one.reaches(&other, family);
+        other.reaches(&one, family);
+    }
+}
+
+#[test]
 fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate, MemberKind::Tailscaled];
     let Some((tailnet, [one, other, third])) = members(kinds) else { return };

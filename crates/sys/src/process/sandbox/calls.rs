@@ -96,6 +96,14 @@ pub(super) const UNLINKS: &[i64] = &[libc::SYS_unlinkat];
 /// The call after which an open file's contents outlast a loss of power: the node key of a member.
 pub(super) const SYNCS: &[i64] = &[libc::SYS_fdatasync];
 
+/// Further calls of a member's agent: it listens, and replaces the files of its own folder.
+pub(super) const AGENT: &[i64] =
+    &[libc::SYS_listen, libc::SYS_fsync, libc::SYS_getdents64, libc::SYS_uname, libc::SYS_geteuid];
+#[cfg(target_arch = "x86_64")]
+pub(super) const RENAMES: &[i64] = &[libc::SYS_rename];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const RENAMES: &[i64] = &[libc::SYS_renameat, libc::SYS_renameat2];
+
 /// Requests of ioctl(2): blocking and close-on-exec, and a TUN's offloads.
 pub(super) const IOCTL_REQUESTS: [libc::c_ulong; 3] =
     [libc::FIONBIO, libc::FIOCLEX, libc::TUNSETOFFLOAD];
@@ -150,6 +158,13 @@ pub(super) const STREAM_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_TCP, libc::TCP_NODELAY),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+];
+
+/// Options of the sockets of a member's agent.
+pub(super) const AGENT_OPTIONS: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_MARK),
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT),
 ];
 
 /// Options of prctl(2): names of threads and of memory.
