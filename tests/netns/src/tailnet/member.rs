@@ -103,9 +103,23 @@ impl Member {
         program: impl Into<MemberProgram>,
         flags: &str,
     ) -> Member {
-        let mut member = Member::start(host, program);
         let coordinator = &tailnet.coordinator;
-        let joined = member.log_in(coordinator.url(), coordinator.auth_key(), flags);
+        Member::join_at(coordinator.url(), coordinator.auth_key(), host, program, flags)
+    }
+
+    /// The same at any coordinator, by this auth key.
+    ///
+    /// # Panics
+    /// When it does not join; what it said is in the message.
+    pub fn join_at(
+        url: &str,
+        key: &str,
+        host: Host,
+        program: impl Into<MemberProgram>,
+        flags: &str,
+    ) -> Member {
+        let mut member = Member::start(host, program);
+        let joined = member.log_in(url, key, flags);
         assert!(joined.ok, "{} does not join: {}", member.host.name(), joined.stderr);
         member.addresses = member.own_addresses();
         member
