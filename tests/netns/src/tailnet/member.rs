@@ -92,6 +92,9 @@ impl Member {
     /// The interface of every member.
     pub const INTERFACE: &str = INTERFACE;
 
+    /// The folder of every member's state.
+    pub const STATE: &str = STATE;
+
     /// Has a host of the tailnet join, and waits until it is connected. `flags` are of `tailscale up`
     /// as of `linerate join`.
     ///

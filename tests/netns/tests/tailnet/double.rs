@@ -41,8 +41,6 @@ pub struct Words {
     /// So many at once, and then a rest; 0 for all.
     pub piece: usize,
     pub rest: Duration,
-    /// How often all of them are said.
-    pub rounds: usize,
     /// Whether the connection ends behind them.
     pub then_ends: bool,
 }
@@ -75,6 +73,7 @@ struct Shared {
     state: Mutex<State>,
     relay: Mutex<RelayManner>,
     stream: Mutex<Stream>,
+    tls: Mutex<TlsAcceptor>,
     /// Has the connections of now end.
     cut: Notify,
     cut_relay: Notify,
@@ -85,7 +84,7 @@ struct Shared {
 impl Words {
     /// Said once.
     pub fn once(bytes: impl Into<Vec<u8>>) -> Words {
-        Words { bytes: bytes.into().into(), rounds: 1, ..Words::default() }
+        Words { bytes: bytes.into().into(), ..Words::default() }
     }
 
     /// The beginning of something, and no more.
@@ -98,14 +97,9 @@ impl Words {
         Words { piece: 1, rest: Duration::from_millis(100), ..Words::once(bytes) }
     }
 
-    /// As fast as they are taken.
-    pub fn again(bytes: impl Into<Vec<u8>>, rounds: usize) -> Words {
-        Words { rounds, ..Words::once(bytes) }
-    }
-
     fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let piece = if self.piece == 0 { self.bytes.len().max(1) } else { self.piece };
-        (0..self.rounds).flat_map(move |_| self.bytes.chunks(piece))
+        self.bytes.chunks(piece)
     }
 }
 
@@ -119,6 +113,7 @@ impl Double {
             state: Mutex::default(),
             relay: Mutex::new(RelayManner::Good),
             stream: Mutex::new(Stream::Good),
+            tls: Mutex::new(tls(certificate)),
             cut: Notify::new(),
             cut_relay: Notify::new(),
             streams: AtomicUsize::new(0),
@@ -131,15 +126,15 @@ impl Double {
             let stun = UdpSocket::bind((everywhere, STUN)).expect("the port is free");
             (listen(HTTPS), listen(DERP), stun)
         });
-        let (tls, all) = (tls(certificate), Arc::clone(&shared));
+        let all = Arc::clone(&shared);
         in_background("double", move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
                 let (https, derp, stun) = sockets;
                 tokio::select! {
-                    () = coordinator::accept(https, tls.clone(), Arc::clone(&all)) => {}
+                    () = coordinator::accept(https, Arc::clone(&all)) => {}
                     () = coordinator::answer(coordinator, Arc::clone(&all)) => {}
-                    () = relay::accept(derp, tls, all) => {}
+                    () = relay::accept(derp, all) => {}
                     () = stun::answer(stun) => {}
                     _ = ended => {}
                 }
@@ -166,6 +161,12 @@ impl Double {
         self.shared.cut.notify_waiters();
     }
 
+    /// Has both servers have this certificate from now on, and ends connections to the coordinator.
+    pub fn certify(&self, certificate: &Certificate) {
+        *self.shared.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls(certificate);
+        self.shared.cut.notify_waiters();
+    }
+
     /// Has maps' streams go on so from now on, and ends those of now.
     pub fn say(&self, stream: Stream) {
         *self.shared.stream.lock().unwrap_or_else(PoisonError::into_inner) = stream;
@@ -186,6 +187,12 @@ impl Double {
     /// How many logins the relay took so far.
     pub fn logins(&self) -> usize {
         self.shared.logins.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    fn tls(&self) -> TlsAcceptor {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod coordinator;
 mod relay;
-mod watched;
+pub mod watched;
 
 use netns::{Certificate, Member, Switch};
 

@@ -8,7 +8,6 @@ use doubles::coordinator::{Asked, Coordinator, MapStream, packed};
 use serde_json::json;
 use tokio::io::{copy_bidirectional, duplex};
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
 
 use super::maps::Network;
 use super::{Shared, Stream, Words};
@@ -28,11 +27,11 @@ impl Shared {
 }
 
 /// Takes connections.
-pub async fn accept(listener: TcpListener, tls: TlsAcceptor, shared: Arc<Shared>) {
+pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let listener = super::listener(listener);
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (tls, shared) = (tls.clone(), Arc::clone(&shared));
+        let (tls, shared) = (shared.tls(), Arc::clone(&shared));
         tokio::spawn(async move {
             let Ok(mut stream) = tls.accept(stream).await else { return };
             let (mut near, far) = duplex(64 << 10);

@@ -11,7 +11,6 @@ use tailnet::derp::{kind, write_frame};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::{Shared, Words};
@@ -31,12 +30,12 @@ pub enum RelayManner {
 type Clients = Arc<Mutex<HashMap<[u8; 32], mpsc::Sender<Bytes>>>>;
 
 /// Takes connections.
-pub async fn accept(listener: TcpListener, tls: TlsAcceptor, shared: Arc<Shared>) {
+pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let listener = super::listener(listener);
     let clients = Clients::default();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (tls, shared, clients) = (tls.clone(), Arc::clone(&shared), Arc::clone(&clients));
+        let (tls, shared, clients) = (shared.tls(), Arc::clone(&shared), Arc::clone(&clients));
         tokio::spawn(async move {
             let Ok(stream) = tls.accept(stream).await else { return };
             tokio::select! {

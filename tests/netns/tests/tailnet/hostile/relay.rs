@@ -51,7 +51,7 @@ fn floods_of_a_relay_are_taken_as_fast_as_they_are_handled() {
         flood(|number| (kind::PING, number.to_be_bytes().repeat(2))),
         flood(|number| (0x77, key(number))),
         flood(|number| (kind::HEALTH, format!("ill {number}").into())),
-        flood(|number| (kind::RESTARTING, [0u32, u32::MAX].map(u32::to_be_bytes).concat())),
+        flood(|_| (kind::RESTARTING, [0u32, u32::MAX].map(u32::to_be_bytes).concat())),
     ] {
         let logins = ruled.double.logins();
         ruled.double.relay(RelayManner::Then(Words::once(flood)));
