@@ -42,6 +42,9 @@ const SOCKETS: &str = "/run/linerate";
 /// The first of the marks and tables of members: by the interface's index, so that two differ.
 const FIRST_MARK: u32 = 0x6c00_0000;
 
+/// More than the files of a new node have, in bytes.
+const ROOM: usize = 32 << 10;
+
 /// What of a machine's membership is known before it speaks to anybody.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -93,6 +96,9 @@ impl Member {
         let state = options.state;
         make_folder(&state, 0o700).with_context(|| state.display().to_string())?;
         let key = state.join("node.key");
+        if !key.exists() {
+            has_room(&state)?;
+        }
         let keys = KeyFile::open(&key).with_context(|| key.display().to_string())?;
         let (ours, theirs) = Channel::pair().context("line")?;
         let (attached, ends) = plane::attach(wake);
@@ -188,6 +194,14 @@ impl Member {
             log_error(steward.end().context("steward"));
         }
     }
+}
+
+/// Whether a node that is new can keep its keys. One that has joined runs without any room.
+fn has_room(state: &Path) -> anyhow::Result<()> {
+    let probe = state.join("room");
+    let kept =
+        whole_file::replace(&probe, &" ".repeat(ROOM)).and_then(|()| whole_file::remove(&probe));
+    kept.with_context(|| format!("{}: a node keeps its keys there; make room", state.display()))
 }
 
 fn make_folder(folder: &Path, mode: u32) -> io::Result<()> {

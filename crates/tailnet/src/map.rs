@@ -32,6 +32,11 @@ const ALL: &str = "*";
 /// A coordinator's clock is believed where ours differs by more.
 const SKEW: Duration = Duration::from_secs(60);
 
+/// The most peers, and the most users: what a longest map has.
+const MOST: usize = 50_000;
+/// The most names of messages, and of the filter's rules.
+const MOST_NAMES: usize = 1000;
+
 /// All that is known of the network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkMap {
@@ -67,6 +72,16 @@ pub struct Changes {
     pub bad: Vec<BadRecord>,
     /// A page to be shown; empty for none.
     pub page: String,
+}
+
+impl Changes {
+    /// There are too many of a kind, which is told once.
+    fn note_many(&mut self, kind: &'static str, most: usize) {
+        if self.bad.iter().all(|bad| bad.kind != kind) {
+            let why = format!("there are more than {most}; the others are left out");
+            self.bad.push(BadRecord { kind, which: String::new(), why });
+        }
+    }
 }
 
 impl NetworkMap {
@@ -132,7 +147,9 @@ impl NetworkMap {
             self.domain = response.domain;
         }
         for user in response.user_profiles {
-            self.users.insert(user.id, user);
+            if self.users.contains_key(&user.id) || self.users.len() < MOST {
+                self.users.insert(user.id, user);
+            }
         }
         if response.peers.is_empty() {
             self.remove(&response.peers_removed, &mut changes);
@@ -171,7 +188,10 @@ impl NetworkMap {
         }
         let former = std::mem::take(&mut self.peers);
         self.by_key.clear();
-        all.into_iter().for_each(|peer| self.insert(peer));
+        // Where there are too many, those that are known stay.
+        let (known, new): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|peer| former.contains_key(&peer.id));
+        known.into_iter().chain(new).for_each(|peer| self.insert(peer, changes));
         changes.settings |= self.peers != former;
         changes.shown |= changes.settings;
     }
@@ -188,13 +208,17 @@ impl NetworkMap {
     fn change(&mut self, changed: Records, changes: &mut Changes) {
         for peer in changed.read::<Node>("peer", &mut changes.bad) {
             (changes.settings, changes.shown) = (true, true);
-            self.insert(peer);
+            self.insert(peer, changes);
         }
     }
 
     /// A key is one node's: another that had it is gone.
-    fn insert(&mut self, peer: Node) {
+    fn insert(&mut self, peer: Node, changes: &mut Changes) {
         let (id, key) = (peer.id, peer.key);
+        if self.peers.len() >= MOST && !self.peers.contains_key(&id) {
+            changes.note_many("peers", MOST);
+            return;
+        }
         if let Some(former) = self.peers.remove(&id) {
             self.by_key.remove(&former.key);
         }
@@ -237,7 +261,7 @@ impl NetworkMap {
             } == patched;
             changes.settings |= !same;
             changes.shown = true;
-            self.insert(patched);
+            self.insert(patched, changes);
         }
     }
 
@@ -253,6 +277,11 @@ impl NetworkMap {
         for (name, rules) in base.into_iter().chain(all).chain(named) {
             changes.settings = true;
             match rules {
+                Some(_)
+                    if self.filters.len() >= MOST_NAMES && !self.filters.contains_key(&name) =>
+                {
+                    changes.note_many("names of filter rules", MOST_NAMES);
+                }
                 Some(rules) => {
                     let rules = rules.read("filter rule", &mut changes.bad);
                     self.filters.insert(name, rules);
@@ -279,6 +308,11 @@ impl NetworkMap {
         for (name, message) in named {
             changes.shown = true;
             match message {
+                Some(_)
+                    if self.messages.len() >= MOST_NAMES && !self.messages.contains_key(&name) =>
+                {
+                    changes.note_many("messages", MOST_NAMES);
+                }
                 Some(message) => drop(self.messages.insert(name, message)),
                 None => drop(self.messages.remove(&name)),
             }

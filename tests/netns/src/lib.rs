@@ -67,7 +67,9 @@ pub use service::Service;
 pub use show::{Shown, forced_off};
 pub use skips::skip;
 pub use stream::{Carried, Pace, Stream};
-pub use tailnet::{Coordinator, Member, MemberKind, MemberProgram, Path, Tailnet, Uplink};
+pub use tailnet::{
+    Certificate, Coordinator, Member, MemberKind, MemberProgram, Path, Switch, Tailnet, Uplink,
+};
 pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, ping};
 pub use wait::{Stopwatch, announce, eventually};
 pub use wg::{Key, PeerStatus, Status, base64, preshared_key};

@@ -6,6 +6,8 @@
 mod tailnet {
     mod client;
     mod commands;
+    mod double;
+    mod hostile;
     mod routes;
     mod trouble;
     mod userspace;

@@ -67,7 +67,7 @@ fn text(status: &Value) -> String {
         text += &format!("{}\n", line.trim_end());
     }
     for problem in status["Health"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        text += &format!("\n! {problem}\n");
+        text += &format!("\n! {}\n", in_a_line(problem));
     }
     text
 }
@@ -93,7 +93,13 @@ fn row(peer: &Value, users: &Value) -> [String; 5] {
         Some(_) => "tagged".to_owned(),
         None => user.and_then(Value::as_str).unwrap_or("-").to_owned(),
     };
-    [address, name, user, word("OS"), format!("{path}{rates}{}", expiry(peer))]
+    let path = format!("{path}{rates}{}", expiry(peer));
+    [address, name, user, word("OS"), path].map(|cell| in_a_line(&cell))
+}
+
+/// Words of the network, which never begin a line of ours.
+fn in_a_line(words: &str) -> String {
+    words.replace(char::is_control, " ")
 }
 
 /// When a node's key expires, if it does.
@@ -138,6 +144,15 @@ mod tests {
             lines[2].ends_with("relay r1") && lines[3].ends_with("offline; its key has expired")
         );
         assert_eq!(lines[5], "! the relay does not answer");
+    }
+
+    #[test]
+    fn words_of_the_network_begin_no_line() {
+        let evil = "a\n! forged\u{1b}[2J";
+        let peer = json!({"DNSName": evil, "OS": evil, "KeyExpiry": evil, "CurAddr": evil});
+        let text = text(&json!({"BackendState": "Running", "Health": [evil], "Peer": {"1": peer}}));
+        assert!(!text.lines().any(|line| line.starts_with("! forged")), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 
     #[test]

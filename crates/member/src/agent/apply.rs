@@ -16,6 +16,7 @@ use super::{
 impl Agent {
     /// Brings data plane, paths, host and names to what map and preferences say.
     pub fn apply_settings(&mut self) {
+        (self.settled, self.settle) = (self.clock.now, None);
         let wall = self.clock.wall;
         let connected = endpoints::connected((self.effects.addresses)(self.own.index));
         let around = Around {

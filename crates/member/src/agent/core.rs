@@ -47,6 +47,9 @@ pub(super) struct Own {
     pub index: u32,
 }
 
+/// Settings are made of maps a fifth of the time at most: a flood of them leaves time for all else.
+const SETTLE_REST: u32 = 4;
+
 /// All that the agent knows.
 pub(super) struct Agent {
     pub has_interface: bool,
@@ -81,6 +84,10 @@ pub(super) struct Agent {
     map_kept: Option<Duration>,
     /// When a key expires next.
     pub expiry: Option<Duration>,
+    /// When settings were made last, when they may be made of maps again, and when they are to be.
+    pub settled: Duration,
+    settle_after: Duration,
+    pub settle: Option<Duration>,
     pub writers: Arc<Writers>,
     pub effects: Effects,
     /// When the last event came.
@@ -176,6 +183,9 @@ impl Agent {
             keep_map: None,
             map_kept: None,
             expiry: None,
+            settled: Duration::ZERO,
+            settle_after: Duration::ZERO,
+            settle: None,
             writers: parts.writers,
             effects: parts.effects,
             clock: parts.clock,
@@ -203,10 +213,18 @@ impl Agent {
         self.flush().await;
     }
 
+    /// Takes the time at which what was handled last is done.
+    pub fn handle_done(&mut self, now: Duration) {
+        if self.settled == self.clock.now {
+            self.settle_after = now + now.saturating_sub(self.settled) * SETTLE_REST;
+        }
+    }
+
     /// When [`Input::Timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Duration> {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
-        let all = [mesh, self.keep_map, self.expiry, programs, self.lock.poll_timeout()];
+        let lock = self.lock.poll_timeout();
+        let all = [mesh, self.keep_map, self.expiry, self.settle, programs, lock];
         all.into_iter().flatten().min()
     }
 
@@ -219,7 +237,7 @@ impl Agent {
             self.map_kept = Some(now);
             self.keep_map();
         }
-        if self.expiry.is_some_and(|at| at <= now) {
+        if self.expiry.is_some_and(|at| at <= now) || self.settle.is_some_and(|at| at <= now) {
             self.apply_settings();
         }
         if self.lock.poll_timeout().is_some_and(|at| at <= now) {
@@ -316,6 +334,8 @@ impl Agent {
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
+                // What it said was of another connection.
+                self.problems.remove("relay health");
                 self.mesh.relay_up(region, self.clock.now);
             }
             derp::Event::Disconnected { region, why } => {
@@ -370,7 +390,7 @@ impl Agent {
             self.programs.self_change(serde_json::json!(node));
         }
         if changes.settings {
-            self.apply_settings();
+            self.settle();
             let due = self.map_kept.map_or(self.clock.now, |at| at + KEEP_AFTER);
             self.keep_map.get_or_insert(due);
         }
@@ -378,6 +398,15 @@ impl Agent {
             self.follow_lock();
         }
         self.tell_state();
+    }
+
+    /// Makes settings of the map, at once or after others that came shortly before.
+    fn settle(&mut self) {
+        if self.settle_after <= self.clock.now {
+            self.apply_settings();
+        } else {
+            self.settle.get_or_insert(self.settle_after);
+        }
     }
 
     fn relays_changed(&mut self) {

@@ -41,9 +41,12 @@ impl Agent {
     /// Keeps the map for the next start.
     pub fn keep_map(&mut self) {
         let kept = KeptMap { version: MAP_VERSION, node_key: self.own.key, map: &self.map };
-        match self.state.keep(MAP, &kept) {
+        match &self.state.keep(MAP, &kept) {
             Ok(()) => drop(self.problems.remove("disk")),
-            Err(error) => drop(self.problems.insert("disk", format!("{MAP}: {error}"))),
+            Err(error) => {
+                let trouble = self.state.trouble(MAP, error);
+                self.problems.insert("disk", trouble);
+            }
         }
     }
 
@@ -62,7 +65,10 @@ impl Agent {
         let kept = self.state.keep(PREFS, &self.prefs);
         match &kept {
             Ok(()) => drop(self.problems.remove("disk")),
-            Err(error) => drop(self.problems.insert("disk", format!("{PREFS}: {error}"))),
+            Err(error) => {
+                let trouble = self.state.trouble(PREFS, error);
+                self.problems.insert("disk", trouble);
+            }
         }
         kept
     }

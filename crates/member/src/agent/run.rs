@@ -85,6 +85,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             () = sleep_until(wake), if due.is_some() => Input::Timeout,
         };
         agent.handle(input, Clock::read()).await;
+        agent.handle_done(Clock::read().now);
     }
 }
 

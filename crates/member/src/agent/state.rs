@@ -111,6 +111,15 @@ impl State {
         self.write(name, &text)
     }
 
+    /// What keeps a file from being kept, for users.
+    pub fn trouble(&self, name: &str, error: &io::Error) -> String {
+        let file = self.folder.shown.join(name);
+        format!(
+            "{}: {error}; until it can be written, a restart begins with the former one",
+            file.display()
+        )
+    }
+
     fn write(&self, name: &str, text: &str) -> io::Result<()> {
         whole_file::replace(&self.folder.path.join(name), text)
     }

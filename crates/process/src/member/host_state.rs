@@ -218,7 +218,8 @@ impl HostState {
     }
 }
 
-/// Deletes and adds what differs, and goes on whatever fails. Returns the first failure.
+/// Adds and then deletes what differs, and goes on whatever fails: a route to all peers that takes
+/// the place of those to each is there before these are gone. Returns the first failure.
 fn change(
     there: &mut BTreeSet<IpNet>,
     wanted: &[IpNet],
@@ -229,15 +230,15 @@ fn change(
     let (gone, new): (Vec<IpNet>, Vec<IpNet>) =
         (there.difference(&wanted).copied().collect(), wanted.difference(there).copied().collect());
     let mut all = Ok(());
-    for net in gone {
-        match delete(&net) {
-            Ok(()) => drop(there.remove(&net)),
-            failed => all = all.and(failed),
-        }
-    }
     for net in new {
         match add(&net) {
             Ok(()) => drop(there.insert(net)),
+            failed => all = all.and(failed),
+        }
+    }
+    for net in gone {
+        match delete(&net) {
+            Ok(()) => drop(there.remove(&net)),
             failed => all = all.and(failed),
         }
     }
@@ -275,6 +276,20 @@ mod tests {
         assert!(!done.is(&0) && !done.is(&1));
         done.set(&0, Ok(())).unwrap();
         assert!(done.is(&0));
+    }
+
+    #[test]
+    fn a_route_for_many_is_there_before_those_that_it_replaces_are_gone() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let (one, all) = (net("100.64.0.2/32"), net("100.64.0.0/10"));
+        let (mut there, steps) = (BTreeSet::from([one]), RefCell::new(Vec::new()));
+        let step = |net: &IpNet| {
+            steps.borrow_mut().push(*net);
+            Ok(())
+        };
+        change(&mut there, &[all], step, step).unwrap();
+        change(&mut there, &[one], step, step).unwrap();
+        assert_eq!(steps.take(), [all, one, one, all]);
     }
 
     #[test]

@@ -206,3 +206,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_deltas_add_is_bounded_and_told_and_what_is_known_stays() {
+    let mut map = first();
+    let mut bad = Vec::new();
+    for number in 0..2 * MOST_NAMES {
+        let name = number.to_string();
+        let changes = apply(
+            &mut map,
+            json!({"DisplayMessages": {&name: {"Title": name}}, "PacketFilters": {&name: []}}),
+        );
+        bad = changes.bad;
+    }
+    assert_eq!((map.messages.len(), map.filters.len()), (MOST_NAMES, MOST_NAMES));
+    assert_eq!(bad.len(), 2, "{bad:?}");
+    let changes = apply(&mut map, json!({"DisplayMessages": {"7": {"Title": "new"}}}));
+    assert!(changes.bad.is_empty() && map.problems().any(|problem| problem == "new"));
+}
+
+#[test]
+fn of_too_many_peers_those_that_are_known_stay() {
+    let mut map = first();
+    let many = (0..MOST).map(|number| {
+        let key = format!("nodekey:{:064x}", number + 1000);
+        json!({"ID": number + 1000, "Key": key})
+    });
+    let peers: Vec<Value> = many.chain([node(2), node(3)]).collect();
+    let changes = apply(&mut map, json!({ "Peers": peers }));
+    assert_eq!((map.peers().len(), changes.bad.len()), (MOST, 1));
+    assert!(map.peer(&key(2)).is_some() && map.peer(&key(3)).is_some());
+}

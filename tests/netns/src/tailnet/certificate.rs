@@ -1,34 +1,70 @@
 //! A certificate for addresses, by an authority of its own.
 
-use std::net::IpAddr;
+use std::ops::Range;
+use std::rc::Rc;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, SanType,
 };
 
+use crate::pair::{Addresses, Family};
+
 /// All in PEM.
-pub(super) struct Certificate {
+pub struct Certificate {
+    /// The authority that signed it.
     pub authority: String,
+    /// The certificate.
     pub chain: String,
+    /// Its private key.
     pub key: String,
+    addresses: Addresses,
+    issuer: Rc<CertifiedIssuer<'static, KeyPair>>,
 }
 
 impl Certificate {
     /// One for a server with these addresses.
-    pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Certificate {
-        let params = || CertificateParams::new(Vec::new()).expect("there is no name to be wrong");
-        let key = || KeyPair::generate().expect("the system has random numbers");
+    ///
+    /// # Panics
+    /// When the system has no random numbers.
+    pub fn new(addresses: Addresses) -> Certificate {
         let mut authority = params();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages.push(KeyUsagePurpose::KeyCertSign);
-        let authority = CertifiedIssuer::self_signed(authority, key());
-        let authority = authority.expect("the parameters are sound");
-        let mut server = params();
-        server.subject_alt_names.extend(addresses.into_iter().map(SanType::IpAddress));
-        server.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-        let key = key();
-        let server = server.signed_by(&key, &authority).expect("the parameters are sound");
-        Certificate { authority: authority.pem(), chain: server.pem(), key: key.serialize_pem() }
+        let issuer = CertifiedIssuer::self_signed(authority, key());
+        signed(addresses, Rc::new(issuer.expect("the parameters are sound")), params())
     }
+
+    /// One of the same authority, which is valid from so many days after now to so many.
+    ///
+    /// # Panics
+    /// As [`Certificate::new`].
+    pub fn of_days(&self, days: Range<i64>) -> Certificate {
+        let at = |days| time::OffsetDateTime::now_utc() + time::Duration::days(days);
+        let mut server = params();
+        (server.not_before, server.not_after) = (at(days.start), at(days.end));
+        signed(self.addresses.clone(), Rc::clone(&self.issuer), server)
+    }
+}
+
+fn params() -> CertificateParams {
+    CertificateParams::new(Vec::new()).expect("there is no name to be wrong")
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate().expect("the system has random numbers")
+}
+
+fn signed(
+    addresses: Addresses,
+    issuer: Rc<CertifiedIssuer<'static, KeyPair>>,
+    mut server: CertificateParams,
+) -> Certificate {
+    let parsed = Family::ALL.map(|family| addresses.of(family).parse());
+    let parsed = parsed.map(|one| one.expect("the rig's addresses are addresses"));
+    server.subject_alt_names.extend(parsed.map(SanType::IpAddress));
+    server.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    let key = key();
+    let chain = server.signed_by(&key, &*issuer).expect("the parameters are sound").pem();
+    Certificate { authority: issuer.pem(), chain, key: key.serialize_pem(), addresses, issuer }
 }

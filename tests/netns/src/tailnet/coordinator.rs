@@ -1,10 +1,9 @@
 //! headscale on a host of its own.
 
-use std::cell::RefCell;
-
 use super::certificate::Certificate;
+use super::switch::Switch;
 use crate::host::Host;
-use crate::pair::{Addresses, Family};
+use crate::pair::Family;
 use crate::service::Service;
 
 /// Its files; they are gone with the host.
@@ -20,10 +19,7 @@ pub struct Coordinator {
     pub host: Host,
     service: Service,
     url: String,
-    authority: String,
     auth_key: String,
-    /// What lives as long as the network.
-    others: RefCell<Vec<Host>>,
 }
 
 impl Coordinator {
@@ -31,10 +27,9 @@ impl Coordinator {
     ///
     /// # Panics
     /// When it does not start; its log is in the message.
-    pub(super) fn start(host: Host, addresses: &Addresses) -> Coordinator {
+    pub(super) fn start(host: Host, certificate: &Certificate) -> Coordinator {
+        let addresses = Switch::coordinator();
         let [v4, v6] = Family::ALL.map(|family| addresses.of(family));
-        let parsed = [v4, v6].map(|text| text.parse().expect("the rig's addresses are addresses"));
-        let certificate = Certificate::new(parsed);
         host.run(format!("mkdir {FOLDER}"));
         let chain = host.write("tls.pem", &certificate.chain);
         let key = host.write_secret("tls.key", &certificate.key);
@@ -43,14 +38,7 @@ impl Coordinator {
         let words = [program(), "--config".to_owned(), CONFIG.to_owned(), "serve".to_owned()];
         let service = Service::start(&host, "headscale", words)
             .until(|| host.has(&format!("{FOLDER}/socket")) && host.listens(443));
-        let mut coordinator = Coordinator {
-            host,
-            service,
-            url,
-            authority: certificate.authority,
-            auth_key: String::new(),
-            others: RefCell::default(),
-        };
+        let mut coordinator = Coordinator { host, service, url, auth_key: String::new() };
         coordinator.headscale(&format!("users create {USER}"));
         coordinator.auth_key = coordinator.new_auth_key("--reusable");
         coordinator
@@ -67,11 +55,6 @@ impl Coordinator {
     /// Where members find it.
     pub fn url(&self) -> &str {
         &self.url
-    }
-
-    /// The authority that signed its certificate, in PEM.
-    pub fn authority(&self) -> &str {
-        &self.authority
     }
 
     /// A key by which any number of members join.
@@ -91,10 +74,6 @@ impl Coordinator {
     /// Ends it as a crash does, or starts it again with what it knew.
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.service.pid()));
-    }
-
-    pub(super) fn keep(&self, host: Host) {
-        self.others.borrow_mut().push(host);
     }
 }
 

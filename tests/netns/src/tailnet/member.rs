@@ -92,6 +92,9 @@ impl Member {
     /// The interface of every member.
     pub const INTERFACE: &str = INTERFACE;
 
+    /// The folder of every member's state.
+    pub const STATE: &str = STATE;
+
     /// Has a host of the tailnet join, and waits until it is connected. `flags` are of `tailscale up`
     /// as of `linerate join`.
     ///
@@ -103,9 +106,23 @@ impl Member {
         program: impl Into<MemberProgram>,
         flags: &str,
     ) -> Member {
-        let mut member = Member::start(host, program);
         let coordinator = &tailnet.coordinator;
-        let joined = member.log_in(coordinator.url(), coordinator.auth_key(), flags);
+        Member::join_at(coordinator.url(), coordinator.auth_key(), host, program, flags)
+    }
+
+    /// The same at any coordinator, by this auth key.
+    ///
+    /// # Panics
+    /// When it does not join; what it said is in the message.
+    pub fn join_at(
+        url: &str,
+        key: &str,
+        host: Host,
+        program: impl Into<MemberProgram>,
+        flags: &str,
+    ) -> Member {
+        let mut member = Member::start(host, program);
+        let joined = member.log_in(url, key, flags);
         assert!(joined.ok, "{} does not join: {}", member.host.name(), joined.stderr);
         member.addresses = member.own_addresses();
         member

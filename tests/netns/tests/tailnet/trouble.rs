@@ -1,12 +1,20 @@
 //! Trouble of the control plane, which costs no packet, and of a user, who is told what to do.
 
-use netns::{Family, Member, MemberKind, Pinging, Tailnet, Uplink, eventually, linerate};
+use netns::{
+    Certificate, Family, Member, MemberKind, Outcome, Pinging, Switch, Tailnet, Uplink, eventually,
+    linerate,
+};
 
 use super::commands::doctor;
+use super::double::{Double, Stream};
+use super::hostile::watched::Watched;
 use crate::PATIENCE;
 
 /// A ping fifty times a second.
 const OFTEN: &str = "-i 0.02";
+
+/// What all processes of a node may have of their own, in bytes.
+const MEMORY: u64 = 32 << 20;
 
 /// Within this a join that cannot work says why.
 const TIMEOUT: &str = "--timeout=10s";
@@ -134,6 +142,68 @@ fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
     let joined = node.log_in(url, key, "");
     assert!(joined.ok, "{joined:?}");
     let again = node.start_again(&format!("--timeout=5s {url} other0"));
-    assert!(!again.ok, "a second join into the same state: {again:?}");
+    assert!(says(&again, Member::STATE), "a second join into the same state: {again:?}");
     assert_eq!(node.status()["BackendState"], "Running");
+}
+
+/// Whether a command failed, and its last line says this.
+fn says(outcome: &Outcome, what: &str) -> bool {
+    let line = outcome.stderr.trim().lines().last().unwrap_or_default();
+    !outcome.ok && line.starts_with("linerate: ") && line.contains(what)
+}
+
+#[test]
+fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
+    let good = Certificate::new(Switch::coordinator());
+    let wrong = [(good.of_days(-3..-1), "expired"), (good.of_days(1..3), "valid only in")];
+    let double = Double::start(&wrong[0].0);
+    let first = Member::start(double.host("one"), MemberKind::Linerate);
+    for (certificate, told) in &wrong {
+        double.certify(certificate);
+        let joined = first.log_in(&double.url(), "key", "--timeout=3s");
+        assert!(says(&joined, told) && says(&joined, "check the clock"), "{joined:?}");
+        linerate(&first.host, &format!("down {}", Member::INTERFACE));
+    }
+    double.certify(&good);
+    let nodes = ["two", "three"].map(|name| double.join(name));
+    let joined = first.log_in(&double.url(), "key", "");
+    assert!(joined.ok, "{joined:?}");
+    nodes[0].becomes_direct(&nodes[1]);
+    let watched = Watched::start(&nodes);
+    for (certificate, told) in &wrong {
+        double.certify(certificate);
+        watched.says(told);
+    }
+    double.certify(&good);
+    watched.recovers();
+    watched.finish(MEMORY);
+}
+
+#[test]
+fn a_full_disk_is_named_and_loses_nothing() {
+    let double = Double::start(&Certificate::new(Switch::coordinator()));
+    let state = Member::STATE;
+    let [fill, clear] = ["head -c 1M /dev/zero >", "rm "].map(|word| format!("{word}{state}/full"));
+    let host = double.host("one");
+    host.run(format!("mkdir {state} && mount -t tmpfs -o size=256k tmpfs {state}"));
+    host.attempt(&fill);
+    let node = Member::start(host, MemberKind::Linerate);
+    let joined = node.log_in(&double.url(), "key", TIMEOUT);
+    assert!(says(&joined, "No space left") && says(&joined, state), "{joined:?}");
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    node.host.run(&clear);
+    let joined = node.log_in(&double.url(), "key", "");
+    assert!(joined.ok, "{joined:?}");
+    let key = node.status()["Self"]["PublicKey"].clone();
+    node.host.attempt(&fill);
+    double.say(Stream::First(std::sync::Arc::new(|map| map["Domain"] = "other.test".into())));
+    eventually("the status says so", PATIENCE, || {
+        node.attempt("status").stdout.lines().any(|line| line.contains("No space left"))
+    });
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    node.host.run(&clear);
+    double.behave(doubles::coordinator::Manner::NeverAnswers);
+    node.start_again(TIMEOUT);
+    let status = node.status();
+    assert_eq!((&status["Self"]["PublicKey"], &status["BackendState"]), (&key, &"Running".into()));
 }

@@ -47,17 +47,6 @@ impl<S> NoiseStream<S> {
     }
 }
 
-#[cfg(test)]
-impl<S> NoiseStream<S> {
-    /// A coordinator's end.
-    pub fn of_coordinator(inner: S, sealer: Sealer, opener: Opener) -> Self {
-        let mut stream = Self::new(inner, sealer, opener);
-        // No payload begins so.
-        let _ = stream.early.handle_plain(vec![0]);
-        stream
-    }
-}
-
 impl<S: AsyncRead + Unpin> NoiseStream<S> {
     /// Reads once. False at the end.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {

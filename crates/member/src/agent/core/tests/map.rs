@@ -23,3 +23,25 @@ async fn a_new_stream_has_no_filter_and_no_names_of_the_one_before() {
     let status = rig.status().await;
     assert_eq!((status.peer.len(), status.current_tailnet.unwrap().magic_dns_enabled), (1, false));
 }
+
+#[tokio::test]
+async fn a_flood_of_maps_has_settings_made_now_and_then_and_for_the_last_of_them() {
+    let mut rig = Rig::joined("flood").await;
+    let all: Vec<u8> = (2..=201).collect();
+    rig.stream(map_of(&all)).await;
+    rig.told();
+    let took = Duration::from_millis(1);
+    rig.agent.handle_done(rig.agent.clock.now + took);
+    for id in &all[..100] {
+        rig.map(json!({ "PeersRemoved": [id] })).await;
+    }
+    let of_peers = |told: Vec<ToPlane>| {
+        told.into_iter().filter(|one| matches!(one, ToPlane::Peers { .. })).count()
+    };
+    assert_eq!(of_peers(rig.told()), 0, "settings were made just before");
+    rig.pass(SETTLE_REST * took).await;
+    assert_eq!(of_peers(rig.told()), 0);
+    rig.pass(took).await;
+    assert_eq!(of_peers(rig.told()), 1);
+    assert_eq!(rig.agent.settings.paths.len(), 100);
+}

@@ -54,3 +54,15 @@ async fn the_first_map_is_kept_at_once_and_what_follows_when_a_crowd_of_changes_
     assert_eq!(peers(&rig.told()), [key(2), key(3)]);
     assert_eq!(rig.health("coordinator").await, Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn what_a_relay_said_of_a_connection_ends_with_it() {
+    let mut rig = Rig::joined("relay-health").await;
+    rig.stream(map_of(&[2])).await;
+    let text = "ill".to_owned();
+    rig.handle(Input::Relays(derp::Event::Health { region: 1, text })).await;
+    assert!(rig.status().await.health.concat().contains("ill"));
+    let latency = Duration::from_millis(1);
+    rig.handle(Input::Relays(derp::Event::Connected { region: 1, latency })).await;
+    assert!(!rig.status().await.health.concat().contains("ill"));
+}

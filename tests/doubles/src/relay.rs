@@ -1,0 +1,143 @@
+//! A relay's end of a connection, which a test drives.
+
+use bytes::{Bytes, BytesMut};
+use crypto_box::{
+    PublicKey, SalsaBox, SecretKey,
+    aead::{Aead as _, generic_array::GenericArray},
+};
+use tailnet::{
+    derp::{Decoder, kind, write_frame},
+    keys::NodePublic,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+const PRIVATE: [u8; 32] = [9; 32];
+
+/// A client's connection.
+pub struct Client<S> {
+    pub stream: S,
+    buffer: BytesMut,
+    decoder: Decoder,
+    /// The request that upgraded it.
+    pub request: String,
+    /// Its key, once it logged in.
+    pub key: NodePublic,
+}
+
+/// The relay's key.
+pub fn public() -> [u8; 32] {
+    *SecretKey::from(PRIVATE).public_key().as_bytes()
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
+    /// One that asked for an upgrade; nothing if it is gone before that.
+    pub async fn of(mut stream: S) -> Option<Self> {
+        let mut buffer = BytesMut::new();
+        let end = loop {
+            if let Some(end) = buffer.windows(4).position(|some| some == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if stream.read_buf(&mut buffer).await.ok()? == 0 {
+                return None;
+            }
+        };
+        let request = String::from_utf8(buffer.split_to(end).to_vec()).ok()?;
+        let (decoder, key) = (Decoder::default(), NodePublic::default());
+        Some(Self { stream, buffer, decoder, request, key })
+    }
+
+    /// Upgrades the connection and says the key.
+    pub async fn greet(&mut self) {
+        if !self.request.contains("Derp-Fast-Start: 1\r\n") {
+            self.say(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: DERP\r\n\r\n").await;
+        }
+        self.frame(kind::SERVER_KEY, &[b"DERP\xf0\x9f\x94\x91", &public()[..]].concat()).await;
+    }
+
+    /// Takes its login.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub async fn log_in(&mut self) {
+        let (kind, login) = self.next().await.expect("a login");
+        assert_eq!(kind, kind::CLIENT_INFO);
+        let (key, rest) = login.split_first_chunk::<32>().expect("a login has a key");
+        let (nonce, sealed) = rest.split_at(24);
+        let opening = SalsaBox::new(&PublicKey::from(*key), &SecretKey::from(PRIVATE));
+        let text = opening.decrypt(GenericArray::from_slice(nonce), sealed);
+        let text = text.expect("a login is sealed for this relay");
+        let text: serde_json::Value = serde_json::from_slice(&text).expect("a login is JSON");
+        assert_eq!((&text["version"], &text["CanAckPings"]), (&2.into(), &true.into()));
+        self.key = NodePublic(*key);
+        self.frame(kind::SERVER_INFO, &[0; 50]).await;
+    }
+
+    pub async fn say(&mut self, bytes: &[u8]) {
+        // A client that was told nonsense may be gone.
+        let _ = self.stream.write_all(bytes).await;
+        let _ = self.stream.flush().await;
+    }
+
+    pub async fn frame(&mut self, kind: u8, contents: &[u8]) {
+        let mut out = BytesMut::new();
+        write_frame(&mut out, kind, contents);
+        self.say(&out).await;
+    }
+
+    /// The next frame; nothing at the end.
+    ///
+    /// # Panics
+    /// When a client sends one that is too long.
+    pub async fn next(&mut self) -> Option<(u8, Bytes)> {
+        loop {
+            let frame = self.decoder.poll_frame(&mut self.buffer);
+            if let Some(frame) = frame.expect("a client's frames are short") {
+                return Some(frame);
+            }
+            if self.stream.read_buf(&mut self.buffer).await.ok()? == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// The next datagram: its receiver's key, and all of it.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub async fn packet(&mut self) -> (NodePublic, Bytes) {
+        loop {
+            let (kind, mut contents) = self.next().await.expect("a datagram");
+            if kind == kind::SEND_PACKET {
+                let to = contents.split_to(32);
+                return (NodePublic(to[..].try_into().expect("32 bytes")), contents);
+            }
+        }
+    }
+}
+
+/// Passes datagrams on between two clients until one is gone.
+pub async fn pass_on<S: AsyncRead + AsyncWrite + Unpin>(mut a: Client<S>, mut b: Client<S>) {
+    loop {
+        tokio::select! {
+            frame = a.next() => match frame {
+                Some(frame) => deliver(a.key, frame, &mut b).await,
+                None => return,
+            },
+            frame = b.next() => match frame {
+                Some(frame) => deliver(b.key, frame, &mut a).await,
+                None => return,
+            },
+        }
+    }
+}
+
+/// Passes a frame on, if it is a datagram for this client.
+pub async fn deliver<S: AsyncRead + AsyncWrite + Unpin>(
+    from: NodePublic,
+    (kind, contents): (u8, Bytes),
+    to: &mut Client<S>,
+) {
+    if kind == kind::SEND_PACKET && contents[..32] == to.key.0 {
+        to.frame(kind::RECV_PACKET, &[&from.0[..], &contents[32..]].concat()).await;
+    }
+}

@@ -1,0 +1,111 @@
+//! The coordinator's connections and answers.
+
+use std::net::TcpListener;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use doubles::coordinator::{Asked, Coordinator, MapStream, packed};
+use serde_json::json;
+use tokio::io::{copy_bidirectional, duplex};
+use tokio::time::sleep;
+
+use super::maps::Network;
+use super::{Shared, Stream, Words};
+
+/// What the coordinator knows, and the streams that go on with maps.
+#[derive(Default)]
+pub struct State {
+    pub network: Network,
+    /// By the node's key.
+    streams: Vec<(String, MapStream)>,
+}
+
+impl Shared {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes connections.
+pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let listener = super::listener(listener);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (tls, shared) = (shared.tls(), Arc::clone(&shared));
+        tokio::spawn(async move {
+            let Ok(mut stream) = tls.accept(stream).await else { return };
+            let (mut near, far) = duplex(64 << 10);
+            let door = shared.door.clone();
+            tokio::spawn(async move { door.serve(far).await });
+            tokio::select! {
+                _ = copy_bidirectional(&mut stream, &mut near) => {}
+                () = shared.cut.notified() => {}
+            }
+        });
+    }
+}
+
+/// Answers what is asked.
+pub async fn answer(mut coordinator: Coordinator, shared: Arc<Shared>) {
+    loop {
+        let asked = coordinator.asked().await;
+        shared.state().network.learn(&asked.body);
+        if asked.path == "/machine/register" {
+            let user = json!({ "ID": 1, "LoginName": "rig@rig.test", "DisplayName": "Rig" });
+            asked.json(&json!({ "User": user, "Login": user, "MachineAuthorized": true }));
+        } else if asked.is_stream() {
+            shared.streams.fetch_add(1, Ordering::Relaxed);
+            begin(asked, &shared);
+        } else {
+            asked.status(200, "");
+            tell_all(&shared).await;
+        }
+    }
+}
+
+fn begin(asked: Asked, shared: &Arc<Shared>) {
+    let key = asked.body["NodeKey"].as_str().unwrap_or_default().to_owned();
+    let (stream, shared) = (asked.stream(), Arc::clone(shared));
+    tokio::spawn(async move {
+        let script = shared.stream.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut first = shared.state().network.map(&key);
+        match script {
+            Stream::Good => {
+                shared.state().streams.push((key, stream));
+                tell_all(&shared).await;
+            }
+            Stream::Then(words) => {
+                if stream.offers(&packed(&first)).await {
+                    say(stream, &words).await;
+                }
+            }
+            Stream::First(change) => {
+                change(&mut first);
+                say(stream, &Words::once(packed(&first))).await;
+            }
+        }
+    });
+}
+
+async fn say(stream: MapStream, words: &Words) {
+    for piece in words.pieces() {
+        if !stream.offers(piece).await {
+            return;
+        }
+        sleep(words.rest).await;
+    }
+    if !words.then_ends {
+        std::future::pending().await
+    }
+}
+
+/// Tells all that follow a good stream the whole map of now.
+async fn tell_all(shared: &Shared) {
+    let streams = std::mem::take(&mut shared.state().streams);
+    for (key, stream) in streams {
+        let map = packed(&shared.state().network.map(&key));
+        if stream.offers(&map).await {
+            shared.state().streams.push((key, stream));
+        }
+    }
+}

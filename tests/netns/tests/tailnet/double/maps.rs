@@ -1,0 +1,96 @@
+//! What the coordinator tells of the nodes.
+
+use std::net::SocketAddr;
+
+use netns::{Family, Switch};
+use serde_json::{Value, json};
+
+use super::DERP;
+
+/// All nodes, in the order in which they registered.
+#[derive(Clone, Default)]
+pub struct Network {
+    nodes: Vec<Known>,
+}
+
+/// What a node said of itself.
+#[derive(Clone, Default)]
+struct Known {
+    key: String,
+    disco: String,
+    name: String,
+    endpoints: Vec<SocketAddr>,
+    home: u64,
+}
+
+impl Network {
+    /// Takes what a request says.
+    pub fn learn(&mut self, request: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let key = text(&request["NodeKey"]);
+        let known = self.nodes.iter().position(|node| node.key == key);
+        let at = known.unwrap_or_else(|| {
+            self.nodes.push(Known { key, ..Known::default() });
+            self.nodes.len() - 1
+        });
+        let node = &mut self.nodes[at];
+        let hostinfo = &request["Hostinfo"];
+        if hostinfo["Hostname"].is_string() {
+            node.name = text(&hostinfo["Hostname"]);
+            node.home = hostinfo["NetInfo"]["PreferredDERP"].as_u64().unwrap_or(node.home);
+        }
+        if request["DiscoKey"].is_string() {
+            node.disco = text(&request["DiscoKey"]);
+            let endpoints = request["Endpoints"].as_array().into_iter().flatten();
+            node.endpoints = endpoints.filter_map(|one| one.as_str()?.parse().ok()).collect();
+        }
+    }
+
+    /// The whole map, for the node with this key.
+    pub fn map(&self, key: &str) -> Value {
+        let others = self.nodes.iter().enumerate().filter(|(_, node)| node.key != key);
+        let own = self.nodes.iter().position(|node| node.key == key).unwrap_or_default();
+        let address = Switch::coordinator();
+        let relay = json!({
+            "Name": "1", "RegionID": 1, "HostName": address.of(Family::V4), "DERPPort": DERP,
+            "IPv4": address.of(Family::V4), "IPv6": address.of(Family::V6),
+        });
+        json!({
+            "Node": self.node(own),
+            "Peers": others.map(|(at, _)| self.node(at)).collect::<Vec<_>>(),
+            "DERPMap": { "Regions": { "1": {
+                "RegionID": 1, "RegionCode": "rig", "RegionName": "Rig", "Nodes": [relay],
+            } } },
+            "PacketFilter": [{
+                "SrcIPs": ["*"],
+                "DstPorts": [{ "IP": "*", "Ports": { "First": 0, "Last": 65535 } }],
+            }],
+            "Domain": "rig.test",
+            "UserProfiles": [{ "ID": 1, "LoginName": "rig@rig.test", "DisplayName": "Rig" }],
+        })
+    }
+
+    /// A node, as its peers are told.
+    fn node(&self, at: usize) -> Value {
+        let Some(node) = self.nodes.get(at) else { return Value::Null };
+        let mut told = peer(at + 1, &node.name, &node.key);
+        told["DiscoKey"] = json!(node.disco);
+        told["Endpoints"] = json!(node.endpoints);
+        told["HomeDERP"] = json!(node.home);
+        told["Online"] = json!(true);
+        told
+    }
+}
+
+/// A peer of this number, which nobody has heard of.
+pub fn peer(number: usize, name: &str, key: &str) -> Value {
+    let [high, low] = u16::try_from(number & 0xffff).expect("16 bits").to_be_bytes();
+    let second = 64 + (number >> 16);
+    let addresses =
+        [format!("100.{second}.{high}.{low}/32"), format!("fd7a:115c:a1e0::{number:x}/128")];
+    json!({
+        "ID": number, "StableID": format!("n{number}"), "Name": format!("{name}.rig.test."),
+        "User": 1, "Key": key, "Addresses": addresses, "AllowedIPs": addresses,
+        "Hostinfo": { "OS": "linux", "Hostname": name }, "MachineAuthorized": true,
+    })
+}
