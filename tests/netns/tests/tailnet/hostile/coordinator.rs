@@ -13,7 +13,7 @@ use super::{Ruled, ruled};
 const MEMORY: u64 = 96 << 20;
 
 /// The same where there are as many peers as a node takes.
-const MEMORY_OF_MANY: u64 = 640 << 20;
+const MEMORY_OF_MANY: u64 = 480 << 20;
 
 /// Looked on for so many pings after an attack that nothing tells of.
 const PINGS: usize = 50;
@@ -161,7 +161,7 @@ fn rule(number: usize) -> Value {
 
 /// A flood of small maps.
 fn all(map: impl Fn(usize) -> Value) -> Vec<u8> {
-    (1..=20_000).flat_map(|number| framed(map(number).to_string().as_bytes())).collect()
+    (1..=5_000).flat_map(|number| framed(map(number).to_string().as_bytes())).collect()
 }
 
 /// zstd that repeats a byte without end: 128 KiB for each four bytes.

@@ -10,7 +10,7 @@ use crate::PATIENCE;
 const MEMORY: u64 = 32 << 20;
 
 /// Frames of a flood.
-const MANY: u32 = 20_000;
+const MANY: u32 = 5_000;
 
 /// Looked on for so many pings after an attack that nothing tells of.
 const PINGS: usize = 50;
