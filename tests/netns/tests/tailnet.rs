@@ -6,6 +6,7 @@
 mod tailnet {
     mod client;
     mod commands;
+    mod library;
     mod routes;
     mod trouble;
     mod userspace;
