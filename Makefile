@@ -209,6 +209,7 @@ lint:
 	stage formatting cargo fmt --all --check; \
 	stage clippy cargo clippy --workspace --all-targets -- -D warnings; \
 	stage 'the library alone' cargo clippy -p linerate-tunnel --lib -- -D warnings; \
+	stage 'the library as a node' cargo clippy -p linerate-tunnel --lib --features tailnet -- -D warnings; \
 	if command -v cargo-deny >/dev/null; then stage cargo-deny cargo deny check bans licenses sources; \
 	else printf '\nSKIPPED: cargo-deny is not installed (cargo install cargo-deny)\n\n' >&2; fi; \
 	all_passed

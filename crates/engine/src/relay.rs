@@ -89,6 +89,8 @@ struct Table {
 struct ToRelays {
     runs: VecDeque<RelayRun>,
     bytes: usize,
+    /// Nobody takes them any more.
+    closed: bool,
 }
 
 #[derive(Default)]
@@ -163,17 +165,29 @@ impl Relay {
         lock(&self.0.table).peers.get(id.index()).copied().flatten()
     }
 
-    /// Waits for datagrams to be sent through a relay; `None` if none came in time.
+    /// Waits for datagrams to be sent through a relay; `None` if none came in time, or it is
+    /// closed.
     pub fn recv_timeout(&self, timeout: Duration) -> Option<RelayRun> {
         let queue = lock(&self.0.to_relays);
         let (mut queue, _) = self
             .0
             .filled
-            .wait_timeout_while(queue, timeout, |queue| queue.runs.is_empty())
+            .wait_timeout_while(queue, timeout, |queue| queue.runs.is_empty() && !queue.closed)
             .unwrap_or_else(PoisonError::into_inner);
         let run = queue.runs.pop_front()?;
         queue.bytes -= run.bytes.len() + OVERHEAD;
         Some(run)
+    }
+
+    /// Ends the wait of who takes datagrams to relays, for good.
+    pub fn close(&self) {
+        lock(&self.0.to_relays).closed = true;
+        self.0.filled.notify_all();
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        lock(&self.0.to_relays).closed
     }
 
     /// Has the data plane receive datagrams that came through a relay, back to back and each but

@@ -31,14 +31,13 @@ mod status;
 mod told;
 mod why;
 
-use std::{
-    os::{fd::OwnedFd, unix::net::UnixListener},
-    path::PathBuf,
-};
+use std::{os::fd::OwnedFd, path::PathBuf};
 
 use anyhow::Context;
 use sys::Channel;
-use tokio::runtime::Builder;
+use tokio::{runtime::Builder, sync::mpsc};
+
+use self::local_api::Request;
 
 /// The folder of an agent's files.
 #[derive(Debug)]
@@ -72,14 +71,27 @@ pub struct Lines {
     /// The steward, where there is one.
     pub steward: Option<Channel>,
     /// Where programs ask.
-    pub clients: Option<UnixListener>,
+    pub clients: Clients,
 }
 
-/// Runs an agent until the data plane or the steward is gone.
+/// Where programs ask.
+#[derive(Debug)]
+pub enum Clients {
+    /// At a socket, as they ask tailscaled.
+    #[cfg(feature = "local-api")]
+    Socket(std::os::unix::net::UnixListener),
+    /// The one program that the agent is a part of.
+    Own(mpsc::Receiver<Request>),
+}
+
+/// Runs an agent until the data plane, the steward, or the program that it is a part of is gone.
 ///
 /// # Errors
 /// Its files cannot be used.
 pub fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("runtime")?;
-    runtime.block_on(run::run(options, lines))
+    let ended = runtime.block_on(run::run(options, lines));
+    // A name may be asked for that no server answers: nobody waits for that.
+    runtime.shutdown_background();
+    ended
 }

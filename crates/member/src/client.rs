@@ -212,7 +212,8 @@ fn plain(answer: Value) -> Value {
     }
 }
 
-fn plain_text(text: &str) -> String {
+/// A text without what commands a terminal.
+pub fn plain_text(text: &str) -> String {
     let is_shown = |letter: &char| !letter.is_control() || matches!(letter, '\n' | '\t');
     text.chars().filter(is_shown).collect()
 }

@@ -7,6 +7,8 @@
 //!   plane    beside a `Node`: carries out the agent's words, and tells it what happens
 //! ```
 #![forbid(unsafe_code)]
+// A program that the agent is a part of needs no socket.
+#![cfg_attr(not(feature = "local-api"), allow(dead_code))]
 
 pub mod agent;
 pub mod client;

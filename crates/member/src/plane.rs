@@ -13,12 +13,13 @@
 
 mod keys;
 mod peers;
+mod port;
 mod watch;
 
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
-    thread,
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -35,7 +36,7 @@ use tailnet::{
 };
 use wg::PublicKey;
 
-pub use self::keys::KeyFile;
+pub use self::{keys::KeyFile, port::open_socket};
 use self::{
     keys::Keys,
     peers::Peers,
@@ -106,27 +107,58 @@ pub fn start(
     let runs = relay.clone();
     let peers = Peers::default();
     let mut plane = Plane { node: node.clone(), relay, keys, peers, line: to_line, on_identity };
-    spawn("tailnet line", move || plane.hear(&hears))?;
-    spawn("tailnet events", move || watch.run())?;
-    spawn("tailnet disco", move || pass_datagrams(&datagrams, &sorted))?;
-    spawn("tailnet relay", move || pass_runs(&runs, &relayed))?;
-    Ok(Telling(bell))
+    let rung = bell.clone();
+    let hear = move || {
+        plane.hear(&hears);
+        // Nobody is left who could say or hear anything.
+        rung.ring(|news| news.ended = true);
+        plane.relay.close();
+    };
+    let threads = vec![
+        spawn("tailnet line", hear)?,
+        spawn("tailnet events", move || watch.run())?,
+        spawn("tailnet relay", move || pass_runs(&runs, &relayed))?,
+    ];
+    let sorting = spawn("tailnet disco", move || pass_datagrams(&datagrams, &sorted))?;
+    Ok(Telling { bell, threads, sorting })
 }
 
 /// Tells the agent what the process hears, and never waits for it.
-pub struct Telling(Arc<Bell>);
+pub struct Telling {
+    bell: Arc<Bell>,
+    /// Until the line is closed.
+    threads: Vec<JoinHandle<()>>,
+    /// Until the data plane has ended.
+    sorting: JoinHandle<()>,
+}
 
 impl Telling {
     /// Links, addresses or routes of this machine changed.
     pub fn network_changed(&self) {
-        self.0.ring(|news| news.network = true);
+        self.bell.ring(|news| news.network = true);
+    }
+
+    /// What tells the agent that, for another thread.
+    pub fn network_changes(&self) -> impl Fn() + Send + use<> {
+        let bell = self.bell.clone();
+        move || bell.ring(|news| news.network = true)
+    }
+
+    /// Waits for the threads that have the node, once the agent is gone. A process that ends need
+    /// not: it ends its threads.
+    pub fn wait_for_agent(&mut self) {
+        // One that panicked has ended, too.
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+
+    /// Waits for the last thread, once the data plane has ended.
+    pub fn wait_for_plane(self) {
+        drop(self.sorting.join());
     }
 }
 
-/// The threads end with the process: they wait for the line, or for the data plane, which may
-/// both stay silent for good.
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    thread::Builder::new().name(name.into()).spawn(run).map(drop)
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name(name.into()).spawn(run)
 }
 
 impl ToLine {
@@ -279,7 +311,12 @@ fn pass_datagrams(datagrams: &ControlReceiver, line: &ToLine) {
 /// Passes on what goes to peers behind relays.
 fn pass_runs(relay: &Relay, line: &ToLine) {
     loop {
-        let Some(RelayRun { to, bytes, segment }) = relay.recv_timeout(FOREVER) else { continue };
+        let Some(RelayRun { to, bytes, segment }) = relay.recv_timeout(FOREVER) else {
+            match relay.is_closed() {
+                true => return,
+                false => continue,
+            }
+        };
         let segment = u32::try_from(segment).unwrap_or(u32::MAX);
         let to_relay =
             ToAgent::ToRelay { region: to.region, to: NodePublic(to.key), bytes, segment };

@@ -126,7 +126,7 @@ impl Member {
     /// The kernel refuses.
     pub fn bring_up(&mut self, node: &Node) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
-        let Some(index) = self.index else { return self.open_socket(node) };
+        let Some(index) = self.index else { return plane::open_socket(node, &self.state) };
         let netlink = Netlink::open()?;
         let mtu = tunnel_mtu(&netlink, &[], 0)?;
         netlink.set_mtu(index, mtu).with_context(|| format!("MTU = {mtu}"))?;
@@ -134,27 +134,7 @@ impl Member {
         let mark = config::uapi::Change { fwmark: Some(self.mark()), ..Default::default() };
         node.apply(mark).context("mark")?;
         netlink.set_up(index).context("setting the interface up")?;
-        self.open_socket(node)
-    }
-
-    /// Opens the UDP socket at the port of last time, where peers and boxes between still expect
-    /// this node; at another one if that is taken.
-    fn open_socket(&self, node: &Node) -> anyhow::Result<()> {
-        let file = self.state.join("port");
-        let listen_at = |port| {
-            let change = config::uapi::Change { listen_port: Some(port), ..Default::default() };
-            node.apply(change).context("UDP socket")?;
-            node.link_up().context("UDP socket")
-        };
-        let kept = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-        if kept.is_none_or(|port: u16| listen_at(port).is_err()) {
-            listen_at(0)?;
-        }
-        let port = node.listen_port();
-        if kept != Some(port) {
-            log_error(whole_file::replace(&file, &format!("{port}\n")).context("port"));
-        }
-        Ok(())
+        plane::open_socket(node, &self.state)
     }
 
     /// Starts the steward, and it the agent. With all rights.

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use config::{Host, Target, conf::Conf};
+use config::{
+    Host, Target,
+    conf::{Conf, Dns},
+};
 use ipnet::IpNet;
 use netstack::{StackRecv, StackSend, TcpStream};
 use sys::{
@@ -56,13 +59,39 @@ impl Inside {
     ) -> io::Result<(Self, (StackRecv, StackSend, TunInfo))> {
         let addresses = conf.interface.addresses.clone();
         let plan = Plan { mtu, addresses, ..Plan::default() };
+        Self::new(plan, reach(conf), conf.interface.dns.clone(), offloads)
+    }
+
+    /// The inside of a node that is told who it is and whom it knows by name while it runs.
+    /// `is_allowed` says whether a peer takes what is for an address.
+    ///
+    /// # Errors
+    /// The kernel gives no randomness.
+    pub fn of_member(
+        identity: Arc<Identity>,
+        is_allowed: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
+        mtu: u32,
+        offloads: &Arc<Offloads>,
+    ) -> io::Result<(Self, (StackRecv, StackSend, TunInfo))> {
+        let plan = Plan { mtu, ..Plan::default() };
+        Self::new(plan, Reach::new(identity, is_allowed), Dns::default(), offloads)
+    }
+
+    fn new(
+        plan: Plan,
+        reach: Reach,
+        dns: Dns,
+        offloads: &Arc<Offloads>,
+    ) -> io::Result<(Self, (StackRecv, StackSend, TunInfo))> {
         let (stack, recv, send) = InProcessStack::open(&plan, offloads)?;
         let stack = Arc::new(stack);
-        let dns = conf.interface.dns.clone();
         // With this stack dials need no descriptors except to watch clients: half of these.
-        let dialer = Dialer::new(stack.clone(), reach(conf), dns, 2 * WATCHES);
+        let dialer = Dialer::new(stack.clone(), reach, dns, 2 * WATCHES);
         let dialer = Arc::new(dialer);
-        Ok((Self { stack, dialer }, (recv, send, TunInfo { name: plan.name, index: 0, mtu })))
+        Ok((
+            Self { stack, dialer },
+            (recv, send, TunInfo { name: plan.name, index: 0, mtu: plan.mtu }),
+        ))
     }
 
     /// Connects to an address.

@@ -1,4 +1,4 @@
-//! Floor 4: a WireGuard tunnel in the program itself. No interface, no root, no other
+//! Floor 5: a WireGuard tunnel in the program itself. No interface, no root, no other
 //! process: the program's own sockets are inside of the tunnel, and nobody else's are.
 //!
 //! ```text
@@ -56,6 +56,12 @@
 //! - reqwest: its public interface takes no stream of anybody else's, so it reaches the
 //!   tunnel through a `Gateway`, a SOCKS proxy on loopback that only this program can use.
 //!   Feature `gateway`.
+//!
+//! # Tailnets
+//!
+//! With the feature `tailnet` a program is a node of a Tailscale-compatible network: a
+//! `tailnet::Member` joins, and has a [`Tunnel`] of which peers, names and addresses are
+//! those of the network.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -65,6 +71,8 @@ mod gateway;
 #[cfg(feature = "hyper")]
 mod hyper;
 mod start;
+#[cfg(feature = "tailnet")]
+pub mod tailnet;
 mod tunnel;
 
 #[cfg(feature = "hyper")]

@@ -9,9 +9,10 @@ use std::{
 };
 
 use config::conf::{Conf, EndpointName};
+use netstack::{StackRecv, StackSend};
 use node::{ApplyError, Attached, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mtu};
 use proxy::Inside;
-use sys::{BindError, Offloads, UdpSocket, netlink::Netlink};
+use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, netlink::Netlink};
 use tokio::sync::oneshot;
 
 /// Why a tunnel did not start.
@@ -43,16 +44,25 @@ pub(crate) async fn start<T: Send + 'static>(
     }
     let endpoints = resolve(conf).await?;
     let conf = conf.clone();
+    aside(move || start_node(&conf, &endpoints).map(|(inside, node)| then(inside, node)))
+        .await
+        .unwrap_or_else(|error| Err(StartError::System(error)))
+}
+
+/// Does what waits for the kernel on a thread of its own.
+///
+/// # Errors
+/// There is no thread to be had, or it panicked.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
     let (tell, told) = oneshot::channel();
-    let starting = move || {
-        let started = start_node(&conf, &endpoints).map(|(inside, node)| then(inside, node));
+    let working = move || {
         // Where nobody waits any more, it ends here.
-        let _ = tell.send(started);
+        let _ = tell.send(work());
     };
-    let thread = thread::Builder::new().name("tunnel".into()).spawn(starting);
-    thread.map_err(StartError::System)?;
-    let panicked = |_| Err(StartError::System(io::Error::other("the thread panicked")));
-    told.await.unwrap_or_else(panicked)
+    thread::Builder::new().name("tunnel".into()).spawn(working)?;
+    told.await.map_err(|_| io::Error::other("the thread panicked"))
 }
 
 fn start_node(
@@ -63,27 +73,41 @@ fn start_node(
     let endpoints: Vec<SocketAddr> = endpoints.values().copied().collect();
 
     let offloads = Arc::new(Offloads::default());
-    let mtu = conf.interface.mtu.map_or_else(|| path_mtu(conf, &endpoints), u32::from);
+    let fwmark = conf.interface.fwmark.unwrap_or(0);
+    let mtu = conf.interface.mtu.map_or_else(|| path_mtu(fwmark, &endpoints), u32::from);
     let opened = Inside::open(conf, mtu, &offloads);
-    let (inside, (recv, send, info)) = opened.map_err(StartError::System)?;
-    let ip = IpSide { recv, send, info };
+    let (inside, ip) = opened.map_err(StartError::System)?;
     let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
+    let node = data_plane(&inside, ip, udp, offloads, Attached::default());
+    let node = node.map_err(StartError::System)?;
+    node.apply(change).map_err(StartError::Refused)?;
+    node.link_up().map_err(StartError::Port)?;
+    Ok((inside, node))
+}
+
+/// Starts the data plane around the inside's stack.
+///
+/// # Errors
+/// The system starts no more threads.
+pub(crate) fn data_plane(
+    inside: &Inside,
+    (recv, send, info): (StackRecv, StackSend, TunInfo),
+    udp: (UdpSocket, UdpReceiver),
+    offloads: Arc<Offloads>,
+    attached: Attached,
+) -> io::Result<Node> {
+    let ip = IpSide { recv, send, info };
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let stack = inside.stack().clone();
     let ended = move |error| {
         tracing::error!(%error, "the data plane ended");
         stack.close();
     };
-    let parts = NodeParts { ip, udp, offloads, cores, attached: Attached::default() };
-    let node = Node::start(parts, ended).map_err(StartError::System)?;
-    node.apply(change).map_err(StartError::Refused)?;
-    node.link_up().map_err(StartError::Port)?;
-    Ok((inside, node))
+    Node::start(NodeParts { ip, udp, offloads, cores, attached }, ended)
 }
 
 /// The largest of the paths' MTUs less our overhead, where the kernel says.
-fn path_mtu(conf: &Conf, endpoints: &[SocketAddr]) -> u32 {
-    let fwmark = conf.interface.fwmark.unwrap_or(0);
+pub(crate) fn path_mtu(fwmark: u32, endpoints: &[SocketAddr]) -> u32 {
     let asked = Netlink::open().map_err(Into::into);
     let mtu = asked.and_then(|netlink| tunnel_mtu(&netlink, endpoints, fwmark));
     mtu.unwrap_or_else(|error| {

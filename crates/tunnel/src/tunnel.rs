@@ -22,11 +22,14 @@ use crate::{Config, StartError, start::start};
 #[derive(Clone)]
 pub struct Tunnel(Arc<Running>);
 
-struct Running {
+pub(crate) struct Running {
     inside: Inside,
     node: Arc<Node>,
     /// `None` where the machine does not tell of its routes.
     routes: Option<RouteWatch>,
+    /// What it has as a node of a tailnet.
+    #[cfg(feature = "tailnet")]
+    agent: Option<crate::tailnet::Agent>,
 }
 
 impl Tunnel {
@@ -140,6 +143,16 @@ impl Tunnel {
         stack.close();
     }
 
+    #[cfg(feature = "tailnet")]
+    pub(crate) fn of(running: Running) -> Self {
+        Self(Arc::new(running))
+    }
+
+    #[cfg(feature = "tailnet")]
+    pub(crate) fn agent(&self) -> Option<&crate::tailnet::Agent> {
+        self.0.agent.as_ref()
+    }
+
     #[cfg(feature = "gateway")]
     pub(crate) fn inside(&self) -> &Inside {
         &self.0.inside
@@ -155,10 +168,26 @@ impl fmt::Debug for Tunnel {
 impl Running {
     fn new(inside: Inside, node: Node) -> Self {
         let node = Arc::new(node);
-        let routes = RouteWatch::start(node.clone());
-        let routes = routes
-            .inspect_err(|error| tracing::debug!(%error, "changed routes will not be heard of"));
-        Self { inside, node, routes: routes.ok() }
+        let routed = node.clone();
+        let routes = watch_routes(move || routed.routes_changed());
+        Self {
+            inside,
+            node,
+            routes,
+            #[cfg(feature = "tailnet")]
+            agent: None,
+        }
+    }
+
+    /// That of a node of a tailnet.
+    #[cfg(feature = "tailnet")]
+    pub fn of_member(inside: Inside, node: Arc<Node>, agent: crate::tailnet::Agent) -> Self {
+        let (routed, tell) = (node.clone(), agent.network_changes());
+        let routes = watch_routes(move || {
+            routed.routes_changed();
+            tell();
+        });
+        Self { inside, node, routes, agent: Some(agent) }
     }
 }
 
@@ -167,24 +196,40 @@ impl Drop for Running {
         // Through the engine, which ends only with the node.
         self.inside.stack().close();
         self.routes = None;
+        #[cfg(feature = "tailnet")]
+        if let Some(agent) = &mut self.agent {
+            agent.end();
+        }
     }
 }
 
-/// A thread that hears of changed routes: by which of our addresses the peers are reached
-/// is to be found out again then.
+fn watch_routes(changed: impl Fn() + Send + 'static) -> Option<RouteWatch> {
+    RouteWatch::start(changed)
+        .inspect_err(|error| tracing::debug!(%error, "changed routes will not be heard of"))
+        .ok()
+}
+
+/// A thread that hears of changed routes and addresses: by which of our addresses the peers are
+/// reached is to be found out again then.
 struct RouteWatch {
     waker: Box<dyn Fn() + Send + Sync>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RouteWatch {
-    fn start(node: Arc<Node>) -> io::Result<Self> {
+    fn start(changed: impl Fn() + Send + 'static) -> io::Result<Self> {
         let mut monitor = Monitor::open()?;
         let waker = monitor.waker();
         let watch = move || {
             while let Ok(Some(event)) = monitor.next() {
-                if matches!(event, Event::RoutesChanged | Event::RulesChanged | Event::Lost) {
-                    node.routes_changed();
+                if matches!(
+                    event,
+                    Event::RoutesChanged
+                        | Event::RulesChanged
+                        | Event::AddressesChanged
+                        | Event::Lost
+                ) {
+                    changed();
                 }
             }
         };

@@ -19,7 +19,10 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     runtime::{Builder, Runtime},
 };
-use tunnel::{Config, PrivateKey, Tunnel};
+use tunnel::{
+    Config, PrivateKey, Tunnel,
+    tailnet::{JoinError, Member, Options},
+};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -30,6 +33,7 @@ fn runtime() -> Runtime {
 fn a_tunnel_sleeps_while_it_is_idle_and_leaves_nothing_behind() {
     idle_threads_sleep();
     threads_and_files_end();
+    those_of_members_end();
     keys_are_wiped();
 }
 
@@ -83,6 +87,32 @@ fn threads_and_files_end() {
         drop(lonely);
         assert_eq!(count(), before);
     });
+}
+
+fn those_of_members_end() {
+    let state = std::env::temp_dir().join(format!("linerate-member-{}", std::process::id()));
+    let count = || (thread_names(), fs::read_dir("/proc/self/fd").unwrap().count());
+    // Nobody is there.
+    let options = || Options::new("http://127.0.0.1:1", &state);
+    let soon_late = || options().auth_key("key").timeout(Duration::from_millis(300));
+    let runtime = runtime();
+    let before = count();
+    runtime.block_on(async {
+        for _ in 0..3 {
+            let without_key = soon(Member::join(options())).await;
+            assert!(matches!(without_key, Err(JoinError::NeedsLogin)), "{without_key:?}");
+            assert_eq!(count(), before);
+            let both =
+                soon(async { tokio::join!(Member::join(soon_late()), Member::join(soon_late())) });
+            let (Err(one), Err(other)) = both.await else { panic!("nobody admits it") };
+            let (late, refused) =
+                if matches!(one, JoinError::InUse(_)) { (other, one) } else { (one, other) };
+            assert!(matches!(late, JoinError::TimedOut(_)), "{late:?}");
+            assert!(matches!(refused, JoinError::InUse(_)), "{refused:?}");
+            assert_eq!(count(), before, "there are threads still");
+        }
+    });
+    fs::remove_dir_all(&state).unwrap();
 }
 
 /// A key is looked for in all memory that can be written. What is compared with is its

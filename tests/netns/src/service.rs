@@ -66,6 +66,11 @@ impl Service {
         self
     }
 
+    /// Closes its stdin.
+    pub fn close_input(&mut self) {
+        drop(self.process.stdin.take());
+    }
+
     /// Its pid inside its host.
     pub fn pid(&self) -> u32 {
         self.pid

@@ -8,6 +8,7 @@ mod tailnet {
     mod commands;
     mod double;
     mod hostile;
+    mod library;
     mod routes;
     mod trouble;
     mod userspace;

@@ -9,37 +9,42 @@
 //! ```
 //!
 //! Everybody on the machine may read; root, the user of this process and the operator may write.
-//! What is not there says so in an error that the command prints.
+//! What is not there says so in an error that the command prints. A program that the agent is a part
+//! of makes its requests itself, and there is no socket.
 
+#[cfg(feature = "local-api")]
 mod body;
+#[cfg(feature = "local-api")]
 mod call;
+#[cfg(feature = "local-api")]
 mod routes;
+#[cfg(feature = "local-api")]
 mod serve;
+#[cfg(feature = "local-api")]
+mod server;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    fmt, io,
+    fmt,
     net::{IpAddr, SocketAddr},
-    os::unix::net::UnixListener,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-pub use body::Watcher;
 use hyper::StatusCode;
 use serde_json::Value;
 use tailnet::{
     keys::NodePublic,
-    local::{PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
+    local::{Notify, PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
     prefs::{BadPrefs, MaskedPrefs, Prefs},
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, oneshot};
+
+#[cfg(feature = "local-api")]
+pub use self::server::Server;
+
+/// News that may wait for a program to read them. One that is slower has to ask again.
+const NEWS: usize = 64;
 
 /// Where the answer to a request goes. It is closed when nobody waits any more.
 pub type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
@@ -223,6 +228,37 @@ impl From<BadPrefs> for Refusal {
     }
 }
 
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A program that is told news.
+#[derive(Clone, Debug)]
+pub struct Watcher {
+    news: mpsc::Sender<Notify>,
+}
+
+/// A watcher, and what it is told.
+pub fn watcher() -> (Watcher, mpsc::Receiver<Notify>) {
+    let (news, told) = mpsc::channel(NEWS);
+    (Watcher { news }, told)
+}
+
+impl Watcher {
+    /// Tells news; false once the program has gone or does not read: it is to be forgotten then.
+    #[must_use]
+    pub fn notify(&self, notify: &Notify) -> bool {
+        self.news.try_send(notify.clone()).is_ok()
+    }
+
+    /// Whether the program has gone.
+    pub fn is_gone(&self) -> bool {
+        self.news.is_closed()
+    }
+}
+
 /// Who may write beside root.
 #[derive(Debug)]
 pub struct Writers {
@@ -244,33 +280,5 @@ impl Writers {
 
     fn has(&self, user: u32) -> bool {
         user == 0 || user == self.own || u64::from(user) == self.operator.load(Relaxed)
-    }
-}
-
-/// The interface, which runs until it is dropped.
-#[derive(Debug)]
-pub struct Server {
-    accepting: JoinHandle<()>,
-}
-
-impl Server {
-    /// Starts to serve, inside a runtime. Requests go to `requests`.
-    ///
-    /// # Errors
-    /// When the socket cannot be made one of the runtime's.
-    pub fn start(
-        listener: UnixListener,
-        writers: Arc<Writers>,
-        requests: mpsc::Sender<Request>,
-    ) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        Ok(Self { accepting: tokio::spawn(serve::accept(listener, writers, requests)) })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.accepting.abort();
     }
 }

@@ -8,29 +8,44 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+#[cfg(feature = "local-api")]
+use super::local_api;
 use super::{
-    Lines, Options,
+    Clients, Lines, Options,
     control::{self, dial::Hook},
     core::{Agent, Clock, Effects, Input, Parts},
     derp, endpoints, line,
-    local_api::{self, Writers},
+    local_api::Writers,
     state::State,
 };
 
 /// Messages of each kind that wait at most.
 const WAITING: usize = 256;
 
-/// Runs until the data plane or the steward is gone.
+/// Runs until the data plane, the steward, or the program that it is a part of is gone.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_plane) = mpsc::channel(WAITING);
     let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
     let (to_core, mut from_steward) = mpsc::channel(WAITING);
     let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
     let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
-    let (to_core, mut requests) = mpsc::channel(WAITING);
     let writers = Arc::new(Writers::new(sys::process::own_user()));
-    let serve = |clients| local_api::Server::start(clients, writers.clone(), to_core);
-    let _server = lines.clients.map(serve).transpose().context("socket")?;
+    #[cfg(feature = "local-api")]
+    let _server;
+    #[cfg_attr(
+        not(feature = "local-api"),
+        expect(clippy::infallible_destructuring_match, reason = "the other way is a feature")
+    )]
+    let mut requests = match lines.clients {
+        #[cfg(feature = "local-api")]
+        Clients::Socket(socket) => {
+            let (to_core, requests) = mpsc::channel(WAITING);
+            let server = local_api::Server::start(socket, writers.clone(), to_core);
+            _server = server.context("socket")?;
+            requests
+        }
+        Clients::Own(requests) => requests,
+    };
     let (control_events, mut from_control) = mpsc::channel(WAITING);
     let (relay_events, mut from_relays) = mpsc::channel(WAITING);
     let (relays, relay_commands) = mpsc::channel(WAITING);
@@ -80,7 +95,11 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             Some(message) = from_steward.recv() => Input::Steward(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
-            Some(request) = requests.recv() => Input::Request(request),
+            // Before that it does not know whether it is logged in.
+            request = requests.recv(), if agent.has_begun => match request {
+                Some(request) => Input::Request(request),
+                None => return Ok(()),
+            },
             Some(found) = from_checks.recv() => Input::Found(found),
             () = sleep_until(wake), if due.is_some() => Input::Timeout,
         };

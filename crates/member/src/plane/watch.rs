@@ -31,6 +31,8 @@ pub(super) struct News {
     pub events: bool,
     /// The network changed.
     pub network: bool,
+    /// Nobody will hear any more.
+    pub ended: bool,
 }
 
 /// Wakes the thread that tells. Who rings does not wait for the agent.
@@ -92,6 +94,9 @@ impl Watch {
         while told.is_ok() {
             let now = || Duration::from_nanos(clock::boottime_nanos());
             let news = self.bell.wait(reports.at.saturating_sub(now()));
+            if news.ended {
+                return;
+            }
             told = self.tell(news);
             if reports.is_due(now(), news.events) {
                 let active = self.active();
@@ -170,7 +175,7 @@ mod tests {
             bell.ring(|news| news.network = true);
         }
         bell.ring(|news| news.events = true);
-        assert_eq!(bell.wait(Duration::ZERO), News { events: true, network: true });
+        assert_eq!(bell.wait(Duration::ZERO), News { events: true, network: true, ended: false });
         assert_eq!(bell.wait(Duration::ZERO), News::default());
     }
 

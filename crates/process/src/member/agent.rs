@@ -120,7 +120,11 @@ impl AgentProcess {
         };
         agent::run(
             options,
-            agent::Lines { plane: line, steward: Some(steward), clients: Some(listener) },
+            agent::Lines {
+                plane: line,
+                steward: Some(steward),
+                clients: agent::Clients::Socket(listener),
+            },
         )
     }
 }

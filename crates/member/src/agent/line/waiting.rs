@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use serde::Serialize;
 use tailnet::{
     keys::NodePublic,
-    line::{FilterPolicy, Path, Peer, ToPlane, ToSteward},
+    line::{FilterPolicy, Identity, Path, Peer, ToPlane, ToSteward},
 };
 
 /// The most bytes of datagrams that wait in each direction: what a relay brings in 30 ms at
@@ -35,6 +35,8 @@ pub struct ForPlane {
     /// Before peers: no new peer's packet enters by the old rules.
     filter: Option<FilterPolicy>,
     peers: Option<PeerNews>,
+    /// After peers: who hears it can reach them.
+    identity: Option<Identity>,
     paths: BTreeMap<NodePublic, Path>,
     handshakes: BTreeSet<NodePublic>,
     outgoing: Datagrams,
@@ -63,6 +65,7 @@ impl Message for ToPlane {
             Self::Peers { complete, changed, removed } => {
                 waiting.push_peers(complete, changed, &removed);
             }
+            Self::Identity(identity) => waiting.identity = Some(identity),
             Self::Path { peer, path } => drop(waiting.paths.insert(peer, path)),
             Self::Handshake(peer) => drop(waiting.handshakes.insert(peer)),
             Self::Datagrams(ref some) => {
@@ -85,11 +88,13 @@ impl Message for ToPlane {
     }
 
     fn pop(waiting: &mut ForPlane) -> Option<Self> {
-        let ForPlane { orders, filter, peers, paths, handshakes, outgoing, relayed } = waiting;
+        let ForPlane { orders, filter, peers, identity, paths, handshakes, outgoing, relayed } =
+            waiting;
         orders
             .pop_front()
             .or_else(|| filter.take().map(Self::Filter))
             .or_else(|| peers.take().map(PeerNews::message))
+            .or_else(|| identity.take().map(Self::Identity))
             .or_else(|| paths.pop_first().map(|(peer, path)| Self::Path { peer, path }))
             .or_else(|| handshakes.pop_first().map(Self::Handshake))
             .or_else(|| outgoing.pop())
@@ -241,6 +246,18 @@ mod tests {
         let all = peers(true, &[peer(2, 0)], &[]);
         assert_eq!(drained([path(1), path(2), all.clone()]), [all, path(2)]);
         assert_eq!(drained([path(1), ToPlane::Forget]), [ToPlane::Forget]);
+    }
+
+    #[test]
+    fn who_this_node_is_is_told_after_its_peers() {
+        let identity = |byte| {
+            let addresses = vec![[100, 64, 0, byte].into()];
+            ToPlane::Identity(Identity { addresses, ..Identity::default() })
+        };
+        let peers = peers(true, &[peer(1, 0)], &[]);
+        let filter = ToPlane::Filter(FilterPolicy::default());
+        let kept = drained([identity(1), identity(2), peers.clone(), filter.clone()]);
+        assert_eq!(kept, [filter, peers, identity(2)]);
     }
 
     #[test]

@@ -18,41 +18,19 @@ use serde::Serialize;
 use tailnet::local::Notify;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::Refusal;
-
-/// Lines that may wait for a program to read them. One that is slower has to ask again.
-const LINES: usize = 64;
+use super::{Refusal, Watcher, watcher};
 
 pub(super) enum Body {
     Whole(Full<Bytes>),
-    Lines { lines: mpsc::Receiver<Bytes>, _permit: OwnedSemaphorePermit },
-}
-
-/// A program that is told news.
-#[derive(Clone, Debug)]
-pub struct Watcher {
-    lines: mpsc::Sender<Bytes>,
-}
-
-impl Watcher {
-    /// Tells news; false once the program has gone or does not read: it is to be forgotten then.
-    #[must_use]
-    pub fn notify(&self, notify: &Notify) -> bool {
-        self.lines.try_send(notify.line().into()).is_ok()
-    }
-
-    /// Whether the program has gone.
-    pub fn is_gone(&self) -> bool {
-        self.lines.is_closed()
-    }
+    Lines { news: mpsc::Receiver<Notify>, _permit: OwnedSemaphorePermit },
 }
 
 /// A watcher and the answer that it feeds, unless there are too many.
 pub(super) fn watch(permits: &Arc<Semaphore>) -> Option<(Watcher, Response<Body>)> {
     let permit = permits.clone().try_acquire_owned().ok()?;
-    let (sender, lines) = mpsc::channel(LINES);
-    let body = Body::Lines { lines, _permit: permit };
-    Some((Watcher { lines: sender }, typed(Response::new(body), "application/json")))
+    let (watcher, news) = watcher();
+    let body = Body::Lines { news, _permit: permit };
+    Some((watcher, typed(Response::new(body), "application/json")))
 }
 
 pub(super) fn json(value: &impl Serialize) -> Result<Response<Body>, Refusal> {
@@ -97,8 +75,9 @@ impl hyper::body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.get_mut() {
             Self::Whole(body) => Pin::new(body).poll_frame(context),
-            Self::Lines { lines, .. } => {
-                lines.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
+            Self::Lines { news, .. } => {
+                let line = |notify: Notify| Ok(Frame::data(notify.line().into()));
+                news.poll_recv(context).map(|notify| notify.map(line))
             }
         }
     }

@@ -1,7 +1,7 @@
 mod canned;
 mod cli;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use canned::Canned;

@@ -1,0 +1,36 @@
+//! The UDP socket's port, which is kept from one start to the next.
+
+use std::{fs, path::Path};
+
+use anyhow::Context;
+use config::uapi::Change;
+use node::Node;
+use sys::whole_file;
+
+/// The name of the port's file in the folder of a member's state.
+const FILE: &str = "port";
+
+/// Opens the UDP socket at the port of last time, where peers and boxes between still expect this
+/// node; at another one if that is taken. `state` is the folder of the member's state.
+///
+/// # Errors
+/// There is no port to be had.
+pub fn open_socket(node: &Node, state: &Path) -> anyhow::Result<()> {
+    let file = state.join(FILE);
+    let listen_at = |port| {
+        let change = Change { listen_port: Some(port), ..Change::default() };
+        node.apply(change).context("UDP socket")?;
+        node.link_up().context("UDP socket")
+    };
+    let kept = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+    if kept.is_none_or(|port: u16| listen_at(port).is_err()) {
+        listen_at(0)?;
+    }
+    let port = node.listen_port();
+    if kept != Some(port)
+        && let Err(error) = whole_file::replace(&file, &format!("{port}\n"))
+    {
+        tracing::error!(%error, "the port could not be kept");
+    }
+    Ok(())
+}

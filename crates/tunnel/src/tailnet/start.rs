@@ -1,0 +1,113 @@
+//! From a folder to a data plane with an agent.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io,
+    net::IpAddr,
+    os::unix::fs::DirBuilderExt as _,
+    path::Path,
+    sync::{Arc, OnceLock, Weak},
+    thread,
+};
+
+use member::{
+    agent::{self, Clients, Folder, Lines},
+    plane::{self, KeyFile, Telling},
+};
+use node::Node;
+use packet::UdpRecv as _;
+use proxy::{Identity, Inside};
+use sys::{Channel, Offloads, UdpSocket};
+use tokio::sync::{mpsc, watch};
+
+use super::{Agent, JoinError};
+use crate::{
+    StartError, Tunnel,
+    start::{aside, data_plane, path_mtu},
+    tunnel::Running,
+};
+
+/// The agent's own folder, in that of the state.
+const AGENT: &str = "agent";
+/// The file that is locked while a program uses the state.
+const LOCK: &str = "lock";
+/// Requests that wait for the agent at most.
+const REQUESTS: usize = 16;
+
+/// Starts a node with the state of this folder, and what tells its addresses.
+pub(super) async fn start(
+    state: &Path,
+) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), JoinError> {
+    let state = state.to_owned();
+    let started = aside(move || start_here(&state)).await;
+    started.unwrap_or_else(|error| Err(system(error)))
+}
+
+fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), JoinError> {
+    let unusable = |error| JoinError::State(state.to_owned(), error);
+    let own = state.join(AGENT);
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(unusable)?;
+    let lock = File::create(state.join(LOCK)).map_err(unusable)?;
+    lock.try_lock().map_err(|error| match error {
+        TryLockError::WouldBlock => JoinError::InUse(state.to_owned()),
+        TryLockError::Error(error) => unusable(error),
+    })?;
+    let keys = KeyFile::open(&state.join("node.key")).map_err(unusable)?;
+
+    let offloads = Arc::new(Offloads::default());
+    let udp = UdpSocket::unbound(&offloads).map_err(system)?;
+    let (attached, ends) = plane::attach(udp.1.waker());
+    let identity = Arc::<Identity>::default();
+    let node = Arc::<OnceLock<Weak<Node>>>::default();
+    let known = node.clone();
+    let is_allowed = move |ip| {
+        let node = known.get().and_then(Weak::upgrade);
+        node.is_some_and(|node| node.peer_of(ip).is_some())
+    };
+    let opened = Inside::of_member(identity.clone(), is_allowed, path_mtu(0, &[]), &offloads);
+    let (inside, ip) = opened.map_err(system)?;
+    let running = Arc::new(data_plane(&inside, ip, udp, offloads, attached).map_err(system)?);
+    let _ = node.set(Arc::downgrade(&running));
+    let node = running;
+    node.search_paths(true);
+    let bound = plane::open_socket(&node, state);
+    bound.map_err(|error| system(io::Error::other(format!("{error:#}"))))?;
+
+    let (line, agents_end) = Channel::pair().map_err(system)?;
+    let (tell, addresses) = watch::channel(Vec::new());
+    let stack = inside.stack().clone();
+    let on_identity = Box::new(move |told: ::tailnet::line::Identity| {
+        stack.set_addresses(told.addresses.clone());
+        identity.set(told.addresses.clone(), told.names, told.search);
+        tell.send_replace(told.addresses);
+    });
+    let telling = plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
+    let agent = Agent::start(&own, agents_end, telling, lock).map_err(system)?;
+    Ok((Tunnel::of(Running::of_member(inside, node, agent)), addresses))
+}
+
+impl Agent {
+    /// Starts the thread. It has the state for as long as it holds `lock`.
+    fn start(folder: &Path, plane: Channel, telling: Telling, lock: File) -> io::Result<Self> {
+        let (requests, asked) = mpsc::channel(REQUESTS);
+        let options = agent::Options {
+            name: "tunnel".to_owned(),
+            folder: Folder { path: folder.to_owned(), shown: folder.to_owned(), open: None },
+            mark: 0,
+            has_interface: false,
+        };
+        let lines = Lines { plane, steward: None, clients: Clients::Own(asked) };
+        let run = move || {
+            if let Err(error) = agent::run(options, lines) {
+                tracing::error!("the tailnet's agent ended: {error:#}");
+            }
+            drop(lock);
+        };
+        let thread = thread::Builder::new().name("tailnet agent".into()).spawn(run)?;
+        Ok(Self { requests: Some(requests), thread: Some(thread), telling: Some(telling) })
+    }
+}
+
+fn system(error: io::Error) -> JoinError {
+    JoinError::Start(StartError::System(error))
+}

@@ -1,0 +1,139 @@
+//! What is known of a node and of the others.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ::tailnet::local;
+use ipnet::IpNet;
+
+use super::plain;
+
+/// What is known of this node and of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Whether the coordinator is connected. Peers are reached without it.
+    pub is_connected: bool,
+    /// This node's full name, without a dot at its end.
+    pub name: String,
+    /// This node's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The others.
+    pub peers: Vec<Peer>,
+    /// What is wrong, a sentence each.
+    pub health: Vec<String>,
+}
+
+/// Another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its full name, without a dot at its end.
+    pub name: String,
+    /// What the machine calls itself.
+    pub hostname: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The subnets that are reached through it, if routes are accepted.
+    pub routes: Vec<IpNet>,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Who owns it, such as an address of mail; empty where it has tags.
+    pub owner: String,
+    /// Whether the coordinator sees it.
+    pub is_online: bool,
+    /// The way there.
+    pub path: Path,
+    /// Bytes from it.
+    pub received: u64,
+    /// Bytes to it.
+    pub sent: u64,
+}
+
+/// The way to another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// To this address.
+    Direct(SocketAddr),
+    /// Through the relays of this region.
+    Relay(String),
+    /// None is known.
+    None,
+}
+
+impl Status {
+    /// Whose an address is.
+    pub fn node_at(&self, address: IpAddr) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.addresses.contains(&address))
+    }
+}
+
+impl From<local::Status> for Status {
+    fn from(status: local::Status) -> Self {
+        let owner = |peer: &local::PeerStatus| match status.user.get(&peer.user_id) {
+            Some(user) if peer.tags.is_empty() => plain(&user.login_name),
+            _ => String::new(),
+        };
+        let peers = status.peer.values().map(|peer| Peer { owner: owner(peer), ..of(peer) });
+        Self {
+            is_connected: status.own.online,
+            name: name(&status.own),
+            addresses: status.tailscale_ips.clone(),
+            peers: peers.collect(),
+            health: status.health.iter().map(|text| plain(text)).collect(),
+        }
+    }
+}
+
+fn of(peer: &local::PeerStatus) -> Peer {
+    let path = match (peer.cur_addr.parse(), &*peer.relay) {
+        (Ok(address), _) => Path::Direct(address),
+        (Err(_), "") => Path::None,
+        (Err(_), region) => Path::Relay(plain(region)),
+    };
+    Peer {
+        name: name(peer),
+        hostname: plain(&peer.host_name),
+        addresses: peer.tailscale_ips.clone(),
+        routes: peer.primary_routes.clone(),
+        tags: peer.tags.iter().map(|tag| plain(tag)).collect(),
+        owner: String::new(),
+        is_online: peer.online,
+        path,
+        received: peer.rx_bytes,
+        sent: peer.tx_bytes,
+    }
+}
+
+fn name(node: &local::PeerStatus) -> String {
+    plain(node.dns_name.trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use ::tailnet::keys::NodePublic;
+
+    use super::*;
+
+    #[test]
+    fn a_status_says_whose_an_address_is_and_commands_no_terminal() {
+        let desk: IpAddr = [100, 64, 0, 2].into();
+        let peer = local::PeerStatus {
+            dns_name: "desk\u{1b}[2J.rig.test.".into(),
+            tailscale_ips: vec![desk],
+            cur_addr: "192.0.2.1:7".into(),
+            relay: "eu".into(),
+            user_id: 1,
+            ..local::PeerStatus::default()
+        };
+        let far = local::PeerStatus { cur_addr: String::new(), ..peer.clone() };
+        let user = local::UserProfile { login_name: "ann".into(), ..Default::default() };
+        let status = Status::from(local::Status {
+            peer: [(NodePublic([1; 32]), peer)].into(),
+            user: [(1, user)].into(),
+            ..local::Status::default()
+        });
+        let found = status.node_at(desk).unwrap();
+        assert_eq!((&*found.name, &*found.owner), ("desk[2J.rig.test", "ann"));
+        assert_eq!(found.path, Path::Direct("192.0.2.1:7".parse().unwrap()));
+        assert_eq!(of(&far).path, Path::Relay("eu".into()));
+        assert_eq!(status.node_at([100, 64, 0, 3].into()), None);
+    }
+}
