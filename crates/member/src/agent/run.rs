@@ -22,7 +22,7 @@ use super::{
 /// Messages of each kind that wait at most.
 const WAITING: usize = 256;
 
-/// Runs until the data plane, the steward, or the program that it is a part of is gone.
+/// Runs until the data plane, or the program that it is a part of, is gone.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_plane) = mpsc::channel(WAITING);
     let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
@@ -53,18 +53,8 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let state = State::new(options.folder);
     let hook = hook(options.mark);
     tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
-    let lines_ended = async {
-        tokio::select! {
-            ended = plane_line => ended,
-            ended = async {
-                match steward_line {
-                    Some(line) => line.await,
-                    None => std::future::pending().await,
-                }
-            } => ended,
-        }
-    };
-    tokio::pin!(lines_ended);
+    tokio::pin!(plane_line);
+    let mut steward_line = steward_line.map(Box::pin);
     let (found, mut from_checks) = mpsc::channel(WAITING);
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
@@ -90,7 +80,11 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(Clock::read().now));
         let wake = Instant::now() + wait;
         let input = tokio::select! {
-            ended = &mut lines_ended => return ended.context("line"),
+            ended = &mut plane_line => return ended.context("line"),
+            Some(_) = next(&mut steward_line) => {
+                steward_line = None;
+                Input::StewardEnded
+            }
             Some(message) = from_plane.recv() => Input::Plane(message),
             Some(message) = from_steward.recv() => Input::Steward(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
@@ -105,6 +99,14 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         };
         agent.handle(input, Clock::read()).await;
         agent.handle_done(Clock::read().now);
+    }
+}
+
+/// The outcome of what is there; never without one.
+async fn next<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
+    match some {
+        Some(future) => Some(future.await),
+        None => std::future::pending().await,
     }
 }
 
