@@ -32,7 +32,7 @@ use tailnet::line::{self, FromSteward, PART, Reader, ToSteward};
 
 use super::{
     agent::{self, AgentJob},
-    host_state::HostState,
+    host_state::{HostState, NameFiles},
     local_socket, make_folder,
 };
 use crate::{life::LogStyle, log_error::log_error};
@@ -167,6 +167,7 @@ struct Serving {
     host: Option<HostState>,
     /// The interface, where there is one.
     follow: Option<Follow>,
+    name_files: Option<NameFiles>,
     /// Held until the host is as it was, even if the data plane is gone.
     _lock: Option<InterfaceLock>,
     log_style: LogStyle,
@@ -201,12 +202,13 @@ impl Agent {
 
 impl Serving {
     fn begin(job: Job, line: OwnedFd, log_style: LogStyle) -> anyhow::Result<Self> {
-        let (lock, host, follow) = match job.index {
-            0 => (None, None, None),
+        let (lock, host, follow, name_files) = match job.index {
+            0 => (None, None, None, None),
             index => {
                 let lock = InterfaceLock::join(&job.name)?;
                 let host = HostState::open(&job.name, index, job.mark)?;
-                (Some(lock), Some(host), Some(Follow::open(index).context("netlink")?))
+                let follow = Follow::open(index).context("netlink")?;
+                (Some(lock), Some(host), Some(follow), Some(NameFiles::new().context("inotify")?))
             }
         };
         let socket = local_socket(&job.name);
@@ -223,6 +225,7 @@ impl Serving {
             _file: file,
             host,
             follow,
+            name_files,
             _lock: lock,
             log_style,
             agent: None,
@@ -245,12 +248,18 @@ impl Serving {
                 continue;
             };
             let follow = self.follow.as_ref().map_or(plane.as_fd(), AsFd::as_fd);
-            let fds = [plane.as_fd(), agent.channel.as_fd(), follow];
-            let [ended, said, changed] = readable(fds, None)?;
+            let files = self.name_files.as_ref();
+            let names = files.map_or(plane.as_fd(), |files| files.changes().as_fd());
+            let fds = [plane.as_fd(), agent.channel.as_fd(), follow, names];
+            let wait = files.and_then(NameFiles::poll_timeout);
+            let [ended, said, changed, _] = readable(fds, wait)?;
             if ended {
                 return Ok(());
             }
-            if said && !self.hear(&mut buffer) || changed && !self.follow_interface() {
+            if said && !self.hear(&mut buffer)
+                || changed && !self.follow_interface()
+                || !self.follow_names()
+            {
                 self.bury();
             }
         }
@@ -276,6 +285,26 @@ impl Serving {
         let restored = self.host.as_mut().filter(|_| is_up).and_then(HostState::restore);
         let agent = self.agent.as_ref().zip(restored);
         agent.is_none_or(|(agent, done)| answer(&agent.channel, &done))
+    }
+
+    /// Brings back what others wrote over, and tells the agent who answers without us. `false` if
+    /// that is gone.
+    fn follow_names(&mut self) -> bool {
+        let Some(files) = &mut self.name_files else { return true };
+        if let Err(error) = files.handle_events() {
+            tracing::error!(%error, "who answers questions about names is not followed any more");
+            self.name_files = None;
+            return true;
+        }
+        if !files.take_due() {
+            return true;
+        }
+        let followed = self.host.as_mut().and_then(HostState::follow_names);
+        let Some((overwritten, done)) = followed else { return true };
+        if overwritten {
+            files.handle_overwritten();
+        }
+        self.agent.as_ref().is_none_or(|agent| answer(&agent.channel, &done))
     }
 
     fn start_agent(&mut self) -> anyhow::Result<()> {

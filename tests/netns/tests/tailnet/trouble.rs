@@ -174,7 +174,7 @@ fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
     node.host.run("mv /run/rig/right.pem /run/rig/ca.pem");
     let joined = node.log_in(url, key, "");
     assert!(joined.ok, "{joined:?}");
-    let again = node.start_again(&format!("--timeout=5s {url} other0"));
+    let again = node.start_as("other0", &format!("--timeout=5s {url}"));
     assert!(says(&again, Member::STATE), "a second join into the same state: {again:?}");
     assert_eq!(node.status()["BackendState"], "Running");
 }
