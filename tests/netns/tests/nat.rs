@@ -3,6 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+mod nat {
+    mod changes;
+}
+
 use std::thread;
 use std::time::Duration;
 
