@@ -24,6 +24,7 @@ mod oracle;
 #[path = "bodies/proxy.rs"]
 mod proxy;
 #[path = "bodies/relays.rs"]
+mod peer_relay;
 mod relays;
 #[path = "../../crates/packet/tests/inverse/same.rs"]
 mod same;
@@ -65,6 +66,7 @@ use packet::{
 };
 pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+pub use peer_relay::peer_relay;
 pub use relays::{derp_frames, disco, stun};
 pub use segment::segment;
 pub use streams::streams;

@@ -214,6 +214,39 @@ impl SendBatch {
         &mut self.buf[start..self.used]
     }
 
+    /// Appends a run of `len` bytes for the caller to fill: datagrams of `segment` bytes, the last
+    /// maybe shorter. It joins the last run where all allows that.
+    pub fn push_run(
+        &mut self,
+        len: usize,
+        segment: usize,
+        endpoint: Endpoint,
+        tos: impl Into<Tos>,
+    ) -> &mut [u8] {
+        let tos = tos.into();
+        let start = self.used;
+        self.used += len;
+        if self.used > self.buf.len() {
+            self.grow(start);
+        }
+        match self.transmits.last_mut() {
+            Some(run)
+                if run.endpoint == endpoint
+                    && run.tos == tos
+                    && run.accepts(segment.min(len))
+                    && (run.segment == segment || len <= segment) =>
+            {
+                run.span.len += len;
+            }
+            _ => {
+                self.relayed |= endpoint.remote.is_relayed();
+                let span = Span { start, len };
+                self.transmits.push(Transmit { span, segment, endpoint, tos });
+            }
+        }
+        &mut self.buf[start..self.used]
+    }
+
     /// Makes room for what is used; the first `kept` bytes stay.
     #[cold]
     fn grow(&mut self, kept: usize) {
@@ -369,6 +402,12 @@ impl RecvBatch {
         self.buf.len() / Self::SLOT
     }
 
+    /// The contents of each slot, and its meta, in order of arrival.
+    pub fn filled(&self) -> impl Iterator<Item = (&[u8], &RecvMeta)> {
+        let slots = self.buf.chunks_exact(Self::SLOT);
+        slots.zip(&self.metas).map(|(slot, meta)| (&slot[..meta.len], meta))
+    }
+
     /// Every datagram's place and the meta of the slot it came in, in order of
     /// arrival. An empty datagram is one of length 0.
     pub fn datagrams(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
@@ -428,6 +467,28 @@ mod tests {
         assert_eq!(runs, [(260, 3), (60, 1), (61, 1), (61, 1), (61, 1)]);
         let first: Vec<_> = batch.datagrams(&batch.transmits()[0]).map(<[u8]>::len).collect();
         assert_eq!(first, [100, 100, 60]);
+    }
+
+    #[test]
+    fn whole_runs_join_as_their_datagrams_would() {
+        let runs =
+            [(300, 100, 1), (250, 100, 1), (300, 100, 1), (60, 60, 1), (90, 30, 1), (90, 90, 2)];
+        let (mut whole, mut single) = (SendBatch::default(), SendBatch::default());
+        for (len, segment, port) in runs {
+            whole.push_run(len, segment, endpoint(port), Ecn::Ect0).fill(port as u8);
+            for at in (0..len).step_by(segment) {
+                single.push(segment.min(len - at), endpoint(port), Ecn::Ect0).fill(port as u8);
+            }
+        }
+        let lens = |batch: &SendBatch| -> Vec<usize> {
+            let all = batch.transmits().iter();
+            all.flat_map(|run| batch.datagrams(run).map(<[u8]>::len)).collect()
+        };
+        assert_eq!(lens(&whole), lens(&single));
+        assert_eq!(whole.bytes_mut(), single.bytes_mut());
+        let first = whole.transmits()[0];
+        assert_eq!((first.span.len, first.segment), (550, 100), "two runs became one");
+        assert!(whole.transmits().iter().all(|run| run.segment > 0));
     }
 
     #[test]

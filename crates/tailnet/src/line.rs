@@ -18,6 +18,8 @@
 //! the network but this. A new agent begins with [`ToPlane::Hello`], which every reader takes for
 //! the end of what a former one may have left half said.
 
+pub mod relay_server;
+
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -286,6 +288,8 @@ pub struct HostWish {
     pub masquerade: bool,
     /// Names; `None` leaves them as they are.
     pub names: Option<NamesWish>,
+    /// The UDP port at which it relays for peers; 0 for any.
+    pub relay_server: Option<u16>,
 }
 
 /// How names are to be resolved.

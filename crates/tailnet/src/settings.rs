@@ -20,6 +20,7 @@ use crate::{
     map::NetworkMap,
     messages::{Node, Resolver},
     paths::PeerInfo,
+    peer_relay,
     prefs::Prefs,
     tka::Authority,
     wish,
@@ -175,6 +176,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         offered: prefs.advertise_routes.clone(),
         masquerade: !prefs.no_snat,
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
+        relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
     };
     let (host, refused) = wish::accept(&host);
     problems.extend(refused);
