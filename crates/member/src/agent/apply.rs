@@ -43,6 +43,10 @@ impl Agent {
             Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
             None => drop(self.problems.remove("settings")),
         }
+        if self.settings.host.relay_server.is_none() {
+            self.relay_server.stop();
+            self.problems.remove("peer relay");
+        }
         if !is_same && let Some(steward) = &self.steward {
             steward.send(ToSteward::Host(self.settings.host.clone()));
         }

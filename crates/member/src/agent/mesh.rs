@@ -30,7 +30,7 @@ use tailnet::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{derp, line::ToLine, programs::Programs, told::ToRelays};
+use super::{derp, line::ToLine, programs::Programs, relay_server::Asked, told::ToRelays};
 
 /// Datagrams in one message to the data plane at most.
 const TOGETHER: usize = 64;
@@ -71,8 +71,10 @@ pub(super) struct Mesh {
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
     bundles: Bundles,
-    /// Offers of bundles to be sent.
-    offers: Vec<Transmit>,
+    /// Messages to be sent, beside those of paths.
+    said: Vec<Transmit>,
+    /// Requests for endpoints of this node's relay.
+    asked: Vec<Asked>,
     pending: Vec<Outgoing>,
     due: Due,
 }
@@ -98,7 +100,8 @@ impl Mesh {
             next_login: rng().next_u32(),
             activity: HashMap::new(),
             bundles: Bundles::default(),
-            offers: Vec::new(),
+            said: Vec::new(),
+            asked: Vec::new(),
             pending: Vec::new(),
             due: Due::default(),
         }
@@ -118,6 +121,11 @@ impl Mesh {
     /// would tell each other of each check.
     pub fn net_info(&self) -> &NetInfo {
         &self.told
+    }
+
+    /// This machine's own addresses.
+    pub fn local(&self) -> &[SocketAddr] {
+        &self.local
     }
 
     fn renew_net_info(&mut self) {
@@ -286,14 +294,29 @@ impl Mesh {
                 let segment = u32::try_from(segment).unwrap_or(u32::MAX);
                 relayed.push(Relayed { region, from, bytes: bytes.into(), segment });
             } else if let Ok((disco, message)) = self.disco.open(&bytes) {
-                if message == Message::BundleOffer && self.paths.disco(&from) == Some(disco) {
-                    self.bundles.handle_offer(from, disco);
+                let is_of_peer = self.paths.disco(&from) == Some(disco);
+                match message {
+                    Message::BundleOffer if is_of_peer => self.bundles.handle_offer(from, disco),
+                    Message::AllocateRequest(request) if is_of_peer => {
+                        self.asked.push(Asked { region, peer: from, disco, request });
+                    }
+                    _ => {}
                 }
                 self.paths.handle_disco(disco, Via::Relay { region, from }, &message, now);
             }
         }
         self.offer_bundles(&relayed, now);
         relayed
+    }
+
+    /// The requests for endpoints that came since the last time.
+    pub fn take_asked(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Sends a message.
+    pub fn say(&mut self, message: Transmit) {
+        self.said.push(message);
     }
 
     /// Offers bundles to whose datagrams came in numbers and one by one.
@@ -306,7 +329,7 @@ impl Mesh {
                 && self.bundles.handle_singles(*from, disco, now)
             {
                 let to = To::Relay { region: *region, peer: *from };
-                self.offers.push(Transmit { to, disco, message: Message::BundleOffer });
+                self.said.push(Transmit { to, disco, message: Message::BundleOffer });
             }
         }
     }
@@ -391,12 +414,7 @@ impl Mesh {
     /// Goes on with a check of the network.
     async fn flush_check(&mut self, relays: &ToRelays, now: Duration) {
         while let Some(name) = self.netcheck.needs_address() {
-            let found = self.found.clone();
-            tokio::spawn(async move {
-                let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
-                let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
-                let _ = found.send(Found::Addresses(name, addresses)).await;
-            });
+            look_up(&self.found, name);
         }
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
             let bytes = bytes.to_vec();
@@ -442,8 +460,8 @@ impl Mesh {
                 }
             }
         }
-        let offers = std::mem::take(&mut self.offers);
-        let transmits = offers.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
+        let said = std::mem::take(&mut self.said);
+        let transmits = said.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
         for Transmit { to, disco, message } in transmits {
             let mut nonce = [0; 24];
             if getrandom::fill(&mut nonce).is_err() {
@@ -471,6 +489,16 @@ impl Mesh {
         }
         due
     }
+}
+
+/// Finds out what the name of a relay stands for.
+pub(super) fn look_up(found: &mpsc::Sender<Found>, name: String) {
+    let found = found.clone();
+    tokio::spawn(async move {
+        let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
+        let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
+        let _ = found.send(Found::Addresses(name, addresses)).await;
+    });
 }
 
 /// What a path is called for users, and whether it is direct.

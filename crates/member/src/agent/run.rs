@@ -1,6 +1,6 @@
 //! The agent's loop: one event after the other, and after each what follows from it.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use tokio::{
@@ -29,6 +29,9 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_steward) = mpsc::channel(WAITING);
     let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
     let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
+    let (to_core, mut from_relay_server) = mpsc::channel(WAITING);
+    let opened = lines.relay_server.map(|line| line::open(line, to_core.clone()));
+    let (relay_server, relay_server_line) = opened.transpose().context("relay")?.unzip();
     let writers = Arc::new(Writers::new(sys::process::own_user()));
     #[cfg(feature = "local-api")]
     let _server;
@@ -56,12 +59,8 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let lines_ended = async {
         tokio::select! {
             ended = plane_line => ended,
-            ended = async {
-                match steward_line {
-                    Some(line) => line.await,
-                    None => std::future::pending().await,
-                }
-            } => ended,
+            ended = of_any(steward_line) => ended,
+            ended = of_any(relay_server_line) => ended,
         }
     };
     tokio::pin!(lines_ended);
@@ -72,6 +71,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         hook,
         plane,
         steward,
+        relay_server,
         relays,
         control_events,
         found,
@@ -93,6 +93,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
             ended = &mut lines_ended => return ended.context("line"),
             Some(message) = from_plane.recv() => Input::Plane(message),
             Some(message) = from_steward.recv() => Input::Steward(message),
+            Some(message) = from_relay_server.recv() => Input::RelayServer(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
             // Before that it does not know whether it is logged in.
@@ -105,6 +106,14 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         };
         agent.handle(input, Clock::read()).await;
         agent.handle_done(Clock::read().now);
+    }
+}
+
+/// The end of a line, where there is one.
+async fn of_any(line: Option<impl Future<Output = io::Result<()>>>) -> io::Result<()> {
+    match line {
+        Some(line) => line.await,
+        None => std::future::pending().await,
     }
 }
 

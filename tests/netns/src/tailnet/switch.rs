@@ -18,7 +18,7 @@ const NAT: &str = "
 table ip nat {
   chain out {
     type nat hook postrouting priority srcnat
-    oifname wan masquerade
+    oifname wan masquerade MASQUERADE
   }
 }
 table inet filter {
@@ -51,7 +51,9 @@ pub enum Uplink {
     Switch,
     /// Behind a router with a NAT that maps by endpoint and filters by address and port, as most do.
     Nat,
-    /// Behind the same that passes no UDP.
+    /// Behind one that maps each flow to a port at random: two of them are never direct.
+    HardNat,
+    /// Behind a [`Uplink::Nat`] that passes no UDP.
     WithoutUdp,
 }
 
@@ -87,14 +89,14 @@ impl Switch {
                 host.run(format!("ip route add default via {}", gateway.of(family)));
             }
         } else {
-            self.route(&host, number, uplink == Uplink::WithoutUdp);
+            self.route(&host, number, uplink);
         }
         host.write("ca.pem", &self.authority);
         host
     }
 
     /// Puts a router before a host.
-    fn route(&self, host: &Host, number: u8, without_udp: bool) {
+    fn route(&self, host: &Host, number: u8, uplink: Uplink) {
         let router = Host::new("router");
         plug(&self.host, &router, "wan", number);
         Addresses::new(SWITCH, number).assign(&router, "wan");
@@ -104,8 +106,13 @@ impl Switch {
         }
         host.run(format!("ip route add default via {}", INSIDE[0]));
         forward(&router);
-        let without_udp = if without_udp { "meta l4proto udp drop" } else { "" };
-        let rules = router.write("rules", &NAT.replace("WITHOUT_UDP", without_udp));
+        let (masquerade, without_udp) = match uplink {
+            Uplink::Switch | Uplink::Nat => ("", ""),
+            Uplink::HardNat => ("fully-random", ""),
+            Uplink::WithoutUdp => ("", "meta l4proto udp drop"),
+        };
+        let rules = NAT.replace("MASQUERADE", masquerade).replace("WITHOUT_UDP", without_udp);
+        let rules = router.write("rules", &rules);
         router.run(format!("nft -f {rules}"));
         self.routers.borrow_mut().push(router);
     }

@@ -1,0 +1,83 @@
+//! Nodes that relay for others by UDP, of each kind for each kind.
+
+use netns::{Family, Member, MemberKind, Tailnet, Uplink, eventually};
+
+use MemberKind::{Linerate, Tailscaled};
+
+use crate::{PATIENCE, talk};
+
+/// Where the relays of tests listen.
+const PORT: u16 = 40_000;
+
+/// Two nodes that never reach each other directly, and one that both reach.
+struct World {
+    pair: [Member; 2],
+    relay: Member,
+    /// The relay's address on the switch.
+    at: String,
+    _tailnet: Tailnet,
+}
+
+fn world(kinds: [MemberKind; 2], relay: MemberKind) -> Option<World> {
+    let tailnet = Tailnet::start()?;
+    let host = tailnet.host("relay", Uplink::Switch);
+    let at = host.run("ip -4 -o addr show dev eth0 | awk '{sub(\"/.*\", \"\", $4); print $4}'");
+    let at = format!("{}:{PORT}", at.trim());
+    let relay = Member::join(&tailnet, host, relay, "");
+    relays(&relay, &PORT.to_string());
+    allow(&tailnet, relay.addresses.of(Family::V4));
+    let [one, other] = [("one", kinds[0]), ("other", kinds[1])]
+        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::HardNat), kind, ""));
+    Some(World { pair: [one, other], relay, at, _tailnet: tailnet })
+}
+
+/// Has a node relay at this port, or not.
+fn relays(member: &Member, port: &str) {
+    let interface = if member.kind() == Linerate { Member::INTERFACE } else { "" };
+    let set = member.attempt(&format!("set {interface} --relay-server-port={port}"));
+    assert!(set.ok, "{set:?}");
+}
+
+/// Allows all nodes to have this one relay.
+fn allow(tailnet: &Tailnet, relay: &str) {
+    let coordinator = &tailnet.coordinator;
+    let policy = format!(
+        r#"{{"acls": [{{"action": "accept", "src": ["*"], "dst": ["*:*"]}}],
+            "grants": [{{"src": ["*"], "dst": ["{relay}"],
+                         "app": {{"tailscale.com/cap/relay": [{{}}]}}}}]}}"#
+    );
+    let file = coordinator.host.write("policy.json", &policy);
+    coordinator.headscale(&format!("policy set -f {file}"));
+}
+
+fn relayed(kinds: [MemberKind; 2], relay: MemberKind) {
+    let Some(world) = world(kinds, relay) else { return };
+    let [one, other] = &world.pair;
+    one.reaches(other, Family::V4);
+    one.becomes_relayed(other, &world.at);
+    other.becomes_relayed(one, &world.at);
+    talk(one, other);
+}
+
+#[test]
+fn linerate_relays_for_two_tailscaled() {
+    relayed([Tailscaled, Tailscaled], Linerate);
+}
+
+#[test]
+fn tailscaled_relays_for_two_tailscaled() {
+    relayed([Tailscaled, Tailscaled], Tailscaled);
+}
+
+#[test]
+fn a_relay_that_is_turned_off_ends_and_one_that_crashes_comes_back() {
+    let Some(world) = world([Tailscaled, Tailscaled], Linerate) else { return };
+    let [one, other] = &world.pair;
+    one.becomes_relayed(other, &world.at);
+    let pid = || world.relay.host.attempt("pgrep -x linerate-relay").stdout.trim().to_owned();
+    let before = pid();
+    world.relay.host.run(format!("kill -KILL {before}"));
+    eventually("another relay", PATIENCE, || !pid().is_empty() && pid() != before);
+    relays(&world.relay, "''");
+    eventually("no relay", PATIENCE, || pid().is_empty());
+}
