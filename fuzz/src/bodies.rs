@@ -21,10 +21,11 @@ mod netstack;
 mod network_map;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
 mod oracle;
+#[path = "bodies/peer_relay.rs"]
+mod peer_relay;
 #[path = "bodies/proxy.rs"]
 mod proxy;
 #[path = "bodies/relays.rs"]
-mod peer_relay;
 mod relays;
 #[path = "../../crates/packet/tests/inverse/same.rs"]
 mod same;
@@ -64,9 +65,9 @@ use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},
 };
+pub use peer_relay::peer_relay;
 pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
-pub use peer_relay::peer_relay;
 pub use relays::{derp_frames, disco, stun};
 pub use segment::segment;
 pub use streams::streams;

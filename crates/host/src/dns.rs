@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::Context;
-use sys::process::unmask;
+use sys::{FileChanges, process::unmask};
 
 use crate::undo_log::{Undo, UndoLog};
 use config::conf::Dns;
@@ -25,6 +25,8 @@ use config::conf::Dns;
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where systemd-resolved keeps the files that `/etc/resolv.conf` may be a link to.
 const RESOLVED_FOLDER: &str = "/run/systemd/resolve";
+/// Where it says whom it asks.
+const RESOLVED_SERVERS: &str = "/run/systemd/resolve/resolv.conf";
 /// Where it listens.
 const RESOLVED_STUBS: [&str; 2] = ["nameserver 127.0.0.53", "nameserver 127.0.0.54"];
 
@@ -88,15 +90,26 @@ pub fn unset_resolved(interface: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Who answers questions about names on this host now, but for systemd-resolved's own address.
-pub fn servers() -> Vec<IpAddr> {
-    let upstream = Path::new(RESOLVED_FOLDER).join("resolv.conf");
-    let text = match resolved_answers() {
-        true => fs::read_to_string(upstream).unwrap_or_default(),
-        false => read_file().unwrap_or_default(),
+/// Who answers questions about names on this host, or would but for `interface`, whose own servers
+/// are `own`. Not systemd-resolved's own address.
+pub fn servers(interface: &str, own: &[IpAddr]) -> Vec<IpAddr> {
+    let text = if resolved_answers() {
+        fs::read_to_string(RESOLVED_SERVERS).unwrap_or_default()
+    } else {
+        let text = read_file().unwrap_or_default();
+        unwrap(interface, &text).unwrap_or(text)
     };
     let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver "));
-    servers.filter_map(|server| server.trim().parse().ok()).collect()
+    let servers = servers.filter_map(|server| server.trim().parse().ok());
+    servers.filter(|server| !own.contains(server)).collect()
+}
+
+/// Tells when the answer of [`servers`] may be another.
+///
+/// # Errors
+/// No watch is left.
+pub fn changes() -> io::Result<FileChanges> {
+    FileChanges::new(&[Path::new(RESOLV_CONF), Path::new(RESOLVED_SERVERS)])
 }
 
 fn words<'a>(first: &[&'a str], others: &'a [String]) -> Vec<&'a str> {

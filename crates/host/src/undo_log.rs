@@ -176,6 +176,11 @@ impl UndoLog {
         self.undo_some(netlink, |entry| matches!(entry, Undo::ResolvConf | Undo::Resolvconf(_)));
     }
 
+    /// Whether somebody else has written the file that holds our servers.
+    pub fn names_are_overwritten(&self) -> bool {
+        self.entries.contains(&Undo::ResolvConf) && !dns::file_is_ours(&self.interface)
+    }
+
     /// Undoes the rules.
     pub fn undo_rules(&mut self, netlink: &Netlink) {
         self.undo_some(netlink, |entry| matches!(entry, Undo::Rule(_)));

@@ -87,7 +87,7 @@ pub enum Clients {
     Own(mpsc::Receiver<Request>),
 }
 
-/// Runs an agent until the data plane, the steward, or the program that it is a part of is gone.
+/// Runs an agent until the data plane, or the program that it is a part of, is gone.
 ///
 /// # Errors
 /// Its files cannot be used.

@@ -28,7 +28,7 @@ use std::{
 };
 
 use ::member::plane::{self, Ends, KeyFile, OnIdentity, Telling};
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use node::{Attached, Node, tunnel_mtu};
 use packet::Waker;
 use sys::{Channel, netlink::Netlink, process, whole_file};
@@ -103,7 +103,12 @@ impl Member {
         if !key.exists() {
             has_room(&state)?;
         }
-        let keys = KeyFile::open(&key).with_context(|| key.display().to_string())?;
+        let keys = KeyFile::open(&key).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                anyhow!("{}: another process is this node", state.display())
+            }
+            _ => anyhow!(error).context(key.display().to_string()),
+        })?;
         let (ours, theirs) = Channel::pair().context("line")?;
         let (attached, ends) = plane::attach(wake);
         let member = Self {

@@ -18,6 +18,7 @@
 //!   socket_file  the file of one, which is removed with it
 //!   whole_file   a file that is replaced as a whole
 //!   watch    waits until a file is deleted or replaced
+//!   file_changes  tells that a file was written or replaced
 //!   errno    error numbers, for all crates above
 //!   poll, wake, clock, time              waiting, and the time
 //! ```
@@ -36,6 +37,7 @@ mod channel;
 pub mod clock;
 pub mod errno;
 pub mod ethtool;
+mod file_changes;
 pub mod keepalive;
 pub mod namespace;
 pub mod netlink;
@@ -59,6 +61,7 @@ pub mod whole_file;
 
 pub use channel::Channel;
 pub use errno::Errno;
+pub use file_changes::FileChanges;
 pub use offload::Offloads;
 pub use socket_file::SocketFile;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};

@@ -41,7 +41,7 @@ const MOST_NAMES: usize = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkMap {
     node: Option<Node>,
-    peers: BTreeMap<i64, Node>,
+    peers: BTreeMap<i64, Box<Node>>,
     #[serde(skip)]
     by_key: HashMap<NodePublic, i64>,
     derp: DerpMap,
@@ -225,7 +225,7 @@ impl NetworkMap {
         if let Some(other) = self.by_key.insert(key, id) {
             self.peers.remove(&other);
         }
-        self.peers.insert(id, peer);
+        self.peers.insert(id, Box::new(peer));
     }
 
     fn see(
@@ -252,12 +252,12 @@ impl NetworkMap {
     fn patch(&mut self, patches: Records, changes: &mut Changes) {
         for patch in patches.read::<PeerChange>("change of a peer", &mut changes.bad) {
             let Some(peer) = self.peers.get(&patch.node_id) else { continue };
-            let patched = patched(peer.clone(), patch);
+            let patched = patched(Node::clone(peer), patch);
             // Who is connected, and since when, is nothing to the data plane.
             let same = Node {
                 online: patched.online,
                 last_seen: patched.last_seen.clone(),
-                ..peer.clone()
+                ..Node::clone(peer)
             } == patched;
             changes.settings |= !same;
             changes.shown = true;
@@ -326,18 +326,18 @@ impl NetworkMap {
 
     /// All peers, by their number.
     pub fn peers(&self) -> impl ExactSizeIterator<Item = &Node> {
-        self.peers.values()
+        self.peers.values().map(Box::as_ref)
     }
 
     /// A peer by its key.
     pub fn peer(&self, key: &NodePublic) -> Option<&Node> {
-        self.peers.get(self.by_key.get(key)?)
+        self.peers.get(self.by_key.get(key)?).map(Box::as_ref)
     }
 
     /// The node, this one or a peer, that has an address.
     pub fn node_at(&self, address: std::net::IpAddr) -> Option<&Node> {
         let has = |node: &&Node| node.addresses.iter().any(|net| net.addr() == address);
-        self.node.iter().chain(self.peers.values()).find(has)
+        self.node.iter().chain(self.peers()).find(has)
     }
 
     /// The relays.
@@ -400,7 +400,7 @@ impl NetworkMap {
     /// When the next key expires after `now`, of this node or of a peer.
     pub fn next_expiry(&self, now: Duration) -> Option<Duration> {
         let now = self.time(now);
-        let all = self.node.iter().chain(self.peers.values());
+        let all = self.node.iter().chain(self.peers());
         let expiries = all.filter_map(|node| node.key_expiry.as_deref().and_then(as_time));
         expiries.filter(|at| *at > now).min().map(|at| at - now)
     }

@@ -218,7 +218,7 @@ pub enum Fate {
 #[derive(Debug)]
 pub struct Paths {
     own: Own,
-    peers: BTreeMap<NodePublic, Peer>,
+    peers: BTreeMap<NodePublic, Box<Peer>>,
     /// A key may be that of several nodes: of one machine, or by somebody's lie.
     by_disco: BTreeSet<(DiscoPublic, NodePublic)>,
     deadlines: BTreeSet<(Duration, NodePublic)>,
@@ -282,10 +282,10 @@ impl Paths {
 
     /// Takes what the map says of a peer, new or known.
     pub fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration) {
-        match self.peers.get(&key).map(Peer::disco) {
+        match self.peers.get(&key).map(|peer| peer.disco()) {
             Some(disco) if disco != info.disco => _ = self.by_disco.remove(&(disco, key)),
             Some(_) => {}
-            None => _ = self.peers.insert(key, Peer::new(key, info.disco)),
+            None => _ = self.peers.insert(key, Box::new(Peer::new(key, info.disco))),
         }
         if !info.disco.is_zero() {
             self.by_disco.insert((info.disco, key));
@@ -414,7 +414,7 @@ impl Paths {
 
     /// A peer's disco key.
     pub fn disco(&self, peer: &NodePublic) -> Option<DiscoPublic> {
-        self.peers.get(peer).map(Peer::disco).filter(|disco| !disco.is_zero())
+        self.peers.get(peer).map(|peer| peer.disco()).filter(|disco| !disco.is_zero())
     }
 
     /// The next message to be sent.
@@ -439,7 +439,7 @@ impl Paths {
 
     /// What is known of the way to a peer.
     pub fn path(&self, peer: NodePublic) -> Option<Shown> {
-        self.peers.get(&peer).map(Peer::shown)
+        self.peers.get(&peer).map(|peer| peer.shown())
     }
 
     fn step_all(

@@ -52,7 +52,7 @@ pub struct Control<R> {
     running: bool,
     /// How far the MTU of paths is searched for.
     reach: Reach,
-    peers: HashMap<PublicKey, Entry>,
+    peers: HashMap<PublicKey, Box<Entry>>,
     /// When which peer's timers are looked at.
     deadlines: BTreeSet<(Time, PublicKey)>,
     limiter: RateLimiter,

@@ -57,7 +57,8 @@ pub fn peer_relay(data: &[u8]) {
             }
             3 => data.iter().take(160).copied().collect(),
             4 | 5 => {
-                let bind = Bind { vni, generation: u32::from(number / 8), other, challenge: [0; 32] };
+                let bind =
+                    Bind { vni, generation: u32::from(number / 8), other, challenge: [0; 32] };
                 clients[client].seal(server.key(), &Message::Bind(bind), [step; 24])
             }
             _ => {

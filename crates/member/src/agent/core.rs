@@ -140,7 +140,9 @@ pub(super) struct Clock {
 pub(super) enum Input {
     Plane(ToAgent),
     Steward(FromSteward),
+    StewardEnded,
     RelayServer(FromRelayServer),
+    RelayServerEnded,
     /// In the session of this number.
     Control(u32, control::Event),
     Relays(derp::Event),
@@ -213,7 +215,9 @@ impl Agent {
         match input {
             Input::Plane(message) => self.handle_plane(message).await,
             Input::Steward(message) => self.handle_steward(message),
+            Input::StewardEnded => self.handle_steward_ended(),
             Input::RelayServer(message) => self.handle_relay_server(message),
+            Input::RelayServerEnded => self.relay_server.stop(),
             Input::Control(session, event) => self.handle_control(session, event),
             Input::Relays(event) => self.handle_relays(event),
             Input::Request(request) => self.answer(request),
@@ -336,6 +340,15 @@ impl Agent {
             self.apply_settings();
         }
         self.serve_names();
+    }
+
+    /// Nobody can start another one: its rights are gone with it. What needs none goes on.
+    fn handle_steward_ended(&mut self) {
+        const GONE: &str = "the process that sets routes and names was killed: both stay as they \
+                            are until this node is started again";
+        tracing::error!("{GONE}");
+        self.steward = None;
+        self.problems.insert("host", GONE.to_owned());
     }
 
     fn handle_relays(&mut self, event: derp::Event) {

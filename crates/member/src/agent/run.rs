@@ -1,6 +1,6 @@
 //! The agent's loop: one event after the other, and after each what follows from it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use tokio::{
@@ -22,7 +22,7 @@ use super::{
 /// Messages of each kind that wait at most.
 const WAITING: usize = 256;
 
-/// Runs until the data plane, the steward, or the program that it is a part of is gone.
+/// Runs until the data plane, or the program that it is a part of, is gone.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_plane) = mpsc::channel(WAITING);
     let (plane, plane_line) = line::open(lines.plane, to_core).context("line")?;
@@ -56,14 +56,9 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let state = State::new(options.folder);
     let hook = hook(options.mark);
     tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
-    let lines_ended = async {
-        tokio::select! {
-            ended = plane_line => ended,
-            ended = of_any(steward_line) => ended,
-            ended = of_any(relay_server_line) => ended,
-        }
-    };
-    tokio::pin!(lines_ended);
+    tokio::pin!(plane_line);
+    let mut steward_line = steward_line.map(Box::pin);
+    let mut relay_server_line = relay_server_line.map(Box::pin);
     let (found, mut from_checks) = mpsc::channel(WAITING);
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
@@ -90,7 +85,16 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(Clock::read().now));
         let wake = Instant::now() + wait;
         let input = tokio::select! {
-            ended = &mut lines_ended => return ended.context("line"),
+            ended = &mut plane_line => return ended.context("line"),
+            Some(_) = next(&mut steward_line) => {
+                steward_line = None;
+                Input::StewardEnded
+            }
+            // It ends with the steward.
+            Some(_) = next(&mut relay_server_line) => {
+                relay_server_line = None;
+                Input::RelayServerEnded
+            }
             Some(message) = from_plane.recv() => Input::Plane(message),
             Some(message) = from_steward.recv() => Input::Steward(message),
             Some(message) = from_relay_server.recv() => Input::RelayServer(message),
@@ -109,10 +113,10 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     }
 }
 
-/// The end of a line, where there is one.
-async fn of_any(line: Option<impl Future<Output = io::Result<()>>>) -> io::Result<()> {
-    match line {
-        Some(line) => line.await,
+/// The outcome of what is there; never without one.
+async fn next<F: Future + Unpin>(some: &mut Option<F>) -> Option<F::Output> {
+    match some {
+        Some(future) => Some(future.await),
         None => std::future::pending().await,
     }
 }

@@ -36,10 +36,11 @@ pub struct KeyFile {
 }
 
 impl KeyFile {
-    /// Opens it, or makes one that has no key.
+    /// Opens it, or makes one that has no key. Locked: it is a node of one process at a time.
     ///
     /// # Errors
-    /// It cannot be read and written.
+    /// It cannot be read and written, or another process has it
+    /// ([`WouldBlock`](io::ErrorKind::WouldBlock)).
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -48,6 +49,7 @@ impl KeyFile {
             .truncate(false)
             .mode(0o600)
             .open(path)?;
+        file.try_lock()?;
         Ok(Self { file, number: 0 })
     }
 

@@ -138,11 +138,14 @@ mod tests {
 
     use super::*;
 
+    /// Whom from or to, the datagrams, and the length of each but the last.
+    type Run = (SocketAddr, Vec<u8>, usize);
+
     /// A socket in memory: slots in, and all runs that left.
     #[derive(Default)]
     struct Memory {
-        arriving: VecDeque<(SocketAddr, Vec<u8>, usize)>,
-        left: Arc<Mutex<Vec<(SocketAddr, Vec<u8>, usize)>>>,
+        arriving: VecDeque<Run>,
+        left: Vec<Run>,
     }
 
     impl UdpRecv for Memory {
@@ -166,7 +169,7 @@ mod tests {
             for run in batch.transmits() {
                 let bytes = batch.stretch(run, 0, run.datagrams()).to_vec();
                 let to = run.endpoint.remote.direct().unwrap();
-                self.left.lock().unwrap().push((to, bytes, run.segment));
+                self.left.push((to, bytes, run.segment));
             }
         }
 
@@ -214,15 +217,12 @@ mod tests {
             Self { passing, agent, clients, server: public }
         }
 
-        fn step(
-            &mut self,
-            slots: Vec<(usize, Vec<u8>, usize)>,
-        ) -> Vec<(SocketAddr, Vec<u8>, usize)> {
+        fn step(&mut self, slots: Vec<(usize, Vec<u8>, usize)>) -> Vec<Run> {
             let slots =
                 slots.into_iter().map(|(from, bytes, stride)| (address(from), bytes, stride));
             self.passing.receiver.arriving.extend(slots);
             self.passing.step(|| Duration::ZERO).unwrap();
-            std::mem::take(&mut self.passing.sender.left.lock().unwrap())
+            std::mem::take(&mut self.passing.sender.left)
         }
 
         fn bound(&mut self, pair: [usize; 2]) -> Vni {

@@ -4,6 +4,8 @@
 //! tried again with the next wish, whatever that is. What may be wished at all is in
 //! `tailnet::wish`.
 
+mod name_files;
+
 use std::{collections::BTreeSet, net::IpAddr};
 
 use anyhow::Context;
@@ -22,6 +24,7 @@ use tailnet::{
     wish,
 };
 
+pub(super) use self::name_files::NameFiles;
 use crate::log_error::log_error;
 
 /// The metric of routes to peers' networks: the host's own, which have smaller ones, win.
@@ -37,7 +40,7 @@ pub(super) struct HostState {
     routes: BTreeSet<IpNet>,
     forwarding: Done<Forwarding>,
     names: Done<Option<NamesWish>>,
-    /// Those that were there before names were changed.
+    /// Who answers without us.
     servers: Vec<IpAddr>,
     /// The last.
     wish: Option<HostWish>,
@@ -94,7 +97,7 @@ impl HostState {
             routes: BTreeSet::new(),
             forwarding: Done::default(),
             names: Done::default(),
-            servers: dns::servers(),
+            servers: dns::servers(name, &[]),
             wish: None,
         })
     }
@@ -138,6 +141,24 @@ impl HostState {
         (self.addresses, self.forwarding) = (Done(None), Done(None));
         self.routes.clear();
         Some(self.apply(&wish))
+    }
+
+    /// Looks at who answers questions about names, which others may have changed, and makes it again
+    /// what was wished. Whether they wrote over that, and what to tell; `None` where nothing changed.
+    pub fn follow_names(&mut self) -> Option<(bool, FromSteward)> {
+        let wish = self.wish.clone()?;
+        let own = wish.names.as_ref().map_or(&[][..], |names| &names.servers);
+        let servers = dns::servers(&self.name, own);
+        let overwritten = self.undo_log.names_are_overwritten();
+        if overwritten {
+            self.names = Done(None);
+        }
+        // resolvconf(8) shows nobody but us.
+        let others = !servers.is_empty() && servers != self.servers;
+        if others {
+            self.servers = servers;
+        }
+        (overwritten || others).then(|| (overwritten, self.apply(&wish)))
     }
 
     /// Undoes everything that does not go with the interface.

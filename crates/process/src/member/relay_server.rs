@@ -130,7 +130,7 @@ impl KeptRelay {
     }
 
     /// How long until [`Self::handle_timeout`] has something to do.
-    pub fn timeout(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Duration> {
         self.due.map(|due| due.saturating_sub(now()))
     }
 

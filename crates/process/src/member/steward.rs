@@ -32,7 +32,7 @@ use tailnet::line::{self, FromSteward, PART, Reader, ToSteward};
 
 use super::{
     agent::{self, AgentJob},
-    host_state::HostState,
+    host_state::{HostState, NameFiles},
     local_socket, make_folder,
     relay_server::KeptRelay,
 };
@@ -169,6 +169,7 @@ struct Serving {
     host: Option<HostState>,
     /// The interface, where there is one.
     follow: Option<Follow>,
+    name_files: Option<NameFiles>,
     /// Held until the host is as it was, even if the data plane is gone.
     _lock: Option<InterfaceLock>,
     log_style: LogStyle,
@@ -206,12 +207,13 @@ impl Agent {
 
 impl Serving {
     fn begin(job: Job, line: OwnedFd, log_style: LogStyle) -> anyhow::Result<Self> {
-        let (lock, host, follow) = match job.index {
-            0 => (None, None, None),
+        let (lock, host, follow, name_files) = match job.index {
+            0 => (None, None, None, None),
             index => {
                 let lock = InterfaceLock::join(&job.name)?;
                 let host = HostState::open(&job.name, index, job.mark)?;
-                (Some(lock), Some(host), Some(Follow::open(index).context("netlink")?))
+                let follow = Follow::open(index).context("netlink")?;
+                (Some(lock), Some(host), Some(follow), Some(NameFiles::new().context("inotify")?))
             }
         };
         let socket = local_socket(&job.name);
@@ -230,6 +232,7 @@ impl Serving {
             _file: file,
             host,
             follow,
+            name_files,
             _lock: lock,
             log_style,
             agent: None,
@@ -253,9 +256,13 @@ impl Serving {
                 continue;
             };
             let follow = self.follow.as_ref().map_or(plane.as_fd(), AsFd::as_fd);
+            let files = self.name_files.as_ref();
+            let names = files.map_or(plane.as_fd(), |files| files.changes().as_fd());
             let relay = self.relay_server.channel().map_or(plane.as_fd(), AsFd::as_fd);
-            let fds = [plane.as_fd(), agent.channel.as_fd(), follow, relay];
-            let [ended, said, changed, relay_ended] = readable(fds, self.relay_server.timeout())?;
+            let fds = [plane.as_fd(), agent.channel.as_fd(), follow, names, relay];
+            let waits = [files.and_then(NameFiles::poll_timeout), self.relay_server.poll_timeout()];
+            let wait = waits.into_iter().flatten().min();
+            let [ended, said, changed, _, relay_ended] = readable(fds, wait)?;
             if ended {
                 return Ok(());
             }
@@ -263,7 +270,10 @@ impl Serving {
                 self.relay_server.handle_ended();
             }
             self.relay_server.handle_timeout();
-            if said && !self.hear(&mut buffer) || changed && !self.follow_interface() {
+            if said && !self.hear(&mut buffer)
+                || changed && !self.follow_interface()
+                || !self.follow_names()
+            {
                 self.bury();
             }
         }
@@ -289,6 +299,26 @@ impl Serving {
         let restored = self.host.as_mut().filter(|_| is_up).and_then(HostState::restore);
         let agent = self.agent.as_ref().zip(restored);
         agent.is_none_or(|(agent, done)| answer(&agent.channel, &done))
+    }
+
+    /// Brings back what others wrote over, and tells the agent who answers without us. `false` if
+    /// that is gone.
+    fn follow_names(&mut self) -> bool {
+        let Some(files) = &mut self.name_files else { return true };
+        if let Err(error) = files.handle_events() {
+            tracing::error!(%error, "who answers questions about names is not followed any more");
+            self.name_files = None;
+            return true;
+        }
+        if !files.take_due() {
+            return true;
+        }
+        let followed = self.host.as_mut().and_then(HostState::follow_names);
+        let Some((overwritten, done)) = followed else { return true };
+        if overwritten {
+            files.handle_overwritten();
+        }
+        self.agent.as_ref().is_none_or(|agent| answer(&agent.channel, &done))
     }
 
     fn start_agent(&mut self) -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! A full name in one form, to compare and to find suffixes of.
 
-use std::{borrow::Borrow, fmt};
+use std::{borrow::Borrow, fmt, sync::Arc};
 
 use hickory_proto::{ProtoError, rr::Name};
 
@@ -11,7 +11,7 @@ const MAX_LABEL: usize = 63;
 /// Labels in lower case, each behind its length, as on the wire but for the last zero byte. The
 /// root is empty.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub(super) struct Fqdn(Box<[u8]>);
+pub(super) struct Fqdn(Arc<[u8]>);
 
 impl Fqdn {
     /// The name that a text is, with or without the last dot; `None` for what is none.

@@ -149,6 +149,8 @@ impl Candidates {
             } else {
                 self.0.len()
             };
+            // Most have one or two.
+            self.0.reserve_exact(1);
             self.0.insert(at, Entry::new(addr));
             at
         });

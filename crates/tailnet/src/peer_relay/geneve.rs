@@ -135,9 +135,8 @@ mod tests {
 
         #[test]
         fn what_is_read_is_what_would_be_written(datagram: [u8; GENEVE_LEN], len in 0..=8usize) {
-            match Geneve::read(&datagram[..len]) {
-                Some(header) => prop_assert_eq!(&header.bytes()[..], &datagram[..len]),
-                None => {}
+            if let Some(header) = Geneve::read(&datagram[..len]) {
+                prop_assert_eq!(&header.bytes()[..], &datagram[..len]);
             }
         }
     }

@@ -1,8 +1,7 @@
 //! From a folder to a data plane with an agent.
 
 use std::{
-    fs::{self, File, TryLockError},
-    io,
+    fs, io,
     net::IpAddr,
     os::unix::fs::DirBuilderExt as _,
     path::Path,
@@ -29,8 +28,6 @@ use crate::{
 
 /// The agent's own folder, in that of the state.
 const AGENT: &str = "agent";
-/// The file that is locked while a program uses the state.
-const LOCK: &str = "lock";
 /// Requests that wait for the agent at most.
 const REQUESTS: usize = 16;
 
@@ -47,12 +44,10 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     let unusable = |error| JoinError::State(state.to_owned(), error);
     let own = state.join(AGENT);
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(unusable)?;
-    let lock = File::create(state.join(LOCK)).map_err(unusable)?;
-    lock.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => JoinError::InUse(state.to_owned()),
-        TryLockError::Error(error) => unusable(error),
+    let keys = KeyFile::open(&state.join("node.key")).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => JoinError::InUse(state.to_owned()),
+        _ => unusable(error),
     })?;
-    let keys = KeyFile::open(&state.join("node.key")).map_err(unusable)?;
 
     let offloads = Arc::new(Offloads::default());
     let udp = UdpSocket::unbound(&offloads).map_err(system)?;
@@ -82,13 +77,13 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
         tell.send_replace(told.addresses);
     });
     let telling = plane::start(&node, ends, line, keys, on_identity).map_err(system)?;
-    let agent = Agent::start(&own, agents_end, telling, lock).map_err(system)?;
+    let agent = Agent::start(&own, agents_end, telling).map_err(system)?;
     Ok((Tunnel::of(Running::of_member(inside, node, agent)), addresses))
 }
 
 impl Agent {
-    /// Starts the thread. It has the state for as long as it holds `lock`.
-    fn start(folder: &Path, plane: Channel, telling: Telling, lock: File) -> io::Result<Self> {
+    /// Starts the thread.
+    fn start(folder: &Path, plane: Channel, telling: Telling) -> io::Result<Self> {
         let (requests, asked) = mpsc::channel(REQUESTS);
         let options = agent::Options {
             name: "tunnel".to_owned(),
@@ -96,12 +91,12 @@ impl Agent {
             mark: 0,
             has_interface: false,
         };
-        let lines = Lines { plane, steward: None, relay_server: None, clients: Clients::Own(asked) };
+        let lines =
+            Lines { plane, steward: None, relay_server: None, clients: Clients::Own(asked) };
         let run = move || {
             if let Err(error) = agent::run(options, lines) {
                 tracing::error!("the tailnet's agent ended: {error:#}");
             }
-            drop(lock);
         };
         let thread = thread::Builder::new().name("tailnet agent".into()).spawn(run)?;
         Ok(Self { requests: Some(requests), thread: Some(thread), telling: Some(telling) })

@@ -131,7 +131,7 @@ impl<R: CryptoRng> Control<R> {
         }
         let entry = self.peers.entry(key).or_insert_with(|| {
             self.newcomers.admit(key);
-            Entry::new(Peer::new(key))
+            Box::new(Entry::new(Peer::new(key)))
         });
         if let Some(psk) = change.preshared_key {
             entry.psk = psk;

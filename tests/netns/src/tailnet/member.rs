@@ -159,8 +159,13 @@ impl Member {
 
     /// Runs `linerate join` with these words: how that ended, with what it said in `stderr`.
     pub fn start_again(&self, words: &str) -> Outcome {
+        self.start_as(INTERFACE, words)
+    }
+
+    /// Starts one with another name and the same state.
+    pub fn start_as(&self, interface: &str, words: &str) -> Outcome {
         // A daemon in the background would hold a pipe open.
-        let line = self.words(&format!("join --state-dir={STATE} {words} {INTERFACE}"));
+        let line = self.words(&format!("join --state-dir={STATE} {words} {interface}"));
         let mut outcome = self.host.attempt(format!(
             "mktemp {LOG}.XXXXXX | tee {LOG}; {line} </dev/null >$(cat {LOG}) 2>&1"
         ));

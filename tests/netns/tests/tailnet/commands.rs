@@ -81,3 +81,23 @@ fn names_of_nodes_are_resolved_by_either() {
         });
     }
 }
+
+#[test]
+fn names_are_resolved_still_where_another_program_wrote_over_the_servers() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [node, other] = ["node", "other"].map(|name| {
+        let host = tailnet.host(name, Uplink::Switch);
+        Member::join(&tailnet, host, MemberKind::Linerate, "")
+    });
+    let asked = format!("getent ahostsv4 {}", other.host.name());
+    let is_resolved = || node.host.attempt(&asked).stdout.contains(other.addresses.of(Family::V4));
+    eventually("a name is resolved", PATIENCE, is_resolved);
+    // As a DHCP client does in another network.
+    node.host.run("echo nameserver 192.0.2.54 >/etc/resolv.conf");
+    eventually("it is resolved again", PATIENCE, || {
+        let written = node.host.run("cat /etc/resolv.conf");
+        written.contains("| nameserver 192.0.2.54") && is_resolved()
+    });
+    says(&node.host, &format!("down {}", Member::INTERFACE));
+    assert_eq!(node.host.run("cat /etc/resolv.conf"), "nameserver 192.0.2.54\n");
+}

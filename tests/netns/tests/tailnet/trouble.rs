@@ -31,7 +31,11 @@ fn members<const N: usize>(kinds: [MemberKind; N]) -> Option<(Tailnet, [Member; 
 
 /// The agent's pid inside its host.
 fn agent(member: &Member) -> Option<u32> {
-    let found = member.host.attempt("pgrep -f ^linerate-agent");
+    process(member, "linerate-agent")
+}
+
+fn process(member: &Member, name: &str) -> Option<u32> {
+    let found = member.host.attempt(format!("pgrep -f ^{name}"));
     found.stdout.split_whitespace().next()?.parse().ok()
 }
 
@@ -66,6 +70,35 @@ fn an_agent_that_hangs_costs_no_packet() {
     pinging.goes_on(500, PATIENCE);
     let pings = pinging.finish();
     assert!(pings.is_complete(), "{}", pings.text);
+}
+
+#[test]
+fn without_its_steward_a_node_goes_on_and_says_so() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate];
+    let Some((tailnet, [one, other])) = members(kinds) else { return };
+    one.becomes_direct(&other);
+    let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "steward", &target);
+    let steward = process(&one, "linerate-steward").expect("a node has a steward");
+    let before = agent(&one);
+    one.host.run(format!("kill -KILL {steward}"));
+    eventually("status says so", PATIENCE, || {
+        let health = one.status()["Health"].to_string();
+        health.contains("the process that sets routes and names was killed")
+    });
+    pinging.goes_on(100, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+    assert_eq!(agent(&one), before);
+
+    let host = tailnet.host("later", Uplink::Switch);
+    let later = Member::join(&tailnet, host, MemberKind::Linerate, "");
+    let address = later.addresses.of(Family::V4);
+    eventually("the other is known", PATIENCE, || one.attempt("status").stdout.contains(address));
+
+    let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
+    assert!(ended.ok, "{ended:?}");
+    assert_eq!(agent(&one), None);
 }
 
 #[test]
@@ -141,7 +174,7 @@ fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
     node.host.run("mv /run/rig/right.pem /run/rig/ca.pem");
     let joined = node.log_in(url, key, "");
     assert!(joined.ok, "{joined:?}");
-    let again = node.start_again(&format!("--timeout=5s {url} other0"));
+    let again = node.start_as("other0", &format!("--timeout=5s {url}"));
     assert!(says(&again, Member::STATE), "a second join into the same state: {again:?}");
     assert_eq!(node.status()["BackendState"], "Running");
 }

@@ -43,5 +43,5 @@ async fn a_flood_of_maps_has_settings_made_now_and_then_and_for_the_last_of_them
     assert_eq!(of_peers(rig.told()), 0);
     rig.pass(took).await;
     assert_eq!(of_peers(rig.told()), 1);
-    assert_eq!(rig.agent.settings.paths.len(), 100);
+    assert_eq!(rig.agent.settings.peers.len(), 100);
 }

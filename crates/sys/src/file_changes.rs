@@ -1,0 +1,116 @@
+//! Tells that a file was written or replaced.
+//!
+//! Who replaces a file is seen in its folder, and in the folder that it is a link to. Who writes into
+//! one that was mounted there is seen in neither, but at the file itself.
+
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs, io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    sys::inotify::{AddWatchFlags, InitFlags, Inotify},
+};
+
+/// Events of a folder when a file in it has other contents.
+const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
+    .union(AddWatchFlags::IN_CREATE)
+    .union(AddWatchFlags::IN_DELETE)
+    .union(AddWatchFlags::IN_MOVED_FROM)
+    .union(AddWatchFlags::IN_MOVED_TO);
+
+/// Readable when something happened in one of the files' folders.
+#[derive(Debug)]
+pub struct FileChanges {
+    inotify: Inotify,
+    /// The files', in whatever folder.
+    names: BTreeSet<OsString>,
+}
+
+impl FileChanges {
+    /// Watches these files, as far as there are such folders.
+    ///
+    /// # Errors
+    /// No watch is left.
+    pub fn new(files: &[&Path]) -> io::Result<Self> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let mut names = BTreeSet::new();
+        for file in files {
+            let real = fs::canonicalize(file).ok();
+            for path in [Some(*file), real.as_deref()].into_iter().flatten() {
+                names.extend(path.file_name().map(OsString::from));
+                for watched in [path.parent(), Some(path)].into_iter().flatten() {
+                    match inotify.add_watch(watched, EVENTS) {
+                        Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+            }
+        }
+        Ok(Self { inotify, names })
+    }
+
+    /// Whether one of the files changed since the last call.
+    ///
+    /// # Errors
+    /// The kernel is out of memory.
+    pub fn any(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        loop {
+            match self.inotify.read_events() {
+                Ok(events) => {
+                    any |= events.iter().any(|event| {
+                        event.name.as_ref().is_none_or(|name| self.names.contains(name))
+                            || event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW)
+                    });
+                }
+                Err(Errno::EAGAIN) => return Ok(any),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for FileChanges {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_written_or_replaced_changes_behind_a_link_too_and_its_neighbours_do_not_matter()
+     {
+        let folder = std::env::temp_dir().join(format!("linerate-changes-{}", std::process::id()));
+        fs::create_dir_all(folder.join("real")).unwrap();
+        let (file, other) = (folder.join("real/file"), folder.join("real/file.new"));
+        fs::write(&file, "").unwrap();
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let missing = folder.join("missing/file");
+        let mut changes = FileChanges::new(&[&missing, &link]).unwrap();
+        assert!(!changes.any().unwrap());
+        fs::write(&file, "a").unwrap();
+        assert!(changes.any().unwrap());
+        assert!(!changes.any().unwrap(), "it is told once");
+        fs::write(&other, "b").unwrap();
+        assert!(!changes.any().unwrap());
+        fs::rename(&other, &file).unwrap();
+        assert!(changes.any().unwrap());
+        fs::write(folder.join("link.new"), "c").unwrap();
+        assert!(!changes.any().unwrap());
+        fs::rename(folder.join("link.new"), &link).unwrap();
+        assert!(changes.any().unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
