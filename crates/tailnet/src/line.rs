@@ -29,7 +29,7 @@ use ipnet::IpNet;
 use packet::filter::{AddressRange, Destination, Policy, Rule};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::keys::NodePublic;
+use crate::{keys::NodePublic, peer_relay::Vni};
 
 /// The most bytes of one part, with its first byte: less than half of what any kernel's default
 /// buffer of a Unix socket holds.
@@ -165,6 +165,13 @@ pub struct Peer {
 pub enum Path {
     /// At its UDP address.
     Direct(SocketAddr),
+    /// By a node that relays over UDP ([`crate::peer_relay`]).
+    PeerRelay {
+        /// Its address.
+        at: SocketAddr,
+        /// Which of its endpoints.
+        vni: Vni,
+    },
     /// Through a relay's region.
     Relay(u16),
 }

@@ -31,4 +31,4 @@ pub const NO_SERVER: &str = "disable-relay-server";
 /// What forbids a node to use relays of others.
 pub const NO_CLIENT: &str = "disable-relay-client";
 /// The first version of the protocol of which all nodes know peer relays.
-pub const FIRST_CAPABLE: u16 = 121;
+pub const FIRST_CAPABLE: u32 = 121;

@@ -25,7 +25,8 @@ use tailnet::{
     line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
     messages::DerpMap,
     netcheck::{Families, NetInfo, Netcheck, Report},
-    paths::{Event, Paths, PeerInfo, Shown, To, Traffic, Transmit, Via},
+    paths::{Event, Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
+    peer_relay::{GENEVE_LEN, Geneve, Protocol},
     stun,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -259,6 +260,11 @@ impl Mesh {
         }
     }
 
+    /// Takes whose peer relays may be asked; `None` if none is to be used.
+    pub fn set_peer_relays(&mut self, relays: Option<Vec<PeerRelay>>) {
+        self.paths.set_peer_relays(self.disco.public(), relays);
+    }
+
     pub fn handle_network_change(&mut self, now: Duration) {
         self.paths.handle_network_change(now);
         self.netcheck.make_next_full();
@@ -269,6 +275,13 @@ impl Mesh {
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
         if stun::is_stun(&one.bytes) {
             self.netcheck.handle_stun_response(&one.bytes, one.at);
+        } else if let Some(header) = Geneve::read(&one.bytes) {
+            let via = Via::PeerRelay { at: one.from, vni: header.vni };
+            if let Ok((from, message)) = self.disco.open(&one.bytes[GENEVE_LEN..])
+                && header.control == matches!(message, Message::BindChallenge(_))
+            {
+                self.paths.handle_disco(from, via, &message, now);
+            }
         } else if let Ok((from, message)) = self.disco.open(&one.bytes) {
             let via = Via::Udp { remote: one.from, local: one.local };
             self.paths.handle_disco(from, via, &message, now);
@@ -471,6 +484,11 @@ impl Mesh {
             match to {
                 To::Udp { addr, source, hops } => {
                     self.pending.push(Outgoing { to: addr, source, hops, bytes });
+                }
+                To::PeerRelay { addr, vni, control } => {
+                    let header = Geneve { control, protocol: Protocol::Disco, vni };
+                    let bytes = [&header.bytes()[..], &bytes].concat();
+                    self.pending.push(Outgoing { to: addr, source: None, hops: None, bytes });
                 }
                 To::Relay { region, peer } => {
                     let (segment, bytes) = (bytes.len(), bytes.into());

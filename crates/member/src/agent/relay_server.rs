@@ -15,10 +15,11 @@ use tailnet::{
         Outgoing,
         relay_server::{FromRelayServer, ToRelayServer},
     },
-    messages::{DerpMap, Node},
+    messages::DerpMap,
     netcheck::{Families, Netcheck, Report},
     paths::{To, Transmit},
     peer_relay::MAY_ALLOCATE,
+    settings::may,
 };
 use tokio::sync::mpsc;
 
@@ -213,7 +214,7 @@ impl Agent {
     /// Makes an endpoint for a peer that may have one, and is one of the two that are to use it.
     pub fn allocate(&mut self, asked: Asked) {
         let peer = self.map.peer(&asked.peer);
-        let may = |(peer, own)| self.may(peer, own, MAY_ALLOCATE);
+        let may = |(peer, own)| may(peer, own, MAY_ALLOCATE, &self.settings.grants);
         if asked.request.clients.contains(&asked.disco)
             && peer.zip(self.map.node()).is_some_and(may)
         {
@@ -221,21 +222,6 @@ impl Agent {
         } else {
             tracing::debug!(peer = %asked.peer, "a peer asked for what it may not have: a relay");
         }
-    }
-
-    /// Whether a peer has a capability towards this node (tailscale `magicsock.go`, `nodeHasCap`):
-    /// between their first addresses of a family.
-    pub fn may(&self, peer: &Node, own: &Node, capability: &str) -> bool {
-        if peer.unsigned_peer_api_only {
-            return false;
-        }
-        let of = |node: &Node, v4: bool| {
-            let mut all = node.addresses.iter().map(ipnet::IpNet::addr);
-            all.find(|address| address.is_ipv4() == v4)
-        };
-        let both = [true, false].into_iter().find_map(|v4| of(peer, v4).zip(of(own, v4)));
-        let granted = |(peer, own)| self.settings.grants.between(peer, own);
-        both.map(granted).is_some_and(|granted| granted.contains_key(capability))
     }
 }
 

@@ -70,6 +70,21 @@ fn tailscaled_relays_for_two_tailscaled() {
 }
 
 #[test]
+fn tailscaled_relays_for_two_linerates() {
+    relayed([Linerate, Linerate], Tailscaled);
+}
+
+#[test]
+fn linerate_relays_for_two_linerates() {
+    relayed([Linerate, Linerate], Linerate);
+}
+
+#[test]
+fn linerate_relays_for_linerate_and_tailscaled() {
+    relayed([Linerate, Tailscaled], Linerate);
+}
+
+#[test]
 fn a_relay_that_is_turned_off_ends_and_one_that_crashes_comes_back() {
     let Some(world) = world([Tailscaled, Tailscaled], Linerate) else { return };
     let [one, other] = &world.pair;
