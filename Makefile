@@ -165,6 +165,7 @@ DEB = $(TARGET)/deb/linerate_$$(dpkg-parsechangelog -l packaging/debian/changelo
 deb-test systemd-test container-test: DEPS += debootstrap:debootstrap dpkg-shlibdeps:dpkg-dev
 deb-test: DEPS += lintian:lintian
 container-test: DEPS += podman:podman crun:crun
+systemd-test: tailnet-peers
 deb-test systemd-test container-test: deps deb
 	packaging/$@ $(DEB) $(TARGET)/deb-test
 

@@ -96,7 +96,8 @@ fn program(contender: &Contender) -> MemberProgram {
         Carrier::Daemon(program) => MemberProgram {
             daemon: program.path.clone(),
             client: program.path.clone(),
-            ..MemberKind::Linerate.into()
+            kind: MemberKind::Linerate,
+            environment: Vec::new(),
         },
         _ => MemberProgram {
             environment: vec!["TS_DEBUG_MTU=1420".to_owned()],
