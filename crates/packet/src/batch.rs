@@ -214,37 +214,20 @@ impl SendBatch {
         &mut self.buf[start..self.used]
     }
 
-    /// Appends a run of `len` bytes for the caller to fill: datagrams of `segment` bytes, the last
-    /// maybe shorter. It joins the last run where all allows that.
-    pub fn push_run(
-        &mut self,
-        len: usize,
-        segment: usize,
-        endpoint: Endpoint,
-        tos: impl Into<Tos>,
-    ) -> &mut [u8] {
-        let tos = tos.into();
-        let start = self.used;
-        self.used += len;
-        if self.used > self.buf.len() {
-            self.grow(start);
+    /// Becomes these runs of received datagrams, which are not copied: the batches exchange their
+    /// buffers. What was received is empty then.
+    pub fn forward(&mut self, received: &mut RecvBatch, runs: &[Transmit]) {
+        self.clear();
+        let room = received.buf.len();
+        if self.buf.len() != room {
+            self.buf = vec![0; room];
         }
-        match self.transmits.last_mut() {
-            Some(run)
-                if run.endpoint == endpoint
-                    && run.tos == tos
-                    && run.accepts(segment.min(len))
-                    && (run.segment == segment || len <= segment) =>
-            {
-                run.span.len += len;
-            }
-            _ => {
-                self.relayed |= endpoint.remote.is_relayed();
-                let span = Span { start, len };
-                self.transmits.push(Transmit { span, segment, endpoint, tos });
-            }
-        }
-        &mut self.buf[start..self.used]
+        let taken = std::mem::take(&mut received.buf).into_vec();
+        received.buf = std::mem::replace(&mut self.buf, taken).into_boxed_slice();
+        received.clear();
+        self.used = room;
+        self.transmits.extend_from_slice(runs);
+        self.relayed = runs.iter().any(|run| run.endpoint.remote.is_relayed());
     }
 
     /// Makes room for what is used; the first `kept` bytes stay.
@@ -402,10 +385,11 @@ impl RecvBatch {
         self.buf.len() / Self::SLOT
     }
 
-    /// The contents of each slot, and its meta, in order of arrival.
-    pub fn filled(&self) -> impl Iterator<Item = (&[u8], &RecvMeta)> {
-        let slots = self.buf.chunks_exact(Self::SLOT);
-        slots.zip(&self.metas).map(|(slot, meta)| (&slot[..meta.len], meta))
+    /// The place of each slot's contents, and its meta, in order of arrival.
+    pub fn filled(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
+        let place = |(slot, meta): (usize, _)| (slot * Self::SLOT, meta);
+        let all = self.metas.iter().enumerate().map(place);
+        all.map(|(start, meta): (usize, &RecvMeta)| (Span { start, len: meta.len }, meta))
     }
 
     /// Every datagram's place and the meta of the slot it came in, in order of
@@ -470,25 +454,31 @@ mod tests {
     }
 
     #[test]
-    fn whole_runs_join_as_their_datagrams_would() {
-        let runs =
-            [(300, 100, 1), (250, 100, 1), (300, 100, 1), (60, 60, 1), (90, 30, 1), (90, 90, 2)];
-        let (mut whole, mut single) = (SendBatch::default(), SendBatch::default());
-        for (len, segment, port) in runs {
-            whole.push_run(len, segment, endpoint(port), Ecn::Ect0).fill(port as u8);
-            for at in (0..len).step_by(segment) {
-                single.push(segment.min(len - at), endpoint(port), Ecn::Ect0).fill(port as u8);
+    fn what_is_forwarded_is_what_was_received_and_the_next_has_room_again() {
+        let (mut received, mut sent) = (RecvBatch::new(2), SendBatch::default());
+        for round in 1..=3 {
+            let meta = RecvMeta { len: 250, stride: 100, endpoint: endpoint(1), ecn: Ecn::Ect0 };
+            for number in 0..2 {
+                let slot = received.slots_mut().nth(number).expect("there are two");
+                slot[..250].fill(round * 10 + number as u8);
+                received.commit(meta);
             }
+            let (tos, to) = (Ecn::Ect0.into(), endpoint(2));
+            let runs = [(RecvBatch::SLOT, 250), (100, 150)].map(|(start, len)| Transmit {
+                span: Span { start, len },
+                segment: 100,
+                endpoint: to,
+                tos,
+            });
+            sent.forward(&mut received, &runs);
+            let lens = |run: &Transmit| sent.datagrams(run).map(<[u8]>::len).collect::<Vec<_>>();
+            let all: Vec<_> = sent.transmits().iter().map(lens).collect();
+            assert_eq!(all, [vec![100, 100, 50], vec![100, 50]]);
+            let first = |run: &Transmit| sent.stretch(run, 0, 1)[0];
+            let all: Vec<_> = sent.transmits().iter().map(first).collect();
+            assert_eq!(all, [round * 10 + 1, round * 10]);
+            assert_eq!((received.len(), received.capacity()), (0, 2));
         }
-        let lens = |batch: &SendBatch| -> Vec<usize> {
-            let all = batch.transmits().iter();
-            all.flat_map(|run| batch.datagrams(run).map(<[u8]>::len)).collect()
-        };
-        assert_eq!(lens(&whole), lens(&single));
-        assert_eq!(whole.bytes_mut(), single.bytes_mut());
-        let first = whole.transmits()[0];
-        assert_eq!((first.span.len, first.segment), (550, 100), "two runs became one");
-        assert!(whole.transmits().iter().all(|run| run.segment > 0));
     }
 
     #[test]

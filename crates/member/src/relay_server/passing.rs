@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use packet::{Ecn, RecvBatch, RecvMeta, SendBatch, UdpRecv, UdpSend};
+use packet::{Ecn, RecvBatch, RecvMeta, SendBatch, Span, Transmit, UdpRecv, UdpSend};
 use sys::Channel;
 use tailnet::{
     line::{Incoming, Local, relay_server::FromRelayServer},
@@ -34,14 +34,18 @@ pub(super) struct Passing<R, S> {
     sender: S,
     line: Arc<Channel>,
     arrived: RecvBatch,
+    /// Runs in what arrived, by whom they go to.
+    runs: Vec<Transmit>,
     leaving: SendBatch,
+    answers: SendBatch,
     stun: Vec<Incoming>,
 }
 
 impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
     pub fn new(table: Arc<Mutex<Server>>, receiver: R, sender: S, line: Arc<Channel>) -> Self {
-        let (arrived, leaving) = (RecvBatch::new(SLOTS), SendBatch::default());
-        Self { table, receiver, sender, line, arrived, leaving, stun: Vec::new() }
+        let (arrived, runs, stun) = (RecvBatch::new(SLOTS), Vec::new(), Vec::new());
+        let (leaving, answers) = (SendBatch::default(), SendBatch::default());
+        Self { table, receiver, sender, line, arrived, runs, leaving, answers, stun }
     }
 
     /// Waits for a batch, and passes it on.
@@ -50,11 +54,16 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
     /// The socket can never receive again.
     pub fn step(&mut self, clock: impl Fn() -> Duration) -> io::Result<()> {
         self.receiver.recv(&mut self.arrived, false)?;
-        self.leaving.clear();
+        self.answers.clear();
+        self.runs.clear();
         self.sort(clock());
-        if !self.leaving.is_empty() {
-            // What does not go is lost, as on any way.
+        // What does not go is lost, as on any way.
+        if !self.runs.is_empty() {
+            self.leaving.forward(&mut self.arrived, &self.runs);
             self.sender.send(&mut self.leaving);
+        }
+        if !self.answers.is_empty() {
+            self.sender.send(&mut self.answers);
         }
         if !self.stun.is_empty() {
             tell(&self.line, &FromRelayServer::Datagrams(std::mem::take(&mut self.stun)));
@@ -63,13 +72,16 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
     }
 
     fn sort(&mut self, now: Duration) {
-        let Self { table, arrived, leaving, stun, .. } = self;
+        let Self { table, arrived, runs, answers, stun, .. } = self;
         // Held without a system call; what else takes it are allocations, which are rare.
         let mut table = lock(table);
-        for (mut rest, meta) in arrived.filled() {
-            while !rest.is_empty() {
-                let (run, behind) = rest.split_at(run_len(rest, meta.stride));
-                rest = behind;
+        for (slot, meta) in arrived.filled() {
+            let (mut start, end) = (slot.start, slot.start + slot.len);
+            while start < end {
+                let rest = arrived.get(Span { start, len: end - start });
+                let span = Span { start, len: run_len(rest, meta.stride) };
+                let run = &rest[..span.len];
+                start += span.len;
                 let segment = meta.stride.clamp(1, run.len());
                 match Geneve::read(run) {
                     Some(header) if header.control => {
@@ -77,7 +89,7 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
                             let bind = &datagram[GENEVE_LEN..];
                             let answer = table.handle_control(header, bind, meta.endpoint, now);
                             if let Some(answer) = answer {
-                                leaving
+                                answers
                                     .push(answer.len(), meta.endpoint, Ecn::NotEct)
                                     .copy_from_slice(&answer);
                             }
@@ -88,8 +100,8 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
                         let size = (count as u64, run.len() as u64);
                         let from = meta.endpoint.remote.direct();
                         let to = from.and_then(|from| table.forward(header.vni, from, size, now));
-                        if let Some(to) = to {
-                            leaving.push_run(run.len(), segment, to, meta.ecn).copy_from_slice(run);
+                        if let Some(endpoint) = to {
+                            runs.push(Transmit { span, segment, endpoint, tos: meta.ecn.into() });
                         }
                     }
                     None if stun::is_stun(run) && stun.len() < MOST_STUN => {
