@@ -190,6 +190,7 @@ measures! {
     TAILNET_QUIC_UP = "tailnet_quic_up", "tailnet: QUIC without its AEAD, up", "Gbit/s", 2, least(2.0);
     TAILNET_UDP_64 = "tailnet_udp_64", "tailnet: UDP 64 B flood, carried", "kpps", 0, least(6.0);
     TAILNET_RELAY_TCP = "tailnet_relay_tcp", "tailnet: TCP, 1 stream, by headscale's relay", "Mbit/s", 0, least(2.0);
+    TAILNET_PEER_RELAY_TCP = "tailnet_peer_relay_tcp", "two linerates: TCP, 1 stream, by its peer relay", "Gbit/s", 2, least(3.0);
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;

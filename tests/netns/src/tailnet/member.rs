@@ -286,6 +286,16 @@ impl Member {
         });
     }
 
+    /// Has it relay for others at this UDP port; empty for not any more.
+    ///
+    /// # Panics
+    /// When it refuses.
+    pub fn relays_at(&self, port: &str) {
+        let interface = if self.kind() == MemberKind::Linerate { INTERFACE } else { "" };
+        let set = self.attempt(&format!("set {interface} --relay-server-port={port}"));
+        assert!(set.ok, "{}: {set:?}", self.host.name());
+    }
+
     /// The pid inside the host of the process that serves its interface.
     ///
     /// # Panics

@@ -24,30 +24,11 @@ fn world(kinds: [MemberKind; 2], relay: MemberKind) -> Option<World> {
     let at = host.run("ip -4 -o addr show dev eth0 | awk '{sub(\"/.*\", \"\", $4); print $4}'");
     let at = format!("{}:{PORT}", at.trim());
     let relay = Member::join(&tailnet, host, relay, "");
-    relays(&relay, &PORT.to_string());
-    allow(&tailnet, relay.addresses.of(Family::V4));
+    relay.relays_at(&PORT.to_string());
+    tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
     let [one, other] = [("one", kinds[0]), ("other", kinds[1])]
         .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::HardNat), kind, ""));
     Some(World { pair: [one, other], relay, at, _tailnet: tailnet })
-}
-
-/// Has a node relay at this port, or not.
-fn relays(member: &Member, port: &str) {
-    let interface = if member.kind() == Linerate { Member::INTERFACE } else { "" };
-    let set = member.attempt(&format!("set {interface} --relay-server-port={port}"));
-    assert!(set.ok, "{set:?}");
-}
-
-/// Allows all nodes to have this one relay.
-fn allow(tailnet: &Tailnet, relay: &str) {
-    let coordinator = &tailnet.coordinator;
-    let policy = format!(
-        r#"{{"acls": [{{"action": "accept", "src": ["*"], "dst": ["*:*"]}}],
-            "grants": [{{"src": ["*"], "dst": ["{relay}"],
-                         "app": {{"tailscale.com/cap/relay": [{{}}]}}}}]}}"#
-    );
-    let file = coordinator.host.write("policy.json", &policy);
-    coordinator.headscale(&format!("policy set -f {file}"));
 }
 
 fn relayed(kinds: [MemberKind; 2], relay: MemberKind) {
@@ -93,6 +74,6 @@ fn a_relay_that_is_turned_off_ends_and_one_that_crashes_comes_back() {
     let before = pid();
     world.relay.host.run(format!("kill -KILL {before}"));
     eventually("another relay", PATIENCE, || !pid().is_empty() && pid() != before);
-    relays(&world.relay, "''");
+    world.relay.relays_at("''");
     eventually("no relay", PATIENCE, || pid().is_empty());
 }
