@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, Member, MemberKind, MemberProgram, Pinging, Stopwatch, Tailnet, Uplink,
+    Addresses, Family, Member, MemberKind, MemberProgram, Nat, Pinging, Stopwatch, Tailnet, Uplink,
 };
 
 use super::topology::{End, Ends, Running};
@@ -53,7 +53,7 @@ pub(super) fn run(
     turn.directly();
     turn.ends.were_direct();
     drop(turn);
-    join(&tailnet, &program, Uplink::WithoutUdp, |ends, _, _| {
+    join(&tailnet, &program, Uplink::Behind(Nat::WithoutUdp), |ends, _, _| {
         let mut turn = Turn::of(ends, plan, readings, tell);
         let rate = turn.stream("");
         turn.note(&TAILNET_RELAY_TCP, rate.gbps() * 1e3);
@@ -62,7 +62,7 @@ pub(super) fn run(
     let relay = Member::join(&tailnet, tailnet.host("relay", Uplink::Switch), program, "");
     relay.relays_at(RELAY_PORT);
     tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
-    join(&tailnet, &MemberKind::Linerate.into(), Uplink::HardNat, |ends, _, _| {
+    join(&tailnet, &MemberKind::Linerate.into(), Uplink::Behind(Nat::Symmetric), |ends, _, _| {
         ends.become_relayed();
         let mut turn = Turn::of(ends, plan, readings, tell);
         let rate = turn.stream("");

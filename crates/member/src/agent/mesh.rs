@@ -6,9 +6,11 @@
 //!        `──────► Netcheck ──► report ──► endpoints, latencies ──► Home
 //! ```
 
+mod check;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -24,7 +26,7 @@ use tailnet::{
     keys::{DiscoKey, DiscoPublic, NodePublic},
     line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
     messages::DerpMap,
-    netcheck::{Families, NetInfo, Netcheck, Report},
+    netcheck::{NetInfo, Netcheck, Report},
     paths::{Event, Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
     peer_relay::{GENEVE_LEN, Geneve, Protocol},
     stun,
@@ -32,6 +34,8 @@ use tailnet::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{derp, line::ToLine, programs::Programs, relay_server::Asked, told::ToRelays};
+
+pub(super) use check::{Found, look_up};
 
 /// Datagrams in one message to the data plane at most.
 const TOGETHER: usize = 64;
@@ -44,15 +48,6 @@ pub(super) struct Due {
     pub announce: bool,
     /// The home relay is another.
     home: bool,
-}
-
-/// What a task found out for a check of the network.
-#[derive(Debug)]
-pub(super) enum Found {
-    /// What the name of a relay stands for.
-    Addresses(String, Vec<IpAddr>),
-    /// How far a region is by TCP.
-    Latency(u16, Option<Duration>),
 }
 
 /// See the module.
@@ -197,38 +192,11 @@ impl Mesh {
         self.check(now);
     }
 
-    /// Finds out how the network around is.
-    fn check(&mut self, now: Duration) {
-        let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
-        self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
-        self.netcheck.start(now);
-    }
-
     fn home_chosen(&mut self, now: Duration) {
         self.netcheck.set_home(self.home());
         self.paths.set_home(self.home(), now);
         self.due.home = true;
         self.renew_net_info();
-    }
-
-    /// A task of a check is done.
-    pub fn handle_found(&mut self, found: Found) {
-        match found {
-            Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
-            Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
-        }
-    }
-
-    fn handle_report(&mut self, report: Report, now: Duration) {
-        let (home, before) = (self.home(), self.reflexive());
-        self.homes.handle_report(&report.latencies, report.began, true, now);
-        self.report = report;
-        if self.home() != home {
-            self.home_chosen(now);
-        }
-        self.renew_net_info();
-        self.due.announce |= self.reflexive() != before;
-        self.tell_paths(now);
     }
 
     /// A relay of a region said something.
@@ -424,29 +392,6 @@ impl Mesh {
         }
     }
 
-    /// Goes on with a check of the network.
-    async fn flush_check(&mut self, relays: &ToRelays, now: Duration) {
-        while let Some(name) = self.netcheck.needs_address() {
-            look_up(&self.found, name);
-        }
-        while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
-            let bytes = bytes.to_vec();
-            self.pending.push(Outgoing { to, source: None, hops: None, bytes });
-        }
-        if let Some(report) = self.netcheck.poll_report(now) {
-            self.handle_report(report, now);
-        }
-        while let Some(region) = self.netcheck.needs_tcp() {
-            let (reply, measured) = oneshot::channel();
-            relays.send(derp::Command::Measure { region, reply }).await;
-            let found = self.found.clone();
-            tokio::spawn(async move {
-                let latency = measured.await.unwrap_or_default();
-                let _ = found.send(Found::Latency(region, latency)).await;
-            });
-        }
-    }
-
     /// Sends what is to be sent.
     pub async fn flush(
         &mut self,
@@ -507,16 +452,6 @@ impl Mesh {
         }
         due
     }
-}
-
-/// Finds out what the name of a relay stands for.
-pub(super) fn look_up(found: &mpsc::Sender<Found>, name: String) {
-    let found = found.clone();
-    tokio::spawn(async move {
-        let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
-        let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
-        let _ = found.send(Found::Addresses(name, addresses)).await;
-    });
 }
 
 /// What a path is called for users, and whether it is direct.

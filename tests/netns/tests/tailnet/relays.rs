@@ -1,6 +1,6 @@
 //! Nodes that relay for others by UDP, of each kind for each kind.
 
-use netns::{Family, Member, MemberKind, Tailnet, Uplink, eventually};
+use netns::{Family, Member, MemberKind, Nat, Tailnet, Uplink, eventually};
 
 use MemberKind::{Linerate, Tailscaled};
 
@@ -26,8 +26,9 @@ fn world(kinds: [MemberKind; 2], relay: MemberKind) -> Option<World> {
     let relay = Member::join(&tailnet, host, relay, "");
     relay.relays_at(&PORT.to_string());
     tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
-    let [one, other] = [("one", kinds[0]), ("other", kinds[1])]
-        .map(|(name, kind)| Member::join(&tailnet, tailnet.host(name, Uplink::HardNat), kind, ""));
+    let [one, other] = [("one", kinds[0]), ("other", kinds[1])].map(|(name, kind)| {
+        Member::join(&tailnet, tailnet.host(name, Uplink::Behind(Nat::Symmetric)), kind, "")
+    });
     Some(World { pair: [one, other], relay, at, _tailnet: tailnet })
 }
 
