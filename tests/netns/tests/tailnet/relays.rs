@@ -67,12 +67,16 @@ fn linerate_relays_for_linerate_and_tailscaled() {
 }
 
 #[test]
-fn a_relay_that_is_turned_off_ends_and_one_that_crashes_comes_back() {
+fn a_relay_has_no_rights_ends_when_it_is_turned_off_and_comes_back_when_it_crashes() {
     let Some(world) = world([Tailscaled, Tailscaled], Linerate) else { return };
     let [one, other] = &world.pair;
     one.becomes_relayed(other, &world.at);
     let pid = || world.relay.host.attempt("pgrep -x linerate-relay").stdout.trim().to_owned();
     let before = pid();
+    let status = world.relay.host.run(format!("cat /proc/{before}/status"));
+    let is = |line: &str| status.lines().any(|one| one == line);
+    assert!(is("CapEff:\t0000000000000000") && is("CapPrm:\t0000000000000000"), "{status}");
+    assert!(is("NoNewPrivs:\t1") && is("Seccomp:\t2") && !status.contains("\nUid:\t0"), "{status}");
     world.relay.host.run(format!("kill -KILL {before}"));
     eventually("another relay", PATIENCE, || !pid().is_empty() && pid() != before);
     world.relay.relays_at("''");
