@@ -191,6 +191,16 @@ measures! {
     TAILNET_UDP_64 = "tailnet_udp_64", "tailnet: UDP 64 B flood, carried", "kpps", 0, least(6.0);
     TAILNET_RELAY_TCP = "tailnet_relay_tcp", "tailnet: TCP, 1 stream, by headscale's relay", "Mbit/s", 0, least(2.0);
     TAILNET_PEER_RELAY_TCP = "tailnet_peer_relay_tcp", "two linerates: TCP, 1 stream, by its peer relay", "Gbit/s", 2, least(3.0);
+    NAT_CONES_FIRST = "nat_cones_first", "nat: port-restricted twice: first answer (at most 0.3)", "s", 2, None;
+    NAT_CONES_DIRECT = "nat_cones_direct", "  direct both ways (at most 0.3)", "s", 2, None;
+    NAT_MIXED_FIRST = "nat_mixed_first", "nat: address-restricted and symmetric: first answer", "s", 2, None;
+    NAT_MIXED_DIRECT = "nat_mixed_direct", "  direct both ways", "s", 2, None;
+    NAT_OPEN_FIRST = "nat_open_first", "nat: no input drop twice: first answer", "s", 2, None;
+    NAT_OPEN_DIRECT = "nat_open_direct", "  direct both ways, if ever", "s", 2, None;
+    NAT_HARD_FIRST = "nat_hard_first", "nat: port-restricted and symmetric, by relay: first answer", "s", 2, None;
+    NAT_CHANGED = "nat_changed", "nat: a host changes its addresses: silence (at most 1)", "s", 2, None;
+    NAT_CUT = "nat_cut", "nat: a direct way is cut: silence (at most 3)", "s", 2, None;
+    NAT_LOST = "nat_lost", "nat: lost of a 10 ms ping from relay to direct (none)", "pings", 0, None;
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;

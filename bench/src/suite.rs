@@ -14,6 +14,7 @@ mod forward;
 mod handshakes;
 mod jumbo;
 mod load;
+mod nat;
 mod peers;
 mod ping;
 mod proxy;
@@ -97,6 +98,7 @@ pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readi
         let plan = if test == Test::Far { &far } else { plan };
         attempt(&readings, test.name(), || match test {
             Test::Proxy => proxy::run(contender, plan, &readings, tell),
+            Test::Nat => nat::run(contender, plan, &readings, tell),
             Test::Tailnet => tailnet::run(contender, plan, &readings, tell),
             test => {
                 let mut turn = Turn::start(contender, plan, &readings, tell);
@@ -239,7 +241,7 @@ impl<'a> Turn<'a> {
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
             // Their ends are their own: see `run`.
-            Test::Proxy | Test::Tailnet => {}
+            Test::Proxy | Test::Tailnet | Test::Nat => {}
         }
     }
 

@@ -105,7 +105,7 @@ fn end(member: Member) -> End {
 }
 
 /// What both members run. tailscaled has the MTU that linerate takes on a cable; its own is 1280.
-fn program(contender: &Contender) -> MemberProgram {
+pub(super) fn program(contender: &Contender) -> MemberProgram {
     match &contender.carrier {
         Carrier::Daemon(program) => MemberProgram {
             daemon: program.path.clone(),

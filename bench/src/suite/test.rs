@@ -44,11 +44,13 @@ pub enum Test {
     Proxy,
     /// Between two members of a tailnet that headscale runs, beside tailscaled.
     Tailnet,
+    /// Between two members behind boxes, beside tailscaled.
+    Nat,
 }
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 16] = [
+    pub const ALL: [Test; 17] = [
         Test::Tcp,
         Test::Ping,
         Test::Quic,
@@ -65,6 +67,7 @@ impl Test {
         Test::Handshakes,
         Test::Proxy,
         Test::Tailnet,
+        Test::Nat,
     ];
 
     /// Its name in arguments.
@@ -86,6 +89,7 @@ impl Test {
             Test::Handshakes => "handshakes",
             Test::Proxy => "proxy",
             Test::Tailnet => "tailnet",
+            Test::Nat => "nat",
         }
     }
 
@@ -107,7 +111,7 @@ impl Test {
 
     /// Whether it compares what Tailscale's wireguard-go alone does not do.
     pub fn is_beside_tailscaled(self) -> bool {
-        matches!(self, Test::Proxy | Test::Tailnet)
+        matches!(self, Test::Proxy | Test::Tailnet | Test::Nat)
     }
 
     /// Whether its ends are others than all tests have.
@@ -128,10 +132,14 @@ impl Test {
             (Test::Proxy, Carrier::Tailscaled(_)) => None,
             (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
             (Test::Proxy, _) => Some("it has no userspace networking"),
-            (Test::Tailnet, _) if !Tailnet::can_start() => Some("headscale is not built"),
-            (Test::Tailnet, Carrier::Tailscaled(_)) => None,
-            (Test::Tailnet, Carrier::Daemon(one)) if one.implementation == Linerate => None,
-            (Test::Tailnet, _) => Some("it joins no tailnet"),
+            (Test::Tailnet | Test::Nat, _) if !Tailnet::can_start() => {
+                Some("headscale is not built")
+            }
+            (Test::Tailnet | Test::Nat, Carrier::Tailscaled(_)) => None,
+            (Test::Tailnet | Test::Nat, Carrier::Daemon(one)) if one.implementation == Linerate => {
+                None
+            }
+            (Test::Tailnet | Test::Nat, _) => Some("it joins no tailnet"),
             (Test::Plain | Test::Far | Test::Forward | Test::Vxlan, Carrier::Tailscaled(_))
             | (Test::Jumbo | Test::Peers | Test::Handshakes, Carrier::Tailscaled(_)) => {
                 Some("its peers are told to it by a control server")

@@ -20,7 +20,7 @@ mod switch;
 pub use self::certificate::Certificate;
 pub use self::coordinator::Coordinator;
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
-pub use self::nat::Nat;
+pub use self::nat::{Nat, deafen, hears};
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
 

@@ -71,6 +71,17 @@ impl Ping {
         times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or(f64::INFINITY)
     }
 
+    /// For how long no request was answered, at most, where one was sent at each interval.
+    pub fn longest_gap(&self, interval: Duration) -> Duration {
+        let answered = self.text.lines().filter_map(|line| {
+            line.split("icmp_seq=").nth(1)?.split_whitespace().next()?.parse::<u32>().ok()
+        });
+        let mut all: Vec<u32> = answered.chain([0, self.sent + 1]).collect();
+        all.sort_unstable();
+        let gaps = all.windows(2).map(|two| (two[1] - two[0]).saturating_sub(1));
+        interval * gaps.max().unwrap_or_default()
+    }
+
     /// Reads what ping(8) of iputils printed.
     pub fn parse(text: String) -> Ping {
         let summary = text.lines().find(|line| line.contains("packets transmitted"));

@@ -108,7 +108,7 @@ fn directly(uplink: Uplink, kinds: [MemberKind; 2]) {
     let Some((_tailnet, one, other)) = meet(uplink, kinds) else { return };
     one.becomes_direct(&other);
     other.becomes_direct(&one);
-    talk(&one, &other);
+    talk(&one, &other, 0);
     for path in [one.path_to(&other), other.path_to(&one)] {
         assert!(matches!(path, Path::Direct(_)), "{path:?}");
     }
@@ -116,7 +116,8 @@ fn directly(uplink: Uplink, kinds: [MemberKind; 2]) {
 
 fn by_the_relay(kinds: [MemberKind; 2]) {
     let Some((_tailnet, one, other)) = meet(Uplink::Behind(Nat::WithoutUdp), kinds) else { return };
-    talk(&one, &other);
+    // headscale's relay drops what finds 32 waiting, whatever it is.
+    talk(&one, &other, 1);
     for path in [one.path_to(&other), other.path_to(&one)] {
         assert_eq!(path, Path::Relay("rig".to_owned()));
     }
@@ -133,8 +134,9 @@ fn meet(uplink: Uplink, kinds: [MemberKind; 2]) -> Option<(Tailnet, Member, Memb
     Some((tailnet, one, other))
 }
 
-/// Pings, a stream and datagrams each way, of both families; what arrives is what was sent.
-fn talk(one: &Member, other: &Member) {
+/// Pings, a stream and datagrams each way, of both families; what arrives is what was sent. Of the
+/// pings beside others so many may be lost.
+fn talk(one: &Member, other: &Member, lost: u32) {
     let ways = [(one, other), (other, one)];
     let ways = Family::ALL.into_iter().flat_map(|family| ways.map(|(from, to)| (from, to, family)));
     let mut flows = Vec::new();
@@ -146,13 +148,12 @@ fn talk(one: &Member, other: &Member) {
         let carried = Stream::start(&from.host, &to.host, socket(target, port), pace).finish();
         assert_eq!(carried.received, BYTES, "{}", from.host.name());
     }
-    // Beside a stream headscale's relay would drop some: it queues 32.
     for (port, (from, to, family)) in (PORT..).zip(ways) {
         let target = socket(to.addresses.of(family), port);
         flows.push(Datagrams::start(&from.host, &to.host, target, SLOW));
     }
     let pings = ping(&one.host, format!("-c 10 -i 0.1 {}", other.addresses.of(Family::V4)));
-    assert!(pings.is_complete(), "beside flows: {}", pings.text);
+    assert!(pings.received + lost >= pings.sent, "beside flows: {}", pings.text);
     // Each waits for late ones.
     let flows = flows.into_iter().map(|flow| in_background("flow", || flow.finish()));
     for flow in flows.collect::<Vec<_>>() {

@@ -28,13 +28,13 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   --rounds N     turns of each contender, A B, B A, A B, ... (5)
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
-                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet
+                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet, nat
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go (with each of its two queue lengths, of which the better
                  counts), wireguard-go, boringtun, gotatun, kernel, bare (the cable without a tunnel),
                  tailscaled (joined over TUN, in proxy with userspace networking), or none
-                 (tailscale-wireguard-go; for proxy and tailnet, tailscaled)
+                 (tailscale-wireguard-go; for proxy, tailnet and nat, tailscaled)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
   --link SHAPE   an emulated link instead of the bare cable, of any of

@@ -37,6 +37,32 @@ table inet filter {
 }
 ";
 
+/// Has a host hear no UDP any more; who sends it is told nothing of that.
+///
+/// # Panics
+/// When the kernel refuses.
+pub fn deafen(host: &Host) {
+    let rules = host.write("deaf", DEAF);
+    host.run(format!("nft -f {rules}"));
+}
+
+/// Has it hear again.
+///
+/// # Panics
+/// When it was not deaf.
+pub fn hears(host: &Host) {
+    host.run("nft delete table inet deaf");
+}
+
+const DEAF: &str = "
+table inet deaf {
+  chain in {
+    type filter hook input priority filter
+    iifname eth0 meta l4proto udp drop
+  }
+}
+";
+
 /// A box between a host and the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Nat {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use netns::{
-    Family, Host, Member, MemberKind, Nat, Pace, Path, Ping, Pinging, Stream, Tailnet, Uplink,
-    eventually,
+    Family, Host, Member, MemberKind, Nat, Pace, Path, Pinging, Stream, Tailnet, Uplink, deafen,
+    eventually, hears,
 };
 
 /// Within this nodes find another way.
@@ -13,13 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A ping a hundred times a second.
 const OFTEN: &str = "-i 0.01";
-
-/// Nothing of UDP comes in any more, and who sent it hears nothing of that.
-const DEAF: &str = "nft 'add table inet deaf; \
-    add chain inet deaf in { type filter hook input priority filter; }; \
-    add rule inet deaf in iifname eth0 meta l4proto udp drop'";
-
-const HEARING: &str = "nft delete table inet deaf";
+const INTERVAL: Duration = Duration::from_millis(10);
 
 /// A stream that never rests for long.
 const PACED: Pace = Pace { piece: 10_000, rest: Duration::from_millis(5), bytes: None };
@@ -32,22 +26,10 @@ fn pair(tailnet: &Tailnet, uplink: Uplink, prepare: impl Fn(&Host)) -> [Member; 
     })
 }
 
-/// For how long no request was answered, at most.
-fn longest_gap(pings: &Ping) -> Duration {
-    let answered = pings.text.lines().filter_map(|line| {
-        line.split("icmp_seq=").nth(1)?.split_whitespace().next()?.parse::<u32>().ok()
-    });
-    let mut all: Vec<u32> = answered.chain([0, pings.sent + 1]).collect();
-    all.sort_unstable();
-    let gaps = all.windows(2).map(|two| (two[1] - two[0]).saturating_sub(1));
-    Duration::from_millis(10) * gaps.max().unwrap_or_default()
-}
-
 #[test]
 fn who_goes_from_a_relay_to_a_direct_way_loses_nothing() {
     let Some(tailnet) = Tailnet::start() else { return };
-    let deaf = |host: &Host| drop(host.run(DEAF));
-    let [one, other] = pair(&tailnet, Uplink::Behind(Nat::PortRestricted), deaf);
+    let [one, other] = pair(&tailnet, Uplink::Behind(Nat::PortRestricted), deafen);
     one.reaches(&other, Family::V4);
     let path = one.path_to(&other);
     assert!(!matches!(path, Path::Direct(_)), "{path:?}");
@@ -55,7 +37,7 @@ fn who_goes_from_a_relay_to_a_direct_way_loses_nothing() {
     let pinging = Pinging::start(&one.host, "relayed", &target);
     pinging.goes_on(100, PATIENCE);
     for member in [&one, &other] {
-        member.host.run(HEARING);
+        hears(&member.host);
     }
     eventually("a direct way", PATIENCE, || {
         [(&one, &other), (&other, &one)]
@@ -76,11 +58,11 @@ fn a_way_that_is_cut_in_silence_is_left_within_seconds() {
     let pinging = Pinging::start(&one.host, "cut", &target);
     pinging.goes_on(100, PATIENCE);
     for member in [&one, &other] {
-        member.host.run(DEAF);
+        deafen(&member.host);
     }
     eventually("they go by the relay", PATIENCE, || matches!(one.path_to(&other), Path::Relay(_)));
     pinging.goes_on(100, PATIENCE);
-    let gap = longest_gap(&pinging.finish());
+    let gap = pinging.finish().longest_gap(INTERVAL);
     assert!(gap < Duration::from_secs(5), "{gap:?}");
 }
 
@@ -101,7 +83,7 @@ fn a_host_that_changes_its_addresses_keeps_its_streams() {
          ip route replace default via 10.1.0.1 && ip -6 route replace default via fd01::1",
     );
     pinging.goes_on(300, PATIENCE);
-    let gap = longest_gap(&pinging.finish());
+    let gap = pinging.finish().longest_gap(INTERVAL);
     assert!(gap < Duration::from_secs(5), "{gap:?}");
     let carried = stream.finish();
     assert!(carried.received > 0 && carried.received == carried.sent, "{carried:?}");

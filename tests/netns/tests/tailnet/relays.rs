@@ -38,7 +38,7 @@ fn relayed(kinds: [MemberKind; 2], relay: MemberKind) {
     one.reaches(other, Family::V4);
     one.becomes_relayed(other, &world.at);
     other.becomes_relayed(one, &world.at);
-    talk(one, other);
+    talk(one, other, 0);
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! Two members of a tailnet behind boxes of real rules, both of linerate or both of tailscaled: how
+//! soon they meet, and what changes cost.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use netns::{
+    Family, Member, MemberProgram, Nat, Path, Pinging, Stopwatch, Tailnet, Uplink, deafen, hears,
+};
+
+use super::tailnet::program;
+use super::{News, Plan};
+use crate::contender::Contender;
+use crate::measure::{
+    Measure, NAT_CHANGED, NAT_CONES_DIRECT, NAT_CONES_FIRST, NAT_CUT, NAT_HARD_FIRST, NAT_LOST,
+    NAT_MIXED_DIRECT, NAT_MIXED_FIRST, NAT_OPEN_DIRECT, NAT_OPEN_FIRST,
+};
+use crate::readings::Readings;
+
+/// Within this a peer answers, or goes directly if ever.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Within this a member has found another way.
+const LONG: Duration = Duration::from_secs(90);
+
+/// Between two requests of a ping that is to be answered soon, and of one that goes on.
+const OFTEN: Duration = Duration::from_millis(10);
+
+/// Replies before and after what is looked at.
+const SOME: usize = 100;
+
+/// Two boxes, and what is measured behind them: until the first answer, and until it goes directly
+/// both ways.
+type Pair = ([Nat; 2], &'static Measure, Option<&'static Measure>);
+
+const PAIRS: [Pair; 4] = [
+    ([Nat::PortRestricted; 2], &NAT_CONES_FIRST, Some(&NAT_CONES_DIRECT)),
+    ([Nat::AddressRestricted, Nat::Symmetric], &NAT_MIXED_FIRST, Some(&NAT_MIXED_DIRECT)),
+    ([Nat::WithoutInputDrop; 2], &NAT_OPEN_FIRST, Some(&NAT_OPEN_DIRECT)),
+    ([Nat::PortRestricted, Nat::Symmetric], &NAT_HARD_FIRST, None),
+];
+
+/// Measures a contender.
+///
+/// # Panics
+/// When members do not join or meet; what was read until then stays.
+pub(super) fn run(
+    contender: &Contender,
+    plan: &Plan,
+    readings: &RefCell<Readings>,
+    tell: &dyn Fn(News<'_>),
+) {
+    let program = program(contender);
+    let tailnet = Tailnet::start().expect("the test is left out where a program is missing");
+    let note = |measure: &'static Measure, figure: f64| {
+        if plan.wants(measure) {
+            tell(News::Figure(measure, figure));
+            readings.borrow_mut().push(measure, figure);
+        }
+    };
+    let pairs = if plan.is_brief { &PAIRS[..1] } else { &PAIRS };
+    for &(nats, first, direct) in pairs {
+        let (members, watch) = join(&tailnet, &program, nats.map(Uplink::Behind));
+        let pinging = pings(&members);
+        pinging.goes_on(1, PATIENCE);
+        note(first, watch.elapsed().as_secs_f64());
+        if let Some(direct) = direct
+            && becomes_direct(&members, PATIENCE)
+        {
+            note(direct, watch.elapsed().as_secs_f64());
+        }
+        pinging.finish();
+    }
+    let (members, _) = join(&tailnet, &program, [Uplink::Switch; 2]);
+    assert!(becomes_direct(&members, PATIENCE), "on one switch they go directly");
+    let gap = gap_of(&members, || {
+        members[0].host.run(
+            "ip address flush dev eth0 scope global && ip address add 10.1.0.77/24 dev eth0 && \
+             ip address add fd01::77/64 dev eth0 nodad && \
+             ip route replace default via 10.1.0.1 && ip -6 route replace default via fd01::1",
+        );
+    });
+    note(&NAT_CHANGED, gap);
+    if plan.is_brief {
+        return;
+    }
+    let (members, _) = join(&tailnet, &program, [Uplink::Behind(Nat::PortRestricted); 2]);
+    assert!(becomes_direct(&members, PATIENCE), "behind such boxes they go directly");
+    note(&NAT_CUT, gap_of(&members, || members.iter().for_each(|member| deafen(&member.host))));
+    let pinging = pings(&members);
+    pinging.goes_on(SOME, LONG);
+    members.iter().for_each(|member| hears(&member.host));
+    if becomes_direct(&members, LONG) {
+        pinging.goes_on(SOME, LONG);
+        let pings = pinging.finish();
+        note(&NAT_LOST, f64::from(pings.sent - pings.received));
+    }
+}
+
+/// Joins both; the time is since the second one is connected.
+fn join(
+    tailnet: &Tailnet,
+    program: &MemberProgram,
+    uplinks: [Uplink; 2],
+) -> ([Member; 2], Stopwatch) {
+    let mut names = ["left", "right"].into_iter();
+    let members = uplinks.map(|uplink| {
+        let host = tailnet.host(names.next().unwrap_or_default(), uplink);
+        Member::join(tailnet, host, program.clone(), "")
+    });
+    (members, Stopwatch::start())
+}
+
+/// A ping from the one that joined last.
+fn pings([left, right]: &[Member; 2]) -> Pinging {
+    let interval = OFTEN.as_secs_f64();
+    let target = format!("-i {interval} {}", left.addresses.of(Family::V4));
+    Pinging::start(&right.host, "first", &target)
+}
+
+/// Waits until both send directly. Whether they do.
+fn becomes_direct([left, right]: &[Member; 2], patience: Duration) -> bool {
+    let watch = Stopwatch::start();
+    let is_direct = |from: &Member, to| matches!(from.path_to(to), Path::Direct(_));
+    while watch.elapsed() < patience {
+        if is_direct(right, left) && is_direct(left, right) {
+            return true;
+        }
+        netns::ping(&left.host, format!("-c 1 -W 0.2 {}", right.addresses.of(Family::V4)));
+    }
+    false
+}
+
+/// For how many seconds nothing was answered, at most, where something changes.
+fn gap_of(members: &[Member; 2], change: impl FnOnce()) -> f64 {
+    let pinging = pings(members);
+    pinging.goes_on(SOME, PATIENCE);
+    change();
+    // What was on its way is answered still.
+    std::thread::sleep(OFTEN * 10);
+    pinging.goes_on(SOME, LONG);
+    pinging.finish().longest_gap(OFTEN).as_secs_f64()
+}
