@@ -190,6 +190,7 @@ measures! {
     TAILNET_QUIC_UP = "tailnet_quic_up", "tailnet: QUIC without its AEAD, up", "Gbit/s", 2, least(2.0);
     TAILNET_UDP_64 = "tailnet_udp_64", "tailnet: UDP 64 B flood, carried", "kpps", 0, least(6.0);
     TAILNET_RELAY_TCP = "tailnet_relay_tcp", "tailnet: TCP, 1 stream, by headscale's relay", "Mbit/s", 0, least(2.0);
+    TAILNET_PEER_RELAY_TCP = "tailnet_peer_relay_tcp", "two linerates: TCP, 1 stream, by its peer relay", "Gbit/s", 2, least(3.0);
     NAT_CONES_FIRST = "nat_cones_first", "nat: port-restricted twice: first answer (at most 0.3)", "s", 2, None;
     NAT_CONES_DIRECT = "nat_cones_direct", "  direct both ways (at most 0.3)", "s", 2, None;
     NAT_MIXED_FIRST = "nat_mixed_first", "nat: address-restricted and symmetric: first answer", "s", 2, None;

@@ -110,6 +110,7 @@ fn measures(test: Test) -> &'static [&'static str] {
             "tailnet_quic_up",
             "tailnet_udp_64",
             "tailnet_relay_tcp",
+            "tailnet_peer_relay_tcp",
         ],
         Test::Nat => &["nat_cones_first", "nat_cones_direct", "nat_changed"],
     }

@@ -4,6 +4,7 @@
 //!   left ----- switch ----- right      directly
 //!     |           |           |
 //!   router --- headscale --- router    no UDP: by its relay, over TCP
+//!   router ----- relay ----- router    never directly: by a third member, over UDP
 //! ```
 
 use std::cell::RefCell;
@@ -18,10 +19,13 @@ use super::{News, Plan, Turn};
 use crate::contender::{Carrier, Contender};
 use crate::measure::{
     Measure, TAILNET_FIRST, TAILNET_JOIN, TAILNET_MEMORY, TAILNET_MEMORY_AFTER, TAILNET_MEMORY_PSS,
-    TAILNET_QUIC_DOWN, TAILNET_QUIC_UP, TAILNET_RELAY_TCP, TAILNET_TCP_4, TAILNET_TCP_BACK,
-    TAILNET_TCP_BOTH, TAILNET_TCP_FORTH, TAILNET_UDP_64,
+    TAILNET_PEER_RELAY_TCP, TAILNET_QUIC_DOWN, TAILNET_QUIC_UP, TAILNET_RELAY_TCP, TAILNET_TCP_4,
+    TAILNET_TCP_BACK, TAILNET_TCP_BOTH, TAILNET_TCP_FORTH, TAILNET_UDP_64,
 };
 use crate::readings::Readings;
+
+/// Where peer relays listen.
+const RELAY_PORT: &str = "40000";
 
 /// Within this a peer answers. tailscaled takes 5 s: it repeats its first initiation, which leaves
 /// before there is a way.
@@ -53,6 +57,16 @@ pub(super) fn run(
         let mut turn = Turn::of(ends, plan, readings, tell);
         let rate = turn.stream("");
         turn.note(&TAILNET_RELAY_TCP, rate.gbps() * 1e3);
+    });
+    // The same pair for both contenders: what differs is who relays.
+    let relay = Member::join(&tailnet, tailnet.host("relay", Uplink::Switch), program, "");
+    relay.relays_at(RELAY_PORT);
+    tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
+    join(&tailnet, &MemberKind::Linerate.into(), Uplink::Behind(Nat::Symmetric), |ends, _, _| {
+        ends.become_relayed();
+        let mut turn = Turn::of(ends, plan, readings, tell);
+        let rate = turn.stream("");
+        turn.note(&TAILNET_PEER_RELAY_TCP, rate.gbps());
     });
 }
 

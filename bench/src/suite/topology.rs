@@ -189,6 +189,17 @@ impl Ends {
         }
     }
 
+    /// Waits until the two of a tailnet reach each other by a third member that relays.
+    ///
+    /// # Panics
+    /// When they do not.
+    pub fn become_relayed(&self) {
+        if let Some([left, right]) = self.members() {
+            left.becomes_relayed(right, "");
+            right.becomes_relayed(left, "");
+        }
+    }
+
     fn members(&self) -> Option<[&Member; 2]> {
         match (&self.left.daemon, &self.right.daemon) {
             (Some(Running::Member(left)), Some(Running::Member(right))) => Some([left, right]),

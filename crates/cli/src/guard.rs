@@ -1,11 +1,11 @@
 //! This program as one of the processes that others start: the guardian of `linerate up`, and the
-//! steward and the agent of a node of a tailnet.
+//! steward, the agent and the relay of a node of a tailnet.
 
 use std::env;
 
 use process::{
     Guard, LogStyle,
-    member::{AgentProcess, Steward},
+    member::{AgentProcess, RelayProcess, Steward},
 };
 
 use crate::log::{self, Log};
@@ -15,6 +15,7 @@ pub(crate) enum Requested {
     Guard(Guard),
     Steward(Steward),
     Agent(AgentProcess),
+    Relay(RelayProcess),
 }
 
 /// The process that this one was started as, and how it logs; `None` if a user started it.
@@ -22,9 +23,11 @@ pub(crate) fn requested() -> Option<(LogStyle, Requested)> {
     let guard = Guard::asked_for(env::args_os()).map(|it| (it.log_style, Requested::Guard(it)));
     let steward = || Steward::asked_for(env::args_os());
     let agent = || AgentProcess::asked_for(env::args_os());
+    let relay = || RelayProcess::asked_for(env::args_os());
     guard
         .or_else(|| steward().map(|it| (it.log_style, Requested::Steward(it))))
         .or_else(|| agent().map(|it| (it.log_style, Requested::Agent(it))))
+        .or_else(|| relay().map(|it| (it.log_style, Requested::Relay(it))))
 }
 
 /// Runs it. It logs like the process that started it.
@@ -37,5 +40,6 @@ pub(crate) fn run(log_style: LogStyle, requested: Requested) -> anyhow::Result<(
         Requested::Guard(guard) => guard.run(),
         Requested::Steward(steward) => steward.run(),
         Requested::Agent(agent) => agent.run(),
+        Requested::Relay(relay) => relay.run(),
     }
 }

@@ -16,7 +16,7 @@ use std::{io, mem, sync::Arc, time::Duration};
 
 use arrayvec::ArrayVec;
 use delivery::{Delivery, Job, Taken};
-use packet::{IpSend, UdpRecv};
+use packet::{IpSend, Span, UdpRecv};
 use share::{Crowd, cost, share};
 use wg::{
     Device, DropReason, Session, Time,
@@ -24,8 +24,8 @@ use wg::{
 };
 
 use crate::{
-    AEAD_BATCH, Clock, ControlSender, Inbox, Load, Relay, Shared, codel::Codel, stage::Stage,
-    take_turns, vector::vector,
+    AEAD_BATCH, Clock, ControlSender, Inbox, Load, PREFIX_LEN, Relay, Shared, codel::Codel,
+    prefixed::Origins, stage::Stage, take_turns, vector::vector,
 };
 
 /// Slots a batch: what one `recvmmsg` takes.
@@ -47,6 +47,7 @@ pub struct Inbound<U, I> {
     control: Option<ControlSender>,
     udp: U,
     relay: Option<Relay>,
+    origins: Origins,
     /// Whether the next batch is the relays' alone.
     relay_next: bool,
     taken: Taken,
@@ -70,6 +71,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             control: shared.attached.control_datagrams.clone(),
             udp,
             relay: shared.attached.relay.clone(),
+            origins: Origins::new(&shared.attached.prefixes),
             relay_next: false,
             taken: Taken::new(slots),
             crowd: Crowd::default(),
@@ -151,14 +153,23 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         let mut handshakes = false;
         let Taken { batch, sessions, jobs } = &mut self.taken;
         jobs.clear();
-        for (span, meta) in batch.datagrams() {
-            let datagram = batch.get(span);
-            let kind = Kind::of(datagram);
+        self.origins.forget_last();
+        for (mut span, meta) in batch.datagrams() {
+            let (mut datagram, mut endpoint) = (batch.get(span), meta.endpoint);
+            let mut kind = Kind::of(datagram);
+            if kind.is_none()
+                && let Some(origin) = self.origins.find(datagram, &endpoint)
+            {
+                endpoint = origin;
+                span = Span { start: span.start + PREFIX_LEN, len: span.len - PREFIX_LEN };
+                datagram = batch.get(span);
+                kind = Kind::of(datagram);
+            }
             let header = match (kind, DataHeader::parse(datagram)) {
                 (Some(Kind::Data), Some(header)) => header,
                 (Some(Kind::Data), None) | (None, _) => {
                     let handed_on = match &self.control {
-                        Some(control) => control.hand_on(datagram, meta.endpoint, now),
+                        Some(control) => control.hand_on(datagram, endpoint, now),
                         None => Err(DropReason::InMalformed),
                     };
                     if let Err(reason) = handed_on {
@@ -168,7 +179,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                 }
                 (Some(_), _) => {
                     handshakes = true;
-                    if !self.inbox.push(datagram, meta.endpoint) {
+                    if !self.inbox.push(datagram, endpoint) {
                         self.device.drops.count(DropReason::HandshakeQueueFull, 1);
                     }
                     continue;
@@ -179,7 +190,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                     session,
                     counter: header.counter,
                     span,
-                    endpoint: meta.endpoint,
+                    endpoint,
                     ecn: meta.ecn,
                     authentic: false,
                 }),

@@ -12,6 +12,7 @@
 //!
 //! Beside the UDP side stands a [`Relay`], where there is one: runs to relayed endpoints go
 //! there instead, and what comes from there is received like what comes from the socket.
+//! [`Prefixes`] are for peers behind a node that passes datagrams on.
 //!
 //! Each is a struct with a `step` that works on one batch; [`Engine`] gives each
 //! its thread, and, where there are cores for it, each direction a second one for
@@ -27,6 +28,7 @@ mod load;
 mod observer;
 mod outbound;
 mod outlet;
+mod prefixed;
 mod queue;
 mod relay;
 mod returned;
@@ -46,6 +48,7 @@ pub use inbound::Inbound;
 pub use load::{Counted, Histogram, Load};
 pub use observer::{Observer, Shown};
 pub use outbound::Outbound;
+pub use prefixed::{PREFIX_LEN, Prefixed, Prefixes};
 pub use relay::{NotInjected, Relay, RelayPeer, RelayRun};
 use returned::Returned;
 pub use shared::{Attached, Shared};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use packet::Waker;
 use wg::Device;
 
-use crate::{Clock, ControlSender, Filter, Load, Observer, Relay, Returned, observer::Watch};
+use crate::{
+    Clock, ControlSender, Filter, Load, Observer, Prefixes, Relay, Returned, observer::Watch,
+};
 
 /// What is attached to a data plane. By default nothing is, and costs nothing.
 #[derive(Clone, Default)]
@@ -16,6 +18,8 @@ pub struct Attached {
     pub control_datagrams: Option<ControlSender>,
     /// Sends to relayed endpoints, and receives from them.
     pub relay: Option<Relay>,
+    /// Peers behind nodes that pass datagrams on.
+    pub prefixes: Prefixes,
     /// Which packets of peers may enter: all, until a policy is set.
     pub filter: Arc<Filter>,
 }

@@ -102,7 +102,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
             clock: shared.clock.clone(),
             inbox,
             device: shared.device.clone(),
-            outlet: Outlet::new(udp, shared.attached.relay.clone()),
+            outlet: Outlet::new(udp, &shared.attached),
             out: SendBatch::default(),
             sleep: Duration::ZERO,
         }

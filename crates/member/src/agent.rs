@@ -25,6 +25,7 @@ mod lock;
 mod login;
 mod mesh;
 mod programs;
+mod relay_server;
 mod run;
 mod state;
 mod status;
@@ -70,6 +71,8 @@ pub struct Lines {
     pub plane: Channel,
     /// The steward, where there is one.
     pub steward: Option<Channel>,
+    /// The process that relays for peers, where one can be had.
+    pub relay_server: Option<Channel>,
     /// Where programs ask.
     pub clients: Clients,
 }

@@ -13,6 +13,7 @@
 
 mod keys;
 mod peers;
+mod places;
 mod port;
 mod watch;
 
@@ -27,12 +28,13 @@ use engine::{
     Attached, ControlReceiver, Magic, Registered, Relay, RelayPeer, RelayRun, control_channel,
 };
 use node::Node;
-use packet::{Endpoint, Local, Remote, Waker};
+use packet::{Endpoint, Local, Waker};
 use sys::Channel;
 use tailnet::{
     disco,
     keys::NodePublic,
     line::{self, Identity, Incoming, PART, Path, Reader, ToAgent, ToPlane},
+    peer_relay::{Geneve, Protocol, Vni},
 };
 use wg::PublicKey;
 
@@ -40,6 +42,7 @@ pub use self::{keys::KeyFile, port::open_socket};
 use self::{
     keys::Keys,
     peers::Peers,
+    places::{Places, passed},
     watch::{Bell, Watch},
 };
 
@@ -51,20 +54,27 @@ const TOGETHER: usize = 32;
 /// The data plane's ends of what is attached to it.
 pub struct Ends {
     datagrams: ControlReceiver,
-    relay: Relay,
+    places: Places,
 }
 
 /// What a member's data plane has attached. `wake_inbound` ends the wait of its UDP side.
 pub fn attach(wake_inbound: Waker) -> (Attached, Ends) {
     let magic = Magic::new(&disco::MAGIC).expect("it has six bytes");
-    let (sender, datagrams) = control_channel(Registered { magics: vec![magic], stun: true });
-    let relay = Relay::new(wake_inbound);
+    let passed = [false, true].map(|control| {
+        let vni = Vni::new(0).expect("it is small");
+        let header = Geneve { control, protocol: Protocol::Disco, vni };
+        Magic::new(&header.bytes()[..4]).expect("it has four bytes")
+    });
+    let magics = passed.into_iter().chain([magic]).collect();
+    let (sender, datagrams) = control_channel(Registered { magics, stun: true });
+    let places = Places::new(wake_inbound);
     let attached = Attached {
         control_datagrams: Some(sender),
-        relay: Some(relay.clone()),
+        relay: Some(places.relay.clone()),
+        prefixes: places.prefixes.clone(),
         ..Attached::default()
     };
-    (attached, Ends { datagrams, relay })
+    (attached, Ends { datagrams, places })
 }
 
 /// The sending half of the line. Clones are the same.
@@ -74,7 +84,7 @@ struct ToLine(Arc<Mutex<Channel>>);
 /// Everything that a message of the agent may change.
 struct Plane {
     node: Arc<Node>,
-    relay: Relay,
+    places: Places,
     keys: Keys,
     peers: Peers,
     line: ToLine,
@@ -99,20 +109,20 @@ pub fn start(
 ) -> io::Result<Telling> {
     let hears = Channel::from(std::os::fd::AsFd::as_fd(&line).try_clone_to_owned()?);
     let to_line = ToLine(Arc::new(Mutex::new(line)));
-    let Ends { datagrams, relay } = ends;
+    let Ends { datagrams, places } = ends;
     let keys = Keys::new(keys, node);
     let bell = Arc::<Bell>::default();
-    let watch = Watch::new(node.clone(), relay.clone(), to_line.clone(), bell.clone());
+    let watch = Watch::new(node.clone(), places.clone(), to_line.clone(), bell.clone());
     let (sorted, relayed) = (to_line.clone(), to_line.clone());
-    let runs = relay.clone();
+    let runs = places.relay.clone();
     let peers = Peers::default();
-    let mut plane = Plane { node: node.clone(), relay, keys, peers, line: to_line, on_identity };
+    let mut plane = Plane { node: node.clone(), places, keys, peers, line: to_line, on_identity };
     let rung = bell.clone();
     let hear = move || {
         plane.hear(&hears);
         // Nobody is left who could say or hear anything.
         rung.ring(|news| news.ended = true);
-        plane.relay.close();
+        plane.places.relay.close();
     };
     let threads = vec![
         spawn("tailnet line", hear)?,
@@ -202,7 +212,7 @@ impl Plane {
             ToPlane::Peers { complete, changed, removed } => {
                 let changed = self.peers.change(complete, &changed, &removed);
                 self.apply(changed.change.clone());
-                changed.forget(&self.relay);
+                changed.forget(&self.places);
             }
             ToPlane::Path { peer, path } => self.set_path(peer, path),
             // One that was removed meanwhile, or has no path yet, needs none.
@@ -220,8 +230,8 @@ impl Plane {
                 for one in datagrams {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
                     // A peer's first words may come by a relay that it was not sought at.
-                    if self.peers.at_relay(one.from, one.region, &self.relay).is_some() {
-                        let _ = self.relay.inject(&from, one.bytes, one.segment as usize);
+                    if self.peers.at_relay(one.from, one.region, &self.places).is_some() {
+                        let _ = self.places.relay.inject(&from, one.bytes, one.segment as usize);
                     }
                 }
             }
@@ -241,13 +251,13 @@ impl Plane {
             ToPlane::Forget => {
                 let changed = self.peers.change(true, &[], &[]);
                 self.apply(changed.change.clone());
-                changed.forget(&self.relay);
+                changed.forget(&self.places);
                 if let Err(error) = self.keys.forget(&self.node) {
                     tracing::error!("the node key could not be removed: {error:#}");
                 }
             }
             ToPlane::Report => {
-                let all = watch::activity(&self.node, &self.relay);
+                let all = watch::activity(&self.node, &self.places);
                 self.tell(&ToAgent::Activity(all));
             }
             ToPlane::Identity(identity) => (self.on_identity)(identity),
@@ -268,7 +278,8 @@ impl Plane {
     fn set_path(&mut self, peer: NodePublic, path: Path) {
         let endpoint = match path {
             Path::Direct(address) => Some(Endpoint::new(address)),
-            Path::Relay(region) => self.peers.at_relay(peer, region, &self.relay),
+            Path::PeerRelay { at, vni } => self.peers.passed(peer, passed(at, vni), &self.places),
+            Path::Relay(region) => self.peers.at_relay(peer, region, &self.places),
         };
         // A peer that was removed meanwhile needs no path.
         if let Some(endpoint) = endpoint {
@@ -328,12 +339,4 @@ fn pass_runs(relay: &Relay, line: &ToLine) {
 
 fn public(key: NodePublic) -> PublicKey {
     PublicKey::from(key.0)
-}
-
-/// Where a datagram came from, in the agent's words.
-fn path_of(endpoint: &Endpoint, relay: &Relay) -> Option<Path> {
-    match endpoint.remote {
-        Remote::Direct(address) => Some(Path::Direct(address)),
-        Remote::Relayed(_) => relay.peer(endpoint).map(|peer| Path::Relay(peer.region)),
-    }
 }

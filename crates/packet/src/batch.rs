@@ -214,6 +214,22 @@ impl SendBatch {
         &mut self.buf[start..self.used]
     }
 
+    /// Becomes these runs of received datagrams, which are not copied: the batches exchange their
+    /// buffers. What was received is empty then.
+    pub fn forward(&mut self, received: &mut RecvBatch, runs: &[Transmit]) {
+        self.clear();
+        let room = received.buf.len();
+        if self.buf.len() != room {
+            self.buf = vec![0; room];
+        }
+        let taken = std::mem::take(&mut received.buf).into_vec();
+        received.buf = std::mem::replace(&mut self.buf, taken).into_boxed_slice();
+        received.clear();
+        self.used = room;
+        self.transmits.extend_from_slice(runs);
+        self.relayed = runs.iter().any(|run| run.endpoint.remote.is_relayed());
+    }
+
     /// Makes room for what is used; the first `kept` bytes stay.
     #[cold]
     fn grow(&mut self, kept: usize) {
@@ -369,6 +385,13 @@ impl RecvBatch {
         self.buf.len() / Self::SLOT
     }
 
+    /// The place of each slot's contents, and its meta, in order of arrival.
+    pub fn filled(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
+        let place = |(slot, meta): (usize, _)| (slot * Self::SLOT, meta);
+        let all = self.metas.iter().enumerate().map(place);
+        all.map(|(start, meta): (usize, &RecvMeta)| (Span { start, len: meta.len }, meta))
+    }
+
     /// Every datagram's place and the meta of the slot it came in, in order of
     /// arrival. An empty datagram is one of length 0.
     pub fn datagrams(&self) -> impl Iterator<Item = (Span, &RecvMeta)> {
@@ -428,6 +451,34 @@ mod tests {
         assert_eq!(runs, [(260, 3), (60, 1), (61, 1), (61, 1), (61, 1)]);
         let first: Vec<_> = batch.datagrams(&batch.transmits()[0]).map(<[u8]>::len).collect();
         assert_eq!(first, [100, 100, 60]);
+    }
+
+    #[test]
+    fn what_is_forwarded_is_what_was_received_and_the_next_has_room_again() {
+        let (mut received, mut sent) = (RecvBatch::new(2), SendBatch::default());
+        for round in 1..=3 {
+            let meta = RecvMeta { len: 250, stride: 100, endpoint: endpoint(1), ecn: Ecn::Ect0 };
+            for number in 0..2 {
+                let slot = received.slots_mut().nth(number).expect("there are two");
+                slot[..250].fill(round * 10 + number as u8);
+                received.commit(meta);
+            }
+            let (tos, to) = (Ecn::Ect0.into(), endpoint(2));
+            let runs = [(RecvBatch::SLOT, 250), (100, 150)].map(|(start, len)| Transmit {
+                span: Span { start, len },
+                segment: 100,
+                endpoint: to,
+                tos,
+            });
+            sent.forward(&mut received, &runs);
+            let lens = |run: &Transmit| sent.datagrams(run).map(<[u8]>::len).collect::<Vec<_>>();
+            let all: Vec<_> = sent.transmits().iter().map(lens).collect();
+            assert_eq!(all, [vec![100, 100, 50], vec![100, 50]]);
+            let first = |run: &Transmit| sent.stretch(run, 0, 1)[0];
+            let all: Vec<_> = sent.transmits().iter().map(first).collect();
+            assert_eq!(all, [round * 10 + 1, round * 10]);
+            assert_eq!((received.len(), received.capacity()), (0, 2));
+        }
     }
 
     #[test]

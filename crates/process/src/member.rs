@@ -1,4 +1,4 @@
-//! A process that is a node of a tailnet, and the two others that it has beside it.
+//! A process that is a node of a tailnet, and the others that it has beside it.
 //!
 //! ```text
 //!   this process      the data plane: the node key, the TUN, the UDP socket       no rights left
@@ -6,7 +6,9 @@
 //!     |                                                                      v
 //!   steward           what is to be done to the host; starts the agent     agent
 //!     root, no keys   `--- what the host is to have, and the files ------->  control, relays, paths,
-//!                                                                            names: the network's words
+//!     |                                                                      names: the network's words
+//!   relay, where peers are relayed: a UDP socket, no keys, no rights          |
+//!        `--------------- line: who may be relayed ---------------------------'
 //! ```
 //!
 //! The agent is another user without rights. If it dies, the steward starts another one, and the
@@ -15,6 +17,7 @@
 
 mod agent;
 mod host_state;
+mod relay_server;
 mod steward;
 
 use std::{
@@ -32,6 +35,7 @@ use sys::{Channel, netlink::Netlink, process, whole_file};
 
 use crate::{life::LogStyle, log_error::log_error};
 pub use agent::AgentProcess;
+pub use relay_server::RelayProcess;
 pub use steward::Steward;
 use steward::{Job, StewardLine};
 

@@ -21,9 +21,9 @@ pub use code::release_code;
 pub use heap::release_heap;
 pub use helper::Helper;
 pub use privileges::{
-    OpenFiles, PrivilegesError, Rights, administers_network, become_agent, drop_privileges, give,
-    harden, hostname, is_root, keep_rights, listener, mark_socket, may_make_in, open_files,
-    own_user, owns, raise_file_limit, rename, user_number,
+    OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_user,
+    drop_privileges, give, harden, hostname, is_root, keep_rights, listener, mark_socket,
+    may_make_in, open_files, own_user, owns, raise_file_limit, rename, user_number,
 };
 pub use service::Service;
 pub use signals::{Signal, Signals, unmask};

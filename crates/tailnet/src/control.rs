@@ -23,8 +23,8 @@ pub mod record;
 pub mod register;
 
 /// The capability version that is announced: a promise of what this node does (tailscale
-/// `tailcfg/tailcfg.go`). 120 and later promise peer relays.
-pub const CAPABILITY_VERSION: u16 = 119;
+/// `tailcfg/tailcfg.go`). 120 and 121 promise peer relays.
+pub const CAPABILITY_VERSION: u16 = 121;
 
 /// Where Noise begins (tailscale `control/controlhttp/controlhttpcommon`).
 pub const UPGRADE_PATH: &str = "/ts2021";

@@ -5,11 +5,15 @@
 //! ```
 
 mod envelope;
+mod relays;
 mod text;
 
 use std::{fmt, net::SocketAddr};
 
-pub use self::envelope::{Disco, NONCE_LEN, sender};
+pub use self::{
+    envelope::{Disco, NONCE_LEN, sender},
+    relays::{AllocateRequest, Bind, CHALLENGE_LEN, RelayEndpoint},
+};
 use crate::keys::NodePublic;
 
 /// What a disco datagram begins with.
@@ -41,6 +45,23 @@ pub enum Message {
         /// Where the sender may be reached.
         endpoints: Vec<SocketAddr>,
     },
+    /// Begins to bind the sender's address to an endpoint of a peer relay ([`crate::peer_relay`]).
+    Bind(Bind),
+    /// A peer relay's answer to that.
+    BindChallenge(Bind),
+    /// Returns the challenge, which binds.
+    BindAnswer(Bind),
+    /// Asks the receiver to bind to this endpoint. Goes through DERP alone.
+    CallMeMaybeVia(Box<RelayEndpoint>),
+    /// Asks a peer relay for an endpoint.
+    AllocateRequest(AllocateRequest),
+    /// The answer to that.
+    AllocateResponse {
+        /// That of the request.
+        generation: u32,
+        /// What was made, or was there.
+        endpoint: Box<RelayEndpoint>,
+    },
     /// Offers to take bundles from the relay that this comes by ([`crate::derp::Bundles`]). Of
     /// linerate alone: stock nodes pass over types that they do not know.
     BundleOffer,
@@ -58,7 +79,7 @@ pub enum DiscoError {
     Forged,
     /// Its sender sealed what is no message of its type.
     Malformed,
-    /// It is of a type that is not spoken: 4 to 9 are those of peer relays.
+    /// It is of a type that is not spoken.
     Other(u8),
 }
 

@@ -18,6 +18,8 @@
 //! the network but this. A new agent begins with [`ToPlane::Hello`], which every reader takes for
 //! the end of what a former one may have left half said.
 
+pub mod relay_server;
+
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
@@ -27,7 +29,7 @@ use ipnet::IpNet;
 use packet::filter::{AddressRange, Destination, Policy, Rule};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::keys::NodePublic;
+use crate::{keys::NodePublic, peer_relay::Vni};
 
 /// The most bytes of one part, with its first byte: less than half of what any kernel's default
 /// buffer of a Unix socket holds.
@@ -163,6 +165,13 @@ pub struct Peer {
 pub enum Path {
     /// At its UDP address.
     Direct(SocketAddr),
+    /// By a node that relays over UDP ([`crate::peer_relay`]).
+    PeerRelay {
+        /// Its address.
+        at: SocketAddr,
+        /// Which of its endpoints.
+        vni: Vni,
+    },
     /// Through a relay's region.
     Relay(u16),
 }
@@ -286,6 +295,8 @@ pub struct HostWish {
     pub masquerade: bool,
     /// Names; `None` leaves them as they are.
     pub names: Option<NamesWish>,
+    /// The UDP port at which it relays for peers; 0 for any.
+    pub relay_server: Option<u16>,
 }
 
 /// How names are to be resolved.

@@ -26,6 +26,7 @@ mod candidate;
 mod limit;
 mod peer;
 mod rank;
+mod shown;
 mod timing;
 
 use std::{
@@ -37,6 +38,7 @@ use std::{
 
 use rand_core::CryptoRng;
 
+pub use self::shown::{Candidate, Fate, Origins, Shown};
 use self::{
     candidate::canonical,
     peer::{Peer, Pinged},
@@ -45,6 +47,7 @@ pub use crate::line::{Local, Path};
 use crate::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},
+    peer_relay::Vni,
 };
 
 /// What the map says of a peer.
@@ -56,6 +59,19 @@ pub struct PeerInfo {
     pub home: Option<u16>,
     /// Where it may be reached.
     pub endpoints: Vec<SocketAddr>,
+    /// Whether it knows peer relays.
+    pub passes: bool,
+}
+
+/// A node whose peer relay may be asked for endpoints ([`crate::peer_relay`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerRelay {
+    /// Its node key.
+    pub node: NodePublic,
+    /// The key of its disco messages: not that of its relay.
+    pub disco: DiscoPublic,
+    /// The region of its home relay.
+    pub home: Option<u16>,
 }
 
 /// How a disco message came.
@@ -67,6 +83,13 @@ pub enum Via {
         remote: SocketAddr,
         /// What it reached.
         local: Option<Local>,
+    },
+    /// To the UDP socket, by a peer relay or from it.
+    PeerRelay {
+        /// The relay.
+        at: SocketAddr,
+        /// Which of its endpoints.
+        vni: Vni,
     },
     /// Through a relay.
     Relay {
@@ -88,6 +111,15 @@ pub enum To {
         source: Option<Local>,
         /// How many routers it may pass; `None` for as many as any other.
         hops: Option<u8>,
+    },
+    /// From the UDP socket, to a peer relay or by it.
+    PeerRelay {
+        /// The relay.
+        addr: SocketAddr,
+        /// Which of its endpoints.
+        vni: Vni,
+        /// Whether it is for the relay itself.
+        control: bool,
     },
     /// Through a relay.
     Relay {
@@ -148,72 +180,6 @@ pub enum Event {
     RefreshEndpoints,
 }
 
-/// What is known of the way to a peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shown {
-    /// Where its datagrams go.
-    pub path: Option<Path>,
-    /// Of the direct path, where there is one, else of the relay.
-    pub latency: Option<Duration>,
-    /// The last proof that the direct path works.
-    pub alive: Option<Duration>,
-    /// The region through which it is reached.
-    pub relay: Option<u16>,
-    /// When that relay said that the peer is not there.
-    pub relay_gone: Option<Duration>,
-    /// When something was last sent to it.
-    pub sent: Option<Duration>,
-    /// When something was last received from it.
-    pub received: Option<Duration>,
-    /// When it last sent its addresses.
-    pub called: Option<Duration>,
-    /// Rounds without success since a direct path was last wanted or lost.
-    pub rounds: u8,
-    /// Where it may be.
-    pub candidates: Vec<Candidate>,
-}
-
-/// An address where a peer may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// The address.
-    pub addr: SocketAddr,
-    /// Who said so.
-    pub origins: Origins,
-    /// What became of it.
-    pub fate: Fate,
-}
-
-/// Who said that a peer is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Origins {
-    /// The map.
-    pub map: bool,
-    /// The peer, by its last call.
-    pub call: bool,
-    /// A ping or data that came from there.
-    pub heard: bool,
-}
-
-/// What became of a candidate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It was not pinged.
-    NotTried,
-    /// No ping was answered.
-    NeverAnswered {
-        /// When it was last pinged.
-        last: Duration,
-    },
-    /// A ping was answered.
-    Answered {
-        /// When, the last time.
-        at: Duration,
-        /// How fast.
-        latency: Duration,
-    },
-}
-
 /// The paths of all peers.
 #[derive(Debug)]
 pub struct Paths {
@@ -239,12 +205,27 @@ struct Own {
     at: Option<Duration>,
     /// When they were last asked for.
     requested: Option<Duration>,
+    /// The key of our disco messages.
+    disco: DiscoPublic,
+    /// Whose relays may be asked, and whether we bind at those that peers asked.
+    relays: Vec<PeerRelay>,
+    binds: bool,
 }
 
 impl Own {
     fn new(node: NodePublic) -> Self {
         let (endpoints, relays_down) = (Vec::new(), BTreeSet::new());
-        Self { node, home: None, relays_down, endpoints, at: None, requested: None }
+        Self {
+            node,
+            home: None,
+            relays_down,
+            endpoints,
+            at: None,
+            requested: None,
+            disco: DiscoPublic::default(),
+            relays: Vec::new(),
+            binds: false,
+        }
     }
 }
 
@@ -313,6 +294,14 @@ impl Paths {
         }
     }
 
+    /// Takes the key of our disco messages, and whose peer relays may be asked; `None` if we are to
+    /// use none.
+    pub fn set_peer_relays(&mut self, disco: DiscoPublic, relays: Option<Vec<PeerRelay>>) {
+        self.own.disco = disco;
+        self.own.binds = relays.is_some();
+        self.own.relays = relays.unwrap_or_default();
+    }
+
     /// Takes the region of our own home relay: a peer whose home is not known yet may have the same.
     pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
         if std::mem::replace(&mut self.own.home, home) != home {
@@ -334,8 +323,12 @@ impl Paths {
     pub fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration) {
         let via = match via {
             Via::Udp { remote, local } => Via::Udp { remote: canonical(remote), local },
+            Via::PeerRelay { at, vni } => Via::PeerRelay { at: canonical(at), vni },
             relay @ Via::Relay { .. } => relay,
         };
+        if self.handle_peer_relay(from, via, message, now).is_some() {
+            return;
+        }
         let Some(key) = self.sender(from, via, message) else { return };
         self.step(key, now, |peer, cx| {
             if let Via::Relay { region, .. } = via {
@@ -347,9 +340,41 @@ impl Paths {
                 Message::CallMeMaybe { endpoints } if matches!(via, Via::Relay { .. }) => {
                     peer.handle_call(endpoints, cx);
                 }
+                Message::CallMeMaybeVia(endpoint) if matches!(via, Via::Relay { .. }) => {
+                    peer.handle_call_via(endpoint, cx);
+                }
                 _ => {}
             }
         });
+    }
+
+    /// Takes what a peer relay said, by its node or by itself.
+    fn handle_peer_relay(
+        &mut self,
+        from: DiscoPublic,
+        via: Via,
+        message: &Message,
+        now: Duration,
+    ) -> Option<()> {
+        match (message, via) {
+            (Message::AllocateResponse { generation, endpoint }, Via::Relay { from: node, .. }) => {
+                let is_relay = |one: &PeerRelay| one.node == node && one.disco == from;
+                self.own.relays.iter().find(|one| is_relay(one))?;
+                let mut peers = self.peers.iter();
+                let key = peers.find(|(_, peer)| peer.has_asked(&node, *generation))?;
+                let key = *key.0;
+                self.step(key, now, |peer, cx| peer.handle_allocated(*generation, endpoint, cx))
+            }
+            (Message::BindChallenge(bind), Via::PeerRelay { at, vni }) if bind.vni == vni => {
+                let range = (bind.other, NodePublic([0; 32]))..=(bind.other, NodePublic([255; 32]));
+                let keys = self.by_disco.range(range).map(|(_, key)| *key);
+                for key in keys.collect::<Vec<_>>() {
+                    self.step(key, now, |peer, cx| peer.handle_challenge(from, at, bind, cx));
+                }
+                Some(())
+            }
+            _ => None,
+        }
     }
 
     /// Which of the peers with that disco key it was.
@@ -466,6 +491,7 @@ impl Paths {
         let mut cx = Context { now, own, numbers, out };
         let before = peer.deadline();
         let result = act(peer, &mut cx);
+        peer.continue_passing(&mut cx);
         peer.tell_path(&mut cx);
         let after = peer.deadline();
         if before != after {
@@ -491,6 +517,11 @@ impl Context<'_> {
         self.numbers.rng.fill_bytes(&mut tx);
         let message = Message::Ping { tx, node_key: Some(self.own.node), padding: 0 };
         (message, Pinged { tx, to, at: self.now, number })
+    }
+
+    /// The number of something that is asked, never 0.
+    fn generation(&mut self) -> u32 {
+        self.numbers.rng.next_u32() | 1
     }
 
     /// A random tenth of `time` and all of it.

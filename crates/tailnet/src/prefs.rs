@@ -55,6 +55,9 @@ pub struct Prefs {
     /// Who may change all this beside root.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operator_user: String,
+    /// The UDP port at which peers are relayed, 0 for any; `None` relays none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_server_port: Option<u16>,
     /// A name of the login, for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub profile_name: String,
@@ -120,8 +123,6 @@ pub struct Foreign {
     pub netfilter_kind: String,
     pub remote_config: bool,
     pub drive_shares: Option<Vec<Value>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub relay_server_port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_server_static_endpoints: Option<Vec<String>>,
 }
@@ -242,7 +243,10 @@ impl Prefs {
             (app_connector.advertise, "app connectors (--advertise-connector)"),
             (foreign.posture_checking, "posture checks (--report-posture)"),
             (foreign.remote_config, "control of this machine by the network (--remote-config)"),
-            (foreign.relay_server_port.is_some(), "relaying for peers (--relay-server-port)"),
+            (
+                foreign.relay_server_static_endpoints.as_ref().is_some_and(|s| !s.is_empty()),
+                "addresses of the relay (--relay-server-static-endpoints)",
+            ),
             (foreign.drive_shares.as_ref().is_some_and(|s| !s.is_empty()), "shared folders"),
             (self.netfilter_mode == NetfilterMode::NoDivert, "--netfilter-mode=nodivert"),
         ];

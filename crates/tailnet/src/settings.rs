@@ -19,7 +19,8 @@ use crate::{
     line::{FilterPolicy, HostWish, Identity, NamesWish, Peer, ToPlane},
     map::NetworkMap,
     messages::{Node, Resolver},
-    paths::PeerInfo,
+    paths::{PeerInfo, PeerRelay},
+    peer_relay,
     prefs::Prefs,
     tka::Authority,
     wish,
@@ -43,6 +44,8 @@ pub struct Settings {
     pub peers: Vec<Peer>,
     /// How they are reached.
     pub paths: Vec<(NodePublic, PeerInfo)>,
+    /// Whose peer relays may be asked; `None` if none may be used.
+    pub peer_relays: Option<Vec<PeerRelay>>,
     /// Which of their packets may enter.
     pub filter: FilterPolicy,
     /// What they may do beside.
@@ -160,6 +163,7 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
             disco: peer.disco_key,
             home: peer.home(),
             endpoints: peer.endpoints.clone(),
+            passes: peer.cap >= peer_relay::FIRST_CAPABLE,
         };
         (peer.key, info)
     };
@@ -175,11 +179,13 @@ pub fn settings(map: &NetworkMap, prefs: &Prefs, around: &Around<'_>) -> Setting
         offered: prefs.advertise_routes.clone(),
         masquerade: !prefs.no_snat,
         names: around.answers.then(|| names_wish(map, own, prefs, exit.is_some())).flatten(),
+        relay_server: prefs.relay_server_port.filter(|_| !own.may(peer_relay::NO_SERVER)),
     };
     let (host, refused) = wish::accept(&host);
     problems.extend(refused);
     let (filter, grants) = ((&compiled.policy).into(), compiled.grants);
-    Settings { peers, paths, filter, grants, names, host, problems }
+    let peer_relays = peer_relays(&all, own, &grants);
+    Settings { peers, paths, peer_relays, filter, grants, names, host, problems }
 }
 
 /// Names the peers that speak WireGuard and nothing else: Tailscale's Mullvad exit nodes.
@@ -193,6 +199,30 @@ fn wireguard_only(map: &NetworkMap) -> Option<String> {
     };
     let what = "left out, as they speak WireGuard alone, which linerate does not do in a tailnet";
     (!all.is_empty()).then(|| format!("{what}: {named}{more}"))
+}
+
+/// The peers whose relays this node may ask for endpoints; `None` if it is to use none at all.
+fn peer_relays(all: &[&Node], own: &Node, grants: &filter::Grants) -> Option<Vec<PeerRelay>> {
+    let is_relay = |peer: &&&Node| {
+        peer.cap >= peer_relay::FIRST_CAPABLE
+            && !peer.disco_key.is_zero()
+            && may(peer, own, peer_relay::IS_RELAY, grants)
+    };
+    let relay =
+        |peer: &&Node| PeerRelay { node: peer.key, disco: peer.disco_key, home: peer.home() };
+    (!own.may(peer_relay::NO_CLIENT)).then(|| all.iter().filter(is_relay).map(relay).collect())
+}
+
+/// Whether a peer has a capability towards this node (tailscale `magicsock.go`, `nodeHasCap`):
+/// between their first addresses of a family.
+pub fn may(peer: &Node, own: &Node, capability: &str, grants: &filter::Grants) -> bool {
+    let of = |node: &Node, v4: bool| {
+        let mut all = node.addresses.iter().map(IpNet::addr);
+        all.find(|address| address.is_ipv4() == v4)
+    };
+    let both = [true, false].into_iter().find_map(|v4| of(peer, v4).zip(of(own, v4)));
+    let granted = |(peer, own)| grants.between(peer, own).contains_key(capability);
+    !peer.unsigned_peer_api_only && both.is_some_and(granted)
 }
 
 /// The filter's policy, and what was granted beside.

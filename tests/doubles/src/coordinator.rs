@@ -280,7 +280,7 @@ async fn answer(
     door: Door,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     if request.uri().path() == "/key" {
-        assert_eq!(request.uri().query(), Some("v=119"));
+        assert_eq!(request.uri().query(), Some("v=121"));
         let public =
             if manner == Manner::TooOld { MachinePublic::default() } else { key().public() };
         let keys = json!({ "legacyPublicKey": MachinePublic::default(), "publicKey": public });

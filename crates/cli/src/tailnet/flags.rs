@@ -40,10 +40,18 @@ pub(crate) struct Flags {
     /// Give what comes for advertised routes this machine's address; on by default.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     snat_subnet_routes: Option<bool>,
+    /// Relay for other nodes that the tailnet's policy allows it, at this UDP port, 0 for any; not
+    /// at all if empty.
+    #[arg(long, value_name = "PORT", value_parser = relay_port)]
+    relay_server_port: Option<RelayPort>,
     /// A user who may change settings, beside root.
     #[arg(long, value_name = "USER")]
     operator: Option<String>,
 }
+
+/// The port of a relay, or that there is to be none.
+#[derive(Clone, Copy, Debug)]
+struct RelayPort(Option<u16>);
 
 /// The networks of an exit node.
 const EXIT: [&str; 2] = ["0.0.0.0/0", "::/0"];
@@ -73,6 +81,9 @@ impl Flags {
             say("ExitNodeIP", json!(""));
             let id = if node.is_empty() { String::new() } else { find(runtime, client, node)? };
             say("ExitNodeID", json!(id));
+        }
+        if let Some(RelayPort(port)) = self.relay_server_port {
+            say("RelayServerPort", json!(port));
         }
         if let Some(user) = &self.operator {
             say("OperatorUser", json!(user));
@@ -117,15 +128,20 @@ impl Flags {
     pub fn are_said(&self) -> bool {
         let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
         let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
-        let Self { shields_up, snat_subnet_routes, operator, .. } = self;
+        let Self { shields_up, snat_subnet_routes, operator, relay_server_port, .. } = self;
         let texts = [hostname, exit_node, operator].iter().any(|text| text.is_some());
         let lists = [advertise_routes, advertise_tags].iter().any(|list| list.is_some());
         let switches = [advertise_exit_node, accept_routes, accept_dns, exit_node_allow_lan_access];
         texts
             || lists
             || switches.iter().any(|switch| switch.is_some())
+            || relay_server_port.is_some()
             || [shields_up, snat_subnet_routes].iter().any(|switch| switch.is_some())
     }
+}
+
+fn relay_port(text: &str) -> Result<RelayPort, std::num::ParseIntError> {
+    if text.is_empty() { Ok(RelayPort(None)) } else { text.parse().map(|it| RelayPort(Some(it))) }
 }
 
 fn network(text: &str) -> anyhow::Result<String> {

@@ -30,7 +30,8 @@ fn member(status: &Value) -> Member {
     let peers = status["Peer"].as_object().into_iter().flat_map(Map::values);
     let relayed = peers.filter(|peer| {
         let is_empty = |key: &str| peer[key].as_str().is_none_or(str::is_empty);
-        peer["Active"] == Value::Bool(true) && is_empty("CurAddr") && !is_empty("Relay")
+        let has_way = !is_empty("CurAddr") || !is_empty("PeerRelay");
+        peer["Active"] == Value::Bool(true) && !has_way && !is_empty("Relay")
     });
     let name = |peer: &Value| {
         let name = peer["DNSName"].as_str().unwrap_or_default();

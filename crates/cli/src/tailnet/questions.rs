@@ -106,9 +106,10 @@ pub(crate) fn ping(node: Option<String>, target: &str, count: u32) -> anyhow::Re
             "" => {
                 let milliseconds = pong["LatencySeconds"].as_f64().unwrap_or_default() * 1000.0;
                 let direct = text("Endpoint");
-                let path = match direct.as_str() {
-                    "" => format!("relay {}", text("DERPRegionCode")),
-                    direct => direct.to_owned(),
+                let path = match (direct.as_str(), text("PeerRelay")) {
+                    ("", relay) if !relay.is_empty() => format!("peer relay {relay}"),
+                    ("", _) => format!("relay {}", text("DERPRegionCode")),
+                    (direct, _) => direct.to_owned(),
                 };
                 let name = text("NodeName");
                 println!("answer from {name} ({address}) via {path} in {milliseconds:.1} ms");

@@ -81,9 +81,10 @@ fn row(peer: &Value, users: &Value) -> [String; 5] {
         (received, sent) => format!("; {} in, {} out", bytes(received), bytes(sent)),
     };
     let online = peer["Online"] == Value::Bool(true);
-    let path = match (word("CurAddr"), word("Relay")) {
-        (direct, _) if !direct.is_empty() => format!("direct {direct}"),
-        (_, relay) if online && !relay.is_empty() => format!("relay {relay}"),
+    let path = match (word("CurAddr"), word("PeerRelay"), word("Relay")) {
+        (direct, ..) if !direct.is_empty() => format!("direct {direct}"),
+        (_, relay, _) if !relay.is_empty() => format!("peer relay {relay}"),
+        (.., relay) if online && !relay.is_empty() => format!("relay {relay}"),
         _ if online => "online".to_owned(),
         _ => "offline".to_owned(),
     };
@@ -131,6 +132,10 @@ mod tests {
                 },
                 "nodekey:2": {"DNSName": "c.net.", "TailscaleIPs": ["100.64.0.3"], "Online": true, "Relay": "r1"},
                 "nodekey:3": {"DNSName": "d.net.", "TailscaleIPs": ["100.64.0.4"], "Expired": true},
+                "nodekey:4": {
+                    "DNSName": "e.net.", "TailscaleIPs": ["100.64.0.5"], "Online": true, "Relay": "r1",
+                    "PeerRelay": "192.0.2.7:40000:vni:3",
+                },
             },
         });
         let text = text(&status);
@@ -143,7 +148,8 @@ mod tests {
         assert!(
             lines[2].ends_with("relay r1") && lines[3].ends_with("offline; its key has expired")
         );
-        assert_eq!(lines[5], "! the relay does not answer");
+        assert!(lines[4].ends_with("peer relay 192.0.2.7:40000:vni:3"), "{text}");
+        assert_eq!(lines[6], "! the relay does not answer");
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl<U: UdpSend> Exit<U> {
     pub fn new(shared: &Shared, udp: U) -> Self {
         Self {
             device: shared.device.clone(),
-            outlet: Outlet::new(udp, shared.attached.relay.clone()),
+            outlet: Outlet::new(udp, &shared.attached),
             written: Written::default(),
             now: Time::from_nanos(0),
             wipes: false,

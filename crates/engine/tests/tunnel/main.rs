@@ -15,5 +15,6 @@ mod lookups;
 mod observer;
 mod overload;
 mod path_mtu;
+mod prefixed;
 mod relay;
 mod support;

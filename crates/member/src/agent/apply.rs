@@ -38,10 +38,15 @@ impl Agent {
         let is_same = former.is_some_and(|old| old.host == self.settings.host);
         self.told_all |= knows;
         let now = self.clock.now;
+        self.mesh.set_peer_relays(self.settings.peer_relays.clone());
         self.mesh.set_peers(&std::mem::take(&mut self.settings.paths), now);
         match self.settings.problems.first() {
             Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
             None => drop(self.problems.remove("settings")),
+        }
+        if self.settings.host.relay_server.is_none() {
+            self.relay_server.stop();
+            self.problems.remove("peer relay");
         }
         if !is_same && let Some(steward) = &self.steward {
             steward.send(ToSteward::Host(self.settings.host.clone()));

@@ -15,7 +15,10 @@ use ipnet::IpNet;
 use sys::clock;
 use tailnet::{
     keys::{MachineKey, NodePublic},
-    line::{FromSteward, PeerEvent, ToAgent, ToPlane, ToSteward},
+    line::{
+        FromSteward, PeerEvent, ToAgent, ToPlane, ToSteward,
+        relay_server::{FromRelayServer, ToRelayServer},
+    },
     map::NetworkMap,
     messages::MapResponse,
     prefs::Prefs,
@@ -32,6 +35,7 @@ use super::{
     login::{Login, is_page},
     mesh::{Found, Mesh},
     programs::Programs,
+    relay_server::RelayServer,
     state::State,
     told::ToRelays,
 };
@@ -59,6 +63,7 @@ pub(super) struct Agent {
     pub plane: ToLine<ToPlane>,
     pub steward: Option<ToLine<ToSteward>>,
     pub relays: ToRelays,
+    pub relay_server: RelayServer,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     pub own: Own,
     pub prefs: Prefs,
@@ -101,6 +106,7 @@ pub(super) struct Parts {
     pub hook: Option<Hook>,
     pub plane: ToLine<ToPlane>,
     pub steward: Option<ToLine<ToSteward>>,
+    pub relay_server: Option<ToLine<ToRelayServer>>,
     pub relays: mpsc::Sender<derp::Command>,
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     /// Where checks of the network tell what they found.
@@ -135,6 +141,8 @@ pub(super) enum Input {
     Plane(ToAgent),
     Steward(FromSteward),
     StewardEnded,
+    RelayServer(FromRelayServer),
+    RelayServerEnded,
     /// In the session of this number.
     Control(u32, control::Event),
     Relays(derp::Event),
@@ -156,6 +164,7 @@ impl Agent {
     /// Its keys cannot be read or made.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
+        let relay_server = RelayServer::new(parts.relay_server, parts.found.clone());
         let mesh = Mesh::new(parts.state.disco_key()?, parts.found);
         let prefs = kept::prefs(&parts.state);
         let lock = Lock::new(&parts.state, &prefs.control_url)?;
@@ -167,6 +176,7 @@ impl Agent {
             plane: parts.plane,
             steward: parts.steward,
             relays: ToRelays::new(parts.relays),
+            relay_server,
             control_events: parts.control_events,
             own: Own::default(),
             prefs,
@@ -196,6 +206,7 @@ impl Agent {
     /// Asks the data plane who this node is.
     pub fn hello(&self) {
         self.plane.send(ToPlane::Hello);
+        self.relay_server.hello();
     }
 
     /// Takes what happened, and does what follows from it.
@@ -205,10 +216,15 @@ impl Agent {
             Input::Plane(message) => self.handle_plane(message).await,
             Input::Steward(message) => self.handle_steward(message),
             Input::StewardEnded => self.handle_steward_ended(),
+            Input::RelayServer(message) => self.handle_relay_server(message),
+            Input::RelayServerEnded => self.relay_server.stop(),
             Input::Control(session, event) => self.handle_control(session, event),
             Input::Relays(event) => self.handle_relays(event),
             Input::Request(request) => self.answer(request),
-            Input::Found(found) => self.mesh.handle_found(found),
+            Input::Found(found) => {
+                self.relay_server.handle_found(&found);
+                self.mesh.handle_found(found);
+            }
             Input::Timeout => {}
         }
         self.handle_timeout();
@@ -226,7 +242,8 @@ impl Agent {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
         let lock = self.lock.poll_timeout();
-        let all = [mesh, self.keep_map, self.expiry, self.settle, programs, lock];
+        let relay = self.relay_server.poll_timeout();
+        let all = [mesh, self.keep_map, self.expiry, self.settle, programs, lock, relay];
         all.into_iter().flatten().min()
     }
 
@@ -234,6 +251,7 @@ impl Agent {
         let now = self.clock.now;
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
+        self.relay_server.handle_timeout(self.mesh.local(), now);
         if self.keep_map.is_some_and(|at| at <= now) {
             self.keep_map = None;
             self.map_kept = Some(now);
@@ -342,6 +360,7 @@ impl Agent {
                 if !relayed.is_empty() {
                     self.plane.send(ToPlane::Relayed(relayed));
                 }
+                self.mesh.take_asked().into_iter().for_each(|asked| self.allocate(asked));
             }
             derp::Event::Connected { region, .. } => {
                 self.problems.remove("relay");
@@ -423,6 +442,7 @@ impl Agent {
     fn relays_changed(&mut self) {
         self.relays.set_map(self.map.derp_map().clone());
         self.mesh.set_relays(self.map.derp_map(), self.clock.now);
+        self.relay_server.set_relays(self.map.derp_map());
     }
 
     /// Routes change also by what we do ourselves: only other addresses are another network.

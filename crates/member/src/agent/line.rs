@@ -6,7 +6,7 @@
 //!
 //! Of what waits there, state is its latest and datagrams are bounded ([`waiting`]).
 
-mod waiting;
+pub(super) mod waiting;
 
 use std::{
     io,

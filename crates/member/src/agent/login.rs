@@ -376,6 +376,7 @@ impl Agent {
             "RequestTags": self.prefs.advertise_tags,
             "Userspace": true,
             "UserspaceRouter": !self.has_interface,
+            "PeerRelay": self.prefs.relay_server_port.is_some(),
             "NetInfo": self.mesh.net_info(),
         })
     }

@@ -6,9 +6,11 @@
 //!        `──────► Netcheck ──► report ──► endpoints, latencies ──► Home
 //! ```
 
+mod check;
+
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     time::Duration,
 };
 
@@ -24,13 +26,16 @@ use tailnet::{
     keys::{DiscoKey, DiscoPublic, NodePublic},
     line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
     messages::DerpMap,
-    netcheck::{Families, NetInfo, Netcheck, Report},
-    paths::{Event, Paths, PeerInfo, Shown, To, Traffic, Transmit, Via},
+    netcheck::{NetInfo, Netcheck, Report},
+    paths::{Event, Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
+    peer_relay::{GENEVE_LEN, Geneve, Protocol},
     stun,
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{derp, line::ToLine, programs::Programs, told::ToRelays};
+use super::{derp, line::ToLine, programs::Programs, relay_server::Asked, told::ToRelays};
+
+pub(super) use check::{Found, look_up};
 
 /// Datagrams in one message to the data plane at most.
 const TOGETHER: usize = 64;
@@ -43,15 +48,6 @@ pub(super) struct Due {
     pub announce: bool,
     /// The home relay is another.
     home: bool,
-}
-
-/// What a task found out for a check of the network.
-#[derive(Debug)]
-pub(super) enum Found {
-    /// What the name of a relay stands for.
-    Addresses(String, Vec<IpAddr>),
-    /// How far a region is by TCP.
-    Latency(u16, Option<Duration>),
 }
 
 /// See the module.
@@ -71,8 +67,10 @@ pub(super) struct Mesh {
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
     bundles: Bundles,
-    /// Offers of bundles to be sent.
-    offers: Vec<Transmit>,
+    /// Messages to be sent, beside those of paths.
+    said: Vec<Transmit>,
+    /// Requests for endpoints of this node's relay.
+    asked: Vec<Asked>,
     pending: Vec<Outgoing>,
     due: Due,
 }
@@ -98,7 +96,8 @@ impl Mesh {
             next_login: rng().next_u32(),
             activity: HashMap::new(),
             bundles: Bundles::default(),
-            offers: Vec::new(),
+            said: Vec::new(),
+            asked: Vec::new(),
             pending: Vec::new(),
             due: Due::default(),
         }
@@ -118,6 +117,11 @@ impl Mesh {
     /// would tell each other of each check.
     pub fn net_info(&self) -> &NetInfo {
         &self.told
+    }
+
+    /// This machine's own addresses.
+    pub fn local(&self) -> &[SocketAddr] {
+        &self.local
     }
 
     fn renew_net_info(&mut self) {
@@ -188,38 +192,11 @@ impl Mesh {
         self.check(now);
     }
 
-    /// Finds out how the network around is.
-    fn check(&mut self, now: Duration) {
-        let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
-        self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
-        self.netcheck.start(now);
-    }
-
     fn home_chosen(&mut self, now: Duration) {
         self.netcheck.set_home(self.home());
         self.paths.set_home(self.home(), now);
         self.due.home = true;
         self.renew_net_info();
-    }
-
-    /// A task of a check is done.
-    pub fn handle_found(&mut self, found: Found) {
-        match found {
-            Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
-            Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
-        }
-    }
-
-    fn handle_report(&mut self, report: Report, now: Duration) {
-        let (home, before) = (self.home(), self.reflexive());
-        self.homes.handle_report(&report.latencies, report.began, true, now);
-        self.report = report;
-        if self.home() != home {
-            self.home_chosen(now);
-        }
-        self.renew_net_info();
-        self.due.announce |= self.reflexive() != before;
-        self.tell_paths(now);
     }
 
     /// A relay of a region said something.
@@ -251,6 +228,11 @@ impl Mesh {
         }
     }
 
+    /// Takes whose peer relays may be asked; `None` if none is to be used.
+    pub fn set_peer_relays(&mut self, relays: Option<Vec<PeerRelay>>) {
+        self.paths.set_peer_relays(self.disco.public(), relays);
+    }
+
     pub fn handle_network_change(&mut self, now: Duration) {
         self.paths.handle_network_change(now);
         self.netcheck.make_next_full();
@@ -261,6 +243,13 @@ impl Mesh {
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
         if stun::is_stun(&one.bytes) {
             self.netcheck.handle_stun_response(&one.bytes, one.at);
+        } else if let Some(header) = Geneve::read(&one.bytes) {
+            let via = Via::PeerRelay { at: one.from, vni: header.vni };
+            if let Ok((from, message)) = self.disco.open(&one.bytes[GENEVE_LEN..])
+                && header.control == matches!(message, Message::BindChallenge(_))
+            {
+                self.paths.handle_disco(from, via, &message, now);
+            }
         } else if let Ok((from, message)) = self.disco.open(&one.bytes) {
             let via = Via::Udp { remote: one.from, local: one.local };
             self.paths.handle_disco(from, via, &message, now);
@@ -286,14 +275,29 @@ impl Mesh {
                 let segment = u32::try_from(segment).unwrap_or(u32::MAX);
                 relayed.push(Relayed { region, from, bytes: bytes.into(), segment });
             } else if let Ok((disco, message)) = self.disco.open(&bytes) {
-                if message == Message::BundleOffer && self.paths.disco(&from) == Some(disco) {
-                    self.bundles.handle_offer(from, disco);
+                let is_of_peer = self.paths.disco(&from) == Some(disco);
+                match message {
+                    Message::BundleOffer if is_of_peer => self.bundles.handle_offer(from, disco),
+                    Message::AllocateRequest(request) if is_of_peer => {
+                        self.asked.push(Asked { region, peer: from, disco, request });
+                    }
+                    _ => {}
                 }
                 self.paths.handle_disco(disco, Via::Relay { region, from }, &message, now);
             }
         }
         self.offer_bundles(&relayed, now);
         relayed
+    }
+
+    /// The requests for endpoints that came since the last time.
+    pub fn take_asked(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Sends a message.
+    pub fn say(&mut self, message: Transmit) {
+        self.said.push(message);
     }
 
     /// Offers bundles to whose datagrams came in numbers and one by one.
@@ -306,7 +310,7 @@ impl Mesh {
                 && self.bundles.handle_singles(*from, disco, now)
             {
                 let to = To::Relay { region: *region, peer: *from };
-                self.offers.push(Transmit { to, disco, message: Message::BundleOffer });
+                self.said.push(Transmit { to, disco, message: Message::BundleOffer });
             }
         }
     }
@@ -388,34 +392,6 @@ impl Mesh {
         }
     }
 
-    /// Goes on with a check of the network.
-    async fn flush_check(&mut self, relays: &ToRelays, now: Duration) {
-        while let Some(name) = self.netcheck.needs_address() {
-            let found = self.found.clone();
-            tokio::spawn(async move {
-                let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
-                let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
-                let _ = found.send(Found::Addresses(name, addresses)).await;
-            });
-        }
-        while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
-            let bytes = bytes.to_vec();
-            self.pending.push(Outgoing { to, source: None, hops: None, bytes });
-        }
-        if let Some(report) = self.netcheck.poll_report(now) {
-            self.handle_report(report, now);
-        }
-        while let Some(region) = self.netcheck.needs_tcp() {
-            let (reply, measured) = oneshot::channel();
-            relays.send(derp::Command::Measure { region, reply }).await;
-            let found = self.found.clone();
-            tokio::spawn(async move {
-                let latency = measured.await.unwrap_or_default();
-                let _ = found.send(Found::Latency(region, latency)).await;
-            });
-        }
-    }
-
     /// Sends what is to be sent.
     pub async fn flush(
         &mut self,
@@ -442,8 +418,8 @@ impl Mesh {
                 }
             }
         }
-        let offers = std::mem::take(&mut self.offers);
-        let transmits = offers.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
+        let said = std::mem::take(&mut self.said);
+        let transmits = said.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
         for Transmit { to, disco, message } in transmits {
             let mut nonce = [0; 24];
             if getrandom::fill(&mut nonce).is_err() {
@@ -453,6 +429,11 @@ impl Mesh {
             match to {
                 To::Udp { addr, source, hops } => {
                     self.pending.push(Outgoing { to: addr, source, hops, bytes });
+                }
+                To::PeerRelay { addr, vni, control } => {
+                    let header = Geneve { control, protocol: Protocol::Disco, vni };
+                    let bytes = [&header.bytes()[..], &bytes].concat();
+                    self.pending.push(Outgoing { to: addr, source: None, hops: None, bytes });
                 }
                 To::Relay { region, peer } => {
                     let (segment, bytes) = (bytes.len(), bytes.into());

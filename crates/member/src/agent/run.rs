@@ -29,6 +29,9 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let (to_core, mut from_steward) = mpsc::channel(WAITING);
     let opened = lines.steward.map(|steward| line::open(steward, to_core.clone()));
     let (steward, steward_line) = opened.transpose().context("steward")?.unzip();
+    let (to_core, mut from_relay_server) = mpsc::channel(WAITING);
+    let opened = lines.relay_server.map(|line| line::open(line, to_core.clone()));
+    let (relay_server, relay_server_line) = opened.transpose().context("relay")?.unzip();
     let writers = Arc::new(Writers::new(sys::process::own_user()));
     #[cfg(feature = "local-api")]
     let _server;
@@ -55,6 +58,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     tokio::spawn(derp::run(derp_settings(&hook), relay_commands, relay_events));
     tokio::pin!(plane_line);
     let mut steward_line = steward_line.map(Box::pin);
+    let mut relay_server_line = relay_server_line.map(Box::pin);
     let (found, mut from_checks) = mpsc::channel(WAITING);
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
@@ -62,6 +66,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         hook,
         plane,
         steward,
+        relay_server,
         relays,
         control_events,
         found,
@@ -85,8 +90,14 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
                 steward_line = None;
                 Input::StewardEnded
             }
+            // It ends with the steward.
+            Some(_) = next(&mut relay_server_line) => {
+                relay_server_line = None;
+                Input::RelayServerEnded
+            }
             Some(message) = from_plane.recv() => Input::Plane(message),
             Some(message) = from_steward.recv() => Input::Steward(message),
+            Some(message) = from_relay_server.recv() => Input::RelayServer(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
             // Before that it does not know whether it is logged in.

@@ -245,6 +245,10 @@ impl Agent {
                 .and_then(|path| direct(path.path))
                 .map(|at| at.to_string())
                 .unwrap_or_default(),
+            peer_relay: match path.as_ref().and_then(|path| path.path) {
+                Some(tailnet::line::Path::PeerRelay { at, vni }) => format!("{at}:vni:{vni}"),
+                _ => String::new(),
+            },
             relay: relay.unwrap_or_default(),
             rx_bytes: activity.map_or(0, |one| one.received),
             tx_bytes: activity.map_or(0, |one| one.sent),

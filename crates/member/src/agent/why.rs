@@ -79,6 +79,12 @@ impl Agent {
         }
         match path.path {
             Some(Path::Direct(at)) => told(true, format!("the path: direct, {at}"))?,
+            Some(Path::PeerRelay { at, vni }) => {
+                told(
+                    true,
+                    format!("the path: by UDP, relayed by another node at {at}, vni {vni}"),
+                )?;
+            }
             Some(Path::Relay(region)) => {
                 let gone =
                     path.relay_gone.is_some_and(|at| self.clock.now.saturating_sub(at) < SESSION);

@@ -3,16 +3,18 @@
 use std::collections::{HashMap, HashSet};
 
 use config::uapi::Change;
-use engine::{Relay, RelayPeer};
+use engine::{Prefixed, RelayPeer};
 use ipnet::IpNet;
 use packet::Endpoint;
 use tailnet::{keys::NodePublic, line::Peer};
 use wg::config::{AllowedIpChange, DeviceChange, PeerChange};
 
-use super::public;
+use super::{places::Places, public};
 
 /// The most peers: what a relay's table has room for.
 const MOST: usize = 1 << 16;
+/// Places behind other nodes that are kept of a peer.
+const PLACES: usize = 4;
 
 /// The peers that the data plane has.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ struct Known {
     nets: Box<[IpNet]>,
     /// The relays that it was sought or heard at.
     regions: Vec<u16>,
+    /// Where it was behind other nodes, the last one last.
+    passed: Vec<Prefixed>,
 }
 
 /// A change of peers.
@@ -32,12 +36,14 @@ pub(super) struct Changed {
     pub change: Change,
     /// Who is at no relay any more, once that is done.
     gone: Vec<RelayPeer>,
+    passed: Vec<Prefixed>,
 }
 
 impl Changed {
     /// After the change.
-    pub fn forget(self, relay: &Relay) {
-        self.gone.iter().for_each(|peer| relay.forget(peer));
+    pub fn forget(self, places: &Places) {
+        self.gone.iter().for_each(|peer| places.relay.forget(peer));
+        self.passed.iter().for_each(|place| places.prefixes.forget(place));
     }
 }
 
@@ -47,11 +53,29 @@ impl Peers {
     }
 
     /// The endpoint of a peer at a relay; `None` if there is no such peer, or no room.
-    pub fn at_relay(&mut self, key: NodePublic, region: u16, relay: &Relay) -> Option<Endpoint> {
+    pub fn at_relay(&mut self, key: NodePublic, region: u16, places: &Places) -> Option<Endpoint> {
         let known = self.0.get_mut(&key)?;
-        let endpoint = relay.endpoint(RelayPeer { region, key: key.0 })?;
+        let endpoint = places.relay.endpoint(RelayPeer { region, key: key.0 })?;
         if !known.regions.contains(&region) {
             known.regions.push(region);
+        }
+        Some(endpoint)
+    }
+
+    /// The endpoint of a peer behind another node; `None` if there is no such peer, or no room. What
+    /// comes from where it was before is still taken.
+    pub fn passed(
+        &mut self,
+        key: NodePublic,
+        place: Prefixed,
+        places: &Places,
+    ) -> Option<Endpoint> {
+        let known = self.0.get_mut(&key)?;
+        let endpoint = places.prefixes.endpoint(place)?;
+        known.passed.retain(|one| *one != place);
+        known.passed.push(place);
+        if known.passed.len() > PLACES {
+            places.prefixes.forget(&known.passed.remove(0));
         }
         Some(endpoint)
     }
@@ -59,7 +83,7 @@ impl Peers {
     /// What is to be changed. Networks are taken away before they are given, and a peer keeps those
     /// that it has: no packet of theirs is lost.
     pub fn change(&mut self, complete: bool, changed: &[Peer], removed: &[NodePublic]) -> Changed {
-        let (mut peers, mut at_relays) = (Vec::new(), Vec::new());
+        let (mut peers, mut at_relays, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         let stay: HashSet<NodePublic> = changed.iter().map(|peer| peer.key).collect();
         let removed: HashSet<NodePublic> = removed.iter().copied().collect();
         let is_gone = |key: &NodePublic, _: &mut Known| {
@@ -68,6 +92,7 @@ impl Peers {
         for (key, known) in self.0.extract_if(is_gone) {
             let gone = known.regions.into_iter().map(|region| RelayPeer { region, key: key.0 });
             at_relays.extend(gone);
+            passed.extend(known.passed);
             peers.push(PeerChange { remove: true, ..PeerChange::new(public(key)) });
         }
         for peer in changed {
@@ -90,7 +115,7 @@ impl Peers {
             });
         }
         let device = DeviceChange { peers, ..DeviceChange::default() };
-        Changed { change: Change { device, ..Change::default() }, gone: at_relays }
+        Changed { change: Change { device, ..Change::default() }, gone: at_relays, passed }
     }
 }
 
@@ -133,13 +158,13 @@ mod tests {
 
     #[test]
     fn peers_that_come_and_go_leave_nothing_at_relays() {
-        let (mut peers, relay) = (Peers::default(), Relay::new(std::sync::Arc::new(|| {})));
-        assert_eq!(peers.at_relay(NodePublic([1; 32]), 1, &relay), None, "there is no such peer");
+        let (mut peers, places) = (Peers::default(), Places::new(std::sync::Arc::new(|| {})));
+        assert_eq!(peers.at_relay(NodePublic([1; 32]), 1, &places), None, "there is no such peer");
         let mut endpoints = HashSet::new();
         for round in 1..=100 {
-            peers.change(true, &[peer(round, &[])], &[]).forget(&relay);
+            peers.change(true, &[peer(round, &[])], &[]).forget(&places);
             for region in [1, 2, 1] {
-                let at = peers.at_relay(NodePublic([round; 32]), region, &relay).unwrap();
+                let at = peers.at_relay(NodePublic([round; 32]), region, &places).unwrap();
                 endpoints.insert(at.remote);
             }
         }

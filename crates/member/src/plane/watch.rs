@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use engine::Relay;
 use node::Node;
 use sys::clock;
 use tailnet::{
@@ -17,7 +16,7 @@ use tailnet::{
 };
 use wg::{Event, PublicKey};
 
-use super::{ToLine, path_of};
+use super::{ToLine, places::Places};
 
 /// The interval of reports while a peer sends or receives.
 const BUSY: Duration = Duration::from_secs(1);
@@ -74,7 +73,7 @@ impl Reports {
 
 pub(super) struct Watch {
     node: Arc<Node>,
-    relay: Relay,
+    places: Places,
     line: ToLine,
     bell: Arc<Bell>,
     /// The bytes of each peer at the last report.
@@ -82,10 +81,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub fn new(node: Arc<Node>, relay: Relay, line: ToLine, bell: Arc<Bell>) -> Self {
+    pub fn new(node: Arc<Node>, places: Places, line: ToLine, bell: Arc<Bell>) -> Self {
         let wake = bell.clone();
         node.subscribe(Arc::new(move || wake.ring(|news| news.events = true)));
-        Self { node, relay, line, bell, last: HashMap::new() }
+        Self { node, places, line, bell, last: HashMap::new() }
     }
 
     /// Until nobody will ever read what is told.
@@ -130,7 +129,7 @@ impl Watch {
             self.last.insert(one.public_key, bytes).unwrap_or_default() != bytes
         };
         let active: Vec<_> = all.into_iter().filter(is_active).collect();
-        active.iter().map(|one| report(one, &self.relay)).collect()
+        active.iter().map(|one| report(one, &self.places)).collect()
     }
 
     fn translate(&self, event: Event) -> Option<PeerEvent> {
@@ -138,7 +137,7 @@ impl Watch {
         match event {
             Event::HandshakeDone(peer) => Some(PeerEvent::HandshakeDone(key(peer))),
             Event::NewPath { peer, from } => {
-                Some(PeerEvent::NewPath { peer: key(peer), from: path_of(&from, &self.relay)? })
+                Some(PeerEvent::NewPath { peer: key(peer), from: self.places.path_of(&from)? })
             }
             Event::Stale(peer) => Some(PeerEvent::Stale(key(peer))),
             Event::Wanted(peer) => Some(PeerEvent::Wanted(key(peer))),
@@ -149,17 +148,17 @@ impl Watch {
 }
 
 /// What all peers sent and received.
-pub(super) fn activity(node: &Node, relay: &Relay) -> Vec<Activity> {
-    node.traffic().iter().map(|one| report(one, relay)).collect()
+pub(super) fn activity(node: &Node, places: &Places) -> Vec<Activity> {
+    node.traffic().iter().map(|one| report(one, places)).collect()
 }
 
-fn report(one: &wg::config::PeerTraffic, relay: &Relay) -> Activity {
+fn report(one: &wg::config::PeerTraffic, places: &Places) -> Activity {
     Activity {
         peer: NodePublic(*one.public_key.as_bytes()),
         received: one.rx_bytes,
         sent: one.tx_bytes,
         last_handshake: one.last_handshake,
-        heard_from: one.heard_from.as_ref().and_then(|from| path_of(from, relay)),
+        heard_from: one.heard_from.as_ref().and_then(|from| places.path_of(from)),
         path_mtu: one.path_mtu,
     }
 }

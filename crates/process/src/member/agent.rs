@@ -101,6 +101,8 @@ impl AgentProcess {
         ensure!(len == 1, "the steward is gone");
         let (len, folder) = steward.receive_with(&mut buffer)?;
         ensure!(len == 1, "the steward is gone");
+        let (len, relay_server) = steward.receive_with(&mut buffer)?;
+        ensure!(len == 1, "the steward is gone");
         let folder = folder.context("there is no folder")?;
         let opened = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
         let line = Channel::from(line.context("there is no line")?);
@@ -123,6 +125,7 @@ impl AgentProcess {
             agent::Lines {
                 plane: line,
                 steward: Some(steward),
+                relay_server: relay_server.map(Channel::from),
                 clients: agent::Clients::Socket(listener),
             },
         )

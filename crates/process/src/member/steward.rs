@@ -34,6 +34,7 @@ use super::{
     agent::{self, AgentJob},
     host_state::{HostState, NameFiles},
     local_socket, make_folder,
+    relay_server::KeptRelay,
 };
 use crate::{life::LogStyle, log_error::log_error};
 
@@ -44,14 +45,15 @@ const BACKGROUND: &str = "background";
 /// The argument for [`LogStyle::json`].
 const JSON: &str = "json";
 /// This program, even if its file was replaced.
-const PROGRAM: &str = "/proc/self/exe";
+pub(super) const PROGRAM: &str = "/proc/self/exe";
 /// The first of the numbers that systemd, too, gives to users without a name
 /// (systemd.exec(5), `DynamicUser=`), and how many there are.
 const USERS: (u32, u32) = (61_184, 4_336);
 /// How long a new agent has to live for the pause before the next one to be short again.
-const STEADY: Duration = Duration::from_secs(60);
+pub(super) const STEADY: Duration = Duration::from_secs(60);
 /// The pause before an agent that died is started again, at first and at most.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+pub(super) const PAUSE: (Duration, Duration) =
+    (Duration::from_millis(200), Duration::from_secs(10));
 /// How long an end takes at most.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -105,7 +107,7 @@ impl StewardLine {
     }
 }
 
-fn arguments(log_style: LogStyle) -> impl Iterator<Item = &'static str> {
+pub(super) fn arguments(log_style: LogStyle) -> impl Iterator<Item = &'static str> {
     let said = [(BACKGROUND, log_style.background), (JSON, log_style.json)];
     said.into_iter().filter_map(|(argument, is_said)| is_said.then_some(argument))
 }
@@ -172,6 +174,7 @@ struct Serving {
     _lock: Option<InterfaceLock>,
     log_style: LogStyle,
     agent: Option<Agent>,
+    relay_server: KeptRelay,
     pause: Duration,
 }
 
@@ -191,11 +194,13 @@ impl Agent {
         line: &OwnedFd,
         listener: &UnixListener,
         folder: &Path,
+        relay_server: &Channel,
     ) -> anyhow::Result<()> {
         self.channel.send_with(&postcard::to_stdvec(job)?, line.as_fd())?;
         self.channel.send_with(&[0], listener.as_fd())?;
         // Open: the folders above it may be closed to the agent's user.
         self.channel.send_with(&[0], fs::File::open(folder)?.as_fd())?;
+        self.channel.send_with(&[0], relay_server.as_fd())?;
         Ok(self.channel.set_nonblocking()?)
     }
 }
@@ -218,6 +223,8 @@ impl Serving {
             SocketFile::listen(&socket).with_context(|| socket.display().to_string())?;
         // Who may do what is told by the client's credentials.
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o666))?;
+        let user = user_of(&job.name);
+        let relay_server = KeptRelay::new(user, job.mark, log_style).context("relay")?;
         let mut serving = Self {
             job,
             line,
@@ -229,6 +236,7 @@ impl Serving {
             _lock: lock,
             log_style,
             agent: None,
+            relay_server,
             pause: PAUSE.0,
         };
         serving.start_agent().context("agent")?;
@@ -250,12 +258,18 @@ impl Serving {
             let follow = self.follow.as_ref().map_or(plane.as_fd(), AsFd::as_fd);
             let files = self.name_files.as_ref();
             let names = files.map_or(plane.as_fd(), |files| files.changes().as_fd());
-            let fds = [plane.as_fd(), agent.channel.as_fd(), follow, names];
-            let wait = files.and_then(NameFiles::poll_timeout);
-            let [ended, said, changed, _] = readable(fds, wait)?;
+            let relay = self.relay_server.channel().map_or(plane.as_fd(), AsFd::as_fd);
+            let fds = [plane.as_fd(), agent.channel.as_fd(), follow, names, relay];
+            let waits = [files.and_then(NameFiles::poll_timeout), self.relay_server.poll_timeout()];
+            let wait = waits.into_iter().flatten().min();
+            let [ended, said, changed, _, relay_ended] = readable(fds, wait)?;
             if ended {
                 return Ok(());
             }
+            if relay_ended {
+                self.relay_server.handle_ended();
+            }
+            self.relay_server.handle_timeout();
             if said && !self.hear(&mut buffer)
                 || changed && !self.follow_interface()
                 || !self.follow_names()
@@ -311,7 +325,7 @@ impl Serving {
         let (channel, theirs) = Channel::pair()?;
         let own = self.job.state.join(agent::FOLDER);
         make_folder(&own, 0o700).with_context(|| own.display().to_string())?;
-        let user = process::is_root().then(|| USERS.0 + hash(&self.job.name) % USERS.1);
+        let user = user_of(&self.job.name);
         if let Some(user) = user {
             give_all(&own, user).with_context(|| own.display().to_string())?;
         }
@@ -329,7 +343,8 @@ impl Serving {
             mark: self.job.mark,
             has_interface: self.job.index != 0,
         };
-        let begun = agent.begin(&job, &self.line, &self.listener, &own);
+        let begun =
+            agent.begin(&job, &self.line, &self.listener, &own, &self.relay_server.agents_end);
         if begun.is_err() {
             self.bury();
         }
@@ -351,6 +366,7 @@ impl Serving {
                 return false;
             }
         };
+        self.relay_server.wish(wish.relay_server);
         let done = self.host.as_mut().map_or_else(FromSteward::nothing, |host| host.apply(&wish));
         answer(&agent.channel, &done)
     }
@@ -373,6 +389,7 @@ impl Serving {
             let _ = agent.process.kill();
             let _ = agent.process.wait();
         }
+        self.relay_server.stop();
         self.host.iter_mut().for_each(HostState::undo);
     }
 }
@@ -381,6 +398,11 @@ impl Serving {
 /// has to end.
 fn answer(agent: &Channel, done: &FromSteward) -> bool {
     line::write(done, |part| agent.send(part)).is_ok()
+}
+
+/// The user that the agent and the relay of a member become; `None` where they stay who they are.
+fn user_of(name: &str) -> Option<u32> {
+    process::is_root().then(|| USERS.0 + hash(name) % USERS.1)
 }
 
 /// A number for a name, the same at each start (FNV-1a).

@@ -74,6 +74,13 @@ pub fn become_agent(number: u32) -> Result<(), PrivilegesError> {
     change_user(Uid::from_raw(number), Gid::from_raw(number), &AGENTS)
 }
 
+/// Becomes the user and group of this number, which need no name, and keeps no right at all.
+///
+/// Each thread has its own capabilities: call this before any thread is started.
+pub fn become_user(number: u32) -> Result<(), PrivilegesError> {
+    change_user(Uid::from_raw(number), Gid::from_raw(number), &[])
+}
+
 fn change_user(uid: Uid, gid: Gid, kept: &[Capability]) -> Result<(), PrivilegesError> {
     prctl::set_keepcaps(true).map_err(failed("PR_SET_KEEPCAPS"))?;
     setgroups(&[]).map_err(failed("setgroups"))?;

@@ -286,7 +286,7 @@ mod tests {
             ..Registering::default()
         };
         let request = serde_json::to_value(RegisterRequest::new(from, &hostinfo)).unwrap();
-        assert_eq!(request["Version"], 119);
+        assert_eq!(request["Version"], 121);
         assert_eq!(request["Auth"], json!({ "AuthKey": "key" }));
         assert_eq!(request["NodeKey"], NodePublic([1; 32]).to_string());
         assert_eq!(request["OldNodeKey"], NodePublic::default().to_string());

@@ -2,19 +2,25 @@
 
 use std::net::{Ipv6Addr, SocketAddr};
 
-use super::{DiscoError, MAX_ENDPOINTS, Message};
+use super::{AllocateRequest, Bind, DiscoError, MAX_ENDPOINTS, Message, RelayEndpoint};
 use crate::keys::NodePublic;
 
 const PING: u8 = 1;
 const PONG: u8 = 2;
 const CALL_ME_MAYBE: u8 = 3;
+const BIND: u8 = 4;
+const BIND_CHALLENGE: u8 = 5;
+const BIND_ANSWER: u8 = 6;
+const CALL_ME_MAYBE_VIA: u8 = 7;
+const ALLOCATE_REQUEST: u8 = 8;
+const ALLOCATE_RESPONSE: u8 = 9;
 /// Ours. Tailscale's count up from 1.
 const BUNDLE_OFFER: u8 = 0xb0;
 /// The only version there is. Of a later one, what is longer is passed over.
 const VERSION: u8 = 0;
 
 /// An address, IPv4 mapped into IPv6, and a port.
-const ENDPOINT: usize = 16 + 2;
+pub(super) const ENDPOINT: usize = 16 + 2;
 
 impl Message {
     /// Writes it behind what is in `text`.
@@ -35,6 +41,22 @@ impl Message {
                 text.extend_from_slice(&[CALL_ME_MAYBE, VERSION]);
                 text.extend(endpoints.iter().flat_map(|endpoint| write_endpoint(*endpoint)));
             }
+            Self::Bind(bind) => write_bind(BIND, bind, text),
+            Self::BindChallenge(bind) => write_bind(BIND_CHALLENGE, bind, text),
+            Self::BindAnswer(bind) => write_bind(BIND_ANSWER, bind, text),
+            Self::CallMeMaybeVia(endpoint) => {
+                text.extend_from_slice(&[CALL_ME_MAYBE_VIA, VERSION]);
+                endpoint.write(text);
+            }
+            Self::AllocateRequest(request) => {
+                text.extend_from_slice(&[ALLOCATE_REQUEST, VERSION]);
+                request.write(text);
+            }
+            Self::AllocateResponse { generation, endpoint } => {
+                text.extend_from_slice(&[ALLOCATE_RESPONSE, VERSION]);
+                text.extend_from_slice(&generation.to_be_bytes());
+                endpoint.write(text);
+            }
             Self::BundleOffer => text.extend_from_slice(&[BUNDLE_OFFER, VERSION]),
         }
     }
@@ -50,12 +72,32 @@ impl Message {
             PONG => read_pong(rest),
             // Of another version stock reads an empty call, which erases all addresses.
             CALL_ME_MAYBE if version == VERSION => read_call(rest),
-            CALL_ME_MAYBE => None,
+            BIND => Bind::read(rest).map(Message::Bind),
+            BIND_CHALLENGE => Bind::read(rest).map(Message::BindChallenge),
+            BIND_ANSWER => Bind::read(rest).map(Message::BindAnswer),
+            // Of a later version of these nobody knows more than that they are of one.
+            _ if version != VERSION && kind <= ALLOCATE_RESPONSE => None,
+            CALL_ME_MAYBE_VIA => {
+                RelayEndpoint::read(rest).map(Box::new).map(Message::CallMeMaybeVia)
+            }
+            ALLOCATE_REQUEST => AllocateRequest::read(rest).map(Message::AllocateRequest),
+            ALLOCATE_RESPONSE => read_allocated(rest),
             BUNDLE_OFFER => Some(Message::BundleOffer),
             other => return Err(DiscoError::Other(other)),
         };
         message.ok_or(DiscoError::Malformed)
     }
+}
+
+fn write_bind(kind: u8, bind: &Bind, text: &mut Vec<u8>) {
+    text.extend_from_slice(&[kind, VERSION]);
+    bind.write(text);
+}
+
+fn read_allocated(text: &[u8]) -> Option<Message> {
+    let (generation, rest) = text.split_first_chunk()?;
+    let endpoint = Box::new(RelayEndpoint::read(rest)?);
+    Some(Message::AllocateResponse { generation: u32::from_be_bytes(*generation), endpoint })
 }
 
 fn read_ping(text: &[u8]) -> Option<Message> {
@@ -80,7 +122,7 @@ fn read_call(text: &[u8]) -> Option<Message> {
     Some(Message::CallMeMaybe { endpoints })
 }
 
-fn write_endpoint(endpoint: SocketAddr) -> [u8; ENDPOINT] {
+pub(super) fn write_endpoint(endpoint: SocketAddr) -> [u8; ENDPOINT] {
     let ip = match endpoint {
         SocketAddr::V4(v4) => v4.ip().to_ipv6_mapped(),
         SocketAddr::V6(v6) => *v6.ip(),
@@ -91,16 +133,19 @@ fn write_endpoint(endpoint: SocketAddr) -> [u8; ENDPOINT] {
     text
 }
 
-fn read_endpoint(text: &[u8; ENDPOINT]) -> SocketAddr {
+pub(super) fn read_endpoint(text: &[u8; ENDPOINT]) -> SocketAddr {
     let [ip @ .., high, low] = *text;
     SocketAddr::new(Ipv6Addr::from_octets(ip).to_canonical(), u16::from_be_bytes([high, low]))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{keys::DiscoPublic, peer_relay::Vni};
 
     fn endpoint() -> impl Strategy<Value = SocketAddr> {
         let v4 = (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from);
@@ -117,7 +162,51 @@ mod tests {
             proptest::collection::vec(endpoint(), 0..MAX_ENDPOINTS)
                 .prop_map(|endpoints| Message::CallMeMaybe { endpoints }),
             Just(Message::BundleOffer),
+            bind().prop_map(Message::Bind),
+            bind().prop_map(Message::BindChallenge),
+            bind().prop_map(Message::BindAnswer),
+            relay_endpoint().prop_map(|endpoint| Message::CallMeMaybeVia(Box::new(endpoint))),
+            (disco_key(), disco_key(), any::<u32>()).prop_map(|(a, b, generation)| {
+                Message::AllocateRequest(AllocateRequest { clients: [a, b], generation })
+            }),
+            (any::<u32>(), relay_endpoint()).prop_map(|(generation, endpoint)| {
+                Message::AllocateResponse { generation, endpoint: Box::new(endpoint) }
+            }),
         ]
+    }
+
+    fn disco_key() -> impl Strategy<Value = DiscoPublic> {
+        any::<[u8; 32]>().prop_map(DiscoPublic)
+    }
+
+    fn vni() -> impl Strategy<Value = Vni> {
+        (0..=Vni::MAX).prop_map(|number| Vni::new(number).unwrap())
+    }
+
+    fn bind() -> impl Strategy<Value = Bind> {
+        (vni(), any::<u32>(), disco_key(), any::<[u8; 32]>()).prop_map(
+            |(vni, generation, other, challenge)| Bind { vni, generation, other, challenge },
+        )
+    }
+
+    fn relay_endpoint() -> impl Strategy<Value = RelayEndpoint> {
+        let lifetime = || (0..=i64::MAX as u64).prop_map(Duration::from_nanos);
+        let addresses = proptest::collection::vec(endpoint(), 1..MAX_ENDPOINTS);
+        let keys = (disco_key(), disco_key(), disco_key());
+        (keys, any::<u64>(), vni(), lifetime(), lifetime(), addresses).prop_map(
+            |((server, a, b), lamport, vni, bind_lifetime, steady_lifetime, addresses)| {
+                let clients = [a, b];
+                RelayEndpoint {
+                    server,
+                    clients,
+                    lamport,
+                    vni,
+                    bind_lifetime,
+                    steady_lifetime,
+                    addresses,
+                }
+            },
+        )
     }
 
     proptest! {
@@ -157,10 +246,36 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_peer_relays_are_told_by_their_type() {
-        for kind in 4..=9 {
-            assert_eq!(Message::read(&[kind, 0, 1, 2, 3]), Err(DiscoError::Other(kind)));
+    fn what_is_cut_short_is_no_message_of_a_peer_relay() {
+        let endpoint = [&[7; 3 * 32 + 8][..], &[0, 1, 2, 3], &[0; 16], &[1; 2 * ENDPOINT]].concat();
+        for (kind, rest, fits) in [
+            (BIND, vec![0; 72], &[72][..]),
+            (BIND_CHALLENGE, vec![0; 72], &[72]),
+            (BIND_ANSWER, vec![0; 72], &[72]),
+            (CALL_ME_MAYBE_VIA, endpoint.clone(), &[142, 160]),
+            (ALLOCATE_REQUEST, vec![0; 68], &[68]),
+            (ALLOCATE_RESPONSE, [&[0; 4][..], &endpoint].concat(), &[146, 164]),
+        ] {
+            for len in 0..=rest.len() {
+                let read = Message::read(&[&[kind, 0][..], &rest[..len]].concat());
+                assert_eq!(read.is_ok(), fits.contains(&len), "type {kind}, {len} bytes");
+            }
         }
+    }
+
+    #[test]
+    fn a_network_identifier_of_more_than_24_bits_is_malformed() {
+        let text = [&[BIND, 0][..], &[1, 0, 0, 0], &[0; 68]].concat();
+        assert_eq!(Message::read(&text), Err(DiscoError::Malformed));
+    }
+
+    #[test]
+    fn a_lifetime_below_zero_is_none_at_all() {
+        let head = [&[CALL_ME_MAYBE_VIA, 0][..], &[7; 3 * 32 + 8], &[0, 1, 2, 3]].concat();
+        let text = [&head[..], &[0xff; 8], &[0, 0, 0, 0, 0, 0, 0, 9], &[1; ENDPOINT]].concat();
+        let Ok(Message::CallMeMaybeVia(endpoint)) = Message::read(&text) else { panic!() };
+        assert_eq!(endpoint.bind_lifetime, Duration::ZERO);
+        assert_eq!(endpoint.steady_lifetime, Duration::from_nanos(9));
     }
 
     #[test]

@@ -202,7 +202,7 @@ pub fn canonical(addr: SocketAddr) -> SocketAddr {
 
 /// Link-local IPv6 needs an interface, which nobody says; a node's own tailnet address would lead
 /// into the tunnel.
-fn may_be_reached(addr: &SocketAddr) -> bool {
+pub fn may_be_reached(addr: &SocketAddr) -> bool {
     let ip = addr.ip();
     let usable = match ip {
         IpAddr::V4(v4) => v4 != Ipv4Addr::BROADCAST,

@@ -10,6 +10,7 @@
 //! ```
 
 mod direct;
+mod passed;
 mod pings;
 mod search;
 
@@ -44,6 +45,9 @@ pub struct Peer {
     key: NodePublic,
     disco: DiscoPublic,
     relay: Relay,
+    /// Whether it knows peer relays, and the way by one.
+    passes: bool,
+    passed: passed::Passed,
     candidates: Candidates,
     /// What was told.
     used: Option<Path>,
@@ -96,6 +100,8 @@ impl Peer {
             key,
             disco,
             relay: Relay::default(),
+            passes: false,
+            passed: passed::Passed::default(),
             candidates: Candidates::default(),
             used: None,
             direct: None,
@@ -118,6 +124,7 @@ impl Peer {
             self.relay.home = info.home;
             (self.relay.gone, self.relay.latency) = (None, None);
         }
+        self.passes = info.passes;
         let restarted = self.disco != info.disco;
         if restarted {
             self.restart(info.disco, cx);
@@ -137,6 +144,7 @@ impl Peer {
         self.pings.clear();
         self.seen.clear();
         (self.direct, self.lost) = (None, None);
+        self.passed.reset();
         self.search.reset();
         let recent = |at: Option<Duration>| at.is_some_and(|at| cx.now < at + SESSION);
         let Heard { sent, received, handshake, .. } = self.heard;
@@ -163,6 +171,7 @@ impl Peer {
             Via::Udp { remote, local } => {
                 (To::Udp { addr: remote, source: local, hops: None }, remote)
             }
+            Via::PeerRelay { at, vni } => (To::PeerRelay { addr: at, vni, control: false }, at),
             Via::Relay { region, from } => {
                 (To::Relay { region, peer: from }, (RELAY_IP, region).into())
             }
@@ -170,6 +179,7 @@ impl Peer {
         cx.send(to, self.disco, Message::Pong { tx, source });
         match via {
             Via::Udp { remote, .. } => self.hear_from(remote, cx),
+            Via::PeerRelay { at, vni } => self.handle_passed_ping(at, vni, cx),
             Via::Relay { .. } => self.handle_relay_ping(cx),
         }
     }
@@ -193,12 +203,13 @@ impl Peer {
     }
 
     pub fn handle_pong(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
-        let by_relay = matches!(via, Via::Relay { .. });
-        let answered = |ping: &Pinged| {
-            ping.tx == tx
-                && matches!(ping.to, Path::Relay(_)) == by_relay
-                && cx.now < ping.at + PING_TIMEOUT
+        let is_way = |to: Path| match via {
+            Via::Udp { .. } => matches!(to, Path::Direct(_)),
+            Via::PeerRelay { at, vni } => to == Path::PeerRelay { at, vni },
+            Via::Relay { .. } => matches!(to, Path::Relay(_)),
         };
+        let answered =
+            |ping: &Pinged| ping.tx == tx && is_way(ping.to) && cx.now < ping.at + PING_TIMEOUT;
         let Some(ping) = self.pings.iter().position(answered) else { return };
         let Some(ping) = self.pings.remove(ping) else { return };
         let latency = cx.now.saturating_sub(ping.at);
@@ -210,6 +221,7 @@ impl Peer {
                 self.relay.latency = Some(latency);
                 self.handle_relay_answer(ping.at, cx);
             }
+            Path::PeerRelay { at, vni } => self.prove_passed(at, vni, latency, cx),
             Path::Direct(addr) => self.prove(addr, latency, cx),
         }
     }
@@ -245,6 +257,7 @@ impl Peer {
             self.heard.stale = None;
             match traffic.received_from {
                 Some(Path::Direct(addr)) => self.hear_data(canonical(addr), cx),
+                Some(Path::PeerRelay { at, vni }) => self.hear_passed(at, vni, cx.now),
                 Some(Path::Relay(region)) => self.relay.heard = Some(region),
                 None => {}
             }
@@ -369,6 +382,7 @@ impl Peer {
             self.lost = Some(Lost { addr, since: now, pings });
         }
         self.candidates.reset_limits();
+        self.passed.handle_loss(now);
         self.search.want_now(now);
     }
 
@@ -393,7 +407,7 @@ impl Peer {
             ping.map_or(direct.ends(), |ping| ping.min(direct.ends()))
         });
         let lost = self.lost_ping().map(|(_, at)| at);
-        [direct, lost, self.search_deadline()].into_iter().flatten().min()
+        [direct, lost, self.search_deadline(), self.passed.deadline()].into_iter().flatten().min()
     }
 
     fn active_until(&self) -> Duration {
@@ -439,7 +453,7 @@ impl Peer {
         let lost = self.lost.map(|lost| lost.addr);
         let unproven = lost.or_else(|| self.candidates.first_of_map()).map(Path::Direct);
         let down = self.region(cx).map(Path::Relay);
-        let known = direct.or(known);
+        let known = direct.or(self.passed.path()).or(known);
         let path = known.or(guess).or(unproven).or(down);
         let first = known.is_some() && !self.reachable && self.is_active(cx.now);
         self.reachable = known.is_some();
@@ -455,7 +469,11 @@ impl Peer {
     pub fn shown(&self) -> Shown {
         Shown {
             path: self.used,
-            latency: self.direct.map(|direct| direct.latency).or(self.relay.latency),
+            latency: self
+                .direct
+                .map(|direct| direct.latency)
+                .or(self.passed.latency())
+                .or(self.relay.latency),
             alive: self.direct.map(|direct| direct.alive),
             relay: self.relay.home.or(self.relay.heard),
             relay_gone: self.relay.gone,

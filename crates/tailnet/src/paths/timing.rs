@@ -81,6 +81,24 @@ pub const SETTLING: Duration = SECOND.saturating_mul(2);
 /// A region where a peer is not is avoided for so long.
 pub const GONE: Duration = SECOND.saturating_mul(60);
 
+/// A relay that did not answer is asked again after so long, as it may not know yet where it is
+/// reached (stock).
+pub const ALLOCATE_AGAIN: Duration = SECOND.saturating_mul(3);
+/// Its answer is none after so long (stock).
+pub const ALLOCATE_TIMEOUT: Duration = SECOND.saturating_mul(10);
+/// A handshake with a relay ends after so long, whatever that says (stock).
+pub const BIND_TIMEOUT: Duration = SECOND.saturating_mul(30);
+/// Pings of an endpoint until one is answered: each of the peer's has another follow (stock).
+pub const PASSED_PINGS: u8 = 10;
+/// Relays are asked again after so long without one that works, and with one (stock).
+pub const PASSED_AGAIN: Duration = SECOND.saturating_mul(30);
+pub const PASSED_BETTER: Duration = SECOND.saturating_mul(60);
+/// And so long after they were asked last, where a path was lost.
+pub const PASSED_LOST: Duration = SECOND.saturating_mul(5);
+/// The most relays that are asked for a peer, and the most addresses of each.
+pub const PEER_RELAYS: usize = 8;
+pub const PASSED_ADDRESSES: usize = 20;
+
 /// Candidates of a peer, by where they come from: more than any honest host has.
 pub const MAP_CANDIDATES: usize = 16;
 pub const CALL_CANDIDATES: usize = 16;

@@ -70,7 +70,7 @@ fn what_linerate_does_not_do_is_refused_by_its_flag() {
         ("RunSSH", json!(true), "--ssh"),
         ("NoStatefulFiltering", json!(false), "--stateful-filtering"),
         ("AppConnector", json!({"Advertise": true}), "--advertise-connector"),
-        ("RelayServerPort", json!(0), "--relay-server-port"),
+        ("RelayServerStaticEndpoints", json!(["10.0.0.1:1"]), "--relay-server-static-endpoints"),
         ("AutoExitNode", json!("any"), "--exit-node=auto:"),
         ("NetfilterMode", json!(1), "nodivert"),
     ] {

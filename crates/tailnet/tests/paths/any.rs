@@ -4,9 +4,10 @@ use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use proptest::prelude::*;
 use tailnet::{
-    disco::{Message, TxId},
+    disco::{Bind, Message, RelayEndpoint, TxId},
     keys::{DiscoPublic, NodePublic},
-    paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
+    paths::{Event, Path, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
+    peer_relay::Vni,
 };
 
 use crate::{
@@ -30,6 +31,28 @@ enum Step {
     Change,
     Ping(u8),
     Pass(u64),
+    /// Answers the last that was said to a relay.
+    Challenge,
+}
+
+/// The key of our disco messages.
+const DISCO: DiscoPublic = DiscoPublic([77; 32]);
+
+fn any_endpoint() -> impl Strategy<Value = Box<RelayEndpoint>> {
+    let addresses = proptest::collection::vec(any_addr(), 1..4);
+    (0..3_u8, 0..3_u8, 0..3_u64, 0..3_u32, addresses).prop_map(
+        |(peer, server, lamport, vni, addresses)| {
+            Box::new(RelayEndpoint {
+                server: DiscoPublic([100 + server; 32]),
+                clients: [DISCO, DiscoPublic([peer; 32])],
+                lamport,
+                vni: Vni::new(vni).unwrap(),
+                bind_lifetime: Duration::from_secs(30),
+                steady_lifetime: Duration::from_secs(300),
+                addresses,
+            })
+        },
+    )
 }
 
 fn any_addr() -> impl Strategy<Value = SocketAddr> {
@@ -45,6 +68,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     let addrs = || proptest::collection::vec(any_addr(), 0..6);
     let via = prop_oneof![
         any_addr().prop_map(udp),
+        (any_addr(), 0..3_u32)
+            .prop_map(|(at, vni)| Via::PeerRelay { at, vni: Vni::new(vni).unwrap() }),
         (0..3_u16, peer())
             .prop_map(|(region, from)| { Via::Relay { region, from: NodePublic([from; 32]) } }),
     ];
@@ -53,6 +78,10 @@ fn any_step() -> impl Strategy<Value = Step> {
         any::<TxId>().prop_map(|tx| Message::Ping { tx, node_key: None, padding: 9 }),
         (any::<TxId>(), any_addr()).prop_map(|(tx, source)| Message::Pong { tx, source }),
         addrs().prop_map(call),
+        any_endpoint().prop_map(Message::CallMeMaybeVia),
+        (1..3_u32, any_endpoint()).prop_map(|(generation, endpoint)| {
+            Message::AllocateResponse { generation, endpoint }
+        }),
     ];
     let path = prop_oneof![any_addr().prop_map(Path::Direct), (0..3_u16).prop_map(Path::Relay)];
     let traffic = (0..2_u64, 0..2_u64, proptest::option::of(path));
@@ -73,6 +102,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => peer().prop_map(Step::Stale),
         1 => (0..3_u16, peer()).prop_map(|(region, peer)| Step::Gone(region, peer)),
         1 => Just(Step::Change),
+        2 => Just(Step::Challenge),
         1 => peer().prop_map(Step::Ping),
         6 => prop_oneof![0..300_u64, 0..10_000_u64, 0..200_000_u64].prop_map(Step::Pass),
     ]
@@ -83,6 +113,8 @@ struct Any {
     now: Duration,
     used: [Option<Path>; 3],
     last: Option<Transmit>,
+    /// The last that began to bind.
+    bind: Option<(DiscoPublic, SocketAddr, Bind)>,
     numbers: HashSet<TxId>,
 }
 
@@ -93,7 +125,7 @@ impl Any {
         match step {
             Step::Peer(peer, disco, home, endpoints) => {
                 let disco = DiscoPublic([disco; 32]);
-                paths.set_peer(key(peer), &PeerInfo { disco, home, endpoints }, now);
+                paths.set_peer(key(peer), &PeerInfo { disco, home, endpoints, passes: true }, now);
             }
             Step::Remove(peer) => {
                 paths.remove_peer(key(peer));
@@ -111,6 +143,12 @@ impl Any {
             Step::Change => paths.handle_network_change(now),
             Step::Ping(peer) => _ = paths.ping(key(peer), now),
             Step::Pass(millis) => self.pass(millis),
+            Step::Challenge => {
+                if let Some((server, at, bind)) = self.bind.take() {
+                    let via = Via::PeerRelay { at, vni: bind.vni };
+                    paths.handle_disco(server, via, &Message::BindChallenge(bind), now);
+                }
+            }
         }
         self.drain();
     }
@@ -123,6 +161,7 @@ impl Any {
         self.now += if late { 300 * MS } else { 3 * MS };
         let via = match to {
             To::Udp { addr, .. } => udp(addr),
+            To::PeerRelay { addr, vni, .. } => Via::PeerRelay { at: addr, vni },
             To::Relay { region, peer } => Via::Relay { region, from: peer },
         };
         let pong = Message::Pong { tx, source: addr(1) };
@@ -154,6 +193,11 @@ impl Any {
         let sent = transmits(&mut self.paths);
         assert!(sent.len() < 500, "{} at once", sent.len());
         for transmit in sent {
+            if let (To::PeerRelay { addr, .. }, Message::Bind(bind)) =
+                (transmit.to, &transmit.message)
+            {
+                self.bind = Some((transmit.disco, addr, *bind));
+            }
             if let Message::Ping { tx, .. } = transmit.message {
                 assert!(self.numbers.insert(tx), "a number is used twice");
                 self.last = Some(transmit);
@@ -178,8 +222,12 @@ proptest! {
             now: START,
             used: [None; 3],
             last: None,
+            bind: None,
             numbers: HashSet::new(),
         };
+        let node = NodePublic([0; 32]);
+        let relay = PeerRelay { node, disco: DiscoPublic([0; 32]), home: Some(1) };
+        any.paths.set_peer_relays(DISCO, Some(vec![relay]));
         steps.into_iter().for_each(|step| any.step(step));
         any.pass(60_000);
         prop_assert_eq!(any.paths.poll_timeout(), None);

@@ -5,5 +5,6 @@ mod any;
 mod hostile;
 mod life;
 mod pairs;
+mod passed;
 mod stock;
 mod world;

@@ -196,8 +196,8 @@ impl Node for Stock {
                 self.candidates.values_mut().for_each(|pinged| *pinged = None);
                 self.ping_all(now, false);
             }
-            // It does not know that type.
-            (Message::BundleOffer, _) => {}
+            // It does not know that type, or is not asked by it.
+            _ => {}
         }
     }
 

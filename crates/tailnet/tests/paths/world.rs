@@ -169,7 +169,12 @@ impl World {
         if self.plan.map_is_whole {
             endpoints.push(SocketAddr::new(outer(1 - at), 51820));
         }
-        let info = PeerInfo { disco: other.disco, home: Some(1 + (1 - at) as u16), endpoints };
+        let info = PeerInfo {
+            disco: other.disco,
+            home: Some(1 + (1 - at) as u16),
+            endpoints,
+            passes: true,
+        };
         self.hosts[at].paths.set_peer(node(1 - at), &info, now);
     }
 
@@ -328,6 +333,7 @@ impl World {
                     host.send(addr, &bytes, hops);
                 }
             }
+            To::PeerRelay { .. } => panic!("there is none"),
             To::Relay { .. } => {
                 host.spent[1] += 1;
                 self.relay(now, Relayed::Disco(1 - at, index));
@@ -360,7 +366,7 @@ impl World {
                 host.paths.handle_wireguard(node(1 - at), traffic, now);
                 self.relay(now, Relayed::Data(1 - at));
             }
-            None => {}
+            Some(Path::PeerRelay { .. }) | None => {}
         }
     }
 

@@ -91,7 +91,8 @@ impl Agent {
             mark: 0,
             has_interface: false,
         };
-        let lines = Lines { plane, steward: None, clients: Clients::Own(asked) };
+        let lines =
+            Lines { plane, steward: None, relay_server: None, clients: Clients::Own(asked) };
         let run = move || {
             if let Err(error) = agent::run(options, lines) {
                 tracing::error!("the tailnet's agent ended: {error:#}");

@@ -71,6 +71,17 @@ impl Coordinator {
         made["key"].as_str().expect("headscale made a key").to_owned()
     }
 
+    /// Allows all members to be relayed by the one with this address, and everything else.
+    pub fn allow_relay(&self, relay: &str) {
+        let policy = format!(
+            r#"{{"acls": [{{"action": "accept", "src": ["*"], "dst": ["*:*"]}}],
+                "grants": [{{"src": ["*"], "dst": ["{relay}"],
+                             "app": {{"tailscale.com/cap/relay": [{{}}]}}}}]}}"#
+        );
+        let file = self.host.write("policy.json", &policy);
+        self.headscale(&format!("policy set -f {file}"));
+    }
+
     /// Ends it as a crash does, or starts it again with what it knew.
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.service.pid()));

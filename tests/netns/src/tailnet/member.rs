@@ -54,6 +54,8 @@ pub struct MemberProgram {
 pub enum Path {
     /// From address to address; which the other's is.
     Direct(String),
+    /// By another node that relays, at an address and network number.
+    PeerRelay(String),
     /// By a relay, of this region.
     Relay(String),
     /// There is none yet.
@@ -232,11 +234,17 @@ impl Member {
         };
         let Some(peer) = peers.into_iter().find(is_other) else { return Path::None };
         let text = |key: &str| peer[key].as_str().unwrap_or_default().to_owned();
-        match (text("CurAddr"), text("Relay")) {
-            (address, _) if !address.is_empty() => Path::Direct(address),
-            (_, region) if !region.is_empty() => Path::Relay(region),
+        match (text("CurAddr"), text("PeerRelay"), text("Relay")) {
+            (address, ..) if !address.is_empty() => Path::Direct(address),
+            (_, relay, _) if !relay.is_empty() => Path::PeerRelay(relay),
+            (.., region) if !region.is_empty() => Path::Relay(region),
             _ => Path::None,
         }
+    }
+
+    /// Whose program it runs.
+    pub fn kind(&self) -> MemberKind {
+        self.program.kind
     }
 
     /// Pings another in the tailnet until it answers.
@@ -262,6 +270,30 @@ impl Member {
             ping(&self.host, format!("-c 1 -W 1 {target}"));
             matches!(self.path_to(other), Path::Direct(_))
         });
+    }
+
+    /// Waits until it sends to another by a node that relays at this address, with some traffic that
+    /// makes it look for a way.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn becomes_relayed(&self, other: &Member, relay: &str) {
+        let target = other.addresses.of(Family::V4);
+        let what = format!("{} to {} by {relay}", self.host.name(), other.host.name());
+        eventually(&what, PATIENCE, || {
+            ping(&self.host, format!("-c 1 -W 1 {target}"));
+            matches!(self.path_to(other), Path::PeerRelay(at) if at.starts_with(relay))
+        });
+    }
+
+    /// Has it relay for others at this UDP port; empty for not any more.
+    ///
+    /// # Panics
+    /// When it refuses.
+    pub fn relays_at(&self, port: &str) {
+        let interface = if self.kind() == MemberKind::Linerate { INTERFACE } else { "" };
+        let set = self.attempt(&format!("set {interface} --relay-server-port={port}"));
+        assert!(set.ok, "{}: {set:?}", self.host.name());
     }
 
     /// The pid inside the host of the process that serves its interface.

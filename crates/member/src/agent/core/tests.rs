@@ -84,6 +84,7 @@ impl Rig {
             hook: None,
             plane: ToLine::new(),
             steward: None,
+            relay_server: None,
             relays,
             control_events,
             found,

@@ -40,9 +40,9 @@ fn begin() -> (Initiation, [u8; INITIATION]) {
 #[test]
 fn a_coordinator_that_speaks_noise_is_understood_both_ways() {
     let (initiation, message) = begin();
-    assert_eq!(message[..5], [0, 119, 1, 0, 96]);
+    assert_eq!(message[..5], [0, 121, 1, 0, 96]);
     let (key, _) = coordinator();
-    let (reply, known, mut theirs, mut at_theirs) = answer(&key, 119, &message).unwrap();
+    let (reply, known, mut theirs, mut at_theirs) = answer(&key, 121, &message).unwrap();
     assert_eq!(known, member().public());
     let (mut ours, mut at_ours) = initiation.finish(&reply).unwrap();
     // The second record is where nonces of the wrong order show.
@@ -63,7 +63,7 @@ fn the_version_in_the_clear_is_the_one_that_both_ends_mix_in() {
 fn a_reply_of_another_coordinator_is_refused() {
     let (initiation, message) = begin();
     let (key, _) = coordinator();
-    let (mut reply, ..) = answer(&key, 119, &message).unwrap();
+    let (mut reply, ..) = answer(&key, 121, &message).unwrap();
     reply[47] ^= 1;
     assert_eq!(initiation.finish(&reply).err(), Some(HandshakeError::NotAuthentic));
     let (initiation, _) = begin();

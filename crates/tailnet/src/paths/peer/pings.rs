@@ -26,6 +26,7 @@ impl Peer {
         self.note_sent(cx.now);
         match self.used {
             Some(Path::Direct(addr)) => self.ping(addr, Some(number), cx),
+            Some(Path::PeerRelay { at, vni }) => self.ping_passed(at, vni, Some(number), cx),
             Some(Path::Relay(region)) => self.ping_by_relay(region, Some(number), cx),
             None => {}
         }
@@ -67,7 +68,7 @@ impl Peer {
         cx.send(To::Relay { region, peer: self.key }, self.disco, message);
     }
 
-    fn await_pong(&mut self, ping: Pinged) {
+    pub fn await_pong(&mut self, ping: Pinged) {
         while self.pings.front().is_some_and(|first| ping.at >= first.at + PING_TIMEOUT)
             || self.pings.len() >= PENDING
         {

@@ -81,6 +81,11 @@ impl Search {
         self.round.take_if(|round| matches!(round.stage, Stage::Pinging(1..)));
     }
 
+    /// Whether all was tried lately, in vain.
+    pub fn has_failed(&self) -> bool {
+        self.round.is_none() && self.rounds > 0
+    }
+
     pub fn rounds(&self) -> u8 {
         self.rounds
     }

@@ -1,0 +1,175 @@
+//! Peers behind a node that passes datagrams on: at its address, and with a prefix of eight bytes in
+//! front of each, by which it knows whose they are.
+//!
+//! ```text
+//!   outbound, slow path -- runs to such endpoints --> outlet -- prefix, datagram, ... --> UDP
+//!   inbound <-- the datagram, from such an endpoint -- address and prefix are in the table <-- UDP
+//! ```
+//!
+//! Such an endpoint is a relayed one ([`packet::Remote::Relayed`]) whose number has its highest bit
+//! set. Only who knows paths adds entries; what comes from elsewhere, or with another prefix, is
+//! malformed as before.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use packet::{Endpoint, RelayId, Remote};
+
+use crate::lock;
+
+/// Bytes in front of each datagram.
+pub const PREFIX_LEN: usize = 8;
+/// Entries of the table at most.
+const MOST: usize = 1 << 16;
+/// The numbers of this table, beside those of [`crate::Relay`].
+const BIT: u32 = 1 << 31;
+
+/// Where a peer is behind a node that passes datagrams on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prefixed {
+    /// That node's address.
+    pub at: SocketAddr,
+    /// What is in front of each datagram. It must not begin as a message of WireGuard does.
+    pub prefix: [u8; PREFIX_LEN],
+}
+
+/// The table of such places. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Prefixes(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    table: Mutex<Table>,
+    any: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    places: Vec<Option<Prefixed>>,
+    ids: HashMap<Prefixed, u32>,
+    free: Vec<u32>,
+}
+
+impl Prefixes {
+    /// The endpoint of a place, which is added to the table if it is not there; `None` if that is
+    /// full.
+    pub fn endpoint(&self, place: Prefixed) -> Option<Endpoint> {
+        let mut table = lock(&self.0.table);
+        let known = table.ids.get(&place).copied();
+        let id = match known.or_else(|| table.free.pop()) {
+            Some(id) => id,
+            None if table.places.len() >= MOST => return None,
+            None => {
+                table.places.push(None);
+                table.places.len() as u32 - 1
+            }
+        };
+        table.places[id as usize] = Some(place);
+        table.ids.insert(place, id);
+        self.0.any.store(true, Ordering::Relaxed);
+        Some(endpoint(id))
+    }
+
+    /// Removes a place from the table. Its endpoint must no longer be in use: another may get it.
+    pub fn forget(&self, place: &Prefixed) {
+        let mut table = lock(&self.0.table);
+        if let Some(id) = table.ids.remove(place) {
+            table.places[id as usize] = None;
+            table.free.push(id);
+        }
+        self.0.any.store(!table.ids.is_empty(), Ordering::Relaxed);
+    }
+
+    /// The place that an endpoint stands for.
+    pub fn place(&self, endpoint: &Endpoint) -> Option<Prefixed> {
+        let Remote::Relayed(id) = endpoint.remote else { return None };
+        let index = (id.index() as u32).checked_sub(BIT)?;
+        lock(&self.0.table).places.get(index as usize).copied().flatten()
+    }
+}
+
+/// Where datagrams came from. Those of one place come in numbers: the last one is kept.
+pub(crate) struct Origins {
+    prefixes: Prefixes,
+    last: Option<(Prefixed, Endpoint)>,
+}
+
+impl Origins {
+    pub fn new(prefixes: &Prefixes) -> Self {
+        Self { prefixes: prefixes.clone(), last: None }
+    }
+
+    /// The table may be another from now on.
+    pub fn forget_last(&mut self) {
+        self.last = None;
+    }
+
+    /// The endpoint that a datagram came from, if it is of a known place.
+    pub fn find(&mut self, datagram: &[u8], from: &Endpoint) -> Option<Endpoint> {
+        if !self.prefixes.0.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let place = Prefixed { at: from.remote.direct()?, prefix: *datagram.first_chunk()? };
+        if let Some((last, endpoint)) = self.last
+            && last == place
+        {
+            return Some(endpoint);
+        }
+        let found = lock(&self.prefixes.0.table).ids.get(&place).map(|id| endpoint(*id))?;
+        self.last = Some((place, found));
+        Some(found)
+    }
+}
+
+fn endpoint(id: u32) -> Endpoint {
+    Endpoint::relayed(RelayId::new(BIT | id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(number: u8) -> Prefixed {
+        Prefixed { at: ([192, 0, 2, 1], 7).into(), prefix: [0, 0, 0x7a, 0x12, 0, 0, number, 0] }
+    }
+
+    #[test]
+    fn a_place_has_one_endpoint_as_long_as_it_is_in_the_table() {
+        let places = Prefixes::default();
+        let [first, second] = [1, 2].map(|number| places.endpoint(place(number)).unwrap());
+        assert_ne!(first, second);
+        assert_eq!(places.endpoint(place(1)), Some(first));
+        assert_eq!(places.place(&second), Some(place(2)));
+        places.forget(&place(2));
+        assert_eq!(places.place(&second), None);
+        assert_eq!(places.endpoint(place(3)), Some(second), "its number is free");
+        for other in [Endpoint::relayed(RelayId::new(0)), Endpoint::new(place(1).at)] {
+            assert_eq!(places.place(&other), None);
+        }
+    }
+
+    #[test]
+    fn a_datagram_is_of_the_place_that_it_came_from() {
+        let places = Prefixes::default();
+        let from = Endpoint::new(place(1).at);
+        let datagram = [&place(1).prefix[..], b"data"].concat();
+        let mut origins = Origins::new(&places);
+        assert_eq!(origins.find(&datagram, &from), None);
+        let known = places.endpoint(place(1));
+        for _ in 0..2 {
+            assert_eq!(origins.find(&datagram, &from), known);
+        }
+        assert_eq!(origins.find(&datagram[..7], &from), None);
+        assert_eq!(origins.find(&[&place(2).prefix[..], b"data"].concat(), &from), None);
+        assert_eq!(origins.find(&datagram, &Endpoint::new(([192, 0, 2, 1], 8).into())), None);
+        places.forget(&place(1));
+        origins.forget_last();
+        assert_eq!(origins.find(&datagram, &from), None);
+    }
+}

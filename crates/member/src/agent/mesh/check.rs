@@ -1,0 +1,83 @@
+//! Checks of the network around, and what they have tasks find out.
+
+use std::{net::IpAddr, time::Duration};
+
+use tailnet::{
+    line::Outgoing,
+    netcheck::{Families, Report},
+};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Mesh;
+use crate::agent::{derp, told::ToRelays};
+
+/// What a task found out for a check of the network.
+#[derive(Debug)]
+pub(in crate::agent) enum Found {
+    /// What the name of a relay stands for.
+    Addresses(String, Vec<IpAddr>),
+    /// How far a region is by TCP.
+    Latency(u16, Option<Duration>),
+}
+
+impl Mesh {
+    /// Finds out how the network around is.
+    pub(super) fn check(&mut self, now: Duration) {
+        let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
+        self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
+        self.netcheck.start(now);
+    }
+
+    /// A task of a check is done.
+    pub fn handle_found(&mut self, found: Found) {
+        match found {
+            Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
+            Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
+        }
+    }
+
+    pub(super) fn handle_report(&mut self, report: Report, now: Duration) {
+        let (home, before) = (self.home(), self.reflexive());
+        self.homes.handle_report(&report.latencies, report.began, true, now);
+        self.report = report;
+        if self.home() != home {
+            self.home_chosen(now);
+        }
+        self.renew_net_info();
+        self.due.announce |= self.reflexive() != before;
+        self.tell_paths(now);
+    }
+
+    /// Goes on with a check of the network.
+    pub(super) async fn flush_check(&mut self, relays: &ToRelays, now: Duration) {
+        while let Some(name) = self.netcheck.needs_address() {
+            look_up(&self.found, name);
+        }
+        while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
+            let bytes = bytes.to_vec();
+            self.pending.push(Outgoing { to, source: None, hops: None, bytes });
+        }
+        if let Some(report) = self.netcheck.poll_report(now) {
+            self.handle_report(report, now);
+        }
+        while let Some(region) = self.netcheck.needs_tcp() {
+            let (reply, measured) = oneshot::channel();
+            relays.send(derp::Command::Measure { region, reply }).await;
+            let found = self.found.clone();
+            tokio::spawn(async move {
+                let latency = measured.await.unwrap_or_default();
+                let _ = found.send(Found::Latency(region, latency)).await;
+            });
+        }
+    }
+}
+
+/// Finds out what the name of a relay stands for.
+pub(in crate::agent) fn look_up(found: &mpsc::Sender<Found>, name: String) {
+    let found = found.clone();
+    tokio::spawn(async move {
+        let looked_up = tokio::net::lookup_host((name.as_str(), 0)).await;
+        let addresses = looked_up.into_iter().flatten().map(|at| at.ip()).collect();
+        let _ = found.send(Found::Addresses(name, addresses)).await;
+    });
+}

@@ -1,0 +1,241 @@
+//! Relaying for peers: who may have an endpoint, and where the relay is reached. What is relayed
+//! goes through another process ([`crate::relay_server`]).
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use getrandom::{SysRng, rand_core::UnwrapErr};
+use tailnet::{
+    disco::{AllocateRequest, Message, RelayEndpoint},
+    keys::{DiscoPublic, NodePublic},
+    line::{
+        Outgoing,
+        relay_server::{FromRelayServer, ToRelayServer},
+    },
+    messages::DerpMap,
+    netcheck::{Families, Netcheck, Report},
+    paths::{To, Transmit},
+    peer_relay::MAY_ALLOCATE,
+    settings::may,
+};
+use tokio::sync::mpsc;
+
+use super::{
+    core::Agent,
+    line::{ToLine, waiting},
+    mesh::{Found, look_up},
+};
+
+/// Requests that wait at most: the relay answers in microseconds.
+const MOST_REQUESTS: usize = 256;
+/// The most addresses that are told.
+const MOST_ADDRESSES: usize = 20;
+
+/// A request for an endpoint, opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub region: u16,
+    pub peer: NodePublic,
+    pub disco: DiscoPublic,
+    pub request: AllocateRequest,
+}
+
+/// What the agent has of the relay.
+pub(super) struct RelayServer {
+    line: Option<ToLine<ToRelayServer>>,
+    /// Its port, once it relays.
+    port: Option<u16>,
+    asked: BTreeMap<u32, Asked>,
+    next: u32,
+    /// How its socket is seen from outside.
+    netcheck: Netcheck,
+    report: Report,
+    found: mpsc::Sender<Found>,
+}
+
+impl RelayServer {
+    /// By this line, where there is a process that can relay.
+    pub fn new(line: Option<ToLine<ToRelayServer>>, found: mpsc::Sender<Found>) -> Self {
+        Self {
+            line,
+            port: None,
+            asked: BTreeMap::new(),
+            next: 0,
+            netcheck: Netcheck::new(Box::new(UnwrapErr(SysRng))),
+            report: Report::default(),
+            found,
+        }
+    }
+
+    /// Asks whether there is one already.
+    pub fn hello(&self) {
+        self.tell(ToRelayServer::Hello);
+    }
+
+    pub fn set_relays(&mut self, map: &DerpMap) {
+        self.netcheck.set_map(map);
+    }
+
+    /// A look-up is done.
+    pub fn handle_found(&mut self, found: &Found) {
+        if let Found::Addresses(name, addresses) = found {
+            self.netcheck.handle_address(name, addresses.clone());
+        }
+    }
+
+    /// There is to be none.
+    pub fn stop(&mut self) {
+        self.port = None;
+        self.asked.clear();
+    }
+
+    /// Asks for an endpoint, if there is a relay.
+    fn ask(&mut self, asked: Asked) {
+        if self.port.is_none() {
+            return;
+        }
+        if self.asked.len() >= MOST_REQUESTS {
+            self.asked.pop_first();
+        }
+        self.next = self.next.wrapping_add(1);
+        self.asked.insert(self.next, asked);
+        let (id, clients) = (self.next, asked.request.clients);
+        self.tell(ToRelayServer::Allocate { id, asked_by: asked.disco, clients });
+    }
+
+    /// Where the relay may be reached: in the networks of these addresses, and from outside.
+    fn addresses(&self, local: &[SocketAddr]) -> Vec<SocketAddr> {
+        let Some(port) = self.port else { return Vec::new() };
+        let local = local.iter().map(|at| SocketAddr::new(at.ip(), port));
+        let seen = [self.report.global(false), self.report.global(true)].concat();
+        // Who has a NAT that gives each server another port may have it forward this one.
+        let varies = self.report.mapping_varies() == Some(true);
+        let forwarded = seen.iter().find(|at| varies && at.is_ipv4());
+        let forwarded = forwarded.map(|at| SocketAddr::new(at.ip(), port));
+        let mut told = BTreeSet::new();
+        let all = local.chain(seen.iter().copied()).chain(forwarded);
+        all.filter(|at| told.insert(*at)).take(MOST_ADDRESSES).collect()
+    }
+
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.port?;
+        let running = self.netcheck.is_running();
+        if running { self.netcheck.poll_timeout() } else { Some(self.netcheck.due()) }
+    }
+
+    /// Finds out from time to time how its socket is seen, which also keeps a NAT's mapping.
+    pub fn handle_timeout(&mut self, local: &[SocketAddr], now: Duration) {
+        if self.port.is_none() {
+            return;
+        }
+        if !self.netcheck.is_running() && self.netcheck.due() <= now {
+            let has = |v6| local.iter().any(|at| at.is_ipv6() == v6);
+            self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
+            self.netcheck.start(now);
+        }
+        while let Some(name) = self.netcheck.needs_address() {
+            look_up(&self.found, name);
+        }
+        let mut requests = Vec::new();
+        while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
+            requests.push(Outgoing { to, source: None, hops: None, bytes: bytes.to_vec() });
+        }
+        if !requests.is_empty() {
+            self.tell(ToRelayServer::Datagrams(requests));
+        }
+        while let Some(region) = self.netcheck.needs_tcp() {
+            self.netcheck.handle_tcp_latency(region, None);
+        }
+        if let Some(report) = self.netcheck.poll_report(now) {
+            self.report = report;
+        }
+    }
+
+    fn tell(&self, message: ToRelayServer) {
+        if let Some(line) = &self.line {
+            line.send(message);
+        }
+    }
+}
+
+impl Agent {
+    /// What the relay said.
+    pub fn handle_relay_server(&mut self, message: FromRelayServer) {
+        match message {
+            FromRelayServer::Ready { key, port } => {
+                if self.settings.host.relay_server.is_some() {
+                    tracing::info!(port, %key, "peers may be relayed");
+                    self.relay_server.port = Some(port);
+                    self.problems.remove("peer relay");
+                }
+            }
+            FromRelayServer::Failed(why) => {
+                tracing::error!(why, "no peer is relayed");
+                self.problems.insert("peer relay", format!("no peer is relayed: {why}"));
+            }
+            FromRelayServer::Allocated { id, endpoint } => {
+                let Some(asked) = self.relay_server.asked.remove(&id) else { return };
+                let made = match endpoint {
+                    Ok(made) => made,
+                    Err(error) => return tracing::debug!(%error, peer = %asked.peer, "relay"),
+                };
+                let addresses = self.relay_server.addresses(self.mesh.local());
+                if addresses.is_empty() {
+                    // Who asks does so again in three seconds.
+                    return;
+                }
+                let endpoint = Box::new(RelayEndpoint {
+                    server: made.server,
+                    clients: made.clients,
+                    lamport: made.lamport,
+                    vni: made.vni,
+                    bind_lifetime: made.bind_lifetime,
+                    steady_lifetime: made.steady_lifetime,
+                    addresses,
+                });
+                let generation = asked.request.generation;
+                self.mesh.say(Transmit {
+                    to: To::Relay { region: asked.region, peer: asked.peer },
+                    disco: asked.disco,
+                    message: Message::AllocateResponse { generation, endpoint },
+                });
+            }
+            FromRelayServer::Datagrams(datagrams) => {
+                for one in datagrams {
+                    self.relay_server.netcheck.handle_stun_response(&one.bytes, one.at);
+                }
+            }
+        }
+    }
+
+    /// Makes an endpoint for a peer that may have one, and is one of the two that are to use it.
+    pub fn allocate(&mut self, asked: Asked) {
+        let peer = self.map.peer(&asked.peer);
+        let may = |(peer, own)| may(peer, own, MAY_ALLOCATE, &self.settings.grants);
+        if asked.request.clients.contains(&asked.disco)
+            && peer.zip(self.map.node()).is_some_and(may)
+        {
+            self.relay_server.ask(asked);
+        } else {
+            tracing::debug!(peer = %asked.peer, "a peer asked for what it may not have: a relay");
+        }
+    }
+}
+
+impl waiting::Message for ToRelayServer {
+    type Waiting = VecDeque<Self>;
+
+    /// Who asked for an endpoint asks again.
+    fn push(self, waiting: &mut VecDeque<Self>) {
+        if waiting.len() < MOST_REQUESTS {
+            waiting.push_back(self);
+        }
+    }
+
+    fn pop(waiting: &mut VecDeque<Self>) -> Option<Self> {
+        waiting.pop_front()
+    }
+}

@@ -1,0 +1,167 @@
+//! The relay for peers, as a process of its own has it: a data plane without keys of WireGuard's.
+//!
+//! ```text
+//!   UDP ──► Passing ── data of bound clients ────► UDP       a thread; what passes is not opened
+//!              |  `─── binds ── Server ─ answer ─► UDP
+//!              `────── STUN ──► line ──► agent
+//!   agent ── Allocate ──► hear ──► Server                    a thread
+//!         ── STUN ──────► hear ──► UDP
+//! ```
+//!
+//! The agent decides who may have an endpoint; it is told where one may be reached. That it ends
+//! costs no packet: endpoints stay, and the next agent makes more.
+
+mod passing;
+
+use std::{
+    io,
+    os::fd::AsFd as _,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context;
+use getrandom::{SysRng, rand_core::UnwrapErr};
+use packet::{ControlSend as _, Endpoint, Local};
+use sys::{Channel, Offloads, UdpReceiver, UdpSocket, clock, poll::readable};
+use tailnet::{
+    keys::DiscoKey,
+    line::{
+        self, Outgoing, PART, Reader,
+        relay_server::{FromRelayServer, ToRelayServer},
+    },
+    peer_relay::Server,
+};
+use zeroize::Zeroizing;
+
+use self::passing::Passing;
+
+/// A socket that relays, before anybody is served.
+pub struct Bound {
+    socket: UdpSocket,
+    receiver: UdpReceiver,
+    port: u16,
+}
+
+impl Bound {
+    /// At a UDP port of all addresses, 0 for any, with this mark on what it sends. With the rights
+    /// that the port, the mark and large buffers take.
+    ///
+    /// # Errors
+    /// The port is in use, or the kernel refuses.
+    pub fn new(port: u16, mark: u32) -> anyhow::Result<Self> {
+        let offloads = Arc::<Offloads>::default();
+        let (socket, receiver) = UdpSocket::unbound(&offloads).context("socket")?;
+        let port = socket.bind(port, mark).with_context(|| format!("UDP port {port}"))?;
+        Ok(Self { socket, receiver, port })
+    }
+
+    /// Relays for whom the agent on `line` allows it, until `steward` is gone.
+    ///
+    /// # Errors
+    /// The socket can never receive again, or the system starts no threads.
+    pub fn serve(self, line: Channel, steward: &Channel) -> anyhow::Result<()> {
+        line.set_nonblocking().context("line")?;
+        let line = Arc::new(line);
+        let mut key = Box::new(Zeroizing::new([0; 32]));
+        getrandom::fill(&mut key[..]).context("randomness")?;
+        let server = Server::new(DiscoKey::new(key), Box::new(UnwrapErr(SysRng)), now());
+        let table = Arc::new(Mutex::new(server));
+        let mut passing =
+            Passing::new(table.clone(), self.receiver, self.socket.sender(), line.clone());
+        let pass = move || -> io::Result<()> {
+            loop {
+                passing.step(now)?;
+            }
+        };
+        let pass = thread::Builder::new().name("relay".into()).spawn(pass).context("threads")?;
+        let hearing = Hearing { table, socket: self.socket, port: self.port, line };
+        hearing.tell_ready();
+        hearing.run(steward, || pass.is_finished())
+    }
+}
+
+/// Tells the agent that it cannot relay.
+pub fn tell_failed(line: &Channel, error: &anyhow::Error) {
+    // An agent that does not read hears it of the next one.
+    let _ = line::write(&FromRelayServer::Failed(format!("{error:#}")), |part| line.send(part));
+}
+
+/// Does what the agent says.
+struct Hearing {
+    table: Arc<Mutex<Server>>,
+    socket: UdpSocket,
+    port: u16,
+    line: Arc<Channel>,
+}
+
+impl Hearing {
+    fn run(&self, steward: &Channel, passing_ended: impl Fn() -> bool) -> anyhow::Result<()> {
+        let (mut buffer, mut reader) = (vec![0; PART], Reader::default());
+        loop {
+            let due = lock(&self.table).poll_timeout().map(|due| due.saturating_sub(now()));
+            let [said, ended] = readable([self.line.as_fd(), steward.as_fd()], due)?;
+            if ended {
+                return Ok(());
+            }
+            anyhow::ensure!(!passing_ended(), "the socket is gone");
+            lock(&self.table).handle_timeout(now());
+            if !said {
+                continue;
+            }
+            match self.line.receive(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(len) => match reader.handle_part(&buffer[..len]) {
+                    Ok(Some(message)) => self.hear(message),
+                    Ok(None) => {}
+                    Err(error) => tracing::error!(%error, "the agent sent"),
+                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("line"),
+            }
+        }
+    }
+
+    fn hear(&self, message: ToRelayServer) {
+        match message {
+            ToRelayServer::Hello => self.tell_ready(),
+            ToRelayServer::Allocate { id, asked_by, clients } => {
+                let endpoint = lock(&self.table).allocate(asked_by, clients, now());
+                self.tell(&FromRelayServer::Allocated { id, endpoint });
+            }
+            ToRelayServer::Datagrams(datagrams) => {
+                for Outgoing { to, source, hops, bytes } in datagrams {
+                    let local = source.map(|at| Local { addr: at.addr, interface: at.interface });
+                    let to = Endpoint { local, ..Endpoint::new(to) };
+                    // Like any that is lost.
+                    let _ = self.socket.send_control(&bytes, to, hops);
+                }
+            }
+        }
+    }
+
+    fn tell_ready(&self) {
+        let key = lock(&self.table).key();
+        self.tell(&FromRelayServer::Ready { key, port: self.port });
+    }
+
+    fn tell(&self, message: &FromRelayServer) {
+        tell(&self.line, message);
+    }
+}
+
+/// Tells the agent, unless it has not read for long: nobody waits for it.
+fn tell(line: &Channel, message: &FromRelayServer) {
+    if let Err(error) = line::write(message, |part| line.send(part)) {
+        tracing::debug!(%error, "the agent was not told");
+    }
+}
+
+fn lock(table: &Mutex<Server>) -> MutexGuard<'_, Server> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(clock::boottime_nanos())
+}

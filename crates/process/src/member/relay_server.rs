@@ -1,0 +1,193 @@
+//! The relay for peers, as a process: it binds its socket, gives up all rights, and passes
+//! datagrams on (the crate `member`). It has no key of WireGuard's.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::Context;
+use member::relay_server::{Bound, tell_failed};
+use serde::{Deserialize, Serialize};
+use sys::{
+    Channel,
+    process::{
+        self, Rights, become_user, keep_rights,
+        sandbox::{Reach, Work, confine_calls, confine_files},
+    },
+};
+use tailnet::line::PART;
+
+use super::steward::{PAUSE, PROGRAM, STEADY, arguments, style_of};
+use crate::life::LogStyle;
+
+/// The name of this program as a relay, its whole first argument.
+const NAME: &str = "linerate-relay";
+/// Files that are read by the allocator, and to start a thread.
+const READ: [&str; 3] = ["/proc/self", "/proc/sys/vm/overcommit_memory", "/sys/devices/system/cpu"];
+const REFUSED: &str = "the kernel refused the sandbox";
+
+/// What a relay needs to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RelayJob {
+    /// The UDP port; 0 for any.
+    port: u16,
+    /// The mark of what it sends; 0 for none.
+    mark: u32,
+    /// The user to become; `None` stays.
+    user: Option<u32>,
+}
+
+/// The relay that this process's arguments ask for.
+pub struct RelayProcess {
+    /// How it logs.
+    pub log_style: LogStyle,
+}
+
+impl RelayProcess {
+    /// Whether this process was started as one.
+    pub fn asked_for(arguments: impl Iterator<Item = OsString>) -> Option<Self> {
+        style_of(NAME, arguments).map(|log_style| Self { log_style })
+    }
+
+    /// Relays until the steward on standard input ends.
+    ///
+    /// # Errors
+    /// Standard input is no connection to a steward, or the kernel refuses the socket.
+    pub fn run(self) -> anyhow::Result<()> {
+        process::rename(NAME).context("its name")?;
+        process::harden().context("core dumps")?;
+        let steward = Channel::from(io::stdin().as_fd().try_clone_to_owned()?);
+        let mut buffer = vec![0; PART];
+        let (len, line) = steward.receive_with(&mut buffer)?;
+        let job: RelayJob = postcard::from_bytes(&buffer[..len]).context("its job")?;
+        let line = Channel::from(line.context("there is no line")?);
+        let bound =
+            Bound::new(job.port, job.mark).inspect_err(|error| tell_failed(&line, error))?;
+        match job.user {
+            Some(user) => become_user(user).context("becoming the relay's user")?,
+            None => keep_rights(Rights::default())?,
+        }
+        let read = READ.iter().map(PathBuf::from).collect();
+        let write = vec![Path::new("/dev/null").to_owned()];
+        confine_files(&Reach { read, write, ..Reach::default() }).context(REFUSED)?;
+        confine_calls(Work::default()).context(REFUSED)?;
+        bound.serve(line, &steward)
+    }
+}
+
+/// The relay that a steward keeps, as the agent wishes.
+pub(super) struct KeptRelay {
+    /// Both ends of the line between agent and relay, for the next of each.
+    pub agents_end: Channel,
+    own_end: Channel,
+    user: Option<u32>,
+    mark: u32,
+    log_style: LogStyle,
+    port: Option<u16>,
+    running: Option<Running>,
+    pause: Duration,
+    /// When the next one is started.
+    due: Option<Duration>,
+}
+
+/// One that runs.
+struct Running {
+    process: Child,
+    channel: Channel,
+    started: Duration,
+}
+
+impl KeptRelay {
+    /// None yet.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new(user: Option<u32>, mark: u32, log_style: LogStyle) -> io::Result<Self> {
+        let (agents_end, own_end) = Channel::pair()?;
+        let (port, running, pause, due) = (None, None, PAUSE.0, None);
+        Ok(Self { agents_end, own_end, user, mark, log_style, port, running, pause, due })
+    }
+
+    /// Relays at this port from now on, or not at all.
+    pub fn wish(&mut self, port: Option<u16>) {
+        if self.port == port {
+            return;
+        }
+        self.stop();
+        (self.port, self.pause) = (port, PAUSE.0);
+        self.due = port.map(|_| now());
+        self.handle_timeout();
+    }
+
+    /// What becomes readable when it has ended.
+    pub fn channel(&self) -> Option<&Channel> {
+        self.running.as_ref().map(|running| &running.channel)
+    }
+
+    /// How long until [`Self::handle_timeout`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.due.map(|due| due.saturating_sub(now()))
+    }
+
+    /// Starts the next one, if that is due.
+    pub fn handle_timeout(&mut self) {
+        if self.due.is_none_or(|due| now() < due) {
+            return;
+        }
+        self.due = None;
+        let Some(port) = self.port else { return };
+        match self.start(port) {
+            Ok(running) => self.running = Some(running),
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "relay");
+                self.try_later();
+            }
+        }
+    }
+
+    /// It has ended, which it does not do by itself: the next one is started after a pause.
+    pub fn handle_ended(&mut self) {
+        let Some(running) = &self.running else { return };
+        if now().saturating_sub(running.started) >= STEADY {
+            self.pause = PAUSE.0;
+        }
+        tracing::error!("the relay for peers ended; another one is started");
+        self.stop();
+        self.try_later();
+    }
+
+    fn try_later(&mut self) {
+        self.due = Some(now() + self.pause);
+        self.pause = (self.pause * 2).min(PAUSE.1);
+    }
+
+    fn start(&self, port: u16) -> anyhow::Result<Running> {
+        let (channel, theirs) = Channel::pair()?;
+        let mut command = Command::new(PROGRAM);
+        std::os::unix::process::CommandExt::arg0(&mut command, NAME);
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+        let process = command.args(arguments(self.log_style)).spawn()?;
+        drop(command);
+        let running = Running { process, channel, started: now() };
+        let job = RelayJob { port, mark: self.mark, user: self.user };
+        running.channel.send_with(&postcard::to_stdvec(&job)?, self.own_end.as_fd())?;
+        Ok(running)
+    }
+
+    /// Ends it, and waits for that: its port is free then.
+    pub fn stop(&mut self) {
+        if let Some(mut running) = self.running.take() {
+            let _ = running.process.kill();
+            let _ = running.process.wait();
+        }
+    }
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(sys::clock::boottime_nanos())
+}

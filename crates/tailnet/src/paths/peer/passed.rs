@@ -1,0 +1,339 @@
+//! The way to a peer by a third node that relays over UDP ([`crate::peer_relay`]).
+//!
+//! ```text
+//!   no direct path ── ask all relays (DERP) ── AllocateResponse ──┐
+//!                                   a peer's CallMeMaybeVia ──────┼─► Bind to each address
+//!   pong ◄── ping by the relay ◄── BindAnswer ◄── BindChallenge ◄─┘
+//!     '──► in use, until it shows no life or there is a direct path
+//! ```
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::Peer;
+use crate::{
+    disco::{AllocateRequest, Bind, CHALLENGE_LEN, Message, RelayEndpoint},
+    keys::{DiscoPublic, NodePublic},
+    paths::{
+        Context, Path, PeerRelay, To,
+        candidate::{canonical, may_be_reached},
+        limit::Limit,
+        timing::{
+            ALLOCATE_AGAIN, ALLOCATE_TIMEOUT, BIND_TIMEOUT, CALLS, HEARTBEAT, HEARTBEAT_RETRY,
+            PASSED_ADDRESSES, PASSED_AGAIN, PASSED_BETTER, PASSED_LOST, PASSED_PINGS, PEER_RELAYS,
+            TRUST,
+        },
+    },
+    peer_relay::Vni,
+};
+
+#[derive(Debug, Default)]
+pub struct Passed {
+    asked: Vec<Asked>,
+    bindings: Vec<Binding>,
+    used: Option<Used>,
+    /// When all relays were asked last, and when they are again, if they are needed then.
+    asked_at: Option<Duration>,
+    next: Duration,
+    calls: Limit,
+    /// When something is to be done.
+    due: Option<Duration>,
+}
+
+/// A relay that was asked for an endpoint.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    relay: PeerRelay,
+    generation: u32,
+    at: Duration,
+    twice: bool,
+}
+
+/// An endpoint to which we bind.
+#[derive(Debug)]
+struct Binding {
+    endpoint: Box<RelayEndpoint>,
+    generation: u32,
+    ends: Duration,
+    /// From where the relay has answered.
+    answered: Option<SocketAddr>,
+    pings: u8,
+}
+
+/// The endpoint that a pong has proven.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    server: DiscoPublic,
+    at: SocketAddr,
+    vni: Vni,
+    latency: Duration,
+    alive: Duration,
+    pinged: Duration,
+}
+
+impl Passed {
+    /// Nothing that was known holds.
+    pub fn reset(&mut self) {
+        *self = Self { calls: self.calls, ..Self::default() };
+    }
+
+    /// The way by a relay, where there is one.
+    pub fn path(&self) -> Option<Path> {
+        self.used.map(|used| Path::PeerRelay { at: used.at, vni: used.vni })
+    }
+
+    pub fn latency(&self) -> Option<Duration> {
+        self.used.map(|used| used.latency)
+    }
+
+    /// A path is lost: relays are needed sooner than it seemed.
+    pub fn handle_loss(&mut self, now: Duration) {
+        self.next = self.asked_at.map_or(now, |at| now.max(at + PASSED_LOST));
+    }
+
+    /// When something has to be done about relays.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// Whether a relay was asked with this number.
+    pub fn awaits(&self, server: &NodePublic, generation: u32) -> bool {
+        let is_it = |asked: &Asked| asked.generation == generation && asked.relay.node == *server;
+        self.asked.iter().any(is_it)
+    }
+
+    fn is_at(&self, at: SocketAddr, vni: Vni) -> bool {
+        self.used.is_some_and(|used| (used.at, used.vni) == (at, vni))
+    }
+}
+
+impl Used {
+    fn next_ping(&self) -> Duration {
+        let late = self.alive < self.pinged;
+        self.pinged + if late { HEARTBEAT_RETRY.max(self.latency * 2) } else { HEARTBEAT }
+    }
+}
+
+impl Peer {
+    /// Whether this node's relay was asked with this number.
+    pub fn has_asked(&self, node: &NodePublic, generation: u32) -> bool {
+        self.passed.awaits(node, generation)
+    }
+
+    /// Does what is due about relays.
+    pub fn continue_passing(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        self.passed.bindings.retain(|binding| now < binding.ends);
+        self.passed.asked.retain(|asked| now < asked.at + ALLOCATE_TIMEOUT);
+        let late = |asked: &&mut Asked| !asked.twice && now >= asked.at + ALLOCATE_AGAIN;
+        let mut again = Vec::new();
+        for asked in self.passed.asked.iter_mut().filter(late) {
+            asked.twice = true;
+            again.push(*asked);
+        }
+        again.iter().for_each(|asked| self.ask(asked, cx));
+        if let Some(used) = self.passed.used {
+            if now >= used.alive + TRUST {
+                self.passed.used = None;
+                self.passed.handle_loss(now);
+            } else if self.keeps_passed() && now >= used.next_ping() {
+                self.ping_passed(used.at, used.vni, None, cx);
+            }
+        }
+        let wants = self.wants_relay(cx);
+        if wants && now >= self.passed.next {
+            self.ask_all(cx);
+        }
+        self.passed.due = self.passed_due(wants);
+    }
+
+    /// A direct path is better, and was looked for first.
+    fn wants_relay(&self, cx: &Context<'_>) -> bool {
+        self.passes
+            && !self.disco.is_zero()
+            && !cx.own.relays.is_empty()
+            && self.direct.is_none()
+            && self.is_active(cx.now)
+            && (self.search.has_failed() || self.lost.is_some())
+    }
+
+    fn keeps_passed(&self) -> bool {
+        self.direct.is_none()
+            && self.passed.used.is_some_and(|used| used.next_ping() < self.active_until())
+    }
+
+    fn ask_all(&mut self, cx: &mut Context<'_>) {
+        let pause = if self.passed.used.is_some() { PASSED_BETTER } else { PASSED_AGAIN };
+        self.passed.asked_at = Some(cx.now);
+        self.passed.next = cx.now + cx.jittered(pause);
+        self.passed.asked.clear();
+        let relays = cx.own.relays.iter().filter(|relay| relay.node != self.key);
+        for relay in relays.take(PEER_RELAYS).copied().collect::<Vec<_>>() {
+            let asked = Asked { relay, generation: cx.generation(), at: cx.now, twice: false };
+            self.passed.asked.push(asked);
+            self.ask(&asked, cx);
+        }
+    }
+
+    fn ask(&self, asked: &Asked, cx: &mut Context<'_>) {
+        let PeerRelay { node, disco, home } = asked.relay;
+        let Some(region) = home.or(cx.own.home) else { return };
+        let clients = [cx.own.disco, self.disco];
+        let request = AllocateRequest { clients, generation: asked.generation };
+        cx.send(To::Relay { region, peer: node }, disco, Message::AllocateRequest(request));
+    }
+
+    /// A relay has made an endpoint, or had it.
+    pub fn handle_allocated(
+        &mut self,
+        generation: u32,
+        endpoint: &RelayEndpoint,
+        cx: &mut Context<'_>,
+    ) {
+        self.passed.asked.retain(|asked| asked.generation != generation);
+        if !self.is_for_both(endpoint, cx) {
+            return;
+        }
+        if let Some(region) = self.region(cx) {
+            let call = Message::CallMeMaybeVia(Box::new(endpoint.clone()));
+            cx.send(To::Relay { region, peer: self.key }, self.disco, call);
+        }
+        self.bind(endpoint, cx);
+    }
+
+    /// The peer asks us to meet it at a relay.
+    pub fn handle_call_via(&mut self, endpoint: &RelayEndpoint, cx: &mut Context<'_>) {
+        if cx.own.binds && self.is_for_both(endpoint, cx) && self.passed.calls.admit(cx.now, CALLS)
+        {
+            self.bind(endpoint, cx);
+        }
+    }
+
+    fn is_for_both(&self, endpoint: &RelayEndpoint, cx: &Context<'_>) -> bool {
+        let [one, other] = endpoint.clients;
+        let both = (cx.own.disco, self.disco);
+        (one, other) == both || (other, one) == both
+    }
+
+    fn bind(&mut self, endpoint: &RelayEndpoint, cx: &mut Context<'_>) {
+        let is_newer = |binding: &Binding| {
+            let there = &binding.endpoint;
+            there.server != endpoint.server || there.lamport < endpoint.lamport
+        };
+        // A handshake with it anew could move us there, and lose what is under way.
+        let is_used = self.passed.used.is_some_and(|used| {
+            (used.server, used.vni) == (endpoint.server, endpoint.vni)
+                && cx.now < used.alive + HEARTBEAT * 3 / 2
+        });
+        if is_used || !self.passed.bindings.iter().all(is_newer) {
+            return;
+        }
+        self.passed.bindings.retain(|binding| binding.endpoint.server != endpoint.server);
+        if self.passed.bindings.len() >= PEER_RELAYS {
+            return;
+        }
+        let mut endpoint = Box::new(endpoint.clone());
+        endpoint.addresses.truncate(PASSED_ADDRESSES);
+        let (server, vni, generation) = (endpoint.server, endpoint.vni, cx.generation());
+        let bind = Bind { vni, generation, other: self.disco, challenge: [0; CHALLENGE_LEN] };
+        for addr in endpoint.addresses.iter().copied().map(canonical).filter(may_be_reached) {
+            cx.send(To::PeerRelay { addr, vni, control: true }, server, Message::Bind(bind));
+        }
+        let ends = cx.now + endpoint.bind_lifetime.min(BIND_TIMEOUT);
+        let binding = Binding { endpoint, generation, ends, answered: None, pings: 0 };
+        self.passed.bindings.push(binding);
+    }
+
+    /// A relay wants to know whether we are where we say.
+    pub fn handle_challenge(
+        &mut self,
+        server: DiscoPublic,
+        at: SocketAddr,
+        bind: &Bind,
+        cx: &mut Context<'_>,
+    ) {
+        let is_it = |binding: &&mut Binding| {
+            binding.endpoint.server == server
+                && (binding.endpoint.vni, binding.generation) == (bind.vni, bind.generation)
+                && binding.answered.is_none()
+        };
+        let Some(binding) = self.passed.bindings.iter_mut().find(is_it) else { return };
+        if bind.other != self.disco {
+            return;
+        }
+        binding.answered = Some(at);
+        let to = To::PeerRelay { addr: at, vni: bind.vni, control: true };
+        cx.send(to, server, Message::BindAnswer(*bind));
+        self.ping_bound(at, bind.vni, cx);
+    }
+
+    /// The peer pings by a relay: it is bound there.
+    pub fn handle_passed_ping(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
+        self.ping_bound(at, vni, cx);
+    }
+
+    fn ping_bound(&mut self, at: SocketAddr, vni: Vni, cx: &mut Context<'_>) {
+        let is_it = |one: &&mut Binding| one.answered == Some(at) && one.endpoint.vni == vni;
+        let Some(binding) = self.passed.bindings.iter_mut().find(is_it) else { return };
+        if binding.pings < PASSED_PINGS {
+            binding.pings += 1;
+            self.ping_passed(at, vni, None, cx);
+        }
+    }
+
+    /// A pong proves the way by a relay.
+    pub fn prove_passed(&mut self, at: SocketAddr, vni: Vni, latency: Duration, cx: &Context<'_>) {
+        if self.passed.is_at(at, vni)
+            && let Some(used) = &mut self.passed.used
+        {
+            (used.alive, used.latency) = (cx.now, (used.latency * 3 + latency) / 4);
+            return;
+        }
+        let is_it = |one: &Binding| one.answered == Some(at) && one.endpoint.vni == vni;
+        let Some(found) = self.passed.bindings.iter().position(is_it) else { return };
+        let server = self.passed.bindings.swap_remove(found).endpoint.server;
+        let replaces = |used: &Used| used.server == server || latency < used.latency * 9 / 10;
+        if self.passed.used.as_ref().is_none_or(replaces) {
+            let (alive, pinged) = (cx.now, cx.now);
+            self.passed.used = Some(Used { server, at, vni, latency, alive, pinged });
+        }
+    }
+
+    /// Data came by a relay.
+    pub fn hear_passed(&mut self, at: SocketAddr, vni: Vni, now: Duration) {
+        if self.passed.is_at(at, vni)
+            && let Some(used) = &mut self.passed.used
+        {
+            used.alive = now;
+        }
+    }
+
+    pub fn ping_passed(
+        &mut self,
+        at: SocketAddr,
+        vni: Vni,
+        number: Option<u32>,
+        cx: &mut Context<'_>,
+    ) {
+        if self.passed.is_at(at, vni)
+            && let Some(used) = &mut self.passed.used
+        {
+            used.pinged = cx.now;
+        }
+        let (message, pinged) = cx.new_ping(Path::PeerRelay { at, vni }, number);
+        self.await_pong(pinged);
+        cx.send(To::PeerRelay { addr: at, vni, control: false }, self.disco, message);
+    }
+
+    fn passed_due(&self, wants: bool) -> Option<Duration> {
+        let asked = self.passed.asked.iter();
+        let asked = asked
+            .map(|asked| asked.at + if asked.twice { ALLOCATE_TIMEOUT } else { ALLOCATE_AGAIN });
+        let bindings = self.passed.bindings.iter().map(|binding| binding.ends);
+        let used = self.passed.used.map(|used| {
+            let ends = used.alive + TRUST;
+            if self.keeps_passed() { ends.min(used.next_ping()) } else { ends }
+        });
+        let next = Some(self.passed.next).filter(|at| wants && *at < self.active_until());
+        asked.chain(bindings).chain(used).chain(next).min()
+    }
+}

@@ -1,0 +1,71 @@
+//! What users are told of paths.
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::Path;
+
+/// What is known of the way to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Where its datagrams go.
+    pub path: Option<Path>,
+    /// Of the direct path, where there is one, else of the relay.
+    pub latency: Option<Duration>,
+    /// The last proof that the direct path works.
+    pub alive: Option<Duration>,
+    /// The region through which it is reached.
+    pub relay: Option<u16>,
+    /// When that relay said that the peer is not there.
+    pub relay_gone: Option<Duration>,
+    /// When something was last sent to it.
+    pub sent: Option<Duration>,
+    /// When something was last received from it.
+    pub received: Option<Duration>,
+    /// When it last sent its addresses.
+    pub called: Option<Duration>,
+    /// Rounds without success since a direct path was last wanted or lost.
+    pub rounds: u8,
+    /// Where it may be.
+    pub candidates: Vec<Candidate>,
+}
+
+/// An address where a peer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The address.
+    pub addr: SocketAddr,
+    /// Who said so.
+    pub origins: Origins,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// Who said that a peer is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origins {
+    /// The map.
+    pub map: bool,
+    /// The peer, by its last call.
+    pub call: bool,
+    /// A ping or data that came from there.
+    pub heard: bool,
+}
+
+/// What became of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was not pinged.
+    NotTried,
+    /// No ping was answered.
+    NeverAnswered {
+        /// When it was last pinged.
+        last: Duration,
+    },
+    /// A ping was answered.
+    Answered {
+        /// When, the last time.
+        at: Duration,
+        /// How fast.
+        latency: Duration,
+    },
+}

@@ -1,0 +1,389 @@
+//! What a peer relay knows: which two clients share an endpoint, and where each of them is.
+//!
+//! ```text
+//!   allocate ──► waits for both ── Bind, Answer of both ──► passes on ── 300 s without one ──► gone
+//!                     `──────────── 30 s ──────────────────────────────────────────────────► gone
+//! ```
+//!
+//! Nothing is kept of who sent what binds before it returned the challenge from where it says it is:
+//! the challenge is a MAC of its address, and of nothing that is kept.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashMap, fmt, net::SocketAddr, time::Duration};
+
+use blake2::{
+    Blake2sMac,
+    digest::{KeyInit as _, Mac as _, consts::U32},
+};
+use packet::Endpoint;
+use rand_core::CryptoRng;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
+
+use super::{Geneve, Protocol, Vni};
+use crate::{
+    disco::{self, Bind, Disco, Message, NONCE_LEN},
+    keys::{DiscoKey, DiscoPublic},
+};
+
+/// How long an endpoint waits until both clients are bound: three ways of ten seconds each
+/// (tailscale `udprelay/server.go`).
+const BIND_LIFETIME: Duration = Duration::from_secs(30);
+/// How long it is kept without data of both.
+const STEADY_LIFETIME: Duration = Duration::from_secs(300);
+/// How long the secret of new challenges is used. The one before is still good for answers.
+const SECRET_LIFETIME: Duration = Duration::from_secs(120);
+/// How often endpoints are looked through for those that have ended.
+const SWEEP: Duration = Duration::from_secs(5);
+/// The most endpoints, and the most that one client asked for: 1 KiB each.
+const MOST: usize = 4096;
+const MOST_OF_ONE: usize = 1024;
+
+/// The endpoints of a relay.
+pub struct Server {
+    disco: Disco,
+    sessions: HashMap<Vni, Session>,
+    by_clients: HashMap<[DiscoPublic; 2], Vni>,
+    last_vni: u32,
+    lamport: u64,
+    secrets: Secrets,
+    rng: Box<dyn CryptoRng + Send>,
+    sweep: Option<Duration>,
+}
+
+/// An endpoint, as the clients are told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocated {
+    /// The relay's key.
+    pub server: DiscoPublic,
+    /// The two clients, the smaller key first.
+    pub clients: [DiscoPublic; 2],
+    /// Larger than that of any endpoint before.
+    pub lamport: u64,
+    /// What its datagrams are told by.
+    pub vni: Vni,
+    /// How long it waits for both.
+    pub bind_lifetime: Duration,
+    /// How long it is kept without data of both.
+    pub steady_lifetime: Duration,
+}
+
+/// Why there is no endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoEndpoint {
+    /// The clients are one, or one is nobody, or the relay.
+    BadClients,
+    /// There are as many as may be, of all or of who asks.
+    Full,
+}
+
+/// What two clients sent by an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// Its number.
+    pub vni: Vni,
+    /// The two.
+    pub clients: [ClientInfo; 2],
+}
+
+/// What a client sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientInfo {
+    /// Its key.
+    pub disco: DiscoPublic,
+    /// Where it is bound.
+    pub address: Option<SocketAddr>,
+    /// Datagrams that came from it.
+    pub datagrams: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+struct Session {
+    lamport: u64,
+    asked_by: DiscoPublic,
+    began: Duration,
+    /// In the order of their keys.
+    clients: [Client; 2],
+}
+
+struct Client {
+    disco: DiscoPublic,
+    /// The generation of the handshake that was begun last, until it is done.
+    binding: Option<u32>,
+    bound: Option<Endpoint>,
+    heard: Duration,
+    datagrams: u64,
+    bytes: u64,
+}
+
+/// What challenges are made with.
+struct Secrets {
+    now: Box<Zeroizing<[u8; 32]>>,
+    before: Box<Zeroizing<[u8; 32]>>,
+    since: Duration,
+}
+
+impl fmt::Display for NoEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BadClients => "an endpoint is for two different nodes, and not for the relay",
+            Self::Full => "there are as many endpoints as may be",
+        })
+    }
+}
+
+impl std::error::Error for NoEndpoint {}
+
+impl Server {
+    /// Without endpoints, by this key of its own. `rng` makes the secrets of challenges.
+    pub fn new(key: DiscoKey, mut rng: Box<dyn CryptoRng + Send>, now: Duration) -> Self {
+        let secrets = Secrets { now: secret(&mut *rng), before: secret(&mut *rng), since: now };
+        Self {
+            disco: Disco::new(key),
+            sessions: HashMap::new(),
+            by_clients: HashMap::new(),
+            last_vni: 0,
+            lamport: 0,
+            secrets,
+            rng,
+            sweep: None,
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> DiscoPublic {
+        self.disco.public()
+    }
+
+    /// The endpoint of two clients, which is made unless it is there.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn allocate(
+        &mut self,
+        asked_by: DiscoPublic,
+        mut clients: [DiscoPublic; 2],
+        now: Duration,
+    ) -> Result<Allocated, NoEndpoint> {
+        clients.sort();
+        let is_bad = |client: &DiscoPublic| client.is_zero() || *client == self.key();
+        if clients[0] == clients[1] || clients.iter().any(is_bad) {
+            return Err(NoEndpoint::BadClients);
+        }
+        if self.sweep.is_some_and(|at| at <= now) || self.sessions.len() >= MOST {
+            self.remove_ended(now);
+        }
+        let there = self.by_clients.get(&clients).copied();
+        let vni = match there.filter(|vni| self.sessions.get(vni).is_some_and(|s| !s.ended(now))) {
+            Some(vni) => vni,
+            None => self.add(asked_by, clients, now)?,
+        };
+        Ok(Allocated {
+            server: self.key(),
+            clients,
+            lamport: self.sessions.get(&vni).map_or(0, |session| session.lamport),
+            vni,
+            bind_lifetime: BIND_LIFETIME,
+            steady_lifetime: STEADY_LIFETIME,
+        })
+    }
+
+    fn add(
+        &mut self,
+        asked_by: DiscoPublic,
+        clients: [DiscoPublic; 2],
+        now: Duration,
+    ) -> Result<Vni, NoEndpoint> {
+        if let Some(ended) = self.by_clients.remove(&clients) {
+            self.sessions.remove(&ended);
+        }
+        let of_one = self.sessions.values().filter(|session| session.asked_by == asked_by).count();
+        if self.sessions.len() >= MOST || of_one >= MOST_OF_ONE {
+            return Err(NoEndpoint::Full);
+        }
+        // In turn, so that a number comes back late (RFC 6056 section 3.3.1).
+        let mut next = self.last_vni;
+        let vni = loop {
+            next = if next >= Vni::MAX { 1 } else { next + 1 };
+            let vni = Vni::new(next).expect("it is at most the largest");
+            if !self.sessions.contains_key(&vni) {
+                break vni;
+            }
+        };
+        (self.last_vni, self.lamport) = (next, self.lamport + 1);
+        let session = Session {
+            lamport: self.lamport,
+            asked_by,
+            began: now,
+            clients: clients.map(Client::new),
+        };
+        self.sessions.insert(vni, session);
+        self.by_clients.insert(clients, vni);
+        self.sweep.get_or_insert(now + SWEEP);
+        Ok(vni)
+    }
+
+    /// Takes a control datagram: what is behind its header. Returns the answer to its sender, header
+    /// and all.
+    pub fn handle_control(
+        &mut self,
+        header: Geneve,
+        datagram: &[u8],
+        from: Endpoint,
+        now: Duration,
+    ) -> Option<Vec<u8>> {
+        let remote = from.remote.direct()?;
+        let session = self.sessions.get_mut(&header.vni).filter(|session| !session.ended(now))?;
+        // Before it is opened: that of a stranger would cost an agreement on a key.
+        let sender = disco::sender(datagram).filter(|_| header.protocol == Protocol::Disco)?;
+        let client = session.clients.iter().position(|client| client.disco == sender)?;
+        let other = session.clients[1 - client].disco;
+        let (_, message) = self.disco.open(datagram).ok()?;
+        let is_ours = |bind: &Bind| bind.vni == header.vni && bind.other == other;
+        let client = &mut session.clients[client];
+        match message {
+            Message::Bind(bind) if is_ours(&bind) && bind.generation != 0 => {
+                client.binding = Some(bind.generation);
+                self.secrets.renew(&mut *self.rng, now);
+                let challenge = challenge(&self.secrets.now, &bind, remote);
+                let challenge = challenge.finalize().into_bytes().into();
+                let answer = Message::BindChallenge(Bind { challenge, ..bind });
+                let mut nonce = [0; NONCE_LEN];
+                self.rng.fill_bytes(&mut nonce);
+                let header = Geneve { control: true, protocol: Protocol::Disco, ..header };
+                Some([&header.bytes()[..], &self.disco.seal(sender, &answer, nonce)].concat())
+            }
+            Message::BindAnswer(bind)
+                if is_ours(&bind) && client.binding == Some(bind.generation) =>
+            {
+                self.secrets.renew(&mut *self.rng, now);
+                if self.secrets.made(&bind, remote) {
+                    (client.bound, client.binding, client.heard) = (Some(from), None, now);
+                }
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Where so many datagrams of a client go; `None` if nobody is bound there.
+    pub fn forward(
+        &mut self,
+        vni: Vni,
+        from: SocketAddr,
+        (datagrams, bytes): (u64, u64),
+        now: Duration,
+    ) -> Option<Endpoint> {
+        let session = self.sessions.get_mut(&vni).filter(|session| !session.ended(now))?;
+        let is_from = |client: &Client| client.is_at(from);
+        let client = session.clients.iter().position(is_from)?;
+        let to = session.clients[1 - client].bound?;
+        let client = &mut session.clients[client];
+        client.heard = now;
+        client.datagrams += datagrams;
+        client.bytes += bytes;
+        Some(to)
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        if self.sweep.is_some_and(|at| at <= now) {
+            self.remove_ended(now);
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is to be called next.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.sweep
+    }
+
+    fn remove_ended(&mut self, now: Duration) {
+        self.sessions.retain(|_, session| !session.ended(now));
+        self.by_clients.retain(|_, vni| self.sessions.contains_key(vni));
+        self.sweep = (!self.sessions.is_empty()).then_some(now + SWEEP);
+    }
+
+    /// All endpoints, in no order.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionInfo> {
+        let info = |client: &Client| ClientInfo {
+            disco: client.disco,
+            address: client.bound.and_then(|bound| bound.remote.direct()),
+            datagrams: client.datagrams,
+            bytes: client.bytes,
+        };
+        let all = self.sessions.iter();
+        all.map(move |(vni, session)| SessionInfo {
+            vni: *vni,
+            clients: session.clients.each_ref().map(info),
+        })
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a peer relay with {} endpoints", self.sessions.len())
+    }
+}
+
+impl Session {
+    fn ended(&self, now: Duration) -> bool {
+        if self.clients.iter().all(|client| client.bound.is_some()) {
+            self.clients.iter().any(|client| now > client.heard + STEADY_LIFETIME)
+        } else {
+            now > self.began + BIND_LIFETIME
+        }
+    }
+}
+
+impl Client {
+    fn new(disco: DiscoPublic) -> Self {
+        let heard = Duration::ZERO;
+        Self { disco, binding: None, bound: None, heard, datagrams: 0, bytes: 0 }
+    }
+
+    fn is_at(&self, address: SocketAddr) -> bool {
+        self.bound.and_then(|bound| bound.remote.direct()) == Some(address)
+    }
+}
+
+impl Secrets {
+    fn renew(&mut self, rng: &mut dyn CryptoRng, now: Duration) {
+        if now >= self.since + SECRET_LIFETIME {
+            self.before = std::mem::replace(&mut self.now, secret(rng));
+            self.since = now;
+        }
+    }
+
+    /// Whether a challenge was made by one of these, for this address.
+    fn made(&self, bind: &Bind, from: SocketAddr) -> bool {
+        let made = |secret| challenge(secret, bind, from).verify_slice(&bind.challenge).is_ok();
+        made(&self.now) || made(&self.before)
+    }
+}
+
+fn secret(rng: &mut dyn CryptoRng) -> Box<Zeroizing<[u8; 32]>> {
+    let mut secret = Box::new(Zeroizing::new([0; 32]));
+    rng.fill_bytes(&mut secret[..]);
+    secret
+}
+
+/// The MAC of who binds and from where, not yet finished.
+fn challenge(secret: &[u8; 32], bind: &Bind, from: SocketAddr) -> Blake2sMac<U32> {
+    let mut mac =
+        Blake2sMac::<U32>::new_from_slice(secret).expect("keyed BLAKE2s takes a key of 32 bytes");
+    mac.update(&bind.vni.get().to_be_bytes());
+    mac.update(&bind.generation.to_be_bytes());
+    mac.update(&bind.other.0);
+    match from {
+        SocketAddr::V4(from) => mac.update(&from.ip().to_ipv6_mapped().octets()),
+        SocketAddr::V6(from) => {
+            mac.update(&from.ip().octets());
+            mac.update(&from.scope_id().to_be_bytes());
+        }
+    }
+    mac.update(&from.port().to_be_bytes());
+    mac
+}

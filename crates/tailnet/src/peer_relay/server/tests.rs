@@ -1,0 +1,270 @@
+use std::net::IpAddr;
+
+use packet::Local;
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng as _};
+
+use super::*;
+use crate::peer_relay::GENEVE_LEN;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn key(byte: u8) -> DiscoKey {
+    DiscoKey::new(Box::new(Zeroizing::new([byte; 32])))
+}
+
+fn at(port: u16) -> Endpoint {
+    let local = Local { addr: IpAddr::from([10, 0, 0, 1]), interface: 2 };
+    Endpoint { local: Some(local), ..Endpoint::new(([192, 0, 2, 1], port).into()) }
+}
+
+fn address(endpoint: Endpoint) -> SocketAddr {
+    endpoint.remote.direct().unwrap()
+}
+
+/// A relay and two clients.
+struct World {
+    server: Server,
+    clients: [Disco; 2],
+    now: Duration,
+}
+
+impl World {
+    fn new() -> Self {
+        let rng = Box::new(ChaCha8Rng::seed_from_u64(7));
+        let now = Duration::from_secs(1000);
+        let clients = [Disco::new(key(1)), Disco::new(key(2))];
+        Self { server: Server::new(key(9), rng, now), clients, now }
+    }
+
+    fn keys(&self) -> [DiscoPublic; 2] {
+        self.clients.each_ref().map(Disco::public)
+    }
+
+    fn allocate(&mut self) -> Allocated {
+        let keys = self.keys();
+        self.server.allocate(keys[0], keys, self.now).unwrap()
+    }
+
+    fn control(&mut self, vni: Vni, sealed: &[u8], from: Endpoint) -> Option<Message> {
+        let header = Geneve { control: true, protocol: Protocol::Disco, vni };
+        let answer = self.server.handle_control(header, sealed, from, self.now)?;
+        assert_eq!(Geneve::read(&answer), Some(header));
+        let mut openers = self.clients.iter_mut();
+        openers.find_map(|client| client.open(&answer[GENEVE_LEN..]).ok()).map(|(_, said)| said)
+    }
+
+    fn say(
+        &mut self,
+        client: usize,
+        vni: Vni,
+        message: &Message,
+        from: Endpoint,
+    ) -> Option<Message> {
+        let sealed = self.clients[client].seal(self.server.key(), message, [4; 24]);
+        self.control(vni, &sealed, from)
+    }
+
+    fn begin(&mut self, client: usize, vni: Vni, from: Endpoint) -> Bind {
+        let other = self.keys()[1 - client];
+        let bind = Bind { vni, generation: 3, other, challenge: [0; 32] };
+        match self.say(client, vni, &Message::Bind(bind), from) {
+            Some(Message::BindChallenge(challenge)) => challenge,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn bind(&mut self, client: usize, vni: Vni, from: Endpoint) {
+        let challenge = self.begin(client, vni, from);
+        assert_eq!(self.say(client, vni, &Message::BindAnswer(challenge), from), None);
+    }
+
+    fn bound(&mut self) -> Vni {
+        let vni = self.allocate().vni;
+        self.bind(0, vni, at(1));
+        self.bind(1, vni, at(2));
+        vni
+    }
+
+    fn forward(&mut self, vni: Vni, from: Endpoint) -> Option<Endpoint> {
+        self.server.forward(vni, address(from), (2, 300), self.now)
+    }
+}
+
+#[test]
+fn two_bound_clients_reach_each_other_and_nobody_else() {
+    let mut world = World::new();
+    let vni = world.bound();
+    // It goes out where the other came in.
+    assert_eq!(world.forward(vni, at(1)), Some(at(2)));
+    assert_eq!(world.forward(vni, at(2)), Some(at(1)));
+    assert_eq!(world.forward(vni, at(3)), None);
+    assert_eq!(world.forward(Vni::new(77).unwrap(), at(1)), None);
+    let sessions: Vec<_> = world.server.sessions().collect();
+    assert_eq!(sessions.len(), 1);
+    assert_eq!(sessions[0].clients[0].address, Some(address(at(1))));
+    let counted = sessions[0].clients.map(|client| (client.datagrams, client.bytes));
+    assert_eq!(counted, [(2, 300); 2]);
+}
+
+#[test]
+fn nothing_passes_before_both_are_bound() {
+    let mut world = World::new();
+    let vni = world.allocate().vni;
+    world.bind(0, vni, at(1));
+    assert_eq!(world.forward(vni, at(1)), None);
+    world.begin(1, vni, at(2));
+    assert_eq!(world.forward(vni, at(1)), None);
+    assert_eq!(world.forward(vni, at(2)), None);
+}
+
+#[test]
+fn the_same_two_have_one_endpoint_whoever_asks() {
+    let mut world = World::new();
+    let first = world.allocate();
+    let [a, b] = world.keys();
+    assert_eq!(world.server.allocate(b, [b, a], world.now), Ok(first));
+    assert!(first.clients[0] < first.clients[1]);
+    let other = world.server.allocate(a, [a, DiscoPublic([7; 32])], world.now).unwrap();
+    assert!(other.lamport > first.lamport && other.vni != first.vni);
+}
+
+#[test]
+fn no_endpoint_is_for_one_node_or_nobody_or_the_relay_itself() {
+    let mut world = World::new();
+    let ([a, _], own) = (world.keys(), world.server.key());
+    for clients in [[a, a], [a, DiscoPublic::default()], [a, own]] {
+        assert_eq!(world.server.allocate(a, clients, world.now), Err(NoEndpoint::BadClients));
+    }
+}
+
+#[test]
+fn a_challenge_is_good_for_the_address_and_client_that_it_was_made_for() {
+    let mut world = World::new();
+    let vni = world.allocate().vni;
+    let challenge = world.begin(0, vni, at(1));
+    world.bind(1, vni, at(2));
+    // From elsewhere; of another generation; with a byte changed; by the other client.
+    world.say(0, vni, &Message::BindAnswer(challenge), at(8));
+    world.say(0, vni, &Message::BindAnswer(Bind { generation: 4, ..challenge }), at(1));
+    let mut changed = challenge;
+    changed.challenge[31] ^= 1;
+    world.say(0, vni, &Message::BindAnswer(changed), at(1));
+    world.say(1, vni, &Message::BindAnswer(challenge), at(1));
+    assert_eq!(world.forward(vni, at(1)), None);
+    world.say(0, vni, &Message::BindAnswer(challenge), at(1));
+    assert_eq!(world.forward(vni, at(1)), Some(at(2)));
+    // Once: it was of this handshake.
+    world.say(0, vni, &Message::BindAnswer(challenge), at(1));
+    assert_eq!(world.forward(vni, at(1)), Some(at(2)));
+}
+
+#[test]
+fn strangers_and_malformed_binds_have_no_answer() {
+    let mut world = World::new();
+    let vni = world.allocate().vni;
+    let [a, b] = world.keys();
+    let good = Bind { vni, generation: 3, other: b, challenge: [0; 32] };
+    let server = world.server.key();
+    let stranger = Disco::new(key(5)).seal(server, &Message::Bind(good), [1; 24]);
+    assert_eq!(world.control(vni, &stranger, at(1)), None);
+    for bad in [
+        Bind { generation: 0, ..good },
+        Bind { other: a, ..good },
+        Bind { vni: Vni::new(99).unwrap(), ..good },
+    ] {
+        assert_eq!(world.say(0, vni, &Message::Bind(bad), at(1)), None, "{bad:?}");
+    }
+    assert_eq!(world.say(0, Vni::new(99).unwrap(), &Message::Bind(good), at(1)), None);
+    let ping = Message::Ping { tx: [0; 12], node_key: None, padding: 0 };
+    assert_eq!(world.say(0, vni, &ping, at(1)), None);
+    let mut forged = world.clients[0].seal(server, &Message::Bind(good), [1; 24]);
+    forged[70] ^= 1;
+    assert_eq!(world.control(vni, &forged, at(1)), None);
+    for len in 0..forged.len() {
+        assert_eq!(world.control(vni, &forged[..len], at(1)), None);
+    }
+}
+
+#[test]
+fn a_client_that_binds_from_elsewhere_has_moved() {
+    let mut world = World::new();
+    let vni = world.bound();
+    world.begin(0, vni, at(5));
+    assert_eq!(world.forward(vni, at(1)), Some(at(2)), "it has not moved yet");
+    world.bind(0, vni, at(5));
+    assert_eq!(world.forward(vni, at(1)), None);
+    assert_eq!(world.forward(vni, at(2)), Some(at(5)));
+}
+
+#[test]
+fn an_endpoint_waits_30_seconds_for_both() {
+    let mut world = World::new();
+    let before = world.allocate();
+    world.bind(0, before.vni, at(1));
+    world.now += 30 * SECOND;
+    world.begin(1, before.vni, at(2));
+    world.now += SECOND;
+    let other = world.keys()[0];
+    let late = Bind { vni: before.vni, generation: 3, other, challenge: [0; 32] };
+    assert_eq!(world.say(1, before.vni, &Message::Bind(late), at(2)), None);
+    let after = world.allocate();
+    assert!(after.lamport > before.lamport && after.vni != before.vni);
+}
+
+#[test]
+fn a_bound_endpoint_ends_300_seconds_after_either_fell_silent() {
+    let mut world = World::new();
+    let vni = world.bound();
+    for _ in 0..5 {
+        world.now += 250 * SECOND;
+        assert!(world.forward(vni, at(1)).is_some());
+        assert!(world.forward(vni, at(2)).is_some());
+    }
+    world.now += 200 * SECOND;
+    assert!(world.forward(vni, at(1)).is_some());
+    world.now += 101 * SECOND;
+    assert_eq!(world.forward(vni, at(1)), None, "the other was not heard");
+    let due = world.server.poll_timeout().unwrap();
+    world.server.handle_timeout(due.max(world.now));
+    assert_eq!(world.server.sessions().count(), 0);
+    assert_eq!(world.server.poll_timeout(), None);
+}
+
+#[test]
+fn challenges_outlast_one_change_of_the_secret_and_no_second_one() {
+    for (changes, is_good) in [(1, true), (2, false)] {
+        let mut world = World::new();
+        let vni = world.bound();
+        let challenge = world.begin(0, vni, at(5));
+        for _ in 0..changes {
+            world.now += 121 * SECOND;
+            world.begin(1, vni, at(2));
+        }
+        world.say(0, vni, &Message::BindAnswer(challenge), at(5));
+        assert_eq!(world.forward(vni, at(5)).is_some(), is_good, "{changes} changes");
+    }
+}
+
+#[test]
+fn endpoints_are_bounded_in_all_and_for_each_that_asks() {
+    let mut world = World::new();
+    let client = |number: usize| {
+        let mut bytes = [3; 32];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        DiscoPublic(bytes)
+    };
+    let mut made = 0;
+    for asker in 0..5 {
+        let mut fits = 0;
+        for other in 0..MOST_OF_ONE + 10 {
+            let clients = [client(asker), client(1000 + other)];
+            fits += usize::from(world.server.allocate(clients[0], clients, world.now).is_ok());
+        }
+        assert!(fits <= MOST_OF_ONE);
+        made += fits;
+    }
+    assert_eq!((made, world.server.sessions().count()), (MOST, MOST));
+    world.now += 31 * SECOND;
+    world.allocate();
+    assert_eq!(world.server.sessions().count(), 1);
+}
