@@ -21,6 +21,8 @@ mod netstack;
 mod network_map;
 #[path = "../../crates/packet/tests/inverse/oracle.rs"]
 mod oracle;
+#[path = "bodies/portmap.rs"]
+mod portmap;
 #[path = "bodies/proxy.rs"]
 mod proxy;
 #[path = "bodies/relays.rs"]
@@ -63,6 +65,7 @@ use packet::{
     Ecn, Endpoint,
     ip::{IpHeader, set_ecn},
 };
+pub use portmap::portmap;
 pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use relays::{derp_frames, disco, stun};

@@ -14,6 +14,7 @@ pub mod map;
 pub mod messages;
 pub mod netcheck;
 pub mod paths;
+pub mod portmap;
 pub mod prefs;
 pub mod settings;
 pub mod stun;
