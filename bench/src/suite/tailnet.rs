@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use netns::{
-    Addresses, Family, Member, MemberKind, MemberProgram, Pinging, Stopwatch, Tailnet, Uplink,
+    Addresses, Family, Member, MemberKind, MemberProgram, Nat, Pinging, Stopwatch, Tailnet, Uplink,
 };
 
 use super::topology::{End, Ends, Running};
@@ -49,7 +49,7 @@ pub(super) fn run(
     turn.directly();
     turn.ends.were_direct();
     drop(turn);
-    join(&tailnet, &program, Uplink::WithoutUdp, |ends, _, _| {
+    join(&tailnet, &program, Uplink::Behind(Nat::WithoutUdp), |ends, _, _| {
         let mut turn = Turn::of(ends, plan, readings, tell);
         let rate = turn.stream("");
         turn.note(&TAILNET_RELAY_TCP, rate.gbps() * 1e3);

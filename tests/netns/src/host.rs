@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// What pid 1 of a host does: make the mounts, say its pid, then wait for the pipe to close. It is
 /// bash as bash reaps the daemons that outlive their parents.
@@ -44,7 +44,7 @@ const COMMAND_LIMIT: &str = "90";
 
 /// A host of the rig; clones are the same host, which ends with the last of them.
 #[derive(Clone)]
-pub struct Host(Rc<Namespaces>);
+pub struct Host(Arc<Namespaces>);
 
 struct Namespaces {
     name: String,
@@ -79,7 +79,7 @@ impl Host {
         let pid = pid.unwrap_or_else(|| {
             panic!("cannot make the namespaces of host {name}: run this through tests/netns/run")
         });
-        Host(Rc::new(Namespaces { name: name.to_owned(), holder, pid }))
+        Host(Arc::new(Namespaces { name: name.to_owned(), holder, pid }))
     }
 
     /// The name given to `new`.

@@ -6,19 +6,21 @@
 //!         |
 //!       switch ------- eth0 10.1.0.2  fd01::2    a host on the switch
 //!         |
-//!         '----------- wan 10.1.0.3   router  lan 192.168.0.1 ---- eth0 192.168.0.2    a host behind it
+//!         '----------- routers ---- box  192.168.0.1 ---- eth0 192.168.0.2    a host behind a box
 //! ```
 //!
-//! All hosts behind routers have the same address there. Nothing leads anywhere else.
+//! All hosts behind boxes have the same address there. Nothing leads anywhere else.
 
 mod certificate;
 mod coordinator;
 mod member;
+mod nat;
 mod switch;
 
 pub use self::certificate::Certificate;
 pub use self::coordinator::Coordinator;
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
+pub use self::nat::Nat;
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
 

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use netns::{
-    Datagrams, Family, Member, MemberKind, Pace, Path, Stream, Tailnet, Train, Uplink,
+    Datagrams, Family, Member, MemberKind, Nat, Pace, Path, Stream, Tailnet, Train, Uplink,
     in_background, ping,
 };
 
@@ -65,22 +65,22 @@ fn tailscaled_talks_to_linerate_on_one_switch_directly() {
 
 #[test]
 fn two_tailscaled_behind_nats_talk_directly() {
-    directly(Uplink::Nat, PAIRS[0]);
+    directly(Uplink::Behind(Nat::PortRestricted), PAIRS[0]);
 }
 
 #[test]
 fn two_linerates_behind_nats_talk_directly() {
-    directly(Uplink::Nat, PAIRS[1]);
+    directly(Uplink::Behind(Nat::PortRestricted), PAIRS[1]);
 }
 
 #[test]
 fn linerate_talks_to_tailscaled_behind_nats_directly() {
-    directly(Uplink::Nat, PAIRS[2]);
+    directly(Uplink::Behind(Nat::PortRestricted), PAIRS[2]);
 }
 
 #[test]
 fn tailscaled_talks_to_linerate_behind_nats_directly() {
-    directly(Uplink::Nat, PAIRS[3]);
+    directly(Uplink::Behind(Nat::PortRestricted), PAIRS[3]);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn directly(uplink: Uplink, kinds: [MemberKind; 2]) {
 }
 
 fn by_the_relay(kinds: [MemberKind; 2]) {
-    let Some((_tailnet, one, other)) = meet(Uplink::WithoutUdp, kinds) else { return };
+    let Some((_tailnet, one, other)) = meet(Uplink::Behind(Nat::WithoutUdp), kinds) else { return };
     talk(&one, &other);
     for path in [one.path_to(&other), other.path_to(&one)] {
         assert_eq!(path, Path::Relay("rig".to_owned()));

@@ -188,6 +188,9 @@ mod tests {
         assert_eq!(key, None);
         file.write(&[1; KEY]).unwrap();
         file.write(&[2; KEY]).unwrap();
+        let taken = KeyFile::open(&path).map(drop).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::WouldBlock, "it is one node's at a time");
+        drop(file);
         assert_eq!(open(&path).1, Some([2; KEY]));
         let mut torn = std::fs::read(&path).unwrap();
         assert_eq!(torn.len(), 2 * SLOT);
@@ -204,6 +207,7 @@ mod tests {
         file.write(&[7; KEY]).unwrap();
         file.write(&[0; KEY]).unwrap();
         file.write(&[0; KEY]).unwrap();
+        drop(file);
         assert_eq!(open(&path).1, None);
         assert!(!std::fs::read(&path).unwrap().contains(&7));
         std::fs::remove_file(&path).unwrap();

@@ -1,38 +1,27 @@
 //! A switch with a coordinator's host at it, and the hosts that reach that.
+//!
+//! What is behind boxes has routers between, as on the Internet: what is to pass the own box and
+//! none of another's has its TTL end there.
+//!
+//! ```text
+//!   host ── box ── access router ──┐                       ┌── access router ── box ── host
+//!     192.168.0.0/24  10.2.N.0/30  └─ switch ── backbone ──┘   (by the switch again)
+//! ```
 
 use std::cell::{Cell, RefCell};
 
-use crate::cable::{cable, forward};
+use super::nat::Nat;
+use crate::cable::{address, cable, forward};
 use crate::host::Host;
 use crate::pair::{Addresses, Family};
 
 /// The number of the network of the switch, and of the coordinator in it.
 const SWITCH: u8 = 1;
 const COORDINATOR: u8 = 1;
-
-/// A router's address on the inside, and that of the host behind it.
-const INSIDE: [&str; 2] = ["192.168.0.1", "192.168.0.2"];
-
-/// The rules of a router.
-const NAT: &str = "
-table ip nat {
-  chain out {
-    type nat hook postrouting priority srcnat
-    oifname wan masquerade
-  }
-}
-table inet filter {
-  chain in {
-    type filter hook input priority filter
-    iifname wan ct state new drop
-  }
-  chain through {
-    type filter hook forward priority filter
-    iifname wan ct state new drop
-    WITHOUT_UDP
-  }
-}
-";
+/// That of the router between all that is not on the switch.
+const BACKBONE: u8 = 254;
+/// The networks between boxes and the routers before them.
+const LINKS: [&str; 2] = ["10.2.0.0/16", "fd02::/16"];
 
 /// A switch; hosts are added to it.
 pub struct Switch {
@@ -40,6 +29,7 @@ pub struct Switch {
     used: Cell<u8>,
     /// Whom hosts trust, in PEM.
     authority: String,
+    backbone: Host,
     /// What lives as long as the network.
     routers: RefCell<Vec<Host>>,
 }
@@ -49,10 +39,8 @@ pub struct Switch {
 pub enum Uplink {
     /// On the switch, as in the same room.
     Switch,
-    /// Behind a router with a NAT that maps by endpoint and filters by address and port, as most do.
-    Nat,
-    /// Behind the same that passes no UDP.
-    WithoutUdp,
+    /// Behind a box.
+    Behind(Nat),
 }
 
 impl Switch {
@@ -60,11 +48,16 @@ impl Switch {
     pub fn new(authority: &str) -> (Switch, Host) {
         let switch = Host::new("switch");
         switch.run("ip link add br0 type bridge && ip link set br0 up");
-        let host = Host::new("coordinator");
-        plug(&switch, &host, "eth0", COORDINATOR);
-        Switch::coordinator().assign(&host, "eth0");
+        let [host, backbone] = [("coordinator", COORDINATOR), ("backbone", BACKBONE)].map(|at| {
+            let host = Host::new(at.0);
+            plug(&switch, &host, "eth0", at.1);
+            Addresses::new(SWITCH, at.1).assign(&host, "eth0");
+            host
+        });
+        forward(&backbone);
+        route_links(&host);
         let (used, routers) = (Cell::new(COORDINATOR), RefCell::default());
-        (Switch { host: switch, used, authority: authority.to_owned(), routers }, host)
+        (Switch { host: switch, used, authority: authority.to_owned(), backbone, routers }, host)
     }
 
     /// Where the coordinator is.
@@ -78,36 +71,83 @@ impl Switch {
         own_etc(&host);
         let number = self.used.get() + 1;
         self.used.set(number);
-        if uplink == Uplink::Switch {
-            plug(&self.host, &host, "eth0", number);
-            Addresses::new(SWITCH, number).assign(&host, "eth0");
-            // Programs take a machine without a default route for one without a network.
-            for family in Family::ALL {
-                let gateway = Addresses::new(SWITCH, COORDINATOR);
-                host.run(format!("ip route add default via {}", gateway.of(family)));
+        match uplink {
+            Uplink::Switch => {
+                plug(&self.host, &host, "eth0", number);
+                Addresses::new(SWITCH, number).assign(&host, "eth0");
+                // Programs take a machine without a default route for one without a network.
+                default_route(&host, &Switch::coordinator());
+                route_links(&host);
             }
-        } else {
-            self.route(&host, number, uplink == Uplink::WithoutUdp);
+            Uplink::Behind(nat) => self.put_behind(nat, &host, number),
         }
         host.write("ca.pem", &self.authority);
         host
     }
 
-    /// Puts a router before a host.
-    fn route(&self, host: &Host, number: u8, without_udp: bool) {
-        let router = Host::new("router");
-        plug(&self.host, &router, "wan", number);
-        Addresses::new(SWITCH, number).assign(&router, "wan");
-        cable(host, "eth0", &router, "lan", 1500);
-        for (end, device, address) in [(&router, "lan", INSIDE[0]), (host, "eth0", INSIDE[1])] {
-            crate::address(end, device, &format!("{address}/24"));
+    /// Puts boxes and a router before a host.
+    fn put_behind(&self, nat: Nat, host: &Host, number: u8) {
+        let mut boxes = vec![put_before(host, "eth0", nat, 0)];
+        if nat == Nat::Double {
+            boxes.push(put_before(&boxes[0], "wan", nat, 1));
         }
-        host.run(format!("ip route add default via {}", INSIDE[0]));
-        forward(&router);
-        let without_udp = if without_udp { "meta l4proto udp drop" } else { "" };
-        let rules = router.write("rules", &NAT.replace("WITHOUT_UDP", without_udp));
-        router.run(format!("nft -f {rules}"));
-        self.routers.borrow_mut().push(router);
+        let (outer, access) = (&boxes[boxes.len() - 1], Host::new("access"));
+        plug(&self.host, &access, "outer", number);
+        let here = Addresses::new(SWITCH, number);
+        here.assign(&access, "outer");
+        default_route(&access, &Addresses::new(SWITCH, BACKBONE));
+        forward(&access);
+        cable(outer, "wan", &access, "inner", 1500);
+        let link = |end: u8| {
+            Addresses::from_texts(&format!("10.2.{number}.{end}"), &format!("fd02:{number}::{end}"))
+        };
+        link(1).assign(&access, "inner");
+        link(2).assign(outer, "wan");
+        default_route(outer, &link(1));
+        let inside = format!("fd02:{number}:1::/64");
+        let mut leads = vec![(format!("10.2.{number}.0/24"), here.of(Family::V4).to_owned())];
+        if nat.has_ipv6() {
+            let net = |end: u8| Addresses::from_texts("", &format!("fd02:{number}:1::{end}"));
+            for (end, device, at) in [(outer, "lan", 1), (host, "eth0", 2)] {
+                address(end, device, &format!("{}/64", net(at).of(Family::V6)));
+            }
+            host.run(format!("ip -6 route add default via {}", net(1).of(Family::V6)));
+            access.run(format!("ip -6 route add {inside} via {}", link(2).of(Family::V6)));
+            leads.push((format!("fd02:{number}::/32"), here.of(Family::V6).to_owned()));
+        }
+        for (net, via) in leads {
+            self.backbone.run(format!("ip route add {net} via {via}"));
+        }
+        boxes.push(access);
+        self.routers.borrow_mut().extend(boxes);
+    }
+}
+
+/// A box before a host's device: the network inside has this number.
+fn put_before(host: &Host, device: &str, nat: Nat, number: u8) -> Host {
+    let router = Host::new("router");
+    cable(host, device, &router, "lan", 1500);
+    let inside = [1, 2].map(|end| format!("192.168.{number}.{end}"));
+    for (end, device, at) in [(&router, "lan", &inside[0]), (host, device, &inside[1])] {
+        address(end, device, &format!("{at}/24"));
+    }
+    host.run(format!("ip route add default via {}", inside[0]));
+    forward(&router);
+    nat.set(&router, &inside[1]);
+    router
+}
+
+fn default_route(host: &Host, gateway: &Addresses) {
+    for family in Family::ALL {
+        host.run(format!("ip route add default via {}", gateway.of(family)));
+    }
+}
+
+/// Has a host on the switch reach what is behind boxes.
+fn route_links(host: &Host) {
+    let backbone = Addresses::new(SWITCH, BACKBONE);
+    for (net, family) in LINKS.into_iter().zip(Family::ALL) {
+        host.run(format!("ip route add {net} via {}", backbone.of(family)));
     }
 }
 

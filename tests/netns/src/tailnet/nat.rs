@@ -1,0 +1,131 @@
+//! Boxes that hosts are behind, each by real rules of the kernel.
+//!
+//! How a box maps and filters are the words of RFC 4787 and, in short, of RFC 3489. Linux maps by
+//! endpoint where it may keep the port, so that a mapping looks the same from everywhere; what is
+//! called symmetric here takes a port by chance.
+
+use crate::host::Host;
+
+/// What most have: nothing new enters, and the port is kept.
+const RULES: &str = "
+table ip nat {
+  set sent {
+    type ipv4_addr
+    flags dynamic, timeout
+    timeout 2m
+  }
+  chain in {
+    type nat hook prerouting priority dstnat
+    TO_THE_HOST
+  }
+  chain out {
+    type nat hook postrouting priority srcnat
+    NOTE
+    oifname wan masquerade PORTS
+  }
+}
+table inet filter {
+  chain in {
+    type filter hook input priority filter
+    INPUT
+  }
+  chain through {
+    type filter hook forward priority filter
+    iifname wan ct status & dnat == 0 ct state new drop
+    THROUGH
+  }
+}
+";
+
+/// A box between a host and the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Nat {
+    /// Whoever sends to its port reaches the host.
+    FullCone,
+    /// Whom the host sent to does.
+    AddressRestricted,
+    /// Whom the host sent to does, from the same port: what most boxes are.
+    PortRestricted,
+    /// The same, but it answers what nobody asked for, and so takes note of it: what comes first
+    /// from outside has the box move the port of what goes there later.
+    WithoutInputDrop,
+    /// The same as port-restricted, but each destination sees another port.
+    Symmetric,
+    /// A symmetric one that routes IPv6, of which nothing new enters.
+    WithIpv6,
+    /// A port-restricted one behind another.
+    Double,
+    /// A port-restricted one that forgets what is silent for 20 seconds.
+    Forgetful,
+    /// It passes no UDP.
+    WithoutUdp,
+    /// It passes HTTPS alone.
+    OnlyHttps,
+}
+
+impl Nat {
+    /// All.
+    pub const ALL: [Nat; 10] = [
+        Nat::FullCone,
+        Nat::AddressRestricted,
+        Nat::PortRestricted,
+        Nat::WithoutInputDrop,
+        Nat::Symmetric,
+        Nat::WithIpv6,
+        Nat::Double,
+        Nat::Forgetful,
+        Nat::WithoutUdp,
+        Nat::OnlyHttps,
+    ];
+
+    /// Whether it routes IPv6.
+    pub fn has_ipv6(self) -> bool {
+        self == Nat::WithIpv6
+    }
+
+    /// Makes a router between the devices `lan` and `wan` this box, before the host with this
+    /// address.
+    pub(super) fn set(self, router: &Host, inside: &str) {
+        let to_the_host = match self {
+            Nat::FullCone => format!("iifname wan meta l4proto udp dnat to {inside}"),
+            Nat::AddressRestricted => {
+                format!("iifname wan ip saddr @sent meta l4proto udp dnat to {inside}")
+            }
+            _ => String::new(),
+        };
+        let note = match self {
+            Nat::AddressRestricted => "oifname wan meta l4proto udp update @sent { ip daddr }",
+            _ => "",
+        };
+        let ports = match self {
+            Nat::Symmetric | Nat::WithIpv6 => "fully-random",
+            _ => "",
+        };
+        let input = match self {
+            Nat::WithoutInputDrop => "",
+            _ => "iifname wan ct state new drop",
+        };
+        let through = match self {
+            Nat::WithoutUdp => "meta l4proto udp drop",
+            Nat::OnlyHttps => {
+                "iifname lan tcp dport != 443 drop; iifname lan meta l4proto != tcp drop"
+            }
+            _ => "",
+        };
+        let rules = RULES
+            .replace("TO_THE_HOST", &to_the_host)
+            .replace("NOTE", note)
+            .replace("PORTS", ports)
+            .replace("INPUT", input)
+            .replace("THROUGH", through);
+        let file = router.write("rules", &rules);
+        router.run(format!("nft -f {file}"));
+        if self == Nat::Forgetful {
+            for kind in ["", "_stream"] {
+                router.run(format!(
+                    "echo 20 >/proc/sys/net/netfilter/nf_conntrack_udp_timeout{kind}"
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Nodes behind boxes of each kind, with routers between as on the Internet: any two connect, and
+//! directly exactly where theory allows.
+
+#![forbid(unsafe_code)]
+
+mod nat {
+    mod changes;
+}
+
+use std::thread;
+use std::time::Duration;
+
+use netns::{Family, Member, MemberKind, Nat, Path, Stopwatch, Tailnet, Uplink, ping};
+
+/// Within this two go directly that can.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Seconds for which two try that cannot.
+const LATER: u32 = 10;
+
+/// Those at which stock nodes are looked at, too. They do not prime, so that two boxes without an
+/// input drop do not meet.
+const STOCK: [Nat; 6] = [
+    Nat::FullCone,
+    Nat::AddressRestricted,
+    Nat::PortRestricted,
+    Nat::Symmetric,
+    Nat::WithIpv6,
+    Nat::WithoutUdp,
+];
+
+/// Whether datagrams of two hosts behind such boxes can be made to meet.
+fn can_meet(one: Nat, other: Nat) -> bool {
+    if [one, other] == [Nat::WithIpv6; 2] {
+        return true;
+    }
+    let [one, other] = [one, other].map(|nat| match nat {
+        Nat::WithIpv6 => Nat::Symmetric,
+        Nat::WithoutInputDrop | Nat::Double | Nat::Forgetful => Nat::PortRestricted,
+        nat => nat,
+    });
+    match (one, other) {
+        (Nat::WithoutUdp | Nat::OnlyHttps, _) | (_, Nat::WithoutUdp | Nat::OnlyHttps) => false,
+        // The port that the one has to be let in from is known to nobody.
+        (Nat::Symmetric, Nat::Symmetric | Nat::PortRestricted) => false,
+        (Nat::PortRestricted, Nat::Symmetric) => false,
+        _ => true,
+    }
+}
+
+/// A node behind each.
+fn join(tailnet: &Tailnet, kind: MemberKind, nats: &[Nat]) -> Vec<(Nat, Member)> {
+    let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
+    let hosts = nats.iter().enumerate().map(|(at, nat)| {
+        let name = format!("{nat:?}-{kind:?}-{at}").to_lowercase();
+        tailnet.host(&name, Uplink::Behind(*nat))
+    });
+    let hosts: Vec<_> = hosts.collect();
+    thread::scope(|scope| {
+        let joins = hosts.into_iter().map(|host| {
+            thread::Builder::new()
+                .spawn_scoped(scope, || Member::join_at(url, key, host, kind, ""))
+                .expect("there is room for a thread")
+        });
+        let joins: Vec<_> = joins.collect();
+        let members = joins.into_iter().map(|join| join.join().expect("it joins"));
+        nats.iter().copied().zip(members).collect()
+    })
+}
+
+/// What does not go as it should: a line each.
+fn wrong(pairs: &[([&Member; 2], bool)]) -> Vec<String> {
+    // All that are relayed try for a while, together, while the others are looked at.
+    let mut wrong = Vec::new();
+    thread::scope(|scope| {
+        for (ends, _) in pairs.iter().filter(|(_, meet)| !meet) {
+            let ([one, other], pings) = (*ends, format!("-c {LATER}"));
+            scope.spawn(move || {
+                ping(&one.host, format!("{pings} {}", other.addresses.of(Family::V4)))
+            });
+        }
+        for (ends, _) in pairs.iter().filter(|(_, meet)| *meet) {
+            wait_until_direct(*ends);
+        }
+    });
+    for (ends, meet) in pairs {
+        for [from, to] in [*ends, [ends[1], ends[0]]] {
+            let pings =
+                ping(&from.host, format!("-c 2 -i 0.2 -W 2 {}", to.addresses.of(Family::V4)));
+            let path = from.path_to(to);
+            if !pings.is_complete() || matches!(path, Path::Direct(_)) != *meet {
+                let why = from.attempt(&format!("why {}", to.addresses.of(Family::V4))).stdout;
+                let [from, to] = [from, to].map(|member| member.host.name());
+                let answered = format!("{} of 2 answered", pings.received);
+                wrong.push(format!("{from} -> {to}: {path:?}, {answered}\n{why}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// Has two ping each other until both go directly; not for long.
+fn wait_until_direct(ends: [&Member; 2]) {
+    let watch = Stopwatch::start();
+    for [from, to] in [ends, [ends[1], ends[0]]] {
+        let target = to.addresses.of(Family::V4);
+        while !matches!(from.path_to(to), Path::Direct(_)) && watch.elapsed() < PATIENCE {
+            ping(&from.host, format!("-c 1 -W 1 {target}"));
+        }
+    }
+}
+
+/// Looks at each pair, where one of the first is with one of the others.
+fn matrix(ones: &[(Nat, Member)], others: &[(Nat, Member)], is_pair: fn(usize, usize) -> bool) {
+    let mut pairs = Vec::new();
+    for (at, (nat, one)) in ones.iter().enumerate() {
+        for (beside, (behind, other)) in others.iter().enumerate() {
+            if is_pair(at, beside) {
+                pairs.push(([one, other], can_meet(*nat, *behind)));
+            }
+        }
+    }
+    let wrong = wrong(&pairs);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn any_two_linerates_connect_directly_exactly_where_theory_allows() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [ones, others] = [0, 1].map(|_| join(&tailnet, MemberKind::Linerate, &Nat::ALL));
+    matrix(&ones, &others, |at, beside| at <= beside);
+}
+
+#[test]
+fn linerate_and_tailscaled_connect_directly_exactly_where_theory_allows() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let ones = join(&tailnet, MemberKind::Linerate, &STOCK);
+    let others = join(&tailnet, MemberKind::Tailscaled, &STOCK);
+    matrix(&ones, &others, |_, _| true);
+}
