@@ -31,6 +31,7 @@ use super::{
     lock::Lock,
     login::{Login, is_page},
     mesh::{Found, Mesh},
+    portmap::PortMapping,
     programs::Programs,
     state::State,
     told::ToRelays,
@@ -105,6 +106,7 @@ pub(super) struct Parts {
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     /// Where checks of the network tell what they found.
     pub found: mpsc::Sender<Found>,
+    pub port_mapping: PortMapping,
     pub writers: Arc<Writers>,
     pub effects: Effects,
     pub clock: Clock,
@@ -156,7 +158,7 @@ impl Agent {
     /// Its keys cannot be read or made.
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
-        let mesh = Mesh::new(parts.state.disco_key()?, parts.found);
+        let mesh = Mesh::new(parts.state.disco_key()?, parts.found, parts.port_mapping);
         let prefs = kept::prefs(&parts.state);
         let lock = Lock::new(&parts.state, &prefs.control_url)?;
         Ok(Self {
@@ -208,7 +210,7 @@ impl Agent {
             Input::Control(session, event) => self.handle_control(session, event),
             Input::Relays(event) => self.handle_relays(event),
             Input::Request(request) => self.answer(request),
-            Input::Found(found) => self.mesh.handle_found(found),
+            Input::Found(found) => self.mesh.handle_found(found, clock.now),
             Input::Timeout => {}
         }
         self.handle_timeout();
@@ -309,7 +311,8 @@ impl Agent {
     }
 
     fn handle_steward(&mut self, message: FromSteward) {
-        let FromSteward::Done { problems, servers } = message;
+        // The loop ends by the other.
+        let FromSteward::Done { problems, servers } = message else { return };
         match &problems[..] {
             [] => drop(self.problems.remove("host")),
             some => {
@@ -427,6 +430,7 @@ impl Agent {
 
     /// Routes change also by what we do ourselves: only other addresses are another network.
     fn network_changed(&mut self) {
+        self.mesh.port_mapping.check();
         let found = self.local_endpoints();
         if !self.mesh.set_local(found, self.clock.now) {
             return;

@@ -26,11 +26,12 @@ use tailnet::{
     messages::DerpMap,
     netcheck::{Families, NetInfo, Netcheck, Report},
     paths::{Event, Paths, PeerInfo, Shown, To, Traffic, Transmit, Via},
+    portmap::Mapped,
     stun,
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{derp, line::ToLine, programs::Programs, told::ToRelays};
+use super::{derp, line::ToLine, portmap::PortMapping, programs::Programs, told::ToRelays};
 
 /// Datagrams in one message to the data plane at most.
 const TOGETHER: usize = 64;
@@ -52,6 +53,8 @@ pub(super) enum Found {
     Addresses(String, Vec<IpAddr>),
     /// How far a region is by TCP.
     Latency(u16, Option<Duration>),
+    /// What is known of the port that the router forwards.
+    Mapped(Mapped),
 }
 
 /// See the module.
@@ -64,6 +67,7 @@ pub(super) struct Mesh {
     /// Of the last check.
     report: Report,
     told: NetInfo,
+    pub port_mapping: PortMapping,
     homes: Home,
     /// Tasks of a check tell here what they found.
     found: mpsc::Sender<Found>,
@@ -79,7 +83,7 @@ pub(super) struct Mesh {
 
 impl Mesh {
     /// Without peers, by this disco key.
-    pub fn new(key: DiscoKey, found: mpsc::Sender<Found>) -> Self {
+    pub fn new(key: DiscoKey, found: mpsc::Sender<Found>, port_mapping: PortMapping) -> Self {
         let rng = || Box::new(UnwrapErr(SysRng));
         let disco = Disco::new(key);
         let pick = usize::from(disco.public().0[0]);
@@ -91,6 +95,7 @@ impl Mesh {
             netcheck: Netcheck::new(rng()),
             report: Report::default(),
             told: NetInfo::default(),
+            port_mapping,
             homes: Home::new(None, pick),
             found,
             logins: HashMap::new(),
@@ -122,7 +127,7 @@ impl Mesh {
 
     fn renew_net_info(&mut self) {
         let has_v6 = self.local.iter().any(SocketAddr::is_ipv6);
-        let new = self.report.net_info(self.home(), has_v6);
+        let new = self.port_mapping.tell(self.report.net_info(self.home(), has_v6));
         let before = self.told.derp_latency.clone();
         if (NetInfo { derp_latency: before, ..new.clone() }) != self.told {
             self.told = new;
@@ -138,8 +143,11 @@ impl Mesh {
     /// Where we may be reached, and how we know.
     pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
         let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
-        let reflexive = self.reflexive().into_iter().filter(|at| !self.local.contains(at));
-        local.chain(reflexive.map(|at| (at, EndpointKind::Stun))).collect()
+        let mapped = self.port_mapping.endpoint().filter(|at| !self.local.contains(at));
+        let is_told = |at: &SocketAddr| self.local.contains(at) || mapped == Some(*at);
+        let reflexive = self.reflexive().into_iter().filter(|at| !is_told(at));
+        let reflexive = reflexive.map(|at| (at, EndpointKind::Stun));
+        local.chain(mapped.map(|at| (at, EndpointKind::Portmapped))).chain(reflexive).collect()
     }
 
     /// Whether a STUN server answered lately.
@@ -192,6 +200,7 @@ impl Mesh {
     fn check(&mut self, now: Duration) {
         let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
         self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
+        self.port_mapping.check();
         self.netcheck.start(now);
     }
 
@@ -203,10 +212,17 @@ impl Mesh {
     }
 
     /// A task of a check is done.
-    pub fn handle_found(&mut self, found: Found) {
+    pub fn handle_found(&mut self, found: Found, now: Duration) {
         match found {
             Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
             Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
+            Found::Mapped(mapped) => {
+                if self.port_mapping.set(mapped) {
+                    self.due.announce = true;
+                    self.tell_paths(now);
+                }
+                self.renew_net_info();
+            }
         }
     }
 

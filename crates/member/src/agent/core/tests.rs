@@ -69,6 +69,7 @@ impl Rig {
         let (relays, relay_commands) = mpsc::channel(1);
         let (control_events, from_control) = mpsc::channel(64);
         let (found, _) = mpsc::channel(64);
+        let port_mapping = PortMapping::new(tokio::sync::watch::Sender::default());
         let sessions = Arc::<Mutex<Vec<Session>>>::default();
         let begun = sessions.clone();
         let connect = move |_, commands, events| {
@@ -87,6 +88,7 @@ impl Rig {
             relays,
             control_events,
             found,
+            port_mapping,
             writers: Arc::new(Writers::new(0)),
             effects: Effects {
                 addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
