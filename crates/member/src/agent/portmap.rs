@@ -28,7 +28,7 @@ use super::{control::dial::Hook, mesh::Found};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wanted {
     /// The port to be mapped, if any.
-    port: Option<u16>,
+    pub port: Option<u16>,
 }
 
 /// What a node knows of the port that its router forwards.
