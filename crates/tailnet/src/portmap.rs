@@ -350,16 +350,18 @@ impl Mapper {
             (self.known.mapping, self.address) = (None, None);
             self.ask(FIND, now);
         }
+        self.go_on(place, now);
+        // Also where a check that was not answered held it up.
         if self.asking.is_none() && self.due.is_some_and(|due| due <= now) {
             let renewal = self.known.mapping.map(|mapping| Goal::Map(mapping.protocol));
             self.ask(renewal.unwrap_or(FIND), now);
-        }
-        if let Some(asking) = self.asking.filter(|asking| asking.next <= now) {
-            self.go_on(asking, place, now);
+            self.go_on(place, now);
         }
     }
 
-    fn go_on(&mut self, mut asking: Asking, place: Place, now: Duration) {
+    /// Sends what is asked for once more, if it is time.
+    fn go_on(&mut self, place: Place, now: Duration) {
+        let Some(mut asking) = self.asking.filter(|asking| asking.next <= now) else { return };
         let is_find = matches!(asking.goal, Goal::Find { .. });
         if is_find && asking.sent > 0 && self.address.is_some() {
             self.known.pcp.get_or_insert(false);

@@ -259,6 +259,27 @@ fn a_gateway_that_fell_silent_has_the_mapping_until_it_expires() {
 }
 
 #[test]
+fn a_check_that_is_not_answered_holds_up_no_renewal() {
+    let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
+    rig.run(seconds(3599));
+    rig.gateway.pcp = Speaks::No;
+    rig.gateway.nat_pmp = Speaks::No;
+    rig.mapper.check(rig.now);
+    let until = rig.now + seconds(4);
+    while rig.now < until {
+        rig.mapper.handle_timeout(rig.now);
+        while rig.mapper.poll_transmit().is_some() {}
+        let next = rig.mapper.poll_timeout().expect("it is never done");
+        assert!(next > rig.now, "what was due is done");
+        rig.now = next;
+    }
+    rig.gateway.pcp = Speaks::Yes;
+    rig.run(seconds(1));
+    let left = rig.mapper.known().mapping.unwrap().expires - rig.now;
+    assert!(left > seconds(7190), "{left:?}");
+}
+
+#[test]
 fn a_gateway_that_refuses_to_renew_is_asked_otherwise() {
     let mut rig = Rig::new(Speaks::Yes, Speaks::Yes);
     rig.run(seconds(1));
