@@ -23,6 +23,8 @@ mod network_map;
 mod oracle;
 #[path = "bodies/peer_relay.rs"]
 mod peer_relay;
+#[path = "bodies/portmap.rs"]
+mod portmap;
 #[path = "bodies/proxy.rs"]
 mod proxy;
 #[path = "bodies/relays.rs"]
@@ -66,6 +68,7 @@ use packet::{
     ip::{IpHeader, set_ecn},
 };
 pub use peer_relay::peer_relay;
+pub use portmap::portmap;
 pub use proxy::{dns, http, socks};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 pub use relays::{derp_frames, disco, stun};

@@ -15,6 +15,7 @@ pub mod messages;
 pub mod netcheck;
 pub mod paths;
 pub mod peer_relay;
+pub mod portmap;
 pub mod prefs;
 pub mod settings;
 pub mod stun;

@@ -327,6 +327,8 @@ pub enum FromSteward {
         /// Who answered questions about names on this machine before.
         servers: Vec<IpAddr>,
     },
+    /// The node goes down: the agent is to give back what it has elsewhere, and to end.
+    End,
 }
 
 impl FromSteward {

@@ -15,12 +15,14 @@ mod certificate;
 mod coordinator;
 mod member;
 mod nat;
+mod port_mapper;
 mod switch;
 
 pub use self::certificate::Certificate;
 pub use self::coordinator::Coordinator;
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
 pub use self::nat::{Nat, deafen, hears};
+pub use self::port_mapper::{Mapping, PortMapper};
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
 
@@ -45,6 +47,14 @@ impl Tailnet {
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::start(host, &certificate);
         Some(Tailnet { coordinator, switch })
+    }
+
+    /// Has the box before a host map ports.
+    ///
+    /// # Panics
+    /// When there is no box.
+    pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
+        self.switch.map_ports(host, mapping)
     }
 
     /// Whether all programs are there.

@@ -5,6 +5,7 @@
 
 mod nat {
     mod changes;
+    mod mapped;
 }
 
 use std::thread;

@@ -34,6 +34,7 @@ use super::{
     lock::Lock,
     login::{Login, is_page},
     mesh::{Found, Mesh},
+    portmap::PortMapping,
     programs::Programs,
     relay_server::RelayServer,
     state::State,
@@ -111,6 +112,7 @@ pub(super) struct Parts {
     pub control_events: mpsc::Sender<(u32, control::Event)>,
     /// Where checks of the network tell what they found.
     pub found: mpsc::Sender<Found>,
+    pub port_mapping: PortMapping,
     pub writers: Arc<Writers>,
     pub effects: Effects,
     pub clock: Clock,
@@ -165,7 +167,7 @@ impl Agent {
     pub fn new(parts: Parts) -> anyhow::Result<Self> {
         let machine_key = parts.state.machine_key()?;
         let relay_server = RelayServer::new(parts.relay_server, parts.found.clone());
-        let mesh = Mesh::new(parts.state.disco_key()?, parts.found);
+        let mesh = Mesh::new(parts.state.disco_key()?, parts.found, parts.port_mapping);
         let prefs = kept::prefs(&parts.state);
         let lock = Lock::new(&parts.state, &prefs.control_url)?;
         Ok(Self {
@@ -223,7 +225,7 @@ impl Agent {
             Input::Request(request) => self.answer(request),
             Input::Found(found) => {
                 self.relay_server.handle_found(&found);
-                self.mesh.handle_found(found);
+                self.mesh.handle_found(found, clock.now);
             }
             Input::Timeout => {}
         }
@@ -327,7 +329,8 @@ impl Agent {
     }
 
     fn handle_steward(&mut self, message: FromSteward) {
-        let FromSteward::Done { problems, servers } = message;
+        // The loop ends by the other.
+        let FromSteward::Done { problems, servers } = message else { return };
         match &problems[..] {
             [] => drop(self.problems.remove("host")),
             some => {
@@ -447,6 +450,7 @@ impl Agent {
 
     /// Routes change also by what we do ourselves: only other addresses are another network.
     fn network_changed(&mut self) {
+        self.mesh.port_mapping.check();
         let found = self.local_endpoints();
         if !self.mesh.set_local(found, self.clock.now) {
             return;

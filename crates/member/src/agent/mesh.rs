@@ -33,7 +33,10 @@ use tailnet::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{derp, line::ToLine, programs::Programs, relay_server::Asked, told::ToRelays};
+use super::{
+    derp, line::ToLine, portmap::PortMapping, programs::Programs, relay_server::Asked,
+    told::ToRelays,
+};
 
 pub(super) use check::{Found, look_up};
 
@@ -60,6 +63,7 @@ pub(super) struct Mesh {
     /// Of the last check.
     report: Report,
     told: NetInfo,
+    pub port_mapping: PortMapping,
     homes: Home,
     /// Tasks of a check tell here what they found.
     found: mpsc::Sender<Found>,
@@ -77,7 +81,7 @@ pub(super) struct Mesh {
 
 impl Mesh {
     /// Without peers, by this disco key.
-    pub fn new(key: DiscoKey, found: mpsc::Sender<Found>) -> Self {
+    pub fn new(key: DiscoKey, found: mpsc::Sender<Found>, port_mapping: PortMapping) -> Self {
         let rng = || Box::new(UnwrapErr(SysRng));
         let disco = Disco::new(key);
         let pick = usize::from(disco.public().0[0]);
@@ -89,6 +93,7 @@ impl Mesh {
             netcheck: Netcheck::new(rng()),
             report: Report::default(),
             told: NetInfo::default(),
+            port_mapping,
             homes: Home::new(None, pick),
             found,
             logins: HashMap::new(),
@@ -126,7 +131,7 @@ impl Mesh {
 
     fn renew_net_info(&mut self) {
         let has_v6 = self.local.iter().any(SocketAddr::is_ipv6);
-        let new = self.report.net_info(self.home(), has_v6);
+        let new = self.port_mapping.tell(self.report.net_info(self.home(), has_v6));
         let before = self.told.derp_latency.clone();
         if (NetInfo { derp_latency: before, ..new.clone() }) != self.told {
             self.told = new;
@@ -142,8 +147,11 @@ impl Mesh {
     /// Where we may be reached, and how we know.
     pub fn endpoints(&self) -> Vec<(SocketAddr, EndpointKind)> {
         let local = self.local.iter().map(|at| (*at, EndpointKind::Local));
-        let reflexive = self.reflexive().into_iter().filter(|at| !self.local.contains(at));
-        local.chain(reflexive.map(|at| (at, EndpointKind::Stun))).collect()
+        let mapped = self.port_mapping.endpoint().filter(|at| !self.local.contains(at));
+        let is_told = |at: &SocketAddr| self.local.contains(at) || mapped == Some(*at);
+        let reflexive = self.reflexive().into_iter().filter(|at| !is_told(at));
+        let reflexive = reflexive.map(|at| (at, EndpointKind::Stun));
+        local.chain(mapped.map(|at| (at, EndpointKind::Portmapped))).chain(reflexive).collect()
     }
 
     /// Whether a STUN server answered lately.

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
+use tailnet::{line::FromSteward, portmap::Nonce};
 use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until, timeout},
 };
 
 #[cfg(feature = "local-api")]
@@ -16,11 +17,14 @@ use super::{
     core::{Agent, Clock, Effects, Input, Parts},
     derp, endpoints, line,
     local_api::Writers,
+    portmap::{self, PortMapping},
     state::State,
 };
 
 /// Messages of each kind that wait at most.
 const WAITING: usize = 256;
+/// How long an agent that ends takes at most to release what it has elsewhere.
+const LEAVING: Duration = Duration::from_millis(100);
 
 /// Runs until the data plane, or the program that it is a part of, is gone.
 pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
@@ -60,6 +64,9 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
     let mut steward_line = steward_line.map(Box::pin);
     let mut relay_server_line = relay_server_line.map(Box::pin);
     let (found, mut from_checks) = mpsc::channel(WAITING);
+    let (wanted, is_wanted) = watch::channel(portmap::Wanted::default());
+    let nonce = Nonce::of(&state.disco_key()?);
+    let mapping = tokio::spawn(portmap::run(nonce, hook.clone(), is_wanted, found.clone()));
     let mut agent = Agent::new(Parts {
         has_interface: options.has_interface,
         state,
@@ -70,6 +77,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         relays,
         control_events,
         found,
+        port_mapping: PortMapping::new(wanted),
         writers,
         effects: Effects {
             addresses: Box::new(endpoints::addresses),
@@ -80,12 +88,12 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         clock: Clock::read(),
     })?;
     agent.hello();
-    loop {
+    let ended = loop {
         let due = agent.poll_timeout();
         let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(Clock::read().now));
         let wake = Instant::now() + wait;
         let input = tokio::select! {
-            ended = &mut plane_line => return ended.context("line"),
+            ended = &mut plane_line => break ended.context("line"),
             Some(_) = next(&mut steward_line) => {
                 steward_line = None;
                 Input::StewardEnded
@@ -96,21 +104,28 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
                 Input::RelayServerEnded
             }
             Some(message) = from_plane.recv() => Input::Plane(message),
-            Some(message) = from_steward.recv() => Input::Steward(message),
+            Some(message) = from_steward.recv() => match message {
+                FromSteward::End => break Ok(()),
+                message => Input::Steward(message),
+            },
             Some(message) = from_relay_server.recv() => Input::RelayServer(message),
             Some((session, event)) = from_control.recv() => Input::Control(session, event),
             Some(event) = from_relays.recv() => Input::Relays(event),
             // Before that it does not know whether it is logged in.
             request = requests.recv(), if agent.has_begun => match request {
                 Some(request) => Input::Request(request),
-                None => return Ok(()),
+                None => break Ok(()),
             },
             Some(found) = from_checks.recv() => Input::Found(found),
             () = sleep_until(wake), if due.is_some() => Input::Timeout,
         };
         agent.handle(input, Clock::read()).await;
         agent.handle_done(Clock::read().now);
-    }
+    };
+    drop(agent);
+    drop(from_checks);
+    let _ = timeout(LEAVING, mapping).await;
+    ended
 }
 
 /// The outcome of what is there; never without one.

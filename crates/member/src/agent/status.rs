@@ -204,6 +204,7 @@ impl Agent {
             health,
             magic_dns_suffix: suffix,
             current_tailnet: tailnet,
+            port_mapping: self.mesh.port_mapping.json(self.clock.now),
             cert_domains: self.map.dns().cert_domains.clone(),
             extra_records: self.map.dns().extra_records.clone(),
             peer,
@@ -381,6 +382,7 @@ impl Agent {
             "UDP": if self.mesh.udp_works() { "works" } else { "no answer" },
             "own addresses": of(Local).join(", "),
             "seen from outside": of(Stun).join(", "),
+            "port mapping": self.mesh.port_mapping.text(self.clock.now),
             "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
             "regions": regions.collect::<Vec<_>>(),
         })

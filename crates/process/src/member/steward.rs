@@ -56,6 +56,8 @@ pub(super) const PAUSE: (Duration, Duration) =
     (Duration::from_millis(200), Duration::from_secs(10));
 /// How long an end takes at most.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long an agent may take to end.
+const LEAVING: Duration = Duration::from_millis(200);
 
 /// What a steward needs to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,6 +204,26 @@ impl Agent {
         self.channel.send_with(&[0], fs::File::open(folder)?.as_fd())?;
         self.channel.send_with(&[0], relay_server.as_fd())?;
         Ok(self.channel.set_nonblocking()?)
+    }
+
+    /// Has it give back what it has elsewhere, and end. Does not wait for long.
+    fn hang_up(&self) {
+        if !answer(&self.channel, &FromSteward::End) {
+            return;
+        }
+        let until = sys::clock::boottime_nanos() + LEAVING.as_nanos() as u64;
+        let mut last = [0; 1];
+        loop {
+            let left = until.saturating_sub(sys::clock::boottime_nanos());
+            match readable([self.channel.as_fd()], Some(Duration::from_nanos(left))) {
+                Ok([true]) if left > 0 => {}
+                _ => return,
+            }
+            // Nobody hears any more what it says.
+            if !matches!(self.channel.receive(&mut last), Ok(1..)) {
+                return;
+            }
+        }
     }
 }
 
@@ -386,6 +408,7 @@ impl Serving {
 
     fn end(mut self) {
         if let Some(mut agent) = self.agent.take() {
+            agent.hang_up();
             let _ = agent.process.kill();
             let _ = agent.process.wait();
         }

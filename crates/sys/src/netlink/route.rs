@@ -138,23 +138,37 @@ impl Netlink {
     /// The kernel's refusal.
     pub fn default_route_mtu(&self) -> Result<Option<u32>, NetlinkError> {
         for family in [Family::V4, Family::V6] {
-            let mut best: Option<(u32, NextHop)> = None;
-            self.dump_routes(family, |message| {
-                let is_default = message.header.destination_prefix_length == 0
-                    && message.header.kind == RouteType::Unicast
-                    && table_of(message) == MAIN_TABLE;
-                let metric = metric_of(message).unwrap_or(0);
-                if is_default && best.as_ref().is_none_or(|(least, _)| metric < *least) {
-                    best = Some((metric, NextHop::from_message(message)));
-                }
-            })?;
-            if let Some((_, hop)) = best
+            if let Some(hop) = self.default_hop(family)?
                 && let Some(mtu) = self.mtu_of(&hop)?
             {
                 return Ok(Some(mtu));
             }
         }
         Ok(None)
+    }
+
+    /// The gateway of IPv4's default route with the lowest metric; `None` if there is no default
+    /// route, or if it has none.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn default_gateway(&self) -> Result<Option<Ipv4Addr>, NetlinkError> {
+        Ok(self.default_hop(Family::V4)?.and_then(|hop| hop.gateway))
+    }
+
+    /// Where a family's default route with the lowest metric leads.
+    fn default_hop(&self, family: Family) -> Result<Option<NextHop>, NetlinkError> {
+        let mut best: Option<(u32, NextHop)> = None;
+        self.dump_routes(family, |message| {
+            let is_default = message.header.destination_prefix_length == 0
+                && message.header.kind == RouteType::Unicast
+                && table_of(message) == MAIN_TABLE;
+            let metric = metric_of(message).unwrap_or(0);
+            if is_default && best.as_ref().is_none_or(|(least, _)| metric < *least) {
+                best = Some((metric, NextHop::from_message(message)));
+            }
+        })?;
+        Ok(best.map(|(_, hop)| hop))
     }
 
     fn mtu_of(&self, hop: &NextHop) -> Result<Option<u32>, NetlinkError> {
@@ -229,10 +243,11 @@ impl Route {
     }
 }
 
-/// The device and MTU of a route.
+/// The device, gateway and MTU of a route.
 #[derive(Clone, Copy, Debug, Default)]
 struct NextHop {
     device: Option<u32>,
+    gateway: Option<Ipv4Addr>,
     mtu: Option<u32>,
 }
 
@@ -242,6 +257,7 @@ impl NextHop {
         for attribute in &message.attributes {
             match attribute {
                 RouteAttribute::Oif(index) => hop.device = Some(*index),
+                RouteAttribute::Gateway(RouteAddress::Inet(v4)) => hop.gateway = Some(*v4),
                 RouteAttribute::Metrics(metrics) => {
                     hop.mtu = metrics.iter().find_map(|metric| match metric {
                         RouteMetric::Mtu(mtu) if *mtu > 0 => Some(*mtu),

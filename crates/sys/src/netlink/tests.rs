@@ -189,6 +189,7 @@ fn the_mtu_towards_an_address_is_the_interfaces_and_without_a_route_there_is_non
         netlink.add_address(one.index, net("10.9.0.1/24")).unwrap();
         netlink.add_address(one.index, net("fd00::1/64")).unwrap();
         assert_eq!(netlink.default_route_mtu().unwrap(), Some(1400));
+        assert_eq!(netlink.default_gateway().unwrap(), None, "they lead to devices alone");
         for (family, to) in [(Family::V4, "192.0.2.1"), (Family::V6, "2001:db8::1")] {
             assert_eq!(netlink.mtu_to(address(to), 0).unwrap(), Some(1400));
             let rule = Rule {

@@ -43,6 +43,10 @@ pub struct Status {
     pub magic_dns_suffix: String,
     /// The network.
     pub current_tailnet: Option<TailnetStatus>,
+    /// The port that the router forwards, which tailscale does not tell: by what, where, and for how
+    /// long.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub port_mapping: Value,
     /// Names that the coordinator helps to get certificates for.
     #[serde(with = "super::nil")]
     pub cert_domains: Vec<String>,

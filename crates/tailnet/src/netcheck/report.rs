@@ -48,6 +48,15 @@ pub struct NetInfo {
     /// Whether UDP works.
     #[serde(rename = "WorkingUDP", skip_serializing_if = "Option::is_none")]
     pub working_udp: Option<bool>,
+    /// Whether the router forwards a port.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub have_port_map: bool,
+    /// Whether the router speaks NAT-PMP.
+    #[serde(rename = "PMP", skip_serializing_if = "Option::is_none")]
+    pub pmp: Option<bool>,
+    /// Whether the router speaks PCP.
+    #[serde(rename = "PCP", skip_serializing_if = "Option::is_none")]
+    pub pcp: Option<bool>,
     /// The home: without it no peer can send through relays. 0 is none.
     #[serde(rename = "PreferredDERP", skip_serializing_if = "is_zero")]
     pub preferred_derp: u16,
@@ -97,6 +106,9 @@ impl Report {
             working_ipv6: Some(!self.v6_latencies.is_empty()),
             os_has_ipv6: Some(has_ipv6),
             working_udp: Some(self.udp),
+            have_port_map: false,
+            pmp: None,
+            pcp: None,
             preferred_derp: home.unwrap_or(0),
             derp_latency: latencies.into_iter().flatten().collect(),
         }

@@ -11,6 +11,7 @@
 use std::cell::{Cell, RefCell};
 
 use super::nat::Nat;
+use super::port_mapper::{Mapping, PortMapper};
 use crate::cable::{address, cable, forward};
 use crate::host::Host;
 use crate::pair::{Addresses, Family};
@@ -32,6 +33,15 @@ pub struct Switch {
     backbone: Host,
     /// What lives as long as the network.
     routers: RefCell<Vec<Host>>,
+    behind: RefCell<Vec<Behind>>,
+}
+
+/// What is before a host.
+struct Behind {
+    host: String,
+    number: u8,
+    outer: Host,
+    access: Host,
 }
 
 /// Where a host is.
@@ -56,8 +66,15 @@ impl Switch {
         });
         forward(&backbone);
         route_links(&host);
-        let (used, routers) = (Cell::new(COORDINATOR), RefCell::default());
-        (Switch { host: switch, used, authority: authority.to_owned(), backbone, routers }, host)
+        let switch = Switch {
+            host: switch,
+            used: Cell::new(COORDINATOR),
+            authority: authority.to_owned(),
+            backbone,
+            routers: RefCell::default(),
+            behind: RefCell::default(),
+        };
+        (switch, host)
     }
 
     /// Where the coordinator is.
@@ -83,6 +100,24 @@ impl Switch {
         }
         host.write("ca.pem", &self.authority);
         host
+    }
+
+    /// Has the box before a host map ports. It gets an address for that which belongs to somebody
+    /// on the Internet: miniupnpd maps by no other.
+    ///
+    /// # Panics
+    /// When there is no box.
+    pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
+        let behind = self.behind.borrow();
+        let is_its = |one: &&Behind| one.host == host.name();
+        let Behind { number, outer, access, .. } =
+            behind.iter().find(is_its).expect("a box is before it");
+        let external = format!("44.0.{number}.1");
+        outer.run(format!("ip address add {external}/32 dev wan"));
+        access.run(format!("ip route add {external} via 10.2.{number}.2"));
+        let here = Addresses::new(SWITCH, *number);
+        self.backbone.run(format!("ip route add {external} via {}", here.of(Family::V4)));
+        PortMapper::start(outer.clone(), external, mapping)
     }
 
     /// Puts boxes and a router before a host.
@@ -118,6 +153,12 @@ impl Switch {
         for (net, via) in leads {
             self.backbone.run(format!("ip route add {net} via {via}"));
         }
+        self.behind.borrow_mut().push(Behind {
+            host: host.name().to_owned(),
+            number,
+            outer: outer.clone(),
+            access: access.clone(),
+        });
         boxes.push(access);
         self.routers.borrow_mut().extend(boxes);
     }

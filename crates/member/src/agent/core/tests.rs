@@ -3,6 +3,7 @@
 mod lock;
 mod map;
 mod plane;
+mod ports;
 mod relays;
 
 use std::{
@@ -13,10 +14,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tailnet::{keys::DiscoPublic, local::Status, prefs::MaskedPrefs};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::*;
-use crate::agent::Folder;
+use crate::agent::{Folder, portmap::Wanted};
 
 const KEY: NodePublic = NodePublic([1; 32]);
 const URL: &str = "https://control.example";
@@ -27,6 +28,7 @@ struct Rig {
     folder: Arc<TempFolder>,
     relays: Heard<derp::Command>,
     from_control: mpsc::Receiver<(u32, control::Event)>,
+    wanted: watch::Receiver<Wanted>,
     sessions: Arc<Mutex<Vec<Session>>>,
 }
 
@@ -69,6 +71,7 @@ impl Rig {
         let (relays, relay_commands) = mpsc::channel(1);
         let (control_events, from_control) = mpsc::channel(64);
         let (found, _) = mpsc::channel(64);
+        let (want, wanted) = watch::channel(Wanted::default());
         let sessions = Arc::<Mutex<Vec<Session>>>::default();
         let begun = sessions.clone();
         let connect = move |_, commands, events| {
@@ -88,6 +91,7 @@ impl Rig {
             relays,
             control_events,
             found,
+            port_mapping: PortMapping::new(want),
             writers: Arc::new(Writers::new(0)),
             effects: Effects {
                 addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
@@ -100,6 +104,7 @@ impl Rig {
             folder,
             relays: taking(relay_commands),
             from_control,
+            wanted,
             sessions,
         }
     }

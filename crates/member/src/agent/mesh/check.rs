@@ -5,6 +5,7 @@ use std::{net::IpAddr, time::Duration};
 use tailnet::{
     line::Outgoing,
     netcheck::{Families, Report},
+    portmap::Mapped,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,6 +19,8 @@ pub(in crate::agent) enum Found {
     Addresses(String, Vec<IpAddr>),
     /// How far a region is by TCP.
     Latency(u16, Option<Duration>),
+    /// What is known of the port that the router forwards.
+    Mapped(Mapped),
 }
 
 impl Mesh {
@@ -25,14 +28,22 @@ impl Mesh {
     pub(super) fn check(&mut self, now: Duration) {
         let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
         self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
+        self.port_mapping.check();
         self.netcheck.start(now);
     }
 
     /// A task of a check is done.
-    pub fn handle_found(&mut self, found: Found) {
+    pub fn handle_found(&mut self, found: Found, now: Duration) {
         match found {
             Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
             Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
+            Found::Mapped(mapped) => {
+                if self.port_mapping.set(mapped) {
+                    self.due.announce = true;
+                    self.tell_paths(now);
+                }
+                self.renew_net_info();
+            }
         }
     }
 

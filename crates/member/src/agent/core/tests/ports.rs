@@ -1,0 +1,83 @@
+//! The port that the router forwards: when it is wanted, and who is told.
+
+use std::net::SocketAddrV4;
+
+use tailnet::{
+    control::messages::{Announced, EndpointKind},
+    portmap::{Mapped, Mapping, Protocol},
+};
+
+use super::*;
+
+const OUTSIDE: &str = "203.0.113.1:4000";
+
+fn mapped(now: Duration) -> Mapped {
+    let external: SocketAddrV4 = OUTSIDE.parse().unwrap();
+    let expires = now + Duration::from_secs(7200);
+    let mapping = Some(Mapping { protocol: Protocol::NatPmp, external, expires });
+    Mapped { pcp: Some(false), nat_pmp: Some(true), mapping }
+}
+
+async fn announced(rig: &Rig) -> Box<Announced> {
+    let commands = rig.commands().await;
+    let last = commands.into_iter().rev().find_map(|command| match command {
+        control::Command::Update(announced) => Some(announced),
+        _ => None,
+    });
+    last.expect("the coordinator was told")
+}
+
+#[tokio::test]
+async fn a_port_is_wanted_by_a_node_of_a_network_that_runs() {
+    let mut rig = Rig::joined("port-wanted").await;
+    assert_eq!(rig.wanted.borrow().port, None, "it knows no network");
+    rig.stream(map_of(&[2])).await;
+    assert_eq!(rig.wanted.borrow().port, Some(41641));
+    rig.plane(ToAgent::Port(7)).await;
+    assert_eq!(rig.wanted.borrow().port, Some(7));
+    rig.set("WantRunning", false).await;
+    assert_eq!(rig.wanted.borrow().port, None);
+    rig.set("WantRunning", true).await;
+    assert_eq!(rig.wanted.borrow().port, Some(7));
+}
+
+#[tokio::test]
+async fn the_router_is_looked_at_when_the_network_is_another() {
+    let mut rig = Rig::joined("port-network").await;
+    rig.stream(map_of(&[2])).await;
+    rig.wanted.borrow_and_update();
+    rig.plane(ToAgent::NetworkChanged).await;
+    assert!(rig.wanted.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn coordinator_and_programs_are_told_of_a_port_that_is_mapped() {
+    let mut rig = Rig::joined("port-told").await;
+    rig.stream(map_of(&[2])).await;
+    let status = rig.status().await;
+    assert_eq!(status.port_mapping, Value::Null);
+    rig.handle(Input::Found(Found::Mapped(mapped(rig.agent.clock.now)))).await;
+
+    let told = announced(&rig).await;
+    assert!(told.endpoints.contains(&(OUTSIDE.parse().unwrap(), EndpointKind::Portmapped)));
+    let info = &told.hostinfo["NetInfo"];
+    let said = ["HavePortMap", "PMP", "PCP"].map(|key| info[key].clone());
+    assert_eq!(said, [json!(true), json!(true), json!(false)]);
+
+    rig.pass(Duration::from_secs(200)).await;
+    let status = rig.status().await;
+    let expected =
+        json!({"Protocol": "NAT-PMP", "Address": OUTSIDE, "LifetimeSeconds": 7200 - 200});
+    assert_eq!(status.port_mapping, expected);
+    assert!(status.own.addrs.contains(&OUTSIDE.to_owned()));
+    let report = rig.ask(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
+    assert_eq!(report["port mapping"], "203.0.113.1:4000 by NAT-PMP, for 7000 s");
+
+    let gone = Mapped { mapping: None, ..mapped(Duration::ZERO) };
+    rig.handle(Input::Found(Found::Mapped(gone))).await;
+    let told = announced(&rig).await;
+    assert!(told.endpoints.iter().all(|(_, kind)| *kind != EndpointKind::Portmapped));
+    assert_eq!(told.hostinfo["NetInfo"]["HavePortMap"], Value::Null);
+    let report = rig.ask(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
+    assert_eq!(report["port mapping"], "none: the router refuses");
+}

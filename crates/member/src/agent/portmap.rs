@@ -1,0 +1,215 @@
+//! The port that the router forwards: a task with one UDP socket, connected to the gateway, so that
+//! the kernel leaves out what others send.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    os::fd::AsFd as _,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use sys::{clock, netlink::Netlink};
+use tailnet::{
+    netcheck::NetInfo,
+    portmap::{
+        Mapped, Mapper, Nonce, Place,
+        message::{LONGEST, PORT},
+    },
+};
+use tokio::{
+    net::UdpSocket,
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{control::dial::Hook, mesh::Found};
+
+/// What the task is asked for. It looks at the gateway each time that it is told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wanted {
+    /// The port to be mapped, if any.
+    pub port: Option<u16>,
+}
+
+/// What a node knows of the port that its router forwards.
+pub(super) struct PortMapping {
+    wanted: watch::Sender<Wanted>,
+    known: Mapped,
+}
+
+impl PortMapping {
+    /// One of the task that hears this.
+    pub fn new(wanted: watch::Sender<Wanted>) -> Self {
+        Self { wanted, known: Mapped::default() }
+    }
+
+    /// Has this port mapped.
+    pub fn want(&self, port: Option<u16>) {
+        self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.port, port) != port);
+    }
+
+    /// Has the task look whether gateway and mapping are still the same.
+    pub fn check(&self) {
+        if self.wanted.borrow().port.is_some() {
+            self.wanted.send_modify(|_| {});
+        }
+    }
+
+    /// The task found this. Whether the node is reached elsewhere now.
+    pub fn set(&mut self, known: Mapped) -> bool {
+        let before = self.endpoint();
+        self.known = known;
+        self.endpoint() != before
+    }
+
+    /// Where the node is reached.
+    pub fn endpoint(&self) -> Option<SocketAddr> {
+        self.known.mapping.map(|mapping| mapping.external.into())
+    }
+
+    /// Adds what the coordinator is told.
+    pub fn tell(&self, info: NetInfo) -> NetInfo {
+        let Mapped { pcp, nat_pmp, mapping } = self.known;
+        NetInfo { have_port_map: mapping.is_some(), pcp, pmp: nat_pmp, ..info }
+    }
+
+    /// For users, in one line.
+    pub fn text(&self, now: Duration) -> String {
+        match (self.known.mapping, self.known.pcp, self.known.nat_pmp) {
+            (Some(mapping), ..) => {
+                let left = mapping.expires.saturating_sub(now).as_secs();
+                format!("{} by {}, for {left} s", mapping.external, mapping.protocol)
+            }
+            (None, Some(false), Some(false)) => {
+                "none: the router speaks neither PCP nor NAT-PMP".to_owned()
+            }
+            (None, Some(_), Some(_)) => "none: the router refuses".to_owned(),
+            (None, ..) => "none".to_owned(),
+        }
+    }
+
+    /// For programs; null without a mapping.
+    pub fn json(&self, now: Duration) -> Value {
+        self.known.mapping.map_or(Value::Null, |mapping| {
+            json!({
+                "Protocol": mapping.protocol.to_string(),
+                "Address": mapping.external.to_string(),
+                "LifetimeSeconds": mapping.expires.saturating_sub(now).as_secs(),
+            })
+        })
+    }
+}
+
+/// Maps the port that is wanted, until nobody can want one any more; then it releases it.
+pub(super) async fn run(
+    nonce: Nonce,
+    hook: Option<Hook>,
+    mut wanted: watch::Receiver<Wanted>,
+    found: mpsc::Sender<Found>,
+) {
+    let mut mapper = Mapper::new(nonce);
+    let mut socket = None;
+    let mut told = Mapped::default();
+    let mut buffer = [0; LONGEST];
+    loop {
+        mapper.handle_timeout(now());
+        send(&mut mapper, socket.as_ref());
+        if mapper.known() != told {
+            told = mapper.known();
+            let _ = found.send(Found::Mapped(told)).await;
+        }
+        let due = mapper.poll_timeout();
+        let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(now()));
+        let wake = Instant::now() + wait;
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    mapper.end();
+                    return send(&mut mapper, socket.as_ref());
+                }
+                let port = wanted.borrow_and_update().port;
+                look(&mut mapper, &mut socket, port, hook.as_ref()).await;
+            }
+            received = receive(socket.as_ref(), &mut buffer) => {
+                if let Ok(len) = received {
+                    mapper.handle_datagram(&buffer[..len], now());
+                }
+            }
+            () = sleep_until(wake), if due.is_some() => {}
+        }
+    }
+}
+
+fn now() -> Duration {
+    Duration::from_nanos(clock::boottime_nanos())
+}
+
+/// Goes where the gateway is now. Where it is there already, the mapping is looked at.
+async fn look(
+    mapper: &mut Mapper,
+    socket: &mut Option<UdpSocket>,
+    port: Option<u16>,
+    hook: Option<&Hook>,
+) {
+    let there = match port.filter(|port| *port != 0).zip(gateway()) {
+        Some((port, gateway)) => open(gateway, port, hook).await,
+        None => None,
+    };
+    let place = there.as_ref().map(|(place, _)| *place);
+    if place == mapper.place() {
+        return mapper.check(now());
+    }
+    mapper.end();
+    send(mapper, socket.as_ref());
+    *socket = None;
+    if let Some((place, opened)) = there {
+        mapper.begin(place, now());
+        *socket = Some(opened);
+    }
+}
+
+fn gateway() -> Option<Ipv4Addr> {
+    let found = Netlink::open().and_then(|netlink| netlink.default_gateway());
+    found.unwrap_or_else(|error| {
+        tracing::error!(%error, "the gateway");
+        None
+    })
+}
+
+/// A socket to a gateway, and from where it sends.
+async fn open(gateway: Ipv4Addr, port: u16, hook: Option<&Hook>) -> Option<(Place, UdpSocket)> {
+    let opened = async {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+        hook.map_or(Ok(()), |hook| hook(socket.as_fd()))?;
+        socket.connect((gateway, PORT)).await?;
+        std::io::Result::Ok((socket.local_addr()?, socket))
+    };
+    match opened.await {
+        Ok((SocketAddr::V4(own), socket)) => {
+            Some((Place { gateway, own: *own.ip(), port }, socket))
+        }
+        Ok(_) => None,
+        Err(error) => {
+            tracing::debug!(%error, %gateway, "port mapping");
+            None
+        }
+    }
+}
+
+/// What does not go now goes with the next try.
+fn send(mapper: &mut Mapper, socket: Option<&UdpSocket>) {
+    while let Some(datagram) = mapper.poll_transmit() {
+        if let Some(Err(error)) = socket.map(|socket| socket.try_send(&datagram)) {
+            tracing::debug!(%error, "port mapping");
+        }
+    }
+}
+
+/// The next datagram; never one without a socket. That nobody listens there is an error, once for
+/// each datagram that was sent.
+async fn receive(socket: Option<&UdpSocket>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match socket {
+        Some(socket) => socket.recv(buffer).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,443 @@
+//! Port mapping: the gateway's NAT forwards a port to this machine, by PCP (RFC 6887) or NAT-PMP
+//! (RFC 6886).
+//!
+//! ```text
+//!   begin ──► Find: map by PCP, ─────────────────────► mapping ──► Map at half its lifetime
+//!               ▲   address by NAT-PMP                 ▲   │            `── refused ──► rest
+//!               │    `── PCP is out ──► Map by NAT-PMP ┘   │ its lifetime is over
+//!               ├── rest ◄── silence, refusal              │
+//!               └──────────────────────────────────────────┘
+//!   check ──► Check: the gateway's epoch, which went back ──► Map
+//! ```
+//!
+//! After each input, and when `poll_timeout` says so, call `handle_timeout`, then `poll_transmit`
+//! until it has nothing. What that gives goes to the gateway, from the address of the place; only
+//! what comes from there is handed in.
+
+mod epoch;
+pub mod message;
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    net::{Ipv4Addr, SocketAddrV4},
+    time::Duration,
+};
+
+use blake2::{Blake2s256, Digest as _};
+
+use self::{
+    epoch::Epoch,
+    message::{Request, Response},
+};
+use crate::keys::DiscoKey;
+
+/// What is asked for, in seconds: what RFC 6886, section 3.3, recommends.
+const LIFETIME: u32 = 7200;
+/// A mapping that is shorter would be renewed all the time: it is taken for a refusal.
+const SHORTEST: u32 = 30;
+/// What lasts longer is renewed after this (RFC 6887, section 15).
+const LONGEST: u32 = 24 * 60 * 60;
+/// When what is not answered is sent again; then it is given up. RFC 6886, section 3.1, begins so.
+const WAITS_MS: [u64; 4] = [250, 500, 1000, 2000];
+/// Before a gateway that said nothing or refused is asked again; twice as long each time.
+const REST: Duration = Duration::from_secs(2 * 60);
+const REST_DOUBLES: u32 = 4;
+/// Between two checks of the epoch at least.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
+/// How long a refusal by PCP counts at most.
+const LONGEST_REFUSAL: Duration = Duration::from_secs(60 * 60);
+
+/// Whose mapping it is, to PCP. A gateway refuses to change a mapping of another's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Nonce(pub [u8; 12]);
+
+impl Nonce {
+    /// The same for a node as long as it has its key: an agent that is started again goes on with
+    /// the mapping of the one before.
+    pub fn of(key: &DiscoKey) -> Self {
+        let hash = Blake2s256::new().chain_update(b"linerate PCP nonce").chain_update(key.bytes());
+        let mut nonce = Self([0; 12]);
+        nonce.0.copy_from_slice(&hash.finalize()[..12]);
+        nonce
+    }
+}
+
+impl fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nonce(..)")
+    }
+}
+
+/// What is to be mapped where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The router.
+    pub gateway: Ipv4Addr,
+    /// This machine's address towards it.
+    pub own: Ipv4Addr,
+    /// The UDP port of this machine.
+    pub port: u16,
+}
+
+/// By what a port is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// RFC 6887.
+    Pcp,
+    /// RFC 6886.
+    NatPmp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pcp => "PCP",
+            Self::NatPmp => "NAT-PMP",
+        })
+    }
+}
+
+/// A port that is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// By what.
+    pub protocol: Protocol,
+    /// Where this machine is reached.
+    pub external: SocketAddrV4,
+    /// When the gateway forgets it.
+    pub expires: Duration,
+}
+
+/// What is known of the gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Whether it speaks PCP, once that is known.
+    pub pcp: Option<bool>,
+    /// Whether it speaks NAT-PMP, once that is known.
+    pub nat_pmp: Option<bool>,
+    /// The mapping, if there is one.
+    pub mapping: Option<Mapping>,
+}
+
+/// Maps one port, as the module's drawing shows.
+#[derive(Debug)]
+pub struct Mapper {
+    nonce: Nonce,
+    place: Option<Place>,
+    known: Mapped,
+    /// The address outside, by NAT-PMP.
+    address: Option<Ipv4Addr>,
+    epoch: Option<Epoch>,
+    asking: Option<Asking>,
+    /// When the mapping is to be renewed, or all to be asked anew.
+    due: Option<Duration>,
+    /// How often all was in vain since the last success.
+    failures: u32,
+    checked: Option<Duration>,
+    waiting: VecDeque<Request>,
+}
+
+/// What the gateway is being asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    goal: Goal,
+    sent: usize,
+    next: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goal {
+    /// A mapping by PCP, or the address by NAT-PMP; and which was refused.
+    Find { pcp_is_out: Option<Duration>, nat_pmp_is_out: bool },
+    /// A mapping by this.
+    Map(Protocol),
+    /// The epoch by this.
+    Check(Protocol),
+}
+
+const FIND: Goal = Goal::Find { pcp_is_out: None, nat_pmp_is_out: false };
+
+impl Mapper {
+    /// Without a place.
+    pub fn new(nonce: Nonce) -> Self {
+        Self {
+            nonce,
+            place: None,
+            known: Mapped::default(),
+            address: None,
+            epoch: None,
+            asking: None,
+            due: None,
+            failures: 0,
+            checked: None,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Begins at a place, of which nothing is known.
+    pub fn begin(&mut self, place: Place, now: Duration) {
+        *self = Self { place: Some(place), due: Some(now), ..Self::new(self.nonce) };
+    }
+
+    /// Leaves its place. What is to be sent then releases the mapping there.
+    pub fn end(&mut self) {
+        let waiting = match (self.place, self.known.mapping) {
+            (Some(place), Some(mapping)) => self.map(mapping.protocol, place, 0),
+            _ => VecDeque::new(),
+        };
+        *self = Self { waiting, ..Self::new(self.nonce) };
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Option<Place> {
+        self.place
+    }
+
+    /// What is known there.
+    pub fn known(&self) -> Mapped {
+        self.known
+    }
+
+    /// Looks whether the gateway still has the mapping: it may have been started again. Nothing is
+    /// asked if that was done shortly before.
+    pub fn check(&mut self, now: Duration) {
+        let Some(mapping) = self.known.mapping else { return };
+        let rests = self.checked.is_some_and(|at| now < at + CHECK_EVERY);
+        if self.asking.is_none() && !rests {
+            self.checked = Some(now);
+            self.ask(Goal::Check(mapping.protocol), now);
+        }
+    }
+
+    /// Takes a datagram of the gateway. Returns whether it was awaited.
+    pub fn handle_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
+        let Some(response) = Response::read(datagram) else { return false };
+        let (Some(place), Some(asking)) = (self.place, self.asking) else { return false };
+        let goal = asking.goal;
+        let maps = matches!(goal, Goal::Find { .. } | Goal::Map(_));
+        match response {
+            Response::PcpMap { nonce, internal, external, address, lifetime, epoch }
+                if maps && nonce == self.nonce && internal == place.port =>
+            {
+                self.known.pcp = Some(true);
+                self.epoch = Some(Epoch::new(epoch, now));
+                let external = SocketAddrV4::new(address, external);
+                self.mapped(Protocol::Pcp, external, lifetime, now);
+            }
+            Response::PmpMap { internal, external, lifetime, epoch }
+                if goal == Goal::Map(Protocol::NatPmp) && internal == place.port =>
+            {
+                self.epoch = Some(Epoch::new(epoch, now));
+                let address = self.address.unwrap_or(Ipv4Addr::UNSPECIFIED);
+                let external = SocketAddrV4::new(address, external);
+                self.mapped(Protocol::NatPmp, external, lifetime, now);
+            }
+            Response::PcpAnnounce { epoch } if goal == Goal::Check(Protocol::Pcp) => {
+                self.handle_epoch(Protocol::Pcp, epoch, now);
+            }
+            Response::PmpAddress { address, epoch } => self.handle_address(address, epoch, now),
+            Response::PcpRefused { lifetime, .. } if maps => {
+                self.known.pcp = Some(true);
+                self.refused(Protocol::Pcp, lifetime, now);
+            }
+            Response::NoPcp if maps => {
+                self.known.pcp = Some(false);
+                self.refused(Protocol::Pcp, 0, now);
+            }
+            Response::PmpRefused { .. } if maps => {
+                self.known.nat_pmp = Some(true);
+                self.refused(Protocol::NatPmp, 0, now);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn handle_address(&mut self, address: Ipv4Addr, epoch: u32, now: Duration) {
+        let Some(Asking { goal, .. }) = self.asking else { return };
+        self.known.nat_pmp = Some(true);
+        self.address = Some(address).filter(|address| is_usable(*address));
+        match goal {
+            Goal::Find { pcp_is_out: Some(_), .. } if self.address.is_some() => {
+                self.ask(Goal::Map(Protocol::NatPmp), now);
+            }
+            Goal::Find { .. } if self.address.is_none() => {
+                self.refused(Protocol::NatPmp, 0, now);
+            }
+            Goal::Check(Protocol::NatPmp) => {
+                let mapping = self.known.mapping;
+                let is_other = mapping.is_some_and(|old| *old.external.ip() != address);
+                self.epoch = self.epoch.filter(|_| !is_other);
+                self.handle_epoch(Protocol::NatPmp, epoch, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The gateway says its epoch, and no more: it lost the mapping if that is another.
+    fn handle_epoch(&mut self, protocol: Protocol, epoch: u32, now: Duration) {
+        let goes_on = self.epoch.is_some_and(|before| before.goes_on(epoch, now));
+        self.epoch = Some(Epoch::new(epoch, now));
+        self.asking = None;
+        if !goes_on {
+            self.ask(Goal::Map(protocol), now);
+        }
+    }
+
+    fn mapped(&mut self, protocol: Protocol, external: SocketAddrV4, lifetime: u32, now: Duration) {
+        if !is_usable(*external.ip()) || external.port() == 0 || lifetime < SHORTEST {
+            return self.refused(protocol, 0, now);
+        }
+        let lifetime = Duration::from_secs(lifetime.min(LONGEST).into());
+        self.known.mapping = Some(Mapping { protocol, external, expires: now + lifetime });
+        (self.asking, self.due) = (None, Some(now + lifetime / 2));
+        (self.failures, self.checked) = (0, Some(now));
+    }
+
+    /// The gateway does not map by this protocol, for so many seconds.
+    fn refused(&mut self, protocol: Protocol, seconds: u32, now: Duration) {
+        let Some(asking) = &mut self.asking else { return };
+        let rest = Duration::from_secs(seconds.into()).min(LONGEST_REFUSAL);
+        match &mut asking.goal {
+            Goal::Find { pcp_is_out, nat_pmp_is_out } => {
+                match protocol {
+                    Protocol::Pcp => *pcp_is_out = Some(rest),
+                    Protocol::NatPmp => *nat_pmp_is_out = true,
+                }
+                match (*pcp_is_out, *nat_pmp_is_out) {
+                    (Some(rest), true) => self.failed(rest, now),
+                    (Some(_), false) if self.address.is_some() => {
+                        self.ask(Goal::Map(Protocol::NatPmp), now);
+                    }
+                    _ => {}
+                }
+            }
+            // Another gateway at the same address may speak the other protocol.
+            Goal::Map(of) if *of == protocol && self.known.mapping.is_some() => {
+                self.known.mapping = None;
+                self.address = None;
+                self.ask(FIND, now);
+            }
+            Goal::Map(of) if *of == protocol => self.failed(rest, now),
+            Goal::Map(_) | Goal::Check(_) => {}
+        }
+    }
+
+    /// Nothing was to be had: asks anew after a rest.
+    fn failed(&mut self, at_least: Duration, now: Duration) {
+        let rest = REST * (1 << self.failures.min(REST_DOUBLES));
+        self.failures += 1;
+        (self.asking, self.address) = (None, None);
+        self.due = Some(now + rest.max(at_least));
+    }
+
+    fn ask(&mut self, goal: Goal, now: Duration) {
+        self.asking = Some(Asking { goal, sent: 0, next: now });
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        let next = self.asking.map_or(self.due, |asking| Some(asking.next));
+        let expires = self.known.mapping.map(|mapping| mapping.expires);
+        next.into_iter().chain(expires).min()
+    }
+
+    /// Takes the time.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        let Some(place) = self.place else { return };
+        if self.known.mapping.is_some_and(|mapping| mapping.expires <= now) {
+            (self.known.mapping, self.address) = (None, None);
+            self.ask(FIND, now);
+        }
+        self.go_on(place, now);
+        // Also where a check that was not answered held it up.
+        if self.asking.is_none() && self.due.is_some_and(|due| due <= now) {
+            let renewal = self.known.mapping.map(|mapping| Goal::Map(mapping.protocol));
+            self.ask(renewal.unwrap_or(FIND), now);
+            self.go_on(place, now);
+        }
+    }
+
+    /// Sends what is asked for once more, if it is time.
+    fn go_on(&mut self, place: Place, now: Duration) {
+        let Some(mut asking) = self.asking.filter(|asking| asking.next <= now) else { return };
+        let is_find = matches!(asking.goal, Goal::Find { .. });
+        if is_find && asking.sent > 0 && self.address.is_some() {
+            self.known.pcp.get_or_insert(false);
+            asking = Asking { goal: Goal::Map(Protocol::NatPmp), sent: 0, next: now };
+        }
+        let Some(wait) = WAITS_MS.get(asking.sent) else { return self.silent(asking.goal, now) };
+        self.waiting = match asking.goal {
+            Goal::Find { .. } => {
+                let mut both = self.map(Protocol::Pcp, place, LIFETIME);
+                both.push_back(Request::PmpAddress);
+                both
+            }
+            Goal::Map(protocol) => self.map(protocol, place, LIFETIME),
+            Goal::Check(Protocol::Pcp) => [Request::PcpAnnounce { client: place.own }].into(),
+            Goal::Check(Protocol::NatPmp) => [Request::PmpAddress].into(),
+        };
+        let next = now + Duration::from_millis(*wait);
+        self.asking = Some(Asking { sent: asking.sent + 1, next, ..asking });
+    }
+
+    /// The gateway did not answer.
+    fn silent(&mut self, goal: Goal, now: Duration) {
+        self.asking = None;
+        match (goal, self.known.mapping) {
+            // Until it expires.
+            (Goal::Map(_), Some(mapping)) => {
+                self.due = Some(now + mapping.expires.saturating_sub(now) / 2);
+            }
+            (Goal::Check(_), Some(_)) => {}
+            (Goal::Find { pcp_is_out, nat_pmp_is_out }, _) => {
+                let pcp = pcp_is_out.is_some();
+                self.known.pcp = self.known.pcp.filter(|_| pcp).or(Some(false));
+                self.known.nat_pmp = self.known.nat_pmp.filter(|_| nat_pmp_is_out).or(Some(false));
+                self.failed(pcp_is_out.unwrap_or_default(), now);
+            }
+            (Goal::Map(_) | Goal::Check(_), None) => self.failed(Duration::ZERO, now),
+        }
+    }
+
+    /// Maps by a protocol, or deletes the mapping: no lifetime.
+    fn map(&self, protocol: Protocol, place: Place, lifetime: u32) -> VecDeque<Request> {
+        let before = self.known.mapping.map(|mapping| mapping.external);
+        // The same port is the easiest to explain.
+        let wish = before.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, place.port));
+        let wish = if lifetime == 0 { SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0) } else { wish };
+        let (internal, external) = (place.port, wish.port());
+        match protocol {
+            Protocol::Pcp => [Request::PcpMap {
+                nonce: self.nonce,
+                client: place.own,
+                internal,
+                external,
+                address: *wish.ip(),
+                lifetime,
+            }]
+            .into(),
+            // Beside the port: a gateway that was started again may have another address.
+            Protocol::NatPmp if lifetime > 0 => {
+                [Request::PmpAddress, Request::PmpMap { internal, external, lifetime }].into()
+            }
+            Protocol::NatPmp => [Request::PmpMap { internal, external, lifetime }].into(),
+        }
+    }
+
+    /// A datagram for the gateway's [`message::PORT`].
+    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        self.waiting.pop_front().map(|request| request.to_bytes())
+    }
+}
+
+/// Whether others may reach something there. A private address may be that of a larger network
+/// that peers are in.
+fn is_usable(address: Ipv4Addr) -> bool {
+    let is_nowhere = address.is_unspecified() || address.is_loopback() || address.is_link_local();
+    !is_nowhere && !address.is_multicast() && !address.is_broadcast()
+}
+
+#[cfg(test)]
+mod tests;

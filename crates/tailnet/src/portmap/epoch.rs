@@ -1,0 +1,58 @@
+//! Whether a gateway has lost its mappings (RFC 6887, section 8.5).
+
+use std::time::Duration;
+
+/// Seconds that may be lost by rounding.
+const ROUNDING: u64 = 2;
+/// Clocks may run apart by one part in so many.
+const DRIFT: u64 = 16;
+
+/// The seconds that a gateway said it runs for, and when it did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Epoch {
+    seconds: u32,
+    at: Duration,
+}
+
+impl Epoch {
+    pub(super) fn new(seconds: u32, at: Duration) -> Self {
+        Self { seconds, at }
+    }
+
+    /// Whether it has run since then, if it says this now.
+    pub(super) fn goes_on(self, seconds: u32, now: Duration) -> bool {
+        if seconds.saturating_add(1) < self.seconds {
+            return false;
+        }
+        let ours = now.saturating_sub(self.at).as_secs();
+        let its = u64::from(seconds.saturating_sub(self.seconds));
+        let keeps_up = |slow: u64, fast: u64| slow + ROUNDING >= fast - fast / DRIFT;
+        keeps_up(ours, its) && keeps_up(its, ours)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_goes_on_as_time_does() {
+        let before = Epoch::new(1000, Duration::from_secs(50));
+        for (seconds, now, goes_on) in [
+            (1000, 50, true),
+            (999, 50, true),
+            (998, 50, false),
+            (1100, 150, true),
+            (1094, 150, true),
+            (1091, 150, false),
+            (1106, 150, true),
+            (1110, 150, false),
+            (0, 150, false),
+            (20, 5000, false),
+            (u32::MAX, 150, false),
+        ] {
+            let told = before.goes_on(seconds, Duration::from_secs(now));
+            assert_eq!(told, goes_on, "{seconds} at {now}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A box that maps ports for who asks it, by the real miniupnpd.
+
+use crate::host::Host;
+use crate::service::Service;
+
+const PROGRAM: &str = "miniupnpd";
+
+/// What miniupnpd changes. `ct status dnat` lets what it leads inside through the box's own filter.
+const TABLE: &str = "
+table inet mapped {
+  chain forward { }
+  chain prerouting {
+    type nat hook prerouting priority dstnat
+    jump leads
+  }
+  chain leads { }
+  chain postrouting { }
+}
+";
+
+/// NAT-PMP begins with a 0, PCP with a 2.
+const WITHOUT_PCP: &str = "
+table inet without_pcp {
+  chain in {
+    type filter hook input priority filter
+    iifname lan udp dport 5351 @th,64,8 2 drop
+  }
+}
+";
+
+/// Which protocols a box speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// PCP and NAT-PMP.
+    Pcp,
+    /// NAT-PMP alone; PCP is not answered.
+    NatPmp,
+}
+
+/// A box with a miniupnpd.
+pub struct PortMapper {
+    router: Host,
+    /// Where the box is reached by what it mapped.
+    pub external: String,
+    service: Option<Service>,
+}
+
+impl PortMapper {
+    /// Whether it is there; else a test is skipped, which is announced.
+    pub fn is_missing() -> bool {
+        let found = std::env::var_os("PATH").is_some_and(|path| {
+            std::env::split_paths(&path).any(|folder| folder.join(PROGRAM).exists())
+        });
+        if !found {
+            skips::skip(PROGRAM);
+        }
+        !found
+    }
+
+    /// Starts one that has this address, on a box between the devices `lan` and `wan`.
+    pub(super) fn start(router: Host, external: String, mapping: Mapping) -> PortMapper {
+        let tables = if mapping == Mapping::NatPmp { [TABLE, WITHOUT_PCP] } else { [TABLE, ""] };
+        let tables = router.write("mapped.nft", &tables.concat());
+        router.run(format!("nft -f {tables}"));
+        router.write(
+            "miniupnpd.conf",
+            &format!(
+                "ext_ifname=wan\next_ip={external}\nlistening_ip=lan\nenable_natpmp=yes\n\
+                 enable_upnp=no\nsecure_mode=yes\nsystem_uptime=no\n\
+                 uuid=00000000-0000-0000-0000-000000000000\n\
+                 upnp_table_name=mapped\nupnp_nat_table_name=mapped\nupnp_forward_chain=forward\n\
+                 upnp_nat_chain=leads\nupnp_nat_postrouting_chain=postrouting\n\
+                 allow 1024-65535 0.0.0.0/0 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
+            ),
+        );
+        let mut mapper = PortMapper { router, external, service: None };
+        mapper.serve();
+        mapper
+    }
+
+    fn serve(&mut self) {
+        let words = "miniupnpd -d -P /run/rig/its-own.pid -f /run/rig/miniupnpd.conf";
+        let router = self.router.clone();
+        let is_there = move || router.run("ss -Hlun sport = :5351").contains("5351");
+        self.service =
+            Some(Service::start(&self.router, PROGRAM, words.split(' ')).until(is_there));
+    }
+
+    /// Ends it as if the box lost its power, and starts it again: nothing is mapped any more.
+    pub fn restart(&mut self) {
+        self.service = None;
+        self.router.run("rm /run/rig/miniupnpd.pid");
+        for chain in ["forward", "leads", "postrouting"] {
+            self.router.run(format!("nft flush chain inet mapped {chain}"));
+        }
+        self.serve();
+    }
+
+    /// The rules by which it leads to the host.
+    pub fn mapped(&self) -> Vec<String> {
+        let rules = self.router.run("nft list chain inet mapped leads");
+        rules.lines().filter(|line| line.contains("dnat")).map(|line| line.trim().into()).collect()
+    }
+}
