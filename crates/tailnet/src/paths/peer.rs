@@ -12,6 +12,7 @@
 mod direct;
 mod passed;
 mod pings;
+mod rest;
 mod search;
 
 use std::{
@@ -21,7 +22,7 @@ use std::{
 };
 
 use self::direct::{Direct, Doubt};
-pub use self::pings::Pinged;
+pub use self::{pings::Pinged, rest::Known};
 use super::{
     Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
     candidate::{Candidates, canonical},
@@ -84,7 +85,7 @@ struct Lost {
 }
 
 /// When the last of each was.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct Heard {
     sent: Option<Duration>,
     received: Option<Duration>,
@@ -113,10 +114,6 @@ impl Peer {
             answers: Limit::default(),
             heard: Heard::default(),
         }
-    }
-
-    pub fn disco(&self) -> DiscoPublic {
-        self.disco
     }
 
     pub fn update(&mut self, info: &PeerInfo, cx: &mut Context<'_>) {

@@ -86,6 +86,11 @@ impl Search {
         self.round.is_none() && self.rounds > 0
     }
 
+    /// Whether nothing was tried.
+    pub fn is_quiet(&self) -> bool {
+        self.round.is_none() && self.called.is_none() && self.rounds == 0
+    }
+
     pub fn rounds(&self) -> u8 {
         self.rounds
     }
