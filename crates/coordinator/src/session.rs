@@ -147,7 +147,7 @@ impl Session {
         fields.profiles(state, nodes);
         fields.put("DNSConfig", state.dns());
         fields.put("Domain", json!(state.settings.base_domain).to_string());
-        fields.put("CollectServices", "\"false\"".into());
+        fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.rules(state, &entry.node, &mut fields);
         fields.put("ControlTime", json!(now.text()).to_string());

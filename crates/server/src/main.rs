@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::process::ExitCode;
+use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use server::{
@@ -77,6 +77,10 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
 fn log(debug: bool) {
     let level = if debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
     let own = tracing_subscriber::filter::Targets::new().with_target("server", level);
-    let layer = fmt::layer().with_writer(std::io::stderr).without_time().with_filter(own);
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_filter(own);
     tracing_subscriber::registry().with(layer).init();
 }
