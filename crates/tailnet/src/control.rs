@@ -21,6 +21,7 @@ pub mod noise;
 pub mod proxy;
 pub mod record;
 pub mod register;
+pub mod stream;
 
 /// The capability version that is announced: a promise of what this node does (tailscale
 /// `tailcfg/tailcfg.go`). 120 and 121 promise peer relays.

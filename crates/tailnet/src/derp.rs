@@ -10,6 +10,7 @@
 mod bundle;
 mod frame;
 pub mod home;
+mod server;
 
 use crypto_box::{
     PublicKey, SalsaBox, SecretKey,
@@ -23,6 +24,7 @@ pub use self::{
         Decoder, FrameError, FromRelay, GoneReason, HEADER_LEN, MAX_FRAME, MAX_PACKET,
         SEND_OVERHEAD, kind, write_frame, write_packet,
     },
+    server::{FromClient, Login, RelayKey},
 };
 
 /// What a client says of itself at login (`derp.go`, `clientInfo`).
@@ -39,24 +41,4 @@ pub fn seal_login(node: &[u8; 32], server: &[u8; 32], rng: &mut impl CryptoRng) 
     let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), CLIENT_INFO);
     let sealed = sealed.expect("a buffer in memory grows");
     [secret.public_key().as_bytes(), &nonce[..], &sealed].concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng as _};
-
-    use super::*;
-
-    #[test]
-    fn the_relay_opens_a_login_with_its_key_and_the_senders() {
-        let (node, server) = ([7; 32], SecretKey::from([9; 32]));
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let login = seal_login(&node, server.public_key().as_bytes(), &mut rng);
-        let (sender, rest) = login.split_first_chunk::<32>().unwrap();
-        let (nonce, sealed) = rest.split_first_chunk::<24>().unwrap();
-        let opening = SalsaBox::new(&PublicKey::from(*sender), &server);
-        let text = opening.decrypt(GenericArray::from_slice(nonce), sealed).unwrap();
-        assert_eq!(text, CLIENT_INFO);
-        assert_eq!(sender, SecretKey::from(node).public_key().as_bytes());
-    }
 }

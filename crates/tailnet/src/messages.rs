@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::{
-    node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, as_time},
+    node::{CapMap, Hostinfo, Node, PeerChange, UserProfile, as_time, write_time},
     records::{BadRecord, Records},
     relays::{DerpMap, DerpNode, DerpRegion, HomeParams, RelayAddress},
     rules::{CapGrant, Destination, FilterRule, PortRange},

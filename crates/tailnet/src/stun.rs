@@ -1,6 +1,7 @@
 //! STUN: under which address a server sees this machine (RFC 8489; tailscale `net/stun/stun.go`).
 //!
-//! Only requests are written and only responses read: nobody is told anything.
+//! A member writes requests and reads responses, and tells nobody anything; a coordinator's server
+//! reads requests and writes responses.
 
 use std::{
     fmt,
@@ -31,13 +32,15 @@ const FINGERPRINT_LEN: usize = 8;
 /// RFC 8489, section 14.7.
 const FINGERPRINT_XOR: u32 = 0x5354_554e;
 
-/// Why a datagram is no response.
+/// Why a datagram is not what is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StunError {
     /// It is not STUN.
     NotStun,
     /// It is not the success of a binding request.
     NotSuccess,
+    /// It is not a binding request of a member's.
+    NotRequest,
     /// Its attributes are malformed, or have no address.
     Malformed,
 }
@@ -47,6 +50,7 @@ impl fmt::Display for StunError {
         f.write_str(match self {
             Self::NotStun => "not a STUN message",
             Self::NotSuccess => "a STUN message that is no binding success",
+            Self::NotRequest => "a STUN message that is no binding request of a member's",
             Self::Malformed => "a STUN response without a valid address",
         })
     }
@@ -153,11 +157,43 @@ fn crc32(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// A success, as a server writes it.
-#[cfg(test)]
-pub(crate) fn response(tx: TxId, addr: SocketAddr) -> Vec<u8> {
+/// The number of a member's binding request.
+///
+/// # Errors
+/// It is not one of Tailscale's protocol: others are told nothing.
+pub fn read_request(datagram: &[u8]) -> Result<TxId, StunError> {
+    if !is_stun(datagram) {
+        return Err(StunError::NotStun);
+    }
+    if datagram[..2] != BINDING_REQUEST {
+        return Err(StunError::NotRequest);
+    }
+    let len = usize::from(u16::from_be_bytes([datagram[2], datagram[3]]));
+    let (Some(software), true) =
+        (datagram.get(HEADER..HEADER + 12), datagram.len() == HEADER + len)
+    else {
+        return Err(StunError::Malformed);
+    };
+    let is_members = software[..2] == SOFTWARE_TYPE.to_be_bytes()
+        && software[2..4] == (SOFTWARE.len() as u16).to_be_bytes()
+        && software[4..] == SOFTWARE;
+    let (text, fingerprint) = datagram.split_at(datagram.len() - FINGERPRINT_LEN);
+    let expected = (crc32(text) ^ FINGERPRINT_XOR).to_be_bytes();
+    let is_sealed = fingerprint[..2] == FINGERPRINT_TYPE.to_be_bytes()
+        && fingerprint[2..4] == 4u16.to_be_bytes()
+        && fingerprint[4..] == expected;
+    if !(is_members && is_sealed) {
+        return Err(StunError::NotRequest);
+    }
+    let mut tx = TxId::default();
+    tx.copy_from_slice(&datagram[8..HEADER]);
+    Ok(tx)
+}
+
+/// A success, as a server writes it: the address that the request came from.
+pub fn response(tx: TxId, addr: SocketAddr) -> Vec<u8> {
     let mask = [&COOKIE[..], &tx].concat();
-    let (family, ip) = match addr.ip() {
+    let (family, ip) = match addr.ip().to_canonical() {
         IpAddr::V4(v4) => (1, v4.octets().to_vec()),
         IpAddr::V6(v6) => (2, v6.octets().to_vec()),
     };
@@ -221,6 +257,19 @@ mod tests {
     }
 
     #[test]
+    fn a_request_of_a_member_is_read_and_no_other() {
+        let datagram = request([7; 12]);
+        assert_eq!(read_request(&datagram), Ok([7; 12]));
+        for at in 0..datagram.len() {
+            assert!(read_request(&datagram[..at]).is_err(), "{at} bytes");
+            let mut changed = datagram;
+            changed[at] ^= 1;
+            assert!(read_request(&changed).is_err(), "byte {at}");
+        }
+        assert_eq!(read_request(&hex(RFC5769)), Err(StunError::NotRequest));
+    }
+
+    #[test]
     fn a_plain_address_counts_where_there_is_no_other() {
         let mut datagram = hex("0101000c2112a442000102030405060708090a0b");
         datagram.extend_from_slice(&hex("0001000800010016c0000207"));
@@ -255,9 +304,11 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..100),
             len: u8,
         ) {
-            let _ = read_response(&bytes);
+            let _ = (read_response(&bytes), read_request(&bytes));
             let header = [&[1, 1, 0, len], &COOKIE[..], &[0; 12], &bytes].concat();
             let _ = read_response(&header);
+            let request = [&[0, 1, 0, bytes.len() as u8], &COOKIE[..], &[0; 12], &bytes].concat();
+            let _ = read_request(&request);
         }
     }
 }

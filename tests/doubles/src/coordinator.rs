@@ -21,15 +21,16 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::{Value, json};
-use tailnet::keys::{MachineKey, MachinePublic};
+use tailnet::{
+    control::{noise, stream::NoiseStream},
+    keys::{MachineKey, MachinePublic},
+};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::{mpsc, oneshot},
     time::{sleep, timeout},
 };
 use zeroize::Zeroizing;
-
-use crate::noise;
 
 /// Longer than anything that a test waits for: what a script waits for in vain fails the test.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -310,11 +311,12 @@ async fn speak(
     manner: Manner,
     door: Door,
 ) -> std::io::Result<()> {
-    let (mut reply, keys) = noise::respond(&key(), message).expect("a member begins Noise");
-    if let Manner::RepliesWith(bytes) = &manner {
-        reply.clone_from(bytes);
+    let response = noise::Response::new(&key(), message, Zeroizing::new([11; 32]));
+    let response = response.expect("a member begins Noise");
+    match &manner {
+        Manner::RepliesWith(bytes) => stream.write_all(bytes).await?,
+        _ => stream.write_all(&response.reply).await?,
     }
-    stream.write_all(&reply).await?;
     match manner {
         Manner::RepliesWith(_) | Manner::ThenSilent => return std::future::pending().await,
         Manner::ThenSays(bytes) => {
@@ -323,12 +325,11 @@ async fn speak(
         }
         _ => {}
     }
-    let (mut plain, beneath) = duplex(64 << 10);
-    tokio::spawn(noise::pass(stream, keys, beneath));
+    let mut plain = NoiseStream::of_coordinator(stream, response.sealer, response.opener);
     for byte in b"\xff\xff\xffTS\0\0\0\x02{}" {
-        plain.write_all(&[*byte]).await?;
         // Each is a record of its own.
-        tokio::task::yield_now().await;
+        plain.write_all(&[*byte]).await?;
+        plain.flush().await?;
     }
     let service = service_fn(move |request| take(request, door.clone()));
     let served = http2::Builder::new(TokioExecutor::new())

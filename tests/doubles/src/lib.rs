@@ -4,5 +4,4 @@
 #![forbid(unsafe_code)]
 
 pub mod coordinator;
-mod noise;
 pub mod relay;

@@ -1,17 +1,15 @@
 //! A relay's end of a connection, which a test drives.
 
 use bytes::{Bytes, BytesMut};
-use crypto_box::{
-    PublicKey, SalsaBox, SecretKey,
-    aead::{Aead as _, generic_array::GenericArray},
-};
 use tailnet::{
-    derp::{Decoder, kind, write_frame},
+    derp::{Decoder, RelayKey, kind, write_frame},
     keys::NodePublic,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-const PRIVATE: [u8; 32] = [9; 32];
+fn key() -> RelayKey {
+    RelayKey::new(Box::new([9; 32].into()))
+}
 
 /// A client's connection.
 pub struct Client<S> {
@@ -26,7 +24,7 @@ pub struct Client<S> {
 
 /// The relay's key.
 pub fn public() -> [u8; 32] {
-    *SecretKey::from(PRIVATE).public_key().as_bytes()
+    key().public()
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
@@ -51,7 +49,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
         if !self.request.contains("Derp-Fast-Start: 1\r\n") {
             self.say(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: DERP\r\n\r\n").await;
         }
-        self.frame(kind::SERVER_KEY, &[b"DERP\xf0\x9f\x94\x91", &public()[..]].concat()).await;
+        self.frame(kind::SERVER_KEY, &key().greeting()).await;
     }
 
     /// Takes its login.
@@ -61,14 +59,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Client<S> {
     pub async fn log_in(&mut self) {
         let (kind, login) = self.next().await.expect("a login");
         assert_eq!(kind, kind::CLIENT_INFO);
-        let (key, rest) = login.split_first_chunk::<32>().expect("a login has a key");
-        let (nonce, sealed) = rest.split_at(24);
-        let opening = SalsaBox::new(&PublicKey::from(*key), &SecretKey::from(PRIVATE));
-        let text = opening.decrypt(GenericArray::from_slice(nonce), sealed);
-        let text = text.expect("a login is sealed for this relay");
-        let text: serde_json::Value = serde_json::from_slice(&text).expect("a login is JSON");
+        let login = key().open_login(&login).expect("a login is sealed for this relay");
+        let text: serde_json::Value = serde_json::from_slice(&login.text).expect("a login is JSON");
         assert_eq!((&text["version"], &text["CanAckPings"]), (&2.into(), &true.into()));
-        self.key = NodePublic(*key);
+        self.key = login.client;
         self.frame(kind::SERVER_INFO, &[0; 50]).await;
     }
 

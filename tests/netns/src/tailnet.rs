@@ -1,7 +1,7 @@
-//! A tailnet: headscale with its relay, and hosts that join it.
+//! A tailnet: a coordinator with its relay, headscale or ours, and hosts that join it.
 //!
 //! ```text
-//!   coordinator: headscale, TLS at 443, DERP in it, STUN
+//!   coordinator: TLS at 443, DERP in it, STUN
 //!   eth0 10.1.0.1  fd01::1
 //!         |
 //!       switch ------- eth0 10.1.0.2  fd01::2    a host on the switch
@@ -19,14 +19,14 @@ mod port_mapper;
 mod switch;
 
 pub use self::certificate::Certificate;
-pub use self::coordinator::Coordinator;
+pub use self::coordinator::{Coordinator, CoordinatorKind};
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
 pub use self::nat::{Nat, deafen, hears};
 pub use self::port_mapper::{Mapping, PortMapper};
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
 
-/// A headscale and a switch; hosts are added to it.
+/// A coordinator and a switch; hosts are added to it.
 pub struct Tailnet {
     /// The coordinator.
     pub coordinator: Coordinator,
@@ -34,18 +34,27 @@ pub struct Tailnet {
 }
 
 impl Tailnet {
-    /// Starts a coordinator, or returns nothing where a program is missing, which is announced.
+    /// Starts the coordinator that is wanted, or returns nothing where a program is missing, which is
+    /// announced.
     ///
     /// # Panics
-    /// When headscale does not start; its log is in the message.
+    /// When it does not start; its log is in the message.
     pub fn start() -> Option<Tailnet> {
-        if let Some(missing) = missing() {
+        Tailnet::start_with(CoordinatorKind::wanted())
+    }
+
+    /// The same with this one.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn start_with(kind: CoordinatorKind) -> Option<Tailnet> {
+        if let Some(missing) = missing(kind) {
             skips::skip(missing);
             return None;
         }
         let certificate = Certificate::new(Switch::coordinator());
         let (switch, host) = Switch::new(&certificate.authority);
-        let coordinator = Coordinator::start(host, &certificate);
+        let coordinator = Coordinator::start(kind, host, &certificate);
         Some(Tailnet { coordinator, switch })
     }
 
@@ -59,7 +68,7 @@ impl Tailnet {
 
     /// Whether all programs are there.
     pub fn can_start() -> bool {
-        missing().is_none()
+        missing(CoordinatorKind::wanted()).is_none()
     }
 
     /// A new host that reaches the coordinator. What is written to its /etc is its own.
@@ -68,6 +77,12 @@ impl Tailnet {
     }
 }
 
-fn missing() -> Option<&'static str> {
-    ["headscale", "tailscaled", "tailscale"].into_iter().find(|name| crate::peer(name).is_none())
+fn missing(kind: CoordinatorKind) -> Option<&'static str> {
+    if kind.program().is_none() {
+        return Some(match kind {
+            CoordinatorKind::Headscale => "headscale",
+            CoordinatorKind::Linerate => "linerate-server",
+        });
+    }
+    ["tailscaled", "tailscale"].into_iter().find(|name| crate::peer(name).is_none())
 }

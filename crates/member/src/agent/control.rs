@@ -27,7 +27,6 @@ mod lock;
 mod map;
 mod ping;
 mod session;
-mod stream;
 pub mod trouble;
 
 use std::time::Duration;

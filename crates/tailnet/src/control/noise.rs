@@ -10,6 +10,8 @@
 //!     |                  or 03, length, a text       |
 //! ```
 
+mod response;
+
 use std::{fmt, sync::Arc};
 
 use snow::{
@@ -20,6 +22,7 @@ use snow::{
 };
 use zeroize::Zeroizing;
 
+pub use self::response::{LONGEST_INITIATION, Response, refusal};
 use super::record::{Opener, Sealer};
 use crate::keys::{MachineKey, MachinePublic};
 
@@ -42,9 +45,9 @@ const TYPE_REFUSAL: u8 = 3;
 pub enum HandshakeError {
     /// The coordinator's key is none.
     BadKey,
-    /// The reply has no such form; its type and length.
+    /// The message has no such form; its type and length.
     BadReply(u8, usize),
-    /// The reply was not made by the holder of the coordinator's key.
+    /// The message was not made by the holder of the other end's key, or not for ours.
     NotAuthentic,
 }
 
@@ -53,10 +56,10 @@ impl fmt::Display for HandshakeError {
         match self {
             Self::BadKey => f.write_str("the coordinator's key is not usable"),
             Self::BadReply(kind, len) => {
-                write!(f, "the coordinator's handshake reply has type {kind} and length {len}")
+                write!(f, "the handshake message has type {kind} and length {len}")
             }
             Self::NotAuthentic => {
-                f.write_str("the handshake reply does not match the coordinator's key")
+                f.write_str("the handshake message does not match the coordinator's key")
             }
         }
     }
@@ -165,7 +168,7 @@ impl CryptoResolver for Given {
     }
 }
 
-/// Gives its bytes once: an initiator has one ephemeral key.
+/// Gives its bytes once: each end has one ephemeral key.
 struct Once(Option<Zeroizing<[u8; 32]>>);
 
 impl Random for Once {

@@ -21,7 +21,7 @@ const KEY: usize = 32;
 const MAX_READ: usize = MAX_PACKET + 2 * KEY;
 /// The longest text of a relay about the connection.
 const MAX_HEALTH: usize = 1 << 10;
-const GREETING: [u8; 8] = *b"DERP\xf0\x9f\x94\x91";
+pub(super) const GREETING: [u8; 8] = *b"DERP\xf0\x9f\x94\x91";
 
 /// The types of frames.
 pub mod kind {

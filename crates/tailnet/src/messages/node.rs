@@ -218,6 +218,29 @@ pub fn as_time(text: &str) -> Option<Duration> {
     u64::try_from(local - offset(zone)?).ok().map(Duration::from_secs)
 }
 
+/// A time since 1970 as Go writes it, to the millisecond. Times beyond the year 9999 are its end.
+pub fn write_time(since_1970: Duration) -> String {
+    /// 9999-12-31T23:59:59Z.
+    const LAST: u64 = 253_402_300_799;
+    let seconds = since_1970.as_secs().min(LAST);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    // The inverse of `as_time`, by the same source.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    let date = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
+    match since_1970.subsec_millis() {
+        0 => format!("{date}Z"),
+        milli => format!("{date}.{milli:03}Z"),
+    }
+}
+
 /// Seconds that a zone is before UTC.
 fn offset(zone: &str) -> Option<i64> {
     let Some((sign, rest)) = zone.split_at_checked(1).filter(|_| zone != "Z") else {
@@ -271,6 +294,21 @@ mod tests {
         ] {
             assert_eq!(as_time(text), seconds.map(Duration::from_secs), "{text}");
         }
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        let spread = (0..3000u64).map(|step| step * 84_467_440 + step % 61);
+        for seconds in spread.chain([0, 951_782_400, 1_709_251_199, 253_402_300_799]) {
+            let time = Duration::from_secs(seconds);
+            let text = write_time(time);
+            assert_eq!(as_time(&text), Some(time), "{text}");
+        }
+        assert_eq!(
+            write_time(Duration::from_millis(1_795_406_783_045)),
+            "2026-11-23T04:06:23.045Z"
+        );
+        assert_eq!(write_time(Duration::MAX), "9999-12-31T23:59:59.999Z");
     }
 
     #[test]

@@ -1,23 +1,63 @@
-//! headscale on a host of its own.
+//! The coordinator of a tailnet, on a host of its own: headscale, or ours.
+
+mod headscale;
+mod linerate;
+
+use std::env;
+use std::path::PathBuf;
 
 use super::certificate::Certificate;
 use super::switch::Switch;
-use crate::host::Host;
+use crate::host::{Host, Outcome};
 use crate::pair::Family;
 use crate::service::Service;
 
 /// Its files; they are gone with the host.
-const FOLDER: &str = "/run/rig/headscale";
-const CONFIG: &str = "/run/rig/headscale.yaml";
+const FOLDER: &str = "/run/rig/coordinator";
 
 /// The user that members are of.
 const USER: &str = "rig";
 
-/// A headscale with TLS, the relay and STUN that are part of it, and no words to anybody else.
+/// Which program coordinates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoordinatorKind {
+    /// headscale.
+    Headscale,
+    /// linerate-server.
+    Linerate,
+}
+
+use CoordinatorKind::{Headscale, Linerate};
+
+impl CoordinatorKind {
+    /// The one that `LINERATE_NETNS_COORDINATOR` names; headscale without it.
+    ///
+    /// # Panics
+    /// When it names another.
+    pub fn wanted() -> CoordinatorKind {
+        match env::var("LINERATE_NETNS_COORDINATOR").as_deref() {
+            Ok("linerate") => Linerate,
+            Ok("headscale") | Err(_) => Headscale,
+            Ok(other) => panic!("LINERATE_NETNS_COORDINATOR={other}: headscale or linerate"),
+        }
+    }
+
+    /// Its program, if it is there.
+    pub fn program(self) -> Option<PathBuf> {
+        match self {
+            Headscale => crate::peer("headscale"),
+            Linerate => linerate::program(),
+        }
+    }
+}
+
+/// A coordinator with TLS, the relay and STUN that are part of it, and no words to anybody else.
 pub struct Coordinator {
     /// Its host.
     pub host: Host,
-    service: Service,
+    kind: CoordinatorKind,
+    program: String,
+    service: Option<Service>,
     url: String,
     auth_key: String,
 }
@@ -27,29 +67,68 @@ impl Coordinator {
     ///
     /// # Panics
     /// When it does not start; its log is in the message.
-    pub(super) fn start(host: Host, certificate: &Certificate) -> Coordinator {
+    pub(super) fn start(
+        kind: CoordinatorKind,
+        host: Host,
+        certificate: &Certificate,
+    ) -> Coordinator {
         let addresses = Switch::coordinator();
-        let [v4, v6] = Family::ALL.map(|family| addresses.of(family));
+        let own = Family::ALL.map(|family| addresses.of(family));
         host.run(format!("mkdir {FOLDER}"));
         let chain = host.write("tls.pem", &certificate.chain);
         let key = host.write_secret("tls.key", &certificate.key);
-        let url = format!("https://{v4}");
-        host.write("headscale.yaml", &config(&url, [v4, v6], [&chain, &key]));
-        let words = [program(), "--config".to_owned(), CONFIG.to_owned(), "serve".to_owned()];
-        let service = Service::start(&host, "headscale", words)
-            .until(|| host.has(&format!("{FOLDER}/socket")) && host.listens(443));
-        let mut coordinator = Coordinator { host, service, url, auth_key: String::new() };
-        coordinator.headscale(&format!("users create {USER}"));
+        let url = format!("https://{}", own[0]);
+        let config = match kind {
+            Headscale => headscale::config(&url, own, [&chain, &key]),
+            Linerate => linerate::config(&url, own, [&chain, &key]),
+        };
+        host.write(kind.config_name(), &config);
+        let program = kind.program().expect("it was there at the start").display().to_string();
+        let auth_key = String::new();
+        let mut coordinator = Coordinator { host, kind, program, service: None, url, auth_key };
+        coordinator.start_again();
+        coordinator.command(&format!("users create {USER}"));
         coordinator.auth_key = coordinator.new_auth_key("--reusable");
         coordinator
     }
 
-    /// Runs headscale(1); what it printed.
+    /// Starts it once more, with what it kept; one that still runs is killed.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn start_again(&mut self) {
+        self.service = None;
+        let socket = format!("{FOLDER}/socket");
+        // What an earlier one left.
+        self.host.run(format!("rm -f {socket}"));
+        let words = [self.program.clone(), "--config".into(), self.config(), "serve".into()];
+        let service = Service::start(&self.host, "coordinator", words);
+        let host = &self.host;
+        self.service = Some(service.until(|| host.has(&socket) && host.listens(443)));
+    }
+
+    /// Ends it at once, as a power cut does.
+    pub fn kill(&mut self) {
+        self.signal("KILL");
+        self.service = None;
+    }
+
+    /// Runs one of its commands, which are headscale's; what it printed.
     ///
     /// # Panics
     /// When it fails.
-    pub fn headscale(&self, arguments: &str) -> String {
-        self.host.run(format!("{} --config {CONFIG} {arguments}", program()))
+    pub fn command(&self, arguments: &str) -> String {
+        self.host.run(format!("{} --config {} {arguments}", self.program, self.config()))
+    }
+
+    /// The same, which may fail.
+    pub fn attempt(&self, arguments: &str) -> Outcome {
+        self.host.attempt(format!("{} --config {} {arguments}", self.program, self.config()))
+    }
+
+    /// Which it is.
+    pub fn kind(&self) -> CoordinatorKind {
+        self.kind
     }
 
     /// Where members find it.
@@ -62,13 +141,22 @@ impl Coordinator {
         &self.auth_key
     }
 
-    /// A further one, for one member, with these options of `headscale preauthkeys create`.
+    /// A further one, for one member, with these options of `preauthkeys create`.
     pub fn new_auth_key(&self, options: &str) -> String {
-        let made = self.headscale(&format!(
+        let made = self.command(&format!(
             "preauthkeys create --user 1 --expiration 24h --output json {options}"
         ));
         let made: serde_json::Value = serde_json::from_str(&made).unwrap_or_default();
-        made["key"].as_str().expect("headscale made a key").to_owned()
+        made["key"].as_str().expect("the coordinator made a key").to_owned()
+    }
+
+    /// All nodes, as it says.
+    ///
+    /// # Panics
+    /// When it does not say.
+    pub fn nodes(&self) -> Vec<serde_json::Value> {
+        let nodes = self.command("nodes list --output json");
+        serde_json::from_str(&nodes).expect("a list of nodes")
     }
 
     /// Allows all members to be relayed by the one with this address, and everything else.
@@ -79,53 +167,25 @@ impl Coordinator {
                              "app": {{"tailscale.com/cap/relay": [{{}}]}}}}]}}"#
         );
         let file = self.host.write("policy.json", &policy);
-        self.headscale(&format!("policy set -f {file}"));
+        self.command(&format!("policy set -f {file}"));
     }
 
-    /// Ends it as a crash does, or starts it again with what it knew.
+    /// Sends it a signal, by name: `STOP`, `CONT`, ...
     pub fn signal(&self, signal: &str) {
-        self.host.run(format!("kill -{signal} {}", self.service.pid()));
+        let service = self.service.as_ref().expect("it runs");
+        self.host.run(format!("kill -{signal} {}", service.pid()));
+    }
+
+    fn config(&self) -> String {
+        format!("/run/rig/{}", self.kind.config_name())
     }
 }
 
-fn program() -> String {
-    crate::peer("headscale").expect("it was there at the start").display().to_string()
-}
-
-fn config(url: &str, [v4, v6]: [&str; 2], [chain, key]: [&str; 2]) -> String {
-    format!(
-        r#"server_url: {url}
-listen_addr: "[::]:443"
-metrics_listen_addr: 127.0.0.1:9090
-grpc_listen_addr: 127.0.0.1:50443
-tls_cert_path: {chain}
-tls_key_path: {key}
-noise: {{ private_key_path: {FOLDER}/noise.key }}
-prefixes: {{ v4: 100.64.0.0/10, v6: "fd7a:115c:a1e0::/48", allocation: sequential }}
-derp:
-  server:
-    enabled: true
-    region_id: 999
-    region_code: rig
-    region_name: Rig
-    verify_clients: true
-    stun_listen_addr: "[::]:3478"
-    private_key_path: {FOLDER}/derp.key
-    automatically_add_embedded_derp_region: true
-    ipv4: {v4}
-    ipv6: "{v6}"
-  urls: []
-  paths: []
-  auto_update_enabled: false
-disable_check_updates: true
-database: {{ type: sqlite, sqlite: {{ path: {FOLDER}/db.sqlite, write_ahead_log: true }} }}
-log: {{ level: info, format: text }}
-policy: {{ mode: database }}
-dns: {{ magic_dns: true, base_domain: rig.test, override_local_dns: false, nameservers: {{ global: [] }} }}
-unix_socket: {FOLDER}/socket
-unix_socket_permission: "0700"
-logtail: {{ enabled: false }}
-taildrop: {{ enabled: false }}
-"#
-    )
+impl CoordinatorKind {
+    fn config_name(self) -> &'static str {
+        match self {
+            Headscale => "headscale.yaml",
+            Linerate => "server.toml",
+        }
+    }
 }

@@ -45,7 +45,7 @@ fn a_node_shows_pings_explains_and_leaves() {
     assert!(!node.host.has_device(Member::INTERFACE));
     // headscale takes a node for online for some seconds more.
     eventually("the node is offline for its coordinator", PATIENCE, || {
-        let nodes = tailnet.coordinator.headscale("nodes list --output json");
+        let nodes = tailnet.coordinator.command("nodes list --output json");
         let nodes: serde_json::Value = serde_json::from_str(&nodes).expect("a list of nodes");
         let mut nodes = nodes.as_array().expect("a list").iter();
         nodes.all(|one| one["given_name"] != "node" || one["online"] != true)

@@ -44,7 +44,7 @@ fn world(kinds: [MemberKind; 2], offers: &str, approved: &str, accepts: &str) ->
     }
     let router = Member::join(&tailnet, host, router_kind, offers);
     let id = router.status()["Self"]["ID"].as_str().expect("it has a number").to_owned();
-    tailnet.coordinator.headscale(&format!("nodes approve-routes -i {id} -r {approved}"));
+    tailnet.coordinator.command(&format!("nodes approve-routes -i {id} -r {approved}"));
     let host = tailnet.host("client", Uplink::Switch);
     let client = Member::join(&tailnet, host, client_kind, accepts);
     client.becomes_direct(&router);

@@ -155,7 +155,7 @@ fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
     let stranger = key.replace(|digit: char| digit.is_ascii_digit(), "x");
     let expired = tailnet.coordinator.new_auth_key("");
     // The tailnet's own key was the first.
-    tailnet.coordinator.headscale("preauthkeys expire --id 2");
+    tailnet.coordinator.command("preauthkeys expire --id 2");
     for (url, key, named) in [
         ("https://10.1.0.99", key, "10.1.0.99"),
         (url, stranger.as_str(), "key"),

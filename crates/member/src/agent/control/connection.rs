@@ -21,6 +21,7 @@ use tailnet::{
         CAPABILITY_VERSION, HANDSHAKE_HEADER, LOAD_BALANCE_HEADER, UPGRADE_PATH, UPGRADE_PROTOCOL,
         dial::{Attempt, Candidate, ControlUrl, rounds},
         noise::{Initiation, REPLY, REPLY_HEADER, Reply},
+        stream::NoiseStream,
     },
     keys::{MachineKey, MachinePublic, NodePublic},
 };
@@ -33,7 +34,6 @@ use zeroize::Zeroizing;
 
 use super::{
     dial::{Dialer, Stream, Target, race},
-    stream::NoiseStream,
     trouble::{Trouble, root_cause, shown},
 };
 
@@ -281,7 +281,7 @@ async fn handshake(
             let mut reply = [0; REPLY];
             stream.read_exact(&mut reply).await.map_err(Trouble::ended)?;
             let (sealer, opener) = initiation.finish(&reply)?;
-            Ok(NoiseStream::new(Box::new(stream), sealer, opener))
+            Ok(NoiseStream::of_member(Box::new(stream), sealer, opener))
         }
         Reply::Refused(length) => {
             let mut said = vec![0; length];

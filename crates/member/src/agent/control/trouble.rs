@@ -3,7 +3,7 @@
 use std::{fmt, io, time::Duration};
 
 use rustls::CertificateError;
-use tailnet::control::{early, noise::HandshakeError, proxy::UnusableProxy, record::RecordError};
+use tailnet::control::{noise::HandshakeError, proxy::UnusableProxy};
 
 /// Why the coordinator is not reached, or no more.
 #[derive(Debug)]
@@ -212,14 +212,4 @@ pub(super) fn shown(text: &[u8]) -> String {
         shown.push_str("nothing");
     }
     shown
-}
-
-/// How errors of Noise pass through what reads and writes bytes.
-pub(super) fn io_error(error: RecordError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
-}
-
-/// The same for an early payload.
-pub(super) fn io_error_early(error: early::TooLong) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
 }

@@ -1,4 +1,5 @@
-//! Noise as a stream of bytes, beneath HTTP/2.
+//! Noise as a stream of bytes, beneath HTTP/2. It reads and writes another stream, which is the
+//! caller's.
 
 use std::{
     io,
@@ -6,23 +7,23 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tailnet::control::{
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
     early::EarlyPayload,
     record::{Opener, RECORD, Sealer},
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-use super::trouble;
 
 /// How much is sealed before it is written, in bytes: four records.
 const AHEAD: usize = 4 * RECORD;
 
 /// Seals what is written and opens what is read.
-pub(super) struct NoiseStream<S> {
+pub struct NoiseStream<S> {
     inner: S,
     sealer: Sealer,
     opener: Opener,
-    early: EarlyPayload,
+    /// At a member's end, until the payload is over.
+    early: Option<EarlyPayload>,
     /// Read and opened, and how much of it was given out.
     plain: Vec<u8>,
     given: usize,
@@ -33,12 +34,17 @@ pub(super) struct NoiseStream<S> {
 
 impl<S> NoiseStream<S> {
     /// A member's end, which takes off the early payload.
-    pub fn new(inner: S, sealer: Sealer, opener: Opener) -> Self {
+    pub fn of_member(inner: S, sealer: Sealer, opener: Opener) -> Self {
+        Self { early: Some(EarlyPayload::default()), ..Self::of_coordinator(inner, sealer, opener) }
+    }
+
+    /// A coordinator's end.
+    pub fn of_coordinator(inner: S, sealer: Sealer, opener: Opener) -> Self {
         Self {
             inner,
             sealer,
             opener,
-            early: EarlyPayload::default(),
+            early: None,
             plain: Vec::new(),
             given: 0,
             sealed: Vec::new(),
@@ -63,12 +69,15 @@ impl<S: AsyncRead + Unpin> NoiseStream<S> {
         }
         self.plain.clear();
         self.given = 0;
-        self.opener.handle_bytes(sealed, &mut self.plain).map_err(trouble::io_error)?;
-        if !self.early.is_over() {
+        self.opener.handle_bytes(sealed, &mut self.plain).map_err(bad_data)?;
+        if let Some(early) = &mut self.early {
             let plain = std::mem::take(&mut self.plain);
-            // Its challenge is answered by no client (notes, section 1).
-            let (rest, _) = self.early.handle_plain(plain).map_err(trouble::io_error_early)?;
+            // Its challenge is answered by no client.
+            let (rest, _) = early.handle_plain(plain).map_err(bad_data)?;
             self.plain = rest;
+            if early.is_over() {
+                self.early = None;
+            }
         }
         Poll::Ready(Ok(true))
     }
@@ -122,8 +131,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NoiseStream<S> {
         }
         let mut taken = 0;
         while taken < plain.len() && this.sealed.len() < AHEAD {
-            taken +=
-                this.sealer.seal(&plain[taken..], &mut this.sealed).map_err(trouble::io_error)?;
+            taken += this.sealer.seal(&plain[taken..], &mut this.sealed).map_err(bad_data)?;
         }
         // What was taken is written now, or by the next write or flush.
         match this.poll_drain(cx) {
@@ -143,4 +151,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for NoiseStream<S> {
         ready!(this.poll_drain(cx))?;
         Pin::new(&mut this.inner).poll_shutdown(cx)
     }
+}
+
+/// How errors of Noise pass through what reads and writes bytes.
+fn bad_data(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }

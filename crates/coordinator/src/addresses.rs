@@ -1,0 +1,120 @@
+//! Which addresses nodes have: one of each family, at the same distance from the beginning of its
+//! network where both are free.
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use ipnet::{Ipv4Net, Ipv6Net};
+
+/// Tailscale's own services in every network (`net/tsaddr`).
+const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);
+const SERVICE_V6: Ipv6Addr = Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, 0x53);
+/// What ChromeOS uses of the shared address space itself (`net/tsaddr`, `ChromeOSVMRange`).
+const CHROME_OS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 115, 92, 0), 23);
+
+/// The networks that addresses are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    /// Of IPv4.
+    pub v4: Ipv4Net,
+    /// Of IPv6.
+    pub v6: Ipv6Net,
+}
+
+impl Default for Prefixes {
+    /// Tailscale's.
+    fn default() -> Self {
+        Self {
+            v4: Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
+            v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, 0), 48),
+        }
+    }
+}
+
+/// Addresses that are had, and where to look for others.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    prefixes: Prefixes,
+    used: HashSet<IpAddr>,
+    /// Behind the last that was given, so that what was given back rests for as long as it can.
+    next: u32,
+}
+
+impl Addresses {
+    /// With none that is had.
+    pub fn new(prefixes: Prefixes) -> Self {
+        Self { prefixes, used: HashSet::new(), next: 1 }
+    }
+
+    /// A node has these.
+    pub fn take(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+        self.used.extend([IpAddr::V4(v4), IpAddr::V6(v6)]);
+        let offset = u32::from(v4).wrapping_sub(u32::from(self.prefixes.v4.network()));
+        if self.prefixes.v4.contains(&v4) && offset >= self.next {
+            self.next = offset.wrapping_add(1);
+        }
+    }
+
+    /// A node has them no more.
+    pub fn give_back(&mut self, v4: Ipv4Addr, v6: Ipv6Addr) {
+        self.used.remove(&IpAddr::V4(v4));
+        self.used.remove(&IpAddr::V6(v6));
+    }
+
+    /// Two that nobody has, which are not taken yet. `None`: there are no more.
+    pub fn free(&self) -> Option<(Ipv4Addr, Ipv6Addr)> {
+        // The first is the network's, and the last its broadcast.
+        let size = u32::from(self.prefixes.v4.broadcast()) - u32::from(self.prefixes.v4.network());
+        let begin = if (1..size).contains(&self.next) { self.next } else { 1 };
+        let offsets = (begin..size).chain(1..begin);
+        offsets.map(|offset| self.at(offset)).find(|&(v4, v6)| self.is_free(v4, v6))
+    }
+
+    fn at(&self, offset: u32) -> (Ipv4Addr, Ipv6Addr) {
+        let v4 = u32::from(self.prefixes.v4.network()) + offset;
+        let v6 = u128::from(self.prefixes.v6.network()) + u128::from(offset);
+        (v4.into(), v6.into())
+    }
+
+    fn is_free(&self, v4: Ipv4Addr, v6: Ipv6Addr) -> bool {
+        let is_reserved = v4 == SERVICE_V4 || v6 == SERVICE_V6 || CHROME_OS.contains(&v4);
+        let is_had = self.used.contains(&IpAddr::V4(v4)) || self.used.contains(&IpAddr::V6(v6));
+        !is_reserved && !is_had && self.prefixes.v6.contains(&v6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn give(addresses: &mut Addresses) -> Option<(Ipv4Addr, Ipv6Addr)> {
+        let (v4, v6) = addresses.free()?;
+        addresses.take(v4, v6);
+        Some((v4, v6))
+    }
+
+    #[test]
+    fn addresses_go_up_in_both_families_and_pass_over_what_others_use() {
+        let mut addresses = Addresses::new(Prefixes::default());
+        let given: Vec<_> = (0..100).map(|_| give(&mut addresses).unwrap()).collect();
+        assert_eq!(given[0].0, Ipv4Addr::new(100, 64, 0, 1));
+        assert_eq!(given[0].1, "fd7a:115c:a1e0::1".parse::<Ipv6Addr>().unwrap());
+        assert!(given.iter().all(|(_, v6)| *v6 != SERVICE_V6));
+        assert_eq!(given[99].0, Ipv4Addr::new(100, 64, 0, 101));
+        addresses.take(Ipv4Addr::new(100, 115, 91, 255), Ipv6Addr::LOCALHOST);
+        assert_eq!(give(&mut addresses).unwrap().0, Ipv4Addr::new(100, 115, 94, 0));
+    }
+
+    #[test]
+    fn what_was_given_back_is_given_again_when_all_others_were() {
+        let v4 = "100.64.0.0/29".parse().unwrap();
+        let mut addresses = Addresses::new(Prefixes { v4, ..Prefixes::default() });
+        let given: Vec<_> = std::iter::from_fn(|| give(&mut addresses)).collect();
+        assert_eq!(given.len(), 6);
+        addresses.give_back(given[2].0, given[2].1);
+        assert_eq!(give(&mut addresses), Some(given[2]));
+        assert_eq!(addresses.free(), None);
+    }
+}

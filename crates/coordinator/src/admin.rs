@@ -1,0 +1,183 @@
+//! What administrators do with users and pre-auth keys.
+
+use crate::{
+    log::{Change, Parts},
+    object::{KeyId, Kind, NodeId, PreAuthKey, User, UserId},
+    refusal::Refusal,
+    secret::{self, Hash},
+    state::State,
+    time::Time,
+};
+
+/// The longest name of a user, in bytes.
+const LONGEST_NAME: usize = 128;
+
+/// What a pre-auth key is to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewKey {
+    /// Whose nodes it makes.
+    pub user: Option<UserId>,
+    /// Whether it makes more than one.
+    pub reusable: bool,
+    /// Whether its nodes are forgotten when they go.
+    pub ephemeral: bool,
+    /// The tags of its nodes, which are nobody's then.
+    pub tags: Vec<String>,
+    /// When it ends.
+    pub expires: Option<Time>,
+}
+
+impl State {
+    /// Makes a user.
+    ///
+    /// # Errors
+    /// The name is taken, or none.
+    pub fn create_user(&mut self, user: User, now: Time) -> Result<User, Refusal> {
+        self.check_user_name(&user.name)?;
+        let id = UserId(self.next_number(Kind::User));
+        let user = User { id, created: now, ..user };
+        self.keep(&user);
+        self.users.insert(id, user.clone());
+        Ok(user)
+    }
+
+    /// Gives a user another name.
+    ///
+    /// # Errors
+    /// There is no such user, the name is taken, or none.
+    pub fn rename_user(&mut self, id: UserId, name: &str) -> Result<User, Refusal> {
+        let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
+        self.check_user_name(name)?;
+        let user = User { name: name.to_owned(), ..user };
+        self.keep(&user);
+        self.users.insert(id, user.clone());
+        for node in self.nodes_of(id) {
+            self.note_parts(node, Parts::WHOLE);
+        }
+        Ok(user)
+    }
+
+    /// A user is gone, with the keys that make nodes of theirs.
+    ///
+    /// # Errors
+    /// There is no such user, or they have nodes.
+    pub fn delete_user(&mut self, id: UserId) -> Result<(), Refusal> {
+        if !self.users.contains_key(&id) {
+            return Err(Refusal::NoUser(id.to_string()));
+        }
+        let nodes = self.nodes_of(id).len();
+        if nodes > 0 {
+            return Err(Refusal::HasNodes(id, nodes));
+        }
+        let is_theirs = |key: &&PreAuthKey| key.user == Some(id);
+        for key in self.keys.values().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {
+            self.delete_key(key)?;
+        }
+        self.users.remove(&id);
+        self.bury(Kind::User, id.0);
+        Ok(())
+    }
+
+    /// The user of this name or number.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn find_user(&self, name: &str) -> Result<&User, Refusal> {
+        let by_name = self.users.values().find(|user| user.name == name);
+        let by_number = || self.users.get(&UserId(name.parse().ok()?));
+        by_name.or_else(by_number).ok_or_else(|| Refusal::NoUser(name.to_owned()))
+    }
+
+    fn nodes_of(&self, user: UserId) -> Vec<NodeId> {
+        let nodes = self.nodes.values().map(|entry| &entry.node);
+        nodes.filter(|node| node.user == Some(user)).map(|node| node.id).collect()
+    }
+
+    fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
+        let is_name = !name.is_empty()
+            && name.len() <= LONGEST_NAME
+            && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())
+            && name.parse::<i64>().is_err();
+        if !is_name {
+            return Err(Refusal::BadName(name.to_owned()));
+        }
+        match self.users.values().any(|user| user.name == name) {
+            true => Err(Refusal::NameTaken(name.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a pre-auth key, whose text was made of randomness. Of the text the hash is kept.
+    ///
+    /// # Errors
+    /// It would make nodes of nobody, or of a user that there is not; a tag is none.
+    pub fn create_key(
+        &mut self,
+        new: NewKey,
+        text: &str,
+        now: Time,
+    ) -> Result<PreAuthKey, Refusal> {
+        if let Some(user) = new.user.filter(|user| !self.users.contains_key(user)) {
+            return Err(Refusal::NoUser(user.to_string()));
+        }
+        if new.user.is_none() && new.tags.is_empty() {
+            return Err(Refusal::NobodysKey);
+        }
+        check_tags(&new.tags)?;
+        let parts = secret::read(text).expect("the caller made it by secret::write");
+        let id = KeyId(self.next_number(Kind::PreAuthKey));
+        let key = PreAuthKey {
+            id,
+            user: new.user,
+            prefix: parts.prefix.to_owned(),
+            hash: Hash::of(parts.secret),
+            reusable: new.reusable,
+            ephemeral: new.ephemeral,
+            used: false,
+            expires: new.expires,
+            tags: new.tags,
+            created: now,
+        };
+        self.keep(&key);
+        self.by_prefix.insert(key.prefix.clone(), id);
+        self.keys.insert(id, key.clone());
+        Ok(key)
+    }
+
+    /// A pre-auth key makes no more nodes.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn expire_key(&mut self, id: KeyId, now: Time) -> Result<(), Refusal> {
+        let key = self.keys.get_mut(&id).ok_or(Refusal::NoKey(id))?;
+        key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
+        let key = key.clone();
+        self.keep(&key);
+        Ok(())
+    }
+
+    /// A pre-auth key is gone.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn delete_key(&mut self, id: KeyId) -> Result<(), Refusal> {
+        let key = self.keys.remove(&id).ok_or(Refusal::NoKey(id))?;
+        self.by_prefix.remove(&key.prefix);
+        self.bury(Kind::PreAuthKey, id.0);
+        Ok(())
+    }
+
+    /// Who may reach whom is another: every follower looks at all of it.
+    pub fn note_policy(&mut self) {
+        self.note(Change::Policy);
+    }
+}
+
+/// Whether all of these are tags.
+pub(crate) fn check_tags(tags: &[String]) -> Result<(), Refusal> {
+    let is_tag = |tag: &str| tag.strip_prefix("tag:").is_some_and(crate::names::is_label);
+    match tags.iter().find(|tag| !is_tag(tag)) {
+        Some(tag) => Err(Refusal::BadTag(tag.clone())),
+        None => Ok(()),
+    }
+}

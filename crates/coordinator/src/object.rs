@@ -1,0 +1,240 @@
+//! What is kept: each object has a kind, a number that is never given twice, and a body of JSON.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
+
+use crate::{hostinfo::Hostinfo, secret::Hash, time::Time};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub i64);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id!(
+    /// The number of a user.
+    UserId
+);
+id!(
+    /// The number of a pre-auth key.
+    KeyId
+);
+id!(
+    /// The number of a node.
+    NodeId
+);
+
+/// Of what kind an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A [`User`].
+    User,
+    /// A [`PreAuthKey`].
+    PreAuthKey,
+    /// A [`Node`].
+    Node,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::User, Self::PreAuthKey, Self::Node];
+
+    /// Its name in the store.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::PreAuthKey => "preauthkey",
+            Self::Node => "node",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// An object that is to be written, or was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its number among its kind.
+    pub id: i64,
+    /// JSON; none if it is gone: what remains is that its number was given.
+    pub body: Option<String>,
+}
+
+/// Something that is kept.
+pub trait Object: Serialize + DeserializeOwned {
+    /// Its kind.
+    const KIND: Kind;
+
+    /// Its number.
+    fn number(&self) -> i64;
+
+    /// As it is written.
+    fn stored(&self) -> Stored {
+        let body = serde_json::to_string(self).expect("keys are texts, and nothing refuses");
+        Stored { kind: Self::KIND, id: self.number(), body: Some(body) }
+    }
+}
+
+macro_rules! object {
+    ($name:ident) => {
+        impl Object for $name {
+            const KIND: Kind = Kind::$name;
+
+            fn number(&self) -> i64 {
+                self.id.0
+            }
+        }
+    };
+}
+
+object!(User);
+object!(PreAuthKey);
+object!(Node);
+
+/// Who owns nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The number.
+    pub id: UserId,
+    /// The name that is unique.
+    pub name: String,
+    /// The name that is shown.
+    #[serde(default)]
+    pub display_name: String,
+    /// An address.
+    #[serde(default)]
+    pub email: String,
+    /// Where a picture is.
+    #[serde(default)]
+    pub picture_url: String,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// What stands for a login. The key itself is not kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreAuthKey {
+    /// The number.
+    pub id: KeyId,
+    /// Whose nodes it makes; nobody's if they are tagged.
+    pub user: Option<UserId>,
+    /// The part of the key that names it.
+    pub prefix: String,
+    /// Of the part that is secret.
+    pub hash: Hash,
+    /// Whether it makes more than one node.
+    pub reusable: bool,
+    /// Whether its nodes are forgotten when they go.
+    pub ephemeral: bool,
+    /// Whether it has made a node.
+    pub used: bool,
+    /// When it ends.
+    pub expires: Option<Time>,
+    /// The tags of its nodes.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// How a node became one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RegisterMethod {
+    /// By a pre-auth key.
+    #[default]
+    AuthKey,
+    /// By an administrator.
+    Cli,
+}
+
+/// A machine in the network.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Node {
+    /// The number.
+    pub id: NodeId,
+    /// The key of its machine.
+    pub machine: MachinePublic,
+    /// The key of WireGuard.
+    pub key: NodePublic,
+    /// The key of its disco messages; zero until it says one.
+    pub disco: DiscoPublic,
+    /// The owner; nobody if it is tagged.
+    pub user: Option<UserId>,
+    /// What it is, instead of whose.
+    #[serde(default)]
+    pub tags: Vec<String>,
+    /// Its name in the network, without the network's.
+    pub name: String,
+    /// Whether the name is an administrator's and does not follow the host's.
+    #[serde(default)]
+    pub renamed: bool,
+    /// Its address.
+    pub v4: Ipv4Addr,
+    /// Its address.
+    pub v6: Ipv6Addr,
+    /// Where it may be reached.
+    #[serde(default)]
+    pub endpoints: Vec<SocketAddr>,
+    /// The region of its home.
+    #[serde(default)]
+    pub home: u16,
+    /// The capability version that it speaks.
+    #[serde(default)]
+    pub version: u16,
+    /// What it says of itself.
+    pub hostinfo: Hostinfo,
+    /// Whether it is forgotten when it goes.
+    #[serde(default)]
+    pub ephemeral: bool,
+    /// The key that it was made by.
+    pub auth_key: Option<KeyId>,
+    /// How it was made.
+    #[serde(default)]
+    pub method: RegisterMethod,
+    /// When its key expires.
+    pub expires: Option<Time>,
+    /// When it was made.
+    pub created: Time,
+    /// When it was last connected.
+    pub last_seen: Option<Time>,
+    /// The networks that an administrator lets it route.
+    #[serde(default)]
+    pub approved: Vec<IpNet>,
+}
+
+impl Node {
+    /// Whether its key has expired.
+    pub fn has_expired(&self, now: Time) -> bool {
+        self.expires.is_some_and(|at| at <= now)
+    }
+
+    /// Whether it has tags instead of an owner.
+    pub fn is_tagged(&self) -> bool {
+        !self.tags.is_empty()
+    }
+
+    /// The networks that it advertises and may route.
+    pub fn routes(&self) -> impl Iterator<Item = IpNet> {
+        self.hostinfo.routable.iter().filter(|net| self.approved.contains(net)).copied()
+    }
+}

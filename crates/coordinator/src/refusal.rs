@@ -1,0 +1,61 @@
+//! Why an administrator's command is not carried out.
+
+use std::fmt;
+
+use ipnet::IpNet;
+
+use crate::object::{KeyId, NodeId, UserId};
+
+/// Why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such user.
+    NoUser(String),
+    /// There is no such pre-auth key.
+    NoKey(KeyId),
+    /// There is no such node.
+    NoNode(NodeId),
+    /// Another has the name.
+    NameTaken(String),
+    /// Nobody may be named so.
+    BadName(String),
+    /// The user has nodes.
+    HasNodes(UserId, usize),
+    /// A tag begins with `tag:` and is a label.
+    BadTag(String),
+    /// A key needs a user or tags.
+    NobodysKey,
+    /// A node needs an owner or tags.
+    LastTag,
+    /// The node does not advertise the network.
+    NotAdvertised(IpNet),
+    /// No registration waits under this number.
+    NoRegistration,
+    /// All addresses are had.
+    NoAddress,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoUser(name) => write!(f, "user not found: {name}"),
+            Self::NoKey(id) => write!(f, "pre-auth key not found: {id}"),
+            Self::NoNode(id) => write!(f, "node not found: {id}"),
+            Self::NameTaken(name) => write!(f, "the name {name} is taken"),
+            Self::BadName(name) => write!(f, "{name:?} cannot be a name"),
+            Self::HasNodes(id, nodes) => {
+                write!(f, "user {id} has {nodes} nodes: delete or tag them first")
+            }
+            Self::BadTag(tag) => {
+                write!(f, "{tag:?} is not a tag: tag: and lower-case letters, digits and hyphens")
+            }
+            Self::NobodysKey => f.write_str("a pre-auth key needs a user or tags"),
+            Self::LastTag => f.write_str("the last tag of a node cannot be removed"),
+            Self::NotAdvertised(net) => write!(f, "the node does not advertise {net}"),
+            Self::NoRegistration => f.write_str("no registration waits under this key"),
+            Self::NoAddress => f.write_str("all addresses are in use"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,352 @@
+//! How a machine becomes a node, one again, or none.
+//!
+//! ```text
+//!   logout? ──► the key expires, or an ephemeral node is gone
+//!   the node has this key and it is valid? ──► as it is: a program that starts again says the same,
+//!       │                                      with an auth key that may be used up by now
+//!   auth key? ──► valid? ──► the machine is a node of the same owner? ──► a new node key for it
+//!       │                          └──► a new node
+//!       └──► a registration that waits for an administrator, under a number that is in its URL
+//! ```
+
+use ipnet::IpNet;
+use serde_json::json;
+use tailnet::keys::{MachinePublic, NodePublic};
+
+use crate::{
+    log::Parts,
+    names,
+    object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
+    presence::Timer,
+    refusal::Refusal,
+    request::RegisterRequest,
+    secret::{self, Hash},
+    shown::{login_of, user_of},
+    state::State,
+    time::Time,
+};
+
+/// The most registrations that wait; the one that has waited longest makes room.
+const MOST_WAITING: usize = 1000;
+/// How long one waits (tailscale's clients ask anew).
+const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
+
+/// A registration that waits for an administrator.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    machine: MachinePublic,
+    request: RegisterRequest,
+    since: Time,
+}
+
+/// A request, and what was made for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Registering<'a> {
+    /// Who asks: the other end of Noise.
+    pub machine: MachinePublic,
+    /// What it asks.
+    pub request: &'a RegisterRequest,
+    /// A random number of letters and digits, for a registration that has to wait.
+    pub number: &'a str,
+    /// What a registration's number is put behind for its URL.
+    pub url: &'a str,
+}
+
+/// The answer to a request to register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Registered {
+    /// This JSON.
+    Now(String),
+    /// This JSON, unless something happens to the registration before the client loses patience.
+    Later(String),
+}
+
+/// Who a node is to belong to.
+#[derive(Clone, Debug, Default)]
+struct Owner {
+    user: Option<UserId>,
+    tags: Vec<String>,
+    ephemeral: bool,
+}
+
+/// Why a machine does not become a node, in the words that its user reads.
+struct No(String);
+
+impl State {
+    /// Answers a request to register.
+    pub fn register(&mut self, asked: Registering<'_>, now: Time) -> Registered {
+        match self.try_register(asked, now) {
+            Ok(answer) => answer,
+            Err(No(why)) => Registered::Now(refusal(&why)),
+        }
+    }
+
+    fn try_register(&mut self, asked: Registering<'_>, now: Time) -> Result<Registered, No> {
+        let Registering { machine, request, .. } = asked;
+        if request.node_key.is_zero() {
+            return Err(No("the request has no node key".into()));
+        }
+        let known = self.by_key.get(&request.node_key).copied();
+        if known.is_some() && self.owned_by(&machine, &request.node_key).is_none() {
+            return Err(No("the node key belongs to another machine".into()));
+        }
+        if request.is_logout(now) {
+            return Ok(Registered::Now(self.log_out(known, now)));
+        }
+        if let Some(id) = known.filter(|id| !self.nodes[id].node.has_expired(now)) {
+            self.note_hostinfo(id, request, now);
+            return Ok(Registered::Now(self.welcome(id)));
+        }
+        if let Some(text) = request.auth_key() {
+            let id = self.register_by_key(machine, request, text, now)?;
+            return Ok(Registered::Now(self.welcome(id)));
+        }
+        Ok(self.wait(asked, now))
+    }
+
+    fn log_out(&mut self, known: Option<NodeId>, now: Time) -> String {
+        let user = known.and_then(|id| self.nodes[&id].node.user);
+        let answer = json!({
+            "User": user_of(user.and_then(|id| self.users.get(&id))),
+            "Login": login_of(user.and_then(|id| self.users.get(&id))),
+            "NodeKeyExpired": true, "MachineAuthorized": false, "AuthURL": "", "Error": "",
+        });
+        match known.map(|id| (id, self.nodes[&id].node.ephemeral)) {
+            Some((id, true)) => self.remove_node(id),
+            Some((id, false)) => self.change_node(id, now, |node| {
+                node.expires = Some(now);
+                Parts::WHOLE
+            }),
+            None => {}
+        }
+        answer.to_string()
+    }
+
+    /// Says that a machine is a node.
+    fn welcome(&self, id: NodeId) -> String {
+        let user = self.nodes[&id].node.user.and_then(|user| self.users.get(&user));
+        json!({
+            "User": user_of(user), "Login": login_of(user), "NodeKeyExpired": false,
+            "MachineAuthorized": true, "AuthURL": "", "Error": "",
+        })
+        .to_string()
+    }
+
+    fn register_by_key(
+        &mut self,
+        machine: MachinePublic,
+        request: &RegisterRequest,
+        text: &str,
+        now: Time,
+    ) -> Result<NodeId, No> {
+        let key = self.valid_key(text, now)?.clone();
+        let owner = Owner {
+            user: key.user.filter(|_| key.tags.is_empty()),
+            tags: self.tags_of(&key, request)?,
+            ephemeral: key.ephemeral || request.ephemeral,
+        };
+        let id = self.make_node(machine, request, &owner, now)?;
+        self.change_node(id, now, |node| {
+            (node.auth_key, node.method) = (Some(key.id), RegisterMethod::AuthKey);
+            Parts::none()
+        });
+        if !key.used {
+            let key = PreAuthKey { used: true, ..key };
+            self.keep(&key);
+            self.keys.insert(key.id, key);
+        }
+        Ok(id)
+    }
+
+    fn valid_key(&self, text: &str, now: Time) -> Result<&PreAuthKey, No> {
+        let unknown = || No("invalid auth key".into());
+        let parts = secret::read(text).ok_or_else(unknown)?;
+        let key = self.by_prefix.get(parts.prefix).and_then(|id| self.keys.get(id));
+        let key = key.filter(|key| key.hash == Hash::of(parts.secret)).ok_or_else(unknown)?;
+        if key.expires.is_some_and(|at| at <= now) {
+            return Err(No("the auth key has expired".into()));
+        }
+        if key.used && !key.reusable {
+            return Err(No("the auth key was used already".into()));
+        }
+        Ok(key)
+    }
+
+    /// The tags that a node gets: its key's, or those that it asks for and its user may give.
+    fn tags_of(&self, key: &PreAuthKey, request: &RegisterRequest) -> Result<Vec<String>, No> {
+        let user = key.user.and_then(|id| self.users.get(&id));
+        let may = |tag: &&String| key.tags.contains(tag) || self.access.may_tag(user, tag);
+        let denied: Vec<&str> =
+            request.hostinfo.tags.iter().filter(|tag| !may(tag)).map(String::as_str).collect();
+        if !denied.is_empty() {
+            let denied = denied.join(" ");
+            return Err(No(format!("requested tags [{denied}] are invalid or not permitted")));
+        }
+        let mut tags = key.tags.clone();
+        tags.extend(request.hostinfo.tags.iter().cloned());
+        tags.sort_unstable();
+        tags.dedup();
+        Ok(tags)
+    }
+
+    /// Has a machine be a node of this owner with the request's key: the one that it is, or a new one.
+    fn make_node(
+        &mut self,
+        machine: MachinePublic,
+        request: &RegisterRequest,
+        owner: &Owner,
+        now: Time,
+    ) -> Result<NodeId, No> {
+        let same = self.same_node(machine, request.node_key, owner);
+        // The key moves with the machine to another owner: what had it is that machine no more.
+        if let Some(other) = self.owned_by(&machine, &request.node_key)
+            && same != Some(other)
+        {
+            self.remove_node(other);
+        }
+        let id = match same {
+            Some(id) => id,
+            None => self.new_node(machine, request, owner, now)?,
+        };
+        let lifetime = self.settings.key_lifetime.filter(|_| owner.tags.is_empty());
+        self.change_node(id, now, |node| {
+            node.key = request.node_key;
+            node.expires = lifetime.map(|lifetime| now.after(lifetime));
+            node.ephemeral = owner.ephemeral;
+            node.tags.clone_from(&owner.tags);
+            node.user = owner.user;
+            node.version = request.version;
+            Parts::WHOLE
+        });
+        self.note_hostinfo(id, request, now);
+        Ok(id)
+    }
+
+    /// The node that a machine is already for this owner.
+    fn same_node(&self, machine: MachinePublic, key: NodePublic, owner: &Owner) -> Option<NodeId> {
+        let with_key = self.owned_by(&machine, &key);
+        let of_machine = self.by_machine.get(&machine).into_iter().flatten().copied();
+        with_key.into_iter().chain(of_machine).find(|id| {
+            let node = &self.nodes[id].node;
+            node.user == owner.user && node.is_tagged() != owner.tags.is_empty()
+        })
+    }
+
+    fn new_node(
+        &mut self,
+        machine: MachinePublic,
+        request: &RegisterRequest,
+        owner: &Owner,
+        now: Time,
+    ) -> Result<NodeId, No> {
+        let no_address = || No(Refusal::NoAddress.to_string());
+        let (v4, v6) = self.addresses.free().ok_or_else(no_address)?;
+        let id = NodeId(self.next_number(Kind::Node));
+        let name = self.free_name(names::label(&request.hostinfo.hostname), None);
+        let node = Node {
+            id,
+            machine,
+            key: request.node_key,
+            disco: Default::default(),
+            user: owner.user,
+            tags: owner.tags.clone(),
+            name,
+            renamed: false,
+            v4,
+            v6,
+            endpoints: Vec::new(),
+            home: 0,
+            version: request.version,
+            hostinfo: request.hostinfo.clone(),
+            ephemeral: owner.ephemeral,
+            auth_key: None,
+            method: RegisterMethod::default(),
+            expires: None,
+            created: now,
+            last_seen: None,
+            approved: Vec::new(),
+        };
+        self.add_node(node, now);
+        Ok(id)
+    }
+
+    fn note_hostinfo(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
+        // A request without one says nothing of the machine.
+        if !request.hostinfo.hostname.is_empty() {
+            self.hear_hostinfo(id, &request.hostinfo, now);
+        }
+    }
+
+    /// Has a registration wait for an administrator, or go on waiting.
+    fn wait(&mut self, asked: Registering<'_>, now: Time) -> Registered {
+        let Registering { machine, request, number, url } = asked;
+        let followed = request.followup.strip_prefix(url);
+        let answer = |number: &str| {
+            json!({
+                "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,
+                "MachineAuthorized": false, "AuthURL": format!("{url}{number}"), "Error": "",
+            })
+            .to_string()
+        };
+        if let Some(number) = followed
+            && self.waiting.get(number).is_some_and(|pending| {
+                pending.machine == machine && pending.request.node_key == request.node_key
+            })
+        {
+            return Registered::Later(answer(number));
+        }
+        if self.waiting.len() >= MOST_WAITING
+            && let Some(oldest) = self.waiting.iter().min_by_key(|(_, pending)| pending.since)
+        {
+            let oldest = oldest.0.clone();
+            self.waiting.remove(&oldest);
+        }
+        let pending = Pending { machine, request: request.clone(), since: now };
+        self.waiting.insert(number.to_owned(), pending);
+        self.timers.insert((now.after(LONGEST_WAIT), Timer::Waiting(number.to_owned())));
+        Registered::Now(answer(number))
+    }
+
+    /// An administrator lets a registration that waits become a node of a user.
+    ///
+    /// # Errors
+    /// There is none under this number, no such user, or no address.
+    pub fn admit(&mut self, number: &str, user: UserId, now: Time) -> Result<NodeId, Refusal> {
+        if !self.users.contains_key(&user) {
+            return Err(Refusal::NoUser(user.to_string()));
+        }
+        let pending = self.waiting.remove(number).ok_or(Refusal::NoRegistration)?;
+        let Pending { machine, request, .. } = pending;
+        let ephemeral = request.ephemeral;
+        let owner = Owner { user: Some(user), tags: Vec::new(), ephemeral };
+        let id = self.make_node(machine, &request, &owner, now).map_err(|_| Refusal::NoAddress)?;
+        self.change_node(id, now, |node| {
+            (node.auth_key, node.method) = (None, RegisterMethod::Cli);
+            Parts::none()
+        });
+        Ok(id)
+    }
+
+    /// Approves what the policy lets a node route without an administrator.
+    pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
+        let Some(entry) = self.nodes.get(&id) else { return };
+        let node = &entry.node;
+        let may = |net: &&IpNet| !node.approved.contains(net) && self.access.approves(node, net);
+        let more: Vec<IpNet> = node.hostinfo.routable.iter().filter(may).copied().collect();
+        if !more.is_empty() {
+            self.change_node(id, now, |node| {
+                node.approved.extend(more);
+                Parts::WHOLE
+            });
+        }
+    }
+}
+
+/// A refusal that a client shows to its user.
+fn refusal(why: &str) -> String {
+    json!({
+        "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,
+        "MachineAuthorized": false, "AuthURL": "", "Error": why,
+    })
+    .to_string()
+}

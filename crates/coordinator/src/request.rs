@@ -1,0 +1,148 @@
+//! What clients ask, as it is read.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Deserializer};
+use tailnet::keys::{DiscoPublic, NodePublic};
+
+use crate::{hostinfo::Hostinfo, time::Time};
+
+/// The most endpoints of a node that are kept.
+const MOST_ENDPOINTS: usize = 64;
+
+/// Asks to be a node, or to be one no more (tailscale `tailcfg.RegisterRequest`).
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct RegisterRequest {
+    /// What it speaks.
+    pub version: u16,
+    /// The key to be registered.
+    pub node_key: NodePublic,
+    /// The one that it replaces.
+    pub old_node_key: NodePublic,
+    #[serde(deserialize_with = "or_default")]
+    auth: Auth,
+    /// When it should expire; in the past: now.
+    pub expiry: String,
+    /// The URL of the login that it waits for.
+    pub followup: String,
+    /// What it says of itself.
+    #[serde(deserialize_with = "or_default")]
+    pub hostinfo: Hostinfo,
+    /// Whether it is to be forgotten when it goes.
+    pub ephemeral: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Auth {
+    auth_key: String,
+}
+
+impl RegisterRequest {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut read: Self = serde_json::from_slice(text)?;
+        read.hostinfo = read.hostinfo.bounded();
+        Ok(read)
+    }
+
+    /// The key that stands for a login, if there is one.
+    pub fn auth_key(&self) -> Option<&str> {
+        Some(self.auth.auth_key.trim()).filter(|key| !key.is_empty())
+    }
+
+    /// Whether it is to be a node no more. Go's zero time asks for nothing.
+    pub fn is_logout(&self, now: Time) -> bool {
+        Time::read(&self.expiry).is_some_and(|at| at <= now)
+    }
+}
+
+/// Asks for the map, or tells of the node (tailscale `tailcfg.MapRequest`).
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct MapRequest {
+    /// What it speaks.
+    pub version: u16,
+    /// The node's.
+    pub node_key: NodePublic,
+    /// The node's; zero if it says nothing of it.
+    #[serde(deserialize_with = "or_default")]
+    pub disco_key: DiscoPublic,
+    /// Whether it asks for maps as they change.
+    pub stream: bool,
+    /// Whether it tells of itself, and asks for nothing.
+    pub omit_peers: bool,
+    /// Whether what it says of itself is to be passed over.
+    pub read_only: bool,
+    /// What it says of itself.
+    #[serde(deserialize_with = "or_default")]
+    pub hostinfo: Option<Hostinfo>,
+    /// Where it may be reached.
+    #[serde(deserialize_with = "readable")]
+    pub endpoints: Vec<SocketAddr>,
+}
+
+impl MapRequest {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
+        let mut read: Self = serde_json::from_slice(text)?;
+        read.hostinfo = read.hostinfo.map(Hostinfo::bounded);
+        Ok(read)
+    }
+
+    /// Whether what it says of the node counts. A stream tells nothing since capability 68, and may
+    /// have less than a request that does.
+    pub fn tells(&self) -> bool {
+        !self.stream && !self.read_only
+    }
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Those that can be read: one on a link of the machine's own has a name in it.
+fn readable<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    let texts = Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default();
+    Ok(texts.iter().filter_map(|text| text.parse().ok()).take(MOST_ENDPOINTS).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_as_go_writes_them() {
+        let key = NodePublic([1; 32]);
+        let text = format!(
+            r#"{{"Version":131,"NodeKey":"{key}","OldNodeKey":"nodekey:{}","NLKey":"nlpub:00",
+               "Auth":{{"AuthKey":" k "}},"Expiry":"0001-01-01T00:00:00Z","Followup":"",
+               "Hostinfo":null,"NodeKeySignature":null,"Tailnet":"x"}}"#,
+            "0".repeat(64)
+        );
+        let read = RegisterRequest::read(text.as_bytes()).unwrap();
+        assert_eq!((read.node_key, read.auth_key()), (key, Some("k")));
+        assert!(read.old_node_key.is_zero() && !read.is_logout(Time(1)));
+        let text = text.replace("0001-01-01T00:00:00Z", "1970-01-01T00:02:03Z");
+        assert!(RegisterRequest::read(text.as_bytes()).unwrap().is_logout(Time(1_000_000)));
+    }
+
+    #[test]
+    fn a_stream_tells_nothing_of_its_node() {
+        let text = r#"{"Version":131,"NodeKey":"","DiscoKey":null,"Stream":true,"KeepAlive":true,
+            "Endpoints":["192.0.2.1:1","[fe80::1%eth0]:1",""],"EndpointTypes":[1],"Hostinfo":{}}"#;
+        let read = MapRequest::read(text.as_bytes()).unwrap();
+        assert!(!read.tells() && read.endpoints.len() == 1 && read.hostinfo.is_some());
+        assert!(MapRequest::read(b"{\"OmitPeers\":true}").unwrap().tells());
+        assert!(MapRequest::read(b"7").is_err());
+    }
+}

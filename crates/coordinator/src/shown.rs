@@ -1,0 +1,183 @@
+//! Nodes and users as clients read them (tailscale `tailcfg.Node`, `UserProfile`).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    object::{Node, NodeId, User},
+    routes::is_exit,
+    state::{Entry, State},
+    telling::texts,
+    time::{NO_TIME, Time, text_or_none},
+};
+
+/// The user of all nodes that have tags instead of one (recorded from Tailscale's service).
+const TAGGED: i64 = 2_147_455_555;
+
+/// What a client of an administrator may do; the values are lists of parameters, of which these have
+/// none.
+const CAPABILITIES: [&str; 3] = [
+    "https://tailscale.com/cap/file-sharing",
+    "https://tailscale.com/cap/is-admin",
+    "https://tailscale.com/cap/ssh",
+];
+
+impl State {
+    /// A node as its peers are told of it.
+    pub(crate) fn peer(&self, entry: &Entry) -> Arc<str> {
+        Arc::clone(entry.shown.get_or_init(|| self.render_peer(entry).into()))
+    }
+
+    fn render_peer(&self, entry: &Entry) -> String {
+        let node = &entry.node;
+        let mut fields = self.both(node);
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        let mut allowed = addresses(node);
+        let exits = node.routes().filter(is_exit).map(|net| net.to_string());
+        allowed.extend(exits.chain(entry.primaries.iter().map(ToString::to_string)));
+        put("AllowedIPs", json!(allowed));
+        if !entry.primaries.is_empty() {
+            put("PrimaryRoutes", json!(entry.primaries));
+        }
+        put("Endpoints", json!(texts(&node.endpoints)));
+        put("HomeDERP", json!(node.home));
+        put("Cap", json!(node.version));
+        put("Online", json!(entry.online));
+        if let Some(seen) = node.last_seen.filter(|_| !entry.online) {
+            put("LastSeen", json!(seen.text()));
+        }
+        let of = &node.hostinfo;
+        let mut hostinfo = json!({ "OS": of.os, "Hostname": of.hostname, "Services": of.services });
+        if !of.ssh_keys.is_empty() {
+            hostinfo["sshHostKeys"] = json!(of.ssh_keys);
+        }
+        put("Hostinfo", hostinfo);
+        Value::Object(fields).to_string()
+    }
+
+    /// A node as it is told of itself.
+    pub(crate) fn own(&self, entry: &Entry, now: Time) -> String {
+        let node = &entry.node;
+        let mut fields = self.both(node);
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        let mut allowed = addresses(node);
+        allowed.extend(node.routes().map(|net| net.to_string()));
+        put("AllowedIPs", json!(allowed));
+        put("Machine", json!(node.machine));
+        put("MachineAuthorized", json!(true));
+        put("Hostinfo", json!(node.hostinfo));
+        if node.has_expired(now) {
+            put("Expired", json!(true));
+        }
+        let capabilities = CAPABILITIES.map(|name| (name.to_owned(), Value::Null));
+        put("CapMap", Value::Object(capabilities.into_iter().collect()));
+        Value::Object(fields).to_string()
+    }
+
+    fn both(&self, node: &Node) -> Map<String, Value> {
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        put("ID", json!(node.id));
+        put("StableID", json!(node.id.to_string()));
+        put("Name", json!(format!("{}.{}.", node.name, self.settings.base_domain)));
+        put("User", json!(user_number(node)));
+        put("Key", json!(node.key));
+        put("KeyExpiry", json!(text_or_none(node.expires)));
+        put("DiscoKey", json!(node.disco));
+        put("Addresses", json!(addresses(node)));
+        put("Created", json!(node.created.text()));
+        if node.is_tagged() {
+            put("Tags", json!(node.tags));
+        }
+        fields
+    }
+
+    /// The owner of a node.
+    pub(crate) fn profile(&self, node: &Node) -> (i64, String) {
+        let user = node.user.and_then(|id| self.users.get(&id));
+        let number = user_number(node);
+        let (login, shown, picture) = match user {
+            Some(user) => (user.name.as_str(), display_name(user), user.picture_url.as_str()),
+            None => ("tagged-devices", "Tagged Devices", ""),
+        };
+        let profile = json!({
+            "ID": number, "LoginName": login, "DisplayName": shown, "ProfilePicURL": picture,
+        });
+        (number, profile.to_string())
+    }
+
+    /// How names are resolved.
+    pub(crate) fn dns(&self) -> String {
+        let dns = &self.settings.dns;
+        let resolvers = |texts: &[String]| -> Vec<Value> {
+            texts.iter().map(|addr| json!({ "Addr": addr })).collect()
+        };
+        let servers = resolvers(&dns.nameservers);
+        let name = if dns.overrides { "Resolvers" } else { "FallbackResolvers" };
+        let split = dns.split.iter();
+        let split: Map<String, Value> =
+            split.map(|(domain, servers)| (domain.clone(), json!(resolvers(servers)))).collect();
+        let mut config = Map::new();
+        config.insert("Proxied".into(), json!(dns.magic));
+        if dns.magic {
+            let own = std::iter::once(&self.settings.base_domain);
+            config.insert("Domains".into(), own.chain(&dns.search).cloned().collect());
+        }
+        if !servers.is_empty() {
+            config.insert(name.into(), json!(servers));
+        }
+        if !split.is_empty() {
+            config.insert("Routes".into(), Value::Object(split));
+        }
+        Value::Object(config).to_string()
+    }
+}
+
+/// The node of a client that is none any more: its key has expired, so that it asks to log in.
+pub(crate) fn gone(id: NodeId, key: &str) -> String {
+    let long_ago = Time(123_000).text();
+    json!({
+        "ID": id.0.max(1), "StableID": id.0.max(1).to_string(), "Name": "", "User": TAGGED, "Key": key,
+        "KeyExpiry": long_ago, "Addresses": [], "AllowedIPs": [], "Expired": true,
+        "Created": NO_TIME, "MachineAuthorized": false,
+    })
+    .to_string()
+}
+
+fn user_number(node: &Node) -> i64 {
+    node.user.map_or(TAGGED, |id| id.0)
+}
+
+fn addresses(node: &Node) -> Vec<String> {
+    vec![format!("{}/32", node.v4), format!("{}/128", node.v6)]
+}
+
+fn display_name(user: &User) -> &str {
+    if user.display_name.is_empty() { &user.name } else { &user.display_name }
+}
+
+/// `tailcfg.User`.
+pub(crate) fn user_of(user: Option<&User>) -> Value {
+    match user {
+        Some(user) => json!({
+            "ID": user.id, "DisplayName": display_name(user), "ProfilePicURL": user.picture_url,
+            "Created": user.created.text(),
+        }),
+        None => json!({ "ID": TAGGED, "DisplayName": "Tagged Devices", "Created": NO_TIME }),
+    }
+}
+
+/// `tailcfg.Login`.
+pub(crate) fn login_of(user: Option<&User>) -> Value {
+    match user {
+        Some(user) => json!({
+            "ID": user.id, "Provider": "", "LoginName": user.name,
+            "DisplayName": display_name(user), "ProfilePicURL": user.picture_url,
+        }),
+        None => json!({
+            "ID": TAGGED, "Provider": "", "LoginName": "tagged-devices",
+            "DisplayName": "Tagged Devices", "ProfilePicURL": "",
+        }),
+    }
+}

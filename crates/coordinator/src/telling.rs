@@ -1,0 +1,90 @@
+//! What nodes tell of themselves while they are.
+
+use std::net::SocketAddr;
+
+use tailnet::keys::DiscoPublic;
+
+use crate::{
+    hostinfo::Hostinfo,
+    log::Parts,
+    names,
+    object::{Node, NodeId},
+    request::MapRequest,
+    state::State,
+    time::Time,
+};
+
+impl State {
+    /// Takes what a node's request tells of it.
+    pub fn hear(&mut self, id: NodeId, request: &MapRequest, now: Time) {
+        if let Some(hostinfo) = &request.hostinfo
+            && request.tells()
+        {
+            self.hear_hostinfo(id, hostinfo, now);
+        }
+        self.change_node(id, now, |node| hear_paths(node, request));
+    }
+
+    /// Takes what a machine says of itself.
+    pub(crate) fn hear_hostinfo(&mut self, id: NodeId, hostinfo: &Hostinfo, now: Time) {
+        let Some(entry) = self.nodes.get(&id) else { return };
+        let node = &entry.node;
+        // A name that has a number because another had it keeps it for as long as the host's is the same.
+        let is_same = node.hostinfo.hostname == hostinfo.hostname;
+        let name = if node.renamed || is_same {
+            node.name.clone()
+        } else {
+            self.free_name(names::label(&hostinfo.hostname), Some(&node.name))
+        };
+        self.change_node(id, now, |node| {
+            let mut parts = Parts::none();
+            let shown = |of: &Hostinfo| {
+                (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
+            };
+            let is_other = shown(&node.hostinfo) != shown(hostinfo);
+            if is_other || node.name != name || node.hostinfo.routable != hostinfo.routable {
+                parts = Parts::WHOLE;
+            }
+            let home = hostinfo.net_info.home;
+            if home != 0 && node.home != home {
+                node.home = home;
+                parts = parts.and(Parts::HOME);
+            }
+            node.name = name;
+            node.hostinfo = hostinfo.clone();
+            node.hostinfo.net_info = Default::default();
+            parts
+        });
+        self.approve_routes_of(id, now);
+    }
+}
+
+fn hear_paths(node: &mut Node, request: &MapRequest) -> Parts {
+    let mut parts = Parts::none();
+    let says_disco = !request.disco_key.is_zero() && request.disco_key != node.disco;
+    // A stream has the keys of the moment that it was begun in: it never replaces what was told.
+    if says_disco && (request.tells() || node.disco.is_zero()) {
+        let is_first = node.disco.is_zero();
+        node.disco = request.disco_key;
+        parts = parts.and(if is_first { Parts::WHOLE } else { Parts::DISCO });
+    }
+    if request.version != 0 && request.version != node.version {
+        node.version = request.version;
+        parts = parts.and(Parts::VERSION);
+    }
+    if request.tells() && request.endpoints != node.endpoints {
+        node.endpoints.clone_from(&request.endpoints);
+        parts = parts.and(Parts::ENDPOINTS);
+    }
+    parts
+}
+
+/// Whether a node can be reached at all: one that never said a disco key cannot.
+pub(crate) fn is_reachable(node: &Node) -> bool {
+    node.disco != DiscoPublic::default()
+}
+
+/// An endpoint, as Go writes it.
+pub(crate) fn texts(endpoints: &[SocketAddr]) -> Vec<String> {
+    endpoints.iter().map(SocketAddr::to_string).collect()
+}

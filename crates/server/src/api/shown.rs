@@ -1,0 +1,54 @@
+//! Users, keys and nodes as administrators read them. Names of fields are headscale's, times RFC 3339.
+
+use coordinator::{
+    NodeView, State,
+    object::{PreAuthKey, RegisterMethod, User, UserId},
+};
+use serde_json::{Value, json};
+
+pub fn user(user: &User) -> Value {
+    json!({
+        "id": user.id, "name": user.name, "display_name": user.display_name, "email": user.email,
+        "profile_pic_url": user.picture_url, "created_at": user.created.text(),
+    })
+}
+
+fn owner(state: &State, id: Option<UserId>) -> Value {
+    let owner = state.users().find(|user| Some(user.id) == id);
+    owner.map_or(Value::Null, user)
+}
+
+/// A pre-auth key; all of it only when it was just made.
+pub fn key(state: &State, key: &PreAuthKey, text: Option<&str>) -> Value {
+    let shown = match text {
+        Some(text) => text.to_owned(),
+        None => format!("lrkey-auth-{}-***", key.prefix),
+    };
+    json!({
+        "id": key.id, "user": owner(state, key.user), "key": shown, "reusable": key.reusable,
+        "ephemeral": key.ephemeral, "used": key.used,
+        "expiration": key.expires.map(|at| at.text()), "created_at": key.created.text(),
+        "acl_tags": key.tags,
+    })
+}
+
+pub fn node(state: &State, view: NodeView<'_>) -> Value {
+    let node = view.node;
+    let method = match node.method {
+        RegisterMethod::AuthKey => "auth_key",
+        RegisterMethod::Cli => "cli",
+    };
+    let routes: Vec<_> = node.routes().collect();
+    json!({
+        "id": node.id, "machine_key": node.machine, "node_key": node.key, "disco_key": node.disco,
+        "ip_addresses": [node.v4.to_string(), node.v6.to_string()],
+        "name": node.hostinfo.hostname, "given_name": node.name, "user": owner(state, node.user),
+        "last_seen": node.last_seen.map(|at| at.text()), "expiry": node.expires.map(|at| at.text()),
+        "created_at": node.created.text(), "register_method": method, "online": view.online,
+        "ephemeral": node.ephemeral, "tags": node.tags, "approved_routes": node.approved,
+        "available_routes": node.hostinfo.routable, "subnet_routes": routes,
+        "primary_routes": view.primaries, "os": node.hostinfo.os,
+        "client_version": node.hostinfo.program,
+        "endpoints": node.endpoints, "home_derp": node.home,
+    })
+}

@@ -1,0 +1,79 @@
+//! Bodies of HTTP: what is answered, and what is read of requests, which is bounded.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::{
+    Response, StatusCode,
+    body::{Body, Frame, Incoming},
+    header::{CONTENT_TYPE, HeaderValue},
+};
+use tokio::{sync::mpsc, time::timeout};
+
+/// Within this a body has come, or its sender is given up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is answered.
+pub enum Answer {
+    /// All at once.
+    Text(Option<Bytes>),
+    /// As it comes.
+    Pieces(mpsc::Receiver<Bytes>),
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
+            Self::Pieces(pieces) => {
+                pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Self::Text(None))
+    }
+}
+
+/// Words for people.
+pub fn text(status: StatusCode, words: &str) -> Response<Answer> {
+    typed(status, "text/plain; charset=utf-8", words.to_owned())
+}
+
+/// JSON.
+pub fn json(status: StatusCode, json: String) -> Response<Answer> {
+    typed(status, "application/json", json)
+}
+
+fn typed(status: StatusCode, kind: &'static str, words: String) -> Response<Answer> {
+    let words = Some(Bytes::from(words)).filter(|words| !words.is_empty());
+    let mut response = Response::new(Answer::Text(words));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// All of a request's body, if it is not longer than this many bytes.
+///
+/// # Errors
+/// It is longer, comes too slowly, or breaks off: what to answer.
+pub async fn read(body: Incoming, most: usize) -> Result<Bytes, Response<Answer>> {
+    match timeout(PATIENCE, Limited::new(body, most).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long\n")),
+        Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time\n")),
+    }
+}

@@ -1,0 +1,12 @@
+//! The room of the clock.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use coordinator::Time;
+
+/// The time.
+#[expect(clippy::disallowed_methods, reason = "this is the clock's room")]
+pub fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    Time::default().after(since)
+}

@@ -1,0 +1,376 @@
+//! What the command line asks a running server.
+
+mod ask;
+mod table;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::bail;
+use clap::{Args, Subcommand, ValueEnum};
+use coordinator::Time;
+use hyper::Method;
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use self::ask::{Ask, part, query};
+use crate::{clock::now, configuration::Configuration};
+
+/// What all of these have.
+#[derive(Args, Clone, Debug)]
+pub struct Common {
+    /// The server's configuration.
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How the answer is printed; a table without it.
+    #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
+    pub output: Option<Output>,
+}
+
+/// How an answer is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// JSON that people read.
+    Json,
+    /// JSON in one line.
+    JsonLine,
+}
+
+/// Users.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Users {
+    /// Make a user.
+    #[command(alias = "c")]
+    Create {
+        /// The name.
+        name: String,
+        /// The name that is shown.
+        #[arg(short, long, default_value = "")]
+        display_name: String,
+        /// An address.
+        #[arg(short, long, default_value = "")]
+        email: String,
+        /// Where a picture is.
+        #[arg(short, long, default_value = "")]
+        picture_url: String,
+    },
+    /// Show all users.
+    #[command(aliases = ["ls", "show"])]
+    List,
+    /// Give a user another name.
+    #[command(alias = "mv")]
+    Rename {
+        #[command(flatten)]
+        who: Who,
+        /// The other name.
+        #[arg(short = 'r', long)]
+        new_name: String,
+    },
+    /// Delete a user, who has no nodes.
+    #[command(aliases = ["delete", "rm"])]
+    Destroy {
+        #[command(flatten)]
+        who: Who,
+        /// Ask nothing.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Which user.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Who {
+    /// By number.
+    #[arg(short, long)]
+    pub identifier: Option<i64>,
+    /// By name.
+    #[arg(short, long)]
+    pub name: Option<String>,
+}
+
+impl Who {
+    fn text(self) -> String {
+        self.name.or(self.identifier.map(|id| id.to_string())).unwrap_or_default()
+    }
+}
+
+/// Pre-auth keys.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PreAuthKeys {
+    /// Make a key, and print it: it is not shown again.
+    #[command(aliases = ["c", "new"])]
+    Create {
+        /// Whose nodes it makes, by number or name.
+        #[arg(short, long)]
+        user: Option<String>,
+        /// It makes more than one node.
+        #[arg(long)]
+        reusable: bool,
+        /// Its nodes are forgotten when they go.
+        #[arg(long)]
+        ephemeral: bool,
+        /// How long it is good for, as 90m, 24h or 7d; 0 for without end.
+        #[arg(short, long, default_value = "1h", value_parser = lifetime)]
+        expiration: Duration,
+        /// Tags of its nodes.
+        #[arg(long, value_delimiter = ',')]
+        tags: Vec<String>,
+    },
+    /// Show all keys, without what is secret.
+    #[command(aliases = ["ls", "show"])]
+    List,
+    /// Have a key make no more nodes.
+    #[command(aliases = ["revoke", "exp"])]
+    Expire {
+        /// Its number.
+        #[arg(short, long)]
+        id: i64,
+    },
+    /// Delete a key.
+    #[command(aliases = ["del", "rm"])]
+    Delete {
+        /// Its number.
+        #[arg(short, long)]
+        id: i64,
+    },
+}
+
+/// Nodes.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Nodes {
+    /// Show all nodes.
+    #[command(aliases = ["ls", "show"])]
+    List {
+        /// Those of this user, by number or name.
+        #[arg(short, long)]
+        user: Option<String>,
+    },
+    /// Show which networks nodes offer, and which they may route.
+    #[command(aliases = ["lsr", "routes"])]
+    ListRoutes {
+        /// Of this node.
+        #[arg(short, long)]
+        identifier: Option<i64>,
+    },
+    /// Let a machine in that waits.
+    Register {
+        /// Whose it is to be, by number or name.
+        #[arg(short, long)]
+        user: String,
+        /// What the machine shows.
+        #[arg(short, long)]
+        key: String,
+    },
+    /// Have a node's key expire.
+    #[command(aliases = ["logout", "exp", "e"])]
+    Expire {
+        /// Its number.
+        #[arg(short, long)]
+        identifier: i64,
+        /// When, as 2027-01-31T00:00:00Z; now without it.
+        #[arg(short, long)]
+        expiry: Option<String>,
+        /// Never.
+        #[arg(short, long, conflicts_with = "expiry")]
+        disable: bool,
+    },
+    /// Give a node another name.
+    Rename {
+        /// Its number.
+        #[arg(short, long)]
+        identifier: i64,
+        /// The other name.
+        name: String,
+    },
+    /// Delete a node.
+    #[command(aliases = ["del", "rm"])]
+    Delete {
+        /// Its number.
+        #[arg(short, long)]
+        identifier: i64,
+        /// Ask nothing.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give a node tags instead of an owner.
+    #[command(aliases = ["tags", "t"])]
+    Tag {
+        /// Its number.
+        #[arg(short, long)]
+        identifier: i64,
+        /// The tags.
+        #[arg(short, long, value_delimiter = ',')]
+        tags: Vec<String>,
+    },
+    /// Let a node route these networks, and no others.
+    ApproveRoutes {
+        /// Its number.
+        #[arg(short, long)]
+        identifier: i64,
+        /// The networks; empty for none.
+        #[arg(short, long, value_delimiter = ',', value_parser = net)]
+        routes: Vec<Option<IpNet>>,
+    },
+}
+
+/// Answers `users`.
+///
+/// # Errors
+/// The server does not answer, or refuses.
+pub async fn users(common: &Common, command: Users) -> anyhow::Result<()> {
+    let ask = Ask::new(common)?;
+    let path = match command {
+        Users::Create { name, display_name, email, picture_url } => {
+            let body = json!({
+                "name": name, "display_name": display_name, "email": email,
+                "picture_url": picture_url,
+            });
+            return ask.says(Method::POST, "user", Some(body), table::user).await;
+        }
+        Users::List => return ask.says(Method::GET, "user", None, table::users).await,
+        Users::Rename { who, new_name } => {
+            format!("user/{}/rename/{}", part(&who.text()), part(&new_name))
+        }
+        Users::Destroy { who, force } => {
+            confirm(force, "the user")?;
+            let path = format!("user/{}", part(&who.text()));
+            return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
+        }
+    };
+    ask.says(Method::POST, &path, None, table::user).await
+}
+
+/// Answers `preauthkeys`.
+///
+/// # Errors
+/// As [`users`].
+pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Result<()> {
+    let ask = Ask::new(common)?;
+    match command {
+        PreAuthKeys::Create { user, reusable, ephemeral, expiration, tags } => {
+            let expires = (!expiration.is_zero()).then(|| now().after(expiration));
+            let body = json!({
+                "user": user, "reusable": reusable, "ephemeral": ephemeral, "acl_tags": tags,
+                "expiration": expires.map(Time::text),
+            });
+            let only_key = |key: &Value| key["key"].as_str().unwrap_or_default().to_owned();
+            ask.says(Method::POST, "preauthkey", Some(body), only_key).await
+        }
+        PreAuthKeys::List => ask.says(Method::GET, "preauthkey", None, table::keys).await,
+        PreAuthKeys::Expire { id } => {
+            let path = format!("preauthkey/{id}/expire");
+            ask.says(Method::POST, &path, None, |_| "expired".into()).await
+        }
+        PreAuthKeys::Delete { id } => {
+            let path = format!("preauthkey/{id}");
+            ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await
+        }
+    }
+}
+
+/// Answers `nodes`.
+///
+/// # Errors
+/// As [`users`].
+pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
+    let ask = Ask::new(common)?;
+    let (path, body) = match command {
+        Nodes::List { user } => {
+            let path = query("node", &[("user", user)]);
+            return ask.says(Method::GET, &path, None, table::nodes).await;
+        }
+        Nodes::ListRoutes { identifier: None } => {
+            return ask.says(Method::GET, "node", None, table::routes).await;
+        }
+        Nodes::ListRoutes { identifier: Some(id) } => {
+            let one = |node: &Value| table::routes(&json!([node]));
+            return ask.says(Method::GET, &format!("node/{id}"), None, one).await;
+        }
+        Nodes::Delete { identifier, force } => {
+            confirm(force, "the node")?;
+            let path = format!("node/{identifier}");
+            return ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await;
+        }
+        Nodes::Register { user, key } => {
+            (query("node/register", &[("user", Some(user)), ("key", Some(key))]), None)
+        }
+        Nodes::Expire { identifier, expiry, disable } => {
+            let never = disable.then(|| "true".to_owned());
+            let path = format!("node/{identifier}/expire");
+            (query(&path, &[("expiry", expiry), ("disable", never)]), None)
+        }
+        Nodes::Rename { identifier, name } => {
+            (format!("node/{identifier}/rename/{}", part(&name)), None)
+        }
+        Nodes::Tag { identifier, tags } => {
+            (format!("node/{identifier}/tags"), Some(json!({ "tags": tags })))
+        }
+        Nodes::ApproveRoutes { identifier, routes } => {
+            let routes: Vec<IpNet> = routes.into_iter().flatten().collect();
+            (format!("node/{identifier}/approve_routes"), Some(json!({ "routes": routes })))
+        }
+    };
+    ask.says(Method::POST, &path, body, |node| table::nodes(&json!([node]))).await
+}
+
+/// Where the server listens for commands.
+fn socket(common: &Common) -> anyhow::Result<PathBuf> {
+    Ok(Configuration::read(common.config.as_deref())?.socket)
+}
+
+/// Asks before something is gone for good.
+fn confirm(force: bool, what: &str) -> anyhow::Result<()> {
+    use std::io::{IsTerminal, Write, stdin, stdout};
+    // A script says it by running the command, as with headscale's --force.
+    if force || !stdin().is_terminal() {
+        return Ok(());
+    }
+    print!("Delete {what}? [y/N] ");
+    stdout().flush()?;
+    let mut line = String::new();
+    stdin().read_line(&mut line)?;
+    if !line.trim().eq_ignore_ascii_case("y") {
+        bail!("not deleted");
+    }
+    Ok(())
+}
+
+/// A duration such as 90m, 24h or 7d.
+fn lifetime(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a duration such as 90m, 24h or 7d");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let unit = text.chars().next_back().ok_or_else(bad)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 24 * 3600,
+        'y' => 365 * 24 * 3600,
+        _ => return Err(bad()),
+    };
+    let number: u64 = text[..text.len() - unit.len_utf8()].parse().map_err(|_| bad())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
+}
+
+fn net(text: &str) -> Result<Option<IpNet>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| format!("{text:?} is not a network such as 10.0.0.0/8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read() {
+        assert_eq!(lifetime("24h"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(lifetime("0"), Ok(Duration::ZERO));
+        for wrong in ["", "h", "24", "1é", "-1h", "99999999999999999999d"] {
+            assert!(lifetime(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! One question to the running server.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, client::conn::http1, header::HOST};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+use super::{Common, Output, socket};
+use crate::api::ROOT;
+
+/// Where it is asked, and how the answer is printed.
+pub struct Ask {
+    socket: PathBuf,
+    output: Option<Output>,
+}
+
+impl Ask {
+    pub fn new(common: &Common) -> anyhow::Result<Self> {
+        Ok(Self { socket: socket(common)?, output: common.output })
+    }
+
+    /// Asks, and prints the answer: in a table, unless JSON is wanted.
+    pub async fn says(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+        table: impl FnOnce(&Value) -> String,
+    ) -> anyhow::Result<()> {
+        let answer = self.answer(method, path, body).await?;
+        match self.output {
+            Some(Output::Json) => println!("{answer:#}"),
+            Some(Output::JsonLine) => println!("{answer}"),
+            None => println!("{}", table(&answer).trim_end()),
+        }
+        Ok(())
+    }
+
+    async fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<Value>,
+    ) -> anyhow::Result<Value> {
+        let stream = UnixStream::connect(&self.socket).await;
+        let stream =
+            stream.with_context(|| format!("{}: is the server running?", self.socket.display()))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{ROOT}{path}"))
+            .header(HOST, "local")
+            .body(Full::new(Bytes::from(body)))?;
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let answer = response.into_body().collect().await?.to_bytes();
+        drop(sender);
+        connection.await??;
+        let answer: Value = serde_json::from_slice(&answer).context("the server's answer")?;
+        if !status.is_success() {
+            bail!("{}", answer["message"].as_str().unwrap_or("the server refuses"));
+        }
+        Ok(answer)
+    }
+}
+
+/// A text as a part of a path.
+pub fn part(text: &str) -> String {
+    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
+/// A path with those parameters that are there.
+pub fn query(path: &str, parameters: &[(&str, Option<String>)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in parameters {
+        if let Some(value) = value {
+            query.append_pair(name, value);
+        }
+    }
+    match query.finish() {
+        query if query.is_empty() => path.to_owned(),
+        query => format!("{path}?{query}"),
+    }
+}

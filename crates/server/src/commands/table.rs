@@ -1,0 +1,119 @@
+//! Answers as tables for people.
+
+use serde_json::Value;
+
+pub fn user(user: &Value) -> String {
+    users(&Value::Array(vec![user.clone()]))
+}
+
+pub fn users(users: &Value) -> String {
+    let head = ["ID", "Name", "Display name", "Email", "Created"];
+    let fields = ["id", "name", "display_name", "email", "created_at"];
+    table(head, rows(users).map(|user| fields.map(|field| text(&user[field]))))
+}
+
+pub fn keys(keys: &Value) -> String {
+    let head = ["ID", "Key", "User", "Tags", "Reusable", "Ephemeral", "Used", "Expires"];
+    table(
+        head,
+        rows(keys).map(|key| {
+            [
+                text(&key["id"]),
+                text(&key["key"]),
+                text(&key["user"]["name"]),
+                list(&key["acl_tags"]),
+                text(&key["reusable"]),
+                text(&key["ephemeral"]),
+                text(&key["used"]),
+                text(&key["expiration"]),
+            ]
+        }),
+    )
+}
+
+pub fn nodes(nodes: &Value) -> String {
+    let head = ["ID", "Name", "User", "Tags", "Addresses", "Online", "Last seen", "Expires"];
+    table(
+        head,
+        rows(nodes).map(|node| {
+            [
+                text(&node["id"]),
+                text(&node["given_name"]),
+                text(&node["user"]["name"]),
+                list(&node["tags"]),
+                list(&node["ip_addresses"]),
+                text(&node["online"]),
+                text(&node["last_seen"]),
+                text(&node["expiry"]),
+            ]
+        }),
+    )
+}
+
+pub fn routes(nodes: &Value) -> String {
+    let head = ["ID", "Name", "Offered", "Approved", "Routed by it"];
+    table(
+        head,
+        rows(nodes).map(|node| {
+            [
+                text(&node["id"]),
+                text(&node["given_name"]),
+                list(&node["available_routes"]),
+                list(&node["approved_routes"]),
+                list(&node["primary_routes"]),
+            ]
+        }),
+    )
+}
+
+fn rows(values: &Value) -> impl Iterator<Item = &Value> {
+    values.as_array().into_iter().flatten()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::Bool(true) => "yes".into(),
+        Value::Bool(false) => "no".into(),
+        // What clients say of themselves does not move the cursor.
+        Value::String(text) => text.chars().filter(|letter| !letter.is_control()).collect(),
+        other => other.to_string(),
+    }
+}
+
+fn list(values: &Value) -> String {
+    let texts: Vec<String> = rows(values).map(text).collect();
+    if texts.is_empty() { "-".into() } else { texts.join(",") }
+}
+
+/// Columns as wide as their longest text.
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_longest_text_and_nothing_escapes() {
+        let table = users(&json!([
+            { "id": 1, "name": "a\u{1b}[31m", "display_name": "", "email": null, "created_at": "t" },
+        ]));
+        assert_eq!(
+            table,
+            "ID  Name   Display name  Email  Created\n1   a[31m                -      t\n"
+        );
+    }
+}

@@ -1,0 +1,29 @@
+//! The server of a network: sockets and files around the crate `coordinator`.
+//!
+//! ```text
+//!   listeners (TLS, plain) ── http ──┬─ ts2021 ── HTTP/2 ── machine ── stream ──┐
+//!                                    └─ derp                                    ├─ network ── store
+//!   socket of commands ── api ──────────────────────────────────────────────────┘
+//!   stun
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod address;
+pub mod api;
+mod body;
+mod clock;
+pub mod commands;
+pub mod configuration;
+mod derp;
+mod files;
+mod http;
+mod listen;
+mod machine;
+mod network;
+pub mod serve;
+mod store;
+mod stream;
+mod stun;
+mod ts2021;
+mod web_socket;

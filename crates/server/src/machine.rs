@@ -1,0 +1,139 @@
+//! What a machine asks inside Noise. Its machine key is proved by then; that the node key that it
+//! names is its own is looked at in every request.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session};
+use hyper::{Method, Request, Response, StatusCode, body::Incoming};
+use tailnet::keys::MachinePublic;
+use tokio::sync::mpsc;
+
+use crate::{
+    body::{self, Answer, json, text},
+    serve::Server,
+    stream::{self, encode_frame},
+};
+
+/// The longest request, in bytes: a machine's description of itself with all it listens on.
+const LONGEST: usize = 256 << 10;
+/// The oldest client that is spoken with, that of 1.80: it reads all that is said.
+const OLDEST: u16 = 113;
+/// How long a registration is held that waits for an administrator. The client asks again.
+const HOLD: Duration = Duration::from_secs(50);
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// Its machine.
+    pub machine: MachinePublic,
+    /// What it speaks.
+    pub version: u16,
+}
+
+/// Answers a request.
+pub async fn answer(
+    server: Arc<Server>,
+    client: Client,
+    request: Request<Incoming>,
+) -> Result<Response<Answer>, Infallible> {
+    let (head, body) = request.into_parts();
+    if client.version < OLDEST {
+        let words = "this client is too old: the server speaks with those of 1.80 and later\n";
+        return Ok(text(StatusCode::BAD_REQUEST, words));
+    }
+    let path = head.uri.path();
+    let handled = match (&head.method, path) {
+        (&Method::POST, "/machine/register" | "/machine/map") => {
+            match body::read(body, LONGEST).await {
+                Ok(body) if path == "/machine/map" => map(&server, client, &body).await,
+                Ok(body) => register(&server, client, &body).await,
+                Err(refusal) => Ok(refusal),
+            }
+        }
+        // Told by older clients; nobody asks for it.
+        (&Method::POST, "/machine/update-health") => Ok(text(StatusCode::OK, "")),
+        _ if path.starts_with("/machine/") => {
+            Ok(text(StatusCode::NOT_IMPLEMENTED, "this server does not do that\n"))
+        }
+        _ => Ok(text(StatusCode::NOT_FOUND, "there is nothing here\n")),
+    };
+    Ok(handled.unwrap_or_else(|error| {
+        tracing::warn!("{path}: {error:#}");
+        text(StatusCode::SERVICE_UNAVAILABLE, "the server cannot do that now\n")
+    }))
+}
+
+async fn register(
+    server: &Arc<Server>,
+    client: Client,
+    body: &[u8],
+) -> anyhow::Result<Response<Answer>> {
+    let Ok(request) = RegisterRequest::read(body) else {
+        return Ok(text(StatusCode::BAD_REQUEST, "not a request to register\n"));
+    };
+    let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
+    let number = random_number()?;
+    let deadline = tokio::time::Instant::now() + HOLD;
+    let mut changed = server.network.changed();
+    loop {
+        changed.borrow_and_update();
+        let (request, url, number) = (Arc::clone(&request), Arc::clone(&url), number.clone());
+        let registered = server.network.run(move |state, now| {
+            let (machine, number) = (client.machine, number.as_str());
+            state.register(Registering { machine, request: &request, number, url: &url }, now)
+        });
+        match registered.await? {
+            Registered::Now(answer) => return Ok(json(StatusCode::OK, answer)),
+            Registered::Later(answer) => {
+                let waited = tokio::time::timeout_at(deadline, changed.changed()).await;
+                if waited.is_err() {
+                    return Ok(json(StatusCode::OK, answer));
+                }
+            }
+        }
+    }
+}
+
+/// The number of a registration that may have to wait.
+fn random_number() -> anyhow::Result<String> {
+    let mut number = [0; 12];
+    getrandom::fill(&mut number)?;
+    Ok(base16ct::lower::encode_string(&number))
+}
+
+async fn map(
+    server: &Arc<Server>,
+    client: Client,
+    body: &[u8],
+) -> anyhow::Result<Response<Answer>> {
+    let Ok(request) = MapRequest::read(body) else {
+        return Ok(text(StatusCode::BAD_REQUEST, "not a request for a map\n"));
+    };
+    let key = request.node_key;
+    let owned = server.network.read(|state| state.owned_by(&client.machine, &key));
+    let Some(id) = owned else {
+        // Without a map it would ask again for ever: one that ends its login is understood.
+        if request.omit_peers {
+            return Ok(text(StatusCode::NOT_FOUND, "this machine has no such node\n"));
+        }
+        return Ok(pieces(encode_frame(&Session::refuse(key))));
+    };
+    let (is_stream, omits) = (request.stream, request.omit_peers);
+    let heard = server.network.run(move |state, now| state.hear(id, &request, now));
+    heard.await?;
+    let session = Session::new(id, key);
+    if is_stream {
+        let (sender, receiver) = mpsc::channel(1);
+        tokio::spawn(stream::follow(Arc::clone(server), session, sender));
+        return Ok(Response::new(Answer::Pieces(receiver)));
+    }
+    if omits {
+        return Ok(text(StatusCode::OK, ""));
+    }
+    Ok(stream::once(server, session))
+}
+
+/// A stream that has these bytes and ends.
+pub fn pieces(bytes: bytes::Bytes) -> Response<Answer> {
+    Response::new(Answer::Text(Some(bytes)))
+}

@@ -1,0 +1,86 @@
+//! `linerate-server`.
+
+#![forbid(unsafe_code)]
+
+use std::{io::IsTerminal, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use server::{
+    commands::{self, Common, Nodes, PreAuthKeys, Users},
+    configuration::{Configuration, Flags},
+    serve::serve,
+};
+use tracing_subscriber::{filter::LevelFilter, fmt, prelude::*};
+
+/// Host a network for linerate and for Tailscale's clients.
+#[derive(Debug, Parser)]
+#[command(name = "linerate-server", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server.
+    Serve {
+        #[command(flatten)]
+        flags: Flags,
+        /// Log what is of use to who looks for a fault.
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Make, show and delete users.
+    #[command(subcommand, aliases = ["user"])]
+    Users(Users),
+    /// Make, show and delete keys that machines join with.
+    #[command(subcommand, name = "preauthkeys", aliases = ["preauthkey", "authkey", "pre"])]
+    PreAuthKeys(PreAuthKeys),
+    /// Show, name, tag, expire and delete nodes, and approve their routes.
+    #[command(subcommand, aliases = ["node"])]
+    Nodes(Nodes),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("linerate-server: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("linerate-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
+    match command {
+        Command::Serve { flags, debug } => {
+            log(debug);
+            serve(Configuration::read(common.config.as_deref())?.with(flags)).await
+        }
+        Command::Users(command) => commands::users(&common, command).await,
+        Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
+        Command::Nodes(command) => commands::nodes(&common, command).await,
+    }
+}
+
+/// Logs to standard error: the service manager adds the time.
+fn log(debug: bool) {
+    let level = if debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
+    let own = tracing_subscriber::filter::Targets::new().with_target("server", level);
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_filter(own);
+    tracing_subscriber::registry().with(layer).init();
+}

@@ -1,0 +1,141 @@
+//! The server's end of ts2021: an upgrade by POST or a WebSocket by GET, Noise, HTTP/2.
+
+use std::{sync::Arc, time::Duration};
+
+use base64ct::{Base64, Encoding};
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONNECTION, HeaderValue, UPGRADE},
+    server::conn::http2,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tailnet::control::{
+    HANDSHAKE_HEADER, UPGRADE_PROTOCOL,
+    noise::{LONGEST_INITIATION, Response as Handshake, refusal},
+    stream::NoiseStream,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    time::timeout,
+};
+use zeroize::Zeroizing;
+
+use crate::{
+    body::{Answer, text},
+    machine::{self, Client},
+    serve::Server,
+    web_socket::{self, WebSocket},
+};
+
+/// Whether the other end is there is asked that often, beside the map's own signs of life.
+const PING: Duration = Duration::from_secs(45);
+/// How long the answer to that may take.
+const PONG: Duration = Duration::from_secs(20);
+/// A client asks a few things beside its map.
+const STREAMS: u32 = 64;
+/// How long an upgrade may take once it was answered.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What of requests may wait here unread, in bytes.
+const WINDOW: u32 = 256 << 10;
+
+/// Answers a request for ts2021, and serves it.
+pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+    if *request.method() == Method::POST {
+        return by_post(server, request);
+    }
+    by_web_socket(server, request)
+}
+
+fn by_post(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+    let asks = request.headers().get(UPGRADE).map(HeaderValue::as_bytes);
+    if asks != Some(UPGRADE_PROTOCOL.as_bytes()) {
+        return text(StatusCode::BAD_REQUEST, "the request asks for no upgrade to ts2021\n");
+    }
+    let message = request.headers().get(HANDSHAKE_HEADER).map(HeaderValue::as_bytes);
+    let Some(message) = message.and_then(decode) else {
+        return text(StatusCode::BAD_REQUEST, "the request has no first message of Noise\n");
+    };
+    let server = Arc::clone(server);
+    tokio::spawn(async move {
+        let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
+        let Ok(Ok(upgraded)) = upgraded else { return };
+        speak(&server, TokioIo::new(upgraded), &message).await;
+    });
+    switching(HeaderValue::from_static(UPGRADE_PROTOCOL))
+}
+
+/// What says that the protocol is another from here on.
+pub fn switching(protocol: HeaderValue) -> Response<Answer> {
+    let mut response = Response::new(Answer::Text(None));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(UPGRADE, protocol);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    response
+}
+
+fn by_web_socket(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
+    let query = request.uri().query().unwrap_or_default().as_bytes();
+    let mut pairs = form_urlencoded::parse(query);
+    let message = pairs.find(|(name, _)| name.eq_ignore_ascii_case(HANDSHAKE_HEADER));
+    let Some(message) = message.and_then(|(_, message)| decode(message.as_bytes())) else {
+        return text(StatusCode::BAD_REQUEST, "the request has no first message of Noise\n");
+    };
+    let Some(response) = web_socket::accept(&request, UPGRADE_PROTOCOL) else {
+        return text(StatusCode::UPGRADE_REQUIRED, "here is ts2021, by POST or WebSocket\n");
+    };
+    let server = Arc::clone(server);
+    tokio::spawn(async move {
+        let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
+        let Ok(Ok(upgraded)) = upgraded else { return };
+        speak(&server, WebSocket::new(TokioIo::new(upgraded)).await, &message).await;
+    });
+    response
+}
+
+fn decode(text: &[u8]) -> Option<Vec<u8>> {
+    let longest = LONGEST_INITIATION.div_ceil(3) * 4;
+    let text = str::from_utf8(text).ok().filter(|text| text.len() <= longest)?;
+    Base64::decode_vec(text).ok()
+}
+
+/// Noise, then HTTP/2 until either end has enough.
+async fn speak(
+    server: &Arc<Server>,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    message: &[u8],
+) {
+    let mut ephemeral = Zeroizing::new([0; 32]);
+    if getrandom::fill(&mut *ephemeral).is_err() {
+        return;
+    }
+    let handshake = match Handshake::new(&server.noise, message, ephemeral) {
+        Ok(handshake) => handshake,
+        Err(error) => {
+            tracing::debug!("{error}");
+            // The client may be gone.
+            let _ = stream.write_all(&refusal(&error.to_string())).await;
+            return;
+        }
+    };
+    let Handshake { reply, machine, version, sealer, opener } = handshake;
+    if timeout(PATIENCE, stream.write_all(&reply)).await.is_err() {
+        return;
+    }
+    let stream = NoiseStream::of_coordinator(stream, sealer, opener);
+    let client = Client { machine, version };
+    let server = Arc::clone(server);
+    let service = service_fn(move |request| machine::answer(Arc::clone(&server), client, request));
+    let served = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PONG)
+        .max_concurrent_streams(STREAMS)
+        .initial_connection_window_size(WINDOW)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!("{machine}: {error}");
+    }
+}

@@ -1,0 +1,119 @@
+//! A WebSocket as a stream of bytes: browsers have no other (RFC 6455).
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use futures_util::{Sink, Stream};
+use hyper::{
+    Request, Response,
+    body::Incoming,
+    header::{
+        HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+        UPGRADE,
+    },
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Error, Message,
+        handshake::derive_accept_key,
+        protocol::{Role, WebSocketConfig},
+    },
+};
+
+use crate::{body::Answer, ts2021::switching};
+
+/// The longest message, in bytes: what passes is cut anyhow.
+const LONGEST: usize = 1 << 20;
+/// The longest message that is written, in bytes.
+const WRITTEN: usize = 64 << 10;
+
+/// The answer to a request that asks for a WebSocket with this protocol. `None`: it does not.
+pub fn accept(request: &Request<Incoming>, protocol: &'static str) -> Option<Response<Answer>> {
+    let header = |name: HeaderName| request.headers().get(name)?.to_str().ok();
+    let asks = header(UPGRADE)?.eq_ignore_ascii_case("websocket");
+    let offers = header(SEC_WEBSOCKET_PROTOCOL)?.split(',').any(|one| one.trim() == protocol);
+    let key = header(SEC_WEBSOCKET_KEY).filter(|_| asks && offers)?;
+    let accepted = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).ok()?;
+    let mut response = switching(HeaderValue::from_static("websocket"));
+    response.headers_mut().insert(SEC_WEBSOCKET_ACCEPT, accepted);
+    let protocol = HeaderValue::from_static(protocol);
+    response.headers_mut().insert(SEC_WEBSOCKET_PROTOCOL, protocol);
+    Some(response)
+}
+
+/// The server's end of a WebSocket.
+pub struct WebSocket<S> {
+    inner: WebSocketStream<S>,
+    rest: Bytes,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WebSocket<S> {
+    /// Over a connection that was upgraded.
+    pub async fn new(stream: S) -> Self {
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(LONGEST))
+            .max_frame_size(Some(LONGEST))
+            .max_write_buffer_size(4 * LONGEST);
+        let inner = WebSocketStream::from_raw_socket(stream, Role::Server, Some(limits)).await;
+        Self { inner, rest: Bytes::new() }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for WebSocket<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        while this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.inner).poll_next(cx)) {
+                Some(Ok(Message::Binary(bytes))) => this.rest = bytes,
+                Some(Ok(Message::Close(_))) | None => return Poll::Ready(Ok(())),
+                // Pings are answered beneath.
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(as_io(error))),
+            }
+        }
+        let taken = this.rest.len().min(to.remaining());
+        to.put_slice(&this.rest[..taken]);
+        this.rest.advance(taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for WebSocket<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let inner = &mut self.get_mut().inner;
+        ready!(Pin::new(&mut *inner).poll_ready(cx)).map_err(as_io)?;
+        let taken = &bytes[..bytes.len().min(WRITTEN)];
+        let message = Message::Binary(Bytes::copy_from_slice(taken));
+        Pin::new(inner).start_send(message).map_err(as_io)?;
+        Poll::Ready(Ok(taken.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx).map_err(as_io)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_close(cx).map_err(as_io)
+    }
+}
+
+fn as_io(error: Error) -> io::Error {
+    match error {
+        Error::Io(error) => error,
+        error => io::Error::other(error),
+    }
+}

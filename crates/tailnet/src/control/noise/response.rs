@@ -1,0 +1,140 @@
+//! The coordinator's end of the handshake.
+
+use std::sync::Arc;
+
+use snow::{Builder, params::NoiseParams};
+use zeroize::Zeroizing;
+
+use super::{
+    Given, HandshakeError, INITIATION, PATTERN, REPLY, REPLY_HEADER, TYPE_INITIATION, TYPE_REFUSAL,
+    TYPE_REPLY, prologue,
+};
+use crate::{
+    control::record::{Opener, Sealer},
+    keys::{MachineKey, MachinePublic},
+};
+
+/// The longest first message that is read: later versions may carry a payload in it.
+pub const LONGEST_INITIATION: usize = 4096;
+
+/// A handshake that was answered.
+pub struct Response {
+    /// What the member's records follow.
+    pub reply: [u8; REPLY_HEADER + REPLY],
+    /// The member's machine: whoever holds this key wrote the first message.
+    pub machine: MachinePublic,
+    /// The capability version that the member announced.
+    pub version: u16,
+    /// Seals what is said to the member.
+    pub sealer: Sealer,
+    /// Opens what the member says.
+    pub opener: Opener,
+}
+
+impl Response {
+    /// Answers a first message. `ephemeral` is 32 fresh random bytes.
+    ///
+    /// # Errors
+    /// It has no such form, or was written for another key.
+    pub fn new(
+        key: &MachineKey,
+        message: &[u8],
+        ephemeral: Zeroizing<[u8; 32]>,
+    ) -> Result<Self, HandshakeError> {
+        let (version, noise) = read(message)?;
+        let pattern: NoiseParams = PATTERN.parse().expect("a pattern that snow knows");
+        let prologue = prologue(version);
+        let mut state = Builder::with_resolver(pattern, Box::new(Given(ephemeral)))
+            .prologue(prologue.as_bytes())
+            .and_then(|builder| builder.local_private_key(key.bytes()))
+            .and_then(Builder::build_responder)
+            .map_err(|_| HandshakeError::BadKey)?;
+        let mut payload = vec![0; noise.len()];
+        state.read_message(noise, &mut payload).map_err(|_| HandshakeError::NotAuthentic)?;
+        let machine = state.get_remote_static().and_then(|machine| machine.try_into().ok());
+        let machine = MachinePublic(machine.ok_or(HandshakeError::NotAuthentic)?);
+        let mut reply = [0; REPLY_HEADER + REPLY];
+        reply[0] = TYPE_REPLY;
+        reply[1..REPLY_HEADER].copy_from_slice(&(REPLY as u16).to_be_bytes());
+        state
+            .write_message(&[], &mut reply[REPLY_HEADER..])
+            .map_err(|_| HandshakeError::NotAuthentic)?;
+        let keys = state.into_stateless_transport_mode();
+        let keys = Arc::new(keys.map_err(|_| HandshakeError::NotAuthentic)?);
+        let (sealer, opener) = (Sealer::new(Arc::clone(&keys)), Opener::new(keys));
+        Ok(Self { reply, machine, version, sealer, opener })
+    }
+}
+
+/// The version that a first message announces, and its part that is Noise's.
+fn read(message: &[u8]) -> Result<(u16, &[u8]), HandshakeError> {
+    let bad = |kind| HandshakeError::BadReply(kind, message.len());
+    let Some((&[v0, v1, kind, high, low], noise)) = message.split_first_chunk() else {
+        return Err(bad(0));
+    };
+    let length = usize::from(u16::from_be_bytes([high, low]));
+    let is_whole = length == noise.len() && message.len() >= INITIATION;
+    if kind != TYPE_INITIATION || !is_whole || message.len() > LONGEST_INITIATION {
+        return Err(bad(kind));
+    }
+    Ok((u16::from_be_bytes([v0, v1]), noise))
+}
+
+/// A refusal, with words for people.
+pub fn refusal(text: &str) -> Vec<u8> {
+    let text = &text.as_bytes()[..text.len().min(super::LONGEST_REFUSAL)];
+    let mut message = vec![TYPE_REFUSAL];
+    message.extend_from_slice(&(text.len() as u16).to_be_bytes());
+    message.extend_from_slice(text);
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::control::{
+        noise::{Initiation, tests::coordinator, tests::member},
+        record::tests::exchange,
+    };
+
+    fn ephemeral(fill: u8) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new([fill; 32])
+    }
+
+    #[test]
+    fn a_member_is_understood_and_its_machine_known() {
+        let (key, public) = coordinator();
+        let (initiation, message) = Initiation::new(&member(), &public, 131, ephemeral(3)).unwrap();
+        let mut response = Response::new(&key, &message, ephemeral(4)).unwrap();
+        assert_eq!((response.version, response.machine), (131, member().public()));
+        let (_, reply) = response.reply.split_first_chunk::<REPLY_HEADER>().unwrap();
+        let (mut sealer, mut opener) = initiation.finish(reply.try_into().unwrap()).unwrap();
+        for text in [&b"one"[..], b"two"] {
+            assert_eq!(exchange(&mut sealer, &mut response.opener, text), text);
+            assert_eq!(exchange(&mut response.sealer, &mut opener, text), text);
+        }
+    }
+
+    #[test]
+    fn what_was_changed_or_is_for_another_is_refused() {
+        let (key, public) = coordinator();
+        let (_, message) = Initiation::new(&member(), &public, 131, ephemeral(3)).unwrap();
+        for at in 0..message.len() {
+            let mut changed = message;
+            changed[at] ^= 1;
+            assert!(Response::new(&key, &changed, ephemeral(4)).is_err(), "byte {at}");
+            assert!(Response::new(&key, &message[..at], ephemeral(4)).is_err());
+        }
+        assert!(Response::new(&member(), &message, ephemeral(4)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let (key, _) = coordinator();
+            prop_assert!(Response::new(&key, &bytes, ephemeral(4)).is_err());
+        }
+    }
+}

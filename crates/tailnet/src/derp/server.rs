@@ -1,0 +1,175 @@
+//! A relay's end: its key, logins, and what clients say.
+
+use bytes::{Buf as _, Bytes};
+use crypto_box::{
+    PublicKey, SalsaBox, SecretKey,
+    aead::{Aead as _, generic_array::GenericArray},
+};
+use rand_core::CryptoRng;
+use zeroize::Zeroizing;
+
+use super::frame::{GREETING, MAX_PACKET, kind};
+use crate::keys::NodePublic;
+
+/// The longest login, in bytes: what a client says of itself is short.
+const MAX_LOGIN: usize = 4 << 10;
+const NONCE: usize = 24;
+/// What a relay says to a login (`derp.go`, `ServerInfo`): its version, and no limits.
+const SERVER_INFO: &[u8] = br#"{"version":2}"#;
+
+/// The private key of a relay. Its public half is what logins are sealed for.
+#[derive(Clone)]
+pub struct RelayKey(Box<Zeroizing<[u8; 32]>>);
+
+/// A client that proved to have its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Login {
+    /// The key.
+    pub client: NodePublic,
+    /// What it says of itself, as JSON.
+    pub text: Vec<u8>,
+}
+
+impl RelayKey {
+    /// The key that these bytes are.
+    pub fn new(bytes: Box<Zeroizing<[u8; 32]>>) -> Self {
+        Self(bytes)
+    }
+
+    /// The public half.
+    pub fn public(&self) -> [u8; 32] {
+        *self.secret().public_key().as_bytes()
+    }
+
+    /// The contents of the first frame, [`kind::SERVER_KEY`].
+    pub fn greeting(&self) -> Vec<u8> {
+        [&GREETING[..], &self.public()].concat()
+    }
+
+    /// Opens the contents of a login. `None`: whoever wrote it has not the key that it names.
+    pub fn open_login(&self, contents: &[u8]) -> Option<Login> {
+        if contents.len() > MAX_LOGIN {
+            return None;
+        }
+        let (client, rest) = contents.split_first_chunk::<32>()?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
+        let opening = SalsaBox::new(&PublicKey::from(*client), &self.secret());
+        let text = opening.decrypt(GenericArray::from_slice(nonce), sealed).ok()?;
+        Some(Login { client: NodePublic(*client), text })
+    }
+
+    /// The contents of the answer to a login, [`kind::SERVER_INFO`].
+    pub fn server_info(&self, client: &NodePublic, rng: &mut impl CryptoRng) -> Vec<u8> {
+        let sealing = SalsaBox::new(&PublicKey::from(client.0), &self.secret());
+        let mut nonce = [0; NONCE];
+        rng.fill_bytes(&mut nonce);
+        let sealed = sealing.encrypt(GenericArray::from_slice(&nonce), SERVER_INFO);
+        [&nonce[..], &sealed.expect("a buffer in memory grows")].concat()
+    }
+
+    fn secret(&self) -> SecretKey {
+        SecretKey::from(**self.0)
+    }
+}
+
+/// What a client says behind its login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromClient {
+    /// A datagram.
+    Packet {
+        /// The receiver.
+        to: NodePublic,
+        /// All of it.
+        bytes: Bytes,
+    },
+    /// Whether this relay is its home.
+    Preferred(bool),
+    /// To be returned in a pong.
+    Ping([u8; 8]),
+    /// What was said in a ping.
+    Pong([u8; 8]),
+    /// The connection is alive.
+    KeepAlive,
+}
+
+impl FromClient {
+    /// Reads a frame. `None`: it is of a type that clients do not send or is not known, or not as
+    /// long as its type is.
+    pub fn read(kind: u8, mut contents: Bytes) -> Option<Self> {
+        match kind {
+            kind::SEND_PACKET => {
+                let to = NodePublic(*contents.first_chunk()?);
+                contents.advance(to.0.len());
+                (contents.len() <= MAX_PACKET).then_some(Self::Packet { to, bytes: contents })
+            }
+            kind::NOTE_PREFERRED => Some(Self::Preferred(*contents.first()? != 0)),
+            kind::PING => contents.first_chunk().copied().map(Self::Ping),
+            kind::PONG => contents.first_chunk().copied().map(Self::Pong),
+            kind::KEEP_ALIVE => Some(Self::KeepAlive),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng as _};
+
+    use super::*;
+    use crate::derp::{FromRelay, seal_login};
+
+    fn relay() -> RelayKey {
+        RelayKey::new(Box::new([9; 32].into()))
+    }
+
+    #[test]
+    fn a_login_is_opened_and_answered_for_its_client_alone() {
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let login = seal_login(&[7; 32], &relay().public(), &mut rng);
+        let opened = relay().open_login(&login).unwrap();
+        let client = SecretKey::from([7; 32]);
+        assert_eq!(opened.client.0, *client.public_key().as_bytes());
+        assert!(opened.text.starts_with(b"{\"version\":2"));
+        for at in 0..login.len() {
+            let mut changed = login.clone();
+            changed[at] ^= 1;
+            assert_eq!(relay().open_login(&changed), None, "byte {at}");
+            assert_eq!(relay().open_login(&login[..at]), None);
+        }
+        let info = relay().server_info(&opened.client, &mut rng);
+        let opening = SalsaBox::new(&PublicKey::from(relay().public()), &client);
+        let text = opening.decrypt(GenericArray::from_slice(&info[..24]), &info[24..]);
+        assert_eq!(text.unwrap(), SERVER_INFO);
+    }
+
+    #[test]
+    fn a_greeting_is_read_by_members() {
+        let read = FromRelay::read(kind::SERVER_KEY, relay().greeting().into());
+        assert_eq!(read, Ok(Some(FromRelay::ServerKey(relay().public()))));
+    }
+
+    #[test]
+    fn what_a_client_says_is_read_and_what_is_short_is_not() {
+        let read = |kind, contents: &[u8]| FromClient::read(kind, Bytes::copy_from_slice(contents));
+        let to = NodePublic([7; 32]);
+        let packet = FromClient::Packet { to, bytes: Bytes::from_static(b"hi") };
+        assert_eq!(read(kind::SEND_PACKET, &[&to.0[..], b"hi"].concat()), Some(packet));
+        assert_eq!(read(kind::NOTE_PREFERRED, &[1]), Some(FromClient::Preferred(true)));
+        assert_eq!(read(kind::PING, b"12345678"), Some(FromClient::Ping(*b"12345678")));
+        for (kind, len) in [(4, 31), (7, 0), (0x12, 7), (0x13, 7), (5, 40), (0x77, 40)] {
+            assert_eq!(read(kind, &vec![0; len]), None, "type {kind}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_contents_are_read_or_refused(
+            kind in 0u8..0x20,
+            contents in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            prop_assert_eq!(relay().open_login(&contents), None);
+            let _ = FromClient::read(kind, contents.into());
+        }
+    }
+}
