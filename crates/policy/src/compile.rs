@@ -1,0 +1,258 @@
+//! A policy for a network: edges from sets of nodes to sets of nodes.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use crate::{
+    alias::{ANY_PORT, Alias, Autogroup},
+    attributes::Attributed,
+    model::{Grant, Packets, Policy},
+    nodes::{Node, Nodes},
+    resolve::{Names, Resolved},
+    set::NodeSet,
+    ssh::SshEdge,
+};
+
+/// What a policy means for these nodes.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    pub(crate) nodes: Nodes,
+    pub(crate) edges: Vec<Edge>,
+    pub(crate) ssh: Vec<SshEdge>,
+    pub(crate) attributed: Attributed,
+}
+
+/// One thing that sources may do to targets.
+#[derive(Clone, Debug)]
+pub(crate) struct Edge {
+    /// As filters write them.
+    pub texts: Arc<[String]>,
+    /// Nodes that are sources, or have sources behind them.
+    pub sources: NodeSet,
+    /// Nodes whose filter has a rule of this edge.
+    pub targets: NodeSet,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Packets { to: Vec<Target>, packets: Packets, is_via: bool },
+    Capabilities { to: Vec<Resolved>, capabilities: BTreeMap<String, Value> },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// `*`: whatever arrives.
+    Any,
+    /// The internet, by nodes that are the way to it.
+    Internet,
+    /// Nodes' own addresses.
+    Nodes(NodeSet),
+    Net(IpNet),
+}
+
+/// Capabilities that entail another one, of their target at their source.
+const COMPANIONS: [(&str, &str); 2] = [
+    ("tailscale.com/cap/drive", "tailscale.com/cap/drive-sharer"),
+    ("tailscale.com/cap/relay", "tailscale.com/cap/relay-target"),
+];
+
+impl Policy {
+    /// Resolves all names, and makes an edge of each rule.
+    pub fn compile(&self, nodes: &Nodes) -> Compiled {
+        let names = Names { policy: self, nodes };
+        let mut edges = Vec::new();
+        if self.is_open {
+            edges.push(everything(names));
+        }
+        for grant in &self.grants {
+            let mut compiler = Compiler { names, grant, edges: &mut edges };
+            compiler.grant();
+        }
+        edges.retain(|edge| !edge.targets.is_empty());
+        let ssh = self.ssh.iter().map(|rule| SshEdge::compile(names, rule)).collect();
+        let attributed = Attributed::compile(names);
+        Compiled { nodes: nodes.clone(), edges, ssh, attributed }
+    }
+}
+
+fn everything(names: Names<'_>) -> Edge {
+    let all = NodeSet::all(names.nodes.nodes.len());
+    Edge {
+        texts: Arc::new(["*".into()]),
+        sources: all.clone(),
+        targets: all,
+        what: What::Packets {
+            to: vec![Target::Any],
+            packets: Packets { protocol: None, ports: vec![ANY_PORT] },
+            is_via: false,
+        },
+    }
+}
+
+struct Compiler<'a> {
+    names: Names<'a>,
+    grant: &'a Grant,
+    edges: &'a mut Vec<Edge>,
+}
+
+impl Compiler<'_> {
+    fn grant(&mut self) {
+        if self.grant.sources.is_empty() || self.grant.targets.is_empty() {
+            return;
+        }
+        let sources = self.names.resolve(&self.grant.sources);
+        let is_self = |target: &&Alias| target.is(Autogroup::Itself);
+        let targets: Vec<&Alias> =
+            self.grant.targets.iter().filter(|target| !is_self(target)).collect();
+        if !self.grant.via.is_empty() {
+            return self.via(&sources, &targets);
+        }
+        if !targets.is_empty() {
+            self.others(&sources, &targets);
+        }
+        if targets.len() < self.grant.targets.len() {
+            self.own(&sources);
+        }
+    }
+
+    fn edge(&mut self, sources: &Resolved, targets: NodeSet, what: What) {
+        let texts = self.names.sources(sources).into();
+        let mut from = self.names.members(sources);
+        for (place, node) in self.nodes() {
+            if sources.is_any || sources.nets.iter().any(|net| node.routes_to(net)) {
+                from.insert(place);
+            }
+        }
+        self.edges.push(Edge { texts, sources: from, targets, what });
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = (usize, &Node)> + use<'_> {
+        self.names.nodes.nodes.iter().enumerate()
+    }
+
+    fn others(&mut self, sources: &Resolved, targets: &[&Alias]) {
+        if !sources.is_empty() {
+            let to: Vec<Target> = targets.iter().flat_map(|alias| self.targets_of(alias)).collect();
+            let reached = self.reached(&to);
+            for packets in &self.grant.packets {
+                let (to, packets) = (to.clone(), packets.clone());
+                let what = What::Packets { to, packets, is_via: false };
+                self.edge(sources, reached.clone(), what);
+            }
+        }
+        let Some(capabilities) = &self.grant.capabilities else { return };
+        let to = targets.iter().map(|alias| self.names.resolve([*alias])).collect();
+        self.capabilities(sources, to, capabilities);
+    }
+
+    /// Grants at each of the targets; and the companions, the other way.
+    fn capabilities(
+        &mut self,
+        sources: &Resolved,
+        to: Vec<Resolved>,
+        capabilities: &BTreeMap<String, Value>,
+    ) {
+        let mut reached = NodeSet::default();
+        let mut all = Resolved::default();
+        for one in &to {
+            reached.add(&self.names.members(one));
+            all.nodes.add(&one.nodes);
+            all.nets.extend(&one.nets);
+            all.is_any |= one.is_any;
+        }
+        let what = What::Capabilities { to, capabilities: capabilities.clone() };
+        self.edge(sources, reached, what);
+        for (name, companion) in COMPANIONS {
+            if capabilities.contains_key(name) {
+                let capabilities = BTreeMap::from([(companion.to_owned(), Value::Null)]);
+                let what = What::Capabilities { to: vec![sources.clone()], capabilities };
+                let reached = self.names.members(sources);
+                self.edge(&all, reached, what);
+            }
+        }
+    }
+
+    fn targets_of(&self, alias: &Alias) -> Vec<Target> {
+        let resolved = self.names.resolve([alias]);
+        if resolved.is_any {
+            return vec![Target::Any];
+        }
+        if resolved.is_internet {
+            return vec![Target::Internet];
+        }
+        let nets = resolved.nets.iter().copied().map(Target::Net);
+        let nodes = (!resolved.nodes.is_empty()).then_some(Target::Nodes(resolved.nodes));
+        nets.chain(nodes).collect()
+    }
+
+    /// The nodes at which packets to there arrive.
+    fn reached(&self, to: &[Target]) -> NodeSet {
+        let nodes = &self.names.nodes.nodes;
+        let arrives = |place: usize, node: &Node| {
+            to.iter().any(|target| match target {
+                Target::Any => true,
+                Target::Internet => node.is_exit(),
+                Target::Net(net) => node.is_in(net) || node.routes_to(net),
+                Target::Nodes(set) => set.contains(place) || routes_to_one(nodes, node, set),
+            })
+        };
+        self.nodes().filter(|&(place, node)| arrives(place, node)).map(|(place, _)| place).collect()
+    }
+
+    /// Only routers with one of the tags, and only for what they route.
+    fn via(&mut self, sources: &Resolved, targets: &[&Alias]) {
+        if sources.is_empty() {
+            return;
+        }
+        let to: Vec<Target> = targets.iter().flat_map(|alias| self.targets_of(alias)).collect();
+        let is_router = |node: &Node| {
+            node.tags.iter().any(|tag| self.grant.via.contains(tag))
+                && to.iter().any(|target| match target {
+                    Target::Net(net) => node.routes_to(net),
+                    Target::Internet => node.is_exit(),
+                    Target::Any | Target::Nodes(_) => false,
+                })
+        };
+        let reached: NodeSet =
+            self.nodes().filter(|(_, node)| is_router(node)).map(|(place, _)| place).collect();
+        for packets in &self.grant.packets {
+            let (to, packets) = (to.clone(), packets.clone());
+            let what = What::Packets { to, packets, is_via: true };
+            self.edge(sources, reached.clone(), what);
+        }
+    }
+
+    /// Each user's nodes among themselves.
+    fn own(&mut self, sources: &Resolved) {
+        let members = self.names.members(sources);
+        let mut users: BTreeMap<u64, NodeSet> = BTreeMap::new();
+        for (place, node) in self.nodes().filter(|(_, node)| node.is_personal()) {
+            if let Some(user) = node.user {
+                users.entry(user).or_default().insert(place);
+            }
+        }
+        for nodes in users.into_values() {
+            let sources = Resolved { nodes: members.both(&nodes), ..Resolved::default() };
+            if sources.is_empty() {
+                continue;
+            }
+            for packets in &self.grant.packets {
+                let to = vec![Target::Nodes(nodes.clone())];
+                let what = What::Packets { to, packets: packets.clone(), is_via: false };
+                self.edge(&sources, nodes.clone(), what);
+            }
+            if let Some(capabilities) = &self.grant.capabilities {
+                let to = vec![Resolved { nodes, ..Resolved::default() }];
+                self.capabilities(&sources, to, capabilities);
+            }
+        }
+    }
+}
+
+/// Whether an address of one of them is in what this one routes.
+pub(crate) fn routes_to_one(nodes: &[Node], router: &Node, set: &NodeSet) -> bool {
+    router.subnets().any(|net| set.iter().any(|place| nodes[place].is_in(net)))
+}

@@ -1,0 +1,142 @@
+//! What a node's filter is, and whom the node sees.
+
+use ipnet::IpNet;
+use serde_json::Value;
+use tailnet::messages::{CapGrant, Destination, FilterRule, PortRange};
+
+use crate::{
+    alias::text,
+    compile::{Compiled, Edge, Target, What},
+    set::NodeSet,
+};
+
+/// The internet without private, link-local and Tailscale's addresses. (Recorded.)
+const INTERNET: [&str; 7] = [
+    "0.0.0.0-9.255.255.255",
+    "11.0.0.0-100.63.255.255",
+    "100.128.0.0-169.253.255.255",
+    "169.255.0.0-172.15.255.255",
+    "172.32.0.0-192.167.255.255",
+    "192.169.0.0-255.255.255.255",
+    "2000::-3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+];
+
+impl Compiled {
+    /// The rules of a node's filter, in the policy's order; those of the same sources and protocol
+    /// are one.
+    pub fn filter(&self, node: usize) -> Vec<FilterRule> {
+        let mut rules: Vec<FilterRule> = Vec::new();
+        for edge in self.edges.iter().filter(|edge| edge.targets.contains(node)) {
+            let Some(rule) = self.rule(edge, node) else { continue };
+            let is_same = |other: &&mut FilterRule| {
+                other.grants.is_empty()
+                    && rule.grants.is_empty()
+                    && other.protocols == rule.protocols
+                    && other.sources == rule.sources
+            };
+            match rules.iter_mut().find(is_same) {
+                Some(other) => other.destinations.extend(rule.destinations),
+                None => rules.push(rule),
+            }
+        }
+        rules
+    }
+
+    /// The nodes that this one may reach, and those that may reach it.
+    pub fn peers(&self, node: usize) -> NodeSet {
+        let mut peers = NodeSet::default();
+        for edge in &self.edges {
+            if edge.sources.contains(node) {
+                peers.add(&edge.targets);
+            }
+            if edge.targets.contains(node) {
+                peers.add(&edge.sources);
+            }
+        }
+        peers.remove(node);
+        peers
+    }
+
+    fn rule(&self, edge: &Edge, node: usize) -> Option<FilterRule> {
+        let mut rule = FilterRule { sources: edge.texts.to_vec(), ..FilterRule::default() };
+        match &edge.what {
+            What::Packets { to, packets, is_via } => {
+                rule.protocols.extend(packets.protocol.map(i32::from));
+                for target in to {
+                    let addresses = self.addresses(target, node, *is_via);
+                    rule.destinations.extend(addresses.into_iter().flat_map(|addresses| {
+                        packets.ports.iter().map(move |&ports| destination(&addresses, ports))
+                    }));
+                }
+            }
+            What::Capabilities { to, capabilities } => {
+                for resolved in to {
+                    let own = self.nodes.nodes[node].addresses.iter();
+                    let own = own.filter(|address| resolved.has(node, address));
+                    let destinations: Vec<String> =
+                        own.map(|&address| IpNet::from(address).to_string()).collect();
+                    if destinations.is_empty() {
+                        continue;
+                    }
+                    let cap_map = capabilities.clone();
+                    rule.grants.push(CapGrant { destinations, caps: Vec::new(), cap_map });
+                }
+            }
+        }
+        (!rule.destinations.is_empty() || !rule.grants.is_empty()).then_some(rule)
+    }
+
+    /// What of a target is at this node.
+    fn addresses(&self, target: &Target, place: usize, is_via: bool) -> Vec<String> {
+        let nodes = &self.nodes.nodes;
+        let node = &nodes[place];
+        match target {
+            Target::Any if !is_via => vec!["*".into()],
+            Target::Internet if node.is_exit() => INTERNET.map(str::to_owned).to_vec(),
+            Target::Net(net) if node.routes_to(net) || (!is_via && node.is_in(net)) => {
+                vec![text(net)]
+            }
+            Target::Nodes(set) if !is_via => {
+                let own = set.contains(place).then_some(&node.addresses);
+                let mut addresses: Vec<_> = own.into_iter().flatten().collect();
+                if node.subnets().next().is_some() {
+                    let others = set.iter().filter(|&other| other != place);
+                    let routed = others.flat_map(|other| &nodes[other].addresses);
+                    addresses
+                        .extend(routed.filter(|&to| node.subnets().any(|net| net.contains(to))));
+                }
+                addresses.into_iter().map(ToString::to_string).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn destination(addresses: &str, ports: PortRange) -> Destination {
+    Destination { addresses: addresses.to_owned(), bits: None, ports }
+}
+
+/// Tailscale's JSON of rules: what is empty is left out.
+pub fn to_json(rules: &[FilterRule]) -> Value {
+    let mut value = serde_json::json!(rules);
+    prune(&mut value);
+    value
+}
+
+/// Empty fields of rules, grants and destinations go; capabilities stay as they are.
+fn prune(value: &mut Value) {
+    match value {
+        Value::Array(list) => list.iter_mut().for_each(prune),
+        Value::Object(fields) => {
+            let is_empty =
+                |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+            fields.retain(|key, value| key == "SrcIPs" || !is_empty(value));
+            for (key, value) in fields.iter_mut() {
+                if key != "CapMap" {
+                    prune(value);
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,274 @@
+//! JSON with comments and trailing commas, where each value knows where it stands.
+
+use serde_json::{Map, Number};
+
+use crate::refusal::{Fault, Reason, Refusal};
+
+/// Arrays and objects within each other; no policy has ten.
+const DEPTH: u32 = 64;
+
+/// A value and where it begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// From 1.
+    pub line: u32,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a value is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(String),
+    List(Vec<Value>),
+    /// In the text's order; no key stands twice.
+    Table(Vec<Entry>),
+}
+
+/// A key of an object, with its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub key: String,
+    /// Where the key begins.
+    pub line: u32,
+    pub value: Value,
+}
+
+/// Reads a text that is one value.
+pub fn parse(text: &str) -> Result<Value, Fault> {
+    let mut parser = Parser { text, at: 0, line: 1, key: Vec::new() };
+    parser.space()?;
+    let value = parser.value(0)?;
+    parser.space()?;
+    match parser.peek() {
+        None => Ok(value),
+        Some(_) => Err(parser.fault(Reason::Unexpected("the end"))),
+    }
+}
+
+/// Reads JSON with comments and trailing commas.
+pub fn read_json(text: &str) -> Result<serde_json::Value, Refusal> {
+    parse(text).map(|value| value.to_json()).map_err(|fault| Refusal { faults: vec![fault] })
+}
+
+impl Value {
+    /// Without positions.
+    pub fn to_json(&self) -> serde_json::Value {
+        match &self.kind {
+            Kind::Null => serde_json::Value::Null,
+            Kind::Bool(yes) => (*yes).into(),
+            Kind::Number(number) => number.clone().into(),
+            Kind::Text(text) => text.clone().into(),
+            Kind::List(list) => list.iter().map(Self::to_json).collect(),
+            Kind::Table(entries) => {
+                let pairs = entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json()));
+                serde_json::Value::Object(pairs.collect::<Map<_, _>>())
+            }
+        }
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    line: u32,
+    /// The keys around this place.
+    key: Vec<String>,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn fault(&self, reason: Reason) -> Fault {
+        Fault { line: self.line, key: self.key.concat(), reason }
+    }
+
+    /// Passes spaces and comments.
+    fn space(&mut self) -> Result<(), Fault> {
+        loop {
+            let rest = &self.text[self.at..];
+            let length = match rest.as_bytes() {
+                [b'\n', ..] => {
+                    self.line += 1;
+                    1
+                }
+                [b' ' | b'\t' | b'\r', ..] => 1,
+                [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
+                [b'/', b'*', ..] => {
+                    let Some(end) = rest[2..].find("*/") else {
+                        return Err(self.fault(Reason::Unexpected("*/")));
+                    };
+                    let comment = &rest[..end + 4];
+                    self.line += lines(comment);
+                    comment.len()
+                }
+                _ if self.at == 0 && rest.starts_with('\u{feff}') => '\u{feff}'.len_utf8(),
+                _ => return Ok(()),
+            };
+            self.at += length;
+        }
+    }
+
+    fn value(&mut self, depth: u32) -> Result<Value, Fault> {
+        if depth > DEPTH {
+            return Err(self.fault(Reason::TooDeep));
+        }
+        let line = self.line;
+        let kind = match self.peek() {
+            Some(b'{') => self.table(depth)?,
+            Some(b'[') => self.list(depth)?,
+            Some(b'"') => Kind::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => Kind::Number(self.number()?),
+            Some(b'a'..=b'z') => self.word()?,
+            _ => return Err(self.fault(Reason::Unexpected("a value"))),
+        };
+        Ok(Value { line, kind })
+    }
+
+    fn table(&mut self, depth: u32) -> Result<Kind, Fault> {
+        let mut entries: Vec<Entry> = Vec::new();
+        self.at += 1;
+        loop {
+            self.space()?;
+            match self.peek() {
+                Some(b'}') => break self.at += 1,
+                Some(b'"') => {}
+                _ => return Err(self.fault(Reason::Unexpected("a key or }"))),
+            }
+            let line = self.line;
+            let key = self.string()?;
+            self.key.push(if self.key.is_empty() { key.clone() } else { format!(".{key}") });
+            if entries.iter().any(|entry| entry.key == key) {
+                return Err(self.fault(Reason::Twice));
+            }
+            self.space()?;
+            self.expect(b':', "a colon")?;
+            self.space()?;
+            let value = self.value(depth + 1)?;
+            self.key.pop();
+            entries.push(Entry { key, line, value });
+            if self.is_last(b'}', "a comma or }")? {
+                break;
+            }
+        }
+        Ok(Kind::Table(entries))
+    }
+
+    fn list(&mut self, depth: u32) -> Result<Kind, Fault> {
+        let mut list = Vec::new();
+        self.at += 1;
+        loop {
+            self.space()?;
+            if self.peek() == Some(b']') {
+                self.at += 1;
+                break;
+            }
+            self.key.push(format!("[{}]", list.len()));
+            list.push(self.value(depth + 1)?);
+            self.key.pop();
+            if self.is_last(b']', "a comma or ]")? {
+                break;
+            }
+        }
+        Ok(Kind::List(list))
+    }
+
+    /// Passes a comma, or the end.
+    fn is_last(&mut self, end: u8, wanted: &'static str) -> Result<bool, Fault> {
+        self.space()?;
+        if self.peek() == Some(end) {
+            self.at += 1;
+            return Ok(true);
+        }
+        self.expect(b',', wanted)?;
+        Ok(false)
+    }
+
+    fn expect(&mut self, byte: u8, wanted: &'static str) -> Result<(), Fault> {
+        if self.peek() != Some(byte) {
+            return Err(self.fault(Reason::Unexpected(wanted)));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn string(&mut self) -> Result<String, Fault> {
+        let bytes = self.text.as_bytes();
+        let mut end = self.at + 1;
+        loop {
+            match bytes.get(end) {
+                Some(b'"') => break,
+                Some(b'\\') => end += 2,
+                Some(b'\n') | None => return Err(self.fault(Reason::Unexpected("a quote"))),
+                Some(_) => end += 1,
+            }
+        }
+        let text = serde_json::from_str(&self.text[self.at..=end])
+            .map_err(|_| self.fault(Reason::Unexpected("a string of JSON")))?;
+        self.at = end + 1;
+        Ok(text)
+    }
+
+    fn number(&mut self) -> Result<Number, Fault> {
+        let text = self.run(|byte| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9'));
+        serde_json::from_str(text).map_err(|_| self.fault(Reason::Unexpected("a number")))
+    }
+
+    fn word(&mut self) -> Result<Kind, Fault> {
+        match self.run(|byte| byte.is_ascii_alphanumeric()) {
+            "null" => Ok(Kind::Null),
+            "true" => Ok(Kind::Bool(true)),
+            "false" => Ok(Kind::Bool(false)),
+            _ => Err(self.fault(Reason::Unexpected("a value"))),
+        }
+    }
+
+    fn run(&mut self, belongs: impl Fn(u8) -> bool) -> &str {
+        let rest = &self.text[self.at..];
+        let length = rest.bytes().position(|byte| !belongs(byte)).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+}
+
+fn lines(text: &str) -> u32 {
+    u32::try_from(text.bytes().filter(|&byte| byte == b'\n').count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_and_trailing_commas_are_passed_and_lines_counted() {
+        let text =
+            "// one\n{ /* two\n*/ \"a\": [1, // three\n 2,],\n \"b\": {\"c\": \"x\\n//\",},\n}\n";
+        let value = parse(text).unwrap();
+        assert_eq!(value.to_json(), serde_json::json!({"a": [1, 2], "b": {"c": "x\n//"}}));
+        let Kind::Table(entries) = &value.kind else { panic!("no table") };
+        assert_eq!((entries[0].line, entries[1].line), (3, 5));
+    }
+
+    #[test]
+    fn a_fault_names_line_and_key() {
+        let fault = parse("{\n\"a\": {\n\"b\": [1,\n nul]}}").unwrap_err();
+        assert_eq!((fault.line, fault.key.as_str()), (4, "a.b[1]"));
+        let fault = parse("{\"a\": 1,\n\"a\": 2}").unwrap_err();
+        assert_eq!((fault.line, fault.key.as_str(), fault.reason), (2, "a", Reason::Twice));
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused() {
+        for text in
+            ["", "{", "[1,,2]", "{\"a\" 1}", "\"a", "\"a\\", "/* ", "1 2", "01", "[\"\\q\"]"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse(&"[".repeat(100_000)).is_err());
+    }
+}

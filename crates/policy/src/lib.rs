@@ -1,0 +1,33 @@
+//! Who may reach whom in a network: Tailscale's policy, from its text to each node's filter.
+//!
+//! ```text
+//!   text ── hujson ──► values with lines ── read ──► Policy, every name defined
+//!   Policy + Nodes ── resolve, compile ──► Compiled: edges, each from a set of nodes to a set
+//!   Compiled ──► filter(node), peers(node), ssh(node), attributes(node)
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod alias;
+mod approve;
+mod attributes;
+mod compile;
+mod filter;
+mod hujson;
+mod model;
+mod nodes;
+mod read;
+mod refusal;
+mod resolve;
+mod set;
+mod ssh;
+mod tests;
+
+pub use compile::Compiled;
+pub use filter::to_json;
+pub use hujson::read_json;
+pub use model::Policy;
+pub use nodes::{Node, Nodes, Role, User};
+pub use refusal::{Fault, PortsFault, Reason, Refusal, TestFault};
+pub use set::NodeSet;
+pub use ssh::{SshAction, SshPrincipal, SshRule};

@@ -1,0 +1,98 @@
+//! A policy as it was read: every name in it is defined.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use ipnet::IpNet;
+use serde_json::Value;
+use tailnet::messages::PortRange;
+
+use crate::alias::Alias;
+
+/// Who may reach whom in a network.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    pub(crate) groups: BTreeMap<String, Vec<String>>,
+    pub(crate) hosts: BTreeMap<String, IpNet>,
+    pub(crate) sets: BTreeMap<String, Vec<Part>>,
+    pub(crate) tag_owners: BTreeMap<String, Vec<Alias>>,
+    pub(crate) route_approvers: Vec<(IpNet, Vec<Alias>)>,
+    pub(crate) exit_approvers: Vec<Alias>,
+    /// Neither acls nor grants: everybody reaches everybody.
+    pub(crate) is_open: bool,
+    /// In the order of evaluation; an ACL is a grant a destination.
+    pub(crate) grants: Vec<Grant>,
+    pub(crate) ssh: Vec<Ssh>,
+    pub(crate) attributes: Vec<Attributes>,
+    pub(crate) randomizes_port: bool,
+    pub(crate) tests: Vec<Test>,
+    pub(crate) ssh_tests: Vec<SshTest>,
+}
+
+/// Where a rule stands, for messages about it later.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    pub line: u32,
+    pub key: String,
+}
+
+/// A part of an IP set.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub is_removed: bool,
+    pub alias: Alias,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub sources: Vec<Alias>,
+    pub targets: Vec<Alias>,
+    pub packets: Vec<Packets>,
+    pub capabilities: Option<BTreeMap<String, Value>>,
+    pub via: Vec<String>,
+}
+
+/// What packets may pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Packets {
+    /// None for TCP, UDP and ICMP.
+    pub protocol: Option<u8>,
+    pub ports: Vec<PortRange>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Ssh {
+    pub place: Place,
+    pub sources: Vec<Alias>,
+    pub targets: Vec<Alias>,
+    pub users: Vec<String>,
+    pub is_checked: bool,
+    /// None: whenever it is asked.
+    pub period: Option<Duration>,
+    pub environment: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Attributes {
+    pub targets: Vec<Alias>,
+    pub attributes: Vec<String>,
+    pub pools: Vec<IpNet>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Test {
+    pub place: Place,
+    pub source: String,
+    pub protocol: Option<String>,
+    pub accept: Vec<String>,
+    pub deny: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SshTest {
+    pub place: Place,
+    pub source: Alias,
+    pub targets: Vec<Alias>,
+    pub accept: Vec<String>,
+    pub deny: Vec<String>,
+    pub check: Vec<String>,
+}

@@ -1,0 +1,195 @@
+//! Sections that define names, and those about nodes alone.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+use super::{At, Reader, Side};
+use crate::{
+    alias::{self, Alias},
+    hujson::Kind,
+    model::{Attributes, Part},
+    refusal::Reason,
+};
+
+impl Reader {
+    pub(super) fn groups(&mut self, at: &At<'_>) {
+        for (name, members) in self.entries(at) {
+            if !name.starts_with("group:") {
+                self.fault(&members, Reason::GroupName);
+            }
+            let mut users = Vec::new();
+            for member in self.list(&members) {
+                let Some(user) = self.text(&member).map(str::trim) else { continue };
+                if user.starts_with("group:") {
+                    let (group, member_name) = (name.into(), user.into());
+                    self.fault(&member, Reason::GroupInGroup { group, member: member_name });
+                } else if !user.contains('@') {
+                    self.fault(&member, Reason::Wanted("a user, name@domain or name@"));
+                } else {
+                    users.push(user.to_owned());
+                }
+            }
+            self.policy.groups.insert(name.into(), users);
+        }
+    }
+
+    pub(super) fn hosts(&mut self, at: &At<'_>) {
+        for (name, address) in self.entries(at) {
+            if name.is_empty() || name.contains([':', '@']) {
+                self.fault(&address, Reason::HostName);
+            }
+            let Some(text) = self.text(&address) else { continue };
+            match alias::net(text.trim()) {
+                Some(net) => drop(self.policy.hosts.insert(name.into(), net)),
+                None => self.fault(&address, Reason::Address(text.into())),
+            }
+        }
+    }
+
+    pub(super) fn tag_owners(&mut self, at: &At<'_>) {
+        let entries = self.entries(at);
+        let tags = entries.iter().map(|(tag, _)| ((*tag).to_owned(), Vec::new()));
+        self.policy.tag_owners = tags.collect();
+        for (tag, owners) in entries {
+            match tag.strip_prefix("tag:") {
+                None => self.fault(&owners, Reason::TagName(tag.into())),
+                Some(name) if !name.starts_with(|first: char| first.is_ascii_alphabetic()) => {
+                    self.fault(&owners, Reason::TagNameIn(tag.into()));
+                }
+                Some(_) => {}
+            }
+            let owners = self.owners(&owners);
+            self.policy.tag_owners.insert(tag.into(), owners);
+        }
+    }
+
+    /// Users, groups, tags, and the autogroups of users.
+    fn owners(&mut self, at: &At<'_>) -> Vec<Alias> {
+        let mut owners = Vec::new();
+        for owner in self.list(at) {
+            match self.alias(&owner, Side::NodeAttribute) {
+                Some(Alias::Any | Alias::Host(_) | Alias::Net(_) | Alias::Set(_)) => {
+                    self.fault(&owner, Reason::Wanted("a user, a group, a tag or an autogroup"));
+                }
+                alias => owners.extend(alias),
+            }
+        }
+        owners
+    }
+
+    pub(super) fn sets(&mut self, at: &At<'_>) {
+        let entries = self.entries(at);
+        let names = entries.iter().map(|(name, _)| ((*name).to_owned(), Vec::new()));
+        self.policy.sets = names.collect();
+        let mut sets = BTreeMap::new();
+        for (name, parts) in entries {
+            if !name.starts_with("ipset:") {
+                self.fault(&parts, Reason::Wanted("a name that begins with ipset:"));
+            }
+            let list = self.list(&parts);
+            let read: Vec<Part> = list.iter().filter_map(|at| self.part(at)).collect();
+            // A set may have those that stand before it, so none has itself.
+            for (part, at) in read.iter().zip(&list) {
+                if let Alias::Set(other) = &part.alias
+                    && !sets.contains_key(other)
+                {
+                    self.fault(at, Reason::SetInItself);
+                }
+            }
+            sets.insert(name.to_owned(), read);
+        }
+        self.policy.sets = sets;
+    }
+
+    fn part(&mut self, at: &At<'_>) -> Option<Part> {
+        let text = self.text(at)?.trim();
+        let (is_removed, name) = match text.split_once(char::is_whitespace) {
+            Some(("add", name)) => (false, name),
+            Some(("remove", name)) => (true, name),
+            _ => (false, text),
+        };
+        let alias = match Alias::parse(name.strip_prefix("host:").unwrap_or(name)) {
+            Ok(alias @ (Alias::Net(_) | Alias::Host(_) | Alias::Set(_))) => alias,
+            Ok(_) => {
+                self.fault(at, Reason::Wanted("a network, a host or an ipset"));
+                return None;
+            }
+            Err(reason) => {
+                self.fault(at, reason);
+                return None;
+            }
+        };
+        self.defined(at, &alias, "");
+        Some(Part { is_removed, alias })
+    }
+
+    pub(super) fn approvers(&mut self, at: &At<'_>) {
+        for (name, section) in self.fields(at) {
+            match name.as_str() {
+                "routes" => self.route_approvers(&section),
+                "exitnode" => self.policy.exit_approvers = self.owners(&section),
+                "services" => self.fault(&section, Reason::Unsupported(": there are no services")),
+                _ => self.unknown(&section),
+            }
+        }
+    }
+
+    fn route_approvers(&mut self, at: &At<'_>) {
+        for (net, approvers) in self.entries(at) {
+            let owners = self.owners(&approvers);
+            match alias::net(net) {
+                Some(net) => self.policy.route_approvers.push((net, owners)),
+                None => self.fault(&approvers, Reason::Address(net.into())),
+            }
+        }
+    }
+
+    pub(super) fn randomizes(&mut self, at: &At<'_>) {
+        match at.value.kind {
+            Kind::Bool(yes) => self.policy.randomizes_port = yes,
+            _ => self.fault(at, Reason::Wanted("true or false")),
+        }
+    }
+
+    pub(super) fn attributes(&mut self, at: &At<'_>) {
+        for rule in self.list(at) {
+            let mut read =
+                Attributes { targets: Vec::new(), attributes: Vec::new(), pools: Vec::new() };
+            for (name, field) in self.fields(&rule) {
+                match name.as_str() {
+                    "target" => read.targets = self.aliases(&field, Side::NodeAttribute),
+                    "attr" => read.attributes = self.texts(&field),
+                    "ippool" => read.pools = self.pools(&field),
+                    "app" => self.fault(&field, Reason::Unsupported(": there are no connectors")),
+                    _ => self.unknown(&field),
+                }
+            }
+            self.policy.attributes.push(read);
+        }
+    }
+
+    fn pools(&mut self, at: &At<'_>) -> Vec<IpNet> {
+        /// What is given to nodes, and within it MagicDNS's and ChromeOS's.
+        const GIVEN: &str = "100.64.0.0/10";
+        const RESERVED: [&str; 2] = ["100.100.100.0/24", "100.115.92.0/23"];
+        let mut pools = Vec::new();
+        for pool in self.list(at) {
+            let Some(text) = self.text(&pool) else { continue };
+            let Some(net) = alias::net(text) else {
+                self.fault(&pool, Reason::Address(text.into()));
+                continue;
+            };
+            let overlaps =
+                |other: &str| alias::net(other).is_some_and(|o| crate::nodes::overlaps(&o, &net));
+            if !alias::net(GIVEN).is_some_and(|given| given.contains(&net)) {
+                self.fault(&pool, Reason::Pool(text.into()));
+            } else if RESERVED.iter().any(|reserved| overlaps(reserved)) {
+                self.fault(&pool, Reason::PoolReserved(text.into()));
+            } else {
+                pools.push(net);
+            }
+        }
+        pools
+    }
+}

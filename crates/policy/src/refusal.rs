@@ -1,0 +1,273 @@
+//! Why a policy is refused.
+
+use std::fmt;
+
+/// All faults of a policy, in the order of their lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// At least one.
+    pub faults: Vec<Fault>,
+}
+
+/// One fault, and where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// From 1.
+    pub line: u32,
+    /// The way to the value, as in `acls[0].src[1]`.
+    pub key: String,
+    /// What is wrong.
+    pub reason: Reason,
+}
+
+/// What is wrong. The words are those of Tailscale's service where it has words for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Unexpected(&'static str),
+    TooDeep,
+    Twice,
+    Unknown,
+    Unsupported(&'static str),
+    /// Another type was expected.
+    Wanted(&'static str),
+    GroupName,
+    GroupInGroup {
+        group: String,
+        member: String,
+    },
+    TagName(String),
+    TagNameIn(String),
+    HostName,
+    Address(String),
+    Alias(String),
+    Autogroup(String),
+    NotHere(String),
+    SelfAsSource,
+    InternetAsSource,
+    DangerAllAsTarget,
+    SelfWithSources,
+    NoGroup(String),
+    NoHost(String),
+    NoSet(String),
+    NoTag {
+        prefix: String,
+        tag: String,
+    },
+    NoViaTag(String),
+    ViaNotTag,
+    SetInItself,
+    OwnerInItself,
+    Action(String),
+    Ports(PortsFault),
+    PortsOf {
+        target: String,
+        ports: String,
+        fault: PortsFault,
+    },
+    PortsOfRule {
+        ports: String,
+        fault: PortsFault,
+    },
+    Protocol(String),
+    ProtocolHasNoPorts(String),
+    NeitherIpNorApp,
+    CapabilityForm,
+    CapabilityDomain,
+    AppToInternet,
+    DefaultRoute(String),
+    Pool(String),
+    PoolReserved(String),
+    SshAction(String),
+    SshNoAction,
+    SshNoUsers,
+    SshUser(String),
+    SshEnvironment,
+    SshTarget(String),
+    SshSource(String),
+    SshTagToUser,
+    SshOtherUser,
+    Period(String),
+    PeriodNegative(String),
+    PeriodTooLong(String),
+    PeriodWithoutCheck,
+    Domain {
+        domain: String,
+        is_alias: bool,
+    },
+    /// A test failed, or cannot be run.
+    Test(TestFault),
+    SshTestTag(String),
+    SshTestTarget(String),
+}
+
+/// What is wrong with ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortsFault {
+    Missing,
+    NotNumber,
+    Zero,
+    TooLarge,
+    Order,
+}
+
+/// What is wrong with a test, or what it found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TestFault {
+    NoSource,
+    Source(String),
+    Target(String),
+    Nothing,
+    Protocol(String),
+    Denied { source: String, target: String },
+    Allowed { source: String, target: String },
+    NotChecked { source: String, target: String },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, fault) in self.faults.iter().enumerate() {
+            if place > 0 {
+                writeln!(out)?;
+            }
+            write!(out, "{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.key.is_empty() {
+            return write!(out, "line {}: {}", self.line, self.reason);
+        }
+        write!(out, "line {}, {}: {}", self.line, self.key, self.reason)
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unexpected(wanted) => write!(out, "expected {wanted}"),
+            Self::TooDeep => write!(out, "too many arrays and objects within each other"),
+            Self::Twice => write!(out, "this key stands twice"),
+            Self::Unknown => write!(out, "there is no such key"),
+            Self::Unsupported(instead) => write!(out, "is not supported{instead}"),
+            Self::Wanted(what) => write!(out, "must be {what}"),
+            Self::GroupName => write!(out, "a group's name begins with group:"),
+            Self::GroupInGroup { group, member } => {
+                write!(out, "groups[{group:?}]: {member:?}: group members cannot be recursive")
+            }
+            Self::TagName(tag) => write!(out, "{tag:?}: a tag is tag: and a name"),
+            Self::TagNameIn(tag) => {
+                write!(out, "tagOwners[{tag:?}]: tag names must start with a letter, after 'tag:'")
+            }
+            Self::HostName => write!(out, "a host's name has neither a colon nor an @"),
+            Self::Address(text) => write!(out, "{text:?} is neither an address nor a network"),
+            Self::Alias(text) => write!(out, "{text:?} is no user, group, tag, host or network"),
+            Self::Autogroup(name) => write!(out, "there is no {name}"),
+            Self::NotHere(name) => write!(out, "{name} cannot be used here"),
+            Self::SelfAsSource => {
+                write!(out, "\"autogroup:self\" not valid on the src side of a rule")
+            }
+            Self::InternetAsSource => write!(out, "autogroup:internet can only be a destination"),
+            Self::DangerAllAsTarget => write!(out, "cannot use autogroup:danger-all as a dst"),
+            Self::SelfWithSources => write!(
+                out,
+                "autogroup:self can only be used with users, groups, or supported autogroups"
+            ),
+            Self::NoGroup(name) => write!(out, "group not found: {name:?}"),
+            Self::NoHost(name) => {
+                write!(out, "{name:?}: invalid address, and hosts has no such name")
+            }
+            Self::NoSet(name) => write!(out, "ipset not found: {name:?}"),
+            Self::NoTag { prefix, tag } => write!(out, "{prefix}tag not found: {tag:?}"),
+            Self::NoViaTag(tag) => write!(out, "tag {tag:?} not found"),
+            Self::ViaNotTag => write!(out, "via can only be a tag"),
+            Self::SetInItself => write!(out, "an ipset cannot be part of itself"),
+            Self::OwnerInItself => write!(out, "tags cannot own each other in a circle"),
+            Self::Action(action) => write!(out, "action={action:?} is not supported"),
+            Self::Ports(fault) => write!(out, "{fault}"),
+            Self::PortsOf { target, ports, fault } => {
+                write!(out, "dst={target:?}: port range {ports:?}: {fault}")
+            }
+            Self::PortsOfRule { ports, fault } => write!(out, "port range {ports:?}: {fault}"),
+            Self::Protocol(name) => {
+                write!(out, "{name:?} is neither a protocol's name nor a number from 1 to 255")
+            }
+            Self::ProtocolHasNoPorts(name) => write!(out, "{name} has no ports, only * is allowed"),
+            Self::NeitherIpNorApp => write!(out, "ip and app can not both be empty"),
+            Self::CapabilityForm => {
+                write!(out, "capability name must have the form {{domain}}/{{path}}")
+            }
+            Self::CapabilityDomain => {
+                write!(out, "capability name must not be in the tailscale.com domain")
+            }
+            Self::AppToInternet => write!(out, "cannot use app grants with autogroup:internet"),
+            Self::DefaultRoute(net) => write!(
+                out,
+                "dst {net:?}: to allow all IP addresses, use \"*\" or \"autogroup:internet\""
+            ),
+            Self::Pool(net) => write!(out, "IPPool({net}): network outside 100.64.0.0/10"),
+            Self::PoolReserved(net) => write!(out, "IPPool({net}): network within reserved range"),
+            Self::SshAction(action) => write!(out, "{action:?} is not a valid action"),
+            Self::SshNoAction => write!(out, "action must be specified"),
+            Self::SshNoUsers => write!(out, "users must be specified"),
+            Self::SshUser(user) => write!(out, "user {user:?} is not valid"),
+            Self::SshEnvironment => write!(out, "acceptEnv values cannot be empty"),
+            Self::SshTarget(target) => write!(out, "invalid dst {target:?}"),
+            Self::SshSource(source) => write!(out, "invalid src {source:?}"),
+            Self::SshTagToUser => write!(out, "tagged nodes cannot reach users' nodes by SSH"),
+            Self::SshOtherUser => {
+                write!(out, "a user's nodes are reached by SSH by the same user only")
+            }
+            Self::Period(text) => write!(out, "time: invalid duration {text:?}"),
+            Self::PeriodNegative(text) => {
+                write!(out, "checkPeriod {text} must be a positive duration")
+            }
+            Self::PeriodTooLong(text) => write!(out, "checkPeriod {text} is above the max (168h)"),
+            Self::PeriodWithoutCheck => write!(out, "only the action check has a checkPeriod"),
+            Self::Domain { domain, is_alias } => write!(
+                out,
+                "{}{domain} is not associated with this Tailnet and cannot be used in \
+                 user:*@<domain> expressions",
+                if *is_alias { "[ssh] " } else { "" }
+            ),
+            Self::Test(fault) => write!(out, "test(s) failed: {fault}"),
+            Self::SshTestTag(tag) => write!(out, "SSH tests dst contains unknown tag {tag:?}"),
+            Self::SshTestTarget(target) => {
+                write!(out, "SSH tests dst contains disallowed element {target:?}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for PortsFault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Missing => "a colon and ports must follow",
+            Self::NotNumber => "invalid first integer",
+            Self::Zero => "first port must be >0, or use '*' for wildcard",
+            Self::TooLarge => "a port is at most 65535",
+            Self::Order => "the first port must not be above the last",
+        })
+    }
+}
+
+impl fmt::Display for TestFault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSource => write!(out, "there is no src"),
+            Self::Source(source) => write!(out, "src {source:?} is nobody"),
+            Self::Target(target) => write!(out, "{target:?} is not one port of one machine"),
+            Self::Nothing => write!(out, "there is nothing to accept or deny"),
+            Self::Protocol(name) => write!(out, "{name} has no connections to test"),
+            Self::Denied { source, target } => write!(out, "{source} does not reach {target}"),
+            Self::Allowed { source, target } => write!(out, "{source} reaches {target}"),
+            Self::NotChecked { source, target } => {
+                write!(out, "{source} is not checked on the way to {target}")
+            }
+        }
+    }
+}
