@@ -8,14 +8,24 @@
 
 use std::{collections::BTreeSet, error::Error, fs, path::Path, process::ExitCode};
 
-use policy::{Compiled, Nodes, Policy, SshRule, to_json};
+use policy::{Compiled, Nodes, Policy, Role, SshRule, to_json};
 use serde_json::Value;
 
 /// Cases that differ, and why.
-const NAMED: [(&str, &str); 0] = [];
+const NAMED: [(&str, &str); 5] = [
+    ("acl-ah01", "peers: the router's route counts, though its topology has it unapproved"),
+    ("acl-h03", "peers: the router's route counts, though its topology has it unapproved"),
+    ("policytest-allpass-grants-only-tag-src-ipv6-literal-dst", RENUMBERED),
+    ("ssh-e1", "the refusal's domain was replaced in the record"),
+    ("sshtest-malformed-dst-bare-ipv6", RENUMBERED),
+];
+
+const RENUMBERED: &str = "IPv6 addresses were replaced in the topology, but not in the answer";
+
+const ADMIN: &str = "https://tailscale.com/cap/is-admin";
 
 /// Capabilities that come from a tailnet's state at Tailscale, not from its policy.
-const OF_STATE: [&str; 14] = [
+const OF_STATE: [&str; 15] = [
     "default-auto-update",
     "https://tailscale.com/cap/file-sharing",
     "https://tailscale.com/cap/is-admin",
@@ -30,6 +40,7 @@ const OF_STATE: [&str; 14] = [
     "tailnet-display-name",
     "tailnet.maxKeyDuration",
     "native-ipv4",
+    "https://tailscale.com/cap/warn-funnel-no-https",
 ];
 
 #[derive(Default)]
@@ -88,7 +99,8 @@ fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
         Value::String(text) => text.clone(),
         object => serde_json::to_string_pretty(object)?,
     };
-    let nodes = Nodes::from_json(&record["topology"].to_string())?;
+    let mut nodes = Nodes::from_json(&record["topology"].to_string())?;
+    roles(&mut nodes, &record["captures"]);
     let read = Policy::parse(&text).and_then(|policy| policy.run_tests(&nodes).map(|()| policy));
     let is_accepted = input["api_response_code"] == 200;
     let policy = match read {
@@ -116,6 +128,17 @@ fn compare(path: &Path) -> Result<bool, Box<dyn Error>> {
         node(&compiled, &nodes, place, capture).map_err(|what| format!("{name}: {what}"))?;
     }
     Ok(false)
+}
+
+/// Who administers the tailnet is told to nodes only.
+fn roles(nodes: &mut Nodes, captures: &Value) {
+    for user in &mut nodes.users {
+        let own = nodes.nodes.iter().filter(|node| node.user == Some(user.id));
+        let mut caps = own.map(|node| &captures[&node.name]["netmap"]["SelfNode"]["CapMap"]);
+        if user.role.is_none() && caps.any(|caps| caps.get(ADMIN).is_some()) {
+            user.role = Some(Role::Admin);
+        }
+    }
 }
 
 fn node(
@@ -180,7 +203,11 @@ fn filter(rules: &Value) -> Value {
     rules.into()
 }
 
+/// Null is empty.
 fn sort(list: &mut Value) {
+    if list.is_null() {
+        *list = Value::Array(Vec::new());
+    }
     if let Some(list) = list.as_array_mut() {
         list.sort_by_key(ToString::to_string);
     }

@@ -33,6 +33,8 @@ pub(crate) struct Edge {
     pub sources: NodeSet,
     /// Nodes whose filter has a rule of this edge.
     pub targets: NodeSet,
+    /// The place of the first edge whose rule it shares.
+    pub rule: usize,
     pub what: What,
 }
 
@@ -71,19 +73,34 @@ impl Policy {
             let mut compiler = Compiler { names, grant, edges: &mut edges };
             compiler.grant();
         }
-        edges.retain(|edge| !edge.targets.is_empty());
+        group(&mut edges);
         let ssh = self.ssh.iter().map(|rule| SshEdge::compile(names, rule)).collect();
         let attributed = Attributed::compile(names);
         Compiled { nodes: nodes.clone(), edges, ssh, attributed }
     }
 }
 
+/// Edges of the same sources and protocol are one rule, in the place of the first of them: even
+/// where a node is a target of later ones only. (Recorded.)
+fn group(edges: &mut [Edge]) {
+    let mut first = BTreeMap::new();
+    for (place, edge) in edges.iter_mut().enumerate() {
+        edge.rule = match &edge.what {
+            What::Packets { packets, .. } => {
+                *first.entry((edge.texts.clone(), packets.protocol)).or_insert(place)
+            }
+            What::Capabilities { .. } => place,
+        };
+    }
+}
+
 fn everything(names: Names<'_>) -> Edge {
     let all = NodeSet::all(names.nodes.nodes.len());
     Edge {
-        texts: Arc::new(["*".into()]),
+        texts: names.sources(&Resolved { is_any: true, ..Resolved::default() }).into(),
         sources: all.clone(),
         targets: all,
+        rule: 0,
         what: What::Packets {
             to: vec![Target::Any],
             packets: Packets { protocol: None, ports: vec![ANY_PORT] },
@@ -126,7 +143,7 @@ impl Compiler<'_> {
                 from.insert(place);
             }
         }
-        self.edges.push(Edge { texts, sources: from, targets, what });
+        self.edges.push(Edge { texts, sources: from, targets, rule: 0, what });
     }
 
     fn nodes(&self) -> impl Iterator<Item = (usize, &Node)> + use<'_> {
@@ -222,6 +239,11 @@ impl Compiler<'_> {
             let (to, packets) = (to.clone(), packets.clone());
             let what = What::Packets { to, packets, is_via: true };
             self.edge(sources, reached.clone(), what);
+        }
+        if let Some(capabilities) = &self.grant.capabilities {
+            // Nobody is granted anything at a router, but both see each other. (Recorded.)
+            let (to, capabilities) = (Vec::new(), capabilities.clone());
+            self.edge(sources, reached, What::Capabilities { to, capabilities });
         }
     }
 

@@ -1,5 +1,7 @@
 //! What a node's filter is, and whom the node sees.
 
+use std::collections::{BTreeMap, btree_map::Entry};
+
 use ipnet::IpNet;
 use serde_json::Value;
 use tailnet::messages::{CapGrant, Destination, FilterRule, PortRange};
@@ -25,21 +27,17 @@ impl Compiled {
     /// The rules of a node's filter, in the policy's order; those of the same sources and protocol
     /// are one.
     pub fn filter(&self, node: usize) -> Vec<FilterRule> {
-        let mut rules: Vec<FilterRule> = Vec::new();
+        let mut rules: BTreeMap<usize, FilterRule> = BTreeMap::new();
         for edge in self.edges.iter().filter(|edge| edge.targets.contains(node)) {
             let Some(rule) = self.rule(edge, node) else { continue };
-            let is_same = |other: &&mut FilterRule| {
-                other.grants.is_empty()
-                    && rule.grants.is_empty()
-                    && other.protocols == rule.protocols
-                    && other.sources == rule.sources
-            };
-            match rules.iter_mut().find(is_same) {
-                Some(other) => other.destinations.extend(rule.destinations),
-                None => rules.push(rule),
+            match rules.entry(edge.rule) {
+                Entry::Occupied(mut first) => {
+                    first.get_mut().destinations.extend(rule.destinations)
+                }
+                Entry::Vacant(place) => drop(place.insert(rule)),
             }
         }
-        rules
+        rules.into_values().collect()
     }
 
     /// The nodes that this one may reach, and those that may reach it.

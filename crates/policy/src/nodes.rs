@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use ipnet::IpNet;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 /// A network's users and nodes; a node is named by its place in the list.
 #[derive(Clone, Debug, Default)]
@@ -69,15 +69,20 @@ struct Topology {
 
 #[derive(Deserialize)]
 struct Listed {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nil")]
     tags: Vec<String>,
     user: Option<String>,
     ipv4: Option<IpAddr>,
     ipv6: Option<IpAddr>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nil")]
     routable_ips: Vec<IpNet>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "nil")]
     approved_routes: Vec<IpNet>,
+}
+
+/// Go writes an empty list as null.
+fn nil<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 impl Nodes {

@@ -48,9 +48,7 @@ impl Run<'_> {
 
     fn domains(&mut self) {
         let domains = &self.names.nodes.domains;
-        let is_ours = |domain: &str| {
-            domains.is_empty() || domains.iter().any(|own| own.eq_ignore_ascii_case(domain))
-        };
+        let is_ours = |domain: &str| domains.is_empty() || domains.iter().any(|own| own == domain);
         for rule in &self.names.policy.ssh {
             let aliases = rule.sources.iter().filter_map(|alias| match alias {
                 Alias::Domain(domain) => Some((domain.as_str(), true)),
