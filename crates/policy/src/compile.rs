@@ -33,8 +33,11 @@ pub(crate) struct Edge {
     pub sources: NodeSet,
     /// Nodes whose filter has a rule of this edge.
     pub targets: NodeSet,
-    /// The place of the first edge whose rule it shares.
+    /// Edges with the same number are one rule.
     pub rule: usize,
+    /// Where that rule stands at the latest: at the place of the first of those edges, even if its
+    /// targets are others; but via's edges are for their routers alone. (Recorded.)
+    pub first: usize,
     pub what: What,
 }
 
@@ -80,17 +83,23 @@ impl Policy {
     }
 }
 
-/// Edges of the same sources and protocol are one rule, in the place of the first of them: even
-/// where a node is a target of later ones only. (Recorded.)
+/// Edges of the same sources and protocol are one rule.
 fn group(edges: &mut [Edge]) {
-    let mut first = BTreeMap::new();
+    let mut rules: BTreeMap<_, (usize, usize)> = BTreeMap::new();
     for (place, edge) in edges.iter_mut().enumerate() {
-        edge.rule = match &edge.what {
-            What::Packets { packets, .. } => {
-                *first.entry((edge.texts.clone(), packets.protocol)).or_insert(place)
+        edge.rule = place;
+        if let What::Packets { packets, is_via, .. } = &edge.what {
+            let key = (edge.texts.clone(), packets.protocol);
+            let (rule, first) = rules.entry(key).or_insert((place, usize::MAX));
+            edge.rule = *rule;
+            if !is_via {
+                *first = place.min(*first);
             }
-            What::Capabilities { .. } => place,
-        };
+        }
+    }
+    let firsts: BTreeMap<usize, usize> = rules.into_values().collect();
+    for edge in edges {
+        edge.first = firsts.get(&edge.rule).copied().unwrap_or(usize::MAX);
     }
 }
 
@@ -101,6 +110,7 @@ fn everything(names: Names<'_>) -> Edge {
         sources: all.clone(),
         targets: all,
         rule: 0,
+        first: 0,
         what: What::Packets {
             to: vec![Target::Any],
             packets: Packets { protocol: None, ports: vec![ANY_PORT] },
@@ -143,7 +153,7 @@ impl Compiler<'_> {
                 from.insert(place);
             }
         }
-        self.edges.push(Edge { texts, sources: from, targets, rule: 0, what });
+        self.edges.push(Edge { texts, sources: from, targets, rule: 0, first: 0, what });
     }
 
     fn nodes(&self) -> impl Iterator<Item = (usize, &Node)> + use<'_> {

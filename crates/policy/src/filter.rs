@@ -28,13 +28,16 @@ impl Compiled {
     /// are one.
     pub fn filter(&self, node: usize) -> Vec<FilterRule> {
         let mut rules: BTreeMap<usize, FilterRule> = BTreeMap::new();
-        for edge in self.edges.iter().filter(|edge| edge.targets.contains(node)) {
+        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+        let edges = self.edges.iter().enumerate();
+        for (place, edge) in edges.filter(|(_, edge)| edge.targets.contains(node)) {
             let Some(rule) = self.rule(edge, node) else { continue };
-            match rules.entry(edge.rule) {
+            let place = *places.entry(edge.rule).or_insert(place.min(edge.first));
+            match rules.entry(place) {
                 Entry::Occupied(mut first) => {
                     first.get_mut().destinations.extend(rule.destinations)
                 }
-                Entry::Vacant(place) => drop(place.insert(rule)),
+                Entry::Vacant(empty) => drop(empty.insert(rule)),
             }
         }
         rules.into_values().collect()
