@@ -218,10 +218,25 @@ impl Mesh {
         self.paths.set_relay(region, true, now);
     }
 
-    /// No relay of a region could be connected.
-    pub fn relay_down(&mut self, region: u16, now: Duration) {
-        self.homes.handle_down(region);
+    /// No relay of a region could be connected, or one that was broke. If that is home, and cannot
+    /// be connected again, another is at once.
+    pub fn relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
+        self.homes.handle_down(region, now);
         self.paths.set_relay(region, false, now);
+        if !was_up && self.home() == Some(region) {
+            self.leave_home(now);
+        }
+    }
+
+    /// By what was measured last, as a dead relay would hold up a check for seconds.
+    fn leave_home(&mut self, now: Duration) {
+        let before = self.home();
+        self.homes.handle_report(&self.report.latencies, now, true, now);
+        if self.home() != before {
+            self.home_chosen(now);
+            self.netcheck.make_next_full();
+            self.check(now);
+        }
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {

@@ -35,9 +35,7 @@ impl Coordinator {
         let key = host.write_secret("tls.key", &certificate.key);
         let url = format!("https://{v4}");
         host.write("headscale.yaml", &config(&url, [v4, v6], [&chain, &key]));
-        let words = [program(), "--config".to_owned(), CONFIG.to_owned(), "serve".to_owned()];
-        let service = Service::start(&host, "headscale", words)
-            .until(|| host.has(&format!("{FOLDER}/socket")) && host.listens(443));
+        let service = serve(&host);
         let mut coordinator = Coordinator { host, service, url, auth_key: String::new() };
         coordinator.headscale(&format!("users create {USER}"));
         coordinator.auth_key = coordinator.new_auth_key("--reusable");
@@ -82,10 +80,25 @@ impl Coordinator {
         self.headscale(&format!("policy set -f {file}"));
     }
 
+    /// Starts it again, with what it knew, after it was killed.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn start_again(&mut self) {
+        self.host.run(format!("rm -f {FOLDER}/socket"));
+        self.service = serve(&self.host);
+    }
+
     /// Ends it as a crash does, or starts it again with what it knew.
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.service.pid()));
     }
+}
+
+fn serve(host: &Host) -> Service {
+    let words = [program(), "--config".to_owned(), CONFIG.to_owned(), "serve".to_owned()];
+    Service::start(host, "headscale", words)
+        .until(|| host.has(&format!("{FOLDER}/socket")) && host.listens(443))
 }
 
 fn program() -> String {
