@@ -146,7 +146,8 @@ impl Home {
     fn without_latencies(&self, now: Duration) -> Option<u16> {
         let is_alive = |id: &u16| {
             let heard = self.regions.get(id).and_then(|region| region.heard);
-            heard.is_some_and(|at| now.saturating_sub(at) <= KEEP_ALIVES) || self.is_usable(*id, now)
+            heard.is_some_and(|at| now.saturating_sub(at) <= KEEP_ALIVES)
+                || self.is_usable(*id, now)
         };
         if self.current.is_some_and(|current| is_alive(&current)) {
             return self.current;

@@ -21,7 +21,12 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Event, connect::Connection, queue::TOGETHER, region::{Shared, State}};
+use super::{
+    Event,
+    connect::Connection,
+    queue::TOGETHER,
+    region::{Shared, State},
+};
 
 /// A relay says something at least every 65 s (stock).
 const SILENT: Duration = Duration::from_secs(120);
