@@ -41,9 +41,10 @@ impl State {
             let shown = |of: &Hostinfo| {
                 (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
             };
-            let is_other = shown(&node.hostinfo) != shown(hostinfo);
-            if is_other || node.name != name || node.hostinfo.routable != hostinfo.routable {
+            if node.name != name || node.hostinfo.routable != hostinfo.routable {
                 parts = Parts::WHOLE;
+            } else if shown(&node.hostinfo) != shown(hostinfo) {
+                parts = Parts::SHOWN;
             }
             let home = hostinfo.net_info.home;
             if home != 0 && node.home != home {
@@ -66,7 +67,7 @@ fn hear_paths(node: &mut Node, request: &MapRequest) -> Parts {
     if says_disco && (request.tells() || node.disco.is_zero()) {
         let is_first = node.disco.is_zero();
         node.disco = request.disco_key;
-        parts = parts.and(if is_first { Parts::WHOLE } else { Parts::DISCO });
+        parts = parts.and(if is_first { Parts::SHOWN } else { Parts::DISCO });
     }
     if request.version != 0 && request.version != node.version {
         node.version = request.version;
