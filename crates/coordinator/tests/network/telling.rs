@@ -1,5 +1,7 @@
 //! What clients are told: the whole map first, then what changed and no more.
 
+use std::time::Duration;
+
 use coordinator::{Polled, Session};
 use serde_json::{Value, json};
 
@@ -45,8 +47,8 @@ fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     world.poll(&mut peer);
     assert_eq!(peer.told.last().unwrap(), &["ControlTime", "PeersChangedPatch"]);
     let told = peer.peer(&machine);
-    assert_eq!((&told["Endpoints"], &told["HomeDERP"]), (&json!([]), &json!(999)));
-    world.tell(&machine, json!({ "Endpoints": [] }));
+    assert_eq!((&told["Endpoints"], &told["HomeDERP"]), (&json!(["192.0.2.9:1"]), &json!(999)));
+    world.tell(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
     assert!(!world.poll(&mut peer), "nothing changed");
     machine.hostinfo["OS"] = json!("freebsd");
     world.tell(&machine, json!({ "Endpoints": [] }));
@@ -54,6 +56,25 @@ fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     assert!(peer.told.last().unwrap().contains(&"PeersChanged".to_owned()));
     assert_eq!(peer.peer(&machine)["Hostinfo"]["OS"], "freebsd");
     assert!(!world.poll(&mut machine), "a node is not told what it said");
+}
+
+#[test]
+fn a_program_that_starts_again_and_looks_for_its_endpoints_keeps_those_that_are_known() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.pass(Duration::from_secs(4));
+    world.tell(&machine, json!({ "Endpoints": ["192.0.2.1:41641"] }));
+    world.pass(Duration::from_secs(60));
+    assert!(!world.poll(&mut peer));
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.pass(Duration::from_secs(3));
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.pass(Duration::from_secs(2));
+    assert!(world.poll(&mut peer));
+    assert_eq!(peer.peer(&machine)["Endpoints"], json!([]));
 }
 
 #[test]
