@@ -38,7 +38,7 @@ use process::{
     Swept,
     interface::{self as life, Options},
 };
-use sys::process::{Fork, Helper, background, helper};
+use sys::process::{Fork, Helper, background, helper, map_large_apart};
 
 /// The folder of configurations that are given by an interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
@@ -203,6 +203,7 @@ pub fn main() -> ExitCode {
         // It reports errors to the peer.
         return helper::serve_standard_input().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
+    map_large_apart();
     let (log, done) = match guard::requested() {
         Some((style, run)) => (Log::of(style), guard::run(style, run).map(|()| ExitCode::SUCCESS)),
         None => {

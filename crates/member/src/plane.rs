@@ -29,7 +29,7 @@ use engine::{
 };
 use node::Node;
 use packet::{Endpoint, Local, Waker};
-use sys::Channel;
+use sys::{Channel, process::release_heap};
 use tailnet::{
     disco,
     keys::NodePublic,
@@ -213,6 +213,9 @@ impl Plane {
                 let changed = self.peers.change(complete, &changed, &removed);
                 self.apply(changed.change.clone());
                 changed.forget(&self.places);
+                if complete {
+                    release_heap();
+                }
             }
             ToPlane::Path { peer, path } => self.set_path(peer, path),
             // One that was removed meanwhile, or has no path yet, needs none.

@@ -18,7 +18,7 @@ mod time_slice;
 pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
 pub use code::release_code;
-pub use heap::release_heap;
+pub use heap::{map_large_apart, release_heap};
 pub use helper::Helper;
 pub use privileges::{
     OpenFiles, PrivilegesError, Rights, administers_network, become_agent, become_user,

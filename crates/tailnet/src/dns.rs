@@ -21,6 +21,7 @@ mod forward;
 mod fqdn;
 mod reply;
 mod reverse;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +34,7 @@ use std::{
 
 pub use forward::{BadReply, Forward, Reply};
 use fqdn::Fqdn;
+use table::Table;
 
 /// Where every node's resolver is, beside its own addresses.
 pub const SERVICE_IPV4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);
@@ -186,8 +188,8 @@ pub enum Answer {
 #[derive(Debug, Default)]
 pub struct Names {
     /// Of extra records and of nodes; an extra record hides a node of that name.
-    hosts: HashMap<Fqdn, Known>,
-    reverse: HashMap<IpAddr, Fqdn>,
+    hosts: Table<Fqdn, Known>,
+    reverse: Table<IpAddr, Fqdn>,
     suffix: Option<Fqdn>,
     /// Who answers below a suffix; an empty list is this node.
     routes: HashMap<Fqdn, Arc<[Resolver]>>,
@@ -197,7 +199,7 @@ pub struct Names {
 /// What a name stands for.
 #[derive(Debug, Default)]
 struct Known {
-    addresses: Vec<IpAddr>,
+    addresses: Box<[IpAddr]>,
     /// Whether this is an extra record.
     extra: bool,
     subdomains: bool,

@@ -155,7 +155,7 @@ pub struct Peer {
     /// Its key.
     pub key: NodePublic,
     /// The networks that are its own.
-    pub allowed_ips: Vec<IpNet>,
+    pub allowed_ips: Box<[IpNet]>,
     /// Seconds between keepalives; 0 for none.
     pub keepalive: u16,
 }

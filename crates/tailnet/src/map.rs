@@ -89,7 +89,9 @@ impl NetworkMap {
     pub fn restored(mut self) -> Self {
         self.by_key = self.peers.values().map(|peer| (peer.key, peer.id)).collect();
         // Who is connected was true then.
-        self.peers.values_mut().for_each(|peer| peer.online = None);
+        for peer in self.peers.values_mut() {
+            **peer = Node { online: None, ..std::mem::take(&mut **peer).compacted() };
+        }
         self
     }
 
@@ -225,7 +227,7 @@ impl NetworkMap {
         if let Some(other) = self.by_key.insert(key, id) {
             self.peers.remove(&other);
         }
-        self.peers.insert(id, Box::new(peer));
+        self.peers.insert(id, Box::new(peer.compacted()));
     }
 
     fn see(

@@ -41,7 +41,7 @@ use rand_core::CryptoRng;
 pub use self::shown::{Candidate, Fate, Origins, Shown};
 use self::{
     candidate::canonical,
-    peer::{Peer, Pinged},
+    peer::{Known, Peer, Pinged},
 };
 pub use crate::line::{Local, Path};
 use crate::{
@@ -49,6 +49,9 @@ use crate::{
     keys::{DiscoPublic, NodePublic},
     peer_relay::Vni,
 };
+
+/// What is kept of a queue's room while it is empty.
+const ROOM: usize = 64;
 
 /// What the map says of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,7 +187,7 @@ pub enum Event {
 #[derive(Debug)]
 pub struct Paths {
     own: Own,
-    peers: BTreeMap<NodePublic, Box<Peer>>,
+    peers: BTreeMap<NodePublic, Known>,
     /// A key may be that of several nodes: of one machine, or by somebody's lie.
     by_disco: BTreeSet<(DiscoPublic, NodePublic)>,
     deadlines: BTreeSet<(Duration, NodePublic)>,
@@ -266,7 +269,7 @@ impl Paths {
         match self.peers.get(&key).map(|peer| peer.disco()) {
             Some(disco) if disco != info.disco => _ = self.by_disco.remove(&(disco, key)),
             Some(_) => {}
-            None => _ = self.peers.insert(key, Box::new(Peer::new(key, info.disco))),
+            None => _ = self.peers.insert(key, Known::new(key, info.disco)),
         }
         if !info.disco.is_zero() {
             self.by_disco.insert((info.disco, key));
@@ -278,7 +281,8 @@ impl Paths {
     pub fn remove_peer(&mut self, key: NodePublic) {
         if let Some(peer) = self.peers.remove(&key) {
             self.by_disco.remove(&(peer.disco(), key));
-            peer.deadline().map(|at| self.deadlines.remove(&(at, key)));
+            let deadline = peer.awake().and_then(Peer::deadline);
+            deadline.map(|at| self.deadlines.remove(&(at, key)));
         }
     }
 
@@ -288,9 +292,9 @@ impl Paths {
         (self.own.node, self.own.endpoints) = (node, endpoints);
         (self.own.at, self.own.requested) = (Some(now), None);
         if new {
-            self.step_all(now, Peer::wants_direct, Peer::handle_new_endpoints);
+            self.step_all(now, Known::wants_direct, Peer::handle_new_endpoints);
         } else {
-            self.step_all(now, Peer::wants_direct, Peer::handle_timeout);
+            self.step_all(now, Known::wants_direct, Peer::handle_timeout);
         }
     }
 
@@ -305,7 +309,7 @@ impl Paths {
     /// Takes the region of our own home relay: a peer whose home is not known yet may have the same.
     pub fn set_home(&mut self, home: Option<u16>, now: Duration) {
         if std::mem::replace(&mut self.own.home, home) != home {
-            self.step_all(now, Peer::has_unknown_home, Peer::handle_timeout);
+            self.step_all(now, Known::has_unknown_home, Peer::handle_timeout);
         }
     }
 
@@ -315,7 +319,7 @@ impl Paths {
     pub fn set_relay(&mut self, region: u16, up: bool, now: Duration) {
         let down = &mut self.own.relays_down;
         if if up { down.remove(&region) } else { down.insert(region) } {
-            self.step_all(now, Peer::has_unproven_path, Peer::handle_timeout);
+            self.step_all(now, Known::has_unproven_path, Peer::handle_timeout);
         }
     }
 
@@ -361,7 +365,9 @@ impl Paths {
                 let is_relay = |one: &PeerRelay| one.node == node && one.disco == from;
                 self.own.relays.iter().find(|one| is_relay(one))?;
                 let mut peers = self.peers.iter();
-                let key = peers.find(|(_, peer)| peer.has_asked(&node, *generation))?;
+                let key = peers.find(|(_, peer)| {
+                    peer.awake().is_some_and(|peer| peer.has_asked(&node, *generation))
+                })?;
                 let key = *key.0;
                 self.step(key, now, |peer, cx| peer.handle_allocated(*generation, endpoint, cx))
             }
@@ -387,7 +393,8 @@ impl Paths {
         match message {
             Message::Ping { node_key: Some(node), .. } => keys.find(|key| key == node),
             Message::Pong { tx, .. } => {
-                keys.find(|key| self.peers.get(key).is_some_and(|peer| peer.awaits(tx)))
+                let awaits = |peer: &Known| peer.awake().is_some_and(|peer| peer.awaits(tx));
+                keys.find(|key| self.peers.get(key).is_some_and(awaits))
             }
             _ => keys.next().filter(|_| keys.next().is_none()),
         }
@@ -417,7 +424,7 @@ impl Paths {
     /// Our addresses or the default route changed. Paths in use have a second to prove themselves.
     pub fn handle_network_change(&mut self, now: Duration) {
         self.own.at = None;
-        self.step_all(now, |_| true, Peer::handle_network_change);
+        self.step_all(now, |peer| peer.awake().is_some(), Peer::handle_network_change);
     }
 
     /// Pings a peer on the path that its data takes, and looks for a better one. The answer is
@@ -444,12 +451,12 @@ impl Paths {
 
     /// The next message to be sent.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.out.transmits.pop_front()
+        pop(&mut self.out.transmits)
     }
 
     /// The next thing to be done.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.out.events.pop_front()
+        pop(&mut self.out.events)
     }
 
     /// When [`Self::handle_timeout`] is to be called next.
@@ -464,13 +471,13 @@ impl Paths {
 
     /// What is known of the way to a peer.
     pub fn path(&self, peer: NodePublic) -> Option<Shown> {
-        self.peers.get(&peer).map(|peer| peer.shown())
+        self.peers.get(&peer).map(|known| known.shown(peer))
     }
 
     fn step_all(
         &mut self,
         now: Duration,
-        which: impl Fn(&Peer) -> bool,
+        which: impl Fn(&Known) -> bool,
         act: fn(&mut Peer, &mut Context<'_>),
     ) {
         let keys = self.peers.iter().filter(|(_, peer)| which(peer)).map(|(key, _)| *key);
@@ -487,7 +494,8 @@ impl Paths {
         act: impl FnOnce(&mut Peer, &mut Context<'_>) -> T,
     ) -> Option<T> {
         let Self { own, peers, deadlines, numbers, out, .. } = self;
-        let peer = peers.get_mut(&key)?;
+        let known = peers.get_mut(&key)?;
+        let peer = known.wake(key);
         let mut cx = Context { now, own, numbers, out };
         let before = peer.deadline();
         let result = act(peer, &mut cx);
@@ -498,8 +506,18 @@ impl Paths {
             before.map(|at| deadlines.remove(&(at, key)));
             after.map(|at| deadlines.insert((at, key)));
         }
+        known.rest_if_idle();
         Some(result)
     }
+}
+
+/// The first; the room that a whole network took is not kept for the next one.
+fn pop<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let first = queue.pop_front();
+    if queue.is_empty() && queue.capacity() > ROOM {
+        queue.shrink_to_fit();
+    }
+    first
 }
 
 impl Context<'_> {

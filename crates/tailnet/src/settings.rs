@@ -50,7 +50,7 @@ pub struct Settings {
     pub filter: FilterPolicy,
     /// What they may do beside.
     pub grants: filter::Grants,
-    /// Who is called how.
+    /// Who is called how; taken out once it is in force.
     pub names: dns::Config,
     /// What the machine is to have.
     pub host: HostWish,
@@ -317,7 +317,8 @@ fn each_once(peers: &mut [Peer], addresses: impl Iterator<Item = (NodePublic, Ve
         }
     }
     for peer in peers {
-        peer.allowed_ips.retain(|net| *owners.entry(*net).or_insert(peer.key) == peer.key);
+        let mut is_its = |net: &&IpNet| *owners.entry(**net).or_insert(peer.key) == peer.key;
+        peer.allowed_ips = peer.allowed_ips.iter().filter(&mut is_its).copied().collect();
     }
 }
 

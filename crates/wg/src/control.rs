@@ -10,6 +10,7 @@ mod commands;
 mod config;
 mod entry;
 mod handshake;
+mod nets;
 mod newcomers;
 mod timers;
 

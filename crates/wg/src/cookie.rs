@@ -110,10 +110,11 @@ impl CookieChecker {
     }
 }
 
-/// The side that is asked for cookies: writes the MACs of messages to one peer.
+/// The side that is asked for cookies: writes the MACs of messages to one peer, always the same. The
+/// keys that its public key stands for are made again for each message: a hash of 40 bytes beside an
+/// X25519, and 64 bytes less for each of many peers.
+#[derive(Default)]
 pub struct CookieJar {
-    mac1_key: [u8; 32],
-    cookie_key: [u8; 32],
     cookie: Option<(Zeroizing<[u8; COOKIE_LEN]>, Time)>,
     /// The mac1 of the last message sent, by which a reply is known as its
     /// answer.
@@ -121,22 +122,12 @@ pub struct CookieJar {
 }
 
 impl CookieJar {
-    /// The jar for messages to `peer`.
-    pub fn new(peer: &PublicKey) -> Self {
-        Self {
-            mac1_key: labelled(b"mac1----", peer),
-            cookie_key: labelled(b"cookie--", peer),
-            cookie: None,
-            last_mac1: None,
-        }
-    }
-
-    /// Writes both MACs into a message.
-    pub fn stamp(&mut self, message: &mut Handshake, now: Time) {
+    /// Writes both MACs into a message to `peer`.
+    pub fn stamp(&mut self, peer: &PublicKey, message: &mut Handshake, now: Time) {
         let bytes = message.as_bytes_mut();
         let mac1_at = bytes.len() - 2 * MAC_LEN;
         let mac2_at = bytes.len() - MAC_LEN;
-        let mac1 = mac(&self.mac1_key, &[&bytes[..mac1_at]]);
+        let mac1 = mac(&labelled(b"mac1----", peer), &[&bytes[..mac1_at]]);
         bytes[mac1_at..mac2_at].copy_from_slice(&mac1);
         if let Some((cookie, received)) = &self.cookie
             && now.since(*received) < COOKIE_LIFETIME - COOKIE_LATENCY
@@ -149,13 +140,13 @@ impl CookieJar {
 
     /// Takes a cookie reply; whether it answers the message sent last. One
     /// message takes one reply.
-    pub fn handle_reply(&mut self, reply: &CookieReply<'_>, now: Time) -> bool {
+    pub fn handle_reply(&mut self, peer: &PublicKey, reply: &CookieReply<'_>, now: Time) -> bool {
         let Some(mac1) = self.last_mac1 else { return false };
         let (text, tag) = reply.cookie.split_at(COOKIE_LEN);
         let mut cookie = Zeroizing::new([0; COOKIE_LEN]);
         cookie.copy_from_slice(text);
         let tag = tag.try_into().expect("a sealed cookie ends in a tag");
-        let authentic = XChaCha20Poly1305::new(&self.cookie_key.into())
+        let authentic = XChaCha20Poly1305::new(&labelled(b"cookie--", peer).into())
             .decrypt_inout_detached(reply.nonce.into(), &mac1, cookie.as_mut_slice().into(), tag)
             .is_ok();
         if authentic {
@@ -205,6 +196,8 @@ mod tests {
         Response { sender: 7, receiver: 8, ephemeral: &[9; 32], nothing: &[1; 16] }.encode()
     }
 
+    const DEVICE: [u8; 32] = [5; 32];
+
     struct Pair {
         checker: CookieChecker,
         jar: CookieJar,
@@ -213,10 +206,9 @@ mod tests {
 
     impl Pair {
         fn new() -> Self {
-            let device = PublicKey::from([5; 32]);
             Self {
-                checker: CookieChecker::new(&device),
-                jar: CookieJar::new(&device),
+                checker: CookieChecker::new(&DEVICE.into()),
+                jar: CookieJar::default(),
                 rng: ChaCha20Rng::seed_from_u64(1),
             }
         }
@@ -225,9 +217,13 @@ mod tests {
             self.checker.reply(message.as_bytes(), 7, source, now, &mut self.rng).unwrap()
         }
 
+        fn handle(&mut self, reply: &CookieReply<'_>) -> bool {
+            self.jar.handle_reply(&DEVICE.into(), reply, at(0))
+        }
+
         fn stamped(&mut self, now: Time) -> Handshake {
             let mut message = message();
-            self.jar.stamp(&mut message, now);
+            self.jar.stamp(&DEVICE.into(), &mut message, now);
             message
         }
     }
@@ -241,8 +237,8 @@ mod tests {
 
         let reply = pair.reply(&first, source, at(0));
         let reply = CookieReply::parse(reply.as_bytes()).unwrap();
-        assert!(pair.jar.handle_reply(&reply, at(0)));
-        assert!(!pair.jar.handle_reply(&reply, at(0)), "one message, one reply");
+        assert!(pair.handle(&reply));
+        assert!(!pair.handle(&reply), "one message, one reply");
 
         let second = pair.stamped(at(1));
         let check = |pair: &Pair, source: &str, now| {
@@ -262,7 +258,7 @@ mod tests {
         let [source, other] = [3, 4].map(|index| Remote::Relayed(RelayId::new(index)));
         let first = pair.stamped(at(0));
         let reply = pair.checker.reply(first.as_bytes(), 7, source, at(0), &mut pair.rng).unwrap();
-        assert!(pair.jar.handle_reply(&CookieReply::parse(reply.as_bytes()).unwrap(), at(0)));
+        assert!(pair.handle(&CookieReply::parse(reply.as_bytes()).unwrap()));
         let second = pair.stamped(at(1));
         assert_eq!(pair.checker.check(second.as_bytes(), source, at(1)), MacState::Mac2);
         assert_eq!(pair.checker.check(second.as_bytes(), other, at(1)), MacState::Mac1);
@@ -287,6 +283,6 @@ mod tests {
         other.as_bytes_mut()[80] = 1;
         let reply = pair.reply(&other, source, at(0));
         pair.stamped(at(0));
-        assert!(!pair.jar.handle_reply(&CookieReply::parse(reply.as_bytes()).unwrap(), at(0)));
+        assert!(!pair.handle(&CookieReply::parse(reply.as_bytes()).unwrap()));
     }
 }

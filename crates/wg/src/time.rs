@@ -1,27 +1,27 @@
 //! Time, as a parameter: the protocol reads no clock.
 
-use std::{ops::Add, time::Duration};
+use std::{num::NonZeroU64, ops::Add, time::Duration};
 
 /// A moment on a clock that never steps back and runs through suspend
 /// (`CLOCK_BOOTTIME`), in nanoseconds. Never zero, so that zero can say "never"
-/// in an atomic.
+/// in an atomic and in an `Option`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(u64);
+pub struct Time(NonZeroU64);
 
 impl Time {
     /// The moment `nanos` after the clock's start.
     pub fn from_nanos(nanos: u64) -> Self {
-        Self(nanos.max(1))
+        Self(NonZeroU64::new(nanos).unwrap_or(NonZeroU64::MIN))
     }
 
     /// Nanoseconds since the clock's start.
     pub fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// The time from `earlier` to here; zero where it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.as_nanos().saturating_sub(earlier.as_nanos()))
     }
 }
 

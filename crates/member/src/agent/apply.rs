@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, io, net::IpAddr, sync::Arc};
 
+use sys::process::release_heap;
 use tailnet::{
     line::{ToPlane, ToSteward},
     settings::{Around, Settings, settings},
@@ -53,8 +54,15 @@ impl Agent {
         if !is_same && let Some(steward) = &self.steward {
             steward.send(ToSteward::Host(self.settings.host.clone()));
         }
-        self.serve_names();
+        // Without an interface, programs of the same process know the names from the data plane.
+        if self.has_interface {
+            let names = std::mem::take(&mut self.settings.names);
+            self.serve_names(&names);
+        }
         self.announce();
+        // Of a large network, these are freed: the former settings, and perhaps the map's text.
+        drop(old);
+        release_heap();
     }
 
     /// Tells the data plane what differs; all, where nobody knows what it was told.
@@ -74,9 +82,9 @@ impl Agent {
     }
 
     /// Answers questions about names from what is known now.
-    pub fn serve_names(&mut self) {
+    fn serve_names(&mut self, names: &tailnet::dns::Config) {
         let own: HashSet<_> = self.settings.host.addresses.iter().map(ipnet::IpNet::addr).collect();
-        let (names, skipped) = tailnet::dns::Names::new(&self.settings.names);
+        let (names, skipped) = tailnet::dns::Names::new(names);
         for one in skipped {
             tracing::debug!(?one, "left out of names");
         }

@@ -338,11 +338,12 @@ impl Agent {
                 self.problems.insert("host", some.join("; "));
             }
         }
-        if self.servers != servers {
+        // The address at which names are answered may be there only now.
+        let unbound = self.settings.host.names.is_some() && self.names.is_none();
+        if self.servers != servers || unbound {
             self.servers = servers;
             self.apply_settings();
         }
-        self.serve_names();
     }
 
     /// Nobody can start another one: its rights are gone with it. What needs none goes on.

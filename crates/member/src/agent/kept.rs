@@ -1,6 +1,7 @@
 //! What of the agent's knowledge outlives it: the map and the preferences.
 
 use serde::{Deserialize, Serialize};
+use sys::process::release_heap;
 use tailnet::{keys::NodePublic, map::NetworkMap, prefs::Prefs};
 
 use super::{core::Agent, state::State};
@@ -48,6 +49,8 @@ impl Agent {
                 self.problems.insert("disk", trouble);
             }
         }
+        // Of a large map, its text is.
+        release_heap();
     }
 
     /// Forgets the network.

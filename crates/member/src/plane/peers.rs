@@ -18,7 +18,7 @@ const PLACES: usize = 4;
 
 /// The peers that the data plane has.
 #[derive(Debug, Default)]
-pub(super) struct Peers(HashMap<NodePublic, Known>);
+pub(super) struct Peers(HashMap<NodePublic, Box<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -86,7 +86,7 @@ impl Peers {
         let (mut peers, mut at_relays, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         let stay: HashSet<NodePublic> = changed.iter().map(|peer| peer.key).collect();
         let removed: HashSet<NodePublic> = removed.iter().copied().collect();
-        let is_gone = |key: &NodePublic, _: &mut Known| {
+        let is_gone = |key: &NodePublic, _: &mut Box<Known>| {
             removed.contains(key) || complete && !stay.contains(key)
         };
         for (key, known) in self.0.extract_if(is_gone) {

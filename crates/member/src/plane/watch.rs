@@ -2,7 +2,7 @@
 //! second while there is any.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     io,
     sync::{Arc, Condvar, Mutex, PoisonError},
     time::Duration,
@@ -14,7 +14,7 @@ use tailnet::{
     keys::NodePublic,
     line::{Activity, PeerEvent, ToAgent},
 };
-use wg::{Event, PublicKey};
+use wg::{Event, PublicKey, config::PeerTraffic};
 
 use super::{ToLine, places::Places};
 
@@ -121,15 +121,14 @@ impl Watch {
 
     /// Peers that sent or received something since the last call.
     fn active(&mut self) -> Vec<Activity> {
-        let all = self.node.traffic();
-        let there: HashSet<_> = all.iter().map(|peer| peer.public_key).collect();
-        self.last.retain(|key, _| there.contains(key));
-        let is_active = |one: &wg::config::PeerTraffic| {
-            let bytes = (one.rx_bytes, one.tx_bytes);
-            self.last.insert(one.public_key, bytes).unwrap_or_default() != bytes
-        };
-        let active: Vec<_> = all.into_iter().filter(is_active).collect();
-        active.iter().map(|one| report(one, &self.places)).collect()
+        let bytes = |one: &PeerTraffic| (one.rx_bytes, one.tx_bytes);
+        let mut all = self.node.traffic();
+        // Of a large network, most have none.
+        all.retain(|one| bytes(one) != (0, 0));
+        let now = all.iter().map(|one| (one.public_key, bytes(one))).collect();
+        let last = std::mem::replace(&mut self.last, now);
+        let active = all.iter().filter(|one| last.get(&one.public_key) != Some(&bytes(one)));
+        active.map(|one| report(one, &self.places)).collect()
     }
 
     fn translate(&self, event: Event) -> Option<PeerEvent> {
@@ -152,7 +151,7 @@ pub(super) fn activity(node: &Node, places: &Places) -> Vec<Activity> {
     node.traffic().iter().map(|one| report(one, places)).collect()
 }
 
-fn report(one: &wg::config::PeerTraffic, places: &Places) -> Activity {
+fn report(one: &PeerTraffic, places: &Places) -> Activity {
     Activity {
         peer: NodePublic(*one.public_key.as_bytes()),
         received: one.rx_bytes,

@@ -18,6 +18,7 @@ use ipnet::IpNet;
 use sys::{
     Errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route},
+    process::release_heap,
 };
 use tailnet::{
     line::{FromSteward, HostWish, NamesWish},
@@ -131,6 +132,7 @@ impl HostState {
             let done = self.set_names(&wish);
             told("names", self.names.set(&wish.names, done));
         }
+        release_heap();
         FromSteward::Done { problems, servers: self.servers.clone() }
     }
 

@@ -1,5 +1,20 @@
 //! The resident memory of the heap.
-#![expect(unsafe_code, reason = "libc has no wrapper for malloc_trim")]
+#![expect(unsafe_code, reason = "libc has no wrapper for malloc_trim and mallopt")]
+
+/// glibc's threshold to begin with, in bytes.
+#[cfg(target_env = "gnu")]
+const LARGE: libc::c_int = 128 << 10;
+
+/// Has what is large mapped apart from the heap, always (mallopt(3)). By itself glibc puts it into
+/// the heap from the second time on, where it leaves holes once it is freed. Without glibc it does
+/// nothing.
+pub fn map_large_apart() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it sets a number, under the allocator's lock.
+        unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    }
+}
 
 /// Returns freed pages of all threads to the kernel (malloc_trim(3)). By itself glibc returns only
 /// the end of its heap, so that one live byte may hold on to megabytes. Without glibc it does

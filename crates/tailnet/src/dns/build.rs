@@ -1,8 +1,19 @@
 //! From a [`Config`] to [`Names`].
 
-use std::{collections::hash_map::Entry, net::IpAddr, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use super::{Config, ExtraRecord, Host, Known, Names, Resolver, Skipped, fqdn::Fqdn, reverse};
+
+/// The records while they are gathered.
+#[derive(Default)]
+struct Records {
+    hosts: HashMap<Fqdn, Known>,
+    reverse: HashMap<IpAddr, Fqdn>,
+}
 
 impl Names {
     /// The names of a network, and what was left out of them.
@@ -15,58 +26,29 @@ impl Names {
                 None
             }
         };
-        let mut names = Self { suffix: suffix.filter(|_| config.magic), ..Self::default() };
+        let mut records = Records::default();
         // Extra records first: these hide nodes of the same name or address.
         for record in &config.extra {
-            if let Err(problem) = names.add_extra(record) {
+            if let Err(problem) = records.add_extra(record) {
                 skipped.push(problem);
             }
         }
         let policy = AddressPolicy::new(config);
         for host in std::iter::once(&config.own).chain(&config.peers) {
-            if let Err(problem) = names.add_host(host, policy) {
+            if let Err(problem) = records.add_host(host, policy) {
                 skipped.push(problem);
             }
         }
+        let mut names = Self {
+            hosts: records.hosts.into(),
+            reverse: records.reverse.into(),
+            suffix: suffix.filter(|_| config.magic),
+            ..Self::default()
+        };
         if config.accept {
             names.route(config, &mut skipped);
         }
         (names, skipped)
-    }
-
-    fn add_extra(&mut self, record: &ExtraRecord) -> Result<(), Skipped> {
-        if !matches!(&*record.kind, "" | "A" | "AAAA") {
-            return Err(Skipped::RecordType(record.name.clone()));
-        }
-        let name = named(&record.name)?;
-        let address: IpAddr =
-            record.value.parse().map_err(|_| Skipped::RecordValue(record.name.clone()))?;
-        let known = self.hosts.entry(name.clone()).or_default();
-        known.extra = true;
-        if !known.addresses.contains(&address) {
-            known.addresses.push(address);
-        }
-        self.reverse.entry(address).or_insert(name);
-        Ok(())
-    }
-
-    fn add_host(&mut self, host: &Host, policy: AddressPolicy) -> Result<(), Skipped> {
-        // A node without a name or without addresses has no record; that is not an error.
-        if host.name.is_empty() || host.addresses.is_empty() {
-            return Ok(());
-        }
-        let name = named(&host.name)?;
-        for address in &host.addresses {
-            self.reverse.entry(*address).or_insert_with(|| name.clone());
-        }
-        if let Entry::Vacant(entry) = self.hosts.entry(name) {
-            entry.insert(Known {
-                addresses: policy.answered(&host.addresses),
-                extra: false,
-                subdomains: host.subdomains,
-            });
-        }
-        Ok(())
     }
 
     fn route(&mut self, config: &Config, skipped: &mut Vec<Skipped>) {
@@ -95,6 +77,43 @@ impl Names {
         https.sort_unstable();
         https.dedup();
         skipped.extend(https.into_iter().map(|url| Skipped::Https(url.to_owned())));
+    }
+}
+
+impl Records {
+    fn add_extra(&mut self, record: &ExtraRecord) -> Result<(), Skipped> {
+        if !matches!(&*record.kind, "" | "A" | "AAAA") {
+            return Err(Skipped::RecordType(record.name.clone()));
+        }
+        let name = named(&record.name)?;
+        let address: IpAddr =
+            record.value.parse().map_err(|_| Skipped::RecordValue(record.name.clone()))?;
+        let known = self.hosts.entry(name.clone()).or_default();
+        known.extra = true;
+        if !known.addresses.contains(&address) {
+            known.addresses = known.addresses.iter().copied().chain([address]).collect();
+        }
+        self.reverse.entry(address).or_insert(name);
+        Ok(())
+    }
+
+    fn add_host(&mut self, host: &Host, policy: AddressPolicy) -> Result<(), Skipped> {
+        // A node without a name or without addresses has no record; that is not an error.
+        if host.name.is_empty() || host.addresses.is_empty() {
+            return Ok(());
+        }
+        let name = named(&host.name)?;
+        for address in &host.addresses {
+            self.reverse.entry(*address).or_insert_with(|| name.clone());
+        }
+        if let Entry::Vacant(entry) = self.hosts.entry(name) {
+            entry.insert(Known {
+                addresses: policy.answered(&host.addresses),
+                extra: false,
+                subdomains: host.subdomains,
+            });
+        }
+        Ok(())
     }
 }
 
@@ -127,7 +146,7 @@ impl AddressPolicy {
         Self { aaaa: config.aaaa, only_ipv6 }
     }
 
-    fn answered(self, addresses: &[IpAddr]) -> Vec<IpAddr> {
+    fn answered(self, addresses: &[IpAddr]) -> Box<[IpAddr]> {
         let ipv4 = addresses.iter().any(IpAddr::is_ipv4);
         let wanted = |address: &&IpAddr| match (self.only_ipv6, address.is_ipv6()) {
             (true, ipv6) => ipv6,
@@ -155,6 +174,6 @@ impl Names {
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.hosts.is_empty()
+        self.hosts.len() == 0
     }
 }

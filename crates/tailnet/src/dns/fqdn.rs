@@ -10,7 +10,7 @@ const MAX_LABEL: usize = 63;
 
 /// Labels in lower case, each behind its length, as on the wire but for the last zero byte. The
 /// root is empty.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Fqdn(Arc<[u8]>);
 
 impl Fqdn {

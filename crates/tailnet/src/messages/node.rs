@@ -158,6 +158,20 @@ impl Node {
         Some(self.home_derp).filter(|home| *home != 0).or_else(legacy).filter(|home| *home != 0)
     }
 
+    /// The same without what others say already, and without room to spare: a large network has
+    /// many.
+    pub fn compacted(mut self) -> Self {
+        if let Some(home) = self.home() {
+            self.home_derp = home;
+            self.legacy_derp = String::new();
+        }
+        self.allowed_ips.take_if(|nets| *nets == self.addresses);
+        self.addresses.shrink_to_fit();
+        self.allowed_ips.iter_mut().for_each(Vec::shrink_to_fit);
+        self.endpoints.shrink_to_fit();
+        self
+    }
+
     /// The networks that it may send from.
     pub fn allowed_ips(&self) -> &[IpNet] {
         self.allowed_ips.as_deref().unwrap_or(&self.addresses)

@@ -15,7 +15,7 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub struct Candidates(Vec<Entry>);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub addr: SocketAddr,
     origins: Origins,
@@ -123,6 +123,17 @@ impl Candidates {
 
     pub fn first_of_map(&self) -> Option<SocketAddr> {
         self.0.iter().find(|entry| entry.origins.map).map(|entry| entry.addr)
+    }
+
+    /// All, if each is of the map and nothing has become of it.
+    pub fn only_of_map(&self) -> Option<Box<[SocketAddr]>> {
+        let is_untouched = |entry: &Entry| {
+            let mut new = Entry::new(entry.addr);
+            new.origins.map = true;
+            *entry == new
+        };
+        let all = self.0.iter();
+        all.map(|entry| is_untouched(entry).then_some(entry.addr)).collect()
     }
 
     /// The best of those that have answered since then.

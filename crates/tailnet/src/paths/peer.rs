@@ -12,6 +12,7 @@
 mod direct;
 mod passed;
 mod pings;
+mod rest;
 mod search;
 
 use std::{
@@ -21,7 +22,7 @@ use std::{
 };
 
 use self::direct::{Direct, Doubt};
-pub use self::pings::Pinged;
+pub use self::{pings::Pinged, rest::Known};
 use super::{
     Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
     candidate::{Candidates, canonical},
@@ -84,7 +85,7 @@ struct Lost {
 }
 
 /// When the last of each was.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 struct Heard {
     sent: Option<Duration>,
     received: Option<Duration>,
@@ -115,12 +116,9 @@ impl Peer {
         }
     }
 
-    pub fn disco(&self) -> DiscoPublic {
-        self.disco
-    }
-
     pub fn update(&mut self, info: &PeerInfo, cx: &mut Context<'_>) {
-        if self.relay.home != info.home {
+        let moved = self.relay.home != info.home;
+        if moved {
             self.relay.home = info.home;
             (self.relay.gone, self.relay.latency) = (None, None);
         }
@@ -131,7 +129,7 @@ impl Peer {
         }
         let keep = self.direct.map(|direct| direct.addr);
         let new = self.candidates.set_map(&info.endpoints, keep);
-        if (new || restarted) && self.direct.is_none() {
+        if (new || moved || restarted) && self.direct.is_none() {
             self.search.want_now(cx.now);
             self.search_if_due(cx);
         }
@@ -334,7 +332,7 @@ impl Peer {
         if self.relay.home.or(cx.own.home) == Some(region) {
             self.relay.gone = Some(cx.now);
         }
-        self.handle_relay_answer(cx.now, cx);
+        self.handle_timeout(cx);
     }
 
     /// The path in use stays, as most changes do not touch it.
@@ -428,6 +426,11 @@ impl Peer {
     fn region(&self, cx: &Context<'_>) -> Option<u16> {
         let guess = cx.own.home.filter(|_| !self.is_away(cx.now));
         self.known_region(cx.now).or(guess)
+    }
+
+    /// The same, if its relays can be connected.
+    fn region_up(&self, cx: &Context<'_>) -> Option<u16> {
+        self.region(cx).filter(|region| !cx.own.relays_down.contains(region))
     }
 
     fn is_away(&self, now: Duration) -> bool {

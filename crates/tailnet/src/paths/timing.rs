@@ -33,14 +33,34 @@ pub const REFRESH_WAIT: Duration = SECOND;
 /// What primes passes the own boxes and dies before any of the peer's: two at home, one at a
 /// provider, and one more.
 pub const PRIMING_HOPS: u8 = 4;
-/// How long the first pings wait for the relay's proof that the peer was called. More than the
-/// round trip through most relays; a lost proof costs no more than this.
-pub const CALL_WAIT: Duration = MS.saturating_mul(500);
+/// How long each call of a round waits for the relay's proof that the peer heard it. The first is
+/// more than the round trip through most relays. Two that have just joined may know each other
+/// seconds apart, and are called within two seconds of that.
+pub const CALL_WAITS: [Duration; 9] = [
+    MS.saturating_mul(500),
+    MS.saturating_mul(500),
+    MS.saturating_mul(500),
+    MS.saturating_mul(500),
+    SECOND,
+    SECOND,
+    SECOND.saturating_mul(2),
+    SECOND.saturating_mul(2),
+    SECOND.saturating_mul(2),
+];
+/// How long the first ping waits behind that proof, or an eighth of the round trip by relay: the
+/// peer's answer comes from its agent, and what primes from its data plane, which may be late where
+/// the machine is busy.
+pub const PEER_PRIMES: Duration = MS.saturating_mul(20);
+/// And at most.
+pub const PEER_PRIMES_LATE: Duration = MS.saturating_mul(200);
+/// From one round to the next that pings though no call had an answer: ten times as long as the
+/// marks live that it leaves in boxes.
+pub const BLIND: Duration = SECOND.saturating_mul(300);
 /// How long they wait behind the priming datagrams where no relay is known.
 pub const PRIMING_WAIT: Duration = MS.saturating_mul(100);
 /// When a round pings, behind its first pings.
 pub const TRIES: [Duration; 4] =
-    [Duration::ZERO, MS.saturating_mul(200), MS.saturating_mul(500), MS.saturating_mul(1000)];
+    [Duration::ZERO, MS.saturating_mul(150), MS.saturating_mul(400), MS.saturating_mul(1000)];
 /// From one round without success to the next; the last for all others. The third comes after more
 /// than the 30 s in which a conntrack entry expires that an early ping left in a box, so that
 /// priming works then.

@@ -164,7 +164,7 @@ fn a_new_agent_tells_all_even_if_there_is_nobody() {
     assert_eq!(none.peers_since(Some(&none)), None);
     let all = ToPlane::Peers { complete: true, changed: vec![], removed: vec![] };
     assert_eq!(none.peers_since(None), Some(all));
-    let peer = |key| Peer { key: NodePublic([key; 32]), allowed_ips: vec![], keepalive: 0 };
+    let peer = |key| Peer { key: NodePublic([key; 32]), allowed_ips: Box::default(), keepalive: 0 };
     let with = |peers| Settings { peers, ..Settings::default() };
     let (old, new) = (with(vec![peer(1), peer(2)]), with(vec![peer(2), peer(3)]));
     let change = ToPlane::Peers {

@@ -241,8 +241,11 @@ fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
         assert_eq!(sent[0].to, To::Udp { addr: addr(1), source: None, hops: Some(4) });
         assert_eq!(sent.iter().any(is_call), !asks);
         assert_eq!(events(&mut paths).contains(&Event::RefreshEndpoints), asks);
+        paths.handle_timeout(now + 400 * MS);
+        assert!(!transmits(&mut paths).iter().any(is_call));
+        // The first, or a repeated one, as nothing says that the peer has heard.
         paths.handle_timeout(now + SECOND);
-        assert_eq!(transmits(&mut paths).iter().any(is_call), asks);
+        assert!(transmits(&mut paths).iter().any(is_call));
     }
     let mut paths = with_peer(vec![addr(1)]);
     let now = START + 28 * SECOND;
@@ -254,17 +257,51 @@ fn stale_endpoints_are_found_out_before_a_call_which_waits_a_second() {
     assert_eq!(sent[0], Transmit { to, disco: DISCO, message: call(vec![addr(3)]) });
 }
 
+/// Has the peer say that it heard what was sent to it by the relay.
+fn answer_by_relay(paths: &mut Paths, now: Duration) {
+    let sent = transmits(paths);
+    let by_relay = sent.iter().filter(|sent| matches!(sent.to, To::Relay { .. }));
+    for sent in by_relay {
+        if let Message::Ping { tx, .. } = sent.message {
+            paths.handle_disco(DISCO, relay(PEER), &Message::Pong { tx, source: addr(999) }, now);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_hear_its_calls_is_called_again_and_seldom_pinged() {
+    let mut paths = with_peer(vec![addr(1)]);
+    let [mut calls, mut pings] = [0, 0];
+    for step in 0..6_000 {
+        let now = START + 100 * MS * step;
+        paths.set_own(OWN, vec![addr(3)], now);
+        paths.handle_wireguard(PEER, SENT, now);
+        paths.handle_timeout(now);
+        let sent = transmits(&mut paths);
+        let is_call = |sent: &&Transmit| matches!(sent.message, Message::CallMeMaybe { .. });
+        calls += sent.iter().filter(is_call).count();
+        let full = |sent: &&Transmit| matches!(sent.to, To::Udp { hops: None, .. });
+        pings += sent.iter().filter(full).count();
+        assert!(pings == 0 || step > 95, "pinged after {step} tenths of a second");
+    }
+    // Two rounds of four pings, and rounds of nine calls.
+    assert_eq!(pings, 8);
+    assert!((81..=126).contains(&calls), "{calls} calls");
+}
+
 #[test]
 fn an_address_is_not_tried_again_within_five_seconds_but_for_a_call() {
     let mut paths = with_peer(vec![addr(1)]);
     paths.handle_wireguard(PEER, SENT, START);
+    answer_by_relay(&mut paths, START + MS);
     for step in 1..24 {
         paths.handle_timeout(START + 100 * MS * step);
     }
     assert_eq!(pings_to(&transmits(&mut paths), addr(1)).len(), 4);
     let now = START + 3 * SECOND;
     paths.set_peer(PEER, &info(vec![addr(1), addr(2)]), now);
-    paths.handle_timeout(now + SECOND);
+    answer_by_relay(&mut paths, now + MS);
+    paths.handle_timeout(now + 100 * MS);
     let sent = transmits(&mut paths);
     assert_eq!([1, 2].map(|at| pings_to(&sent, addr(at)).len()), [0, 1]);
     let now = START + 5 * SECOND + SECOND / 2;

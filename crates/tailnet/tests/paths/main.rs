@@ -6,5 +6,7 @@ mod hostile;
 mod life;
 mod pairs;
 mod passed;
+mod plan;
+mod start;
 mod stock;
 mod world;

@@ -21,6 +21,7 @@ pub trait Node {
     fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration);
     fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration);
     fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration);
+    fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration);
     fn handle_network_change(&mut self, now: Duration);
     fn handle_timeout(&mut self, now: Duration);
     fn poll_transmit(&mut self) -> Option<Transmit>;
@@ -43,6 +44,10 @@ impl Node for Paths {
 
     fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration) {
         self.handle_wireguard(peer, traffic, now);
+    }
+
+    fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration) {
+        self.handle_peer_gone(region, peer, now);
     }
 
     fn handle_network_change(&mut self, now: Duration) {
@@ -211,6 +216,8 @@ impl Node for Stock {
             self.ping_all(now, true);
         }
     }
+
+    fn handle_peer_gone(&mut self, _: u16, _: NodePublic, _: Duration) {}
 
     fn handle_network_change(&mut self, _: Duration) {}
 

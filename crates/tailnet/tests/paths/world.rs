@@ -10,7 +10,7 @@
 //! host sends and receives is reported to it once a second, or at once where it goes by the relay.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -19,13 +19,14 @@ use rand_chacha::{
     ChaCha20Rng,
     rand_core::{Rng, SeedableRng},
 };
-use sim::{Datagram, Link, Nat, Network, Realm, Socket};
+use sim::{Datagram, Nat, Network, Realm, Socket};
 use tailnet::{
     disco::Message,
     keys::{DiscoPublic, NodePublic},
     paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
 };
 
+pub use crate::plan::{Plan, Start};
 use crate::stock::{Node, Stock};
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -37,21 +38,6 @@ const STUN: u8 = 1;
 const MAPPED: u8 = 2;
 const DATA: u8 = 3;
 
-/// How a world is made.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    pub seed: u64,
-    pub link: Link,
-    /// By the relay, to each.
-    pub relay: [Duration; 2],
-    /// Between two datagrams of data.
-    pub pace: Duration,
-    /// Whether the map has the endpoints that STUN found, as well as the local ones.
-    pub map_is_whole: bool,
-    /// The second host is a stock one.
-    pub stock: bool,
-}
-
 pub struct World {
     pub network: Network,
     pub hosts: [Host; 2],
@@ -59,6 +45,9 @@ pub struct World {
     pub rng: ChaCha20Rng,
     observer: Socket,
     relayed: BTreeMap<(Duration, u64), Relayed>,
+    leaving: [VecDeque<Leaving>; 2],
+    /// When each is to be told of the other.
+    introductions: [Option<Duration>; 2],
     serial: u64,
     /// What disco datagrams say.
     sealed: Vec<(DiscoPublic, DiscoPublic, Message)>,
@@ -89,9 +78,19 @@ pub struct Host {
     next_report: Duration,
 }
 
+/// A datagram that has not left yet.
+struct Leaving {
+    at: Duration,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+    hops: Option<u8>,
+}
+
 enum Relayed {
     Disco(usize, usize),
     Data(usize),
+    /// To whom: the other is not there.
+    Gone(usize),
 }
 
 pub fn outer(number: usize) -> IpAddr {
@@ -100,18 +99,6 @@ pub fn outer(number: usize) -> IpAddr {
 
 pub fn node(number: usize) -> NodePublic {
     NodePublic([number as u8 + 1; 32])
-}
-
-impl Plan {
-    pub fn new(seed: u64) -> Self {
-        let mut rng = ChaCha20Rng::seed_from_u64(seed);
-        let mut below = |bound| u64::from(rng.next_u32()) % bound;
-        let delay = MS * (1 + below(50) as u32);
-        let mut relay = || delay * (100 + below(200) as u32) / 100 + 3 * MS;
-        let relay = [relay(), relay()];
-        let link = Link { delay, jitter: delay / 4, ..Link::CLEAN };
-        Self { seed, link, relay, pace: 100 * MS, map_is_whole: below(2) == 0, stock: false }
-    }
 }
 
 impl World {
@@ -141,6 +128,8 @@ impl World {
             rng: ChaCha20Rng::seed_from_u64(plan.seed),
             observer,
             relayed: BTreeMap::new(),
+            leaving: Default::default(),
+            introductions: [None; 2],
             serial: 0,
             sealed: Vec::new(),
             relay_works: true,
@@ -155,10 +144,9 @@ impl World {
     fn join(&mut self) {
         (0..2).for_each(|at| self.start(at));
         self.run_for(4 * self.plan.link.delay.max(MS));
-        self.introduce(0);
-        self.introduce(1);
-        self.run_for(Duration::ZERO);
         self.began = self.network.now();
+        self.introductions = self.plan.start.knows.map(|later| Some(self.began + later));
+        self.run_for(Duration::ZERO);
     }
 
     /// Has the map tell a host of the other.
@@ -225,6 +213,10 @@ impl World {
             let mut next = end;
             next = next.min(self.network.next_arrival().unwrap_or(end));
             next = next.min(self.relayed.first_key_value().map_or(end, |((at, _), _)| *at));
+            for leaving in &self.leaving {
+                next = next.min(leaving.front().map_or(end, |first| first.at));
+            }
+            next = self.introductions.iter().flatten().fold(next, |next, at| next.min(*at));
             for host in &self.hosts {
                 next = next.min(host.paths.poll_timeout().unwrap_or(end));
                 next = next.min(host.next_report);
@@ -250,6 +242,12 @@ impl World {
             self.arrive_by_relay(relayed, now);
         }
         for at in 0..2 {
+            while let Some(first) = self.leaving[at].pop_front_if(|first| first.at <= now) {
+                self.hosts[at].send(first.to, &first.bytes, first.hops);
+            }
+            if self.introductions[at].take_if(|at| *at <= now).is_some() {
+                self.introduce(at);
+            }
             for socket in self.hosts[at].sockets.clone() {
                 while let Some(datagram) = socket.receive() {
                     self.arrive(at, &datagram, now);
@@ -272,6 +270,10 @@ impl World {
             }
             Relayed::Data(to) => {
                 self.hosts[to].note_data(Path::Relay(1 + to as u16), now);
+            }
+            Relayed::Gone(to) => {
+                let region = 1 + (1 - to) as u16;
+                self.hosts[to].paths.handle_peer_gone(region, node(1 - to), now);
             }
         }
     }
@@ -330,7 +332,7 @@ impl World {
                 host.spent[0] += 1;
                 let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
                 if !self.loses_disco {
-                    host.send(addr, &bytes, hops);
+                    self.leave(at, Leaving { at: now, to: addr, bytes, hops });
                 }
             }
             To::PeerRelay { .. } => panic!("there is none"),
@@ -341,12 +343,28 @@ impl World {
         }
     }
 
+    fn leave(&mut self, host: usize, mut leaving: Leaving) {
+        let lag = self.plan.start.lag * (self.rng.next_u32() % 256) / 256;
+        let last = self.leaving[host].back().map_or(leaving.at, |last| last.at);
+        leaving.at = last.max(leaving.at + lag);
+        self.leaving[host].push_back(leaving);
+    }
+
     fn relay(&mut self, now: Duration, relayed: Relayed) {
-        if self.relay_works {
+        if !self.relay_works {
+            return;
+        }
+        let Start { connects, stall, .. } = self.plan.start;
+        let (Relayed::Disco(to, _) | Relayed::Data(to) | Relayed::Gone(to)) = relayed;
+        let is_there = |host: usize| now >= self.began + connects[host];
+        let (to, relayed) = match relayed {
+            Relayed::Disco(..) if !is_there(to) => (1 - to, Relayed::Gone(1 - to)),
+            relayed => (to, relayed),
+        };
+        if is_there(to) {
             self.serial += 1;
-            let (Relayed::Disco(to, _) | Relayed::Data(to)) = relayed;
-            let takes = self.plan.relay[to];
-            self.relayed.insert((now + takes, self.serial), relayed);
+            let at = now.max(self.began + stall) + self.plan.relay[to];
+            self.relayed.insert((at, self.serial), relayed);
         }
     }
 

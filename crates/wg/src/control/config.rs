@@ -69,7 +69,7 @@ impl<R: CryptoRng> Control<R> {
                 rx_bytes,
                 tx_bytes,
                 persistent_keepalive: entry.persistent_keepalive,
-                allowed_ips: entry.allowed_ips.iter().copied().collect(),
+                allowed_ips: entry.allowed_ips.to_vec(),
                 path_mtu: entry.path.found(),
             }
         })
@@ -201,7 +201,7 @@ impl<R: CryptoRng> Control<R> {
 
     fn clear_allowed_ips(&mut self, key: &PublicKey) {
         let Some(entry) = self.peers.get_mut(key) else { return };
-        for net in std::mem::take(&mut entry.allowed_ips) {
+        for net in std::mem::take(&mut entry.allowed_ips).to_vec() {
             self.device.allowed_ips_mut().remove(net);
         }
     }

@@ -1,10 +1,8 @@
 //! What the control half keeps of one peer.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use ipnet::IpNet;
-
-use super::timers::Timers;
+use super::{nets::Nets, timers::Timers};
 use crate::{
     PresharedKey,
     constants::STALE_AFTER,
@@ -22,7 +20,7 @@ pub(super) struct Entry {
     pub peer: Arc<Peer>,
     pub psk: PresharedKey,
     pub persistent_keepalive: u16,
-    pub allowed_ips: BTreeSet<IpNet>,
+    pub allowed_ips: Nets,
     pub cookies: CookieJar,
     pub handshake: HandshakeState,
     pub timers: Timers,
@@ -62,8 +60,8 @@ impl Entry {
         Self {
             psk: PresharedKey::default(),
             persistent_keepalive: 0,
-            allowed_ips: BTreeSet::new(),
-            cookies: CookieJar::new(peer.public_key()),
+            allowed_ips: Nets::default(),
+            cookies: CookieJar::default(),
             handshake: HandshakeState::default(),
             timers: Timers::default(),
             path: PathSearch::new(peer.clone()),

@@ -153,7 +153,7 @@ impl<R: CryptoRng> Control<R> {
             nothing: &nothing,
         };
         let mut message = message.encode();
-        entry.cookies.stamp(&mut message, now);
+        entry.cookies.stamp(entry.peer.public_key(), &mut message, now);
         let keypair = Keypair::new(&keys, local_index, remote_index, Role::Responder, now);
         self.begin_session(key, keypair, now);
         self.send_handshake(key, message, now);
@@ -208,7 +208,7 @@ impl<R: CryptoRng> Control<R> {
             None => return Err(DropReason::HandshakeUnexpected),
         };
         let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
-        if entry.cookies.handle_reply(&message, now) {
+        if entry.cookies.handle_reply(entry.peer.public_key(), &message, now) {
             Ok(())
         } else {
             Err(DropReason::HandshakeForged)
@@ -299,7 +299,7 @@ impl<R: CryptoRng> Control<R> {
             timestamp: &sealed,
         };
         let mut message = message.encode();
-        entry.cookies.stamp(&mut message, now.time);
+        entry.cookies.stamp(entry.peer.public_key(), &mut message, now.time);
         Some((message, entry.peer.clone()))
     }
 

@@ -184,7 +184,7 @@ mod tests {
     }
 
     fn peer(byte: u8, keepalive: u16) -> Peer {
-        Peer { key: key(byte), allowed_ips: Vec::new(), keepalive }
+        Peer { key: key(byte), allowed_ips: Box::default(), keepalive }
     }
 
     fn peers(complete: bool, changed: &[Peer], removed: &[u8]) -> ToPlane {

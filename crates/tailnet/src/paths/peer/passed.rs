@@ -76,6 +76,12 @@ impl Passed {
         *self = Self { calls: self.calls, ..Self::default() };
     }
 
+    /// Whether no relay was asked.
+    pub fn is_quiet(&self) -> bool {
+        let Self { asked, bindings, used, asked_at, .. } = self;
+        asked.is_empty() && bindings.is_empty() && used.is_none() && asked_at.is_none()
+    }
+
     /// The way by a relay, where there is one.
     pub fn path(&self) -> Option<Path> {
         self.used.map(|used| Path::PeerRelay { at: used.at, vni: used.vni })

@@ -2,10 +2,16 @@
 //!
 //! ```text
 //!   prime all -> own endpoints fresh -> call by relay -> pong by relay -> ping all, some times
-//!            |     or after 1 s                           or after 500 ms
+//!            |     or after 1 s          ^      | no pong
+//!            |                           '------'
 //!            '-> ping by relay -> call or pong by relay -> own endpoints fresh -> ...
 //!       no public address known     or after 500 ms
 //! ```
+//!
+//! A peer that has not heard a call has primed nothing, so that a ping would leave its mark in a
+//! box without an input drop, for 30 s in which the two cannot meet. A call without an answer is
+//! therefore repeated. After the last one a round pings all the same, as the peer may have no relay
+//! and be reached directly; but seldom, so that such marks have mostly expired when a peer comes.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,8 +22,9 @@ use crate::{
         Context, Event, To,
         limit::Limit,
         timing::{
-            AGAIN, BETTER, CALL_DOUBT, CALL_SILENCE, CALL_WAIT, CALLS, GOOD_ENOUGH, PRIMING_HOPS,
-            PRIMING_WAIT, RECALLS, REFRESH_WAIT, ROUNDS, TRIES,
+            AGAIN, BETTER, BLIND, CALL_DOUBT, CALL_SILENCE, CALL_WAITS, CALLS, GOOD_ENOUGH,
+            PEER_PRIMES, PEER_PRIMES_LATE, PRIMING_HOPS, PRIMING_WAIT, RECALLS, REFRESH_WAIT,
+            ROUNDS, TRIES,
         },
     },
 };
@@ -31,6 +38,8 @@ pub struct Search {
     rounds: u8,
     /// When we last called.
     called: Option<Duration>,
+    /// When a round last pinged though no call had an answer.
+    blind: Option<Duration>,
     calls: Limit,
     recalls: Limit,
 }
@@ -39,10 +48,10 @@ pub struct Search {
 struct Round {
     began: Duration,
     stage: Stage,
-    /// When the stage ends, or pings again.
+    /// When the stage ends, or calls or pings again.
     until: Duration,
-    /// When it called.
-    called: Duration,
+    /// When it first called.
+    called: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +61,8 @@ enum Stage {
     Asked,
     /// Waits for fresh endpoints of our own.
     Refresh,
-    /// Waits until the peer has our call.
-    Called,
+    /// Waits until the peer has our call, of which there were so many more.
+    Called(usize),
     /// So many times all were pinged.
     Pinging(usize),
 }
@@ -84,6 +93,11 @@ impl Search {
     /// Whether all was tried lately, in vain.
     pub fn has_failed(&self) -> bool {
         self.round.is_none() && self.rounds > 0
+    }
+
+    /// Whether nothing was tried.
+    pub fn is_quiet(&self) -> bool {
+        self.round.is_none() && self.called.is_none() && self.rounds == 0
     }
 
     pub fn rounds(&self) -> u8 {
@@ -137,6 +151,7 @@ impl Peer {
                 let began = *began;
                 let has_called = !matches!(stage, Stage::Asked | Stage::Refresh);
                 match stage {
+                    Stage::Pinging(0) => {}
                     Stage::Pinging(_) => (*stage, *until) = (Stage::Pinging(0), cx.now),
                     Stage::Asked => (*stage, *until) = (Stage::Refresh, cx.now + REFRESH_WAIT),
                     _ => {}
@@ -152,12 +167,16 @@ impl Peer {
         self.continue_round(cx);
     }
 
-    /// What we sent by the relay until `sent` has arrived, or cannot.
+    /// What we sent by the relay until `sent` has arrived.
     pub fn handle_relay_answer(&mut self, sent: Duration, cx: &mut Context<'_>) {
         let Some(round) = self.search.round else { return };
         match round.stage {
             Stage::Asked => self.set_stage(Stage::Refresh, cx.now + REFRESH_WAIT),
-            Stage::Called if sent >= round.called => self.set_stage(Stage::Pinging(0), cx.now),
+            Stage::Called(_) if round.called.is_some_and(|called| sent >= called) => {
+                let primes = cx.now.saturating_sub(sent) / 8;
+                let primes = primes.clamp(PEER_PRIMES, PEER_PRIMES_LATE);
+                self.set_stage(Stage::Pinging(0), cx.now + primes);
+            }
             _ => return,
         }
         self.continue_round(cx);
@@ -214,18 +233,18 @@ impl Peer {
         if self.direct.is_none() {
             self.search.rounds = self.search.rounds.saturating_add(1);
         }
-        let region = self.region(cx);
+        let region = self.region_up(cx);
         let (stage, wait) = match (first, region) {
-            (Stage::Pinging(_), _) => (first, Duration::ZERO),
-            (_, None) => (Stage::Called, PRIMING_WAIT),
-            (Stage::Asked, _) => (first, CALL_WAIT),
+            (Stage::Pinging(_), _) => (first, PEER_PRIMES),
+            (_, None) => (Stage::Called(0), PRIMING_WAIT),
+            (Stage::Asked, _) => (first, CALL_WAITS[0]),
             _ => (first, REFRESH_WAIT),
         };
-        self.search.round = Some(Round { began: now, stage, until: now + wait, called: now });
+        self.search.round = Some(Round { began: now, stage, until: now + wait, called: None });
         if let Some(region) = region.filter(|_| stage == Stage::Asked) {
             self.ping_by_relay(region, None, cx);
         }
-        if stage != Stage::Pinging(0) && !cx.own.is_fresh(now) && cx.own.request(now) {
+        if !matches!(stage, Stage::Pinging(_)) && !cx.own.is_fresh(now) && cx.own.request(now) {
             cx.tell(Event::RefreshEndpoints);
         }
     }
@@ -245,7 +264,7 @@ impl Peer {
                 Stage::Refresh if due || cx.own.is_fresh(cx.now) => {
                     self.call_and_wait(cx);
                 }
-                Stage::Called if due => self.set_stage(Stage::Pinging(0), cx.now),
+                Stage::Called(more) if due => self.call_again(more, cx),
                 Stage::Pinging(tries) if due => {
                     self.ping_unanswered(round.began, cx);
                     match TRIES.get(tries + 1) {
@@ -268,9 +287,27 @@ impl Peer {
 
     fn call_and_wait(&mut self, cx: &mut Context<'_>) {
         self.call(cx);
-        self.set_stage(Stage::Called, cx.now + CALL_WAIT);
+        self.set_stage(Stage::Called(0), cx.now + CALL_WAITS[0]);
         if let Some(round) = &mut self.search.round {
-            round.called = cx.now;
+            round.called = Some(cx.now);
+        }
+    }
+
+    /// Nothing says that the peer has heard.
+    fn call_again(&mut self, more: usize, cx: &mut Context<'_>) {
+        if self.region_up(cx).is_none() {
+            return self.set_stage(Stage::Pinging(0), cx.now);
+        }
+        match CALL_WAITS.get(more + 1) {
+            Some(wait) => {
+                self.call(cx);
+                self.set_stage(Stage::Called(more + 1), cx.now + *wait);
+            }
+            None if self.search.blind.is_none_or(|at| cx.now >= at + BLIND) => {
+                self.search.blind = Some(cx.now);
+                self.set_stage(Stage::Pinging(0), cx.now);
+            }
+            None => self.search.round = None,
         }
     }
 
