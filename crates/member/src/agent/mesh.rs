@@ -281,7 +281,9 @@ impl Mesh {
             {
                 self.paths.handle_disco(from, via, &message, now);
             }
-        } else if let Ok((from, message)) = self.disco.open(&one.bytes) {
+        } else if tailnet::disco::sender(&one.bytes).is_some_and(|from| self.paths.knows(&from))
+            && let Ok((from, message)) = self.disco.open(&one.bytes)
+        {
             if let Message::Pong { source, .. } = message {
                 self.seen.note(Sighting { server: one.from, own: source });
             }
