@@ -14,6 +14,7 @@
 # make lint     formatting, clippy, dependencies
 # make advisories       known vulnerabilities in dependencies (fetches RustSec's database)
 # make build    the binary, target/release/linerate
+# make server   the coordinator, target/release/linerate-server
 # make deb      the Debian package, target/deb/linerate_*.deb
 #               (make deb-test installs it in a clean root; make systemd-test boots one and starts
 #               its units there; make container: an image of it, which make container-test tries)
@@ -47,7 +48,7 @@ GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg 
 ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
-.PHONY: demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
+.PHONY: server demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
         smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
         clean
 
@@ -91,6 +92,7 @@ test: deps tailnet-peers build
 	stage 'build the unit tests' $(UNIT_TEST) --no-run; \
 	stage 'unit tests' tests/netns/run $(UNIT_TEST); \
 	stage 'build the end-to-end tests' cargo test -p linerate-netns -p linerate-bench --no-run; \
+	stage 'build the server' cargo build -p linerate-server; \
 	stage 'end-to-end tests' $(NETNS_TEST) -p linerate-bench -- --test-threads=1; \
 	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
 	  $(NETNS_TEST) --test traffic -- --test-threads=1; \
@@ -154,6 +156,9 @@ soak: deps build
 
 build:
 	cargo build --release -p linerate-cli
+
+server:
+	cargo build --release -p linerate-server
 
 deb: build
 	cargo build -p linerate-packaging

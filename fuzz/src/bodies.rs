@@ -7,6 +7,8 @@ mod boundary;
 mod coalesce;
 #[path = "../../crates/packet/tests/inverse/coalesced.rs"]
 mod coalesced;
+#[path = "bodies/coordinator.rs"]
+mod coordinator_requests;
 #[path = "bodies/delivery.rs"]
 mod delivery;
 #[path = "bodies/helper.rs"]
@@ -57,6 +59,7 @@ use config::{
     conf::{self, Conf},
     uapi::{DeviceState, Request},
 };
+pub use coordinator_requests::coordinator_requests;
 pub use delivery::delivery;
 pub use helper::helper;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};

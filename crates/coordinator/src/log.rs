@@ -13,7 +13,7 @@ const KEPT: usize = 1 << 16;
 pub struct Parts(u16);
 
 impl Parts {
-    /// All of it: others have to be told the whole node.
+    /// All of it: the node and others have to be told the whole of it.
     pub const WHOLE: Self = Self(1);
     /// Whether it is connected.
     pub const ONLINE: Self = Self(1 << 1);
@@ -25,8 +25,8 @@ impl Parts {
     pub const DISCO: Self = Self(1 << 4);
     /// What it speaks.
     pub const VERSION: Self = Self(1 << 5);
-    /// What only the node itself is told.
-    pub const OWN: Self = Self(1 << 6);
+    /// What others have to be told the whole node for, and the node itself knows.
+    pub const SHOWN: Self = Self(1 << 6);
     /// That it is gone.
     pub const GONE: Self = Self(1 << 7);
 
@@ -49,12 +49,6 @@ impl Parts {
     #[must_use]
     pub const fn and(self, those: Self) -> Self {
         Self(self.0 | those.0)
-    }
-
-    /// These without those.
-    #[must_use]
-    pub const fn without(self, those: Self) -> Self {
-        Self(self.0 & !those.0)
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) enum Timer {
     Ephemeral(NodeId),
     /// A key that expires.
     Expiry(NodeId),
+    /// A node that said that it has no endpoints.
+    Endpoints(NodeId),
     /// A registration that waits for an administrator.
     Waiting(String),
 }
@@ -68,6 +70,7 @@ impl State {
                 Timer::Offline(id) => self.go_offline(id, now),
                 Timer::Ephemeral(id) => self.forget_ephemeral(id, now),
                 Timer::Expiry(id) => self.expire(id, now),
+                Timer::Endpoints(id) => self.drop_endpoints(id, now),
                 Timer::Waiting(number) => {
                     self.waiting.remove(&number);
                 }

@@ -60,7 +60,7 @@ impl State {
                 entry.primaries.sort_unstable();
             }
             let id = entry.node.id;
-            self.note_parts(id, Parts::WHOLE);
+            self.note_parts(id, Parts::SHOWN);
         }
     }
 

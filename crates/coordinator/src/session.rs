@@ -171,7 +171,7 @@ impl Session {
             }
         }
         let mut fields = Fields::default();
-        if own.has(Parts::WHOLE.and(Parts::OWN)) {
+        if own.has(Parts::WHOLE) {
             fields.put("Node", state.own(entry, now));
             fields.profiles(state, [&entry.node].into_iter());
         }
@@ -216,10 +216,9 @@ impl Session {
         let Some(_) = other.filter(|_| !parts.has(Parts::GONE)) else {
             return self.known.remove(place).then_some(Told::Removed);
         };
-        if self.known.insert(place) || parts.has(Parts::WHOLE) {
+        if self.known.insert(place) || parts.has(Parts::WHOLE.and(Parts::SHOWN)) {
             return Some(Told::Whole);
         }
-        let parts = parts.without(Parts::OWN);
         (!parts.is_empty()).then_some(Told::Parts(parts))
     }
 

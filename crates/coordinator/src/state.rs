@@ -48,6 +48,8 @@ pub(crate) struct Entry {
     pub online: bool,
     /// The networks that go to it, of those that several may route.
     pub primaries: Vec<IpNet>,
+    /// Since when it says that it has no endpoints, where its peers know some.
+    pub without_endpoints: Option<Time>,
     /// As its peers are told of it; made when first asked for.
     pub shown: OnceLock<Arc<str>>,
 }
@@ -278,7 +280,9 @@ impl State {
         let place = self.places.take(id);
         let (primaries, shown) = (Vec::new(), OnceLock::new());
         let streams = BTreeSet::new();
-        let entry = Entry { node, place, streams, online: false, primaries, shown };
+        let without_endpoints = None;
+        let online = false;
+        let entry = Entry { node, place, streams, online, primaries, without_endpoints, shown };
         self.nodes.insert(id, entry);
         self.set_timers(id, now);
         self.sort_routes(id, &[]);

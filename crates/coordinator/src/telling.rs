@@ -1,6 +1,6 @@
 //! What nodes tell of themselves while they are.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use tailnet::keys::DiscoPublic;
 
@@ -9,10 +9,15 @@ use crate::{
     log::Parts,
     names,
     object::{Node, NodeId},
+    presence::Timer,
     request::MapRequest,
     state::State,
     time::Time,
 };
+
+/// A program that starts again says that it has no endpoints before it has looked. Peers that were
+/// told so at once would leave a path that works.
+const WITHOUT_ENDPOINTS: Duration = Duration::from_secs(5);
 
 impl State {
     /// Takes what a node's request tells of it.
@@ -23,6 +28,28 @@ impl State {
             self.hear_hostinfo(id, hostinfo, now);
         }
         self.change_node(id, now, |node| hear_paths(node, request));
+        if request.tells()
+            && let Some(entry) = self.nodes.get_mut(&id)
+        {
+            let has_lost_all = request.endpoints.is_empty() && !entry.node.endpoints.is_empty();
+            let since = entry.without_endpoints.unwrap_or(now);
+            entry.without_endpoints = has_lost_all.then_some(since);
+            if has_lost_all {
+                self.timers.insert((since.after(WITHOUT_ENDPOINTS), Timer::Endpoints(id)));
+            }
+        }
+    }
+
+    /// A node may still be without endpoints.
+    pub(crate) fn drop_endpoints(&mut self, id: NodeId, now: Time) {
+        let Some(entry) = self.nodes.get_mut(&id) else { return };
+        if entry.without_endpoints.is_some_and(|at| now.since(at) >= WITHOUT_ENDPOINTS) {
+            entry.without_endpoints = None;
+            self.change_node(id, now, |node| {
+                node.endpoints.clear();
+                Parts::ENDPOINTS
+            });
+        }
     }
 
     /// Takes what a machine says of itself.
@@ -41,9 +68,10 @@ impl State {
             let shown = |of: &Hostinfo| {
                 (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
             };
-            let is_other = shown(&node.hostinfo) != shown(hostinfo);
-            if is_other || node.name != name || node.hostinfo.routable != hostinfo.routable {
+            if node.name != name || node.hostinfo.routable != hostinfo.routable {
                 parts = Parts::WHOLE;
+            } else if shown(&node.hostinfo) != shown(hostinfo) {
+                parts = Parts::SHOWN;
             }
             let home = hostinfo.net_info.home;
             if home != 0 && node.home != home {
@@ -66,13 +94,13 @@ fn hear_paths(node: &mut Node, request: &MapRequest) -> Parts {
     if says_disco && (request.tells() || node.disco.is_zero()) {
         let is_first = node.disco.is_zero();
         node.disco = request.disco_key;
-        parts = parts.and(if is_first { Parts::WHOLE } else { Parts::DISCO });
+        parts = parts.and(if is_first { Parts::SHOWN } else { Parts::DISCO });
     }
     if request.version != 0 && request.version != node.version {
         node.version = request.version;
         parts = parts.and(Parts::VERSION);
     }
-    if request.tells() && request.endpoints != node.endpoints {
+    if request.tells() && !request.endpoints.is_empty() && request.endpoints != node.endpoints {
         node.endpoints.clone_from(&request.endpoints);
         parts = parts.and(Parts::ENDPOINTS);
     }

@@ -9,7 +9,10 @@
 //! ```
 //!
 //! Only datagrams that are not WireGuard messages are examined here. What is registered is fixed
-//! when the data plane is built. The queue is bounded; the data plane never waits for the reader.
+//! when the data plane is built. The queue is bounded, and so is the pace, of one sender and of all
+//! ([`share`]); the data plane never waits for the reader.
+
+mod share;
 
 use std::{
     sync::{
@@ -20,8 +23,10 @@ use std::{
     time::Duration,
 };
 
-use packet::Endpoint;
+use packet::{Endpoint, Remote};
 use wg::{DropReason, Time};
+
+use self::share::Share;
 
 /// Bytes in the queue at most: 1,000 datagrams of the usual length.
 const ROOM: usize = 256 << 10;
@@ -81,6 +86,7 @@ pub struct ControlSender {
     registered: Registered,
     datagrams: Sender<ControlDatagram>,
     room: Arc<AtomicUsize>,
+    share: Arc<Share>,
 }
 
 /// The receiving end.
@@ -94,7 +100,8 @@ pub struct ControlReceiver {
 pub fn control_channel(registered: Registered) -> (ControlSender, ControlReceiver) {
     let (sender, datagrams) = channel();
     let room = Arc::new(AtomicUsize::new(ROOM));
-    let sender = ControlSender { registered, datagrams: sender, room: room.clone() };
+    let sender =
+        ControlSender { registered, datagrams: sender, room: room.clone(), share: Arc::default() };
     (sender, ControlReceiver { datagrams, room })
 }
 
@@ -108,6 +115,13 @@ impl ControlSender {
     ) -> Result<(), DropReason> {
         if !self.registered.covers(datagram) {
             return Err(DropReason::InMalformed);
+        }
+        let ip = match from.remote {
+            Remote::Direct(at) => Some(at.ip()),
+            Remote::Relayed(_) => None,
+        };
+        if !self.share.admits(ip, at) {
+            return Err(DropReason::InControlFull);
         }
         let cost = datagram.len() + OVERHEAD;
         let less = |room: usize| room.checked_sub(cost);
@@ -248,7 +262,8 @@ mod tests {
         let refused = sender.hand_on(&datagram, from(), at());
         assert_eq!(refused, Err(DropReason::InControlFull));
         assert!(receiver.try_recv().is_ok());
-        assert_eq!(sender.hand_on(&datagram, from(), at()), Ok(()));
+        let later = Time::from_nanos(1_000_000_000);
+        assert_eq!(sender.hand_on(&datagram, from(), later), Ok(()));
         while receiver.try_recv().is_ok() {}
         assert_eq!(receiver.room.load(Ordering::Relaxed), ROOM);
         drop(receiver);

@@ -3,11 +3,23 @@
 //! ```text
 //!   peer_relay serve PORT                             relays for the load's clients
 //!   peer_relay load ADDRESS KEY VNI [SIZE [SECONDS]]  by the line that `serve` prints
+//!   peer_relay bare ADDRESS [SIZE [SECONDS]]          without a relay: see below
 //! ```
 //!
 //! One client sends runs by GSO, as many as the relay passes on; the other counts what arrives. The
 //! same load drives Tailscale's own relay (`bench/testcontrol/udprelay`). Each belongs into a network
 //! namespace of its own: over loopback the sender's core would do the relay's receiving.
+//!
+//! `bare` shows what a relay could pass that costs nothing: the kernel rewrites addresses in its
+//! place, from port 41001 to port 41002 of the load's host (here 10.9.0.2) by way of 10.9.0.1:41000:
+//!
+//! ```text
+//!   nft add table ip n; sysctl net.ipv4.ip_forward=1
+//!   nft 'add chain ip n pre { type nat hook prerouting priority -100; }'
+//!   nft 'add chain ip n post { type nat hook postrouting priority 100; }'
+//!   nft add rule ip n pre udp dport 41000 dnat to 10.9.0.2:41002
+//!   nft add rule ip n post udp dport 41002 snat to 10.9.0.1:41000
+//! ```
 
 use std::{
     env,
@@ -57,13 +69,32 @@ fn main() -> anyhow::Result<()> {
         ["load", address, key, vni, ref rest @ ..] => {
             let key: DiscoPublic = format!("{}{key}", DiscoPublic::PREFIX).parse()?;
             let vni = Vni::new(vni.parse().context("vni")?).context("vni")?;
-            let size = rest.first().map_or(Ok(1400), |size| size.parse()).context("size")?;
-            let seconds = rest.get(1).map_or(Ok(5), |time| time.parse()).context("seconds")?;
-            ensure!((64..=9000).contains(&size), "SIZE is 64 to 9000");
-            load(address.parse().context("address")?, key, vni, size, Duration::from_secs(seconds))
+            let (size, time) = shape(rest)?;
+            load(address.parse().context("address")?, key, vni, size, time)
         }
-        _ => bail!("usage: peer_relay serve PORT | load ADDRESS KEY VNI [SIZE [SECONDS]] | keys"),
+        ["bare", address, ref rest @ ..] => {
+            let (size, time) = shape(rest)?;
+            let offloads = Arc::<Offloads>::default();
+            let [source, sink] = [41001, 41002].map(|port| {
+                let (socket, receiver) = UdpSocket::unbound(&offloads)?;
+                socket.bind(port, 0)?;
+                Ok::<_, anyhow::Error>((socket, receiver))
+            });
+            let vni = Vni::new(1).context("vni")?;
+            run(address.parse().context("address")?, vni, (source?.0, sink?), size, time)
+        }
+        _ => bail!(
+            "usage: peer_relay serve PORT | bare ADDRESS [SIZE [SECONDS]] | load ADDRESS KEY VNI [SIZE [SECONDS]] | keys"
+        ),
     }
+}
+
+/// Length of a datagram, and for how long they are sent.
+fn shape(words: &[&str]) -> anyhow::Result<(usize, Duration)> {
+    let size = words.first().map_or(Ok(1400), |size| size.parse()).context("size")?;
+    let seconds = words.get(1).map_or(Ok(5), |time| time.parse()).context("seconds")?;
+    ensure!((64..=9000).contains(&size), "SIZE is 64 to 9000");
+    Ok((size, Duration::from_secs(seconds)))
 }
 
 fn clients() -> [Disco; 2] {
@@ -114,8 +145,19 @@ fn load(
         bind(client, other, &socket, &mut receiver, relay, key, vni)?;
         sockets.push((socket, receiver));
     }
-    let (sink, mut receiver) = sockets.pop().context("two")?;
+    let sink = sockets.pop().context("two")?;
     let (source, _unused) = sockets.pop().context("two")?;
+    run(relay, vni, (source, sink), size, time)
+}
+
+/// Sends, and counts what arrives.
+fn run(
+    relay: SocketAddr,
+    vni: Vni,
+    (source, (sink, mut receiver)): (UdpSocket, (UdpSocket, UdpReceiver)),
+    size: usize,
+    time: Duration,
+) -> anyhow::Result<()> {
     let (arrived, ended) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
     let (counted, over) = (arrived.clone(), ended.clone());
     let wake = receiver.waker();

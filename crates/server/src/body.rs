@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::{
     Response, StatusCode,
-    body::{Body, Frame, Incoming},
+    body::{Body, Frame, Incoming, SizeHint},
     header::{CONTENT_TYPE, HeaderValue},
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -45,6 +45,13 @@ impl Body for Answer {
 
     fn is_end_stream(&self) -> bool {
         matches!(self, Self::Text(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Pieces(_) => SizeHint::default(),
+        }
     }
 }
 

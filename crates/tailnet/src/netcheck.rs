@@ -14,6 +14,7 @@
 //! what to look up, and `handle_address` takes what was found. Call `poll_transmit` until it has
 //! nothing after each input and when `poll_timeout` says so, then `poll_report`, and then `needs_tcp`.
 
+mod nat;
 mod plan;
 mod report;
 
@@ -26,8 +27,9 @@ use std::{
 
 use rand_core::CryptoRng;
 
-use self::plan::Set;
+pub use self::nat::{Mapping, Nat, SeenByPeers};
 pub use self::report::{NetInfo, Report, Sighting};
+use self::{nat::Hairpin, plan::Set};
 use crate::{
     messages::{DerpMap, DerpNode, DerpRegion, RelayAddress},
     stun::{self, REQUEST_LEN, TxId},
@@ -62,6 +64,7 @@ pub struct Netcheck {
     due: Duration,
     check: Option<Check>,
     report: Option<Report>,
+    hairpin: Hairpin,
     rng: Box<dyn CryptoRng + Send>,
 }
 
@@ -116,6 +119,7 @@ impl Netcheck {
             due: Duration::ZERO,
             check: None,
             report: None,
+            hairpin: Hairpin::default(),
             rng,
         }
     }
@@ -145,6 +149,12 @@ impl Netcheck {
     pub fn make_next_full(&mut self) {
         self.last_full = None;
         self.last = None;
+        self.hairpin = Hairpin::default();
+    }
+
+    /// Whether this machine reaches itself by its address outside; nothing if that was not tried.
+    pub fn hairpin(&self) -> Option<bool> {
+        self.hairpin.works()
     }
 
     /// When the next check is due, if peers are spoken to.
@@ -208,12 +218,18 @@ impl Netcheck {
 
     /// Takes a datagram of STUN. Returns whether it answers a request of the check.
     pub fn handle_stun_response(&mut self, datagram: &[u8], now: Duration) -> bool {
+        if self.hairpin.handle(datagram) {
+            return true;
+        }
         let Ok((tx, own)) = stun::read_response(datagram) else { return false };
         let Some(check) = &mut self.check else { return false };
         let Some(InFlight { set, server, sent }) = check.in_flight.remove(&tx) else {
             return false;
         };
         check.sets[set].done = true;
+        if check.full && own.is_ipv4() {
+            self.hairpin.want(own);
+        }
         let latency = now.saturating_sub(sent);
         check.report.note(check.sets[set].region, Sighting { server, own }, latency);
         let measured = &check.report.latencies;
@@ -246,6 +262,9 @@ impl Netcheck {
 
     /// A request to be sent by the UDP socket, if one is due.
     pub fn poll_transmit(&mut self, now: Duration) -> Option<(SocketAddr, [u8; REQUEST_LEN])> {
+        if let Some(hairpin) = self.hairpin.poll_transmit(&mut self.rng) {
+            return Some(hairpin);
+        }
         let check = self.check.as_mut().filter(|check| check.tcp.is_none())?;
         for (number, set) in check.sets.iter_mut().enumerate() {
             set.done |= !check.report.wants(set.region, set.v6);

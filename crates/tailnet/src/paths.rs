@@ -444,6 +444,12 @@ impl Paths {
         }
     }
 
+    /// Whether a peer has this disco key. What others sealed need not be opened.
+    pub fn knows(&self, disco: &DiscoPublic) -> bool {
+        let first = (*disco, NodePublic([0; 32]));
+        self.by_disco.range(first..).next().is_some_and(|(key, _)| key == disco)
+    }
+
     /// A peer's disco key.
     pub fn disco(&self, peer: &NodePublic) -> Option<DiscoPublic> {
         self.peers.get(peer).map(|peer| peer.disco()).filter(|disco| !disco.is_zero())

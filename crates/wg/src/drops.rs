@@ -58,7 +58,8 @@ drop_reasons! {
     OutSendFailed = "out_send_failed",
     /// Received: no WireGuard message, or one of a wrong length.
     InMalformed = "in_malformed",
-    /// Received: a control datagram, of which more came than the queue holds.
+    /// Received: a control datagram, of which more came than the queue holds, or than its sender's
+    /// share is.
     InControlFull = "in_control_full",
     /// Received: through a relay, of which more came than the queue holds.
     InRelayFull = "in_relay_full",

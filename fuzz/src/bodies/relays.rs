@@ -1,8 +1,12 @@
-//! What a member reads of relays and of peers' path messages: frames of DERP, disco, STUN.
+//! What a member reads of relays and of peers' path messages, and a relay of its clients: frames of
+//! DERP, disco, STUN.
 
 use bytes::BytesMut;
 use tailnet::{
-    derp::{Decoder, FrameError, FromRelay, HEADER_LEN, MAX_PACKET, read_bundle, write_frame},
+    derp::{
+        Decoder, FrameError, FromClient, FromRelay, HEADER_LEN, MAX_PACKET, RelayKey, read_bundle,
+        write_frame,
+    },
     disco::{Disco, DiscoError, MAGIC, Message, sender},
     keys::DiscoKey,
     stun,
@@ -29,6 +33,11 @@ fn frames(mut stream: &[u8], pieces: &[u8]) -> (Vec<(u8, Vec<u8>)>, Option<Frame
                         assert!(segment > 0 || bytes.is_empty());
                         assert!(bytes.ends_with(&run), "a bundle has other bytes");
                     }
+                    if let Some(FromClient::Packet { bytes, .. }) =
+                        FromClient::read(kind, contents.clone())
+                    {
+                        assert!(bytes.len() <= MAX_PACKET && contents.ends_with(&bytes));
+                    }
                     frames.push((kind, contents.to_vec()));
                 }
                 Ok(None) => break,
@@ -42,6 +51,8 @@ fn frames(mut stream: &[u8], pieces: &[u8]) -> (Vec<(u8, Vec<u8>)>, Option<Frame
 
 /// Frames and garbage on one stream: in any pieces it is the same, and what was written comes first.
 pub fn derp_frames(data: &[u8]) {
+    let key = RelayKey::new(Box::new([9; 32].into()));
+    assert_eq!(key.open_login(data), None, "nobody sealed it");
     let mut rest = data;
     let [cuts] = take(&mut rest);
     let (pieces, rest) = rest.split_at(usize::from(cuts % 16).min(rest.len()));
@@ -98,8 +109,12 @@ pub fn stun(data: &[u8]) {
         assert!(stun::is_stun(data) && data[8..20] == tx);
         assert!(stun::read_response(&stun::request(tx)).is_err(), "a request is no response");
     }
+    if let Ok(tx) = stun::read_request(data) {
+        assert!(data[8..20] == tx && stun::read_response(data).is_err());
+    }
     let mut rest = data;
     let tx: [u8; 12] = take(&mut rest);
+    assert_eq!(stun::read_request(&stun::request(tx)), Ok(tx));
     let len = u16::try_from(rest.len()).unwrap_or(u16::MAX).to_be_bytes();
     let success = [&[1, 1][..], &len, &[0x21, 0x12, 0xa4, 0x42], &tx, rest].concat();
     if let Ok((read, addr)) = stun::read_response(&success) {

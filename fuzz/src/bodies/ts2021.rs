@@ -8,12 +8,12 @@ use tailnet::control::{
     early::EarlyPayload,
     frame::{FrameError, FrameReader, LONGEST},
     messages::{MapHead, RegisterResponse},
-    noise::prologue,
+    noise::{Response, prologue},
     proxy::Proxies,
     record::{Opener, PLAIN, RECORD, Sealer},
     register::{Login, Registration},
 };
-use tailnet::keys::NodePublic;
+use tailnet::keys::{MachineKey, NodePublic};
 
 use super::{steps, take};
 
@@ -96,6 +96,8 @@ pub fn ts2021_records(data: &[u8]) {
 
 /// A stream in pieces is the same stream: its payload, its frames, and what they say.
 pub fn ts2021_stream(data: &[u8]) {
+    let key = MachineKey::new(Box::new([9; 32].into()));
+    assert!(Response::new(&key, data, [4; 32].into()).is_err(), "no member wrote it");
     let mut stream = data;
     let [pieces] = take(&mut stream);
     let size = usize::from(pieces).max(1);

@@ -120,12 +120,17 @@ impl From<Implementation> for Program {
 }
 
 fn linerate() -> Option<PathBuf> {
-    if let Some(path) = env::var_os("LINERATE_BIN") {
+    built("LINERATE_BIN", "linerate")
+}
+
+/// A binary of the workspace: the one that a variable names, else a release build, else another.
+pub(crate) fn built(variable: &str, name: &str) -> Option<PathBuf> {
+    if let Some(path) = env::var_os(variable) {
         return Some(PathBuf::from(path));
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from);
-    let builds = ["release/linerate", "debug/linerate"].map(|build| target.join(build));
+    let builds = ["release", "debug"].map(|build| target.join(build).join(name));
     builds.into_iter().find_map(|build| build.canonicalize().ok())
 }
 

@@ -36,6 +36,8 @@ impl Service {
         let log = File::create(host.outside(log(name))).expect("/run/rig is writable");
         let errors = log.try_clone().expect("a file handle can be doubled");
         let pid_file = format!("/run/rig/{name}.pid");
+        // An earlier one of this name had another.
+        host.run(format!("rm -f {pid_file}"));
         // The shell names its pid and becomes the program, so the pid is known from inside.
         let process = host
             .command("sh")

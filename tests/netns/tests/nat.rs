@@ -5,6 +5,8 @@
 
 mod nat {
     mod changes;
+    mod idle;
+    mod kinds;
     mod mapped;
 }
 
@@ -42,6 +44,7 @@ fn can_meet(one: Nat, other: Nat) -> bool {
     }
     let [one, other] = [one, other].map(|nat| match nat {
         Nat::WithIpv6 => Nat::Symmetric,
+        Nat::Hairpin => Nat::FullCone,
         Nat::WithoutInputDrop | Nat::Double | Nat::Forgetful => Nat::PortRestricted,
         nat => nat,
     });

@@ -9,6 +9,7 @@ mod tailnet {
     mod double;
     mod hostile;
     mod library;
+    mod relay_dies;
     mod relays;
     mod routes;
     mod trouble;

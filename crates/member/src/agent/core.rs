@@ -372,9 +372,9 @@ impl Agent {
                 self.problems.remove("relay health");
                 self.mesh.relay_up(region, self.clock.now);
             }
-            derp::Event::Disconnected { region, why } => {
+            derp::Event::Disconnected { region, was_up, why } => {
                 tracing::info!(region, why, "relay");
-                self.mesh.relay_down(region, self.clock.now);
+                self.mesh.relay_down(region, was_up, self.clock.now);
                 if self.mesh.home() == Some(region) {
                     self.problems.insert("relay", format!("the home relay does not answer: {why}"));
                 }

@@ -101,6 +101,8 @@ pub enum Event {
     Disconnected {
         /// The region.
         region: u16,
+        /// Whether a relay had accepted the login.
+        was_up: bool,
         /// Why.
         why: String,
     },

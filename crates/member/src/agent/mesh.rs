@@ -26,7 +26,7 @@ use tailnet::{
     keys::{DiscoKey, DiscoPublic, NodePublic},
     line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
     messages::DerpMap,
-    netcheck::{NetInfo, Netcheck, Report},
+    netcheck::{Nat, NetInfo, Netcheck, Report, SeenByPeers, Sighting},
     paths::{Event, Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
     peer_relay::{GENEVE_LEN, Geneve, Protocol},
     stun,
@@ -62,6 +62,7 @@ pub(super) struct Mesh {
     netcheck: Netcheck,
     /// Of the last check.
     report: Report,
+    seen: SeenByPeers,
     told: NetInfo,
     pub port_mapping: PortMapping,
     homes: Home,
@@ -92,6 +93,7 @@ impl Mesh {
             local: Vec::new(),
             netcheck: Netcheck::new(rng()),
             report: Report::default(),
+            seen: SeenByPeers::default(),
             told: NetInfo::default(),
             port_mapping,
             homes: Home::new(None, pick),
@@ -218,10 +220,25 @@ impl Mesh {
         self.paths.set_relay(region, true, now);
     }
 
-    /// No relay of a region could be connected.
-    pub fn relay_down(&mut self, region: u16, now: Duration) {
-        self.homes.handle_down(region);
+    /// No relay of a region could be connected, or one that was broke. If that is home, and cannot
+    /// be connected again, another is at once.
+    pub fn relay_down(&mut self, region: u16, was_up: bool, now: Duration) {
+        self.homes.handle_down(region, now);
         self.paths.set_relay(region, false, now);
+        if !was_up && self.home() == Some(region) {
+            self.leave_home(now);
+        }
+    }
+
+    /// By what was measured last, as a dead relay would hold up a check for seconds.
+    fn leave_home(&mut self, now: Duration) {
+        let before = self.home();
+        self.homes.handle_report(&self.report.latencies, now, true, now);
+        if self.home() != before {
+            self.home_chosen(now);
+            self.netcheck.make_next_full();
+            self.check(now);
+        }
     }
 
     pub fn set_peers(&mut self, peers: &[(NodePublic, PeerInfo)], now: Duration) {
@@ -241,7 +258,13 @@ impl Mesh {
         self.paths.set_peer_relays(self.disco.public(), relays);
     }
 
+    /// The NAT before this machine, as far as is known.
+    pub fn nat(&self) -> Option<Nat> {
+        self.report.nat(&self.local, &self.seen, self.netcheck.hairpin())
+    }
+
     pub fn handle_network_change(&mut self, now: Duration) {
+        self.seen.clear();
         self.paths.handle_network_change(now);
         self.netcheck.make_next_full();
         self.check(now);
@@ -258,7 +281,12 @@ impl Mesh {
             {
                 self.paths.handle_disco(from, via, &message, now);
             }
-        } else if let Ok((from, message)) = self.disco.open(&one.bytes) {
+        } else if tailnet::disco::sender(&one.bytes).is_some_and(|from| self.paths.knows(&from))
+            && let Ok((from, message)) = self.disco.open(&one.bytes)
+        {
+            if let Message::Pong { source, .. } = message {
+                self.seen.note(Sighting { server: one.from, own: source });
+            }
             let via = Via::Udp { remote: one.from, local: one.local };
             self.paths.handle_disco(from, via, &message, now);
         }

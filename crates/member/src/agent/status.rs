@@ -382,6 +382,7 @@ impl Agent {
             "UDP": if self.mesh.udp_works() { "works" } else { "no answer" },
             "own addresses": of(Local).join(", "),
             "seen from outside": of(Stun).join(", "),
+            "NAT": self.mesh.nat().map_or("not known: no server answers in IPv4".into(), |nat| nat.to_string()),
             "port mapping": self.mesh.port_mapping.text(self.clock.now),
             "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
             "regions": regions.collect::<Vec<_>>(),

@@ -6,13 +6,17 @@ use tailnet::{
     line::Path,
     local::{State, Why, WhyStep},
     messages::Node,
-    paths::Fate,
+    netcheck::Mapping,
+    paths::{Candidate, Fate, Origins, Shown},
 };
 
 use super::{core::Agent, status::short};
 
 /// A session is as old as this at most (WireGuard's REJECT_AFTER_TIME).
 const SESSION: Duration = Duration::from_secs(180);
+
+/// A peer is looked for directly for so long after something was sent to it.
+const ACTIVE: Duration = Duration::from_secs(45);
 
 impl Agent {
     /// What is in the way to `NODE[:PORT]`.
@@ -70,12 +74,16 @@ impl Agent {
         for candidate in &path.candidates {
             let fate = match candidate.fate {
                 Fate::NotTried => "not tried yet".to_owned(),
-                Fate::NeverAnswered { .. } => "never answered".to_owned(),
+                Fate::NeverAnswered { last } => {
+                    let ago = self.clock.now.saturating_sub(last).as_secs();
+                    format!("never answered, last tried {ago} s ago")
+                }
                 Fate::Answered { latency, .. } => {
                     format!("answered in {:.1} ms", latency.as_secs_f64() * 1000.0)
                 }
             };
-            told(true, format!("candidate {}: {fate}", candidate.addr))?;
+            let by = origins(candidate.origins);
+            told(true, format!("candidate {}, {by}: {fate}", candidate.addr))?;
         }
         match path.path {
             Some(Path::Direct(at)) => told(true, format!("the path: direct, {at}"))?,
@@ -94,6 +102,7 @@ impl Agent {
                     false => format!("the path: relay {code}"),
                 };
                 told(!gone, text)?;
+                told(true, format!("not direct: {}", self.why_relayed(&path)))?;
             }
             None => told(false, "the path: none, it has no home relay".to_owned())?,
         }
@@ -105,6 +114,31 @@ impl Agent {
         };
         told(true, text)?;
         told(true, "what it admits is its own filter's business".to_owned())
+    }
+
+    /// What keeps a peer from being reached directly, as far as is known here.
+    fn why_relayed(&self, path: &Shown) -> String {
+        let answers = |candidate: &&Candidate| matches!(candidate.fate, Fate::Answered { .. });
+        let is_idle = path.sent.is_none_or(|at| self.clock.now >= at + ACTIVE);
+        let nat = self.mesh.nat().map(|nat| nat.mapping);
+        if !self.mesh.udp_works() {
+            "no STUN server answers: UDP seems to be blocked here".to_owned()
+        } else if path.candidates.is_empty() {
+            "it has told no address of its own".to_owned()
+        } else if path.candidates.iter().any(|candidate| answers(&candidate)) {
+            "an address answered, and does not now or carried no data; it is tried again".to_owned()
+        } else if is_idle {
+            "nothing is sent to it, so no direct path is looked for".to_owned()
+        } else if path.called.is_none() {
+            "it has not called back through its relay: it is away, or cannot be asked".to_owned()
+        } else if nat == Some(Mapping::EndpointDependent) {
+            "none of its addresses answers; the NAT here is symmetric, so it cannot know where to \
+             answer"
+                .to_owned()
+        } else {
+            "none of its addresses answers: its NAT is symmetric, or a firewall is between"
+                .to_owned()
+        }
     }
 
     fn named(&self, target: &str) -> Option<&Node> {
@@ -121,4 +155,12 @@ impl Agent {
         };
         is_called(target).or_else(|| is_called(target.rsplit_once(':')?.0))
     }
+}
+
+/// Who said that it may be there.
+fn origins(origins: Origins) -> String {
+    let all =
+        [(origins.map, "of the map"), (origins.call, "of its call"), (origins.heard, "heard")];
+    let words: Vec<_> = all.into_iter().filter_map(|(is, word)| is.then_some(word)).collect();
+    words.join(" and ")
 }

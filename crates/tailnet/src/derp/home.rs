@@ -27,6 +27,8 @@ const REPORTS: usize = 16;
 const FASTER: Duration = Duration::from_millis(10);
 /// A frame that was received so long ago shows that a region is there.
 const HEARD: Duration = Duration::from_secs(8);
+/// A region that let nobody log in may be home again after so long.
+const DOWN: Duration = Duration::from_secs(10 * 60);
 /// Two keep-alives of a relay. Without any latency, a home that was heard since stays.
 const KEEP_ALIVES: Duration = Duration::from_secs(120);
 
@@ -44,7 +46,8 @@ pub struct Home {
 struct Region {
     score: f64,
     heard: Option<Duration>,
-    is_down: bool,
+    /// When it last let us not log in, if it did not later.
+    down: Option<Duration>,
 }
 
 impl Home {
@@ -73,7 +76,7 @@ impl Home {
         let regions: BTreeMap<_, _> = known
             .map(|id| {
                 let before = self.regions.get(&id).copied();
-                let before = before.unwrap_or(Region { score: 1.0, heard: None, is_down: false });
+                let before = before.unwrap_or(Region { score: 1.0, heard: None, down: None });
                 (id, Region { score: score(id), ..before })
             })
             .collect();
@@ -86,14 +89,14 @@ impl Home {
     pub fn handle_heard(&mut self, region: u16, now: Duration) {
         if let Some(region) = self.regions.get_mut(&region) {
             region.heard = Some(now);
-            region.is_down = false;
+            region.down = None;
         }
     }
 
     /// No relay of a region could be logged in to.
-    pub fn handle_down(&mut self, region: u16) {
+    pub fn handle_down(&mut self, region: u16, now: Duration) {
         if let Some(region) = self.regions.get_mut(&region) {
-            region.is_down = true;
+            region.down = Some(now);
         }
     }
 
@@ -123,10 +126,10 @@ impl Home {
         began: Duration,
         now: Duration,
     ) -> Option<u16> {
-        let measured = latencies.keys().filter(|id| self.is_usable(**id));
+        let measured = latencies.keys().filter(|id| self.is_usable(**id, now));
         let best = measured.filter_map(|id| Some((self.best(*id)?, *id))).min();
         let Some((best_latency, best)) = best else { return self.without_latencies(now) };
-        let Some(old) = self.current.filter(|old| *old != best && self.is_usable(*old)) else {
+        let Some(old) = self.current.filter(|old| *old != best && self.is_usable(*old, now)) else {
             return Some(best);
         };
         let old_latency = latencies.get(&old).map(|latency| self.scored(old, *latency));
@@ -143,19 +146,21 @@ impl Home {
     fn without_latencies(&self, now: Duration) -> Option<u16> {
         let is_alive = |id: &u16| {
             let heard = self.regions.get(id).and_then(|region| region.heard);
-            heard.is_some_and(|at| now.saturating_sub(at) <= KEEP_ALIVES) || self.is_usable(*id)
+            heard.is_some_and(|at| now.saturating_sub(at) <= KEEP_ALIVES)
+                || self.is_usable(*id, now)
         };
         if self.current.is_some_and(|current| is_alive(&current)) {
             return self.current;
         }
         let usable: Vec<u16> =
-            self.regions.keys().copied().filter(|id| self.is_usable(*id)).collect();
+            self.regions.keys().copied().filter(|id| self.is_usable(*id, now)).collect();
         let pick = self.pick.checked_rem(usable.len()).map(|pick| usable[pick]);
         pick.or(self.current)
     }
 
-    fn is_usable(&self, id: u16) -> bool {
-        self.regions.get(&id).is_some_and(|region| !region.is_down)
+    fn is_usable(&self, id: u16, now: Duration) -> bool {
+        let is_up = |region: &Region| region.down.is_none_or(|at| now >= at + DOWN);
+        self.regions.get(&id).is_some_and(is_up)
     }
 
     /// The lowest latency of late, as the map weighs it.
@@ -247,10 +252,13 @@ mod tests {
     fn a_region_that_cannot_be_logged_in_to_is_no_home_until_it_is_heard() {
         let mut home = home(&[1, 2]);
         report(&mut home, 0, &[(1, 20), (2, 90)]);
-        home.handle_down(1);
+        home.handle_down(1, at(1));
         assert_eq!(report(&mut home, 20, &[(1, 20), (2, 90)]), Some(2));
         home.handle_heard(1, at(30));
         assert_eq!(report(&mut home, 40, &[(1, 20), (2, 90)]), Some(1));
+        home.handle_down(1, at(50));
+        assert_eq!(report(&mut home, 600, &[(1, 20), (2, 90)]), Some(2));
+        assert_eq!(report(&mut home, 650, &[(1, 20), (2, 90)]), Some(1), "it may be up again");
     }
 
     #[test]
@@ -260,7 +268,7 @@ mod tests {
         assert_eq!(first.handle_report(&latencies(9), at(0), false, at(1)), Some(2));
         let mut cached = Home::new(Some(1), 0);
         cached.set_map(&map(&[1, 2]));
-        cached.handle_down(1);
+        cached.handle_down(1, at(0));
         assert_eq!(cached.handle_report(&latencies(9), at(0), false, at(1)), Some(1));
         assert_eq!(cached.handle_report(&latencies(9), at(2), true, at(3)), Some(2));
     }
@@ -270,10 +278,10 @@ mod tests {
         let mut home = home(&[1, 2]);
         assert_eq!(report(&mut home, 0, &[]), Some(2), "picked");
         home.handle_heard(2, at(10));
-        home.handle_down(2);
+        home.handle_down(2, at(1));
         assert_eq!(report(&mut home, 129, &[]), Some(2));
         assert_eq!(report(&mut home, 130, &[]), Some(1));
-        home.handle_down(1);
+        home.handle_down(1, at(1));
         assert_eq!(report(&mut home, 140, &[]), Some(1), "there is no other");
     }
 

@@ -460,11 +460,15 @@ impl Peer {
         let path = known.or(guess).or(unproven).or(down);
         let first = known.is_some() && !self.reachable && self.is_active(cx.now);
         self.reachable = known.is_some();
-        if path != self.used {
+        let differs = path != self.used;
+        if differs {
             self.used = path;
             cx.tell(Event::UsePath { peer: self.key, path });
         }
-        if first {
+        // An initiation that was lost on the way before would be repeated after seconds alone.
+        let has_session = self.heard.handshake.is_some_and(|at| cx.now < at + SESSION);
+        let proven = differs && direct.is_some() && !has_session && self.is_active(cx.now);
+        if first || proven {
             cx.tell(Event::HandshakeNow(self.key));
         }
     }

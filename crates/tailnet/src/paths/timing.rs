@@ -91,9 +91,9 @@ pub const LOST: Duration = SECOND.saturating_mul(60);
 pub const QUARANTINE: Duration = SECOND.saturating_mul(30);
 /// After so long without data, a peer that is stale says something about its path.
 pub const STALE: Duration = SECOND.saturating_mul(15);
-/// What was sent counts as unanswered after so long, when a handshake is repeated as well
-/// (REKEY_TIMEOUT).
-pub const UNANSWERED: Duration = SECOND.saturating_mul(5);
+/// What was sent counts as unanswered after so long: a handshake is repeated as well until then
+/// (REKEY_TIMEOUT and its jitter), and has had time for an answer.
+pub const UNANSWERED: Duration = SECOND.saturating_mul(7);
 /// A session of WireGuard ends (REJECT_AFTER_TIME).
 pub const SESSION: Duration = SECOND.saturating_mul(180);
 /// A path in use is not left for one that is only a little better, once it is older.

@@ -315,17 +315,35 @@ fn an_address_is_not_tried_again_within_five_seconds_but_for_a_call() {
 }
 
 #[test]
+fn an_initiation_that_the_relay_lost_is_repeated_when_a_path_is_proven() {
+    for lost in [true, false] {
+        let mut paths = with_peer(vec![addr(1)]);
+        paths.handle_wireguard(PEER, SENT, START);
+        events(&mut paths);
+        if !lost {
+            paths.handle_handshake_done(PEER, START + MS);
+        }
+        paths.handle_disco(DISCO, udp(addr(1)), &ping(1), START + 2 * MS);
+        let tx = pings_to(&transmits(&mut paths), addr(1))[0];
+        let pong = Message::Pong { tx, source: addr(999) };
+        paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 3 * MS);
+        assert_eq!(paths.path(PEER).unwrap().path, Some(Path::Direct(addr(1))));
+        assert_eq!(events(&mut paths).contains(&Event::HandshakeNow(PEER)), lost);
+    }
+}
+
+#[test]
 fn a_path_that_answers_pings_and_carries_no_data_gives_way_to_the_relay() {
     let mut paths = with_peer(vec![addr(1)]);
     prove(&mut paths, addr(1), START);
-    paths.handle_stale(PEER, START + 6 * SECOND);
+    paths.handle_stale(PEER, START + 8 * SECOND);
     let relay = Event::UsePath { peer: PEER, path: Some(Path::Relay(1)) };
     assert_eq!(events(&mut paths)[0], relay);
     // It answers still.
-    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 6 * SECOND);
+    paths.handle_disco(DISCO, udp(addr(1)), &ping(2), START + 8 * SECOND);
     let tx = pings_to(&transmits(&mut paths), addr(1))[0];
     let pong = Message::Pong { tx, source: addr(999) };
-    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 6 * SECOND + MS);
+    paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 8 * SECOND + MS);
     assert_eq!(paths.path(PEER).unwrap().path, Some(Path::Relay(1)));
     prove(&mut paths, addr(1), START + 45 * SECOND);
 }
@@ -347,7 +365,7 @@ fn a_new_path_is_not_to_blame_for_what_the_one_before_lost() {
         let tx = pings_to(&transmits(&mut paths), addr(1))[0];
         let pong = Message::Pong { tx, source: addr(999) };
         paths.handle_disco(DISCO, udp(addr(1)), &pong, START + 7 * SECOND + 2 * MS);
-        paths.handle_wireguard(PEER, SENT, START + 10 * SECOND);
+        paths.handle_wireguard(PEER, SENT, START + 12 * SECOND);
         let relay = Some(Path::Relay(1));
         assert_eq!(paths.path(PEER).unwrap().path, if answered { direct } else { relay });
     }

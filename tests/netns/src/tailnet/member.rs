@@ -242,6 +242,16 @@ impl Member {
         }
     }
 
+    /// Waits until the region of its home relay is this one.
+    ///
+    /// # Panics
+    /// When it does not get so.
+    pub fn wait_for_home(&self, region: &str) {
+        eventually(&format!("the home is {region}"), PATIENCE, || {
+            self.status()["Self"]["Relay"].as_str() == Some(region)
+        });
+    }
+
     /// Whose program it runs.
     pub fn kind(&self) -> MemberKind {
         self.program.kind

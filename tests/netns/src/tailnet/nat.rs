@@ -21,6 +21,7 @@ table ip nat {
   chain out {
     type nat hook postrouting priority srcnat
     NOTE
+    BACK
     oifname wan masquerade PORTS
   }
 }
@@ -68,6 +69,8 @@ table inet deaf {
 pub enum Nat {
     /// Whoever sends to its port reaches the host.
     FullCone,
+    /// The same, and the host reaches itself by the outer address.
+    Hairpin,
     /// Whom the host sent to does.
     AddressRestricted,
     /// Whom the host sent to does, from the same port: what most boxes are.
@@ -91,8 +94,9 @@ pub enum Nat {
 
 impl Nat {
     /// All.
-    pub const ALL: [Nat; 10] = [
+    pub const ALL: [Nat; 11] = [
         Nat::FullCone,
+        Nat::Hairpin,
         Nat::AddressRestricted,
         Nat::PortRestricted,
         Nat::WithoutInputDrop,
@@ -114,6 +118,7 @@ impl Nat {
     pub(super) fn set(self, router: &Host, inside: &str) {
         let to_the_host = match self {
             Nat::FullCone => format!("iifname wan meta l4proto udp dnat to {inside}"),
+            Nat::Hairpin => format!("fib daddr type local meta l4proto udp dnat to {inside}"),
             Nat::AddressRestricted => {
                 format!("iifname wan ip saddr @sent meta l4proto udp dnat to {inside}")
             }
@@ -121,6 +126,10 @@ impl Nat {
         };
         let note = match self {
             Nat::AddressRestricted => "oifname wan meta l4proto udp update @sent { ip daddr }",
+            _ => "",
+        };
+        let back = match self {
+            Nat::Hairpin => "iifname lan oifname lan masquerade",
             _ => "",
         };
         let ports = match self {
@@ -141,6 +150,7 @@ impl Nat {
         let rules = RULES
             .replace("TO_THE_HOST", &to_the_host)
             .replace("NOTE", note)
+            .replace("BACK", back)
             .replace("PORTS", ports)
             .replace("INPUT", input)
             .replace("THROUGH", through);

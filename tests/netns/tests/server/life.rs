@@ -44,30 +44,21 @@ fn a_stock_client_that_logs_out_must_log_in_and_has_its_address_again() {
 #[test]
 fn a_node_whose_key_expires_or_that_is_deleted_must_log_in() {
     let Some(tailnet) = start() else { return };
-    let members = BOTH.map(|kind| {
-        let name = if kind == MemberKind::Linerate { "ours" } else { "theirs" };
-        join(&tailnet, name, kind, "")
-    });
-    let [theirs, ours] = &members;
-    theirs.reaches(ours, Family::V4);
-    let coordinator = &tailnet.coordinator;
-    for name in ["theirs", "ours"] {
-        coordinator.command(&format!("nodes expire -i {}", number(&tailnet, name)));
-    }
-    for member in &members {
-        eventually("an expired node needs a login", PATIENCE, || state(member) == "NeedsLogin");
-    }
-    for name in ["theirs", "ours"] {
-        let id = number(&tailnet, name);
-        coordinator.command(&format!("nodes expire -i {id} --disable"));
-    }
-    eventually("a node whose time was extended runs", PATIENCE, || state(theirs) == "Running");
-    let watcher = join(&tailnet, "watcher", MemberKind::Tailscaled, "");
-    eventually("all are seen", PATIENCE, || sees(&watcher, "theirs") && sees(&watcher, "ours"));
-    let id = number(&tailnet, "theirs");
+    let [theirs, ours] =
+        [("theirs", BOTH[0]), ("ours", BOTH[1])].map(|(name, kind)| join(&tailnet, name, kind, ""));
+    theirs.reaches(&ours, Family::V4);
+    let (coordinator, id) = (&tailnet.coordinator, number(&tailnet, "theirs"));
+    coordinator.command(&format!("nodes expire -i {id}"));
+    eventually("an expired node needs a login", PATIENCE, || state(&theirs) == "NeedsLogin");
+    coordinator.command(&format!("nodes expire -i {id} --disable"));
+    eventually("a node whose time was extended runs", PATIENCE, || state(&theirs) == "Running");
+    ours.reaches(&theirs, Family::V4);
     coordinator.command(&format!("nodes delete -i {id} --force"));
-    eventually("its peers know", PATIENCE, || !sees(&watcher, "theirs"));
-    eventually("a deleted node needs a login", PATIENCE, || state(theirs) == "NeedsLogin");
+    eventually("its peers know", PATIENCE, || !sees(&ours, "theirs"));
+    eventually("a deleted node needs a login", PATIENCE, || state(&theirs) == "NeedsLogin");
+    let again = theirs.log_in(coordinator.url(), coordinator.auth_key(), "--force-reauth");
+    assert!(again.ok, "{again:?}");
+    eventually("it is a node again", PATIENCE, || sees(&ours, "theirs"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   test ── scripts ──► a thread, on sockets of the coordinator's host
 //!                          443  TLS ── doubles::Coordinator ── maps of all that registered
-//!                         8443  TLS ── doubles::relay
+//!                         8443  TLS ── doubles::relay, of region 1; 8444 of region 2 where wanted
 //!                         3478  UDP ── STUN
 //! ```
 
@@ -62,8 +62,8 @@ pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
 /// The network; it ends when it is dropped.
 pub struct Double {
     switch: Switch,
-    /// Keeps the addresses that the sockets are at.
-    _host: Host,
+    /// Has the addresses that the sockets are at.
+    pub host: Host,
     shared: Arc<Shared>,
     _runs: oneshot::Sender<()>,
 }
@@ -106,11 +106,16 @@ impl Words {
 impl Double {
     /// A good one, which has this certificate.
     pub fn start(certificate: &Certificate) -> Double {
+        Double::of_regions(certificate, 1)
+    }
+
+    /// A good one with so many regions, one or two. Only the first has another manner.
+    pub fn of_regions(certificate: &Certificate, regions: u16) -> Double {
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::new(Manner::Good);
         let shared = Arc::new(Shared {
             door: coordinator.door(),
-            state: Mutex::default(),
+            state: Mutex::new(State::of_regions(regions)),
             relay: Mutex::new(RelayManner::Good),
             stream: Mutex::new(Stream::Good),
             tls: Mutex::new(tls(certificate)),
@@ -124,35 +129,37 @@ impl Double {
         let sockets = host.inside(|| {
             let listen = |port| TcpListener::bind((everywhere, port)).expect("the port is free");
             let stun = UdpSocket::bind((everywhere, STUN)).expect("the port is free");
-            (listen(HTTPS), listen(DERP), stun)
+            (listen(HTTPS), listen(DERP), listen(DERP + 1), stun)
         });
         let all = Arc::clone(&shared);
         in_background("double", move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(async {
-                let (https, derp, stun) = sockets;
+                let (https, derp, second, stun) = sockets;
+                let beside = Arc::clone(&all);
                 tokio::select! {
                     () = coordinator::accept(https, Arc::clone(&all)) => {}
                     () = coordinator::answer(coordinator, Arc::clone(&all)) => {}
                     () = relay::accept(derp, all) => {}
+                    () = relay::accept_well(second, beside) => {}
                     () = stun::answer(stun) => {}
                     _ = ended => {}
                 }
             });
         });
-        Double { switch, _host: host, shared, _runs: runs }
+        Double { switch, host, shared, _runs: runs }
     }
 
     pub fn url(&self) -> String {
         format!("https://{}", Switch::coordinator().of(Family::V4))
     }
 
-    pub fn host(&self, name: &str) -> Host {
+    pub fn new_host(&self, name: &str) -> Host {
         self.switch.host(name, Uplink::Switch)
     }
 
     pub fn join(&self, name: &str) -> Member {
-        Member::join_at(&self.url(), "key", self.host(name), MemberKind::Linerate, "")
+        Member::join_at(&self.url(), "key", self.new_host(name), MemberKind::Linerate, "")
     }
 
     /// Has the coordinator behave so towards connections from now on, and ends those of now.

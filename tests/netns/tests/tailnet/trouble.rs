@@ -190,7 +190,7 @@ fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
     let good = Certificate::new(Switch::coordinator());
     let wrong = [(good.of_days(-3..-1), "expired"), (good.of_days(1..3), "valid only in")];
     let double = Double::start(&wrong[0].0);
-    let first = Member::start(double.host("one"), MemberKind::Linerate);
+    let first = Member::start(double.new_host("one"), MemberKind::Linerate);
     for (certificate, told) in &wrong {
         double.certify(certificate);
         let joined = first.log_in(&double.url(), "key", "--timeout=3s");
@@ -217,7 +217,7 @@ fn a_full_disk_is_named_and_loses_nothing() {
     let double = Double::start(&Certificate::new(Switch::coordinator()));
     let state = Member::STATE;
     let [fill, clear] = ["head -c 1M /dev/zero >", "rm "].map(|word| format!("{word}{state}/full"));
-    let host = double.host("one");
+    let host = double.new_host("one");
     host.run(format!("mkdir {state} && mount -t tmpfs -o size=256k tmpfs {state}"));
     host.attempt(&fill);
     let node = Member::start(host, MemberKind::Linerate);

@@ -78,6 +78,11 @@ pub struct State {
     pub heard: Instant,
     /// The last datagram in either direction.
     pub used: Instant,
+    /// When a datagram was first sent of those behind the last frame.
+    pub unanswered: Option<Instant>,
+    /// When one was last sent, and whether somebody watches whether there is an answer.
+    pub sent: Instant,
+    pub watched: bool,
     /// The relay accepted the login.
     pub accepted: bool,
     /// How long to wait for a relay that restarts.
@@ -152,6 +157,9 @@ impl Shared {
             pongs: Vec::new(),
             heard: now,
             used: now,
+            unanswered: None,
+            sent: now,
+            watched: false,
             accepted: false,
             restart: None,
         };
@@ -182,6 +190,7 @@ impl State {
     /// A connection begins.
     fn begin(&mut self, now: Instant) {
         (self.heard, self.used) = (now, now);
+        (self.unanswered, self.watched) = (None, false);
         (self.told_home, self.ping) = (false, false);
         (self.accepted, self.restart) = (false, None);
         self.pongs.clear();
@@ -195,8 +204,8 @@ impl State {
         }
     }
 
-    /// Moves what is to be written to `out`.
-    pub fn take(&mut self, out: &mut BytesMut, now: Instant) {
+    /// Moves what is to be written to `out`. Whether nobody watches for an answer yet.
+    pub fn take(&mut self, out: &mut BytesMut, now: Instant) -> bool {
         if self.told_home != self.is_home {
             self.told_home = self.is_home;
             write_frame(out, kind::NOTE_PREFERRED, &[self.is_home.into()]);
@@ -207,6 +216,17 @@ impl State {
         self.pongs.drain(..).for_each(|pong| write_frame(out, kind::PONG, &pong));
         if !self.queue.is_empty() {
             self.queue.take(out, now);
+            (self.used, self.sent) = (now, now);
+            self.unanswered.get_or_insert(now);
+            return !std::mem::replace(&mut self.watched, true);
+        }
+        false
+    }
+
+    /// Frames came.
+    pub fn hear(&mut self, datagrams: bool, now: Instant) {
+        (self.heard, self.unanswered) = (now, None);
+        if datagrams {
             self.used = now;
         }
     }
@@ -232,7 +252,7 @@ impl Region {
                 failures = 0;
                 continue;
             };
-            let event = Event::Disconnected { region: self.id, why };
+            let event = Event::Disconnected { region: self.id, was_up: accepted, why };
             if self.events.send(event).await.is_err() {
                 return;
             }

@@ -21,14 +21,22 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Event, connect::Connection, queue::TOGETHER, region::Shared};
+use super::{
+    Event,
+    connect::Connection,
+    queue::TOGETHER,
+    region::{Shared, State},
+};
 
 /// A relay says something at least every 65 s (stock).
 const SILENT: Duration = Duration::from_secs(120);
 /// A region that is not home is left after so long without a datagram (stock).
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a pong may take where it is doubted that the connection works.
-const PONG: Duration = Duration::from_secs(3);
+/// How long a pong may take where it is doubted that the connection works. A relay that is dead is
+/// left within 2.5 s of the first datagram that it did not pass on.
+const PONG: Duration = Duration::from_millis(1500);
+/// What was sent has a relay say something within this time, or it is asked for a pong.
+const QUIET: Duration = Duration::from_millis(500);
 /// A relay that takes nothing for so long is dead.
 const STUCK: Duration = Duration::from_secs(10);
 /// One record of TLS.
@@ -103,11 +111,7 @@ impl Reader<'_> {
             }
         }
         if was_heard {
-            let mut state = self.shared.state();
-            state.heard = Instant::now();
-            if !datagrams.is_empty() {
-                state.used = state.heard;
-            }
+            self.shared.state().hear(!datagrams.is_empty(), Instant::now());
         }
         if !datagrams.is_empty() {
             self.tell(Event::Received { region: self.region, datagrams }).await?;
@@ -177,7 +181,9 @@ async fn read(input: &mut (impl AsyncRead + Unpin), buffer: &mut BytesMut) -> io
 async fn write(mut output: impl AsyncWrite + Unpin, shared: &Shared) -> anyhow::Result<End> {
     let mut out = BytesMut::with_capacity(2 * TOGETHER);
     loop {
-        shared.state().take(&mut out, Instant::now());
+        if shared.state().take(&mut out, Instant::now()) {
+            shared.to_check.notify_one();
+        }
         if out.is_empty() {
             shared.to_write.notified().await;
             continue;
@@ -212,7 +218,13 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
             }
             doubted = doubted.filter(|since| state.heard <= *since);
             if doubted.is_some_and(|since| now >= since + PONG) {
-                bail!("no answer after the network changed");
+                bail!("no answer for {} ms", PONG.as_millis());
+            }
+            let quiet = state.watch_answers(now);
+            if doubted.is_none() && quiet.is_some_and(|at| now >= at) {
+                doubted = Some(now);
+                state.ping = true;
+                shared.to_write.notify_one();
             }
             if now >= state.heard + SILENT {
                 bail!("nothing was heard for {} s", SILENT.as_secs());
@@ -221,13 +233,22 @@ pub(super) async fn watch(shared: &Shared, local: Option<SocketAddr>) -> anyhow:
                 return Ok(End::Idle);
             }
             let idle = (!state.is_home).then(|| state.used + IDLE);
-            let deadlines = [Some(state.heard + SILENT), idle, doubted.map(|since| since + PONG)];
+            let answer = doubted.map(|since| since + PONG).or(quiet);
+            let deadlines = [Some(state.heard + SILENT), idle, answer];
             deadlines.into_iter().flatten().min().unwrap_or(now + SILENT)
         };
         tokio::select! {
             () = sleep_until(deadline) => {}
             () = shared.to_check.notified() => {}
         }
+    }
+}
+
+impl State {
+    /// When to look again whether what was sent has an answer, while something is sent.
+    fn watch_answers(&mut self, now: Instant) -> Option<Instant> {
+        self.watched = self.unanswered.is_some() || now < self.sent + QUIET;
+        self.watched.then(|| self.unanswered.unwrap_or(now) + QUIET)
     }
 }
 

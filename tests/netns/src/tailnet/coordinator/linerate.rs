@@ -1,16 +1,13 @@
 //! linerate-server, set up as headscale is.
 
-use std::env;
 use std::path::PathBuf;
 
 use super::FOLDER;
-use crate::implementation::Implementation;
+use crate::implementation::built;
 
-/// `LINERATE_SERVER_BIN`, else the one that was built beside `linerate`.
+/// `LINERATE_SERVER_BIN`, else a build of the workspace.
 pub fn program() -> Option<PathBuf> {
-    let beside = || Some(Implementation::Linerate.program()?.with_file_name("linerate-server"));
-    let path = env::var_os("LINERATE_SERVER_BIN").map(PathBuf::from).or_else(beside);
-    path.filter(|path| path.is_file())
+    built("LINERATE_SERVER_BIN", "linerate-server").filter(|path| path.is_file())
 }
 
 /// Its configuration.

@@ -13,11 +13,16 @@ use super::maps::Network;
 use super::{Shared, Stream, Words};
 
 /// What the coordinator knows, and the streams that go on with maps.
-#[derive(Default)]
 pub struct State {
     pub network: Network,
     /// By the node's key.
     streams: Vec<(String, MapStream)>,
+}
+
+impl State {
+    pub fn of_regions(regions: u16) -> State {
+        State { network: Network::of_regions(regions), streams: Vec::new() }
+    }
 }
 
 impl Shared {

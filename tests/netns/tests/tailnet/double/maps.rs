@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::DERP;
 
 /// All nodes, in the order in which they registered.
-#[derive(Clone, Default)]
 pub struct Network {
+    regions: u16,
     nodes: Vec<Known>,
 }
 
@@ -24,6 +24,10 @@ struct Known {
 }
 
 impl Network {
+    pub fn of_regions(regions: u16) -> Network {
+        Network { regions, nodes: Vec::new() }
+    }
+
     /// Takes what a request says.
     pub fn learn(&mut self, request: &Value) {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -50,17 +54,11 @@ impl Network {
     pub fn map(&self, key: &str) -> Value {
         let others = self.nodes.iter().enumerate().filter(|(_, node)| node.key != key);
         let own = self.nodes.iter().position(|node| node.key == key).unwrap_or_default();
-        let address = Switch::coordinator();
-        let relay = json!({
-            "Name": "1", "RegionID": 1, "HostName": address.of(Family::V4), "DERPPort": DERP,
-            "IPv4": address.of(Family::V4), "IPv6": address.of(Family::V6),
-        });
+        let regions = (1..=self.regions).map(|id| (id.to_string(), region(id)));
         json!({
             "Node": self.node(own),
             "Peers": others.map(|(at, _)| self.node(at)).collect::<Vec<_>>(),
-            "DERPMap": { "Regions": { "1": {
-                "RegionID": 1, "RegionCode": "rig", "RegionName": "Rig", "Nodes": [relay],
-            } } },
+            "DERPMap": { "Regions": regions.collect::<serde_json::Map<_, _>>() },
             "PacketFilter": [{
                 "SrcIPs": ["*"],
                 "DstPorts": [{ "IP": "*", "Ports": { "First": 0, "Last": 65535 } }],
@@ -80,6 +78,16 @@ impl Network {
         told["Online"] = json!(true);
         told
     }
+}
+
+fn region(id: u16) -> Value {
+    let address = Switch::coordinator();
+    let code = if id == 1 { "rig".to_owned() } else { format!("rig{id}") };
+    let relay = json!({
+        "Name": id.to_string(), "RegionID": id, "HostName": address.of(Family::V4),
+        "DERPPort": DERP + id - 1, "IPv4": address.of(Family::V4), "IPv6": address.of(Family::V6),
+    });
+    json!({ "RegionID": id, "RegionCode": code, "RegionName": "Rig", "Nodes": [relay] })
 }
 
 /// A peer of this number, which nobody has heard of.

@@ -46,6 +46,23 @@ pub async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
+/// Takes those of a relay that is good whatever happens to the other.
+pub async fn accept_well(listener: TcpListener, shared: Arc<Shared>) {
+    let listener = super::listener(listener);
+    let clients = Clients::default();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let (tls, clients) = (shared.tls(), Arc::clone(&clients));
+        tokio::spawn(async move {
+            let Ok(stream) = tls.accept(stream).await else { return };
+            let Some(mut client) = Client::of(stream).await else { return };
+            client.greet().await;
+            client.log_in().await;
+            pass_on(client, &clients).await;
+        });
+    }
+}
+
 async fn serve(stream: TlsStream<TcpStream>, shared: &Shared, clients: Clients) {
     let manner = shared.relay.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(mut client) = Client::of(stream).await else { return };

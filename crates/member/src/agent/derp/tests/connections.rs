@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use tailnet::derp::kind;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,6 +10,7 @@ use tokio::{
 
 use super::*;
 use crate::agent::derp::{
+    queue::Chunk,
     region::{Shared, State},
     serve,
 };
@@ -213,7 +215,7 @@ async fn another_network_is_tried_out() {
     member.tell(Command::NetworkChanged).await;
     client.next().await;
     tokio::time::pause();
-    assert!(member.disconnected().await.contains("network changed"));
+    assert!(member.disconnected().await.contains("no answer"));
 }
 
 /// A connection in which nothing happens, watched.
@@ -232,4 +234,28 @@ async fn a_region_is_left_after_a_minute_of_silence_and_home_is_lost_after_two()
     let (ended, after) = watched(|state| state.is_home = true).await;
     assert!(ended.unwrap_err().to_string().contains("nothing was heard"));
     assert_eq!(after, 120);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_says_nothing_of_what_it_is_sent_is_asked_and_left_within_two_seconds() {
+    let sent = |state: &mut State| {
+        state.queue.push(Chunk {
+            at: Instant::now(),
+            to: NodePublic([3; 32]),
+            bytes: Bytes::from_static(b"on"),
+            segment: 2,
+            bundled: false,
+        });
+        assert!(state.take(&mut BytesMut::new(), Instant::now()), "somebody is to watch");
+        assert!(!state.take(&mut BytesMut::new(), Instant::now()), "once");
+    };
+    let (ended, after) = watched(sent).await;
+    assert!(ended.unwrap_err().to_string().contains("no answer"));
+    assert_eq!(after, 2);
+    let (ended, after) = watched(|state| {
+        sent(state);
+        state.hear(false, Instant::now());
+    })
+    .await;
+    assert_eq!((ended.unwrap(), after), (serve::End::Idle, 60));
 }

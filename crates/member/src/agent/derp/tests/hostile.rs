@@ -143,5 +143,5 @@ async fn a_relay_that_takes_nothing_costs_a_bounded_queue() {
         member.send(1, NodePublic([3; 32]), vec![4; 60_000], 1200).await;
     }
     tokio::time::pause();
-    assert!(member.disconnected().await.contains("takes nothing"));
+    assert!(member.disconnected().await.contains("no answer"));
 }

@@ -1,0 +1,184 @@
+//! Who becomes a node, by what, and as whom.
+
+use std::time::Duration;
+
+use coordinator::{NewKey, Refusal};
+use serde_json::json;
+use tailnet::keys::NodePublic;
+
+use crate::world::{Machine, URL, World};
+
+#[test]
+fn a_key_that_is_used_up_still_serves_the_machine_that_used_it() {
+    let mut world = World::new();
+    let key = world.auth_key(NewKey { user: Some(world.user), ..NewKey::default() });
+    let mut machine = Machine::new(1);
+    assert_eq!(world.register(&mut machine, &key), "");
+    world.restart();
+    assert_eq!(world.register(&mut machine, &key), "", "it starts again");
+    let mut other = Machine::new(2);
+    assert!(world.register(&mut other, &key).contains("used already"));
+    let id = world.state.keys().next().unwrap().id;
+    world.state.expire_key(id, world.now).unwrap();
+    assert_eq!(world.register(&mut machine, &key), "");
+}
+
+#[test]
+fn keys_that_are_wrong_expired_or_deleted_are_refused() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = Machine::new(1);
+    let wrong = format!("{}0", &key[..key.len() - 1]);
+    for text in ["x", wrong.as_str(), &key[1..]] {
+        assert_eq!(world.register(&mut machine, text), "invalid auth key");
+    }
+    let expires = Some(world.now.after(Duration::from_secs(60)));
+    let brief = NewKey { user: Some(world.user), reusable: true, expires, ..NewKey::default() };
+    let brief = world.auth_key(brief);
+    world.pass(Duration::from_secs(60));
+    assert!(world.register(&mut machine, &brief).contains("expired"));
+    let id = world.state.keys().next().unwrap().id;
+    world.state.delete_key(id).unwrap();
+    assert_eq!(world.register(&mut machine, &key), "invalid auth key");
+    assert_eq!(world.state.nodes().count(), 0);
+}
+
+#[test]
+fn what_is_kept_of_a_key_does_not_give_it_away() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let secret = key.rsplit('-').next().unwrap();
+    let kept: String = world.store.values().filter_map(|stored| stored.body.clone()).collect();
+    assert!(kept.contains("prefix") && !kept.contains(secret));
+}
+
+#[test]
+fn a_machine_that_comes_again_is_the_same_node_with_its_new_key() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let mut watcher = world.join(2, &key);
+    let (id, address, name) = (machine.id, world.address(&machine), world.name(&machine));
+    let old = machine.key;
+    machine.key = NodePublic([77; 32]);
+    assert_eq!(world.register(&mut machine, &key), "");
+    assert_eq!((machine.id, world.address(&machine)), (id, address));
+    assert_eq!(world.name(&machine), name);
+    assert!(!world.state.has_key(&old) && world.state.has_key(&machine.key));
+    world.poll(&mut watcher);
+    assert_eq!(watcher.peer(&machine)["Key"], json!(machine.key));
+}
+
+#[test]
+fn a_machine_that_comes_for_another_user_is_another_node() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let first = machine.id;
+    let user = Some(world.add_user("ben"));
+    let other = world.auth_key(NewKey { user, reusable: true, ..NewKey::default() });
+    machine.key = NodePublic([77; 32]);
+    assert_eq!(world.register(&mut machine, &other), "");
+    assert_ne!(machine.id, first);
+    assert_eq!(world.state.nodes().count(), 2);
+}
+
+#[test]
+fn nobody_registers_another_machines_node_key() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let victim = world.join(1, &key);
+    let mut thief = Machine::new(2);
+    thief.key = victim.key;
+    assert!(world.register(&mut thief, &key).contains("another machine"));
+    let out = world.ask(&thief, json!({ "Expiry": "1970-01-01T00:02:03Z" }));
+    assert!(out["Error"].as_str().unwrap().contains("another machine"));
+    assert!(world.state.owned_by(&thief.machine, &victim.key).is_none());
+    assert!(!world.state.node(victim.id).unwrap().node.has_expired(world.now));
+}
+
+#[test]
+fn a_tagged_key_makes_nodes_of_nobody_that_never_expire() {
+    let mut world = World::with(coordinator::Settings {
+        key_lifetime: Some(Duration::from_secs(3600)),
+        ..coordinator::Settings::default()
+    });
+    let tags = vec!["tag:b".to_owned(), "tag:a".to_owned()];
+    let key = world.auth_key(NewKey { tags, reusable: true, ..NewKey::default() });
+    let machine = world.join(1, &key);
+    let own = world.reusable();
+    let owned = world.join(2, &own);
+    world.pass(Duration::from_secs(3600));
+    let tagged = world.state.node(machine.id).unwrap().node;
+    assert!(!tagged.has_expired(world.now) && tagged.user.is_none());
+    assert_eq!(machine.own["Tags"], json!(["tag:a", "tag:b"]));
+    assert_eq!(machine.own["User"], json!(2_147_455_555i64));
+    assert!(world.state.node(owned.id).unwrap().node.has_expired(world.now));
+    let wrong = NewKey { tags: vec!["b".into()], ..NewKey::default() };
+    let text = coordinator::secret::write(&[99; 38]);
+    let refused = world.state.create_key(wrong, &text, world.now);
+    assert_eq!(refused, Err(Refusal::BadTag("b".into())));
+}
+
+#[test]
+fn tags_that_nobody_may_give_are_refused_by_name() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = Machine::new(1);
+    machine.hostinfo["RequestTags"] = json!(["tag:web"]);
+    let refused = world.register(&mut machine, &key);
+    assert!(refused.contains("[tag:web]"), "{refused}");
+    assert_eq!(world.state.nodes().count(), 0);
+}
+
+#[test]
+fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
+    let mut world = World::new();
+    let mut machine = Machine::new(1);
+    let answer = world.ask(&machine, json!({}));
+    let url = answer["AuthURL"].as_str().unwrap().to_owned();
+    let number = url.strip_prefix(URL).unwrap().to_owned();
+    let again = world.ask(&machine, json!({ "Followup": url }));
+    assert_eq!(again["AuthURL"], answer["AuthURL"]);
+    let stranger = Machine::new(2);
+    let followed = world.ask(&stranger, json!({ "Followup": url }));
+    assert_eq!(followed["MachineAuthorized"], false);
+    assert_eq!(world.state.admit("other", world.user, world.now), Err(Refusal::NoRegistration));
+    let waiting = world.ask(&machine, json!({}));
+    assert!(waiting["AuthURL"].as_str().unwrap().ends_with(&number));
+    machine.id = world.state.admit(&number, world.user, world.now).unwrap();
+    world.keep();
+    let answer = world.ask(&machine, json!({ "Followup": url }));
+    assert_eq!((&answer["MachineAuthorized"], &answer["AuthURL"]), (&json!(true), &json!("")));
+    world.pass(Duration::from_secs(7200));
+    assert!(world.state.admit(&number, world.user, world.now).is_err());
+}
+
+#[test]
+fn names_and_addresses_are_each_nodes_own() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let machines: Vec<Machine> = (1..=3)
+        .map(|number| {
+            let mut machine = Machine::new(number);
+            machine.hostinfo["Hostname"] = json!("Laptop.local");
+            assert_eq!(world.register(&mut machine, &key), "");
+            machine
+        })
+        .collect();
+    let names: Vec<String> = machines.iter().map(|machine| world.name(machine)).collect();
+    assert_eq!(names, ["laptop", "laptop-1", "laptop-2"]);
+    let addresses: Vec<String> = machines.iter().map(|machine| world.address(machine)).collect();
+    assert_eq!(addresses, ["100.64.0.1", "100.64.0.2", "100.64.0.3"]);
+    world.state.delete_node(machines[0].id).unwrap();
+    world.keep();
+    world.restart();
+    let next = world.join(9, &key);
+    assert!(next.id > machines[2].id, "numbers are not given twice");
+    let last = machines[2].id;
+    world.state.delete_node(next.id).unwrap();
+    world.keep();
+    world.restart();
+    let after = world.join(10, &key);
+    assert!(after.id > next.id && next.id > last, "not after a restart either");
+}

@@ -1,0 +1,156 @@
+//! Nodes that log out, expire, come and go.
+
+use std::time::Duration;
+
+use coordinator::NewKey;
+use serde_json::{Value, json};
+
+use crate::world::World;
+
+const LOGOUT: &str = "1970-01-01T00:02:03Z";
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[test]
+fn a_logout_expires_the_key_at_once_even_with_an_auth_key() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    let answer = world.ask(&machine, json!({ "Expiry": LOGOUT, "Auth": { "AuthKey": key } }));
+    assert_eq!(answer["NodeKeyExpired"], true);
+    assert!(world.poll(&mut machine) && world.poll(&mut peer));
+    assert_eq!(machine.own["Expired"], true);
+    assert_eq!(peer.peer(&machine)["KeyExpiry"], json!(world.now.text()));
+    assert_eq!(world.register(&mut machine, &key), "", "it may log in again");
+    world.poll(&mut machine);
+    assert_eq!(machine.own.get("Expired"), None);
+}
+
+#[test]
+fn a_key_that_expires_is_told_when_it_does_and_extending_it_revives_the_node() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let at = world.now.after(seconds(3600));
+    world.state.set_expiry(machine.id, Some(at), world.now).unwrap();
+    world.keep();
+    assert!(world.poll(&mut machine));
+    assert_eq!(
+        (machine.own["KeyExpiry"].clone(), machine.own.get("Expired")),
+        (json!(at.text()), None)
+    );
+    world.pass(seconds(3599));
+    assert!(!world.poll(&mut machine));
+    world.pass(seconds(1));
+    assert!(world.poll(&mut machine));
+    assert_eq!(machine.own["Expired"], true);
+    world.state.set_expiry(machine.id, None, world.now).unwrap();
+    world.keep();
+    world.poll(&mut machine);
+    assert_eq!(machine.own["KeyExpiry"], "0001-01-01T00:00:00Z");
+    assert!(!machine.has_ended);
+}
+
+#[test]
+fn deleting_a_node_ends_its_stream_with_an_expired_key_and_tells_its_peers() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    world.state.delete_node(machine.id).unwrap();
+    world.keep();
+    world.poll(&mut machine);
+    assert!(machine.has_ended);
+    assert_eq!(machine.own["KeyExpiry"], LOGOUT);
+    world.poll(&mut peer);
+    assert!(peer.peers.is_empty());
+    let id = machine.id;
+    assert_eq!(world.register(&mut machine, &key), "");
+    assert!(machine.id > id, "another node");
+}
+
+#[test]
+fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    world.poll(&mut machine);
+    world.lose(&mut machine);
+    world.pass(seconds(5));
+    world.follow(&mut machine);
+    world.pass(seconds(20));
+    assert!(!world.poll(&mut peer), "it was back in time");
+    world.lose(&mut machine);
+    let gone_at = world.now;
+    world.pass(seconds(9));
+    assert!(!world.poll(&mut peer));
+    world.pass(seconds(1));
+    assert!(world.poll(&mut peer));
+    let told = peer.peer(&machine);
+    assert_eq!((&told["Online"], &told["LastSeen"]), (&json!(false), &json!(gone_at.text())));
+    world.follow(&mut machine);
+    world.poll(&mut peer);
+    assert_eq!(peer.peer(&machine)["Online"], true);
+    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "OnlineChange"]);
+}
+
+#[test]
+fn an_ephemeral_node_is_forgotten_when_it_was_gone_for_long_and_not_when_the_server_was() {
+    let mut world = World::new();
+    let user = Some(world.user);
+    let brief = NewKey { user, reusable: true, ephemeral: true, ..NewKey::default() };
+    let brief = world.auth_key(brief);
+    let key = world.reusable();
+    let mut machine = world.join(1, &brief);
+    let mut peer = world.join(2, &key);
+    world.lose(&mut machine);
+    world.pass(seconds(29 * 60));
+    assert!(world.state.node(machine.id).is_some());
+    world.follow(&mut machine);
+    world.pass(seconds(3600));
+    assert!(world.state.node(machine.id).is_some(), "it is connected");
+    world.now = world.now.after(seconds(24 * 3600));
+    world.restart();
+    world.pass(seconds(60));
+    world.follow(&mut machine);
+    world.pass(seconds(3600));
+    assert!(world.state.node(machine.id).is_some(), "it was back soon after the server");
+    world.follow(&mut peer);
+    world.lose(&mut machine);
+    world.pass(seconds(30 * 60));
+    assert!(world.state.node(machine.id).is_none());
+    while world.poll(&mut peer) {}
+    assert_eq!(peer.peer(&machine), &Value::Null);
+    let mut other = world.join(3, &brief);
+    let answer = world.ask(&other, json!({ "Expiry": LOGOUT }));
+    assert_eq!(answer["NodeKeyExpired"], true);
+    assert!(world.state.node(other.id).is_none(), "a logout is its end");
+    world.poll(&mut other);
+    assert!(other.has_ended);
+}
+
+#[test]
+fn a_restart_loses_nothing() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machines: Vec<_> = (1..=5).map(|number| world.join(number, &key)).collect();
+    world.state.rename_node(machines[0].id, "printer", world.now).unwrap();
+    world.state.tag_node(machines[1].id, &["tag:x".into()], world.now).unwrap();
+    world.keep();
+    for machine in &mut machines {
+        while world.poll(machine) {}
+    }
+    let before: Vec<_> = machines.iter().map(|machine| machine.peers.clone()).collect();
+    world.restart();
+    for machine in &mut machines {
+        world.follow(machine);
+    }
+    for (machine, before) in machines.iter_mut().zip(before) {
+        while world.poll(machine) {}
+        assert_eq!(machine.peers, before);
+    }
+}

@@ -1,0 +1,9 @@
+//! A whole network on virtual time: what administrators and machines do, and what each is told.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
+
+mod joining;
+mod life;
+mod routing;
+mod telling;
+mod world;

@@ -1,0 +1,101 @@
+//! Subnet routes and exits: who may, and whom they go to.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::world::{Machine, World};
+
+const NET: &str = "10.0.0.0/24";
+
+/// A machine that offers networks.
+fn router(world: &mut World, number: u8, key: &str, nets: &[&str]) -> Machine {
+    let mut machine = Machine::new(number);
+    machine.hostinfo["RoutableIPs"] = json!(nets);
+    assert_eq!(world.register(&mut machine, key), "");
+    world.tell(&machine, json!({}));
+    world.follow(&mut machine);
+    machine
+}
+
+fn approve(world: &mut World, machine: &Machine, nets: &[&str]) {
+    let nets: Vec<_> = nets.iter().map(|net| net.parse().unwrap()).collect();
+    world.state.approve_routes(machine.id, &nets, world.now).unwrap();
+    world.keep();
+}
+
+fn routes(watcher: &mut Machine, world: &mut World, router: &Machine) -> (bool, bool) {
+    while world.poll(watcher) {}
+    let peer = watcher.peer(router);
+    let has = |field: &str| peer[field].as_array().is_some_and(|nets| nets.contains(&json!(NET)));
+    (has("AllowedIPs"), has("PrimaryRoutes"))
+}
+
+#[test]
+fn a_network_is_routed_once_it_is_offered_and_approved() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut watcher = world.join(1, &key);
+    let mut gate = router(&mut world, 2, &key, &[NET]);
+    assert_eq!(routes(&mut watcher, &mut world, &gate), (false, false));
+    approve(&mut world, &gate, &[NET, "10.9.0.0/16"]);
+    assert_eq!(routes(&mut watcher, &mut world, &gate), (true, true));
+    world.poll(&mut gate);
+    assert_eq!(gate.own["AllowedIPs"].as_array().unwrap().len(), 3);
+    gate.hostinfo["RoutableIPs"] = json!([]);
+    world.tell(&gate, json!({}));
+    assert_eq!(routes(&mut watcher, &mut world, &gate), (false, false));
+    gate.hostinfo["RoutableIPs"] = json!([NET]);
+    world.tell(&gate, json!({}));
+    assert_eq!(routes(&mut watcher, &mut world, &gate), (true, true), "it stays approved");
+}
+
+#[test]
+fn of_two_routers_the_one_that_is_connected_has_the_network_and_keeps_it() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut watcher = world.join(1, &key);
+    let mut first = router(&mut world, 2, &key, &[NET]);
+    let mut second = router(&mut world, 3, &key, &[NET]);
+    for gate in [&first, &second] {
+        approve(&mut world, gate, &[NET]);
+    }
+    assert_eq!(routes(&mut watcher, &mut world, &first), (true, true));
+    assert_eq!(routes(&mut watcher, &mut world, &second), (false, false));
+    world.poll(&mut second);
+    assert!(second.own["AllowedIPs"].as_array().unwrap().contains(&json!(NET)), "in reserve");
+    world.lose(&mut first);
+    world.pass(Duration::from_secs(11));
+    assert_eq!(routes(&mut watcher, &mut world, &first), (false, false));
+    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true));
+    world.follow(&mut first);
+    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "no going back");
+    world.lose(&mut first);
+    world.lose(&mut second);
+    world.pass(Duration::from_secs(11));
+    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true), "nobody is better");
+    world.follow(&mut first);
+    assert_eq!(routes(&mut watcher, &mut world, &first), (true, true));
+    world.state.delete_node(first.id).unwrap();
+    world.keep();
+    assert_eq!(routes(&mut watcher, &mut world, &second), (true, true));
+}
+
+#[test]
+fn exits_are_every_routers_that_may_and_nobodys_first() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut watcher = world.join(1, &key);
+    let exits = ["0.0.0.0/0", "::/0"];
+    let gates = [2, 3].map(|number| router(&mut world, number, &key, &exits));
+    for gate in &gates {
+        approve(&mut world, gate, &["0.0.0.0/0"]);
+    }
+    while world.poll(&mut watcher) {}
+    for gate in &gates {
+        let peer = watcher.peer(gate);
+        let allowed = peer["AllowedIPs"].as_array().unwrap();
+        assert!(exits.iter().all(|exit| allowed.contains(&json!(exit))), "{peer}");
+        assert!(peer.get("PrimaryRoutes").is_none());
+    }
+}

@@ -1,0 +1,198 @@
+//! What clients are told: the whole map first, then what changed and no more.
+
+use std::time::Duration;
+
+use coordinator::{Polled, Session};
+use serde_json::{Value, json};
+
+use crate::world::{Machine, World};
+
+#[test]
+fn the_first_frame_has_all_that_a_client_needs() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let first = world.join(1, &key);
+    let second = world.join(2, &key);
+    let fields = &second.told[0];
+    for field in [
+        "Node",
+        "Peers",
+        "UserProfiles",
+        "DERPMap",
+        "DNSConfig",
+        "Domain",
+        "PacketFilters",
+        "SSHPolicy",
+    ] {
+        assert!(fields.iter().any(|own| own == field), "{field}: {fields:?}");
+    }
+    let peer = second.peer(&first);
+    assert_eq!(peer["Name"], "host-1.tailnet.internal.");
+    assert_eq!(peer["AllowedIPs"], json!(["100.64.0.1/32", "fd7a:115c:a1e0::1/128"]));
+    assert_eq!((&peer["Online"], &peer["Cap"]), (&json!(true), &json!(131)));
+    assert!(peer.get("Machine").is_none() && second.own["Machine"].is_string());
+    assert_eq!(second.own["MachineAuthorized"], true);
+}
+
+#[test]
+fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    world.poll(&mut machine);
+    world.tell(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
+    machine.hostinfo["NetInfo"] = json!({ "PreferredDERP": 999 });
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.poll(&mut peer);
+    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "PeersChangedPatch"]);
+    let told = peer.peer(&machine);
+    assert_eq!((&told["Endpoints"], &told["HomeDERP"]), (&json!(["192.0.2.9:1"]), &json!(999)));
+    world.tell(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));
+    assert!(!world.poll(&mut peer), "nothing changed");
+    machine.hostinfo["OS"] = json!("freebsd");
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.poll(&mut peer);
+    assert!(peer.told.last().unwrap().contains(&"PeersChanged".to_owned()));
+    assert_eq!(peer.peer(&machine)["Hostinfo"]["OS"], "freebsd");
+    assert!(!world.poll(&mut machine), "a node is not told what it said");
+}
+
+#[test]
+fn a_program_that_starts_again_and_looks_for_its_endpoints_keeps_those_that_are_known() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.pass(Duration::from_secs(4));
+    world.tell(&machine, json!({ "Endpoints": ["192.0.2.1:41641"] }));
+    world.pass(Duration::from_secs(60));
+    assert!(!world.poll(&mut peer));
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.pass(Duration::from_secs(3));
+    world.tell(&machine, json!({ "Endpoints": [] }));
+    world.pass(Duration::from_secs(2));
+    assert!(world.poll(&mut peer));
+    assert_eq!(peer.peer(&machine)["Endpoints"], json!([]));
+}
+
+#[test]
+fn a_request_for_a_stream_does_not_clobber_what_was_told() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let mut peer = world.join(2, &key);
+    let before = peer.peer(&machine).clone();
+    machine.disco = Default::default();
+    world.tell(&machine, json!({ "Stream": true, "OmitPeers": false, "Endpoints": [] }));
+    assert!(!world.poll(&mut peer));
+    assert_eq!(peer.peer(&machine), &before);
+}
+
+#[test]
+fn a_node_that_never_said_how_it_is_reached_is_shown_to_nobody() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut peer = world.join(2, &key);
+    let mut machine = Machine::new(1);
+    assert_eq!(world.register(&mut machine, &key), "");
+    assert!(!world.poll(&mut peer));
+    world.tell(&machine, json!({}));
+    world.poll(&mut peer);
+    assert_ne!(peer.peer(&machine), &Value::Null);
+}
+
+#[test]
+fn those_who_are_told_the_same_can_share_the_frame() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let machines: Vec<Machine> = (1..=3).map(|number| world.join(number, &key)).collect();
+    let mut sessions: Vec<Session> =
+        machines.iter().map(|machine| Session::new(machine.id, machine.key)).collect();
+    for session in &mut sessions {
+        session.poll(&world.state, world.now);
+    }
+    world.tell(&machines[0], json!({ "Endpoints": ["192.0.2.200:1"] }));
+    let mut frames = sessions.iter_mut().map(|session| session.poll(&world.state, world.now));
+    assert!(matches!(frames.next(), Some(Polled::Nothing)));
+    let frames: Vec<_> = frames
+        .map(|polled| match polled {
+            Polled::Frame(frame) => (frame.key.clone(), frame.text()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(frames[0].0.is_some() && frames[0] == frames[1]);
+}
+
+#[test]
+fn who_slept_through_many_changes_is_told_the_outcome_once() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut sleeper = world.join(200, &key);
+    for round in 0..50 {
+        let mut machine = world.join(1 + round, &key);
+        world.tell(&machine, json!({ "Endpoints": [format!("192.0.2.1:{}", 1 + round)] }));
+        if round % 2 == 0 {
+            world.lose(&mut machine);
+            world.state.delete_node(machine.id).unwrap();
+            world.keep();
+        }
+    }
+    let frames = sleeper.told.len();
+    assert!(world.poll(&mut sleeper) && !world.poll(&mut sleeper));
+    assert_eq!((sleeper.told.len(), sleeper.peers.len()), (frames + 1, 25));
+}
+
+#[test]
+fn everybody_knows_the_same_whatever_the_order() {
+    // A fixed walk of joins, changes, losses and deletions, polled at odd times.
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machines: Vec<Machine> = Vec::new();
+    let (mut seed, mut joined) = (7u64, 0u8);
+    for step in 0..400u64 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let pick = (seed >> 33) as usize;
+        match pick % 5 {
+            0 if joined < 250 => {
+                joined += 1;
+                machines.push(world.join(joined, &key));
+            }
+            1 if !machines.is_empty() => {
+                let machine = machines.swap_remove(pick / 5 % machines.len());
+                world.state.delete_node(machine.id).unwrap();
+                world.keep();
+            }
+            _ if machines.is_empty() => {}
+            2 => {
+                let machine = &machines[pick / 5 % machines.len()];
+                world.tell(machine, json!({ "Endpoints": [format!("192.0.2.1:{}", 1 + step)] }));
+            }
+            3 => {
+                let id = machines[pick / 5 % machines.len()].id;
+                let name = format!("name-{step}");
+                world.state.rename_node(id, &name, world.now).unwrap();
+                world.keep();
+            }
+            _ => {
+                let at = pick / 5 % machines.len();
+                world.poll(&mut machines[at]);
+            }
+        }
+    }
+    for machine in &mut machines {
+        while world.poll(machine) {}
+    }
+    assert!(machines.len() > 5);
+    for one in &machines {
+        assert!(!one.has_ended);
+        assert_eq!(one.peers.len(), machines.len() - 1);
+        for other in machines.iter().filter(|other| other.id != one.id) {
+            let name = format!("{}.tailnet.internal.", world.name(other));
+            let node = world.state.node(other.id).unwrap().node;
+            assert_eq!(one.peer(other)["Name"], json!(name));
+            assert_eq!(one.peer(other)["Endpoints"], json!(node.endpoints));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Machines that join, and follow the network as clients do.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use coordinator::{
+    MapRequest, NewKey, Polled, RegisterRequest, Registered, Registering, Session, Settings, State,
+    StreamId, Time,
+    object::{NodeId, Stored, User, UserId},
+    secret,
+};
+use serde_json::{Value, json};
+use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
+
+/// Where registrations that wait are shown.
+pub const URL: &str = "https://net.test/register/";
+
+pub struct World {
+    pub state: State,
+    pub now: Time,
+    pub user: UserId,
+    /// What the store has.
+    pub store: BTreeMap<(&'static str, i64), Stored>,
+    keys: u8,
+}
+
+/// A machine, and what its client knows.
+pub struct Machine {
+    pub machine: MachinePublic,
+    pub key: NodePublic,
+    pub disco: DiscoPublic,
+    pub hostinfo: Value,
+    pub id: NodeId,
+    session: Option<(Session, StreamId)>,
+    /// Its peers, as the client has them.
+    pub peers: BTreeMap<i64, Value>,
+    pub own: Value,
+    /// The stream's last frame was its end.
+    pub has_ended: bool,
+    /// The fields of all frames that it was told.
+    pub told: Vec<Vec<String>>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(Settings::default())
+    }
+
+    pub fn with(settings: Settings) -> Self {
+        let (state, now) = (State::new(settings), Time(1_800_000_000_000));
+        let (store, keys) = (BTreeMap::new(), 0);
+        let mut world = Self { state, now, user: UserId(0), store, keys };
+        world.user = world.add_user("anna");
+        world
+    }
+
+    pub fn add_user(&mut self, name: &str) -> UserId {
+        let user = User { name: name.into(), ..User::default() };
+        let id = self.state.create_user(user, self.now).unwrap().id;
+        self.keep();
+        id
+    }
+
+    /// As the server does behind each batch.
+    pub fn keep(&mut self) {
+        for stored in self.state.take_writes() {
+            self.store.insert((stored.kind.name(), stored.id), stored);
+        }
+        self.state.publish();
+    }
+
+    /// The server starts again with what the store has.
+    pub fn restart(&mut self) {
+        let objects: Vec<Stored> = self.store.values().cloned().collect();
+        let settings = self.state.settings().clone();
+        self.state = State::load(settings, objects, self.now).unwrap();
+    }
+
+    /// Time passes; what is due happens when it is.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now.after(time);
+        while let Some(due) = self.state.next_timeout().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.state.handle_timeout(self.now);
+            self.keep();
+        }
+        self.now = end;
+    }
+
+    pub fn auth_key(&mut self, new: NewKey) -> String {
+        self.keys += 1;
+        let text = secret::write(&[self.keys; 38]);
+        self.state.create_key(new, &text, self.now).unwrap();
+        self.keep();
+        text
+    }
+
+    /// A key of the first user's.
+    pub fn reusable(&mut self) -> String {
+        self.auth_key(NewKey { user: Some(self.user), reusable: true, ..NewKey::default() })
+    }
+
+    /// The answer to a request to register.
+    pub fn ask(&mut self, machine: &Machine, fields: Value) -> Value {
+        let mut request = json!({
+            "Version": 131, "NodeKey": machine.key, "Hostinfo": machine.hostinfo,
+        });
+        let of_request = request.as_object_mut().unwrap();
+        of_request.extend(fields.as_object().unwrap().clone());
+        let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
+        let (machine, number) = (machine.machine, "0123456789abcdef");
+        let asked = Registering { machine, request: &request, number, url: URL };
+        let answer = self.state.register(asked, self.now);
+        self.keep();
+        let (Registered::Now(text) | Registered::Later(text)) = answer;
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Registers by a key; the error, if there is one.
+    pub fn register(&mut self, machine: &mut Machine, auth_key: &str) -> String {
+        let answer = self.ask(machine, json!({ "Auth": { "AuthKey": auth_key } }));
+        if let Some(id) = self.state.owned_by(&machine.machine, &machine.key) {
+            machine.id = id;
+        }
+        answer["Error"].as_str().unwrap().to_owned()
+    }
+
+    /// A machine that registers, tells of itself and follows.
+    pub fn join(&mut self, number: u8, auth_key: &str) -> Machine {
+        let mut machine = Machine::new(number);
+        assert_eq!(self.register(&mut machine, auth_key), "");
+        self.tell(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:41641")] }));
+        self.follow(&mut machine);
+        machine
+    }
+
+    /// A machine tells of itself.
+    pub fn tell(&mut self, machine: &Machine, fields: Value) {
+        let mut request = json!({
+            "Version": 131, "NodeKey": machine.key, "DiscoKey": machine.disco,
+            "Hostinfo": machine.hostinfo, "OmitPeers": true,
+        });
+        request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let request = MapRequest::read(request.to_string().as_bytes()).unwrap();
+        self.state.hear(machine.id, &request, self.now);
+        self.keep();
+    }
+
+    /// A machine's stream begins.
+    pub fn follow(&mut self, machine: &mut Machine) {
+        let stream = self.state.connect(machine.id);
+        self.keep();
+        machine.session = Some((Session::new(machine.id, machine.key), stream));
+        (machine.peers, machine.has_ended) = (BTreeMap::new(), false);
+        self.poll(machine);
+    }
+
+    /// A machine's stream breaks off.
+    pub fn lose(&mut self, machine: &mut Machine) {
+        let (_, stream) = machine.session.take().unwrap();
+        self.state.disconnect(machine.id, stream, self.now);
+        self.keep();
+    }
+
+    /// A machine reads what it was sent; whether that was anything.
+    pub fn poll(&mut self, machine: &mut Machine) -> bool {
+        let (session, _) = machine.session.as_mut().unwrap();
+        let frame = match session.poll(&self.state, self.now) {
+            Polled::Nothing => return false,
+            Polled::Frame(frame) => Some(frame),
+            Polled::End(frame) => {
+                machine.has_ended = true;
+                frame
+            }
+        };
+        if let Some(frame) = frame {
+            let frame: Value = serde_json::from_str(&frame.text()).expect("a frame is JSON");
+            machine.take(&frame);
+        }
+        true
+    }
+
+    pub fn name(&self, machine: &Machine) -> String {
+        self.state.node(machine.id).unwrap().node.name.clone()
+    }
+
+    pub fn address(&self, machine: &Machine) -> String {
+        self.state.node(machine.id).unwrap().node.v4.to_string()
+    }
+}
+
+impl Machine {
+    pub fn new(number: u8) -> Self {
+        Self {
+            machine: MachinePublic([number; 32]),
+            key: NodePublic([number; 32]),
+            disco: DiscoPublic([number; 32]),
+            hostinfo: json!({ "OS": "linux", "Hostname": format!("host-{number}") }),
+            id: NodeId(0),
+            session: None,
+            peers: BTreeMap::new(),
+            own: Value::Null,
+            has_ended: false,
+            told: Vec::new(),
+        }
+    }
+
+    /// Applies a frame, as clients do (tailscale `controlclient/map.go`).
+    fn take(&mut self, frame: &Value) {
+        self.told.push(frame.as_object().unwrap().keys().cloned().collect());
+        if let Some(own) = frame.get("Node") {
+            self.own = own.clone();
+        }
+        let list = |name: &str| frame[name].as_array().cloned().unwrap_or_default();
+        if !list("Peers").is_empty() {
+            self.peers.clear();
+        }
+        for id in list("PeersRemoved") {
+            self.peers.remove(&id.as_i64().unwrap());
+        }
+        for peer in list("Peers").into_iter().chain(list("PeersChanged")) {
+            self.peers.insert(peer["ID"].as_i64().unwrap(), peer);
+        }
+        for (id, online) in frame["OnlineChange"].as_object().into_iter().flatten() {
+            let peer = self.peers.get_mut(&id.parse().unwrap()).expect("a peer that is known");
+            peer["Online"] = online.clone();
+        }
+        for patch in list("PeersChangedPatch") {
+            let id = patch["NodeID"].as_i64().unwrap();
+            let peer = self.peers.get_mut(&id).expect("a peer that is known");
+            for (name, value) in patch.as_object().unwrap() {
+                match name.as_str() {
+                    "NodeID" => {}
+                    "DERPRegion" => peer["HomeDERP"] = value.clone(),
+                    name => peer[name] = value.clone(),
+                }
+            }
+        }
+    }
+
+    /// What its client knows of another.
+    pub fn peer(&self, other: &Machine) -> &Value {
+        self.peers.get(&other.id.0).unwrap_or(&Value::Null)
+    }
+}

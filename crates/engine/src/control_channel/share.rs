@@ -1,0 +1,120 @@
+//! How much of what arrives is handed on: a flood is shed where it costs least, and one sender takes
+//! no more than its share.
+
+use std::{
+    net::IpAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use wg::Time;
+
+/// From all, 1,000 datagrams a second, and at once: more than a thousand active peers send, and a
+/// few percent of a core for who reads them.
+const ALL: Limit = Limit { each: Duration::from_micros(1000), burst: 1024 };
+/// From one address, or the few that share its place.
+const ONE: Limit = Limit { each: Duration::from_micros(4000), burst: 256 };
+/// Places of addresses.
+const PLACES: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Limit {
+    each: Duration,
+    burst: u32,
+}
+
+/// What was handed on lately.
+#[derive(Debug)]
+pub struct Share {
+    all: Bucket,
+    places: [Bucket; PLACES],
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { all: Bucket::default(), places: std::array::from_fn(|_| Bucket::default()) }
+    }
+}
+
+impl Share {
+    /// Whether one from this address is handed on.
+    pub fn admits(&self, from: Option<IpAddr>, at: Time) -> bool {
+        let place = from.map_or(0, place);
+        self.places[place].admits(ONE, at) && self.all.admits(ALL, at)
+    }
+}
+
+/// An address's place. Who may choose the address may choose the place, and faces [`ALL`] then.
+fn place(ip: IpAddr) -> usize {
+    let bits = match ip {
+        IpAddr::V4(ip) => u64::from(ip.to_bits()),
+        // A host has a whole network of 64 bits.
+        IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+    };
+    // Fibonacci hashing: the upper six bits of the product are spread evenly.
+    (bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize
+}
+
+/// When it would be empty: a token bucket in one word (GCRA, ITU-T I.371).
+#[derive(Debug, Default)]
+struct Bucket(AtomicU64);
+
+impl Bucket {
+    fn admits(&self, limit: Limit, at: Time) -> bool {
+        let (now, each) = (at.as_nanos(), limit.each.as_nanos() as u64);
+        let taken = |empty: u64| {
+            let next = empty.max(now) + each;
+            (next - now <= each * u64::from(limit.burst)).then_some(next)
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(number: u64) -> Option<IpAddr> {
+        Some(IpAddr::from((number as u32).to_be_bytes()))
+    }
+
+    /// How many are handed on of those that come in one second at this pace from these.
+    fn admitted(share: &Share, second: u64, pace: u64, from: impl Fn(u64) -> u64) -> u64 {
+        let all = (0..pace).filter(|number| {
+            let at = Time::from_nanos(second * 1_000_000_000 + number * 1_000_000_000 / pace);
+            share.admits(ip(from(*number)), at)
+        });
+        all.count() as u64
+    }
+
+    #[test]
+    fn a_flood_is_shed_to_its_share_whoever_it_says_it_is_from() {
+        let one = Share::default();
+        let many = Share::default();
+        for second in 0..3 {
+            let once = u64::from(second == 0);
+            let of_one = admitted(&one, second, 100_000, |_| 7);
+            assert!((240..=251 + 256 * once).contains(&of_one), "{of_one}");
+            let of_many = admitted(&many, second, 100_000, |number| number);
+            assert!((950..=1_001 + 1_024 * once).contains(&of_many), "{of_many}");
+        }
+    }
+
+    #[test]
+    fn who_says_little_is_heard_beside_a_flood_of_one_sender() {
+        let share = Share::default();
+        for number in 0..300_000_u64 {
+            let at = Time::from_nanos(number * 10_000);
+            share.admits(ip(7), at);
+            assert!(!number.is_multiple_of(10_000) || share.admits(ip(8), at), "{number}");
+        }
+    }
+
+    #[test]
+    fn what_a_thousand_peers_say_is_all_handed_on() {
+        let share = Share::default();
+        for second in 0..5 {
+            assert_eq!(admitted(&share, second, 700, |number| number), 700);
+        }
+    }
+}

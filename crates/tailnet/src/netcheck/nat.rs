@@ -1,0 +1,205 @@
+//! What kind of NAT is before this machine, in the words of RFC 4787: by where others saw it, and by
+//! whether it reaches itself there.
+
+use std::{collections::VecDeque, fmt, net::SocketAddr};
+
+use rand_core::CryptoRng;
+
+use super::{Report, Sighting};
+use crate::stun::{self, REQUEST_LEN, TxId};
+
+/// What peers said that is kept.
+const PEERS: usize = 8;
+
+/// A NAT before this machine, or none, as far as is known of IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nat {
+    /// How it maps.
+    pub mapping: Mapping,
+    /// Whether the port outside is that of here.
+    pub port_preserved: bool,
+    /// Whether this machine reaches itself by its address outside.
+    pub hairpin: Option<bool>,
+}
+
+/// Which port the others see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// There is no NAT.
+    None,
+    /// All see the same: whom this machine calls knows where to answer.
+    EndpointIndependent,
+    /// Each sees another, so that nobody can be told where this machine is.
+    EndpointDependent,
+    /// One alone has said where it sees this machine.
+    Unknown,
+}
+
+/// Where peers saw this machine: of a network with one server for STUN they are the second answer.
+#[derive(Clone, Debug, Default)]
+pub struct SeenByPeers(VecDeque<Sighting>);
+
+impl SeenByPeers {
+    /// A peer said where it sees this machine.
+    pub fn note(&mut self, sighting: Sighting) {
+        self.0.retain(|other| other.server != sighting.server);
+        self.0.truncate(PEERS - 1);
+        self.0.push_front(sighting);
+    }
+
+    /// The network is another.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A request to ourselves, by where we are seen.
+#[derive(Debug, Default)]
+pub struct Hairpin {
+    to: Option<SocketAddr>,
+    sent: Option<[u8; REQUEST_LEN]>,
+    came: bool,
+}
+
+impl Hairpin {
+    /// A server sees us there. The first counts.
+    pub fn want(&mut self, own: SocketAddr) {
+        self.to.get_or_insert(own);
+    }
+
+    pub fn poll_transmit(
+        &mut self,
+        rng: &mut dyn CryptoRng,
+    ) -> Option<(SocketAddr, [u8; REQUEST_LEN])> {
+        let to = self.to.filter(|_| self.sent.is_none())?;
+        let mut tx = TxId::default();
+        rng.fill_bytes(&mut tx);
+        let request = stun::request(tx);
+        self.sent = Some(request);
+        Some((to, request))
+    }
+
+    /// Whether a datagram is that request.
+    pub fn handle(&mut self, datagram: &[u8]) -> bool {
+        let is_ours = self.sent.is_some_and(|request| request == datagram);
+        self.came |= is_ours;
+        is_ours
+    }
+
+    pub fn works(&self) -> Option<bool> {
+        self.sent.map(|_| self.came)
+    }
+}
+
+impl Report {
+    /// The NAT before a machine with these addresses, if anybody outside has seen it.
+    pub fn nat(
+        &self,
+        local: &[SocketAddr],
+        peers: &SeenByPeers,
+        hairpin: Option<bool>,
+    ) -> Option<Nat> {
+        let is_v4 = |sighting: &&Sighting| sighting.own.is_ipv4();
+        let first = self.sightings.iter().find(is_v4)?;
+        // Peers in this machine's own network see an address of here, or one of another NAT.
+        let outside = |sighting: &&Sighting| sighting.own.ip() == first.own.ip();
+        let servers = self.sightings.iter().filter(is_v4);
+        let others = servers.chain(peers.0.iter().filter(outside));
+        let others = others.filter(|other| other.server != first.server);
+        let varies = others.map(|other| other.own != first.own).reduce(|one, other| one | other);
+        let mapping = match varies {
+            _ if local.contains(&first.own) => Mapping::None,
+            Some(false) => Mapping::EndpointIndependent,
+            Some(true) => Mapping::EndpointDependent,
+            None => Mapping::Unknown,
+        };
+        let port_preserved = local.iter().any(|at| at.is_ipv4() && at.port() == first.own.port());
+        Some(Nat { mapping, port_preserved, hairpin })
+    }
+}
+
+impl fmt::Display for Nat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.mapping {
+            Mapping::None => return f.write_str("none"),
+            Mapping::EndpointIndependent => "the same port for all destinations",
+            Mapping::EndpointDependent => "another port for each destination (symmetric)",
+            Mapping::Unknown => "not known yet: one server alone has answered",
+        })?;
+        f.write_str(if self.port_preserved { ", which is that of here" } else { "" })?;
+        f.write_str(match self.hairpin {
+            Some(true) => ", hairpin",
+            Some(false) => ", no hairpin",
+            None => "",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn report(seen: &[(&str, &str)]) -> Report {
+        let sightings =
+            seen.iter().map(|(server, own)| Sighting { server: at(server), own: at(own) });
+        Report { sightings: sightings.collect(), ..Report::default() }
+    }
+
+    const ONE: &str = "198.51.100.1:3478";
+    const TWO: &str = "198.51.100.2:3478";
+    const OWN: &str = "203.0.113.1:41641";
+
+    #[test]
+    fn each_kind_is_told_by_what_two_saw() {
+        let local = [at("192.168.0.2:41641")];
+        let nat = |seen: &[(&str, &str)]| report(seen).nat(&local, &SeenByPeers::default(), None);
+        let mapping = |seen: &[(&str, &str)]| nat(seen).map(|nat| nat.mapping);
+        assert_eq!(mapping(&[]), None);
+        assert_eq!(mapping(&[("[2001:db8::1]:3478", "[2001:db8::2]:41641")]), None);
+        assert_eq!(mapping(&[(ONE, OWN), (ONE, OWN)]), Some(Mapping::Unknown));
+        assert_eq!(mapping(&[(ONE, OWN), (TWO, OWN)]), Some(Mapping::EndpointIndependent));
+        let moved = "203.0.113.1:1024";
+        assert_eq!(mapping(&[(ONE, OWN), (TWO, moved)]), Some(Mapping::EndpointDependent));
+        assert_eq!(mapping(&[(ONE, "192.168.0.2:41641")]), Some(Mapping::None));
+        let preserved = |own| nat(&[(ONE, own)]).unwrap().port_preserved;
+        assert!(preserved(OWN) && !preserved(moved));
+    }
+
+    #[test]
+    fn where_one_server_alone_answers_peers_tell_the_kind() {
+        let local = [at("192.168.0.2:41641")];
+        for (own, mapping) in [
+            (OWN, Mapping::EndpointIndependent),
+            ("203.0.113.1:999", Mapping::EndpointDependent),
+            // One in the same network, which sees the address of here.
+            ("192.168.0.2:41641", Mapping::Unknown),
+        ] {
+            let mut peers = SeenByPeers::default();
+            peers.note(Sighting { server: at("198.51.100.9:41641"), own: at(own) });
+            let nat = report(&[(ONE, OWN)]).nat(&local, &peers, None).unwrap();
+            assert_eq!(nat.mapping, mapping, "{own}");
+        }
+        let mut peers = SeenByPeers::default();
+        for port in 1..100 {
+            peers.note(Sighting {
+                server: SocketAddr::from(([198, 51, 100, 9], port)),
+                own: at(OWN),
+            });
+        }
+        assert_eq!(peers.0.len(), PEERS);
+        peers.clear();
+        assert!(peers.0.is_empty());
+    }
+
+    #[test]
+    fn a_nat_is_told_in_words() {
+        let nat = |mapping, hairpin| Nat { mapping, port_preserved: true, hairpin }.to_string();
+        let same = nat(Mapping::EndpointIndependent, Some(false));
+        assert_eq!(same, "the same port for all destinations, which is that of here, no hairpin");
+        assert_eq!(nat(Mapping::None, None), "none");
+    }
+}

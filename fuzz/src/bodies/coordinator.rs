@@ -1,0 +1,73 @@
+//! What a coordinator reads of its clients: requests inside Noise, and what comes of them.
+
+use coordinator::{
+    MapRequest, NewKey, Polled, RegisterRequest, Registered, Registering, Session, Settings, State,
+    Time, object::User, secret,
+};
+use serde_json::Value;
+use tailnet::keys::MachinePublic;
+
+use super::steps;
+
+/// A clock that stands.
+const NOW: Time = Time(1_800_000_000_000);
+/// The auth key that requests may name: `secret::write` of these bytes.
+const KEY: [u8; 38] = [1; 38];
+
+/// Machines that register, tell of themselves and follow, each request a line: whatever they say,
+/// what is kept is bounded and can be loaded again, and every frame and answer is JSON.
+pub fn coordinator_requests(data: &[u8]) {
+    let mut state = State::new(Settings::default());
+    let user = User { name: "a".into(), ..User::default() };
+    let user = state.create_user(user, NOW).expect("the first has no name to clash with").id;
+    let new = NewKey { user: Some(user), reusable: true, ..NewKey::default() };
+    state.create_key(new, &secret::write(&KEY), NOW).expect("the user is there");
+    let mut lines = data.split(|byte| *byte == b'\n');
+    let program = lines.next().unwrap_or_default();
+    let mut sessions: Vec<Session> = Vec::new();
+    steps(program, 24, |step, _| {
+        let machine = MachinePublic([1 + step % 3; 32]);
+        let line = lines.next().unwrap_or_default();
+        match step / 3 % 3 {
+            0 => register(&mut state, machine, line),
+            1 => hear(&mut state, machine, line, &mut sessions),
+            _ => sessions.iter_mut().for_each(|session| follow(&state, session)),
+        }
+        state.publish();
+    });
+    let kept = state.take_writes();
+    for stored in &kept {
+        let length = stored.body.as_ref().map_or(0, String::len);
+        assert!(length < 2 << 20, "what is kept of a node is bounded: {length}");
+    }
+    State::load(Settings::default(), kept, NOW).expect("what was kept is read");
+}
+
+fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
+    let Ok(request) = RegisterRequest::read(line) else { return };
+    let (number, url) = ("0123456789abcdef", "https://a/register/");
+    let asked = Registering { machine, request: &request, number, url };
+    let (Registered::Now(text) | Registered::Later(text)) = state.register(asked, NOW);
+    let answer: Value = serde_json::from_str(&text).expect("an answer is JSON");
+    assert!(answer["Error"].is_string());
+}
+
+fn hear(state: &mut State, machine: MachinePublic, line: &[u8], sessions: &mut Vec<Session>) {
+    let Ok(request) = MapRequest::read(line) else { return };
+    let Some(id) = state.owned_by(&machine, &request.node_key) else {
+        Session::refuse(request.node_key);
+        return;
+    };
+    state.hear(id, &request, NOW);
+    if request.stream {
+        state.connect(id);
+        sessions.push(Session::new(id, request.node_key));
+    }
+}
+
+fn follow(state: &State, session: &mut Session) {
+    if let Polled::Frame(frame) | Polled::End(Some(frame)) = session.poll(state, NOW) {
+        let read: Value = serde_json::from_str(&frame.text()).expect("a frame is JSON");
+        assert!(read.is_object());
+    }
+}

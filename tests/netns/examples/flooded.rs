@@ -1,0 +1,117 @@
+//! What TCP keeps beside a flood of forged disco and STUN, in turns without one, with one that a
+//! closed port takes, and with one at the node's own port:
+//!
+//! ```text
+//! cargo build --release -p linerate-cli
+//! LINERATE_BIN=target/release/linerate tests/netns/run \
+//!   cargo run -p linerate-netns --example flooded -- [ROUNDS] [SECONDS] [DATAGRAMS A SECOND]
+//! ```
+//!
+//! The sender has the same machine, so that the second figure is what the flood's way through the
+//! kernel costs by itself, and the third is to be compared with it.
+
+#![forbid(unsafe_code)]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use netns::{
+    Family, Host, Iperf, Member, MemberKind, Path, Stopwatch, Tailnet, Uplink, in_background,
+};
+
+const DISCO: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
+const STUN: [u8; 8] = [1, 1, 0, 12, 0x21, 0x12, 0xa4, 0x42];
+
+/// Bytes of a forged ping, and of a forged answer of STUN.
+const LENGTHS: [usize; 2] = [124, 32];
+
+/// Where nothing listens at the node's host.
+const CLOSED: u16 = 9;
+
+/// Between two bursts.
+const REST: Duration = Duration::from_millis(1);
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|one| one.parse::<u32>().expect("a number"));
+    let mut next = |or| arguments.next().unwrap_or(or);
+    let (rounds, seconds, rate) = (next(5), next(5), next(100_000));
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [left, right] = ["left", "right"].map(|name| {
+        Member::join(&tailnet, tailnet.host(name, Uplink::Switch), MemberKind::Linerate, "")
+    });
+    let attacker = tailnet.host("attacker", Uplink::Switch);
+    left.becomes_direct(&right);
+    right.becomes_direct(&left);
+    let Path::Direct(at) = left.path_to(&right) else { panic!("it was direct") };
+    let node: SocketAddr = at.parse().expect("an address");
+    let targets = [None, Some(SocketAddr::new(node.ip(), CLOSED)), Some(node)];
+    let mut rates = [const { Vec::new() }; 3];
+    for round in 0..rounds as usize {
+        for turn in 0..targets.len() {
+            let which = (round + turn) % targets.len();
+            let (carried, sent) = carry(&left, &right, &attacker, targets[which], seconds, rate);
+            println!("{:?}: {carried:.3} Gbit/s, {sent:.0} forged a second", targets[which]);
+            rates[which].push(carried);
+        }
+    }
+    let median = |mut all: Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let [alone, beside, flooded] = rates.map(median);
+    println!("median: alone {alone:.3}, closed port {beside:.3}, flooded {flooded:.3} Gbit/s");
+    println!("stays: {:.3} of alone, {:.3} of closed port", flooded / alone, flooded / beside);
+    assert!(matches!(left.path_to(&right), Path::Direct(_)), "the path is lost");
+}
+
+/// What TCP carries, and how many forged datagrams a second were sent beside it.
+fn carry(
+    left: &Member,
+    right: &Member,
+    attacker: &Host,
+    target: Option<SocketAddr>,
+    seconds: u32,
+    rate: u32,
+) -> (f64, f64) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flood = target.map(|target| {
+        let (stop, attacker) = (stop.clone(), attacker.clone());
+        in_background("flood", move || flood(&attacker, target, rate, &stop))
+    });
+    let run = Iperf {
+        client: &left.host,
+        server: &right.host,
+        address: right.addresses.of(Family::V4),
+        seconds,
+        options: "",
+    };
+    let carried = run.run().gbps();
+    stop.store(true, Ordering::Relaxed);
+    (carried, flood.map_or(0.0, |flood| flood.join().expect("the flood ends")))
+}
+
+/// Forged datagrams, each of another sender. How many went a second.
+fn flood(attacker: &Host, to: SocketAddr, rate: u32, stop: &AtomicBool) -> f64 {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = attacker.inside(|| UdpSocket::bind(any).expect("a port is free"));
+    let mut forged = [DISCO.to_vec(), STUN.to_vec()];
+    for (datagram, len) in forged.iter_mut().zip(LENGTHS) {
+        datagram.resize(len, 0x5a);
+    }
+    let (watch, mut begun, mut sent) = (Stopwatch::start(), 0_u64, 0_u32);
+    while !stop.load(Ordering::Relaxed) {
+        let due = (watch.elapsed().as_secs_f64() * f64::from(rate)) as u64;
+        for number in begun..due {
+            let datagram = &mut forged[(number % 2) as usize];
+            datagram[8..16].copy_from_slice(&number.to_le_bytes());
+            // What finds no room is lost, as any flood's.
+            sent += u32::from(socket.send_to(datagram, to).is_ok());
+        }
+        begun = due.max(begun);
+        thread::sleep(REST);
+    }
+    f64::from(sent) / watch.elapsed().as_secs_f64()
+}

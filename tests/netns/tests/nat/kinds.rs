@@ -1,0 +1,43 @@
+//! What a node says of the box before it, and of why it does not go directly.
+
+use std::time::Duration;
+
+use netns::{Family, Member, MemberKind, Nat, Tailnet, Uplink, eventually};
+
+/// Within this a node has found out.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn behind(tailnet: &Tailnet, nat: Nat) -> Member {
+    let host = tailnet.host(&format!("{nat:?}").to_lowercase(), Uplink::Behind(nat));
+    Member::join(tailnet, host, MemberKind::Linerate, "")
+}
+
+fn says(member: &Member, line: &str) {
+    eventually(&format!("{}: {line}", member.host.name()), PATIENCE, || {
+        let told = member.attempt("netcheck").stdout;
+        told.lines().any(|one| one.starts_with("NAT ") && one.ends_with(line))
+    });
+}
+
+#[test]
+fn a_node_tells_the_kind_of_its_box() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let kinds = [Nat::Hairpin, Nat::FullCone, Nat::Symmetric, Nat::PortRestricted];
+    let [hairpin, cone, symmetric, restricted] = kinds.map(|nat| behind(&tailnet, nat));
+    // There is one STUN server: a peer is the second that tells.
+    for member in [&cone, &symmetric, &restricted] {
+        member.becomes_direct(&hairpin);
+    }
+    let same = "the same port for all destinations, which is that of here";
+    says(&hairpin, &format!("{same}, hairpin"));
+    says(&cone, &format!("{same}, no hairpin"));
+    says(&restricted, &format!("{same}, no hairpin"));
+    says(&symmetric, "another port for each destination (symmetric), no hairpin");
+
+    symmetric.reaches(&restricted, Family::V4);
+    eventually("it tells why it is relayed", PATIENCE, || {
+        symmetric.reaches(&restricted, Family::V4);
+        let why = symmetric.attempt(&format!("why {}", restricted.addresses.of(Family::V4))).stdout;
+        why.contains("not direct: none of its addresses answers; the NAT here is symmetric")
+    });
+}
