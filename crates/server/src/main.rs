@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use server::{
     commands::{self, Common, Nodes, PreAuthKeys, Users},
     configuration::{Configuration, Flags},
+    policy::PolicyFile,
     serve::serve,
 };
 use tracing_subscriber::{filter::LevelFilter, fmt, prelude::*};
@@ -41,6 +42,9 @@ enum Command {
     /// Show, name, tag, expire and delete nodes, and approve their routes.
     #[command(subcommand, aliases = ["node"])]
     Nodes(Nodes),
+    /// Check a policy, and show what it means; without a server.
+    #[command(subcommand)]
+    Policy(PolicyFile),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +74,7 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
         Command::Users(command) => commands::users(&common, command).await,
         Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
         Command::Nodes(command) => commands::nodes(&common, command).await,
+        Command::Policy(command) => command.run(),
     }
 }
 
