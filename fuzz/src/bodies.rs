@@ -25,6 +25,8 @@ mod network_map;
 mod oracle;
 #[path = "bodies/peer_relay.rs"]
 mod peer_relay;
+#[path = "bodies/policy.rs"]
+mod policy;
 #[path = "bodies/portmap.rs"]
 mod portmap;
 #[path = "bodies/proxy.rs"]
@@ -53,6 +55,7 @@ use std::{
 };
 
 pub use self::netstack::netstack;
+pub use self::policy::policy;
 use aead::{Key, Open, Seal, TAG_LEN, Variant, spec as rfc8439};
 pub use coalesce::coalesce;
 use config::{

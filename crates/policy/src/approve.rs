@@ -27,35 +27,26 @@ impl Policy {
         names.members(&names.resolve(approvers)).contains(place)
     }
 
-    /// Whether a user may give a node this tag.
+    /// Whether a user may give a node this tag: as an owner of it, or of a tag that owns it.
     pub fn owns(&self, nodes: &Nodes, user: &User, tag: &str) -> bool {
-        self.owns_by(nodes, user, tag, &mut BTreeSet::new())
-    }
-
-    fn owns_by<'a>(
-        &'a self,
-        nodes: &Nodes,
-        user: &User,
-        tag: &'a str,
-        seen: &mut BTreeSet<&'a str>,
-    ) -> bool {
-        if !seen.insert(tag) {
-            return false;
-        }
-        let names = Names { policy: self, nodes };
         // A node of this user stands for it: whom an alias means is decided in one place.
         let alone = Nodes {
             users: nodes.users.clone(),
             nodes: vec![Node { user: Some(user.id), ..Node::default() }],
             domains: Vec::new(),
         };
-        let owners = self.tag_owners.get(tag).into_iter().flatten();
-        owners.into_iter().any(|owner| match owner {
-            Alias::Tag(tag) => self.owns_by(nodes, user, tag, seen),
-            owner => {
-                let names = Names { nodes: &alone, ..names };
-                names.members(&names.resolve([owner])).contains(0)
+        let mut seen = BTreeSet::new();
+        let mut tags = vec![tag];
+        while let Some(tag) = tags.pop() {
+            let owners = self.tag_owners.get(tag).map_or(&[][..], Vec::as_slice);
+            if seen.insert(tag) && self.is_one(&alone, 0, owners) {
+                return true;
             }
-        })
+            tags.extend(owners.iter().filter_map(|owner| match owner {
+                Alias::Tag(tag) if !seen.contains(tag.as_str()) => Some(tag.as_str()),
+                _ => None,
+            }));
+        }
+        false
     }
 }

@@ -13,7 +13,7 @@ use crate::alias::Alias;
 pub struct Policy {
     pub(crate) groups: BTreeMap<String, Vec<String>>,
     pub(crate) hosts: BTreeMap<String, IpNet>,
-    pub(crate) sets: BTreeMap<String, Vec<Part>>,
+    pub(crate) sets: BTreeMap<String, Vec<IpNet>>,
     pub(crate) tag_owners: BTreeMap<String, Vec<Alias>>,
     pub(crate) route_approvers: Vec<(IpNet, Vec<Alias>)>,
     pub(crate) exit_approvers: Vec<Alias>,
@@ -33,13 +33,6 @@ pub struct Policy {
 pub(crate) struct Place {
     pub line: u32,
     pub key: String,
-}
-
-/// A part of an IP set.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    pub is_removed: bool,
-    pub alias: Alias,
 }
 
 #[derive(Clone, Debug)]

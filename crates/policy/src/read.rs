@@ -2,6 +2,7 @@
 
 mod access;
 mod definitions;
+mod sets;
 mod ssh;
 
 use crate::{

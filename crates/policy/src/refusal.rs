@@ -56,7 +56,6 @@ pub enum Reason {
     NoViaTag(String),
     ViaNotTag,
     SetInItself,
-    OwnerInItself,
     Action(String),
     Ports(PortsFault),
     PortsOf {
@@ -185,8 +184,9 @@ impl fmt::Display for Reason {
             Self::NoTag { prefix, tag } => write!(out, "{prefix}tag not found: {tag:?}"),
             Self::NoViaTag(tag) => write!(out, "tag {tag:?} not found"),
             Self::ViaNotTag => write!(out, "via can only be a tag"),
-            Self::SetInItself => write!(out, "an ipset cannot be part of itself"),
-            Self::OwnerInItself => write!(out, "tags cannot own each other in a circle"),
+            Self::SetInItself => {
+                write!(out, "an ipset cannot be part of itself, nor sixteen sets deep")
+            }
             Self::Action(action) => write!(out, "action={action:?} is not supported"),
             Self::Ports(fault) => write!(out, "{fault}"),
             Self::PortsOf { target, ports, fault } => {

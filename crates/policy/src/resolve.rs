@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 
 use crate::{
     alias::{Alias, Autogroup, text},
@@ -60,7 +60,7 @@ impl Names<'_> {
             }
             Alias::Tag(tag) => self.add_nodes(to, |node| node.tags.contains(tag)),
             Alias::Host(name) => to.nets.extend(self.policy.hosts.get(name)),
-            Alias::Set(name) => to.nets.extend(self.set(name)),
+            Alias::Set(name) => to.nets.extend(self.policy.sets.get(name).into_iter().flatten()),
             Alias::Net(net) => to.nets.push(*net),
             Alias::Auto(Autogroup::Internet) => to.is_internet = true,
             Alias::Auto(Autogroup::DangerAll) => to.is_all = true,
@@ -91,27 +91,6 @@ impl Names<'_> {
     fn add_nodes(self, to: &mut Resolved, is_meant: impl Fn(&Node) -> bool) {
         let nodes = self.nodes.nodes.iter().enumerate();
         nodes.filter(|(_, node)| is_meant(node)).for_each(|(place, _)| to.nodes.insert(place));
-    }
-
-    /// The networks of an IP set: its parts in their order.
-    fn set(self, name: &str) -> Vec<IpNet> {
-        let mut nets = Vec::new();
-        for part in self.policy.sets.get(name).into_iter().flatten() {
-            let part_nets = match &part.alias {
-                Alias::Set(other) => self.set(other),
-                Alias::Host(host) => self.policy.hosts.get(host).copied().into_iter().collect(),
-                Alias::Net(net) => vec![*net],
-                _ => Vec::new(),
-            };
-            if part.is_removed {
-                for gone in &part_nets {
-                    nets = nets.iter().flat_map(|net| without(net, gone)).collect();
-                }
-            } else {
-                nets.extend(part_nets);
-            }
-        }
-        nets
     }
 
     /// The nodes with an address in it.
@@ -161,34 +140,5 @@ impl Resolved {
             || self.is_all
             || self.nodes.contains(place)
             || self.nets.iter().any(|net| net.contains(address))
-    }
-}
-
-/// What remains of a network: its halves, as often as the other is in one.
-fn without(net: &IpNet, gone: &IpNet) -> Vec<IpNet> {
-    if gone.contains(net) {
-        return Vec::new();
-    }
-    if !net.contains(gone) {
-        return vec![*net];
-    }
-    let mut remain = Vec::new();
-    for length in net.prefix_len() + 1..=gone.prefix_len() {
-        remain.extend(sibling(gone, length));
-    }
-    remain
-}
-
-/// The network of this length beside the one that has `of`.
-fn sibling(of: &IpNet, length: u8) -> Option<IpNet> {
-    match of {
-        IpNet::V4(net) => {
-            let flipped = net.network().to_bits() ^ 1_u32.checked_shl(32 - u32::from(length))?;
-            Ipv4Net::new(flipped.into(), length).ok().map(|net| IpNet::V4(net.trunc()))
-        }
-        IpNet::V6(net) => {
-            let flipped = net.network().to_bits() ^ 1_u128.checked_shl(128 - u32::from(length))?;
-            Ipv6Net::new(flipped.into(), length).ok().map(|net| IpNet::V6(net.trunc()))
-        }
     }
 }

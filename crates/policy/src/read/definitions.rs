@@ -1,14 +1,12 @@
 //! Sections that define names, and those about nodes alone.
 
-use std::collections::BTreeMap;
-
 use ipnet::IpNet;
 
 use super::{At, Reader, Side};
 use crate::{
     alias::{self, Alias},
     hujson::Kind,
-    model::{Attributes, Part},
+    model::Attributes,
     refusal::Reason,
 };
 
@@ -76,52 +74,6 @@ impl Reader {
             }
         }
         owners
-    }
-
-    pub(super) fn sets(&mut self, at: &At<'_>) {
-        let entries = self.entries(at);
-        let names = entries.iter().map(|(name, _)| ((*name).to_owned(), Vec::new()));
-        self.policy.sets = names.collect();
-        let mut sets = BTreeMap::new();
-        for (name, parts) in entries {
-            if !name.starts_with("ipset:") {
-                self.fault(&parts, Reason::Wanted("a name that begins with ipset:"));
-            }
-            let list = self.list(&parts);
-            let read: Vec<Part> = list.iter().filter_map(|at| self.part(at)).collect();
-            // A set may have those that stand before it, so none has itself.
-            for (part, at) in read.iter().zip(&list) {
-                if let Alias::Set(other) = &part.alias
-                    && !sets.contains_key(other)
-                {
-                    self.fault(at, Reason::SetInItself);
-                }
-            }
-            sets.insert(name.to_owned(), read);
-        }
-        self.policy.sets = sets;
-    }
-
-    fn part(&mut self, at: &At<'_>) -> Option<Part> {
-        let text = self.text(at)?.trim();
-        let (is_removed, name) = match text.split_once(char::is_whitespace) {
-            Some(("add", name)) => (false, name),
-            Some(("remove", name)) => (true, name),
-            _ => (false, text),
-        };
-        let alias = match Alias::parse(name.strip_prefix("host:").unwrap_or(name)) {
-            Ok(alias @ (Alias::Net(_) | Alias::Host(_) | Alias::Set(_))) => alias,
-            Ok(_) => {
-                self.fault(at, Reason::Wanted("a network, a host or an ipset"));
-                return None;
-            }
-            Err(reason) => {
-                self.fault(at, reason);
-                return None;
-            }
-        };
-        self.defined(at, &alias, "");
-        Some(Part { is_removed, alias })
     }
 
     pub(super) fn approvers(&mut self, at: &At<'_>) {

@@ -1,0 +1,14 @@
+//! Policies for a small network.
+
+#![expect(clippy::unwrap_used, reason = "what a test builds on fails it")]
+
+#[path = "small/filters.rs"]
+mod filters;
+#[path = "small/logins.rs"]
+mod logins;
+#[path = "small/naive.rs"]
+mod naive;
+#[path = "small/network.rs"]
+mod network;
+#[path = "small/refusals.rs"]
+mod refusals;

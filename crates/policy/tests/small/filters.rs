@@ -1,0 +1,184 @@
+//! Filters, peers, attributes and approvals.
+
+use policy::{Compiled, Policy, to_json};
+use serde_json::{Value, json};
+
+use crate::network::{ADA, ADA_PHONE, BASE, BEN, EXIT, ROUTER, WEB, compile, network, parse};
+
+fn filter(compiled: &Compiled, node: usize) -> Value {
+    to_json(&compiled.filter(node))
+}
+
+fn peers(compiled: &Compiled, node: usize) -> Vec<usize> {
+    compiled.peers(node).iter().collect()
+}
+
+fn ports(addresses: &[&str], first: u16, last: u16) -> Vec<Value> {
+    let ports = json!({"First": first, "Last": last});
+    addresses.iter().map(|address| json!({"IP": address, "Ports": ports})).collect()
+}
+
+#[test]
+fn a_rule_reaches_the_nodes_that_it_names_and_no_other() {
+    let compiled = compile(
+        &json!({"acls": [{"action": "accept", "src": ["ben@example.net"], "dst": ["tag:web:443"]}]}),
+    );
+    let rule = json!([{
+        "SrcIPs": ["100.64.0.3", "fd7a:115c:a1e0::3"],
+        "DstPorts": ports(&["100.64.0.4", "fd7a:115c:a1e0::4"], 443, 443),
+    }]);
+    assert_eq!(filter(&compiled, WEB), rule);
+    assert_eq!(filter(&compiled, BASE), json!([]));
+    assert_eq!(peers(&compiled, WEB), [BEN]);
+    assert_eq!(peers(&compiled, BEN), [WEB]);
+    assert!(peers(&compiled, ADA).is_empty());
+}
+
+#[test]
+fn without_acls_and_grants_everybody_reaches_everybody() {
+    let compiled = compile(&json!({}));
+    let rules = filter(&compiled, BASE);
+    assert_eq!(rules[0]["DstPorts"], json!(ports(&["*"], 0, 65535)));
+    let sources = [
+        "10.1.0.0/16",
+        "100.115.94.0-100.127.255.255",
+        "100.64.0.0-100.115.91.255",
+        "fd7a:115c:a1e0::/48",
+    ];
+    assert_eq!(rules[0]["SrcIPs"], json!(sources));
+    assert_eq!(peers(&compiled, BASE).len(), network().nodes.len() - 1);
+    assert_eq!(filter(&compile(&json!({"acls": []})), BASE), json!([]));
+}
+
+#[test]
+fn a_network_is_written_where_it_is_routed() {
+    let rule = json!({"src": ["group:staff"], "dst": ["printer"], "ip": ["tcp:631"]});
+    let compiled = compile(&json!({"grants": [rule]}));
+    let found = filter(&compiled, ROUTER);
+    assert_eq!(found[0]["DstPorts"], json!(ports(&["10.1.2.3"], 631, 631)));
+    assert_eq!(found[0]["IPProto"], json!([6]));
+    assert_eq!(filter(&compiled, EXIT), json!([]));
+    assert_eq!(peers(&compiled, ROUTER), [ADA, ADA_PHONE, BEN]);
+}
+
+#[test]
+fn a_network_as_source_makes_its_router_a_peer() {
+    let rule = json!({"src": ["lab"], "dst": ["tag:web"], "ip": ["80"]});
+    let compiled = compile(&json!({"grants": [rule]}));
+    assert_eq!(filter(&compiled, WEB)[0]["SrcIPs"], json!(["10.1.2.0/24"]));
+    assert_eq!(peers(&compiled, WEB), [ROUTER]);
+}
+
+#[test]
+fn the_internet_is_for_exits_alone() {
+    let rule = json!({"src": ["group:staff"], "dst": ["autogroup:internet"], "ip": ["*"]});
+    let compiled = compile(&json!({"grants": [rule]}));
+    let found = filter(&compiled, EXIT);
+    assert_eq!(found[0]["DstPorts"][0]["IP"], "0.0.0.0-9.255.255.255");
+    assert_eq!(peers(&compiled, BEN), [EXIT]);
+    assert_eq!(filter(&compiled, ROUTER), json!([]));
+}
+
+#[test]
+fn own_nodes_are_those_of_the_same_user_without_tags() {
+    let rule =
+        json!({"action": "accept", "src": ["autogroup:member"], "dst": ["autogroup:self:22"]});
+    let compiled = compile(&json!({"acls": [rule]}));
+    let found = filter(&compiled, ADA);
+    let own = ["100.64.0.1", "100.64.0.2", "fd7a:115c:a1e0::1", "fd7a:115c:a1e0::2"];
+    assert_eq!(found[0]["SrcIPs"], json!(own));
+    assert_eq!(peers(&compiled, ADA), [ADA_PHONE]);
+    assert!(peers(&compiled, BEN).is_empty() && peers(&compiled, WEB).is_empty());
+}
+
+#[test]
+fn via_a_tag_only_its_routers_are_the_way() {
+    let grant = |via| json!({"src": ["group:staff"], "dst": ["lab"], "ip": ["*"], "via": [via]});
+    let compiled = compile(&json!({"grants": [grant("tag:router")]}));
+    assert_eq!(filter(&compiled, ROUTER)[0]["DstPorts"], json!(ports(&["10.1.2.0/24"], 0, 65535)));
+    let compiled = compile(&json!({"grants": [grant("tag:exit")]}));
+    assert_eq!(filter(&compiled, ROUTER), json!([]));
+    assert!(peers(&compiled, BEN).is_empty());
+}
+
+#[test]
+fn capabilities_are_granted_at_single_addresses_with_their_companions() {
+    let app = json!({"tailscale.com/cap/drive": [{"shares": ["*"], "access": "ro"}]});
+    let compiled = compile(&json!({"grants": [{"src": ["tag:web"], "dst": ["*"], "app": app}]}));
+    let own = json!(["100.64.0.5/32", "fd7a:115c:a1e0::5/128"]);
+    assert_eq!(filter(&compiled, BASE)[0]["CapGrant"], json!([{"Dsts": own, "CapMap": app}]));
+    let back = filter(&compiled, WEB);
+    let companion = json!({"tailscale.com/cap/drive-sharer": null});
+    assert_eq!(back[1]["CapGrant"][0]["CapMap"], companion);
+}
+
+#[test]
+fn rules_of_the_same_sources_are_one_and_keep_their_place() {
+    let rule = |src: &str, dst: &str| json!({"action": "accept", "src": [src], "dst": [dst]});
+    let acls = [
+        rule("ben@example.net", "tag:base:1"),
+        rule("tag:base", "tag:web:2"),
+        rule("ben@example.net", "tag:web:3"),
+        rule("ben@example.net", "tag:web:3"),
+    ];
+    let found = filter(&compile(&json!({"acls": acls})), WEB);
+    assert_eq!(found[0]["DstPorts"].as_array().unwrap().len(), 4);
+    assert_eq!(found[0]["DstPorts"][0]["Ports"]["First"], 3);
+    assert_eq!(found[1]["DstPorts"][0]["Ports"]["First"], 2);
+}
+
+#[test]
+fn a_set_is_its_networks_without_those_that_are_removed() {
+    let sets = json!({
+        "ipset:office": ["add 10.1.0.0/23", "remove 10.1.0.0/24"],
+        "ipset:all": ["ipset:office", "host:printer"],
+    });
+    let grant = json!({"src": ["tag:web"], "dst": ["ipset:all"], "ip": ["*"]});
+    let found = filter(&compile(&json!({"ipsets": sets, "grants": [grant]})), ROUTER);
+    assert_eq!(found[0]["DstPorts"], json!(ports(&["10.1.1.0/24", "10.1.2.3"], 0, 65535)));
+}
+
+#[test]
+fn routes_are_approved_within_those_named_and_exits_by_their_own_key() {
+    let policy = parse(&json!({"autoApprovers": {
+        "routes": {"10.0.0.0/8": ["tag:router"], "0.0.0.0/0": ["tag:exit"]},
+        "exitNode": ["group:staff"],
+    }}));
+    let approves = |node, net: &str| policy.approves(&network(), node, &net.parse().unwrap());
+    assert!(approves(ROUTER, "10.9.0.0/16"));
+    assert!(!approves(ROUTER, "11.0.0.0/8"));
+    assert!(!approves(WEB, "10.9.0.0/16"));
+    assert!(!approves(EXIT, "0.0.0.0/0"));
+    assert!(approves(BEN, "::/0"));
+}
+
+#[test]
+fn a_tag_belongs_to_its_owners_and_to_those_of_tags_that_own_it() {
+    let policy = parse(&json!({}));
+    let nodes = network();
+    let owns = |user: usize, tag| policy.owns(&nodes, &nodes.users[user], tag);
+    assert!(owns(0, "tag:web") && owns(0, "tag:base"));
+    assert!(!owns(1, "tag:web") && !owns(0, "tag:router") && !owns(0, "tag:none"));
+}
+
+#[test]
+fn attributes_of_all_rules_are_a_nodes() {
+    let compiled = compile(&json!({"randomizeClientPort": true, "nodeAttrs": [
+        {"target": ["group:staff"], "attr": ["magicdns-aaaa"], "ipPool": ["100.81.0.0/16"]},
+        {"target": ["autogroup:owner"], "attr": ["nextdns:abc", "magicdns-aaaa"]},
+    ]}));
+    let attributes = |node| compiled.attributes(node).into_iter().collect::<Vec<_>>();
+    assert_eq!(attributes(ADA), ["magicdns-aaaa", "nextdns:abc", "randomize-client-port"]);
+    assert_eq!(attributes(BEN), ["magicdns-aaaa", "randomize-client-port"]);
+    assert_eq!(attributes(WEB), ["randomize-client-port"]);
+    assert_eq!(compiled.pools(BEN), ["100.81.0.0/16".parse().unwrap()]);
+    assert!(compiled.pools(WEB).is_empty());
+}
+
+#[test]
+fn old_names_and_other_cases_of_keys_are_read() {
+    let text = r#"{"ACLs": [{"Action": "accept", "Users": ["*"], "Ports": ["*:*"],},], // old
+    }"#;
+    let compiled = Policy::parse(text).unwrap().compile(&network());
+    assert_eq!(filter(&compiled, WEB)[0]["DstPorts"][0]["IP"], "*");
+}

@@ -1,0 +1,61 @@
+//! Rules for logins by SSH.
+
+use policy::SshRule;
+use serde_json::{Value, json};
+
+use crate::network::{ADA, BASE, BEN, WEB, compile};
+
+fn rules(ssh: Value, node: usize) -> Vec<SshRule> {
+    compile(&json!({"ssh": ssh})).ssh(node, "https://control")
+}
+
+fn from(rule: &SshRule) -> Vec<&str> {
+    rule.principals.iter().map(|principal| principal.node_ip.as_str()).collect()
+}
+
+#[test]
+fn a_rule_names_its_nodes_and_accounts_and_root_only_if_it_says_so() {
+    let rule = json!({"action": "accept", "src": ["ben@example.net"], "dst": ["tag:web"],
+        "users": ["autogroup:nonroot", "www"], "acceptEnv": ["LANG"]});
+    let found = rules(json!([rule]), WEB);
+    let wanted = json!([{
+        "principals": [{"nodeIP": "100.64.0.3"}, {"nodeIP": "fd7a:115c:a1e0::3"}],
+        "sshUsers": {"*": "=", "root": "", "www": "www"},
+        "action": {"accept": true, "allowAgentForwarding": true, "allowLocalPortForwarding": true,
+            "allowRemotePortForwarding": true},
+        "acceptEnv": ["LANG"],
+    }]);
+    assert_eq!(json!(found), wanted);
+    assert!(rules(json!([rule]), BASE).is_empty());
+}
+
+#[test]
+fn what_is_checked_stands_first_and_asks_the_server() {
+    let rule = |action| json!({"action": action, "src": ["group:staff"], "dst": ["tag:web"], "users": ["root"]});
+    let found = rules(json!([rule("accept"), rule("check")]), WEB);
+    let wanted =
+        "https://control/machine/ssh/action/$SRC_NODE_ID/to/$DST_NODE_ID?local_user=$LOCAL_USER";
+    assert_eq!(found[0].action.hold_and_delegate, wanted);
+    assert!(!found[0].action.accept && found[1].action.accept);
+}
+
+#[test]
+fn own_nodes_are_reached_from_own_nodes() {
+    let rule = json!({"action": "accept", "src": ["autogroup:member"], "dst": ["autogroup:self"], "users": ["root"]});
+    let found = rules(json!([rule]), BEN);
+    assert_eq!(from(&found[0]), ["100.64.0.3", "fd7a:115c:a1e0::3"]);
+    assert!(rules(json!([rule]), WEB).is_empty());
+}
+
+#[test]
+fn a_mail_address_names_an_account_of_its_user_alone() {
+    let rule = json!({"action": "accept", "src": ["group:staff"], "dst": ["tag:web"],
+        "users": ["localpart:*@example.net"]});
+    let found = rules(json!([rule]), WEB);
+    let accounts: Vec<_> = found.iter().map(|rule| json!(rule.ssh_users)).collect();
+    let nobody = json!({"root": ""});
+    assert_eq!(accounts, [nobody.clone(), json!({"ada": "ada"}), nobody, json!({"ben": "ben"})]);
+    assert_eq!(from(&found[3]), ["100.64.0.3", "fd7a:115c:a1e0::3"]);
+    // At home, too.
+    assert_eq!(rules(json!([rule]), ADA).len(), 2);
+}

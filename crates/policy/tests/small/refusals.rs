@@ -1,0 +1,148 @@
+//! What is refused, with line and key, and what tests find.
+
+use policy::{Policy, Reason};
+use serde_json::{Value, json};
+
+use crate::network::{network, parse, text};
+
+fn refused(sections: &Value) -> String {
+    Policy::parse(&text(sections)).unwrap_err().to_string()
+}
+
+fn tested(sections: &Value) -> Result<(), String> {
+    parse(sections).run_tests(&network()).map_err(|refusal| refusal.to_string())
+}
+
+#[test]
+fn every_fault_is_told_with_line_and_key() {
+    let text = "{\n  \"acls\": [\n    {\"action\": \"drop\", \"src\": [\"tag:x\"],\n     \"dst\": [\"nowhere:22\", \"*:http\"]},\n  ],\n  \"grant\": [],\n}";
+    let refusal = Policy::parse(text).unwrap_err();
+    let places: Vec<_> =
+        refusal.faults.iter().map(|fault| (fault.line, fault.key.as_str())).collect();
+    let wanted = [
+        (3, "acls[0].action"),
+        (3, "acls[0].src[0]"),
+        (4, "acls[0].dst[0]"),
+        (4, "acls[0].dst[1]"),
+        (6, "grant"),
+    ];
+    assert_eq!(places, wanted);
+    assert_eq!(refusal.faults[4].reason, Reason::Unknown);
+    assert!(refusal.to_string().contains("line 3, acls[0].src[0]: src=tag not found: \"tag:x\""));
+}
+
+#[test]
+fn what_is_not_supported_is_refused_by_its_name() {
+    let grant = json!({"src": ["*"], "dst": ["*"], "ip": ["*"], "srcPosture": ["posture:x"]});
+    assert!(
+        refused(&json!({"grants": [grant]})).contains("grants[0].srcPosture: is not supported")
+    );
+    assert!(refused(&json!({"postures": {}})).contains("postures: is not supported"));
+    assert!(refused(&json!({"derpMap": {}})).contains("derpMap: is not supported"));
+}
+
+#[test]
+fn names_must_be_defined_and_be_where_they_may() {
+    let acl = |src: &str, dst: &str| {
+        refused(&json!({"acls": [{"action": "accept", "src": [src], "dst": [dst]}]}))
+    };
+    assert!(acl("group:nobody", "*:*").contains("group not found"));
+    assert!(acl("ipset:nothing", "*:*").contains("ipset not found"));
+    assert!(acl("*", "autogroup:danger-all:*").contains("danger-all"));
+    assert!(acl("autogroup:internet", "*:*").contains("can only be a destination"));
+    assert!(acl("tag:web", "autogroup:self:*").contains("can only be used with users"));
+    assert!(acl("*", "*:0").contains("must be >0"));
+    assert!(acl("*", "*:99999").contains("at most 65535"));
+    assert!(acl("*", "*:9-3").contains("must not be above"));
+    assert!(acl("*", "tag:web").contains("invalid first integer"));
+}
+
+#[test]
+fn only_protocols_with_ports_have_ports() {
+    let acl = |proto: &str, dst: &str| {
+        let rule = json!({"action": "accept", "proto": proto, "src": ["*"], "dst": [dst]});
+        Policy::parse(&text(&json!({"acls": [rule]}))).map_err(|refusal| refusal.to_string())
+    };
+    assert!(acl("icmp", "*:*").is_ok() && acl("89", "*:*").is_ok() && acl("SCTP", "*:7").is_ok());
+    assert!(acl("icmp", "*:7").unwrap_err().contains("has no ports"));
+    for wrong in ["*", "0", "06", "256", "tcpp"] {
+        assert!(acl(wrong, "*:*").unwrap_err().contains("neither a protocol's name"), "{wrong}");
+    }
+}
+
+#[test]
+fn a_test_that_fails_says_who_reaches_whom() {
+    let acl = json!({"action": "accept", "src": ["group:staff"], "dst": ["tag:web:443"]});
+    let with = |test: Value| tested(&json!({"acls": [acl], "tests": [test]}));
+    let ben = "ben@example.net";
+    assert_eq!(
+        with(json!({"src": ben, "accept": ["tag:web:443"], "deny": ["tag:web:22"]})),
+        Ok(())
+    );
+    let fault = with(json!({"src": ben, "accept": ["tag:base:443"]})).unwrap_err();
+    assert!(
+        fault.contains("test(s) failed: ben@example.net does not reach tag:base:443"),
+        "{fault}"
+    );
+    let fault = with(json!({"src": ben, "deny": ["tag:web:443"]})).unwrap_err();
+    assert!(fault.contains("ben@example.net reaches tag:web:443"), "{fault}");
+    assert!(with(json!({"src": "eve@example.net", "deny": ["tag:web:443"]})).is_err());
+    assert!(with(json!({"src": ben, "proto": "udp", "accept": ["100.64.0.4:443"]})).is_ok());
+}
+
+#[test]
+fn a_test_is_of_one_port_of_one_machine() {
+    let with = |target: &str| refused(&json!({"tests": [{"src": "tag:web", "accept": [target]}]}));
+    for target in
+        ["tag:web:*", "tag:web:1-2", "lab:22", "10.1.0.0/16:22", "autogroup:internet:80", "x"]
+    {
+        assert!(with(target).contains("is not one port of one machine"), "{target}");
+    }
+}
+
+#[test]
+fn logins_are_tested() {
+    let ssh = json!({"action": "check", "src": ["ben@example.net"], "dst": ["tag:web"], "users": ["www"]});
+    let with = |test: Value| tested(&json!({"ssh": [ssh], "sshTests": [test]}));
+    let ben = "ben@example.net";
+    let good = json!({"src": ben, "dst": ["tag:web"], "accept": ["www"], "check": ["www"], "deny": ["root"]});
+    assert_eq!(with(good), Ok(()));
+    assert!(with(json!({"src": ben, "dst": ["tag:web"], "accept": ["root"]})).is_err());
+    assert!(with(json!({"src": ben, "dst": ["tag:base"], "accept": ["www"]})).is_err());
+    assert!(with(json!({"src": ben, "dst": ["tag:web"], "deny": ["www"]})).is_err());
+}
+
+#[test]
+fn mail_domains_are_the_networks_own() {
+    let with = |domain: &str| {
+        let rule = json!({"action": "accept", "src": ["group:staff"], "dst": ["tag:web"],
+            "users": [format!("localpart:*@{domain}")]});
+        tested(&json!({"ssh": [rule]}))
+    };
+    assert_eq!(with("example.net"), Ok(()));
+    assert!(with("example.com").unwrap_err().contains("is not associated"));
+}
+
+#[test]
+fn times_between_checks_are_at_most_a_week() {
+    let with = |period: Value| {
+        let rule = json!({"action": "check", "src": ["group:staff"], "dst": ["tag:web"],
+            "users": ["root"], "checkPeriod": period});
+        Policy::parse(&text(&json!({"ssh": [rule]}))).map_err(|refusal| refusal.to_string())
+    };
+    for good in ["always", "1h30m", "168h", "0s", "1.5h"] {
+        assert!(with(json!(good)).is_ok(), "{good}");
+    }
+    assert!(with(json!("168h1s")).unwrap_err().contains("168h0m1s is above the max (168h)"));
+    assert!(with(json!("-90s")).unwrap_err().contains("-1m30s must be a positive duration"));
+    assert!(with(json!("soon")).unwrap_err().contains("invalid duration \"soon\""));
+    assert!(with(json!("")).is_err());
+}
+
+#[test]
+fn sets_may_have_each_other_in_any_order_but_in_no_circle() {
+    let good = json!({"ipset:a": ["ipset:b"], "ipset:b": ["10.0.0.0/8"]});
+    assert!(Policy::parse(&text(&json!({"ipsets": good}))).is_ok());
+    let circle = json!({"ipset:a": ["ipset:b"], "ipset:b": ["remove ipset:a"]});
+    assert!(refused(&json!({"ipsets": circle})).contains("cannot be part of itself"));
+}
