@@ -20,7 +20,8 @@ const NAMED: [(&str, &str); 5] = [
     ("sshtest-malformed-dst-bare-ipv6", RENUMBERED),
 ];
 
-const RENUMBERED: &str = "IPv6 addresses were replaced in the topology, but not in the answer";
+const RENUMBERED: &str =
+    "recorded as if no node had this IPv6 address: the record's were renumbered";
 
 const ADMIN: &str = "https://tailscale.com/cap/is-admin";
 

@@ -1,6 +1,6 @@
 //! Names to nodes and networks.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnet::IpNet;
 
@@ -50,13 +50,21 @@ impl Names<'_> {
     fn add(self, alias: &Alias, to: &mut Resolved) {
         match alias {
             Alias::Any => to.is_any = true,
-            Alias::User(name) => self.add_users(to, |user| self.is_user(user, name)),
+            Alias::User(name) => {
+                let named = self.nodes.user(name).map(|user| user.id);
+                self.add_users(to, |user| named == Some(user.id));
+            }
             Alias::Domain(domain) => self.add_users(to, |user| {
                 user.domain().is_some_and(|own| own.eq_ignore_ascii_case(domain))
             }),
             Alias::Group(name) => {
                 let members = self.policy.groups.get(name).map_or(&[][..], Vec::as_slice);
-                self.add_users(to, |user| members.iter().any(|name| self.is_user(user, name)));
+                let members: BTreeSet<u64> = members
+                    .iter()
+                    .filter_map(|name| self.nodes.user(name))
+                    .map(|user| user.id)
+                    .collect();
+                self.add_users(to, |user| members.contains(&user.id));
             }
             Alias::Tag(tag) => self.add_nodes(to, |node| node.tags.contains(tag)),
             Alias::Host(name) => to.nets.extend(self.policy.hosts.get(name)),
@@ -77,12 +85,8 @@ impl Names<'_> {
         }
     }
 
-    fn is_user(self, user: &User, name: &str) -> bool {
-        self.nodes.user(name).is_some_and(|found| found.id == user.id)
-    }
-
     fn add_users(self, to: &mut Resolved, is_meant: impl Fn(&User) -> bool) {
-        let users: Vec<u64> =
+        let users: BTreeSet<u64> =
             self.nodes.users.iter().filter(|user| is_meant(user)).map(|user| user.id).collect();
         let has = |node: &Node| node.user.is_some_and(|user| users.contains(&user));
         self.add_nodes(to, |node| node.is_personal() && has(node));
@@ -120,11 +124,25 @@ impl Names<'_> {
         }
         if of.is_any {
             sources.extend(EVERYBODY.map(str::to_owned));
+            let addresses = nodes.iter().flat_map(|node| &node.addresses);
+            sources.extend(addresses.filter(|own| !is_usual(own)).map(IpAddr::to_string));
             sources.extend(nodes.iter().flat_map(Node::subnets).map(ToString::to_string));
         }
         sources.sort_unstable();
         sources.dedup();
         sources
+    }
+}
+
+/// Whether `EVERYBODY` has it; not so where a network has addresses of its own.
+fn is_usual(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let bits = address.to_bits();
+            // 100.64.0.0/10 without 100.115.92.0/23.
+            bits >> 22 == 0x6440_0000 >> 22 && bits >> 9 != 0x6473_5c00 >> 9
+        }
+        IpAddr::V6(address) => address.segments()[..3] == [0xfd7a, 0x115c, 0xa1e0],
     }
 }
 

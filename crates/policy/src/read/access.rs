@@ -32,13 +32,17 @@ impl Reader {
     fn acl(&mut self, rule: &At<'_>) {
         let mut sources = Vec::new();
         let mut protocol = String::new();
+        let mut has_action = false;
         let mut targets = Vec::new();
         for (name, field) in self.fields(rule) {
             match name.as_str() {
-                "action" => match self.text(&field) {
-                    Some("accept") | None => {}
-                    Some(other) => self.fault(&field, Reason::Action(other.into())),
-                },
+                "action" => {
+                    has_action = true;
+                    match self.text(&field) {
+                        Some("accept") | None => {}
+                        Some(other) => self.fault(&field, Reason::Action(other.into())),
+                    }
+                }
                 "proto" => protocol = self.text(&field).unwrap_or_default().to_owned(),
                 "src" | "users" => sources = self.aliases(&field, Side::Source),
                 "dst" | "ports" => {
@@ -48,6 +52,9 @@ impl Reader {
                 "srcposture" => self.no_posture(&field),
                 _ => self.unknown(&field),
             }
+        }
+        if !has_action {
+            self.fault(rule, Reason::Action(String::new()));
         }
         let number = match alias::protocol(&protocol) {
             Ok(number) => number,

@@ -182,3 +182,15 @@ fn old_names_and_other_cases_of_keys_are_read() {
     let compiled = Policy::parse(text).unwrap().compile(&network());
     assert_eq!(filter(&compiled, WEB)[0]["DstPorts"][0]["IP"], "*");
 }
+
+#[test]
+fn everybody_has_addresses_of_a_networks_own_too() {
+    let mut nodes = network();
+    nodes.nodes[WEB].addresses =
+        vec!["10.64.0.4".parse().unwrap(), "100.115.92.1".parse().unwrap()];
+    let rules = parse(&json!({})).compile(&nodes).filter(BASE);
+    for own in ["10.64.0.4", "100.115.92.1"] {
+        assert!(rules[0].sources.iter().any(|source| source == own), "{own}");
+    }
+    assert!(!rules[0].sources.iter().any(|source| source == "100.64.0.1"));
+}

@@ -146,3 +146,9 @@ fn sets_may_have_each_other_in_any_order_but_in_no_circle() {
     let circle = json!({"ipset:a": ["ipset:b"], "ipset:b": ["remove ipset:a"]});
     assert!(refused(&json!({"ipsets": circle})).contains("cannot be part of itself"));
 }
+
+#[test]
+fn a_rule_says_that_it_accepts() {
+    let fault = refused(&json!({"acls": [{"src": ["*"], "dst": ["*:*"]}]}));
+    assert!(fault.contains("action=\"\" is not supported"), "{fault}");
+}
