@@ -12,6 +12,7 @@ use super::{
     core::Agent,
     dns::{self, Served, Sockets},
     endpoints,
+    login::EXPIRED,
 };
 
 impl Agent {
@@ -46,6 +47,10 @@ impl Agent {
         match self.settings.problems.first() {
             Some(_) => drop(self.problems.insert("settings", self.settings.problems.join("; "))),
             None => drop(self.problems.remove("settings")),
+        }
+        match self.has_expired() {
+            true => drop(self.problems.insert("expiry", EXPIRED.to_owned())),
+            false => drop(self.problems.remove("expiry")),
         }
         if self.settings.host.relay_server.is_none() {
             self.relay_server.stop();

@@ -261,6 +261,7 @@ impl Agent {
         }
         if self.expiry.is_some_and(|at| at <= now) || self.settle.is_some_and(|at| at <= now) {
             self.apply_settings();
+            self.tell_state();
         }
         if self.lock.poll_timeout().is_some_and(|at| at <= now) {
             self.follow_lock();

@@ -71,6 +71,9 @@ struct Wanted {
     former: Option<Vec<u8>>,
 }
 
+/// What users are told of a node key that counts no more.
+pub(super) const EXPIRED: &str = "this node's key has expired, or was taken back: log in again";
+
 impl Login {
     /// Sends what the session is to be told.
     pub async fn flush(&mut self) {
@@ -85,13 +88,20 @@ impl Agent {
     pub fn node_state(&self) -> NodeState {
         match () {
             () if !self.login.page.is_empty() || self.login.needs_login => NodeState::NeedsLogin,
-            () if self.own.key.is_zero() => NodeState::NeedsLogin,
+            () if self.own.key.is_zero() || self.has_expired() => NodeState::NeedsLogin,
             () if !self.prefs.want_running => NodeState::Stopped,
             () if self.login.needs_approval => NodeState::NeedsMachineAuth,
             // A map of before is enough to be one of the network.
             () if self.map.node().is_some() => NodeState::Running,
             () => NodeState::Starting,
         }
+    }
+
+    /// Whether the map says that this node's key has expired. Its peers drop it by their own clocks;
+    /// until then, and if the coordinator extends it, all goes on.
+    pub fn has_expired(&self) -> bool {
+        let now = self.map.time(self.clock.wall);
+        !self.own.key.is_zero() && self.map.node().is_some_and(|node| node.has_expired(now))
     }
 
     /// Connects to the coordinator, if that is wanted; or ends the connection.
@@ -177,6 +187,8 @@ impl Agent {
                 Some(key) => self.want_login(Some(key)),
                 None => self.login.needs_login = true,
             }
+        } else if self.has_expired() && auth_key.is_some() {
+            self.want_login(auth_key);
         }
         self.tell_state();
     }
@@ -253,10 +265,7 @@ impl Agent {
             }
             Event::NeedsNewNodeKey { .. } => {
                 self.login.needs_login = true;
-                self.problems.insert(
-                    "key",
-                    "this node's key has expired, or was taken back: log in again".to_owned(),
-                );
+                self.problems.insert("key", EXPIRED.to_owned());
             }
             Event::Refused { why, .. } => {
                 self.login.needs_login |= self.own.key.is_zero();

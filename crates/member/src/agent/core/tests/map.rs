@@ -1,3 +1,5 @@
+use tailnet::local::{State, Timestamp};
+
 use super::*;
 
 #[tokio::test]
@@ -44,4 +46,29 @@ async fn a_flood_of_maps_has_settings_made_now_and_then_and_for_the_last_of_them
     rig.pass(took).await;
     assert_eq!(of_peers(rig.told()), 1);
     assert_eq!(rig.agent.settings.peers.len(), 100);
+}
+
+#[tokio::test]
+async fn a_key_that_expires_by_the_map_asks_for_a_login_until_it_is_extended() {
+    let mut rig = Rig::joined("expiry").await;
+    let wall = rig.agent.clock.wall.as_secs();
+    let expiring = |after: u64| {
+        let mut node = node(1);
+        node["KeyExpiry"] = json!(Timestamp::from_unix(wall + after).0);
+        node
+    };
+    let mut map = map_of(&[2]);
+    map["Node"] = expiring(60);
+    rig.stream(map).await;
+    rig.told();
+    rig.pass(Duration::from_secs(50)).await;
+    assert_eq!(rig.status().await.backend_state, State::Running);
+    rig.pass(Duration::from_secs(20)).await;
+    assert_eq!(rig.status().await.backend_state, State::NeedsLogin);
+    assert_eq!(rig.health("has expired").await.len(), 1);
+    assert_eq!(rig.agent.settings.peers.len(), 1, "its packets go on");
+    rig.map(json!({ "Node": expiring(600) })).await;
+    rig.pass(Duration::from_secs(20)).await;
+    assert_eq!(rig.status().await.backend_state, State::Running);
+    assert_eq!(rig.health("has expired").await, [""; 0]);
 }
