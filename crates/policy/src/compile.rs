@@ -31,6 +31,8 @@ pub(crate) struct Edge {
     pub texts: Arc<[String]>,
     /// Nodes that are sources, or have sources behind them.
     pub sources: NodeSet,
+    /// Networks that are sources; none where all are.
+    pub behind: Option<Vec<IpNet>>,
     /// Nodes whose filter has a rule of this edge.
     pub targets: NodeSet,
     /// Edges with the same number are one rule.
@@ -108,6 +110,7 @@ fn everything(names: Names<'_>) -> Edge {
     Edge {
         texts: names.sources(&Resolved { is_any: true, ..Resolved::default() }).into(),
         sources: all.clone(),
+        behind: None,
         targets: all,
         rule: 0,
         first: 0,
@@ -153,7 +156,9 @@ impl Compiler<'_> {
                 from.insert(place);
             }
         }
-        self.edges.push(Edge { texts, sources: from, targets, rule: 0, first: 0, what });
+        let is_all = sources.is_any || sources.is_all;
+        let behind = (!is_all).then(|| sources.nets.clone());
+        self.edges.push(Edge { texts, sources: from, behind, targets, rule: 0, first: 0, what });
     }
 
     fn nodes(&self) -> impl Iterator<Item = (usize, &Node)> + use<'_> {
@@ -250,10 +255,10 @@ impl Compiler<'_> {
             let what = What::Packets { to, packets, is_via: true };
             self.edge(sources, reached.clone(), what);
         }
-        if let Some(capabilities) = &self.grant.capabilities {
-            // Nobody is granted anything at a router, but both see each other. (Recorded.)
-            let (to, capabilities) = (Vec::new(), capabilities.clone());
-            self.edge(sources, reached, What::Capabilities { to, capabilities });
+        if self.grant.capabilities.is_some() {
+            // Nobody is granted anything at a router, but its networks are told of. (Recorded.)
+            let packets = Packets { protocol: None, ports: Vec::new() };
+            self.edge(sources, reached, What::Packets { to, packets, is_via: true });
         }
     }
 

@@ -9,6 +9,7 @@ use tailnet::messages::{CapGrant, Destination, FilterRule, PortRange};
 use crate::{
     alias::text,
     compile::{Compiled, Edge, Target, What},
+    nodes::overlaps,
     set::NodeSet,
 };
 
@@ -56,6 +57,20 @@ impl Compiled {
         }
         peers.remove(node);
         peers
+    }
+
+    /// Which of a router's networks a node is told of, if it sees the router: those that it may
+    /// reach, those that may reach it, so that answers find their way, and those that it routes
+    /// too. Which of several routers of a network is the one, is not the policy's to say.
+    pub fn routes(&self, node: usize, router: usize) -> Vec<IpNet> {
+        let own: Vec<&IpNet> = self.nodes.nodes[node].subnets().collect();
+        let routes = self.nodes.nodes[router].routes.iter().copied();
+        routes
+            .filter(|route| {
+                let mut edges = self.edges.iter();
+                own.contains(&route) || edges.any(|edge| leads(edge, node, router, route))
+            })
+            .collect()
     }
 
     fn rule(&self, edge: &Edge, node: usize) -> Option<FilterRule> {
@@ -111,6 +126,27 @@ impl Compiled {
             _ => Vec::new(),
         }
     }
+}
+
+fn leads(edge: &Edge, node: usize, router: usize, route: &IpNet) -> bool {
+    let is_exit = route.prefix_len() == 0;
+    let is_there = |target: &Target| match target {
+        Target::Any => true,
+        Target::Internet => is_exit,
+        Target::Net(net) => !is_exit && overlaps(net, route),
+        Target::Nodes(_) => false,
+    };
+    let leads_out = || match &edge.what {
+        What::Packets { to, .. } => to.iter().any(is_there),
+        What::Capabilities { .. } => false,
+    };
+    let leads_back = || match &edge.behind {
+        _ if is_exit => false,
+        Some(nets) => nets.iter().any(|net| overlaps(net, route)),
+        None => true,
+    };
+    (edge.sources.contains(node) && edge.targets.contains(router) && leads_out())
+        || (edge.targets.contains(node) && leads_back())
 }
 
 fn destination(addresses: &str, ports: PortRange) -> Destination {

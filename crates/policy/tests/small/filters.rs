@@ -194,3 +194,22 @@ fn everybody_has_addresses_of_a_networks_own_too() {
     }
     assert!(!rules[0].sources.iter().any(|source| source == "100.64.0.1"));
 }
+
+#[test]
+fn routes_are_told_to_those_who_reach_them_and_to_those_whom_they_reach() {
+    let rule = |src: &str, dst: &str| json!({"action": "accept", "src": [src], "dst": [dst]});
+    let acls = [
+        rule("ben@example.net", "printer:631"),
+        rule("lab", "tag:web:80"),
+        rule("tag:base", "tag:router:22"),
+    ];
+    let compiled = compile(&json!({"acls": acls}));
+    let lab = ["10.1.0.0/16".parse().unwrap()];
+    assert_eq!(compiled.routes(BEN, ROUTER), lab);
+    assert_eq!(compiled.routes(WEB, ROUTER), lab);
+    assert!(compiled.peers(BASE).contains(ROUTER) && compiled.routes(BASE, ROUTER).is_empty());
+    let acls = [rule("ben@example.net", "autogroup:internet:*")];
+    let compiled = compile(&json!({"acls": acls}));
+    assert_eq!(compiled.routes(BEN, EXIT).len(), 2);
+    assert!(compiled.routes(ADA, EXIT).is_empty());
+}
