@@ -3,7 +3,7 @@
 //! ```text
 //!   text ── hujson ──► values with lines ── read ──► Policy, every name defined
 //!   Policy + Nodes ── resolve, compile ──► Compiled: edges, each from a set of nodes to a set
-//!   Compiled ──► filter(node), peers(node), ssh(node), attributes(node)
+//!   Compiled ──► filter(node), peers(node), routes(node, router), ssh(node), attributes(node)
 //! ```
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@
 mod alias;
 mod approve;
 mod attributes;
+mod checks;
 mod compile;
 mod filter;
 mod hujson;
@@ -21,7 +22,6 @@ mod refusal;
 mod resolve;
 mod set;
 mod ssh;
-mod tests;
 
 pub use compile::Compiled;
 pub use filter::to_json;
