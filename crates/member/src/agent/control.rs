@@ -8,7 +8,7 @@
 //!                         |  answers to pings                (ping)
 //!                         |  questions about tailnet lock    (lock)
 //!                         v
-//!                       HTTP/2                               (connection)
+//!                       HTTP/2                               (requests, connection)
 //!                       Noise                                (stream)
 //!                       TLS or not, proxies, both families   (dial)
 //! ```
@@ -21,11 +21,12 @@
 //!
 //! [`run`]: run()
 
-mod connection;
+pub mod connection;
 pub mod dial;
 mod lock;
 mod map;
 mod ping;
+mod requests;
 mod session;
 pub mod trouble;
 

@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::{Response, body::Incoming};
 use tailnet::{
     control::{
         dial::Candidate,
@@ -51,7 +48,7 @@ impl Stream<'_> {
     ) -> Result<(), Trouble> {
         let former = self.position.clone();
         let request = MapRequest::stream(node_key, announced).from(former.as_ref());
-        let asked = request_map(self.connection, node_key, &request);
+        let asked = self.connection.map(node_key, WHAT, &request);
         let silent = Trouble::StreamSilent(WATCHDOG);
         let Ok(response) = timeout_at(Instant::now() + WATCHDOG, asked).await else {
             return Err(silent);
@@ -61,7 +58,7 @@ impl Stream<'_> {
         let asked_for = former.as_ref().map(|former| former.handle.as_str());
         let mut deadline = Instant::now() + WATCHDOG;
         loop {
-            let Ok(piece) = timeout_at(deadline, next_piece(self.connection, &mut body)).await
+            let Ok(piece) = timeout_at(deadline, self.connection.next_piece(&mut body)).await
             else {
                 return Err(silent);
             };
@@ -135,43 +132,4 @@ impl Stream<'_> {
 
 fn read(text: &[u8]) -> serde_json::Result<(MapHead, Box<MapResponse>)> {
     Ok((serde_json::from_slice(text)?, serde_json::from_slice(text)?))
-}
-
-async fn next_piece(connection: &Connection, body: &mut Incoming) -> Result<Bytes, Trouble> {
-    loop {
-        match body.frame().await {
-            // Trailers are no data.
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => return Ok(data),
-                Err(_) => continue,
-            },
-            Some(Err(error)) => return Err(connection.trouble(&error)),
-            None => return Err(Trouble::Ended("the coordinator closed the stream".into())),
-        }
-    }
-}
-
-async fn request_map(
-    connection: &Connection,
-    node_key: NodePublic,
-    request: &MapRequest<'_>,
-) -> Result<Response<Incoming>, Trouble> {
-    self::request(connection, node_key, WHAT, request).await
-}
-
-/// Sends a request for the map, or an update.
-pub(super) async fn request(
-    connection: &Connection,
-    node_key: NodePublic,
-    what: &'static str,
-    request: &MapRequest<'_>,
-) -> Result<Response<Incoming>, Trouble> {
-    let body =
-        serde_json::to_vec(request).map_err(|error| Trouble::BadAnswer(what, error.to_string()))?;
-    let answer = connection.post(what, "/machine/map", &node_key, body).await;
-    // headscale has no such node (notes, section 1).
-    answer.map_err(|trouble| match trouble {
-        Trouble::Status(_, 404, _) => Trouble::UnknownNode,
-        trouble => trouble,
-    })
 }
