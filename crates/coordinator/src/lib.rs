@@ -20,6 +20,7 @@ mod addresses;
 mod admin;
 mod bits;
 mod hostinfo;
+mod import;
 mod log;
 mod names;
 mod nodes;
@@ -33,6 +34,7 @@ pub mod secret;
 mod session;
 mod settings;
 mod shown;
+mod slow_hash;
 mod state;
 mod telling;
 mod time;
@@ -41,12 +43,14 @@ pub use self::{
     addresses::Prefixes,
     admin::NewKey,
     hostinfo::Hostinfo,
+    import::{Import, Skipped},
     presence::StreamId,
     refusal::Refusal,
     register::{Registered, Registering},
     request::{MapRequest, RegisterRequest},
     session::{Frame, FrameKey, Part, Polled, Session},
     settings::{Dns, Settings},
+    slow_hash::Unproved,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
 };

@@ -131,7 +131,7 @@ pub struct User {
 }
 
 /// What stands for a login. The key itself is not kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreAuthKey {
     /// The number.
     pub id: KeyId,

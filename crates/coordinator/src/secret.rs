@@ -2,6 +2,9 @@
 //!
 //! A key is `lrkey-auth-`, twelve letters that name it, a hyphen, and 64 hexadecimal digits of
 //! randomness. Of those the hash is kept: 256 random bits need no slow one.
+//!
+//! Keys that headscale made are as good: `hskey-auth-`, twelve letters, a hyphen and 64 letters, of
+//! which it kept bcrypt's hash, or 48 hexadecimal digits of its versions before 0.28.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
@@ -9,33 +12,57 @@ use subtle::ConstantTimeEq;
 
 /// What a key begins with.
 const MARK: &str = "lrkey-auth-";
+/// What a key of headscale's begins with.
+const HEADSCALES: &str = "hskey-auth-";
 /// The length of the part that names a key.
 const PREFIX: usize = 12;
 /// The length of the secret part.
 const SECRET: usize = 64;
+/// The length of a key of headscale's first versions.
+const OLD: usize = 48;
+/// What the text of bcrypt's hashes begins with.
+const BCRYPT: &str = "$2";
+/// The length of such a text (OpenBSD `bcrypt.c`).
+const BCRYPT_LEN: usize = 60;
 
-/// SHA-256 of a secret. Comparing takes the same time wherever two differ.
-#[derive(Clone, Copy, Debug)]
-pub struct Hash([u8; 32]);
+/// What is kept of a secret. Comparing takes the same time wherever two differ.
+#[derive(Clone, Debug)]
+pub enum Hash {
+    /// SHA-256.
+    Sha256([u8; 32]),
+    /// bcrypt's, as headscale keeps it. Equal to none: whether a secret is its takes so long that it
+    /// is found out elsewhere (`slow_hash.rs`).
+    Bcrypt(String),
+}
 
 impl Hash {
     /// That of a secret.
     pub fn of(secret: &str) -> Self {
-        Self(Sha256::digest(secret.as_bytes()).into())
+        Self::Sha256(Sha256::digest(secret.as_bytes()).into())
+    }
+
+    /// That which bcrypt's text says. `None`: it is none of bcrypt's.
+    pub fn of_bcrypt(text: &str) -> Option<Self> {
+        let is_hash = text.len() == BCRYPT_LEN && text.starts_with(BCRYPT) && text.is_ascii();
+        is_hash.then(|| Self::Bcrypt(text.to_owned()))
     }
 }
 
 impl PartialEq for Hash {
     fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
+        match (self, other) {
+            (Self::Sha256(own), Self::Sha256(other)) => own.ct_eq(other).into(),
+            _ => false,
+        }
     }
 }
 
-impl Eq for Hash {}
-
 impl Serialize for Hash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&base16ct::lower::encode_string(&self.0))
+        match self {
+            Self::Sha256(hash) => serializer.serialize_str(&base16ct::lower::encode_string(hash)),
+            Self::Bcrypt(text) => serializer.serialize_str(text),
+        }
     }
 }
 
@@ -44,8 +71,10 @@ impl<'de> Deserialize<'de> for Hash {
         let text = String::deserialize(deserializer)?;
         let mut hash = [0; 32];
         match base16ct::mixed::decode(&text, &mut hash) {
-            Ok(read) if read.len() == 32 => Ok(Self(hash)),
-            _ => Err(de::Error::custom("not a hash of 64 hexadecimal digits")),
+            Ok(read) if read.len() == 32 => Ok(Self::Sha256(hash)),
+            _ => Self::of_bcrypt(&text).ok_or_else(|| {
+                de::Error::custom("not a hash of 64 hexadecimal digits or bcrypt's")
+            }),
         }
     }
 }
@@ -61,13 +90,30 @@ pub struct Parts<'a> {
 
 /// Reads a key.
 pub fn read(text: &str) -> Option<Parts<'_>> {
-    let rest = text.strip_prefix(MARK)?;
-    let (prefix, secret) = rest.split_once('-')?;
-    let is_key = prefix.len() == PREFIX
-        && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        && secret.len() == SECRET
-        && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_key.then_some(Parts { prefix, secret })
+    if let Some(rest) = text.strip_prefix(MARK) {
+        let parts = split(rest)?;
+        let is_key = parts.prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
+            && parts.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+        return is_key.then_some(parts);
+    }
+    if let Some(rest) = text.strip_prefix(HEADSCALES) {
+        return split(rest);
+    }
+    let is_old = text.len() == OLD && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_old.then(|| {
+        let (prefix, secret) = text.split_at(PREFIX);
+        Parts { prefix, secret }
+    })
+}
+
+/// What is behind the mark. A hyphen may be a letter of either part, in headscale's keys.
+fn split(rest: &str) -> Option<Parts<'_>> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if rest.len() != PREFIX + 1 + SECRET || !rest.bytes().all(is_letter) {
+        return None;
+    }
+    let (prefix, rest) = rest.split_at(PREFIX);
+    Some(Parts { prefix, secret: rest.strip_prefix('-')? })
 }
 
 /// Writes the key that these random bytes are: the first six name it.
@@ -100,5 +146,22 @@ mod tests {
             assert_eq!(read(wrong), None, "{wrong}");
         }
         assert!(serde_json::from_str::<Hash>("\"00\"").is_err());
+    }
+
+    #[test]
+    fn keys_of_headscale_are_read_and_bcrypts_hash_stays_its_text() {
+        let text = format!("hskey-auth-ab-_efghij12-{}", "-_Zz".repeat(16));
+        let parts = read(&text).unwrap();
+        assert_eq!((parts.prefix, parts.secret.len()), ("ab-_efghij12", 64));
+        assert_eq!(read(&"0f".repeat(24)).unwrap().prefix, "0f0f0f0f0f0f");
+        for wrong in [&text[..text.len() - 1], &text.replace("12-", "123"), &"0f".repeat(23)] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+        let hash = format!("$2a$10${}", "a".repeat(53));
+        let kept = serde_json::to_string(&Hash::of_bcrypt(&hash).unwrap()).unwrap();
+        assert_eq!(kept, format!("\"{hash}\""));
+        let read: Hash = serde_json::from_str(&kept).unwrap();
+        assert!(matches!(&read, Hash::Bcrypt(text) if *text == hash));
+        assert!(read != Hash::of(&hash) && Hash::of_bcrypt(&hash[1..]).is_none());
     }
 }
