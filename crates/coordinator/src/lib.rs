@@ -18,6 +18,8 @@
 mod access;
 mod addresses;
 mod admin;
+mod api_keys;
+mod audit;
 mod bits;
 mod hostinfo;
 mod log;
@@ -40,6 +42,7 @@ mod time;
 pub use self::{
     addresses::Prefixes,
     admin::NewKey,
+    audit::KEPT as KEPT_AUDIT,
     hostinfo::Hostinfo,
     presence::StreamId,
     refusal::Refusal,

@@ -1,14 +1,16 @@
-//! Pre-auth keys as texts, and what is kept of them.
+//! Pre-auth keys and API keys as texts, and what is kept of them.
 //!
-//! A key is `lrkey-auth-`, twelve letters that name it, a hyphen, and 64 hexadecimal digits of
+//! A key is `lrkey-auth-` or `lrkey-api-`, twelve letters that name it, a hyphen, and 64 hexadecimal digits of
 //! randomness. Of those the hash is kept: 256 random bits need no slow one.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What a key begins with.
+/// What a pre-auth key begins with.
 const MARK: &str = "lrkey-auth-";
+/// What an API key begins with.
+const API_MARK: &str = "lrkey-api-";
 /// The length of the part that names a key.
 const PREFIX: usize = 12;
 /// The length of the secret part.
@@ -59,9 +61,18 @@ pub struct Parts<'a> {
     pub secret: &'a str,
 }
 
-/// Reads a key.
+/// Reads a pre-auth key.
 pub fn read(text: &str) -> Option<Parts<'_>> {
-    let rest = text.strip_prefix(MARK)?;
+    read_marked(MARK, text)
+}
+
+/// Reads an API key.
+pub fn read_api(text: &str) -> Option<Parts<'_>> {
+    read_marked(API_MARK, text)
+}
+
+fn read_marked<'a>(mark: &str, text: &'a str) -> Option<Parts<'a>> {
+    let rest = text.strip_prefix(mark)?;
     let (prefix, secret) = rest.split_once('-')?;
     let is_key = prefix.len() == PREFIX
         && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
@@ -70,11 +81,20 @@ pub fn read(text: &str) -> Option<Parts<'_>> {
     is_key.then_some(Parts { prefix, secret })
 }
 
-/// Writes the key that these random bytes are: the first six name it.
+/// Writes the pre-auth key that these random bytes are: the first six name it.
 pub fn write(random: &[u8; 38]) -> String {
+    write_marked(MARK, random)
+}
+
+/// Writes an API key.
+pub fn write_api(random: &[u8; 38]) -> String {
+    write_marked(API_MARK, random)
+}
+
+fn write_marked(mark: &str, random: &[u8; 38]) -> String {
     let (prefix, secret) = random.split_at(PREFIX / 2);
     let hex = base16ct::lower::encode_string;
-    format!("{MARK}{}-{}", hex(prefix), hex(secret))
+    format!("{mark}{}-{}", hex(prefix), hex(secret))
 }
 
 #[cfg(test)]
@@ -99,6 +119,7 @@ mod tests {
         for wrong in ["", "lrkey-auth-", &text[..text.len() - 1], &text[1..], &format!("{text}0")] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
+        assert!(read_api(&text).is_none() && read(&write_api(&[1; 38])).is_none());
         assert!(serde_json::from_str::<Hash>("\"00\"").is_err());
     }
 }
