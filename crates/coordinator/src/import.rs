@@ -3,8 +3,8 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    fmt, mem,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use tailnet::keys::NodePublic;
@@ -13,7 +13,7 @@ use crate::{
     addresses::{Addresses, Prefixes},
     admin::check_tags,
     names,
-    object::{Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
+    object::{ApiKey, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
 };
 
 /// The largest number that Go's clients keep whole in JSON.
@@ -66,9 +66,10 @@ impl std::error::Error for Skipped {}
 /// What came so far. Users come before keys and nodes, and [`Import::finish`] at the end.
 pub struct Import {
     addresses: Addresses,
-    had: HashSet<std::net::IpAddr>,
+    had: HashSet<IpAddr>,
     users: BTreeMap<i64, User>,
     keys: BTreeMap<i64, PreAuthKey>,
+    api_keys: BTreeMap<i64, ApiKey>,
     nodes: BTreeMap<i64, Node>,
     /// What lacks an address of one family has one when all others are known.
     halves: Vec<(Node, Option<Ipv4Addr>, Option<Ipv6Addr>)>,
@@ -83,6 +84,7 @@ impl Import {
             had: HashSet::new(),
             users: BTreeMap::new(),
             keys: BTreeMap::new(),
+            api_keys: BTreeMap::new(),
             nodes: BTreeMap::new(),
             halves: Vec::new(),
             last: BTreeMap::new(),
@@ -127,6 +129,20 @@ impl Import {
         Ok(())
     }
 
+    /// An API key.
+    ///
+    /// # Errors
+    /// Why it is left out.
+    pub fn api_key(&mut self, key: ApiKey) -> Result<(), Skipped> {
+        check_number(key.id.0, &self.api_keys)?;
+        if self.api_keys.values().any(|other| other.prefix == key.prefix) {
+            return Err(Skipped::Prefix(key.prefix));
+        }
+        self.given(Kind::ApiKey, key.id.0);
+        self.api_keys.insert(key.id.0, key);
+        Ok(())
+    }
+
     /// A node with the addresses that it has.
     ///
     /// # Errors
@@ -155,7 +171,7 @@ impl Import {
             }
         }
         let own = v4.map(Into::into).into_iter().chain(v6.map(Into::into));
-        let own: Vec<std::net::IpAddr> = own.collect();
+        let own: Vec<IpAddr> = own.collect();
         if own.iter().any(|address| self.had.contains(address)) {
             return Err(Skipped::Address);
         }
@@ -179,7 +195,7 @@ impl Import {
                 (v4.unwrap_or(Ipv4Addr::UNSPECIFIED), v6.unwrap_or(Ipv6Addr::UNSPECIFIED));
             self.addresses.take(v4, v6);
         }
-        for (node, v4, v6) in std::mem::take(&mut self.halves) {
+        for (node, v4, v6) in mem::take(&mut self.halves) {
             match self.addresses.free() {
                 Some((free_v4, free_v6)) => {
                     self.add(node, v4.unwrap_or(free_v4), v6.unwrap_or(free_v6));
@@ -189,8 +205,9 @@ impl Import {
         }
         let users = self.users.values().map(Object::stored);
         let keys = self.keys.values().map(Object::stored);
+        let api_keys = self.api_keys.values().map(Object::stored);
         let nodes = self.nodes.values().map(Object::stored);
-        let mut objects: Vec<Stored> = users.chain(keys).chain(nodes).collect();
+        let mut objects: Vec<Stored> = users.chain(keys).chain(api_keys).chain(nodes).collect();
         // A number that was given is not given again, even if what had it is gone.
         for (kind, id) in self.last {
             if !objects.iter().any(|object| (object.kind, object.id) == (kind, id)) {
@@ -218,4 +235,92 @@ impl Import {
 fn check_number<T>(number: i64, had: &BTreeMap<i64, T>) -> Result<(), Skipped> {
     let is_number = (1..=LARGEST).contains(&number) && !had.contains_key(&number);
     if is_number { Ok(()) } else { Err(Skipped::Number) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RegisterRequest, Settings, State, Time, object::KeyId, secret::Hash};
+
+    fn user(id: i64, name: &str) -> User {
+        User { id: UserId(id), name: name.into(), ..User::default() }
+    }
+
+    fn node(id: i64, name: &str) -> Node {
+        serde_json::from_value(serde_json::json!({
+            "id": id, "machine": format!("mkey:{id:064x}"), "key": format!("nodekey:{id:064x}"),
+            "disco": format!("discokey:{id:064x}"), "user": 1, "name": name, "v4": "0.0.0.0",
+            "v6": "::", "hostinfo": {}, "auth_key": 9, "expires": null, "created": 0,
+            "last_seen": null,
+        }))
+        .unwrap()
+    }
+
+    fn import() -> Import {
+        let mut import = Import::new(Prefixes::default());
+        import.user(user(1, "anna")).unwrap();
+        import
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out_and_the_rest_is_a_network() {
+        let mut import = import();
+        assert_eq!(import.user(user(1, "bert")), Err(Skipped::Number));
+        assert_eq!(import.user(user(2, "anna")), Err(Skipped::Name("anna".into())));
+        let v4 = |last| Some(Ipv4Addr::new(100, 64, 0, last));
+        let v6 = |last: u16| Some(Ipv6Addr::new(0xfd7a, 0x115c, 0xa1e0, 0, 0, 0, 0, last));
+        import.node(node(5, "a"), v4(5), v6(5)).unwrap();
+        assert_eq!(import.node(node(5, "b"), v4(6), v6(6)), Err(Skipped::Number));
+        assert_eq!(import.node(node(6, "a"), v4(6), v6(6)), Err(Skipped::Name("a".into())));
+        assert_eq!(import.node(node(6, "b"), v4(5), v6(6)), Err(Skipped::Address));
+        let stranger = Node { user: Some(UserId(7)), ..node(6, "b") };
+        assert_eq!(import.node(stranger, v4(6), v6(6)), Err(Skipped::NoUser(UserId(7))));
+        let same_key = Node { key: node(5, "a").key, ..node(6, "b") };
+        assert!(matches!(import.node(same_key, v4(6), v6(6)), Err(Skipped::Key(_))));
+        // One that has an address of one family gets its like in the other.
+        import.node(node(6, "b"), v4(6), None).unwrap();
+        import.given(Kind::Node, 40);
+        let (objects, skipped) = import.finish();
+        assert!(skipped.is_empty(), "{skipped:?}");
+        let mut state = State::load(Settings::default(), objects, Time(0)).unwrap();
+        let ids: Vec<i64> = state.nodes().map(|view| view.node.id.0).collect();
+        assert_eq!(ids, [5, 6]);
+        let half = state.node(NodeId(6)).unwrap().node;
+        assert_eq!((half.v4, half.v6.is_unspecified()), (v4(6).unwrap(), false));
+        // The key that made it is not there.
+        assert_eq!(half.auth_key, None);
+        assert_eq!(state.next_number(Kind::Node), 41);
+    }
+
+    #[test]
+    fn a_key_of_bcrypt_is_good_once_it_is_proved() {
+        let bcrypt = format!("$2a$10${}", "b".repeat(53));
+        let text = format!("hskey-auth-abcdefghijkl-{}", "x".repeat(64));
+        let mut import = import();
+        import
+            .key(PreAuthKey {
+                id: KeyId(3),
+                user: Some(UserId(1)),
+                prefix: "abcdefghijkl".into(),
+                hash: Hash::of_bcrypt(&bcrypt).unwrap(),
+                reusable: false,
+                ephemeral: false,
+                used: false,
+                expires: None,
+                tags: Vec::new(),
+                created: Time(0),
+            })
+            .unwrap();
+        let mut state = State::load(Settings::default(), import.finish().0, Time(0)).unwrap();
+        let asked = |text: &str| {
+            let request = serde_json::json!({"Auth": {"AuthKey": text}}).to_string();
+            RegisterRequest::read(request.as_bytes()).unwrap()
+        };
+        let unproved = state.unproved(&asked(&text), Time(1)).unwrap();
+        assert_eq!((&unproved.bcrypt, unproved.secret.len()), (&bcrypt, 64));
+        state.prove(&unproved);
+        assert!(state.unproved(&asked(&text), Time(1)).is_none());
+        let kept = state.take_writes();
+        assert!(kept[0].body.as_ref().is_some_and(|body| !body.contains("$2a$")));
+    }
 }

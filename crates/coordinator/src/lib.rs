@@ -18,6 +18,8 @@
 mod access;
 mod addresses;
 mod admin;
+mod api_keys;
+mod audit;
 mod bits;
 mod hostinfo;
 mod import;
@@ -42,6 +44,7 @@ mod time;
 pub use self::{
     addresses::Prefixes,
     admin::NewKey,
+    audit::KEPT as KEPT_AUDIT,
     hostinfo::Hostinfo,
     import::{Import, Skipped},
     presence::StreamId,

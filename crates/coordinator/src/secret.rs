@@ -1,25 +1,32 @@
-//! Pre-auth keys as texts, and what is kept of them.
+//! Pre-auth keys and API keys as texts, and what is kept of them.
 //!
-//! A key is `lrkey-auth-`, twelve letters that name it, a hyphen, and 64 hexadecimal digits of
-//! randomness. Of those the hash is kept: 256 random bits need no slow one.
+//! A key is `lrkey-auth-` or `lrkey-api-`, twelve letters that name it, a hyphen, and 64 hexadecimal
+//! digits of randomness. Of those the hash is kept: 256 random bits need no slow one.
 //!
-//! Keys that headscale made are as good: `hskey-auth-`, twelve letters, a hyphen and 64 letters, of
-//! which it kept bcrypt's hash, or 48 hexadecimal digits of its versions before 0.28.
+//! Keys that headscale made are as good: `hskey-auth-` or `hskey-api-`, twelve letters, a hyphen and 64
+//! letters, of which it kept bcrypt's hash. Its versions before 0.28 made pre-auth keys of 48
+//! hexadecimal digits, and API keys of seven letters, a full stop and a secret.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What a key begins with.
+/// What a pre-auth key begins with.
 const MARK: &str = "lrkey-auth-";
-/// What a key of headscale's begins with.
+/// What an API key begins with.
+const API_MARK: &str = "lrkey-api-";
+/// What headscale's begin with.
 const HEADSCALES: &str = "hskey-auth-";
+const HEADSCALES_API: &str = "hskey-api-";
 /// The length of the part that names a key.
 const PREFIX: usize = 12;
 /// The length of the secret part.
 const SECRET: usize = 64;
 /// The length of a key of headscale's first versions.
 const OLD: usize = 48;
+/// The length of what names an API key of headscale's first versions, and the longest secret.
+const OLD_API_PREFIX: usize = 7;
+const OLD_API_SECRET: usize = 128;
 /// What the text of bcrypt's hashes begins with.
 const BCRYPT: &str = "$2";
 /// The length of such a text (OpenBSD `bcrypt.c`).
@@ -88,22 +95,36 @@ pub struct Parts<'a> {
     pub secret: &'a str,
 }
 
-/// Reads a key.
+/// Reads a pre-auth key.
 pub fn read(text: &str) -> Option<Parts<'_>> {
-    if let Some(rest) = text.strip_prefix(MARK) {
-        let parts = split(rest)?;
-        let is_key = parts.prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
-            && parts.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-        return is_key.then_some(parts);
-    }
-    if let Some(rest) = text.strip_prefix(HEADSCALES) {
-        return split(rest);
+    if let Some(parts) = read_marked(MARK, HEADSCALES, text) {
+        return Some(parts);
     }
     let is_old = text.len() == OLD && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_old.then(|| {
         let (prefix, secret) = text.split_at(PREFIX);
         Parts { prefix, secret }
     })
+}
+
+/// Reads an API key.
+pub fn read_api(text: &str) -> Option<Parts<'_>> {
+    if let Some(parts) = read_marked(API_MARK, HEADSCALES_API, text) {
+        return Some(parts);
+    }
+    let (prefix, secret) = text.split_once('.')?;
+    let is_old = prefix.len() == OLD_API_PREFIX && secret.len() <= OLD_API_SECRET;
+    is_old.then_some(Parts { prefix, secret })
+}
+
+fn read_marked<'a>(own: &str, headscales: &str, text: &'a str) -> Option<Parts<'a>> {
+    if let Some(rest) = text.strip_prefix(headscales) {
+        return split(rest);
+    }
+    let parts = split(text.strip_prefix(own)?)?;
+    let is_key = parts.prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && parts.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_key.then_some(parts)
 }
 
 /// What is behind the mark. A hyphen may be a letter of either part, in headscale's keys.
@@ -116,11 +137,20 @@ fn split(rest: &str) -> Option<Parts<'_>> {
     Some(Parts { prefix, secret: rest.strip_prefix('-')? })
 }
 
-/// Writes the key that these random bytes are: the first six name it.
+/// Writes the pre-auth key that these random bytes are: the first six name it.
 pub fn write(random: &[u8; 38]) -> String {
+    write_marked(MARK, random)
+}
+
+/// Writes an API key.
+pub fn write_api(random: &[u8; 38]) -> String {
+    write_marked(API_MARK, random)
+}
+
+fn write_marked(mark: &str, random: &[u8; 38]) -> String {
     let (prefix, secret) = random.split_at(PREFIX / 2);
     let hex = base16ct::lower::encode_string;
-    format!("{MARK}{}-{}", hex(prefix), hex(secret))
+    format!("{mark}{}-{}", hex(prefix), hex(secret))
 }
 
 #[cfg(test)]
@@ -145,6 +175,7 @@ mod tests {
         for wrong in ["", "lrkey-auth-", &text[..text.len() - 1], &text[1..], &format!("{text}0")] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
+        assert!(read_api(&text).is_none() && read(&write_api(&[1; 38])).is_none());
         assert!(serde_json::from_str::<Hash>("\"00\"").is_err());
     }
 
@@ -154,6 +185,9 @@ mod tests {
         let parts = read(&text).unwrap();
         assert_eq!((parts.prefix, parts.secret.len()), ("ab-_efghij12", 64));
         assert_eq!(read(&"0f".repeat(24)).unwrap().prefix, "0f0f0f0f0f0f");
+        let old = read_api("abcdefg.secret").unwrap();
+        assert_eq!((old.prefix, old.secret), ("abcdefg", "secret"));
+        assert_eq!(read_api(&text.replace("auth", "api")).unwrap().prefix, "ab-_efghij12");
         for wrong in [&text[..text.len() - 1], &text.replace("12-", "123"), &"0f".repeat(23)] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
