@@ -5,12 +5,11 @@ use std::{net::IpAddr, time::Duration};
 use tailnet::{
     line::Outgoing,
     netcheck::{Families, Report},
-    portmap::Mapped,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::Mesh;
-use crate::agent::{derp, told::ToRelays};
+use crate::agent::{derp, portmap::Router, told::ToRelays};
 
 /// What a task found out for a check of the network.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub(in crate::agent) enum Found {
     /// How far a region is by TCP.
     Latency(u16, Option<Duration>),
     /// What is known of the port that the router forwards.
-    Mapped(Mapped),
+    Mapped(Router),
 }
 
 impl Mesh {
