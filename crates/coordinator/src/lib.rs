@@ -24,6 +24,7 @@ mod log;
 mod names;
 mod nodes;
 pub mod object;
+mod policies;
 mod presence;
 mod refusal;
 mod register;
@@ -41,6 +42,7 @@ pub use self::{
     addresses::Prefixes,
     admin::NewKey,
     hostinfo::Hostinfo,
+    policies::Judged,
     presence::StreamId,
     refusal::Refusal,
     register::{Registered, Registering},

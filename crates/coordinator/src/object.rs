@@ -37,6 +37,10 @@ id!(
     /// The number of a node.
     NodeId
 );
+id!(
+    /// The number of a policy.
+    PolicyId
+);
 
 /// Of what kind an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,11 +51,13 @@ pub enum Kind {
     PreAuthKey,
     /// A [`Node`].
     Node,
+    /// A [`Policy`].
+    Policy,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::User, Self::PreAuthKey, Self::Node];
+    pub const ALL: [Self; 4] = [Self::User, Self::PreAuthKey, Self::Node, Self::Policy];
 
     /// Its name in the store.
     pub fn name(self) -> &'static str {
@@ -59,6 +65,7 @@ impl Kind {
             Self::User => "user",
             Self::PreAuthKey => "preauthkey",
             Self::Node => "node",
+            Self::Policy => "policy",
         }
     }
 
@@ -109,6 +116,7 @@ macro_rules! object {
 object!(User);
 object!(PreAuthKey);
 object!(Node);
+object!(Policy);
 
 /// Who owns nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,6 +161,17 @@ pub struct PreAuthKey {
     #[serde(default)]
     pub tags: Vec<String>,
     /// When it was made.
+    pub created: Time,
+}
+
+/// Who may reach whom. The newest is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// The number.
+    pub id: PolicyId,
+    /// As it was written, with its comments.
+    pub text: String,
+    /// When it was saved.
     pub created: Time,
 }
 
