@@ -41,6 +41,14 @@ id!(
     /// The number of a policy.
     PolicyId
 );
+id!(
+    /// The number of an API key.
+    ApiKeyId
+);
+id!(
+    /// The number of an entry of the audit.
+    AuditId
+);
 
 /// Of what kind an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,11 +61,22 @@ pub enum Kind {
     Node,
     /// A [`Policy`].
     Policy,
+    /// An [`ApiKey`].
+    ApiKey,
+    /// An [`AuditEntry`].
+    AuditEntry,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::User, Self::PreAuthKey, Self::Node, Self::Policy];
+    pub const ALL: [Self; 6] = [
+        Self::User,
+        Self::PreAuthKey,
+        Self::Node,
+        Self::Policy,
+        Self::ApiKey,
+        Self::AuditEntry,
+    ];
 
     /// Its name in the store.
     pub fn name(self) -> &'static str {
@@ -66,6 +85,8 @@ impl Kind {
             Self::PreAuthKey => "preauthkey",
             Self::Node => "node",
             Self::Policy => "policy",
+            Self::ApiKey => "apikey",
+            Self::AuditEntry => "audit",
         }
     }
 
@@ -117,6 +138,8 @@ object!(User);
 object!(PreAuthKey);
 object!(Node);
 object!(Policy);
+object!(ApiKey);
+object!(AuditEntry);
 
 /// Who owns nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,7 +162,7 @@ pub struct User {
 }
 
 /// What stands for a login. The key itself is not kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreAuthKey {
     /// The number.
     pub id: KeyId,
@@ -173,6 +196,37 @@ pub struct Policy {
     pub text: String,
     /// When it was saved.
     pub created: Time,
+}
+
+/// What an administrator's program shows instead of a password. The key itself is not kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApiKey {
+    /// The number.
+    pub id: ApiKeyId,
+    /// The part of the key that names it.
+    pub prefix: String,
+    /// Of the part that is secret.
+    pub hash: Hash,
+    /// When it ends.
+    pub expires: Option<Time>,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// What an administrator did. It is never changed, and never gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// The number: entries are in its order.
+    pub id: AuditId,
+    /// When.
+    pub at: Time,
+    /// By what right: the local socket, an API key, a session of the page.
+    pub who: String,
+    /// The command, in words.
+    pub what: String,
+    /// Why it was not carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// How a node became one.

@@ -12,6 +12,8 @@ use tailnet::keys::{MachinePublic, NodePublic};
 use crate::{
     access::Access,
     addresses::Addresses,
+    api_keys::ApiKeys,
+    audit::Audit,
     log::{Change, Log, Parts},
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
     presence::{StreamId, Timer},
@@ -88,6 +90,8 @@ pub struct State {
     pub(crate) users: BTreeMap<UserId, User>,
     pub(crate) keys: BTreeMap<KeyId, PreAuthKey>,
     pub(crate) by_prefix: HashMap<String, KeyId>,
+    pub(crate) api_keys: ApiKeys,
+    pub(crate) audit: Audit,
     pub(crate) nodes: BTreeMap<NodeId, Entry>,
     pub(crate) policies: BTreeMap<PolicyId, object::Policy>,
     pub(crate) by_key: HashMap<NodePublic, NodeId>,
@@ -119,6 +123,8 @@ impl State {
             users: BTreeMap::new(),
             keys: BTreeMap::new(),
             by_prefix: HashMap::new(),
+            api_keys: ApiKeys::default(),
+            audit: Audit::default(),
             nodes: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -163,6 +169,10 @@ impl State {
                 Kind::Policy => serde_json::from_str(&body).map(|policy: object::Policy| {
                     state.policies.insert(policy.id, policy);
                 }),
+                Kind::ApiKey => serde_json::from_str(&body).map(|key| state.api_keys.insert(key)),
+                Kind::AuditEntry => {
+                    serde_json::from_str(&body).map(|entry| state.audit.push(entry))
+                }
             };
             let why = |why| LoadError { kind: kind.name(), id, why: Unreadable::Json(why) };
             read.map_err(why)?;
