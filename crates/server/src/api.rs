@@ -14,6 +14,7 @@ mod desk;
 mod keys;
 mod nodes;
 mod openapi;
+mod policy;
 mod routes;
 mod shown;
 mod socket;
@@ -27,5 +28,5 @@ pub use self::{
 
 /// What all paths begin with.
 pub const ROOT: &str = "/api/v1/";
-/// The longest request, in bytes.
-const LONGEST: usize = 1 << 20;
+/// The longest request, in bytes: a policy of 4 MiB as JSON.
+const LONGEST: usize = 8 << 20;

@@ -1,6 +1,7 @@
 //! What the command line asks a running server.
 
 mod ask;
+mod policy;
 mod table;
 
 use std::{path::PathBuf, time::Duration};
@@ -13,6 +14,7 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use self::ask::{Ask, part, query};
+pub use self::policy::{policies, policy_in_force, policy_says};
 use crate::{clock::now, configuration::Configuration};
 
 /// What all of these have.

@@ -53,7 +53,7 @@ enum Command {
         #[arg(short, long, default_value = "100")]
         limit: usize,
     },
-    /// Check a policy, and show what it means; without a server.
+    /// Set and show the policy, check one, and show what it means.
     #[command(subcommand)]
     Policy(PolicyFile),
 }
@@ -88,7 +88,7 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
         Command::ApiKeys(command) => commands::api_keys(&common, command).await,
         Command::AdminLink => commands::admin_link(&common).await,
         Command::Audit { limit } => commands::audit(&common, limit).await,
-        Command::Policy(command) => command.run(),
+        Command::Policy(command) => command.run(&common).await,
     }
 }
 

@@ -7,11 +7,12 @@ use axum::{
     extract::DefaultBodyLimit,
     http::Method,
     middleware::from_fn_with_state,
-    routing::{MethodRouter, delete, get, post},
+    routing::{MethodRouter, delete, get, post, put},
 };
 
 use super::{
-    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, keys, nodes, openapi, users,
+    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, keys, nodes, openapi, policy,
+    users,
 };
 use crate::serve::Server;
 
@@ -42,6 +43,10 @@ impl Route {
         Self { method: Method::POST, ..Self::get(path, summary, answer) }
     }
 
+    fn put(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+        Self { method: Method::PUT, ..Self::get(path, summary, answer) }
+    }
+
     fn delete(path: &'static str, summary: &'static str) -> Self {
         Self { method: Method::DELETE, ..Self::get(path, summary, "Nothing") }
     }
@@ -66,6 +71,7 @@ impl Route {
 pub fn all() -> Vec<Route> {
     let mut routes = of_people_and_keys();
     routes.extend(of_nodes());
+    routes.extend(of_the_policy());
     routes.extend([
         Route::get("audit", "What administrators did, the newest first.", "AuditEntries")
             .with(&[("limit", "How many entries; 100 without it.")])
@@ -129,6 +135,21 @@ fn of_nodes() -> Vec<Route> {
         .says("Routes")
         .by(post(nodes::approve)),
         Route::delete("node/{id}", "Delete a node.").by(delete(nodes::delete)),
+    ]
+}
+
+fn of_the_policy() -> Vec<Route> {
+    vec![
+        Route::get("policy", "The policy in force.", "Policy").by(get(policy::show)),
+        Route::put("policy", "Put a policy in force, if its tests pass.", "Policy")
+            .says("NewPolicy")
+            .by(put(policy::set)),
+        Route::post("policy/check", "What a policy would change, if its tests pass.", "Policy")
+            .says("NewPolicy")
+            .by(post(policy::check)),
+        Route::get("policy/history", "All policies that are kept, the newest first.", "Policies")
+            .by(get(policy::history)),
+        Route::get("policy/history/{id}", "One of them.", "Policy").by(get(policy::older)),
     ]
 }
 

@@ -78,6 +78,12 @@ pub fn routes(nodes: &Value) -> String {
     )
 }
 
+pub fn policies(policies: &Value) -> String {
+    let fields = ["id", "updated_at", "bytes"];
+    let row = |policy: &Value| fields.map(|field| text(&policy[field]));
+    table(["ID", "Saved", "Bytes"], rows(policies).map(row))
+}
+
 fn rows(values: &Value) -> impl Iterator<Item = &Value> {
     values.as_array().into_iter().flatten()
 }
