@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
 
-/// A network's users and nodes; a node is named by its place in the list.
+/// A network's users and nodes; a node is named by its place in the list. A default node is a place
+/// that is free.
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     /// The users.
@@ -17,7 +18,7 @@ pub struct Nodes {
 }
 
 /// A user.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct User {
     /// Its number.
@@ -44,7 +45,7 @@ pub enum Role {
 }
 
 /// A node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// For messages.
     pub name: String,
@@ -145,6 +146,11 @@ impl User {
 }
 
 impl Node {
+    /// Whether it is nobody: a place in the list that is free.
+    pub fn is_vacant(&self) -> bool {
+        self.addresses.is_empty() && self.user.is_none() && self.tags.is_empty()
+    }
+
     /// Whether it is its user's and no service.
     pub fn is_personal(&self) -> bool {
         self.tags.is_empty()

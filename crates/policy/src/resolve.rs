@@ -94,6 +94,7 @@ impl Names<'_> {
 
     fn add_nodes(self, to: &mut Resolved, is_meant: impl Fn(&Node) -> bool) {
         let nodes = self.nodes.nodes.iter().enumerate();
+        let is_meant = |node: &Node| !node.is_vacant() && is_meant(node);
         nodes.filter(|(_, node)| is_meant(node)).for_each(|(place, _)| to.nodes.insert(place));
     }
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test builds on fails it")]
 
+#[path = "small/changes.rs"]
+mod changes;
 #[path = "small/filters.rs"]
 mod filters;
 #[path = "small/logins.rs"]

@@ -1,4 +1,4 @@
-//! `linerate-server policy`: a policy's text is read, tested and compiled without a server.
+//! `linerate-server policy`: a policy's text is read, tested and compiled here, or by the server.
 
 use std::{
     collections::BTreeMap,
@@ -9,18 +9,43 @@ use std::{
 
 use ::policy::{Nodes, Policy, Refusal, to_json};
 use anyhow::{Context, anyhow};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
-/// Commands for a policy in a file; `-` is standard input.
+use crate::commands::{self, Common};
+
+/// Commands for the policy; a file that is `-` is standard input.
 #[derive(Debug, Subcommand)]
 pub enum PolicyFile {
+    /// Print the policy in force.
+    #[command(aliases = ["show", "view", "fetch"])]
+    Get {
+        /// An older one, by its number.
+        #[arg(short, long)]
+        identifier: Option<i64>,
+    },
+    /// Show when policies were saved, which are kept.
+    History,
+    /// Put a policy in force, if its tests pass, and print who reaches whom that did not, or does
+    /// not any more.
+    #[command(aliases = ["put", "update"])]
+    Set {
+        /// The policy.
+        #[arg(short, long)]
+        file: PathBuf,
+        /// Print the difference, and change nothing.
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Read a policy, and say all that is wrong with it.
     Check {
-        /// The policy.
-        file: PathBuf,
+        #[command(flatten)]
+        which: Which,
         /// Run the policy's tests with these users and nodes.
         #[arg(long, value_name = "FILE")]
         nodes: Option<PathBuf>,
+        /// Run them in the server's network, and print what the policy would change.
+        #[arg(long, conflicts_with = "nodes")]
+        server: bool,
     },
     /// Print the filter of each node.
     Filters {
@@ -36,11 +61,34 @@ pub enum PolicyFile {
     },
 }
 
+/// A policy's file.
+#[derive(Args, Debug)]
+#[group(required = true, multiple = false)]
+pub struct Which {
+    /// The policy.
+    path: Option<PathBuf>,
+    /// The same.
+    #[arg(short, long)]
+    file: Option<PathBuf>,
+}
+
 impl PolicyFile {
     /// Runs the command.
-    pub fn run(self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    /// The policy cannot be read or is refused; the server does not answer.
+    pub async fn run(self, common: &Common) -> anyhow::Result<()> {
         match self {
-            Self::Check { file, nodes } => {
+            Self::Get { identifier } => commands::policy_in_force(common, identifier).await,
+            Self::History => commands::policies(common).await,
+            Self::Set { file, dry_run } => {
+                commands::policy_says(common, &text(&file)?, !dry_run).await
+            }
+            Self::Check { which, nodes, server } => {
+                let file = which.path.or(which.file).context("a policy is missing")?;
+                if server {
+                    return commands::policy_says(common, &text(&file)?, false).await;
+                }
                 let policy = read(&file)?;
                 if let Some(nodes) = nodes {
                     let tested = policy.run_tests(&read_nodes(&nodes)?);

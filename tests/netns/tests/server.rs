@@ -4,6 +4,7 @@
 
 mod server {
     mod life;
+    mod policy;
 }
 
 use std::time::Duration;

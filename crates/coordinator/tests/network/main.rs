@@ -4,6 +4,7 @@
 
 mod joining;
 mod life;
+mod policy;
 mod routing;
 mod telling;
 mod world;

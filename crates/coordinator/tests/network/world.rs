@@ -34,6 +34,10 @@ pub struct Machine {
     /// Its peers, as the client has them.
     pub peers: BTreeMap<i64, Value>,
     pub own: Value,
+    /// The rules that it filters by.
+    pub filter: Value,
+    /// Who may log in.
+    pub ssh: Value,
     /// The stream's last frame was its end.
     pub has_ended: bool,
     /// The fields of all frames that it was told.
@@ -199,6 +203,8 @@ impl Machine {
             session: None,
             peers: BTreeMap::new(),
             own: Value::Null,
+            filter: Value::Null,
+            ssh: Value::Null,
             has_ended: false,
             told: Vec::new(),
         }
@@ -209,6 +215,12 @@ impl Machine {
         self.told.push(frame.as_object().unwrap().keys().cloned().collect());
         if let Some(own) = frame.get("Node") {
             self.own = own.clone();
+        }
+        if let Some(filters) = frame.get("PacketFilters") {
+            self.filter = filters["base"].clone();
+        }
+        if let Some(ssh) = frame.get("SSHPolicy") {
+            self.ssh = ssh.clone();
         }
         let list = |name: &str| frame[name].as_array().cloned().unwrap_or_default();
         if !list("Peers").is_empty() {

@@ -1,0 +1,438 @@
+//! A policy in force: what each client is told of it, and how little when something else changes.
+
+use std::collections::BTreeSet;
+
+use coordinator::{NewKey, Refusal, object::UserId};
+use policy::{Node, Nodes, Policy, Role, to_json};
+use serde_json::{Value, json};
+
+use crate::world::{Machine, World};
+
+pub fn save(world: &mut World, text: &Value) {
+    try_save(world, text).unwrap();
+}
+
+fn try_save(world: &mut World, text: &Value) -> Result<(), Refusal> {
+    let text = text.to_string();
+    let policy = Policy::parse(&text).unwrap();
+    let outcome = world.state.save_policy(&text, &policy, world.now);
+    world.keep();
+    outcome.map(drop)
+}
+
+/// A policy of these rules, beside tags that Anna owns.
+pub fn policy(rules: &Value) -> Value {
+    let mut policy = json!({
+        "tagOwners": {
+            "tag:db": ["anna@"], "tag:web": ["anna@"], "tag:gate": ["anna@"],
+            "tag:child": ["tag:web"], "tag:none": [],
+        },
+    });
+    policy.as_object_mut().unwrap().extend(rules.as_object().unwrap().clone());
+    policy
+}
+
+pub fn tagged(world: &mut World, tag: &str) -> String {
+    let tags = vec![tag.to_owned()];
+    world.auth_key(NewKey { tags, reusable: true, ..NewKey::default() })
+}
+
+pub fn key_of(world: &mut World, user: UserId) -> String {
+    world.auth_key(NewKey { user: Some(user), reusable: true, ..NewKey::default() })
+}
+
+fn drain(world: &mut World, machines: &mut [&mut Machine]) {
+    for machine in machines {
+        while world.poll(machine) {}
+    }
+}
+
+fn ports(number: u16) -> Value {
+    json!({ "First": number, "Last": number })
+}
+
+#[test]
+fn without_a_policy_everybody_reaches_everybody_and_with_an_empty_one_nobody() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (mut one, mut other) = (world.join(1, &key), world.join(2, &key));
+    drain(&mut world, &mut [&mut one, &mut other]);
+    assert_eq!(one.filter[0]["SrcIPs"], json!(["*"]));
+    save(&mut world, &json!({ "acls": [] }));
+    drain(&mut world, &mut [&mut one, &mut other]);
+    for machine in [&one, &other] {
+        assert_eq!((&machine.filter, machine.peers.len()), (&json!([]), 0));
+    }
+    let anybody = json!({ "acls": [{ "action": "accept", "src": ["*"], "dst": ["*:*"] }] });
+    save(&mut world, &anybody);
+    drain(&mut world, &mut [&mut one, &mut other]);
+    assert_eq!((one.peers.len(), other.peers.len()), (1, 1));
+    assert_ne!(one.filter, json!([]));
+}
+
+#[test]
+fn peers_are_shown_only_if_either_may_reach_the_other() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (db, web) = (tagged(&mut world, "tag:db"), tagged(&mut world, "tag:web"));
+    let rule = json!({ "action": "accept", "src": ["anna@"], "dst": ["tag:db:5432"] });
+    save(&mut world, &policy(&json!({ "acls": [rule] })));
+    let mut laptop = world.join(1, &key);
+    let (mut base, mut site) = (world.join(2, &db), world.join(3, &web));
+    drain(&mut world, &mut [&mut laptop, &mut base, &mut site]);
+    assert_eq!(laptop.peers.keys().collect::<Vec<_>>(), [&base.id.0]);
+    assert_eq!(base.peers.keys().collect::<Vec<_>>(), [&laptop.id.0]);
+    assert!(site.peers.is_empty() && site.filter == json!([]) && laptop.filter == json!([]));
+    assert_eq!(base.filter[0]["DstPorts"][0]["Ports"], ports(5432));
+    assert_eq!(base.filter[0]["SrcIPs"][0], world.address(&laptop));
+    let site_id = site.id;
+    world.state.tag_node(site_id, &["tag:db".into()], world.now).unwrap();
+    world.keep();
+    drain(&mut world, &mut [&mut laptop, &mut base, &mut site]);
+    assert_eq!((laptop.peers.len(), base.peers.len(), site.peers.len()), (2, 1, 1));
+    assert_eq!(site.filter[0]["DstPorts"][0]["Ports"], ports(5432));
+    world.state.delete_node(laptop.id).unwrap();
+    world.keep();
+    drain(&mut world, &mut [&mut base, &mut site]);
+    assert!(base.peers.is_empty() && base.filter == json!([]) && site.filter == json!([]));
+}
+
+#[test]
+fn what_no_rule_looks_at_sends_no_filter_again() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let db = tagged(&mut world, "tag:db");
+    let rules = [
+        json!({ "action": "accept", "src": ["*"], "dst": ["*:*"] }),
+        json!({ "action": "accept", "src": ["tag:web"], "dst": ["tag:db:1"] }),
+    ];
+    save(&mut world, &policy(&json!({ "acls": rules })));
+    let (mut one, mut base) = (world.join(1, &key), world.join(2, &db));
+    drain(&mut world, &mut [&mut one, &mut base]);
+    let frames = (one.told.len(), base.told.len());
+    let mut third = world.join(3, &key);
+    drain(&mut world, &mut [&mut one, &mut base, &mut third]);
+    world.tell(&third, json!({ "Endpoints": ["192.0.2.77:1"] }));
+    world.lose(&mut third);
+    world.pass(std::time::Duration::from_secs(20));
+    drain(&mut world, &mut [&mut one, &mut base]);
+    for (machine, before) in [(&one, frames.0), (&base, frames.1)] {
+        let later = &machine.told[before..];
+        assert!(!later.is_empty());
+        let has = |name: &str| later.iter().flatten().any(|field| field == name);
+        assert!(!has("PacketFilters") && !has("SSHPolicy") && !has("Node"), "{later:?}");
+    }
+}
+
+#[test]
+fn networks_of_a_router_are_shown_to_those_who_may_reach_them() {
+    let mut world = World::new();
+    let ben = world.add_user("ben");
+    let (key, bens) = (world.reusable(), key_of(&mut world, ben));
+    let gate = tagged(&mut world, "tag:gate");
+    let rules = [
+        json!({ "action": "accept", "src": ["anna@"], "dst": ["10.0.0.0/24:80", "tag:gate:22"] }),
+        json!({ "action": "accept", "src": ["ben@"], "dst": ["tag:gate:22"] }),
+    ];
+    let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] }, "exitNode": ["tag:gate"] });
+    let text = policy(&json!({ "acls": rules, "autoApprovers": approvers }));
+    save(&mut world, &text);
+    let (mut anna, mut ben) = (world.join(1, &key), world.join(2, &bens));
+    let mut router = Machine::new(3);
+    router.hostinfo["RoutableIPs"] = json!(["10.0.0.0/24", "10.9.0.0/24", "0.0.0.0/0"]);
+    assert_eq!(world.register(&mut router, &gate), "");
+    world.tell(&router, json!({}));
+    world.follow(&mut router);
+    drain(&mut world, &mut [&mut anna, &mut ben]);
+    let approved = &world.state.node(router.id).unwrap().node.approved;
+    let approved: BTreeSet<String> = approved.iter().map(ToString::to_string).collect();
+    assert_eq!(approved, ["0.0.0.0/0", "10.0.0.0/24"].map(str::to_owned).into());
+    let allowed = |machine: &Machine| machine.peer(&router)["AllowedIPs"].to_string();
+    assert!(allowed(&anna).contains("10.0.0.0/24") && !allowed(&anna).contains("0.0.0.0/0"));
+    assert!(!allowed(&ben).contains("10.0.0.0/24"), "{}", allowed(&ben));
+    assert!(ben.peer(&router).get("PrimaryRoutes").is_none());
+    assert_eq!(anna.peer(&router)["PrimaryRoutes"], json!(["10.0.0.0/24"]));
+    let more = json!({ "action": "accept", "src": ["ben@"],
+        "dst": ["10.0.0.7:443", "autogroup:internet:*"] });
+    let rules = [rules[0].clone(), rules[1].clone(), more];
+    save(&mut world, &policy(&json!({ "acls": rules })));
+    drain(&mut world, &mut [&mut anna, &mut ben]);
+    assert!(allowed(&ben).contains("10.0.0.0/24") && allowed(&ben).contains("0.0.0.0/0"));
+    let approved = world.state.node(router.id).unwrap().node.approved.len();
+    assert_eq!(approved, 2, "a policy never takes an approval back");
+}
+
+#[test]
+fn a_saved_policy_approves_what_is_offered_already() {
+    let mut world = World::new();
+    let gate = tagged(&mut world, "tag:gate");
+    let mut router = Machine::new(1);
+    router.hostinfo["RoutableIPs"] = json!(["10.0.0.0/24"]);
+    assert_eq!(world.register(&mut router, &gate), "");
+    assert!(world.state.node(router.id).unwrap().node.approved.is_empty());
+    let approvers = json!({ "routes": { "10.0.0.0/16": ["tag:gate"] } });
+    save(&mut world, &policy(&json!({ "autoApprovers": approvers })));
+    assert_eq!(world.state.node(router.id).unwrap().node.approved.len(), 1);
+    world.restart();
+    assert_eq!(world.state.node(router.id).unwrap().node.approved.len(), 1);
+}
+
+#[test]
+fn a_node_is_told_who_may_log_in_and_what_it_is_given() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let db = tagged(&mut world, "tag:db");
+    let text = policy(&json!({
+        "acls": [{ "action": "accept", "src": ["*"], "dst": ["*:*"] }],
+        "ssh": [{ "action": "accept", "src": ["anna@"], "dst": ["tag:db"], "users": ["root"] }],
+        "nodeAttrs": [{ "target": ["tag:db"], "attr": ["funnel"] }],
+        "randomizeClientPort": true,
+        "grants": [{ "src": ["anna@"], "dst": ["tag:db"],
+                     "app": { "example.com/cap/x": [{ "y": 1 }] } }],
+    }));
+    let (mut one, mut base) = (world.join(1, &key), world.join(2, &db));
+    save(&mut world, &text);
+    drain(&mut world, &mut [&mut one, &mut base]);
+    let address = world.address(&one);
+    let rule = &base.ssh["rules"][0];
+    assert_eq!(rule["principals"][0]["nodeIP"], address);
+    assert_eq!(
+        (&rule["sshUsers"]["root"], &rule["action"]["accept"]),
+        (&json!("root"), &json!(true))
+    );
+    assert_eq!(one.ssh, json!({ "rules": [] }));
+    let has = |machine: &Machine, name: &str| machine.own["CapMap"].get(name).is_some();
+    assert!(has(&base, "funnel") && !has(&one, "funnel"));
+    assert!(has(&base, "randomize-client-port") && has(&one, "randomize-client-port"));
+    let grants = base.filter.as_array().unwrap().iter().filter_map(|rule| rule.get("CapGrant"));
+    assert_eq!(grants.count(), 1);
+    let frames = base.told.len();
+    save(&mut world, &json!({ "acls": [{ "action": "accept", "src": ["*"], "dst": ["*:*"] }] }));
+    drain(&mut world, &mut [&mut one, &mut base]);
+    assert_eq!((&base.ssh, has(&base, "funnel")), (&json!({ "rules": [] }), false));
+    assert_eq!(base.told.len(), frames + 1);
+}
+
+#[test]
+fn tags_are_had_by_those_whom_their_owners_let_have_them() {
+    let mut world = World::new();
+    let ben = world.add_user("ben");
+    let (key, bens) = (world.reusable(), key_of(&mut world, ben));
+    save(&mut world, &policy(&json!({})));
+    let mut asks = |number: u8, key: &str, tags: Value| {
+        let mut machine = Machine::new(number);
+        machine.hostinfo["RequestTags"] = tags;
+        let error = world.register(&mut machine, key);
+        let node = world.state.node(machine.id).map(|view| view.node);
+        (error, node.map(|node| (node.tags.clone(), node.user)))
+    };
+    let (error, node) = asks(1, &key, json!(["tag:db"]));
+    assert_eq!((error.as_str(), node), ("", Some((vec!["tag:db".to_owned()], None))));
+    let (error, node) = asks(2, &key, json!(["tag:child"]));
+    assert_eq!((error.as_str(), node.unwrap().0), ("", vec!["tag:child".to_owned()]));
+    for (number, key, tags) in
+        [(3, &key, json!(["tag:db", "tag:none"])), (4, &bens, json!(["tag:none"]))]
+    {
+        let (error, node) = asks(number, key, tags);
+        assert_eq!(error, "requested tags [tag:none] are invalid or not permitted");
+        assert_eq!(node, None);
+    }
+}
+
+#[test]
+fn a_policy_whose_test_fails_changes_nothing_and_a_restart_keeps_the_one_in_force() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let first = json!({ "acls": [{ "action": "accept", "src": ["anna@"], "dst": ["anna@:22"] }] });
+    let (mut one, mut other) = (world.join(1, &key), world.join(2, &key));
+    save(&mut world, &first);
+    drain(&mut world, &mut [&mut one, &mut other]);
+    let (before, written) = (one.filter.clone(), world.store.len());
+    let failing = json!({ "acls": [], "tests": [{ "src": "anna@", "accept": ["anna@:22"] }] });
+    let Err(Refusal::Policy(why)) = try_save(&mut world, &failing) else { panic!("it fails") };
+    assert_eq!((why.faults[0].line, why.faults[0].key.as_str()), (1, "tests[0]"));
+    assert_eq!(world.store.len(), written);
+    assert!(!world.poll(&mut one));
+    world.restart();
+    world.follow(&mut one);
+    assert_eq!((&one.filter, one.peers.len()), (&before, 1));
+    assert_eq!(world.state.policy().unwrap().text, first.to_string());
+    save(&mut world, &json!({ "acls": [] }));
+    assert_eq!(world.state.policies().count(), 2);
+}
+
+/// A fixed walk of everything that a policy looks at. In the end, and now and then, each client knows
+/// what the policy means for the network as it is by then, made from nothing.
+#[test]
+fn clients_have_what_the_policy_compiled_anew_says_whatever_happened() {
+    let mut changes = 0;
+    for seed in 1..=12u64 {
+        let mut walk = Walk::new(seed);
+        for step in 0..150 {
+            walk.step(step);
+            if step % 10 == 9 {
+                walk.check();
+            }
+        }
+        changes += walk.machines.iter().map(|machine| machine.told.len()).sum::<usize>();
+    }
+    assert!(changes > 500, "{changes}");
+}
+
+const RULES: [&str; 10] = [
+    r#"{"action":"accept","src":["*"],"dst":["tag:web:443"]}"#,
+    r#"{"action":"accept","src":["autogroup:member"],"dst":["tag:db:5432","tag:gate:*"]}"#,
+    r#"{"action":"accept","src":["autogroup:member"],"dst":["autogroup:self:*"]}"#,
+    r#"{"action":"accept","src":["tag:web"],"dst":["10.0.0.0/16:80"]}"#,
+    r#"{"action":"accept","src":["10.0.0.0/24"],"dst":["anna@:22"]}"#,
+    r#"{"action":"accept","src":["ben@"],"dst":["autogroup:internet:*"]}"#,
+    r#"{"action":"accept","src":["group:both"],"dst":["autogroup:tagged:1-9"]}"#,
+    r#"{"action":"accept","src":["100.64.0.3"],"dst":["100.64.0.0/29:7"]}"#,
+    r#"{"action":"accept","src":["anna@"],"dst":["ben@:25"]}"#,
+    r#"{"action":"accept","src":["*"],"dst":["*:*"]}"#,
+];
+
+struct Walk {
+    world: World,
+    machines: Vec<Machine>,
+    keys: Vec<String>,
+    joined: u8,
+    seed: u64,
+}
+
+impl Walk {
+    fn new(seed: u64) -> Self {
+        let mut world = World::new();
+        let ben = world.add_user("ben");
+        let mut keys = vec![world.reusable(), key_of(&mut world, ben)];
+        keys.extend(["tag:web", "tag:db", "tag:gate"].map(|tag| tagged(&mut world, tag)));
+        Self { world, machines: Vec::new(), keys, joined: 0, seed }
+    }
+
+    fn pick(&mut self, among: usize) -> usize {
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) as usize % among
+    }
+
+    fn step(&mut self, step: usize) {
+        if step == 5 || (step > 5 && self.pick(25) == 0) {
+            let rules: Vec<Value> = RULES
+                .iter()
+                .filter(|_| self.pick(4) == 0)
+                .map(|rule| serde_json::from_str(rule).unwrap())
+                .collect();
+            let groups = json!({ "group:both": ["anna@", "ben@"] });
+            let ssh = json!([{ "action": "accept", "src": ["autogroup:member"],
+                "dst": ["tag:db", "autogroup:self"], "users": ["autogroup:nonroot"] }]);
+            let text = policy(&json!({ "acls": rules, "groups": groups, "ssh": ssh }));
+            return save(&mut self.world, &text);
+        }
+        let what = self.pick(8);
+        if self.machines.len() < 3 || ([0, 6].contains(&what) && self.joined < 200) {
+            self.joined += 1;
+            let key = self.pick(self.keys.len());
+            let key = self.keys[key].clone();
+            let machine = self.world.join(self.joined, &key);
+            return self.machines.push(machine);
+        }
+        let at = self.pick(self.machines.len());
+        let (id, now) = (self.machines[at].id, self.world.now);
+        match what {
+            1 => {
+                self.machines.swap_remove(at);
+                self.world.state.delete_node(id).unwrap();
+            }
+            2 => {
+                let tag = ["tag:web", "tag:db", "tag:gate"][self.pick(3)];
+                self.world.state.tag_node(id, &[tag.into()], now).unwrap();
+            }
+            3 => {
+                let nets = [json!(["10.0.0.0/24"]), json!(["0.0.0.0/0"]), json!([])];
+                self.machines[at].hostinfo["RoutableIPs"] = nets[self.pick(3)].clone();
+                let endpoints = json!({ "Endpoints": ["192.0.2.1:1"] });
+                self.world.tell(&self.machines[at], endpoints);
+            }
+            4 => {
+                let nets = ["10.0.0.0/24", "0.0.0.0/0"].map(|net| net.parse().unwrap());
+                self.world.state.approve_routes(id, &nets, now).unwrap();
+            }
+            5 if self.pick(4) == 0 => {
+                let ben = self.world.state.find_user("ben").map(|user| user.id);
+                let (id, name) = match ben {
+                    Ok(id) => (id, "bob"),
+                    Err(_) => (self.world.state.find_user("bob").unwrap().id, "ben"),
+                };
+                self.world.state.rename_user(id, name).unwrap();
+            }
+            _ => drop(self.world.poll(&mut self.machines[at])),
+        }
+        self.world.keep();
+    }
+
+    fn check(&mut self) {
+        for machine in &mut self.machines {
+            while self.world.poll(machine) {}
+            assert!(!machine.has_ended);
+        }
+        let state = &self.world.state;
+        let Some(saved) = state.policy() else { return };
+        let compiled = Policy::parse(&saved.text).unwrap().compile(&self.nodes());
+        let ids: Vec<i64> = state.nodes().map(|view| view.node.id.0).collect();
+        for machine in &self.machines {
+            let own = ids.iter().position(|id| *id == machine.id.0).unwrap();
+            assert_eq!(machine.filter, to_json(&compiled.filter(own)), "{}", saved.text);
+            let ssh = json!({ "rules": compiled.ssh(own, "https://unused") });
+            assert_eq!(machine.ssh, ssh);
+            let peers: Vec<i64> = compiled.peers(own).iter().map(|place| ids[place]).collect();
+            assert_eq!(machine.peers.keys().copied().collect::<Vec<_>>(), peers);
+            for place in compiled.peers(own).iter() {
+                let told = &machine.peers[&ids[place]]["AllowedIPs"];
+                let view = state.nodes().nth(place).unwrap();
+                let exits = view.node.routes().filter(|net| net.prefix_len() == 0);
+                let routes = compiled.routes(own, place);
+                let expected: BTreeSet<String> = exits
+                    .chain(view.primaries.iter().copied())
+                    .filter(|net| routes.contains(net))
+                    .map(|net| net.to_string())
+                    .collect();
+                let told: BTreeSet<String> = told.as_array().unwrap()[2..]
+                    .iter()
+                    .map(|net| net.as_str().unwrap().to_owned())
+                    .collect();
+                assert_eq!(told, expected);
+            }
+        }
+        self.sees_are_mutual();
+    }
+
+    fn sees_are_mutual(&self) {
+        for one in &self.machines {
+            for other in &self.machines {
+                let sees = |from: &Machine, to: &Machine| from.peers.contains_key(&to.id.0);
+                assert_eq!(sees(one, other), sees(other, one));
+            }
+        }
+    }
+
+    /// The network, as a policy knows it.
+    fn nodes(&self) -> Nodes {
+        let state = &self.world.state;
+        let users = state.users().enumerate().map(|(place, user)| policy::User {
+            id: user.id.0.unsigned_abs(),
+            name: user.name.clone(),
+            email: user.email.clone(),
+            role: (place == 0).then_some(Role::Owner),
+        });
+        let nodes = state.nodes().map(|view| Node {
+            name: view.node.name.clone(),
+            user: view.node.user.map(|id| id.0.unsigned_abs()),
+            tags: view.node.tags.clone(),
+            addresses: vec![view.node.v4.into(), view.node.v6.into()],
+            routes: view.node.routes().collect(),
+        });
+        Nodes { users: users.collect(), nodes: nodes.collect(), domains: Vec::new() }
+    }
+}

@@ -1,0 +1,175 @@
+//! What a change of nodes changes for others, and in what two policies differ.
+
+use policy::{Compiled, Node, Nodes, Policy, to_json};
+use proptest::{prelude::*, sample::select};
+use serde_json::{Value, json};
+
+use crate::{
+    naive::{rule, sections},
+    network::{compile, network, text},
+};
+
+/// Something that happens to the node at a place.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Tag(&'static str),
+    Give(u64),
+    Route(&'static str),
+    Leave,
+    Join,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        select(&["tag:web", "tag:base", "tag:router", "tag:exit"][..]).prop_map(Step::Tag),
+        (1..3_u64).prop_map(Step::Give),
+        select(&["10.1.2.0/24", "10.0.0.0/8", "0.0.0.0/0", "100.64.0.0/24"][..])
+            .prop_map(Step::Route),
+        Just(Step::Leave),
+        Just(Step::Join),
+    ]
+}
+
+fn apply(nodes: &mut Nodes, place: usize, step: Step) -> usize {
+    let fresh = network().nodes;
+    match step {
+        Step::Join => {
+            let place = nodes.nodes.iter().position(Node::is_vacant).unwrap_or(nodes.nodes.len());
+            let number = u8::try_from(place + 1).unwrap();
+            let addresses = vec![format!("100.64.0.{number}").parse().unwrap()];
+            let new = Node { addresses, name: "new".into(), ..fresh[place % fresh.len()].clone() };
+            if place == nodes.nodes.len() {
+                nodes.nodes.push(new);
+            } else {
+                nodes.nodes[place] = new;
+            }
+            return place;
+        }
+        Step::Leave => nodes.nodes[place] = Node::default(),
+        _ if nodes.nodes[place].is_vacant() => {}
+        Step::Tag(tag) => {
+            (nodes.nodes[place].tags, nodes.nodes[place].user) = (vec![tag.into()], None)
+        }
+        Step::Give(user) => {
+            (nodes.nodes[place].tags, nodes.nodes[place].user) = (Vec::new(), Some(user));
+        }
+        Step::Route(net) => nodes.nodes[place].routes = vec![net.parse().unwrap()],
+    }
+    place
+}
+
+/// All that a node is told by a policy.
+fn told(compiled: &Compiled, place: usize, count: usize) -> [Value; 3] {
+    if place >= count {
+        return [json!([]), json!([]), json!([])];
+    }
+    let attributes: Vec<&str> = compiled.attributes(place).into_iter().collect();
+    [
+        to_json(&compiled.filter(place)),
+        json!(compiled.ssh(place, "https://unused")),
+        json!(attributes),
+    ]
+}
+
+const LOGINS: &str = r#"[
+    {"action": "accept", "src": ["group:staff"], "dst": ["tag:web"], "users": ["root"]},
+    {"action": "accept", "src": ["autogroup:member"], "dst": ["autogroup:self"], "users": ["localpart:*@example.net"]}
+]"#;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn only_those_who_are_named_are_told_something_else(
+        rules in prop::collection::vec(rule(), 1..4),
+        steps in prop::collection::vec((0..7_usize, step()), 1..8),
+    ) {
+        let mut sections = sections(&rules);
+        sections["ssh"] = serde_json::from_str(LOGINS).unwrap();
+        sections["nodeAttrs"] = json!([{"target": ["tag:web", "ben@example.net"], "attr": ["x"]}]);
+        let policy = Policy::parse(&text(&sections)).unwrap();
+        let mut nodes = network();
+        let mut before = policy.compile(&nodes);
+        for (place, step) in steps {
+            let had = nodes.nodes.len();
+            let place = apply(&mut nodes, place, step);
+            let after = policy.compile(&nodes);
+            let changed = [place].into_iter().collect();
+            let moved = after.moved(&before, &changed);
+            for place in nodes.places() {
+                let [old, new] = [told(&before, place, had), told(&after, place, nodes.nodes.len())];
+                let moved = moved.as_ref();
+                let may = moved.map(|moved| [&moved.filters, &moved.ssh, &moved.attributes]);
+                for ((old, new), which) in old.iter().zip(&new).zip(0..) {
+                    let may = may.is_none_or(|sets| sets[which].contains(place));
+                    prop_assert!(may || old == new, "{} was told {} and {}", place, old, new);
+                }
+                for other in nodes.places() {
+                    let sees = after.sees(place, other);
+                    prop_assert_eq!(sees, after.peers(place).contains(other));
+                    let may = moved.is_none_or(|moved| moved.reach.contains(place) || moved.reach.contains(other));
+                    prop_assert!(may || sees == before.sees(place, other));
+                }
+            }
+            before = after;
+        }
+    }
+
+    #[test]
+    fn a_filter_as_json_is_the_filter(rules in prop::collection::vec(rule(), 1..4)) {
+        let compiled = compile(&sections(&rules));
+        for place in network().places() {
+            let written: Value = serde_json::from_str(&compiled.filter_json(place)).unwrap();
+            prop_assert_eq!(written, to_json(&compiled.filter(place)));
+        }
+    }
+
+    #[test]
+    fn a_difference_is_none_to_itself_and_the_opposite_the_other_way(
+        one in prop::collection::vec(rule(), 1..4), other in prop::collection::vec(rule(), 1..4),
+    ) {
+        let (one, other) = (compile(&sections(&one)), compile(&sections(&other)));
+        prop_assert_eq!(one.difference(&one, usize::MAX).lines.len(), 0);
+        let [there, back] = [(&other, &one), (&one, &other)].map(|(after, before)| {
+            let lines = after.difference(before, usize::MAX).lines;
+            lines.into_iter().map(|line| (line.source, line.target, line.is_added)).collect::<std::collections::BTreeSet<_>>()
+        });
+        let turned = back.into_iter().map(|(source, target, added)| (source, target, !added));
+        prop_assert_eq!(there, turned.collect());
+    }
+}
+
+fn lines(before: &Value, after: &Value) -> Vec<String> {
+    let found = compile(after).difference(&compile(before), 100);
+    found.lines.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_difference_names_pairs_of_nodes_with_ports() {
+    let grant = |src: &str, dst: &str, ip: &str| json!({"src": [src], "dst": [dst], "ip": [ip]});
+    let old = json!({"grants": [grant("ada@example.net", "tag:web", "80-90")]});
+    let new = json!({"grants": [
+        grant("ada@example.net", "tag:web", "80-85"),
+        grant("ben@example.net", "tag:base", "tcp:5432"),
+        grant("tag:web", "lab", "*"),
+        grant("tag:web", "autogroup:internet", "443"),
+        grant("tag:base", "tag:exit", "icmp:*"),
+    ]});
+    let expected = [
+        "+ web -> 10.1.2.0/24:*",
+        "+ ben -> base:5432/tcp",
+        "+ base -> exit/icmp",
+        "+ web -> internet:443",
+        "- ada -> web:86-90",
+        "- ada-phone -> web:86-90",
+    ];
+    assert_eq!(lines(&old, &new), expected);
+    assert_eq!(lines(&new, &new), [""; 0]);
+}
+
+#[test]
+fn a_difference_has_an_end() {
+    let found = compile(&json!({})).difference(&compile(&json!({"acls": []})), 10);
+    assert_eq!(found.lines.len(), 10);
+    assert!(found.left_off > 30, "{}", found.left_off);
+}
