@@ -18,8 +18,11 @@
 mod access;
 mod addresses;
 mod admin;
+mod api_keys;
+mod audit;
 mod bits;
 mod hostinfo;
+mod import;
 mod log;
 mod names;
 mod nodes;
@@ -33,6 +36,7 @@ pub mod secret;
 mod session;
 mod settings;
 mod shown;
+mod slow_hash;
 mod state;
 mod telling;
 mod time;
@@ -40,13 +44,16 @@ mod time;
 pub use self::{
     addresses::Prefixes,
     admin::NewKey,
+    audit::KEPT as KEPT_AUDIT,
     hostinfo::Hostinfo,
+    import::{Import, Skipped},
     presence::StreamId,
     refusal::Refusal,
     register::{Registered, Registering},
     request::{MapRequest, RegisterRequest},
     session::{Frame, FrameKey, Part, Polled, Session},
     settings::{Dns, Settings},
+    slow_hash::Unproved,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
 };

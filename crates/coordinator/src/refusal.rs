@@ -13,6 +13,8 @@ pub enum Refusal {
     NoUser(String),
     /// There is no such pre-auth key.
     NoKey(KeyId),
+    /// There is no such API key.
+    NoApiKey(String),
     /// There is no such node.
     NoNode(NodeId),
     /// Another has the name.
@@ -40,6 +42,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::NoUser(name) => write!(f, "user not found: {name}"),
             Self::NoKey(id) => write!(f, "pre-auth key not found: {id}"),
+            Self::NoApiKey(which) => write!(f, "API key not found: {which}"),
             Self::NoNode(id) => write!(f, "node not found: {id}"),
             Self::NameTaken(name) => write!(f, "the name {name} is taken"),
             Self::BadName(name) => write!(f, "{name:?} cannot be a name"),

@@ -89,8 +89,11 @@ pub enum Command {
 /// What happens.
 #[derive(Debug)]
 pub enum Event {
-    /// The first map of a stream is here: it comes next, and is complete.
-    Connected,
+    /// The first map of a stream is here: it comes next.
+    Connected {
+        /// Whether it has what changed since the last one that was taken; else it is complete.
+        resumed: bool,
+    },
     /// The connection ended, or did not come about. It is tried again after a while.
     Disconnected {
         /// Why.

@@ -6,7 +6,7 @@ use tailnet::{
     control::{
         backoff::Backoff,
         dial::{Candidate, ControlUrl},
-        messages::{Announced, MapRequest, RegisterRequest},
+        messages::{Announced, MapPosition, MapRequest, RegisterRequest},
         register::{Login, Registration, Step},
     },
     keys::{MachineKey, NodePublic},
@@ -65,6 +65,8 @@ pub(super) struct Session<C> {
     failures: Backoff,
     refusals: Backoff,
     plan: Vec<Candidate>,
+    /// How far the map of the goal's key was followed.
+    position: Option<MapPosition>,
 }
 
 impl<C: Carrier> Session<C> {
@@ -84,6 +86,7 @@ impl<C: Carrier> Session<C> {
             failures: Backoff::connections(),
             refusals: Backoff::refusals(),
             plan: Vec::new(),
+            position: None,
         }
     }
 
@@ -118,15 +121,20 @@ impl<C: Carrier> Session<C> {
                 }
             };
             match command {
-                Some(Command::Login(login)) => self.goal = Goal::Join(Registration::new(login)),
-                Some(Command::Resume(login)) => self.goal = Goal::Stay(login),
-                Some(Command::Logout(node_key)) => self.goal = Goal::Leave(node_key),
+                Some(Command::Login(login)) => self.aim(Goal::Join(Registration::new(login))),
+                Some(Command::Resume(login)) => self.aim(Goal::Stay(login)),
+                Some(Command::Logout(node_key)) => self.aim(Goal::Leave(node_key)),
                 Some(Command::Reconnect) => {}
                 _ => return,
             }
             self.failures.reset();
             self.refusals.reset();
         }
+    }
+
+    /// Another goal; what is known of the map was told to the one before.
+    fn aim(&mut self, goal: Goal) {
+        (self.goal, self.position) = (goal, None);
     }
 
     /// Pursues the goal. Returns when nobody listens.
@@ -158,7 +166,7 @@ impl<C: Carrier> Session<C> {
                     let login = login.clone();
                     let stayed = self.stay(&connection, &login, inbox).await;
                     if let Err(Trouble::UnknownNode) = stayed {
-                        self.goal = Goal::Join(Registration::new(login));
+                        self.aim(Goal::Join(Registration::new(login)));
                         continue;
                     }
                     return stayed;
@@ -227,6 +235,7 @@ impl<C: Carrier> Session<C> {
             events: &self.events,
             pings: ask,
             plan: &mut self.plan,
+            position: &mut self.position,
             last_ping: String::new(),
         };
         let pings = ping::Pings { connection, carrier: &self.carrier, url: &self.url };
