@@ -27,6 +27,7 @@ mod log;
 mod names;
 mod nodes;
 pub mod object;
+mod policies;
 mod presence;
 mod refusal;
 mod register;
@@ -47,6 +48,7 @@ pub use self::{
     audit::KEPT as KEPT_AUDIT,
     hostinfo::Hostinfo,
     import::{Import, Skipped},
+    policies::Judged,
     presence::StreamId,
     refusal::Refusal,
     register::{Registered, Registering},

@@ -23,6 +23,7 @@ mod machine;
 mod network;
 pub mod policy;
 pub mod serve;
+mod sessions;
 mod store;
 mod stream;
 mod stun;

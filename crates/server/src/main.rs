@@ -6,7 +6,7 @@ use std::{io::IsTerminal, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use server::{
-    commands::{self, Common, Nodes, PreAuthKeys, Users},
+    commands::{self, ApiKeys, Common, Nodes, PreAuthKeys, Users},
     configuration::{Configuration, Flags},
     policy::PolicyFile,
     serve::serve,
@@ -42,6 +42,17 @@ enum Command {
     /// Show, name, tag, expire and delete nodes, and approve their routes.
     #[command(subcommand, aliases = ["node"])]
     Nodes(Nodes),
+    /// Make, show, expire and delete keys of the API.
+    #[command(subcommand, name = "apikeys", aliases = ["apikey", "api"])]
+    ApiKeys(ApiKeys),
+    /// Print a link that opens the page, once and within an hour.
+    AdminLink,
+    /// Show what administrators did, the newest first.
+    Audit {
+        /// How many entries.
+        #[arg(short, long, default_value = "100")]
+        limit: usize,
+    },
     /// Check a policy, and show what it means; without a server.
     #[command(subcommand)]
     Policy(PolicyFile),
@@ -74,6 +85,9 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
         Command::Users(command) => commands::users(&common, command).await,
         Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
         Command::Nodes(command) => commands::nodes(&common, command).await,
+        Command::ApiKeys(command) => commands::api_keys(&common, command).await,
+        Command::AdminLink => commands::admin_link(&common).await,
+        Command::Audit { limit } => commands::audit(&common, limit).await,
         Command::Policy(command) => command.run(),
     }
 }
