@@ -228,10 +228,9 @@ impl Contender {
     pub fn program(&self) -> Option<&Program> {
         match &self.carrier {
             Carrier::Daemon(program) => Some(program),
-            Carrier::Bare
-            | Carrier::Kernel
-            | Carrier::Tailscaled(_)
-            | Carrier::Headscale(_) => None,
+            Carrier::Bare | Carrier::Kernel | Carrier::Tailscaled(_) | Carrier::Headscale(_) => {
+                None
+            }
         }
     }
 

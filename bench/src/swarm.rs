@@ -281,14 +281,8 @@ mod tests {
 
     #[test]
     fn what_is_said_is_read() {
-        let joined = Joined {
-            whole: 1,
-            first: 2,
-            seconds: 0.25,
-            bytes: 3,
-            unpacked: 4,
-            troubles: 5,
-        };
+        let joined =
+            Joined { whole: 1, first: 2, seconds: 0.25, bytes: 3, unpacked: 4, troubles: 5 };
         assert_eq!(Joined::parse(&joined.to_string()), Some(joined));
         let told = Told { count: 7, p50: 1.5, p99: 2.5, last: 3.25 };
         assert_eq!(Told::parse(&told.to_string()), Some(told));

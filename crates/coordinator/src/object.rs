@@ -69,14 +69,8 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::User,
-        Self::PreAuthKey,
-        Self::Node,
-        Self::Policy,
-        Self::ApiKey,
-        Self::AuditEntry,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::User, Self::PreAuthKey, Self::Node, Self::Policy, Self::ApiKey, Self::AuditEntry];
 
     /// Its name in the store.
     pub fn name(self) -> &'static str {
