@@ -59,6 +59,7 @@ demo: deps build $(if $(BESIDE),peers)
 REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
 
 bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,plain
+bench: $(if $(findstring server,$(ARGS)),server)
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)
@@ -203,7 +204,7 @@ deps:
 # Large programs are built where they are wanted.
 readme-table: TAILSCALED = tailnet tailscaled
 TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled) \
-             $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled)
+             $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled) $(if $(findstring server,$(ARGS)),server)
 peers:
 	@tests/netns/peers $(TAILSCALED)
 

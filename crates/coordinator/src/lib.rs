@@ -21,6 +21,7 @@ mod admin;
 mod api_keys;
 mod audit;
 mod bits;
+mod blocks;
 mod hostinfo;
 mod import;
 mod log;
@@ -46,6 +47,7 @@ pub use self::{
     addresses::Prefixes,
     admin::NewKey,
     audit::KEPT as KEPT_AUDIT,
+    blocks::Block,
     hostinfo::Hostinfo,
     import::{Import, Skipped},
     policies::Judged,

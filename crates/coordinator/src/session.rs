@@ -15,6 +15,7 @@ use tailnet::keys::NodePublic;
 
 use crate::{
     bits::Bits,
+    blocks::Block,
     log::{Change, Parts},
     object::{Node, NodeId},
     shown,
@@ -66,6 +67,8 @@ pub enum Part {
     Text(String),
     /// For whoever is told it.
     Shared(Arc<str>),
+    /// The same, of many nodes, which may be packed already.
+    Block(Arc<Block>),
 }
 
 /// What a frame says, briefly: how far it goes, and of whom what.
@@ -86,11 +89,15 @@ enum Told {
 impl Frame {
     /// All of it.
     pub fn text(&self) -> String {
-        let parts = self.parts.iter().map(|part| match part {
-            Part::Text(text) => text.as_str(),
-            Part::Shared(text) => text,
-        });
-        parts.collect()
+        let mut all = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => all.push_str(text),
+                Part::Shared(text) => all.push_str(text),
+                Part::Block(block) => all.push_str(&block.text()),
+            }
+        }
+        all
     }
 }
 
@@ -116,6 +123,12 @@ impl Session {
 
     /// What it is to be told next.
     pub fn poll(&mut self, state: &State, now: Time) -> Polled {
+        self.poll_until(state, state.end(), now)
+    }
+
+    /// The same, of what changed until the log was so long. Others that are told as much at a time are
+    /// told the same.
+    pub fn poll_until(&mut self, state: &State, end: u64, now: Time) -> Polled {
         let entry = state.nodes.get(&self.id).filter(|entry| entry.node.key == self.key);
         let Some(entry) = entry else {
             let was_deleted = state.node(self.id).is_none();
@@ -126,21 +139,26 @@ impl Session {
             };
             return Polled::End(was_deleted.then(words));
         };
-        let end = state.log().end();
-        match self.told.replace(end) {
-            None => Polled::Frame(self.whole(state, entry, now)),
-            Some(told) if told == end => Polled::Nothing,
-            Some(told) => match state.log().since(told) {
-                Some(changes) => self.changes(state, entry, changes, now),
-                None => Polled::End(None),
-            },
+        let Some(told) = self.told else {
+            self.told = Some(state.end());
+            return Polled::Frame(self.whole(state, entry, now));
+        };
+        if told >= end {
+            return Polled::Nothing;
+        }
+        self.told = Some(end);
+        match state.log().between(told, end) {
+            Some(changes) => self.changes(state, entry, (changes, end), now),
+            None => Polled::End(None),
         }
     }
 
     /// The first frame: all of it.
     fn whole(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
         let sight = Sight::all(state, entry);
-        let peers: Vec<&Entry> = state.nodes.values().filter(|other| sight.has(other)).collect();
+        let mut peers: Vec<&Entry> =
+            state.nodes.values().filter(|other| sight.has(other)).collect();
+        peers.sort_unstable_by_key(|peer| peer.place);
         for peer in &peers {
             self.known.insert(peer.place);
             self.hide(state, entry, peer);
@@ -149,7 +167,7 @@ impl Session {
         self.attributes = state.access.attributes(entry.place);
         fields.put("Node", state.own(entry, now));
         fields.put("DERPMap", state.settings.relays.clone());
-        fields.list("Peers", peers.iter().map(|peer| Part::Shared(self.peer(state, peer))));
+        self.put_all(state, &peers, &mut fields);
         let nodes = peers.iter().map(|peer| &peer.node).chain([&entry.node]);
         fields.profiles(state, nodes);
         fields.put("DNSConfig", state.dns());
@@ -166,7 +184,7 @@ impl Session {
         &mut self,
         state: &State,
         entry: &Entry,
-        changes: impl Iterator<Item = Change>,
+        (changes, end): (impl Iterator<Item = Change>, u64),
         now: Time,
     ) -> Polled {
         let mut told = BTreeMap::new();
@@ -192,7 +210,6 @@ impl Session {
             return Polled::Nothing;
         }
         fields.put("ControlTime", json!(now.text()).to_string());
-        let end = state.log().end();
         let key = is_for_all.then(|| FrameKey { end, told: told.into_iter().collect() });
         Polled::Frame(fields.finish(key))
     }
@@ -282,6 +299,20 @@ impl Session {
             fields.parts.push(Part::Shared(Arc::clone(&ssh)));
             self.ssh = ssh;
         }
+    }
+
+    /// All peers, in the order of their places: in blocks where it is told of all in them, and of each
+    /// what others are told.
+    fn put_all(&self, state: &State, peers: &[&Entry], fields: &mut Fields) {
+        let is_whole = |place: &u32| !self.hidden.contains_key(place);
+        let places = peers.iter().map(|peer| peer.place);
+        let (blocks, rest) = state.blocks.cover(places.clone().filter(is_whole), |place| {
+            let entry = state.at(place).filter(|entry| is_reachable(&entry.node))?;
+            Some(state.peer(entry))
+        });
+        let alone = rest.into_iter().chain(places.filter(|place| !is_whole(place)));
+        let alone = alone.filter_map(|place| state.at(place));
+        fields.list_with("Peers", alone.map(|peer| Part::Shared(self.peer(state, peer))), blocks);
     }
 
     fn put_peers(&self, state: &State, told: &BTreeMap<NodeId, Told>, fields: &mut Fields) {
@@ -388,8 +419,20 @@ impl Fields {
     }
 
     /// A list; nothing where it would be empty.
-    fn list(&mut self, name: &str, mut items: impl Iterator<Item = Part>) {
-        let Some(first) = items.next() else { return };
+    fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
+        self.list_with(name, items, Vec::new());
+    }
+
+    /// A list that ends with blocks. They begin with commas: the first of a list is no block.
+    fn list_with(
+        &mut self,
+        name: &str,
+        mut items: impl Iterator<Item = Part>,
+        blocks: Vec<Arc<Block>>,
+    ) {
+        let mut blocks = blocks.into_iter();
+        let mut first_of_block = || Some(Part::Text(blocks.next()?.text().split_off(1)));
+        let Some(first) = items.next().or_else(&mut first_of_block) else { return };
         self.name(name);
         self.text("[");
         self.parts.push(first);
@@ -397,6 +440,7 @@ impl Fields {
             self.text(",");
             self.parts.push(item);
         }
+        self.parts.extend(blocks.map(Part::Block));
         self.text("]");
     }
 

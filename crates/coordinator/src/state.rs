@@ -14,6 +14,7 @@ use crate::{
     addresses::Addresses,
     api_keys::ApiKeys,
     audit::Audit,
+    blocks::Blocks,
     log::{Change, Log, Parts},
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
     presence::{StreamId, Timer},
@@ -98,6 +99,7 @@ pub struct State {
     pub(crate) by_machine: HashMap<MachinePublic, BTreeSet<NodeId>>,
     names: HashSet<String>,
     pub(crate) places: Places,
+    pub(crate) blocks: Blocks,
     pub(crate) addresses: Addresses,
     /// Who may route each network, exits apart.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
@@ -131,6 +133,7 @@ impl State {
             by_machine: HashMap::new(),
             names: HashSet::new(),
             places: Places::default(),
+            blocks: Blocks::default(),
             routers: BTreeMap::new(),
             primaries: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -220,6 +223,11 @@ impl State {
         *self = loaded;
     }
 
+    /// How far followers may read on.
+    pub fn end(&self) -> u64 {
+        self.log.end()
+    }
+
     /// What changed, in order.
     pub(crate) fn log(&self) -> &Log {
         &self.log
@@ -301,6 +309,7 @@ impl State {
         {
             entry.shown = OnceLock::new();
             let place = entry.place;
+            self.blocks.touch(place);
             self.note(Change::Node { id, place, parts });
         }
     }
@@ -327,6 +336,7 @@ impl State {
         let entry = Entry { node, place, streams, online, primaries, without_endpoints, shown };
         self.nodes.insert(id, entry);
         self.access.touch(place);
+        self.blocks.touch(place);
         self.set_timers(id, now);
         self.sort_routes(id, &[]);
     }
@@ -368,6 +378,7 @@ impl State {
         let Some(entry) = self.nodes.remove(&id) else { return };
         let Entry { node, place, .. } = entry;
         self.access.touch(place);
+        self.blocks.touch(place);
         self.by_key.remove(&node.key);
         if let Some(of_machine) = self.by_machine.get_mut(&node.machine) {
             of_machine.remove(&id);

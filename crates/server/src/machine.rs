@@ -9,7 +9,7 @@ use tailnet::keys::MachinePublic;
 use tokio::sync::mpsc;
 
 use crate::{
-    body::{self, Answer, json, text},
+    body::{self, Answer, Pieces, json, text},
     serve::Server,
     stream::{self, encode_frame},
 };
@@ -125,7 +125,7 @@ async fn map(
     if is_stream {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(stream::follow(Arc::clone(server), session, sender));
-        return Ok(Response::new(Answer::Pieces(receiver)));
+        return Ok(Response::new(Answer::Pieces(Pieces::new(receiver))));
     }
     if omits {
         return Ok(text(StatusCode::OK, ""));
@@ -133,7 +133,7 @@ async fn map(
     Ok(stream::once(server, session))
 }
 
-/// A stream that has these bytes and ends.
-pub fn pieces(bytes: bytes::Bytes) -> Response<Answer> {
-    Response::new(Answer::Text(Some(bytes)))
+/// A stream that has these parts and ends.
+pub fn pieces(parts: body::Parts) -> Response<Answer> {
+    Response::new(Answer::Text(Some(parts.concat().into())))
 }

@@ -52,10 +52,18 @@ impl Tailnet {
             skips::skip(missing);
             return None;
         }
+        Some(Tailnet::without_members(kind))
+    }
+
+    /// The same for hosts that run no member: the coordinator's program must be there, and no other.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn without_members(kind: CoordinatorKind) -> Tailnet {
         let certificate = Certificate::new(Switch::coordinator());
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::start(kind, host, &certificate);
-        Some(Tailnet { coordinator, switch })
+        Tailnet { coordinator, switch }
     }
 
     /// Has the box before a host map ports.

@@ -126,6 +126,14 @@ impl Coordinator {
         self.host.attempt(format!("{} --config {} {arguments}", self.program, self.config()))
     }
 
+    /// Its pid inside its host.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn pid(&self) -> u32 {
+        self.service.as_ref().expect("it runs").pid()
+    }
+
     /// Which it is.
     pub fn kind(&self) -> CoordinatorKind {
         self.kind
@@ -172,8 +180,7 @@ impl Coordinator {
 
     /// Sends it a signal, by name: `STOP`, `CONT`, ...
     pub fn signal(&self, signal: &str) {
-        let service = self.service.as_ref().expect("it runs");
-        self.host.run(format!("kill -{signal} {}", service.pid()));
+        self.host.run(format!("kill -{signal} {}", self.pid()));
     }
 
     fn config(&self) -> String {
