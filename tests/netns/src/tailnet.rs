@@ -13,6 +13,7 @@
 
 mod certificate;
 mod coordinator;
+mod gateway;
 mod member;
 mod nat;
 mod port_mapper;

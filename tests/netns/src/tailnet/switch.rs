@@ -10,11 +10,13 @@
 
 use std::cell::{Cell, RefCell};
 
+use super::gateway;
 use super::nat::Nat;
 use super::port_mapper::{Mapping, PortMapper};
 use crate::cable::{address, cable, forward};
 use crate::host::Host;
 use crate::pair::{Addresses, Family};
+use crate::service::Service;
 
 /// The number of the network of the switch, and of the coordinator in it.
 const SWITCH: u8 = 1;
@@ -42,6 +44,7 @@ struct Behind {
     number: u8,
     outer: Host,
     access: Host,
+    _service: Option<Service>,
 }
 
 /// Where a host is.
@@ -150,6 +153,7 @@ impl Switch {
             access.run(format!("ip -6 route add {inside} via {}", link(2).of(Family::V6)));
             leads.push((format!("fd02:{number}::/32"), here.of(Family::V6).to_owned()));
         }
+        let service = gateway::serve(nat, outer, &format!("fd02:{number}:1::1"), host);
         for (net, via) in leads {
             self.backbone.run(format!("ip route add {net} via {via}"));
         }
@@ -158,6 +162,7 @@ impl Switch {
             number,
             outer: outer.clone(),
             access: access.clone(),
+            _service: service,
         });
         boxes.push(access);
         self.routers.borrow_mut().extend(boxes);
@@ -169,10 +174,11 @@ fn put_before(host: &Host, device: &str, nat: Nat, number: u8) -> Host {
     let router = Host::new("router");
     cable(host, device, &router, "lan", 1500);
     let inside = [1, 2].map(|end| format!("192.168.{number}.{end}"));
-    for (end, device, at) in [(&router, "lan", &inside[0]), (host, device, &inside[1])] {
-        address(end, device, &format!("{at}/24"));
+    address(&router, "lan", &format!("{}/24", inside[0]));
+    if nat.has_ipv4() {
+        address(host, device, &format!("{}/24", inside[1]));
+        host.run(format!("ip route add default via {}", inside[0]));
     }
-    host.run(format!("ip route add default via {}", inside[0]));
     forward(&router);
     nat.set(&router, &inside[1]);
     router
