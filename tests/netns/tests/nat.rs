@@ -8,6 +8,7 @@ mod nat {
     mod idle;
     mod kinds;
     mod mapped;
+    mod survives;
 }
 
 use std::thread;

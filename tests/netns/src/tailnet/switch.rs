@@ -123,6 +123,26 @@ impl Switch {
         PortMapper::start(outer.clone(), external, mapping)
     }
 
+    /// Gives a host a second way out, by the switch. Returns the device, and the router for all
+    /// that is far.
+    pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
+        let number = self.used.get() + 1;
+        self.used.set(number);
+        plug(&self.host, host, "eth1", number);
+        Addresses::new(SWITCH, number).assign(host, "eth1");
+        ("eth1", Addresses::new(SWITCH, BACKBONE))
+    }
+
+    /// Has the box before a host forget all flows, as one that is started again.
+    ///
+    /// # Panics
+    /// When there is no box.
+    pub fn forget(&self, host: &Host) {
+        let behind = self.behind.borrow();
+        let one = behind.iter().find(|one| one.host == host.name()).expect("a box is before it");
+        one.outer.run("conntrack --flush 2>&1");
+    }
+
     /// Puts boxes and a router before a host.
     fn put_behind(&self, nat: Nat, host: &Host, number: u8) {
         let mut boxes = vec![put_before(host, "eth0", nat, 0)];
