@@ -68,6 +68,11 @@ impl Tailnet {
         self.switch.map_ports(host, mapping)
     }
 
+    /// Has nothing pass from what is behind one box to what is behind another.
+    pub fn part_boxes(&self) {
+        self.switch.part_boxes();
+    }
+
     /// Gives a host a second way out, by the switch. Returns the device, and the router for all
     /// that is far.
     pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {

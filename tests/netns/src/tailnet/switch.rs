@@ -123,6 +123,16 @@ impl Switch {
         PortMapper::start(outer.clone(), external, mapping)
     }
 
+    /// Has nothing pass from what is behind one box to what is behind another.
+    pub fn part_boxes(&self) {
+        let [v4, v6] = LINKS;
+        self.backbone.run(format!(
+            "nft add table inet parted && nft 'add chain inet parted through \
+               {{ type filter hook forward priority filter; \
+                 ip saddr {v4} ip daddr {v4} drop; ip6 saddr {v6} ip6 daddr {v6} drop; }}'"
+        ));
+    }
+
     /// Gives a host a second way out, by the switch. Returns the device, and the router for all
     /// that is far.
     pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
