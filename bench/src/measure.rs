@@ -198,6 +198,8 @@ measures! {
     NAT_OPEN_FIRST = "nat_open_first", "nat: no input drop twice: first answer", "s", 2, None;
     NAT_OPEN_DIRECT = "nat_open_direct", "  direct both ways, if ever", "s", 2, None;
     NAT_HARD_FIRST = "nat_hard_first", "nat: port-restricted and symmetric, by relay: first answer", "s", 2, None;
+    NAT_DIRECT_TCP = "nat_direct_tcp", "nat: two linerates: TCP, 1 stream, directly", "Gbit/s", 2, None;
+    NAT_PEER_RELAY_TCP = "nat_peer_relay_tcp", "  the same two by its peer relay", "Gbit/s", 2, None;
     NAT_CHANGED = "nat_changed", "nat: a host changes its addresses: silence (at most 1)", "s", 2, None;
     NAT_CUT = "nat_cut", "nat: a direct way is cut: silence (at most 3)", "s", 2, None;
     NAT_LOST = "nat_lost", "nat: lost of a 10 ms ping from relay to direct (none)", "pings", 0, None;
@@ -282,3 +284,14 @@ impl Measure {
 
 /// The pings whose round trips are kept.
 pub const PINGS: [&str; 2] = ["idle", "beside full TCP"];
+
+/// The measures that are made of several joins a turn: what stands for a turn is their median.
+pub const JOINS: [&Measure; 7] = [
+    &NAT_CONES_FIRST,
+    &NAT_CONES_DIRECT,
+    &NAT_MIXED_FIRST,
+    &NAT_MIXED_DIRECT,
+    &NAT_OPEN_FIRST,
+    &NAT_OPEN_DIRECT,
+    &NAT_HARD_FIRST,
+];

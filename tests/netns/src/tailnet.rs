@@ -13,6 +13,7 @@
 
 mod certificate;
 mod coordinator;
+mod gateway;
 mod member;
 mod nat;
 mod port_mapper;
@@ -25,6 +26,7 @@ pub use self::nat::{Nat, deafen, hears};
 pub use self::port_mapper::{Mapping, PortMapper};
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
+use crate::pair::Addresses;
 
 /// A coordinator and a switch; hosts are added to it.
 pub struct Tailnet {
@@ -72,6 +74,25 @@ impl Tailnet {
     /// When there is no box.
     pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
         self.switch.map_ports(host, mapping)
+    }
+
+    /// Has nothing pass from what is behind one box to what is behind another.
+    pub fn part_boxes(&self) {
+        self.switch.part_boxes();
+    }
+
+    /// Gives a host a second way out, by the switch. Returns the device, and the router for all
+    /// that is far.
+    pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
+        self.switch.second_way(host)
+    }
+
+    /// Has the box before a host forget all flows, as one that is started again.
+    ///
+    /// # Panics
+    /// When there is no box.
+    pub fn forget(&self, host: &Host) {
+        self.switch.forget(host);
     }
 
     /// Whether all programs are there.

@@ -144,6 +144,11 @@ impl Coordinator {
         &self.url
     }
 
+    /// The same by its IPv6 address.
+    pub fn url_of_ipv6(&self) -> String {
+        format!("https://[{}]", Switch::coordinator().of(Family::V6))
+    }
+
     /// A key by which any number of members join.
     pub fn auth_key(&self) -> &str {
         &self.auth_key
