@@ -40,7 +40,8 @@ impl State {
     pub fn api_key_of(&self, text: &str, now: Time) -> Option<&ApiKey> {
         let parts = secret::read_api(text)?;
         let hash = Hash::of(parts.secret);
-        self.api_keys().find(|key| key.prefix == parts.prefix && key.hash == hash && key.is_good(now))
+        self.api_keys()
+            .find(|key| key.prefix == parts.prefix && key.hash == hash && key.is_good(now))
     }
 
     /// Makes an API key, whose text was made of randomness. Of the text the hash is kept.

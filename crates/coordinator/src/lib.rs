@@ -38,6 +38,7 @@ mod shown;
 mod state;
 mod telling;
 mod time;
+mod why;
 
 pub use self::{
     addresses::Prefixes,
@@ -52,4 +53,5 @@ pub use self::{
     settings::{Dns, Settings},
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
+    why::Step,
 };

@@ -152,7 +152,9 @@ impl State {
                 }),
                 Kind::Node => serde_json::from_str(&body).map(|node| state.add_entry(node, now)),
                 Kind::ApiKey => serde_json::from_str(&body).map(|key| state.api_keys.insert(key)),
-                Kind::AuditEntry => serde_json::from_str(&body).map(|entry| state.audit.push(entry)),
+                Kind::AuditEntry => {
+                    serde_json::from_str(&body).map(|entry| state.audit.push(entry))
+                }
             };
             read.map_err(|why| LoadError { kind: kind.name(), id, why })?;
         }

@@ -18,6 +18,7 @@ mod routes;
 mod shown;
 mod socket;
 mod users;
+mod why;
 
 pub use self::{
     admit::{Arrival, Refused, session_of},

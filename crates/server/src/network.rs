@@ -42,6 +42,7 @@ pub struct Network {
     state: RwLock<State>,
     commands: mpsc::Sender<Command>,
     changed: watch::Sender<u64>,
+    kept: watch::Sender<()>,
 }
 
 impl Network {
@@ -57,8 +58,8 @@ impl Network {
         let loaded = store.load().await?;
         let state = State::load(settings, loaded.objects, now())?;
         let (commands, queue) = mpsc::channel(BATCH);
-        let (changed, _) = watch::channel(0);
-        let network = Arc::new(Self { state: RwLock::new(state), commands, changed });
+        let (changed, kept) = (watch::Sender::new(0), watch::Sender::new(()));
+        let network = Arc::new(Self { state: RwLock::new(state), commands, changed, kept });
         let writer = Writer { store, version: loaded.version, network: Arc::downgrade(&network) };
         Ok((network, writer.run(queue)))
     }
@@ -92,7 +93,12 @@ impl Network {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells when something changed.
+    /// Tells when anything is another than it was, what no client is told of included.
+    pub fn kept(&self) -> watch::Receiver<()> {
+        self.kept.subscribe()
+    }
+
+    /// Tells when something changed that clients are told of.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -149,8 +155,12 @@ impl Writer {
                     }
                 }
             }
-            if network.write(State::publish) {
+            let has_published = network.write(State::publish);
+            if has_published {
                 network.changed.send_modify(|number| *number += 1);
+            }
+            if has_published || !writes.is_empty() {
+                network.kept.send_replace(());
             }
             done.into_iter().for_each(|done| done());
             return Ok(());
@@ -165,6 +175,7 @@ impl Writer {
         self.version = loaded.version;
         network.write(|old| old.replace(state));
         network.changed.send_modify(|number| *number += 1);
+        network.kept.send_replace(());
         Ok(())
     }
 

@@ -128,9 +128,9 @@ pub fn session_of(server: &Server, headers: &HeaderMap) -> Option<Session> {
     let session = server.sessions.find(token, now())?;
     // Who came by a key that is good no more has to go as well.
     let is_good = session.key.as_ref().is_none_or(|prefix| {
-        server.network.read(|state| {
-            state.api_keys().any(|key| key.prefix == *prefix && key.is_good(now()))
-        })
+        server
+            .network
+            .read(|state| state.api_keys().any(|key| key.prefix == *prefix && key.is_good(now())))
     });
     is_good.then_some(session)
 }
