@@ -34,7 +34,7 @@ function values(form) {
         out[field.name] = text && new Date(text).toISOString();
         break;
       default:
-        if (text || field.dataset.type === "text") out[field.name] = field.dataset.type === "text" ? field.value : text;
+        if (text) out[field.name] = text;
     }
   }
   return out;

@@ -22,7 +22,7 @@ mod why;
 
 pub use self::{
     admit::{Arrival, Refused, session_of},
-    routes::router,
+    routes::{listed, router},
     socket::{bind, serve},
 };
 

@@ -42,7 +42,7 @@ pub struct Network {
     state: RwLock<State>,
     commands: mpsc::Sender<Command>,
     changed: watch::Sender<u64>,
-    kept: watch::Sender<()>,
+    kept: watch::Sender<u64>,
 }
 
 impl Network {
@@ -58,7 +58,7 @@ impl Network {
         let loaded = store.load().await?;
         let state = State::load(settings, loaded.objects, now())?;
         let (commands, queue) = mpsc::channel(BATCH);
-        let (changed, kept) = (watch::Sender::new(0), watch::Sender::new(()));
+        let (changed, kept) = (watch::Sender::new(0), watch::Sender::new(0));
         let network = Arc::new(Self { state: RwLock::new(state), commands, changed, kept });
         let writer = Writer { store, version: loaded.version, network: Arc::downgrade(&network) };
         Ok((network, writer.run(queue)))
@@ -94,7 +94,7 @@ impl Network {
     }
 
     /// Tells when anything is another than it was, what no client is told of included.
-    pub fn kept(&self) -> watch::Receiver<()> {
+    pub fn kept(&self) -> watch::Receiver<u64> {
         self.kept.subscribe()
     }
 
@@ -160,7 +160,7 @@ impl Writer {
                 network.changed.send_modify(|number| *number += 1);
             }
             if has_published || !writes.is_empty() {
-                network.kept.send_replace(());
+                network.kept.send_modify(|number| *number += 1);
             }
             done.into_iter().for_each(|done| done());
             return Ok(());
@@ -175,7 +175,7 @@ impl Writer {
         self.version = loaded.version;
         network.write(|old| old.replace(state));
         network.changed.send_modify(|number| *number += 1);
-        network.kept.send_replace(());
+        network.kept.send_modify(|number| *number += 1);
         Ok(())
     }
 

@@ -126,6 +126,8 @@ pub struct Visitor {
 /// What all pages have around them.
 pub struct Frame {
     network: String,
+    /// How often the network had changed by then.
+    since: u64,
     token: String,
     here: &'static str,
     assets: &'static str,
@@ -133,8 +135,9 @@ pub struct Frame {
 
 impl Visitor {
     fn frame(&self, here: &'static str) -> Frame {
+        let since = *self.server.network.kept().borrow();
         let network = self.server.network.read(|state| state.settings().base_domain.clone());
-        Frame { network, token: self.session.token.clone(), here, assets: assets::version() }
+        Frame { network, since, token: self.session.token.clone(), here, assets: assets::version() }
     }
 }
 

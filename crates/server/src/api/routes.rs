@@ -139,6 +139,11 @@ fn of_nodes() -> Vec<Route> {
     ]
 }
 
+/// Method and path of every route.
+pub fn listed() -> Vec<(Method, String)> {
+    all().into_iter().map(|route| (route.method, format!("{ROOT}{}", route.path))).collect()
+}
+
 /// What answers administrators.
 pub fn router(server: Arc<Server>) -> Router {
     let routes = all().into_iter().fold(Router::new(), |router, route| {
