@@ -42,6 +42,7 @@ mod slow_hash;
 mod state;
 mod telling;
 mod time;
+mod why;
 
 pub use self::{
     addresses::Prefixes,
@@ -60,4 +61,5 @@ pub use self::{
     slow_hash::Unproved,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
+    why::Step,
 };

@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::{
     api,
     body::{self, Answer, json, text},
-    derp,
+    derp, page,
     serve::Server,
     ts2021,
 };
@@ -35,9 +35,14 @@ pub async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let path = request.uri().path();
-    if path.starts_with(api::ROOT) {
-        let answered = server.routes().clone().call(request).await?;
-        return Ok(answered.map(Answer::Routed));
+    let fronts = server.fronts();
+    let front = match path {
+        _ if path.starts_with(api::ROOT) => Some(&fronts.api),
+        _ if path.starts_with(page::ROOT) || path == "/" => Some(&fronts.page),
+        _ => None,
+    };
+    if let Some(front) = front {
+        return Ok(front.clone().call(request).await?.map(Answer::Routed));
     }
     Ok(match (request.method(), path) {
         (&Method::GET, "/key") => key(&server),

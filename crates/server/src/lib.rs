@@ -21,6 +21,7 @@ mod http;
 mod listen;
 mod machine;
 mod network;
+mod page;
 pub mod policy;
 pub mod serve;
 mod sessions;

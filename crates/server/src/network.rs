@@ -48,6 +48,7 @@ pub struct Network {
     /// There is something to tell.
     published: Notify,
     changed: watch::Sender<u64>,
+    kept: watch::Sender<u64>,
 }
 
 impl Network {
@@ -63,9 +64,9 @@ impl Network {
         let loaded = store.load().await?;
         let state = State::load(settings, loaded.objects, now())?;
         let (commands, queue) = mpsc::channel(BATCH);
-        let (changed, _) = watch::channel(0);
+        let (changed, kept) = (watch::Sender::new(0), watch::Sender::new(0));
         let (state, published) = (RwLock::new(state), Notify::new());
-        let network = Arc::new(Self { state, commands, published, changed });
+        let network = Arc::new(Self { state, commands, published, changed, kept });
         let weak = Arc::downgrade(&network);
         let writer = Writer { store, version: loaded.version, network: weak.clone() };
         let both = async move {
@@ -104,6 +105,11 @@ impl Network {
     /// Looks at the state.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tells when anything is another than it was, what no client is told of included.
+    pub fn kept(&self) -> watch::Receiver<u64> {
+        self.kept.subscribe()
     }
 
     /// Tells when something changed, and how far the log is to be read then. All who follow read as
@@ -176,8 +182,12 @@ impl Writer {
                     }
                 }
             }
-            if network.write(State::publish) {
+            let has_published = network.write(State::publish);
+            if has_published {
                 network.published.notify_one();
+            }
+            if has_published || !writes.is_empty() {
+                network.kept.send_modify(|number| *number += 1);
             }
             done.into_iter().for_each(|done| done());
             return Ok(());
@@ -192,6 +202,7 @@ impl Writer {
         self.version = loaded.version;
         network.write(|old| old.replace(state));
         network.published.notify_one();
+        network.kept.send_modify(|number| *number += 1);
         Ok(())
     }
 
