@@ -47,6 +47,7 @@ pub use self::{
     audit::KEPT as KEPT_AUDIT,
     hostinfo::Hostinfo,
     import::{Import, Skipped},
+    names::label,
     presence::StreamId,
     refusal::Refusal,
     register::{Registered, Registering},

@@ -2,12 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use server::{
     commands::{self, Common, Nodes, PreAuthKeys, Users},
     configuration::{Configuration, Flags},
+    import::{self, Import},
     policy::PolicyFile,
     serve::serve,
 };
@@ -42,6 +43,18 @@ enum Command {
     /// Show, name, tag, expire and delete nodes, and approve their routes.
     #[command(subcommand, aliases = ["node"])]
     Nodes(Nodes),
+    /// Take a network over: headscale's, or one that was exported or backed up.
+    Import(Import),
+    /// Write the whole network, with its keys, into a file of JSON.
+    Export {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Copy the network, with its keys, into a file of SQLite, while it is served.
+    Backup {
+        /// The file, which is made.
+        file: PathBuf,
+    },
     /// Check a policy, and show what it means; without a server.
     #[command(subcommand)]
     Policy(PolicyFile),
@@ -74,6 +87,9 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
         Command::Users(command) => commands::users(&common, command).await,
         Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
         Command::Nodes(command) => commands::nodes(&common, command).await,
+        Command::Import(asked) => import::import(&common, asked).await,
+        Command::Export { file } => import::export(&common, &file).await,
+        Command::Backup { file } => import::back_up(&common, &file).await,
         Command::Policy(command) => command.run(),
     }
 }
