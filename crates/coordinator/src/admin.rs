@@ -1,7 +1,7 @@
 //! What administrators do with users and pre-auth keys.
 
 use crate::{
-    log::{Change, Parts},
+    log::Parts,
     object::{KeyId, Kind, NodeId, PreAuthKey, User, UserId},
     refusal::Refusal,
     secret::{self, Hash},
@@ -165,11 +165,6 @@ impl State {
         self.by_prefix.remove(&key.prefix);
         self.bury(Kind::PreAuthKey, id.0);
         Ok(())
-    }
-
-    /// Who may reach whom is another: every follower looks at all of it.
-    pub fn note_policy(&mut self) {
-        self.note(Change::Policy);
     }
 }
 

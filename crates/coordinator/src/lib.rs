@@ -27,6 +27,7 @@ mod log;
 mod names;
 mod nodes;
 pub mod object;
+mod policies;
 mod presence;
 mod refusal;
 mod register;
@@ -48,6 +49,7 @@ pub use self::{
     hostinfo::Hostinfo,
     import::{Import, Skipped},
     names::label,
+    policies::Judged,
     presence::StreamId,
     refusal::Refusal,
     register::{Registered, Registering},

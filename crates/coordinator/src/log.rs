@@ -29,6 +29,8 @@ impl Parts {
     pub const SHOWN: Self = Self(1 << 6);
     /// That it is gone.
     pub const GONE: Self = Self(1 << 7);
+    /// Whom it may reach, or who may reach it.
+    pub const ACCESS: Self = Self(1 << 8);
 
     /// None.
     pub const fn none() -> Self {
@@ -43,6 +45,12 @@ impl Parts {
     /// Whether these have one of those.
     pub fn has(self, those: Self) -> bool {
         self.0 & those.0 != 0
+    }
+
+    /// These without those.
+    #[must_use]
+    pub const fn without(self, those: Self) -> Self {
+        Self(self.0 & !those.0)
     }
 
     /// These and those.

@@ -73,6 +73,7 @@ impl State {
             (node.tags, node.user, node.expires) = (tags, None, None);
             Parts::WHOLE
         });
+        self.approve_routes_of(id, now);
         Ok(())
     }
 

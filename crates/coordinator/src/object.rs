@@ -38,6 +38,10 @@ id!(
     NodeId
 );
 id!(
+    /// The number of a policy.
+    PolicyId
+);
+id!(
     /// The number of an API key.
     ApiKeyId
 );
@@ -55,6 +59,8 @@ pub enum Kind {
     PreAuthKey,
     /// A [`Node`].
     Node,
+    /// A [`Policy`].
+    Policy,
     /// An [`ApiKey`].
     ApiKey,
     /// An [`AuditEntry`].
@@ -63,8 +69,14 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::User, Self::PreAuthKey, Self::Node, Self::ApiKey, Self::AuditEntry];
+    pub const ALL: [Self; 6] = [
+        Self::User,
+        Self::PreAuthKey,
+        Self::Node,
+        Self::Policy,
+        Self::ApiKey,
+        Self::AuditEntry,
+    ];
 
     /// Its name in the store.
     pub fn name(self) -> &'static str {
@@ -72,6 +84,7 @@ impl Kind {
             Self::User => "user",
             Self::PreAuthKey => "preauthkey",
             Self::Node => "node",
+            Self::Policy => "policy",
             Self::ApiKey => "apikey",
             Self::AuditEntry => "audit",
         }
@@ -124,6 +137,7 @@ macro_rules! object {
 object!(User);
 object!(PreAuthKey);
 object!(Node);
+object!(Policy);
 object!(ApiKey);
 object!(AuditEntry);
 
@@ -170,6 +184,17 @@ pub struct PreAuthKey {
     #[serde(default)]
     pub tags: Vec<String>,
     /// When it was made.
+    pub created: Time,
+}
+
+/// Who may reach whom. The newest is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// The number.
+    pub id: PolicyId,
+    /// As it was written, with its comments.
+    pub text: String,
+    /// When it was saved.
     pub created: Time,
 }
 

@@ -35,6 +35,10 @@ pub enum Refusal {
     NoRegistration,
     /// All addresses are had.
     NoAddress,
+    /// Nobody lets the node have these tags.
+    TagsDenied(Vec<String>),
+    /// The policy fails in this network.
+    Policy(policy::Refusal),
 }
 
 impl fmt::Display for Refusal {
@@ -57,6 +61,10 @@ impl fmt::Display for Refusal {
             Self::NotAdvertised(net) => write!(f, "the node does not advertise {net}"),
             Self::NoRegistration => f.write_str("no registration waits under this key"),
             Self::NoAddress => f.write_str("all addresses are in use"),
+            Self::TagsDenied(tags) => {
+                write!(f, "requested tags [{}] are invalid or not permitted", tags.join(" "))
+            }
+            Self::Policy(refusal) => write!(f, "{refusal}"),
         }
     }
 }

@@ -9,7 +9,6 @@
 //!       └──► a registration that waits for an administrator, under a number that is in its URL
 //! ```
 
-use ipnet::IpNet;
 use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
 
@@ -17,6 +16,7 @@ use crate::{
     log::Parts,
     names,
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
+    policies::policy_node,
     presence::Timer,
     refusal::Refusal,
     request::RegisterRequest,
@@ -69,8 +69,20 @@ struct Owner {
     ephemeral: bool,
 }
 
+impl Owner {
+    fn with(self, ephemeral: bool) -> Self {
+        Self { ephemeral, ..self }
+    }
+}
+
 /// Why a machine does not become a node, in the words that its user reads.
 struct No(String);
+
+impl From<Refusal> for No {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal.to_string())
+    }
+}
 
 impl State {
     /// Answers a request to register.
@@ -94,6 +106,7 @@ impl State {
             return Ok(Registered::Now(self.log_out(known, now)));
         }
         if let Some(id) = known.filter(|id| !self.nodes[id].node.has_expired(now)) {
+            self.hear_tags(id, request, now)?;
             self.note_hostinfo(id, request, now);
             return Ok(Registered::Now(self.welcome(id)));
         }
@@ -140,11 +153,8 @@ impl State {
         now: Time,
     ) -> Result<NodeId, No> {
         let key = self.valid_key(text, now)?.clone();
-        let owner = Owner {
-            user: key.user.filter(|_| key.tags.is_empty()),
-            tags: self.tags_of(&key, request)?,
-            ephemeral: key.ephemeral || request.ephemeral,
-        };
+        let ephemeral = key.ephemeral || request.ephemeral;
+        let owner = self.owner(key.user, &key.tags, request)?.with(ephemeral);
         let id = self.make_node(machine, request, &owner, now)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (Some(key.id), RegisterMethod::AuthKey);
@@ -156,6 +166,40 @@ impl State {
             self.keys.insert(key.id, key);
         }
         Ok(id)
+    }
+
+    /// Who is to have a node: a user, or nobody if it has tags, which it has from its key or because
+    /// the policy lets its user give them.
+    fn owner(
+        &self,
+        user: Option<UserId>,
+        tags: &[String],
+        request: &RegisterRequest,
+    ) -> Result<Owner, Refusal> {
+        let owner = policy::Node {
+            user: user.map(|id| id.0.unsigned_abs()),
+            tags: tags.to_vec(),
+            ..policy::Node::default()
+        };
+        let tags = self.permitted_tags(&owner, &request.hostinfo.tags)?;
+        Ok(Owner { user: user.filter(|_| tags.is_empty()), tags, ephemeral: false })
+    }
+
+    /// A node asks for other tags than before.
+    fn hear_tags(&mut self, id: NodeId, request: &RegisterRequest, now: Time) -> Result<(), No> {
+        let node = &self.nodes[&id].node;
+        let asked = &request.hostinfo.tags;
+        // A program that starts again asks for what it asked for, whatever became of it.
+        if asked.is_empty() || *asked == node.hostinfo.tags {
+            return Ok(());
+        }
+        let tags = self.permitted_tags(&policy_node(node), asked)?;
+        self.change_node(id, now, |node| {
+            // The keys of nodes with tags have no end.
+            (node.tags, node.user, node.expires) = (tags, None, None);
+            Parts::WHOLE
+        });
+        Ok(())
     }
 
     fn valid_key(&self, text: &str, now: Time) -> Result<&PreAuthKey, No> {
@@ -170,23 +214,6 @@ impl State {
             return Err(No("the auth key was used already".into()));
         }
         Ok(key)
-    }
-
-    /// The tags that a node gets: its key's, or those that it asks for and its user may give.
-    fn tags_of(&self, key: &PreAuthKey, request: &RegisterRequest) -> Result<Vec<String>, No> {
-        let user = key.user.and_then(|id| self.users.get(&id));
-        let may = |tag: &&String| key.tags.contains(tag) || self.access.may_tag(user, tag);
-        let denied: Vec<&str> =
-            request.hostinfo.tags.iter().filter(|tag| !may(tag)).map(String::as_str).collect();
-        if !denied.is_empty() {
-            let denied = denied.join(" ");
-            return Err(No(format!("requested tags [{denied}] are invalid or not permitted")));
-        }
-        let mut tags = key.tags.clone();
-        tags.extend(request.hostinfo.tags.iter().cloned());
-        tags.sort_unstable();
-        tags.dedup();
-        Ok(tags)
     }
 
     /// Has a machine be a node of this owner with the request's key: the one that it is, or a new one.
@@ -315,30 +342,17 @@ impl State {
         if !self.users.contains_key(&user) {
             return Err(Refusal::NoUser(user.to_string()));
         }
+        let pending = self.waiting.get(number).ok_or(Refusal::NoRegistration)?;
+        let owner = self.owner(Some(user), &[], &pending.request)?;
         let pending = self.waiting.remove(number).ok_or(Refusal::NoRegistration)?;
         let Pending { machine, request, .. } = pending;
-        let ephemeral = request.ephemeral;
-        let owner = Owner { user: Some(user), tags: Vec::new(), ephemeral };
+        let owner = owner.with(request.ephemeral);
         let id = self.make_node(machine, &request, &owner, now).map_err(|_| Refusal::NoAddress)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, RegisterMethod::Cli);
             Parts::none()
         });
         Ok(id)
-    }
-
-    /// Approves what the policy lets a node route without an administrator.
-    pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
-        let Some(entry) = self.nodes.get(&id) else { return };
-        let node = &entry.node;
-        let may = |net: &&IpNet| !node.approved.contains(net) && self.access.approves(node, net);
-        let more: Vec<IpNet> = node.hostinfo.routable.iter().filter(may).copied().collect();
-        if !more.is_empty() {
-            self.change_node(id, now, |node| {
-                node.approved.extend(more);
-                Parts::WHOLE
-            });
-        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use tailnet::keys::NodePublic;
 
@@ -31,8 +32,11 @@ pub struct Session {
     told: Option<u64>,
     /// The places of the peers that it was told of.
     known: Bits,
+    /// The networks of routers that it was not told of, by the routers' places.
+    hidden: BTreeMap<u32, Vec<IpNet>>,
     filter: Arc<str>,
     ssh: Arc<str>,
+    attributes: Arc<[String]>,
 }
 
 /// What a stream is to be told.
@@ -93,8 +97,9 @@ impl Frame {
 impl Session {
     /// A stream of a node's, which has this key now.
     pub fn new(id: NodeId, key: NodePublic) -> Self {
-        let (filter, ssh) = ("".into(), "".into());
-        Self { id, key, told: None, known: Bits::default(), filter, ssh }
+        let (filter, ssh, attributes) = ("".into(), "".into(), [].into());
+        let (known, hidden) = (Bits::default(), BTreeMap::new());
+        Self { id, key, told: None, known, hidden, filter, ssh, attributes }
     }
 
     /// The stream of a client that is no node: it is told so, and that is all.
@@ -134,22 +139,24 @@ impl Session {
 
     /// The first frame: all of it.
     fn whole(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
-        let peers: Vec<&Entry> =
-            state.nodes.values().filter(|other| shows(state, &entry.node, other)).collect();
+        let sight = Sight::all(state, entry);
+        let peers: Vec<&Entry> = state.nodes.values().filter(|other| sight.has(other)).collect();
         for peer in &peers {
             self.known.insert(peer.place);
+            self.hide(state, entry, peer);
         }
         let mut fields = Fields::default();
+        self.attributes = state.access.attributes(entry.place);
         fields.put("Node", state.own(entry, now));
         fields.put("DERPMap", state.settings.relays.clone());
-        fields.list("Peers", peers.iter().map(|peer| Part::Shared(state.peer(peer))));
+        fields.list("Peers", peers.iter().map(|peer| Part::Shared(self.peer(state, peer))));
         let nodes = peers.iter().map(|peer| &peer.node).chain([&entry.node]);
         fields.profiles(state, nodes);
         fields.put("DNSConfig", state.dns());
         fields.put("Domain", json!(state.settings.base_domain).to_string());
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
-        self.rules(state, &entry.node, &mut fields);
+        self.rules(state, entry, &mut fields);
         fields.put("ControlTime", json!(now.text()).to_string());
         fields.finish(None)
     }
@@ -162,22 +169,25 @@ impl Session {
         changes: impl Iterator<Item = Change>,
         now: Time,
     ) -> Polled {
-        let (mut own, mut told) = (Parts::none(), BTreeMap::new());
-        for (id, (place, parts)) in self.merge(state, changes) {
-            if id == self.id {
-                own = own.and(parts);
-            } else if let Some(of) = self.tell(state, entry, place, parts) {
+        let mut told = BTreeMap::new();
+        let (mut merged, looks_at_all) = self.merge(state, changes);
+        let own = merged.remove(&self.id).map_or(Parts::none(), |(_, parts)| parts);
+        let sight = if looks_at_all { Sight::all(state, entry) } else { Sight::each(state, entry) };
+        for (id, (place, parts)) in merged {
+            if let Some(of) = self.tell(&sight, place, parts) {
                 told.insert(id, of);
             }
         }
         let mut fields = Fields::default();
-        if own.has(Parts::WHOLE) {
+        let attributes = state.access.attributes(entry.place);
+        if own.has(Parts::WHOLE) || attributes != self.attributes {
+            self.attributes = attributes;
             fields.put("Node", state.own(entry, now));
             fields.profiles(state, [&entry.node].into_iter());
         }
-        self.rules(state, &entry.node, &mut fields);
-        let is_for_all = fields.is_empty();
-        put_peers(state, &told, &mut fields);
+        self.rules(state, entry, &mut fields);
+        let is_for_all = fields.is_empty() && !self.hides_from(state, &told);
+        self.put_peers(state, &told, &mut fields);
         if fields.is_empty() {
             return Polled::Nothing;
         }
@@ -187,44 +197,78 @@ impl Session {
         Polled::Frame(fields.finish(key))
     }
 
-    /// Each node once, with all that changed of it. A policy that changed may show or hide any.
+    /// Each node once, with all that changed of it, and whether any may have to be shown or hidden.
     fn merge(
         &self,
         state: &State,
         changes: impl Iterator<Item = Change>,
-    ) -> BTreeMap<NodeId, (u32, Parts)> {
+    ) -> (BTreeMap<NodeId, (u32, Parts)>, bool) {
         let mut merged: BTreeMap<NodeId, (u32, Parts)> = BTreeMap::new();
+        let mut looks_at_all = false;
         for change in changes {
             match change {
                 Change::Node { id, place, parts } => {
                     let of = merged.entry(id).or_insert((place, Parts::none()));
                     of.1 = of.1.and(parts);
+                    looks_at_all |= id == self.id && parts.has(Parts::ACCESS);
                 }
-                Change::Policy => {
-                    for (id, other) in &state.nodes {
-                        merged.entry(*id).or_insert((other.place, Parts::none()));
-                    }
-                }
+                Change::Policy => looks_at_all = true,
             }
         }
-        merged
+        if looks_at_all {
+            for (id, other) in &state.nodes {
+                merged.entry(*id).or_insert((other.place, Parts::none()));
+            }
+        }
+        (merged, looks_at_all)
     }
 
     /// What is to be told of a peer.
-    fn tell(&mut self, state: &State, own: &Entry, place: u32, parts: Parts) -> Option<Told> {
-        let other = state.at(place).filter(|other| shows(state, &own.node, other));
-        let Some(_) = other.filter(|_| !parts.has(Parts::GONE)) else {
+    fn tell(&mut self, sight: &Sight<'_>, place: u32, parts: Parts) -> Option<Told> {
+        let other = sight.state.at(place).filter(|other| sight.has(other));
+        let Some(other) = other.filter(|_| !parts.has(Parts::GONE)) else {
+            self.hidden.remove(&place);
             return self.known.remove(place).then_some(Told::Removed);
         };
-        if self.known.insert(place) || parts.has(Parts::WHOLE.and(Parts::SHOWN)) {
+        let hides_others = self.hide(sight.state, sight.viewer, other);
+        let is_new = self.known.insert(place);
+        if is_new || hides_others || parts.has(Parts::WHOLE.and(Parts::SHOWN)) {
             return Some(Told::Whole);
         }
+        let parts = parts.without(Parts::ACCESS);
         (!parts.is_empty()).then_some(Told::Parts(parts))
     }
 
+    /// Notes which networks of a router it is not to be told of; whether they are others than before.
+    fn hide(&mut self, state: &State, own: &Entry, router: &Entry) -> bool {
+        let hidden = state.hidden(own, router);
+        let before = match hidden.is_empty() {
+            true => self.hidden.remove(&router.place),
+            false => self.hidden.insert(router.place, hidden.clone()),
+        };
+        before.unwrap_or_default() != hidden
+    }
+
+    /// Whether one of these is told without some of its networks.
+    fn hides_from(&self, state: &State, told: &BTreeMap<NodeId, Told>) -> bool {
+        let is_hidden = |id: &NodeId| {
+            state.nodes.get(id).is_some_and(|entry| self.hidden.contains_key(&entry.place))
+        };
+        let mut whole = told.iter().filter(|(_, told)| **told == Told::Whole);
+        !self.hidden.is_empty() && whole.any(|(id, _)| is_hidden(id))
+    }
+
+    /// A peer, as this client is told of it.
+    fn peer(&self, state: &State, entry: &Entry) -> Arc<str> {
+        match self.hidden.get(&entry.place) {
+            Some(hidden) => state.peer_without(entry, hidden),
+            None => state.peer(entry),
+        }
+    }
+
     /// Filter and SSH, where they are others.
-    fn rules(&mut self, state: &State, node: &Node, fields: &mut Fields) {
-        let filter = state.access.filter(node);
+    fn rules(&mut self, state: &State, entry: &Entry, fields: &mut Fields) {
+        let filter = state.access.filter(entry.place);
         if filter != self.filter {
             fields.name("PacketFilters");
             fields.text(r#"{"base":"#);
@@ -232,45 +276,65 @@ impl Session {
             fields.text("}");
             self.filter = filter;
         }
-        let ssh = state.access.ssh(node);
+        let ssh = state.access.ssh(entry.place);
         if ssh != self.ssh {
             fields.name("SSHPolicy");
             fields.parts.push(Part::Shared(Arc::clone(&ssh)));
             self.ssh = ssh;
         }
     }
-}
 
-/// Whether a node is told of another.
-fn shows(state: &State, viewer: &Node, other: &Entry) -> bool {
-    viewer.id != other.node.id
-        && is_reachable(&other.node)
-        && state.access.shows(viewer, &other.node)
-}
-
-fn put_peers(state: &State, told: &BTreeMap<NodeId, Told>, fields: &mut Fields) {
-    let entry = |id: &NodeId| state.nodes.get(id);
-    let removed = told.iter().filter(|(_, told)| **told == Told::Removed);
-    fields.list("PeersRemoved", removed.map(|(id, _)| Part::Text(id.to_string())));
-    let whole =
-        || told.iter().filter(|(_, told)| **told == Told::Whole).filter_map(|(id, _)| entry(id));
-    fields.list("PeersChanged", whole().map(|entry| Part::Shared(state.peer(entry))));
-    fields.profiles(state, whole().map(|entry| &entry.node));
-    let (mut online, mut patches) = (Map::new(), Vec::new());
-    for (id, told) in told {
-        match (told, entry(id)) {
-            // Where nothing else changed there is a shorter way to say it; a time goes with "not".
-            (Told::Parts(Parts::ONLINE), Some(entry)) if entry.online => {
-                online.insert(id.to_string(), json!(true));
+    fn put_peers(&self, state: &State, told: &BTreeMap<NodeId, Told>, fields: &mut Fields) {
+        let entry = |id: &NodeId| state.nodes.get(id);
+        let removed = told.iter().filter(|(_, told)| **told == Told::Removed);
+        fields.list("PeersRemoved", removed.map(|(id, _)| Part::Text(id.to_string())));
+        let whole = || {
+            told.iter().filter(|(_, told)| **told == Told::Whole).filter_map(|(id, _)| entry(id))
+        };
+        fields.list("PeersChanged", whole().map(|entry| Part::Shared(self.peer(state, entry))));
+        fields.profiles(state, whole().map(|entry| &entry.node));
+        let (mut online, mut patches) = (Map::new(), Vec::new());
+        for (id, told) in told {
+            match (told, entry(id)) {
+                // Where nothing else changed there is a shorter way to say it; a time goes with "not".
+                (Told::Parts(Parts::ONLINE), Some(entry)) if entry.online => {
+                    online.insert(id.to_string(), json!(true));
+                }
+                (Told::Parts(parts), Some(entry)) => patches.push(patch(entry, *parts)),
+                _ => {}
             }
-            (Told::Parts(parts), Some(entry)) => patches.push(patch(entry, *parts)),
-            _ => {}
         }
+        if !online.is_empty() {
+            fields.put("OnlineChange", Value::Object(online).to_string());
+        }
+        fields.list("PeersChangedPatch", patches.into_iter().map(Part::Text));
     }
-    if !online.is_empty() {
-        fields.put("OnlineChange", Value::Object(online).to_string());
+}
+
+/// Whom a node is told of.
+struct Sight<'a> {
+    state: &'a State,
+    viewer: &'a Entry,
+    /// Those, if many are asked for.
+    all: Option<policy::NodeSet>,
+}
+
+impl<'a> Sight<'a> {
+    fn all(state: &'a State, viewer: &'a Entry) -> Self {
+        Self { state, viewer, all: state.access.shown(viewer.place) }
     }
-    fields.list("PeersChangedPatch", patches.into_iter().map(Part::Text));
+
+    fn each(state: &'a State, viewer: &'a Entry) -> Self {
+        Self { state, viewer, all: None }
+    }
+
+    fn has(&self, other: &Entry) -> bool {
+        let shows = || match &self.all {
+            Some(all) => all.contains(other.place as usize),
+            None => self.state.access.shows(self.viewer.place, other.place),
+        };
+        self.viewer.node.id != other.node.id && is_reachable(&other.node) && shows()
+    }
 }
 
 /// `tailcfg.PeerChange`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -26,19 +27,37 @@ const CAPABILITIES: [&str; 3] = [
 impl State {
     /// A node as its peers are told of it.
     pub(crate) fn peer(&self, entry: &Entry) -> Arc<str> {
-        Arc::clone(entry.shown.get_or_init(|| self.render_peer(entry).into()))
+        Arc::clone(entry.shown.get_or_init(|| self.render_peer(entry, &[]).into()))
     }
 
-    fn render_peer(&self, entry: &Entry) -> String {
+    /// The same, without networks that somebody is not told of.
+    pub(crate) fn peer_without(&self, entry: &Entry, hidden: &[IpNet]) -> Arc<str> {
+        self.render_peer(entry, hidden).into()
+    }
+
+    /// Which networks of a router a node is not told of.
+    pub(crate) fn hidden(&self, viewer: &Entry, router: &Entry) -> Vec<IpNet> {
+        if router.node.approved.is_empty() {
+            return Vec::new();
+        }
+        let exits = router.node.routes().filter(is_exit);
+        let told: Vec<IpNet> = exits.chain(router.primaries.iter().copied()).collect();
+        self.access.hidden(viewer.place, router.place, &told)
+    }
+
+    fn render_peer(&self, entry: &Entry, hidden: &[IpNet]) -> String {
         let node = &entry.node;
         let mut fields = self.both(node);
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         let mut allowed = addresses(node);
-        let exits = node.routes().filter(is_exit).map(|net| net.to_string());
-        allowed.extend(exits.chain(entry.primaries.iter().map(ToString::to_string)));
+        let exits = node.routes().filter(is_exit);
+        let mut primaries = entry.primaries.clone();
+        primaries.retain(|net| !hidden.contains(net));
+        let exits = exits.filter(|net| !hidden.contains(net));
+        allowed.extend(exits.chain(primaries.iter().copied()).map(|net| net.to_string()));
         put("AllowedIPs", json!(allowed));
-        if !entry.primaries.is_empty() {
-            put("PrimaryRoutes", json!(entry.primaries));
+        if !primaries.is_empty() {
+            put("PrimaryRoutes", json!(primaries));
         }
         put("Endpoints", json!(texts(&node.endpoints)));
         put("HomeDERP", json!(node.home));
@@ -70,8 +89,10 @@ impl State {
         if node.has_expired(now) {
             put("Expired", json!(true));
         }
-        let capabilities = CAPABILITIES.map(|name| (name.to_owned(), Value::Null));
-        put("CapMap", Value::Object(capabilities.into_iter().collect()));
+        let attributes = self.access.attributes(entry.place);
+        let capabilities = CAPABILITIES.map(str::to_owned).into_iter();
+        let capabilities = capabilities.chain(attributes.iter().cloned());
+        put("CapMap", capabilities.map(|name| (name, Value::Null)).collect::<Map<_, _>>().into());
         Value::Object(fields).to_string()
     }
 

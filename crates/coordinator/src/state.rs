@@ -15,7 +15,7 @@ use crate::{
     api_keys::ApiKeys,
     audit::Audit,
     log::{Change, Log, Parts},
-    object::{KeyId, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
+    object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
     presence::{StreamId, Timer},
     register::Pending,
     settings::Settings,
@@ -27,12 +27,25 @@ use crate::{
 pub struct LoadError {
     kind: &'static str,
     id: i64,
-    why: serde_json::Error,
+    why: Unreadable,
+}
+
+/// Why it cannot be read.
+#[derive(Debug)]
+enum Unreadable {
+    /// It is no such object.
+    Json(serde_json::Error),
+    /// It is a policy that is refused.
+    Policy(policy::Refusal),
 }
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of the store cannot be read: {}", self.kind, self.id, self.why)
+        write!(f, "{} {} of the store cannot be read: ", self.kind, self.id)?;
+        match &self.why {
+            Unreadable::Json(why) => why.fmt(f),
+            Unreadable::Policy(why) => why.fmt(f),
+        }
     }
 }
 
@@ -80,10 +93,11 @@ pub struct State {
     pub(crate) api_keys: ApiKeys,
     pub(crate) audit: Audit,
     pub(crate) nodes: BTreeMap<NodeId, Entry>,
+    pub(crate) policies: BTreeMap<PolicyId, object::Policy>,
     pub(crate) by_key: HashMap<NodePublic, NodeId>,
     pub(crate) by_machine: HashMap<MachinePublic, BTreeSet<NodeId>>,
     names: HashSet<String>,
-    places: Places,
+    pub(crate) places: Places,
     pub(crate) addresses: Addresses,
     /// Who may route each network, exits apart.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
@@ -105,13 +119,14 @@ impl State {
         Self {
             addresses: Addresses::new(settings.prefixes),
             settings,
-            access: Access::allow_all(),
+            access: Access::open(),
             users: BTreeMap::new(),
             keys: BTreeMap::new(),
             by_prefix: HashMap::new(),
             api_keys: ApiKeys::default(),
             audit: Audit::default(),
             nodes: BTreeMap::new(),
+            policies: BTreeMap::new(),
             by_key: HashMap::new(),
             by_machine: HashMap::new(),
             names: HashSet::new(),
@@ -151,13 +166,23 @@ impl State {
                     state.keys.insert(key.id, key);
                 }),
                 Kind::Node => serde_json::from_str(&body).map(|node| state.add_entry(node, now)),
+                Kind::Policy => serde_json::from_str(&body).map(|policy: object::Policy| {
+                    state.policies.insert(policy.id, policy);
+                }),
                 Kind::ApiKey => serde_json::from_str(&body).map(|key| state.api_keys.insert(key)),
                 Kind::AuditEntry => {
                     serde_json::from_str(&body).map(|entry| state.audit.push(entry))
                 }
             };
-            read.map_err(|why| LoadError { kind: kind.name(), id, why })?;
+            let why = |why| LoadError { kind: kind.name(), id, why: Unreadable::Json(why) };
+            read.map_err(why)?;
         }
+        // A network that had a policy never runs without.
+        state.load_policy().map_err(|why| LoadError {
+            kind: Kind::Policy.name(),
+            id: state.policy().map_or(0, |policy| policy.id.0),
+            why: Unreadable::Policy(why),
+        })?;
         for net in state.routers.keys().copied().collect::<Vec<_>>() {
             state.choose_primary(net);
         }
@@ -173,6 +198,7 @@ impl State {
 
     /// What happened is kept: followers may know. Whether there is anything that they do not.
     pub fn publish(&mut self) -> bool {
+        self.renew_access();
         let changes = mem::take(&mut self.unpublished);
         let any = !changes.is_empty();
         for change in changes {
@@ -250,11 +276,17 @@ impl State {
     /// Has an object kept.
     pub(crate) fn keep(&mut self, object: &impl Object) {
         let stored = object.stored();
+        if stored.kind == Kind::User {
+            self.access.touch_users();
+        }
         self.writes.insert((stored.kind, stored.id), stored);
     }
 
     /// Has it kept that an object is gone.
     pub(crate) fn bury(&mut self, kind: Kind, id: i64) {
+        if kind == Kind::User {
+            self.access.touch_users();
+        }
         self.writes.insert((kind, id), Stored { kind, id, body: None });
     }
 
@@ -294,6 +326,7 @@ impl State {
         let online = false;
         let entry = Entry { node, place, streams, online, primaries, without_endpoints, shown };
         self.nodes.insert(id, entry);
+        self.access.touch(place);
         self.set_timers(id, now);
         self.sort_routes(id, &[]);
     }
@@ -311,6 +344,7 @@ impl State {
         if entry.node == before {
             return;
         }
+        self.access.touch(entry.place);
         let node = entry.node.clone();
         if node.key != before.key {
             self.by_key.remove(&before.key);
@@ -333,6 +367,7 @@ impl State {
     pub(crate) fn remove_node(&mut self, id: NodeId) {
         let Some(entry) = self.nodes.remove(&id) else { return };
         let Entry { node, place, .. } = entry;
+        self.access.touch(place);
         self.by_key.remove(&node.key);
         if let Some(of_machine) = self.by_machine.get_mut(&node.machine) {
             of_machine.remove(&id);
@@ -372,8 +407,8 @@ impl Entry {
 
 /// Small numbers for nodes.
 #[derive(Debug, Default)]
-struct Places {
-    nodes: Vec<Option<NodeId>>,
+pub(crate) struct Places {
+    pub nodes: Vec<Option<NodeId>>,
     free: Vec<u32>,
 }
 

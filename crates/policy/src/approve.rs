@@ -29,11 +29,17 @@ impl Policy {
 
     /// Whether a user may give a node this tag: as an owner of it, or of a tag that owns it.
     pub fn owns(&self, nodes: &Nodes, user: &User, tag: &str) -> bool {
-        // A node of this user stands for it: whom an alias means is decided in one place.
+        let owner = Node { user: Some(user.id), ..Node::default() };
+        self.lets(nodes, owner, tag)
+    }
+
+    /// Whether such a node, of a user or with tags, may have this tag.
+    pub fn lets(&self, nodes: &Nodes, owner: Node, tag: &str) -> bool {
+        // Alone: whom an alias means is decided in one place.
         let alone = Nodes {
             users: nodes.users.clone(),
-            nodes: vec![Node { user: Some(user.id), ..Node::default() }],
-            domains: Vec::new(),
+            nodes: vec![owner],
+            domains: nodes.domains.clone(),
         };
         let mut seen = BTreeSet::new();
         let mut tags = vec![tag];

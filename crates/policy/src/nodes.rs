@@ -17,7 +17,7 @@ pub struct Nodes {
 }
 
 /// A user.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct User {
     /// Its number.
@@ -44,7 +44,7 @@ pub enum Role {
 }
 
 /// A node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// For messages.
     pub name: String,

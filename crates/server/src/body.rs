@@ -1,7 +1,6 @@
 //! Bodies of HTTP: what is answered, and what is read of requests, which is bounded.
 
 use std::{
-    convert::Infallible,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -25,32 +24,40 @@ pub enum Answer {
     Text(Option<Bytes>),
     /// As it comes.
     Pieces(mpsc::Receiver<Bytes>),
+    /// What a route of administrators answers.
+    Routed(axum::body::Body),
 }
 
 impl Body for Answer {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = axum::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match self.get_mut() {
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Pieces(pieces) => {
                 pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
             }
+            Self::Routed(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self, Self::Text(None))
+        match self {
+            Self::Text(text) => text.is_none(),
+            Self::Pieces(_) => false,
+            Self::Routed(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Text(text) => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
             Self::Pieces(_) => SizeHint::default(),
+            Self::Routed(body) => body.size_hint(),
         }
     }
 }

@@ -135,6 +135,45 @@ pub enum PreAuthKeys {
     },
 }
 
+/// API keys.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ApiKeys {
+    /// Make a key, and print it: it is not shown again.
+    #[command(aliases = ["c", "new"])]
+    Create {
+        /// How long it is good for, as 90m, 24h or 90d; 0 for without end.
+        #[arg(short, long, default_value = "90d", value_parser = lifetime)]
+        expiration: Duration,
+    },
+    /// Show all keys, without what is secret.
+    #[command(aliases = ["ls", "show"])]
+    List,
+    /// Have a key be good for nothing any more.
+    #[command(aliases = ["revoke", "exp", "e"])]
+    Expire(WhichKey),
+    /// Delete a key.
+    #[command(aliases = ["remove", "del", "rm"])]
+    Delete(WhichKey),
+}
+
+/// Which API key.
+#[derive(Args, Clone, Debug)]
+#[group(required = true, multiple = false)]
+pub struct WhichKey {
+    /// By number.
+    #[arg(short, long)]
+    pub id: Option<i64>,
+    /// By prefix.
+    #[arg(short, long)]
+    pub prefix: Option<String>,
+}
+
+impl WhichKey {
+    fn text(self) -> String {
+        self.prefix.or(self.id.map(|id| id.to_string())).unwrap_or_default()
+    }
+}
+
 /// Nodes.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Nodes {
@@ -266,6 +305,49 @@ pub async fn pre_auth_keys(common: &Common, command: PreAuthKeys) -> anyhow::Res
             ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await
         }
     }
+}
+
+/// Answers `apikeys`.
+///
+/// # Errors
+/// As [`users`].
+pub async fn api_keys(common: &Common, command: ApiKeys) -> anyhow::Result<()> {
+    let ask = Ask::new(common)?;
+    match command {
+        ApiKeys::Create { expiration } => {
+            let expires = (!expiration.is_zero()).then(|| now().after(expiration));
+            let body = json!({ "expiration": expires.map(Time::text) });
+            let only_key = |key: &Value| key["key"].as_str().unwrap_or_default().to_owned();
+            ask.says(Method::POST, "apikey", Some(body), only_key).await
+        }
+        ApiKeys::List => ask.says(Method::GET, "apikey", None, table::api_keys).await,
+        ApiKeys::Expire(which) => {
+            let path = format!("apikey/{}/expire", part(&which.text()));
+            ask.says(Method::POST, &path, None, |_| "expired".into()).await
+        }
+        ApiKeys::Delete(which) => {
+            let path = format!("apikey/{}", part(&which.text()));
+            ask.says(Method::DELETE, &path, None, |_| "deleted".into()).await
+        }
+    }
+}
+
+/// Answers `admin-link`.
+///
+/// # Errors
+/// As [`users`].
+pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
+    let only_link = |answer: &Value| answer["link"].as_str().unwrap_or_default().to_owned();
+    Ask::new(common)?.says(Method::POST, "admin/link", None, only_link).await
+}
+
+/// Answers `audit`.
+///
+/// # Errors
+/// As [`users`].
+pub async fn audit(common: &Common, limit: usize) -> anyhow::Result<()> {
+    let path = query("audit", &[("limit", Some(limit.to_string()))]);
+    Ask::new(common)?.says(Method::GET, &path, None, table::audit).await
 }
 
 /// Answers `nodes`.

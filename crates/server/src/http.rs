@@ -14,7 +14,10 @@ use tailnet::{
     keys::{MachinePublic, NodePublic},
 };
 
+use tower_service::Service;
+
 use crate::{
+    api,
     body::{self, Answer, json, text},
     derp,
     serve::Server,
@@ -32,6 +35,10 @@ pub async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let path = request.uri().path();
+    if path.starts_with(api::ROOT) {
+        let answered = server.routes().clone().call(request).await?;
+        return Ok(answered.map(Answer::Routed));
+    }
     Ok(match (request.method(), path) {
         (&Method::GET, "/key") => key(&server),
         (&Method::GET | &Method::POST, UPGRADE_PATH) => ts2021::upgrade(&server, request),

@@ -24,6 +24,7 @@ mod machine;
 mod network;
 pub mod policy;
 pub mod serve;
+mod sessions;
 mod slow_hash;
 mod store;
 mod stream;

@@ -3,7 +3,7 @@
 use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
     ServerConfig,
@@ -16,7 +16,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{http, serve::Server};
+use crate::{api::Arrival, http, serve::Server};
 
 /// Within this a client has finished TLS, and each time the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,8 +55,8 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// Serves who connects, for as long as the server runs.
 pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAcceptor>) {
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("accepting a connection: {error}");
                 sleep(REST).await;
@@ -67,9 +67,9 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAc
         let _ = stream.set_nodelay(true);
         let (server, tls) = (Arc::clone(&server), tls.clone());
         tokio::spawn(async move {
-            let Some(tls) = tls else { return converse(server, stream).await };
+            let Some(tls) = tls else { return converse(server, stream, from).await };
             match timeout(PATIENCE, tls.accept(stream)).await {
-                Ok(Ok(stream)) => converse(server, stream).await,
+                Ok(Ok(stream)) => converse(server, stream, from).await,
                 Ok(Err(error)) => tracing::debug!("TLS: {error}"),
                 Err(_) => {}
             }
@@ -80,8 +80,12 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAc
 async fn converse(
     server: Arc<Server>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    from: SocketAddr,
 ) {
-    let service = service_fn(move |request| http::answer(Arc::clone(&server), request));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arrival::Network(from));
+        http::answer(Arc::clone(&server), request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)

@@ -6,7 +6,7 @@ use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use server::{
-    commands::{self, Common, Nodes, PreAuthKeys, Users},
+    commands::{self, ApiKeys, Common, Nodes, PreAuthKeys, Users},
     configuration::{Configuration, Flags},
     import::{self, Import},
     policy::PolicyFile,
@@ -55,6 +55,17 @@ enum Command {
         /// The file, which is made.
         file: PathBuf,
     },
+    /// Make, show, expire and delete keys of the API.
+    #[command(subcommand, name = "apikeys", aliases = ["apikey", "api"])]
+    ApiKeys(ApiKeys),
+    /// Print a link that opens the page, once and within an hour.
+    AdminLink,
+    /// Show what administrators did, the newest first.
+    Audit {
+        /// How many entries.
+        #[arg(short, long, default_value = "100")]
+        limit: usize,
+    },
     /// Check a policy, and show what it means; without a server.
     #[command(subcommand)]
     Policy(PolicyFile),
@@ -90,6 +101,9 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
         Command::Import(asked) => import::import(&common, asked).await,
         Command::Export { file } => import::export(&common, &file).await,
         Command::Backup { file } => import::back_up(&common, &file).await,
+        Command::ApiKeys(command) => commands::api_keys(&common, command).await,
+        Command::AdminLink => commands::admin_link(&common).await,
+        Command::Audit { limit } => commands::audit(&common, limit).await,
         Command::Policy(command) => command.run(),
     }
 }

@@ -1,12 +1,13 @@
 //! The life of the server.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::{
     address::ServerUrl, api, configuration::Configuration, derp::Relay, files, listen,
-    network::Network, store::Store, stream::Packed, stun,
+    network::Network, sessions::Sessions, store::Store, stream::Packed, stun,
 };
 use anyhow::Context;
+use axum::Router;
 use tailnet::keys::MachineKey;
 
 /// What all connections share.
@@ -21,6 +22,23 @@ pub struct Server {
     pub(crate) relay: Option<Relay>,
     /// Frames that several clients are told.
     pub(crate) packed: Packed,
+    /// Sessions of the page.
+    pub(crate) sessions: Sessions,
+    /// What answers administrators. It has the server in turn: both last as long as the process.
+    pub(crate) routes: OnceLock<Router>,
+}
+
+impl Server {
+    /// The link that opens the page with this token. What stands behind the number sign is not sent
+    /// when the link is opened, and is in nobody's log.
+    pub(crate) fn admin_link(&self, token: &str) -> String {
+        format!("{}/admin/login#{token}", self.url)
+    }
+
+    /// What answers administrators.
+    pub(crate) fn routes(self: &Arc<Self>) -> &Router {
+        self.routes.get_or_init(|| api::router(Arc::clone(self)))
+    }
 }
 
 /// Runs until a signal ends it.
@@ -39,11 +57,11 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     let store = Store::open(&folder.join(files::STORE)).await?;
     let (network, writer) = Network::open(store, configuration.settings()?).await?;
     let writer = tokio::spawn(writer);
-    let packed = Packed::default();
-    let server = Arc::new(Server { url, noise, network, relay, packed });
+    let (packed, sessions, routes) = (Packed::default(), Sessions::default(), OnceLock::new());
+    let server = Arc::new(Server { url, noise, network, relay, packed, sessions, routes });
     let commands = api::bind(&configuration.socket)?;
     listen_everywhere(&server, &configuration).await?;
-    tokio::spawn(api::serve(Arc::clone(&server), commands));
+    tokio::spawn(api::serve(server.routes().clone(), commands));
     tracing::info!("serving {}", server.url);
     // A signal ends the process as it is: what was acknowledged is on the disk. (tokio's feature for
     // signals, which cargo would enable for `linerate` beside it, is none of that sandbox's.)

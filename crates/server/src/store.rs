@@ -7,7 +7,10 @@ mod schema;
 use std::{path::Path, time::Duration};
 
 use anyhow::Context;
-use coordinator::object::{Kind, Stored};
+use coordinator::{
+    KEPT_AUDIT,
+    object::{Kind, Stored},
+};
 use sqlx::{
     Row, SqlitePool,
     sqlite::{
@@ -90,10 +93,14 @@ impl Store {
             .try_get(0)?;
         let rows = sqlx::query(
             "SELECT kind, id, dead, body FROM object
-             WHERE network = $1 AND version > $2 ORDER BY kind, id",
+             WHERE network = $1 AND version > $2 AND (kind <> $3 OR id > (
+                SELECT COALESCE(MAX(id), 0) - $4 FROM object WHERE network = $1 AND kind = $3))
+             ORDER BY kind, id",
         )
         .bind(NETWORK)
         .bind(since)
+        .bind(Kind::AuditEntry.name())
+        .bind(KEPT_AUDIT as i64)
         .fetch_all(&mut *transaction)
         .await?;
         let objects = rows.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
@@ -185,6 +192,21 @@ mod tests {
         let expected = [user(1, None), user(2, Some("[]")), user(3, Some("7"))];
         assert_eq!(loaded.objects, expected);
         assert_eq!(store.tail(1).await.unwrap().objects, second);
+    }
+
+    #[tokio::test]
+    async fn an_audit_is_kept_whole_and_its_end_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("store.sqlite")).await.unwrap();
+        let entry = |id| Stored { kind: Kind::AuditEntry, id, body: Some("{}".into()) };
+        let all: Vec<Stored> = (1..=KEPT_AUDIT as i64 + 5).map(entry).collect();
+        store.commit(0, &all).await.unwrap();
+        store.commit(1, &[user(1, Some("{}"))]).await.unwrap();
+        let mut expected = all[5..].to_vec();
+        expected.push(user(1, Some("{}")));
+        assert_eq!(store.load().await.unwrap().objects, expected);
+        let kept = sqlx::query("SELECT COUNT(*) FROM object").fetch_one(&store.pool).await.unwrap();
+        assert_eq!(kept.get::<i64, _>(0), all.len() as i64 + 1);
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use coordinator::{
     NodeView, State,
-    object::{PreAuthKey, RegisterMethod, User, UserId},
+    object::{ApiKey, AuditEntry, PreAuthKey, RegisterMethod, User, UserId},
 };
 use serde_json::{Value, json};
 
@@ -50,5 +50,20 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
         "primary_routes": view.primaries, "os": node.hostinfo.os,
         "client_version": node.hostinfo.program,
         "endpoints": node.endpoints, "home_derp": node.home,
+    })
+}
+
+/// An API key; all of it only when it was just made.
+pub fn api_key(key: &ApiKey, text: Option<&str>) -> Value {
+    json!({
+        "id": key.id, "prefix": key.prefix, "key": text,
+        "expiration": key.expires.map(|at| at.text()), "created_at": key.created.text(),
+    })
+}
+
+pub fn audit(entry: &AuditEntry) -> Value {
+    json!({
+        "id": entry.id, "at": entry.at.text(), "who": entry.who, "what": entry.what,
+        "refused": entry.refused,
     })
 }

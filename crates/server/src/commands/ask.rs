@@ -73,7 +73,9 @@ impl Ask {
 
 /// A text as a part of a path.
 pub fn part(text: &str) -> String {
-    form_urlencoded::byte_serialize(text.as_bytes()).collect()
+    let coded: String = form_urlencoded::byte_serialize(text.as_bytes()).collect();
+    // A form's space is no path's.
+    coded.replace('+', "%20")
 }
 
 /// A path with those parameters that are there.

@@ -31,6 +31,18 @@ pub fn keys(keys: &Value) -> String {
     )
 }
 
+pub fn api_keys(keys: &Value) -> String {
+    let head = ["ID", "Prefix", "Expires", "Created"];
+    let fields = ["id", "prefix", "expiration", "created_at"];
+    table(head, rows(keys).map(|key| fields.map(|field| text(&key[field]))))
+}
+
+pub fn audit(entries: &Value) -> String {
+    let head = ["ID", "When", "Who", "What", "Refused"];
+    let fields = ["id", "at", "who", "what", "refused"];
+    table(head, rows(entries).map(|entry| fields.map(|field| text(&entry[field]))))
+}
+
 pub fn nodes(nodes: &Value) -> String {
     let head = ["ID", "Name", "User", "Tags", "Addresses", "Online", "Last seen", "Expires"];
     table(

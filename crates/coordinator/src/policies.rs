@@ -1,0 +1,209 @@
+//! The network's policy: which one is in force, and what it lets nodes do unasked.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use policy::{Compiled, Nodes, Policy, Role};
+
+use crate::{
+    access::{Access, Renewed},
+    log::{Change, Parts},
+    object::{self, Kind, Node, NodeId, PolicyId},
+    refusal::Refusal,
+    state::State,
+    time::Time,
+};
+
+/// The policies that are kept; older ones are forgotten.
+const KEPT: usize = 100;
+
+/// A policy that passed its tests in this network, beside the one in force.
+#[derive(Debug)]
+pub struct Judged {
+    /// The one in force.
+    pub before: Compiled,
+    /// The other.
+    pub after: Compiled,
+}
+
+impl State {
+    /// The policy in force; without one everybody reaches everybody.
+    pub fn policy(&self) -> Option<&object::Policy> {
+        self.policies.values().next_back()
+    }
+
+    /// All that were saved and are kept, the one in force last.
+    pub fn policies(&self) -> impl Iterator<Item = &object::Policy> {
+        self.policies.values()
+    }
+
+    /// Runs the tests of a policy in this network.
+    ///
+    /// # Errors
+    /// One fails.
+    pub fn judge_policy(&self, policy: &Policy) -> Result<Judged, Refusal> {
+        let nodes = self.policy_nodes();
+        policy.run_tests(&nodes).map_err(Refusal::Policy)?;
+        let nodes = Arc::new(nodes);
+        let after = policy.compile_shared(Arc::clone(&nodes));
+        let open = || Policy::parse("{}").expect("a policy without sections is one");
+        let before = match self.access.policy() {
+            Some(policy) => policy.compile_shared(nodes),
+            None => open().compile_shared(nodes),
+        };
+        Ok(Judged { before, after })
+    }
+
+    /// Puts a policy in force, which was read from this text. Routes that it approves are approved.
+    ///
+    /// # Errors
+    /// A test fails.
+    pub fn save_policy(
+        &mut self,
+        text: &str,
+        policy: &Policy,
+        now: Time,
+    ) -> Result<Judged, Refusal> {
+        let judged = self.judge_policy(policy)?;
+        if self.policy().is_some_and(|current| current.text == text) {
+            return Ok(judged);
+        }
+        let id = PolicyId(self.next_number(Kind::Policy));
+        let saved = object::Policy { id, text: text.to_owned(), created: now };
+        self.keep(&saved);
+        self.policies.insert(id, saved);
+        while self.policies.len() > KEPT
+            && let Some((id, _)) = self.policies.pop_first()
+        {
+            self.bury(Kind::Policy, id.0);
+        }
+        self.put_in_force(policy.clone());
+        self.note(Change::Policy);
+        for id in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.approve_routes_of(id, now);
+        }
+        Ok(judged)
+    }
+
+    /// Has the policy that was kept last be in force.
+    pub(crate) fn load_policy(&mut self) -> Result<(), policy::Refusal> {
+        let Some(saved) = self.policy() else { return Ok(()) };
+        let policy = Policy::parse(&saved.text)?;
+        self.put_in_force(policy);
+        Ok(())
+    }
+
+    fn put_in_force(&mut self, policy: Policy) {
+        let place = |place| self.policy_node_at(place);
+        let places = u32::try_from(self.places.nodes.len()).expect("places are such numbers");
+        let nodes = (0..places).map(place).collect();
+        let users = self.policy_users();
+        self.access = Access::by(policy, Nodes { users, nodes, domains: Vec::new() });
+    }
+
+    /// Brings the policy up to date with what happened to nodes and users.
+    pub(crate) fn renew_access(&mut self) {
+        if !self.access.is_touched() {
+            return;
+        }
+        let users = self.policy_users();
+        let mut access = std::mem::replace(&mut self.access, Access::open());
+        let renewed = access.renew(users, |place| self.policy_node_at(place));
+        self.access = access;
+        match renewed {
+            Renewed::All => self.note(Change::Policy),
+            Renewed::At(places) => {
+                for place in places.iter() {
+                    let place = u32::try_from(place).expect("places are such numbers");
+                    if let Some(id) = self.at(place).map(|entry| entry.node.id) {
+                        self.note(Change::Node { id, place, parts: Parts::ACCESS });
+                    }
+                }
+            }
+        }
+    }
+
+    /// The tags that a node of this owner gets, of those that it has or its key gives and those that
+    /// it asks for.
+    pub(crate) fn permitted_tags(
+        &self,
+        owner: &policy::Node,
+        asked: &[String],
+    ) -> Result<Vec<String>, Refusal> {
+        let mut tags = owner.tags.clone();
+        let more: Vec<&String> = asked.iter().filter(|tag| !tags.contains(tag)).collect();
+        if !more.is_empty() {
+            let users = Nodes { users: self.policy_users(), ..Nodes::default() };
+            let policy = self.access.policy();
+            let may = |tag: &str| policy.is_some_and(|own| own.lets(&users, owner.clone(), tag));
+            let denied: Vec<String> =
+                more.iter().filter(|tag| !may(tag)).map(|tag| (*tag).clone()).collect();
+            if !denied.is_empty() {
+                return Err(Refusal::TagsDenied(denied));
+            }
+        }
+        tags.extend(more.into_iter().cloned());
+        tags.sort_unstable();
+        tags.dedup();
+        Ok(tags)
+    }
+
+    /// Approves what the policy lets a node route without an administrator.
+    pub(crate) fn approve_routes_of(&mut self, id: NodeId, now: Time) {
+        let (Some(entry), Some(policy)) = (self.nodes.get(&id), self.access.policy()) else {
+            return;
+        };
+        let node = &entry.node;
+        let is_open = |net: &&IpNet| !node.approved.contains(net);
+        let offered: Vec<IpNet> = node.hostinfo.routable.iter().filter(is_open).copied().collect();
+        if offered.is_empty() {
+            return;
+        }
+        let alone = Nodes {
+            users: self.policy_users(),
+            nodes: vec![policy_node(node)],
+            domains: Vec::new(),
+        };
+        let may = |net: &IpNet| policy.approves(&alone, 0, net);
+        let more: Vec<IpNet> = offered.into_iter().filter(may).collect();
+        if !more.is_empty() {
+            self.change_node(id, now, |node| {
+                node.approved.extend(more);
+                Parts::WHOLE
+            });
+        }
+    }
+
+    /// All users and nodes, as a policy knows them.
+    fn policy_nodes(&self) -> Nodes {
+        let nodes = self.nodes.values().map(|entry| policy_node(&entry.node)).collect();
+        Nodes { users: self.policy_users(), nodes, domains: Vec::new() }
+    }
+
+    /// The first user is the owner.
+    fn policy_users(&self) -> Vec<policy::User> {
+        let users = self.users.values().enumerate().map(|(place, user)| policy::User {
+            id: user.id.0.unsigned_abs(),
+            name: user.name.clone(),
+            email: user.email.clone(),
+            role: (place == 0).then_some(Role::Owner),
+        });
+        users.collect()
+    }
+
+    /// What a policy knows of the node at a place; nothing where there is none.
+    fn policy_node_at(&self, place: u32) -> policy::Node {
+        self.at(place).map_or_else(policy::Node::default, |entry| policy_node(&entry.node))
+    }
+}
+
+/// A node, as a policy knows it.
+pub(crate) fn policy_node(node: &Node) -> policy::Node {
+    policy::Node {
+        name: node.name.clone(),
+        user: node.user.map(|id| id.0.unsigned_abs()),
+        tags: node.tags.clone(),
+        addresses: vec![node.v4.into(), node.v6.into()],
+        routes: node.routes().collect(),
+    }
+}

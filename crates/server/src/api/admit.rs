@@ -1,0 +1,146 @@
+//! Who asks: decided before anything of a request but its head is looked at.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    http::{
+        HeaderMap, Method,
+        header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
+    },
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use hyper::StatusCode;
+use serde_json::json;
+
+use crate::{
+    clock::now,
+    serve::Server,
+    sessions::{COOKIE_NAME, Session},
+};
+
+/// What the page says of itself with every command, which no other site can.
+const TOKEN: HeaderName = HeaderName::from_static("x-csrf-token");
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// How a request came.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrival {
+    /// By the local socket, from a process of this user.
+    Socket { user: Option<u32> },
+    /// From this address.
+    Network(SocketAddr),
+}
+
+/// Who asks, as the audit says it.
+#[derive(Clone, Debug)]
+pub struct Who(pub String);
+
+/// Why somebody is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Nobody that is known.
+    Nobody,
+    /// There were too many wrong keys from there.
+    TooMany,
+    /// A command with a session's cookie that does not come from the page.
+    Elsewhere,
+}
+
+impl IntoResponse for Refused {
+    /// The same for whatever is wrong with a key.
+    fn into_response(self) -> Response {
+        let (status, message) = match self {
+            Self::Nobody => (StatusCode::UNAUTHORIZED, "unauthorized"),
+            Self::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many wrong keys: wait a minute"),
+            Self::Elsewhere => (StatusCode::FORBIDDEN, "the page was left open for too long"),
+        };
+        let mut response = (status, Json(json!({ "message": message }))).into_response();
+        match self {
+            Self::Nobody => {
+                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+            }
+            Self::TooMany => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"))
+            }
+            Self::Elsewhere => None,
+        };
+        response
+    }
+}
+
+/// Lets a request through to the routes with who asks, or refuses it.
+pub async fn admit(
+    State(server): State<Arc<Server>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    match who(&server, &request) {
+        Ok(who) => {
+            request.extensions_mut().insert(who);
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
+    }
+}
+
+fn who(server: &Server, request: &Request) -> Result<Who, Refused> {
+    let from = match request.extensions().get() {
+        Some(Arrival::Socket { user: Some(user) }) => {
+            return Ok(Who(format!("command line, user {user}")));
+        }
+        Some(Arrival::Socket { user: None }) => return Ok(Who("command line".into())),
+        Some(Arrival::Network(from)) => from,
+        None => return Err(Refused::Nobody),
+    };
+    if let Some(shown) = request.headers().get(AUTHORIZATION) {
+        return by_key(server, shown, *from);
+    }
+    let session = session_of(server, request.headers()).ok_or(Refused::Nobody)?;
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        is_from_the_page(&session, request.headers())?;
+    }
+    Ok(Who(session.who))
+}
+
+fn by_key(server: &Server, shown: &HeaderValue, from: SocketAddr) -> Result<Who, Refused> {
+    let text = shown.to_str().ok().and_then(|shown| shown.strip_prefix("Bearer "));
+    let name = text.and_then(|text| {
+        let found = |state: &coordinator::State| {
+            state.api_key_of(text.trim(), now()).map(|key| key.prefix.clone())
+        };
+        server.network.read(found)
+    });
+    match name {
+        Some(prefix) => Ok(Who(format!("API key {prefix}"))),
+        None if server.sessions.wrong_from(from.ip(), now()) => Err(Refused::TooMany),
+        None => Err(Refused::Nobody),
+    }
+}
+
+/// The session that a request's cookie is of.
+pub fn session_of(server: &Server, headers: &HeaderMap) -> Option<Session> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).map(str::trim);
+    let token = pairs.find_map(|pair| pair.strip_prefix(COOKIE_NAME)?.strip_prefix('='))?;
+    let session = server.sessions.find(token, now())?;
+    // Who came by a key that is good no more has to go as well.
+    let is_good = session.key.as_ref().is_none_or(|prefix| {
+        server.network.read(|state| {
+            state.api_keys().any(|key| key.prefix == *prefix && key.is_good(now()))
+        })
+    });
+    is_good.then_some(session)
+}
+
+fn is_from_the_page(session: &Session, headers: &HeaderMap) -> Result<(), Refused> {
+    let site = headers.get(FETCH_SITE).map(HeaderValue::as_bytes);
+    let is_own = site.is_none_or(|site| site == b"same-origin");
+    let token = headers.get(TOKEN).map(HeaderValue::as_bytes).unwrap_or_default();
+    match is_own && session.is_token(token) {
+        true => Ok(()),
+        false => Err(Refused::Elsewhere),
+    }
+}

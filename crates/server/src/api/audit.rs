@@ -1,0 +1,33 @@
+//! What administrators did; and the link that makes somebody one for a while.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    answer::{Answered, Trouble},
+    desk::{Desk, With},
+    shown,
+};
+use crate::clock::now;
+
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Last {
+    limit: usize,
+}
+
+impl Default for Last {
+    fn default() -> Self {
+        Self { limit: 100 }
+    }
+}
+
+pub async fn list(desk: Desk, With(Last { limit }): With<Last>) -> Answered {
+    desk.read(|state| Ok(state.audit().take(limit).map(shown::audit).collect()))
+}
+
+pub async fn admin_link(desk: Desk) -> Answered {
+    let token = desk.server.sessions.make_link(now()).map_err(Trouble::Failed)?;
+    let link = desk.server.admin_link(&token);
+    desk.run("make a link to the page".into(), move |_, _| Ok(json!({ "link": link }))).await
+}

@@ -1,0 +1,126 @@
+//! Nodes.
+
+use coordinator::{
+    Refusal, State,
+    object::{NodeId, UserId},
+};
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    answer::Answered,
+    desk::{Desk, Named, Said, With, time},
+    shown,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Of {
+    user: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Registration {
+    user: String,
+    key: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Expiry {
+    expiry: Option<String>,
+    disable: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tags {
+    tags: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Routes {
+    routes: Vec<IpNet>,
+}
+
+pub async fn list(desk: Desk, With(Of { user }): With<Of>) -> Answered {
+    desk.read(|state| {
+        let user = user.map(|name| Ok::<_, Refusal>(state.find_user(&name)?.id)).transpose()?;
+        let is_theirs = |owner: Option<UserId>| user.is_none() || owner == user;
+        let nodes = state.nodes().filter(|view| is_theirs(view.node.user));
+        Ok(nodes.map(|view| shown::node(state, view)).collect())
+    })
+}
+
+pub async fn show(desk: Desk, Named(id): Named<i64>) -> Answered {
+    desk.read(|state| shown_node(state, NodeId(id)))
+}
+
+pub async fn register(desk: Desk, With(asked): With<Registration>) -> Answered {
+    desk.run(format!("register a node of user {}", asked.user), move |state, now| {
+        let user = state.find_user(&asked.user)?.id;
+        let id = state.admit(&asked.key, user, now)?;
+        shown_node(state, id)
+    })
+    .await
+}
+
+pub async fn expire(desk: Desk, Named(id): Named<i64>, With(asked): With<Expiry>) -> Answered {
+    let at = asked.expiry.as_deref().map(time).transpose()?;
+    let never = asked.disable == Some(true);
+    let when = match (never, at) {
+        (true, _) => "never".to_owned(),
+        (false, Some(at)) => format!("at {}", at.text()),
+        (false, None) => "now".to_owned(),
+    };
+    desk.run(format!("have the key of node {id} expire {when}"), move |state, now| {
+        let at = at.unwrap_or(now);
+        state.set_expiry(NodeId(id), Some(at).filter(|_| !never), now)?;
+        shown_node(state, NodeId(id))
+    })
+    .await
+}
+
+pub async fn rename(desk: Desk, Named((id, name)): Named<(i64, String)>) -> Answered {
+    desk.run(format!("rename node {id} to {name}"), move |state, now| {
+        state.rename_node(NodeId(id), &name, now)?;
+        shown_node(state, NodeId(id))
+    })
+    .await
+}
+
+pub async fn tag(desk: Desk, Named(id): Named<i64>, Said(Tags { tags }): Said<Tags>) -> Answered {
+    desk.run(format!("tag node {id}: {}", tags.join(" ")), move |state, now| {
+        state.tag_node(NodeId(id), &tags, now)?;
+        shown_node(state, NodeId(id))
+    })
+    .await
+}
+
+pub async fn approve(
+    desk: Desk,
+    Named(id): Named<i64>,
+    Said(Routes { routes }): Said<Routes>,
+) -> Answered {
+    let texts: Vec<String> = routes.iter().map(ToString::to_string).collect();
+    desk.run(format!("approve routes of node {id}: {}", texts.join(" ")), move |state, now| {
+        state.approve_routes(NodeId(id), &routes, now)?;
+        shown_node(state, NodeId(id))
+    })
+    .await
+}
+
+pub async fn delete(desk: Desk, Named(id): Named<i64>) -> Answered {
+    desk.run(format!("delete node {id}"), move |state, _| {
+        Ok(json!(state.delete_node(NodeId(id))?))
+    })
+    .await
+}
+
+fn shown_node(state: &State, id: NodeId) -> Result<Value, Refusal> {
+    let view = state.node(id).ok_or(Refusal::NoNode(id))?;
+    Ok(shown::node(state, view))
+}

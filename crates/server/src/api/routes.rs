@@ -1,0 +1,146 @@
+//! All routes in one table: the router is made of it, and so is what `openapi.json` says of them.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::Method,
+    middleware::from_fn_with_state,
+    routing::{MethodRouter, delete, get, post},
+};
+
+use super::{
+    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, keys, nodes, openapi, users,
+};
+use crate::serve::Server;
+
+/// A route, and what is said of it.
+pub struct Route {
+    /// What it is asked by.
+    pub method: Method,
+    /// Where, behind [`ROOT`].
+    pub path: &'static str,
+    /// What it does.
+    pub summary: &'static str,
+    /// What may stand behind the path: name, and what it is.
+    pub query: &'static [(&'static str, &'static str)],
+    /// The schema of its body, if it has one.
+    pub body: Option<&'static str>,
+    /// The schema of its answer.
+    pub answer: &'static str,
+    handler: MethodRouter<Arc<Server>>,
+}
+
+impl Route {
+    fn get(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+        let (query, handler) = (&[][..], MethodRouter::new());
+        Self { method: Method::GET, path, summary, query, body: None, answer, handler }
+    }
+
+    fn post(path: &'static str, summary: &'static str, answer: &'static str) -> Self {
+        Self { method: Method::POST, ..Self::get(path, summary, answer) }
+    }
+
+    fn delete(path: &'static str, summary: &'static str) -> Self {
+        Self { method: Method::DELETE, ..Self::get(path, summary, "Nothing") }
+    }
+
+    fn with(mut self, query: &'static [(&'static str, &'static str)]) -> Self {
+        self.query = query;
+        self
+    }
+
+    fn says(mut self, body: &'static str) -> Self {
+        self.body = Some(body);
+        self
+    }
+
+    fn by(mut self, handler: MethodRouter<Arc<Server>>) -> Self {
+        self.handler = handler;
+        self
+    }
+}
+
+/// All of them.
+pub fn all() -> Vec<Route> {
+    let mut routes = of_people_and_keys();
+    routes.extend(of_nodes());
+    routes.extend([
+        Route::get("audit", "What administrators did, the newest first.", "AuditEntries")
+            .with(&[("limit", "How many entries; 100 without it.")])
+            .by(get(audit::list)),
+        Route::post("admin/link", "Make a link that opens the page, once.", "Link")
+            .by(post(audit::admin_link)),
+        Route::get("openapi.json", "This document.", "Document").by(get(openapi::document)),
+    ]);
+    routes
+}
+
+fn of_people_and_keys() -> Vec<Route> {
+    vec![
+        Route::get("user", "All users.", "Users").by(get(users::list)),
+        Route::post("user", "Make a user.", "User").says("NewUser").by(post(users::create)),
+        Route::post("user/{user}/rename/{name}", "Give a user another name.", "User")
+            .by(post(users::rename)),
+        Route::delete("user/{user}", "Delete a user, who has no nodes.").by(delete(users::delete)),
+        Route::get("preauthkey", "All pre-auth keys, without what is secret.", "PreAuthKeys")
+            .by(get(keys::list)),
+        Route::post("preauthkey", "Make a pre-auth key; only this answer has it.", "PreAuthKey")
+            .says("NewPreAuthKey")
+            .by(post(keys::create)),
+        Route::post("preauthkey/{id}/expire", "Have a key make no more nodes.", "Nothing")
+            .by(post(keys::expire)),
+        Route::delete("preauthkey/{id}", "Delete a pre-auth key.").by(delete(keys::delete)),
+        Route::get("apikey", "All API keys, without what is secret.", "ApiKeys")
+            .by(get(api_keys::list)),
+        Route::post("apikey", "Make an API key; only this answer has it.", "ApiKey")
+            .says("NewApiKey")
+            .by(post(api_keys::create)),
+        Route::post("apikey/{key}/expire", "End an API key, by number or prefix.", "ApiKey")
+            .by(post(api_keys::expire)),
+        Route::delete("apikey/{key}", "Delete an API key, by number or prefix.")
+            .by(delete(api_keys::delete)),
+    ]
+}
+
+fn of_nodes() -> Vec<Route> {
+    vec![
+        Route::get("node", "All nodes.", "Nodes")
+            .with(&[("user", "Those of this user, by number or name.")])
+            .by(get(nodes::list)),
+        Route::get("node/{id}", "A node.", "Node").by(get(nodes::show)),
+        Route::post("node/register", "Let a machine in that waits.", "Node")
+            .with(&[("user", "Whose it is to be."), ("key", "What the machine shows.")])
+            .by(post(nodes::register)),
+        Route::post("node/{id}/expire", "Have a node's key expire, now without a time.", "Node")
+            .with(&[("expiry", "When, in RFC 3339."), ("disable", "`true`: never.")])
+            .by(post(nodes::expire)),
+        Route::post("node/{id}/rename/{name}", "Give a node another name.", "Node")
+            .by(post(nodes::rename)),
+        Route::post("node/{id}/tags", "Give a node tags instead of an owner.", "Node")
+            .says("Tags")
+            .by(post(nodes::tag)),
+        Route::post(
+            "node/{id}/approve_routes",
+            "Let a node route these networks, and no others.",
+            "Node",
+        )
+        .says("Routes")
+        .by(post(nodes::approve)),
+        Route::delete("node/{id}", "Delete a node.").by(delete(nodes::delete)),
+    ]
+}
+
+/// What answers administrators.
+pub fn router(server: Arc<Server>) -> Router {
+    let routes = all().into_iter().fold(Router::new(), |router, route| {
+        router.route(&format!("{ROOT}{}", route.path), route.handler)
+    });
+    routes
+        .fallback(async || Trouble::NoSuchThing)
+        .method_not_allowed_fallback(async || Trouble::NoSuchThing)
+        .layer(DefaultBodyLimit::max(LONGEST))
+        .layer(from_fn_with_state(Arc::clone(&server), admit))
+        .with_state(server)
+}

@@ -1,0 +1,75 @@
+//! The local socket: whoever may open its file is an administrator.
+
+use std::{
+    fs, io,
+    os::unix::{fs::PermissionsExt, net},
+    path::Path,
+    time::Duration,
+};
+
+use anyhow::Context;
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    time::sleep,
+};
+
+use super::Arrival;
+
+/// Within this the head of a request has come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Makes the socket, in place of one that nobody listens at.
+///
+/// # Errors
+/// It cannot be made, or a server listens there.
+pub fn bind(file: &Path) -> anyhow::Result<UnixListener> {
+    let name = || file.display().to_string();
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).with_context(name)?;
+    }
+    if net::UnixStream::connect(file).is_ok() {
+        anyhow::bail!("{}: another server listens there", file.display());
+    }
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(name);
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(file).with_context(name)?;
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).with_context(name)?;
+    Ok(listener)
+}
+
+/// Serves who connects, for as long as the server runs.
+pub async fn serve(routes: Router, listener: UnixListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                tokio::spawn(converse(routes.clone(), stream));
+            }
+            Err(error) => {
+                tracing::warn!("accepting a command: {error}");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn converse(routes: Router, stream: UnixStream) {
+    let user = stream.peer_cred().ok().map(|peer| peer.uid());
+    let service = TowerToHyperService::new(routes.layer(Extension(Arrival::Socket { user })));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!("a command: {error}");
+    }
+}

@@ -1,0 +1,49 @@
+//! Users.
+
+use coordinator::object::User;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{
+    answer::Answered,
+    desk::{Desk, Named, Said},
+    shown,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewUser {
+    name: String,
+    display_name: String,
+    email: String,
+    picture_url: String,
+}
+
+pub async fn list(desk: Desk) -> Answered {
+    desk.read(|state| Ok(state.users().map(shown::user).collect()))
+}
+
+pub async fn create(desk: Desk, Said(new): Said<NewUser>) -> Answered {
+    let NewUser { name, display_name, email, picture_url } = new;
+    let user = User { name, display_name, email, picture_url, ..User::default() };
+    desk.run(format!("create user {}", user.name), move |state, now| {
+        Ok(shown::user(&state.create_user(user.clone(), now)?))
+    })
+    .await
+}
+
+pub async fn rename(desk: Desk, Named((user, name)): Named<(String, String)>) -> Answered {
+    desk.run(format!("rename user {user} to {name}"), move |state, _| {
+        let id = state.find_user(&user)?.id;
+        Ok(shown::user(&state.rename_user(id, &name)?))
+    })
+    .await
+}
+
+pub async fn delete(desk: Desk, Named(user): Named<String>) -> Answered {
+    desk.run(format!("delete user {user}"), move |state, _| {
+        let id = state.find_user(&user)?.id;
+        Ok(json!(state.delete_user(id)?))
+    })
+    .await
+}
