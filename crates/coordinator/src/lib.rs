@@ -51,6 +51,7 @@ pub use self::{
     blocks::Block,
     hostinfo::Hostinfo,
     import::{Import, Skipped},
+    names::label,
     policies::Judged,
     presence::StreamId,
     refusal::Refusal,

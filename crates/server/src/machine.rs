@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use crate::{
     body::{self, Answer, Pieces, json, text},
     serve::Server,
+    slow_hash,
     stream::{self, encode_frame},
 };
 
@@ -71,6 +72,7 @@ async fn register(
     let Ok(request) = RegisterRequest::read(body) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a request to register\n"));
     };
+    slow_hash::prove(&server.network, |state, now| state.unproved(&request, now)).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
     let deadline = tokio::time::Instant::now() + HOLD;

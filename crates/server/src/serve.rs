@@ -66,12 +66,12 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     let url = configuration.check()?.clone();
     let folder = &configuration.state_dir;
     files::make_folder(folder)?;
-    let noise = files::machine_key(&folder.join("noise.key"))?;
+    let noise = files::machine_key(&folder.join(files::NOISE))?;
     let relay = match configuration.derp.enabled {
-        true => Some(Relay::new(files::relay_key(&folder.join("derp.key"))?)),
+        true => Some(Relay::new(files::relay_key(&folder.join(files::RELAY))?)),
         false => None,
     };
-    let store = Store::open(&folder.join("store.sqlite")).await?;
+    let store = Store::open(&folder.join(files::STORE)).await?;
     let (network, writer) = Network::open(store, configuration.settings()?).await?;
     let writer = tokio::spawn(writer);
     let (packed, sessions, fronts) = (Packed::default(), Sessions::default(), OnceLock::new());
