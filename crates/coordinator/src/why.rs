@@ -152,7 +152,7 @@ impl State {
         port: Option<u16>,
     ) -> bool {
         let rules: Vec<FilterRule> =
-            serde_json::from_str(&self.access.filter(&target.node)).unwrap_or_default();
+            serde_json::from_str(&self.access.filter(target.place)).unwrap_or_default();
         let from = [IpAddr::from(source.node.v4), IpAddr::from(source.node.v6)];
         let to = match behind {
             Some(address) => vec![address],

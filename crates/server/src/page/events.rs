@@ -19,7 +19,10 @@ use tokio::{
 };
 
 use super::Visitor;
-use crate::{body::Answer, clock::now};
+use crate::{
+    body::{Answer, Parts, Pieces},
+    clock::now,
+};
 
 /// Between two events of a stream: what changes together is shown together.
 const REST: Duration = Duration::from_millis(500);
@@ -45,21 +48,19 @@ pub async fn follow(visitor: Visitor, Query(Since { since }): Query<Since>) -> R
     let (to, from) = mpsc::channel(1);
     tokio::spawn(tell(visitor, since, to, room));
     let headers = [(CONTENT_TYPE, "text/event-stream"), (BUFFERING, "no")];
-    (headers, Body::new(Answer::Pieces(from))).into_response()
+    (headers, Body::new(Answer::Pieces(Pieces::new(from)))).into_response()
 }
 
-async fn tell(
-    visitor: Visitor,
-    since: u64,
-    to: mpsc::Sender<Bytes>,
-    _room: OwnedSemaphorePermit,
-) {
+async fn tell(visitor: Visitor, since: u64, to: mpsc::Sender<Parts>, _room: OwnedSemaphorePermit) {
     let Visitor { server, session } = visitor;
     let mut kept = server.network.kept();
     // Something may have changed between the page and its stream.
     let mut event = if *kept.borrow_and_update() == since { SIGN_OF_LIFE } else { CHANGED };
     while session.until > now()
-        && matches!(timeout(PATIENCE, to.send(event.into())).await, Ok(Ok(())))
+        && matches!(
+            timeout(PATIENCE, to.send(vec![Bytes::from_static(event.as_bytes())])).await,
+            Ok(Ok(()))
+        )
     {
         sleep(REST).await;
         tokio::select! {

@@ -26,10 +26,10 @@ fn words(at: Time, now: Time) -> String {
     let is_past = at <= now;
     let seconds = if is_past { now.since(at) } else { at.since(now) }.as_secs();
     let (number, unit) = match seconds {
-        ..60 if is_past => return "just now".into(),
-        ..3600 => ((seconds / 60).max(1), "min"),
-        ..172_800 => (seconds / 3600, "h"),
-        ..63_072_000 => (seconds / 86_400, "days"),
+        0..60 if is_past => return "just now".into(),
+        0..3600 => ((seconds / 60).max(1), "min"),
+        3600..172_800 => (seconds / 3600, "h"),
+        172_800..63_072_000 => (seconds / 86_400, "days"),
         _ => (seconds / 31_536_000, "years"),
     };
     if is_past { format!("{number} {unit} ago") } else { format!("in {number} {unit}") }

@@ -34,7 +34,9 @@ async fn a_default_route_that_moves_is_another_network_and_the_same_one_is_not()
     rig.stream(map_of(&[2])).await;
     rig.pass(Duration::from_secs(10)).await;
     for (to, is_news) in [(2, false), (3, true), (3, false), (2, true)] {
-        (rig.told(), rig.commands().await, rig.relays_told().await);
+        rig.told();
+        rig.commands().await;
+        rig.relays_told().await;
         device.set(to);
         rig.plane(ToAgent::NetworkChanged).await;
         let news = [
