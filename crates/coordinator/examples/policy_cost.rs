@@ -1,6 +1,8 @@
 //! What a policy costs a network: joins, and a policy that is saved, until every stream has read what
 //! it is told. `cargo run --release -p linerate-coordinator --example policy_cost -- [NODES]`
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 use std::{env, error::Error, time::Instant};
 
 use coordinator::{

@@ -3,6 +3,11 @@
 //! The first frame is the whole map. Each other has what changed since the one before, once, however
 //! often it changed: nodes that are new or not any more among those shown, whole nodes, and patches
 //! where the parts that changed allow one.
+//!
+//! A client that followed another stream before, of the same server, may go on with it: then the
+//! first frame has what changed since (`MapSessionHandle` and `Seq` of `tailcfg.go`; stock clients
+//! ask for no such thing). It begins anew where that would be more than nodes: where it may be
+//! others whom it sees, or the log has forgotten.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,6 +23,7 @@ use crate::{
     blocks::Block,
     log::{Change, Parts},
     object::{Node, NodeId},
+    request::MapRequest,
     shown,
     state::{Entry, State},
     telling::{is_reachable, texts},
@@ -29,6 +35,10 @@ use crate::{
 pub struct Session {
     id: NodeId,
     key: NodePublic,
+    /// Its name, which others of the same node share.
+    handle: String,
+    /// How far a former one was followed, before the first frame.
+    resumed_from: Option<u64>,
     /// What of the log was told; nothing before the first frame.
     told: Option<u64>,
     /// The places of the peers that it was told of.
@@ -106,7 +116,19 @@ impl Session {
     pub fn new(id: NodeId, key: NodePublic) -> Self {
         let (filter, ssh, attributes) = ("".into(), "".into(), [].into());
         let (known, hidden) = (Bits::default(), BTreeMap::new());
-        Self { id, key, told: None, known, hidden, filter, ssh, attributes }
+        let (handle, resumed_from) = (String::new(), None);
+        Self { id, key, handle, resumed_from, told: None, known, hidden, filter, ssh, attributes }
+    }
+
+    /// One that can be gone on with, and goes on where this request says, if it is of the same
+    /// server. `server` is another each time that it starts, as its log is.
+    #[must_use]
+    pub fn resumable(mut self, server: &str, request: &MapRequest) -> Self {
+        self.handle = format!("{server}-{}", self.id);
+        let is_its = request.former_stream == self.handle;
+        self.resumed_from = request.former_seq.checked_sub(1).and_then(|seq| seq.try_into().ok());
+        self.resumed_from = self.resumed_from.filter(|_| is_its);
+        self
     }
 
     /// The stream of a client that is no node: it is told so, and that is all.
@@ -141,7 +163,9 @@ impl Session {
         };
         let Some(told) = self.told else {
             self.told = Some(state.end());
-            return Polled::Frame(self.whole(state, entry, now));
+            let resumed =
+                self.resumed_from.take().and_then(|from| self.resume(state, entry, from, now));
+            return Polled::Frame(resumed.unwrap_or_else(|| self.whole(state, entry, now)));
         };
         if told >= end {
             return Polled::Nothing;
@@ -151,6 +175,42 @@ impl Session {
             Some(changes) => self.changes(state, entry, (changes, end), now),
             None => Polled::End(None),
         }
+    }
+
+    /// The first frame of a stream that goes on: whole nodes of all that changed. `None` if it cannot.
+    fn resume(&mut self, state: &State, entry: &Entry, from: u64, now: Time) -> Option<Frame> {
+        let end = state.end();
+        let changes = state.log().between(from, end).filter(|_| from <= end)?;
+        let (merged, looks_at_all) = self.merge(state, changes);
+        if looks_at_all {
+            return None;
+        }
+        let sight = Sight::all(state, entry);
+        for other in state.nodes.values().filter(|other| sight.has(other)) {
+            self.known.insert(other.place);
+            self.hide(state, entry, other);
+        }
+        let mut told = BTreeMap::new();
+        for (id, (place, _)) in merged.into_iter().filter(|(id, _)| *id != self.id) {
+            // It may have known it, and may not: neither does harm.
+            let is_shown = self.known.contains(place);
+            told.insert(id, if is_shown { Told::Whole } else { Told::Removed });
+        }
+        let mut fields = self.begun();
+        self.attributes = state.access.attributes(entry.place);
+        fields.put("Node", state.own(entry, now));
+        self.rules(state, entry, &mut fields);
+        self.put_peers(state, &told, &mut fields);
+        Some(fields.finish_at(end, now, None))
+    }
+
+    /// The first fields of a first frame.
+    fn begun(&self) -> Fields {
+        let mut fields = Fields::default();
+        if !self.handle.is_empty() {
+            fields.put("MapSessionHandle", json!(self.handle).to_string());
+        }
+        fields
     }
 
     /// The first frame: all of it.
@@ -163,7 +223,7 @@ impl Session {
             self.known.insert(peer.place);
             self.hide(state, entry, peer);
         }
-        let mut fields = Fields::default();
+        let mut fields = self.begun();
         self.attributes = state.access.attributes(entry.place);
         fields.put("Node", state.own(entry, now));
         fields.put("DERPMap", state.settings.relays.clone());
@@ -175,8 +235,7 @@ impl Session {
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.rules(state, entry, &mut fields);
-        fields.put("ControlTime", json!(now.text()).to_string());
-        fields.finish(None)
+        fields.finish_at(state.end(), now, None)
     }
 
     /// What changed.
@@ -209,9 +268,8 @@ impl Session {
         if fields.is_empty() {
             return Polled::Nothing;
         }
-        fields.put("ControlTime", json!(now.text()).to_string());
         let key = is_for_all.then(|| FrameKey { end, told: told.into_iter().collect() });
-        Polled::Frame(fields.finish(key))
+        Polled::Frame(fields.finish_at(end, now, key))
     }
 
     /// Each node once, with all that changed of it, and whether any may have to be shown or hidden.
@@ -453,6 +511,14 @@ impl Fields {
             }
         }
         self.list("UserProfiles", texts.into_iter());
+    }
+
+    /// The end of a frame behind which the log is read on from there.
+    fn finish_at(mut self, end: u64, now: Time, key: Option<FrameKey>) -> Frame {
+        self.put("ControlTime", json!(now.text()).to_string());
+        // 0 is no number of a map.
+        self.put("Seq", (end + 1).to_string());
+        self.finish(key)
     }
 
     fn finish(mut self, key: Option<FrameKey>) -> Frame {

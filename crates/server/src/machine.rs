@@ -96,8 +96,8 @@ async fn register(
     }
 }
 
-/// The number of a registration that may have to wait.
-fn random_number() -> anyhow::Result<String> {
+/// A name that nobody guesses: of a registration that may have to wait, and of a server.
+pub fn random_number() -> anyhow::Result<String> {
     let mut number = [0; 12];
     getrandom::fill(&mut number)?;
     Ok(base16ct::lower::encode_string(&number))
@@ -121,9 +121,9 @@ async fn map(
         return Ok(pieces(encode_frame(&Session::refuse(key))));
     };
     let (is_stream, omits) = (request.stream, request.omit_peers);
+    let session = Session::new(id, key).resumable(&server.instance, &request);
     let heard = server.network.run(move |state, now| state.hear(id, &request, now));
     heard.await?;
-    let session = Session::new(id, key);
     if is_stream {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(stream::follow(Arc::clone(server), session, sender));

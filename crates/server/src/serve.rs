@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{
     address::ServerUrl, api, clock::now, configuration::Configuration, derp::Relay, files, listen,
-    network::Network, page, sessions::Sessions, store::Store, stream::Packed, stun,
+    machine, network::Network, page, sessions::Sessions, store::Store, stream::Packed, stun,
 };
 use anyhow::Context;
 use axum::Router;
@@ -20,6 +20,8 @@ pub struct Server {
     pub(crate) url: ServerUrl,
     /// The key of Noise.
     pub(crate) noise: MachineKey,
+    /// Another each time that the server starts.
+    pub(crate) instance: String,
     /// The network.
     pub(crate) network: Arc<Network>,
     /// The relay, if it is one.
@@ -76,7 +78,8 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     let writer = tokio::spawn(writer);
     let (packed, sessions, fronts) = (Packed::default(), Sessions::default(), OnceLock::new());
     let streams = Arc::new(Semaphore::new(STREAMS));
-    let server = Server { url, noise, network, relay, packed, sessions, streams, fronts };
+    let instance = machine::random_number()?;
+    let server = Server { url, noise, instance, network, relay, packed, sessions, streams, fronts };
     let server = Arc::new(server);
     let commands = api::bind(&configuration.socket)?;
     listen_everywhere(&server, &configuration).await?;

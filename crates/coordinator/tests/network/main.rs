@@ -5,6 +5,7 @@
 mod joining;
 mod life;
 mod policy;
+mod resuming;
 mod routing;
 mod telling;
 mod world;

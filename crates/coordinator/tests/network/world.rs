@@ -42,6 +42,8 @@ pub struct Machine {
     pub has_ended: bool,
     /// The fields of all frames that it was told.
     pub told: Vec<Vec<String>>,
+    /// The name of its stream, and the number of the last frame.
+    pub position: (String, i64),
 }
 
 impl World {
@@ -158,6 +160,24 @@ impl World {
         self.poll(machine);
     }
 
+    /// A machine's stream begins where the former one broke off, if the server can go on with it;
+    /// whether it did.
+    pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
+        let stream = self.state.connect(machine.id);
+        self.keep();
+        let (former_stream, former_seq) = machine.position.clone();
+        let before = former_stream.clone();
+        let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
+        let session = Session::new(machine.id, machine.key).resumable(server, &request);
+        machine.session = Some((session, stream));
+        machine.has_ended = false;
+        self.poll(machine);
+        let frame = machine.told.last().expect("a first frame");
+        let resumed = !frame.contains(&"DERPMap".to_owned());
+        assert!(!resumed || before == machine.position.0, "it is told so by the name");
+        resumed
+    }
+
     /// A machine's stream breaks off.
     pub fn lose(&mut self, machine: &mut Machine) {
         let (_, stream) = machine.session.take().unwrap();
@@ -207,6 +227,7 @@ impl Machine {
             ssh: Value::Null,
             has_ended: false,
             told: Vec::new(),
+            position: (String::new(), 0),
         }
     }
 
@@ -222,6 +243,13 @@ impl Machine {
         if let Some(ssh) = frame.get("SSHPolicy") {
             self.ssh = ssh.clone();
         }
+        if let Some(handle) = frame.get("MapSessionHandle") {
+            if self.position.0 != handle.as_str().unwrap() || frame.get("DERPMap").is_some() {
+                self.peers.clear();
+            }
+            self.position.0 = handle.as_str().unwrap().to_owned();
+        }
+        self.position.1 = frame["Seq"].as_i64().unwrap_or(self.position.1);
         let list = |name: &str| frame[name].as_array().cloned().unwrap_or_default();
         if !list("Peers").is_empty() {
             self.peers.clear();
