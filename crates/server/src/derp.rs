@@ -103,7 +103,9 @@ async fn serve(server: &Server, stream: impl AsyncRead + AsyncWrite + Send + 'st
         _ = session.read(&mut decoder, &mut buffer, &mut from) => {}
         _ = write(server, &client, &mut to) => {}
     }
-    relay.table.remove(&client);
+    if !relay.table.remove(&client) {
+        return;
+    }
     // Those that it sent to know no way back by this relay any more.
     for peer in session.noted {
         if let Some(peer) = relay.table.of(&peer) {

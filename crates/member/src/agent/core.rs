@@ -208,6 +208,8 @@ impl Agent {
     /// Asks the data plane who this node is.
     pub fn hello(&self) {
         self.plane.send(ToPlane::Hello);
+        // Which paths it has from a former agent.
+        self.plane.send(ToPlane::Report);
         self.relay_server.hello();
     }
 
@@ -301,7 +303,7 @@ impl Agent {
             }
             ToAgent::Activity(active) => {
                 let now = self.clock.now;
-                active.into_iter().for_each(|one| self.mesh.active(one, now));
+                self.mesh.all_active(active, now);
             }
             ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
             ToAgent::Candidate(key) => self.login_with(key),

@@ -7,6 +7,7 @@
 //! ```
 
 mod check;
+mod former;
 mod send;
 mod translated;
 
@@ -72,6 +73,7 @@ pub(super) struct Mesh {
     logins: HashMap<u32, oneshot::Sender<Bytes>>,
     next_login: u32,
     activity: HashMap<NodePublic, Activity>,
+    former: former::Former,
     bundles: Bundles,
     /// Messages to be sent, beside those of paths.
     said: Vec<Transmit>,
@@ -104,6 +106,7 @@ impl Mesh {
             // A former agent's logins may still be answered.
             next_login: rng().next_u32(),
             activity: HashMap::new(),
+            former: former::Former::default(),
             bundles: Bundles::default(),
             said: Vec::new(),
             asked: Vec::new(),
@@ -367,8 +370,14 @@ impl Mesh {
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
+    /// Peers sent or received something.
+    pub fn all_active(&mut self, all: Vec<Activity>, now: Duration) {
+        self.former.handle_activity(&all, now);
+        all.into_iter().for_each(|one| self.active(one, now));
+    }
+
     /// A peer sent or received something, by the data plane's count.
-    pub fn active(&mut self, mut new: Activity, now: Duration) {
+    fn active(&mut self, mut new: Activity, now: Duration) {
         new.heard_from = new.heard_from.map(|from| self.translated.inward_path(from));
         let old = self.activity.insert(new.peer, new);
         let (sent, received) = old.map_or((0, 0), |old| (old.sent, old.received));
@@ -422,8 +431,9 @@ impl Mesh {
         let paths = self.paths.poll_timeout();
         // Nobody is spoken to where no path has a timer: the network around does not matter.
         let due = paths.map(|_| self.netcheck.due());
+        let former = self.former.poll_timeout();
         let check = if self.netcheck.is_running() { self.netcheck.poll_timeout() } else { due };
-        paths.into_iter().chain(check).min()
+        paths.into_iter().chain(check).chain(former).min()
     }
 
     pub fn handle_timeout(&mut self, now: Duration) {

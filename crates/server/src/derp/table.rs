@@ -55,12 +55,14 @@ impl Table {
         }
     }
 
-    /// A client is gone.
-    pub fn remove(&self, client: &Arc<Client>) {
+    /// A connection ended. Whether its client is gone: it may have another.
+    pub fn remove(&self, client: &Arc<Client>) -> bool {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if table.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client)) {
+        let is_last = table.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client));
+        if is_last {
             table.remove(&client.key);
         }
+        is_last
     }
 
     /// The client with this key.
@@ -93,9 +95,9 @@ mod tests {
         assert!(Arc::ptr_eq(&table.of(&key).unwrap(), &new));
         table.note_active(&old);
         assert!(Arc::ptr_eq(&table.of(&key).unwrap(), &old));
-        table.remove(&new);
+        assert!(!table.remove(&new));
         assert!(Arc::ptr_eq(&table.of(&key).unwrap(), &old));
-        table.remove(&old);
+        assert!(table.remove(&old));
         assert!(table.of(&key).is_none());
     }
 }

@@ -29,8 +29,10 @@ impl Mesh {
         while let Some(event) = self.paths.poll_event() {
             match event {
                 Event::UsePath { peer, path: Some(path) } => {
-                    let path = self.translated.outward_path(path);
-                    plane.send(ToPlane::Path { peer, path });
+                    if self.former.admits(peer, path, now) {
+                        let path = self.translated.outward_path(path);
+                        plane.send(ToPlane::Path { peer, path });
+                    }
                 }
                 // Its datagrams have nowhere to go: the next path is told when there is one.
                 Event::UsePath { path: None, .. } => {}
@@ -42,6 +44,9 @@ impl Mesh {
                     self.flush_check(relays, now).await;
                 }
             }
+        }
+        while let Some((peer, path)) = self.former.poll(now) {
+            plane.send(ToPlane::Path { peer, path });
         }
         let said = std::mem::take(&mut self.said);
         let transmits = said.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
