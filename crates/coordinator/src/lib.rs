@@ -33,6 +33,7 @@ pub mod secret;
 mod session;
 mod settings;
 mod shown;
+mod sign_in;
 mod state;
 mod telling;
 mod time;
@@ -43,10 +44,11 @@ pub use self::{
     hostinfo::Hostinfo,
     presence::StreamId,
     refusal::Refusal,
-    register::{Registered, Registering},
+    register::{Admission, Registered, Registering, Waiting},
     request::{MapRequest, RegisterRequest},
     session::{Frame, FrameKey, Part, Polled, Session},
     settings::{Dns, Settings},
+    sign_in::Profile,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
 };

@@ -15,6 +15,8 @@ pub enum Refusal {
     NoKey(KeyId),
     /// There is no such node.
     NoNode(NodeId),
+    /// The user's name is the provider's.
+    ProvidersName(UserId),
     /// Another has the name.
     NameTaken(String),
     /// Nobody may be named so.
@@ -41,6 +43,9 @@ impl fmt::Display for Refusal {
             Self::NoUser(name) => write!(f, "user not found: {name}"),
             Self::NoKey(id) => write!(f, "pre-auth key not found: {id}"),
             Self::NoNode(id) => write!(f, "node not found: {id}"),
+            Self::ProvidersName(id) => {
+                write!(f, "user {id} logs in by OIDC: its name is changed at the provider")
+            }
             Self::NameTaken(name) => write!(f, "the name {name} is taken"),
             Self::BadName(name) => write!(f, "{name:?} cannot be a name"),
             Self::HasNodes(id, nodes) => {

@@ -14,6 +14,7 @@ use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
 
 use crate::{
+    hostinfo::Hostinfo,
     log::Parts,
     names,
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
@@ -59,6 +60,26 @@ pub enum Registered {
     Now(String),
     /// This JSON, unless something happens to the registration before the client loses patience.
     Later(String),
+}
+
+/// A registration that waits, as it is shown to who decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// The machine.
+    pub machine: &'a MachinePublic,
+    /// What it says of itself.
+    pub hostinfo: &'a Hostinfo,
+}
+
+/// As what a registration that waits is let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// Whose node it becomes.
+    pub user: UserId,
+    /// Who said so.
+    pub method: RegisterMethod,
+    /// When its key expires, if not as the network's settings have it.
+    pub expires: Option<Time>,
 }
 
 /// Who a node is to belong to.
@@ -307,11 +328,31 @@ impl State {
         Registered::Now(answer(number))
     }
 
-    /// An administrator lets a registration that waits become a node of a user.
+    /// What waits under a number, for who is to let it in.
+    pub fn waiting(&self, number: &str) -> Option<Waiting<'_>> {
+        let Pending { machine, request, .. } = self.waiting.get(number)?;
+        Some(Waiting { machine, hostinfo: &request.hostinfo })
+    }
+
+    /// The node that what waits under a number is already for a user.
+    pub fn would_be(&self, number: &str, user: UserId) -> Option<&Node> {
+        let Pending { machine, request, .. } = self.waiting.get(number)?;
+        let owner = Owner { user: Some(user), ..Owner::default() };
+        let id = self.same_node(*machine, request.node_key, &owner)?;
+        self.nodes.get(&id).map(|entry| &entry.node)
+    }
+
+    /// Lets a registration that waits become a node of a user.
     ///
     /// # Errors
     /// There is none under this number, no such user, or no address.
-    pub fn admit(&mut self, number: &str, user: UserId, now: Time) -> Result<NodeId, Refusal> {
+    pub fn admit(
+        &mut self,
+        number: &str,
+        admission: Admission,
+        now: Time,
+    ) -> Result<NodeId, Refusal> {
+        let Admission { user, method, expires } = admission;
         if !self.users.contains_key(&user) {
             return Err(Refusal::NoUser(user.to_string()));
         }
@@ -321,7 +362,8 @@ impl State {
         let owner = Owner { user: Some(user), tags: Vec::new(), ephemeral };
         let id = self.make_node(machine, &request, &owner, now).map_err(|_| Refusal::NoAddress)?;
         self.change_node(id, now, |node| {
-            (node.auth_key, node.method) = (None, RegisterMethod::Cli);
+            (node.auth_key, node.method) = (None, method);
+            node.expires = expires.or(node.expires);
             Parts::none()
         });
         Ok(id)

@@ -232,6 +232,11 @@ impl State {
         *last
     }
 
+    /// The last number that an object of this kind had.
+    pub(crate) fn last_number(&self, kind: Kind) -> i64 {
+        self.last.get(&kind).copied().unwrap_or_default()
+    }
+
     fn note_number(&mut self, kind: Kind, id: i64) {
         let last = self.last.entry(kind).or_default();
         *last = id.max(*last);

@@ -5,5 +5,6 @@
 mod joining;
 mod life;
 mod routing;
+mod sign_in;
 mod telling;
 mod world;

@@ -3,8 +3,8 @@
 use std::{borrow::Cow, sync::Arc};
 
 use coordinator::{
-    NewKey, Refusal, State, Time,
-    object::{KeyId, NodeId, User, UserId},
+    Admission, NewKey, Refusal, State, Time,
+    object::{KeyId, NodeId, RegisterMethod, User, UserId},
     secret,
 };
 use hyper::StatusCode;
@@ -192,7 +192,8 @@ impl Asked<'_> {
         let number = self.parameter("key").ok_or_else(|| missing("key"))?.into_owned();
         self.run(move |state, now| {
             let user = state.find_user(&user)?.id;
-            let id = state.admit(&number, user, now)?;
+            let admission = Admission { user, method: RegisterMethod::Cli, expires: None };
+            let id = state.admit(&number, admission, now)?;
             shown_node(state, id)
         })
         .await

@@ -2,14 +2,21 @@
 
 use coordinator::{
     NodeView, State,
-    object::{PreAuthKey, RegisterMethod, User, UserId},
+    object::{Identity, PreAuthKey, RegisterMethod, User, UserId},
 };
 use serde_json::{Value, json};
 
 pub fn user(user: &User) -> Value {
+    let (provider, identifier) = match &user.identity {
+        Some(Identity { issuer, subject }) => {
+            ("oidc", format!("{}/{subject}", issuer.trim_end_matches('/')))
+        }
+        None => ("", String::new()),
+    };
     json!({
         "id": user.id, "name": user.name, "display_name": user.display_name, "email": user.email,
         "profile_pic_url": user.picture_url, "created_at": user.created.text(),
+        "provider": provider, "provider_id": identifier, "groups": user.groups,
     })
 }
 
@@ -37,6 +44,7 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
     let method = match node.method {
         RegisterMethod::AuthKey => "auth_key",
         RegisterMethod::Cli => "cli",
+        RegisterMethod::Oidc => "oidc",
     };
     let routes: Vec<_> = node.routes().collect();
     json!({
