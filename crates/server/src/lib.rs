@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   listeners (TLS, plain) ── http ──┬─ ts2021 ── HTTP/2 ── machine ── stream ──┐
-//!                                    └─ derp                                    ├─ network ── store
+//!                                    ├─ oidc                                    ├─ network ── store
+//!                                    └─ derp                                    │
 //!   socket of commands ── api ──────────────────────────────────────────────────┘
 //!   stun
 //! ```
@@ -21,6 +22,7 @@ mod http;
 mod listen;
 mod machine;
 mod network;
+mod oidc;
 pub mod policy;
 pub mod serve;
 mod store;

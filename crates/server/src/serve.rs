@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     address::ServerUrl, api, configuration::Configuration, derp::Relay, files, listen,
-    network::Network, store::Store, stream::Packed, stun,
+    network::Network, oidc::Oidc, store::Store, stream::Packed, stun,
 };
 use anyhow::Context;
 use tailnet::keys::MachineKey;
@@ -19,6 +19,8 @@ pub struct Server {
     pub(crate) network: Arc<Network>,
     /// The relay, if it is one.
     pub(crate) relay: Option<Relay>,
+    /// Who vouches for users, if somebody does.
+    pub(crate) oidc: Option<Oidc>,
     /// Frames that several clients are told.
     pub(crate) packed: Packed,
 }
@@ -36,11 +38,12 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
         true => Some(Relay::new(files::relay_key(&folder.join("derp.key"))?)),
         false => None,
     };
+    let oidc = configuration.oidc.clone().map(|table| Oidc::new(table, &url)).transpose()?;
     let store = Store::open(&folder.join("store.sqlite")).await?;
     let (network, writer) = Network::open(store, configuration.settings()?).await?;
     let writer = tokio::spawn(writer);
     let packed = Packed::default();
-    let server = Arc::new(Server { url, noise, network, relay, packed });
+    let server = Arc::new(Server { url, noise, network, relay, oidc, packed });
     let commands = api::bind(&configuration.socket)?;
     listen_everywhere(&server, &configuration).await?;
     tokio::spawn(api::serve(Arc::clone(&server), commands));
