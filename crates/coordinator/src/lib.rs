@@ -18,8 +18,11 @@
 mod access;
 mod addresses;
 mod admin;
+mod api_keys;
+mod audit;
 mod bits;
 mod hostinfo;
+mod import;
 mod log;
 mod names;
 mod nodes;
@@ -34,6 +37,7 @@ mod session;
 mod settings;
 mod shown;
 mod sign_in;
+mod slow_hash;
 mod state;
 mod telling;
 mod time;
@@ -41,7 +45,9 @@ mod time;
 pub use self::{
     addresses::Prefixes,
     admin::NewKey,
+    audit::KEPT as KEPT_AUDIT,
     hostinfo::Hostinfo,
+    import::{Import, Skipped},
     presence::StreamId,
     refusal::Refusal,
     register::{Admission, Registered, Registering, Waiting},
@@ -49,6 +55,7 @@ pub use self::{
     session::{Frame, FrameKey, Part, Polled, Session},
     settings::{Dns, Settings},
     sign_in::Profile,
+    slow_hash::Unproved,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
 };

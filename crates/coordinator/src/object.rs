@@ -37,6 +37,14 @@ id!(
     /// The number of a node.
     NodeId
 );
+id!(
+    /// The number of an API key.
+    ApiKeyId
+);
+id!(
+    /// The number of an entry of the audit.
+    AuditId
+);
 
 /// Of what kind an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,11 +55,16 @@ pub enum Kind {
     PreAuthKey,
     /// A [`Node`].
     Node,
+    /// An [`ApiKey`].
+    ApiKey,
+    /// An [`AuditEntry`].
+    AuditEntry,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::User, Self::PreAuthKey, Self::Node];
+    pub const ALL: [Self; 5] =
+        [Self::User, Self::PreAuthKey, Self::Node, Self::ApiKey, Self::AuditEntry];
 
     /// Its name in the store.
     pub fn name(self) -> &'static str {
@@ -59,6 +72,8 @@ impl Kind {
             Self::User => "user",
             Self::PreAuthKey => "preauthkey",
             Self::Node => "node",
+            Self::ApiKey => "apikey",
+            Self::AuditEntry => "audit",
         }
     }
 
@@ -109,6 +124,8 @@ macro_rules! object {
 object!(User);
 object!(PreAuthKey);
 object!(Node);
+object!(ApiKey);
+object!(AuditEntry);
 
 /// Who owns nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +163,7 @@ pub struct Identity {
 }
 
 /// What stands for a login. The key itself is not kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreAuthKey {
     /// The number.
     pub id: KeyId,
@@ -169,6 +186,37 @@ pub struct PreAuthKey {
     pub tags: Vec<String>,
     /// When it was made.
     pub created: Time,
+}
+
+/// What an administrator's program shows instead of a password. The key itself is not kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ApiKey {
+    /// The number.
+    pub id: ApiKeyId,
+    /// The part of the key that names it.
+    pub prefix: String,
+    /// Of the part that is secret.
+    pub hash: Hash,
+    /// When it ends.
+    pub expires: Option<Time>,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// What an administrator did. It is never changed, and never gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuditEntry {
+    /// The number: entries are in its order.
+    pub id: AuditId,
+    /// When.
+    pub at: Time,
+    /// By what right: the local socket, an API key, a session of the page.
+    pub who: String,
+    /// The command, in words.
+    pub what: String,
+    /// Why it was not carried out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// How a node became one.

@@ -13,6 +13,8 @@ pub enum Refusal {
     NoUser(String),
     /// There is no such pre-auth key.
     NoKey(KeyId),
+    /// There is no such API key.
+    NoApiKey(String),
     /// There is no such node.
     NoNode(NodeId),
     /// The user's name is the provider's.
@@ -42,6 +44,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::NoUser(name) => write!(f, "user not found: {name}"),
             Self::NoKey(id) => write!(f, "pre-auth key not found: {id}"),
+            Self::NoApiKey(which) => write!(f, "API key not found: {which}"),
             Self::NoNode(id) => write!(f, "node not found: {id}"),
             Self::ProvidersName(id) => {
                 write!(f, "user {id} logs in by OIDC: its name is changed at the provider")

@@ -1,41 +1,75 @@
-//! Pre-auth keys as texts, and what is kept of them.
+//! Pre-auth keys and API keys as texts, and what is kept of them.
 //!
-//! A key is `lrkey-auth-`, twelve letters that name it, a hyphen, and 64 hexadecimal digits of
-//! randomness. Of those the hash is kept: 256 random bits need no slow one.
+//! A key is `lrkey-auth-` or `lrkey-api-`, twelve letters that name it, a hyphen, and 64 hexadecimal
+//! digits of randomness. Of those the hash is kept: 256 random bits need no slow one.
+//!
+//! Keys that headscale made are as good: `hskey-auth-` or `hskey-api-`, twelve letters, a hyphen and 64
+//! letters, of which it kept bcrypt's hash. Its versions before 0.28 made pre-auth keys of 48
+//! hexadecimal digits, and API keys of seven letters, a full stop and a secret.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// What a key begins with.
+/// What a pre-auth key begins with.
 const MARK: &str = "lrkey-auth-";
+/// What an API key begins with.
+const API_MARK: &str = "lrkey-api-";
+/// What headscale's begin with.
+const HEADSCALES: &str = "hskey-auth-";
+const HEADSCALES_API: &str = "hskey-api-";
 /// The length of the part that names a key.
 const PREFIX: usize = 12;
 /// The length of the secret part.
 const SECRET: usize = 64;
+/// The length of a key of headscale's first versions.
+const OLD: usize = 48;
+/// The length of what names an API key of headscale's first versions, and the longest secret.
+const OLD_API_PREFIX: usize = 7;
+const OLD_API_SECRET: usize = 128;
+/// What the text of bcrypt's hashes begins with.
+const BCRYPT: &str = "$2";
+/// The length of such a text (OpenBSD `bcrypt.c`).
+const BCRYPT_LEN: usize = 60;
 
-/// SHA-256 of a secret. Comparing takes the same time wherever two differ.
-#[derive(Clone, Copy, Debug)]
-pub struct Hash([u8; 32]);
+/// What is kept of a secret. Comparing takes the same time wherever two differ.
+#[derive(Clone, Debug)]
+pub enum Hash {
+    /// SHA-256.
+    Sha256([u8; 32]),
+    /// bcrypt's, as headscale keeps it. Equal to none: whether a secret is its takes so long that it
+    /// is found out elsewhere (`slow_hash.rs`).
+    Bcrypt(String),
+}
 
 impl Hash {
     /// That of a secret.
     pub fn of(secret: &str) -> Self {
-        Self(Sha256::digest(secret.as_bytes()).into())
+        Self::Sha256(Sha256::digest(secret.as_bytes()).into())
+    }
+
+    /// That which bcrypt's text says. `None`: it is none of bcrypt's.
+    pub fn of_bcrypt(text: &str) -> Option<Self> {
+        let is_hash = text.len() == BCRYPT_LEN && text.starts_with(BCRYPT) && text.is_ascii();
+        is_hash.then(|| Self::Bcrypt(text.to_owned()))
     }
 }
 
 impl PartialEq for Hash {
     fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
+        match (self, other) {
+            (Self::Sha256(own), Self::Sha256(other)) => own.ct_eq(other).into(),
+            _ => false,
+        }
     }
 }
 
-impl Eq for Hash {}
-
 impl Serialize for Hash {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&base16ct::lower::encode_string(&self.0))
+        match self {
+            Self::Sha256(hash) => serializer.serialize_str(&base16ct::lower::encode_string(hash)),
+            Self::Bcrypt(text) => serializer.serialize_str(text),
+        }
     }
 }
 
@@ -44,8 +78,10 @@ impl<'de> Deserialize<'de> for Hash {
         let text = String::deserialize(deserializer)?;
         let mut hash = [0; 32];
         match base16ct::mixed::decode(&text, &mut hash) {
-            Ok(read) if read.len() == 32 => Ok(Self(hash)),
-            _ => Err(de::Error::custom("not a hash of 64 hexadecimal digits")),
+            Ok(read) if read.len() == 32 => Ok(Self::Sha256(hash)),
+            _ => Self::of_bcrypt(&text).ok_or_else(|| {
+                de::Error::custom("not a hash of 64 hexadecimal digits or bcrypt's")
+            }),
         }
     }
 }
@@ -59,22 +95,62 @@ pub struct Parts<'a> {
     pub secret: &'a str,
 }
 
-/// Reads a key.
+/// Reads a pre-auth key.
 pub fn read(text: &str) -> Option<Parts<'_>> {
-    let rest = text.strip_prefix(MARK)?;
-    let (prefix, secret) = rest.split_once('-')?;
-    let is_key = prefix.len() == PREFIX
-        && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        && secret.len() == SECRET
-        && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_key.then_some(Parts { prefix, secret })
+    if let Some(parts) = read_marked(MARK, HEADSCALES, text) {
+        return Some(parts);
+    }
+    let is_old = text.len() == OLD && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_old.then(|| {
+        let (prefix, secret) = text.split_at(PREFIX);
+        Parts { prefix, secret }
+    })
 }
 
-/// Writes the key that these random bytes are: the first six name it.
+/// Reads an API key.
+pub fn read_api(text: &str) -> Option<Parts<'_>> {
+    if let Some(parts) = read_marked(API_MARK, HEADSCALES_API, text) {
+        return Some(parts);
+    }
+    let (prefix, secret) = text.split_once('.')?;
+    let is_old = prefix.len() == OLD_API_PREFIX && secret.len() <= OLD_API_SECRET;
+    is_old.then_some(Parts { prefix, secret })
+}
+
+fn read_marked<'a>(own: &str, headscales: &str, text: &'a str) -> Option<Parts<'a>> {
+    if let Some(rest) = text.strip_prefix(headscales) {
+        return split(rest);
+    }
+    let parts = split(text.strip_prefix(own)?)?;
+    let is_key = parts.prefix.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && parts.secret.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_key.then_some(parts)
+}
+
+/// What is behind the mark. A hyphen may be a letter of either part, in headscale's keys.
+fn split(rest: &str) -> Option<Parts<'_>> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    if rest.len() != PREFIX + 1 + SECRET || !rest.bytes().all(is_letter) {
+        return None;
+    }
+    let (prefix, rest) = rest.split_at(PREFIX);
+    Some(Parts { prefix, secret: rest.strip_prefix('-')? })
+}
+
+/// Writes the pre-auth key that these random bytes are: the first six name it.
 pub fn write(random: &[u8; 38]) -> String {
+    write_marked(MARK, random)
+}
+
+/// Writes an API key.
+pub fn write_api(random: &[u8; 38]) -> String {
+    write_marked(API_MARK, random)
+}
+
+fn write_marked(mark: &str, random: &[u8; 38]) -> String {
     let (prefix, secret) = random.split_at(PREFIX / 2);
     let hex = base16ct::lower::encode_string;
-    format!("{MARK}{}-{}", hex(prefix), hex(secret))
+    format!("{mark}{}-{}", hex(prefix), hex(secret))
 }
 
 #[cfg(test)]
@@ -99,6 +175,27 @@ mod tests {
         for wrong in ["", "lrkey-auth-", &text[..text.len() - 1], &text[1..], &format!("{text}0")] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
+        assert!(read_api(&text).is_none() && read(&write_api(&[1; 38])).is_none());
         assert!(serde_json::from_str::<Hash>("\"00\"").is_err());
+    }
+
+    #[test]
+    fn keys_of_headscale_are_read_and_bcrypts_hash_stays_its_text() {
+        let text = format!("hskey-auth-ab-_efghij12-{}", "-_Zz".repeat(16));
+        let parts = read(&text).unwrap();
+        assert_eq!((parts.prefix, parts.secret.len()), ("ab-_efghij12", 64));
+        assert_eq!(read(&"0f".repeat(24)).unwrap().prefix, "0f0f0f0f0f0f");
+        let old = read_api("abcdefg.secret").unwrap();
+        assert_eq!((old.prefix, old.secret), ("abcdefg", "secret"));
+        assert_eq!(read_api(&text.replace("auth", "api")).unwrap().prefix, "ab-_efghij12");
+        for wrong in [&text[..text.len() - 1], &text.replace("12-", "123"), &"0f".repeat(23)] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+        let hash = format!("$2a$10${}", "a".repeat(53));
+        let kept = serde_json::to_string(&Hash::of_bcrypt(&hash).unwrap()).unwrap();
+        assert_eq!(kept, format!("\"{hash}\""));
+        let read: Hash = serde_json::from_str(&kept).unwrap();
+        assert!(matches!(&read, Hash::Bcrypt(text) if *text == hash));
+        assert!(read != Hash::of(&hash) && Hash::of_bcrypt(&hash[1..]).is_none());
     }
 }

@@ -12,6 +12,8 @@ use tailnet::keys::{MachinePublic, NodePublic};
 use crate::{
     access::Access,
     addresses::Addresses,
+    api_keys::ApiKeys,
+    audit::Audit,
     log::{Change, Log, Parts},
     object::{KeyId, Kind, Node, NodeId, Object, PreAuthKey, Stored, User, UserId},
     presence::{StreamId, Timer},
@@ -75,6 +77,8 @@ pub struct State {
     pub(crate) users: BTreeMap<UserId, User>,
     pub(crate) keys: BTreeMap<KeyId, PreAuthKey>,
     pub(crate) by_prefix: HashMap<String, KeyId>,
+    pub(crate) api_keys: ApiKeys,
+    pub(crate) audit: Audit,
     pub(crate) nodes: BTreeMap<NodeId, Entry>,
     pub(crate) by_key: HashMap<NodePublic, NodeId>,
     pub(crate) by_machine: HashMap<MachinePublic, BTreeSet<NodeId>>,
@@ -105,6 +109,8 @@ impl State {
             users: BTreeMap::new(),
             keys: BTreeMap::new(),
             by_prefix: HashMap::new(),
+            api_keys: ApiKeys::default(),
+            audit: Audit::default(),
             nodes: BTreeMap::new(),
             by_key: HashMap::new(),
             by_machine: HashMap::new(),
@@ -145,6 +151,10 @@ impl State {
                     state.keys.insert(key.id, key);
                 }),
                 Kind::Node => serde_json::from_str(&body).map(|node| state.add_entry(node, now)),
+                Kind::ApiKey => serde_json::from_str(&body).map(|key| state.api_keys.insert(key)),
+                Kind::AuditEntry => {
+                    serde_json::from_str(&body).map(|entry| state.audit.push(entry))
+                }
             };
             read.map_err(|why| LoadError { kind: kind.name(), id, why })?;
         }

@@ -71,7 +71,7 @@ async fn main() -> anyhow::Result<()> {
             Event::Map { head, map } => {
                 println!("map of {} peers, {head:?}", map.peers.len());
             }
-            Event::Connected => {
+            Event::Connected { .. } => {
                 println!("connected");
                 commands.send(Command::Update(announced(2, disco_key))).await?;
             }

@@ -8,7 +8,7 @@ use crate::{compile::Compiled, resolve::Names, set::NodeSet};
 
 /// The attributes, and whose they are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Attributed(Vec<(NodeSet, Vec<String>, Vec<IpNet>)>);
+pub(crate) struct Attributed(pub Vec<(NodeSet, Vec<String>, Vec<IpNet>)>);
 
 impl Attributed {
     pub fn compile(names: Names<'_>) -> Self {

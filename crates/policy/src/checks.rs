@@ -214,7 +214,7 @@ fn may(rules: &[SshRule], address: &IpAddr, user: &str, checked: bool) -> bool {
 }
 
 /// Whether a filter's source has addresses of a network.
-fn has(source: &str, net: &IpNet) -> bool {
+pub(crate) fn has(source: &str, net: &IpNet) -> bool {
     if source == "*" {
         return true;
     }

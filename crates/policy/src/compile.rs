@@ -1,6 +1,9 @@
 //! A policy for a network: edges from sets of nodes to sets of nodes.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+};
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -18,7 +21,7 @@ use crate::{
 /// What a policy means for these nodes.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    pub(crate) nodes: Nodes,
+    pub(crate) nodes: Arc<Nodes>,
     pub(crate) edges: Vec<Edge>,
     pub(crate) ssh: Vec<SshEdge>,
     pub(crate) attributed: Attributed,
@@ -41,6 +44,15 @@ pub(crate) struct Edge {
     /// targets are others; but via's edges are for their routers alone. (Recorded.)
     pub first: usize,
     pub what: What,
+    /// The sources as JSON, once a filter with them was written.
+    pub written: OnceLock<Arc<str>>,
+}
+
+impl Edge {
+    pub fn sources_json(&self) -> &str {
+        let write = || serde_json::json!(self.texts.as_ref()).to_string().into();
+        self.written.get_or_init(write)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +81,12 @@ const COMPANIONS: [(&str, &str); 2] = [
 impl Policy {
     /// Resolves all names, and makes an edge of each rule.
     pub fn compile(&self, nodes: &Nodes) -> Compiled {
-        let names = Names { policy: self, nodes };
+        self.compile_shared(Arc::new(nodes.clone()))
+    }
+
+    /// The same, for nodes that others have too.
+    pub fn compile_shared(&self, nodes: Arc<Nodes>) -> Compiled {
+        let names = Names { policy: self, nodes: &nodes };
         let mut edges = Vec::new();
         if self.is_open {
             edges.push(everything(names));
@@ -81,7 +98,7 @@ impl Policy {
         group(&mut edges);
         let ssh = self.ssh.iter().map(|rule| SshEdge::compile(names, rule)).collect();
         let attributed = Attributed::compile(names);
-        Compiled { nodes: nodes.clone(), edges, ssh, attributed }
+        Compiled { nodes, edges, ssh, attributed }
     }
 }
 
@@ -119,6 +136,7 @@ fn everything(names: Names<'_>) -> Edge {
             packets: Packets { protocol: None, ports: vec![ANY_PORT] },
             is_via: false,
         },
+        written: OnceLock::new(),
     }
 }
 
@@ -158,7 +176,8 @@ impl Compiler<'_> {
         }
         let is_all = sources.is_any || sources.is_all;
         let behind = (!is_all).then(|| sources.nets.clone());
-        self.edges.push(Edge { texts, sources: from, behind, targets, rule: 0, first: 0, what });
+        let (sources, written) = (from, OnceLock::new());
+        self.edges.push(Edge { texts, sources, behind, targets, rule: 0, first: 0, what, written });
     }
 
     fn nodes(&self) -> impl Iterator<Item = (usize, &Node)> + use<'_> {

@@ -28,7 +28,27 @@ impl Compiled {
     /// The rules of a node's filter, in the policy's order; those of the same sources and protocol
     /// are one.
     pub fn filter(&self, node: usize) -> Vec<FilterRule> {
-        let mut rules: BTreeMap<usize, FilterRule> = BTreeMap::new();
+        let with_sources =
+            |(edge, rule): (&Edge, _)| FilterRule { sources: edge.texts.to_vec(), ..rule };
+        self.rules(node).map(with_sources).collect()
+    }
+
+    /// The same as Tailscale's JSON. Sources are written once for all nodes.
+    pub fn filter_json(&self, node: usize) -> String {
+        let written = self.rules(node).map(|(edge, rule)| {
+            let mut fields = to_json(&[rule]);
+            let fields = fields[0].as_object_mut().expect("a rule is an object");
+            fields.remove("SrcIPs");
+            let rest = Value::Object(std::mem::take(fields)).to_string();
+            // A rule has destinations or grants: something follows.
+            format!("{{\"SrcIPs\":{},{}", edge.sources_json(), &rest[1..])
+        });
+        format!("[{}]", written.collect::<Vec<_>>().join(","))
+    }
+
+    /// The rules without their sources, which are those of the edge.
+    fn rules(&self, node: usize) -> impl Iterator<Item = (&Edge, FilterRule)> {
+        let mut rules: BTreeMap<usize, (&Edge, FilterRule)> = BTreeMap::new();
         let mut places: BTreeMap<usize, usize> = BTreeMap::new();
         let edges = self.edges.iter().enumerate();
         for (place, edge) in edges.filter(|(_, edge)| edge.targets.contains(node)) {
@@ -36,12 +56,20 @@ impl Compiled {
             let place = *places.entry(edge.rule).or_insert(place.min(edge.first));
             match rules.entry(place) {
                 Entry::Occupied(mut first) => {
-                    first.get_mut().destinations.extend(rule.destinations)
+                    first.get_mut().1.destinations.extend(rule.destinations)
                 }
-                Entry::Vacant(empty) => drop(empty.insert(rule)),
+                Entry::Vacant(empty) => drop(empty.insert((edge, rule))),
             }
         }
-        rules.into_values().collect()
+        rules.into_values()
+    }
+
+    /// Whether a node is told of another: because either may reach the other.
+    pub fn sees(&self, one: usize, other: usize) -> bool {
+        let leads =
+            |edge: &Edge, from, to| edge.sources.contains(from) && edge.targets.contains(to);
+        one != other
+            && self.edges.iter().any(|edge| leads(edge, one, other) || leads(edge, other, one))
     }
 
     /// The nodes that this one may reach, and those that may reach it.
@@ -74,7 +102,7 @@ impl Compiled {
     }
 
     fn rule(&self, edge: &Edge, node: usize) -> Option<FilterRule> {
-        let mut rule = FilterRule { sources: edge.texts.to_vec(), ..FilterRule::default() };
+        let mut rule = FilterRule::default();
         match &edge.what {
             What::Packets { to, packets, is_via } => {
                 rule.protocols.extend(packets.protocol.map(i32::from));

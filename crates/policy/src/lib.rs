@@ -11,8 +11,10 @@
 mod alias;
 mod approve;
 mod attributes;
+mod changed;
 mod checks;
 mod compile;
+mod difference;
 mod filter;
 mod hujson;
 mod model;
@@ -23,7 +25,9 @@ mod resolve;
 mod set;
 mod ssh;
 
+pub use changed::Moved;
 pub use compile::Compiled;
+pub use difference::{Difference, Line};
 pub use filter::to_json;
 pub use hujson::read_json;
 pub use model::Policy;

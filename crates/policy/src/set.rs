@@ -51,6 +51,13 @@ impl NodeSet {
         Self(self.0.iter().zip(&other.0).map(|(one, two)| one & two).collect())
     }
 
+    /// Those in one of both alone.
+    pub fn either(&self, other: &Self) -> Self {
+        let word = |set: &Self, at: usize| set.0.get(at).copied().unwrap_or_default();
+        let words = 0..self.0.len().max(other.0.len());
+        Self(words.map(|at| word(self, at) ^ word(other, at)).collect())
+    }
+
     /// Those in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(place, &word)| {

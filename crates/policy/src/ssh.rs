@@ -66,15 +66,15 @@ fn is_false(yes: &bool) -> bool {
 /// A rule of the section ssh, with its names resolved.
 #[derive(Clone, Debug)]
 pub(crate) struct SshEdge {
-    sources: NodeSet,
-    targets: NodeSet,
+    pub sources: NodeSet,
+    pub targets: NodeSet,
     /// With autogroup:self.
-    reaches_own: bool,
+    pub reaches_own: bool,
     has_others: bool,
     accounts: BTreeMap<String, String>,
     /// By user: the account that its mail address names.
-    locals: BTreeMap<u64, String>,
-    has_locals: bool,
+    pub locals: BTreeMap<u64, String>,
+    pub has_locals: bool,
     is_checked: bool,
     environment: Vec<String>,
 }

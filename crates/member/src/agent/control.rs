@@ -8,7 +8,7 @@
 //!                         |  answers to pings                (ping)
 //!                         |  questions about tailnet lock    (lock)
 //!                         v
-//!                       HTTP/2                               (connection)
+//!                       HTTP/2                               (requests, connection)
 //!                       Noise                                (stream)
 //!                       TLS or not, proxies, both families   (dial)
 //! ```
@@ -21,11 +21,12 @@
 //!
 //! [`run`]: run()
 
-mod connection;
+pub mod connection;
 pub mod dial;
 mod lock;
 mod map;
 mod ping;
+mod requests;
 mod session;
 pub mod trouble;
 
@@ -88,8 +89,11 @@ pub enum Command {
 /// What happens.
 #[derive(Debug)]
 pub enum Event {
-    /// The first map of a stream is here: it comes next, and is complete.
-    Connected,
+    /// The first map of a stream is here: it comes next.
+    Connected {
+        /// Whether it has what changed since the last one that was taken; else it is complete.
+        resumed: bool,
+    },
     /// The connection ended, or did not come about. It is tried again after a while.
     Disconnected {
         /// Why.

@@ -400,9 +400,6 @@ impl Agent {
     /// The coordinator said something about the network.
     pub fn handle_map(&mut self, map: MapResponse, is_first: bool) {
         let is_map = !map.keep_alive;
-        if is_first {
-            self.lock.handle_connected();
-        }
         let wall = self.clock.wall;
         let changes =
             if is_first { self.map.apply_first(map, wall) } else { self.map.apply(map, wall) };

@@ -235,8 +235,9 @@ impl Agent {
             return;
         }
         match event {
-            Event::Connected => {
-                (self.login.connected, self.login.is_new_stream) = (true, true);
+            Event::Connected { resumed } => {
+                (self.login.connected, self.login.is_new_stream) = (true, !resumed);
+                self.lock.handle_connected();
                 self.problems.remove("control");
             }
             Event::Disconnected { why, .. } => {

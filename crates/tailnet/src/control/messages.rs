@@ -158,6 +158,20 @@ pub struct MapRequest<'a> {
     lock_head: &'a str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     omit_peers: bool,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    resume: Option<&'a MapPosition>,
+}
+
+/// How far a stream of maps was followed, in the coordinator's own words: another goes on from
+/// there, if the coordinator can. Stock clients ask for none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MapPosition {
+    /// Which stream's.
+    #[serde(rename = "MapSessionHandle")]
+    pub handle: String,
+    /// The last map that was taken.
+    #[serde(rename = "MapSessionSeq")]
+    pub seq: i64,
 }
 
 /// What a node tells of itself.
@@ -188,7 +202,14 @@ impl<'a> MapRequest<'a> {
             endpoint_types: announced.endpoints.iter().map(|(_, kind)| *kind as u8).collect(),
             lock_head: &announced.lock_head,
             omit_peers: false,
+            resume: None,
         }
+    }
+
+    /// Asks for the stream from where one was followed to.
+    #[must_use]
+    pub fn from(self, resume: Option<&'a MapPosition>) -> Self {
+        Self { resume, ..self }
     }
 
     /// Tells of this node, and asks for nothing: a stream changes nothing at the coordinator.
@@ -212,6 +233,11 @@ pub struct MapHead {
     /// Where to connect the next time.
     #[serde(rename = "ControlDialPlan", deserialize_with = "or_default")]
     pub dial_plan: Option<DialPlan>,
+    /// The name of the stream, in its first map; empty where it cannot be resumed.
+    #[serde(rename = "MapSessionHandle")]
+    pub handle: String,
+    /// The number of this map in the stream; 0 for none.
+    pub seq: i64,
 }
 
 /// A question to this node.

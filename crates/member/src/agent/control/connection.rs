@@ -53,7 +53,7 @@ const LONGEST_WAIT: u64 = 3600;
 const DEFAULT_WAIT: u64 = 8;
 
 /// Opens byte streams to a coordinator.
-pub(super) trait Carrier: Clone + Send + Sync + 'static {
+pub trait Carrier: Clone + Send + Sync + 'static {
     /// Opens one.
     fn open(&self, target: Target)
     -> impl Future<Output = Result<Box<dyn Stream>, Trouble>> + Send;
@@ -66,7 +66,7 @@ impl Carrier for Dialer {
 }
 
 /// HTTP/2 with a coordinator. Ends when it is dropped.
-pub(super) struct Connection {
+pub struct Connection {
     sender: http2::SendRequest<Full<Bytes>>,
     authority: String,
     driver: JoinHandle<()>,
@@ -82,6 +82,9 @@ impl Drop for Connection {
 
 impl Connection {
     /// Connects to where the URL and the coordinator's plan lead.
+    ///
+    /// # Errors
+    /// What was in the way, of the last attempt.
     pub async fn open<C: Carrier>(
         carrier: &C,
         url: &ControlUrl,
@@ -129,7 +132,7 @@ impl Connection {
     }
 
     /// Posts a request. Returns the answer where its status is 200.
-    pub async fn post(
+    pub(super) async fn post(
         &self,
         what: &'static str,
         path: &str,
@@ -140,7 +143,7 @@ impl Connection {
     }
 
     /// Sends a request. Returns the answer where its status is 200.
-    pub async fn ask(
+    pub(super) async fn ask(
         &self,
         method: Method,
         what: &'static str,
@@ -162,12 +165,15 @@ impl Connection {
     }
 
     /// Sends any request.
-    pub async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, Trouble> {
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, Trouble> {
         self.sender.clone().send_request(request).await.map_err(|error| self.trouble(&error))
     }
 
     /// Why something over this connection failed: of the connection, if that has ended.
-    pub fn trouble(&self, error: &hyper::Error) -> Trouble {
+    pub(super) fn trouble(&self, error: &hyper::Error) -> Trouble {
         let why = self.ended.get().cloned();
         Trouble::Ended(why.unwrap_or_else(|| root_cause(error)))
     }

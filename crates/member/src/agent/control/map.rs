@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::BodyExt;
-use hyper::{Response, body::Incoming};
 use tailnet::{
     control::{
         dial::Candidate,
         frame::FrameReader,
-        messages::{Announced, MapHead, MapRequest, PingRequest},
+        messages::{Announced, MapHead, MapPosition, MapRequest, PingRequest},
     },
     keys::NodePublic,
     messages::MapResponse,
@@ -25,6 +22,8 @@ const WHAT: &str = "map";
 /// How long a frame may take, from the one before to its last byte. A coordinator sends a sign of
 /// life each minute (tailscale `controlclient/direct.go`, `watchdogTimeout`).
 const WATCHDOG: Duration = Duration::from_secs(120);
+/// The longest name of a stream that is kept, in bytes.
+const LONGEST_HANDLE: usize = 256;
 
 /// A stream that is followed.
 pub(super) struct Stream<'a> {
@@ -34,6 +33,8 @@ pub(super) struct Stream<'a> {
     pub pings: mpsc::Sender<PingRequest>,
     /// Where to connect the next time.
     pub plan: &'a mut Vec<Candidate>,
+    /// How far the stream was followed, where it can be resumed.
+    pub position: &'a mut Option<MapPosition>,
     /// A ping is answered once.
     pub last_ping: String,
 }
@@ -45,17 +46,19 @@ impl Stream<'_> {
         node_key: NodePublic,
         announced: &Announced,
     ) -> Result<(), Trouble> {
-        let request = MapRequest::stream(node_key, announced);
-        let asked = request_map(self.connection, node_key, &request);
+        let former = self.position.clone();
+        let request = MapRequest::stream(node_key, announced).from(former.as_ref());
+        let asked = self.connection.map(node_key, WHAT, &request);
         let silent = Trouble::StreamSilent(WATCHDOG);
         let Ok(response) = timeout_at(Instant::now() + WATCHDOG, asked).await else {
             return Err(silent);
         };
         let mut body = response?.into_body();
         let (mut reader, mut is_first) = (FrameReader::default(), true);
+        let asked_for = former.as_ref().map(|former| former.handle.as_str());
         let mut deadline = Instant::now() + WATCHDOG;
         loop {
-            let Ok(piece) = timeout_at(deadline, next_piece(self.connection, &mut body)).await
+            let Ok(piece) = timeout_at(deadline, self.connection.next_piece(&mut body)).await
             else {
                 return Err(silent);
             };
@@ -66,7 +69,12 @@ impl Stream<'_> {
                 let frame = reader.poll_frame().map_err(|error| unreadable(error.to_string()))?;
                 let Some(frame) = frame else { break };
                 let (head, map) = read(&frame).map_err(|error| unreadable(error.to_string()))?;
-                if !self.handle_map(head, map, &mut is_first).await? {
+                let is_map = !head.keep_alive;
+                if is_first && is_map {
+                    is_first = false;
+                    self.begin(&head, asked_for).await?;
+                }
+                if !self.handle_map(head, map).await? {
                     return Ok(());
                 }
                 // What the listener took is not the coordinator's.
@@ -75,27 +83,27 @@ impl Stream<'_> {
         }
     }
 
+    /// The first map of the stream is here.
+    async fn begin(&mut self, head: &MapHead, asked_for: Option<&str>) -> Result<(), Trouble> {
+        let resumed = asked_for == Some(&head.handle);
+        if !resumed && !head.has_node {
+            let why = "the first map does not name this node".into();
+            return Err(Trouble::BadAnswer(WHAT, why));
+        }
+        *self.position = self.position.take().filter(|_| resumed);
+        // Nobody may listen: the map is told next, and then it shows.
+        let _ = self.events.send(Event::Connected { resumed }).await;
+        Ok(())
+    }
+
     /// False when nobody listens.
     async fn handle_map(
         &mut self,
         mut head: MapHead,
         map: Box<MapResponse>,
-        is_first: &mut bool,
     ) -> Result<bool, Trouble> {
         if let Some(plan) = head.dial_plan.take() {
             *self.plan = plan.candidates();
-        }
-        if *is_first && !head.keep_alive {
-            if !head.has_node {
-                return Err(Trouble::BadAnswer(
-                    WHAT,
-                    "the first map does not name this node".into(),
-                ));
-            }
-            *is_first = false;
-            if self.events.send(Event::Connected).await.is_err() {
-                return Ok(false);
-            }
         }
         head.ping_request = head.ping_request.take().filter(|ping| ping.url != self.last_ping);
         if let Some(ping) = &head.ping_request {
@@ -105,49 +113,23 @@ impl Stream<'_> {
             // One at a time: a flood is not answered.
             let _ = self.pings.try_send(ping);
         }
-        Ok(self.events.send(Event::Map { head, map }).await.is_ok())
+        let (handle, seq) = (std::mem::take(&mut head.handle), head.seq);
+        let taken = self.events.send(Event::Map { head, map }).await.is_ok();
+        // What nobody took is to be told again.
+        if !taken || seq == 0 {
+            return Ok(taken);
+        }
+        match self.position {
+            Some(position) => position.seq = seq,
+            None if (1..=LONGEST_HANDLE).contains(&handle.len()) => {
+                *self.position = Some(MapPosition { handle, seq });
+            }
+            None => {}
+        }
+        Ok(taken)
     }
 }
 
 fn read(text: &[u8]) -> serde_json::Result<(MapHead, Box<MapResponse>)> {
     Ok((serde_json::from_slice(text)?, serde_json::from_slice(text)?))
-}
-
-async fn next_piece(connection: &Connection, body: &mut Incoming) -> Result<Bytes, Trouble> {
-    loop {
-        match body.frame().await {
-            // Trailers are no data.
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) => return Ok(data),
-                Err(_) => continue,
-            },
-            Some(Err(error)) => return Err(connection.trouble(&error)),
-            None => return Err(Trouble::Ended("the coordinator closed the stream".into())),
-        }
-    }
-}
-
-async fn request_map(
-    connection: &Connection,
-    node_key: NodePublic,
-    request: &MapRequest<'_>,
-) -> Result<Response<Incoming>, Trouble> {
-    self::request(connection, node_key, WHAT, request).await
-}
-
-/// Sends a request for the map, or an update.
-pub(super) async fn request(
-    connection: &Connection,
-    node_key: NodePublic,
-    what: &'static str,
-    request: &MapRequest<'_>,
-) -> Result<Response<Incoming>, Trouble> {
-    let body =
-        serde_json::to_vec(request).map_err(|error| Trouble::BadAnswer(what, error.to_string()))?;
-    let answer = connection.post(what, "/machine/map", &node_key, body).await;
-    // headscale has no such node (notes, section 1).
-    answer.map_err(|trouble| match trouble {
-        Trouble::Status(_, 404, _) => Trouble::UnknownNode,
-        trouble => trouble,
-    })
 }

@@ -6,21 +6,21 @@ use tailnet::{
     control::{
         backoff::Backoff,
         dial::{Candidate, ControlUrl},
-        messages::{Announced, MapRequest, RegisterRequest, RegisterResponse},
+        messages::{Announced, MapPosition, MapRequest, RegisterRequest},
         register::{Login, Registration, Step},
     },
     keys::{MachineKey, NodePublic},
 };
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 use super::{
     Command, Event,
-    connection::{ANSWER, Carrier, Connection, collect},
+    connection::{Carrier, Connection},
     lock::{self, Questions},
-    map::{self, Stream},
+    map::Stream,
     ping::{self, Answer},
     trouble::{Trouble, shown},
 };
@@ -65,6 +65,8 @@ pub(super) struct Session<C> {
     failures: Backoff,
     refusals: Backoff,
     plan: Vec<Candidate>,
+    /// How far the map of the goal's key was followed.
+    position: Option<MapPosition>,
 }
 
 impl<C: Carrier> Session<C> {
@@ -84,6 +86,7 @@ impl<C: Carrier> Session<C> {
             failures: Backoff::connections(),
             refusals: Backoff::refusals(),
             plan: Vec::new(),
+            position: None,
         }
     }
 
@@ -118,15 +121,20 @@ impl<C: Carrier> Session<C> {
                 }
             };
             match command {
-                Some(Command::Login(login)) => self.goal = Goal::Join(Registration::new(login)),
-                Some(Command::Resume(login)) => self.goal = Goal::Stay(login),
-                Some(Command::Logout(node_key)) => self.goal = Goal::Leave(node_key),
+                Some(Command::Login(login)) => self.aim(Goal::Join(Registration::new(login))),
+                Some(Command::Resume(login)) => self.aim(Goal::Stay(login)),
+                Some(Command::Logout(node_key)) => self.aim(Goal::Leave(node_key)),
                 Some(Command::Reconnect) => {}
                 _ => return,
             }
             self.failures.reset();
             self.refusals.reset();
         }
+    }
+
+    /// Another goal; what is known of the map was told to the one before.
+    fn aim(&mut self, goal: Goal) {
+        (self.goal, self.position) = (goal, None);
     }
 
     /// Pursues the goal. Returns when nobody listens.
@@ -158,7 +166,7 @@ impl<C: Carrier> Session<C> {
                     let login = login.clone();
                     let stayed = self.stay(&connection, &login, inbox).await;
                     if let Err(Trouble::UnknownNode) = stayed {
-                        self.goal = Goal::Join(Registration::new(login));
+                        self.aim(Goal::Join(Registration::new(login)));
                         continue;
                     }
                     return stayed;
@@ -176,7 +184,7 @@ impl<C: Carrier> Session<C> {
         let announced = current(known);
         let request = registration.request(&announced.hostinfo);
         let waits = registration.awaits_person();
-        let asked = ask(connection, &registration.node_key(), &request, waits).await;
+        let asked = connection.register(&registration.node_key(), &request, waits).await;
         if let Err(Trouble::Status(..)) = asked
             && waits
         {
@@ -227,6 +235,7 @@ impl<C: Carrier> Session<C> {
             events: &self.events,
             pings: ask,
             plan: &mut self.plan,
+            position: &mut self.position,
             last_ping: String::new(),
         };
         let pings = ping::Pings { connection, carrier: &self.carrier, url: &self.url };
@@ -246,7 +255,7 @@ impl<C: Carrier> Session<C> {
     ) -> Result<(), Trouble> {
         let announced = current(known);
         let request = RegisterRequest::logout(node_key, &announced.hostinfo);
-        match ask(connection, &node_key, &request, false).await {
+        match connection.register(&node_key, &request, false).await {
             // A node that the coordinator does not have is as good as gone.
             Ok(_) | Err(Trouble::UnknownNode) => {}
             Err(Trouble::Status(_, status, _)) if (400..500).contains(&status) => {}
@@ -268,28 +277,6 @@ fn current(known: &mut Known) -> Arc<Announced> {
     known.borrow_and_update().clone().unwrap_or_default()
 }
 
-/// Asks to register. A request that waits for a person may take as long as it does.
-async fn ask(
-    connection: &Connection,
-    node_key: &NodePublic,
-    request: &RegisterRequest<'_>,
-    waits: bool,
-) -> Result<RegisterResponse, Trouble> {
-    const WHAT: &str = "registration";
-    let body =
-        serde_json::to_vec(request).map_err(|error| Trouble::BadAnswer(WHAT, error.to_string()))?;
-    let asked = connection.post(WHAT, "/machine/register", node_key, body);
-    let response = if waits {
-        asked.await?
-    } else {
-        timeout(ANSWER, asked)
-            .await
-            .map_err(|_| Trouble::Silent("the coordinator".into(), WHAT))??
-    };
-    let body = collect(WHAT, response.into_body()).await?;
-    serde_json::from_slice(&body).map_err(|error| Trouble::BadAnswer(WHAT, error.to_string()))
-}
-
 /// Tells the coordinator what this node is, now and at each change. Ends when nothing changes any
 /// more, or the connection does.
 async fn tell_changes(
@@ -301,13 +288,7 @@ async fn tell_changes(
     loop {
         let announced = current(known);
         let request = MapRequest::update(node_key, &announced);
-        let sent = map::request(connection, node_key, "update", &request);
-        let told = match timeout(ANSWER, sent).await {
-            Ok(Ok(response)) => collect("update", response.into_body()).await.map(drop),
-            Ok(Err(trouble)) => Err(trouble),
-            Err(_) => Err(Trouble::Silent("the coordinator".into(), "update")),
-        };
-        match told {
+        match connection.update(node_key, &request).await {
             Ok(()) => {
                 failures.reset();
                 if known.changed().await.is_err() {

@@ -4,6 +4,7 @@ mod hostile;
 mod locks;
 mod logins;
 mod maps;
+mod resume;
 
 use std::time::Duration;
 
@@ -79,7 +80,7 @@ impl Member {
     async fn connected(&mut self, coordinator: &mut Coordinator) -> MapStream {
         let stream = coordinator.streams().await.stream();
         stream.send(&first_map()).await;
-        assert!(matches!(self.event().await, Event::Connected));
+        assert!(matches!(self.event().await, Event::Connected { resumed: false }));
         assert_eq!(self.map().await, read(&first_map()));
         stream
     }

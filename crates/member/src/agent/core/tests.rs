@@ -174,7 +174,7 @@ impl Rig {
 
     /// A stream of maps begins with this.
     async fn stream(&mut self, map: Value) {
-        self.hear(control::Event::Connected).await;
+        self.hear(control::Event::Connected { resumed: false }).await;
         self.map(map).await;
     }
 

@@ -1,0 +1,128 @@
+//! API keys: what an administrator's program shows.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    object::{ApiKey, ApiKeyId, Kind},
+    refusal::Refusal,
+    secret::{self, Hash},
+    state::State,
+    time::Time,
+};
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct ApiKeys(BTreeMap<ApiKeyId, ApiKey>);
+
+impl ApiKeys {
+    pub(crate) fn insert(&mut self, key: ApiKey) {
+        self.0.insert(key.id, key);
+    }
+}
+
+impl State {
+    /// All API keys.
+    pub fn api_keys(&self) -> impl Iterator<Item = &ApiKey> {
+        self.api_keys.0.values()
+    }
+
+    /// The API key of this number or prefix.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn find_api_key(&self, which: &str) -> Result<&ApiKey, Refusal> {
+        let by_prefix = self.api_keys().find(|key| key.prefix == which);
+        let by_number = || self.api_keys.0.get(&ApiKeyId(which.parse().ok()?));
+        by_prefix.or_else(by_number).ok_or_else(|| Refusal::NoApiKey(which.to_owned()))
+    }
+
+    /// The API key whose text this is, if it is good now. A wrong secret takes as long as a wrong name.
+    pub fn api_key_of(&self, text: &str, now: Time) -> Option<&ApiKey> {
+        let parts = secret::read_api(text)?;
+        let hash = Hash::of(parts.secret);
+        self.api_keys()
+            .find(|key| key.prefix == parts.prefix && key.hash == hash && key.is_good(now))
+    }
+
+    /// Makes an API key, whose text was made of randomness. Of the text the hash is kept.
+    pub fn create_api_key(&mut self, expires: Option<Time>, text: &str, now: Time) -> ApiKey {
+        let parts = secret::read_api(text).expect("the caller made it by secret::write_api");
+        let id = ApiKeyId(self.next_number(Kind::ApiKey));
+        let (prefix, hash) = (parts.prefix.to_owned(), Hash::of(parts.secret));
+        let key = ApiKey { id, prefix, hash, expires, created: now };
+        self.keep(&key);
+        self.api_keys.insert(key.clone());
+        key
+    }
+
+    /// An API key is good for nothing any more.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn expire_api_key(&mut self, which: &str, now: Time) -> Result<ApiKey, Refusal> {
+        let mut key = self.find_api_key(which)?.clone();
+        key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
+        self.keep(&key);
+        self.api_keys.insert(key.clone());
+        Ok(key)
+    }
+
+    /// An API key is gone.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn delete_api_key(&mut self, which: &str) -> Result<(), Refusal> {
+        let id = self.find_api_key(which)?.id;
+        self.api_keys.0.remove(&id);
+        self.bury(Kind::ApiKey, id.0);
+        Ok(())
+    }
+}
+
+impl ApiKey {
+    /// Whether it is good for anything at this time.
+    pub fn is_good(&self, now: Time) -> bool {
+        self.expires.is_none_or(|at| at > now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::Settings;
+
+    #[test]
+    fn a_key_is_good_until_it_expires_and_its_text_is_not_kept() {
+        let (mut state, now) = (State::new(Settings::default()), Time(1_000_000));
+        let text = secret::write_api(&[7; 38]);
+        let hour = Duration::from_secs(3600);
+        let key = state.create_api_key(Some(now.after(hour)), &text, now);
+        assert!(state.api_key_of(&text, now).is_some());
+        assert!(state.api_key_of(&text, now.after(hour)).is_none());
+        let last = if text.ends_with('0') { "1" } else { "0" };
+        let wrong = format!("{}{last}", &text[..text.len() - 1]);
+        assert!(state.api_key_of(&wrong, now).is_none());
+        assert!(state.api_key_of(&secret::write(&[7; 38]), now).is_none());
+        let written = state.take_writes();
+        let body = written[0].body.clone().unwrap();
+        assert!(body.contains(&key.prefix) && !body.contains(&text[text.len() - 64..]));
+        let loaded = State::load(Settings::default(), written, now).unwrap();
+        assert_eq!(loaded.api_key_of(&text, now), Some(&key));
+    }
+
+    #[test]
+    fn a_key_is_found_by_number_or_prefix_and_expires_or_goes() {
+        let (mut state, now) = (State::new(Settings::default()), Time(1_000_000));
+        let text = secret::write_api(&[9; 38]);
+        let key = state.create_api_key(None, &text, now);
+        state.expire_api_key(&key.prefix, now).unwrap();
+        assert!(state.api_key_of(&text, now).is_none());
+        state.delete_api_key(&key.id.to_string()).unwrap();
+        let gone = Err(Refusal::NoApiKey(key.prefix.clone()));
+        assert_eq!(state.delete_api_key(&key.prefix), gone);
+        // Its number is not given again.
+        assert!(state.create_api_key(None, &text, now).id > key.id);
+    }
+}

@@ -1,0 +1,248 @@
+//! In whom reaches whom two policies differ, for people: one line for each pair of nodes and ports.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    rc::Rc,
+};
+
+use tailnet::messages::PortRange;
+
+use crate::{
+    alias::{ANY_PORT, has_ports, text},
+    checks::has,
+    compile::{Compiled, Edge, Target, What},
+    nodes::{Node, Nodes},
+    set::NodeSet,
+};
+
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// In what two policies differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// By target, then by source.
+    pub lines: Vec<Line>,
+    /// How many more there are.
+    pub left_off: usize,
+}
+
+/// A source that reaches a target with one of the two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// With the later one, not with the earlier.
+    pub is_added: bool,
+    /// A node, or a network behind one.
+    pub source: String,
+    /// A node or network with ports and protocol, as `db:5432/tcp`. Without a protocol both TCP and
+    /// UDP are meant.
+    pub target: String,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.is_added { '+' } else { '-' };
+        write!(out, "{sign} {} -> {}", self.source, self.target)
+    }
+}
+
+impl Compiled {
+    /// In what this differs from an earlier one for the same nodes; at most so many lines.
+    pub fn difference(&self, before: &Self, most: usize) -> Difference {
+        let mut sources = Sources::new(&self.nodes);
+        let mut targets: BTreeMap<String, [Vec<Piece>; 2]> = BTreeMap::new();
+        for (which, compiled) in [before, self].into_iter().enumerate() {
+            for edge in &compiled.edges {
+                compiled.add_pieces(edge, &mut sources, |target, piece| {
+                    targets.entry(target).or_default()[which].push(piece);
+                });
+            }
+        }
+        let mut difference = Difference::default();
+        for (target, pieces) in targets {
+            for ((source, is_added), open) in differing(&pieces) {
+                for target in written(&target, &open) {
+                    if difference.lines.len() == most {
+                        difference.left_off += 1;
+                        continue;
+                    }
+                    let source = sources.names[source].clone();
+                    difference.lines.push(Line { is_added, source, target });
+                }
+            }
+        }
+        difference
+    }
+
+    fn add_pieces(
+        &self,
+        edge: &Edge,
+        sources: &mut Sources<'_>,
+        mut add: impl FnMut(String, Piece),
+    ) {
+        let What::Packets { to, packets, is_via } = &edge.what else { return };
+        let from = Rc::new(sources.of(edge));
+        let all = [TCP, UDP, ICMP];
+        let protocols = packets.protocol.as_ref().map_or(&all[..], std::slice::from_ref);
+        for place in edge.targets.iter() {
+            let names: BTreeSet<String> =
+                to.iter().flat_map(|target| self.at(target, place, *is_via)).collect();
+            for name in names {
+                for (&protocol, &ports) in
+                    protocols.iter().flat_map(|one| packets.ports.iter().map(move |at| (one, at)))
+                {
+                    let ports = if has_ports(Some(protocol)) { ports } else { ANY_PORT };
+                    add(name.clone(), Piece { protocol, ports, from: Rc::clone(&from) });
+                }
+            }
+        }
+    }
+
+    /// What of a target is at a node, by name.
+    fn at(&self, target: &Target, place: usize, is_via: bool) -> Vec<String> {
+        let node = &self.nodes.nodes[place];
+        let mut names = Vec::new();
+        let (is_own, routed) = match target {
+            Target::Any => (true, node.subnets().map(text).collect()),
+            Target::Internet => (false, Vec::new()),
+            Target::Net(net) if node.routes_to(net) => (node.is_in(net), vec![text(net)]),
+            Target::Net(net) => (node.is_in(net), Vec::new()),
+            Target::Nodes(set) => (set.contains(place), Vec::new()),
+        };
+        if is_own && !is_via && !node.addresses.is_empty() {
+            names.push(node.name.clone());
+        }
+        names.extend(routed);
+        if matches!(target, Target::Any | Target::Internet) && node.is_exit() {
+            names.push("internet".into());
+        }
+        names
+    }
+}
+
+/// That these sources reach these ports.
+struct Piece {
+    protocol: u8,
+    ports: PortRange,
+    from: Rc<NodeSet>,
+}
+
+/// Nodes by their places, and networks behind them.
+struct Sources<'a> {
+    nodes: &'a Nodes,
+    names: Vec<String>,
+    others: BTreeMap<String, usize>,
+}
+
+impl<'a> Sources<'a> {
+    fn new(nodes: &'a Nodes) -> Self {
+        let names = nodes.nodes.iter().map(|node| node.name.clone()).collect();
+        Self { nodes, names, others: BTreeMap::new() }
+    }
+
+    fn of(&mut self, edge: &Edge) -> NodeSet {
+        let nodes = &self.nodes.nodes;
+        // A router may stand for a source that is behind it.
+        let is_one = |node: &Node| {
+            let own = |text: &String| node.addresses.iter().any(|&own| has(text, &own.into()));
+            !node.addresses.is_empty()
+                && (node.subnets().next().is_none() || edge.texts.iter().any(own))
+        };
+        let mut from: NodeSet = edge.sources.iter().filter(|&at| is_one(&nodes[at])).collect();
+        let nets = edge.behind.iter().flatten();
+        let is_elsewhere = |net: &&_| !nodes.iter().any(|node| node.is_in(net));
+        let mut others: Vec<String> = nets.filter(is_elsewhere).map(text).collect();
+        if edge.texts.iter().any(|text| text == "*") {
+            others.push("anyone".into());
+        }
+        for other in others {
+            let names = &mut self.names;
+            let place = *self.others.entry(other).or_insert_with_key(|other| {
+                names.push(other.clone());
+                names.len() - 1
+            });
+            from.insert(place);
+        }
+        from
+    }
+}
+
+/// By source and whether it is added: the ports of each protocol.
+type Open = BTreeMap<u8, Vec<PortRange>>;
+
+fn differing([before, now]: &[Vec<Piece>; 2]) -> BTreeMap<(usize, bool), Open> {
+    let mut found: BTreeMap<(usize, bool), Open> = BTreeMap::new();
+    let protocols: BTreeSet<u8> = before.iter().chain(now).map(|piece| piece.protocol).collect();
+    for protocol in protocols {
+        let own = |pieces: &[Piece], at: u32| {
+            let mut from = NodeSet::default();
+            let is_open = |piece: &&Piece| {
+                let ports = u32::from(piece.ports.first)..=u32::from(piece.ports.last);
+                piece.protocol == protocol && ports.contains(&at)
+            };
+            pieces.iter().filter(is_open).for_each(|piece| from.add(&piece.from));
+            from
+        };
+        let pieces = before.iter().chain(now).filter(|piece| piece.protocol == protocol);
+        let mut edges: Vec<u32> = pieces
+            .flat_map(|piece| [u32::from(piece.ports.first), u32::from(piece.ports.last) + 1])
+            .collect();
+        edges.sort_unstable();
+        edges.dedup();
+        for edge in edges.windows(2) {
+            let (was, is) = (own(before, edge[0]), own(now, edge[0]));
+            let ports = PortRange { first: port(edge[0]), last: port(edge[1] - 1) };
+            for source in was.either(&is).iter() {
+                let open = found.entry((source, is.contains(source))).or_default();
+                push(open.entry(protocol).or_default(), ports);
+            }
+        }
+    }
+    found
+}
+
+fn port(number: u32) -> u16 {
+    u16::try_from(number).expect("it is at most the last port of a range")
+}
+
+/// Puts ports in that are behind all others.
+fn push(open: &mut Vec<PortRange>, ports: PortRange) {
+    match open.last_mut().filter(|last| u32::from(last.last) + 1 == u32::from(ports.first)) {
+        Some(last) => last.last = ports.last,
+        None => open.push(ports),
+    }
+}
+
+/// The target with each of these ports.
+fn written(target: &str, open: &Open) -> Vec<String> {
+    let ranges = |protocol| open.get(&protocol).map_or(&[][..], Vec::as_slice);
+    let (tcp, udp) = (ranges(TCP), ranges(UDP));
+    let both: Vec<&PortRange> = tcp.iter().filter(|range| udp.contains(range)).collect();
+    let name = if target.contains(':') { format!("[{target}]") } else { target.to_owned() };
+    let with = |range: &PortRange, protocol: &str| match (range.first, range.last) {
+        (0, u16::MAX) => format!("{name}:*{protocol}"),
+        (first, last) if first == last => format!("{name}:{first}{protocol}"),
+        (first, last) => format!("{name}:{first}-{last}{protocol}"),
+    };
+    let mut texts: Vec<String> = both.iter().map(|range| with(range, "")).collect();
+    for (protocol, ranges) in open {
+        match *protocol {
+            TCP | UDP => {
+                let protocol = if *protocol == TCP { "/tcp" } else { "/udp" };
+                let alone = ranges.iter().filter(|range| !both.contains(range));
+                texts.extend(alone.map(|range| with(range, protocol)));
+            }
+            // Who reaches a node by TCP and UDP may ping it.
+            ICMP if !both.is_empty() => {}
+            ICMP => texts.push(format!("{name}/icmp")),
+            58 => texts.push(format!("{name}/ipv6-icmp")),
+            other => texts.extend(ranges.iter().map(|range| match has_ports(Some(other)) {
+                true => with(range, &format!("/{other}")),
+                false => format!("{name}/{other}"),
+            })),
+        }
+    }
+    texts
+}
