@@ -41,6 +41,7 @@ mod slow_hash;
 mod state;
 mod telling;
 mod time;
+mod waiting;
 
 pub use self::{
     addresses::Prefixes,

@@ -162,6 +162,26 @@ pub struct Identity {
     pub subject: String,
 }
 
+impl Identity {
+    /// One that headscale kept: issuer and subject are one text, which the next login takes apart.
+    pub fn of_headscale(text: &str) -> Self {
+        Self { issuer: String::new(), subject: text.to_owned() }
+    }
+
+    /// Whether this is who a provider vouches for.
+    pub fn is(&self, vouched: &Self) -> bool {
+        self == vouched || self.issuer.is_empty() && self.subject == vouched.joined()
+    }
+
+    /// As headscale writes it.
+    pub fn joined(&self) -> String {
+        match self.issuer.trim_end_matches('/') {
+            "" => self.subject.clone(),
+            issuer => format!("{issuer}/{}", self.subject.trim_start_matches('/')),
+        }
+    }
+}
+
 /// What stands for a login. The key itself is not kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PreAuthKey {

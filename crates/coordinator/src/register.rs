@@ -9,6 +9,8 @@
 //!       └──► a registration that waits for an administrator, under a number that is in its URL
 //! ```
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
@@ -25,20 +27,11 @@ use crate::{
     shown::{login_of, user_of},
     state::State,
     time::Time,
+    waiting::Pending,
 };
 
-/// The most registrations that wait; the one that has waited longest makes room.
-const MOST_WAITING: usize = 1000;
 /// How long one waits (tailscale's clients ask anew).
 const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
-
-/// A registration that waits for an administrator.
-#[derive(Clone, Debug)]
-pub(crate) struct Pending {
-    machine: MachinePublic,
-    request: RegisterRequest,
-    since: Time,
-}
 
 /// A request, and what was made for it.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +44,8 @@ pub struct Registering<'a> {
     pub number: &'a str,
     /// What a registration's number is put behind for its URL.
     pub url: &'a str,
+    /// From where it asks, if that is known.
+    pub from: Option<IpAddr>,
 }
 
 /// The answer to a request to register.
@@ -300,7 +295,7 @@ impl State {
 
     /// Has a registration wait for an administrator, or go on waiting.
     fn wait(&mut self, asked: Registering<'_>, now: Time) -> Registered {
-        let Registering { machine, request, number, url } = asked;
+        let Registering { machine, request, number, url, from } = asked;
         let followed = request.followup.strip_prefix(url);
         let answer = |number: &str| {
             json!({
@@ -316,14 +311,10 @@ impl State {
         {
             return Registered::Later(answer(number));
         }
-        if self.waiting.len() >= MOST_WAITING
-            && let Some(oldest) = self.waiting.iter().min_by_key(|(_, pending)| pending.since)
-        {
-            let oldest = oldest.0.clone();
-            self.waiting.remove(&oldest);
+        let pending = Pending { machine, request: request.clone(), from, since: now };
+        if let Some((gone, pending)) = self.waiting.insert(number.to_owned(), pending) {
+            self.timers.remove(&(pending.since.after(LONGEST_WAIT), Timer::Waiting(gone)));
         }
-        let pending = Pending { machine, request: request.clone(), since: now };
-        self.waiting.insert(number.to_owned(), pending);
         self.timers.insert((now.after(LONGEST_WAIT), Timer::Waiting(number.to_owned())));
         Registered::Now(answer(number))
     }

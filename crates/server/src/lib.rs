@@ -29,4 +29,5 @@ mod store;
 mod stream;
 mod stun;
 mod ts2021;
+mod visitors;
 mod web_socket;

@@ -3,7 +3,7 @@
 use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
     ServerConfig,
@@ -11,12 +11,12 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{http, serve::Server};
+use crate::{http, serve::Server, visitors::Visitor};
 
 /// Within this a client has finished TLS, and each time the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -55,8 +55,8 @@ pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// Serves who connects, for as long as the server runs.
 pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAcceptor>) {
     loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!("accepting a connection: {error}");
                 sleep(REST).await;
@@ -65,23 +65,42 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAc
         };
         // A sealed record or a relayed datagram is not held back for the next.
         let _ = stream.set_nodelay(true);
+        let visitor = Arc::new(server.visitors.arrive(from.ip()));
         let (server, tls) = (Arc::clone(&server), tls.clone());
         tokio::spawn(async move {
-            let Some(tls) = tls else { return converse(server, stream).await };
-            match timeout(PATIENCE, tls.accept(stream)).await {
-                Ok(Ok(stream)) => converse(server, stream).await,
-                Ok(Err(error)) => tracing::debug!("TLS: {error}"),
-                Err(_) => {}
+            tokio::select! {
+                () = greet(server, stream, tls, &visitor) => {}
+                () = visitor.must_leave() => {}
             }
         });
+    }
+}
+
+async fn greet(
+    server: Arc<Server>,
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    visitor: &Arc<Visitor>,
+) {
+    let Some(tls) = tls else { return converse(server, stream, visitor).await };
+    match timeout(PATIENCE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => converse(server, stream, visitor).await,
+        Ok(Err(error)) => tracing::debug!("TLS: {error}"),
+        Err(_) => {}
     }
 }
 
 async fn converse(
     server: Arc<Server>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    visitor: &Arc<Visitor>,
 ) {
-    let service = service_fn(move |request| http::answer(Arc::clone(&server), request));
+    let visitor = Arc::clone(visitor);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        // What the connection becomes by an upgrade is this visitor's still.
+        request.extensions_mut().insert(Arc::clone(&visitor));
+        http::answer(Arc::clone(&server), request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)

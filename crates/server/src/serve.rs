@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     address::ServerUrl, api, configuration::Configuration, derp::Relay, files, listen,
-    network::Network, oidc::Oidc, store::Store, stream::Packed, stun,
+    network::Network, oidc::Oidc, store::Store, stream::Packed, stun, visitors::Visitors,
 };
 use anyhow::Context;
 use tailnet::keys::MachineKey;
@@ -21,6 +21,8 @@ pub struct Server {
     pub(crate) relay: Option<Relay>,
     /// Who vouches for users, if somebody does.
     pub(crate) oidc: Option<Oidc>,
+    /// Who is connected.
+    pub(crate) visitors: Visitors,
     /// Frames that several clients are told.
     pub(crate) packed: Packed,
 }
@@ -42,8 +44,8 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     let store = Store::open(&folder.join("store.sqlite")).await?;
     let (network, writer) = Network::open(store, configuration.settings()?).await?;
     let writer = tokio::spawn(writer);
-    let packed = Packed::default();
-    let server = Arc::new(Server { url, noise, network, relay, oidc, packed });
+    let (packed, visitors) = (Packed::default(), Visitors::default());
+    let server = Arc::new(Server { url, noise, network, relay, oidc, visitors, packed });
     let commands = api::bind(&configuration.socket)?;
     listen_everywhere(&server, &configuration).await?;
     tokio::spawn(api::serve(Arc::clone(&server), commands));

@@ -59,6 +59,17 @@ fn a_user_is_who_the_provider_says_whatever_their_name() {
 }
 
 #[test]
+fn a_user_that_headscale_kept_is_known_at_the_next_login() {
+    let mut world = World::new();
+    let kept = Identity::of_headscale("https://id.test/1");
+    let old = User { name: "clara".into(), identity: Some(kept), ..User::default() };
+    let old = world.state.create_user(old, world.now).unwrap().id;
+    assert_ne!(world.state.sign_in(&profile("11", "clara"), world.now), Ok(old));
+    assert_eq!(world.state.sign_in(&profile("1", "clara"), world.now), Ok(old));
+    assert_eq!(user(&world, old).identity, Some(profile("1", "").identity));
+}
+
+#[test]
 fn nobody_takes_the_name_of_another_or_an_address_that_is_not_theirs() {
     let mut world = World::new();
     let mut name = |subject: &str, username: &str, email: &str| {

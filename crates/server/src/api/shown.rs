@@ -2,15 +2,13 @@
 
 use coordinator::{
     NodeView, State,
-    object::{Identity, PreAuthKey, RegisterMethod, User, UserId},
+    object::{PreAuthKey, RegisterMethod, User, UserId},
 };
 use serde_json::{Value, json};
 
 pub fn user(user: &User) -> Value {
     let (provider, identifier) = match &user.identity {
-        Some(Identity { issuer, subject }) => {
-            ("oidc", format!("{}/{subject}", issuer.trim_end_matches('/')))
-        }
+        Some(identity) => ("oidc", identity.joined()),
         None => ("", String::new()),
     };
     json!({
