@@ -38,7 +38,8 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git tcpdump:tcpdump \
         dig:bind9-dnsutils strace:strace dnsmasq:dnsmasq-base proxychains4:proxychains4 iptables:iptables \
-        miniupnpd:miniupnpd-nftables tayga:tayga tinyproxy:tinyproxy-bin conntrack:conntrack
+        miniupnpd:miniupnpd-nftables tayga:tayga tinyproxy:tinyproxy-bin conntrack:conntrack \
+        node:nodejs npm:npm
 # What only test-clients needs: much, and of openssh-server comes a service.
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium

@@ -38,10 +38,12 @@ pub mod secret;
 mod session;
 mod settings;
 mod shown;
+mod sign_in;
 mod slow_hash;
 mod state;
 mod telling;
 mod time;
+mod waiting;
 mod why;
 
 pub use self::{
@@ -55,10 +57,11 @@ pub use self::{
     policies::Judged,
     presence::StreamId,
     refusal::Refusal,
-    register::{Registered, Registering},
+    register::{Admission, Registered, Registering, Waiting},
     request::{MapRequest, RegisterRequest},
     session::{Frame, FrameKey, Part, Polled, Session},
     settings::{Dns, Settings},
+    sign_in::Profile,
     slow_hash::Unproved,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},

@@ -18,9 +18,9 @@ use crate::{
     log::{Change, Log, Parts},
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
     presence::{StreamId, Timer},
-    register::Pending,
     settings::Settings,
     time::Time,
+    waiting::WaitingRoom,
 };
 
 /// An object of the store that cannot be read.
@@ -105,7 +105,7 @@ pub struct State {
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
     pub(crate) primaries: BTreeMap<IpNet, NodeId>,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
-    pub(crate) waiting: BTreeMap<String, Pending>,
+    pub(crate) waiting: WaitingRoom,
     pub(crate) last_stream: u64,
     /// Before this nobody could be connected.
     pub(crate) started: Time,
@@ -137,7 +137,7 @@ impl State {
             routers: BTreeMap::new(),
             primaries: BTreeMap::new(),
             timers: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingRoom::default(),
             last_stream: 0,
             started: Time::default(),
             last: BTreeMap::new(),
@@ -220,6 +220,10 @@ impl State {
         loaded.log = Log::beginning_at(self.log.end() + 1);
         loaded.last_stream = self.last_stream;
         loaded.waiting = mem::take(&mut self.waiting);
+        let waiting = |(at, timer): &(Time, Timer)| {
+            matches!(timer, Timer::Waiting(_)).then(|| (*at, timer.clone()))
+        };
+        loaded.timers.extend(self.timers.iter().filter_map(waiting));
         *self = loaded;
     }
 
@@ -263,6 +267,17 @@ impl State {
         self.by_key.contains_key(key)
     }
 
+    /// Whether a machine has a node.
+    pub fn knows(&self, machine: &MachinePublic) -> bool {
+        self.by_machine.contains_key(machine)
+    }
+
+    /// The machine of the node with this key.
+    pub fn machine_of(&self, key: &NodePublic) -> Option<MachinePublic> {
+        let id = self.by_key.get(key)?;
+        self.nodes.get(id).map(|entry| entry.node.machine)
+    }
+
     /// The node with this key, if it is this machine's.
     pub fn owned_by(&self, machine: &MachinePublic, key: &NodePublic) -> Option<NodeId> {
         let id = *self.by_key.get(key)?;
@@ -274,6 +289,11 @@ impl State {
         let last = self.last.entry(kind).or_default();
         *last += 1;
         *last
+    }
+
+    /// The last number that an object of this kind had.
+    pub(crate) fn last_number(&self, kind: Kind) -> i64 {
+        self.last.get(&kind).copied().unwrap_or_default()
     }
 
     fn note_number(&mut self, kind: Kind, id: i64) {

@@ -15,7 +15,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
 
-pub use crate::address::ServerUrl;
+pub use crate::{address::ServerUrl, oidc::OidcTable};
 
 /// Where the file is, unless a flag says otherwise.
 pub const FILE: &str = "/etc/linerate/server.toml";
@@ -54,6 +54,8 @@ pub struct Configuration {
     pub derp: Derp,
     /// How names are resolved.
     pub dns: DnsTable,
+    /// Who vouches for users.
+    pub oidc: Option<OidcTable>,
 }
 
 /// The relay that is part of the server.
@@ -110,6 +112,7 @@ impl Default for Configuration {
             ephemeral_minutes: settings.ephemeral_after.as_secs() / 60,
             derp: Derp::default(),
             dns: DnsTable::default(),
+            oidc: None,
         }
     }
 }

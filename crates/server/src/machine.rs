@@ -1,8 +1,9 @@
 //! What a machine asks inside Noise. Its machine key is proved by then; that the node key that it
 //! names is its own is looked at in every request.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use tailnet::keys::MachinePublic;
@@ -13,10 +14,9 @@ use crate::{
     serve::Server,
     slow_hash,
     stream::{self, encode_frame},
+    visitors::Visitor,
 };
 
-/// The longest request, in bytes: a machine's description of itself with all it listens on.
-const LONGEST: usize = 256 << 10;
 /// The oldest client that is spoken with, that of 1.80: it reads all that is said.
 const OLDEST: u16 = 113;
 /// How long a registration is held that waits for an administrator. The client asks again.
@@ -29,12 +29,15 @@ pub struct Client {
     pub machine: MachinePublic,
     /// What it speaks.
     pub version: u16,
+    /// The address, or the network of IPv6, that it comes from.
+    pub from: IpAddr,
 }
 
 /// Answers a request.
 pub async fn answer(
     server: Arc<Server>,
     client: Client,
+    visitor: Arc<Visitor>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let (head, body) = request.into_parts();
@@ -45,7 +48,7 @@ pub async fn answer(
     let path = head.uri.path();
     let handled = match (&head.method, path) {
         (&Method::POST, "/machine/register" | "/machine/map") => {
-            match body::read(body, LONGEST).await {
+            match taken(&visitor, body).await {
                 Ok(body) if path == "/machine/map" => map(&server, client, &body).await,
                 Ok(body) => register(&server, client, &body).await,
                 Err(refusal) => Ok(refusal),
@@ -62,6 +65,13 @@ pub async fn answer(
         tracing::warn!("{path}: {error:#}");
         text(StatusCode::SERVICE_UNAVAILABLE, "the server cannot do that now\n")
     }))
+}
+
+/// A request's body, when its connection may send one.
+async fn taken(visitor: &Visitor, body: Incoming) -> Result<Bytes, Response<Answer>> {
+    let late = || text(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end\n");
+    let (_leave, most) = visitor.body().await.ok_or_else(late)?;
+    body::read(body, most).await
 }
 
 async fn register(
@@ -81,8 +91,8 @@ async fn register(
         changed.borrow_and_update();
         let (request, url, number) = (Arc::clone(&request), Arc::clone(&url), number.clone());
         let registered = server.network.run(move |state, now| {
-            let (machine, number) = (client.machine, number.as_str());
-            state.register(Registering { machine, request: &request, number, url: &url }, now)
+            let (machine, number, from) = (client.machine, number.as_str(), Some(client.from));
+            state.register(Registering { machine, request: &request, number, url: &url, from }, now)
         });
         match registered.await? {
             Registered::Now(answer) => return Ok(json(StatusCode::OK, answer)),

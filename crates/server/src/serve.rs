@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::{
     address::ServerUrl, api, clock::now, configuration::Configuration, derp::Relay, files, listen,
-    machine, network::Network, page, sessions::Sessions, store::Store, stream::Packed, stun,
+    machine, network::Network, oidc::Oidc, page, sessions::Sessions, store::Store, stream::Packed,
+    stun, visitors::Visitors,
 };
 use anyhow::Context;
 use axum::Router;
@@ -26,6 +27,10 @@ pub struct Server {
     pub(crate) network: Arc<Network>,
     /// The relay, if it is one.
     pub(crate) relay: Option<Relay>,
+    /// Who vouches for users, if somebody does.
+    pub(crate) oidc: Option<Oidc>,
+    /// Who is connected.
+    pub(crate) visitors: Visitors,
     /// Frames that several clients are told.
     pub(crate) packed: Packed,
     /// Sessions of the page.
@@ -73,14 +78,23 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
         true => Some(Relay::new(files::relay_key(&folder.join(files::RELAY))?)),
         false => None,
     };
+    let oidc = configuration.oidc.clone().map(|table| Oidc::new(table, &url)).transpose()?;
     let store = Store::open(&folder.join(files::STORE)).await?;
     let (network, writer) = Network::open(store, configuration.settings()?).await?;
     let writer = tokio::spawn(writer);
-    let (packed, sessions, fronts) = (Packed::default(), Sessions::default(), OnceLock::new());
-    let streams = Arc::new(Semaphore::new(STREAMS));
-    let instance = machine::random_number()?;
-    let server = Server { url, noise, instance, network, relay, packed, sessions, streams, fronts };
-    let server = Arc::new(server);
+    let server = Arc::new(Server {
+        url,
+        noise,
+        instance: machine::random_number()?,
+        network,
+        relay,
+        packed: Packed::default(),
+        oidc,
+        visitors: Visitors::default(),
+        sessions: Sessions::default(),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        fronts: OnceLock::new(),
+    });
     let commands = api::bind(&configuration.socket)?;
     listen_everywhere(&server, &configuration).await?;
     tokio::spawn(api::serve(server.fronts().api.clone(), commands));

@@ -17,6 +17,7 @@ mod gateway;
 mod member;
 mod nat;
 mod port_mapper;
+mod provider;
 mod switch;
 
 pub use self::certificate::Certificate;
@@ -24,6 +25,7 @@ pub use self::coordinator::{Coordinator, CoordinatorKind};
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
 pub use self::nat::{Nat, deafen, hears};
 pub use self::port_mapper::{Mapping, PortMapper};
+pub use self::provider::{Page, Provider};
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
 use crate::pair::Addresses;

@@ -7,5 +7,6 @@ mod life;
 mod policy;
 mod resuming;
 mod routing;
+mod sign_in;
 mod telling;
 mod world;

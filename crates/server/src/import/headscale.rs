@@ -4,7 +4,8 @@ use anyhow::{Context, anyhow};
 use coordinator::{
     Hostinfo, Import as Network, Skipped, Time,
     object::{
-        ApiKey, ApiKeyId, KeyId, Kind, Node, NodeId, PreAuthKey, RegisterMethod, User, UserId,
+        ApiKey, ApiKeyId, Identity, KeyId, Kind, Node, NodeId, PreAuthKey, RegisterMethod, User,
+        UserId,
     },
     secret::{self, Hash},
 };
@@ -206,6 +207,10 @@ fn user(row: &SqliteRow) -> anyhow::Result<User> {
         email,
         picture_url: text("profile_pic_url")?,
         created: time(row, "created_at")?.unwrap_or_else(now),
+        identity: optional(row, "provider_identifier")?
+            .filter(|text| !text.is_empty())
+            .map(|text| Identity::of_headscale(&text)),
+        groups: Vec::new(),
     })
 }
 
