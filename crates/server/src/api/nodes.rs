@@ -114,10 +114,8 @@ pub async fn approve(
 }
 
 pub async fn delete(desk: Desk, Named(id): Named<i64>) -> Answered {
-    desk.run(format!("delete node {id}"), move |state, _| {
-        Ok(json!(state.delete_node(NodeId(id))?))
-    })
-    .await
+    desk.run(format!("delete node {id}"), move |state, _| Ok(json!(state.delete_node(NodeId(id))?)))
+        .await
 }
 
 fn shown_node(state: &State, id: NodeId) -> Result<Value, Refusal> {

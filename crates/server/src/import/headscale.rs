@@ -1,10 +1,13 @@
 //! The database of headscale 0.29 (`hscontrol/db/schema.sql`), read and never written.
 
+use std::{fs, path::PathBuf};
+
 use anyhow::{Context, anyhow};
 use coordinator::{
     Hostinfo, Import as Network, Skipped, Time,
     object::{
-        ApiKey, ApiKeyId, KeyId, Kind, Node, NodeId, PreAuthKey, RegisterMethod, User, UserId,
+        ApiKey, ApiKeyId, KeyId, Kind, Node, NodeId, Object, Policy, PolicyId, PreAuthKey,
+        RegisterMethod, User, UserId,
     },
     secret::{self, Hash},
 };
@@ -54,13 +57,27 @@ pub async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Resu
     reader.keys().await?;
     reader.api_keys().await?;
     reader.nodes().await?;
-    let policy = reader.policy().await?;
+    let saved = reader.policy().await?;
     reader.numbers().await?;
     let Reader { from, to, mut remarks, .. } = reader;
     from.close().await?;
-    let (objects, skipped) = to.finish();
+    let (mut objects, skipped) = to.finish();
+    objects.extend(policy(asked, saved)?.map(|policy| policy.stored()));
     remarks.extend(skipped.iter().map(|(id, why)| left_out("node", id.0, &anyhow!("{why}"))));
-    Ok(Incoming { objects, noise, relay, policy, remarks })
+    Ok(Incoming { objects, noise, relay, remarks })
+}
+
+/// The policy that is in force from the first moment: a network is not opened by being moved.
+fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy>> {
+    let named =
+        |file: &PathBuf| fs::read_to_string(file).with_context(|| file.display().to_string());
+    let Some(text) = asked.policy.as_ref().map(named).transpose()?.or(saved) else {
+        return Ok(None);
+    };
+    ::policy::Policy::parse(&text).map_err(|refusal| {
+        anyhow!("the policy is refused; name another with --policy\n{refusal}")
+    })?;
+    Ok(Some(Policy { id: PolicyId(1), text, created: now() }))
 }
 
 struct Reader {
