@@ -53,6 +53,9 @@ pub struct Import {
     /// there.
     #[arg(long, value_name = "FILE")]
     pub derp_key: Option<PathBuf>,
+    /// headscale's policy, where that is a file, or another instead of it.
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
 }
 
 /// A network that comes from elsewhere.
@@ -61,8 +64,6 @@ struct Incoming {
     noise: MachineKey,
     /// Without it the relay has another key, which no client minds.
     relay: Option<MachineKey>,
-    /// Which network reaches which, in headscale's words.
-    policy: Option<String>,
     /// What is left out or has become something else, and why.
     remarks: Vec<String>,
 }
@@ -74,15 +75,9 @@ struct Incoming {
 pub async fn import(common: &Common, asked: Import) -> anyhow::Result<()> {
     let configuration = Configuration::read(common.config.as_deref())?;
     let incoming = read(&asked, &configuration).await?;
-    let policy = incoming.policy.clone();
     let (counts, remarks) = (counts(&incoming.objects), incoming.remarks.clone());
     put(&configuration, incoming).await?;
     println!("imported {counts}");
-    if let Some(text) = policy {
-        let file = configuration.state_dir.join("policy.hujson");
-        whole_file::replace(&file, &text).with_context(|| file.display().to_string())?;
-        println!("the policy is in {}", file.display());
-    }
     for remark in remarks {
         println!("{remark}");
     }
@@ -106,7 +101,6 @@ async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Result<I
                 noise: noise.parse()?,
                 relay: relay.map(str::parse).transpose()?,
                 objects: backup.objects,
-                policy: None,
                 remarks: Vec::new(),
             })
         }
@@ -202,8 +196,9 @@ fn counts(objects: &[Stored]) -> String {
     let of = |kind: Kind| {
         objects.iter().filter(|object| object.kind == kind && object.body.is_some()).count()
     };
+    let policy = if of(Kind::Policy) > 0 { "a policy" } else { "no policy" };
     format!(
-        "{} users, {} nodes, {} pre-auth keys, {} API keys",
+        "{} users, {} nodes, {} pre-auth keys, {} API keys, {policy}",
         of(Kind::User),
         of(Kind::Node),
         of(Kind::PreAuthKey),

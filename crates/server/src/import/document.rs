@@ -101,7 +101,6 @@ impl Document {
             objects: self.objects.into_iter().map(stored).collect::<anyhow::Result<_>>()?,
             noise: self.noise_key.parse().context("noise_key")?,
             relay: self.derp_key.map(|text| text.parse()).transpose().context("derp_key")?,
-            policy: None,
             remarks: Vec::new(),
         })
     }

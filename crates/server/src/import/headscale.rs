@@ -1,11 +1,13 @@
 //! The database of headscale 0.29 (`hscontrol/db/schema.sql`), read and never written.
 
+use std::{fs, path::PathBuf};
+
 use anyhow::{Context, anyhow};
 use coordinator::{
     Hostinfo, Import as Network, Skipped, Time,
     object::{
-        ApiKey, ApiKeyId, Identity, KeyId, Kind, Node, NodeId, PreAuthKey, RegisterMethod, User,
-        UserId,
+        ApiKey, ApiKeyId, Identity, KeyId, Kind, Node, NodeId, Object, Policy, PolicyId,
+        PreAuthKey, RegisterMethod, User, UserId,
     },
     secret::{self, Hash},
 };
@@ -55,13 +57,27 @@ pub async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Resu
     reader.keys().await?;
     reader.api_keys().await?;
     reader.nodes().await?;
-    let policy = reader.policy().await?;
+    let saved = reader.policy().await?;
     reader.numbers().await?;
     let Reader { from, to, mut remarks, .. } = reader;
     from.close().await?;
-    let (objects, skipped) = to.finish();
+    let (mut objects, skipped) = to.finish();
+    objects.extend(policy(asked, saved)?.map(|policy| policy.stored()));
     remarks.extend(skipped.iter().map(|(id, why)| left_out("node", id.0, &anyhow!("{why}"))));
-    Ok(Incoming { objects, noise, relay, policy, remarks })
+    Ok(Incoming { objects, noise, relay, remarks })
+}
+
+/// The policy that is in force from the first moment: a network is not opened by being moved.
+fn policy(asked: &Import, saved: Option<String>) -> anyhow::Result<Option<Policy>> {
+    let named =
+        |file: &PathBuf| fs::read_to_string(file).with_context(|| file.display().to_string());
+    let Some(text) = asked.policy.as_ref().map(named).transpose()?.or(saved) else {
+        return Ok(None);
+    };
+    ::policy::Policy::parse(&text).map_err(|refusal| {
+        anyhow!("the policy is refused; name another with --policy\n{refusal}")
+    })?;
+    Ok(Some(Policy { id: PolicyId(1), text, created: now() }))
 }
 
 struct Reader {
@@ -314,11 +330,9 @@ fn time(row: &SqliteRow, name: &'static str) -> anyhow::Result<Option<Time>> {
 
 /// A time as Go's drivers for SQLite write it: `2026-11-23 22:00:00.123+00:00`, or with `+0000 UTC`.
 fn as_time(text: &str) -> Option<Time> {
-    let mut words = text.split_ascii_whitespace();
-    let (date, clock) = match text.split_once('T') {
-        Some(both) => both,
-        None => (words.next()?, words.next()?),
-    };
+    let (date, rest) = text.split_once([' ', 'T'])?;
+    let mut words = rest.split_ascii_whitespace();
+    let clock = words.next()?;
     let zone = words.next().unwrap_or_default();
     let zone = match zone.split_at_checked(3) {
         Some((hours, minutes)) if minutes.len() == 2 => format!("{hours}:{minutes}"),
