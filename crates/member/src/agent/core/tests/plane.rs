@@ -56,6 +56,26 @@ async fn the_first_map_is_kept_at_once_and_what_follows_when_a_crowd_of_changes_
 }
 
 #[tokio::test]
+async fn a_map_that_was_kept_removes_no_peer_and_the_coordinators_first_does() {
+    let complete = |told: &[ToPlane]| -> Vec<bool> {
+        let of = |message: &ToPlane| match message {
+            ToPlane::Peers { complete, .. } => Some(*complete),
+            _ => None,
+        };
+        told.iter().filter_map(of).collect()
+    };
+    let mut rig = Rig::joined("kept-adds").await;
+    rig.stream(map_of(&[2])).await;
+    assert_eq!(complete(&rig.told()), [true]);
+    let mut rig = rig.restarted().await;
+    assert_eq!(complete(&rig.told()), [false], "a former agent may have told of more");
+    rig.stream(map_of(&[2])).await;
+    assert_eq!(complete(&rig.told()), [true]);
+    rig.map(map_of(&[2, 3])).await;
+    assert!(!complete(&rig.told()).contains(&true));
+}
+
+#[tokio::test]
 async fn what_a_relay_said_of_a_connection_ends_with_it() {
     let mut rig = Rig::joined("relay-health").await;
     rig.stream(map_of(&[2])).await;
