@@ -1,6 +1,6 @@
 //! Brings data plane, paths, host and names to what map and preferences say.
 
-use std::{collections::HashSet, io, net::IpAddr, sync::Arc};
+use std::{collections::HashSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use sys::process::release_heap;
 use tailnet::{
@@ -37,12 +37,18 @@ impl Agent {
         let knows = self.has_begun && (!runs || self.map.node().is_some());
         // A map that was kept may be older than what a former agent said: it removes no peer.
         let is_current = !runs || self.login.has_map;
+        let stays = self.mesh.former_stays();
+        let waits = !is_current && self.clock.now < stays;
         let has_told = self.told_all || (self.told_kept && !is_current);
         let former = (has_told || !knows).then_some(&old);
-        self.tell_plane(former, is_current);
-        let is_same = former.is_some_and(|old| old.host == self.settings.host);
-        self.told_kept |= knows;
-        self.told_all |= knows && is_current;
+        let is_same = waits || former.is_some_and(|old| old.host == self.settings.host);
+        if waits {
+            self.settle = (stays < Duration::MAX).then_some(stays);
+        } else {
+            self.tell_plane(former, is_current);
+            self.told_kept |= knows;
+            self.told_all |= knows && is_current;
+        }
         let now = self.clock.now;
         self.mesh.set_peer_relays(self.settings.peer_relays.clone());
         self.mesh.set_peers(&std::mem::take(&mut self.settings.paths), now);

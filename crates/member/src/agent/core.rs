@@ -306,7 +306,9 @@ impl Agent {
             }
             ToAgent::Activity(active) => {
                 let now = self.clock.now;
-                self.mesh.all_active(active, now);
+                if self.mesh.all_active(active, now) {
+                    self.apply_settings();
+                }
             }
             ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
             ToAgent::Candidate(key) => self.login_with(key),

@@ -1,3 +1,5 @@
+use tailnet::line::{Activity, Path};
+
 use super::*;
 
 #[tokio::test]
@@ -73,6 +75,35 @@ async fn a_map_that_was_kept_removes_no_peer_and_the_coordinators_first_does() {
     assert_eq!(complete(&rig.told()), [true]);
     rig.map(map_of(&[2, 3])).await;
     assert!(!complete(&rig.told()).contains(&true));
+}
+
+#[tokio::test]
+async fn what_a_former_agent_told_stays_until_the_coordinators_map_or_for_a_while() {
+    let mut rig = Rig::joined("former").await;
+    rig.stream(map_of(&[2])).await;
+    let takes_over = async |folder: Arc<TempFolder>, clock| {
+        let mut rig = Rig::at(folder, clock);
+        rig.plane(hello(KEY)).await;
+        let (peer, heard_from) = (key(9), Some(Path::Relay(1)));
+        let active = Activity {
+            peer,
+            received: 1,
+            sent: 1,
+            last_handshake: None,
+            heard_from,
+            path_mtu: None,
+        };
+        rig.plane(ToAgent::Activity(vec![active])).await;
+        let told = rig.told();
+        assert!(!told.iter().any(|message| matches!(message, ToPlane::Peers { .. })), "{told:?}");
+        rig
+    };
+    let mut rig = takes_over(rig.folder.clone(), rig.agent.clock).await;
+    rig.stream(map_of(&[3])).await;
+    assert_eq!(peers(&rig.told()), [key(3)]);
+    let mut rig = takes_over(rig.folder.clone(), rig.agent.clock).await;
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(peers(&rig.told()), [key(3)], "the coordinator does not answer");
 }
 
 #[tokio::test]
