@@ -38,7 +38,8 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         ping:iputils-ping sysctl:procps unshare:util-linux nsenter:util-linux setpriv:util-linux \
         stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git tcpdump:tcpdump \
         dig:bind9-dnsutils strace:strace dnsmasq:dnsmasq-base proxychains4:proxychains4 iptables:iptables \
-        miniupnpd:miniupnpd-nftables
+        miniupnpd:miniupnpd-nftables tayga:tayga tinyproxy:tinyproxy-bin conntrack:conntrack \
+        node:nodejs npm:npm
 # What only test-clients needs: much, and of openssh-server comes a service.
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
@@ -59,6 +60,7 @@ demo: deps build $(if $(BESIDE),peers)
 REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
 
 bench-quick: ARGS += --seconds 1 --rounds 2 --only tcp,ping,quic,udp,plain
+bench: $(if $(findstring server,$(ARGS)),server)
 bench bench-quick: deps build peers
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench $(if $(BESIDE),--beside $(BESIDE)) $(call REPORT,$@) $(ARGS)
@@ -203,7 +205,7 @@ deps:
 # Large programs are built where they are wanted.
 readme-table: TAILSCALED = tailnet tailscaled
 TAILSCALED = $(if $(or $(findstring proxy,$(ARGS)),$(findstring tailscaled,$(ARGS) $(BESIDE))),tailscaled) \
-             $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled)
+             $(if $(findstring tailnet,$(ARGS)),tailnet tailscaled) $(if $(findstring server,$(ARGS)),server)
 peers:
 	@tests/netns/peers $(TAILSCALED)
 

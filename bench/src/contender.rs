@@ -51,6 +51,28 @@ pub enum Carrier {
     Daemon(Program),
     /// tailscaled, whose near end has no interface.
     Tailscaled(Tailscaled),
+    /// Nothing: what is measured is who coordinates and relays, headscale and Tailscale's derper.
+    Headscale(Headscale),
+}
+
+/// The programs that linerate-server is compared with: each is a peer of the rig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headscale {
+    coordinator: PathBuf,
+    relay: Option<PathBuf>,
+}
+
+impl Headscale {
+    /// Those that are installed, if the coordinator is.
+    fn installed() -> Option<Headscale> {
+        let coordinator = netns::peer("headscale")?;
+        Some(Headscale { coordinator, relay: netns::peer("derper") })
+    }
+
+    /// The relay, if it is installed.
+    pub fn relay(&self) -> Option<&Path> {
+        self.relay.as_deref()
+    }
 }
 
 /// The programs of tailscaled: each is a peer of the rig.
@@ -93,6 +115,9 @@ const KERNEL: &str = "kernel";
 
 /// The name of tailscaled.
 pub const TAILSCALED: &str = "tailscaled";
+
+/// The name of headscale.
+pub const HEADSCALE: &str = "headscale";
 
 /// Why a peer cannot be had that `tests/netns/peers` would build.
 const NOT_BUILT: &str = "is not built";
@@ -149,6 +174,7 @@ impl Contender {
             BARE => Ok(Carrier::Bare),
             KERNEL if has_module() => Ok(Carrier::Kernel),
             KERNEL => Err("has no WireGuard"),
+            HEADSCALE => Headscale::installed().map(Carrier::Headscale).ok_or(NOT_BUILT),
             TAILSCALED => Tailscaled::installed().map(Carrier::Tailscaled).ok_or(NOT_BUILT),
             _ => {
                 let implementation = Implementation::named(name)
@@ -202,7 +228,9 @@ impl Contender {
     pub fn program(&self) -> Option<&Program> {
         match &self.carrier {
             Carrier::Daemon(program) => Some(program),
-            Carrier::Bare | Carrier::Kernel | Carrier::Tailscaled(_) => None,
+            Carrier::Bare | Carrier::Kernel | Carrier::Tailscaled(_) | Carrier::Headscale(_) => {
+                None
+            }
         }
     }
 
@@ -216,6 +244,11 @@ impl Contender {
             }
             Carrier::Daemon(program) => machine::version(&program.path),
             Carrier::Tailscaled(programs) => machine::version(programs.tailscaled()),
+            Carrier::Headscale(programs) => {
+                let relay = programs.relay().map(machine::version);
+                let relay = relay.unwrap_or_else(|| "without a relay".to_owned());
+                format!("{}, {relay}", machine::version(&programs.coordinator))
+            }
         }
     }
 }

@@ -198,9 +198,24 @@ measures! {
     NAT_OPEN_FIRST = "nat_open_first", "nat: no input drop twice: first answer", "s", 2, None;
     NAT_OPEN_DIRECT = "nat_open_direct", "  direct both ways, if ever", "s", 2, None;
     NAT_HARD_FIRST = "nat_hard_first", "nat: port-restricted and symmetric, by relay: first answer", "s", 2, None;
+    NAT_DIRECT_TCP = "nat_direct_tcp", "nat: two linerates: TCP, 1 stream, directly", "Gbit/s", 2, None;
+    NAT_PEER_RELAY_TCP = "nat_peer_relay_tcp", "  the same two by its peer relay", "Gbit/s", 2, None;
     NAT_CHANGED = "nat_changed", "nat: a host changes its addresses: silence (at most 1)", "s", 2, None;
     NAT_CUT = "nat_cut", "nat: a direct way is cut: silence (at most 3)", "s", 2, None;
     NAT_LOST = "nat_lost", "nat: lost of a 10 ms ping from relay to direct (none)", "pings", 0, None;
+    SERVER_650 = "server_650", "server: 650 nodes join: all know all others", "s", 2, most(0.1);
+    SERVER_650_REACHED = "server_650_reached", "  nodes that know all others then", "", 0, None;
+    SERVER_650_CPU = "server_650_cpu", "  processor time of the server a join", "ms", 2, most(0.1);
+    SERVER_650_MEMORY = "server_650_memory", "  peak private memory of the server", "MB", 1, most(0.334);
+    SERVER_650_MEMORY_PSS = "server_650_memory_pss", "    peak with mapped file pages (PSS)", "MB", 1, None;
+    SERVER_650_BYTES = "server_650_bytes", "    streams of maps, a node", "kB", 1, None;
+    SERVER_2000 = "server_2000", "server: 2,000 nodes join: all know all others", "s", 2, most(0.1);
+    SERVER_2000_REACHED = "server_2000_reached", "  nodes that know all others then", "", 0, None;
+    SERVER_2000_CPU = "server_2000_cpu", "  processor time of the server a join", "ms", 2, most(0.1);
+    SERVER_2000_MEMORY = "server_2000_memory", "  peak private memory of the server", "MB", 1, most(0.334);
+    SERVER_2000_MEMORY_PSS = "server_2000_memory_pss", "    peak with mapped file pages (PSS)", "MB", 1, None;
+    SERVER_2000_BYTES = "server_2000_bytes", "    streams of maps, a node", "kB", 1, None;
+    SERVER_IDLE = "server_idle", "  then idle: processor share (at most 2)", "%", 2, None;
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;
@@ -269,3 +284,14 @@ impl Measure {
 
 /// The pings whose round trips are kept.
 pub const PINGS: [&str; 2] = ["idle", "beside full TCP"];
+
+/// The measures that are made of several joins a turn: what stands for a turn is their median.
+pub const JOINS: [&Measure; 7] = [
+    &NAT_CONES_FIRST,
+    &NAT_CONES_DIRECT,
+    &NAT_MIXED_FIRST,
+    &NAT_MIXED_DIRECT,
+    &NAT_OPEN_FIRST,
+    &NAT_OPEN_DIRECT,
+    &NAT_HARD_FIRST,
+];

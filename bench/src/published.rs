@@ -197,8 +197,9 @@ pub fn plan(contender: &Contender, whole: &Plan) -> Plan {
     let is_tailscaled = matches!(contender.carrier, Carrier::Tailscaled(_));
     let measures = if is_tailscaled { &MEASURES[..] } else { &MEASURES_OF_ALL };
     let mut plan = Plan { only: Some(measures), ..whole.clone() };
-    plan.tests
-        .retain(|test| TESTS_OF_ALL.contains(test) || is_tailscaled && test.is_beside_tailscaled());
+    plan.tests.retain(|test| {
+        TESTS_OF_ALL.contains(test) || is_tailscaled && test.beside() == Some(TAILSCALED)
+    });
     plan
 }
 

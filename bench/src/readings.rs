@@ -105,7 +105,7 @@ impl Readings {
         &self.lacks
     }
 
-    /// Keeps all round trips of a ping, in milliseconds.
+    /// Keeps all round trips of a ping, in milliseconds, or what all joins took, in seconds.
     pub fn push_round_trips(&mut self, what: &'static str, times: Vec<f64>) {
         self.round_trips.push((what, times));
     }

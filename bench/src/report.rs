@@ -2,6 +2,7 @@
 
 mod chart;
 mod html;
+mod joins;
 mod json;
 pub mod readme;
 mod verdict;
@@ -33,8 +34,8 @@ const QUIET: f64 = 10.0;
 
 /// A table for each other contender, or one of the figures of a lone one.
 pub fn tables(comparison: &Comparison, style: Style) -> String {
-    let tables: Vec<String> =
-        each_table(comparison).iter().map(|table| table.render(style)).collect();
+    let all = each_table(comparison).into_iter().chain(joins::joins(comparison));
+    let tables: Vec<String> = all.map(|table| table.render(style)).collect();
     tables.join("\n")
 }
 

@@ -11,6 +11,7 @@
 mod connections;
 mod far;
 mod forward;
+mod generator;
 mod handshakes;
 mod jumbo;
 mod load;
@@ -35,7 +36,7 @@ use std::time::Duration;
 
 use netns::{Family, Host, INTERFACE};
 
-use self::server::{Server, generator};
+use self::generator::{Server, generator};
 pub use self::test::{Plan, Test};
 use self::topology::{EmulatedLink, End, Ends};
 use crate::contender::Contender;
@@ -100,6 +101,7 @@ pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readi
             Test::Proxy => proxy::run(contender, plan, &readings, tell),
             Test::Nat => nat::run(contender, plan, &readings, tell),
             Test::Tailnet => tailnet::run(contender, plan, &readings, tell),
+            Test::Server => server::run(contender, plan, &readings, tell),
             test => {
                 let mut turn = Turn::start(contender, plan, &readings, tell);
                 turn.test(test);
@@ -241,7 +243,7 @@ impl<'a> Turn<'a> {
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
             // Their ends are their own: see `run`.
-            Test::Proxy | Test::Tailnet | Test::Nat => {}
+            Test::Proxy | Test::Tailnet | Test::Nat | Test::Server => {}
         }
     }
 

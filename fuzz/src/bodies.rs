@@ -46,6 +46,8 @@ mod streams;
 mod tailnet_lock;
 #[path = "bodies/ts2021.rs"]
 mod ts2021;
+#[path = "bodies/upnp.rs"]
+mod upnp;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -82,6 +84,7 @@ pub use segment::segment;
 pub use streams::streams;
 pub use tailnet_lock::tailnet_lock;
 pub use ts2021::{ts2021_records, ts2021_stream};
+pub use upnp::upnp;
 use wg::{
     AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey, Received,
     ReplayFilter, Sent, Time,

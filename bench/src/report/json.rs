@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::verdict::{Verdict, verdict};
-use super::{bar, words};
+use super::{bar, joins, words};
 use crate::again::RATIO_DIGITS;
 use crate::claim::{Claim, SHARE};
 use crate::comparison::{Comparison, Rival, Spread};
@@ -27,6 +27,7 @@ pub fn json(comparison: &Comparison) -> Value {
             "left_out": Value::Object(lacks.collect()),
             "figures": Value::Object(figures.collect()),
             "round_trips_ms": Value::Object(trips.into_iter().collect()),
+            "joins_s": Value::Object(joins::json_of(comparison, at)),
         });
         if at > 0 {
             contender["ratios"] = Value::Object(ratios.collect());

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use crate::comparison::{Comparison, Rival};
-use crate::contender::{Carrier, TAILSCALED};
 use crate::measure::{Bar, Measure};
 use crate::suite::Test;
 
@@ -55,11 +54,12 @@ fn unmeasured(comparison: &Comparison, peer: usize, measure: &Measure) -> Option
         return Some("each turn of it failed".to_owned());
     }
     let test = comparison.test_of(measure);
-    let is_beside_tailscaled = test.and_then(Test::named).is_some_and(Test::is_beside_tailscaled);
-    if is_beside_tailscaled && !has_tailscaled(comparison) {
-        let missing = comparison.missing.iter().find(|one| one.name == TAILSCALED);
+    let beside = test.and_then(Test::named).and_then(Test::beside);
+    let is_there = |name| comparison.contenders.iter().any(|one| one.name == name);
+    if let Some(name) = beside.filter(|name| !is_there(*name)) {
+        let missing = comparison.missing.iter().find(|one| one.name == name);
         let why = missing.map_or("is not part of this run", |one| one.why);
-        return Some(format!("{TAILSCALED} {why}"));
+        return Some(format!("{name} {why}"));
     }
     Some(lack(comparison, peer, test).unwrap_or("it is not part of this test").to_owned())
 }
@@ -74,11 +74,6 @@ fn own_absence(comparison: &Comparison, measure: &Measure) -> Option<String> {
 fn lack(comparison: &Comparison, contender: usize, test: Option<&str>) -> Option<&'static str> {
     let lacks = comparison.lacks(contender).iter();
     lacks.copied().find(|(name, _)| Some(*name) == test).map(|(_, why)| why)
-}
-
-fn has_tailscaled(comparison: &Comparison) -> bool {
-    let mut carriers = comparison.contenders.iter().map(|one| &one.carrier);
-    carriers.any(|carrier| matches!(carrier, Carrier::Tailscaled(_)))
 }
 
 #[cfg(test)]

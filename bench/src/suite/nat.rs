@@ -5,20 +5,29 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use netns::{
-    Family, Member, MemberProgram, Nat, Path, Pinging, Stopwatch, Tailnet, Uplink, deafen, hears,
+    Family, Iperf, Member, MemberKind, MemberProgram, Nat, Path, Pinging, Stopwatch, Tailnet,
+    Uplink, deafen, hears,
 };
 
-use super::tailnet::program;
+use super::tailnet::{RELAY_PORT, program};
 use super::{News, Plan};
 use crate::contender::Contender;
 use crate::measure::{
-    Measure, NAT_CHANGED, NAT_CONES_DIRECT, NAT_CONES_FIRST, NAT_CUT, NAT_HARD_FIRST, NAT_LOST,
-    NAT_MIXED_DIRECT, NAT_MIXED_FIRST, NAT_OPEN_DIRECT, NAT_OPEN_FIRST,
+    Measure, NAT_CHANGED, NAT_CONES_DIRECT, NAT_CONES_FIRST, NAT_CUT, NAT_DIRECT_TCP,
+    NAT_HARD_FIRST, NAT_LOST, NAT_MIXED_DIRECT, NAT_MIXED_FIRST, NAT_OPEN_DIRECT, NAT_OPEN_FIRST,
+    NAT_PEER_RELAY_TCP,
 };
 use crate::readings::Readings;
 
-/// Within this a peer answers, or goes directly if ever.
+/// Within this a peer answers, and those go directly that always do.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Within this one goes directly, if ever: twice what tailscaled takes.
+const UNTIL_DIRECT: Duration = Duration::from_secs(11);
+
+/// Joins of each pair a turn: with the usual five rounds that is 20, and all of both contenders take
+/// less than half an hour.
+const JOINS: usize = 4;
 
 /// Within this a member has found another way.
 const LONG: Duration = Duration::from_secs(90);
@@ -58,18 +67,15 @@ pub(super) fn run(
             readings.borrow_mut().push(measure, figure);
         }
     };
-    let pairs = if plan.is_brief { &PAIRS[..1] } else { &PAIRS };
+    let (pairs, joins) = if plan.is_brief { (&PAIRS[..1], 1) } else { (&PAIRS[..], JOINS) };
     for &(nats, first, direct) in pairs {
-        let (members, watch) = join(&tailnet, &program, nats.map(Uplink::Behind));
-        let pinging = pings(&members);
-        pinging.goes_on(1, PATIENCE);
-        note(first, watch.elapsed().as_secs_f64());
-        if let Some(direct) = direct
-            && becomes_direct(&members, PATIENCE)
-        {
-            note(direct, watch.elapsed().as_secs_f64());
+        let times = join_again(&tailnet, &program, nats, joins, direct.is_some());
+        for (measure, times) in [Some(first), direct].into_iter().flatten().zip(times) {
+            if let Some(middle) = middle(&times) {
+                note(measure, middle);
+                readings.borrow_mut().push_round_trips(measure.key, times);
+            }
         }
-        pinging.finish();
     }
     let (members, _) = join(&tailnet, &program, [Uplink::Switch; 2]);
     assert!(becomes_direct(&members, PATIENCE), "on one switch they go directly");
@@ -95,6 +101,65 @@ pub(super) fn run(
         let pings = pinging.finish();
         note(&NAT_LOST, f64::from(pings.sent - pings.received));
     }
+    drop(members);
+    let carried = carry(&tailnet, &program, plan.seconds);
+    note(&NAT_DIRECT_TCP, carried[0]);
+    note(&NAT_PEER_RELAY_TCP, carried[1]);
+}
+
+/// What so many joins beside the same node took, in seconds: until the first answer, and until both
+/// send directly, where they did.
+fn join_again(
+    tailnet: &Tailnet,
+    program: &MemberProgram,
+    [here, there]: [Nat; 2],
+    joins: usize,
+    direct: bool,
+) -> [Vec<f64>; 2] {
+    let join = |name, nat| {
+        let host = tailnet.host(name, Uplink::Behind(nat));
+        Member::join(tailnet, host, program.clone(), "")
+    };
+    let mut left = join("left", here);
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..joins {
+        let (members, watch) = ([left, join("right", there)], Stopwatch::start());
+        let pinging = pings(&members);
+        pinging.goes_on(1, PATIENCE);
+        times[0].push(watch.elapsed().as_secs_f64());
+        if direct && becomes_direct(&members, UNTIL_DIRECT) {
+            times[1].push(watch.elapsed().as_secs_f64());
+        }
+        pinging.finish();
+        [left, _] = members;
+    }
+    times
+}
+
+/// The middle one; nothing without any.
+fn middle(times: &[f64]) -> Option<f64> {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// What TCP carries between two linerates, in Gbit/s: directly, and where they do not reach each
+/// other, by a node of the contender's that relays.
+fn carry(tailnet: &Tailnet, program: &MemberProgram, seconds: u32) -> [f64; 2] {
+    let (members, _) =
+        join(tailnet, &MemberKind::Linerate.into(), [Uplink::Behind(Nat::PortRestricted); 2]);
+    assert!(becomes_direct(&members, PATIENCE), "behind such boxes they go directly");
+    let [left, right] = &members;
+    let address = right.addresses.of(Family::V4);
+    let iperf = Iperf { client: &left.host, server: &right.host, address, seconds, options: "" };
+    let directly = iperf.run().gbps();
+    let relay = Member::join(tailnet, tailnet.host("relay", Uplink::Switch), program.clone(), "");
+    relay.relays_at(RELAY_PORT);
+    tailnet.coordinator.allow_relay(relay.addresses.of(Family::V4));
+    tailnet.part_boxes();
+    left.becomes_relayed(right, "");
+    right.becomes_relayed(left, "");
+    [directly, iperf.run().gbps()]
 }
 
 /// Joins both; the time is since the second one is connected.

@@ -164,7 +164,7 @@ pub(super) fn run(
             let measures = STACKS.each_ref().map(|(_, measures)| measures);
             turn.stack(&measures, |shape| World::tailscaled(programs, shape));
         }
-        Carrier::Bare | Carrier::Kernel => {}
+        Carrier::Bare | Carrier::Kernel | Carrier::Headscale(_) => {}
     }
 }
 

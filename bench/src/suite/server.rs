@@ -1,59 +1,181 @@
-//! This program as a generator inside a host: the servers, which end with their stdin.
+//! What coordinates: simulated nodes by the thousand join a network of linerate-server, or of
+//! headscale.
+//!
+//! ```text
+//!   coordinator ----- switch ----- swarm: all nodes, in one process
+//! ```
 
-use std::env;
-use std::io::Read;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::thread;
 use std::time::Duration;
 
-use netns::{Host, eventually};
+use netns::{CoordinatorKind, Host, Tailnet, Uplink};
 
-/// Within this a program that the bench starts has its socket.
-const SOON: Duration = Duration::from_secs(5);
+use super::{News, Plan, generator};
+use crate::contender::{Carrier, Contender};
+use crate::measure::{
+    Measure, SERVER_650, SERVER_650_BYTES, SERVER_650_CPU, SERVER_650_MEMORY,
+    SERVER_650_MEMORY_PSS, SERVER_650_REACHED, SERVER_2000, SERVER_2000_BYTES, SERVER_2000_CPU,
+    SERVER_2000_MEMORY, SERVER_2000_MEMORY_PSS, SERVER_2000_REACHED, SERVER_IDLE,
+};
+use crate::processes::{Processes, Watch};
+use crate::readings::Readings;
+use crate::swarm::Joined;
 
-/// This program, which is its own generators.
-pub(super) fn generator() -> PathBuf {
-    env::current_exe().expect("a running program has a file")
+/// How many nodes wait for their first map at a time: as many as a machine room that has power again.
+const AT_ONCE: usize = 64;
+
+/// Nodes of a brief test.
+const FEW: usize = 20;
+
+/// What is settled before a network is idle, and how long it is looked at then.
+const SETTLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(30);
+
+/// So many nodes that join, how long they have, and what is read of it.
+struct Size {
+    nodes: usize,
+    limit: Duration,
+    measures: Measures,
 }
 
-/// A server of a generator, which ends with its stdin.
-pub(super) struct Server(Child);
+struct Measures {
+    time: &'static Measure,
+    reached: &'static Measure,
+    cpu: &'static Measure,
+    memory: &'static Measure,
+    pss: &'static Measure,
+    bytes: &'static Measure,
+}
 
-impl Server {
-    /// Starts it and waits for its UDP socket.
-    pub fn start(host: &Host, arguments: &[&str], port: u16) -> Server {
-        Server::until(host, arguments, || host.dropped_by_socket(port).is_some())
-    }
+static SIZES: [Size; 2] = [
+    Size {
+        nodes: 650,
+        limit: Duration::from_secs(120),
+        measures: Measures {
+            time: &SERVER_650,
+            reached: &SERVER_650_REACHED,
+            cpu: &SERVER_650_CPU,
+            memory: &SERVER_650_MEMORY,
+            pss: &SERVER_650_MEMORY_PSS,
+            bytes: &SERVER_650_BYTES,
+        },
+    },
+    Size {
+        nodes: 2000,
+        limit: Duration::from_secs(180),
+        measures: Measures {
+            time: &SERVER_2000,
+            reached: &SERVER_2000_REACHED,
+            cpu: &SERVER_2000_CPU,
+            memory: &SERVER_2000_MEMORY,
+            pss: &SERVER_2000_MEMORY_PSS,
+            bytes: &SERVER_2000_BYTES,
+        },
+    },
+];
 
-    /// Starts it and waits for its TCP socket.
-    pub fn start_tcp(host: &Host, arguments: &[&str], port: u16) -> Server {
-        Server::until(host, arguments, || host.listens(port))
-    }
+/// Notes a figure.
+type Note<'a> = &'a dyn Fn(&'static Measure, f64);
 
-    fn until(host: &Host, arguments: &[&str], is_there: impl FnMut() -> bool) -> Server {
-        let mut command = host.command(generator());
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
-        eventually("the generator listens", SOON, is_there);
-        server
+/// Measures a contender.
+///
+/// # Panics
+/// When its server does not start or a generator ends; what was read until then stays.
+pub(super) fn run(
+    contender: &Contender,
+    plan: &Plan,
+    readings: &RefCell<Readings>,
+    tell: &dyn Fn(News<'_>),
+) {
+    let kind = kind(contender);
+    let note = |measure: &'static Measure, figure: f64| {
+        if plan.wants(measure) {
+            tell(News::Figure(measure, figure));
+            readings.borrow_mut().push(measure, figure);
+        }
+    };
+    let sizes = if plan.is_brief { &SIZES[..1] } else { &SIZES };
+    for size in sizes {
+        let nodes = if plan.is_brief { FEW } else { size.nodes };
+        join(kind, nodes, size, &note);
     }
 }
 
-impl Server {
-    /// Ends it, for its last words.
-    pub fn finish(mut self) -> String {
-        drop(self.0.stdin.take());
-        let mut words = String::new();
-        // Without any it was silent.
-        let _ = self.0.stdout.take().map(|mut stdout| stdout.read_to_string(&mut words));
-        words
+fn kind(contender: &Contender) -> CoordinatorKind {
+    match &contender.carrier {
+        Carrier::Headscale(_) => CoordinatorKind::Headscale,
+        _ => CoordinatorKind::Linerate,
     }
 }
 
-impl Drop for Server {
+/// Has so many nodes join a fresh network. Those that are not there in time are not waited for: the
+/// figure is the time that they had, and how many know all others stands beside it.
+fn join(kind: CoordinatorKind, nodes: usize, size: &Size, note: Note<'_>) {
+    let tailnet = Tailnet::without_members(kind);
+    let server = Processes::of(&tailnet.coordinator.host, tailnet.coordinator.pid());
+    let (watch, before) = (Watch::start(vec![server.clone()]), server.cpu());
+    let mut swarm = Swarm::start(&tailnet, nodes, size.limit);
+    let joined = swarm.joined();
+    let measures = &size.measures;
+    note(measures.time, joined.seconds);
+    note(measures.reached, joined.whole as f64);
+    note(measures.cpu, (server.cpu() - before) * 1e3 / nodes as f64);
+    let memory = watch.peak().unwrap_or_default();
+    note(measures.memory, memory.private / 1e6);
+    note(measures.pss, memory.pss / 1e6);
+    note(measures.bytes, joined.bytes as f64 / 1e3 / nodes as f64);
+    if nodes == SIZES[1].nodes && joined.whole == nodes {
+        thread::sleep(SETTLE);
+        let before = server.cpu();
+        thread::sleep(IDLE);
+        note(&SERVER_IDLE, (server.cpu() - before) * 100.0 / IDLE.as_secs_f64());
+    }
+}
+
+/// The generator of nodes, on a host of its own; it ends with its stdin.
+struct Swarm {
+    process: Child,
+    _words: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// It is gone with the last who has it.
+    _host: Host,
+}
+
+impl Swarm {
+    fn start(tailnet: &Tailnet, nodes: usize, limit: Duration) -> Swarm {
+        let host = tailnet.host("swarm", Uplink::Switch);
+        let coordinator = &tailnet.coordinator;
+        let numbers = [nodes, AT_ONCE, limit.as_secs() as usize].map(|number| number.to_string());
+        let mut command = host.command(generator::generator());
+        command.args(["swarm", coordinator.url(), "/run/rig/ca.pem", coordinator.auth_key()]);
+        command.args(numbers).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("nsenter is installed (make deps)");
+        let words = process.stdin.take().expect("it is piped");
+        let answers = BufReader::new(process.stdout.take().expect("it is piped"));
+        Swarm { process, _words: words, answers, _host: host }
+    }
+
+    /// What it says next.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        // Without words it has ended, which is no figure.
+        let _ = self.answers.read_line(&mut line);
+        line.trim_end().to_owned()
+    }
+
+    fn joined(&mut self) -> Joined {
+        let line = self.line();
+        Joined::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
+    }
+}
+
+impl Drop for Swarm {
     fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        // It has nothing left to do; a failure to wait leaves it to the host's end.
-        let _ = self.0.wait();
+        // What it does ends with its host, which goes behind this.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }

@@ -25,7 +25,7 @@ use crate::measure::{
 use crate::readings::Readings;
 
 /// Where peer relays listen.
-const RELAY_PORT: &str = "40000";
+pub(super) const RELAY_PORT: &str = "40000";
 
 /// Within this a peer answers. tailscaled takes 5 s: it repeats its first initiation, which leaves
 /// before there is a way.

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use netns::Implementation::Linerate;
-use netns::{Iperf, Rate, Tailnet};
+use netns::{CoordinatorKind, Iperf, Rate, Tailnet};
 
 use super::vxlan;
-use crate::contender::{Carrier, Contender};
+use crate::contender::{Carrier, Contender, HEADSCALE, TAILSCALED};
 use crate::measure::Measure;
 
 /// A group of measurements.
@@ -46,11 +46,13 @@ pub enum Test {
     Tailnet,
     /// Between two members behind boxes, beside tailscaled.
     Nat,
+    /// What coordinates and relays, beside headscale and Tailscale's derper.
+    Server,
 }
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 17] = [
+    pub const ALL: [Test; 18] = [
         Test::Tcp,
         Test::Ping,
         Test::Quic,
@@ -68,6 +70,7 @@ impl Test {
         Test::Proxy,
         Test::Tailnet,
         Test::Nat,
+        Test::Server,
     ];
 
     /// Its name in arguments.
@@ -90,6 +93,7 @@ impl Test {
             Test::Proxy => "proxy",
             Test::Tailnet => "tailnet",
             Test::Nat => "nat",
+            Test::Server => "server",
         }
     }
 
@@ -99,7 +103,7 @@ impl Test {
         use Test::{Forward, Handshakes, Jumbo, Peers, QuicTls, Vxlan};
         let is_left_out = |test: &Test| {
             matches!(test, QuicTls | Forward | Vxlan | Jumbo | Peers | Handshakes)
-                || test.is_beside_tailscaled()
+                || test.beside().is_some()
         };
         Test::ALL.into_iter().filter(|test| !is_left_out(test)).collect()
     }
@@ -109,14 +113,19 @@ impl Test {
         Test::ALL.into_iter().find(|test| test.name() == name)
     }
 
-    /// Whether it compares what Tailscale's wireguard-go alone does not do.
-    pub fn is_beside_tailscaled(self) -> bool {
-        matches!(self, Test::Proxy | Test::Tailnet | Test::Nat)
+    /// The contender that its bars are about, where Tailscale's wireguard-go alone does not do what is
+    /// measured.
+    pub fn beside(self) -> Option<&'static str> {
+        match self {
+            Test::Proxy | Test::Tailnet | Test::Nat => Some(TAILSCALED),
+            Test::Server => Some(HEADSCALE),
+            _ => None,
+        }
     }
 
     /// Whether its ends are others than all tests have.
     pub(super) fn has_own_ends(self) -> bool {
-        self.is_beside_tailscaled()
+        self.beside().is_some()
     }
 
     /// Whether what it does to the hosts would be seen by the others.
@@ -129,6 +138,13 @@ impl Test {
     /// Why a contender cannot be measured so, if it cannot.
     pub(super) fn lacks(self, contender: &Contender, is_linked: bool) -> Option<&'static str> {
         match (self, &contender.carrier) {
+            (Test::Server, Carrier::Headscale(_)) => None,
+            (_, Carrier::Headscale(_)) => Some("it carries nothing"),
+            (Test::Server, Carrier::Daemon(one)) if one.implementation == Linerate => {
+                let is_there = CoordinatorKind::Linerate.program().is_some();
+                (!is_there).then_some("linerate-server is not built")
+            }
+            (Test::Server, _) => Some("it is no coordinator"),
             (Test::Proxy, Carrier::Tailscaled(_)) => None,
             (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
             (Test::Proxy, _) => Some("it has no userspace networking"),

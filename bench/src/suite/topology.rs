@@ -86,7 +86,9 @@ impl End {
                 let daemon = Daemon::start(&host, program.clone(), INTERFACE);
                 Some(Running::WireGuard(daemon))
             }
-            Carrier::Tailscaled(_) => unreachable!("its ends start together"),
+            Carrier::Tailscaled(_) | Carrier::Headscale(_) => {
+                unreachable!("its ends start together, or it has none")
+            }
         };
         let (key, inner) = configure(&host, number);
         End { host, outer, inner, key: Some(key), device: INTERFACE, daemon }

@@ -1,6 +1,8 @@
 //! What a policy costs a network: joins, and a policy that is saved, until every stream has read what
 //! it is told. `cargo run --release -p linerate-coordinator --example policy_cost -- [NODES]`
 
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
 use std::{env, error::Error, time::Instant};
 
 use coordinator::{
@@ -77,7 +79,10 @@ impl Network {
             "Auth": { "AuthKey": self.keys[number as usize % self.keys.len()] },
         });
         let request = RegisterRequest::read(request.to_string().as_bytes())?;
-        self.state.register(Registering { machine, request: &request, number: "x", url: "" }, NOW);
+        self.state.register(
+            Registering { machine, request: &request, number: "x", url: "", from: None },
+            NOW,
+        );
         self.keep();
         let id = self.state.owned_by(&machine, &key).unwrap_or(NodeId(0));
         let told = json!({

@@ -44,17 +44,26 @@ impl State {
     /// Gives a user another name.
     ///
     /// # Errors
-    /// There is no such user, the name is taken, or none.
+    /// There is no such user, the name is a provider's, taken, or none.
     pub fn rename_user(&mut self, id: UserId, name: &str) -> Result<User, Refusal> {
         let user = self.users.get(&id).ok_or_else(|| Refusal::NoUser(id.to_string()))?.clone();
+        if user.identity.is_some() {
+            return Err(Refusal::ProvidersName(id));
+        }
         self.check_user_name(name)?;
         let user = User { name: name.to_owned(), ..user };
+        self.change_user(user.clone());
+        Ok(user)
+    }
+
+    /// A user that there is becomes this one, and everybody who sees their nodes is told.
+    pub(crate) fn change_user(&mut self, user: User) {
+        let id = user.id;
         self.keep(&user);
-        self.users.insert(id, user.clone());
+        self.users.insert(id, user);
         for node in self.nodes_of(id) {
             self.note_parts(node, Parts::WHOLE);
         }
-        Ok(user)
     }
 
     /// A user is gone, with the keys that make nodes of theirs.
@@ -93,7 +102,7 @@ impl State {
         nodes.filter(|node| node.user == Some(user)).map(|node| node.id).collect()
     }
 
-    fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn check_user_name(&self, name: &str) -> Result<(), Refusal> {
         let is_name = !name.is_empty()
             && name.len() <= LONGEST_NAME
             && name.chars().all(|letter| !letter.is_control() && !letter.is_whitespace())

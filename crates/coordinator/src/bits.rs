@@ -16,6 +16,12 @@ impl Bits {
         is_new
     }
 
+    /// Whether it is there.
+    pub fn contains(&self, at: u32) -> bool {
+        let (word, bit) = place(at);
+        self.0.get(word).is_some_and(|word| word & bit != 0)
+    }
+
     /// Takes one out; whether it was there.
     pub fn remove(&mut self, at: u32) -> bool {
         let (word, bit) = place(at);

@@ -21,6 +21,7 @@ mod admin;
 mod api_keys;
 mod audit;
 mod bits;
+mod blocks;
 mod hostinfo;
 mod import;
 mod log;
@@ -37,25 +38,32 @@ pub mod secret;
 mod session;
 mod settings;
 mod shown;
+mod sign_in;
 mod slow_hash;
 mod state;
 mod telling;
 mod time;
+mod waiting;
+mod why;
 
 pub use self::{
     addresses::Prefixes,
     admin::NewKey,
     audit::KEPT as KEPT_AUDIT,
+    blocks::Block,
     hostinfo::Hostinfo,
     import::{Import, Skipped},
+    names::label,
     policies::Judged,
     presence::StreamId,
     refusal::Refusal,
-    register::{Registered, Registering},
+    register::{Admission, Registered, Registering, Waiting},
     request::{MapRequest, RegisterRequest},
     session::{Frame, FrameKey, Part, Polled, Session},
     settings::{Dns, Settings},
+    sign_in::Profile,
     slow_hash::Unproved,
     state::{LoadError, NodeView, State},
     time::{NO_TIME, Time},
+    why::Step,
 };

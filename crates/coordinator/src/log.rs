@@ -105,10 +105,14 @@ impl Log {
         self.first + self.changes.len() as u64
     }
 
-    /// Those from this number on. `None`: some of them are forgotten.
-    pub fn since(&self, number: u64) -> Option<impl Iterator<Item = Change>> {
-        let skipped = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        Some(self.changes.range(skipped.min(self.changes.len())..).copied())
+    /// Those from this number on, and before that one. `None`: some of them are forgotten.
+    pub fn between(&self, number: u64, end: u64) -> Option<impl Iterator<Item = Change>> {
+        let place = |number: u64| {
+            let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
+            Some(place.min(self.changes.len()))
+        };
+        let begin = place(number)?;
+        Some(self.changes.range(begin..place(end)?.max(begin)).copied())
     }
 }
 
@@ -120,15 +124,17 @@ mod tests {
     fn a_follower_reads_on_until_what_it_missed_is_forgotten() {
         let mut log = Log::default();
         let change = |place| Change::Node { id: NodeId(1), place, parts: Parts::WHOLE };
-        assert_eq!(log.since(0).unwrap().count(), 0);
+        assert_eq!(log.between(0, log.end()).unwrap().count(), 0);
         log.push(change(0));
         log.push(change(1));
-        assert_eq!(log.since(1).unwrap().collect::<Vec<_>>(), [change(1)]);
+        assert_eq!(log.between(1, log.end()).unwrap().collect::<Vec<_>>(), [change(1)]);
+        log.push(change(2));
+        assert_eq!(log.between(1, 2).unwrap().collect::<Vec<_>>(), [change(1)]);
         let forgotten: Vec<Change> =
-            (2..KEPT as u32 + 1).filter_map(|at| log.push(change(at))).collect();
+            (3..KEPT as u32 + 1).filter_map(|at| log.push(change(at))).collect();
         assert_eq!(forgotten, [change(0)]);
-        assert!(log.since(0).is_none());
-        assert_eq!(log.since(1).unwrap().count(), KEPT);
-        assert_eq!(log.since(log.end()).unwrap().count(), 0);
+        assert!(log.between(0, log.end()).is_none());
+        assert_eq!(log.between(1, log.end()).unwrap().count(), KEPT);
+        assert_eq!(log.between(log.end(), log.end()).unwrap().count(), 0);
     }
 }

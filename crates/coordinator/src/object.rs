@@ -151,8 +151,43 @@ pub struct User {
     /// Where a picture is.
     #[serde(default)]
     pub picture_url: String,
+    /// Who it is for the provider that vouches for it; none if an administrator made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<Identity>,
+    /// The groups that the provider had it in at its last login.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
     /// When it was made.
     pub created: Time,
+}
+
+/// Who somebody is for a provider (OpenID Connect Core 5.7: nothing else is unique and stays).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The provider.
+    pub issuer: String,
+    /// Its name for them, which it never gives to another.
+    pub subject: String,
+}
+
+impl Identity {
+    /// One that headscale kept: issuer and subject are one text, which the next login takes apart.
+    pub fn of_headscale(text: &str) -> Self {
+        Self { issuer: String::new(), subject: text.to_owned() }
+    }
+
+    /// Whether this is who a provider vouches for.
+    pub fn is(&self, vouched: &Self) -> bool {
+        self == vouched || self.issuer.is_empty() && self.subject == vouched.joined()
+    }
+
+    /// As headscale writes it.
+    pub fn joined(&self) -> String {
+        match self.issuer.trim_end_matches('/') {
+            "" => self.subject.clone(),
+            issuer => format!("{issuer}/{}", self.subject.trim_start_matches('/')),
+        }
+    }
 }
 
 /// What stands for a login. The key itself is not kept.
@@ -232,6 +267,8 @@ pub enum RegisterMethod {
     AuthKey,
     /// By an administrator.
     Cli,
+    /// By a login at a provider of identities.
+    Oidc,
 }
 
 /// A machine in the network.

@@ -17,6 +17,8 @@ pub enum Refusal {
     NoApiKey(String),
     /// There is no such node.
     NoNode(NodeId),
+    /// The user's name is the provider's.
+    ProvidersName(UserId),
     /// Another has the name.
     NameTaken(String),
     /// Nobody may be named so.
@@ -50,6 +52,9 @@ impl fmt::Display for Refusal {
             Self::NoKey(id) => write!(f, "pre-auth key not found: {id}"),
             Self::NoApiKey(which) => write!(f, "API key not found: {which}"),
             Self::NoNode(id) => write!(f, "node not found: {id}"),
+            Self::ProvidersName(id) => {
+                write!(f, "user {id} logs in by OIDC: its name is changed at the provider")
+            }
             Self::NameTaken(name) => write!(f, "the name {name} is taken"),
             Self::BadName(name) => write!(f, "{name:?} cannot be a name"),
             Self::HasNodes(id, nodes) => {

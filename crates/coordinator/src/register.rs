@@ -9,10 +9,13 @@
 //!       └──► a registration that waits for an administrator, under a number that is in its URL
 //! ```
 
+use std::net::IpAddr;
+
 use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
 
 use crate::{
+    hostinfo::Hostinfo,
     log::Parts,
     names,
     object::{Kind, Node, NodeId, PreAuthKey, RegisterMethod, UserId},
@@ -24,20 +27,11 @@ use crate::{
     shown::{login_of, user_of},
     state::State,
     time::Time,
+    waiting::Pending,
 };
 
-/// The most registrations that wait; the one that has waited longest makes room.
-const MOST_WAITING: usize = 1000;
 /// How long one waits (tailscale's clients ask anew).
 const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
-
-/// A registration that waits for an administrator.
-#[derive(Clone, Debug)]
-pub(crate) struct Pending {
-    machine: MachinePublic,
-    request: RegisterRequest,
-    since: Time,
-}
 
 /// A request, and what was made for it.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +44,8 @@ pub struct Registering<'a> {
     pub number: &'a str,
     /// What a registration's number is put behind for its URL.
     pub url: &'a str,
+    /// From where it asks, if that is known.
+    pub from: Option<IpAddr>,
 }
 
 /// The answer to a request to register.
@@ -59,6 +55,26 @@ pub enum Registered {
     Now(String),
     /// This JSON, unless something happens to the registration before the client loses patience.
     Later(String),
+}
+
+/// A registration that waits, as it is shown to who decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting<'a> {
+    /// The machine.
+    pub machine: &'a MachinePublic,
+    /// What it says of itself.
+    pub hostinfo: &'a Hostinfo,
+}
+
+/// As what a registration that waits is let in.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// Whose node it becomes.
+    pub user: UserId,
+    /// Who said so.
+    pub method: RegisterMethod,
+    /// When its key expires, if not as the network's settings have it.
+    pub expires: Option<Time>,
 }
 
 /// Who a node is to belong to.
@@ -306,7 +322,7 @@ impl State {
 
     /// Has a registration wait for an administrator, or go on waiting.
     fn wait(&mut self, asked: Registering<'_>, now: Time) -> Registered {
-        let Registering { machine, request, number, url } = asked;
+        let Registering { machine, request, number, url, from } = asked;
         let followed = request.followup.strip_prefix(url);
         let answer = |number: &str| {
             json!({
@@ -322,23 +338,39 @@ impl State {
         {
             return Registered::Later(answer(number));
         }
-        if self.waiting.len() >= MOST_WAITING
-            && let Some(oldest) = self.waiting.iter().min_by_key(|(_, pending)| pending.since)
-        {
-            let oldest = oldest.0.clone();
-            self.waiting.remove(&oldest);
+        let pending = Pending { machine, request: request.clone(), from, since: now };
+        if let Some((gone, pending)) = self.waiting.insert(number.to_owned(), pending) {
+            self.timers.remove(&(pending.since.after(LONGEST_WAIT), Timer::Waiting(gone)));
         }
-        let pending = Pending { machine, request: request.clone(), since: now };
-        self.waiting.insert(number.to_owned(), pending);
         self.timers.insert((now.after(LONGEST_WAIT), Timer::Waiting(number.to_owned())));
         Registered::Now(answer(number))
     }
 
-    /// An administrator lets a registration that waits become a node of a user.
+    /// What waits under a number, for who is to let it in.
+    pub fn waiting(&self, number: &str) -> Option<Waiting<'_>> {
+        let Pending { machine, request, .. } = self.waiting.get(number)?;
+        Some(Waiting { machine, hostinfo: &request.hostinfo })
+    }
+
+    /// The node that what waits under a number is already for a user.
+    pub fn would_be(&self, number: &str, user: UserId) -> Option<&Node> {
+        let Pending { machine, request, .. } = self.waiting.get(number)?;
+        let owner = Owner { user: Some(user), ..Owner::default() };
+        let id = self.same_node(*machine, request.node_key, &owner)?;
+        self.nodes.get(&id).map(|entry| &entry.node)
+    }
+
+    /// Lets a registration that waits become a node of a user.
     ///
     /// # Errors
     /// There is none under this number, no such user, or no address.
-    pub fn admit(&mut self, number: &str, user: UserId, now: Time) -> Result<NodeId, Refusal> {
+    pub fn admit(
+        &mut self,
+        number: &str,
+        admission: Admission,
+        now: Time,
+    ) -> Result<NodeId, Refusal> {
+        let Admission { user, method, expires } = admission;
         if !self.users.contains_key(&user) {
             return Err(Refusal::NoUser(user.to_string()));
         }
@@ -349,7 +381,8 @@ impl State {
         let owner = owner.with(request.ephemeral);
         let id = self.make_node(machine, &request, &owner, now).map_err(|_| Refusal::NoAddress)?;
         self.change_node(id, now, |node| {
-            (node.auth_key, node.method) = (None, RegisterMethod::Cli);
+            (node.auth_key, node.method) = (None, method);
+            node.expires = expires.or(node.expires);
             Parts::none()
         });
         Ok(id)

@@ -84,6 +84,12 @@ pub struct MapRequest {
     /// Where it may be reached.
     #[serde(deserialize_with = "readable")]
     pub endpoints: Vec<SocketAddr>,
+    /// The stream that it followed before, if it could go on with it.
+    #[serde(rename = "MapSessionHandle")]
+    pub former_stream: String,
+    /// The last map that it took of that one.
+    #[serde(rename = "MapSessionSeq")]
+    pub former_seq: i64,
 }
 
 impl MapRequest {

@@ -3,6 +3,11 @@
 //! The first frame is the whole map. Each other has what changed since the one before, once, however
 //! often it changed: nodes that are new or not any more among those shown, whole nodes, and patches
 //! where the parts that changed allow one.
+//!
+//! A client that followed another stream before, of the same server, may go on with it: then the
+//! first frame has what changed since (`MapSessionHandle` and `Seq` of `tailcfg.go`; stock clients
+//! ask for no such thing). It begins anew where that would be more than nodes: where it may be
+//! others whom it sees, or the log has forgotten.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,8 +20,10 @@ use tailnet::keys::NodePublic;
 
 use crate::{
     bits::Bits,
+    blocks::Block,
     log::{Change, Parts},
     object::{Node, NodeId},
+    request::MapRequest,
     shown,
     state::{Entry, State},
     telling::{is_reachable, texts},
@@ -28,6 +35,10 @@ use crate::{
 pub struct Session {
     id: NodeId,
     key: NodePublic,
+    /// Its name, which others of the same node share.
+    handle: String,
+    /// How far a former one was followed, before the first frame.
+    resumed_from: Option<u64>,
     /// What of the log was told; nothing before the first frame.
     told: Option<u64>,
     /// The places of the peers that it was told of.
@@ -66,6 +77,8 @@ pub enum Part {
     Text(String),
     /// For whoever is told it.
     Shared(Arc<str>),
+    /// The same, of many nodes, which may be packed already.
+    Block(Arc<Block>),
 }
 
 /// What a frame says, briefly: how far it goes, and of whom what.
@@ -86,11 +99,15 @@ enum Told {
 impl Frame {
     /// All of it.
     pub fn text(&self) -> String {
-        let parts = self.parts.iter().map(|part| match part {
-            Part::Text(text) => text.as_str(),
-            Part::Shared(text) => text,
-        });
-        parts.collect()
+        let mut all = String::new();
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => all.push_str(text),
+                Part::Shared(text) => all.push_str(text),
+                Part::Block(block) => all.push_str(&block.text()),
+            }
+        }
+        all
     }
 }
 
@@ -99,7 +116,19 @@ impl Session {
     pub fn new(id: NodeId, key: NodePublic) -> Self {
         let (filter, ssh, attributes) = ("".into(), "".into(), [].into());
         let (known, hidden) = (Bits::default(), BTreeMap::new());
-        Self { id, key, told: None, known, hidden, filter, ssh, attributes }
+        let (handle, resumed_from) = (String::new(), None);
+        Self { id, key, handle, resumed_from, told: None, known, hidden, filter, ssh, attributes }
+    }
+
+    /// One that can be gone on with, and goes on where this request says, if it is of the same
+    /// server. `server` is another each time that it starts, as its log is.
+    #[must_use]
+    pub fn resumable(mut self, server: &str, request: &MapRequest) -> Self {
+        self.handle = format!("{server}-{}", self.id);
+        let is_its = request.former_stream == self.handle;
+        self.resumed_from = request.former_seq.checked_sub(1).and_then(|seq| seq.try_into().ok());
+        self.resumed_from = self.resumed_from.filter(|_| is_its);
+        self
     }
 
     /// The stream of a client that is no node: it is told so, and that is all.
@@ -116,6 +145,12 @@ impl Session {
 
     /// What it is to be told next.
     pub fn poll(&mut self, state: &State, now: Time) -> Polled {
+        self.poll_until(state, state.end(), now)
+    }
+
+    /// The same, of what changed until the log was so long. Others that are told as much at a time are
+    /// told the same.
+    pub fn poll_until(&mut self, state: &State, end: u64, now: Time) -> Polled {
         let entry = state.nodes.get(&self.id).filter(|entry| entry.node.key == self.key);
         let Some(entry) = entry else {
             let was_deleted = state.node(self.id).is_none();
@@ -126,30 +161,73 @@ impl Session {
             };
             return Polled::End(was_deleted.then(words));
         };
-        let end = state.log().end();
-        match self.told.replace(end) {
-            None => Polled::Frame(self.whole(state, entry, now)),
-            Some(told) if told == end => Polled::Nothing,
-            Some(told) => match state.log().since(told) {
-                Some(changes) => self.changes(state, entry, changes, now),
-                None => Polled::End(None),
-            },
+        let Some(told) = self.told else {
+            self.told = Some(state.end());
+            let resumed =
+                self.resumed_from.take().and_then(|from| self.resume(state, entry, from, now));
+            return Polled::Frame(resumed.unwrap_or_else(|| self.whole(state, entry, now)));
+        };
+        if told >= end {
+            return Polled::Nothing;
         }
+        self.told = Some(end);
+        match state.log().between(told, end) {
+            Some(changes) => self.changes(state, entry, (changes, end), now),
+            None => Polled::End(None),
+        }
+    }
+
+    /// The first frame of a stream that goes on: whole nodes of all that changed. `None` if it cannot.
+    fn resume(&mut self, state: &State, entry: &Entry, from: u64, now: Time) -> Option<Frame> {
+        let end = state.end();
+        let changes = state.log().between(from, end).filter(|_| from <= end)?;
+        let (merged, looks_at_all) = self.merge(state, changes);
+        if looks_at_all {
+            return None;
+        }
+        let sight = Sight::all(state, entry);
+        for other in state.nodes.values().filter(|other| sight.has(other)) {
+            self.known.insert(other.place);
+            self.hide(state, entry, other);
+        }
+        let mut told = BTreeMap::new();
+        for (id, (place, _)) in merged.into_iter().filter(|(id, _)| *id != self.id) {
+            // It may have known it, and may not: neither does harm.
+            let is_shown = self.known.contains(place);
+            told.insert(id, if is_shown { Told::Whole } else { Told::Removed });
+        }
+        let mut fields = self.begun();
+        self.attributes = state.access.attributes(entry.place);
+        fields.put("Node", state.own(entry, now));
+        self.rules(state, entry, &mut fields);
+        self.put_peers(state, &told, &mut fields);
+        Some(fields.finish_at(end, now, None))
+    }
+
+    /// The first fields of a first frame.
+    fn begun(&self) -> Fields {
+        let mut fields = Fields::default();
+        if !self.handle.is_empty() {
+            fields.put("MapSessionHandle", json!(self.handle).to_string());
+        }
+        fields
     }
 
     /// The first frame: all of it.
     fn whole(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
         let sight = Sight::all(state, entry);
-        let peers: Vec<&Entry> = state.nodes.values().filter(|other| sight.has(other)).collect();
+        let mut peers: Vec<&Entry> =
+            state.nodes.values().filter(|other| sight.has(other)).collect();
+        peers.sort_unstable_by_key(|peer| peer.place);
         for peer in &peers {
             self.known.insert(peer.place);
             self.hide(state, entry, peer);
         }
-        let mut fields = Fields::default();
+        let mut fields = self.begun();
         self.attributes = state.access.attributes(entry.place);
         fields.put("Node", state.own(entry, now));
         fields.put("DERPMap", state.settings.relays.clone());
-        fields.list("Peers", peers.iter().map(|peer| Part::Shared(self.peer(state, peer))));
+        self.put_all(state, &peers, &mut fields);
         let nodes = peers.iter().map(|peer| &peer.node).chain([&entry.node]);
         fields.profiles(state, nodes);
         fields.put("DNSConfig", state.dns());
@@ -157,8 +235,7 @@ impl Session {
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.rules(state, entry, &mut fields);
-        fields.put("ControlTime", json!(now.text()).to_string());
-        fields.finish(None)
+        fields.finish_at(state.end(), now, None)
     }
 
     /// What changed.
@@ -166,7 +243,7 @@ impl Session {
         &mut self,
         state: &State,
         entry: &Entry,
-        changes: impl Iterator<Item = Change>,
+        (changes, end): (impl Iterator<Item = Change>, u64),
         now: Time,
     ) -> Polled {
         let mut told = BTreeMap::new();
@@ -191,10 +268,8 @@ impl Session {
         if fields.is_empty() {
             return Polled::Nothing;
         }
-        fields.put("ControlTime", json!(now.text()).to_string());
-        let end = state.log().end();
         let key = is_for_all.then(|| FrameKey { end, told: told.into_iter().collect() });
-        Polled::Frame(fields.finish(key))
+        Polled::Frame(fields.finish_at(end, now, key))
     }
 
     /// Each node once, with all that changed of it, and whether any may have to be shown or hidden.
@@ -282,6 +357,20 @@ impl Session {
             fields.parts.push(Part::Shared(Arc::clone(&ssh)));
             self.ssh = ssh;
         }
+    }
+
+    /// All peers, in the order of their places: in blocks where it is told of all in them, and of each
+    /// what others are told.
+    fn put_all(&self, state: &State, peers: &[&Entry], fields: &mut Fields) {
+        let is_whole = |place: &u32| !self.hidden.contains_key(place);
+        let places = peers.iter().map(|peer| peer.place);
+        let (blocks, rest) = state.blocks.cover(places.clone().filter(is_whole), |place| {
+            let entry = state.at(place).filter(|entry| is_reachable(&entry.node))?;
+            Some(state.peer(entry))
+        });
+        let alone = rest.into_iter().chain(places.filter(|place| !is_whole(place)));
+        let alone = alone.filter_map(|place| state.at(place));
+        fields.list_with("Peers", alone.map(|peer| Part::Shared(self.peer(state, peer))), blocks);
     }
 
     fn put_peers(&self, state: &State, told: &BTreeMap<NodeId, Told>, fields: &mut Fields) {
@@ -388,8 +477,20 @@ impl Fields {
     }
 
     /// A list; nothing where it would be empty.
-    fn list(&mut self, name: &str, mut items: impl Iterator<Item = Part>) {
-        let Some(first) = items.next() else { return };
+    fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
+        self.list_with(name, items, Vec::new());
+    }
+
+    /// A list that ends with blocks. They begin with commas: the first of a list is no block.
+    fn list_with(
+        &mut self,
+        name: &str,
+        mut items: impl Iterator<Item = Part>,
+        blocks: Vec<Arc<Block>>,
+    ) {
+        let mut blocks = blocks.into_iter();
+        let mut first_of_block = || Some(Part::Text(blocks.next()?.text().split_off(1)));
+        let Some(first) = items.next().or_else(&mut first_of_block) else { return };
         self.name(name);
         self.text("[");
         self.parts.push(first);
@@ -397,6 +498,7 @@ impl Fields {
             self.text(",");
             self.parts.push(item);
         }
+        self.parts.extend(blocks.map(Part::Block));
         self.text("]");
     }
 
@@ -409,6 +511,14 @@ impl Fields {
             }
         }
         self.list("UserProfiles", texts.into_iter());
+    }
+
+    /// The end of a frame behind which the log is read on from there.
+    fn finish_at(mut self, end: u64, now: Time, key: Option<FrameKey>) -> Frame {
+        self.put("ControlTime", json!(now.text()).to_string());
+        // 0 is no number of a map.
+        self.put("Seq", (end + 1).to_string());
+        self.finish(key)
     }
 
     fn finish(mut self, key: Option<FrameKey>) -> Frame {

@@ -14,12 +14,13 @@ use crate::{
     addresses::Addresses,
     api_keys::ApiKeys,
     audit::Audit,
+    blocks::Blocks,
     log::{Change, Log, Parts},
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
     presence::{StreamId, Timer},
-    register::Pending,
     settings::Settings,
     time::Time,
+    waiting::WaitingRoom,
 };
 
 /// An object of the store that cannot be read.
@@ -98,12 +99,13 @@ pub struct State {
     pub(crate) by_machine: HashMap<MachinePublic, BTreeSet<NodeId>>,
     names: HashSet<String>,
     pub(crate) places: Places,
+    pub(crate) blocks: Blocks,
     pub(crate) addresses: Addresses,
     /// Who may route each network, exits apart.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
     pub(crate) primaries: BTreeMap<IpNet, NodeId>,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
-    pub(crate) waiting: BTreeMap<String, Pending>,
+    pub(crate) waiting: WaitingRoom,
     pub(crate) last_stream: u64,
     /// Before this nobody could be connected.
     pub(crate) started: Time,
@@ -131,10 +133,11 @@ impl State {
             by_machine: HashMap::new(),
             names: HashSet::new(),
             places: Places::default(),
+            blocks: Blocks::default(),
             routers: BTreeMap::new(),
             primaries: BTreeMap::new(),
             timers: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingRoom::default(),
             last_stream: 0,
             started: Time::default(),
             last: BTreeMap::new(),
@@ -217,7 +220,16 @@ impl State {
         loaded.log = Log::beginning_at(self.log.end() + 1);
         loaded.last_stream = self.last_stream;
         loaded.waiting = mem::take(&mut self.waiting);
+        let waiting = |(at, timer): &(Time, Timer)| {
+            matches!(timer, Timer::Waiting(_)).then(|| (*at, timer.clone()))
+        };
+        loaded.timers.extend(self.timers.iter().filter_map(waiting));
         *self = loaded;
+    }
+
+    /// How far followers may read on.
+    pub fn end(&self) -> u64 {
+        self.log.end()
     }
 
     /// What changed, in order.
@@ -255,6 +267,17 @@ impl State {
         self.by_key.contains_key(key)
     }
 
+    /// Whether a machine has a node.
+    pub fn knows(&self, machine: &MachinePublic) -> bool {
+        self.by_machine.contains_key(machine)
+    }
+
+    /// The machine of the node with this key.
+    pub fn machine_of(&self, key: &NodePublic) -> Option<MachinePublic> {
+        let id = self.by_key.get(key)?;
+        self.nodes.get(id).map(|entry| entry.node.machine)
+    }
+
     /// The node with this key, if it is this machine's.
     pub fn owned_by(&self, machine: &MachinePublic, key: &NodePublic) -> Option<NodeId> {
         let id = *self.by_key.get(key)?;
@@ -266,6 +289,11 @@ impl State {
         let last = self.last.entry(kind).or_default();
         *last += 1;
         *last
+    }
+
+    /// The last number that an object of this kind had.
+    pub(crate) fn last_number(&self, kind: Kind) -> i64 {
+        self.last.get(&kind).copied().unwrap_or_default()
     }
 
     fn note_number(&mut self, kind: Kind, id: i64) {
@@ -301,6 +329,7 @@ impl State {
         {
             entry.shown = OnceLock::new();
             let place = entry.place;
+            self.blocks.touch(place);
             self.note(Change::Node { id, place, parts });
         }
     }
@@ -327,6 +356,7 @@ impl State {
         let entry = Entry { node, place, streams, online, primaries, without_endpoints, shown };
         self.nodes.insert(id, entry);
         self.access.touch(place);
+        self.blocks.touch(place);
         self.set_timers(id, now);
         self.sort_routes(id, &[]);
     }
@@ -368,6 +398,7 @@ impl State {
         let Some(entry) = self.nodes.remove(&id) else { return };
         let Entry { node, place, .. } = entry;
         self.access.touch(place);
+        self.blocks.touch(place);
         self.by_key.remove(&node.key);
         if let Some(of_machine) = self.by_machine.get_mut(&node.machine) {
             of_machine.remove(&id);

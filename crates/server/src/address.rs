@@ -14,6 +14,11 @@ pub struct ServerUrl {
 }
 
 impl ServerUrl {
+    /// Whether it is reached by TLS.
+    pub fn is_https(&self) -> bool {
+        self.is_https
+    }
+
     /// The host: a name or an address.
     pub fn host(&self) -> &str {
         &self.host

@@ -19,10 +19,11 @@ mod routes;
 mod shown;
 mod socket;
 mod users;
+mod why;
 
 pub use self::{
     admit::{Arrival, Refused, session_of},
-    routes::router,
+    routes::{listed, router},
     socket::{bind, serve},
 };
 

@@ -2,8 +2,9 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
+    vec,
 };
 
 use bytes::Bytes;
@@ -23,9 +24,37 @@ pub enum Answer {
     /// All at once.
     Text(Option<Bytes>),
     /// As it comes.
-    Pieces(mpsc::Receiver<Bytes>),
+    Pieces(Pieces),
     /// What a route of administrators answers.
     Routed(axum::body::Body),
+}
+
+/// What is sent together, in parts that others may be sent too.
+pub type Parts = Vec<Bytes>;
+
+/// What comes, and what of the last that came is still to be sent.
+pub struct Pieces {
+    from: mpsc::Receiver<Parts>,
+    parts: vec::IntoIter<Bytes>,
+}
+
+impl Pieces {
+    /// What comes from there.
+    pub fn new(from: mpsc::Receiver<Parts>) -> Self {
+        Self { from, parts: Parts::new().into_iter() }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            if let Some(part) = self.parts.next() {
+                return Poll::Ready(Some(part));
+            }
+            match ready!(self.from.poll_recv(cx)) {
+                Some(parts) => self.parts = parts.into_iter(),
+                None => return Poll::Ready(None),
+            }
+        }
+    }
 }
 
 impl Body for Answer {
@@ -39,7 +68,7 @@ impl Body for Answer {
         match self.get_mut() {
             Self::Text(text) => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
             Self::Pieces(pieces) => {
-                pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+                pieces.poll_next(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
             }
             Self::Routed(body) => Pin::new(body).poll_frame(cx),
         }

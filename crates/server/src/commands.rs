@@ -420,7 +420,7 @@ fn confirm(force: bool, what: &str) -> anyhow::Result<()> {
 }
 
 /// A duration such as 90m, 24h or 7d.
-fn lifetime(text: &str) -> Result<Duration, String> {
+pub(crate) fn lifetime(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration such as 90m, 24h or 7d");
     if text == "0" {
         return Ok(Duration::ZERO);

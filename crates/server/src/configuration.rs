@@ -15,7 +15,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
 
-pub use crate::address::ServerUrl;
+pub use crate::{address::ServerUrl, oidc::OidcTable};
 
 /// Where the file is, unless a flag says otherwise.
 pub const FILE: &str = "/etc/linerate/server.toml";
@@ -54,6 +54,8 @@ pub struct Configuration {
     pub derp: Derp,
     /// How names are resolved.
     pub dns: DnsTable,
+    /// Who vouches for users.
+    pub oidc: Option<OidcTable>,
 }
 
 /// The relay that is part of the server.
@@ -110,6 +112,7 @@ impl Default for Configuration {
             ephemeral_minutes: settings.ephemeral_after.as_secs() / 60,
             derp: Derp::default(),
             dns: DnsTable::default(),
+            oidc: None,
         }
     }
 }
@@ -222,16 +225,20 @@ impl Configuration {
     /// As [`Configuration::check`].
     pub fn settings(&self) -> anyhow::Result<Settings> {
         let url = self.check()?;
+        Ok(Settings { relays: self.relays(url), ..self.network_settings() })
+    }
+
+    /// The same without what depends on where the server is.
+    pub fn network_settings(&self) -> Settings {
         let days = |days: u64| Duration::from_secs(days.saturating_mul(24 * 3600));
-        Ok(Settings {
+        Settings {
             base_domain: self.base_domain.trim_matches('.').to_owned(),
             prefixes: Prefixes { v4: self.prefix_v4, v6: self.prefix_v6 },
-            relays: self.relays(url),
             dns: self.dns.clone().into(),
             ephemeral_after: Duration::from_secs(self.ephemeral_minutes.saturating_mul(60)),
             key_lifetime: Some(self.node_key_days).filter(|days| *days > 0).map(days),
             ..Settings::default()
-        })
+        }
     }
 
     /// The relays that nodes are told of.

@@ -35,7 +35,8 @@ use self::{
 use crate::{
     body::{Answer, text},
     serve::Server,
-    ts2021::switching,
+    ts2021::{switching, visitor_of},
+    visitors::Visitor,
     web_socket::{self, WebSocket},
 };
 
@@ -68,10 +69,11 @@ impl Relay {
 /// Answers a request for the relay, and serves it.
 pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
     if let Some(response) = web_socket::accept(&request, "derp") {
-        let server = Arc::clone(server);
+        let (server, visitor) = (Arc::clone(server), visitor_of(&request));
         tokio::spawn(async move {
             if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-                serve(&server, WebSocket::new(TokioIo::new(upgraded)).await).await;
+                let stream = WebSocket::new(TokioIo::new(upgraded)).await;
+                serve(&server, stream, &visitor).await;
             }
         });
         return response;
@@ -80,28 +82,40 @@ pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Ans
     if !asks.is_some_and(|asks| asks.eq_ignore_ascii_case(b"derp")) {
         return text(StatusCode::UPGRADE_REQUIRED, "here is DERP, by an upgrade\n");
     }
-    let server = Arc::clone(server);
+    let (server, visitor) = (Arc::clone(server), visitor_of(&request));
     tokio::spawn(async move {
         if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-            serve(&server, TokioIo::new(upgraded)).await;
+            serve(&server, TokioIo::new(upgraded), &visitor).await;
         }
     });
     switching(HeaderValue::from_static("DERP"))
 }
 
 /// Serves a client to its end.
-async fn serve(server: &Server, stream: impl AsyncRead + AsyncWrite + Send + 'static) {
+async fn serve(
+    server: &Server,
+    stream: impl AsyncRead + AsyncWrite + Send + 'static,
+    visitor: &Visitor,
+) {
     let Some(relay) = &server.relay else { return };
     let (mut from, mut to) = split(stream);
     let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::with_capacity(READ));
     let login = log_in(server, relay, &mut decoder, &mut buffer, &mut from, &mut to);
-    let Ok(Some(key)) = timeout(LOGIN, login).await else { return };
+    let logged_in = tokio::select! {
+        logged_in = timeout(LOGIN, login) => logged_in,
+        () = visitor.must_leave() => return,
+    };
+    let Ok(Some(key)) = logged_in else { return };
+    if let Some(machine) = server.network.read(|state| state.machine_of(&key)) {
+        visitor.belongs_to(machine);
+    }
     let client = Arc::new(Client::new(key));
     relay.table.insert(&client);
     let mut session = Session { relay, client: &client, noted: HashSet::new(), told_at: None };
     tokio::select! {
         _ = session.read(&mut decoder, &mut buffer, &mut from) => {}
         _ = write(server, &client, &mut to) => {}
+        () = visitor.must_leave() => {}
     }
     if !relay.table.remove(&client) {
         return;

@@ -1,15 +1,18 @@
 //! The folder of the server's state: what is kept there beside the store.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::{ErrorKind, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs, io::ErrorKind, os::unix::fs::DirBuilderExt, path::Path};
 
 use anyhow::Context;
+use sys::whole_file;
 use tailnet::{derp::RelayKey, keys::MachineKey};
 use zeroize::Zeroizing;
+
+/// What is kept, by name.
+pub const STORE: &str = "store.sqlite";
+/// The key of Noise, by which clients know the server.
+pub const NOISE: &str = "noise.key";
+/// The key of the relay.
+pub const RELAY: &str = "derp.key";
 
 /// Makes a folder that only the server's user may enter, if there is none.
 ///
@@ -25,19 +28,25 @@ pub fn make_folder(folder: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// The file cannot be read or written, or has no key.
 pub fn machine_key(file: &Path) -> anyhow::Result<MachineKey> {
+    if let Some(key) = known_key(file)? {
+        return Ok(key);
+    }
+    let mut bytes = Box::new(Zeroizing::new([0; 32]));
+    getrandom::fill(&mut **bytes).context("randomness")?;
+    let key = MachineKey::new(bytes);
+    whole_file::replace(file, &key.text()).with_context(|| file.display().to_string())?;
+    Ok(key)
+}
+
+/// The key of a file; none if there is no file.
+///
+/// # Errors
+/// The file cannot be read, or has no key.
+pub fn known_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
     let name = || file.display().to_string();
     match fs::read_to_string(file) {
-        Ok(text) => Zeroizing::new(text).trim().parse().with_context(name),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let mut bytes = Box::new(Zeroizing::new([0; 32]));
-            getrandom::fill(&mut **bytes).context("randomness")?;
-            let key = MachineKey::new(bytes);
-            let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
-            let mut made = made.with_context(name)?;
-            made.write_all(key.text().as_bytes()).with_context(name)?;
-            made.sync_all().with_context(name)?;
-            Ok(key)
-        }
+        Ok(text) => Ok(Some(Zeroizing::new(text).trim().parse().with_context(name)?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(name),
     }
 }

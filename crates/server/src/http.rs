@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::{
     api,
     body::{self, Answer, json, text},
-    derp,
+    derp, oidc, page,
     serve::Server,
     ts2021,
 };
@@ -35,9 +35,14 @@ pub async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let path = request.uri().path();
-    if path.starts_with(api::ROOT) {
-        let answered = server.routes().clone().call(request).await?;
-        return Ok(answered.map(Answer::Routed));
+    let fronts = server.fronts();
+    let front = match path {
+        _ if path.starts_with(api::ROOT) => Some(&fronts.api),
+        _ if path.starts_with(page::ROOT) || path == "/" => Some(&fronts.page),
+        _ => None,
+    };
+    if let Some(front) = front {
+        return Ok(front.clone().call(request).await?.map(Answer::Routed));
     }
     Ok(match (request.method(), path) {
         (&Method::GET, "/key") => key(&server),
@@ -49,7 +54,13 @@ pub async fn answer(
         (&Method::GET, "/bootstrap-dns") => json(StatusCode::OK, "{}".into()),
         (&Method::POST, "/verify") => verify(&server, request).await,
         (&Method::GET, "/health") => json(StatusCode::OK, r#"{"status":"pass"}"#.into()),
-        (&Method::GET, _) if path.starts_with("/register/") => registration(path),
+        (&Method::GET, _) if path.starts_with("/register/") => registration(&server, path).await,
+        (_, path)
+            if path.starts_with("/oidc/")
+                && let Some(oidc) = &server.oidc =>
+        {
+            oidc::answer(&server, oidc, request).await
+        }
         _ => text(StatusCode::NOT_FOUND, "there is nothing here\n"),
     })
 }
@@ -104,11 +115,14 @@ async fn verify(server: &Server, request: Request<Incoming>) -> Response<Answer>
     json(StatusCode::OK, json!({ "Allow": allow }).to_string())
 }
 
-/// The page that a client is sent to that has no key: an administrator lets it in.
-fn registration(path: &str) -> Response<Answer> {
+/// The page that a client is sent to that has no key: a login lets it in, or an administrator.
+async fn registration(server: &Server, path: &str) -> Response<Answer> {
     let number = path.rsplit('/').next().unwrap_or_default();
     if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return text(StatusCode::NOT_FOUND, "there is no such registration\n");
+    }
+    if let Some(oidc) = &server.oidc {
+        return oidc::begin(server, oidc, number).await;
     }
     let words = format!(
         "This machine waits for an administrator of the network, who runs on the server:\n\n    \

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   listeners (TLS, plain) ── http ──┬─ ts2021 ── HTTP/2 ── machine ── stream ──┐
-//!                                    └─ derp                                    ├─ network ── store
+//!                                    ├─ oidc                                    ├─ network ── store
+//!                                    └─ derp                                    │
 //!   socket of commands ── api ──────────────────────────────────────────────────┘
 //!   stun
 //! ```
@@ -18,14 +19,19 @@ pub mod configuration;
 mod derp;
 mod files;
 mod http;
+pub mod import;
 mod listen;
 mod machine;
 mod network;
+mod oidc;
+mod page;
 pub mod policy;
 pub mod serve;
 mod sessions;
+mod slow_hash;
 mod store;
 mod stream;
 mod stun;
 mod ts2021;
+mod visitors;
 mod web_socket;

@@ -11,12 +11,12 @@ use rustls::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{api::Arrival, http, serve::Server};
+use crate::{api::Arrival, http, serve::Server, visitors::Visitor};
 
 /// Within this a client has finished TLS, and each time the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -65,25 +65,41 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAc
         };
         // A sealed record or a relayed datagram is not held back for the next.
         let _ = stream.set_nodelay(true);
+        let visitor = Arc::new(server.visitors.arrive(from.ip()));
         let (server, tls) = (Arc::clone(&server), tls.clone());
         tokio::spawn(async move {
-            let Some(tls) = tls else { return converse(server, stream, from).await };
-            match timeout(PATIENCE, tls.accept(stream)).await {
-                Ok(Ok(stream)) => converse(server, stream, from).await,
-                Ok(Err(error)) => tracing::debug!("TLS: {error}"),
-                Err(_) => {}
+            tokio::select! {
+                () = greet(server, stream, tls, (from, &visitor)) => {}
+                () = visitor.must_leave() => {}
             }
         });
+    }
+}
+
+async fn greet(
+    server: Arc<Server>,
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    who: (SocketAddr, &Arc<Visitor>),
+) {
+    let Some(tls) = tls else { return converse(server, stream, who).await };
+    match timeout(PATIENCE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => converse(server, stream, who).await,
+        Ok(Err(error)) => tracing::debug!("TLS: {error}"),
+        Err(_) => {}
     }
 }
 
 async fn converse(
     server: Arc<Server>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    from: SocketAddr,
+    (from, visitor): (SocketAddr, &Arc<Visitor>),
 ) {
+    let visitor = Arc::clone(visitor);
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arrival::Network(from));
+        // What the connection becomes by an upgrade is this visitor's still.
+        request.extensions_mut().insert(Arc::clone(&visitor));
         http::answer(Arc::clone(&server), request)
     });
     let connection = http1::Builder::new()

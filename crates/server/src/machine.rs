@@ -1,21 +1,22 @@
 //! What a machine asks inside Noise. Its machine key is proved by then; that the node key that it
 //! names is its own is looked at in every request.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use tailnet::keys::MachinePublic;
 use tokio::sync::mpsc;
 
 use crate::{
-    body::{self, Answer, json, text},
+    body::{self, Answer, Pieces, json, text},
     serve::Server,
+    slow_hash,
     stream::{self, encode_frame},
+    visitors::Visitor,
 };
 
-/// The longest request, in bytes: a machine's description of itself with all it listens on.
-const LONGEST: usize = 256 << 10;
 /// The oldest client that is spoken with, that of 1.80: it reads all that is said.
 const OLDEST: u16 = 113;
 /// How long a registration is held that waits for an administrator. The client asks again.
@@ -28,12 +29,15 @@ pub struct Client {
     pub machine: MachinePublic,
     /// What it speaks.
     pub version: u16,
+    /// The address, or the network of IPv6, that it comes from.
+    pub from: IpAddr,
 }
 
 /// Answers a request.
 pub async fn answer(
     server: Arc<Server>,
     client: Client,
+    visitor: Arc<Visitor>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
     let (head, body) = request.into_parts();
@@ -44,7 +48,7 @@ pub async fn answer(
     let path = head.uri.path();
     let handled = match (&head.method, path) {
         (&Method::POST, "/machine/register" | "/machine/map") => {
-            match body::read(body, LONGEST).await {
+            match taken(&visitor, body).await {
                 Ok(body) if path == "/machine/map" => map(&server, client, &body).await,
                 Ok(body) => register(&server, client, &body).await,
                 Err(refusal) => Ok(refusal),
@@ -63,6 +67,13 @@ pub async fn answer(
     }))
 }
 
+/// A request's body, when its connection may send one.
+async fn taken(visitor: &Visitor, body: Incoming) -> Result<Bytes, Response<Answer>> {
+    let late = || text(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end\n");
+    let (_leave, most) = visitor.body().await.ok_or_else(late)?;
+    body::read(body, most).await
+}
+
 async fn register(
     server: &Arc<Server>,
     client: Client,
@@ -71,6 +82,7 @@ async fn register(
     let Ok(request) = RegisterRequest::read(body) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a request to register\n"));
     };
+    slow_hash::prove(&server.network, |state, now| state.unproved(&request, now)).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
     let deadline = tokio::time::Instant::now() + HOLD;
@@ -79,8 +91,8 @@ async fn register(
         changed.borrow_and_update();
         let (request, url, number) = (Arc::clone(&request), Arc::clone(&url), number.clone());
         let registered = server.network.run(move |state, now| {
-            let (machine, number) = (client.machine, number.as_str());
-            state.register(Registering { machine, request: &request, number, url: &url }, now)
+            let (machine, number, from) = (client.machine, number.as_str(), Some(client.from));
+            state.register(Registering { machine, request: &request, number, url: &url, from }, now)
         });
         match registered.await? {
             Registered::Now(answer) => return Ok(json(StatusCode::OK, answer)),
@@ -94,8 +106,8 @@ async fn register(
     }
 }
 
-/// The number of a registration that may have to wait.
-fn random_number() -> anyhow::Result<String> {
+/// A name that nobody guesses: of a registration that may have to wait, and of a server.
+pub fn random_number() -> anyhow::Result<String> {
     let mut number = [0; 12];
     getrandom::fill(&mut number)?;
     Ok(base16ct::lower::encode_string(&number))
@@ -119,13 +131,13 @@ async fn map(
         return Ok(pieces(encode_frame(&Session::refuse(key))));
     };
     let (is_stream, omits) = (request.stream, request.omit_peers);
+    let session = Session::new(id, key).resumable(&server.instance, &request);
     let heard = server.network.run(move |state, now| state.hear(id, &request, now));
     heard.await?;
-    let session = Session::new(id, key);
     if is_stream {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(stream::follow(Arc::clone(server), session, sender));
-        return Ok(Response::new(Answer::Pieces(receiver)));
+        return Ok(Response::new(Answer::Pieces(Pieces::new(receiver))));
     }
     if omits {
         return Ok(text(StatusCode::OK, ""));
@@ -133,7 +145,7 @@ async fn map(
     Ok(stream::once(server, session))
 }
 
-/// A stream that has these bytes and ends.
-pub fn pieces(bytes: bytes::Bytes) -> Response<Answer> {
-    Response::new(Answer::Text(Some(bytes)))
+/// A stream that has these parts and ends.
+pub fn pieces(parts: body::Parts) -> Response<Answer> {
+    Response::new(Answer::Text(Some(parts.concat().into())))
 }

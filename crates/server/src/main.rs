@@ -2,12 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use server::{
     commands::{self, ApiKeys, Common, Nodes, PreAuthKeys, Users},
     configuration::{Configuration, Flags},
+    import::{self, Import},
     policy::PolicyFile,
     serve::serve,
 };
@@ -42,6 +43,18 @@ enum Command {
     /// Show, name, tag, expire and delete nodes, and approve their routes.
     #[command(subcommand, aliases = ["node"])]
     Nodes(Nodes),
+    /// Take a network over: headscale's, or one that was exported or backed up.
+    Import(Import),
+    /// Write the whole network, with its keys, into a file of JSON.
+    Export {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Copy the network, with its keys, into a file of SQLite, while it is served.
+    Backup {
+        /// The file, which is made.
+        file: PathBuf,
+    },
     /// Make, show, expire and delete keys of the API.
     #[command(subcommand, name = "apikeys", aliases = ["apikey", "api"])]
     ApiKeys(ApiKeys),
@@ -85,6 +98,9 @@ async fn run(Arguments { common, command }: Arguments) -> anyhow::Result<()> {
         Command::Users(command) => commands::users(&common, command).await,
         Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
         Command::Nodes(command) => commands::nodes(&common, command).await,
+        Command::Import(asked) => import::import(&common, asked).await,
+        Command::Export { file } => import::export(&common, &file).await,
+        Command::Backup { file } => import::back_up(&common, &file).await,
         Command::ApiKeys(command) => commands::api_keys(&common, command).await,
         Command::AdminLink => commands::admin_link(&common).await,
         Command::Audit { limit } => commands::audit(&common, limit).await,

@@ -10,14 +10,14 @@
 //! cost two flushes of the disk. Nobody hears of a change before it is on the disk.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock, Weak},
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use coordinator::{Settings, State, Time};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::sleep,
 };
 
@@ -30,6 +30,10 @@ use crate::{
 const BATCH: usize = 512;
 /// How often a batch is tried anew, when others write all the time.
 const TRIES: u32 = 20;
+/// Between two times that followers are told: what changes together is told together. Half of the
+/// time is left for other work if telling one of them takes a tenth of a millisecond.
+const REST: Duration = Duration::from_millis(50);
+const REST_EACH: Duration = Duration::from_micros(200);
 /// The longest wait for what time does.
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
@@ -41,7 +45,10 @@ type Done = Box<dyn FnOnce() + Send>;
 pub struct Network {
     state: RwLock<State>,
     commands: mpsc::Sender<Command>,
+    /// There is something to tell.
+    published: Notify,
     changed: watch::Sender<u64>,
+    kept: watch::Sender<u64>,
 }
 
 impl Network {
@@ -57,10 +64,18 @@ impl Network {
         let loaded = store.load().await?;
         let state = State::load(settings, loaded.objects, now())?;
         let (commands, queue) = mpsc::channel(BATCH);
-        let (changed, _) = watch::channel(0);
-        let network = Arc::new(Self { state: RwLock::new(state), commands, changed });
-        let writer = Writer { store, version: loaded.version, network: Arc::downgrade(&network) };
-        Ok((network, writer.run(queue)))
+        let (changed, kept) = (watch::Sender::new(0), watch::Sender::new(0));
+        let (state, published) = (RwLock::new(state), Notify::new());
+        let network = Arc::new(Self { state, commands, published, changed, kept });
+        let weak = Arc::downgrade(&network);
+        let writer = Writer { store, version: loaded.version, network: weak.clone() };
+        let both = async move {
+            tokio::select! {
+                () = writer.run(queue) => {}
+                () = tell(weak) => {}
+            }
+        };
+        Ok((network, both))
     }
 
     /// Runs a command, and returns what it returned once that is kept.
@@ -92,7 +107,13 @@ impl Network {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells when something changed.
+    /// Tells when anything is another than it was, what no client is told of included.
+    pub fn kept(&self) -> watch::Receiver<u64> {
+        self.kept.subscribe()
+    }
+
+    /// Tells when something changed, and how far the log is to be read then. All who follow read as
+    /// far, so that they are told the same.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
@@ -102,10 +123,22 @@ impl Network {
     }
 }
 
+/// Tells those who follow that something changed: at once, and the next time after a rest.
+async fn tell(network: Weak<Network>) {
+    while let Some(network) = network.upgrade() {
+        network.published.notified().await;
+        let end = network.read(State::end);
+        network.changed.send_replace(end);
+        let followers = u32::try_from(network.changed.receiver_count()).unwrap_or(u32::MAX);
+        drop(network);
+        sleep(REST.saturating_add(REST_EACH.saturating_mul(followers))).await;
+    }
+}
+
 struct Writer {
     store: Store,
     version: i64,
-    network: std::sync::Weak<Network>,
+    network: Weak<Network>,
 }
 
 impl Writer {
@@ -149,8 +182,12 @@ impl Writer {
                     }
                 }
             }
-            if network.write(State::publish) {
-                network.changed.send_modify(|number| *number += 1);
+            let has_published = network.write(State::publish);
+            if has_published {
+                network.published.notify_one();
+            }
+            if has_published || !writes.is_empty() {
+                network.kept.send_modify(|number| *number += 1);
             }
             done.into_iter().for_each(|done| done());
             return Ok(());
@@ -164,7 +201,8 @@ impl Writer {
         let state = State::load(settings, loaded.objects, now())?;
         self.version = loaded.version;
         network.write(|old| old.replace(state));
-        network.changed.send_modify(|number| *number += 1);
+        network.published.notify_one();
+        network.kept.send_modify(|number| *number += 1);
         Ok(())
     }
 

@@ -3,12 +3,17 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::{
-    address::ServerUrl, api, configuration::Configuration, derp::Relay, files, listen,
-    network::Network, sessions::Sessions, store::Store, stream::Packed, stun,
+    address::ServerUrl, api, clock::now, configuration::Configuration, derp::Relay, files, listen,
+    machine, network::Network, oidc::Oidc, page, sessions::Sessions, store::Store, stream::Packed,
+    stun, visitors::Visitors,
 };
 use anyhow::Context;
 use axum::Router;
 use tailnet::keys::MachineKey;
+use tokio::sync::Semaphore;
+
+/// The most streams of the page at once.
+const STREAMS: usize = 64;
 
 /// What all connections share.
 pub struct Server {
@@ -16,16 +21,32 @@ pub struct Server {
     pub(crate) url: ServerUrl,
     /// The key of Noise.
     pub(crate) noise: MachineKey,
+    /// Another each time that the server starts.
+    pub(crate) instance: String,
     /// The network.
     pub(crate) network: Arc<Network>,
     /// The relay, if it is one.
     pub(crate) relay: Option<Relay>,
+    /// Who vouches for users, if somebody does.
+    pub(crate) oidc: Option<Oidc>,
+    /// Who is connected.
+    pub(crate) visitors: Visitors,
     /// Frames that several clients are told.
     pub(crate) packed: Packed,
     /// Sessions of the page.
     pub(crate) sessions: Sessions,
+    /// Room for streams of the page.
+    pub(crate) streams: Arc<Semaphore>,
     /// What answers administrators. It has the server in turn: both last as long as the process.
-    pub(crate) routes: OnceLock<Router>,
+    pub(crate) fronts: OnceLock<Fronts>,
+}
+
+/// What answers administrators.
+pub struct Fronts {
+    /// Their programs.
+    pub(crate) api: Router,
+    /// Their browsers.
+    pub(crate) page: Router,
 }
 
 impl Server {
@@ -36,8 +57,11 @@ impl Server {
     }
 
     /// What answers administrators.
-    pub(crate) fn routes(self: &Arc<Self>) -> &Router {
-        self.routes.get_or_init(|| api::router(Arc::clone(self)))
+    pub(crate) fn fronts(self: &Arc<Self>) -> &Fronts {
+        self.fronts.get_or_init(|| Fronts {
+            api: api::router(Arc::clone(self)),
+            page: page::router(Arc::clone(self)),
+        })
     }
 }
 
@@ -49,23 +73,46 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     let url = configuration.check()?.clone();
     let folder = &configuration.state_dir;
     files::make_folder(folder)?;
-    let noise = files::machine_key(&folder.join("noise.key"))?;
+    let noise = files::machine_key(&folder.join(files::NOISE))?;
     let relay = match configuration.derp.enabled {
-        true => Some(Relay::new(files::relay_key(&folder.join("derp.key"))?)),
+        true => Some(Relay::new(files::relay_key(&folder.join(files::RELAY))?)),
         false => None,
     };
-    let store = Store::open(&folder.join("store.sqlite")).await?;
+    let oidc = configuration.oidc.clone().map(|table| Oidc::new(table, &url)).transpose()?;
+    let store = Store::open(&folder.join(files::STORE)).await?;
     let (network, writer) = Network::open(store, configuration.settings()?).await?;
     let writer = tokio::spawn(writer);
-    let (packed, sessions, routes) = (Packed::default(), Sessions::default(), OnceLock::new());
-    let server = Arc::new(Server { url, noise, network, relay, packed, sessions, routes });
+    let server = Arc::new(Server {
+        url,
+        noise,
+        instance: machine::random_number()?,
+        network,
+        relay,
+        packed: Packed::default(),
+        oidc,
+        visitors: Visitors::default(),
+        sessions: Sessions::default(),
+        streams: Arc::new(Semaphore::new(STREAMS)),
+        fronts: OnceLock::new(),
+    });
     let commands = api::bind(&configuration.socket)?;
     listen_everywhere(&server, &configuration).await?;
-    tokio::spawn(api::serve(server.routes().clone(), commands));
+    tokio::spawn(api::serve(server.fronts().api.clone(), commands));
     tracing::info!("serving {}", server.url);
+    welcome(&server)?;
     // A signal ends the process as it is: what was acknowledged is on the disk. (tokio's feature for
     // signals, which cargo would enable for `linerate` beside it, is none of that sandbox's.)
     writer.await.context("the task that keeps the network")
+}
+
+/// Says how the first administrator gets in, for as long as the network has no user.
+fn welcome(server: &Server) -> anyhow::Result<()> {
+    if server.network.read(|state| state.users().next().is_some()) {
+        return Ok(());
+    }
+    let link = server.admin_link(&server.sessions.make_link(now())?);
+    println!("The administration, for the first to open it within an hour:\n\n    {link}\n");
+    Ok(())
 }
 
 async fn listen_everywhere(

@@ -1,6 +1,9 @@
 //! Where a network is kept: every object is a row, and every change of some of them a transaction
 //! that also moves the network's version. Whoever expected another version changed nothing.
 
+mod backup;
+mod schema;
+
 use std::{path::Path, time::Duration};
 
 use anyhow::Context;
@@ -15,21 +18,16 @@ use sqlx::{
     },
 };
 
+pub use self::backup::Backup;
+
 /// Another process may be about to finish a transaction.
 const BUSY: Duration = Duration::from_secs(5);
 
-const TABLES: [&str; 3] = [
-    "CREATE TABLE IF NOT EXISTS network (
-        id BIGINT PRIMARY KEY, version BIGINT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS object (
-        network BIGINT NOT NULL, kind TEXT NOT NULL, id BIGINT NOT NULL,
-        version BIGINT NOT NULL, dead BOOLEAN NOT NULL, body TEXT NOT NULL,
-        PRIMARY KEY (network, kind, id))",
-    "CREATE INDEX IF NOT EXISTS object_version ON object (network, version)",
-];
-
 /// The network that a server has, for as long as it has one.
 const NETWORK: i64 = 1;
+
+const EVERYTHING: &str =
+    "SELECT kind, id, dead, body FROM object WHERE network = $1 ORDER BY kind, id";
 
 /// Where a network is kept.
 pub struct Store {
@@ -68,9 +66,7 @@ impl Store {
             .busy_timeout(BUSY);
         let pool = SqlitePoolOptions::new().max_connections(2).connect_with(options).await;
         let pool = pool.with_context(|| format!("{}", file.display()))?;
-        for table in TABLES {
-            sqlx::query(table).execute(&pool).await.context("the store's tables")?;
-        }
+        schema::migrate(&pool).await.with_context(|| format!("{}", file.display()))?;
         let begin = "INSERT INTO network (id, version) VALUES ($1, 0) ON CONFLICT (id) DO NOTHING";
         sqlx::query(begin).bind(NETWORK).execute(&pool).await.context("the store's network")?;
         Ok(Self { pool })
@@ -145,6 +141,15 @@ impl Store {
         }
         transaction.commit().await?;
         Ok(Committed::At(version))
+    }
+
+    /// Everything that was ever kept, in order.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub async fn everything(&self) -> anyhow::Result<Vec<Stored>> {
+        let rows = sqlx::query(EVERYTHING).bind(NETWORK).fetch_all(&self.pool).await?;
+        rows.iter().map(read).collect()
     }
 
     /// Closes the file.

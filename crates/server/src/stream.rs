@@ -10,19 +10,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use coordinator::{Frame, FrameKey, Polled, Session};
+use coordinator::{Frame, FrameKey, Part, Polled, Session};
 use hyper::Response;
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
-use crate::{body::Answer, clock::now, machine::pieces, serve::Server};
+use crate::{
+    body::{Answer, Parts},
+    clock::now,
+    machine::pieces,
+    serve::Server,
+};
 
 /// Signs of life come between these two, as Tailscale's own and headscale's (clients wait 120 s).
 const KEEP_ALIVE: [u64; 2] = [50, 59];
-/// Between two frames of a stream: what changes together is told together.
-const REST: Duration = Duration::from_millis(50);
 /// A client that takes nothing for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Frames that are kept packed for others who are to be told the same.
@@ -39,10 +42,10 @@ thread_local! {
 
 /// Frames that several are told are packed once.
 #[derive(Default)]
-pub struct Packed(Mutex<HashMap<FrameKey, Bytes>>);
+pub struct Packed(Mutex<HashMap<FrameKey, Parts>>);
 
 impl Packed {
-    fn encode(&self, frame: &Frame) -> Bytes {
+    fn encode(&self, frame: &Frame) -> Parts {
         let Some(key) = &frame.key else { return encode_frame(frame) };
         let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(bytes) = kept().get(key) {
@@ -58,15 +61,36 @@ impl Packed {
     }
 }
 
-/// A frame as clients read it.
-pub fn encode_frame(frame: &Frame) -> Bytes {
-    framed(frame.text().as_bytes())
+/// A frame as clients read it: the text for it alone, and blocks that are packed already, are a frame
+/// of zstd each, which clients unpack as one.
+pub fn encode_frame(frame: &Frame) -> Parts {
+    let (mut parts, mut text) = (Parts::new(), String::new());
+    for part in &frame.parts {
+        match part {
+            Part::Text(own) => text.push_str(own),
+            Part::Shared(shared) => text.push_str(shared),
+            Part::Block(block) => {
+                if !text.is_empty() {
+                    parts.push(pack(text.as_bytes()).into());
+                    text.clear();
+                }
+                parts.push(block.packed(|text| pack(text.as_bytes()).into()));
+            }
+        }
+    }
+    parts.push(pack(text.as_bytes()).into());
+    let length = length(parts.iter().map(Bytes::len).sum());
+    parts[0] = [&length[..], &parts[0]].concat().into();
+    parts
 }
 
 fn framed(text: &[u8]) -> Bytes {
     let packed = pack(text);
-    let length = u32::try_from(packed.len()).expect("a map is shorter than 4 GiB");
-    [&length.to_le_bytes()[..], &packed].concat().into()
+    [&length(packed.len())[..], &packed].concat().into()
+}
+
+fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes).expect("a map is shorter than 4 GiB").to_le_bytes()
 }
 
 fn pack(text: &[u8]) -> Vec<u8> {
@@ -81,12 +105,12 @@ fn pack(text: &[u8]) -> Vec<u8> {
 pub fn once(server: &Server, mut session: Session) -> Response<Answer> {
     match server.network.read(|state| session.poll(state, now())) {
         Polled::Frame(frame) | Polled::End(Some(frame)) => pieces(encode_frame(&frame)),
-        Polled::Nothing | Polled::End(None) => pieces(Bytes::new()),
+        Polled::Nothing | Polled::End(None) => pieces(Parts::new()),
     }
 }
 
 /// Tells a client what changes, until either end has enough.
-pub async fn follow(server: Arc<Server>, session: Session, to: mpsc::Sender<Bytes>) {
+pub async fn follow(server: Arc<Server>, session: Session, to: mpsc::Sender<Parts>) {
     let id = session.node();
     let Ok(stream) = server.network.run(move |state, _| state.connect(id)).await else { return };
     tell(&server, session, &to).await;
@@ -94,12 +118,13 @@ pub async fn follow(server: Arc<Server>, session: Session, to: mpsc::Sender<Byte
     let _ = server.network.run(move |state, now| state.disconnect(id, stream, now)).await;
 }
 
-async fn tell(server: &Server, mut session: Session, to: &mpsc::Sender<Bytes>) {
+async fn tell(server: &Server, mut session: Session, to: &mpsc::Sender<Parts>) {
     let mut changed = server.network.changed();
     let mut alive_at = Instant::now() + next_sign();
     loop {
-        changed.borrow_and_update();
-        let (frame, is_end) = match server.network.read(|state| session.poll(state, now())) {
+        let end = *changed.borrow_and_update();
+        let polled = server.network.read(|state| session.poll_until(state, end, now()));
+        let (frame, is_end) = match polled {
             Polled::Nothing => (None, false),
             Polled::Frame(frame) => (Some(frame), false),
             Polled::End(frame) => (frame, true),
@@ -109,7 +134,6 @@ async fn tell(server: &Server, mut session: Session, to: &mpsc::Sender<Bytes>) {
                 return;
             }
             alive_at = Instant::now() + next_sign();
-            sleep(REST).await;
         }
         if is_end {
             return;
@@ -119,7 +143,7 @@ async fn tell(server: &Server, mut session: Session, to: &mpsc::Sender<Bytes>) {
                 return;
             },
             () = tokio::time::sleep_until(alive_at) => {
-                if !sent(to, SIGN_OF_LIFE.clone()).await {
+                if !sent(to, vec![SIGN_OF_LIFE.clone()]).await {
                     return;
                 }
                 alive_at = Instant::now() + next_sign();
@@ -129,8 +153,8 @@ async fn tell(server: &Server, mut session: Session, to: &mpsc::Sender<Bytes>) {
     }
 }
 
-async fn sent(to: &mpsc::Sender<Bytes>, bytes: Bytes) -> bool {
-    matches!(timeout(PATIENCE, to.send(bytes)).await, Ok(Ok(())))
+async fn sent(to: &mpsc::Sender<Parts>, parts: Parts) -> bool {
+    matches!(timeout(PATIENCE, to.send(parts)).await, Ok(Ok(())))
 }
 
 /// When the next sign of life is due; not for all clients at once.

@@ -26,6 +26,7 @@ use crate::{
     body::{Answer, text},
     machine::{self, Client},
     serve::Server,
+    visitors::Visitor,
     web_socket::{self, WebSocket},
 };
 
@@ -57,11 +58,14 @@ fn by_post(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer>
     let Some(message) = message.and_then(decode) else {
         return text(StatusCode::BAD_REQUEST, "the request has no first message of Noise\n");
     };
-    let server = Arc::clone(server);
+    let (server, visitor) = (Arc::clone(server), visitor_of(&request));
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
-        speak(&server, TokioIo::new(upgraded), &message).await;
+        tokio::select! {
+            () = speak(&server, TokioIo::new(upgraded), &message, &visitor) => {}
+            () = visitor.must_leave() => {}
+        }
     });
     switching(HeaderValue::from_static(UPGRADE_PROTOCOL))
 }
@@ -85,11 +89,15 @@ fn by_web_socket(server: &Arc<Server>, request: Request<Incoming>) -> Response<A
     let Some(response) = web_socket::accept(&request, UPGRADE_PROTOCOL) else {
         return text(StatusCode::UPGRADE_REQUIRED, "here is ts2021, by POST or WebSocket\n");
     };
-    let server = Arc::clone(server);
+    let (server, visitor) = (Arc::clone(server), visitor_of(&request));
     tokio::spawn(async move {
         let upgraded = timeout(PATIENCE, hyper::upgrade::on(request)).await;
         let Ok(Ok(upgraded)) = upgraded else { return };
-        speak(&server, WebSocket::new(TokioIo::new(upgraded)).await, &message).await;
+        let stream = WebSocket::new(TokioIo::new(upgraded)).await;
+        tokio::select! {
+            () = speak(&server, stream, &message, &visitor) => {}
+            () = visitor.must_leave() => {}
+        }
     });
     response
 }
@@ -100,17 +108,27 @@ fn decode(text: &[u8]) -> Option<Vec<u8>> {
     Base64::decode_vec(text).ok()
 }
 
+/// Whose connection a request comes by.
+pub fn visitor_of(request: &Request<Incoming>) -> Arc<Visitor> {
+    let visitor = request.extensions().get::<Arc<Visitor>>();
+    Arc::clone(visitor.expect("listen.rs puts it into every request"))
+}
+
 /// Noise, then HTTP/2 until either end has enough.
 async fn speak(
     server: &Arc<Server>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     message: &[u8],
+    visitor: &Arc<Visitor>,
 ) {
     let mut ephemeral = Zeroizing::new([0; 32]);
     if getrandom::fill(&mut *ephemeral).is_err() {
         return;
     }
-    let handshake = match Handshake::new(&server.noise, message, ephemeral) {
+    let turn = visitor.turn().await;
+    let handshake = Handshake::new(&server.noise, message, ephemeral);
+    drop(turn);
+    let handshake = match handshake {
         Ok(handshake) => handshake,
         Err(error) => {
             tracing::debug!("{error}");
@@ -124,9 +142,14 @@ async fn speak(
         return;
     }
     let stream = NoiseStream::of_coordinator(stream, sealer, opener);
-    let client = Client { machine, version };
-    let server = Arc::clone(server);
-    let service = service_fn(move |request| machine::answer(Arc::clone(&server), client, request));
+    let client = Client { machine, version, from: visitor.source() };
+    let (server, visitor) = (Arc::clone(server), Arc::clone(visitor));
+    let service = service_fn(move |request| {
+        if visitor.is_stranger() && server.network.read(|state| state.knows(&machine)) {
+            visitor.belongs_to(machine);
+        }
+        machine::answer(Arc::clone(&server), client, Arc::clone(&visitor), request)
+    });
     let served = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)

@@ -25,7 +25,7 @@ use crate::errno::{Errno, errno};
 pub use follow::{Follow, Followed};
 pub use link::Link;
 pub use monitor::{Event, Monitor};
-pub use route::Route;
+pub use route::{DefaultWay, Route};
 pub use rule::{Family, FwMark, Rule};
 
 /// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).

@@ -12,6 +12,7 @@ pub mod line;
 pub mod local;
 pub mod map;
 pub mod messages;
+pub mod nat64;
 pub mod netcheck;
 pub mod paths;
 pub mod peer_relay;

@@ -157,6 +157,11 @@ impl Netcheck {
         self.hairpin.works()
     }
 
+    /// Ends a check that is under way, without a report.
+    pub fn stop(&mut self) {
+        self.check = None;
+    }
+
     /// When the next check is due, if peers are spoken to.
     pub fn due(&self) -> Duration {
         self.due

@@ -13,9 +13,12 @@
 //! After each input, and when `poll_timeout` says so, call `handle_timeout`, then `poll_transmit`
 //! until it has nothing. What that gives goes to the gateway, from the address of the place; only
 //! what comes from there is handed in.
+//!
+//! A gateway that speaks neither may speak UPnP ([`upnp`]), which is asked over connections.
 
 mod epoch;
 pub mod message;
+pub mod upnp;
 
 use std::{
     collections::VecDeque,

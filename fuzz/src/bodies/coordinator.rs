@@ -46,7 +46,7 @@ pub fn coordinator_requests(data: &[u8]) {
 fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
     let Ok(request) = RegisterRequest::read(line) else { return };
     let (number, url) = ("0123456789abcdef", "https://a/register/");
-    let asked = Registering { machine, request: &request, number, url };
+    let asked = Registering { machine, request: &request, number, url, from: None };
     let (Registered::Now(text) | Registered::Later(text)) = state.register(asked, NOW);
     let answer: Value = serde_json::from_str(&text).expect("an answer is JSON");
     assert!(answer["Error"].is_string());

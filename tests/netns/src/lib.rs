@@ -69,7 +69,7 @@ pub use skips::skip;
 pub use stream::{Carried, Pace, Stream};
 pub use tailnet::{
     Certificate, Coordinator, CoordinatorKind, Mapping, Member, MemberKind, MemberProgram, Nat,
-    Path, PortMapper, Switch, Tailnet, Uplink, deafen, hears,
+    Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, deafen, hears,
 };
 pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, ping};
 pub use wait::{Stopwatch, announce, eventually};

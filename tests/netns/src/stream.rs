@@ -13,7 +13,7 @@ use crate::pattern::{MOST, Pattern};
 use crate::wait::Stopwatch;
 
 /// How long a stream may stand still before it is given up.
-const GIVE_UP: Duration = Duration::from_secs(60);
+const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// How much a stream sends, and how fast.
 #[derive(Clone, Copy, Debug)]

@@ -13,9 +13,11 @@
 
 mod certificate;
 mod coordinator;
+mod gateway;
 mod member;
 mod nat;
 mod port_mapper;
+mod provider;
 mod switch;
 
 pub use self::certificate::Certificate;
@@ -23,8 +25,10 @@ pub use self::coordinator::{Coordinator, CoordinatorKind};
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
 pub use self::nat::{Nat, deafen, hears};
 pub use self::port_mapper::{Mapping, PortMapper};
+pub use self::provider::{Page, Provider};
 pub use self::switch::{Switch, Uplink};
 use crate::host::Host;
+use crate::pair::Addresses;
 
 /// A coordinator and a switch; hosts are added to it.
 pub struct Tailnet {
@@ -52,10 +56,18 @@ impl Tailnet {
             skips::skip(missing);
             return None;
         }
+        Some(Tailnet::without_members(kind))
+    }
+
+    /// The same for hosts that run no member: the coordinator's program must be there, and no other.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn without_members(kind: CoordinatorKind) -> Tailnet {
         let certificate = Certificate::new(Switch::coordinator());
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::start(kind, host, &certificate);
-        Some(Tailnet { coordinator, switch })
+        Tailnet { coordinator, switch }
     }
 
     /// Has the box before a host map ports.
@@ -64,6 +76,25 @@ impl Tailnet {
     /// When there is no box.
     pub fn map_ports(&self, host: &Host, mapping: Mapping) -> PortMapper {
         self.switch.map_ports(host, mapping)
+    }
+
+    /// Has nothing pass from what is behind one box to what is behind another.
+    pub fn part_boxes(&self) {
+        self.switch.part_boxes();
+    }
+
+    /// Gives a host a second way out, by the switch. Returns the device, and the router for all
+    /// that is far.
+    pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
+        self.switch.second_way(host)
+    }
+
+    /// Has the box before a host forget all flows, as one that is started again.
+    ///
+    /// # Panics
+    /// When there is no box.
+    pub fn forget(&self, host: &Host) {
+        self.switch.forget(host);
     }
 
     /// Whether all programs are there.

@@ -4,6 +4,7 @@
 
 mod server {
     mod life;
+    mod oidc;
     mod policy;
 }
 

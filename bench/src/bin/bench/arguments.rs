@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use linerate_bench::contender::{Carrier, Contender, Missing, TAILSCALED};
+use linerate_bench::contender::{Contender, HEADSCALE, Missing, TAILSCALED};
 use linerate_bench::link::Shape;
 use linerate_bench::suite::{Plan, Test};
 use linerate_bench::{ladder, published};
@@ -28,13 +28,15 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   --rounds N     turns of each contender, A B, B A, A B, ... (5)
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
-                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet, nat
+                 quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet, nat,
+                 server
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go (with each of its two queue lengths, of which the better
                  counts), wireguard-go, boringtun, gotatun, kernel, bare (the cable without a tunnel),
-                 tailscaled (joined over TUN, in proxy with userspace networking), or none
-                 (tailscale-wireguard-go; for proxy, tailnet and nat, tailscaled)
+                 tailscaled (joined over TUN, in proxy with userspace networking), headscale (which
+                 only coordinates, with derper to relay), or none
+                 (tailscale-wireguard-go; for proxy, tailnet and nat, tailscaled; for server, headscale)
   --binary ...   a build of linerate to measure instead of the workspace's; given again, further
                  builds to compare it with, and --beside is none unless it is given too
   --link SHAPE   an emulated link instead of the bare cable, of any of
@@ -178,7 +180,7 @@ impl Arguments {
             // Taken in for the bars of these tests, it runs no other one.
             _ if self.is_taken_in(contender) => {
                 let mut plan = self.plan.clone();
-                plan.tests.retain(|test| test.is_beside_tailscaled());
+                plan.tests.retain(|test| test.beside() == Some(&contender.name));
                 plan
             }
             _ => self.plan.clone(),
@@ -187,18 +189,19 @@ impl Arguments {
 
     /// Whether a contender was not named, and is there only for the bars of what is beside it.
     fn is_taken_in(&self, contender: &Contender) -> bool {
-        let is_tailscaled = matches!(contender.carrier, Carrier::Tailscaled(_));
-        is_tailscaled && self.beside.is_none()
+        let is_for_some = Test::ALL.iter().any(|test| test.beside() == Some(&contender.name));
+        is_for_some && self.beside.is_none()
     }
 }
 
-/// The peers that the bars of these tests are about: Tailscale's wireguard-go, and for proxies and
-/// tailnets tailscaled.
+/// The peers that the bars of these tests are about: Tailscale's wireguard-go, for proxies and
+/// tailnets tailscaled, and for servers headscale.
 fn yardsticks(tests: &[Test]) -> String {
-    let is_beside_tailscaled = |test: &Test| test.is_beside_tailscaled();
-    let fork = (!tests.iter().all(is_beside_tailscaled)).then(|| Implementation::Tailscale.name());
-    let whole = tests.iter().any(is_beside_tailscaled).then_some(TAILSCALED);
-    fork.into_iter().chain(whole).collect::<Vec<&str>>().join(",")
+    let fork = tests.iter().any(|test| test.beside().is_none());
+    let fork = fork.then(|| Implementation::Tailscale.name());
+    let others = [TAILSCALED, HEADSCALE].into_iter();
+    let others = others.filter(|name| tests.iter().any(|test| test.beside() == Some(name)));
+    fork.into_iter().chain(others).collect::<Vec<&str>>().join(",")
 }
 
 fn count(text: &str) -> Result<u32, String> {

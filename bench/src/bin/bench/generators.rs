@@ -1,7 +1,9 @@
 //! The generators: this program inside the hosts, by subcommands that only the bench calls.
 
 use std::error::Error;
+use std::fs;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use linerate_bench::connections;
 use linerate_bench::crowd::Crowd;
@@ -10,6 +12,7 @@ use linerate_bench::leash::end_with_stdin;
 use linerate_bench::link::{self, Shape};
 use linerate_bench::pour;
 use linerate_bench::quic::{self, Protection, Way};
+use linerate_bench::swarm::Swarm;
 use wg::PublicKey;
 
 type Done = Result<(), Box<dyn Error>>;
@@ -27,6 +30,9 @@ pub fn generate(words: &[String]) -> Option<Done> {
         ["call", to, seconds] => connect(to, seconds),
         ["drain", at] => drain(at),
         ["pour", to, proxy, streams, seconds] => stream(to, proxy, streams, seconds),
+        ["swarm", url, authority, auth_key, count, at_once, seconds] => {
+            join(url, authority, auth_key, [count, at_once, seconds])
+        }
         ["greet", count, hub, at] => greet(count, hub, at),
         _ => return None,
     })
@@ -83,6 +89,19 @@ fn greet(count: &str, hub: &str, at: &str) -> Done {
         println!("{greeted}");
     }
     Ok(())
+}
+
+fn join(url: &str, authority: &str, auth_key: &str, numbers: [&str; 3]) -> Done {
+    let [count, at_once, seconds] = numbers;
+    let swarm = Swarm {
+        url: url.parse()?,
+        authority: fs::read(authority)?,
+        auth_key: auth_key.to_owned(),
+        count: count.parse()?,
+        at_once: at_once.parse()?,
+        limit: Duration::from_secs(seconds.parse()?),
+    };
+    swarm.run()
 }
 
 fn drain(at: &str) -> Done {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordinator::{NewKey, Refusal};
+use coordinator::{Admission, NewKey, Refusal, object::RegisterMethod};
 use serde_json::json;
 use tailnet::keys::NodePublic;
 
@@ -143,15 +143,21 @@ fn a_machine_without_a_key_waits_until_an_administrator_lets_it_in() {
     let stranger = Machine::new(2);
     let followed = world.ask(&stranger, json!({ "Followup": url }));
     assert_eq!(followed["MachineAuthorized"], false);
-    assert_eq!(world.state.admit("other", world.user, world.now), Err(Refusal::NoRegistration));
+    let by = by_cli(&world);
+    assert_eq!(world.state.admit("other", by, world.now), Err(Refusal::NoRegistration));
+    assert_eq!(world.state.waiting(&number).unwrap().hostinfo.hostname, "host-1");
     let waiting = world.ask(&machine, json!({}));
     assert!(waiting["AuthURL"].as_str().unwrap().ends_with(&number));
-    machine.id = world.state.admit(&number, world.user, world.now).unwrap();
+    machine.id = world.state.admit(&number, by, world.now).unwrap();
     world.keep();
     let answer = world.ask(&machine, json!({ "Followup": url }));
     assert_eq!((&answer["MachineAuthorized"], &answer["AuthURL"]), (&json!(true), &json!("")));
     world.pass(Duration::from_secs(7200));
-    assert!(world.state.admit(&number, world.user, world.now).is_err());
+    assert!(world.state.admit(&number, by, world.now).is_err());
+}
+
+fn by_cli(world: &World) -> Admission {
+    Admission { user: world.user, method: RegisterMethod::Cli, expires: None }
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn short_gaps_are_nobodys_business_and_long_ones_are_told_once() {
     world.follow(&mut machine);
     world.poll(&mut peer);
     assert_eq!(peer.peer(&machine)["Online"], true);
-    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "OnlineChange"]);
+    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "OnlineChange", "Seq"]);
 }
 
 #[test]

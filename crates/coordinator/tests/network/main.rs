@@ -5,6 +5,8 @@
 mod joining;
 mod life;
 mod policy;
+mod resuming;
 mod routing;
+mod sign_in;
 mod telling;
 mod world;

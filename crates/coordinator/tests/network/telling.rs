@@ -45,7 +45,7 @@ fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     machine.hostinfo["NetInfo"] = json!({ "PreferredDERP": 999 });
     world.tell(&machine, json!({ "Endpoints": [] }));
     world.poll(&mut peer);
-    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "PeersChangedPatch"]);
+    assert_eq!(peer.told.last().unwrap(), &["ControlTime", "PeersChangedPatch", "Seq"]);
     let told = peer.peer(&machine);
     assert_eq!((&told["Endpoints"], &told["HomeDERP"]), (&json!(["192.0.2.9:1"]), &json!(999)));
     world.tell(&machine, json!({ "Endpoints": ["192.0.2.9:1"] }));

@@ -42,6 +42,8 @@ pub struct Machine {
     pub has_ended: bool,
     /// The fields of all frames that it was told.
     pub told: Vec<Vec<String>>,
+    /// The name of its stream, and the number of the last frame.
+    pub position: (String, i64),
 }
 
 impl World {
@@ -112,7 +114,7 @@ impl World {
         of_request.extend(fields.as_object().unwrap().clone());
         let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
         let (machine, number) = (machine.machine, "0123456789abcdef");
-        let asked = Registering { machine, request: &request, number, url: URL };
+        let asked = Registering { machine, request: &request, number, url: URL, from: None };
         let answer = self.state.register(asked, self.now);
         self.keep();
         let (Registered::Now(text) | Registered::Later(text)) = answer;
@@ -156,6 +158,24 @@ impl World {
         machine.session = Some((Session::new(machine.id, machine.key), stream));
         (machine.peers, machine.has_ended) = (BTreeMap::new(), false);
         self.poll(machine);
+    }
+
+    /// A machine's stream begins where the former one broke off, if the server can go on with it;
+    /// whether it did.
+    pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
+        let stream = self.state.connect(machine.id);
+        self.keep();
+        let (former_stream, former_seq) = machine.position.clone();
+        let before = former_stream.clone();
+        let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
+        let session = Session::new(machine.id, machine.key).resumable(server, &request);
+        machine.session = Some((session, stream));
+        machine.has_ended = false;
+        self.poll(machine);
+        let frame = machine.told.last().expect("a first frame");
+        let resumed = !frame.contains(&"DERPMap".to_owned());
+        assert!(!resumed || before == machine.position.0, "it is told so by the name");
+        resumed
     }
 
     /// A machine's stream breaks off.
@@ -207,6 +227,7 @@ impl Machine {
             ssh: Value::Null,
             has_ended: false,
             told: Vec::new(),
+            position: (String::new(), 0),
         }
     }
 
@@ -222,6 +243,13 @@ impl Machine {
         if let Some(ssh) = frame.get("SSHPolicy") {
             self.ssh = ssh.clone();
         }
+        if let Some(handle) = frame.get("MapSessionHandle") {
+            if self.position.0 != handle.as_str().unwrap() || frame.get("DERPMap").is_some() {
+                self.peers.clear();
+            }
+            self.position.0 = handle.as_str().unwrap().to_owned();
+        }
+        self.position.1 = frame["Seq"].as_i64().unwrap_or(self.position.1);
         let list = |name: &str| frame[name].as_array().cloned().unwrap_or_default();
         if !list("Peers").is_empty() {
             self.peers.clear();

@@ -4,15 +4,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use sys::clock;
+use sys::{clock, netlink::DefaultWay};
 use tailnet::{
     keys::{MachineKey, NodePublic},
     line::{
@@ -28,7 +23,7 @@ use tokio::sync::mpsc;
 
 use super::{
     control::{self, dial::Hook},
-    derp, dns, endpoints, kept,
+    derp, dns, kept,
     line::ToLine,
     local_api::{Request, Writers},
     lock::Lock,
@@ -76,6 +71,8 @@ pub(super) struct Agent {
     pub settings: Settings,
     /// What is wrong, by its kind.
     pub problems: BTreeMap<&'static str, String>,
+    /// Where default routes led last.
+    pub ways: [DefaultWay; 2],
     /// Who answered questions about names before.
     pub servers: Vec<IpAddr>,
     /// Who answers questions about names, at this address.
@@ -124,6 +121,8 @@ pub(super) struct Parts {
 pub(super) struct Effects {
     /// Its addresses, each with the length of its network, but not those of one interface.
     pub addresses: Box<dyn Fn(u32) -> Vec<IpNet>>,
+    /// Where its default routes lead.
+    pub ways: Box<dyn Fn() -> [DefaultWay; 2]>,
     /// Begins to speak to a coordinator.
     pub connect: Box<Connect>,
 }
@@ -191,6 +190,7 @@ impl Agent {
             programs: Programs::default(),
             settings: Settings::default(),
             problems: BTreeMap::new(),
+            ways: <[DefaultWay; 2]>::default(),
             servers: Vec::new(),
             names: None,
             told_all: false,
@@ -328,6 +328,7 @@ impl Agent {
             self.map = map;
             self.relays_changed();
         }
+        self.ways = (self.effects.ways)();
         self.find_endpoints();
         self.set_operator();
         self.apply_settings();
@@ -452,29 +453,6 @@ impl Agent {
         self.relays.set_map(self.map.derp_map().clone());
         self.mesh.set_relays(self.map.derp_map(), self.clock.now);
         self.relay_server.set_relays(self.map.derp_map());
-    }
-
-    /// Routes change also by what we do ourselves: only other addresses are another network.
-    fn network_changed(&mut self) {
-        self.mesh.port_mapping.check();
-        let found = self.local_endpoints();
-        if !self.mesh.set_local(found, self.clock.now) {
-            return;
-        }
-        self.relays.network_changed();
-        self.reconnect();
-        self.mesh.handle_network_change(self.clock.now);
-        self.apply_settings();
-    }
-
-    fn local_endpoints(&self) -> Vec<SocketAddr> {
-        endpoints::own(&(self.effects.addresses)(self.own.index), self.own.port)
-    }
-
-    /// Finds out this machine's own addresses anew.
-    pub fn find_endpoints(&mut self) {
-        let found = self.local_endpoints();
-        self.mesh.set_local(found, self.clock.now);
     }
 
     /// The operator may write beside root.

@@ -1,12 +1,41 @@
-//! This machine's own addresses.
+//! This machine's own addresses, and where it leaves to all others.
 
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use sys::netlink::Netlink;
+use sys::netlink::{DefaultWay, Netlink};
+
+use super::core::Agent;
 
 /// The most addresses that are told to peers.
 const MOST: usize = 20;
+
+impl Agent {
+    /// Routes change also by what we do ourselves: only other addresses, or another way to all that
+    /// is far, are another network.
+    pub fn network_changed(&mut self) {
+        self.mesh.port_mapping.check();
+        let (found, ways) = (self.local_endpoints(), (self.effects.ways)());
+        let moved = std::mem::replace(&mut self.ways, ways) != ways;
+        if !self.mesh.set_local(found, self.clock.now) && !moved {
+            return;
+        }
+        self.relays.network_changed();
+        self.reconnect();
+        self.mesh.handle_network_change(self.clock.now);
+        self.apply_settings();
+    }
+
+    fn local_endpoints(&self) -> Vec<SocketAddr> {
+        own(&(self.effects.addresses)(self.own.index), self.own.port)
+    }
+
+    /// Finds out this machine's own addresses anew.
+    pub fn find_endpoints(&mut self) {
+        let found = self.local_endpoints();
+        self.mesh.set_local(found, self.clock.now);
+    }
+}
 
 /// Where a machine with these addresses may be reached in its own networks, at `port`.
 pub(super) fn own(addresses: &[IpNet], port: u16) -> Vec<SocketAddr> {
@@ -43,6 +72,15 @@ pub(super) fn addresses(own: u32) -> Vec<IpNet> {
     read().unwrap_or_else(|error| {
         tracing::error!(%error, "own addresses");
         Vec::new()
+    })
+}
+
+/// Where this machine's default routes lead.
+pub(super) fn ways() -> [DefaultWay; 2] {
+    let read = || Netlink::open()?.default_ways();
+    read().unwrap_or_else(|error: sys::netlink::NetlinkError| {
+        tracing::error!(%error, "default routes");
+        <[DefaultWay; 2]>::default()
     })
 }
 

@@ -8,6 +8,8 @@
 
 mod check;
 mod former;
+mod send;
+mod translated;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -25,24 +27,23 @@ use tailnet::{
     derp::{Bundles, home::Home, read_bundle},
     disco::{Disco, Message},
     keys::{DiscoKey, DiscoPublic, NodePublic},
-    line::{Activity, Incoming, Outgoing, Path, Relayed, ToPlane},
+    line::{Activity, Incoming, Outgoing, Path, Relayed},
     messages::DerpMap,
     netcheck::{Nat, NetInfo, Netcheck, Report, SeenByPeers, Sighting},
-    paths::{Event, Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
-    peer_relay::{GENEVE_LEN, Geneve, Protocol},
+    paths::{Paths, PeerInfo, PeerRelay, Shown, To, Traffic, Transmit, Via},
+    peer_relay::{GENEVE_LEN, Geneve},
     stun,
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{
-    derp, line::ToLine, portmap::PortMapping, programs::Programs, relay_server::Asked,
-    told::ToRelays,
+use super::{portmap::PortMapping, relay_server::Asked};
+
+use self::translated::Translated;
+pub(super) use self::{
+    check::{Found, look_up},
+    translated::discover,
 };
 
-pub(super) use check::{Found, look_up};
-
-/// Datagrams in one message to the data plane at most.
-const TOGETHER: usize = 64;
 /// What follows from what happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Due {
@@ -80,6 +81,7 @@ pub(super) struct Mesh {
     asked: Vec<Asked>,
     pending: Vec<Outgoing>,
     due: Due,
+    translated: Translated,
 }
 
 impl Mesh {
@@ -110,6 +112,7 @@ impl Mesh {
             asked: Vec::new(),
             pending: Vec::new(),
             due: Due::default(),
+            translated: Translated::default(),
         }
     }
 
@@ -135,8 +138,8 @@ impl Mesh {
     }
 
     fn renew_net_info(&mut self) {
-        let has_v6 = self.local.iter().any(SocketAddr::is_ipv6);
-        let new = self.port_mapping.tell(self.report.net_info(self.home(), has_v6));
+        let report = self.report.net_info(self.home(), self.has_local(true));
+        let new = self.port_mapping.tell(report);
         let before = self.told.derp_latency.clone();
         if (NetInfo { derp_latency: before, ..new.clone() }) != self.told {
             self.told = new;
@@ -268,6 +271,7 @@ impl Mesh {
 
     pub fn handle_network_change(&mut self, now: Duration) {
         self.seen.clear();
+        self.translated.ask_again();
         self.paths.handle_network_change(now);
         self.netcheck.make_next_full();
         self.check(now);
@@ -275,6 +279,7 @@ impl Mesh {
 
     /// A datagram of the UDP socket that is not WireGuard's.
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
+        let one = self.translated.inward_datagram(one);
         if stun::is_stun(&one.bytes) {
             self.netcheck.handle_stun_response(&one.bytes, one.at);
         } else if let Some(header) = Geneve::read(&one.bytes) {
@@ -378,7 +383,8 @@ impl Mesh {
     }
 
     /// A peer sent or received something, by the data plane's count.
-    fn active(&mut self, new: Activity, now: Duration) {
+    fn active(&mut self, mut new: Activity, now: Duration) {
+        new.heard_from = new.heard_from.map(|from| self.translated.inward_path(from));
         let old = self.activity.insert(new.peer, new);
         let (sent, received) = old.map_or((0, 0), |old| (old.sent, old.received));
         let traffic = Traffic {
@@ -442,72 +448,6 @@ impl Mesh {
         if is_due && !self.netcheck.is_running() {
             self.check(now);
         }
-    }
-
-    /// Sends what is to be sent.
-    pub async fn flush(
-        &mut self,
-        plane: &ToLine<ToPlane>,
-        relays: &mut ToRelays,
-        programs: &mut Programs,
-        now: Duration,
-    ) -> Due {
-        self.flush_check(relays, now).await;
-        let mut due = std::mem::take(&mut self.due);
-        while let Some(event) = self.paths.poll_event() {
-            match event {
-                Event::UsePath { peer, path: Some(path) } => {
-                    if self.former.admits(peer, path, now) {
-                        plane.send(ToPlane::Path { peer, path });
-                    }
-                }
-                // Its datagrams have nowhere to go: the next path is told when there is one.
-                Event::UsePath { path: None, .. } => {}
-                Event::HandshakeNow(peer) => plane.send(ToPlane::Handshake(peer)),
-                Event::Pong { number, via, latency, .. } => programs.pong(number, via, latency),
-                Event::RefreshEndpoints => {
-                    due.endpoints = true;
-                    self.check(now);
-                    self.flush_check(relays, now).await;
-                }
-            }
-        }
-        while let Some((peer, path)) = self.former.poll(now) {
-            plane.send(ToPlane::Path { peer, path });
-        }
-        let said = std::mem::take(&mut self.said);
-        let transmits = said.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
-        for Transmit { to, disco, message } in transmits {
-            let mut nonce = [0; 24];
-            if getrandom::fill(&mut nonce).is_err() {
-                break;
-            }
-            let bytes = self.disco.seal(disco, &message, nonce);
-            match to {
-                To::Udp { addr, source, hops } => {
-                    self.pending.push(Outgoing { to: addr, source, hops, bytes });
-                }
-                To::PeerRelay { addr, vni, control } => {
-                    let header = Geneve { control, protocol: Protocol::Disco, vni };
-                    let bytes = [&header.bytes()[..], &bytes].concat();
-                    self.pending.push(Outgoing { to: addr, source: None, hops: None, bytes });
-                }
-                To::Relay { region, peer } => {
-                    let (segment, bytes) = (bytes.len(), bytes.into());
-                    let send =
-                        derp::Command::Send { region, to: peer, bytes, segment, bundled: false };
-                    relays.send(send).await;
-                }
-            }
-        }
-        let pending = std::mem::take(&mut self.pending);
-        for some in pending.chunks(TOGETHER) {
-            plane.send(ToPlane::Datagrams(some.to_vec()));
-        }
-        if due.home {
-            relays.set_home(self.home());
-        }
-        due
     }
 }
 

@@ -1,8 +1,10 @@
 //! The port that the router forwards: a task with one UDP socket, connected to the gateway, so that
-//! the kernel leaves out what others send.
+//! the kernel leaves out what others send; and one for a router that speaks [`upnp`] alone.
+
+mod upnp;
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     os::fd::AsFd as _,
     time::Duration,
 };
@@ -22,7 +24,11 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use self::upnp::Upnp;
 use super::{control::dial::Hook, mesh::Found};
+
+/// How long PCP and NAT-PMP are waited for before UPnP is asked, too.
+const HEAD_START: Duration = Duration::from_millis(500);
 
 /// What the task is asked for. It looks at the gateway each time that it is told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,16 +37,35 @@ pub(super) struct Wanted {
     pub port: Option<u16>,
 }
 
+/// What is known of the router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Router {
+    /// By PCP and NAT-PMP.
+    pub asked: Mapped,
+    /// By UPnP, which is asked where those map nothing.
+    pub upnp: upnp::Known,
+}
+
+impl Router {
+    /// By what the port is mapped, where, and until when.
+    fn mapping(&self) -> Option<(String, SocketAddrV4, Duration)> {
+        let asked = self.asked.mapping;
+        let asked = asked.map(|it| (it.protocol.to_string(), it.external, it.expires));
+        let upnp = self.upnp.mapping;
+        asked.or(upnp.map(|(external, expires)| ("UPnP".to_owned(), external, expires)))
+    }
+}
+
 /// What a node knows of the port that its router forwards.
 pub(super) struct PortMapping {
     wanted: watch::Sender<Wanted>,
-    known: Mapped,
+    known: Router,
 }
 
 impl PortMapping {
     /// One of the task that hears this.
     pub fn new(wanted: watch::Sender<Wanted>) -> Self {
-        Self { wanted, known: Mapped::default() }
+        Self { wanted, known: Router::default() }
     }
 
     /// Has this port mapped.
@@ -56,7 +81,7 @@ impl PortMapping {
     }
 
     /// The task found this. Whether the node is reached elsewhere now.
-    pub fn set(&mut self, known: Mapped) -> bool {
+    pub fn set(&mut self, known: Router) -> bool {
         let before = self.endpoint();
         self.known = known;
         self.endpoint() != before
@@ -64,37 +89,39 @@ impl PortMapping {
 
     /// Where the node is reached.
     pub fn endpoint(&self) -> Option<SocketAddr> {
-        self.known.mapping.map(|mapping| mapping.external.into())
+        self.known.mapping().map(|(_, external, _)| external.into())
     }
 
     /// Adds what the coordinator is told.
     pub fn tell(&self, info: NetInfo) -> NetInfo {
-        let Mapped { pcp, nat_pmp, mapping } = self.known;
-        NetInfo { have_port_map: mapping.is_some(), pcp, pmp: nat_pmp, ..info }
+        let Mapped { pcp, nat_pmp, .. } = self.known.asked;
+        let have_port_map = self.known.mapping().is_some();
+        NetInfo { have_port_map, pcp, pmp: nat_pmp, upnp: self.known.upnp.speaks, ..info }
     }
 
     /// For users, in one line.
     pub fn text(&self, now: Duration) -> String {
-        match (self.known.mapping, self.known.pcp, self.known.nat_pmp) {
-            (Some(mapping), ..) => {
-                let left = mapping.expires.saturating_sub(now).as_secs();
-                format!("{} by {}, for {left} s", mapping.external, mapping.protocol)
+        let Mapped { pcp, nat_pmp, .. } = self.known.asked;
+        match (self.known.mapping(), pcp, nat_pmp, self.known.upnp.speaks) {
+            (Some((protocol, external, expires)), ..) => {
+                let left = expires.saturating_sub(now).as_secs();
+                format!("{external} by {protocol}, for {left} s")
             }
-            (None, Some(false), Some(false)) => {
-                "none: the router speaks neither PCP nor NAT-PMP".to_owned()
+            (None, Some(false), Some(false), Some(false)) => {
+                "none: the router speaks neither PCP, NAT-PMP nor UPnP".to_owned()
             }
-            (None, Some(_), Some(_)) => "none: the router refuses".to_owned(),
+            (None, Some(_), Some(_), Some(_)) => "none: the router refuses".to_owned(),
             (None, ..) => "none".to_owned(),
         }
     }
 
     /// For programs; null without a mapping.
     pub fn json(&self, now: Duration) -> Value {
-        self.known.mapping.map_or(Value::Null, |mapping| {
+        self.known.mapping().map_or(Value::Null, |(protocol, external, expires)| {
             json!({
-                "Protocol": mapping.protocol.to_string(),
-                "Address": mapping.external.to_string(),
-                "LifetimeSeconds": mapping.expires.saturating_sub(now).as_secs(),
+                "Protocol": protocol,
+                "Address": external.to_string(),
+                "LifetimeSeconds": expires.saturating_sub(now).as_secs(),
             })
         })
     }
@@ -108,33 +135,47 @@ pub(super) async fn run(
     found: mpsc::Sender<Found>,
 ) {
     let mut mapper = Mapper::new(nonce);
+    let mut upnp = Upnp::start(hook.clone());
     let mut socket = None;
-    let mut told = Mapped::default();
+    let mut told = Router::default();
     let mut buffer = [0; LONGEST];
+    // When UPnP is asked, too, if nothing is mapped by then.
+    let mut patience = Duration::ZERO;
     loop {
         mapper.handle_timeout(now());
         send(&mut mapper, socket.as_ref());
-        if mapper.known() != told {
-            told = mapper.known();
+        let is_needed = mapper.known().mapping.is_none();
+        upnp.want(mapper.place().filter(|_| is_needed && now() >= patience));
+        let known = Router { asked: mapper.known(), upnp: upnp.known() };
+        if known != told {
+            told = known;
             let _ = found.send(Found::Mapped(told)).await;
         }
-        let due = mapper.poll_timeout();
+        let runs_out = Some(patience).filter(|at| is_needed && *at > now());
+        let due = mapper.poll_timeout().into_iter().chain(runs_out).min();
         let wait = due.map_or(Duration::ZERO, |due| due.saturating_sub(now()));
         let wake = Instant::now() + wait;
         tokio::select! {
             changed = wanted.changed() => {
                 if changed.is_err() {
                     mapper.end();
-                    return send(&mut mapper, socket.as_ref());
+                    send(&mut mapper, socket.as_ref());
+                    return upnp.end().await;
                 }
-                let port = wanted.borrow_and_update().port;
+                let (port, place) = (wanted.borrow_and_update().port, mapper.place());
                 look(&mut mapper, &mut socket, port, hook.as_ref()).await;
+                if mapper.place() == place {
+                    upnp.check();
+                } else {
+                    patience = now() + HEAD_START;
+                }
             }
             received = receive(socket.as_ref(), &mut buffer) => {
                 if let Ok(len) = received {
                     mapper.handle_datagram(&buffer[..len], now());
                 }
             }
+            () = upnp.changed() => {}
             () = sleep_until(wake), if due.is_some() => {}
         }
     }

@@ -81,6 +81,7 @@ pub(super) async fn run(options: Options, lines: Lines) -> anyhow::Result<()> {
         writers,
         effects: Effects {
             addresses: Box::new(endpoints::addresses),
+            ways: Box::new(endpoints::ways),
             connect: Box::new(|settings, commands, events| {
                 tokio::spawn(control::run(settings, commands, events));
             }),

@@ -19,6 +19,7 @@ use crate::{
     clock::now,
     serve::Server,
     sessions::{COOKIE_NAME, Session},
+    slow_hash,
 };
 
 /// What the page says of itself with every command, which no other site can.
@@ -77,6 +78,12 @@ pub async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
+    if let Some(text) = request.headers().get(AUTHORIZATION).and_then(bearer) {
+        let proved = slow_hash::prove(&server.network, |state, now| state.unproved_api(text, now));
+        if let Err(error) = proved.await {
+            tracing::warn!("an API key: {error:#}");
+        }
+    }
     match who(&server, &request) {
         Ok(who) => {
             request.extensions_mut().insert(who);
@@ -105,11 +112,14 @@ fn who(server: &Server, request: &Request) -> Result<Who, Refused> {
     Ok(Who(session.who))
 }
 
+fn bearer(shown: &HeaderValue) -> Option<&str> {
+    Some(shown.to_str().ok()?.strip_prefix("Bearer ")?.trim())
+}
+
 fn by_key(server: &Server, shown: &HeaderValue, from: SocketAddr) -> Result<Who, Refused> {
-    let text = shown.to_str().ok().and_then(|shown| shown.strip_prefix("Bearer "));
-    let name = text.and_then(|text| {
+    let name = bearer(shown).and_then(|text| {
         let found = |state: &coordinator::State| {
-            state.api_key_of(text.trim(), now()).map(|key| key.prefix.clone())
+            state.api_key_of(text, now()).map(|key| key.prefix.clone())
         };
         server.network.read(found)
     });

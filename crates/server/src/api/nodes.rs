@@ -1,8 +1,8 @@
 //! Nodes.
 
 use coordinator::{
-    Refusal, State,
-    object::{NodeId, UserId},
+    Admission, Refusal, State,
+    object::{NodeId, RegisterMethod, UserId},
 };
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -62,7 +62,8 @@ pub async fn show(desk: Desk, Named(id): Named<i64>) -> Answered {
 pub async fn register(desk: Desk, With(asked): With<Registration>) -> Answered {
     desk.run(format!("register a node of user {}", asked.user), move |state, now| {
         let user = state.find_user(&asked.user)?.id;
-        let id = state.admit(&asked.key, user, now)?;
+        let admission = Admission { user, method: RegisterMethod::Cli, expires: None };
+        let id = state.admit(&asked.key, admission, now)?;
         shown_node(state, id)
     })
     .await

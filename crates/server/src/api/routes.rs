@@ -12,7 +12,7 @@ use axum::{
 
 use super::{
     LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, keys, nodes, openapi, policy,
-    users,
+    users, why,
 };
 use crate::serve::Server;
 
@@ -76,6 +76,13 @@ pub fn all() -> Vec<Route> {
         Route::get("audit", "What administrators did, the newest first.", "AuditEntries")
             .with(&[("limit", "How many entries; 100 without it.")])
             .by(get(audit::list)),
+        Route::get("why", "Whether one reaches another, and what stands in the way.", "Why")
+            .with(&[
+                ("from", "A node, by name, number or address."),
+                ("to", "Likewise, or an address behind a router."),
+                ("port", "Only this port of TCP."),
+            ])
+            .by(get(why::why)),
         Route::post("admin/link", "Make a link that opens the page, once.", "Link")
             .by(post(audit::admin_link)),
         Route::get("openapi.json", "This document.", "Document").by(get(openapi::document)),
@@ -151,6 +158,11 @@ fn of_the_policy() -> Vec<Route> {
             .by(get(policy::history)),
         Route::get("policy/history/{id}", "One of them.", "Policy").by(get(policy::older)),
     ]
+}
+
+/// Method and path of every route.
+pub fn listed() -> Vec<(Method, String)> {
+    all().into_iter().map(|route| (route.method, format!("{ROOT}{}", route.path))).collect()
 }
 
 /// What answers administrators.

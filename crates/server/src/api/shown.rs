@@ -7,9 +7,14 @@ use coordinator::{
 use serde_json::{Value, json};
 
 pub fn user(user: &User) -> Value {
+    let (provider, identifier) = match &user.identity {
+        Some(identity) => ("oidc", identity.joined()),
+        None => ("", String::new()),
+    };
     json!({
         "id": user.id, "name": user.name, "display_name": user.display_name, "email": user.email,
         "profile_pic_url": user.picture_url, "created_at": user.created.text(),
+        "provider": provider, "provider_id": identifier, "groups": user.groups,
     })
 }
 
@@ -37,6 +42,7 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
     let method = match node.method {
         RegisterMethod::AuthKey => "auth_key",
         RegisterMethod::Cli => "cli",
+        RegisterMethod::Oidc => "oidc",
     };
     let routes: Vec<_> = node.routes().collect();
     json!({

@@ -7,8 +7,8 @@ pub fn user(user: &Value) -> String {
 }
 
 pub fn users(users: &Value) -> String {
-    let head = ["ID", "Name", "Display name", "Email", "Created"];
-    let fields = ["id", "name", "display_name", "email", "created_at"];
+    let head = ["ID", "Name", "Display name", "Email", "Provider", "Created"];
+    let fields = ["id", "name", "display_name", "email", "provider", "created_at"];
     table(head, rows(users).map(|user| fields.map(|field| text(&user[field]))))
 }
 
@@ -44,7 +44,17 @@ pub fn audit(entries: &Value) -> String {
 }
 
 pub fn nodes(nodes: &Value) -> String {
-    let head = ["ID", "Name", "User", "Tags", "Addresses", "Online", "Last seen", "Expires"];
+    let head = [
+        "ID",
+        "Name",
+        "User",
+        "Tags",
+        "Addresses",
+        "Online",
+        "Last seen",
+        "Expires",
+        "Registered by",
+    ];
     table(
         head,
         rows(nodes).map(|node| {
@@ -57,6 +67,7 @@ pub fn nodes(nodes: &Value) -> String {
                 text(&node["online"]),
                 text(&node["last_seen"]),
                 text(&node["expiry"]),
+                text(&node["register_method"]),
             ]
         }),
     )
@@ -127,11 +138,13 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_their_longest_text_and_nothing_escapes() {
         let table = users(&json!([
-            { "id": 1, "name": "a\u{1b}[31m", "display_name": "", "email": null, "created_at": "t" },
+            { "id": 1, "name": "a\u{1b}[31m", "display_name": "", "email": null, "provider": "",
+              "created_at": "t" },
         ]));
         assert_eq!(
             table,
-            "ID  Name   Display name  Email  Created\n1   a[31m                -      t\n"
+            "ID  Name   Display name  Email  Provider  Created\n\
+             1   a[31m                -                t\n"
         );
     }
 }

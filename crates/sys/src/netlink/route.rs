@@ -28,6 +28,15 @@ pub struct Route {
     pub metric: Option<u32>,
 }
 
+/// Where a default route leads; nowhere if there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DefaultWay {
+    /// The device's index.
+    pub device: Option<u32>,
+    /// The next router, where it is told and of IPv4.
+    pub gateway: Option<Ipv4Addr>,
+}
+
 impl Netlink {
     /// Adds a route.
     ///
@@ -154,6 +163,20 @@ impl Netlink {
     /// The kernel's refusal.
     pub fn default_gateway(&self) -> Result<Option<Ipv4Addr>, NetlinkError> {
         Ok(self.default_hop(Family::V4)?.and_then(|hop| hop.gateway))
+    }
+
+    /// Where all packets leave that no other route is for, IPv4's and IPv6's: two that are the same
+    /// lead to the same next hop.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn default_ways(&self) -> Result<[DefaultWay; 2], NetlinkError> {
+        let way = |family| {
+            let hop = self.default_hop(family)?;
+            let way = hop.map(|hop| DefaultWay { device: hop.device, gateway: hop.gateway });
+            Ok::<_, NetlinkError>(way.unwrap_or_default())
+        };
+        Ok([way(Family::V4)?, way(Family::V6)?])
     }
 
     /// Where a family's default route with the lowest metric leads.

@@ -76,23 +76,34 @@ impl FrameReader {
     }
 }
 
-/// Unpacks zstd. Text that is not packed, as of a coordinator that does not pack, is itself.
-fn unpack(packed: &[u8]) -> Result<Vec<u8>, FrameError> {
+/// Unpacks zstd: one frame of it, or several in a row (RFC 8878, section 3). Text that is not packed,
+/// as of a coordinator that does not pack, is itself.
+fn unpack(mut packed: &[u8]) -> Result<Vec<u8>, FrameError> {
+    if packed.first() == Some(&b'{') {
+        return Ok(packed.to_vec());
+    }
+    let mut text = Vec::new();
+    loop {
+        packed = unpack_first(packed, &mut text)?;
+        if packed.is_empty() {
+            return Ok(text);
+        }
+    }
+}
+
+/// Unpacks the first frame of zstd behind what is in `text`, and returns what follows it.
+fn unpack_first<'a>(packed: &'a [u8], text: &mut Vec<u8>) -> Result<&'a [u8], FrameError> {
     if !packed.starts_with(&ZSTD) {
-        return if packed.first() == Some(&b'{') {
-            Ok(packed.to_vec())
-        } else {
-            Err(FrameError::BadZstd("its first bytes are others".into()))
-        };
+        return Err(FrameError::BadZstd("its first bytes are others".into()));
     }
     let mut decoder = FrameDecoder::new();
     decoder.set_max_window_size(LONGEST as u64);
     let bad = |error: &dyn fmt::Display| FrameError::BadZstd(error.to_string());
-    let decoder =
+    let mut decoder =
         StreamingDecoder::new_with_decoder(packed, decoder).map_err(|error| bad(&error))?;
-    let mut text = Vec::new();
-    decoder.take(LONGEST as u64 + 1).read_to_end(&mut text).map_err(|error| bad(&error))?;
-    if text.len() > LONGEST { Err(FrameError::Bomb) } else { Ok(text) }
+    let most = (LONGEST + 1 - text.len()) as u64;
+    decoder.by_ref().take(most).read_to_end(text).map_err(|error| bad(&error))?;
+    if text.len() > LONGEST { Err(FrameError::Bomb) } else { Ok(decoder.into_inner()) }
 }
 
 #[cfg(test)]
@@ -129,6 +140,22 @@ mod tests {
         reader.handle_bytes(&framed(b"{}"));
         assert_eq!(reader.poll_frame(), Err(FrameError::Bomb));
         assert_eq!(reader.poll_frame(), Ok(Some(b"{}".to_vec())));
+    }
+
+    #[test]
+    fn a_frame_of_several_parts_of_zstd_is_read_as_one() {
+        let parts: Vec<u8> = ["{\"a\":", "[1,", "2]}"]
+            .iter()
+            .flat_map(|part| compress_to_vec(part.as_bytes(), CompressionLevel::Fastest))
+            .collect();
+        let mut reader = FrameReader::default();
+        reader.handle_bytes(&raw(&parts));
+        assert_eq!(reader.poll_frame(), Ok(Some(b"{\"a\":[1,2]}".to_vec())));
+        reader.handle_bytes(&raw(&[&parts[..], b"x"].concat()));
+        assert!(matches!(reader.poll_frame(), Err(FrameError::BadZstd(_))));
+        let two = [&bomb(LONGEST / (128 << 10))[4..], &bomb(1)[4..]].concat();
+        reader.handle_bytes(&raw(&two));
+        assert_eq!(reader.poll_frame(), Err(FrameError::Bomb));
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub struct NetInfo {
     /// Whether the router speaks PCP.
     #[serde(rename = "PCP", skip_serializing_if = "Option::is_none")]
     pub pcp: Option<bool>,
+    /// Whether the router speaks UPnP.
+    #[serde(rename = "UPnP", skip_serializing_if = "Option::is_none")]
+    pub upnp: Option<bool>,
     /// The home: without it no peer can send through relays. 0 is none.
     #[serde(rename = "PreferredDERP", skip_serializing_if = "is_zero")]
     pub preferred_derp: u16,
@@ -109,6 +112,7 @@ impl Report {
             have_port_map: false,
             pmp: None,
             pcp: None,
+            upnp: None,
             preferred_derp: home.unwrap_or(0),
             derp_latency: latencies.into_iter().flatten().collect(),
         }

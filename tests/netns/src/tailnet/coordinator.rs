@@ -77,6 +77,7 @@ impl Coordinator {
         host.run(format!("mkdir {FOLDER}"));
         let chain = host.write("tls.pem", &certificate.chain);
         let key = host.write_secret("tls.key", &certificate.key);
+        host.write("ca.pem", &certificate.authority);
         let url = format!("https://{}", own[0]);
         let config = match kind {
             Headscale => headscale::config(&url, own, [&chain, &key]),
@@ -101,10 +102,22 @@ impl Coordinator {
         let socket = format!("{FOLDER}/socket");
         // What an earlier one left.
         self.host.run(format!("rm -f {socket}"));
-        let words = [self.program.clone(), "--config".into(), self.config(), "serve".into()];
+        let trust = "SSL_CERT_FILE=/run/rig/ca.pem".to_owned();
+        let program = ["env".into(), trust, self.program.clone()];
+        let words = program.into_iter().chain(["--config".into(), self.config(), "serve".into()]);
         let service = Service::start(&self.host, "coordinator", words);
         let host = &self.host;
         self.service = Some(service.until(|| host.has(&socket) && host.listens(443)));
+    }
+
+    /// Starts it anew with more in its configuration.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn configure(&mut self, more: &str) {
+        let text = self.host.read(&self.config());
+        self.host.write(self.kind.config_name(), &format!("{text}\n{more}"));
+        self.start_again();
     }
 
     /// Ends it at once, as a power cut does.
@@ -126,6 +139,14 @@ impl Coordinator {
         self.host.attempt(format!("{} --config {} {arguments}", self.program, self.config()))
     }
 
+    /// Its pid inside its host.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn pid(&self) -> u32 {
+        self.service.as_ref().expect("it runs").pid()
+    }
+
     /// Which it is.
     pub fn kind(&self) -> CoordinatorKind {
         self.kind
@@ -134,6 +155,11 @@ impl Coordinator {
     /// Where members find it.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The same by its IPv6 address.
+    pub fn url_of_ipv6(&self) -> String {
+        format!("https://[{}]", Switch::coordinator().of(Family::V6))
     }
 
     /// A key by which any number of members join.
@@ -172,8 +198,7 @@ impl Coordinator {
 
     /// Sends it a signal, by name: `STOP`, `CONT`, ...
     pub fn signal(&self, signal: &str) {
-        let service = self.service.as_ref().expect("it runs");
-        self.host.run(format!("kill -{signal} {}", service.pid()));
+        self.host.run(format!("kill -{signal} {}", self.pid()));
     }
 
     fn config(&self) -> String {

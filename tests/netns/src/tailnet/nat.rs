@@ -4,6 +4,7 @@
 //! endpoint where it may keep the port, so that a mapping looks the same from everywhere; what is
 //! called symmetric here takes a port by chance.
 
+use super::gateway;
 use crate::host::Host;
 
 /// What most have: nothing new enters, and the port is kept.
@@ -90,11 +91,19 @@ pub enum Nat {
     WithoutUdp,
     /// It passes HTTPS alone.
     OnlyHttps,
+    /// A port-restricted one that routes IPv6, of which nothing new enters.
+    ConeWithIpv6,
+    /// Inside is IPv6 alone, of which nothing new enters.
+    OnlyIpv6,
+    /// The same, and IPv4 outside is reached by translation (NAT64), port-restricted.
+    Nat64,
+    /// It passes nothing, but is a proxy for HTTP's CONNECT to port 443.
+    OnlyProxy,
 }
 
 impl Nat {
     /// All.
-    pub const ALL: [Nat; 11] = [
+    pub const ALL: [Nat; 15] = [
         Nat::FullCone,
         Nat::Hairpin,
         Nat::AddressRestricted,
@@ -106,11 +115,34 @@ impl Nat {
         Nat::Forgetful,
         Nat::WithoutUdp,
         Nat::OnlyHttps,
+        Nat::ConeWithIpv6,
+        Nat::OnlyIpv6,
+        Nat::Nat64,
+        Nat::OnlyProxy,
     ];
 
     /// Whether it routes IPv6.
     pub fn has_ipv6(self) -> bool {
-        self == Nat::WithIpv6
+        matches!(self, Nat::WithIpv6 | Nat::ConeWithIpv6) || !self.has_ipv4()
+    }
+
+    /// Whether hosts behind it have an IPv4 address.
+    pub fn has_ipv4(self) -> bool {
+        !matches!(self, Nat::OnlyIpv6 | Nat::Nat64)
+    }
+
+    /// What programs behind it find in their environment.
+    pub fn environment(self) -> Vec<String> {
+        match self {
+            Nat::OnlyProxy => vec![gateway::PROXY_VARIABLE.to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a program that it takes is not installed; a test leaves it out then, which is
+    /// announced.
+    pub fn is_missing(self) -> bool {
+        gateway::program(self).is_some_and(gateway::is_missing)
     }
 
     /// Makes a router between the devices `lan` and `wan` this box, before the host with this
@@ -142,6 +174,7 @@ impl Nat {
         };
         let through = match self {
             Nat::WithoutUdp => "meta l4proto udp drop",
+            Nat::OnlyProxy => "iifname lan drop",
             Nat::OnlyHttps => {
                 "iifname lan tcp dport != 443 drop; iifname lan meta l4proto != tcp drop"
             }

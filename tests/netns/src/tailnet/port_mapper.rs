@@ -35,6 +35,8 @@ pub enum Mapping {
     Pcp,
     /// NAT-PMP alone; PCP is not answered.
     NatPmp,
+    /// UPnP alone.
+    Upnp,
 }
 
 /// A box with a miniupnpd.
@@ -42,6 +44,7 @@ pub struct PortMapper {
     router: Host,
     /// Where the box is reached by what it mapped.
     pub external: String,
+    mapping: Mapping,
     service: Option<Service>,
 }
 
@@ -62,18 +65,20 @@ impl PortMapper {
         let tables = if mapping == Mapping::NatPmp { [TABLE, WITHOUT_PCP] } else { [TABLE, ""] };
         let tables = router.write("mapped.nft", &tables.concat());
         router.run(format!("nft -f {tables}"));
+        let is_upnp = mapping == Mapping::Upnp;
+        let [upnp, others] = [is_upnp, !is_upnp].map(|is_on| if is_on { "yes" } else { "no" });
         router.write(
             "miniupnpd.conf",
             &format!(
-                "ext_ifname=wan\next_ip={external}\nlistening_ip=lan\nenable_natpmp=yes\n\
-                 enable_upnp=no\nsecure_mode=yes\nsystem_uptime=no\n\
+                "ext_ifname=wan\next_ip={external}\nlistening_ip=lan\nenable_natpmp={others}\n\
+                 enable_upnp={upnp}\nhttp_port=5000\nsecure_mode=yes\nsystem_uptime=no\n\
                  uuid=00000000-0000-0000-0000-000000000000\n\
                  upnp_table_name=mapped\nupnp_nat_table_name=mapped\nupnp_forward_chain=forward\n\
                  upnp_nat_chain=leads\nupnp_nat_postrouting_chain=postrouting\n\
                  allow 1024-65535 0.0.0.0/0 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
             ),
         );
-        let mut mapper = PortMapper { router, external, service: None };
+        let mut mapper = PortMapper { router, external, mapping, service: None };
         mapper.serve();
         mapper
     }
@@ -81,7 +86,8 @@ impl PortMapper {
     fn serve(&mut self) {
         let words = "miniupnpd -d -P /run/rig/its-own.pid -f /run/rig/miniupnpd.conf";
         let router = self.router.clone();
-        let is_there = move || router.run("ss -Hlun sport = :5351").contains("5351");
+        let port = if self.mapping == Mapping::Upnp { "1900" } else { "5351" };
+        let is_there = move || router.run(format!("ss -Hlun sport = :{port}")).contains(port);
         self.service =
             Some(Service::start(&self.router, PROGRAM, words.split(' ')).until(is_there));
     }

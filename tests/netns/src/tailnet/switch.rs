@@ -10,11 +10,13 @@
 
 use std::cell::{Cell, RefCell};
 
+use super::gateway;
 use super::nat::Nat;
 use super::port_mapper::{Mapping, PortMapper};
 use crate::cable::{address, cable, forward};
 use crate::host::Host;
 use crate::pair::{Addresses, Family};
+use crate::service::Service;
 
 /// The number of the network of the switch, and of the coordinator in it.
 const SWITCH: u8 = 1;
@@ -42,6 +44,7 @@ struct Behind {
     number: u8,
     outer: Host,
     access: Host,
+    _service: Option<Service>,
 }
 
 /// Where a host is.
@@ -120,6 +123,36 @@ impl Switch {
         PortMapper::start(outer.clone(), external, mapping)
     }
 
+    /// Has nothing pass from what is behind one box to what is behind another.
+    pub fn part_boxes(&self) {
+        let [v4, v6] = LINKS;
+        self.backbone.run(format!(
+            "nft add table inet parted && nft 'add chain inet parted through \
+               {{ type filter hook forward priority filter; \
+                 ip saddr {v4} ip daddr {v4} drop; ip6 saddr {v6} ip6 daddr {v6} drop; }}'"
+        ));
+    }
+
+    /// Gives a host a second way out, by the switch. Returns the device, and the router for all
+    /// that is far.
+    pub fn second_way(&self, host: &Host) -> (&'static str, Addresses) {
+        let number = self.used.get() + 1;
+        self.used.set(number);
+        plug(&self.host, host, "eth1", number);
+        Addresses::new(SWITCH, number).assign(host, "eth1");
+        ("eth1", Addresses::new(SWITCH, BACKBONE))
+    }
+
+    /// Has the box before a host forget all flows, as one that is started again.
+    ///
+    /// # Panics
+    /// When there is no box.
+    pub fn forget(&self, host: &Host) {
+        let behind = self.behind.borrow();
+        let one = behind.iter().find(|one| one.host == host.name()).expect("a box is before it");
+        one.outer.run("conntrack --flush 2>&1");
+    }
+
     /// Puts boxes and a router before a host.
     fn put_behind(&self, nat: Nat, host: &Host, number: u8) {
         let mut boxes = vec![put_before(host, "eth0", nat, 0)];
@@ -150,6 +183,7 @@ impl Switch {
             access.run(format!("ip -6 route add {inside} via {}", link(2).of(Family::V6)));
             leads.push((format!("fd02:{number}::/32"), here.of(Family::V6).to_owned()));
         }
+        let service = gateway::serve(nat, outer, &format!("fd02:{number}:1::1"), host);
         for (net, via) in leads {
             self.backbone.run(format!("ip route add {net} via {via}"));
         }
@@ -158,6 +192,7 @@ impl Switch {
             number,
             outer: outer.clone(),
             access: access.clone(),
+            _service: service,
         });
         boxes.push(access);
         self.routers.borrow_mut().extend(boxes);
@@ -169,10 +204,11 @@ fn put_before(host: &Host, device: &str, nat: Nat, number: u8) -> Host {
     let router = Host::new("router");
     cable(host, device, &router, "lan", 1500);
     let inside = [1, 2].map(|end| format!("192.168.{number}.{end}"));
-    for (end, device, at) in [(&router, "lan", &inside[0]), (host, device, &inside[1])] {
-        address(end, device, &format!("{at}/24"));
+    address(&router, "lan", &format!("{}/24", inside[0]));
+    if nat.has_ipv4() {
+        address(host, device, &format!("{}/24", inside[1]));
+        host.run(format!("ip route add default via {}", inside[0]));
     }
-    host.run(format!("ip route add default via {}", inside[0]));
     forward(&router);
     nat.set(&router, &inside[1]);
     router

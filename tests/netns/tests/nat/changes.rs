@@ -9,14 +9,14 @@ use netns::{
 };
 
 /// Within this nodes find another way.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A ping a hundred times a second.
-const OFTEN: &str = "-i 0.01";
-const INTERVAL: Duration = Duration::from_millis(10);
+pub const OFTEN: &str = "-i 0.01";
+pub const INTERVAL: Duration = Duration::from_millis(10);
 
 /// A stream that never rests for long.
-const PACED: Pace = Pace { piece: 10_000, rest: Duration::from_millis(5), bytes: None };
+pub const PACED: Pace = Pace { piece: 10_000, rest: Duration::from_millis(5), bytes: None };
 
 fn pair(tailnet: &Tailnet, uplink: Uplink, prepare: impl Fn(&Host)) -> [Member; 2] {
     ["one", "other"].map(|name| {

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use netns::{Host, Member, MemberKind, Tailnet, Uplink};
+use netns::{Family, Host, Member, MemberKind, Nat, Stopwatch, Tailnet, Uplink, ping};
 
 /// Behind this nothing keeps a path alive any more that nobody uses: 45 s after the last datagram.
 const SETTLED: Duration = Duration::from_secs(50);
@@ -49,5 +49,36 @@ fn an_idle_direct_peer_costs_a_datagram_in_five_seconds_at_most() {
         let rate = f64::from(sent(&node.host)) / WINDOW.as_secs_f64();
         println!("{}: {rate} datagrams a second", node.host.name());
         assert!(rate <= PROMISE, "{rate} a second");
+    }
+}
+
+/// Silences around the 20 s after which the boxes forget, and the 45 s after which a path that
+/// nobody uses is given up.
+const SILENCES: [u64; 3] = [18, 30, 60];
+
+/// Within this two are direct again.
+const AGAIN: Duration = Duration::from_secs(3);
+
+#[test]
+fn behind_boxes_that_forget_after_twenty_seconds_a_pause_costs_no_packet() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [one, other] = ["one", "other"].map(|name| {
+        let host = tailnet.host(name, Uplink::Behind(Nat::Forgetful));
+        Member::join(&tailnet, host, MemberKind::Linerate, "")
+    });
+    one.becomes_direct(&other);
+    other.becomes_direct(&one);
+    for silence in SILENCES {
+        thread::sleep(Duration::from_secs(silence));
+        let path = one.path_to(&other);
+        let watch = Stopwatch::start();
+        let target = other.addresses.of(Family::V4);
+        let pings = ping(&one.host, format!("-c 40 -i 0.05 {target}"));
+        assert!(pings.is_complete(), "after {silence} s: {} of {}", pings.received, pings.sent);
+        one.becomes_direct(&other);
+        let (median, took) = (pings.median(), watch.elapsed());
+        println!("after {silence} s: it was {path:?}, {median} ms, direct within {took:?}");
+        // The pings themselves take two seconds.
+        assert!(took < Duration::from_secs(2) + AGAIN, "after {silence} s: direct in {took:?}");
     }
 }

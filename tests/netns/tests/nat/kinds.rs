@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netns::{Family, Member, MemberKind, Nat, Tailnet, Uplink, eventually};
+use netns::{Family, Member, MemberKind, Nat, Path, Tailnet, Uplink, eventually, ping};
 
 /// Within this a node has found out.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,6 +17,21 @@ fn says(member: &Member, line: &str) {
         let told = member.attempt("netcheck").stdout;
         told.lines().any(|one| one.starts_with("NAT ") && one.ends_with(line))
     });
+}
+
+#[test]
+fn two_that_meet_in_both_families_go_by_ipv6() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let [one, other] = [0, 1].map(|_| behind(&tailnet, Nat::ConeWithIpv6));
+    for (from, to) in [(&one, &other), (&other, &one)] {
+        eventually("they go by IPv6", PATIENCE, || {
+            ping(&from.host, format!("-c 1 -W 1 {}", to.addresses.of(Family::V4)));
+            matches!(from.path_to(to), Path::Direct(at) if at.starts_with('['))
+        });
+    }
+    ping(&one.host, format!("-c 100 -i 0.05 {}", other.addresses.of(Family::V4)));
+    let path = one.path_to(&other);
+    assert!(matches!(&path, Path::Direct(at) if at.starts_with('[')), "it stays: {path:?}");
 }
 
 #[test]

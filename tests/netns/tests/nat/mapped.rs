@@ -54,8 +54,8 @@ fn without_a_mapped_port_symmetric_boxes_leave_the_relay() {
         assert!(matches!(path, Path::Relay(_)), "{path:?}");
     }
     assert_eq!(mapping_of(&one), Value::Null);
-    let report = one.attempt("netcheck").stdout;
-    assert!(report.contains("none: the router speaks neither PCP nor NAT-PMP"), "{report}");
+    let known = "none: the router speaks neither PCP, NAT-PMP nor UPnP";
+    eventually("the router is known", PATIENCE, || one.attempt("netcheck").stdout.contains(known));
 }
 
 #[test]
@@ -66,6 +66,11 @@ fn a_port_that_is_mapped_by_pcp_makes_symmetric_boxes_direct() {
 #[test]
 fn a_port_that_is_mapped_by_nat_pmp_makes_symmetric_boxes_direct() {
     goes_directly(Mapping::NatPmp, "NAT-PMP");
+}
+
+#[test]
+fn a_port_that_is_mapped_by_upnp_makes_symmetric_boxes_direct() {
+    goes_directly(Mapping::Upnp, "UPnP");
 }
 
 fn goes_directly(mapping: Mapping, protocol: &str) {

@@ -22,6 +22,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::trouble::{Trouble, shown};
+use crate::agent::mesh::discover;
 
 /// What is done to each socket before it connects, as setting a mark.
 pub type Hook = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
@@ -204,10 +205,23 @@ fn in_turns(mut v6: VecDeque<SocketAddr>, mut v4: VecDeque<SocketAddr>) -> Vec<S
     addresses
 }
 
+/// Connects, also where IPv4 is reached by translation alone (NAT64).
 pub(in crate::agent) async fn connect_to(
     to: SocketAddr,
     hook: Option<Hook>,
 ) -> Result<TcpStream, Trouble> {
+    let first = connect_at(to, hook.clone()).await;
+    if to.is_ipv4()
+        && let Err(Trouble::Connect(_, error)) = &first
+        && error.kind() == io::ErrorKind::NetworkUnreachable
+        && let Ok(Some(prefix)) = discover().await
+    {
+        return connect_at(prefix.outward(to), hook).await;
+    }
+    first
+}
+
+async fn connect_at(to: SocketAddr, hook: Option<Hook>) -> Result<TcpStream, Trouble> {
     let connect = async {
         let socket = if to.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
         if let Some(hook) = hook {

@@ -1,5 +1,6 @@
 //! The agent on virtual time: what comes in is the test's, and so are the queues that it fills.
 
+mod changes;
 mod lock;
 mod map;
 mod plane;
@@ -95,6 +96,7 @@ impl Rig {
             writers: Arc::new(Writers::new(0)),
             effects: Effects {
                 addresses: Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]),
+                ways: Box::new(Default::default),
                 connect: Box::new(connect),
             },
             clock,

@@ -4,13 +4,13 @@ use std::{net::IpAddr, time::Duration};
 
 use tailnet::{
     line::Outgoing,
+    nat64::Prefix,
     netcheck::{Families, Report},
-    portmap::Mapped,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use super::Mesh;
-use crate::agent::{derp, told::ToRelays};
+use crate::agent::{derp, portmap::Router, told::ToRelays};
 
 /// What a task found out for a check of the network.
 #[derive(Debug)]
@@ -20,14 +20,17 @@ pub(in crate::agent) enum Found {
     /// How far a region is by TCP.
     Latency(u16, Option<Duration>),
     /// What is known of the port that the router forwards.
-    Mapped(Mapped),
+    Mapped(Router),
+    /// By which prefix the network translates for IPv4, if it does.
+    Translator(Option<Prefix>),
 }
 
 impl Mesh {
     /// Finds out how the network around is.
     pub(super) fn check(&mut self, now: Duration) {
-        let has = |v6| self.local.iter().any(|at| at.is_ipv6() == v6);
-        self.netcheck.set_families(Families { v4: has(false), v6: has(true) });
+        self.look_for_translator(now);
+        let v4 = self.has_local(false) || self.translated.is_there();
+        self.netcheck.set_families(Families { v4, v6: self.has_local(true) });
         self.port_mapping.check();
         self.netcheck.start(now);
     }
@@ -37,6 +40,7 @@ impl Mesh {
         match found {
             Found::Addresses(name, addresses) => self.netcheck.handle_address(&name, addresses),
             Found::Latency(region, latency) => self.netcheck.handle_tcp_latency(region, latency),
+            Found::Translator(prefix) => self.handle_translator(prefix, now),
             Found::Mapped(mapped) => {
                 if self.port_mapping.set(mapped) {
                     self.due.announce = true;

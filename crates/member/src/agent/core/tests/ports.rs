@@ -7,15 +7,16 @@ use tailnet::{
     portmap::{Mapped, Mapping, Protocol},
 };
 
-use super::*;
+use super::{super::super::portmap::Router, *};
 
 const OUTSIDE: &str = "203.0.113.1:4000";
 
-fn mapped(now: Duration) -> Mapped {
+fn mapped(now: Duration) -> Router {
     let external: SocketAddrV4 = OUTSIDE.parse().unwrap();
     let expires = now + Duration::from_secs(7200);
     let mapping = Some(Mapping { protocol: Protocol::NatPmp, external, expires });
-    Mapped { pcp: Some(false), nat_pmp: Some(true), mapping }
+    let asked = Mapped { pcp: Some(false), nat_pmp: Some(true), mapping };
+    Router { asked, ..Router::default() }
 }
 
 async fn announced(rig: &Rig) -> Box<Announced> {
@@ -73,7 +74,8 @@ async fn coordinator_and_programs_are_told_of_a_port_that_is_mapped() {
     let report = rig.ask(|reply| Request::Netcheck { reply }).await.unwrap().unwrap();
     assert_eq!(report["port mapping"], "203.0.113.1:4000 by NAT-PMP, for 7000 s");
 
-    let gone = Mapped { mapping: None, ..mapped(Duration::ZERO) };
+    let mut gone = mapped(Duration::ZERO);
+    (gone.asked.mapping, gone.upnp.speaks) = (None, Some(false));
     rig.handle(Input::Found(Found::Mapped(gone))).await;
     let told = announced(&rig).await;
     assert!(told.endpoints.iter().all(|(_, kind)| *kind != EndpointKind::Portmapped));

@@ -1,0 +1,61 @@
+//! What many joins took, of all turns together: half of them, and all but one in twenty.
+
+use serde_json::{Map, Value, json};
+
+use crate::comparison::Comparison;
+use crate::measure::JOINS;
+use crate::table::Table;
+
+/// The parts of all joins that a column stands for.
+const PARTS: [(&str, f64); 2] = [("p50", 0.5), ("p95", 0.95)];
+
+/// A row for each pair of boxes; nothing where nobody joined.
+pub fn joins(comparison: &Comparison) -> Option<Table> {
+    let names = comparison.contenders.iter().map(|one| one.name.as_str());
+    let columns = names.flat_map(|name| PARTS.map(|(part, _)| format!("{name} {part}")));
+    let headings: Vec<String> = ["seconds, of all joins".to_owned(), "joins".to_owned()]
+        .into_iter()
+        .chain(columns)
+        .collect();
+    let mut table = Table::new(headings.iter().map(String::as_str));
+    let mut is_empty = true;
+    for measure in JOINS {
+        let all: Vec<Vec<f64>> = (0..comparison.contenders.len())
+            .map(|one| comparison.round_trips(one, measure.key))
+            .collect();
+        let most = all.iter().map(Vec::len).max().unwrap_or_default();
+        if most == 0 {
+            continue;
+        }
+        is_empty = false;
+        let figures = all.iter().flat_map(|one| PARTS.map(|(_, part)| share(one, part)));
+        let figures = figures.map(|figure| measure.format(figure));
+        table.row([measure.title.to_owned(), most.to_string()].into_iter().chain(figures));
+    }
+    (!is_empty).then_some(table)
+}
+
+/// The same of one contender, by the measures' keys.
+pub fn json_of(comparison: &Comparison, contender: usize) -> Map<String, Value> {
+    let one = |key: &str| (key.to_owned(), json!(comparison.round_trips(contender, key)));
+    JOINS.map(|measure| one(measure.key)).into_iter().filter(|(_, all)| all != &json!([])).collect()
+}
+
+/// What so large a part of them stays at or under; not a number without any.
+fn share(sorted: &[f64], part: f64) -> f64 {
+    let at = (sorted.len() as f64 * part).ceil() as usize;
+    sorted.get(at.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn of_twenty_the_nineteenth_is_what_all_but_one_stay_under() {
+        let twenty: Vec<f64> = (1..=20).map(f64::from).collect();
+        assert_eq!([share(&twenty, 0.5), share(&twenty, 0.95)], [10.0, 19.0]);
+        assert_eq!(share(&[7.0], 0.95), 7.0);
+        assert!(share(&[], 0.5).is_nan());
+    }
+}

@@ -1,0 +1,59 @@
+//! This program as a generator inside a host: the servers, which end with their stdin.
+
+use std::env;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use netns::{Host, eventually};
+
+/// Within this a program that the bench starts has its socket.
+const SOON: Duration = Duration::from_secs(5);
+
+/// This program, which is its own generators.
+pub(super) fn generator() -> PathBuf {
+    env::current_exe().expect("a running program has a file")
+}
+
+/// A server of a generator, which ends with its stdin.
+pub(super) struct Server(Child);
+
+impl Server {
+    /// Starts it and waits for its UDP socket.
+    pub fn start(host: &Host, arguments: &[&str], port: u16) -> Server {
+        Server::until(host, arguments, || host.dropped_by_socket(port).is_some())
+    }
+
+    /// Starts it and waits for its TCP socket.
+    pub fn start_tcp(host: &Host, arguments: &[&str], port: u16) -> Server {
+        Server::until(host, arguments, || host.listens(port))
+    }
+
+    fn until(host: &Host, arguments: &[&str], is_there: impl FnMut() -> bool) -> Server {
+        let mut command = host.command(generator());
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let server = Server(command.spawn().expect("nsenter is installed (make deps)"));
+        eventually("the generator listens", SOON, is_there);
+        server
+    }
+}
+
+impl Server {
+    /// Ends it, for its last words.
+    pub fn finish(mut self) -> String {
+        drop(self.0.stdin.take());
+        let mut words = String::new();
+        // Without any it was silent.
+        let _ = self.0.stdout.take().map(|mut stdout| stdout.read_to_string(&mut words));
+        words
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        // It has nothing left to do; a failure to wait leaves it to the host's end.
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,106 @@
+//! Registrations that wait for somebody to let them in. Who asks for more and more has its own
+//! forgotten, not others'.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+};
+
+use tailnet::keys::MachinePublic;
+
+use crate::{request::RegisterRequest, time::Time};
+
+/// The most that wait, and the most of one machine.
+const MOST: usize = 1000;
+const MOST_EACH: usize = 4;
+
+/// A registration that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending {
+    pub machine: MachinePublic,
+    pub request: RegisterRequest,
+    /// From where it was asked for.
+    pub from: Option<IpAddr>,
+    pub since: Time,
+}
+
+/// Those that wait, by number.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingRoom(BTreeMap<String, Pending>);
+
+impl WaitingRoom {
+    pub fn get(&self, number: &str) -> Option<&Pending> {
+        self.0.get(number)
+    }
+
+    pub fn remove(&mut self, number: &str) -> Option<Pending> {
+        self.0.remove(number)
+    }
+
+    /// One more waits; returns that which has to go for it.
+    pub fn insert(&mut self, number: String, pending: Pending) -> Option<(String, Pending)> {
+        let of_machine = |other: &Pending| other.machine == pending.machine;
+        let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MOST_EACH {
+            self.oldest(of_machine)
+        } else if self.0.len() >= MOST {
+            let crowd = self.crowd();
+            self.oldest(|other| other.from == crowd)
+        } else {
+            None
+        };
+        let gone = gone.and_then(|number| self.0.remove_entry(&number));
+        self.0.insert(number, pending);
+        gone
+    }
+
+    fn oldest(&self, which: impl Fn(&Pending) -> bool) -> Option<String> {
+        let which = self.0.iter().filter(|(_, pending)| which(pending));
+        which.min_by_key(|(_, pending)| pending.since).map(|(number, _)| number.clone())
+    }
+
+    /// From where most wait.
+    fn crowd(&self) -> Option<IpAddr> {
+        let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        for pending in self.0.values() {
+            *counts.entry(pending.from).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).and_then(|(from, _)| from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pending(machine: u32, from: u8, since: u64) -> Pending {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&machine.to_le_bytes());
+        Pending {
+            machine: MachinePublic(key),
+            request: RegisterRequest::default(),
+            from: Some([192, 0, 2, from].into()),
+            since: Time(since),
+        }
+    }
+
+    #[test]
+    fn who_asks_for_more_and_more_has_its_own_forgotten() {
+        let mut room = WaitingRoom::default();
+        room.insert("mine".into(), pending(0, 1, 0));
+        for flood in 1..3 * MOST as u32 {
+            room.insert(format!("{flood}"), pending(flood, 2, u64::from(flood)));
+        }
+        assert!(room.get("mine").is_some() && room.0.len() == MOST);
+        let gone = room.insert("newest".into(), pending(9999, 1, 9999));
+        assert_eq!(gone.map(|(_, pending)| pending.from), Some(Some([192, 0, 2, 2].into())));
+    }
+
+    #[test]
+    fn a_machine_has_few() {
+        let mut room = WaitingRoom::default();
+        for ask in 0..10 {
+            room.insert(format!("{ask}"), pending(1, 1, ask));
+        }
+        assert_eq!(room.0.keys().collect::<Vec<_>>(), ["6", "7", "8", "9"]);
+    }
+}

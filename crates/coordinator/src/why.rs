@@ -1,0 +1,217 @@
+//! Why one machine does not reach another, as far as the coordinator knows: asked in the order in
+//! which it can fail.
+//!
+//! ```text
+//!   is there such a machine? ──► its key? ──► online? ──► the policy? ──► a route, approved, to whom?
+//! ```
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use tailnet::messages::FilterRule;
+
+use crate::{
+    object::{Node, NodeId},
+    state::{Entry, State},
+    time::Time,
+};
+
+/// TCP, of which a port is asked.
+const TCP: i32 = 6;
+
+/// A question, and its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What has to be.
+    pub question: String,
+    /// Whether it is.
+    pub is_met: bool,
+    /// How it is.
+    pub answer: String,
+}
+
+/// Where packets are to go.
+struct Target<'a> {
+    entry: &'a Entry,
+    /// Where behind it, if it is a router.
+    behind: Option<(IpAddr, IpNet)>,
+}
+
+impl State {
+    /// Whether one reaches another, step by step; the last step is the first that is not met.
+    pub fn why(&self, from: &str, to: &str, port: Option<u16>, now: Time) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let _ = self.ask_why(from, to, port, now, &mut steps);
+        steps
+    }
+
+    /// Ends where something stands in the way.
+    fn ask_why(
+        &self,
+        from: &str,
+        to: &str,
+        port: Option<u16>,
+        now: Time,
+        steps: &mut Vec<Step>,
+    ) -> Option<()> {
+        let mut step = |question: String, is_met: bool, answer: String| {
+            steps.push(Step { question, is_met, answer });
+            is_met.then_some(())
+        };
+        let unknown = "no machine has this name, number or address";
+        let source = self.find_entry(from);
+        let answer = source.map_or_else(|| unknown.into(), |entry| described(&entry.node));
+        step(format!("{from} is in the network"), source.is_some(), answer)?;
+        let source = source?;
+        let target = self.find_target(to);
+        let answer = match &target {
+            None => unknown.into(),
+            Some(Target { entry, behind: None }) => described(&entry.node),
+            Some(Target { entry, behind: Some((_, net)) }) => {
+                format!("behind {}, which offers {net}", entry.node.name)
+            }
+        };
+        step(format!("{to} is in the network"), target.is_some(), answer)?;
+        let Target { entry, behind } = target?;
+        for node in [&source.node, &entry.node] {
+            let answer = match node.expires {
+                None => "it does not expire".to_owned(),
+                Some(at) => format!("expires {}", at.text()),
+            };
+            let question = format!("The key of {} is valid", node.name);
+            step(question, !node.has_expired(now), answer)?;
+        }
+        for entry in [source, entry] {
+            let seen = entry.node.last_seen.map(Time::text).unwrap_or("never".into());
+            let answer =
+                if entry.online { "connected".into() } else { format!("last seen {seen}") };
+            step(format!("{} is online", entry.node.name), entry.online, answer)?;
+        }
+        let accepts = self.accepts(source, entry, behind.map(|(address, _)| address), port);
+        let what = port.map(|port| format!(" on port {port}")).unwrap_or_default();
+        let answer = match accepts {
+            true => format!("a rule lets {} in", source.node.name),
+            false => format!("no rule lets {} in{what}", source.node.name),
+        };
+        step(format!("The policy allows it{what}"), accepts, answer)?;
+        let (_, net) = behind?;
+        let name = &entry.node.name;
+        let is_approved = entry.node.routes().any(|own| own == net);
+        let answer = match is_approved {
+            true => format!("{name} may route {net}"),
+            false => format!("{name} offers {net}, which nobody has approved"),
+        };
+        step(format!("The route to {net} is approved"), is_approved, answer)?;
+        let is_here = net.prefix_len() == 0 || entry.primaries.contains(&net);
+        let answer = match is_here {
+            true => format!("{net} goes to {name}; a machine has to accept routes"),
+            false => format!("{net} goes to another machine than {name}"),
+        };
+        step(format!("{net} is routed"), is_here, answer)
+    }
+
+    /// The machine of this name, number or address.
+    fn find_entry(&self, text: &str) -> Option<&Entry> {
+        let text = text.trim().trim_end_matches('.').to_lowercase();
+        let name = text.strip_suffix(&format!(".{}", self.settings.base_domain));
+        let name = name.unwrap_or(&text);
+        let address: Option<IpAddr> = text.parse().ok();
+        let by_number = || self.nodes.get(&NodeId(text.parse().ok()?));
+        let is_it = |entry: &&Entry| {
+            let node = &entry.node;
+            node.name == name || address.is_some_and(|own| own == node.v4 || own == node.v6)
+        };
+        self.nodes.values().find(is_it).or_else(by_number)
+    }
+
+    /// A machine, or the one that an address is behind: the best of those that offer it.
+    fn find_target(&self, text: &str) -> Option<Target<'_>> {
+        if let Some(entry) = self.find_entry(text) {
+            return Some(Target { entry, behind: None });
+        }
+        let address: IpAddr = text.trim().parse().ok()?;
+        let offers = self.nodes.values().flat_map(|entry| {
+            let nets = entry.node.hostinfo.routable.iter();
+            nets.filter(|net| net.contains(&address)).map(move |net| (entry, *net))
+        });
+        let is_better = |(entry, net): &(&Entry, IpNet)| {
+            let is_approved = entry.node.routes().any(|own| own == *net);
+            (is_approved, net.prefix_len(), entry.primaries.contains(net), entry.online)
+        };
+        let (entry, net) = offers.max_by_key(is_better)?;
+        Some(Target { entry, behind: Some((address, net)) })
+    }
+
+    /// Whether a rule of the target's filter has the source's address, and the target's or the one
+    /// behind it.
+    fn accepts(
+        &self,
+        source: &Entry,
+        target: &Entry,
+        behind: Option<IpAddr>,
+        port: Option<u16>,
+    ) -> bool {
+        let rules: Vec<FilterRule> =
+            serde_json::from_str(&self.access.filter(target.place)).unwrap_or_default();
+        let from = [IpAddr::from(source.node.v4), IpAddr::from(source.node.v6)];
+        let to = match behind {
+            Some(address) => vec![address],
+            None => vec![target.node.v4.into(), target.node.v6.into()],
+        };
+        rules.iter().any(|rule| {
+            let is_from = rule.sources.iter().any(|text| has_any(text, &from));
+            let is_protocol =
+                port.is_none() || rule.protocols.is_empty() || rule.protocols.contains(&TCP);
+            is_from
+                && is_protocol
+                && rule.destinations.iter().any(|destination| {
+                    let ports = destination.ports;
+                    has_any(&destination.addresses, &to)
+                        && port.is_none_or(|port| (ports.first..=ports.last).contains(&port))
+                })
+        })
+    }
+}
+
+fn described(node: &Node) -> String {
+    format!("{}, {}", node.v4, node.v6)
+}
+
+/// Whether the text of a rule has any of these addresses.
+fn has_any(text: &str, addresses: &[IpAddr]) -> bool {
+    let range = || {
+        let (first, last) = text.split_once('-')?;
+        Some((first.parse::<IpAddr>().ok()?, last.parse::<IpAddr>().ok()?))
+    };
+    addresses.iter().any(|address| {
+        text == "*"
+            || text.parse::<IpAddr>().is_ok_and(|own| own == *address)
+            || text.parse::<IpNet>().is_ok_and(|net| net.contains(address))
+            || range().is_some_and(|(first, last)| {
+                first.is_ipv4() == address.is_ipv4() && (first..=last).contains(address)
+            })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_rules_have_addresses() {
+        let four: IpAddr = "100.64.0.5".parse().unwrap();
+        let six: IpAddr = "fd7a:115c:a1e0::5".parse().unwrap();
+        for (text, has) in [
+            ("*", [true, true]),
+            ("100.64.0.5", [true, false]),
+            ("100.64.0.0/10", [true, false]),
+            ("100.64.0.6-100.64.0.9", [false, false]),
+            ("100.64.0.0-100.115.91.255", [true, false]),
+            ("fd7a:115c:a1e0::/48", [false, true]),
+            ("::-ffff::", [false, true]),
+            ("cap:x", [false, false]),
+        ] {
+            assert_eq!([has_any(text, &[four]), has_any(text, &[six])], has, "{text}");
+        }
+    }
+}

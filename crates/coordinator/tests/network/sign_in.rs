@@ -1,0 +1,140 @@
+//! Users that a provider vouches for, and the nodes that they let in.
+
+use std::time::Duration;
+
+use coordinator::{
+    Admission, Profile, Refusal,
+    object::{Identity, RegisterMethod, User, UserId},
+};
+use serde_json::json;
+use tailnet::keys::NodePublic;
+
+use crate::world::{Machine, URL, World};
+
+fn profile(subject: &str, username: &str) -> Profile {
+    Profile {
+        identity: Identity { issuer: "https://id.test".into(), subject: subject.into() },
+        username: username.into(),
+        display_name: String::new(),
+        email: format!("{username}@net.test"),
+        picture_url: String::new(),
+        groups: Vec::new(),
+    }
+}
+
+fn user(world: &World, id: UserId) -> User {
+    world.state.users().find(|user| user.id == id).unwrap().clone()
+}
+
+/// A machine without a key asks, and somebody who logged in lets it in.
+fn log_in(world: &mut World, machine: &mut Machine, who: &Profile) {
+    let answer = world.ask(machine, json!({}));
+    let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
+    let user = world.state.sign_in(who, world.now).unwrap();
+    let by = Admission { user, method: RegisterMethod::Oidc, expires: None };
+    machine.id = world.state.admit(&number, by, world.now).unwrap();
+    world.keep();
+}
+
+#[test]
+fn a_user_is_who_the_provider_says_whatever_their_name() {
+    let mut world = World::new();
+    let first = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
+    world.keep();
+    world.restart();
+    let mut later = profile("1", "clara.m");
+    later.groups = vec!["b".into(), "a".into(), "a".into(), String::new()];
+    later.display_name = "Clara M".into();
+    assert_eq!(world.state.sign_in(&later, world.now), Ok(first));
+    world.keep();
+    world.restart();
+    let kept = user(&world, first);
+    assert_eq!((kept.name.as_str(), kept.email.as_str()), ("clara.m", "clara.m@net.test"));
+    assert_eq!((kept.groups, kept.display_name), (vec!["a".into(), "b".into()], "Clara M".into()));
+    let elsewhere = Identity { issuer: "https://other.test".into(), subject: "1".into() };
+    let other = Profile { identity: elsewhere, ..profile("1", "clara.m") };
+    assert_ne!(world.state.sign_in(&other, world.now), Ok(first));
+    let refused = world.state.rename_user(first, "else");
+    assert_eq!(refused, Err(Refusal::ProvidersName(first)));
+}
+
+#[test]
+fn a_user_that_headscale_kept_is_known_at_the_next_login() {
+    let mut world = World::new();
+    let kept = Identity::of_headscale("https://id.test/1");
+    let old = User { name: "clara".into(), identity: Some(kept), ..User::default() };
+    let old = world.state.create_user(old, world.now).unwrap().id;
+    assert_ne!(world.state.sign_in(&profile("11", "clara"), world.now), Ok(old));
+    assert_eq!(world.state.sign_in(&profile("1", "clara"), world.now), Ok(old));
+    assert_eq!(user(&world, old).identity, Some(profile("1", "").identity));
+}
+
+#[test]
+fn nobody_takes_the_name_of_another_or_an_address_that_is_not_theirs() {
+    let mut world = World::new();
+    let mut name = |subject: &str, username: &str, email: &str| {
+        let profile = Profile { email: email.into(), ..profile(subject, username) };
+        let id = world.state.sign_in(&profile, world.now).unwrap();
+        user(&world, id).name
+    };
+    // The world's first user is an administrator's anna.
+    assert_eq!(name("1", "anna", "x@net.test"), "anna-1");
+    assert_eq!(name("1", "anna", "x@net.test"), "anna-1");
+    assert_eq!(name("2", "boss@net.test", "mallory@net.test"), "mallory@net.test");
+    assert_eq!(name("3", "boss@net.test", "Boss@net.test"), "boss@net.test");
+    assert_eq!(name("4", "1", ""), "user-5");
+    assert_eq!(name("5", "two words", ""), "user-6");
+}
+
+#[test]
+fn who_logs_in_again_has_the_same_node_even_after_its_key_expired() {
+    let mut world = World::new();
+    let (who, mut machine) = (profile("1", "clara"), Machine::new(1));
+    log_in(&mut world, &mut machine, &who);
+    let (id, address, name) = (machine.id, world.address(&machine), world.name(&machine));
+    let is_oidc = |world: &World| world.state.node(id).unwrap().node.method == RegisterMethod::Oidc;
+    assert!(is_oidc(&world));
+    world.state.set_expiry(id, Some(world.now), world.now).unwrap();
+    world.pass(Duration::from_secs(1));
+    for key in [machine.key, NodePublic([77; 32])] {
+        machine.key = key;
+        log_in(&mut world, &mut machine, &who);
+        assert_eq!((machine.id, world.address(&machine)), (id, address.clone()));
+        assert_eq!(world.name(&machine), name);
+    }
+    assert_eq!(world.state.nodes().count(), 1);
+}
+
+#[test]
+fn another_users_login_on_a_machine_is_another_node() {
+    let mut world = World::new();
+    let mut machine = Machine::new(1);
+    log_in(&mut world, &mut machine, &profile("1", "clara"));
+    let first = machine.id;
+    machine.key = NodePublic([77; 32]);
+    let answer = world.ask(&machine, json!({}));
+    let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
+    let clara = world.state.node(first).unwrap().node.user.unwrap();
+    assert_eq!(world.state.would_be(&number, clara).unwrap().id, first);
+    let other = world.state.sign_in(&profile("2", "dora"), world.now).unwrap();
+    assert!(world.state.would_be(&number, other).is_none());
+    log_in(&mut world, &mut machine, &profile("2", "dora"));
+    assert_ne!(machine.id, first);
+    assert_eq!(world.state.node(first).unwrap().node.user, Some(clara));
+}
+
+#[test]
+fn a_login_says_when_the_key_expires() {
+    let mut world = World::new();
+    let machine = Machine::new(1);
+    let answer = world.ask(&machine, json!({}));
+    let number = answer["AuthURL"].as_str().unwrap().strip_prefix(URL).unwrap().to_owned();
+    let user = world.state.sign_in(&profile("1", "clara"), world.now).unwrap();
+    let expires = Some(world.now.after(Duration::from_secs(60)));
+    let by = Admission { user, method: RegisterMethod::Oidc, expires };
+    let id = world.state.admit(&number, by, world.now).unwrap();
+    world.keep();
+    assert!(!world.state.node(id).unwrap().node.has_expired(world.now));
+    world.pass(Duration::from_secs(61));
+    assert!(world.state.node(id).unwrap().node.has_expired(world.now));
+}

@@ -1,0 +1,114 @@
+//! The machine's network, and its clock, are others than before.
+
+use std::{cell::Cell, net::SocketAddr, rc::Rc};
+
+use tailnet::{line::Activity, line::Path, nat64::Prefix, stun};
+
+use super::*;
+
+const RELAY: &str = "192.0.2.9:3478";
+
+/// Where STUN servers are asked.
+fn asked(told: &[ToPlane]) -> Vec<SocketAddr> {
+    let datagrams = told.iter().filter_map(|message| match message {
+        ToPlane::Datagrams(some) => Some(some),
+        _ => None,
+    });
+    datagrams.flatten().filter(|one| stun::is_stun(&one.bytes)).map(|one| one.to).collect()
+}
+
+fn reconnects(commands: &[control::Command]) -> usize {
+    commands.iter().filter(|one| matches!(one, control::Command::Reconnect)).count()
+}
+
+#[tokio::test]
+async fn a_default_route_that_moves_is_another_network_and_the_same_one_is_not() {
+    let mut rig = Rig::joined("default-route").await;
+    let device = Rc::new(Cell::new(2));
+    let leads = device.clone();
+    rig.agent.effects.ways = Box::new(move || {
+        let way = DefaultWay { device: Some(leads.get()), gateway: None };
+        [way, DefaultWay::default()]
+    });
+    rig.plane(ToAgent::NetworkChanged).await;
+    rig.stream(map_of(&[2])).await;
+    rig.pass(Duration::from_secs(10)).await;
+    for (to, is_news) in [(2, false), (3, true), (3, false), (2, true)] {
+        rig.told();
+        rig.commands().await;
+        rig.relays_told().await;
+        device.set(to);
+        rig.plane(ToAgent::NetworkChanged).await;
+        let news = [
+            !asked(&rig.told()).is_empty(),
+            reconnects(&rig.commands().await) == 1,
+            rig.relays_told().await.iter().any(|one| matches!(one, derp::Command::NetworkChanged)),
+        ];
+        assert_eq!(news, [is_news; 3], "to {to}");
+        rig.pass(Duration::from_secs(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_nobody_else() {
+    let mut rig = Rig::new("translated");
+    rig.agent.effects.addresses = Box::new(|_| vec!["2001:db8:1::2/64".parse().unwrap()]);
+    let prefs = Prefs { control_url: URL.into(), want_running: true, ..Prefs::new() };
+    rig.agent.prefs = prefs;
+    rig.plane(hello(KEY)).await;
+    let mut map = map_of(&[2]);
+    // A peer without a relay is tried at its address at once.
+    map["Peers"][0]["HomeDERP"] = json!(0);
+    map["Peers"][0]["Endpoints"] = json!(["203.0.113.7:9"]);
+    rig.stream(map).await;
+    assert_eq!(asked(&rig.told()), [], "there is no way to IPv4");
+
+    let prefix = Prefix::discover(["64:ff9b::192.0.0.170".parse().unwrap()]);
+    rig.handle(Input::Found(Found::Translator(prefix))).await;
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(asked(&rig.told())[0], "[64:ff9b::192.0.2.9]:3478".parse().unwrap());
+
+    let from = "[64:ff9b::203.0.113.7]:9".parse().unwrap();
+    let active = Activity {
+        peer: key(2),
+        received: 1,
+        sent: 1,
+        last_handshake: None,
+        heard_from: Some(Path::Direct(from)),
+        path_mtu: None,
+    };
+    rig.plane(ToAgent::Activity(vec![active])).await;
+    let heard = rig.agent.mesh.activity(&key(2)).and_then(|one| one.heard_from);
+    assert_eq!(heard, Some(Path::Direct("203.0.113.7:9".parse().unwrap())));
+
+    // With IPv4 of its own it needs no translator.
+    rig.agent.effects.addresses = Box::new(|_| vec!["192.0.2.1/24".parse().unwrap()]);
+    rig.plane(ToAgent::NetworkChanged).await;
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(asked(&rig.told())[0], RELAY.parse().unwrap());
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_costs_no_peer_and_no_path() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let mut rig = Rig::joined("clock").await;
+    rig.stream(map_of(&[2, 3])).await;
+    rig.pass(Duration::from_secs(5)).await;
+    let wall = rig.agent.clock.wall;
+    for step in [wall + 3650 * DAY, wall - 3650 * DAY, Duration::ZERO, wall] {
+        rig.told();
+        rig.agent.clock.wall = step;
+        rig.handle(Input::Timeout).await;
+        rig.plane(ToAgent::NetworkChanged).await;
+        rig.map(map_of(&[2, 3])).await;
+        rig.pass(Duration::from_secs(60)).await;
+        let told = rig.told();
+        let costs = told.iter().any(|message| match message {
+            ToPlane::Peers { removed, .. } => !removed.is_empty(),
+            ToPlane::Path { .. } | ToPlane::Forget => true,
+            _ => false,
+        });
+        assert!(!costs, "at {step:?}: {told:?}");
+        assert_eq!(rig.status().await.peer.len(), 2);
+    }
+}

@@ -1,0 +1,86 @@
+//! What the mesh has to say, on its way.
+
+use std::time::Duration;
+
+use tailnet::{
+    line::{Outgoing, ToPlane},
+    paths::{Event, To, Transmit},
+    peer_relay::{Geneve, Protocol},
+};
+
+use super::{Due, Mesh};
+use crate::agent::{derp, line::ToLine, programs::Programs, told::ToRelays};
+
+/// Datagrams in one message to the data plane at most.
+const TOGETHER: usize = 64;
+
+impl Mesh {
+    /// Sends what is to be sent.
+    pub async fn flush(
+        &mut self,
+        plane: &ToLine<ToPlane>,
+        relays: &mut ToRelays,
+        programs: &mut Programs,
+        now: Duration,
+    ) -> Due {
+        self.flush_check(relays, now).await;
+        self.retell_translated(plane);
+        let mut due = std::mem::take(&mut self.due);
+        while let Some(event) = self.paths.poll_event() {
+            match event {
+                Event::UsePath { peer, path: Some(path) } => {
+                    if self.former.admits(peer, path, now) {
+                        let path = self.translated.outward_path(path);
+                        plane.send(ToPlane::Path { peer, path });
+                    }
+                }
+                // Its datagrams have nowhere to go: the next path is told when there is one.
+                Event::UsePath { path: None, .. } => {}
+                Event::HandshakeNow(peer) => plane.send(ToPlane::Handshake(peer)),
+                Event::Pong { number, via, latency, .. } => programs.pong(number, via, latency),
+                Event::RefreshEndpoints => {
+                    due.endpoints = true;
+                    self.check(now);
+                    self.flush_check(relays, now).await;
+                }
+            }
+        }
+        while let Some((peer, path)) = self.former.poll(now) {
+            plane.send(ToPlane::Path { peer, path });
+        }
+        let said = std::mem::take(&mut self.said);
+        let transmits = said.into_iter().chain(std::iter::from_fn(|| self.paths.poll_transmit()));
+        for Transmit { to, disco, message } in transmits {
+            let mut nonce = [0; 24];
+            if getrandom::fill(&mut nonce).is_err() {
+                break;
+            }
+            let bytes = self.disco.seal(disco, &message, nonce);
+            match to {
+                To::Udp { addr, source, hops } => {
+                    self.pending.push(Outgoing { to: addr, source, hops, bytes });
+                }
+                To::PeerRelay { addr, vni, control } => {
+                    let header = Geneve { control, protocol: Protocol::Disco, vni };
+                    let bytes = [&header.bytes()[..], &bytes].concat();
+                    self.pending.push(Outgoing { to: addr, source: None, hops: None, bytes });
+                }
+                To::Relay { region, peer } => {
+                    let (segment, bytes) = (bytes.len(), bytes.into());
+                    let send =
+                        derp::Command::Send { region, to: peer, bytes, segment, bundled: false };
+                    relays.send(send).await;
+                }
+            }
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.iter_mut().for_each(|one| one.to = self.translated.outward(one.to));
+        for some in pending.chunks(TOGETHER) {
+            plane.send(ToPlane::Datagrams(some.to_vec()));
+        }
+        if due.home {
+            relays.set_home(self.home());
+        }
+        due
+    }
+}

@@ -1,0 +1,138 @@
+//! Where this machine has IPv6 alone and the network translates (NAT64): paths know addresses of
+//! IPv4 as all others do, and only what passes to and from the data plane is translated.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use tailnet::{
+    line::{Incoming, Path, ToPlane},
+    nat64::{NAME, Prefix},
+};
+use tokio::sync::mpsc;
+
+use super::{Found, Mesh};
+use crate::agent::line::ToLine;
+
+/// How long an answer holds.
+const HOLDS: Duration = Duration::from_secs(60);
+
+/// What is known of a translator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Translated {
+    prefix: Option<Prefix>,
+    /// Whether the data plane has paths by another.
+    differs: bool,
+    asked: Option<Duration>,
+}
+
+impl Translated {
+    /// Whether IPv4 is reached by translation.
+    pub fn is_there(&self) -> bool {
+        self.prefix.is_some()
+    }
+
+    /// The network is another.
+    pub fn ask_again(&mut self) {
+        self.asked = None;
+    }
+
+    /// Takes what was found out. Whether that is news.
+    pub fn set(&mut self, prefix: Option<Prefix>) -> bool {
+        let is_news = self.prefix != prefix;
+        self.differs |= is_news;
+        self.prefix = prefix;
+        is_news
+    }
+
+    /// Where a datagram for an address is sent.
+    pub fn outward(&self, at: SocketAddr) -> SocketAddr {
+        self.prefix.map_or(at, |prefix| prefix.outward(at))
+    }
+
+    /// Who sent a datagram.
+    pub fn inward(&self, at: SocketAddr) -> SocketAddr {
+        self.prefix.map_or(at, |prefix| prefix.inward(at))
+    }
+
+    /// A path as the data plane has it.
+    pub fn outward_path(&self, path: Path) -> Path {
+        path_with(path, |at| self.outward(at))
+    }
+
+    /// A path of the data plane's.
+    pub fn inward_path(&self, path: Path) -> Path {
+        path_with(path, |at| self.inward(at))
+    }
+
+    /// A datagram as its sender would know it.
+    pub fn inward_datagram(&self, one: Incoming) -> Incoming {
+        Incoming { from: self.inward(one.from), ..one }
+    }
+}
+
+fn path_with(path: Path, with: impl Fn(SocketAddr) -> SocketAddr) -> Path {
+    match path {
+        Path::Direct(at) => Path::Direct(with(at)),
+        Path::PeerRelay { at, vni } => Path::PeerRelay { at: with(at), vni },
+        relay @ Path::Relay(_) => relay,
+    }
+}
+
+impl Mesh {
+    /// Whether this machine has an address of a family.
+    pub(super) fn has_local(&self, v6: bool) -> bool {
+        self.local.iter().any(|at| at.is_ipv6() == v6)
+    }
+
+    /// Has it found out whether the network translates, where that would help.
+    pub(super) fn look_for_translator(&mut self, now: Duration) {
+        if self.has_local(false) || !self.has_local(true) {
+            self.translated.ask_again();
+            self.translated.set(None);
+        } else if self.translated.asked.is_none_or(|at| now >= at + HOLDS) {
+            self.translated.asked = Some(now);
+            look_up(&self.found);
+        }
+    }
+
+    /// Takes by which prefix it does.
+    pub(super) fn handle_translator(&mut self, prefix: Option<Prefix>, now: Duration) {
+        let prefix = prefix.filter(|_| !self.has_local(false));
+        if self.translated.set(prefix) {
+            tracing::info!(there = prefix.is_some(), "NAT64");
+            self.netcheck.make_next_full();
+            self.netcheck.stop();
+            self.check(now);
+        }
+    }
+
+    /// Tells the paths that lead elsewhere since a translator came or went.
+    pub(super) fn retell_translated(&mut self, plane: &ToLine<ToPlane>) {
+        if !std::mem::take(&mut self.translated.differs) {
+            return;
+        }
+        for peer in self.paths.keys() {
+            if let Some(path) = self.paths.path(peer).and_then(|shown| shown.path) {
+                plane.send(ToPlane::Path { peer, path: self.translated.outward_path(path) });
+            }
+        }
+    }
+}
+
+fn look_up(found: &mpsc::Sender<Found>) {
+    let found = found.clone();
+    tokio::spawn(async move {
+        // Without an answer, what was known may still be right.
+        if let Ok(prefix) = discover().await {
+            let _ = found.send(Found::Translator(prefix)).await;
+        }
+    });
+}
+
+/// By which prefix the network translates, if it does.
+///
+/// # Errors
+/// No name server says.
+pub(in crate::agent) async fn discover() -> io::Result<Option<Prefix>> {
+    let addresses = tokio::net::lookup_host((NAME, 0)).await?;
+    Ok(Prefix::discover(addresses.map(|at| at.ip())))
+}

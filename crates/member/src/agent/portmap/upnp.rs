@@ -1,0 +1,356 @@
+//! A router that is asked by UPnP: searched for by datagrams, then asked over connections. It is
+//! believed about itself alone: nothing is sent to another host, whatever its answers name.
+//!
+//! ```text
+//!   search ──► description ──► map ──► hold ── half its lifetime, or the router was started again
+//!     ▲            │ refusal    │ ▲                │
+//!     '── rest ◄───┴────────────' '────────────────'
+//! ```
+
+use std::{
+    fmt,
+    net::{SocketAddr, SocketAddrV4},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::{Request, StatusCode, client::conn::http1, header};
+use hyper_util::rt::TokioIo;
+use tailnet::portmap::{
+    Place,
+    upnp::{self, Found, LONGEST_ANSWER, LONGEST_TEXT, Refusal, Service},
+};
+use tokio::{
+    net::{TcpSocket, UdpSocket},
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{super::control::dial::Hook, now};
+
+/// What is asked for. Some routers map for ever whatever is asked.
+const LIFETIME: Duration = Duration::from_secs(7200);
+/// After how long a search is repeated; then it is given up. An answer may take a second (`MX`).
+const WAITS: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_millis(1200), Duration::from_millis(1500)];
+/// For one request, from the connection to the last byte of its answer.
+const ANSWER: Duration = Duration::from_secs(3);
+/// Before a router that said nothing or refused is asked again; twice as long each time.
+const REST: Duration = Duration::from_secs(2 * 60);
+const REST_DOUBLES: u32 = 4;
+/// The same where it has a mapping that was to be renewed.
+const SOON: Duration = Duration::from_secs(30);
+/// Between two looks whether it was started again, at least.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
+/// A router that does not tell its starts apart is asked to map again after this.
+const UNSURE: Duration = Duration::from_secs(5 * 60);
+/// How many ports outside are tried.
+const PORTS: usize = 4;
+
+/// What is known of a router.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::agent) struct Known {
+    /// Whether it speaks UPnP, once that is known.
+    pub speaks: Option<bool>,
+    /// Where this machine is reached, and when the router forgets that.
+    pub mapping: Option<(SocketAddrV4, Duration)>,
+}
+
+/// The task that asks.
+pub(super) struct Upnp {
+    wanted: watch::Sender<Wanted>,
+    known: watch::Receiver<Known>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    place: Option<Place>,
+    looks: u32,
+}
+
+impl Upnp {
+    /// One that is not wanted yet.
+    pub fn start(hook: Option<Hook>) -> Self {
+        let (wanted, is_wanted) = watch::channel(Wanted::default());
+        let (tell, known) = watch::channel(Known::default());
+        let task = tokio::spawn(run(hook, is_wanted, tell));
+        Self { wanted, known, task }
+    }
+
+    /// Has the port of this place mapped, and no other.
+    pub fn want(&self, place: Option<Place>) {
+        self.wanted.send_if_modified(|wanted| std::mem::replace(&mut wanted.place, place) != place);
+    }
+
+    /// Has it look whether the router still has the mapping.
+    pub fn check(&self) {
+        self.wanted.send_modify(|wanted| wanted.looks = wanted.looks.wrapping_add(1));
+    }
+
+    /// What is known now.
+    pub fn known(&self) -> Known {
+        *self.known.borrow()
+    }
+
+    /// Waits until more is.
+    pub async fn changed(&mut self) {
+        // The task ends behind its owner.
+        if self.known.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Releases the port.
+    pub async fn end(self) {
+        drop(self.wanted);
+        let _ = self.task.await;
+    }
+}
+
+async fn run(hook: Option<Hook>, mut wanted: watch::Receiver<Wanted>, known: watch::Sender<Known>) {
+    while wanted.wait_for(|wanted| wanted.place.is_some()).await.is_ok() {
+        let Some(place) = wanted.borrow().place else { continue };
+        let mut router = Router { place, hook: hook.clone(), service: None, mapping: None };
+        let looks = wanted.clone();
+        tokio::select! {
+            _ = wanted.wait_for(|wanted| wanted.place != Some(place)) => {}
+            () = router.serve(looks, &known) => {}
+        }
+        router.release().await;
+        known.send_replace(Known::default());
+    }
+}
+
+/// Why nothing is mapped.
+#[derive(Debug)]
+enum Failure {
+    /// Nobody answers to a search.
+    Silent,
+    /// What answers maps nothing, in its words or ours.
+    Refuses(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent => f.write_str("nobody answers"),
+            Self::Refuses(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Failure {
+    fn of(error: impl fmt::Display) -> Self {
+        Self::Refuses(error.to_string())
+    }
+}
+
+/// A router.
+struct Router {
+    place: Place,
+    hook: Option<Hook>,
+    /// What was found there, and what of it maps ports.
+    service: Option<(Found, Service)>,
+    /// Where, until when, and since when.
+    mapping: Option<(SocketAddrV4, Duration, Duration)>,
+}
+
+impl Router {
+    /// Has a port mapped, and keeps it so.
+    async fn serve(&mut self, mut looks: watch::Receiver<Wanted>, known: &watch::Sender<Known>) {
+        let mut failures = 0;
+        loop {
+            let mapped = self.map().await;
+            self.mapping = self.mapping.filter(|(_, expires, _)| *expires > now());
+            let speaks = !matches!(mapped, Err(Failure::Silent)) || self.mapping.is_some();
+            let mapping = self.mapping.map(|(external, expires, _)| (external, expires));
+            known.send_replace(Known { speaks: Some(speaks), mapping });
+            match mapped {
+                Ok(()) => {
+                    failures = 0;
+                    self.hold(&mut looks).await;
+                }
+                Err(why) => {
+                    tracing::debug!(gateway = %self.place.gateway, %why, "UPnP");
+                    let rest = REST * (1 << failures.min(REST_DOUBLES));
+                    failures += 1;
+                    sleep(if self.mapping.is_some() { SOON } else { rest }).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until the mapping is to be made anew.
+    async fn hold(&self, looks: &mut watch::Receiver<Wanted>) {
+        let renewal = Instant::now() + LIFETIME / 2;
+        looks.mark_unchanged();
+        loop {
+            match timeout_at(renewal, looks.changed()).await {
+                Ok(Ok(())) if !self.has_lost_it().await => sleep(CHECK_EVERY).await,
+                Ok(Err(_)) => sleep(LIFETIME).await,
+                _ => return,
+            }
+        }
+    }
+
+    /// Whether the router was started again, or may have been.
+    async fn has_lost_it(&self) -> bool {
+        let (Some((before, _)), Some((.., since))) = (&self.service, self.mapping) else {
+            return true;
+        };
+        match self.search().await {
+            Ok(found) if found.boot.is_some() => found != *before,
+            Ok(_) => now() >= since + UNSURE,
+            // It will be there again, or the mapping expires.
+            Err(_) => false,
+        }
+    }
+
+    async fn map(&mut self) -> Result<(), Failure> {
+        let found = self.search().await?;
+        let service = self.describe(&found).await?;
+        self.service = Some((found, service.clone()));
+        let (_, answer) = self.ask(&service, &upnp::Request::Address).await?;
+        let address = upnp::read_address(&answer)
+            .ok_or_else(|| Failure::Refuses("it has no address outside".into()))?;
+        let mut lifetime = LIFETIME;
+        let former = self.mapping.map(|(external, ..)| external.port());
+        let mut external = former.unwrap_or(self.place.port);
+        for _ in 0..=PORTS {
+            let Place { own, port, .. } = self.place;
+            let seconds = lifetime.as_secs().try_into().unwrap_or(0);
+            let map = upnp::Request::Map { external, own, internal: port, lifetime: seconds };
+            let (status, answer) = self.ask(&service, &map).await?;
+            match upnp::read_refusal(&answer) {
+                None if status == StatusCode::OK => {
+                    let (external, since) = (SocketAddrV4::new(address, external), now());
+                    self.mapping = Some((external, since + LIFETIME, since));
+                    return Ok(());
+                }
+                Some(Refusal::Taken) => external = any_port()?,
+                Some(Refusal::OnlyForever) if !lifetime.is_zero() => lifetime = Duration::ZERO,
+                refusal => {
+                    self.mapping = None;
+                    return Err(Failure::Refuses(format!("{status}, {refusal:?}")));
+                }
+            }
+        }
+        Err(Failure::Refuses("the ports outside are taken".into()))
+    }
+
+    /// Gives the port back.
+    async fn release(&mut self) {
+        if let (Some((_, service)), Some((external, ..))) =
+            (self.service.take(), self.mapping.take())
+        {
+            let delete = upnp::Request::Delete { external: external.port() };
+            if let Err(why) = self.ask(&service, &delete).await {
+                tracing::debug!(gateway = %self.place.gateway, %why, "UPnP");
+            }
+        }
+    }
+
+    /// Whether the gateway speaks UPnP, and where it says more.
+    async fn search(&self) -> Result<Found, Failure> {
+        let Place { gateway, own, .. } = self.place;
+        let socket = UdpSocket::bind((own, 0)).await.map_err(Failure::of)?;
+        self.mark(&socket)?;
+        let (search, mut answer) = (upnp::search(), [0; LONGEST_ANSWER]);
+        for wait in WAITS {
+            // Some routers hear only one of them.
+            for to in [gateway, upnp::EVERYBODY] {
+                if let Err(error) = socket.send_to(search.as_bytes(), (to, upnp::PORT)).await {
+                    tracing::debug!(%error, %to, "UPnP");
+                }
+            }
+            let until = Instant::now() + wait;
+            while let Ok(received) = timeout_at(until, socket.recv_from(&mut answer)).await {
+                // Nobody listens there.
+                let Ok((len, SocketAddr::V4(from))) = received else { continue };
+                if *from.ip() == gateway
+                    && let Some(found) = Found::read(&answer[..len], gateway)
+                {
+                    return Ok(found);
+                }
+            }
+        }
+        Err(Failure::Silent)
+    }
+
+    /// What of it maps ports.
+    async fn describe(&self, found: &Found) -> Result<Service, Failure> {
+        if let Some((before, service)) = &self.service
+            && before == found
+        {
+            return Ok(service.clone());
+        }
+        let request = Request::get(&found.description.path);
+        let (_, text) = self.send(found.description.port, request, String::new()).await?;
+        Service::read(&text, &found.description, self.place.gateway)
+            .ok_or_else(|| Failure::Refuses("its description names nothing that maps ports".into()))
+    }
+
+    async fn ask(
+        &self,
+        service: &Service,
+        request: &upnp::Request,
+    ) -> Result<(StatusCode, String), Failure> {
+        let (action, body) = service.ask(request);
+        let request = Request::post(&service.place.path)
+            .header(header::CONTENT_TYPE, "text/xml; charset=\"utf-8\"")
+            .header("SOAPAction", action);
+        self.send(service.place.port, request, body).await
+    }
+
+    async fn send(
+        &self,
+        port: u16,
+        request: hyper::http::request::Builder,
+        body: String,
+    ) -> Result<(StatusCode, String), Failure> {
+        let host = SocketAddrV4::new(self.place.gateway, port);
+        let request = request
+            .header(header::HOST, host.to_string())
+            .header(header::CONNECTION, "close")
+            .body(Full::from(body))
+            .map_err(Failure::of)?;
+        match timeout(ANSWER, self.exchange(host, request)).await {
+            Ok(answered) => answered,
+            Err(_) => Err(Failure::Refuses(format!("it does not answer at port {port}"))),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        host: SocketAddrV4,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, String), Failure> {
+        let socket = TcpSocket::new_v4().map_err(Failure::of)?;
+        self.mark(&socket)?;
+        let stream = TokioIo::new(socket.connect(host.into()).await.map_err(Failure::of)?);
+        // As routers' own parsers expect them.
+        let http = http1::Builder::new().title_case_headers(true).handshake(stream).await;
+        let (mut sender, connection) = http.map_err(Failure::of)?;
+        // Ends with `sender`, or with the answer's body.
+        tokio::spawn(connection);
+        let (head, body) = sender.send_request(request).await.map_err(Failure::of)?.into_parts();
+        let text = Limited::new(body, LONGEST_TEXT).collect().await.map_err(Failure::of)?;
+        Ok((head.status, String::from_utf8_lossy(&text.to_bytes()).into_owned()))
+    }
+
+    fn mark(&self, socket: &impl AsFd) -> Result<(), Failure> {
+        let marked = self.hook.as_ref().map_or(Ok(()), |hook| hook(socket.as_fd()));
+        marked.map_err(Failure::of)
+    }
+}
+
+/// A port by chance: which others took is not known.
+fn any_port() -> Result<u16, Failure> {
+    let mut bytes = [0; 2];
+    getrandom::fill(&mut bytes).map_err(Failure::of)?;
+    Ok(u16::from_ne_bytes(bytes) | 0x8000)
+}

@@ -1,0 +1,191 @@
+//! What a provider says of a user, and whether that user may come.
+
+use coordinator::{Profile, Time, object::Identity};
+use openidconnect::{
+    EndUserEmail, EndUserName, EndUserPictureUrl, IdTokenClaims, LocalizedClaim, UserInfoClaims,
+    core::CoreGenderClaim,
+};
+use serde_json::Value;
+
+use super::{provider::Others, table::OidcTable, trouble::Trouble};
+
+/// What a provider says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    pub issuer: String,
+    pub subject: String,
+    pub username: String,
+    pub name: String,
+    pub email: String,
+    pub email_verified: bool,
+    pub picture: String,
+    pub groups: Vec<String>,
+    /// When its token expires.
+    pub expires: Time,
+}
+
+impl Said {
+    /// By its token, and by what its end-point adds, which is newer.
+    pub fn of(
+        claims: &IdTokenClaims<Others, CoreGenderClaim>,
+        info: Option<&UserInfoClaims<Others, CoreGenderClaim>>,
+        groups_claim: &str,
+    ) -> Self {
+        let first = |a: Option<&str>, b: Option<&str>| {
+            a.filter(|text| !text.is_empty()).or(b).unwrap_or_default().to_owned()
+        };
+        let info_groups = info.and_then(|info| groups(info.additional_claims(), groups_claim));
+        let email = info.and_then(UserInfoClaims::email);
+        // Whether it is verified is said of the address that it is said with.
+        let email_verified = match email {
+            Some(_) => info.and_then(UserInfoClaims::email_verified),
+            None => claims.email_verified(),
+        };
+        let is_same = |email: &EndUserEmail| claims.email() == Some(email);
+        let email_verified = match email_verified {
+            None if email.is_some_and(is_same) => claims.email_verified(),
+            verified => verified,
+        };
+        let expires = u64::try_from(claims.expiration().timestamp_millis()).unwrap_or_default();
+        Self {
+            issuer: claims.issuer().to_string(),
+            subject: claims.subject().to_string(),
+            username: first(
+                info.and_then(UserInfoClaims::preferred_username).map(|name| name.as_str()),
+                claims.preferred_username().map(|name| name.as_str()),
+            ),
+            name: first(info.and_then(|info| text(info.name())), text(claims.name())),
+            email: first(
+                email.map(|email| email.as_str()),
+                claims.email().map(|email| email.as_str()),
+            ),
+            email_verified: email_verified.unwrap_or_default(),
+            picture: first(info.and_then(|info| url(info.picture())), url(claims.picture())),
+            groups: info_groups
+                .or_else(|| groups(claims.additional_claims(), groups_claim))
+                .unwrap_or_default(),
+            expires: Time(expires),
+        }
+    }
+
+    /// Who it is for the network.
+    ///
+    /// # Errors
+    /// They may not come.
+    pub fn profile(self, table: &OidcTable) -> Result<Profile, Trouble> {
+        let trusted = self.email_verified || !table.email_verified_required;
+        let by_email = !table.allowed_domains.is_empty() || !table.allowed_users.is_empty();
+        if by_email && !trusted {
+            return Err(Trouble::Unverified);
+        }
+        let is_same = |one: &str, other: &str| one.eq_ignore_ascii_case(other);
+        let domain = self.email.rsplit_once('@').map_or("", |(_, domain)| domain);
+        let has_domain = table.allowed_domains.iter().any(|allowed| is_same(allowed, domain));
+        let is_named = table.allowed_users.iter().any(|allowed| is_same(allowed, &self.email));
+        let is_member = table.allowed_groups.iter().any(|group| self.groups.contains(group));
+        if !(table.allowed_domains.is_empty() || has_domain)
+            || !(table.allowed_users.is_empty() || is_named)
+            || !(table.allowed_groups.is_empty() || is_member)
+        {
+            return Err(Trouble::NotAllowed);
+        }
+        let is_email = trusted && is_address(&self.email);
+        Ok(Profile {
+            identity: Identity { issuer: self.issuer, subject: self.subject },
+            username: self.username,
+            display_name: self.name,
+            email: if is_email { self.email } else { String::new() },
+            picture_url: Some(self.picture)
+                .filter(|url| url.starts_with("https://"))
+                .unwrap_or_default(),
+            groups: self.groups,
+        })
+    }
+}
+
+fn is_address(text: &str) -> bool {
+    let parts = text.rsplit_once('@');
+    parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
+        && !text.chars().any(|letter| letter.is_whitespace() || letter.is_control())
+}
+
+fn text(name: Option<&LocalizedClaim<EndUserName>>) -> Option<&str> {
+    any(name?).map(|name| name.as_str())
+}
+
+fn url(url: Option<&LocalizedClaim<EndUserPictureUrl>>) -> Option<&str> {
+    any(url?).map(|url| url.as_str())
+}
+
+/// In no language in particular, or in any.
+fn any<T>(claim: &LocalizedClaim<T>) -> Option<&T> {
+    claim.get(None).or_else(|| claim.iter().next().map(|(_, value)| value))
+}
+
+/// A list of groups, or one that some providers write as a text.
+fn groups(Others(claims): &Others, name: &str) -> Option<Vec<String>> {
+    match claims.get(name)? {
+        Value::String(group) => Some(vec![group.clone()]),
+        Value::Array(groups) => {
+            Some(groups.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(more: &str) -> OidcTable {
+        let text = format!("issuer = \"https://id.test\"\nclient_id = \"net\"\n{more}");
+        toml::from_str(&text).unwrap()
+    }
+
+    fn said() -> Said {
+        Said {
+            issuer: "https://id.test".into(),
+            subject: "1".into(),
+            username: "anna".into(),
+            email: "Anna@Net.test".into(),
+            email_verified: true,
+            groups: vec!["staff".into()],
+            ..Said::default()
+        }
+    }
+
+    #[test]
+    fn all_that_is_demanded_must_hold() {
+        for (more, allowed) in [
+            ("", true),
+            ("allowed_domains = [\"net.test\"]", true),
+            ("allowed_domains = [\"et.test\", \"x.net.test\"]", false),
+            ("allowed_users = [\"anna@net.test\"]", true),
+            ("allowed_users = [\"ben@net.test\"]", false),
+            ("allowed_groups = [\"staff\", \"x\"]", true),
+            ("allowed_groups = [\"Staff\"]", false),
+            ("allowed_domains = [\"net.test\"]\nallowed_groups = [\"x\"]", false),
+        ] {
+            assert_eq!(said().profile(&table(more)).is_ok(), allowed, "{more}");
+        }
+    }
+
+    #[test]
+    fn an_address_that_nobody_verified_decides_nothing_and_is_not_kept() {
+        let unverified = || Said { email_verified: false, ..said() };
+        let strict = table("allowed_domains = [\"net.test\"]");
+        assert_eq!(unverified().profile(&strict), Err(Trouble::Unverified));
+        assert_eq!(unverified().profile(&table("")).unwrap().email, "");
+        let lax = "email_verified_required = false\nallowed_domains = [\"net.test\"]";
+        assert_eq!(unverified().profile(&table(lax)).unwrap().email, "Anna@Net.test");
+    }
+
+    #[test]
+    fn groups_are_a_list_or_a_text() {
+        let read = |text| serde_json::from_str::<Others>(text).unwrap();
+        let others = read(r#"{"groups":["a",7,"b"],"role":"c","none":{}}"#);
+        assert_eq!(groups(&others, "groups"), Some(vec!["a".into(), "b".into()]));
+        assert_eq!(groups(&others, "role"), Some(vec!["c".into()]));
+        assert_eq!((groups(&others, "none"), groups(&others, "x")), (None, None));
+    }
+}

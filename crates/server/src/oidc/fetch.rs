@@ -1,0 +1,157 @@
+//! What is asked of the provider: each answer within bounds of size and time.
+
+use std::{fmt, future::pending, io, pin::Pin, sync::Arc, time::Duration};
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Request, Response, Uri,
+    body::Bytes,
+    client::conn::http1,
+    header::{CONNECTION, HOST, HeaderValue},
+};
+use hyper_util::rt::TokioIo;
+use openidconnect::{AsyncHttpClient, HttpRequest, HttpResponse};
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+/// Within this an answer has come: a person waits for it in a browser.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer, in bytes: keys of a large provider are some 20 KiB.
+const LONGEST: usize = 512 << 10;
+/// The longest head of one, in bytes.
+const LONGEST_HEAD: usize = 32 << 10;
+
+/// Asks a provider.
+pub struct Fetch {
+    tls: TlsConnector,
+    /// Whether it may be asked without TLS, because it is on this machine.
+    plain: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub enum FetchError {
+    /// It has no address that can be asked.
+    Address(String),
+    /// The connection.
+    Connection(io::Error),
+    /// What is said over it.
+    Http(hyper::Error),
+    /// The answer is too long, or breaks off.
+    Body(String),
+    /// It takes too long.
+    Late,
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(uri) => write!(f, "{uri} cannot be asked"),
+            Self::Connection(error) => write!(f, "{error}"),
+            Self::Http(error) => write!(f, "{error}"),
+            Self::Body(error) => write!(f, "the answer: {error}"),
+            Self::Late => write!(f, "there was no answer within {} s", PATIENCE.as_secs()),
+        }
+    }
+}
+
+impl std::error::Error for FetchError {}
+
+impl From<io::Error> for FetchError {
+    fn from(error: io::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<hyper::Error> for FetchError {
+    fn from(error: hyper::Error) -> Self {
+        Self::Http(error)
+    }
+}
+
+impl Fetch {
+    /// One that trusts whom this machine trusts.
+    pub fn new(plain: bool) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring has the default versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Self { tls: TlsConnector::from(Arc::new(config)), plain }
+    }
+
+    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
+        let uri = request.uri().clone();
+        let bad = || FetchError::Address(uri.to_string());
+        let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']);
+        let is_https = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") if self.plain => false,
+            _ => return Err(bad()),
+        };
+        let port = uri.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        let stream = TcpStream::connect((host, port)).await?;
+        if !is_https {
+            return exchange(stream, request).await;
+        }
+        let name = ServerName::try_from(host.to_owned()).map_err(|_| bad())?;
+        exchange(self.tls.connect(name, stream).await?, request).await
+    }
+}
+
+impl<'c> AsyncHttpClient<'c> for Fetch {
+    type Error = FetchError;
+    type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, FetchError>> + Send + 'c>>;
+
+    fn call(&'c self, request: HttpRequest) -> Self::Future {
+        Box::pin(async move {
+            timeout(PATIENCE, self.ask(request)).await.map_err(|_| FetchError::Late)?
+        })
+    }
+}
+
+/// One request on a connection of its own. It follows no redirect.
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: HttpRequest,
+) -> Result<HttpResponse, FetchError> {
+    let mut builder = http1::Builder::new();
+    builder.max_buf_size(LONGEST_HEAD);
+    let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
+    let asked = async {
+        let answer = sender.send_request(on_the_wire(request)?).await?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, LONGEST).collect().await;
+        let body = body.map_err(|error| FetchError::Body(error.to_string()))?;
+        Ok(Response::from_parts(head, body.to_bytes().to_vec()))
+    };
+    // What ends the connection is told to who asks, too.
+    let driven = async {
+        let _ = connection.await;
+        pending().await
+    };
+    tokio::select! {
+        answer = asked => answer,
+        never = driven => never,
+    }
+}
+
+fn on_the_wire(request: HttpRequest) -> Result<Request<Full<Bytes>>, FetchError> {
+    let (mut head, body) = request.into_parts();
+    let bad = |uri: &Uri| FetchError::Address(uri.to_string());
+    let authority = head.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
+    let host = authority.and_then(Result::ok).ok_or_else(|| bad(&head.uri))?;
+    head.headers.insert(HOST, host);
+    head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    let path = head.uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+    head.uri = path.parse().map_err(|_| bad(&head.uri))?;
+    Ok(Request::from_parts(head, Full::new(Bytes::from(body))))
+}

@@ -1,0 +1,84 @@
+//! Logins that are under way: each is one tab of a browser, is taken once, and ends soon. Their
+//! number is bounded, and that of each machine, so that who opens one machine's link all the time
+//! takes nobody else's place.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::time::Instant;
+
+/// How long a login may take between two requests of the browser: somebody looks for a phone.
+pub const LIFE: Duration = Duration::from_secs(15 * 60);
+/// The most logins, and the most of one machine; the oldest makes room.
+const MOST: usize = 4096;
+const MOST_EACH: usize = 8;
+
+/// Logins that are under way, by what the browser comes back with.
+pub struct Logins<T> {
+    under_way: HashMap<String, Login<T>>,
+}
+
+struct Login<T> {
+    number: String,
+    since: Instant,
+    value: T,
+}
+
+impl<T> Default for Logins<T> {
+    fn default() -> Self {
+        Self { under_way: HashMap::new() }
+    }
+}
+
+impl<T> Logins<T> {
+    /// One begins, for the registration of this number.
+    pub fn begin(&mut self, key: String, number: String, value: T, now: Instant) {
+        self.under_way.retain(|_, login| now < login.since + LIFE);
+        let of_number = self.under_way.values().filter(|login| login.number == number).count();
+        let is_full = self.under_way.len() >= MOST;
+        if of_number >= MOST_EACH || is_full {
+            let candidates =
+                self.under_way.iter().filter(|(_, login)| is_full || login.number == number);
+            let oldest = candidates.min_by_key(|(_, login)| login.since);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.under_way.remove(&oldest);
+            }
+        }
+        self.under_way.insert(key, Login { number, since: now, value });
+    }
+
+    /// Takes one, which does not come again.
+    pub fn take(&mut self, key: &str, now: Instant) -> Option<(String, T)> {
+        let login = self.under_way.remove(key)?;
+        (now < login.since + LIFE).then_some((login.number, login.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_is_taken_once_and_in_time() {
+        let (mut logins, now) = (Logins::default(), Instant::now());
+        logins.begin("a".into(), "1".into(), 7, now);
+        assert_eq!(logins.take("a", now), Some(("1".into(), 7)));
+        assert_eq!(logins.take("a", now), None);
+        logins.begin("b".into(), "1".into(), 8, now);
+        assert_eq!(logins.take("b", now + LIFE), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_one_machine_takes_nobody_elses_place() {
+        let (mut logins, now) = (Logins::default(), Instant::now());
+        logins.begin("mine".into(), "1".into(), 0, now);
+        for flood in 1..3 * MOST {
+            let at = now + Duration::from_millis(flood as u64);
+            logins.begin(format!("{flood}"), "2".into(), flood, at);
+        }
+        assert_eq!(logins.under_way.len(), 1 + MOST_EACH);
+        for flood in 0..3 * MOST {
+            logins.begin(format!("x{flood}"), format!("m{flood}"), 0, now + LIFE / 2);
+        }
+        assert_eq!(logins.under_way.len(), MOST);
+    }
+}

@@ -1,0 +1,56 @@
+//! Moments as people say them.
+
+use coordinator::Time;
+
+/// A moment, for people and for programs.
+pub struct Moment {
+    pub iso: String,
+    pub words: String,
+}
+
+impl Moment {
+    /// One that may be none, which has a word of its own.
+    pub fn or(at: Option<Time>, none: &str, now: Time) -> Self {
+        match at {
+            Some(at) => Self { iso: at.text(), words: words(at, now) },
+            None => Self { iso: String::new(), words: none.to_owned() },
+        }
+    }
+
+    pub fn of(at: Time, now: Time) -> Self {
+        Self::or(Some(at), "", now)
+    }
+}
+
+fn words(at: Time, now: Time) -> String {
+    let is_past = at <= now;
+    let seconds = if is_past { now.since(at) } else { at.since(now) }.as_secs();
+    let (number, unit) = match seconds {
+        0..60 if is_past => return "just now".into(),
+        0..3600 => ((seconds / 60).max(1), "min"),
+        3600..172_800 => (seconds / 3600, "h"),
+        172_800..63_072_000 => (seconds / 86_400, "days"),
+        _ => (seconds / 31_536_000, "years"),
+    };
+    if is_past { format!("{number} {unit} ago") } else { format!("in {number} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn moments_are_said_in_their_largest_unit() {
+        let now = Time(1_800_000_000_000);
+        let later = |seconds| words(now.after(Duration::from_secs(seconds)), now);
+        let ago = |seconds: u64| words(Time(now.0 - seconds * 1000), now);
+        assert_eq!([ago(0), ago(59), ago(61)], ["just now", "just now", "1 min ago"]);
+        assert_eq!([ago(7200), ago(86_400 * 3)], ["2 h ago", "3 days ago"]);
+        assert_eq!(
+            [later(5), later(3600), later(86_400 * 90)],
+            ["in 1 min", "in 1 h", "in 90 days"]
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! Users.
+
+use askama::Template;
+use axum::{extract::Path, response::Response};
+use coordinator::{State, Time, object};
+
+use super::{Frame, Visitor, moment::Moment, nothing, shown};
+use crate::clock::now;
+
+#[derive(Template)]
+#[template(path = "users.html")]
+struct Users {
+    frame: Frame,
+    users: Vec<User>,
+}
+
+#[derive(Template)]
+#[template(path = "user.html")]
+struct One {
+    frame: Frame,
+    user: User,
+}
+
+struct User {
+    id: i64,
+    name: String,
+    display: String,
+    email: String,
+    machines: usize,
+    since: Moment,
+}
+
+pub async fn list(visitor: Visitor) -> Response {
+    let frame = visitor.frame("users");
+    let look = |state: &State| state.users().map(|one| user(state, one, now())).collect();
+    let users = visitor.server.network.read(look);
+    shown(&Users { frame, users })
+}
+
+pub async fn show(visitor: Visitor, Path(id): Path<i64>) -> Response {
+    let frame = visitor.frame("users");
+    let found = visitor.server.network.read(|state| {
+        let found = state.users().find(|user| user.id.0 == id)?;
+        Some(user(state, found, now()))
+    });
+    found.map_or_else(nothing, |user| shown(&One { frame, user }))
+}
+
+fn user(state: &State, user: &object::User, now: Time) -> User {
+    User {
+        id: user.id.0,
+        name: user.name.clone(),
+        display: user.display_name.clone(),
+        email: user.email.clone(),
+        machines: state.nodes().filter(|view| view.node.user == Some(user.id)).count(),
+        since: Moment::of(user.created, now),
+    }
+}

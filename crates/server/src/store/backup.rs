@@ -1,0 +1,112 @@
+//! A copy of a store while it is used: one file with the network, and the two keys that clients know
+//! the server by.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, bail};
+use coordinator::object::Stored;
+use sqlx::{
+    ConnectOptions, Connection, Row,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow},
+};
+use zeroize::Zeroizing;
+
+use super::{EVERYTHING, NETWORK, Store, read, schema};
+
+impl Store {
+    /// Copies what was committed up to now into a new file, with these texts by name beside it. It is
+    /// on the disk afterwards.
+    ///
+    /// # Errors
+    /// There is such a file, or it cannot be written.
+    pub async fn back_up(&self, file: &Path, texts: &[(&str, &str)]) -> anyhow::Result<()> {
+        let name = || file.display().to_string();
+        if file.exists() {
+            bail!("{}: there is such a file", file.display());
+        }
+        let mut partial = file.as_os_str().to_owned();
+        partial.push(".new");
+        let partial = Path::new(&partial);
+        // Nobody else may read it: it has keys. SQLite fills an empty file that is there.
+        sys::whole_file::remove(partial).with_context(name)?;
+        sys::whole_file::replace(partial, "").with_context(name)?;
+        let text = partial.to_str().context("the file's name is not UTF-8")?;
+        sqlx::query("VACUUM INTO $1").bind(text).execute(&self.pool).await.with_context(name)?;
+        let options = SqliteConnectOptions::new().filename(partial);
+        let mut copy = options.journal_mode(SqliteJournalMode::Delete).connect().await?;
+        let kept = "CREATE TABLE kept (name TEXT PRIMARY KEY, body TEXT NOT NULL)";
+        sqlx::query(kept).execute(&mut copy).await.with_context(name)?;
+        for (name, text) in texts {
+            let insert = sqlx::query("INSERT INTO kept (name, body) VALUES ($1, $2)");
+            insert.bind(*name).bind(*text).execute(&mut copy).await?;
+        }
+        copy.close().await?;
+        fs::File::open(partial).and_then(|file| file.sync_all()).with_context(name)?;
+        fs::rename(partial, file).with_context(name)
+    }
+}
+
+/// A backup, read.
+pub struct Backup {
+    /// The network.
+    pub objects: Vec<Stored>,
+    texts: Vec<(String, Zeroizing<String>)>,
+}
+
+impl Backup {
+    /// Reads a file. `None`: it is another database.
+    ///
+    /// # Errors
+    /// It cannot be read, or a newer program wrote it.
+    pub async fn open(file: &Path) -> anyhow::Result<Option<Self>> {
+        let options = SqliteConnectOptions::new().filename(file).read_only(true);
+        let mut from = options.connect().await?;
+        let tables = "SELECT COUNT(*) FROM sqlite_master WHERE name IN ('object', 'kept')";
+        let found: i64 = sqlx::query(tables).fetch_one(&mut from).await?.try_get(0)?;
+        if found != 2 {
+            return Ok(None);
+        }
+        schema::check(&mut from).await?;
+        let rows = sqlx::query("SELECT name, body FROM kept").fetch_all(&mut from).await?;
+        let text = |row: &SqliteRow| Ok((row.try_get(0)?, row.try_get::<String, _>(1)?.into()));
+        let texts = rows.iter().map(text).collect::<Result<_, sqlx::Error>>()?;
+        let all = sqlx::query(EVERYTHING).bind(NETWORK).fetch_all(&mut from).await?;
+        let objects = all.iter().map(read).collect::<anyhow::Result<_>>()?;
+        from.close().await?;
+        Ok(Some(Self { objects, texts }))
+    }
+
+    /// The text of this name.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.texts.iter().find(|(own, _)| own == name).map(|(_, text)| text.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use coordinator::object::Kind;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_backup_has_what_was_committed_and_the_texts_and_is_nobody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, copy) = (folder.path().join("store.sqlite"), folder.path().join("copy"));
+        let store = Store::open(&file).await.unwrap();
+        let objects = [
+            Stored { kind: Kind::User, id: 1, body: Some("{}".into()) },
+            Stored { kind: Kind::User, id: 2, body: None },
+        ];
+        store.commit(0, &objects).await.unwrap();
+        store.back_up(&copy, &[("a", "text")]).await.unwrap();
+        store.commit(1, &[Stored { kind: Kind::User, id: 3, body: None }]).await.unwrap();
+        let backup = Backup::open(&copy).await.unwrap().unwrap();
+        assert_eq!((backup.text("a"), backup.text("b")), (Some("text"), None));
+        assert_eq!(backup.objects, objects);
+        assert_eq!(fs::metadata(&copy).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(store.back_up(&copy, &[]).await.is_err());
+        assert!(Backup::open(&file).await.unwrap().is_none());
+    }
+}

@@ -1,0 +1,108 @@
+//! The page's sessions.
+
+use hyper::{Method, StatusCode};
+use serde_json::json;
+
+use crate::world::World;
+
+#[tokio::test]
+async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page() {
+    let world = World::new().await;
+    let link = world.link().await;
+    let entered = world.ask_to_enter(&link).await;
+    assert_eq!(entered.status, StatusCode::SEE_OTHER);
+    let cookie = entered.headers["set-cookie"].to_str().unwrap();
+    for wanted in ["__Host-", "; Secure", "; HttpOnly", "; SameSite=Strict", "; Path=/;"] {
+        assert!(cookie.contains(wanted), "{cookie}");
+    }
+    assert_eq!(world.ask_to_enter(&link).await.status, StatusCode::UNAUTHORIZED);
+    let cookie = [("cookie", cookie.split(';').next().unwrap())];
+    let page = world.ask(Method::GET, "/admin/users", &cookie, "").await;
+    assert_eq!(page.status, StatusCode::OK);
+    let policy = page.headers["content-security-policy"].to_str().unwrap();
+    assert!(policy.contains("script-src 'self';") && !policy.contains("unsafe"), "{policy}");
+    assert_eq!(page.headers["cache-control"], "no-store");
+    let token = page.body.split(r#"X-CSRF-Token":""#).nth(1).unwrap().split('"').next().unwrap();
+    let create = |headers: Vec<(&'static str, String)>| {
+        let world = &world;
+        async move {
+            let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, &**value)).collect();
+            world.ask(Method::POST, "/api/v1/user", &headers, r#"{"name":"anna"}"#).await.status
+        }
+    };
+    let own = ("cookie", cookie[0].1.to_owned());
+    let shown = ("x-csrf-token", token.to_owned());
+    let from = |site: &str| ("sec-fetch-site", site.to_owned());
+    assert_eq!(create(vec![own.clone()]).await, StatusCode::FORBIDDEN);
+    let wrong = ("x-csrf-token", "0".repeat(64));
+    assert_eq!(create(vec![own.clone(), wrong]).await, StatusCode::FORBIDDEN);
+    let elsewhere = vec![own.clone(), shown.clone(), from("cross-site")];
+    assert_eq!(create(elsewhere).await, StatusCode::FORBIDDEN);
+    assert_eq!(create(vec![own, shown, from("same-origin")]).await, StatusCode::OK);
+    let left = [cookie[0], ("content-type", "application/x-www-form-urlencoded")];
+    world.ask(Method::POST, "/admin/logout", &left, &format!("token={token}")).await;
+    let late = world.ask(Method::GET, "/admin/users", &cookie, "").await;
+    assert_eq!(
+        (late.status, &late.headers["location"]),
+        (StatusCode::SEE_OTHER, &"/admin/login".parse().unwrap())
+    );
+}
+
+#[tokio::test]
+async fn a_session_of_an_api_key_ends_with_the_key() {
+    let world = World::new().await;
+    let (prefix, bearer) = world.api_key().await;
+    let entered = world.ask_to_enter(bearer.strip_prefix("Bearer ").unwrap()).await;
+    let cookie = entered.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap();
+    let cookie = [("cookie", cookie)];
+    assert_eq!(world.ask(Method::GET, "/admin/keys", &cookie, "").await.status, StatusCode::OK);
+    world.command(Method::DELETE, &format!("apikey/{prefix}"), json!(null)).await;
+    let late = world.ask(Method::GET, "/admin/keys", &cookie, "").await;
+    assert_eq!(late.status, StatusCode::SEE_OTHER);
+}
+
+#[tokio::test]
+async fn without_a_session_there_is_the_way_in_and_nothing_else() {
+    let world = World::new().await;
+    let pages = [
+        "", "machines", "users", "keys", "routes", "dns", "derp", "audit", "why", "events",
+        "policy",
+    ];
+    for page in pages {
+        let said = world.ask(Method::GET, &format!("/admin/{page}"), &[], "").await;
+        let is_in = matches!(said.status, StatusCode::SEE_OTHER | StatusCode::NOT_FOUND);
+        assert!(is_in && !said.body.contains("html"), "{page}: {}", said.status);
+    }
+    let login = world.ask(Method::GET, "/admin/login", &[], "").await;
+    assert!(login.status == StatusCode::OK && login.body.contains("net.example.com"));
+    let long = format!("key={}", "a".repeat(8 << 10));
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    let said = world.ask(Method::POST, "/admin/login", &form, &long).await;
+    assert_eq!(said.status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn what_machines_and_users_are_called_is_text() {
+    let world = World::new().await;
+    let cookie = world.enter().await;
+    let evil = "<script>alert(1)</script>";
+    let user = json!({ "name": "<b>x</b>", "display_name": evil, "email": "\"><img src=x>" });
+    world.command(Method::POST, "user", user).await;
+    let key = world.command(Method::POST, "preauthkey", json!({ "user": "1" })).await;
+    let hostinfo = json!({ "Hostname": evil, "OS": evil, "IPNVersion": "'\"><b>" });
+    world.join(1, key["key"].as_str().unwrap(), hostinfo).await;
+    for page in
+        ["machines", "machines/1", "users", "users/1", "keys", "audit", "machines?q=%3Cscript%3E"]
+    {
+        let path = format!("/admin/{page}");
+        let said = world.ask(Method::GET, &path, &[("cookie", &cookie)], "").await;
+        assert_eq!(said.status, StatusCode::OK, "{page}");
+        for raw in ["<script>", "<b>", "<img"] {
+            assert!(!said.body.contains(raw), "{page} has {raw}: {}", said.body);
+        }
+        assert!(
+            said.body.contains("&#60;script&#62;") || said.body.contains("&#60;b&#62;"),
+            "{page}"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! A server on loopback, its administrators and its machines.
+
+use std::{net::SocketAddr, path::Path};
+
+use base64ct::{Base64, Encoding};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    HeaderMap, Method, Request, StatusCode,
+    client::conn::{http1, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
+use server::{configuration::Configuration, serve::serve};
+use tailnet::{
+    control::{
+        noise::{Initiation, REPLY, REPLY_HEADER, Reply},
+        stream::NoiseStream,
+    },
+    keys::{MachineKey, NodePublic},
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+};
+
+pub struct World {
+    pub address: SocketAddr,
+    folder: TempDir,
+}
+
+pub struct Said {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Said {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let mut configuration = Configuration {
+            // A browser takes cookies that are for TLS alone from this name, too.
+            server_url: Some(format!("http://localhost:{}", address.port()).parse().unwrap()),
+            listen_plain: vec![address],
+            state_dir: folder.path().to_owned(),
+            socket: folder.path().join("socket"),
+            base_domain: "net.example.com".into(),
+            ..Configuration::default()
+        };
+        configuration.derp.stun_listen = Vec::new();
+        tokio::spawn(serve(configuration));
+        while TcpStream::connect(address).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        Self { address, folder }
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// As the command line asks.
+    pub async fn command(&self, method: Method, path: &str, body: Value) -> Value {
+        let socket = self.folder().join("socket");
+        let stream = loop {
+            match UnixStream::connect(&socket).await {
+                Ok(stream) => break stream,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let said = ask(stream, method, &format!("/api/v1/{path}"), &[], body.to_string()).await;
+        assert!(said.status.is_success(), "{path}: {}", said.body);
+        said.json()
+    }
+
+    /// As anybody asks.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Said {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        ask(stream, method, path, headers, body.to_owned()).await
+    }
+
+    /// A key of the API, and what shows it.
+    pub async fn api_key(&self) -> (String, String) {
+        let key = self.command(Method::POST, "apikey", json!({})).await;
+        let text = key["key"].as_str().unwrap().to_owned();
+        (key["prefix"].as_str().unwrap().to_owned(), format!("Bearer {text}"))
+    }
+
+    /// Opens the page with a link. What is returned is the cookie.
+    pub async fn enter(&self) -> String {
+        let said = self.ask_to_enter(&self.link().await).await;
+        assert_eq!(said.status, StatusCode::SEE_OTHER, "{}", said.body);
+        let cookie = said.headers["set-cookie"].to_str().unwrap();
+        cookie.split(';').next().unwrap().to_owned()
+    }
+
+    /// The token of a link.
+    pub async fn link(&self) -> String {
+        let link = self.command(Method::POST, "admin/link", json!(null)).await;
+        link["link"].as_str().unwrap().split_once('#').unwrap().1.to_owned()
+    }
+
+    pub async fn ask_to_enter(&self, key: &str) -> Said {
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        self.ask(Method::POST, "/admin/login", &form, &format!("key={key}")).await
+    }
+
+    /// A machine joins, and says this of itself.
+    pub async fn join(&self, number: u8, auth_key: &str, hostinfo: Value) {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let key = self.ask(Method::GET, "/key?v=131", &[], "").await.json();
+        let server = serde_json::from_value(key["publicKey"].clone()).unwrap();
+        let machine = MachineKey::new(Box::new([number; 32].into()));
+        let (initiation, message) =
+            Initiation::new(&machine, &server, 131, [number ^ 0x55; 32].into()).unwrap();
+        let stream = upgraded(stream, initiation, &message).await;
+        let (mut sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let body = json!({
+            "Version": 131, "NodeKey": NodePublic([number; 32]), "Auth": { "AuthKey": auth_key },
+            "Hostinfo": hostinfo,
+        });
+        let request = Request::post("https://a/machine/register")
+            .body(Full::new(Bytes::from(body.to_string())))
+            .unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        let answer = response.into_body().collect().await.unwrap().to_bytes();
+        let answer: Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["MachineAuthorized"], true, "{answer}");
+    }
+}
+
+async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: String,
+) -> Said {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Full::new(Bytes::from(body))).unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    let body = String::from_utf8(body.to_vec()).unwrap();
+    Said { status: head.status, headers: head.headers, body }
+}
+
+/// Noise, behind an upgrade by POST.
+async fn upgraded(
+    mut stream: TcpStream,
+    initiation: Initiation,
+    message: &[u8],
+) -> NoiseStream<TcpStream> {
+    let message = Base64::encode_string(message);
+    let request = format!(
+        "POST /ts2021 HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\n\
+         Upgrade: tailscale-control-protocol\r\nX-Tailscale-Handshake: {message}\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let mut header = [0; REPLY_HEADER];
+    stream.read_exact(&mut header).await.unwrap();
+    assert_eq!(Reply::read(header), Ok(Reply::Accepted));
+    let mut reply = [0; REPLY];
+    stream.read_exact(&mut reply).await.unwrap();
+    let (sealer, opener) = initiation.finish(&reply).unwrap();
+    NoiseStream::of_member(stream, sealer, opener)
+}

@@ -1,0 +1,149 @@
+//! IPv4 as a network of IPv6 alone has it (NAT64): addresses of IPv4 are part of addresses of IPv6
+//! (RFC 6052), behind a prefix that a name tells (RFC 7050).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The name whose addresses tell the prefix (RFC 7050 section 3).
+pub const NAME: &str = "ipv4only.arpa";
+
+/// Its addresses in IPv4 (RFC 7050 section 8.2).
+const KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
+
+/// The lengths of prefixes in bits (RFC 6052 section 2.2), the usual one first.
+const LENGTHS: [usize; 6] = [96, 64, 56, 48, 40, 32];
+
+/// The byte that is zero whatever the length.
+const RESERVED: usize = 8;
+
+/// What addresses of IPv4 are behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    bytes: [u8; 16],
+    /// In bits.
+    length: usize,
+}
+
+impl Prefix {
+    /// The one by which a name server made these of [`NAME`].
+    pub fn discover(found: impl IntoIterator<Item = IpAddr>) -> Option<Self> {
+        found.into_iter().find_map(|address| match address {
+            IpAddr::V6(address) => Self::behind(address),
+            IpAddr::V4(_) => None,
+        })
+    }
+
+    fn behind(address: Ipv6Addr) -> Option<Self> {
+        LENGTHS.into_iter().find_map(|length| {
+            let mut bytes = address.octets();
+            bytes[length / 8..].fill(0);
+            let prefix = Self { bytes, length };
+            KNOWN.into_iter().any(|known| prefix.embed(known) == address).then_some(prefix)
+        })
+    }
+
+    /// What an address of IPv4 is here.
+    pub fn embed(&self, address: Ipv4Addr) -> Ipv6Addr {
+        let mut bytes = self.bytes;
+        for (at, byte) in self.places().zip(address.octets()) {
+            bytes[at] = byte;
+        }
+        bytes.into()
+    }
+
+    /// The address of IPv4 that this one stands for.
+    pub fn extract(&self, address: Ipv6Addr) -> Option<Ipv4Addr> {
+        let (bytes, mut found) = (address.octets(), [0; 4]);
+        for (at, byte) in self.places().zip(&mut found) {
+            *byte = bytes[at];
+        }
+        let found = found.into();
+        (self.embed(found) == address).then_some(found)
+    }
+
+    /// Where the bytes of an address of IPv4 are.
+    fn places(&self) -> impl Iterator<Item = usize> {
+        (self.length / 8..16).filter(|at| *at != RESERVED).take(4)
+    }
+
+    /// Where a datagram has to be sent that is for this address.
+    pub fn outward(&self, at: SocketAddr) -> SocketAddr {
+        match at.ip() {
+            IpAddr::V4(ip) => SocketAddr::new(self.embed(ip).into(), at.port()),
+            IpAddr::V6(_) => at,
+        }
+    }
+
+    /// Who sent a datagram that came from this address.
+    pub fn inward(&self, at: SocketAddr) -> SocketAddr {
+        match at.ip() {
+            IpAddr::V6(ip) => {
+                self.extract(ip).map_or(at, |ip| SocketAddr::new(ip.into(), at.port()))
+            }
+            IpAddr::V4(_) => at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn discovered(address: &str) -> Option<Prefix> {
+        Prefix::discover([address.parse().unwrap()])
+    }
+
+    /// The examples of RFC 6052 section 2.4, and its prefix.
+    #[test]
+    fn addresses_are_those_of_the_rfc() {
+        for (known, embedded) in [
+            ("2001:db8:c000:aa::", "2001:db8:c000:221::"),
+            ("2001:db8:1c0:0:aa::", "2001:db8:1c0:2:21::"),
+            ("2001:db8:122:c000:0:aa00::", "2001:db8:122:c000:2:2100::"),
+            ("2001:db8:122:3c0:0:aa::", "2001:db8:122:3c0:0:221::"),
+            ("2001:db8:122:344:c0:0:aa00::", "2001:db8:122:344:c0:2:2100::"),
+            ("2001:db8:122:344::c000:aa", "2001:db8:122:344::192.0.2.33"),
+            ("64:ff9b::192.0.0.171", "64:ff9b::192.0.2.33"),
+        ] {
+            let prefix = discovered(known).unwrap();
+            let embedded: Ipv6Addr = embedded.parse().unwrap();
+            assert_eq!(prefix.embed(Ipv4Addr::new(192, 0, 2, 33)), embedded, "{known}");
+        }
+    }
+
+    #[test]
+    fn what_no_name_server_made_tells_no_prefix() {
+        for address in ["192.0.0.170", "2001:db8::1", "64:ff9b::192.0.0.172", "::", "fe80::1"] {
+            assert_eq!(discovered(address), None, "{address}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_the_prefix_are_of_ipv4() {
+        let prefix = discovered("64:ff9b::192.0.0.170").unwrap();
+        for (address, of_v4) in [
+            ("[64:ff9b::192.0.2.33]:7", "192.0.2.33:7"),
+            ("[64:ff9b:0:1::192.0.2.33]:7", "[64:ff9b:0:1::192.0.2.33]:7"),
+            ("192.0.2.33:7", "192.0.2.33:7"),
+        ] {
+            assert_eq!(prefix.inward(address.parse().unwrap()), of_v4.parse().unwrap());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_address_comes_back(
+            bytes in any::<[u8; 16]>(), length in 0..6_usize, v4 in any::<[u8; 4]>(), port: u16,
+        ) {
+            let mut prefix = Prefix { bytes, length: LENGTHS[length] };
+            prefix.bytes[prefix.length / 8..].fill(0);
+            prefix.bytes[RESERVED] = 0;
+            let at = SocketAddr::new(IpAddr::from(v4), port);
+            prop_assert_eq!(prefix.inward(prefix.outward(at)), at);
+            // A shorter prefix may be read where more zeros follow, but never another.
+            let found = Prefix::behind(prefix.embed(KNOWN[0])).unwrap();
+            prop_assert_eq!(found.embed(KNOWN[1]), prefix.embed(KNOWN[1]));
+        }
+    }
+}

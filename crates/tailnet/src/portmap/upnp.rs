@@ -1,0 +1,267 @@
+//! Messages of UPnP (UPnP Device Architecture 1.1; WANIPConnection:1, WANPPPConnection:1): a search
+//! by datagrams, a description in XML, and requests in SOAP, all to the gateway and to no other
+//! host, whatever it says.
+
+use std::{fmt, net::Ipv4Addr};
+
+use roxmltree::{Document, Node, ParsingOptions};
+
+/// The port of a device that is searched for.
+pub const PORT: u16 = 1900;
+/// Where devices hear who searches, beside their own addresses.
+pub const EVERYBODY: Ipv4Addr = Ipv4Addr::new(239, 255, 255, 250);
+/// The longest answer to a search that is read, in bytes.
+pub const LONGEST_ANSWER: usize = 2048;
+/// The longest description, and the longest answer to a request, in bytes.
+pub const LONGEST_TEXT: usize = 64 << 10;
+
+/// The most elements and attributes in an XML text. A router's description has a few hundred.
+const MOST_NODES: u32 = 10_000;
+/// The longest path of a URL, in bytes.
+const LONGEST_PATH: usize = 512;
+
+/// Asks who is a gateway. One of version 2 answers for version 1, too (section 1.3.2).
+pub fn search() -> String {
+    format!(
+        "M-SEARCH * HTTP/1.1\r\nHOST: {EVERYBODY}:{PORT}\r\nMAN: \"ssdp:discover\"\r\nMX: 1\r\n\
+         ST: urn:schemas-upnp-org:device:InternetGatewayDevice:1\r\n\r\n"
+    )
+}
+
+/// Where the gateway answers HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The port.
+    pub port: u16,
+    /// From its `/` on.
+    pub path: String,
+}
+
+/// What answered to a search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Where its description is.
+    pub description: Place,
+    /// Another each time that it is started; of version 1.0 there is none.
+    pub boot: Option<String>,
+}
+
+impl Place {
+    /// Reads a URL. It is one of this gateway, or none.
+    fn read(url: &str, gateway: Ipv4Addr) -> Option<Self> {
+        let rest = url.strip_prefix("http://")?;
+        let (authority, path) = match rest.find('/') {
+            Some(at) => rest.split_at(at),
+            None => (rest, "/"),
+        };
+        let (host, port) = authority.split_once(':').unwrap_or((authority, "80"));
+        let is_its = host.parse() == Ok(gateway);
+        Self { port: port.parse().ok()?, path: path.to_owned() }.checked().filter(|_| is_its)
+    }
+
+    /// Reads a URL that may be relative to this one.
+    fn join(&self, url: &str, gateway: Ipv4Addr) -> Option<Self> {
+        if url.contains("://") {
+            return Self::read(url, gateway);
+        }
+        let folder = self.path.rfind('/').map_or("/", |at| &self.path[..=at]);
+        let path = if url.starts_with('/') { url.to_owned() } else { format!("{folder}{url}") };
+        Self { port: self.port, path }.checked()
+    }
+
+    /// Whether it is the target of a request as it stands.
+    fn checked(self) -> Option<Self> {
+        let is_short = self.path.len() <= LONGEST_PATH && self.port != 0;
+        (is_short && self.path.bytes().all(|byte| byte.is_ascii_graphic())).then_some(self)
+    }
+}
+
+impl Found {
+    /// Reads a datagram of the gateway.
+    pub fn read(datagram: &[u8], gateway: Ipv4Addr) -> Option<Self> {
+        let text = std::str::from_utf8(datagram.get(..LONGEST_ANSWER).unwrap_or(datagram)).ok()?;
+        let mut lines = text.lines();
+        lines.next()?.strip_prefix("HTTP/1.1 200")?;
+        let (mut description, mut boot) = (None, None);
+        for line in lines {
+            let Some((name, value)) = line.split_once(':') else { continue };
+            let value = value.trim();
+            if name.eq_ignore_ascii_case("location") {
+                description = Place::read(value, gateway);
+            } else if name.eq_ignore_ascii_case("bootid.upnp.org") {
+                boot = Some(value.to_owned());
+            }
+        }
+        Some(Self { description: description?, boot })
+    }
+}
+
+/// Which of the services that map ports, by preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ip2,
+    Ip1,
+    Ppp1,
+}
+
+const KINDS: [Kind; 3] = [Kind::Ip2, Kind::Ip1, Kind::Ppp1];
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ip2 => "urn:schemas-upnp-org:service:WANIPConnection:2",
+            Self::Ip1 => "urn:schemas-upnp-org:service:WANIPConnection:1",
+            Self::Ppp1 => "urn:schemas-upnp-org:service:WANPPPConnection:1",
+        }
+    }
+}
+
+/// What maps ports at a gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    kind: Kind,
+    /// Where it is asked.
+    pub place: Place,
+}
+
+/// What it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The address outside.
+    Address,
+    /// To map a UDP port.
+    Map {
+        /// The port outside.
+        external: u16,
+        /// This machine.
+        own: Ipv4Addr,
+        /// The port of this machine.
+        internal: u16,
+        /// In seconds; 0 for without end.
+        lifetime: u32,
+    },
+    /// To map it no more.
+    Delete {
+        /// The port outside.
+        external: u16,
+    },
+}
+
+impl Request {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Address => "GetExternalIPAddress",
+            Self::Map { .. } => "AddPortMapping",
+            Self::Delete { .. } => "DeletePortMapping",
+        }
+    }
+}
+
+impl fmt::Display for Request {
+    /// The arguments, in the order of the service's description: some routers count them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = |f: &mut fmt::Formatter<'_>, external: u16| {
+            write!(
+                f,
+                "<NewRemoteHost></NewRemoteHost><NewExternalPort>{external}</NewExternalPort>\
+                 <NewProtocol>UDP</NewProtocol>"
+            )
+        };
+        match self {
+            Self::Address => Ok(()),
+            Self::Delete { external } => port(f, *external),
+            Self::Map { external, own, internal, lifetime } => {
+                port(f, *external)?;
+                write!(
+                    f,
+                    "<NewInternalPort>{internal}</NewInternalPort>\
+                     <NewInternalClient>{own}</NewInternalClient><NewEnabled>1</NewEnabled>\
+                     <NewPortMappingDescription>linerate</NewPortMappingDescription>\
+                     <NewLeaseDuration>{lifetime}</NewLeaseDuration>"
+                )
+            }
+        }
+    }
+}
+
+impl Service {
+    /// Reads a description, which was had at this place of the gateway.
+    pub fn read(description: &str, at: &Place, gateway: Ipv4Addr) -> Option<Self> {
+        let document = parse(description)?;
+        let text = |of: Node<'_, '_>, name: &str| {
+            let child = of.children().find(|child| is(child, name))?;
+            Some(child.text()?.trim().to_owned())
+        };
+        let base = text(document.root_element(), "URLBase");
+        let base = base.and_then(|base| Place::read(&base, gateway));
+        let base = base.as_ref().unwrap_or(at);
+        let services = || document.descendants().filter(|node| is(node, "service"));
+        KINDS.into_iter().find_map(|kind| {
+            let is_it = |node: &Node<'_, '_>| {
+                text(*node, "serviceType").is_some_and(|named| named == kind.name())
+            };
+            let place = base.join(&text(services().find(is_it)?, "controlURL")?, gateway)?;
+            Some(Self { kind, place })
+        })
+    }
+
+    /// The header `SOAPAction`, and the body.
+    pub fn ask(&self, request: &Request) -> (String, String) {
+        let (kind, action) = (self.kind.name(), request.name());
+        let body = format!(
+            "<?xml version=\"1.0\"?>\r\n\
+             <s:Envelope xmlns:s=\"http://schemas.xmlsoap.org/soap/envelope/\" \
+             s:encodingStyle=\"http://schemas.xmlsoap.org/soap/encoding/\"><s:Body>\
+             <u:{action} xmlns:u=\"{kind}\">{request}</u:{action}></s:Body></s:Envelope>\r\n"
+        );
+        (format!("\"{kind}#{action}\""), body)
+    }
+}
+
+/// The address in an answer to [`Request::Address`], if others may reach something there.
+pub fn read_address(answer: &str) -> Option<Ipv4Addr> {
+    let address = named(&parse(answer)?, "NewExternalIPAddress")?.parse().ok()?;
+    super::is_usable(address).then_some(address)
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody has this port outside.
+    Taken,
+    /// Mappings have no end there.
+    OnlyForever,
+    /// Another code.
+    Other(u16),
+}
+
+/// The refusal in an answer, if it is one (WANIPConnection:1, section 2.4.16).
+pub fn read_refusal(answer: &str) -> Option<Refusal> {
+    match named(&parse(answer)?, "errorCode")?.parse().ok()? {
+        718 => Some(Refusal::Taken),
+        725 => Some(Refusal::OnlyForever),
+        code => Some(Refusal::Other(code)),
+    }
+}
+
+fn parse(text: &str) -> Option<Document<'_>> {
+    let options = ParsingOptions { nodes_limit: MOST_NODES, ..ParsingOptions::default() };
+    let text = text.trim_start().trim_end_matches('\0');
+    if text.len() > LONGEST_TEXT {
+        return None;
+    }
+    Document::parse_with_options(text, options).ok()
+}
+
+fn named<'a>(document: &'a Document<'_>, name: &str) -> Option<&'a str> {
+    let found = document.descendants().find(|node| is(node, name))?;
+    Some(found.text()?.trim())
+}
+
+/// Whether it is an element of this name; of namespaces, routers have their own ideas.
+fn is(node: &Node<'_, '_>, name: &str) -> bool {
+    node.is_element() && node.tag_name().name() == name
+}
+
+#[cfg(test)]
+mod tests;
