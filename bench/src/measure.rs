@@ -216,6 +216,8 @@ measures! {
     SERVER_2000_MEMORY_PSS = "server_2000_memory_pss", "    peak with mapped file pages (PSS)", "MB", 1, None;
     SERVER_2000_BYTES = "server_2000_bytes", "    streams of maps, a node", "kB", 1, None;
     SERVER_IDLE = "server_idle", "  then idle: processor share (at most 2)", "%", 2, None;
+    SERVER_POLICY_P50 = "server_policy_p50", "server: 200 nodes, a saved policy is in force, p50", "ms", 0, None;
+    SERVER_POLICY_P99 = "server_policy_p99", "  p99 (at most 500)", "ms", 0, None;
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;
