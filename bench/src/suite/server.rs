@@ -1,9 +1,11 @@
-//! What coordinates: simulated nodes by the thousand join a network of linerate-server, or of
-//! headscale.
+//! What coordinates and relays: simulated nodes by the thousand join a network of linerate-server, or
+//! of headscale; datagrams pass the one's relay, or Tailscale's derper.
 //!
 //! ```text
 //!   coordinator ----- switch ----- swarm: all nodes, in one process
 //! ```
+
+mod relay;
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use netns::{CoordinatorKind, Host, Tailnet, Uplink};
 
 use super::{News, Plan, generator};
-use crate::contender::{Carrier, Contender};
+use crate::contender::{Carrier, Contender, Headscale};
 use crate::measure::{
     Measure, SERVER_650, SERVER_650_BYTES, SERVER_650_CPU, SERVER_650_MEMORY,
     SERVER_650_MEMORY_PSS, SERVER_650_REACHED, SERVER_2000, SERVER_2000_BYTES, SERVER_2000_CPU,
@@ -108,13 +110,22 @@ pub(super) fn run(
         let nodes = if plan.is_brief { FEW } else { size.nodes };
         join(kind, nodes, size, &note);
     }
+    relay::run(kind, headscale(contender), plan, &note);
     save_policy(kind, if plan.is_brief { FEW } else { RULED }, &note);
 }
 
-fn kind(contender: &Contender) -> CoordinatorKind {
+/// The programs of headscale, if they are measured.
+fn headscale(contender: &Contender) -> Option<&Headscale> {
     match &contender.carrier {
-        Carrier::Headscale(_) => CoordinatorKind::Headscale,
-        _ => CoordinatorKind::Linerate,
+        Carrier::Headscale(programs) => Some(programs),
+        _ => None,
+    }
+}
+
+fn kind(contender: &Contender) -> CoordinatorKind {
+    match headscale(contender) {
+        Some(_) => CoordinatorKind::Headscale,
+        None => CoordinatorKind::Linerate,
     }
 }
 
