@@ -73,7 +73,7 @@ async fn every_page_is_fast_small_quiet_and_fits_a_phone() {
             "Log.entryAdded" => parameters["entry"]["level"] != "verbose",
             "Network.requestWillBeSent" => {
                 let url = parameters["request"]["url"].as_str().unwrap_or_default();
-                !url.starts_with(&origin) && !url.starts_with("about:")
+                !url.starts_with(&origin) && !url.starts_with("about:") && !url.starts_with("data:")
             }
             _ => false,
         };
