@@ -1,6 +1,6 @@
 //! Brings data plane, paths, host and names to what map and preferences say.
 
-use std::{collections::HashSet, io, net::IpAddr, sync::Arc};
+use std::{collections::HashSet, io, net::IpAddr, sync::Arc, time::Duration};
 
 use sys::process::release_heap;
 use tailnet::{
@@ -35,10 +35,20 @@ impl Agent {
         let old = std::mem::replace(&mut self.settings, new);
         // Absence is no removal: what a former agent said stays until there is something to say.
         let knows = self.has_begun && (!runs || self.map.node().is_some());
-        let former = (self.told_all || !knows).then_some(&old);
-        self.tell_plane(former);
-        let is_same = former.is_some_and(|old| old.host == self.settings.host);
-        self.told_all |= knows;
+        // A map that was kept may be older than what a former agent said: it removes no peer.
+        let is_current = !runs || self.login.has_map;
+        let stays = self.mesh.former_stays();
+        let waits = !is_current && self.clock.now < stays;
+        let has_told = self.told_all || (self.told_kept && !is_current);
+        let former = (has_told || !knows).then_some(&old);
+        let is_same = waits || former.is_some_and(|old| old.host == self.settings.host);
+        if waits {
+            self.settle = (stays < Duration::MAX).then_some(stays);
+        } else {
+            self.tell_plane(former, is_current);
+            self.told_kept |= knows;
+            self.told_all |= knows && is_current;
+        }
         let now = self.clock.now;
         self.mesh.set_peer_relays(self.settings.peer_relays.clone());
         self.mesh.set_peers(&std::mem::take(&mut self.settings.paths), now);
@@ -71,7 +81,7 @@ impl Agent {
     }
 
     /// Tells the data plane what differs; all, where nobody knows what it was told.
-    fn tell_plane(&self, former: Option<&Settings>) {
+    fn tell_plane(&self, former: Option<&Settings>, is_current: bool) {
         let new = &self.settings;
         // The filter first: no new peer's packet enters by the old rules.
         if former.is_none_or(|former| former.filter != new.filter) {
@@ -81,7 +91,10 @@ impl Agent {
         if !self.has_interface && former.is_none_or(|former| former.identity() != identity) {
             self.plane.send(ToPlane::Identity(identity));
         }
-        if let Some(peers) = new.peers_since(former) {
+        if let Some(mut peers) = new.peers_since(former) {
+            if let ToPlane::Peers { complete, .. } = &mut peers {
+                *complete &= is_current;
+            }
             self.plane.send(peers);
         }
     }

@@ -79,6 +79,8 @@ pub(super) struct Agent {
     pub names: Option<(IpAddr, dns::Server)>,
     /// Whether data plane and steward were told all: they may have what a former agent said.
     pub told_all: bool,
+    /// Whether they were told what a map says that was kept.
+    pub told_kept: bool,
     /// Whether the data plane said who this node is.
     pub has_begun: bool,
     /// When the map is to be kept.
@@ -192,6 +194,7 @@ impl Agent {
             servers: Vec::new(),
             names: None,
             told_all: false,
+            told_kept: false,
             has_begun: false,
             keep_map: None,
             map_kept: None,
@@ -303,7 +306,9 @@ impl Agent {
             }
             ToAgent::Activity(active) => {
                 let now = self.clock.now;
-                self.mesh.all_active(active, now);
+                if self.mesh.all_active(active, now) {
+                    self.apply_settings();
+                }
             }
             ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
             ToAgent::Candidate(key) => self.login_with(key),

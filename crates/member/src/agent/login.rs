@@ -53,7 +53,7 @@ pub(super) struct Login {
     /// Whether its next map is the first of a stream.
     is_new_stream: bool,
     /// Whether its map is here.
-    has_map: bool,
+    pub has_map: bool,
     logouts: Vec<Reply<()>>,
 }
 
@@ -297,7 +297,7 @@ impl Agent {
             self.relays.key_changed();
             // Peers' handshakes were with another key.
             self.settings = Default::default();
-            self.told_all = false;
+            (self.told_all, self.told_kept) = (false, false);
             self.apply_settings();
         }
         self.login.needs_login = false;

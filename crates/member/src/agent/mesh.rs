@@ -370,10 +370,16 @@ impl Mesh {
         self.paths.handle_wireguard(peer, traffic, now);
     }
 
-    /// Peers sent or received something.
-    pub fn all_active(&mut self, all: Vec<Activity>, now: Duration) {
-        self.former.handle_activity(&all, now);
+    /// Peers sent or received something. Whether this is the first that the data plane says of them.
+    pub fn all_active(&mut self, all: Vec<Activity>, now: Duration) -> bool {
+        let is_first = self.former.handle_activity(&all, now);
         all.into_iter().for_each(|one| self.active(one, now));
+        is_first
+    }
+
+    /// Until when what a former agent told stays, whatever the map says that was kept.
+    pub fn former_stays(&self) -> Duration {
+        self.former.stays()
     }
 
     /// A peer sent or received something, by the data plane's count.

@@ -123,6 +123,7 @@ impl Rig {
     async fn restarted(self) -> Self {
         let mut rig = Self::at(self.folder.clone(), self.agent.clock);
         rig.plane(hello(KEY)).await;
+        rig.plane(ToAgent::Activity(Vec::new())).await;
         rig
     }
 

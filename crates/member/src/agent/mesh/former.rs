@@ -15,6 +15,10 @@ use tailnet::{
 /// How long a path that works is waited for: longer than a ping takes to be answered.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long the coordinator's map is waited for, where a former agent told of peers. The map that
+/// was kept may be older than what it told.
+const MAP: Duration = Duration::from_secs(5);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Former {
@@ -22,20 +26,32 @@ pub(super) struct Former {
     since: Option<Duration>,
     /// Whether the data plane said which paths it has.
     is_known: bool,
+    /// If it has any: until when what it was told stays, whatever the map says that was kept.
+    stays: Duration,
     /// Until when a direct path of a peer's is waited for.
     direct: HashMap<NodePublic, Duration>,
     held: BTreeMap<NodePublic, Path>,
 }
 
 impl Former {
-    /// Takes what the data plane says of all peers; only the first time is of a former agent.
-    pub fn handle_activity(&mut self, all: &[Activity], now: Duration) {
+    /// Takes what the data plane says of all peers; only the first time is of a former agent. Whether
+    /// this is it.
+    pub fn handle_activity(&mut self, all: &[Activity], now: Duration) -> bool {
         if std::mem::replace(&mut self.is_known, true) {
-            return;
+            return false;
+        }
+        if !all.is_empty() {
+            self.stays = now + MAP;
         }
         let is_direct = |one: &&Activity| matches!(one.heard_from, Some(Path::Direct(_)));
         let direct = all.iter().filter(is_direct).map(|one| (one.peer, now + PATIENCE));
         self.direct = direct.collect();
+        true
+    }
+
+    /// Until when the data plane is told nothing by a map that was kept.
+    pub fn stays(&self) -> Duration {
+        if self.is_known { self.stays } else { Duration::MAX }
     }
 
     /// A path is to be used: whether at once.

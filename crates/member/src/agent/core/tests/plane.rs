@@ -1,3 +1,5 @@
+use tailnet::line::{Activity, Path};
+
 use super::*;
 
 #[tokio::test]
@@ -53,6 +55,55 @@ async fn the_first_map_is_kept_at_once_and_what_follows_when_a_crowd_of_changes_
     let mut rig = rig.restarted().await;
     assert_eq!(peers(&rig.told()), [key(2), key(3)]);
     assert_eq!(rig.health("coordinator").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_map_that_was_kept_removes_no_peer_and_the_coordinators_first_does() {
+    let complete = |told: &[ToPlane]| -> Vec<bool> {
+        let of = |message: &ToPlane| match message {
+            ToPlane::Peers { complete, .. } => Some(*complete),
+            _ => None,
+        };
+        told.iter().filter_map(of).collect()
+    };
+    let mut rig = Rig::joined("kept-adds").await;
+    rig.stream(map_of(&[2])).await;
+    assert_eq!(complete(&rig.told()), [true]);
+    let mut rig = rig.restarted().await;
+    assert_eq!(complete(&rig.told()), [false], "a former agent may have told of more");
+    rig.stream(map_of(&[2])).await;
+    assert_eq!(complete(&rig.told()), [true]);
+    rig.map(map_of(&[2, 3])).await;
+    assert!(!complete(&rig.told()).contains(&true));
+}
+
+#[tokio::test]
+async fn what_a_former_agent_told_stays_until_the_coordinators_map_or_for_a_while() {
+    let mut rig = Rig::joined("former").await;
+    rig.stream(map_of(&[2])).await;
+    let takes_over = async |folder: Arc<TempFolder>, clock| {
+        let mut rig = Rig::at(folder, clock);
+        rig.plane(hello(KEY)).await;
+        let (peer, heard_from) = (key(9), Some(Path::Relay(1)));
+        let active = Activity {
+            peer,
+            received: 1,
+            sent: 1,
+            last_handshake: None,
+            heard_from,
+            path_mtu: None,
+        };
+        rig.plane(ToAgent::Activity(vec![active])).await;
+        let told = rig.told();
+        assert!(!told.iter().any(|message| matches!(message, ToPlane::Peers { .. })), "{told:?}");
+        rig
+    };
+    let mut rig = takes_over(rig.folder.clone(), rig.agent.clock).await;
+    rig.stream(map_of(&[3])).await;
+    assert_eq!(peers(&rig.told()), [key(3)]);
+    let mut rig = takes_over(rig.folder.clone(), rig.agent.clock).await;
+    rig.pass(Duration::from_secs(6)).await;
+    assert_eq!(peers(&rig.told()), [key(3)], "the coordinator does not answer");
 }
 
 #[tokio::test]
