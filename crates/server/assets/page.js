@@ -2,9 +2,14 @@
 "use strict";
 
 const said = document.getElementById("said");
+// How long it is said that something was done.
+const SAID_MS = 4000;
+let silence = 0;
 
 function say(text, isWrong) {
+  clearTimeout(silence);
   said.replaceChildren();
+  if (!isWrong) silence = setTimeout(() => said.replaceChildren(), SAID_MS);
   if (!text) return;
   const line = document.createElement("div");
   line.className = isWrong ? "wrong" : "";
@@ -72,7 +77,8 @@ document.body.addEventListener("htmx:afterRequest", (event) => {
     elt.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
     return say(why, true);
   }
-  say(elt.dataset.done ?? "Done.");
+  // A key that was made speaks for itself.
+  say(elt.dataset.show ? "" : (elt.dataset.done ?? "Done."));
   const shown = document.getElementById(elt.dataset.show ?? "");
   if (shown) {
     shown.hidden = false;
@@ -104,6 +110,7 @@ if (editor) {
     const more = left_off ? [`and ${left_off} more`] : [];
     difference.hidden = false;
     difference.querySelector("pre").textContent = [...lines, ...more].join("\n") || "No difference.";
+    difference.scrollIntoView({ block: "nearest" });
     save.disabled = event.target !== document.getElementById("check");
   });
   editor.addEventListener("refused", (event) => {
