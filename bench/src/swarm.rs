@@ -20,7 +20,7 @@ use std::fmt;
 use std::io::stdin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use member::agent::control::dial::{Dialer, tls};
 use rustls::RootCertStore;
@@ -255,7 +255,7 @@ impl Shared {
 
     /// A node was told of other rules.
     fn note_rules(&self) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = sys::clock::wall();
         self.told().push(now.as_secs_f64());
         self.done.notify_one();
     }

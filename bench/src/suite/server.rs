@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use netns::{CoordinatorKind, Host, Tailnet, Uplink};
 
@@ -161,7 +161,7 @@ fn save_policy(kind: CoordinatorKind, nodes: usize, note: Note<'_>) {
     assert_eq!(swarm.joined().whole, nodes, "all know all others");
     let file = tailnet.coordinator.host.write("policy.json", POLICY);
     swarm.listen();
-    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let begun = sys::clock::wall();
     tailnet.coordinator.command(&format!("policy set -f {file}"));
     let told = swarm.told();
     assert_eq!(told.count, nodes, "all are told");

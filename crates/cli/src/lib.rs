@@ -16,6 +16,7 @@ mod offloads;
 mod ping;
 mod proxy;
 mod reload;
+mod server;
 mod show;
 mod tailnet;
 mod top;
@@ -132,6 +133,10 @@ enum Command {
     /// once the node is connected; it runs on in the background. Without a URL, starts the node
     /// that joined before. linerate is independent of Tailscale Inc.
     Join(Box<tailnet::Join>),
+    /// Host a network: becomes `linerate-server`, a program of its own. Without arguments it serves
+    /// one, and prints how machines join.
+    #[command(disable_help_flag = true)]
+    Server(server::Server),
     /// Show the peers of a node of a tailnet, and the path to each.
     Status(tailnet::Status),
     /// Show whose an address of a tailnet is.
@@ -244,6 +249,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Proxy(proxy)) => proxy.run(),
         Some(Command::Ping(ping)) => ping.run(),
         Some(Command::Join(join)) => join.run(),
+        Some(Command::Server(server)) => server.run(),
         Some(Command::Status(status)) => status.run(),
         Some(Command::Whois(whois)) => whois.run(),
         Some(Command::Netcheck(netcheck)) => netcheck.run(),
