@@ -82,9 +82,11 @@ impl State {
             step(question, !node.has_expired(now), answer)?;
         }
         for entry in [source, entry] {
-            let seen = entry.node.last_seen.map(Time::text).unwrap_or("never".into());
-            let answer =
-                if entry.online { "connected".into() } else { format!("last seen {seen}") };
+            let answer = match entry.node.last_seen {
+                _ if entry.online => "connected".to_owned(),
+                Some(seen) => format!("last seen {}", seen.text()),
+                None => "never connected".to_owned(),
+            };
             step(format!("{} is online", entry.node.name), entry.online, answer)?;
         }
         let accepts = self.accepts(source, entry, behind.map(|(address, _)| address), port);

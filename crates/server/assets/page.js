@@ -2,9 +2,14 @@
 "use strict";
 
 const said = document.getElementById("said");
+// How long it is said that something was done.
+const SAID_MS = 4000;
+let silence = 0;
 
 function say(text, isWrong) {
+  clearTimeout(silence);
   said.replaceChildren();
+  if (!isWrong) silence = setTimeout(() => said.replaceChildren(), SAID_MS);
   if (!text) return;
   const line = document.createElement("div");
   line.className = isWrong ? "wrong" : "";
@@ -13,9 +18,9 @@ function say(text, isWrong) {
 }
 
 // The values of a form, each as its data-type says.
-function values(form) {
+function values(element) {
   const out = {};
-  for (const field of form.elements ?? []) {
+  for (const field of element.closest("form")?.elements ?? []) {
     if (!field.name || field.disabled) continue;
     const text = field.value.trim();
     switch (field.dataset.type) {
@@ -29,6 +34,9 @@ function values(form) {
         break;
       case "hours":
         out[field.name] = text === "0" ? null : new Date(Date.now() + text * 3600e3).toISOString();
+        break;
+      case "text":
+        out[field.name] = field.value;
         break;
       case "time":
         out[field.name] = text && new Date(text).toISOString();
@@ -49,7 +57,7 @@ htmx.defineExtension("api", {
     return true;
   },
   encodeParameters(xhr, _, element) {
-    return element.elements ? JSON.stringify(values(element)) : "";
+    return element.closest("form") ? JSON.stringify(values(element)) : "";
   },
 });
 
@@ -64,8 +72,13 @@ document.body.addEventListener("htmx:afterRequest", (event) => {
     // A server that is gone says nothing.
   }
   if (xhr.status === 401) return location.assign("/admin/login");
-  if (!successful) return say(answer?.message ?? "The server does not answer.", true);
-  say(elt.dataset.done ?? "Done.");
+  if (!successful) {
+    const why = answer?.message ?? "The server does not answer.";
+    elt.dispatchEvent(new CustomEvent("refused", { bubbles: true, detail: why }));
+    return say(why, true);
+  }
+  // A key that was made speaks for itself.
+  say(elt.dataset.show ? "" : (elt.dataset.done ?? "Done."));
   const shown = document.getElementById(elt.dataset.show ?? "");
   if (shown) {
     shown.hidden = false;
@@ -84,6 +97,33 @@ document.body.addEventListener("click", async (event) => {
   await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
   button.textContent = "Copied";
 });
+
+// A policy is saved as it was checked, once what it changes was shown.
+const editor = document.getElementById("policy");
+if (editor) {
+  const text = editor.elements.policy;
+  const save = document.getElementById("save");
+  const difference = document.getElementById("difference");
+  text.addEventListener("input", () => (save.disabled = true));
+  editor.addEventListener("answered", (event) => {
+    const { lines, left_off } = event.detail.difference;
+    const more = left_off ? [`and ${left_off} more`] : [];
+    difference.hidden = false;
+    difference.querySelector("pre").textContent = [...lines, ...more].join("\n") || "No difference.";
+    difference.scrollIntoView({ block: "nearest" });
+    save.disabled = event.target !== document.getElementById("check");
+  });
+  editor.addEventListener("refused", (event) => {
+    save.disabled = true;
+    difference.hidden = true;
+    const line = Number(event.detail.match(/line (\d+)/)?.[1]);
+    if (!line) return;
+    const lines = text.value.split("\n");
+    const start = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    text.focus();
+    text.setSelectionRange(start, start + (lines[line - 1] ?? "").length);
+  });
+}
 
 // Live: the server says that something changed, and what shows it is asked for again.
 if (document.body.dataset.events) {

@@ -12,6 +12,7 @@ mod keys;
 mod login;
 mod machines;
 mod moment;
+mod policy;
 mod reports;
 mod settings;
 mod users;
@@ -40,10 +41,11 @@ use crate::{api, serve::Server, sessions::Session};
 /// What the paths begin with.
 pub const ROOT: &str = "/admin";
 /// Where each page is, and what it is called.
-pub const PAGES: [(&str, &str); 8] = [
+pub const PAGES: [(&str, &str); 9] = [
     ("machines", "Machines"),
     ("users", "Users"),
     ("keys", "Keys"),
+    ("policy", "Policy"),
     ("routes", "Routes"),
     ("dns", "DNS"),
     ("derp", "DERP"),
@@ -71,6 +73,7 @@ pub fn router(server: Arc<Server>) -> Router {
         .route("/admin/users", get(users::list))
         .route("/admin/users/{id}", get(users::show))
         .route("/admin/keys", get(keys::list))
+        .route("/admin/policy", get(policy::show))
         .route("/admin/routes", get(machines::routes))
         .route("/admin/dns", get(settings::dns))
         .route("/admin/derp", get(settings::derp))

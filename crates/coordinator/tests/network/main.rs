@@ -9,4 +9,5 @@ mod resuming;
 mod routing;
 mod sign_in;
 mod telling;
+mod why;
 mod world;

@@ -114,7 +114,8 @@ impl World {
         of_request.extend(fields.as_object().unwrap().clone());
         let request = RegisterRequest::read(request.to_string().as_bytes()).unwrap();
         let (machine, number) = (machine.machine, format!("{:024x}", machine.machine.0[0]));
-        let asked = Registering { machine, request: &request, number: &number, url: URL, from: None };
+        let asked =
+            Registering { machine, request: &request, number: &number, url: URL, from: None };
         let answer = self.state.register(asked, self.now);
         self.keep();
         let (Registered::Now(text) | Registered::Later(text)) = answer;

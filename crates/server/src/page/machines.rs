@@ -196,7 +196,7 @@ fn machine(state: &State, view: NodeView<'_>, now: Time) -> Machine {
         online: view.online,
         seen: Moment::or(node.last_seen, "never", now),
         joined: Moment::of(node.created, now),
-        expires: Moment::or(node.expires, "does not expire", now),
+        expires: Moment::or(node.expires, "never", now),
         expired: node.has_expired(now),
         os: node.hostinfo.os.clone(),
         version: node.hostinfo.program.clone(),

@@ -58,7 +58,7 @@ async fn a_body_over_the_bound_is_refused() {
     let world = World::new().await;
     let (_, bearer) = world.api_key().await;
     let key = [("authorization", bearer.as_str())];
-    let long = format!(r#"{{"name":"{}"}}"#, "a".repeat(1 << 20));
+    let long = format!(r#"{{"name":"{}"}}"#, "a".repeat(16 << 20));
     let said = world.ask(Method::POST, "/api/v1/user", &key, &long).await;
     assert_eq!(said.status, StatusCode::PAYLOAD_TOO_LARGE, "{}", said.body);
     for wrong in ["", "{", r#"{"nme":"anna"}"#, r#"{"name":7}"#] {

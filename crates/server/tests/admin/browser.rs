@@ -15,13 +15,14 @@ const MOST_BYTES: f64 = 150_000.0;
 /// The better of so many: other tests have the processor, too.
 const TRIES: usize = 5;
 
-const PAGES: [&str; 12] = [
+const PAGES: [&str; 13] = [
     "machines",
     "machines/1",
     "machines/2",
     "users",
     "users/1",
     "keys",
+    "policy",
     "routes",
     "dns",
     "derp",
@@ -73,7 +74,7 @@ async fn every_page_is_fast_small_quiet_and_fits_a_phone() {
             "Log.entryAdded" => parameters["entry"]["level"] != "verbose",
             "Network.requestWillBeSent" => {
                 let url = parameters["request"]["url"].as_str().unwrap_or_default();
-                !url.starts_with(&origin) && !url.starts_with("about:")
+                !url.starts_with(&origin) && !url.starts_with("about:") && !url.starts_with("data:")
             }
             _ => false,
         };
@@ -132,6 +133,40 @@ async fn a_key_that_was_made_is_shown_once_and_routes_are_approved() {
     browser.until("document.querySelector('#list').textContent.includes('Withdraw')").await;
     let node = world.command(Method::GET, "node/2", json!(null)).await;
     assert_eq!(node["approved_routes"], json!(["10.0.0.0/8"]));
+}
+
+#[tokio::test]
+async fn a_policy_is_checked_shown_and_saved_and_a_wrong_line_is_marked() {
+    let (world, origin) = furnished().await;
+    let Some(mut browser) = Chromium::start(&world.folder().join("profile")).await else {
+        return skip("chromium");
+    };
+    log_in(&world, &mut browser, &origin).await;
+    browser.open(&format!("{origin}/admin/policy")).await;
+    let text = "document.querySelector('textarea')";
+    let write = |policy: &str| {
+        format!("{text}.value = {}, {text}.dispatchEvent(new Event('input'))", json!(policy))
+    };
+    let check = "document.getElementById('check').click()";
+    browser.value(&write("{\n  \"acls\": [{\n    \"src\": 7\n  }]\n}")).await;
+    browser.value(check).await;
+    browser.until("document.querySelector('#said .wrong')?.textContent.includes('line ')").await;
+    let marked = browser.value(&format!("getSelection().toString() || {text}.value.slice({text}.selectionStart, {text}.selectionEnd)")).await;
+    assert!(!marked.as_str().unwrap().is_empty());
+    picture(&mut browser, "policy", "wrong").await;
+    assert_eq!(browser.value("document.getElementById('save').disabled").await, true);
+    let good = r#"{ "acls": [{ "action": "accept", "src": ["anna@"], "dst": ["tag:server:22"] }],
+        "tagOwners": { "tag:server": [], "tag:prod": [] } }"#;
+    browser.value(&write(good)).await;
+    browser.value(check).await;
+    browser.until("!document.getElementById('save').disabled").await;
+    let lines = browser.value("document.querySelector('#difference pre').textContent").await;
+    assert!(lines.as_str().unwrap().contains("laptop"), "{lines}");
+    picture(&mut browser, "policy", "difference").await;
+    assert_eq!(world.command(Method::GET, "policy", json!(null)).await["policy"], "");
+    browser.value("document.getElementById('save').click()").await;
+    browser.until("document.getElementById('state').textContent.includes('Number 1')").await;
+    assert_eq!(world.command(Method::GET, "policy", json!(null)).await["policy"], good);
 }
 
 /// A network with a few users and machines.
