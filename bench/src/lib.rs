@@ -9,9 +9,9 @@
 //!   contender   what is measured: an implementation, one of its settings, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
 //!   processes   what the daemons of a pair cost, with their helper processes
-//!   flood quic connections crowd pour swarm
-//!               the generators of UDP, QUIC, TCP connections, handshakes, proxied TCP and nodes of a network;
-//!               the bench runs itself inside the hosts for them
+//!   flood quic connections crowd pour swarm relayed
+//!               the generators of UDP, QUIC, TCP connections, handshakes, proxied TCP, nodes of a network and
+//!               datagrams through a relay; the bench runs itself inside the hosts for them
 //!   link        an emulated link between the hosts, for delay and loss
 //!   comparison  turns A B, B A, A B, ..., medians, ratios pair by pair
 //!   claim       where the medians of a second run lie; `again` compares one with that
@@ -43,6 +43,7 @@ pub mod processes;
 pub mod published;
 pub mod quic;
 pub mod readings;
+pub mod relayed;
 pub mod report;
 mod run;
 pub mod suite;

@@ -216,6 +216,13 @@ measures! {
     SERVER_2000_MEMORY_PSS = "server_2000_memory_pss", "    peak with mapped file pages (PSS)", "MB", 1, None;
     SERVER_2000_BYTES = "server_2000_bytes", "    streams of maps, a node", "kB", 1, None;
     SERVER_IDLE = "server_idle", "  then idle: processor share (at most 2)", "%", 2, None;
+    SERVER_POLICY_P50 = "server_policy_p50", "server: 200 nodes, a saved policy is in force, p50", "ms", 0, None;
+    SERVER_POLICY_P99 = "server_policy_p99", "  p99 (at most 500)", "ms", 0, None;
+    SERVER_RELAY_1400 = "server_relay_1400", "server: datagrams of 1,400 B by its relay, carried", "Gbit/s", 2, least(2.0);
+    SERVER_RELAY_1400_CPU = "server_relay_1400_cpu", "  processor time of the relay for a datagram", "us", 2, None;
+    SERVER_RELAY_64 = "server_relay_64", "server: datagrams of 64 B by its relay, carried", "kpps", 0, least(2.0);
+    SERVER_RELAY_64_CPU = "server_relay_64_cpu", "  processor time of the relay for a datagram", "us", 2, None;
+    SERVER_RELAY_HELD = "server_relay_held", "server: private memory for a connection to its relay", "kB", 1, most(0.5);
     LINK_LOST = "link_lost", "emulated link: lost by chance", "datagrams", 0, None;
     LINK_QUEUE = "link_queue", "emulated link: dropped by its queue", "datagrams", 0, None;
     LINK_REFUSED = "link_refused", "emulated link: not sent by the kernel", "datagrams", 0, None;

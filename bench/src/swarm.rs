@@ -13,6 +13,8 @@
 mod known;
 mod node;
 
+pub use self::node::{node_key, public_key};
+
 use std::error::Error;
 use std::fmt;
 use std::io::stdin;
@@ -154,15 +156,23 @@ impl Swarm {
     /// There is no runtime, or the authority is none.
     pub fn run(self) -> Result<(), Box<dyn Error>> {
         let runtime = Builder::new_multi_thread().enable_all().build()?;
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&self.authority) {
-            roots.add(certificate?)?;
-        }
-        let dialer = Dialer::new(Proxies::default(), tls(roots), None);
+        let dialer = dialer(&self.authority)?;
         runtime.block_on(Arc::new(Shared::new(self, dialer)).run());
         // Nobody is told good-bye: the coordinator is about to end as well.
         std::process::exit(0)
     }
+}
+
+/// What trusts this authority alone.
+///
+/// # Errors
+/// It is none.
+pub fn dialer(authority: &[u8]) -> Result<Dialer, Box<dyn Error>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(authority) {
+        roots.add(certificate?)?;
+    }
+    Ok(Dialer::new(Proxies::default(), tls(roots), None))
 }
 
 impl Shared {

@@ -1,28 +1,31 @@
-//! What coordinates: simulated nodes by the thousand join a network of linerate-server, or of
-//! headscale.
+//! What coordinates and relays: simulated nodes by the thousand join a network of linerate-server, or
+//! of headscale; datagrams pass the one's relay, or Tailscale's derper.
 //!
 //! ```text
 //!   coordinator ----- switch ----- swarm: all nodes, in one process
 //! ```
 
+mod relay;
+
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netns::{CoordinatorKind, Host, Tailnet, Uplink};
 
 use super::{News, Plan, generator};
-use crate::contender::{Carrier, Contender};
+use crate::contender::{Carrier, Contender, Headscale};
 use crate::measure::{
     Measure, SERVER_650, SERVER_650_BYTES, SERVER_650_CPU, SERVER_650_MEMORY,
     SERVER_650_MEMORY_PSS, SERVER_650_REACHED, SERVER_2000, SERVER_2000_BYTES, SERVER_2000_CPU,
     SERVER_2000_MEMORY, SERVER_2000_MEMORY_PSS, SERVER_2000_REACHED, SERVER_IDLE,
+    SERVER_POLICY_P50, SERVER_POLICY_P99,
 };
 use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
-use crate::swarm::Joined;
+use crate::swarm::{Joined, Told};
 
 /// How many nodes wait for their first map at a time: as many as a machine room that has power again.
 const AT_ONCE: usize = 64;
@@ -33,6 +36,11 @@ const FEW: usize = 20;
 /// What is settled before a network is idle, and how long it is looked at then.
 const SETTLE: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(30);
+
+/// Nodes that a policy is saved for, how long they have to join, and what all are told by it.
+const RULED: usize = 200;
+const RULED_LIMIT: Duration = Duration::from_secs(60);
+const POLICY: &str = r#"{"acls": [{"action": "accept", "src": ["*"], "dst": ["*:22,443"]}]}"#;
 
 /// So many nodes that join, how long they have, and what is read of it.
 struct Size {
@@ -102,12 +110,22 @@ pub(super) fn run(
         let nodes = if plan.is_brief { FEW } else { size.nodes };
         join(kind, nodes, size, &note);
     }
+    relay::run(kind, headscale(contender), plan, &note);
+    save_policy(kind, if plan.is_brief { FEW } else { RULED }, &note);
+}
+
+/// The programs of headscale, if they are measured.
+fn headscale(contender: &Contender) -> Option<&Headscale> {
+    match &contender.carrier {
+        Carrier::Headscale(programs) => Some(programs),
+        _ => None,
+    }
 }
 
 fn kind(contender: &Contender) -> CoordinatorKind {
-    match &contender.carrier {
-        Carrier::Headscale(_) => CoordinatorKind::Headscale,
-        _ => CoordinatorKind::Linerate,
+    match headscale(contender) {
+        Some(_) => CoordinatorKind::Headscale,
+        None => CoordinatorKind::Linerate,
     }
 }
 
@@ -135,10 +153,27 @@ fn join(kind: CoordinatorKind, nodes: usize, size: &Size, note: Note<'_>) {
     }
 }
 
+/// Saves a policy by the command for it, and waits until all nodes are told its rules. The time is
+/// since that command began.
+fn save_policy(kind: CoordinatorKind, nodes: usize, note: Note<'_>) {
+    let tailnet = Tailnet::without_members(kind);
+    let mut swarm = Swarm::start(&tailnet, nodes, RULED_LIMIT);
+    assert_eq!(swarm.joined().whole, nodes, "all know all others");
+    let file = tailnet.coordinator.host.write("policy.json", POLICY);
+    swarm.listen();
+    let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    tailnet.coordinator.command(&format!("policy set -f {file}"));
+    let told = swarm.told();
+    assert_eq!(told.count, nodes, "all are told");
+    let since = |seconds: f64| (seconds - begun.as_secs_f64()) * 1e3;
+    note(&SERVER_POLICY_P50, since(told.p50));
+    note(&SERVER_POLICY_P99, since(told.p99));
+}
+
 /// The generator of nodes, on a host of its own; it ends with its stdin.
 struct Swarm {
     process: Child,
-    _words: ChildStdin,
+    words: ChildStdin,
     answers: BufReader<ChildStdout>,
     /// It is gone with the last who has it.
     _host: Host,
@@ -155,7 +190,7 @@ impl Swarm {
         let mut process = command.spawn().expect("nsenter is installed (make deps)");
         let words = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped"));
-        Swarm { process, _words: words, answers, _host: host }
+        Swarm { process, words, answers, _host: host }
     }
 
     /// What it says next.
@@ -169,6 +204,18 @@ impl Swarm {
     fn joined(&mut self) -> Joined {
         let line = self.line();
         Joined::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
+    }
+
+    /// Has it note when nodes are told other rules.
+    fn listen(&mut self) {
+        self.words.write_all(b"rules\n").expect("the swarm runs");
+        assert_eq!(self.line(), "listening");
+    }
+
+    /// When they were.
+    fn told(&mut self) -> Told {
+        let line = self.line();
+        Told::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
     }
 }
 

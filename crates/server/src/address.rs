@@ -1,6 +1,6 @@
 //! The URL that clients have: where the network is, and where its relay is.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, net::IpAddr, str::FromStr};
 
 use serde::Deserialize;
 
@@ -14,6 +14,11 @@ pub struct ServerUrl {
 }
 
 impl ServerUrl {
+    /// One without TLS, at an address.
+    pub fn plain(address: IpAddr, port: u16) -> Self {
+        Self { is_https: false, host: address.to_string(), port: Some(port) }
+    }
+
     /// Whether it is reached by TLS.
     pub fn is_https(&self) -> bool {
         self.is_https

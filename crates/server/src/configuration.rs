@@ -15,12 +15,18 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::{own_address, own_certificate::OwnCertificate};
+
 pub use crate::{address::ServerUrl, oidc::OidcTable};
 
 /// Where the file is, unless a flag says otherwise.
 pub const FILE: &str = "/etc/linerate/server.toml";
 /// Where commands reach a running server, unless the file says otherwise.
 pub const SOCKET: &str = "/run/linerate-server/socket";
+/// Where a server listens that nobody configured.
+const PORT: u16 = 8080;
+/// The same of its relay.
+const RELAY_PORT: u16 = 8443;
 
 /// The file's contents. Every key may be left out.
 #[derive(Clone, Debug, Deserialize)]
@@ -70,6 +76,9 @@ pub struct Derp {
     pub region_code: String,
     /// The name of its region.
     pub region_name: String,
+    /// Where it listens for TLS by a certificate of its own, which clients are told by its hash: for
+    /// a server that has no other.
+    pub listen: Vec<SocketAddr>,
     /// Where it listens for STUN.
     pub stun_listen: Vec<SocketAddr>,
     /// Its address, where its name is not enough.
@@ -125,6 +134,7 @@ impl Default for Derp {
             region_id: 999,
             region_code: "linerate".into(),
             region_name: "linerate-server".into(),
+            listen: Vec::new(),
             stun_listen: vec![SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 3478)],
             ipv4: None,
             ipv6: None,
@@ -203,6 +213,23 @@ impl Configuration {
         self
     }
 
+    /// What nobody configured is picked: HTTP without TLS, where Noise proves the server to those who
+    /// have joined, and a relay with a certificate of its own, at this machine's address.
+    #[must_use]
+    pub fn complete(mut self) -> Self {
+        let is_https = self.server_url.as_ref().is_some_and(ServerUrl::is_https);
+        if is_https || !self.listen.is_empty() || !self.listen_plain.is_empty() {
+            return self;
+        }
+        let url =
+            self.server_url.get_or_insert_with(|| ServerUrl::plain(own_address::find(), PORT));
+        self.listen_plain = vec![everywhere(url.port())];
+        if self.derp.listen.is_empty() {
+            self.derp.listen = vec![everywhere(RELAY_PORT)];
+        }
+        self
+    }
+
     /// Checks what only all of it together shows.
     ///
     /// # Errors
@@ -219,13 +246,13 @@ impl Configuration {
         self.server_url.as_ref().context("set `server_url`: where clients find this server")
     }
 
-    /// What the network is set up with.
+    /// What the network is set up with, with the relay's own certificate, if it has one.
     ///
     /// # Errors
     /// As [`Configuration::check`].
-    pub fn settings(&self) -> anyhow::Result<Settings> {
+    pub fn settings(&self, certificate: Option<&OwnCertificate>) -> anyhow::Result<Settings> {
         let url = self.check()?;
-        Ok(Settings { relays: self.relays(url), ..self.network_settings() })
+        Ok(Settings { relays: self.relays(url, certificate), ..self.network_settings() })
     }
 
     /// The same without what depends on where the server is.
@@ -242,7 +269,7 @@ impl Configuration {
     }
 
     /// The relays that nodes are told of.
-    fn relays(&self, url: &ServerUrl) -> String {
+    fn relays(&self, url: &ServerUrl, certificate: Option<&OwnCertificate>) -> String {
         let derp = &self.derp;
         if !derp.enabled {
             return r#"{"Regions":{}}"#.into();
@@ -252,6 +279,10 @@ impl Configuration {
             "Name": format!("{}a", derp.region_id), "RegionID": derp.region_id,
             "HostName": url.host(), "STUNPort": stun, "DERPPort": url.port(),
         });
+        if let (Some(certificate), Some(at)) = (certificate, derp.listen.first()) {
+            node["CertName"] = json!(format!("sha256-raw:{}", certificate.hash()));
+            node["DERPPort"] = json!(at.port());
+        }
         // A host that is an address has no name to be asked for.
         let host = url.host().parse::<IpAddr>().ok();
         let v4 = derp.ipv4.map(IpAddr::V4).or(host.filter(IpAddr::is_ipv4));
@@ -269,6 +300,10 @@ impl Configuration {
         }}})
         .to_string()
     }
+}
+
+fn everywhere(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)
 }
 
 impl From<DnsTable> for Dns {
@@ -297,11 +332,31 @@ mod tests {
     #[test]
     fn the_relay_is_where_the_server_is() {
         let text = "server_url = \"https://10.0.0.1:8443\"\nlisten_plain = [\"[::]:80\"]";
-        let settings = read(text).unwrap().settings().unwrap();
+        let settings = read(text).unwrap().settings(None).unwrap();
         let relays: serde_json::Value = serde_json::from_str(&settings.relays).unwrap();
         let node = &relays["Regions"]["999"]["Nodes"][0];
         assert_eq!((&node["IPv4"], &node["IPv6"]), (&json!("10.0.0.1"), &json!("none")));
         assert_eq!((&node["DERPPort"], &node["STUNPort"]), (&json!(8443), &json!(3478)));
+    }
+
+    #[test]
+    fn a_server_that_nobody_configured_has_a_url_and_a_relay_with_its_own_certificate() {
+        let configuration = read("").unwrap().complete();
+        let url = configuration.check().unwrap();
+        assert!(!url.is_https() && url.port() == 8080, "{url}");
+        assert_eq!(configuration.listen_plain, ["[::]:8080".parse().unwrap()]);
+        let folder = tempfile::tempdir().unwrap();
+        let certificate = OwnCertificate::of(folder.path(), url.host()).unwrap();
+        let settings = configuration.settings(Some(&certificate)).unwrap();
+        let relays: serde_json::Value = serde_json::from_str(&settings.relays).unwrap();
+        let node = &relays["Regions"]["999"]["Nodes"][0];
+        assert_eq!(node["DERPPort"], 8443);
+        assert_eq!(node["CertName"], format!("sha256-raw:{}", certificate.hash()));
+        // What is configured is left alone, and so is a URL that needs a certificate.
+        let text = "server_url = \"https://a\"";
+        assert!(read(text).unwrap().complete().check().is_err());
+        let text = "listen_plain = [\"[::]:80\"]";
+        assert!(read(text).unwrap().complete().check().is_err());
     }
 
     #[test]

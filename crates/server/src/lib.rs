@@ -24,6 +24,8 @@ mod listen;
 mod machine;
 mod network;
 mod oidc;
+mod own_address;
+mod own_certificate;
 mod page;
 pub mod policy;
 pub mod serve;

@@ -34,11 +34,22 @@ pub fn tls(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
     let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
     let chain = chain.with_context(|| certificate.display().to_string())?;
     let key = PrivateKeyDer::from_pem_slice(&read(key)?).with_context(|| key.display().to_string());
+    acceptor(chain, key?)
+}
+
+/// The same of what the files have.
+///
+/// # Errors
+/// They do not go together.
+pub fn acceptor(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> anyhow::Result<TlsAcceptor> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key?)
+        .with_single_cert(chain, key)
         .context("certificate and key do not go together")?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))

@@ -1,19 +1,29 @@
 //! The life of the server.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use crate::{
     address::ServerUrl, api, clock::now, configuration::Configuration, derp::Relay, files, listen,
-    machine, network::Network, oidc::Oidc, page, sessions::Sessions, store::Store, stream::Packed,
-    stun, visitors::Visitors,
+    machine, network::Network, oidc::Oidc, own_certificate::OwnCertificate, page,
+    sessions::Sessions, store::Store, stream::Packed, stun, visitors::Visitors,
 };
 use anyhow::Context;
 use axum::Router;
+use coordinator::{NewKey, object::User, secret};
 use tailnet::keys::MachineKey;
 use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
 
 /// The most streams of the page at once.
 const STREAMS: usize = 64;
+
+/// The user of a network that nobody configured.
+const FIRST_USER: &str = "admin";
+/// How long that user's first key is good for.
+const FIRST_KEY: Duration = Duration::from_secs(60 * 60);
 
 /// What all connections share.
 pub struct Server {
@@ -70,6 +80,8 @@ impl Server {
 /// # Errors
 /// It cannot begin.
 pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
+    let picks = configuration.server_url.is_none();
+    let configuration = configuration.complete();
     let url = configuration.check()?.clone();
     let folder = &configuration.state_dir;
     files::make_folder(folder)?;
@@ -80,7 +92,12 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     };
     let oidc = configuration.oidc.clone().map(|table| Oidc::new(table, &url)).transpose()?;
     let store = Store::open(&folder.join(files::STORE)).await?;
-    let (network, writer) = Network::open(store, configuration.settings()?).await?;
+    let certificate = match configuration.derp.enabled && !configuration.derp.listen.is_empty() {
+        true => Some(OwnCertificate::of(folder, url.host())?),
+        false => None,
+    };
+    let settings = configuration.settings(certificate.as_ref())?;
+    let (network, writer) = Network::open(store, settings).await?;
     let writer = tokio::spawn(writer);
     let server = Arc::new(Server {
         url,
@@ -96,28 +113,54 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
         fronts: OnceLock::new(),
     });
     let commands = api::bind(&configuration.socket)?;
-    listen_everywhere(&server, &configuration).await?;
+    let relay_tls = certificate.map(|certificate| certificate.tls()).transpose()?;
+    listen_everywhere(&server, &configuration, relay_tls).await?;
     tokio::spawn(api::serve(server.fronts().api.clone(), commands));
     tracing::info!("serving {}", server.url);
-    welcome(&server)?;
+    welcome(&server, picks).await?;
     // A signal ends the process as it is: what was acknowledged is on the disk. (tokio's feature for
     // signals, which cargo would enable for `linerate` beside it, is none of that sandbox's.)
     writer.await.context("the task that keeps the network")
 }
 
-/// Says how the first administrator gets in, for as long as the network has no user.
-fn welcome(server: &Server) -> anyhow::Result<()> {
+/// Says how the first administrator gets in, for as long as the network has no user; and in a network
+/// that nobody configured, how the first machines do.
+async fn welcome(server: &Server, picks: bool) -> anyhow::Result<()> {
     if server.network.read(|state| state.users().next().is_some()) {
         return Ok(());
+    }
+    if picks {
+        let (url, key) = (&server.url, first_key(server).await?);
+        println!("Machines join, within an hour, by one of\n");
+        println!("    linerate join {url} --auth-key {key}");
+        println!("    tailscale up --login-server {url} --auth-key {key}\n");
     }
     let link = server.admin_link(&server.sessions.make_link(now())?);
     println!("The administration, for the first to open it within an hour:\n\n    {link}\n");
     Ok(())
 }
 
+/// A key that machines join by, of the first user.
+async fn first_key(server: &Server) -> anyhow::Result<String> {
+    let mut random = [0; 38];
+    getrandom::fill(&mut random).context("randomness")?;
+    let text = secret::write(&random);
+    let own = text.clone();
+    let made = server.network.run(move |state, now| {
+        let name = FIRST_USER.to_owned();
+        let user = state.create_user(User { name, ..User::default() }, now)?.id;
+        let expires = Some(now.after(FIRST_KEY));
+        let new = NewKey { user: Some(user), reusable: true, expires, ..NewKey::default() };
+        state.create_key(new, &own, now)
+    });
+    made.await??;
+    Ok(text)
+}
+
 async fn listen_everywhere(
     server: &Arc<Server>,
     configuration: &Configuration,
+    relay_tls: Option<TlsAcceptor>,
 ) -> anyhow::Result<()> {
     let tls = match (&configuration.tls_certificate, &configuration.tls_key) {
         (Some(certificate), Some(key)) => Some(listen::tls(certificate, key)?),
@@ -132,6 +175,10 @@ async fn listen_everywhere(
         tokio::spawn(listen::serve(Arc::clone(server), listener, None));
     }
     if server.relay.is_some() {
+        for address in &configuration.derp.listen {
+            let listener = listen::bind(*address).await?;
+            tokio::spawn(listen::serve(Arc::clone(server), listener, relay_tls.clone()));
+        }
         for address in &configuration.derp.stun_listen {
             let socket = stun::bind(*address).await;
             let socket = socket.with_context(|| format!("listening for STUN at {address}"))?;

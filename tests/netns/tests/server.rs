@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod server {
+    mod first;
     mod life;
     mod oidc;
     mod policy;

@@ -12,6 +12,7 @@ use linerate_bench::leash::end_with_stdin;
 use linerate_bench::link::{self, Shape};
 use linerate_bench::pour;
 use linerate_bench::quic::{self, Protection, Way};
+use linerate_bench::relayed::Relayed;
 use linerate_bench::swarm::Swarm;
 use wg::PublicKey;
 
@@ -32,6 +33,9 @@ pub fn generate(words: &[String]) -> Option<Done> {
         ["pour", to, proxy, streams, seconds] => stream(to, proxy, streams, seconds),
         ["swarm", url, authority, auth_key, count, at_once, seconds] => {
             join(url, authority, auth_key, [count, at_once, seconds])
+        }
+        ["relayed", host, port, authority, pairs, size, seconds, network @ ..] => {
+            pass(host, port, authority, [pairs, size, seconds], network)
         }
         ["greet", count, hub, at] => greet(count, hub, at),
         _ => return None,
@@ -102,6 +106,24 @@ fn join(url: &str, authority: &str, auth_key: &str, numbers: [&str; 3]) -> Done 
         limit: Duration::from_secs(seconds.parse()?),
     };
     swarm.run()
+}
+
+fn pass(host: &str, port: &str, authority: &str, numbers: [&str; 3], network: &[&str]) -> Done {
+    let [pairs, size, seconds] = numbers;
+    let network = match network {
+        [url, auth_key] => Some((url.parse()?, auth_key.to_string())),
+        _ => None,
+    };
+    let relayed = Relayed {
+        host: host.to_owned(),
+        port: port.parse()?,
+        authority: fs::read(authority)?,
+        network,
+        pairs: pairs.parse()?,
+        size: size.parse()?,
+        time: Duration::from_secs_f64(seconds.parse()?),
+    };
+    relayed.run()
 }
 
 fn drain(at: &str) -> Done {

@@ -160,11 +160,13 @@ pub(super) const STREAM_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
 ];
 
-/// Options of the sockets of a member's agent.
+/// Options of the sockets of a member's agent. Without the last two glibc asks no name server.
 pub(super) const AGENT_OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_MARK),
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_TCP, libc::TCP_NOTSENT_LOWAT),
+    (libc::SOL_IP, libc::IP_RECVERR),
+    (libc::SOL_IPV6, libc::IPV6_RECVERR),
 ];
 
 /// Options of prctl(2): names of threads and of memory.

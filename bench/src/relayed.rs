@@ -1,0 +1,189 @@
+//! The generator of datagrams through a relay: pairs of clients, all in this process, of which one
+//! sends as fast as the relay reads, and the other counts what comes.
+//!
+//! ```text
+//!   senders ──TLS── relay ──TLS── receivers
+//! ```
+//!
+//! A relay drops what a receiver has no room for, so only what arrives is carried.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use member::agent::control::connection::Connection;
+use member::agent::control::dial::{Dialer, Stream, Target};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+use serde_json::json;
+use tailnet::control::dial::ControlUrl;
+use tailnet::control::register::{Login, Registration, Step};
+use tailnet::derp::{Decoder, FromRelay, kind, seal_login, write_frame, write_packet};
+use tailnet::keys::MachineKey;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+use zeroize::Zeroizing;
+
+use crate::leash::end_with_stdin;
+use crate::swarm::{dialer, node_key, public_key};
+
+/// Written at once, and read at once, in bytes.
+const BLOCK: usize = 64 << 10;
+
+/// Before it is counted, so that all have begun.
+const WARM: Duration = Duration::from_millis(500);
+
+/// Who sends what through which relay.
+#[derive(Clone, Debug)]
+pub struct Relayed {
+    /// The relay.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Who is trusted for it, in PEM.
+    pub authority: Vec<u8>,
+    /// Where clients are to be registered first, and by which key.
+    pub network: Option<(ControlUrl, String)>,
+    /// How many pairs.
+    pub pairs: usize,
+    /// The length of a datagram; without any, the connections are only held.
+    pub size: usize,
+    /// How long it is counted.
+    pub time: Duration,
+}
+
+type Failed = Box<dyn Error + Send + Sync>;
+
+impl Relayed {
+    /// Connects all, then sends and prints how many datagrams arrived a second; or holds the
+    /// connections until stdin ends.
+    ///
+    /// # Errors
+    /// A client cannot connect.
+    pub fn run(self) -> Result<(), Box<dyn Error>> {
+        end_with_stdin()?;
+        let runtime = Builder::new_multi_thread().enable_all().build()?;
+        let dialer = dialer(&self.authority)?;
+        runtime.block_on(Arc::new(self).carry(dialer)).map_err(|failed| failed as Box<dyn Error>)
+    }
+
+    async fn carry(self: Arc<Self>, dialer: Dialer) -> Result<(), Failed> {
+        let mut clients = Vec::new();
+        for number in 0..2 * self.pairs {
+            self.register(&dialer, number).await?;
+            clients.push(split(self.connect(&dialer, number).await?));
+        }
+        if self.size == 0 {
+            println!("held {}", clients.len());
+            std::future::pending::<()>().await;
+        }
+        let counted = Arc::new(AtomicU64::new(0));
+        let mut clients = clients.into_iter();
+        for pair in 0..self.pairs {
+            let (Some(sender), Some(receiver)) = (clients.next(), clients.next()) else { break };
+            tokio::spawn(pass(sender, 2 * pair + 1, self.size));
+            tokio::spawn(count(receiver, Arc::clone(&counted)));
+        }
+        sleep(WARM).await;
+        let before = counted.load(Relaxed);
+        sleep(self.time).await;
+        let arrived = counted.load(Relaxed) - before;
+        println!("{}", arrived as f64 / self.time.as_secs_f64());
+        Ok(())
+    }
+
+    /// Has a client's key be known to the relay's network.
+    async fn register(&self, dialer: &Dialer, number: usize) -> Result<(), Failed> {
+        let Some((url, auth_key)) = &self.network else { return Ok(()) };
+        let machine = MachineKey::new(node_key(number));
+        let connection = Connection::open(dialer, url, &[], &machine).await?;
+        let key = public_key(number);
+        let auth_key = Some(Zeroizing::new(auth_key.clone()));
+        let mut registration = Registration::new(Login { auth_key, ..Login::new(key) });
+        let hostinfo = json!({ "Hostname": format!("client-{number}"), "OS": "linux" });
+        let request = registration.request(&hostinfo);
+        let answer = connection.register(&key, &request, false).await?;
+        match registration.handle_response(answer) {
+            Step::Registered(_) => Ok(()),
+            other => Err(format!("not registered: {other:?}").into()),
+        }
+    }
+
+    async fn connect(&self, dialer: &Dialer, number: usize) -> Result<Box<dyn Stream>, Failed> {
+        let (host, port) = (self.host.clone(), self.port);
+        let mut stream =
+            dialer.dial(&Target { host: host.clone(), port, tls: true, address: None }).await?;
+        let request = format!(
+            "GET /derp HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: DERP\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await?;
+        stream.flush().await?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await?);
+        }
+        if !head.starts_with(b"HTTP/1.1 101") {
+            return Err(format!("it answers {:?}", String::from_utf8_lossy(&head)).into());
+        }
+        let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
+        loop {
+            while let Some((kind, contents)) = decoder.poll_frame(&mut buffer)? {
+                match FromRelay::read(kind, contents)? {
+                    Some(FromRelay::ServerKey(key)) => log_in(&mut stream, number, &key).await?,
+                    Some(FromRelay::ServerInfo) => return Ok(stream),
+                    _ => {}
+                }
+            }
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Err("the relay closed the connection".into());
+            }
+        }
+    }
+}
+
+async fn log_in(
+    stream: &mut Box<dyn Stream>,
+    number: usize,
+    server: &[u8; 32],
+) -> Result<(), Failed> {
+    let mut rng = ChaCha20Rng::seed_from_u64(number as u64);
+    let mut login = BytesMut::new();
+    write_frame(&mut login, kind::CLIENT_INFO, &seal_login(&node_key(number), server, &mut rng));
+    stream.write_all(&login).await?;
+    Ok(stream.flush().await?)
+}
+
+type Halves = (ReadHalf<Box<dyn Stream>>, WriteHalf<Box<dyn Stream>>);
+
+/// Sends datagrams to a client until the relay takes no more.
+async fn pass((mut from, mut to): Halves, receiver: usize, size: usize) {
+    let (mut block, datagram, key) = (BytesMut::new(), vec![4; size], public_key(receiver));
+    while block.len() < BLOCK {
+        write_packet(&mut block, &key, &datagram);
+    }
+    let mut heard = [0; 256];
+    let silence = async { while from.read(&mut heard).await.is_ok_and(|read| read > 0) {} };
+    let sending = async { while to.write_all(&block).await.is_ok() {} };
+    // The one ends with the other: at the relay's end.
+    tokio::join!(silence, sending);
+}
+
+/// Counts datagrams that come.
+async fn count((mut from, _to): Halves, counted: Arc<AtomicU64>) {
+    let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::with_capacity(2 * BLOCK));
+    loop {
+        let mut arrived = 0;
+        while let Ok(Some((kind, _))) = decoder.poll_frame(&mut buffer) {
+            arrived += u64::from(kind == kind::RECV_PACKET);
+        }
+        counted.fetch_add(arrived, Relaxed);
+        buffer.reserve(BLOCK);
+        match from.read_buf(&mut buffer).await {
+            Ok(read) if read > 0 => {}
+            _ => return,
+        }
+    }
+}

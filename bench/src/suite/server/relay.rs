@@ -1,0 +1,149 @@
+//! What relays: linerate-server's own, beside Tailscale's derper, with the same clients.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use netns::{CoordinatorKind, Service, Stopwatch, Tailnet, Uplink};
+
+use super::Note;
+use crate::contender::Headscale;
+use crate::measure::{
+    Measure, SERVER_RELAY_64, SERVER_RELAY_64_CPU, SERVER_RELAY_1400, SERVER_RELAY_1400_CPU,
+    SERVER_RELAY_HELD,
+};
+use crate::processes::Processes;
+use crate::suite::Plan;
+use crate::suite::generator::generator;
+
+/// Where derper listens beside the coordinator.
+const DERPER: u16 = 8443;
+
+/// Pairs that send, and clients whose connections are only held.
+const PAIRS: usize = 2;
+const HELD: usize = 1000;
+
+/// What is sent: the length of a datagram, its rate in which unit, and the relay's cost of each.
+struct Load {
+    size: usize,
+    rate: &'static Measure,
+    cpu: &'static Measure,
+    /// Of a datagram, in the unit of the rate.
+    counts: f64,
+}
+
+static LOADS: [Load; 2] = [
+    Load {
+        size: 1400,
+        rate: &SERVER_RELAY_1400,
+        cpu: &SERVER_RELAY_1400_CPU,
+        counts: 1400.0 * 8.0 / 1e9,
+    },
+    Load { size: 64, rate: &SERVER_RELAY_64, cpu: &SERVER_RELAY_64_CPU, counts: 1e-3 },
+];
+
+/// A relay and what reaches it.
+struct Relay {
+    tailnet: Tailnet,
+    derper: Option<Service>,
+}
+
+/// Measures the relay of a contender; nothing where derper is not built.
+pub(super) fn run(
+    kind: CoordinatorKind,
+    programs: Option<&Headscale>,
+    plan: &Plan,
+    note: Note<'_>,
+) {
+    if programs.is_some_and(|programs| programs.relay().is_none()) {
+        netns::skip("derper");
+        return;
+    }
+    for load in &LOADS {
+        let relay = Relay::start(kind, programs);
+        let (rate, cpu) = relay.carry(load.size, plan.time());
+        note(load.rate, rate * load.counts);
+        note(load.cpu, cpu * 1e6 / rate);
+    }
+    let held = if plan.is_brief { 10 } else { HELD };
+    note(&SERVER_RELAY_HELD, Relay::start(kind, programs).memory_of(held) / 1e3);
+}
+
+impl Relay {
+    fn start(kind: CoordinatorKind, programs: Option<&Headscale>) -> Relay {
+        let tailnet = Tailnet::without_members(kind);
+        let host = &tailnet.coordinator.host;
+        let derper = programs.and_then(Headscale::relay).map(|program| {
+            host.run(
+                "mkdir /run/rig/certs && cd /run/rig && \
+                 cp tls.pem certs/10.1.0.1.crt && cp tls.key certs/10.1.0.1.key",
+            );
+            let (program, at) = (program.display().to_string(), format!("-a=:{DERPER}"));
+            let words = [
+                program.as_str(),
+                at.as_str(),
+                "-certmode=manual",
+                "-certdir=/run/rig/certs",
+                "-hostname=10.1.0.1",
+                "-http-port=-1",
+                "-stun=false",
+                "-c=/run/rig/derper.key",
+            ];
+            Service::start(host, "derper", words).until(|| host.listens(DERPER))
+        });
+        Relay { tailnet, derper }
+    }
+
+    fn processes(&self) -> Processes {
+        let coordinator = &self.tailnet.coordinator;
+        let pid = self.derper.as_ref().map_or_else(|| coordinator.pid(), Service::pid);
+        Processes::of(&coordinator.host, pid)
+    }
+
+    /// The words of the generator.
+    fn words(&self, pairs: usize, size: usize, time: Duration) -> Vec<String> {
+        let coordinator = &self.tailnet.coordinator;
+        let port = if self.derper.is_some() { DERPER } else { 443 };
+        let mut words = ["relayed", "10.1.0.1"].map(str::to_owned).to_vec();
+        words.extend([port.to_string(), "/run/rig/ca.pem".to_owned()]);
+        words.extend([pairs, size].map(|number| number.to_string()));
+        words.push(time.as_secs_f64().to_string());
+        if self.derper.is_none() {
+            words.extend([coordinator.url().to_owned(), coordinator.auth_key().to_owned()]);
+        }
+        words
+    }
+
+    /// How many datagrams of this length arrived a second, and the relay's processor time a second.
+    fn carry(&self, size: usize, time: Duration) -> (f64, f64) {
+        let (host, relay) = (self.tailnet.host("clients", Uplink::Switch), self.processes());
+        let mut command = host.command(generator());
+        command.args(self.words(PAIRS, size, time)).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let (watch, before) = (Stopwatch::start(), relay.cpu());
+        let mut clients = command.spawn().expect("nsenter is installed (make deps)");
+        let _leash = clients.stdin.take();
+        let said = clients.wait_with_output().expect("the clients run");
+        let cpu = (relay.cpu() - before) / watch.elapsed().as_secs_f64();
+        let rate = String::from_utf8_lossy(&said.stdout).trim().parse();
+        (rate.expect("the clients say how many datagrams arrived"), cpu)
+    }
+
+    /// What a connection that says nothing costs, in bytes.
+    fn memory_of(&self, held: usize) -> f64 {
+        let (host, relay) = (self.tailnet.host("clients", Uplink::Switch), self.processes());
+        let private = || relay.memory().map_or(f64::NAN, |memory| memory.private);
+        let before = private();
+        let mut command = host.command(generator());
+        let words = self.words(held / 2, 0, Duration::ZERO);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut clients = command.spawn().expect("nsenter is installed (make deps)");
+        let mut line = String::new();
+        let answers = clients.stdout.take().expect("it is piped");
+        BufReader::new(answers).read_line(&mut line).expect("the clients run");
+        assert!(line.starts_with("held"), "the clients say {line:?}");
+        let after = private();
+        let _ = clients.kill();
+        let _ = clients.wait();
+        (after - before) / held as f64
+    }
+}

@@ -1,0 +1,79 @@
+//! A certificate that signed itself, for a relay whose clients are told its hash (`sha256-raw:` in
+//! `CertName`, tailscale `tailcfg/derpmap.go`).
+
+use std::{fs, io::ErrorKind, path::Path};
+
+use anyhow::Context;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use sha2::{Digest, Sha256};
+use sys::whole_file;
+use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
+
+use crate::listen;
+
+/// A certificate and its private key.
+pub struct OwnCertificate {
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl OwnCertificate {
+    /// The one of a host that this folder has, which is made if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, written or made.
+    pub fn of(folder: &Path, host: &str) -> anyhow::Result<Self> {
+        // A URL's host has no slash in it.
+        let file = folder.join(format!("derp-{host}.pem"));
+        let name = || file.display().to_string();
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => Zeroizing::new(text),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = make(host).with_context(name)?;
+                whole_file::replace(&file, &made).with_context(name)?;
+                made
+            }
+            Err(error) => return Err(error).with_context(name),
+        };
+        let certificate = CertificateDer::from_pem_slice(text.as_bytes()).with_context(name)?;
+        let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).with_context(name)?;
+        Ok(Self { certificate, key })
+    }
+
+    /// SHA-256 of it, in hexadecimal digits.
+    pub fn hash(&self) -> String {
+        base16ct::lower::encode_string(&Sha256::digest(&self.certificate))
+    }
+
+    /// What TLS is spoken with.
+    ///
+    /// # Errors
+    /// Certificate and key do not go together.
+    pub fn tls(&self) -> anyhow::Result<TlsAcceptor> {
+        listen::acceptor(vec![self.certificate.clone()], self.key.clone_key())
+    }
+}
+
+fn make(host: &str) -> anyhow::Result<Zeroizing<String>> {
+    let made = rcgen::generate_simple_self_signed([host.to_owned()])?;
+    let key = Zeroizing::new(made.signing_key.serialize_pem());
+    Ok(Zeroizing::new(format!("{}{}", made.cert.pem(), *key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_stays_the_same_and_is_of_its_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let one = OwnCertificate::of(folder.path(), "192.0.2.1").unwrap();
+        let again = OwnCertificate::of(folder.path(), "192.0.2.1").unwrap();
+        let other = OwnCertificate::of(folder.path(), "a.example").unwrap();
+        assert!(one.hash() == again.hash() && one.hash() != other.hash());
+        assert!(one.hash().len() == 64 && one.tls().is_ok());
+        fs::write(folder.path().join("derp-b.pem"), "none").unwrap();
+        assert!(OwnCertificate::of(folder.path(), "b").is_err());
+    }
+}
