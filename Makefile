@@ -128,6 +128,7 @@ test-clients: deps build
 	    env LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack \
 	    $(NETNS_TEST) --test proxy -- --test-threads=1 clients::; \
 	done; \
+	stage "the server's page" tests/netns/run cargo test -p linerate-server --test admin browser::; \
 	all_passed
 
 # Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.

@@ -319,6 +319,9 @@ pub struct Node {
     pub expires: Option<Time>,
     /// When it was made.
     pub created: Time,
+    /// When it took another key; none if it has its first.
+    #[serde(default)]
+    pub rekeyed: Option<Time>,
     /// When it was last connected.
     pub last_seen: Option<Time>,
     /// The networks that an administrator lets it route.

@@ -306,6 +306,7 @@ impl State {
             method: RegisterMethod::default(),
             expires: None,
             created: now,
+            rekeyed: None,
             last_seen: None,
             approved: Vec::new(),
         };

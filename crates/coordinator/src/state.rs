@@ -375,6 +375,9 @@ impl State {
             return;
         }
         self.access.touch(entry.place);
+        if entry.node.key != before.key {
+            entry.node.rekeyed = Some(now);
+        }
         let node = entry.node.clone();
         if node.key != before.key {
             self.by_key.remove(&before.key);

@@ -64,6 +64,7 @@ fn a_machine_that_comes_again_is_the_same_node_with_its_new_key() {
     assert_eq!(world.register(&mut machine, &key), "");
     assert_eq!((machine.id, world.address(&machine)), (id, address));
     assert_eq!(world.name(&machine), name);
+    assert_eq!(world.state.node(id).unwrap().node.rekeyed, Some(world.now));
     assert!(!world.state.has_key(&old) && world.state.has_key(&machine.key));
     world.poll(&mut watcher);
     assert_eq!(watcher.peer(&machine)["Key"], json!(machine.key));

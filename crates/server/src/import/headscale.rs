@@ -302,6 +302,7 @@ fn node(row: &SqliteRow) -> anyhow::Result<Node> {
         },
         expires: time(row, "expiry")?,
         created: time(row, "created_at")?.unwrap_or_else(now),
+        rekeyed: None,
         last_seen: time(row, "last_seen")?,
         approved: json::<Option<_>>(row, "approved_routes")?.unwrap_or_default(),
     })
