@@ -21,8 +21,8 @@ pub(in crate::agent) enum Found {
     Latency(u16, Option<Duration>),
     /// What is known of the port that the router forwards.
     Mapped(Router),
-    /// By which prefix the network translates for IPv4, if it does.
-    Translator(Option<Prefix>),
+    /// By which prefix the network translates for IPv4, if it does; nothing if no name server says.
+    Translator(Option<Option<Prefix>>),
 }
 
 impl Mesh {

@@ -30,7 +30,7 @@ impl Translated {
         self.prefix.is_some()
     }
 
-    /// The network is another.
+    /// The next check asks again.
     pub fn ask_again(&mut self) {
         self.asked = None;
     }
@@ -94,8 +94,12 @@ impl Mesh {
         }
     }
 
-    /// Takes by which prefix it does.
-    pub(super) fn handle_translator(&mut self, prefix: Option<Prefix>, now: Duration) {
+    /// Takes by which prefix it does. Without an answer, what was known may still be right.
+    pub(super) fn handle_translator(&mut self, answer: Option<Option<Prefix>>, now: Duration) {
+        let Some(prefix) = answer else {
+            self.translated.ask_again();
+            return;
+        };
         let prefix = prefix.filter(|_| !self.has_local(false));
         if self.translated.set(prefix) {
             tracing::info!(there = prefix.is_some(), "NAT64");
@@ -121,10 +125,7 @@ impl Mesh {
 fn look_up(found: &mpsc::Sender<Found>) {
     let found = found.clone();
     tokio::spawn(async move {
-        // Without an answer, what was known may still be right.
-        if let Ok(prefix) = discover().await {
-            let _ = found.send(Found::Translator(prefix)).await;
-        }
+        let _ = found.send(Found::Translator(discover().await.ok())).await;
     });
 }
 

@@ -64,7 +64,7 @@ async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_no
     assert_eq!(asked(&rig.told()), [], "there is no way to IPv4");
 
     let prefix = Prefix::discover(["64:ff9b::192.0.0.170".parse().unwrap()]);
-    rig.handle(Input::Found(Found::Translator(prefix))).await;
+    rig.handle(Input::Found(Found::Translator(Some(prefix)))).await;
     rig.pass(Duration::from_secs(1)).await;
     assert_eq!(asked(&rig.told())[0], "[64:ff9b::192.0.2.9]:3478".parse().unwrap());
 
