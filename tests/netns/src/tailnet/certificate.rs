@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, SanType,
 };
 
 use crate::pair::{Addresses, Family};
@@ -29,6 +29,8 @@ impl Certificate {
     /// When the system has no random numbers.
     pub fn new(addresses: Addresses) -> Certificate {
         let mut authority = params();
+        // OpenSSL takes a certificate whose issuer has its own name for one that signed itself.
+        authority.distinguished_name.push(DnType::CommonName, "The rig's authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages.push(KeyUsagePurpose::KeyCertSign);
         let issuer = CertifiedIssuer::self_signed(authority, key());
