@@ -24,7 +24,7 @@ use super::{claims::Said, fetch::Fetch, table::OidcTable, trouble::Trouble};
 
 /// After this it is asked anew what it is, when the next login needs it.
 const FRESH: Duration = Duration::from_secs(3600);
-/// A provider that did not answer, or whose keys were just read, is left alone for so long.
+/// A provider that did not answer, or was asked for other keys, is left alone for so long.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// All claims that the standard has not.
@@ -79,6 +79,8 @@ struct Known {
     client: Option<Arc<Client>>,
     read_at: Option<Instant>,
     failed_at: Option<Instant>,
+    /// When it was asked because somebody's token was signed by a key that is not known.
+    suspected_at: Option<Instant>,
 }
 
 impl Known {
@@ -120,8 +122,8 @@ impl Provider {
         match CoreProviderMetadata::discover_async(self.table.issuer.clone(), &self.fetch).await {
             Ok(metadata) => {
                 let client = Arc::new(self.client_of(metadata));
-                let now = Some(Instant::now());
-                *known = Known { client: Some(Arc::clone(&client)), read_at: now, failed_at: None };
+                known.client = Some(Arc::clone(&client));
+                (known.read_at, known.failed_at) = (Some(Instant::now()), None);
                 Ok(client)
             }
             Err(error) => {
@@ -131,6 +133,18 @@ impl Provider {
                 known.client.clone().ok_or(Trouble::Unreachable)
             }
         }
+    }
+
+    /// The same, where a key is missed: anybody can show a token of a key that nobody has, so it is
+    /// not asked for each.
+    async fn client_with_other_keys(&self) -> Result<Arc<Client>, Trouble> {
+        let mut known = self.known.lock().await;
+        let is_asked = known.suspected_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if !is_asked {
+            known.suspected_at = Some(Instant::now());
+        }
+        drop(known);
+        self.client_no_older_than(if is_asked { FRESH } else { Duration::ZERO }).await
     }
 
     fn client_of(&self, metadata: CoreProviderMetadata) -> Client {
@@ -176,7 +190,7 @@ impl Provider {
             Err(ClaimsVerificationError::SignatureVerification(
                 SignatureVerificationError::NoMatchingKey,
             )) => {
-                let client = self.client_no_older_than(PAUSE).await?;
+                let client = self.client_with_other_keys().await?;
                 token.claims(&verifier_of(&client), nonce).cloned()
             }
             claims => claims.cloned(),
