@@ -111,7 +111,8 @@ async fn serve(
     }
     let client = Arc::new(Client::new(key));
     relay.table.insert(&client);
-    let mut session = Session { relay, client: &client, noted: HashSet::new(), told_at: None };
+    let (noted, told_at, last) = (HashSet::new(), None, None);
+    let mut session = Session { relay, client: &client, noted, told_at, last };
     tokio::select! {
         _ = session.read(&mut decoder, &mut buffer, &mut from) => {}
         _ = write(server, &client, &mut to) => {}
@@ -179,6 +180,8 @@ struct Session<'a> {
     noted: HashSet<NodePublic>,
     /// When it was last told that a peer is not here.
     told_at: Option<Instant>,
+    /// To whom it sent last: mostly the next is for the same.
+    last: Option<Arc<Client>>,
 }
 
 impl Session<'_> {
@@ -190,7 +193,7 @@ impl Session<'_> {
     ) -> io::Result<()> {
         while let Some((kind, contents)) = next(decoder, buffer, from).await? {
             match FromClient::read(kind, contents) {
-                Some(FromClient::Packet { to, bytes }) => self.pass(to, bytes),
+                Some(FromClient::Packet { to, bytes }) => self.pass(to, bytes).await,
                 Some(FromClient::Ping(data)) => {
                     let mut out = BytesMut::new();
                     write_frame(&mut out, kind::PONG, &data);
@@ -204,10 +207,11 @@ impl Session<'_> {
         Ok(())
     }
 
-    fn pass(&mut self, to: NodePublic, bytes: Bytes) {
+    async fn pass(&mut self, to: NodePublic, bytes: Bytes) {
+        let from = self.client.key;
         self.relay.table.note_active(self.client);
         let is_disco = bytes.starts_with(&disco::MAGIC);
-        let Some(peer) = self.relay.table.of(&to) else {
+        let Some(peer) = self.receiver(&to) else {
             let now = Instant::now();
             let is_due = self.told_at.is_none_or(|at| now >= at + NOT_HERE_PAUSE);
             // Only who looks for a path learns by this that it is another one.
@@ -217,10 +221,21 @@ impl Session<'_> {
             }
             return;
         };
-        if self.noted.len() < NOTED {
-            self.noted.insert(to);
+        if peer.queue.packet(from, bytes, is_disco) {
+            peer.queue.room().await;
         }
-        peer.queue.packet(self.client.key, bytes, is_disco);
+    }
+
+    /// The client with this key, which is noted.
+    fn receiver(&mut self, key: &NodePublic) -> Option<&Client> {
+        let is_same = |last: &Arc<Client>| last.key == *key && last.is_active();
+        if !self.last.as_ref().is_some_and(is_same) {
+            self.last = self.relay.table.of(key);
+            if self.last.is_some() && self.noted.len() < NOTED {
+                self.noted.insert(*key);
+            }
+        }
+        self.last.as_deref()
     }
 }
 

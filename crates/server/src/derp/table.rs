@@ -28,6 +28,11 @@ pub struct Client {
 }
 
 impl Client {
+    /// Whether what is sent to its key goes to it.
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Relaxed)
+    }
+
     /// One that has logged in.
     pub fn new(key: NodePublic) -> Self {
         Self { key, queue: Queue::default(), is_active: AtomicBool::new(false) }
@@ -58,6 +63,7 @@ impl Table {
     /// A connection ended. Whether its client is gone: it may have another.
     pub fn remove(&self, client: &Arc<Client>) -> bool {
         let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        client.is_active.store(false, Relaxed);
         let is_last = table.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client));
         if is_last {
             table.remove(&client.key);
