@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod server {
+    mod hostile;
     mod life;
     mod oidc;
 }
