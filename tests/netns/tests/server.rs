@@ -4,6 +4,7 @@
 
 mod server {
     mod first;
+    mod hostile;
     mod life;
     mod oidc;
     mod policy;
