@@ -73,7 +73,8 @@ fn garbage_at_every_layer_is_refused() {
     let Some(besieged) = besieged() else { return };
     besieged.attack(async |attacker| {
         let mut random = Random::new(7);
-        let mut garbage = |len: usize| (0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
+        let mut garbage =
+            |len: usize| (0..len).map(|_| random.below(256) as u8).collect::<Vec<u8>>();
         for round in 0..100 {
             let mut bare = attacker.tcp().await.expect("the server listens");
             let _ = bare.write_all(&garbage(600)).await;

@@ -71,7 +71,8 @@ impl Attacker {
             name: ServerName::try_from(host).expect("an address"),
             server: MachinePublic::default(),
         };
-        let said = attacker.says(b"GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let said =
+            attacker.says(b"GET /key?v=131 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         let said = said.await;
         let json = said.split("\r\n\r\n").nth(1).unwrap_or_default();
         let keys: Value = serde_json::from_str(json).expect("the server's keys");
