@@ -19,6 +19,12 @@ impl ServerUrl {
         Self { is_https: false, host: address.to_string(), port: Some(port) }
     }
 
+    /// The same host by TLS, at another port.
+    #[must_use]
+    pub fn by_tls(&self, port: u16) -> Self {
+        Self { is_https: true, host: self.host.clone(), port: Some(port) }
+    }
+
     /// Whether it is reached by TLS.
     pub fn is_https(&self) -> bool {
         self.is_https

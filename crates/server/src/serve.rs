@@ -29,6 +29,8 @@ const FIRST_KEY: Duration = Duration::from_secs(60 * 60);
 pub struct Server {
     /// Where clients find it.
     pub(crate) url: ServerUrl,
+    /// Where browsers find the page: they keep its cookie for TLS alone.
+    pub(crate) admin_origin: String,
     /// The key of Noise.
     pub(crate) noise: MachineKey,
     /// Another each time that the server starts.
@@ -63,7 +65,7 @@ impl Server {
     /// The link that opens the page with this token. What stands behind the number sign is not sent
     /// when the link is opened, and is in nobody's log.
     pub(crate) fn admin_link(&self, token: &str) -> String {
-        format!("{}/admin/login#{token}", self.url)
+        format!("{}/admin/login#{token}", self.admin_origin)
     }
 
     /// What answers administrators.
@@ -99,8 +101,13 @@ pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
     let settings = configuration.settings(certificate.as_ref())?;
     let (network, writer) = Network::open(store, settings).await?;
     let writer = tokio::spawn(writer);
+    let admin_origin = match configuration.derp.listen.first() {
+        Some(relay) if !url.is_https() => url.by_tls(relay.port()).to_string(),
+        _ => url.to_string(),
+    };
     let server = Arc::new(Server {
         url,
+        admin_origin,
         noise,
         instance: machine::random_number()?,
         network,

@@ -32,6 +32,13 @@ fn one_command_hosts_a_network_and_prints_how_machines_join() {
     let (url, key) = (&ours[2], &ours[4]);
     assert!(url.starts_with("http://10."), "{url}");
 
+    // A browser keeps the page's cookie for TLS alone.
+    let link = text.split_whitespace().find(|word| word.contains("/admin/login#"));
+    let link = link.expect("a link is printed");
+    assert!(link.starts_with("https://10."), "{link}");
+    let asked = format!("curl -sk -o /dev/null -w %{{http_code}} {link}");
+    assert_eq!(host.run(asked).trim(), "200");
+
     // One that has the relay alone: whose certificate is known by its hash.
     let one = tailnet.host("one", Uplink::Behind(Nat::WithoutUdp));
     let one = Member::join_at(url, key, one, MemberKind::Tailscaled, "");
