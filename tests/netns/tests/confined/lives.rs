@@ -60,6 +60,8 @@ impl Life {
         eventually("there is an agent", PATIENCE, || {
             life.host.attempt("pgrep -f ^linerate-agent").ok
         });
+        // Before its first attempt it reads the certificates of the system.
+        eventually("it has tried to connect", PATIENCE, || life.log().contains("not connected"));
         life
     }
 
