@@ -10,14 +10,16 @@
 # make smoke    the bench's tests at their full size, which make test has briefly
 # make kernel-test      the kernel's own WireGuard as a peer: Debian's, as a guest of QEMU (minutes)
 # make arm-test         the pure crates' tests as aarch64 programs, under QEMU
+# make replicas three servers of one PostgreSQL: 3,000 clients while one is killed, changes a second, a
+#               full disk, a failover by Patroni; as root
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
 # make advisories       known vulnerabilities in dependencies (fetches RustSec's database)
 # make build    the binary, target/release/linerate
 # make server   the coordinator, target/release/linerate-server
-# make deb      the Debian package, target/deb/linerate_*.deb
-#               (make deb-test installs it in a clean root; make systemd-test boots one and starts
-#               its units there; make container: an image of it, which make container-test tries)
+# make deb      the Debian packages, target/deb/linerate_*.deb and linerate-server_*.deb
+#               (make deb-test installs them in a clean root; make systemd-test boots one and starts
+#               their units there; make container: images of them, which make container-test tries)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -39,10 +41,13 @@ DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables i
         stdbuf:coreutils cc:gcc ethtool:ethtool curl:curl git:git tcpdump:tcpdump \
         dig:bind9-dnsutils strace:strace dnsmasq:dnsmasq-base proxychains4:proxychains4 iptables:iptables \
         miniupnpd:miniupnpd-nftables tayga:tayga tinyproxy:tinyproxy-bin conntrack:conntrack \
-        node:nodejs npm:npm
+        node:nodejs npm:npm nginx:nginx caddy:caddy haproxy:haproxy pg_ctlcluster:postgresql pgbouncer:pgbouncer
 # What only test-clients needs: much, and of openssh-server comes a service.
 CLIENTS := ssh:openssh-client sshd:openssh-server nc:netcat-openbsd kdig:knot-dnsutils \
            socksify:dante-client chromium:chromium
+
+# What replicas needs besides.
+FAILOVER := etcd:etcd-server patroni:patroni
 
 # What kernel-test and arm-test need besides.
 GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg gzip:gzip
@@ -50,7 +55,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: server demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
-        smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
+        replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
         clean
 
 demo: deps build $(if $(BESIDE),peers)
@@ -100,6 +105,21 @@ test: deps tailnet-peers build
 	  $(NETNS_TEST) --test traffic -- --test-threads=1; \
 	stage 'proxy with its stack in the process' env LINERATE_NETNS_STACK=in-process \
 	  $(NETNS_TEST) --test proxy -- --test-threads=1; \
+	all_passed
+
+# What make test has briefly, and what is a script.
+replicas: DEPS += $(FAILOVER)
+replicas: deps server
+	cargo test --release -p linerate-server --test replicas --no-run
+	cargo build --release -p linerate-server --example changes
+	@$(STAGES); ulimit -n $$(ulimit -H -n); \
+	stage 'a model of three servers' env LINERATE_SEEDS=2000 cargo test -p linerate-server --lib model; \
+	stage '3,000 clients, one of three servers killed' env LINERATE_CLIENTS=3000 \
+	  cargo test --release -p linerate-server --test replicas -- --nocapture of_three_servers; \
+	stage 'changes a second' cargo run --release -p linerate-server --example changes; \
+	stage 'a full disk' unshare -m tests/postgres/full-disk $(TARGET)/release/linerate-server; \
+	stage 'a failover' unshare -npf --kill-child --mount-proc \
+	  tests/postgres/patroni $(TARGET)/release/linerate-server; \
 	all_passed
 
 OFFLOADS := tun-tso tun-uso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
@@ -163,28 +183,33 @@ build:
 server:
 	cargo build --release -p linerate-server
 
-deb: build
+deb: build server
 	cargo build -p linerate-packaging
 	rm -rf $(TARGET)/manuals
 	$(TARGET)/debug/manuals $(TARGET)/manuals
-	packaging/deb $(TARGET)/release/linerate $(TARGET)/manuals $(TARGET)/deb
+	packaging/deb linerate $(TARGET)/release/linerate $(TARGET)/manuals $(TARGET)/deb
+	packaging/deb linerate-server $(TARGET)/release/linerate-server $(TARGET)/manuals $(TARGET)/deb
 
-DEB = $(TARGET)/deb/linerate_$$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)_$$(dpkg --print-architecture).deb
+OF_VERSION = $$(dpkg-parsechangelog -l packaging/debian/changelog -S Version)_$$(dpkg --print-architecture).deb
+DEB = $(TARGET)/deb/linerate_$(OF_VERSION)
+SERVER_DEB = $(TARGET)/deb/linerate-server_$(OF_VERSION)
 
 deb-test systemd-test container-test: DEPS += debootstrap:debootstrap dpkg-shlibdeps:dpkg-dev
 deb-test: DEPS += lintian:lintian
 container-test: DEPS += podman:podman crun:crun
 systemd-test: tailnet-peers
 deb-test systemd-test container-test: deps deb
-	packaging/$@ $(DEB) $(TARGET)/deb-test
+	packaging/$@ $(DEB) $(SERVER_DEB) $(TARGET)/deb-test
 
 # By podman, buildah or docker: ENGINE=... From another image of Debian: ARGS='--build-arg BASE=...'.
 ENGINE ?= $(firstword $(foreach engine,podman buildah docker,$(if $(shell command -v $(engine)),$(engine))))
 
 container: deb
 	install -D -m 644 $(DEB) $(TARGET)/container/linerate.deb
-	$(or $(ENGINE),$(error neither podman nor buildah nor docker is installed)) build \
-	  --file packaging/Containerfile --tag linerate $(ARGS) $(TARGET)/container
+	install -D -m 644 $(SERVER_DEB) $(TARGET)/container/linerate-server.deb
+	@[ -n "$(ENGINE)" ] || { echo "neither podman nor buildah nor docker is installed" >&2; exit 1; }
+	$(ENGINE) build --file packaging/Containerfile --tag linerate $(ARGS) $(TARGET)/container
+	$(ENGINE) build --file packaging/Containerfile.server --tag linerate-server $(ARGS) $(TARGET)/container
 
 deps:
 	@missing=(); \

@@ -24,7 +24,8 @@ use tailnet::derp::{Decoder, FromRelay, kind, seal_login, write_frame, write_pac
 use tailnet::keys::MachineKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::runtime::Builder;
-use tokio::time::sleep;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use zeroize::Zeroizing;
 
 use crate::leash::end_with_stdin;
@@ -35,6 +36,9 @@ const BLOCK: usize = 64 << 10;
 
 /// Before it is counted, so that all have begun.
 const WARM: Duration = Duration::from_millis(500);
+
+/// Within this a datagram has come, while all are sent one.
+const REACHED: Duration = Duration::from_secs(10);
 
 /// Who sends what through which relay.
 #[derive(Clone, Debug)]
@@ -49,9 +53,9 @@ pub struct Relayed {
     pub network: Option<(ControlUrl, String)>,
     /// How many pairs.
     pub pairs: usize,
-    /// The length of a datagram; without any, the connections are only held.
+    /// The length of a datagram; without any, the connections are held first.
     pub size: usize,
-    /// How long it is counted.
+    /// How long it is counted, or the connections are held.
     pub time: Duration,
 }
 
@@ -59,7 +63,7 @@ type Failed = Box<dyn Error + Send + Sync>;
 
 impl Relayed {
     /// Connects all, then sends and prints how many datagrams arrived a second; or holds the
-    /// connections until stdin ends.
+    /// connections, and prints to how many of them a datagram came after that.
     ///
     /// # Errors
     /// A client cannot connect.
@@ -78,7 +82,9 @@ impl Relayed {
         }
         if self.size == 0 {
             println!("held {}", clients.len());
-            std::future::pending::<()>().await;
+            sleep(self.time).await;
+            println!("{}", reach(clients).await);
+            return Ok(());
         }
         let counted = Arc::new(AtomicU64::new(0));
         let mut clients = clients.into_iter();
@@ -154,6 +160,39 @@ async fn log_in(
     write_frame(&mut login, kind::CLIENT_INFO, &seal_login(&node_key(number), server, &mut rng));
     stream.write_all(&login).await?;
     Ok(stream.flush().await?)
+}
+
+/// Sends each client one datagram of its neighbour's; to how many one came.
+async fn reach(clients: Vec<Halves>) -> usize {
+    let (mut waiting, mut sending) = (JoinSet::new(), JoinSet::new());
+    for (number, (from, mut to)) in clients.into_iter().enumerate() {
+        waiting.spawn(timeout(REACHED, hear(from)));
+        let mut words = BytesMut::new();
+        write_packet(&mut words, &public_key(number ^ 1), b"are you there");
+        sending.spawn(async move {
+            let _ = to.write_all(&words).await;
+            let _ = to.flush().await;
+            // It is not closed before all were heard.
+            to
+        });
+    }
+    let _open = sending.join_all().await;
+    waiting.join_all().await.into_iter().filter(|heard| *heard == Ok(true)).count()
+}
+
+/// Whether a datagram comes before the connection ends.
+async fn hear(mut from: ReadHalf<Box<dyn Stream>>) -> bool {
+    let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
+    loop {
+        while let Ok(Some((kind, _))) = decoder.poll_frame(&mut buffer) {
+            if kind == kind::RECV_PACKET {
+                return true;
+            }
+        }
+        if !from.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {
+            return false;
+        }
+    }
 }
 
 type Halves = (ReadHalf<Box<dyn Stream>>, WriteHalf<Box<dyn Stream>>);

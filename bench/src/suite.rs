@@ -102,6 +102,7 @@ pub fn run(contender: &Contender, plan: &Plan, tell: &dyn Fn(News<'_>)) -> Readi
             Test::Nat => nat::run(contender, plan, &readings, tell),
             Test::Tailnet => tailnet::run(contender, plan, &readings, tell),
             Test::Server => server::run(contender, plan, &readings, tell),
+            Test::ServerMany => server::run_many(plan, &readings, tell),
             test => {
                 let mut turn = Turn::start(contender, plan, &readings, tell);
                 turn.test(test);
@@ -243,7 +244,7 @@ impl<'a> Turn<'a> {
             Test::Peers => self.peers(),
             Test::Handshakes => self.handshakes(),
             // Their ends are their own: see `run`.
-            Test::Proxy | Test::Tailnet | Test::Nat | Test::Server => {}
+            Test::Proxy | Test::Tailnet | Test::Nat | Test::Server | Test::ServerMany => {}
         }
     }
 

@@ -7,12 +7,21 @@
 //!     └── whole, first, bytes, troubles ───────┘ known: which peers it was told of
 //! ```
 //!
-//! It prints a line once all nodes know all others, or the time is over; then the network stands
-//! until stdin ends. A line `rules` on stdin is answered once all nodes were told other rules.
+//! It prints a line once all nodes know all whom they may, or the time is over; then the network stands
+//! until stdin ends. Lines on stdin ask for more:
+//!
+//! | line | answer |
+//! |---|---|
+//! | `rules` | when all nodes were told other rules |
+//! | `again` | once all nodes have had another whole map, as they do behind a restart |
+//! | `change COUNT MS` | how soon others are told when so many nodes, one each so many ms, are reached elsewhere |
+//! | `renew COUNT MS` | the same when they take other keys |
 
+mod change;
 mod known;
 mod node;
 
+pub use self::change::Latency;
 pub use self::node::{node_key, public_key};
 
 use std::error::Error;
@@ -23,6 +32,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use member::agent::control::dial::{Dialer, tls};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use tailnet::control::{dial::ControlUrl, proxy::Proxies};
@@ -40,14 +51,23 @@ pub struct Swarm {
     pub url: ControlUrl,
     /// Who is trusted for it, in PEM.
     pub authority: Vec<u8>,
-    /// A key that any number of nodes may join with.
-    pub auth_key: String,
-    /// How many nodes.
-    pub count: usize,
+    /// Of what kinds they are.
+    pub groups: Vec<Group>,
     /// How many of them at most wait for their first map at a time.
     pub at_once: usize,
     /// How long they have.
     pub limit: Duration,
+}
+
+/// Nodes of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// A key that any number of nodes may join with.
+    pub auth_key: String,
+    /// How many nodes.
+    pub count: usize,
+    /// How many others each of them is told of.
+    pub sees: usize,
 }
 
 /// How far the nodes came.
@@ -84,6 +104,12 @@ pub struct Told {
 /// What all nodes share.
 struct Shared {
     swarm: Swarm,
+    /// The group of each node.
+    places: Vec<usize>,
+    memory: known::Memory,
+    changes: change::Changes,
+    /// Whole maps are counted once while this number stands.
+    epoch: AtomicU64,
     dialer: Dialer,
     entrance: Semaphore,
     whole: AtomicUsize,
@@ -125,12 +151,8 @@ impl fmt::Display for Joined {
 impl Told {
     /// Of when each was told.
     fn of(mut times: Vec<f64>) -> Told {
-        times.sort_by(f64::total_cmp);
-        let at = |part: f64| {
-            let place = (times.len() as f64 * part).ceil() as usize;
-            times.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
-        };
-        Told { count: times.len(), p50: at(0.5), p99: at(0.99), last: at(1.0) }
+        let [p50, p99, last] = percentiles(&mut times);
+        Told { count: times.len(), p50, p99, last }
     }
 
     /// The line that says so.
@@ -142,6 +164,15 @@ impl Told {
     }
 }
 
+/// What half of these are at most, what 99 of 100 are, and what all are.
+fn percentiles<T: Copy + Into<f64>>(values: &mut [T]) -> [f64; 3] {
+    values.sort_by(|one, other| (*one).into().total_cmp(&(*other).into()));
+    [0.5, 0.99, 1.0].map(|part| {
+        let place = (values.len() as f64 * part).ceil() as usize;
+        values.get(place.saturating_sub(1)).map_or(f64::NAN, |value| (*value).into())
+    })
+}
+
 impl fmt::Display for Told {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Told { count, p50, p99, last } = self;
@@ -149,12 +180,52 @@ impl fmt::Display for Told {
     }
 }
 
+impl Group {
+    /// One of them all, who see each other.
+    pub fn all(auth_key: &str, count: usize) -> Group {
+        Group { auth_key: auth_key.to_owned(), count, sees: count.saturating_sub(1) }
+    }
+
+    /// The word that says so.
+    pub fn parse(word: &str) -> Option<Group> {
+        let mut parts = word.split('=');
+        let auth_key = parts.next()?.to_owned();
+        let mut next = || parts.next()?.parse().ok();
+        Some(Group { auth_key, count: next()?, sees: next()? })
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}={}", self.auth_key, self.count, self.sees)
+    }
+}
+
 impl Swarm {
+    /// How many nodes.
+    fn count(&self) -> usize {
+        self.groups.iter().map(|group| group.count).sum()
+    }
+
+    /// The group of each node: they come in no order, as machines do.
+    fn places(&self) -> Vec<usize> {
+        let groups = self.groups.iter().enumerate();
+        let mut places: Vec<usize> =
+            groups.flat_map(|(place, group)| std::iter::repeat_n(place, group.count)).collect();
+        let mut rng = ChaCha20Rng::seed_from_u64(1);
+        for last in (1..places.len()).rev() {
+            places.swap(last, rng.next_u64() as usize % (last + 1));
+        }
+        places
+    }
+
     /// Joins, and stays until stdin ends.
     ///
     /// # Errors
     /// There is no runtime, or the authority is none.
     pub fn run(self) -> Result<(), Box<dyn Error>> {
+        // Each node is a connection, and so a file.
+        sys::process::raise_file_limit()?;
         let runtime = Builder::new_multi_thread().enable_all().build()?;
         let dialer = dialer(&self.authority)?;
         runtime.block_on(Arc::new(Shared::new(self, dialer)).run());
@@ -180,6 +251,10 @@ impl Shared {
         Shared {
             dialer,
             entrance: Semaphore::new(swarm.at_once),
+            places: swarm.places(),
+            memory: known::Memory::default(),
+            changes: change::Changes::default(),
+            epoch: AtomicU64::new(0),
             swarm,
             whole: AtomicUsize::new(0),
             first: AtomicUsize::new(0),
@@ -195,12 +270,40 @@ impl Shared {
 
     async fn run(self: Arc<Self>) {
         let mut lines = lines();
-        let begun = Instant::now();
-        for number in 0..self.swarm.count {
-            tokio::spawn(node::live(Arc::clone(&self), number));
+        let (mut orders, begun) = (Vec::new(), Instant::now());
+        for (number, group) in self.places.iter().enumerate() {
+            let (order, to) = mpsc::unbounded_channel();
+            orders.push(order);
+            let group = self.swarm.groups[*group].clone();
+            tokio::spawn(node::live(Arc::clone(&self), (number, group), to));
         }
+        self.wait_for_whole(begun).await;
+        while let Some(line) = lines.recv().await {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                ["rules"] => self.wait_for_rules().await,
+                ["again"] => {
+                    self.first.store(0, Relaxed);
+                    self.troubles.store(0, Relaxed);
+                    self.epoch.fetch_add(1, Relaxed);
+                    println!("listening");
+                    self.wait_for_whole(Instant::now()).await;
+                }
+                [what @ ("change" | "renew"), count, pause] => {
+                    let is_renewal = what == "renew";
+                    let (Ok(count), Ok(pause)) = (count.parse(), pause.parse()) else { continue };
+                    self.change(&orders, is_renewal, count, Duration::from_millis(pause)).await;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Says so once all nodes have had a whole map in this epoch, and know all whom they may.
+    async fn wait_for_whole(&self, begun: Instant) {
+        let count = self.swarm.count();
         let all_are_whole = async {
-            while self.whole.load(Relaxed) < self.swarm.count {
+            while self.whole.load(Relaxed) < count || self.first.load(Relaxed) < count {
                 self.done.notified().await;
             }
         };
@@ -211,11 +314,6 @@ impl Shared {
         if joined.troubles > 0 {
             let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
             eprintln!("swarm: {} troubles, the last: {trouble}", joined.troubles);
-        }
-        while let Some(line) = lines.recv().await {
-            if line == "rules" {
-                self.wait_for_rules().await;
-            }
         }
     }
 
@@ -235,7 +333,7 @@ impl Shared {
         self.question.fetch_add(1, Relaxed);
         println!("listening");
         let all_are_told = async {
-            while self.told().len() < self.swarm.count {
+            while self.told().len() < self.swarm.count() {
                 self.done.notified().await;
             }
         };
@@ -257,6 +355,12 @@ impl Shared {
     fn note_rules(&self) {
         let now = sys::clock::wall();
         self.told().push(now.as_secs_f64());
+        self.done.notify_one();
+    }
+
+    /// A node has a whole map.
+    fn note_map(&self) {
+        self.first.fetch_add(1, Relaxed);
         self.done.notify_one();
     }
 
@@ -287,7 +391,7 @@ fn lines() -> mpsc::UnboundedReceiver<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Joined, Told};
+    use super::{Group, Joined, Told};
 
     #[test]
     fn what_is_said_is_read() {
@@ -296,6 +400,8 @@ mod tests {
         assert_eq!(Joined::parse(&joined.to_string()), Some(joined));
         let told = Told { count: 7, p50: 1.5, p99: 2.5, last: 3.25 };
         assert_eq!(Told::parse(&told.to_string()), Some(told));
+        let group = Group { auth_key: "hskey-auth-x-y".to_owned(), count: 8, sees: 9 };
+        assert_eq!(Group::parse(&group.to_string()), Some(group));
         assert_eq!((Joined::parse("joined 1"), Told::parse("joined 1 2 3 4")), (None, None));
     }
 

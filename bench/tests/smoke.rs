@@ -47,73 +47,85 @@ fn passes(report: &Value, measures: &[&str]) {
     }
 }
 
+const TCP: [&str; 9] = [
+    "tcp_forth",
+    "tcp_back",
+    "tcp_4",
+    "tcp_32",
+    "tcp_both",
+    "cpu_per_gb",
+    "switches_voluntary_per_gb",
+    "memory_tcp",
+    "memory_end",
+];
+const PING: [&str; 6] = [
+    "ping_idle_p50",
+    "ping_idle_p99",
+    "ping_busy_p50",
+    "ping_busy_p99",
+    "ping_busy_p999",
+    "ping_busy_tcp",
+];
+const UDP: [&str; 8] = [
+    "udp_64",
+    "udp_64_sent",
+    "udp_200",
+    "udp_200_sent",
+    "udp_1380",
+    "udp_1380_sent",
+    "udp_gso",
+    "udp_gso_sent",
+];
+const FORWARD: [&str; 7] = [
+    "forward_tcp",
+    "forward_quic_down",
+    "forward_quic_up",
+    "forward_wire_down",
+    "forward_wire_down_off",
+    "forward_wire_up",
+    "forward_wire_up_off",
+];
+const PROXY: [&str; 4] =
+    ["proxy_namespace_in", "proxy_namespace_out", "proxy_in_process_in", "proxy_in_process_out"];
+const TAILNET: [&str; 6] = [
+    "tailnet_join",
+    "tailnet_tcp_forth",
+    "tailnet_quic_up",
+    "tailnet_udp_64",
+    "tailnet_relay_tcp",
+    "tailnet_peer_relay_tcp",
+];
+const SERVER_MANY: [&str; 6] = [
+    "server_10k",
+    "server_10k_change_p99",
+    "server_10k_again",
+    "server_10k_policy",
+    "server_10k_policy_renew_p99",
+    "server_10k_policy_again",
+];
+
 /// What a test must have carried, and made of it.
 fn measures(test: Test) -> &'static [&'static str] {
     match test {
-        Test::Tcp => &[
-            "tcp_forth",
-            "tcp_back",
-            "tcp_4",
-            "tcp_32",
-            "tcp_both",
-            "cpu_per_gb",
-            "switches_voluntary_per_gb",
-            "memory_tcp",
-            "memory_end",
-        ],
-        Test::Ping => &[
-            "ping_idle_p50",
-            "ping_idle_p99",
-            "ping_busy_p50",
-            "ping_busy_p99",
-            "ping_busy_p999",
-            "ping_busy_tcp",
-        ],
+        Test::Tcp => &TCP,
+        Test::Ping => &PING,
         Test::Quic => &["quic_down", "quic_up"],
-        Test::Udp => &[
-            "udp_64",
-            "udp_64_sent",
-            "udp_200",
-            "udp_200_sent",
-            "udp_1380",
-            "udp_1380_sent",
-            "udp_gso",
-            "udp_gso_sent",
-        ],
+        Test::Udp => &UDP,
         Test::Overload => &["overload_peak", "overload_goodput"],
         Test::Connections => &["connections"],
         Test::QuicTls => &["quic_tls_down", "quic_tls_up"],
         Test::Plain => &["tcp_plain_link"],
         Test::Far => &["tcp_rtt20", "tcp_rtt20_loss", "tcp_rtt66_loss"],
-        Test::Forward => &[
-            "forward_tcp",
-            "forward_quic_down",
-            "forward_quic_up",
-            "forward_wire_down",
-            "forward_wire_down_off",
-            "forward_wire_up",
-            "forward_wire_up_off",
-        ],
+        Test::Forward => &FORWARD,
         Test::Vxlan => &["vxlan_tcp"],
         Test::Jumbo => &["tcp_jumbo", "tcp_usual"],
         Test::Peers => &["peers_1", "peers_10"],
         Test::Handshakes => &["handshakes", "handshakes_again", "memory_peer"],
-        Test::Proxy => &[
-            "proxy_namespace_in",
-            "proxy_namespace_out",
-            "proxy_in_process_in",
-            "proxy_in_process_out",
-        ],
-        Test::Tailnet => &[
-            "tailnet_join",
-            "tailnet_tcp_forth",
-            "tailnet_quic_up",
-            "tailnet_udp_64",
-            "tailnet_relay_tcp",
-            "tailnet_peer_relay_tcp",
-        ],
+        Test::Proxy => &PROXY,
+        Test::Tailnet => &TAILNET,
         Test::Nat => &["nat_cones_first", "nat_cones_direct", "nat_changed"],
         Test::Server => &["server_650", "server_650_reached", "server_policy_p99"],
+        Test::ServerMany => &SERVER_MANY,
     }
 }
 
@@ -124,7 +136,8 @@ fn every_test_carries_traffic() {
     let left_out = &report["contenders"][0]["left_out"];
     for test in Test::ALL {
         // Not every kernel has VXLAN, and headscale is a large program; all else is there.
-        if !matches!(test, Test::Vxlan | Test::Tailnet | Test::Nat | Test::Server)
+        use Test::{Nat, Server, ServerMany, Tailnet, Vxlan};
+        if !matches!(test, Vxlan | Tailnet | Nat | Server | ServerMany)
             || left_out[test.name()].is_null()
         {
             passes(&report, measures(test));

@@ -1,10 +1,11 @@
-//! `manuals DIR`: writes the manual pages and completions of `linerate`, from the same
-//! arguments as its `--help`, and the page of its files from docs/configuration.md.
+//! `manuals DIR`: writes the manual pages and completions of `linerate` and of `linerate-server`, from
+//! the same arguments as their `--help`, and the page of `linerate`'s files from docs/configuration.md.
 //!
 //! ```text
-//!   cli::command() --> DIR/man/linerate.1, linerate-up.1, ...
-//!                 `--> DIR/completions/linerate.bash, _linerate, linerate.fish
-//!   configuration.md --> DIR/man/linerate.conf.5
+//!   cli::command() --> DIR/linerate/man/linerate.1, linerate-up.1, ...
+//!                 `--> DIR/linerate/completions/linerate.bash, _linerate, linerate.fish
+//!   configuration.md --> DIR/linerate/man/linerate.conf.5
+//!   server::program::command() --> DIR/linerate-server, alike
 //! ```
 #![forbid(unsafe_code)]
 
@@ -13,12 +14,15 @@ mod roff;
 use std::{fs, path::Path};
 
 use anyhow::Context;
+use clap::Command;
 use clap_complete::{Shell, generate_to};
 
 /// The shells that get completions.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Zsh, Shell::Fish];
 /// What no argument tells, at the end of linerate(1).
 const ENVIRONMENT_AND_FILES: &str = include_str!("environment-and-files.roff");
+/// The same of linerate-server(1).
+const FILES_OF_SERVER: &str = include_str!("files-of-server.roff");
 /// What linerate.conf(5) tells.
 const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
 
@@ -29,26 +33,32 @@ fn main() -> anyhow::Result<()> {
 
 /// Writes all of them into `folder`, which is made where it is not there.
 fn write(folder: &Path) -> anyhow::Result<()> {
+    let ours = folder.join("linerate");
+    write_program(&ours, "linerate", &cli::command(), ENVIRONMENT_AND_FILES)?;
+    let conf = ours.join("man/linerate.conf.5");
+    fs::write(&conf, conf_page()).with_context(|| conf.display().to_string())?;
+    // The page of this name is that of the program which the command starts, in its own package.
+    let servers_own = ours.join("man/linerate-server.1");
+    fs::remove_file(&servers_own).with_context(|| servers_own.display().to_string())?;
+    let servers = folder.join("linerate-server");
+    write_program(&servers, "linerate-server", &server::program::command(), FILES_OF_SERVER)
+}
+
+/// One page for a program, which ends with `more`, and one for each of its subcommands; and completions.
+fn write_program(folder: &Path, name: &str, command: &Command, more: &str) -> anyhow::Result<()> {
     let [man, completions] = ["man", "completions"].map(|name| folder.join(name));
     for folder in [&man, &completions] {
         fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    write_pages(&man)?;
+    clap_mangen::generate_to(command.clone(), &man).context("manual pages")?;
+    let main = man.join(format!("{name}.1"));
+    let page = fs::read_to_string(&main).with_context(|| main.display().to_string())?;
+    fs::write(&main, page + more).with_context(|| main.display().to_string())?;
     for shell in SHELLS {
-        generate_to(shell, &mut cli::command(), "linerate", &completions)
+        generate_to(shell, &mut command.clone(), name, &completions)
             .with_context(|| format!("completions of {shell}"))?;
     }
     Ok(())
-}
-
-/// One page for the program and one for each of its subcommands.
-fn write_pages(folder: &Path) -> anyhow::Result<()> {
-    clap_mangen::generate_to(cli::command(), folder).context("manual pages")?;
-    let main = folder.join("linerate.1");
-    let page = fs::read_to_string(&main).with_context(|| main.display().to_string())?;
-    fs::write(&main, page + ENVIRONMENT_AND_FILES).with_context(|| main.display().to_string())?;
-    let conf = folder.join("linerate.conf.5");
-    fs::write(&conf, conf_page()).with_context(|| conf.display().to_string())
 }
 
 /// linerate.conf(5).

@@ -40,16 +40,31 @@ fn plain(page: &str) -> String {
     for escape in ["\\fB", "\\fI", "\\fR"] {
         text = text.replace(escape, "");
     }
-    text
+    text.replace("\\*(Aq", "'")
+}
+
+#[test]
+fn no_page_is_in_both_packages() {
+    let written = Written::new("both");
+    let [ours, servers] = ["linerate", "linerate-server"].map(|program| {
+        let folder = fs::read_dir(written.0.join(program).join("man")).unwrap();
+        folder.map(|page| page.unwrap().file_name()).collect::<std::collections::BTreeSet<_>>()
+    });
+    assert_eq!(ours.intersection(&servers).count(), 0, "{ours:?}");
 }
 
 #[test]
 fn each_command_has_a_page_that_tells_all_its_options() {
     let written = Written::new("pages");
-    let pages = pages(&cli::command(), "linerate".into());
-    assert!(pages.len() > 10, "{} pages", pages.len());
-    for (name, command) in pages {
-        let page = plain(&written.read(&format!("man/{name}.1")));
+    let ours = pages(&cli::command(), "linerate".into());
+    assert!(ours.len() > 10, "{} pages", ours.len());
+    let servers = pages(&server::program::command(), "linerate-server".into());
+    let all = ours.into_iter().filter(|(name, _)| name != "linerate-server");
+    let all = all.map(|page| ("linerate", page));
+    for (program, (name, command)) in
+        all.chain(servers.into_iter().map(|page| ("linerate-server", page)))
+    {
+        let page = plain(&written.read(&format!("{program}/man/{name}.1")));
         let about = command.get_about().unwrap_or_else(|| panic!("{name} says nothing"));
         let first = about.to_string();
         assert!(page.contains(first.lines().next().unwrap()), "{name}: {first}");
@@ -58,14 +73,14 @@ fn each_command_has_a_page_that_tells_all_its_options() {
             assert!(page.contains(&format!("--{option}")), "{name}: --{option}");
         }
     }
-    let main = written.read("man/linerate.1");
+    let main = written.read("linerate/man/linerate.1");
     assert!(main.contains(".SH FILES") && main.contains("LOG_LEVEL"), "{main}");
 }
 
 #[test]
 fn the_page_of_the_configuration_tells_of_each_key_and_is_found() {
     let written = Written::new("conf");
-    let page = written.read("man/linerate.conf.5");
+    let page = written.read("linerate/man/linerate.conf.5");
     let mut tagged = Vec::new();
     for (before, line) in page.lines().zip(page.lines().skip(1)) {
         if before == ".TP" {
@@ -78,23 +93,37 @@ fn the_page_of_the_configuration_tells_of_each_key_and_is_found() {
         assert!(tagged.contains(&key), "{key} is not in {tagged:?}");
     }
     for page in ["linerate", "linerate-up", "linerate-proxy"] {
-        let text = plain(&written.read(&format!("man/{page}.1")));
+        let text = plain(&written.read(&format!("linerate/man/{page}.1")));
         assert!(text.contains("linerate.conf(5)"), "{page}(1) does not name linerate.conf(5)");
     }
-    assert!(written.read("man/linerate.1").contains("NAME.undo"));
+    assert!(written.read("linerate/man/linerate.1").contains("NAME.undo"));
+}
+
+#[test]
+fn the_servers_file_has_keys_of_a_server_alone_and_sets_none() {
+    let text = include_str!("../server.toml");
+    assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
+    let file = std::env::temp_dir().join(format!("linerate-server-{}.toml", std::process::id()));
+    let keys =
+        text.lines().filter_map(|line| line.strip_prefix('#').filter(|key| !key.starts_with(' ')));
+    fs::write(&file, keys.map(|key| format!("{key}\n")).collect::<String>()).unwrap();
+    let read = server::configuration::Configuration::read(Some(&file));
+    fs::remove_file(&file).unwrap();
+    let configuration = read.unwrap();
+    assert!(configuration.acme.is_some() && !configuration.metrics_listen.is_empty());
 }
 
 #[test]
 fn each_shell_completes_every_command_and_bash_takes_its_file() {
     let written = Written::new("completions");
     for file in ["linerate.bash", "_linerate", "linerate.fish"] {
-        let text = written.read(&format!("completions/{file}"));
+        let text = written.read(&format!("linerate/completions/{file}"));
         for command in cli::command().get_subcommands() {
             assert!(text.contains(command.get_name()), "{file}: {}", command.get_name());
         }
         assert!(text.contains("cores"), "{file}: --cores");
     }
-    let path = written.0.join("completions/linerate.bash");
+    let path = written.0.join("linerate/completions/linerate.bash");
     let line = format!(
         ". {} && COMP_WORDS=(linerate ge) COMP_CWORD=1 && _linerate linerate ge linerate && \
          echo ${{COMPREPLY[*]}}",

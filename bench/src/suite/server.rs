@@ -5,6 +5,7 @@
 //!   coordinator ----- switch ----- swarm: all nodes, in one process
 //! ```
 
+mod many;
 mod relay;
 
 use std::cell::RefCell;
@@ -25,7 +26,7 @@ use crate::measure::{
 };
 use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
-use crate::swarm::{Joined, Told};
+use crate::swarm::{Group, Joined, Latency, Told};
 
 /// How many nodes wait for their first map at a time: as many as a machine room that has power again.
 const AT_ONCE: usize = 64;
@@ -88,6 +89,8 @@ static SIZES: [Size; 2] = [
 /// Notes a figure.
 type Note<'a> = &'a dyn Fn(&'static Measure, f64);
 
+pub(super) use self::many::run as run_many;
+
 /// Measures a contender.
 ///
 /// # Panics
@@ -135,7 +138,8 @@ fn join(kind: CoordinatorKind, nodes: usize, size: &Size, note: Note<'_>) {
     let tailnet = Tailnet::without_members(kind);
     let server = Processes::of(&tailnet.coordinator.host, tailnet.coordinator.pid());
     let (watch, before) = (Watch::start(vec![server.clone()]), server.cpu());
-    let mut swarm = Swarm::start(&tailnet, nodes, size.limit);
+    let groups = [Group::all(tailnet.coordinator.auth_key(), nodes)];
+    let mut swarm = Swarm::start(&tailnet, &groups, size.limit);
     let joined = swarm.joined();
     let measures = &size.measures;
     note(measures.time, joined.seconds);
@@ -157,7 +161,8 @@ fn join(kind: CoordinatorKind, nodes: usize, size: &Size, note: Note<'_>) {
 /// since that command began.
 fn save_policy(kind: CoordinatorKind, nodes: usize, note: Note<'_>) {
     let tailnet = Tailnet::without_members(kind);
-    let mut swarm = Swarm::start(&tailnet, nodes, RULED_LIMIT);
+    let groups = [Group::all(tailnet.coordinator.auth_key(), nodes)];
+    let mut swarm = Swarm::start(&tailnet, &groups, RULED_LIMIT);
     assert_eq!(swarm.joined().whole, nodes, "all know all others");
     let file = tailnet.coordinator.host.write("policy.json", POLICY);
     swarm.listen();
@@ -180,13 +185,13 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn start(tailnet: &Tailnet, nodes: usize, limit: Duration) -> Swarm {
+    fn start(tailnet: &Tailnet, groups: &[Group], limit: Duration) -> Swarm {
         let host = tailnet.host("swarm", Uplink::Switch);
-        let coordinator = &tailnet.coordinator;
-        let numbers = [nodes, AT_ONCE, limit.as_secs() as usize].map(|number| number.to_string());
+        let numbers = [AT_ONCE, limit.as_secs() as usize].map(|number| number.to_string());
         let mut command = host.command(generator::generator());
-        command.args(["swarm", coordinator.url(), "/run/rig/ca.pem", coordinator.auth_key()]);
-        command.args(numbers).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["swarm", tailnet.coordinator.url(), "/run/rig/ca.pem"]).args(numbers);
+        command.args(groups.iter().map(Group::to_string));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("nsenter is installed (make deps)");
         let words = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped"));
@@ -206,9 +211,20 @@ impl Swarm {
         Joined::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
     }
 
+    /// Has it begin something else.
+    fn say(&mut self, words: &str) {
+        writeln!(self.words, "{words}").expect("the swarm runs");
+    }
+
+    /// How soon others were told.
+    fn latency(&mut self) -> Latency {
+        let line = self.line();
+        Latency::parse(&line).unwrap_or_else(|| panic!("the swarm says {line:?}"))
+    }
+
     /// Has it note when nodes are told other rules.
     fn listen(&mut self) {
-        self.words.write_all(b"rules\n").expect("the swarm runs");
+        self.say("rules");
         assert_eq!(self.line(), "listening");
     }
 

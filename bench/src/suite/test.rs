@@ -48,11 +48,13 @@ pub enum Test {
     Nat,
     /// What coordinates and relays, beside headscale and Tailscale's derper.
     Server,
+    /// 10,000 nodes of what coordinates.
+    ServerMany,
 }
 
 impl Test {
     /// All of them, in the order of a turn: TCP first, for the memory that it alone takes.
-    pub const ALL: [Test; 18] = [
+    pub const ALL: [Test; 19] = [
         Test::Tcp,
         Test::Ping,
         Test::Quic,
@@ -71,6 +73,7 @@ impl Test {
         Test::Tailnet,
         Test::Nat,
         Test::Server,
+        Test::ServerMany,
     ];
 
     /// Its name in arguments.
@@ -94,6 +97,7 @@ impl Test {
             Test::Tailnet => "tailnet",
             Test::Nat => "nat",
             Test::Server => "server",
+            Test::ServerMany => "server-10k",
         }
     }
 
@@ -118,7 +122,7 @@ impl Test {
     pub fn beside(self) -> Option<&'static str> {
         match self {
             Test::Proxy | Test::Tailnet | Test::Nat => Some(TAILSCALED),
-            Test::Server => Some(HEADSCALE),
+            Test::Server | Test::ServerMany => Some(HEADSCALE),
             _ => None,
         }
     }
@@ -139,12 +143,15 @@ impl Test {
     pub(super) fn lacks(self, contender: &Contender, is_linked: bool) -> Option<&'static str> {
         match (self, &contender.carrier) {
             (Test::Server, Carrier::Headscale(_)) => None,
+            (Test::ServerMany, Carrier::Headscale(_)) => Some("650 nodes are more than it takes"),
             (_, Carrier::Headscale(_)) => Some("it carries nothing"),
-            (Test::Server, Carrier::Daemon(one)) if one.implementation == Linerate => {
+            (Test::Server | Test::ServerMany, Carrier::Daemon(one))
+                if one.implementation == Linerate =>
+            {
                 let is_there = CoordinatorKind::Linerate.program().is_some();
                 (!is_there).then_some("linerate-server is not built")
             }
-            (Test::Server, _) => Some("it is no coordinator"),
+            (Test::Server | Test::ServerMany, _) => Some("it is no coordinator"),
             (Test::Proxy, Carrier::Tailscaled(_)) => None,
             (Test::Proxy, Carrier::Daemon(one)) if one.implementation == Linerate => None,
             (Test::Proxy, _) => Some("it has no userspace networking"),

@@ -8,38 +8,48 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use member::agent::control::connection::Connection;
+use member::agent::control::random;
 use member::agent::control::trouble::Trouble;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use serde_json::json;
+use tailnet::control::backoff::Backoff;
 use tailnet::control::messages::{Announced, EndpointKind, MapRequest};
 use tailnet::control::register::{Login, Registration, Step};
 use tailnet::keys::{DiscoPublic, MachineKey, NodePublic};
-use tokio::sync::SemaphorePermit;
-use tokio::time::sleep;
+use tokio::sync::{SemaphorePermit, mpsc};
+use tokio::time::{Instant, sleep};
 use zeroize::Zeroizing;
 
-use super::Shared;
-use super::known::{BadFrame, Known};
+use super::change::{Order, Told};
+use super::known::{BadFrame, Known, MARK};
+use super::{Group, Shared};
 
-/// Between two attempts.
-const PAUSE: Duration = Duration::from_secs(1);
+/// A connection that lasted so long was a good one.
+const STEADY: Duration = Duration::from_secs(60);
 
 /// Always the same one of a number, in its network.
 struct Node {
     shared: Arc<Shared>,
+    group: Group,
     machine: MachineKey,
     key: NodePublic,
+    /// The key that another one replaces.
+    old_key: Option<NodePublic>,
     announced: Announced,
     is_registered: bool,
-    has_map: bool,
+    /// The last epoch in which it had a whole map.
+    epoch: Option<u64>,
     is_whole: bool,
+    told: Told,
     /// The last question about rules that it answered.
     answered: u64,
 }
 
 /// Why a connection ended.
 enum Ended {
+    /// It is to have another key.
+    Renewal,
     Trouble(Trouble),
     Refused(String),
     Unread(BadFrame),
@@ -48,6 +58,7 @@ enum Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Ended::Renewal => f.write_str("another key"),
             Ended::Trouble(trouble) => write!(f, "{trouble}"),
             Ended::Refused(why) => write!(f, "refused: {why}"),
             Ended::Unread(why) => write!(f, "{why}"),
@@ -67,14 +78,26 @@ impl From<BadFrame> for Ended {
     }
 }
 
-/// Lives as long as the process.
-pub(super) async fn live(shared: Arc<Shared>, number: usize) {
-    let mut node = Node::new(shared, number);
+/// Lives as long as the process. It comes again as a client of Tailscale's does.
+pub(super) async fn live(
+    shared: Arc<Shared>,
+    (number, group): (usize, Group),
+    mut orders: mpsc::UnboundedReceiver<Order>,
+) {
+    let mut node = Node::new(shared, number, group);
+    let mut failures = Backoff::connections();
     loop {
-        let Err(ended) = node.connect().await;
-        node.shared.note_trouble(&ended);
+        let begun = Instant::now();
+        let Err(ended) = node.connect(&mut orders).await;
         node.set_whole(false);
-        sleep(PAUSE).await;
+        if let Ended::Renewal = ended {
+            continue;
+        }
+        node.shared.note_trouble(&ended);
+        if begun.elapsed() >= STEADY {
+            failures.reset();
+        }
+        sleep(failures.handle_failure(random())).await;
     }
 }
 
@@ -95,7 +118,7 @@ fn secret(rng: &mut ChaCha20Rng) -> Box<Zeroizing<[u8; 32]>> {
 }
 
 impl Node {
-    fn new(shared: Arc<Shared>, number: usize) -> Node {
+    fn new(shared: Arc<Shared>, number: usize, group: Group) -> Node {
         // The second secret of the number: the first is the node's.
         let mut rng = ChaCha20Rng::seed_from_u64(number as u64);
         drop(secret(&mut rng));
@@ -115,39 +138,54 @@ impl Node {
         let announced = Announced { hostinfo, endpoints, disco_key, lock_head: String::new() };
         Node {
             shared,
+            group,
             machine,
             key: public_key(number),
+            old_key: None,
             announced,
             is_registered: false,
-            has_map: false,
+            epoch: None,
             is_whole: false,
+            told: Told::default(),
             answered: 0,
         }
     }
 
     /// One connection, to its end.
-    async fn connect(&mut self) -> Result<Infallible, Ended> {
+    async fn connect(
+        &mut self,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> Result<Infallible, Ended> {
         let shared = Arc::clone(&self.shared);
-        let permit = shared.entrance.acquire().await.ok();
+        // Once they are nodes there is no order in which they come again.
+        let permit = match self.is_registered {
+            true => None,
+            false => shared.entrance.acquire().await.ok(),
+        };
         let url = &shared.swarm.url;
         let connection = Connection::open(&shared.dialer, url, &[], &self.machine).await?;
         if !self.is_registered {
             self.register(&connection).await?;
         }
-        let (announced, key) = (self.announced.clone(), self.key);
-        let update = async {
-            connection.update(key, &MapRequest::update(key, &announced)).await?;
-            std::future::pending::<Result<Infallible, Trouble>>().await
+        let (mut announced, key) = (self.announced.clone(), self.key);
+        let ended = tokio::select! {
+            ended = self.follow(&connection, permit) => return ended,
+            ended = tell(&connection, key, &mut announced, orders, &shared) => ended,
         };
-        tokio::select! {
-            ended = self.follow(&connection, permit) => ended,
-            Err(trouble) = update => Err(Ended::Trouble(trouble)),
+        self.announced = announced;
+        if let Ended::Renewal = ended {
+            self.old_key = Some(self.key);
+            self.key = NodePublic(renewed(&self.key.0));
+            self.is_registered = false;
         }
+        Err(ended)
     }
 
     async fn register(&mut self, connection: &Connection) -> Result<(), Ended> {
-        let auth_key = Some(Zeroizing::new(self.shared.swarm.auth_key.clone()));
-        let mut registration = Registration::new(Login { auth_key, ..Login::new(self.key) });
+        let auth_key = Some(Zeroizing::new(self.group.auth_key.clone()));
+        let old_node_key = self.old_key;
+        let login = Login { auth_key, old_node_key, ..Login::new(self.key) };
+        let mut registration = Registration::new(login);
         let request = registration.request(&self.announced.hostinfo);
         let answer = connection.register(&self.key, &request, false).await?;
         match registration.handle_response(answer) {
@@ -173,8 +211,12 @@ impl Node {
             let piece = connection.next_piece(&mut body).await?;
             self.shared.bytes.fetch_add(piece.len() as u64, Relaxed);
             known.handle_bytes(&piece);
-            while let Some(heard) = known.poll_frame()? {
+            while let Some(heard) = known.poll_frame(&self.shared.memory)? {
                 self.shared.unpacked.fetch_add(heard.unpacked as u64, Relaxed);
+                if !heard.marks.is_empty() && self.shared.changes.note(&heard.marks, &mut self.told)
+                {
+                    self.shared.done.notify_one();
+                }
                 let question = self.shared.question.load(Relaxed);
                 if heard.has_rules {
                     drop(permit.take());
@@ -185,14 +227,15 @@ impl Node {
                     }
                 }
             }
-            self.set_whole(known.count() + 1 == self.shared.swarm.count);
+            self.set_whole(known.count() == self.group.sees);
         }
     }
 
     /// The first map has rules.
     fn note_map(&mut self) {
-        if !std::mem::replace(&mut self.has_map, true) {
-            self.shared.first.fetch_add(1, Relaxed);
+        let epoch = self.shared.epoch.load(Relaxed);
+        if self.epoch.replace(epoch) != Some(epoch) {
+            self.shared.note_map();
         }
     }
 
@@ -202,4 +245,40 @@ impl Node {
             self.shared.note_whole(is_whole);
         }
     }
+}
+
+/// Tells of the node, now and when it is to change.
+async fn tell(
+    connection: &Connection,
+    key: NodePublic,
+    announced: &mut Announced,
+    orders: &mut mpsc::UnboundedReceiver<Order>,
+    shared: &Shared,
+) -> Ended {
+    loop {
+        if let Err(trouble) = connection.update(key, &MapRequest::update(key, announced)).await {
+            return Ended::Trouble(trouble);
+        }
+        // As long as the swarm lives there may be another.
+        let Some(Order { mark, is_renewal }) = orders.recv().await else {
+            return std::future::pending().await;
+        };
+        let [high, low] = mark.to_be_bytes();
+        let at = format!("{MARK}{high}.{low}:41641").parse().expect("it is an address");
+        if let Some(endpoint) = announced.endpoints.last_mut() {
+            endpoint.0 = at;
+        }
+        shared.changes.begin(mark);
+        if is_renewal {
+            return Ended::Renewal;
+        }
+    }
+}
+
+/// The key that follows one; nobody uses the private half.
+fn renewed(key: &[u8; 32]) -> [u8; 32] {
+    let mut rng = ChaCha20Rng::from_seed(*key);
+    let mut next = [0; 32];
+    rng.fill_bytes(&mut next);
+    next
 }

@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    hint::black_box,
     mem::{MaybeUninit, size_of},
     ptr,
     sync::atomic::{Ordering, compiler_fence},
@@ -13,6 +14,9 @@ use zeroize::Zeroize;
 
 use crate::TAG_LEN;
 
+/// Words of the stack, 8 KiB: several times what a key is made in.
+const CLEARED: usize = 1024;
+
 /// A ChaCha20-Poly1305 key. Wiped on drop.
 pub struct Key(Box<Forms>);
 
@@ -22,9 +26,15 @@ struct Forms {
 }
 
 impl Key {
-    /// The key with these bytes. ring makes its form on the stack and moves it here; the caller
-    /// wipes what that leaves.
+    /// The key with these bytes. What makes it leaves copies on the stack, which the caller wipes.
     pub fn new(bytes: &[u8; 32]) -> Self {
+        clear_beneath();
+        Self::made(bytes)
+    }
+
+    /// In a frame of its own, so that all it moves lies in what was cleared.
+    #[inline(never)]
+    fn made(bytes: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&CHACHA20_POLY1305, bytes)
             .expect("ChaCha20-Poly1305 takes every key of 32 bytes");
         let mut forms =
@@ -80,6 +90,15 @@ impl Drop for Key {
     }
 }
 
+/// Zeros what is beneath the caller's frame. ring's form has room for the round keys of AES, which
+/// ChaCha20 leaves as it is: that room takes along what lay on the stack, such as the secrets of the
+/// handshake, and keeps it for as long as there is the key.
+#[inline(never)]
+fn clear_beneath() {
+    let room = [0_u64; CLEARED];
+    black_box(&room);
+}
+
 const _: () = assert!(!std::mem::needs_drop::<LessSafeKey>());
 
 impl fmt::Debug for Key {
@@ -92,4 +111,29 @@ fn nonce(counter: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&counter.to_le_bytes());
     Nonce::assume_unique_for_key(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, os::unix::fs::FileExt};
+
+    use super::*;
+
+    #[test]
+    fn a_key_takes_along_nothing_of_what_lay_on_the_stack() {
+        let memory = File::open("/proc/self/mem").unwrap();
+        leave();
+        let key = Key::new(&[1; 32]);
+        let mut bytes = [0; size_of::<Forms>()];
+        memory.read_exact_at(&mut bytes, (&raw const *key.0).addr() as u64).unwrap();
+        assert!(bytes.windows(32).any(|bytes| bytes == [1; 32]), "the test does not see the key");
+        assert!(!bytes.windows(8).any(|bytes| bytes == [0xa5; 8]));
+    }
+
+    /// Leaves a pattern on the stack.
+    #[inline(never)]
+    fn leave() {
+        let pattern = black_box([0xa5_u8; 16 * 1024]);
+        black_box(&pattern);
+    }
 }

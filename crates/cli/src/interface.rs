@@ -1,6 +1,6 @@
 //! The state of a running peer, parsed once. Private keys do not leave this module.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use config::uapi::{Stats, parse_state};
 use host::{number_scopes, sockets::folders};
@@ -78,14 +78,17 @@ impl Interface {
             let peer = self.peers.iter_mut().find(|peer| peer.public_key == *key);
             peer.into_iter().for_each(|peer| peer.path_mtu = Some(*mtu));
         }
+        for (key, agreed) in &stats.post_quantum {
+            let peer = self.peers.iter_mut().find(|peer| peer.public_key == *key);
+            let agreed = Some(Duration::from_secs(*agreed));
+            peer.into_iter().for_each(|peer| peer.post_quantum = agreed);
+        }
         self.own = Some(stats);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use config::uapi::{LoadStats, OffloadStats, ProxyStats, Service, SocketStats, Sum};
     use wg::{DropReason, PresharedKey, PrivateKey};
 
@@ -172,6 +175,7 @@ mod tests {
                 ..ProxyStats::default()
             }),
             path_mtus: Vec::new(),
+            post_quantum: Vec::new(),
         };
         assert_eq!(own, expected);
     }

@@ -39,7 +39,7 @@ use process::{
     Swept,
     interface::{self as life, Options},
 };
-use sys::process::{Fork, Helper, background, helper, map_large_apart};
+use sys::process::{Fork, Helper, background, end_with_the_reader, helper, map_large_apart};
 
 /// The folder of configurations that are given by an interface's name.
 const CONF_FOLDER: &str = "/etc/wireguard";
@@ -145,6 +145,8 @@ enum Command {
     Netcheck(tailnet::Netcheck),
     /// Say step by step why another node is reached, or why it is not.
     Why(tailnet::Why),
+    /// Tailnet lock: show which keys let nodes in, sign a node's key, turn it on and off.
+    Lock(tailnet::Lock),
     /// Log a node out of its tailnet: it has to join again.
     Logout(tailnet::Which),
     /// Log a node out, end it, and remove its keys and state.
@@ -182,6 +184,25 @@ enum Command {
     Genpsk,
     /// Read a private key from standard input and print its public key.
     Pubkey,
+}
+
+impl Command {
+    /// Whether it is over when nothing reads what it prints.
+    fn only_prints(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(_)
+                | Self::Whois(_)
+                | Self::Netcheck(_)
+                | Self::Why(_)
+                | Self::Ping(_)
+                | Self::Show(_)
+                | Self::Doctor(_)
+                | Self::Genkey
+                | Self::Genpsk
+                | Self::Pubkey
+        )
+    }
 }
 
 #[derive(Subcommand)]
@@ -236,6 +257,9 @@ impl Cli {
 }
 
 fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
+    if cli.command.as_ref().is_some_and(Command::only_prints) {
+        end_with_the_reader();
+    }
     let done = match cli.command {
         None => {
             let name = cli.run.interface.context("an interface is required")?;
@@ -254,6 +278,7 @@ fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         Some(Command::Whois(whois)) => whois.run(),
         Some(Command::Netcheck(netcheck)) => netcheck.run(),
         Some(Command::Why(why)) => why.run(),
+        Some(Command::Lock(lock)) => lock.run(),
         Some(Command::Logout(which)) => tailnet::logout(&which),
         Some(Command::Leave(which)) => tailnet::leave(&which),
         Some(Command::Down { interface }) => down(&interface),

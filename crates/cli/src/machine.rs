@@ -6,6 +6,7 @@ use aead::Variant;
 use anyhow::Context;
 use clap::Args;
 use process::{Means, metrics::Address};
+use wg::PostQuantum;
 
 use crate::offloads::OffloadsOff;
 
@@ -22,6 +23,10 @@ pub(crate) struct Machine {
     /// in the file says, otherwise on.
     #[arg(long, value_name = "on|off", value_parser = ["on", "off"], hide_possible_values = true)]
     pmtu: Option<String>,
+    /// Whether to agree on secrets against quantum computers: with each peer that supports it, or
+    /// before any data passes (`require`). By default as PostQuantum in the file says, otherwise on.
+    #[arg(long, value_name = "off|on|require", value_parser = post_quantum)]
+    pq: Option<PostQuantum>,
     /// Encrypt with this code instead of the fastest for the processor; `library` is ring.
     #[arg(long, value_name = "CODE", value_parser = variant)]
     aead: Option<Variant>,
@@ -42,8 +47,12 @@ impl Machine {
         let cores = cores.map_or(1, NonZero::get);
         let (offloads, metrics) = (self.offloads.rest(), self.metrics.clone());
         let path_mtu = self.pmtu.as_ref().map(|pmtu| pmtu == "on");
-        Ok(Means { offloads, cores, path_mtu, metrics })
+        Ok(Means { offloads, cores, path_mtu, post_quantum: self.pq, metrics })
     }
+}
+
+fn post_quantum(name: &str) -> Result<PostQuantum, String> {
+    PostQuantum::named(name).ok_or_else(|| "must be off, on or require".to_owned())
 }
 
 fn variant(name: &str) -> Result<Variant, String> {

@@ -16,6 +16,9 @@ pub(crate) struct Ping {
     /// How many requests to send.
     #[arg(short, long, default_value_t = 4, value_name = "N")]
     count: u32,
+    /// Ping a node through the tunnel: what answers is its data plane, and no host.
+    #[arg(long)]
+    tsmp: bool,
     /// The interface of the node of a tailnet, where there are several, or the name of the proxy,
     /// from its file NAME.conf.
     #[arg(value_name = "IFACE|PROXY")]
@@ -29,10 +32,11 @@ impl Ping {
     /// Sends the requests one after the other.
     pub fn run(self) -> anyhow::Result<()> {
         match &self.second {
-            None => tailnet::ping(None, &self.first, self.count),
+            None => tailnet::ping(None, &self.first, self.count, self.tsmp),
             Some(node) if tailnet::is_member(&self.first) => {
-                tailnet::ping(Some(self.first.clone()), node, self.count)
+                tailnet::ping(Some(self.first.clone()), node, self.count, self.tsmp)
             }
+            Some(_) if self.tsmp => bail!("--tsmp is for nodes of a tailnet"),
             Some(host) => self.ping_from_proxy(host),
         }
     }

@@ -4,6 +4,7 @@
 mod flags;
 mod health;
 mod join;
+mod lock;
 mod questions;
 mod status;
 
@@ -19,6 +20,7 @@ pub(crate) use self::{
     flags::Flags,
     health::health,
     join::Join,
+    lock::Lock,
     questions::{Netcheck, Whois, Why, ping},
     status::Status,
 };

@@ -25,7 +25,7 @@ mod write;
 use std::{fmt, net::IpAddr};
 
 use ipnet::IpNet;
-use wg::{PresharedKey, PrivateKey, PublicKey};
+use wg::{PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 pub use self::{
     access::{Access, Writable},
@@ -90,6 +90,9 @@ pub struct Interface {
     /// Whether the MTU of the path to each peer is searched for; the command line says so
     /// where the file does not.
     pub path_mtu: Option<bool>,
+    /// Whether secrets are agreed with peers against quantum computers; the command line says so
+    /// where the file does not.
+    pub post_quantum: Option<PostQuantum>,
 }
 
 /// The words of `DNS`.

@@ -54,6 +54,7 @@ fn peer() -> impl Strategy<Value = PeerState> {
                 persistent_keepalive: keepalive,
                 allowed_ips,
                 path_mtu: None,
+                post_quantum: None,
             },
         )
 }
@@ -140,6 +141,7 @@ pub fn stats() -> impl Strategy<Value = Stats> {
             offloads.into_iter().map(one).collect()
         });
     let path = (any::<[u8; 32]>().prop_map(PublicKey::from), any::<u16>());
+    let agreed = (any::<[u8; 32]>().prop_map(PublicKey::from), any::<u64>());
     let part = (text(), prop_oneof!["wholly", "partly", "not"]);
     let service = (word(), text()).prop_map(|(kind, place)| Service { kind, place });
     let proxy = (text(), collection::vec(service, 0..3), [(); 5].map(|()| any::<u64>()));
@@ -155,13 +157,13 @@ pub fn stats() -> impl Strategy<Value = Stats> {
     let own = (option::of(text()), option::of(text()), option::of(text()));
     let lists = (
         offloads,
-        collection::vec(path, 0..3),
+        (collection::vec(path, 0..3), collection::vec(agreed, 0..3)),
         collection::vec(part, 0..3),
         collection::vec(network(), 0..3),
     );
     (own, drops, socket, load, lists, option::of(proxy)).prop_map(
         |((version, aead, sandbox_off), drops, socket, load, lists, proxy)| {
-            let (offloads, path_mtus, sandbox, offers) = lists;
+            let (offloads, (path_mtus, post_quantum), sandbox, offers) = lists;
             Stats {
                 version,
                 aead,
@@ -170,6 +172,7 @@ pub fn stats() -> impl Strategy<Value = Stats> {
                 load,
                 offloads,
                 path_mtus,
+                post_quantum,
                 sandbox,
                 sandbox_off,
                 offers,

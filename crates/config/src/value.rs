@@ -47,6 +47,7 @@ pub(crate) enum Wanted {
     True,
     Bool,
     OnOff,
+    OffOnRequire,
     SocketAddress,
     Forward,
     Expose,
@@ -108,6 +109,7 @@ impl fmt::Display for Wanted {
             Self::True => "true, the only value of this key",
             Self::Bool => "true or false",
             Self::OnOff => "on or off",
+            Self::OffOnRequire => "off, on or require",
             Self::SocketAddress => {
                 "an address with its port, such as 127.0.0.1:1080, or unix:/path"
             }

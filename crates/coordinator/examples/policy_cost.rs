@@ -64,7 +64,7 @@ impl Network {
             keys.push(text);
         }
         state.take_writes();
-        state.publish();
+        state.publish(1, NOW);
         Ok(Self { state, keys, sessions: Vec::new(), joined: 0 })
     }
 
@@ -98,7 +98,7 @@ impl Network {
 
     fn keep(&mut self) {
         self.state.take_writes();
-        self.state.publish();
+        self.state.publish(1, NOW);
     }
 
     /// All streams read on: how many were told something, and how many bytes.

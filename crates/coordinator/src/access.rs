@@ -10,13 +10,19 @@
 //! Nodes are named by their places, as in the sets of those who follow.
 
 use std::{
+    collections::HashMap,
     mem,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use ipnet::IpNet;
-use policy::{Compiled, Node, NodeSet, Nodes, Policy, User};
+use policy::{Compiled, Node, NodeSet, Nodes, Policy, SshCheck, User};
 use serde_json::json;
+
+use crate::{blocks::Block, frame::Part, places};
+
+/// Text that is longer, in bytes, is packed once for all who are told it.
+const LONG: usize = 4 << 10;
 
 /// Where clients ask about a login that is checked. They ask inside Noise: the host is not looked at.
 const CHECKS: &str = "https://unused";
@@ -38,25 +44,20 @@ struct Rules {
     touched: NodeSet,
     has_other_users: bool,
     texts: Vec<Texts>,
+    /// What long lists of sources are packed as.
+    lists: Mutex<HashMap<usize, Arc<Block>>>,
     /// Of a node that is not published yet: it is told that nothing may reach it.
     unknown: Texts,
 }
 
-/// What a node is told by the policy, in JSON; made when first asked for.
+/// What a node is told by the policy, whom of and in JSON what; made when first asked for.
 #[derive(Clone, Debug, Default)]
 struct Texts {
-    filter: OnceLock<Arc<str>>,
+    /// Those whom it may reach, or who may reach it.
+    peers: OnceLock<NodeSet>,
+    filter: OnceLock<Arc<[Part]>>,
     ssh: OnceLock<Arc<str>>,
     attributes: OnceLock<Arc<[String]>>,
-}
-
-/// For whom it may be different whom they reach, or who reaches them.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Renewed {
-    /// The nodes at these places.
-    At(NodeSet),
-    /// Anybody.
-    All,
 }
 
 impl Access {
@@ -64,7 +65,7 @@ impl Access {
     pub fn open() -> Self {
         let rule = r#"[{"SrcIPs":["*"],"DstPorts":[{"IP":"*","Ports":{"First":0,"Last":65535}}]}]"#;
         let open = Texts::default();
-        open.filter.get_or_init(|| rule.into());
+        open.filter.get_or_init(|| [Part::Text(rule.to_owned())].into());
         Self { open, rules: None }
     }
 
@@ -74,7 +75,9 @@ impl Access {
         let compiled = policy.compile_shared(Arc::clone(&nodes));
         let texts = vec![Texts::default(); nodes.nodes.len()];
         let (touched, has_other_users, unknown) = (NodeSet::default(), false, Texts::default());
-        let rules = Rules { policy, compiled, nodes, touched, has_other_users, texts, unknown };
+        let lists = Mutex::default();
+        let rules =
+            Rules { policy, compiled, nodes, touched, has_other_users, texts, lists, unknown };
         Self { rules: Some(rules), ..Self::open() }
     }
 
@@ -103,14 +106,15 @@ impl Access {
         self.rules.as_ref().is_some_and(is_touched)
     }
 
-    /// Compiles again, if what was touched is another: by users, and nodes at their places.
-    pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> Renewed {
-        let Some(rules) = &mut self.rules else { return Renewed::At(NodeSet::default()) };
+    /// Compiles again, if what was touched is another: by users, and nodes at their places. Returns
+    /// the places of those for whom it may be different whom they reach, or who reaches them.
+    pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
+        let Some(rules) = &mut self.rules else { return NodeSet::default() };
         let touched = mem::take(&mut rules.touched);
         let mut changed = NodeSet::default();
         let mut others = Vec::new();
         for place in touched.iter() {
-            let new = node(u32::try_from(place).expect("places are such numbers"));
+            let new = node(places::number(place));
             if rules.nodes.nodes.get(place).is_none_or(|old| *old != new) {
                 changed.insert(place);
                 others.push((place, new));
@@ -118,7 +122,7 @@ impl Access {
         }
         let has_other_users = mem::take(&mut rules.has_other_users) && rules.nodes.users != users;
         if changed.is_empty() && !has_other_users {
-            return Renewed::At(changed);
+            return changed;
         }
         let nodes = Arc::make_mut(&mut rules.nodes);
         nodes.users = users;
@@ -134,14 +138,15 @@ impl Access {
 
     /// Whether the node at a place is told of another.
     pub fn shows(&self, viewer: u32, other: u32) -> bool {
-        let sees = |rules: &Rules| rules.compiled.sees(viewer as usize, other as usize);
-        self.rules.as_ref().is_none_or(sees)
+        // Those who follow ask in turn of the same few others.
+        self.peers(other).is_none_or(|peers| peers.contains(viewer as usize))
     }
 
-    /// Whom the node at a place is told of; `None` for everybody. Of many nodes this is faster than
-    /// asking for each.
-    pub fn shown(&self, viewer: u32) -> Option<NodeSet> {
-        Some(self.rules.as_ref()?.compiled.peers(viewer as usize))
+    /// Whom the node at a place is told of; `None` for everybody.
+    pub fn peers(&self, place: u32) -> Option<&NodeSet> {
+        let rules = self.rules.as_ref()?;
+        let write = || rules.compiled.peers(place as usize);
+        Some(self.texts(place).peers.get_or_init(write))
     }
 
     /// Which of these networks of a router the node at a place is not told of.
@@ -157,10 +162,10 @@ impl Access {
     }
 
     /// The rules that a node filters by, as JSON of a list of `tailcfg.FilterRule`.
-    pub fn filter(&self, place: u32) -> Arc<str> {
+    pub fn filter(&self, place: u32) -> Arc<[Part]> {
         let write = || match self.rules.as_ref().filter(|rules| rules.has(place)) {
-            Some(rules) => rules.compiled.filter_json(place as usize).into(),
-            None => "[]".into(),
+            Some(rules) => rules.filter(place).into(),
+            None => [Part::Text("[]".into())].into(),
         };
         Arc::clone(self.texts(place).filter.get_or_init(write))
     }
@@ -174,6 +179,12 @@ impl Access {
             None => r#"{"rules":[]}"#.into(),
         };
         Arc::clone(self.texts(place).ssh.get_or_init(write))
+    }
+
+    /// Whether a login from the node at one place at that at another, to this account, is checked.
+    pub fn ssh_check(&self, from: u32, at: u32, account: &str) -> Option<SshCheck> {
+        let rules = self.rules.as_ref().filter(|rules| rules.has(from) && rules.has(at))?;
+        rules.compiled.ssh_check(from as usize, at as usize, account)
     }
 
     /// The attributes that a node is told of itself.
@@ -197,14 +208,13 @@ impl Rules {
         (place as usize) < self.nodes.nodes.len()
     }
 
-    fn compile(&mut self, changed: &NodeSet) -> Renewed {
+    /// For whom it may be different whom they reach, or who reaches them.
+    fn compile(&mut self, changed: &NodeSet) -> NodeSet {
         let compiled = self.policy.compile_shared(Arc::clone(&self.nodes));
         let moved = compiled.moved(&self.compiled, changed);
         self.compiled = compiled;
-        let Some(moved) = moved else {
-            self.texts.iter_mut().for_each(|texts| *texts = Texts::default());
-            return Renewed::All;
-        };
+        self.lists = Mutex::default();
+        self.texts.iter_mut().for_each(|texts| texts.peers = OnceLock::new());
         for place in moved.filters.iter() {
             self.texts[place].filter = OnceLock::new();
         }
@@ -217,6 +227,34 @@ impl Rules {
         let mut reach = moved.reach;
         // Which routes a node is told of depends on its own.
         reach.add(changed);
-        Renewed::At(reach)
+        reach
+    }
+
+    /// The rules of a node's filter. Long lists of sources are the same for many.
+    fn filter(&self, place: u32) -> Vec<Part> {
+        let (mut parts, mut text) = (Vec::new(), "[".to_owned());
+        for (number, (sources, rest)) in
+            self.compiled.filter_pieces(place as usize).into_iter().enumerate()
+        {
+            let comma = if number == 0 { "" } else { "," };
+            text += &format!("{comma}{{\"SrcIPs\":");
+            if sources.len() < LONG {
+                text += &sources;
+            } else {
+                parts.push(Part::Text(mem::take(&mut text)));
+                parts.push(Part::Block(self.list(sources)));
+            }
+            text += &rest;
+        }
+        parts.push(Part::Text(text + "]"));
+        parts
+    }
+
+    fn list(&self, sources: Arc<str>) -> Arc<Block> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        // The block keeps the text, so that no other has its address.
+        Arc::clone(
+            lists.entry(sources.as_ptr().addr()).or_insert_with(|| Arc::new(Block::of(sources))),
+        )
     }
 }

@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use ipnet::{Ipv4Net, Ipv6Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Tailscale's own services in every network (`net/tsaddr`).
 const SERVICE_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 100);
@@ -63,13 +63,34 @@ impl Addresses {
         self.used.remove(&IpAddr::V6(v6));
     }
 
-    /// Two that nobody has, which are not taken yet. `None`: there are no more.
-    pub fn free(&self) -> Option<(Ipv4Addr, Ipv6Addr)> {
+    /// Two that nobody has, which are not taken yet, and that of IPv4 in none of these networks.
+    /// `None`: there are no more.
+    pub fn free(&self, kept_for_others: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
         // The first is the network's, and the last its broadcast.
-        let size = u32::from(self.prefixes.v4.broadcast()) - u32::from(self.prefixes.v4.network());
+        let size = self.size();
         let begin = if (1..size).contains(&self.next) { self.next } else { 1 };
         let offsets = (begin..size).chain(1..begin);
-        offsets.map(|offset| self.at(offset)).find(|&(v4, v6)| self.is_free(v4, v6))
+        let is_kept = |v4| kept_for_others.iter().any(|net| net.contains(&IpAddr::V4(v4)));
+        let mut free = offsets.map(|offset| self.at(offset));
+        free.find(|&(v4, v6)| self.is_free(v4, v6) && !is_kept(v4))
+    }
+
+    /// The same, with that of IPv4 in one of these networks.
+    pub fn free_in(&self, pools: &[IpNet]) -> Option<(Ipv4Addr, Ipv6Addr)> {
+        let begin = u32::from(self.prefixes.v4.network());
+        let offsets = pools.iter().filter_map(|pool| match pool {
+            IpNet::V4(pool) => {
+                let offset = |end: Ipv4Addr| u32::from(end).checked_sub(begin);
+                let last = offset(pool.broadcast())?.min(self.size().saturating_sub(1));
+                Some(offset(pool.network()).unwrap_or(0).max(1)..=last)
+            }
+            IpNet::V6(_) => None,
+        });
+        offsets.flatten().map(|offset| self.at(offset)).find(|&(v4, v6)| self.is_free(v4, v6))
+    }
+
+    fn size(&self) -> u32 {
+        u32::from(self.prefixes.v4.broadcast()) - u32::from(self.prefixes.v4.network())
     }
 
     fn at(&self, offset: u32) -> (Ipv4Addr, Ipv6Addr) {
@@ -90,7 +111,7 @@ mod tests {
     use super::*;
 
     fn give(addresses: &mut Addresses) -> Option<(Ipv4Addr, Ipv6Addr)> {
-        let (v4, v6) = addresses.free()?;
+        let (v4, v6) = addresses.free(&[])?;
         addresses.take(v4, v6);
         Some((v4, v6))
     }
@@ -115,6 +136,29 @@ mod tests {
         assert_eq!(given.len(), 6);
         addresses.give_back(given[2].0, given[2].1);
         assert_eq!(give(&mut addresses), Some(given[2]));
-        assert_eq!(addresses.free(), None);
+        assert_eq!(addresses.free(&[]), None);
+    }
+
+    #[test]
+    fn a_pool_is_for_those_whose_it_is() {
+        let v4 = "100.64.0.0/24".parse().unwrap();
+        let mut addresses = Addresses::new(Prefixes { v4, ..Prefixes::default() });
+        let pool: IpNet = "100.64.0.8/30".parse().unwrap();
+        let elsewhere = ["10.0.0.0/8".parse().unwrap(), "fd00::/64".parse().unwrap()];
+        for last in 8..12 {
+            let (v4, v6) = addresses.free_in(&[elsewhere[0], elsewhere[1], pool]).unwrap();
+            assert_eq!(v4.octets()[3], last);
+            addresses.take(v4, v6);
+        }
+        assert_eq!(addresses.free_in(&[pool]), None);
+        assert_eq!(addresses.free_in(&elsewhere), None);
+        let whole: IpNet = "0.0.0.0/0".parse().unwrap();
+        assert_eq!(addresses.free_in(&[whole]).unwrap().0, Ipv4Addr::new(100, 64, 0, 1));
+        for _ in 0..300 {
+            let Some((v4, v6)) = addresses.free(&[pool]) else { return };
+            assert!(!pool.contains(&IpAddr::V4(v4)));
+            addresses.take(v4, v6);
+        }
+        panic!("a /24 has fewer");
     }
 }

@@ -82,8 +82,8 @@ impl State {
         for key in self.keys.values().filter(is_theirs).map(|key| key.id).collect::<Vec<_>>() {
             self.delete_key(key)?;
         }
-        self.users.remove(&id);
         self.bury(Kind::User, id.0);
+        self.users.remove(&id);
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl State {
         by_name.or_else(by_number).ok_or_else(|| Refusal::NoUser(name.to_owned()))
     }
 
-    fn nodes_of(&self, user: UserId) -> Vec<NodeId> {
+    pub(crate) fn nodes_of(&self, user: UserId) -> Vec<NodeId> {
         let nodes = self.nodes.values().map(|entry| &entry.node);
         nodes.filter(|node| node.user == Some(user)).map(|node| node.id).collect()
     }
@@ -158,10 +158,10 @@ impl State {
     /// # Errors
     /// There is none.
     pub fn expire_key(&mut self, id: KeyId, now: Time) -> Result<(), Refusal> {
-        let key = self.keys.get_mut(&id).ok_or(Refusal::NoKey(id))?;
+        let mut key = self.keys.get(&id).ok_or(Refusal::NoKey(id))?.clone();
         key.expires = Some(key.expires.map_or(now, |at| at.min(now)));
-        let key = key.clone();
         self.keep(&key);
+        self.keys.insert(id, key);
         Ok(())
     }
 
@@ -170,9 +170,13 @@ impl State {
     /// # Errors
     /// There is none.
     pub fn delete_key(&mut self, id: KeyId) -> Result<(), Refusal> {
-        let key = self.keys.remove(&id).ok_or(Refusal::NoKey(id))?;
-        self.by_prefix.remove(&key.prefix);
+        if !self.keys.contains_key(&id) {
+            return Err(Refusal::NoKey(id));
+        }
         self.bury(Kind::PreAuthKey, id.0);
+        if let Some(key) = self.keys.remove(&id) {
+            self.by_prefix.remove(&key.prefix);
+        }
         Ok(())
     }
 }

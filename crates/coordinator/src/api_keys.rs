@@ -18,6 +18,10 @@ impl ApiKeys {
     pub(crate) fn insert(&mut self, key: ApiKey) {
         self.0.insert(key.id, key);
     }
+
+    pub(crate) fn remove(&mut self, id: ApiKeyId) {
+        self.0.remove(&id);
+    }
 }
 
 impl State {
@@ -73,8 +77,8 @@ impl State {
     /// There is none.
     pub fn delete_api_key(&mut self, which: &str) -> Result<(), Refusal> {
         let id = self.find_api_key(which)?.id;
-        self.api_keys.0.remove(&id);
         self.bury(Kind::ApiKey, id.0);
+        self.api_keys.remove(id);
         Ok(())
     }
 }
@@ -108,7 +112,7 @@ mod tests {
         let written = state.take_writes();
         let body = written[0].body.clone().unwrap();
         assert!(body.contains(&key.prefix) && !body.contains(&text[text.len() - 64..]));
-        let loaded = State::load(Settings::default(), written, now).unwrap();
+        let loaded = State::load(Settings::default(), &written, (1, 0), now).unwrap();
         assert_eq!(loaded.api_key_of(&text, now), Some(&key));
     }
 

@@ -1,7 +1,17 @@
 //! What administrators did, in order. The store has all of it, the state the last entries.
+//!
+//! Each entry has the hash of the one before it, so that none is changed, taken out or put in
+//! without all behind it being others: whoever has noted a hash finds that out.
+//!
+//! ```text
+//!   entry 6 ◄── SHA-256 ── entry 7 ◄── SHA-256 ── entry 8 ◄── SHA-256 ── the head
+//! ```
+
+mod chain;
 
 use std::collections::VecDeque;
 
+pub use self::chain::{AuditHash, ChainFault, check_chain, read_line, shown};
 use crate::{
     object::{AuditEntry, AuditId, Kind},
     state::State,
@@ -20,25 +30,44 @@ pub(crate) struct Audit(VecDeque<AuditEntry>);
 impl Audit {
     /// Takes the next entry.
     pub(crate) fn push(&mut self, entry: AuditEntry) {
-        if self.0.len() == KEPT {
-            self.0.pop_front();
+        if self.0.back().is_some_and(|last| last.id >= entry.id) {
+            return;
         }
         self.0.push_back(entry);
+    }
+
+    /// An entry was not kept.
+    pub(crate) fn remove(&mut self, id: AuditId) {
+        if let Ok(at) = self.0.binary_search_by_key(&id, |entry| entry.id) {
+            self.0.remove(at);
+        }
+    }
+
+    /// Forgets the oldest, once the newest are kept: until then these may be the last again.
+    pub(crate) fn trim(&mut self) {
+        self.0.drain(..self.0.len().saturating_sub(KEPT));
     }
 }
 
 impl State {
     /// The last entries of the audit, the newest first.
     pub fn audit(&self) -> impl Iterator<Item = &AuditEntry> {
-        self.audit.0.iter().rev()
+        self.audit.0.iter().rev().take(KEPT)
+    }
+
+    /// The number of the last entry, and its hash; those of none where there is no entry.
+    pub fn audit_head(&self) -> (AuditId, AuditHash) {
+        let last = self.audit.0.back();
+        last.map_or_else(Default::default, |entry| (entry.id, AuditHash::of(entry)))
     }
 
     /// Writes down what somebody did, or was refused.
     pub fn note_deed(&mut self, who: &str, what: &str, refused: Option<String>, now: Time) {
+        let (_, previous) = self.audit_head();
         let id = AuditId(self.next_number(Kind::AuditEntry));
         let cut = |text: &str| text[..text.floor_char_boundary(LONGEST)].to_owned();
         let (who, what) = (cut(who), cut(what));
-        let entry = AuditEntry { id, at: now, who, what, refused };
+        let entry = AuditEntry { id, at: now, who, what, refused, previous: Some(previous) };
         self.keep(&entry);
         self.audit.push(entry);
     }
@@ -61,7 +90,70 @@ mod tests {
         let ids: Vec<i64> = state.audit().map(|entry| entry.id.0).collect();
         assert_eq!((ids.len(), ids[0], ids[KEPT - 1]), (KEPT, KEPT as i64 + 2, 3));
         assert!(state.audit().all(|entry| entry.what.len() <= LONGEST));
-        let loaded = State::load(Settings::default(), written, Time(0)).unwrap();
+        let entries: Vec<AuditEntry> = written
+            .iter()
+            .map(|stored| serde_json::from_str(stored.body.as_ref().unwrap()).unwrap())
+            .collect();
+        let loaded = State::load(Settings::default(), &written, (1, 0), Time(0)).unwrap();
         assert!(loaded.audit().eq(state.audit()));
+        assert_eq!(loaded.audit_head(), state.audit_head());
+        assert_eq!(check_chain(&entries), Ok(Some(state.audit_head())));
+    }
+
+    #[test]
+    fn the_chain_goes_on_behind_the_last_entry_that_was_kept() {
+        let mut state = State::new(Settings::default());
+        let note = |state: &mut State, count: usize, what: &str| {
+            (0..count).for_each(|_| state.note_deed("x", what, None, Time(1)));
+        };
+        note(&mut state, KEPT, "kept");
+        let mut store = state.take_writes();
+        state.publish(1, Time(1));
+        let before: Vec<AuditEntry> = state.audit().cloned().collect();
+        note(&mut state, 2 * KEPT, "not kept");
+        state.undo(Time(2));
+        assert!(state.audit().eq(&before));
+        // What others wrote comes between.
+        let mut other = State::load(Settings::default(), &store, (1, 1), Time(2)).unwrap();
+        note(&mut other, 1, "another server's");
+        let written = other.take_writes();
+        state.apply(&written, Time(3)).unwrap();
+        state.publish(2, Time(3));
+        store.extend(written);
+        note(&mut state, 2, "lost by the database");
+        state.take_writes();
+        state.publish(3, Time(4));
+        state.reconcile(store.clone(), 0, Time(5)).unwrap();
+        assert_eq!(state.audit_head(), other.audit_head());
+        note(&mut state, 1, "last");
+        store.extend(state.take_writes());
+        let read = |stored: &crate::object::Stored| {
+            serde_json::from_str::<AuditEntry>(stored.body.as_ref().unwrap()).unwrap()
+        };
+        let entries: Vec<AuditEntry> = store.iter().map(read).collect();
+        assert_eq!(entries.len(), KEPT + 2);
+        assert_eq!(check_chain(&entries), Ok(Some(state.audit_head())));
+    }
+
+    #[test]
+    fn the_chain_of_an_older_store_begins_behind_its_last_entry() {
+        let old = |id| AuditEntry {
+            id: AuditId(id),
+            at: Time(7),
+            who: "x".into(),
+            what: "y".into(),
+            refused: None,
+            previous: None,
+        };
+        let stored = [1, 2].map(|id| crate::object::Object::stored(&old(id)));
+        let mut state = State::load(Settings::default(), &stored, (1, 0), Time(0)).unwrap();
+        state.note_deed("x", "z", Some("no".into()), Time(8));
+        let last = state.audit().next().unwrap();
+        assert_eq!(last.previous, Some(AuditHash::of(&old(2))));
+        let all = [old(1), old(2), last.clone()];
+        assert_eq!(check_chain(&all), Ok(Some(state.audit_head())));
+        let changed = AuditEntry { what: "other".into(), ..old(2) };
+        let fault = check_chain(&[old(1), changed, last.clone()]).unwrap_err();
+        assert_eq!(fault, ChainFault::Broken { id: AuditId(3), before: Some(AuditId(2)) });
     }
 }

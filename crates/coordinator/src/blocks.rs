@@ -7,20 +7,34 @@ use std::{
 };
 
 use bytes::Bytes;
+use policy::NodeSet;
+
+use crate::places;
 
 /// How many places are in a block: each whole map has the block of its own node packed anew.
 const PLACES: u32 = u64::BITS;
 
-/// The nodes of neighbouring places that can be reached, each behind a comma.
+/// Text that many are told: the nodes of neighbouring places that can be reached, or what is as long.
 pub struct Block {
-    nodes: Vec<Arc<str>>,
+    texts: Vec<Arc<str>>,
+    before_each: &'static str,
     packed: OnceLock<Bytes>,
 }
 
 impl Block {
+    /// Of this text.
+    pub fn of(text: Arc<str>) -> Self {
+        Self { texts: vec![text], before_each: "", packed: OnceLock::new() }
+    }
+
+    /// Of nodes, each behind a comma.
+    pub fn of_nodes(texts: Vec<Arc<str>>) -> Self {
+        Self { texts, before_each: ",", packed: OnceLock::new() }
+    }
+
     /// Its text.
     pub fn text(&self) -> String {
-        self.nodes.iter().flat_map(|node| [",", node]).collect()
+        self.texts.iter().flat_map(|text| [self.before_each, text]).collect()
     }
 
     /// Its text as `pack` packs it, which is asked once.
@@ -29,9 +43,16 @@ impl Block {
     }
 }
 
+impl PartialEq for Block {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+            || (self.before_each == other.before_each && self.texts == other.texts)
+    }
+}
+
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Block").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+        f.debug_struct("Block").field("texts", &self.texts.len()).finish_non_exhaustive()
     }
 }
 
@@ -49,33 +70,26 @@ impl Blocks {
         self.0[number] = OnceLock::new();
     }
 
-    /// Of places in ascending order: those of which whole blocks are made, and the rest. `node` is the
-    /// text of the node at a place, if it can be reached.
+    /// Of places: those of which whole blocks are made, and the rest. `node` is the text of the node
+    /// at a place, if it can be reached.
     pub fn cover(
         &self,
-        places: impl Iterator<Item = u32>,
+        places: &NodeSet,
         node: impl Fn(u32) -> Option<Arc<str>>,
-    ) -> (Vec<Arc<Block>>, Vec<u32>) {
-        let (mut whole, mut rest) = (Vec::new(), Vec::new());
-        let mut places = places.peekable();
-        while let Some(first) = places.peek().map(|place| place / PLACES) {
-            let mut wanted = 0;
-            while let Some(place) = places.next_if(|place| place / PLACES == first) {
-                wanted |= 1 << (place % PLACES);
-            }
-            let block = self
-                .0
-                .get(first as usize)
-                .map(|kept| kept.get_or_init(|| Self::make(first * PLACES, &node)));
-            match block {
-                Some((has, block)) if *has == wanted => whole.push(Arc::clone(block)),
-                _ => {
-                    let is_wanted = |at: &u32| wanted & 1 << at != 0;
-                    rest.extend((0..PLACES).filter(is_wanted).map(|at| first * PLACES + at));
-                }
+    ) -> (Vec<Arc<Block>>, NodeSet) {
+        let (mut whole, mut rest) = (Vec::new(), places.words().to_vec());
+        for (number, wanted) in places.words().iter().enumerate().filter(|(_, word)| **word != 0) {
+            let first = places::number(number) * PLACES;
+            let block =
+                self.0.get(number).map(|kept| kept.get_or_init(|| Self::make(first, &node)));
+            if let Some((has, block)) = block
+                && has == wanted
+            {
+                whole.push(Arc::clone(block));
+                rest[number] = 0;
             }
         }
-        (whole, rest)
+        (whole, NodeSet::of_words(rest))
     }
 
     fn make(first: u32, node: impl Fn(u32) -> Option<Arc<str>>) -> (u64, Arc<Block>) {
@@ -86,7 +100,7 @@ impl Blocks {
                 nodes.push(text);
             }
         }
-        (has, Arc::new(Block { nodes, packed: OnceLock::new() }))
+        (has, Arc::new(Block::of_nodes(nodes)))
     }
 }
 
@@ -100,16 +114,18 @@ mod tests {
         (0..200).for_each(|place| blocks.touch(place));
         let text =
             |place: u32| (place != 70 && place < 200).then(|| Arc::<str>::from(place.to_string()));
-        let all = || (0..200).filter(|place| *place != 70);
-        let (whole, rest) = blocks.cover(all().filter(|place| *place != 3), text);
-        assert_eq!((whole.len(), rest.len()), (3, 63));
+        let all = || (0..200).filter(|place| *place != 70).collect::<NodeSet>();
+        let mut others = all();
+        others.remove(3);
+        let (whole, rest) = blocks.cover(&others, text);
+        assert_eq!((whole.len(), rest.iter().count()), (3, 63));
         assert!(whole[0].text().starts_with(",64,65") && !whole[0].text().contains(",70,"));
         let packed = whole[2].packed(|text| Bytes::copy_from_slice(text.as_bytes()));
         assert_eq!(packed, whole[2].text());
-        let (again, rest) = blocks.cover(all(), text);
+        let (again, rest) = blocks.cover(&all(), text);
         assert!(rest.is_empty() && Arc::ptr_eq(&again[1], &whole[0]));
         blocks.touch(64);
-        let (other, _) = blocks.cover(all(), text);
+        let (other, _) = blocks.cover(&all(), text);
         assert!(!Arc::ptr_eq(&other[1], &whole[0]) && Arc::ptr_eq(&other[3], &whole[2]));
     }
 }

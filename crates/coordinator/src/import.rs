@@ -196,7 +196,7 @@ impl Import {
             self.addresses.take(v4, v6);
         }
         for (node, v4, v6) in mem::take(&mut self.halves) {
-            match self.addresses.free() {
+            match self.addresses.free(&[]) {
                 Some((free_v4, free_v6)) => {
                     self.add(node, v4.unwrap_or(free_v4), v6.unwrap_or(free_v6));
                 }
@@ -282,7 +282,7 @@ mod tests {
         import.given(Kind::Node, 40);
         let (objects, skipped) = import.finish();
         assert!(skipped.is_empty(), "{skipped:?}");
-        let mut state = State::load(Settings::default(), objects, Time(0)).unwrap();
+        let mut state = State::load(Settings::default(), &objects, (1, 0), Time(0)).unwrap();
         let ids: Vec<i64> = state.nodes().map(|view| view.node.id.0).collect();
         assert_eq!(ids, [5, 6]);
         let half = state.node(NodeId(6)).unwrap().node;
@@ -311,7 +311,8 @@ mod tests {
                 created: Time(0),
             })
             .unwrap();
-        let mut state = State::load(Settings::default(), import.finish().0, Time(0)).unwrap();
+        let mut state =
+            State::load(Settings::default(), &import.finish().0, (1, 0), Time(0)).unwrap();
         let asked = |text: &str| {
             let request = serde_json::json!({"Auth": {"AuthKey": text}}).to_string();
             RegisterRequest::read(request.as_bytes()).unwrap()

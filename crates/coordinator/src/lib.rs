@@ -5,7 +5,7 @@
 //!   commands ──► State ──► writes    what the store must have before anybody is told
 //!                  │  └──► Log       what changed, in order
 //!                  ▼
-//!   Session: one stream of maps. Reads the log from where it was, by the bits of those it knows
+//!   Session: one stream of maps. Reads the log from where it was, by the set of those it knows
 //!                  └──► Frame: parts of JSON, each made once and shared by all that are told it
 //! ```
 //!
@@ -20,14 +20,19 @@ mod addresses;
 mod admin;
 mod api_keys;
 mod audit;
-mod bits;
 mod blocks;
+mod connected;
+mod frame;
 mod hostinfo;
 mod import;
+mod loading;
+mod lock;
 mod log;
+mod merged;
 mod names;
 mod nodes;
 pub mod object;
+mod places;
 mod policies;
 mod presence;
 mod refusal;
@@ -40,30 +45,42 @@ mod settings;
 mod shown;
 mod sign_in;
 mod slow_hash;
+mod ssh_checks;
 mod state;
 mod telling;
 mod time;
+mod undo;
 mod waiting;
 mod why;
+mod witnesses;
 
 pub use self::{
     addresses::Prefixes,
     admin::NewKey,
-    audit::KEPT as KEPT_AUDIT,
+    audit::{
+        AuditHash, ChainFault, KEPT as KEPT_AUDIT, check_chain, read_line as read_audit_line,
+        shown as audit_line,
+    },
     blocks::Block,
+    frame::{Frame, FrameKey, Part},
     hostinfo::Hostinfo,
     import::{Import, Skipped},
+    loading::LoadError,
+    lock::{Asked as LockAsked, LockStatus, Refusal as LockRefusal},
     names::label,
     policies::Judged,
     presence::StreamId,
     refusal::Refusal,
     register::{Admission, Registered, Registering, Waiting},
     request::{MapRequest, RegisterRequest},
-    session::{Frame, FrameKey, Part, Polled, Session},
+    session::{Polled, Session},
     settings::{Dns, Settings},
     sign_in::Profile,
     slow_hash::Unproved,
-    state::{LoadError, NodeView, State},
+    ssh_checks::{SshLogin, SshOutcome},
+    state::{NodeView, State},
     time::{NO_TIME, Time},
+    undo::Redo,
     why::Step,
+    witnesses::{Watched, Witness},
 };

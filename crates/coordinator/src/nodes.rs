@@ -32,7 +32,7 @@ impl State {
         self.known(id)?;
         self.change_node(id, now, |node| {
             node.expires = at;
-            Parts::WHOLE
+            Parts::KEY
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tailnet::keys::{DiscoPublic, MachinePublic, NodePublic};
 
-use crate::{hostinfo::Hostinfo, secret::Hash, time::Time};
+use crate::{audit::AuditHash, hostinfo::Hostinfo, secret::Hash, time::Time};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -49,6 +49,14 @@ id!(
     /// The number of an entry of the audit.
     AuditId
 );
+id!(
+    /// The number of what is kept of tailnet lock: always the same.
+    LockId
+);
+id!(
+    /// The number of an update of tailnet lock.
+    LockUpdateId
+);
 
 /// Of what kind an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,12 +73,24 @@ pub enum Kind {
     ApiKey,
     /// An [`AuditEntry`].
     AuditEntry,
+    /// A [`Lock`].
+    Lock,
+    /// A [`LockUpdate`].
+    LockUpdate,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::User, Self::PreAuthKey, Self::Node, Self::Policy, Self::ApiKey, Self::AuditEntry];
+    pub const ALL: [Self; 8] = [
+        Self::User,
+        Self::PreAuthKey,
+        Self::Node,
+        Self::Policy,
+        Self::ApiKey,
+        Self::AuditEntry,
+        Self::Lock,
+        Self::LockUpdate,
+    ];
 
     /// Its name in the store.
     pub fn name(self) -> &'static str {
@@ -81,6 +101,8 @@ impl Kind {
             Self::Policy => "policy",
             Self::ApiKey => "apikey",
             Self::AuditEntry => "audit",
+            Self::Lock => "lock",
+            Self::LockUpdate => "lockupdate",
         }
     }
 
@@ -134,6 +156,8 @@ object!(Node);
 object!(Policy);
 object!(ApiKey);
 object!(AuditEntry);
+object!(Lock);
+object!(LockUpdate);
 
 /// Who owns nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -256,6 +280,38 @@ pub struct AuditEntry {
     /// Why it was not carried out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// The hash of the entry before it; none in entries of before there was a chain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous: Option<AuditHash>,
+}
+
+/// What is kept of tailnet lock, beside its updates.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// The number.
+    pub id: LockId,
+    /// The node that may turn it on, and until when.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed: Option<(NodeId, Time)>,
+    /// The node that is turning it on, and the checkpoint that it made, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begun: Option<(NodeId, String)>,
+    /// Whether it is on: then there are updates.
+    #[serde(default)]
+    pub is_on: bool,
+    /// The secret that turned it off, in base64: each node checks it by itself, and goes by nothing
+    /// else. It is none any more by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+}
+
+/// An update of tailnet lock, in the order in which they came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockUpdate {
+    /// The number.
+    pub id: LockUpdateId,
+    /// Its text, in base64.
+    pub text: String,
 }
 
 /// How a node became one.
@@ -327,6 +383,15 @@ pub struct Node {
     /// The networks that an administrator lets it route.
     #[serde(default)]
     pub approved: Vec<IpNet>,
+    /// The networks that go to it, of those that several may route: all servers say the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub primaries: Vec<IpNet>,
+    /// The public half of its key of tailnet lock, as it says it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lock_key: String,
+    /// The signature of its node key by tailnet lock, in base64.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub signature: String,
 }
 
 impl Node {

@@ -6,10 +6,12 @@ use ipnet::IpNet;
 use policy::{Compiled, Nodes, Policy, Role};
 
 use crate::{
-    access::{Access, Renewed},
+    access::Access,
     log::{Change, Parts},
     object::{self, Kind, Node, NodeId, PolicyId},
+    places,
     refusal::Refusal,
+    routes::is_exit,
     state::State,
     time::Time,
 };
@@ -24,6 +26,15 @@ pub struct Judged {
     pub before: Compiled,
     /// The other.
     pub after: Compiled,
+}
+
+/// Networks that the policy has addresses of nodes taken from.
+#[derive(Debug, Default)]
+pub(crate) struct Pools {
+    /// For a node.
+    pub own: Vec<IpNet>,
+    /// For any.
+    pub all: Vec<IpNet>,
 }
 
 impl State {
@@ -73,21 +84,29 @@ impl State {
         self.keep(&saved);
         self.policies.insert(id, saved);
         while self.policies.len() > KEPT
-            && let Some((id, _)) = self.policies.pop_first()
+            && let Some(id) = self.policies.keys().next().copied()
         {
             self.bury(Kind::Policy, id.0);
+            self.policies.remove(&id);
         }
         self.put_in_force(policy.clone());
         self.note(Change::Policy);
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.approve_routes_of(id, now);
+            // Others know by the policy whether an exit is one to suggest.
+            if self.nodes[&id].node.routes().any(|net| is_exit(&net)) {
+                self.note_parts(id, Parts::SHOWN);
+            }
         }
         Ok(judged)
     }
 
     /// Has the policy that was kept last be in force.
     pub(crate) fn load_policy(&mut self) -> Result<(), policy::Refusal> {
-        let Some(saved) = self.policy() else { return Ok(()) };
+        let Some(saved) = self.policy() else {
+            self.access = Access::open();
+            return Ok(());
+        };
         let policy = Policy::parse(&saved.text)?;
         self.put_in_force(policy);
         Ok(())
@@ -95,7 +114,7 @@ impl State {
 
     fn put_in_force(&mut self, policy: Policy) {
         let place = |place| self.policy_node_at(place);
-        let places = u32::try_from(self.places.nodes.len()).expect("places are such numbers");
+        let places = places::number(self.places.nodes.len());
         let nodes = (0..places).map(place).collect();
         let users = self.policy_users();
         self.access = Access::by(policy, Nodes { users, nodes, domains: Vec::new() });
@@ -110,15 +129,10 @@ impl State {
         let mut access = std::mem::replace(&mut self.access, Access::open());
         let renewed = access.renew(users, |place| self.policy_node_at(place));
         self.access = access;
-        match renewed {
-            Renewed::All => self.note(Change::Policy),
-            Renewed::At(places) => {
-                for place in places.iter() {
-                    let place = u32::try_from(place).expect("places are such numbers");
-                    if let Some(id) = self.at(place).map(|entry| entry.node.id) {
-                        self.note(Change::Node { id, place, parts: Parts::ACCESS });
-                    }
-                }
+        for place in renewed.iter() {
+            let place = places::number(place);
+            if let Some(id) = self.at(place).map(|entry| entry.node.id) {
+                self.note(Change::Node { id, place, parts: Parts::ACCESS });
             }
         }
     }
@@ -146,6 +160,18 @@ impl State {
         tags.sort_unstable();
         tags.dedup();
         Ok(tags)
+    }
+
+    /// Where the policy has the addresses of such a new node taken from.
+    pub(crate) fn pools(&self, node: policy::Node) -> Pools {
+        let Some(policy) = self.access.policy() else { return Pools::default() };
+        let all: Vec<IpNet> = policy.pools().collect();
+        if all.is_empty() {
+            return Pools::default();
+        }
+        let users = self.policy_users();
+        let alone = Nodes { users, nodes: vec![node], domains: Vec::new() };
+        Pools { own: policy.pools_of(&alone, 0).to_vec(), all }
     }
 
     /// Approves what the policy lets a node route without an administrator.

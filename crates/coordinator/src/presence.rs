@@ -1,6 +1,6 @@
 //! Who is connected, and what time does: nodes go offline, ephemeral ones are forgotten, keys expire.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use crate::{log::Parts, object::NodeId, state::State, time::Time};
 
@@ -21,7 +21,7 @@ pub(crate) enum Timer {
 
 /// The number of a stream of maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct StreamId(u64);
+pub struct StreamId(pub(crate) u64);
 
 /// A node that was never connected has as long as an ephemeral one at least: it may be on its way.
 const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
@@ -29,30 +29,90 @@ const FIRST_CONNECTION: Duration = Duration::from_secs(5 * 60);
 impl State {
     /// A stream of a node begins. Its number is for [`State::disconnect`].
     pub fn connect(&mut self, id: NodeId) -> StreamId {
-        self.last_stream += 1;
-        let stream = StreamId(self.last_stream);
-        let Some(entry) = self.nodes.get_mut(&id) else { return stream };
-        entry.streams.insert(stream);
-        if !entry.online {
-            entry.online = true;
+        let stream = self.connected.begin(id);
+        self.undo.stream(id, stream, true);
+        if self.note_lives(id) {
             self.choose_primaries_of(id);
-            self.note_parts(id, Parts::ONLINE);
         }
+        self.go_online(id);
         stream
     }
 
     /// A stream of a node ended.
     pub fn disconnect(&mut self, id: NodeId, stream: StreamId, now: Time) {
-        let Some(entry) = self.nodes.get_mut(&id) else { return };
-        if !entry.streams.remove(&stream) || !entry.streams.is_empty() {
+        if !self.connected.end(id, stream) {
             return;
         }
-        self.timers.insert((now.after(self.settings.offline_after), Timer::Offline(id)));
+        self.undo.stream(id, stream, false);
+        if self.connected.has(id) || !self.nodes.contains_key(&id) {
+            return;
+        }
         self.change_node(id, now, |node| {
             node.last_seen = Some(now);
             Parts::none()
         });
+        self.lose(id, now);
+    }
+
+    /// Another server of the network has the streams of these nodes, and of no others.
+    pub fn hear_server(&mut self, server: i64, nodes: BTreeSet<NodeId>, now: Time) {
+        let (come, gone) = self.connected.take(server, nodes);
+        for id in come {
+            self.note_lives(id);
+            self.go_online(id);
+        }
+        for id in gone {
+            self.lose(id, now);
+        }
+    }
+
+    /// Another server of the network said nothing since then: what it said before is void.
+    pub fn lose_server(&mut self, server: i64, since: Time) {
+        let (_, gone) = self.connected.take(server, BTreeSet::new());
+        for id in gone {
+            self.lose(id, since);
+        }
+    }
+
+    /// The nodes whose streams are this server's.
+    pub fn connected_here(&self) -> impl Iterator<Item = NodeId> {
+        self.connected.here()
+    }
+
+    /// How often those became others.
+    pub fn connections(&self) -> u64 {
+        self.connected.changes()
+    }
+
+    pub(crate) fn lose(&mut self, id: NodeId, since: Time) {
+        if self.connected.has(id) || !self.nodes.contains_key(&id) {
+            return;
+        }
+        self.connected.lose(id, since);
+        self.timers.insert((since.after(self.settings.offline_after), Timer::Offline(id)));
         self.set_ephemeral_timer(id);
+    }
+
+    /// A client that begins a stream lives; whether it did not answer before.
+    fn note_lives(&mut self, id: NodeId) -> bool {
+        let did = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.answers, true));
+        did == Some(false)
+    }
+
+    fn go_online(&mut self, id: NodeId) {
+        if self.note_online(id) {
+            self.choose_primaries_of(id);
+        }
+    }
+
+    /// A node is connected; whether it was not. Which networks go to it then is not looked at.
+    pub(crate) fn note_online(&mut self, id: NodeId) -> bool {
+        let was = self.nodes.get_mut(&id).map(|entry| mem::replace(&mut entry.online, true));
+        let is_other = was == Some(false);
+        if is_other {
+            self.note_parts(id, Parts::ONLINE);
+        }
+        is_other
     }
 
     /// When [`State::handle_timeout`] is to be called next.
@@ -62,6 +122,9 @@ impl State {
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        if mem::take(&mut self.reroutes) {
+            self.choose_primaries();
+        }
         while let Some((at, _)) = self.timers.first()
             && *at <= now
         {
@@ -84,9 +147,7 @@ impl State {
         if let Some(at) = entry.node.expires.filter(|at| *at > now) {
             self.timers.insert((at, Timer::Expiry(id)));
         }
-        if entry.streams.is_empty() {
-            self.set_ephemeral_timer(id);
-        }
+        self.set_ephemeral_timer(id);
     }
 
     fn set_ephemeral_timer(&mut self, id: NodeId) {
@@ -99,17 +160,20 @@ impl State {
     fn forgotten_at(&self, id: NodeId) -> Option<Time> {
         let entry = self.nodes.get(&id).filter(|entry| entry.node.ephemeral)?;
         let patience = self.settings.ephemeral_after;
-        (entry.streams.is_empty()).then(|| match entry.node.last_seen {
-            Some(seen) => seen.max(self.started).after(patience),
-            None => entry.node.created.max(self.started).after(patience.max(FIRST_CONNECTION)),
+        // Another server may have had its stream, and nobody else was told when it ended.
+        let gone = self.connected.gone_since(id).unwrap_or_default().max(self.started);
+        (!self.connected.has(id)).then(|| match entry.node.last_seen {
+            Some(seen) => seen.max(gone).after(patience),
+            None => entry.node.created.max(gone).after(patience.max(FIRST_CONNECTION)),
         })
     }
 
     fn go_offline(&mut self, id: NodeId, now: Time) {
-        let Some(entry) = self.nodes.get_mut(&id) else { return };
+        let is_connected = self.connected.has(id);
         // It may have been back in between, and have gone again.
-        let gone_for = entry.node.last_seen.map_or(Duration::MAX, |seen| now.since(seen));
-        if entry.streams.is_empty() && entry.online && gone_for >= self.settings.offline_after {
+        let gone_for = self.connected.gone_since(id).map_or(Duration::MAX, |at| now.since(at));
+        let Some(entry) = self.nodes.get_mut(&id) else { return };
+        if !is_connected && entry.online && gone_for >= self.settings.offline_after {
             entry.online = false;
             self.choose_primaries_of(id);
             self.note_parts(id, Parts::ONLINE);
@@ -128,7 +192,7 @@ impl State {
 
     fn expire(&mut self, id: NodeId, now: Time) {
         if self.nodes.get(&id).is_some_and(|entry| entry.node.has_expired(now)) {
-            self.note_parts(id, Parts::WHOLE);
+            self.note_parts(id, Parts::KEY);
         }
     }
 }

@@ -35,8 +35,12 @@ pub enum Refusal {
     NotAdvertised(IpNet),
     /// No registration waits under this number.
     NoRegistration,
+    /// No login by SSH waits under this number.
+    NoLogin,
     /// All addresses are had.
     NoAddress,
+    /// All addresses of the node's pool are had.
+    NoPoolAddress,
     /// There is no such policy, or it is not kept any more.
     NoPolicy(i64),
     /// Nobody lets the node have these tags.
@@ -67,7 +71,11 @@ impl fmt::Display for Refusal {
             Self::LastTag => f.write_str("the last tag of a node cannot be removed"),
             Self::NotAdvertised(net) => write!(f, "the node does not advertise {net}"),
             Self::NoRegistration => f.write_str("no registration waits under this key"),
+            Self::NoLogin => f.write_str("no login by SSH waits under this number"),
             Self::NoAddress => f.write_str("all addresses are in use"),
+            Self::NoPoolAddress => {
+                f.write_str("all addresses of the pool that the policy has for it are in use")
+            }
             Self::NoPolicy(id) => write!(f, "policy not found: {id}"),
             Self::TagsDenied(tags) => {
                 write!(f, "requested tags [{}] are invalid or not permitted", tags.join(" "))

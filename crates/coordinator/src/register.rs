@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   logout? ──► the key expires, or an ephemeral node is gone
+//!   another key than before, under tailnet lock? ──► the former one's signature, to make another of
 //!   the node has this key and it is valid? ──► as it is: a program that starts again says the same,
 //!       │                                      with an auth key that may be used up by now
 //!   auth key? ──► valid? ──► the machine is a node of the same owner? ──► a new node key for it
@@ -9,7 +10,7 @@
 //!       └──► a registration that waits for an administrator, under a number that is in its URL
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
@@ -31,7 +32,7 @@ use crate::{
 };
 
 /// How long one waits (tailscale's clients ask anew).
-const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
+pub(crate) const LONGEST_WAIT: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// A request, and what was made for it.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,8 @@ pub struct Registering<'a> {
 pub enum Registered {
     /// This JSON.
     Now(String),
+    /// This JSON: the machine is no node.
+    Refused(String),
     /// This JSON, unless something happens to the registration before the client loses patience.
     Later(String),
 }
@@ -105,7 +108,7 @@ impl State {
     pub fn register(&mut self, asked: Registering<'_>, now: Time) -> Registered {
         match self.try_register(asked, now) {
             Ok(answer) => answer,
-            Err(No(why)) => Registered::Now(refusal(&why)),
+            Err(No(why)) => Registered::Refused(refusal(&why)),
         }
     }
 
@@ -121,8 +124,12 @@ impl State {
         if request.is_logout(now) {
             return Ok(Registered::Now(self.log_out(known, now)));
         }
+        if let Some(signature) = self.signature_to_renew(machine, request) {
+            return Ok(Registered::Now(renewal(signature)));
+        }
         if let Some(id) = known.filter(|id| !self.nodes[id].node.has_expired(now)) {
             self.hear_tags(id, request, now)?;
+            self.hear_lock(id, request, now);
             self.note_hostinfo(id, request, now);
             return Ok(Registered::Now(self.welcome(id)));
         }
@@ -144,7 +151,7 @@ impl State {
             Some((id, true)) => self.remove_node(id),
             Some((id, false)) => self.change_node(id, now, |node| {
                 node.expires = Some(now);
-                Parts::WHOLE
+                Parts::KEY
             }),
             None => {}
         }
@@ -239,7 +246,7 @@ impl State {
         request: &RegisterRequest,
         owner: &Owner,
         now: Time,
-    ) -> Result<NodeId, No> {
+    ) -> Result<NodeId, Refusal> {
         let same = self.same_node(machine, request.node_key, owner);
         // The key moves with the machine to another owner: what had it is that machine no more.
         if let Some(other) = self.owned_by(&machine, &request.node_key)
@@ -253,14 +260,16 @@ impl State {
         };
         let lifetime = self.settings.key_lifetime.filter(|_| owner.tags.is_empty());
         self.change_node(id, now, |node| {
+            let is_same = node.tags == owner.tags && node.user == owner.user;
             node.key = request.node_key;
             node.expires = lifetime.map(|lifetime| now.after(lifetime));
             node.ephemeral = owner.ephemeral;
             node.tags.clone_from(&owner.tags);
             node.user = owner.user;
             node.version = request.version;
-            Parts::WHOLE
+            if is_same { Parts::KEY.and(Parts::VERSION) } else { Parts::WHOLE }
         });
+        self.hear_lock(id, request, now);
         self.note_hostinfo(id, request, now);
         Ok(id)
     }
@@ -281,9 +290,8 @@ impl State {
         request: &RegisterRequest,
         owner: &Owner,
         now: Time,
-    ) -> Result<NodeId, No> {
-        let no_address = || No(Refusal::NoAddress.to_string());
-        let (v4, v6) = self.addresses.free().ok_or_else(no_address)?;
+    ) -> Result<NodeId, Refusal> {
+        let (v4, v6) = self.free_addresses(owner)?;
         let id = NodeId(self.next_number(Kind::Node));
         let name = self.free_name(names::label(&request.hostinfo.hostname), None);
         let node = Node {
@@ -309,9 +317,27 @@ impl State {
             rekeyed: None,
             last_seen: None,
             approved: Vec::new(),
+            primaries: Vec::new(),
+            lock_key: String::new(),
+            signature: String::new(),
         };
         self.add_node(node, now);
         Ok(id)
+    }
+
+    /// Addresses for a new node: of its own pool, if the policy has one for it, and of nobody's else.
+    fn free_addresses(&self, owner: &Owner) -> Result<(Ipv4Addr, Ipv6Addr), Refusal> {
+        let node = policy::Node {
+            user: owner.user.map(|id| id.0.unsigned_abs()),
+            tags: owner.tags.clone(),
+            ..policy::Node::default()
+        };
+        let pools = self.pools(node);
+        let free = match pools.own.is_empty() {
+            true => self.addresses.free(&pools.all),
+            false => self.addresses.free_in(&pools.own),
+        };
+        free.ok_or(if pools.own.is_empty() { Refusal::NoAddress } else { Refusal::NoPoolAddress })
     }
 
     fn note_hostinfo(&mut self, id: NodeId, request: &RegisterRequest, now: Time) {
@@ -340,6 +366,7 @@ impl State {
             return Registered::Later(answer(number));
         }
         let pending = Pending { machine, request: request.clone(), from, since: now };
+        self.undo.waiting(&self.waiting);
         if let Some((gone, pending)) = self.waiting.insert(number.to_owned(), pending) {
             self.timers.remove(&(pending.since.after(LONGEST_WAIT), Timer::Waiting(gone)));
         }
@@ -377,10 +404,11 @@ impl State {
         }
         let pending = self.waiting.get(number).ok_or(Refusal::NoRegistration)?;
         let owner = self.owner(Some(user), &[], &pending.request)?;
+        self.undo.waiting(&self.waiting);
         let pending = self.waiting.remove(number).ok_or(Refusal::NoRegistration)?;
         let Pending { machine, request, .. } = pending;
         let owner = owner.with(request.ephemeral);
-        let id = self.make_node(machine, &request, &owner, now).map_err(|_| Refusal::NoAddress)?;
+        let id = self.make_node(machine, &request, &owner, now)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, method);
             node.expires = expires.or(node.expires);
@@ -388,6 +416,15 @@ impl State {
         });
         Ok(id)
     }
+}
+
+/// Asks for a registration with a signature that the node makes of its former key's.
+fn renewal(signature: &str) -> String {
+    json!({
+        "User": user_of(None), "Login": login_of(None), "NodeKeyExpired": false,
+        "MachineAuthorized": false, "AuthURL": "", "Error": "", "NodeKeySignature": signature,
+    })
+    .to_string()
 }
 
 /// A refusal that a client shows to its user.

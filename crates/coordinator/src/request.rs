@@ -31,6 +31,12 @@ pub struct RegisterRequest {
     pub hostinfo: Hostinfo,
     /// Whether it is to be forgotten when it goes.
     pub ephemeral: bool,
+    /// The public half of its key of tailnet lock.
+    #[serde(rename = "NLKey", deserialize_with = "or_default")]
+    pub lock_key: String,
+    /// The signature of its node key by tailnet lock, in base64.
+    #[serde(rename = "NodeKeySignature", deserialize_with = "or_default")]
+    pub signature: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -1,5 +1,7 @@
-//! Which node a network goes to, where several may route it: one that is connected, and for as long
-//! as it can be the same.
+//! Which node a network goes to, where several may route it: one that is connected and answers, and
+//! for as long as it can be the same.
+
+use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
@@ -13,20 +15,37 @@ pub(crate) fn is_exit(net: &IpNet) -> bool {
 impl State {
     /// The networks of a node are others than these were.
     pub(crate) fn sort_routes(&mut self, id: NodeId, before: &[IpNet]) {
+        for net in self.list_routes(id, before) {
+            self.choose_primary(net);
+        }
+    }
+
+    /// Notes which networks a node may route, instead of these; returns those that it did not, or does
+    /// not any more.
+    pub(crate) fn list_routes(&mut self, id: NodeId, before: &[IpNet]) -> Vec<IpNet> {
         let now: Vec<IpNet> = match self.nodes.get(&id) {
             Some(entry) => entry.node.routes().filter(|net| !is_exit(net)).collect(),
             None => Vec::new(),
         };
+        let mut changed = Vec::new();
         for net in before.iter().filter(|net| !now.contains(net)) {
             if let Some(routers) = self.routers.get_mut(net) {
                 routers.remove(&id);
-                self.choose_primary(*net);
+                changed.push(*net);
             }
         }
         for net in now {
             if self.routers.entry(net).or_default().insert(id) {
-                self.choose_primary(net);
+                changed.push(net);
             }
+        }
+        changed
+    }
+
+    /// Chooses for all networks.
+    pub(crate) fn choose_primaries(&mut self) {
+        for net in self.routers.keys().copied().collect::<Vec<_>>() {
+            self.choose_primary(net);
         }
     }
 
@@ -35,6 +54,34 @@ impl State {
         let Some(entry) = self.nodes.get(&id) else { return };
         for net in entry.node.routes().filter(|net| !is_exit(net)).collect::<Vec<_>>() {
             self.choose_primary(net);
+        }
+    }
+
+    /// The nodes that are connected, and of which another could take a network over: worth asking
+    /// whether they answer.
+    pub fn contested_routers(&self) -> BTreeSet<NodeId> {
+        let is_online = |id: &&NodeId| self.nodes.get(id).is_some_and(|entry| entry.online);
+        let online = |routers: &BTreeSet<NodeId>| {
+            routers.iter().filter(is_online).copied().collect::<Vec<_>>()
+        };
+        self.routers.values().map(online).filter(|routers| routers.len() > 1).flatten().collect()
+    }
+
+    /// Whether a node answered when it was last asked.
+    pub fn answers(&self, id: NodeId) -> Option<bool> {
+        self.nodes.get(&id).map(|entry| entry.answers)
+    }
+
+    /// Which of those that were asked have answered. All are taken together, so that no network goes
+    /// to one for which the next word is that it does not answer either.
+    pub fn note_answers(&mut self, answers: &[(NodeId, bool)]) {
+        for (id, answers) in answers {
+            if let Some(entry) = self.nodes.get_mut(id) {
+                entry.answers = *answers;
+            }
+        }
+        for (id, _) in answers {
+            self.choose_primaries_of(*id);
         }
     }
 
@@ -54,21 +101,28 @@ impl State {
         };
         for (id, has) in [(current, false), (chosen, true)] {
             let Some(entry) = id.and_then(|id| self.nodes.get_mut(&id)) else { continue };
-            entry.primaries.retain(|own| *own != net);
+            let before = entry.node.clone();
+            entry.node.primaries.retain(|own| *own != net);
             if has {
-                entry.primaries.push(net);
-                entry.primaries.sort_unstable();
+                entry.node.primaries.push(net);
+                entry.node.primaries.sort_unstable();
             }
-            let id = entry.node.id;
-            self.note_parts(id, Parts::SHOWN);
+            let (node, place) = (entry.node.clone(), entry.place);
+            self.undo.node(node.id, Some((before, place)));
+            self.write(&node);
+            self.note_parts(node.id, Parts::SHOWN);
         }
     }
 
     fn best_router(&self, net: &IpNet, current: Option<NodeId>) -> Option<NodeId> {
         let routers = self.routers.get(net)?;
         let current = current.filter(|id| routers.contains(id));
-        let is_online = |id: &NodeId| self.nodes.get(id).is_some_and(|entry| entry.online);
-        let online = || routers.iter().copied().find(is_online);
-        current.filter(is_online).or_else(online).or(current).or(routers.first().copied())
+        let entry = |id: &NodeId| self.nodes.get(id);
+        let is_online = |id: &NodeId| entry(id).is_some_and(|entry| entry.online);
+        let is_sound = |id: &NodeId| is_online(id) && entry(id).is_some_and(|entry| entry.answers);
+        let first = |is_good: &dyn Fn(&NodeId) -> bool| {
+            current.filter(|id| is_good(id)).or_else(|| routers.iter().copied().find(is_good))
+        };
+        first(&is_sound).or_else(|| first(&is_online)).or_else(|| first(&|_| true))
     }
 }

@@ -4,7 +4,7 @@
 //! often it changed: nodes that are new or not any more among those shown, whole nodes, and patches
 //! where the parts that changed allow one.
 //!
-//! A client that followed another stream before, of the same server, may go on with it: then the
+//! A client that followed another stream before, of any server of the network, may go on with it: then the
 //! first frame has what changed since (`MapSessionHandle` and `Seq` of `tailcfg.go`; stock clients
 //! ask for no such thing). It begins anew where that would be more than nodes: where it may be
 //! others whom it sees, or the log has forgotten.
@@ -15,39 +15,47 @@ use std::{
 };
 
 use ipnet::IpNet;
+use policy::NodeSet;
 use serde_json::{Map, Value, json};
 use tailnet::keys::NodePublic;
 
 use crate::{
-    bits::Bits,
-    blocks::Block,
-    log::{Change, Parts},
-    object::{Node, NodeId},
+    frame::{Fields, Frame, FrameKey, Part, Told, patch},
+    log::{Log, Parts},
+    merged::Merged,
+    object::NodeId,
     request::MapRequest,
     shown,
     state::{Entry, State},
-    telling::{is_reachable, texts},
+    telling::is_reachable,
     time::Time,
 };
+
+/// How many nodes with neighbouring numbers are told of in a block.
+const NEIGHBOURS: i64 = 32;
 
 /// One stream of maps.
 #[derive(Debug)]
 pub struct Session {
     id: NodeId,
     key: NodePublic,
-    /// Its name, which others of the same node share.
+    /// What names of streams of this network begin with; empty where none can be gone on with.
+    network: String,
+    /// The name of a former one and how far it was followed.
+    former: Option<(String, i64)>,
+    /// Its name, from the first frame on.
     handle: String,
-    /// How far a former one was followed, before the first frame.
-    resumed_from: Option<u64>,
     /// What of the log was told; nothing before the first frame.
     told: Option<u64>,
     /// The places of the peers that it was told of.
-    known: Bits,
+    known: NodeSet,
     /// The networks of routers that it was not told of, by the routers' places.
     hidden: BTreeMap<u32, Vec<IpNet>>,
-    filter: Arc<str>,
+    filter: Arc<[Part]>,
     ssh: Arc<str>,
     attributes: Arc<[String]>,
+    /// The number of the map of relays.
+    relays: u64,
 }
 
 /// What a stream is to be told.
@@ -61,81 +69,69 @@ pub enum Polled {
     End(Option<Frame>),
 }
 
-/// A map, or what changed of it: JSON in parts, many of which others are told too.
-#[derive(Clone, Debug, Default)]
-pub struct Frame {
-    /// The parts, in order.
-    pub parts: Vec<Part>,
-    /// Frames with the same key have the same words; none if it is for one client alone.
-    pub key: Option<FrameKey>,
-}
-
-/// A part of a frame.
-#[derive(Clone, Debug)]
-pub enum Part {
-    /// For this frame.
-    Text(String),
-    /// For whoever is told it.
-    Shared(Arc<str>),
-    /// The same, of many nodes, which may be packed already.
-    Block(Arc<Block>),
-}
-
-/// What a frame says, briefly: how far it goes, and of whom what.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FrameKey {
-    end: u64,
-    told: Vec<(NodeId, Told)>,
-}
-
-/// What a client is told of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Told {
-    Whole,
-    Removed,
-    Parts(Parts),
-}
-
-impl Frame {
-    /// All of it.
-    pub fn text(&self) -> String {
-        let mut all = String::new();
-        for part in &self.parts {
-            match part {
-                Part::Text(text) => all.push_str(text),
-                Part::Shared(text) => all.push_str(text),
-                Part::Block(block) => all.push_str(&block.text()),
-            }
-        }
-        all
-    }
-}
-
 impl Session {
     /// A stream of a node's, which has this key now.
     pub fn new(id: NodeId, key: NodePublic) -> Self {
-        let (filter, ssh, attributes) = ("".into(), "".into(), [].into());
-        let (known, hidden) = (Bits::default(), BTreeMap::new());
-        let (handle, resumed_from) = (String::new(), None);
-        Self { id, key, handle, resumed_from, told: None, known, hidden, filter, ssh, attributes }
+        let (filter, ssh, attributes) = ([].into(), "".into(), [].into());
+        let (known, hidden) = (NodeSet::default(), BTreeMap::new());
+        let (network, former, handle) = (String::new(), None, String::new());
+        Self {
+            id,
+            key,
+            network,
+            former,
+            handle,
+            told: None,
+            known,
+            hidden,
+            filter,
+            ssh,
+            attributes,
+            relays: 0,
+        }
     }
 
     /// One that can be gone on with, and goes on where this request says, if it is of the same
-    /// server. `server` is another each time that it starts, as its log is.
+    /// network, whichever of its servers it followed.
     #[must_use]
-    pub fn resumable(mut self, server: &str, request: &MapRequest) -> Self {
-        self.handle = format!("{server}-{}", self.id);
-        let is_its = request.former_stream == self.handle;
-        self.resumed_from = request.former_seq.checked_sub(1).and_then(|seq| seq.try_into().ok());
-        self.resumed_from = self.resumed_from.filter(|_| is_its);
+    pub fn resumable(mut self, network: &str, request: &MapRequest) -> Self {
+        network.clone_into(&mut self.network);
+        self.former = Some((request.former_stream.clone(), request.former_seq));
         self
+    }
+
+    /// Which version of the network a server must know for this stream to go on.
+    pub fn resumed_version(&self, state: &State) -> Option<i64> {
+        self.resumed_from(state).map(Log::version_of)
+    }
+
+    /// How far the former one was followed, if this is the next of it.
+    fn resumed_from(&self, state: &State) -> Option<i64> {
+        let (name, position) = self.former.as_ref()?;
+        self.names(state).contains(name).then_some(*position)
+    }
+
+    /// The names that a stream of the node may have at any server that knows the same history. There are
+    /// two, as one that begins anew has another name than the one that its client asked for.
+    fn names(&self, state: &State) -> [String; 2] {
+        let epoch = state.log.epoch();
+        ["", "-b"].map(|end| format!("{}-{epoch:x}-{}{end}", self.network, self.id))
+    }
+
+    /// Chooses the name: the former one's, if this goes on with it.
+    fn choose_name(&mut self, state: &State, goes_on: bool) {
+        let former = self.former.as_ref().map(|(name, _)| name);
+        let is_good = |name: &String| (former == Some(name)) == goes_on;
+        if !self.network.is_empty() {
+            self.handle = self.names(state).into_iter().find(is_good).unwrap_or_default();
+        }
     }
 
     /// The stream of a client that is no node: it is told so, and that is all.
     pub fn refuse(key: NodePublic) -> Frame {
         let mut fields = Fields::default();
         fields.put("Node", shown::gone(NodeId(0), &key.to_string()));
-        fields.finish(None)
+        fields.finish()
     }
 
     /// Whose it is.
@@ -157,85 +153,111 @@ impl Session {
             let words = || {
                 let mut fields = Fields::default();
                 fields.put("Node", shown::gone(self.id, &self.key.to_string()));
-                fields.finish(None)
+                fields.finish()
             };
             return Polled::End(was_deleted.then(words));
         };
         let Some(told) = self.told else {
             self.told = Some(state.end());
-            let resumed =
-                self.resumed_from.take().and_then(|from| self.resume(state, entry, from, now));
-            return Polled::Frame(resumed.unwrap_or_else(|| self.whole(state, entry, now)));
+            let from = self.resumed_from(state);
+            self.choose_name(state, from.is_some());
+            let resumed = from.and_then(|from| self.resume(state, entry, from, now));
+            return Polled::Frame(resumed.unwrap_or_else(|| {
+                self.choose_name(state, false);
+                self.whole(state, entry, now)
+            }));
         };
         if told >= end {
             return Polled::Nothing;
         }
         self.told = Some(end);
-        match state.log().between(told, end) {
-            Some(changes) => self.changes(state, entry, (changes, end), now),
+        match state.merged(told, end) {
+            Some(merged) => self.changes(state, entry, (&merged, end), now),
             None => Polled::End(None),
         }
     }
 
     /// The first frame of a stream that goes on: whole nodes of all that changed. `None` if it cannot.
-    fn resume(&mut self, state: &State, entry: &Entry, from: u64, now: Time) -> Option<Frame> {
-        let end = state.end();
-        let changes = state.log().between(from, end).filter(|_| from <= end)?;
-        let (merged, looks_at_all) = self.merge(state, changes);
-        if looks_at_all {
+    fn resume(&mut self, state: &State, entry: &Entry, from: i64, now: Time) -> Option<Frame> {
+        let is_own = state.log.is_own(from);
+        let (from, end) = (state.log.find(from, now)?, state.end());
+        let merged = state.merged(from, end).filter(|_| from <= end)?;
+        if self.may_reach_others(&merged) {
             return None;
         }
-        let sight = Sight::all(state, entry);
-        for other in state.nodes.values().filter(|other| sight.has(other)) {
-            self.known.insert(other.place);
-            self.hide(state, entry, other);
+        self.know(state, entry);
+        // It may have known it, and may not: neither does harm.
+        let is_shown = |place: u32| self.known.contains(place as usize);
+        let of = |place| if is_shown(place) { Told::Whole } else { Told::Removed };
+        let others = merged.nodes().filter(|(id, ..)| *id != self.id);
+        let mut told: Vec<_> = others.map(|(id, place, _)| (id, of(place))).collect();
+        if !is_own {
+            self.add_offline(state, &mut told);
         }
-        let mut told = BTreeMap::new();
-        for (id, (place, _)) in merged.into_iter().filter(|(id, _)| *id != self.id) {
-            // It may have known it, and may not: neither does harm.
-            let is_shown = self.known.contains(place);
-            told.insert(id, if is_shown { Told::Whole } else { Told::Removed });
-        }
-        let mut fields = self.begun();
+        let mut fields = self.begun(state);
         self.attributes = state.access.attributes(entry.place);
         fields.put("Node", state.own(entry, now));
+        match is_own {
+            // It may know those that there were at the start.
+            true => self.put_relays(state, &mut fields),
+            false => self.put_settings(state, &mut fields),
+        }
         self.rules(state, entry, &mut fields);
-        self.put_peers(state, &told, &mut fields);
-        Some(fields.finish_at(end, now, None))
+        self.put_peers(state, (&told, end), &mut fields);
+        Some(fields.finish_at(state.log.position(end), now))
+    }
+
+    /// It knows all that it is told of in a first frame.
+    fn know(&mut self, state: &State, entry: &Entry) {
+        self.known = state.seen_by(entry);
+        for router in places(&self.known.both(&state.places.routers)) {
+            if let Some(router) = state.at(router) {
+                self.hide(state, entry, router);
+            }
+        }
+    }
+
+    /// What another server's log has of those who went offline before this one began is not in this
+    /// one's.
+    fn add_offline(&self, state: &State, told: &mut Vec<(NodeId, Told)>) {
+        let known: BTreeSet<NodeId> = told.iter().map(|(id, _)| *id).collect();
+        let offline = places(&self.known).filter_map(|place| state.at(place));
+        let offline = offline.filter(|other| !other.online && !known.contains(&other.node.id));
+        told.extend(offline.map(|other| (other.node.id, Told::Parts(Parts::ONLINE))));
+        told.sort_unstable_by_key(|(id, _)| *id);
+    }
+
+    /// What this server is configured with, as another may not be.
+    fn put_settings(&mut self, state: &State, fields: &mut Fields) {
+        self.relays = state.relays;
+        fields.put("DERPMap", state.settings.relays.clone());
+        fields.put("DNSConfig", state.dns());
+        fields.put("Domain", json!(state.settings.base_domain).to_string());
     }
 
     /// The first fields of a first frame.
-    fn begun(&self) -> Fields {
+    fn begun(&self, state: &State) -> Fields {
         let mut fields = Fields::default();
         if !self.handle.is_empty() {
             fields.put("MapSessionHandle", json!(self.handle).to_string());
         }
+        fields.lock(state);
         fields
     }
 
     /// The first frame: all of it.
     fn whole(&mut self, state: &State, entry: &Entry, now: Time) -> Frame {
-        let sight = Sight::all(state, entry);
-        let mut peers: Vec<&Entry> =
-            state.nodes.values().filter(|other| sight.has(other)).collect();
-        peers.sort_unstable_by_key(|peer| peer.place);
-        for peer in &peers {
-            self.known.insert(peer.place);
-            self.hide(state, entry, peer);
-        }
-        let mut fields = self.begun();
+        self.know(state, entry);
+        let mut fields = self.begun(state);
         self.attributes = state.access.attributes(entry.place);
         fields.put("Node", state.own(entry, now));
-        fields.put("DERPMap", state.settings.relays.clone());
-        self.put_all(state, &peers, &mut fields);
-        let nodes = peers.iter().map(|peer| &peer.node).chain([&entry.node]);
-        fields.profiles(state, nodes);
-        fields.put("DNSConfig", state.dns());
-        fields.put("Domain", json!(state.settings.base_domain).to_string());
+        self.put_settings(state, &mut fields);
+        self.put_all(state, &mut fields);
+        self.put_profiles(state, entry, &mut fields);
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.rules(state, entry, &mut fields);
-        fields.finish_at(state.end(), now, None)
+        fields.finish_at(state.log.position(state.end()), now)
     }
 
     /// What changed.
@@ -243,59 +265,64 @@ impl Session {
         &mut self,
         state: &State,
         entry: &Entry,
-        (changes, end): (impl Iterator<Item = Change>, u64),
+        (merged, end): (&Merged, u64),
         now: Time,
     ) -> Polled {
-        let mut told = BTreeMap::new();
-        let (mut merged, looks_at_all) = self.merge(state, changes);
-        let own = merged.remove(&self.id).map_or(Parts::none(), |(_, parts)| parts);
-        let sight = if looks_at_all { Sight::all(state, entry) } else { Sight::each(state, entry) };
-        for (id, (place, parts)) in merged {
-            if let Some(of) = self.tell(&sight, place, parts) {
-                told.insert(id, of);
-            }
-        }
+        let told = self.told_by(state, entry, merged);
         let mut fields = Fields::default();
         let attributes = state.access.attributes(entry.place);
-        if own.has(Parts::WHOLE) || attributes != self.attributes {
+        let own = merged.parts(self.id);
+        if own.has(Parts::WHOLE.and(Parts::KEY)) || attributes != self.attributes {
             self.attributes = attributes;
             fields.put("Node", state.own(entry, now));
             fields.profiles(state, [&entry.node].into_iter());
         }
+        if merged.has_lock {
+            fields.lock(state);
+        }
+        self.put_relays(state, &mut fields);
         self.rules(state, entry, &mut fields);
-        let is_for_all = fields.is_empty() && !self.hides_from(state, &told);
-        self.put_peers(state, &told, &mut fields);
-        if fields.is_empty() {
+        if fields.is_empty() && told.is_empty() {
             return Polled::Nothing;
         }
-        let key = is_for_all.then(|| FrameKey { end, told: told.into_iter().collect() });
-        Polled::Frame(fields.finish_at(end, now, key))
+        let is_for_all = fields.is_empty() && !self.hides_from(state, &told);
+        let position = state.log.position(end);
+        if is_for_all {
+            return Polled::Frame(state.frames.frame(FrameKey { end, told }, |key| {
+                self.put_peers(state, (&key.told, end), &mut fields);
+                fields.finish_at(position, now)
+            }));
+        }
+        self.put_peers(state, (&told, end), &mut fields);
+        Polled::Frame(fields.finish_at(position, now))
     }
 
-    /// Each node once, with all that changed of it, and whether any may have to be shown or hidden.
-    fn merge(
-        &self,
-        state: &State,
-        changes: impl Iterator<Item = Change>,
-    ) -> (BTreeMap<NodeId, (u32, Parts)>, bool) {
-        let mut merged: BTreeMap<NodeId, (u32, Parts)> = BTreeMap::new();
-        let mut looks_at_all = false;
-        for change in changes {
-            match change {
-                Change::Node { id, place, parts } => {
-                    let of = merged.entry(id).or_insert((place, Parts::none()));
-                    of.1 = of.1.and(parts);
-                    looks_at_all |= id == self.id && parts.has(Parts::ACCESS);
-                }
-                Change::Policy => looks_at_all = true,
-            }
+    /// Whether it may be others whom it sees.
+    fn may_reach_others(&self, merged: &Merged) -> bool {
+        merged.has_policy || merged.parts(self.id).has(Parts::ACCESS)
+    }
+
+    /// What it is to be told of others, in order.
+    fn told_by(&mut self, state: &State, entry: &Entry, merged: &Merged) -> Vec<(NodeId, Told)> {
+        let seen = self.may_reach_others(merged).then(|| state.seen_by(entry));
+        let sight = Sight { state, viewer: entry, seen: seen.as_ref() };
+        let mut told = Vec::new();
+        let own = self.id;
+        for (id, place, parts) in merged.nodes().filter(|(id, ..)| *id != own) {
+            told.extend(self.tell(&sight, place, parts).map(|of| (id, of)));
         }
-        if looks_at_all {
-            for (id, other) in &state.nodes {
-                merged.entry(*id).or_insert((other.place, Parts::none()));
+        if let Some(seen) = &seen {
+            // What changed of itself has been told: of these nothing did but who sees them, or which
+            // of their networks.
+            let mut others = self.known.either(seen);
+            others.add(&seen.both(&state.places.routers));
+            for place in places(&others) {
+                let Some(id) = state.at(place).map(|other| other.node.id) else { continue };
+                told.extend(self.tell(&sight, place, Parts::none()).map(|of| (id, of)));
             }
+            told.sort_unstable_by_key(|(id, _)| *id);
         }
-        (merged, looks_at_all)
+        told
     }
 
     /// What is to be told of a peer.
@@ -303,10 +330,10 @@ impl Session {
         let other = sight.state.at(place).filter(|other| sight.has(other));
         let Some(other) = other.filter(|_| !parts.has(Parts::GONE)) else {
             self.hidden.remove(&place);
-            return self.known.remove(place).then_some(Told::Removed);
+            return self.known.remove(place as usize).then_some(Told::Removed);
         };
         let hides_others = self.hide(sight.state, sight.viewer, other);
-        let is_new = self.known.insert(place);
+        let is_new = self.known.insert(place as usize);
         if is_new || hides_others || parts.has(Parts::WHOLE.and(Parts::SHOWN)) {
             return Some(Told::Whole);
         }
@@ -325,11 +352,11 @@ impl Session {
     }
 
     /// Whether one of these is told without some of its networks.
-    fn hides_from(&self, state: &State, told: &BTreeMap<NodeId, Told>) -> bool {
+    fn hides_from(&self, state: &State, told: &[(NodeId, Told)]) -> bool {
         let is_hidden = |id: &NodeId| {
             state.nodes.get(id).is_some_and(|entry| self.hidden.contains_key(&entry.place))
         };
-        let mut whole = told.iter().filter(|(_, told)| **told == Told::Whole);
+        let mut whole = told.iter().filter(|(_, told)| *told == Told::Whole);
         !self.hidden.is_empty() && whole.any(|(id, _)| is_hidden(id))
     }
 
@@ -341,47 +368,81 @@ impl Session {
         }
     }
 
+    /// The relays, where they are others.
+    fn put_relays(&mut self, state: &State, fields: &mut Fields) {
+        if self.relays != state.relays {
+            self.relays = state.relays;
+            fields.put("DERPMap", state.settings.relays.clone());
+        }
+    }
+
     /// Filter and SSH, where they are others.
     fn rules(&mut self, state: &State, entry: &Entry, fields: &mut Fields) {
         let filter = state.access.filter(entry.place);
-        if filter != self.filter {
+        if !Arc::ptr_eq(&filter, &self.filter) && filter != self.filter {
             fields.name("PacketFilters");
             fields.text(r#"{"base":"#);
-            fields.parts.push(Part::Shared(Arc::clone(&filter)));
+            fields.extend(&filter);
             fields.text("}");
             self.filter = filter;
         }
         let ssh = state.access.ssh(entry.place);
         if ssh != self.ssh {
             fields.name("SSHPolicy");
-            fields.parts.push(Part::Shared(Arc::clone(&ssh)));
+            fields.extend(&[Part::Shared(Arc::clone(&ssh))]);
             self.ssh = ssh;
         }
     }
 
-    /// All peers, in the order of their places: in blocks where it is told of all in them, and of each
-    /// what others are told.
-    fn put_all(&self, state: &State, peers: &[&Entry], fields: &mut Fields) {
-        let is_whole = |place: &u32| !self.hidden.contains_key(place);
-        let places = peers.iter().map(|peer| peer.place);
-        let (blocks, rest) = state.blocks.cover(places.clone().filter(is_whole), |place| {
+    /// All peers: in blocks where it is told of all in them, and of each what others are told.
+    fn put_all(&self, state: &State, fields: &mut Fields) {
+        let whole = self.known.without(&self.hidden.keys().map(|place| *place as usize).collect());
+        let (blocks, mut rest) = state.blocks.cover(&whole, |place| {
             let entry = state.at(place).filter(|entry| is_reachable(&entry.node))?;
             Some(state.peer(entry))
         });
-        let alone = rest.into_iter().chain(places.filter(|place| !is_whole(place)));
-        let alone = alone.filter_map(|place| state.at(place));
+        rest.add(&self.known.without(&whole));
+        let alone = places(&rest).filter_map(|place| state.at(place));
         fields.list_with("Peers", alone.map(|peer| Part::Shared(self.peer(state, peer))), blocks);
     }
 
-    fn put_peers(&self, state: &State, told: &BTreeMap<NodeId, Told>, fields: &mut Fields) {
+    /// The owners of all, and its own.
+    fn put_profiles(&self, state: &State, own: &Entry, fields: &mut Fields) {
+        let is_told = |of: &NodeSet| of.contains(own.place as usize) || of.meets(&self.known);
+        let users = state.places.of_users.values().filter(|of| is_told(of));
+        let one = |of: &NodeSet| places(&of.both(&self.known)).next().unwrap_or(own.place);
+        let nodes = users.filter_map(|of| state.at(one(of))).map(|entry| &entry.node);
+        fields.profiles(state, nodes);
+    }
+
+    /// Others of which all is told: in blocks where many joined together, as each of these is told
+    /// all but itself.
+    fn put_changed(&self, state: &State, whole: &[&Entry], end: u64, fields: &mut Fields) {
+        let (mut alone, mut blocks) = (Vec::new(), Vec::new());
+        let number = |entry: &Entry| entry.node.id.0 / NEIGHBOURS;
+        for some in whole.chunk_by(|one, other| number(one) == number(other)) {
+            let hides = some.iter().any(|entry| self.hidden.contains_key(&entry.place));
+            if some.len() < NEIGHBOURS as usize || hides {
+                alone.extend(some);
+                continue;
+            }
+            let nodes = some.iter().map(|entry| state.peer(entry));
+            blocks.push(state.frames.neighbours(end, some[0].node.id, nodes));
+        }
+        let alone = alone.into_iter().map(|entry| Part::Shared(self.peer(state, entry)));
+        fields.list_with("PeersChanged", alone, blocks);
+    }
+
+    fn put_peers(&self, state: &State, (told, end): (&[(NodeId, Told)], u64), fields: &mut Fields) {
         let entry = |id: &NodeId| state.nodes.get(id);
-        let removed = told.iter().filter(|(_, told)| **told == Told::Removed);
+        let removed = told.iter().filter(|(_, told)| *told == Told::Removed);
         fields.list("PeersRemoved", removed.map(|(id, _)| Part::Text(id.to_string())));
-        let whole = || {
-            told.iter().filter(|(_, told)| **told == Told::Whole).filter_map(|(id, _)| entry(id))
-        };
-        fields.list("PeersChanged", whole().map(|entry| Part::Shared(self.peer(state, entry))));
-        fields.profiles(state, whole().map(|entry| &entry.node));
+        let whole = told.iter().filter(|(_, told)| *told == Told::Whole);
+        let whole: Vec<&Entry> = whole.filter_map(|(id, _)| entry(id)).collect();
+        self.put_changed(state, &whole, end, fields);
+        let owners: BTreeMap<_, _> =
+            whole.iter().map(|entry| (entry.node.user, &entry.node)).collect();
+        fields.profiles(state, owners.into_values());
         let (mut online, mut patches) = (Map::new(), Vec::new());
         for (id, told) in told {
             match (told, entry(id)) {
@@ -404,125 +465,23 @@ impl Session {
 struct Sight<'a> {
     state: &'a State,
     viewer: &'a Entry,
-    /// Those, if many are asked for.
-    all: Option<policy::NodeSet>,
+    /// Those, if all are looked at.
+    seen: Option<&'a NodeSet>,
 }
 
-impl<'a> Sight<'a> {
-    fn all(state: &'a State, viewer: &'a Entry) -> Self {
-        Self { state, viewer, all: state.access.shown(viewer.place) }
-    }
-
-    fn each(state: &'a State, viewer: &'a Entry) -> Self {
-        Self { state, viewer, all: None }
-    }
-
+impl Sight<'_> {
     fn has(&self, other: &Entry) -> bool {
-        let shows = || match &self.all {
-            Some(all) => all.contains(other.place as usize),
-            None => self.state.access.shows(self.viewer.place, other.place),
-        };
-        self.viewer.node.id != other.node.id && is_reachable(&other.node) && shows()
-    }
-}
-
-/// `tailcfg.PeerChange`.
-fn patch(entry: &Entry, parts: Parts) -> String {
-    let node = &entry.node;
-    let mut patch = json!({ "NodeID": node.id });
-    if parts.has(Parts::ONLINE) {
-        patch["Online"] = json!(entry.online);
-        if let Some(seen) = node.last_seen.filter(|_| !entry.online) {
-            patch["LastSeen"] = json!(seen.text());
-        }
-    }
-    if parts.has(Parts::ENDPOINTS) {
-        patch["Endpoints"] = json!(texts(&node.endpoints));
-    }
-    if parts.has(Parts::HOME) {
-        patch["DERPRegion"] = json!(node.home);
-    }
-    if parts.has(Parts::DISCO) {
-        patch["DiscoKey"] = json!(node.disco);
-    }
-    if parts.has(Parts::VERSION) {
-        patch["Cap"] = json!(node.version);
-    }
-    patch.to_string()
-}
-
-/// The fields of a frame.
-#[derive(Default)]
-struct Fields {
-    parts: Vec<Part>,
-}
-
-impl Fields {
-    fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    fn name(&mut self, name: &str) {
-        let before = if self.is_empty() { '{' } else { ',' };
-        self.parts.push(Part::Text(format!("{before}\"{name}\":")));
-    }
-
-    fn text(&mut self, text: &str) {
-        self.parts.push(Part::Text(text.to_owned()));
-    }
-
-    fn put(&mut self, name: &str, json: String) {
-        self.name(name);
-        self.parts.push(Part::Text(json));
-    }
-
-    /// A list; nothing where it would be empty.
-    fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
-        self.list_with(name, items, Vec::new());
-    }
-
-    /// A list that ends with blocks. They begin with commas: the first of a list is no block.
-    fn list_with(
-        &mut self,
-        name: &str,
-        mut items: impl Iterator<Item = Part>,
-        blocks: Vec<Arc<Block>>,
-    ) {
-        let mut blocks = blocks.into_iter();
-        let mut first_of_block = || Some(Part::Text(blocks.next()?.text().split_off(1)));
-        let Some(first) = items.next().or_else(&mut first_of_block) else { return };
-        self.name(name);
-        self.text("[");
-        self.parts.push(first);
-        for item in items {
-            self.text(",");
-            self.parts.push(item);
-        }
-        self.parts.extend(blocks.map(Part::Block));
-        self.text("]");
-    }
-
-    /// The owners of nodes, each once.
-    fn profiles<'a>(&mut self, state: &State, nodes: impl Iterator<Item = &'a Node>) {
-        let (mut seen, mut texts) = (BTreeSet::new(), Vec::new());
-        for node in nodes {
-            if seen.insert(node.user) {
-                texts.push(Part::Text(state.profile(node).1));
+        match self.seen {
+            Some(seen) => seen.contains(other.place as usize),
+            None => {
+                self.viewer.place != other.place
+                    && is_reachable(&other.node)
+                    && self.state.access.shows(self.viewer.place, other.place)
             }
         }
-        self.list("UserProfiles", texts.into_iter());
     }
+}
 
-    /// The end of a frame behind which the log is read on from there.
-    fn finish_at(mut self, end: u64, now: Time, key: Option<FrameKey>) -> Frame {
-        self.put("ControlTime", json!(now.text()).to_string());
-        // 0 is no number of a map.
-        self.put("Seq", (end + 1).to_string());
-        self.finish(key)
-    }
-
-    fn finish(mut self, key: Option<FrameKey>) -> Frame {
-        self.text("}");
-        Frame { parts: self.parts, key }
-    }
+fn places(of: &NodeSet) -> impl Iterator<Item = u32> + '_ {
+    of.iter().map(|place| u32::try_from(place).expect("places are such numbers"))
 }

@@ -1,6 +1,6 @@
 //! What a network is set up with. It comes from the server's configuration, not from the store.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use crate::addresses::Prefixes;
 
@@ -36,6 +36,8 @@ pub struct Dns {
     pub split: BTreeMap<String, Vec<String>>,
     /// What else is tried behind a short name.
     pub search: Vec<String>,
+    /// Names beside those of nodes, and the address of each; a name may have several.
+    pub extra: Vec<(String, IpAddr)>,
 }
 
 impl Default for Settings {

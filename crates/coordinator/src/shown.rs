@@ -18,11 +18,16 @@ const TAGGED: i64 = 2_147_455_555;
 
 /// What a client of an administrator may do; the values are lists of parameters, of which these have
 /// none.
-const CAPABILITIES: [&str; 3] = [
+const CAPABILITIES: [&str; 4] = [
     "https://tailscale.com/cap/file-sharing",
     "https://tailscale.com/cap/is-admin",
     "https://tailscale.com/cap/ssh",
+    // Without it a client follows no tailnet lock.
+    "https://tailscale.com/cap/tailnet-lock",
 ];
+
+/// The attribute by which clients suggest an exit (`tailcfg.NodeAttrSuggestExitNode`).
+const SUGGESTED: &str = "suggest-exit-node";
 
 impl State {
     /// A node as its peers are told of it.
@@ -41,7 +46,7 @@ impl State {
             return Vec::new();
         }
         let exits = router.node.routes().filter(is_exit);
-        let told: Vec<IpNet> = exits.chain(router.primaries.iter().copied()).collect();
+        let told: Vec<IpNet> = exits.chain(router.node.primaries.iter().copied()).collect();
         self.access.hidden(viewer.place, router.place, &told)
     }
 
@@ -51,7 +56,7 @@ impl State {
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         let mut allowed = addresses(node);
         let exits = node.routes().filter(is_exit);
-        let mut primaries = entry.primaries.clone();
+        let mut primaries = entry.node.primaries.clone();
         primaries.retain(|net| !hidden.contains(net));
         let exits = exits.filter(|net| !hidden.contains(net));
         allowed.extend(exits.chain(primaries.iter().copied()).map(|net| net.to_string()));
@@ -72,7 +77,17 @@ impl State {
             hostinfo["sshHostKeys"] = json!(of.ssh_keys);
         }
         put("Hostinfo", hostinfo);
+        if self.is_suggested(entry) {
+            put("CapMap", json!({ SUGGESTED: null }));
+        }
         Value::Object(fields).to_string()
+    }
+
+    /// Whether clients may suggest a node as an exit: one that is, where the policy says so.
+    fn is_suggested(&self, entry: &Entry) -> bool {
+        let attributes = || self.access.attributes(entry.place);
+        entry.node.routes().any(|net| is_exit(&net))
+            && attributes().iter().any(|own| own == SUGGESTED)
     }
 
     /// A node as it is told of itself.
@@ -111,6 +126,9 @@ impl State {
         if node.is_tagged() {
             put("Tags", json!(node.tags));
         }
+        if !node.signature.is_empty() {
+            put("KeySignature", json!(node.signature));
+        }
         fields
     }
 
@@ -137,8 +155,17 @@ impl State {
         let servers = resolvers(&dns.nameservers);
         let name = if dns.overrides { "Resolvers" } else { "FallbackResolvers" };
         let split = dns.split.iter();
-        let split: Map<String, Value> =
+        let mut split: Map<String, Value> =
             split.map(|(domain, servers)| (domain.clone(), json!(resolvers(servers)))).collect();
+        for (name, _) in &dns.extra {
+            // Clients before 1.102 ask their host's resolvers for what no route covers.
+            let is_below = |domain: &String| {
+                name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+            };
+            if !(is_below(&self.settings.base_domain) || split.keys().any(is_below)) {
+                split.insert(name.clone(), json!([]));
+            }
+        }
         let mut config = Map::new();
         config.insert("Proxied".into(), json!(dns.magic));
         if dns.magic {
@@ -150,6 +177,10 @@ impl State {
         }
         if !split.is_empty() {
             config.insert("Routes".into(), Value::Object(split));
+        }
+        if !dns.extra.is_empty() {
+            let record = |(name, value): &(String, _)| json!({ "Name": name, "Value": value });
+            config.insert("ExtraRecords".into(), dns.extra.iter().map(record).collect());
         }
         Value::Object(config).to_string()
     }

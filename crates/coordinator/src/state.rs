@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fmt, mem,
+    mem,
     sync::{Arc, OnceLock},
 };
 
 use ipnet::IpNet;
+use policy::NodeSet;
 use tailnet::keys::{MachinePublic, NodePublic};
 
 use crate::{
@@ -15,42 +16,20 @@ use crate::{
     api_keys::ApiKeys,
     audit::Audit,
     blocks::Blocks,
+    connected::Connected,
+    frame::Shared,
+    lock::Lock,
     log::{Change, Log, Parts},
+    merged::{Merged, Merges},
     object::{self, KeyId, Kind, Node, NodeId, Object, PolicyId, PreAuthKey, Stored, User, UserId},
-    presence::{StreamId, Timer},
+    places::Places,
+    presence::Timer,
     settings::Settings,
+    ssh_checks::SshChecks,
     time::Time,
+    undo::Undo,
     waiting::WaitingRoom,
 };
-
-/// An object of the store that cannot be read.
-#[derive(Debug)]
-pub struct LoadError {
-    kind: &'static str,
-    id: i64,
-    why: Unreadable,
-}
-
-/// Why it cannot be read.
-#[derive(Debug)]
-enum Unreadable {
-    /// It is no such object.
-    Json(serde_json::Error),
-    /// It is a policy that is refused.
-    Policy(policy::Refusal),
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} of the store cannot be read: ", self.kind, self.id)?;
-        match &self.why {
-            Unreadable::Json(why) => why.fmt(f),
-            Unreadable::Policy(why) => why.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
 
 /// A node with what is known of it now.
 #[derive(Debug)]
@@ -58,12 +37,10 @@ pub(crate) struct Entry {
     pub node: Node,
     /// Its place in sets of bits.
     pub place: u32,
-    /// Its streams of maps.
-    pub streams: BTreeSet<StreamId>,
     /// Whether others are told that it is connected.
     pub online: bool,
-    /// The networks that go to it, of those that several may route.
-    pub primaries: Vec<IpNet>,
+    /// Whether it answered when it was last asked; one that was not asked does.
+    pub answers: bool,
     /// Since when it says that it has no endpoints, where its peers know some.
     pub without_endpoints: Option<Time>,
     /// As its peers are told of it; made when first asked for.
@@ -77,42 +54,50 @@ pub struct NodeView<'a> {
     pub node: &'a Node,
     /// Whether it is connected.
     pub online: bool,
-    /// The networks that go to it, of those that several may route.
-    pub primaries: &'a [IpNet],
 }
 
 /// The state of a network.
 ///
-/// Call order: any commands; then `take_writes`, and once those are kept `publish`.
+/// Call order: any commands; then `take_writes`, and `publish` once those are kept, or `undo` where
+/// they cannot be. In between what others have written is taken by `apply`.
 #[derive(Debug)]
 pub struct State {
     pub(crate) settings: Settings,
+    /// How often there were other relays since the start.
+    pub(crate) relays: u64,
     pub(crate) access: Access,
     pub(crate) users: BTreeMap<UserId, User>,
     pub(crate) keys: BTreeMap<KeyId, PreAuthKey>,
     pub(crate) by_prefix: HashMap<String, KeyId>,
     pub(crate) api_keys: ApiKeys,
     pub(crate) audit: Audit,
+    pub(crate) lock: Lock,
     pub(crate) nodes: BTreeMap<NodeId, Entry>,
     pub(crate) policies: BTreeMap<PolicyId, object::Policy>,
     pub(crate) by_key: HashMap<NodePublic, NodeId>,
     pub(crate) by_machine: HashMap<MachinePublic, BTreeSet<NodeId>>,
-    names: HashSet<String>,
+    pub(crate) names: HashSet<String>,
     pub(crate) places: Places,
     pub(crate) blocks: Blocks,
+    pub(crate) frames: Shared,
     pub(crate) addresses: Addresses,
     /// Who may route each network, exits apart.
     pub(crate) routers: BTreeMap<IpNet, BTreeSet<NodeId>>,
     pub(crate) primaries: BTreeMap<IpNet, NodeId>,
     pub(crate) timers: BTreeSet<(Time, Timer)>,
     pub(crate) waiting: WaitingRoom,
-    pub(crate) last_stream: u64,
+    pub(crate) connected: Connected,
+    pub(crate) ssh_checks: SshChecks,
     /// Before this nobody could be connected.
     pub(crate) started: Time,
-    last: BTreeMap<Kind, i64>,
-    log: Log,
-    unpublished: Vec<Change>,
-    writes: BTreeMap<(Kind, i64), Stored>,
+    /// Whom networks go to is to be looked at again.
+    pub(crate) reroutes: bool,
+    pub(crate) last: BTreeMap<Kind, i64>,
+    pub(crate) log: Log,
+    pub(crate) merges: Merges,
+    pub(crate) unpublished: Vec<Change>,
+    pub(crate) undo: Undo,
+    pub(crate) writes: BTreeMap<(Kind, i64), Stored>,
 }
 
 impl State {
@@ -121,12 +106,14 @@ impl State {
         Self {
             addresses: Addresses::new(settings.prefixes),
             settings,
+            relays: 0,
             access: Access::open(),
             users: BTreeMap::new(),
             keys: BTreeMap::new(),
             by_prefix: HashMap::new(),
             api_keys: ApiKeys::default(),
             audit: Audit::default(),
+            lock: Lock::default(),
             nodes: BTreeMap::new(),
             policies: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -134,64 +121,22 @@ impl State {
             names: HashSet::new(),
             places: Places::default(),
             blocks: Blocks::default(),
+            frames: Shared::default(),
             routers: BTreeMap::new(),
             primaries: BTreeMap::new(),
             timers: BTreeSet::new(),
             waiting: WaitingRoom::default(),
-            last_stream: 0,
+            connected: Connected::default(),
+            ssh_checks: SshChecks::default(),
             started: Time::default(),
+            reroutes: false,
             last: BTreeMap::new(),
-            log: Log::default(),
+            log: Log::behind(0, 0, Time::default()),
+            merges: Merges::default(),
             unpublished: Vec::new(),
+            undo: Undo::default(),
             writes: BTreeMap::new(),
         }
-    }
-
-    /// The network that was kept, at this time. Nobody is connected.
-    ///
-    /// # Errors
-    /// An object cannot be read.
-    pub fn load(
-        settings: Settings,
-        objects: impl IntoIterator<Item = Stored>,
-        now: Time,
-    ) -> Result<Self, LoadError> {
-        let mut state = Self { started: now, ..Self::new(settings) };
-        for Stored { kind, id, body } in objects {
-            state.note_number(kind, id);
-            let Some(body) = body else { continue };
-            let read = match kind {
-                Kind::User => serde_json::from_str(&body).map(|user: User| {
-                    state.users.insert(user.id, user);
-                }),
-                Kind::PreAuthKey => serde_json::from_str(&body).map(|key: PreAuthKey| {
-                    state.by_prefix.insert(key.prefix.clone(), key.id);
-                    state.keys.insert(key.id, key);
-                }),
-                Kind::Node => serde_json::from_str(&body).map(|node| state.add_entry(node, now)),
-                Kind::Policy => serde_json::from_str(&body).map(|policy: object::Policy| {
-                    state.policies.insert(policy.id, policy);
-                }),
-                Kind::ApiKey => serde_json::from_str(&body).map(|key| state.api_keys.insert(key)),
-                Kind::AuditEntry => {
-                    serde_json::from_str(&body).map(|entry| state.audit.push(entry))
-                }
-            };
-            let why = |why| LoadError { kind: kind.name(), id, why: Unreadable::Json(why) };
-            read.map_err(why)?;
-        }
-        // A network that had a policy never runs without.
-        state.load_policy().map_err(|why| LoadError {
-            kind: Kind::Policy.name(),
-            id: state.policy().map_or(0, |policy| policy.id.0),
-            why: Unreadable::Policy(why),
-        })?;
-        for net in state.routers.keys().copied().collect::<Vec<_>>() {
-            state.choose_primary(net);
-        }
-        state.unpublished.clear();
-        state.writes.clear();
-        Ok(state)
     }
 
     /// What has to be kept before what happened is told to anybody.
@@ -199,9 +144,13 @@ impl State {
         mem::take(&mut self.writes).into_values().collect()
     }
 
-    /// What happened is kept: followers may know. Whether there is anything that they do not.
-    pub fn publish(&mut self) -> bool {
+    /// What happened is kept, and the network's version is this: followers may know. Whether there is
+    /// anything that they do not.
+    pub fn publish(&mut self, version: i64, now: Time) -> bool {
+        self.undo = Undo::default();
+        self.audit.trim();
         self.renew_access();
+        self.log.begin(version, now);
         let changes = mem::take(&mut self.unpublished);
         let any = !changes.is_empty();
         for change in changes {
@@ -209,22 +158,10 @@ impl State {
                 && parts.has(Parts::GONE)
             {
                 // Nobody who follows can still take the place for the node that is gone.
-                self.places.free.push(place);
+                self.places.free(place);
             }
         }
         any
-    }
-
-    /// The same network as others have written it. All streams end: whoever follows begins anew.
-    pub fn replace(&mut self, mut loaded: Self) {
-        loaded.log = Log::beginning_at(self.log.end() + 1);
-        loaded.last_stream = self.last_stream;
-        loaded.waiting = mem::take(&mut self.waiting);
-        let waiting = |(at, timer): &(Time, Timer)| {
-            matches!(timer, Timer::Waiting(_)).then(|| (*at, timer.clone()))
-        };
-        loaded.timers.extend(self.timers.iter().filter_map(waiting));
-        *self = loaded;
     }
 
     /// How far followers may read on.
@@ -232,14 +169,33 @@ impl State {
         self.log.end()
     }
 
-    /// What changed, in order.
-    pub(crate) fn log(&self) -> &Log {
-        &self.log
+    /// What changed from this number on, and before that one. `None`: some of it is forgotten.
+    pub(crate) fn merged(&self, number: u64, end: u64) -> Option<Arc<Merged>> {
+        self.merges.between(&self.log, number, end)
+    }
+
+    /// Whom a node is told of.
+    pub(crate) fn seen_by(&self, viewer: &Entry) -> NodeSet {
+        let mut seen = match self.access.peers(viewer.place) {
+            Some(peers) => peers.both(&self.places.reachable),
+            None => self.places.reachable.clone(),
+        };
+        seen.remove(viewer.place as usize);
+        seen
     }
 
     /// What the network is set up with.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Has clients be told of these relays, as JSON of `tailcfg.DERPMap`. They are not kept.
+    pub fn set_relays(&mut self, relays: String) {
+        if self.settings.relays != relays {
+            self.settings.relays = relays;
+            self.relays += 1;
+            self.note(Change::Relays);
+        }
     }
 
     /// All users.
@@ -286,6 +242,7 @@ impl State {
 
     /// A number that no object of this kind ever had.
     pub(crate) fn next_number(&mut self, kind: Kind) -> i64 {
+        self.undo.numbers(&self.last);
         let last = self.last.entry(kind).or_default();
         *last += 1;
         *last
@@ -296,13 +253,18 @@ impl State {
         self.last.get(&kind).copied().unwrap_or_default()
     }
 
-    fn note_number(&mut self, kind: Kind, id: i64) {
+    pub(crate) fn note_number(&mut self, kind: Kind, id: i64) {
         let last = self.last.entry(kind).or_default();
         *last = id.max(*last);
     }
 
-    /// Has an object kept.
-    pub(crate) fn keep(&mut self, object: &impl Object) {
+    /// Has an object kept that is another from now on: the state has it as it was.
+    pub(crate) fn keep<T: Object>(&mut self, object: &T) {
+        self.remember(T::KIND, object.number());
+        self.write(object);
+    }
+
+    pub(crate) fn write(&mut self, object: &impl Object) {
         let stored = object.stored();
         if stored.kind == Kind::User {
             self.access.touch_users();
@@ -310,8 +272,9 @@ impl State {
         self.writes.insert((stored.kind, stored.id), stored);
     }
 
-    /// Has it kept that an object is gone.
+    /// Has it kept that an object is gone from now on.
     pub(crate) fn bury(&mut self, kind: Kind, id: i64) {
+        self.remember(kind, id);
         if kind == Kind::User {
             self.access.touch_users();
         }
@@ -338,27 +301,58 @@ impl State {
     pub(crate) fn add_node(&mut self, node: Node, now: Time) {
         let id = node.id;
         self.keep(&node);
-        self.add_entry(node, now);
+        self.add_entry(node, None, now);
+        self.choose_primaries_of(id);
         self.note_parts(id, Parts::WHOLE);
     }
 
-    fn add_entry(&mut self, node: Node, now: Time) {
+    /// A node is there, at this place or any.
+    pub(crate) fn add_entry(&mut self, node: Node, place: Option<u32>, now: Time) {
         let id = node.id;
-        self.by_key.insert(node.key, id);
-        self.by_machine.entry(node.machine).or_default().insert(id);
-        self.names.insert(node.name.clone());
-        self.addresses.take(node.v4, node.v6);
-        let place = self.places.take(id);
-        let (primaries, shown) = (Vec::new(), OnceLock::new());
-        let streams = BTreeSet::new();
-        let without_endpoints = None;
-        let online = false;
-        let entry = Entry { node, place, streams, online, primaries, without_endpoints, shown };
+        self.attach(&node);
+        let place = match place {
+            Some(place) => self.places.take_again(place, &node),
+            None => self.places.take(&node),
+        };
+        let entry = Entry {
+            node,
+            place,
+            online: self.connected.has(id),
+            answers: true,
+            without_endpoints: None,
+            shown: OnceLock::new(),
+        };
         self.nodes.insert(id, entry);
         self.access.touch(place);
         self.blocks.touch(place);
         self.set_timers(id, now);
-        self.sort_routes(id, &[]);
+        self.list_routes(id, &[]);
+    }
+
+    /// A node is found by what it has.
+    pub(crate) fn attach(&mut self, node: &Node) {
+        self.by_key.insert(node.key, node.id);
+        self.by_machine.entry(node.machine).or_default().insert(node.id);
+        self.names.insert(node.name.clone());
+        self.addresses.take(node.v4, node.v6);
+        self.primaries.extend(node.primaries.iter().map(|net| (*net, node.id)));
+    }
+
+    /// It is not any more.
+    pub(crate) fn detach(&mut self, id: NodeId) {
+        let Some(Entry { node, .. }) = self.nodes.get(&id) else { return };
+        self.by_key.remove(&node.key);
+        if let Some(of_machine) = self.by_machine.get_mut(&node.machine) {
+            of_machine.remove(&id);
+            if of_machine.is_empty() {
+                self.by_machine.remove(&node.machine);
+            }
+        }
+        self.names.remove(&node.name);
+        self.addresses.give_back(node.v4, node.v6);
+        for net in &node.primaries {
+            self.primaries.remove(net);
+        }
     }
 
     /// Changes a node by `change`, which says what of it others must be told, and has it kept.
@@ -378,7 +372,9 @@ impl State {
         if entry.node.key != before.key {
             entry.node.rekeyed = Some(now);
         }
-        let node = entry.node.clone();
+        let (node, place) = (entry.node.clone(), entry.place);
+        self.undo.node(id, Some((before.clone(), place)));
+        self.places.sort(place, Some(&before), Some(&node));
         if node.key != before.key {
             self.by_key.remove(&before.key);
             self.by_key.insert(node.key, id);
@@ -387,7 +383,7 @@ impl State {
             self.names.remove(&before.name);
             self.names.insert(node.name.clone());
         }
-        self.keep(&node);
+        self.write(&node);
         if node.expires != before.expires || node.ephemeral != before.ephemeral {
             self.set_timers(id, now);
         }
@@ -398,23 +394,23 @@ impl State {
 
     /// A node is gone.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
-        let Some(entry) = self.nodes.remove(&id) else { return };
-        let Entry { node, place, .. } = entry;
-        self.access.touch(place);
-        self.blocks.touch(place);
-        self.by_key.remove(&node.key);
-        if let Some(of_machine) = self.by_machine.get_mut(&node.machine) {
-            of_machine.remove(&id);
-            if of_machine.is_empty() {
-                self.by_machine.remove(&node.machine);
-            }
-        }
-        self.names.remove(&node.name);
-        self.addresses.give_back(node.v4, node.v6);
-        self.places.nodes[place as usize] = None;
+        let Some(entry) = self.nodes.get(&id) else { return };
+        let (node, place) = (entry.node.clone(), entry.place);
+        self.undo.node(id, Some((node.clone(), place)));
+        self.detach(id);
+        self.nodes.remove(&id);
         self.bury(Kind::Node, id.0);
         let routes: Vec<IpNet> = node.routes().collect();
         self.sort_routes(id, &routes);
+        self.note_gone(&node, place);
+    }
+
+    pub(crate) fn note_gone(&mut self, node: &Node, place: u32) {
+        let id = node.id;
+        self.access.touch(place);
+        self.blocks.touch(place);
+        self.places.leave(place, node);
+        self.connected.forget(id);
         self.note(Change::Node { id, place, parts: Parts::GONE });
     }
 
@@ -435,24 +431,6 @@ impl State {
 
 impl Entry {
     fn view(&self) -> NodeView<'_> {
-        NodeView { node: &self.node, online: self.online, primaries: &self.primaries }
-    }
-}
-
-/// Small numbers for nodes.
-#[derive(Debug, Default)]
-pub(crate) struct Places {
-    pub nodes: Vec<Option<NodeId>>,
-    free: Vec<u32>,
-}
-
-impl Places {
-    fn take(&mut self, id: NodeId) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.nodes[place as usize] = Some(id);
-            return place;
-        }
-        self.nodes.push(Some(id));
-        u32::try_from(self.nodes.len() - 1).expect("addresses of IPv4 are fewer")
+        NodeView { node: &self.node, online: self.online }
     }
 }

@@ -40,11 +40,18 @@ impl State {
         }
     }
 
+    /// Whether a node has endpoints is to be looked at when its time comes.
+    pub(crate) fn look_for_endpoints(&mut self, id: NodeId) {
+        let entry = self.nodes.get(&id);
+        if let Some(since) = entry.and_then(|entry| entry.without_endpoints) {
+            self.timers.insert((since.after(WITHOUT_ENDPOINTS), Timer::Endpoints(id)));
+        }
+    }
+
     /// A node may still be without endpoints.
     pub(crate) fn drop_endpoints(&mut self, id: NodeId, now: Time) {
         let Some(entry) = self.nodes.get_mut(&id) else { return };
         if entry.without_endpoints.is_some_and(|at| now.since(at) >= WITHOUT_ENDPOINTS) {
-            entry.without_endpoints = None;
             self.change_node(id, now, |node| {
                 node.endpoints.clear();
                 Parts::ENDPOINTS

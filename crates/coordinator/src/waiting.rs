@@ -25,12 +25,25 @@ pub(crate) struct Pending {
 }
 
 /// Those that wait, by number.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WaitingRoom(BTreeMap<String, Pending>);
 
 impl WaitingRoom {
     pub fn get(&self, number: &str) -> Option<&Pending> {
         self.0.get(number)
+    }
+
+    /// All, and since when they wait.
+    pub fn all(&self) -> impl Iterator<Item = (&String, Time)> {
+        self.0.iter().map(|(number, pending)| (number, pending.since))
+    }
+
+    /// Those that do not wait in another.
+    pub fn without<'a>(
+        &'a self,
+        other: &'a Self,
+    ) -> impl Iterator<Item = (&'a String, &'a Pending)> {
+        self.0.iter().filter(|(number, _)| !other.0.contains_key(*number))
     }
 
     pub fn remove(&mut self, number: &str) -> Option<Pending> {

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use tailnet::messages::FilterRule;
 
 use crate::{
+    frame::Frame,
     object::{Node, NodeId},
     state::{Entry, State},
     time::Time,
@@ -104,7 +105,7 @@ impl State {
             false => format!("{name} offers {net}, which nobody has approved"),
         };
         step(format!("The route to {net} is approved"), is_approved, answer)?;
-        let is_here = net.prefix_len() == 0 || entry.primaries.contains(&net);
+        let is_here = net.prefix_len() == 0 || entry.node.primaries.contains(&net);
         let answer = match is_here {
             true => format!("{net} goes to {name}; a machine has to accept routes"),
             false => format!("{net} goes to another machine than {name}"),
@@ -138,7 +139,7 @@ impl State {
         });
         let is_better = |(entry, net): &(&Entry, IpNet)| {
             let is_approved = entry.node.routes().any(|own| own == *net);
-            (is_approved, net.prefix_len(), entry.primaries.contains(net), entry.online)
+            (is_approved, net.prefix_len(), entry.node.primaries.contains(net), entry.online)
         };
         let (entry, net) = offers.max_by_key(is_better)?;
         Some(Target { entry, behind: Some((address, net)) })
@@ -153,8 +154,8 @@ impl State {
         behind: Option<IpAddr>,
         port: Option<u16>,
     ) -> bool {
-        let rules: Vec<FilterRule> =
-            serde_json::from_str(&self.access.filter(target.place)).unwrap_or_default();
+        let filter = Frame { parts: self.access.filter(target.place), key: None }.text();
+        let rules: Vec<FilterRule> = serde_json::from_str(&filter).unwrap_or_default();
         let from = [IpAddr::from(source.node.v4), IpAddr::from(source.node.v6)];
         let to = match behind {
             Some(address) => vec![address],

@@ -149,7 +149,7 @@ fn peer_for(peers: &[TunnelPeer], to: IpAddr) -> Option<usize> {
 fn device_to(netlink: &Netlink, to: SocketAddr, fwmark: u32) -> anyhow::Result<Option<u32>> {
     match scope(to) {
         Some(interface) => Ok(Some(interface)),
-        None => Ok(netlink.device_to(to.ip(), fwmark)?),
+        None => Ok(netlink.device_to(to.ip(), None, fwmark)?),
     }
 }
 

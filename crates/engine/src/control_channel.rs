@@ -10,14 +10,17 @@
 //!
 //! Only datagrams that are not WireGuard messages are examined here. What is registered is fixed
 //! when the data plane is built. The queue is bounded, and so is the pace, of one sender and of all
-//! ([`share`]); the data plane never waits for the reader.
+//! ([`share`]), apart for those that were spoken to ([`expected`]); the data plane never waits for the
+//! reader.
 
+mod expected;
 mod share;
 
 use std::{
+    net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel},
     },
     time::Duration,
@@ -26,7 +29,7 @@ use std::{
 use packet::{Endpoint, Remote};
 use wg::{DropReason, Time};
 
-use self::share::Share;
+use self::{expected::Expected, share::Share};
 
 /// Bytes in the queue at most: 1,000 datagrams of the usual length.
 const ROOM: usize = 256 << 10;
@@ -86,7 +89,17 @@ pub struct ControlSender {
     registered: Registered,
     datagrams: Sender<ControlDatagram>,
     room: Arc<AtomicUsize>,
-    share: Arc<Share>,
+    pace: Arc<Pace>,
+}
+
+/// What each is handed on of.
+#[derive(Debug, Default)]
+struct Pace {
+    strangers: Share,
+    came_of_strangers: AtomicU64,
+    /// Those of whom an answer is expected.
+    known: Share,
+    expected: Expected,
 }
 
 /// The receiving end.
@@ -101,11 +114,25 @@ pub fn control_channel(registered: Registered) -> (ControlSender, ControlReceive
     let (sender, datagrams) = channel();
     let room = Arc::new(AtomicUsize::new(ROOM));
     let sender =
-        ControlSender { registered, datagrams: sender, room: room.clone(), share: Arc::default() };
+        ControlSender { registered, datagrams: sender, room: room.clone(), pace: Arc::default() };
     (sender, ControlReceiver { datagrams, room })
 }
 
 impl ControlSender {
+    /// A datagram goes there by the same socket, so that an answer is expected.
+    pub fn expect(&self, from: IpAddr) {
+        self.pace.expected.note(from);
+    }
+
+    /// How many datagrams came of which none was expected.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.pace.came_of_strangers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn expected(&self) -> &Expected {
+        &self.pace.expected
+    }
+
     /// Passes on a datagram that is no valid WireGuard message, or returns why it is dropped.
     pub(crate) fn hand_on(
         &self,
@@ -113,14 +140,21 @@ impl ControlSender {
         from: Endpoint,
         at: Time,
     ) -> Result<(), DropReason> {
-        if !self.registered.covers(datagram) {
-            return Err(DropReason::InMalformed);
-        }
         let ip = match from.remote {
             Remote::Direct(at) => Some(at.ip()),
             Remote::Relayed(_) => None,
         };
-        if !self.share.admits(ip, at) {
+        let Pace { strangers, came_of_strangers, known, expected } = &*self.pace;
+        let is_known = ip.is_none_or(|ip| expected.has(ip));
+        // What begins as a message of WireGuard cannot be left out.
+        if !is_known && !is_wireguard(datagram) {
+            came_of_strangers.fetch_add(1, Ordering::Relaxed);
+        }
+        let share = if is_known { known } else { strangers };
+        if !self.registered.covers(datagram) {
+            return Err(DropReason::InMalformed);
+        }
+        if !share.admits(ip, at) {
             return Err(DropReason::InControlFull);
         }
         let cost = datagram.len() + OVERHEAD;
@@ -251,6 +285,25 @@ mod tests {
             }
         }
         assert!(receiver.try_recv().is_err());
+    }
+
+    #[test]
+    fn who_was_spoken_to_is_heard_beside_a_flood_of_all_others() {
+        let (sender, receiver) = channel_of(false);
+        let flood = |from: u32| {
+            let from = Endpoint::new((std::net::Ipv4Addr::from_bits(from), 7).into());
+            let taken = sender.hand_on(MAGIC, from, at());
+            while receiver.try_recv().is_ok() {}
+            taken
+        };
+        let taken = (1000..11_000).filter(|from| flood(*from).is_ok()).count();
+        assert!(taken < 2_000, "{taken}");
+        assert_eq!(flood(7), Err(DropReason::InControlFull), "it is a stranger");
+        sender.expect(std::net::Ipv4Addr::from_bits(7).into());
+        assert_eq!((flood(7), flood(8)), (Ok(()), Err(DropReason::InControlFull)));
+        assert_eq!(sender.strangers(), 10_002);
+        assert!(sender.hand_on(&[1, 0, 0, 0, 9], from(), at()).is_err());
+        assert_eq!(sender.strangers(), 10_002, "no filter leaves it out");
     }
 
     #[test]

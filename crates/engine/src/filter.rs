@@ -21,7 +21,7 @@ use std::{
 };
 
 use packet::{
-    filter::{Begun, Flow, Judge, Policy, Rules},
+    filter::{Begun, Flow, Judge, Policy, Rules, Verdict},
     wire::IpHeader,
 };
 
@@ -143,13 +143,13 @@ pub(crate) struct BatchFilter<'a> {
 }
 
 impl BatchFilter<'_> {
-    pub fn accepts(&mut self, header: &IpHeader, packet: &[u8]) -> bool {
+    pub fn verdict(&mut self, header: &IpHeader, packet: &[u8]) -> Verdict {
         let Self { judge, filter, begun, .. } = self;
         let has_begun = |flow: &Flow| {
             let begun = begun.get_or_insert_with(|| lock(&filter.begun)).as_mut();
             begun.is_some_and(|begun| begun.has(flow))
         };
-        judge.accepts_read(header, packet, has_begun)
+        judge.verdict(header, packet, has_begun)
     }
 }
 

@@ -10,16 +10,18 @@
 //! ```
 
 mod delivery;
+mod flood;
 mod share;
 
 use std::{io, mem, sync::Arc, time::Duration};
 
 use arrayvec::ArrayVec;
 use delivery::{Delivery, Job, Taken};
+use flood::Shedding;
 use packet::{IpSend, Span, UdpRecv};
 use share::{Crowd, cost, share};
 use wg::{
-    Device, DropReason, Session, Time,
+    Device, DropReason, KeyUser, Session, Time,
     message::{DATA_HEADER_LEN, DataHeader, Kind},
 };
 
@@ -36,6 +38,9 @@ const SLOTS: usize = 64;
 /// 4 MB that is 3 to 5 ms at our rates, which the usual target of 5 ms would not see.
 const TARGET: Duration = Duration::from_micros(1500);
 
+/// Nodes that pass datagrams on, of which all is received beside a flood, at most.
+const PASSING_ON: usize = 32;
+
 /// Messages of a batch behind which there are probably more: a super-packet's.
 const BUSY: usize = 45;
 
@@ -48,14 +53,13 @@ pub struct Inbound<U, I> {
     udp: U,
     relay: Option<Relay>,
     origins: Origins,
+    shedding: Shedding,
     /// Whether the next batch is the relays' alone.
     relay_next: bool,
     taken: Taken,
     crowd: Crowd,
     codel: Codel,
     load: Arc<Load>,
-    /// Up to which end of sessions their keys are wiped from this thread's stack.
-    wiped: u64,
     delivery: Stage<Delivery<I>>,
 }
 
@@ -72,12 +76,12 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             udp,
             relay: shared.attached.relay.clone(),
             origins: Origins::new(&shared.attached.prefixes),
+            shedding: Shedding::default(),
             relay_next: false,
             taken: Taken::new(slots),
             crowd: Crowd::default(),
             codel: Codel::new(TARGET),
             load: shared.load.clone(),
-            wiped: 0,
             delivery: Stage::new(Delivery::new(shared, ip, slots)),
         }
     }
@@ -97,9 +101,10 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
     pub fn step(&mut self) -> io::Result<()> {
         let dense = self.crowd.is_dense((self.clock)().time);
         self.receive(dense)?;
-        self.device.retired.wipe_stack(&mut self.wiped);
+        self.device.retired.wipe_stack(KeyUser::Inbound);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
+        self.look_for_flood(now);
         let several = self.has_several_peers();
         self.crowd.note(self.taken.batch.lost() > 0, several || handshakes, now);
         // It may have ended while we waited.
@@ -198,6 +203,25 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             }
         }
         handshakes
+    }
+
+    /// Has most of a flood left out, as long as there is one.
+    fn look_for_flood(&mut self, now: Time) {
+        let Self { control: Some(control), shedding, udp, taken, device, origins, .. } = self
+        else {
+            return;
+        };
+        let left_out = u64::from(taken.batch.shed());
+        if left_out > 0 {
+            device.drops.count(DropReason::InControlFull, left_out);
+        }
+        let expected = control.expected();
+        let senders = || {
+            let nodes = origins.addresses().into_iter().take(PASSING_ON);
+            nodes.chain(expected.latest_first()).collect()
+        };
+        let strangers = (control.strangers(), left_out);
+        shedding.handle(strangers, expected.changes(), now, senders, |flood| udp.shed(flood));
     }
 
     fn has_several_peers(&self) -> bool {

@@ -12,7 +12,11 @@
 //!
 //! Beside the UDP side stands a [`Relay`], where there is one: runs to relayed endpoints go
 //! there instead, and what comes from there is received like what comes from the socket.
-//! [`Prefixes`] are for peers behind a node that passes datagrams on.
+//! [`Prefixes`] are for peers behind a node that passes datagrams on, [`Auxiliaries`] for those that
+//! are reached from a socket of their own.
+//!
+//! Packets of open protocols (the filter's policy names them) go to a [`MessageReceiver`] instead of
+//! the IP side; [`OwnPackets`] go to peers beside those of the IP side.
 //!
 //! Each is a struct with a `step` that works on one batch; [`Engine`] gives each
 //! its thread, and, where there are cores for it, each direction a second one for
@@ -20,14 +24,17 @@
 //! so a flow cannot overtake itself, and no lock is held across crypto.
 #![forbid(unsafe_code)]
 
+mod auxiliary;
 mod codel;
 mod control_channel;
 mod filter;
 mod inbound;
 mod load;
+mod messages;
 mod observer;
 mod outbound;
 mod outlet;
+mod own_packets;
 mod prefixed;
 mod queue;
 mod relay;
@@ -40,14 +47,17 @@ mod vector;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use auxiliary::Auxiliaries;
 pub use control_channel::{
     ControlDatagram, ControlReceiver, ControlSender, Magic, Registered, control_channel,
 };
 pub use filter::Filter;
 pub use inbound::Inbound;
 pub use load::{Counted, Histogram, Load};
+pub use messages::{MessageReceiver, MessageSender, message_channel};
 pub use observer::{Observer, Shown};
 pub use outbound::Outbound;
+pub use own_packets::OwnPackets;
 pub use prefixed::{PREFIX_LEN, Prefixed, Prefixes};
 pub use relay::{NotInjected, Relay, RelayPeer, RelayRun};
 use returned::Returned;

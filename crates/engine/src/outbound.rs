@@ -13,6 +13,7 @@
 
 mod exit;
 mod fit;
+mod own;
 mod written;
 
 use std::{
@@ -29,11 +30,11 @@ use exit::Exit;
 pub(crate) use exit::count_failure;
 use fit::Fit;
 use packet::{Ecn, IpRecv, Segments, UdpSend, ip::udp_payload, pcapng::Direction, wire::IpHeader};
-use wg::{Device, DropReason, OutboundNotice, Peer, Routes, Staged, Time};
+use wg::{Device, DropReason, KeyUser, OutboundNotice, Peer, Routes, Staged, Time};
 use written::{Item, Written};
 
 use crate::{
-    Clock, Filter, Load, Returned, Shared,
+    Clock, Filter, Load, OwnPackets, Returned, Shared,
     observer::{View, Watch},
     queue::{Queue, QueuedPacket, ROUND_PACKETS, Round},
     stage::Stage,
@@ -54,8 +55,7 @@ pub struct Outbound<I, U> {
     load: Arc<Load>,
     watch: Option<Watch>,
     filter: Arc<Filter>,
-    /// Up to which end of sessions their keys are wiped from the stacks that seal.
-    wiped: u64,
+    own_packets: OwnPackets,
     exit: Stage<Exit<U>>,
 }
 
@@ -76,7 +76,7 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             load: shared.load.clone(),
             watch: shared.watch(),
             filter: shared.attached.filter.clone(),
-            wiped: 0,
+            own_packets: shared.attached.own_packets.clone(),
             exit: Stage::new(Exit::new(shared, udp)),
         }
     }
@@ -96,9 +96,10 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
     /// The IP side is gone.
     pub fn step(&mut self) -> io::Result<()> {
         self.fill()?;
-        let wipes = self.device.retired.wipe_stack(&mut self.wiped);
+        let wipes = self.device.retired.wipe_stack(KeyUser::Outbound);
         let now = (self.clock)().time;
         self.handle_notices(now);
+        self.send_own(now);
         if let Some(since) = self.queue.oldest() {
             self.load.queued.count_time(now.since(since));
         }
@@ -184,15 +185,24 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
                 device.drops.count(DropReason::OutHandshakeFailed, staged.len() as u64);
                 staged.clear();
             }
-            if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
+            if notices.has(OutboundNotice::Refuse) {
+                device.drops.count(DropReason::OutNotPostQuantum, staged.len() as u64);
+                staged.clear();
+            }
+            let sends_nothing = staged.is_empty() || device.withholds_data(&peer, now);
+            if sends_nothing && notices.has(OutboundNotice::Keepalive) {
                 // Without a session it asks for one, and need not be staged: the
                 // side that begins a session sends a keepalive anyway.
-                let keepalive = [Item::plain(&[], Ecn::NotEct)];
-                self.written.push(&device, &peer, &keepalive, mtu, now);
+                self.written.push_keepalive(&device, &peer, now);
             }
             if notices.has(OutboundNotice::Probe) {
                 for probe in device.take_probes(&peer) {
                     self.written.push_probe(&device, &peer, probe, now);
+                }
+            }
+            if notices.has(OutboundNotice::Exchange) {
+                for message in device.take_exchange(&peer) {
+                    self.written.push_exchange(&device, &peer, &message, now);
                 }
             }
             self.flush(&peer, &staged, mtu, now);

@@ -1,22 +1,24 @@
-//! Sends to the network: through the socket, with a prefix or without, or through relays if there
-//! are any.
+//! Sends to the network: through the socket, with a prefix or without, through a peer's own one, or
+//! through relays if there are any.
 
 use packet::{Endpoint, Failure, SendBatch, SendError, UdpSend};
 
-use crate::{Attached, PREFIX_LEN, Prefixed, Prefixes, Relay};
+use crate::{Attached, Auxiliaries, PREFIX_LEN, Prefixed, Prefixes, Relay, lock};
 
 pub(crate) struct Outlet<U> {
     udp: U,
     relay: Option<Relay>,
     prefixes: Prefixes,
-    /// A run with prefixes.
-    prefixed: SendBatch,
+    auxiliaries: Auxiliaries,
+    /// A run with prefixes, or for another socket.
+    copied: SendBatch,
 }
 
 impl<U: UdpSend> Outlet<U> {
     pub fn new(udp: U, attached: &Attached) -> Self {
         let (relay, prefixes) = (attached.relay.clone(), attached.prefixes.clone());
-        Self { udp, relay, prefixes, prefixed: SendBatch::default() }
+        let auxiliaries = attached.auxiliaries.clone();
+        Self { udp, relay, prefixes, auxiliaries, copied: SendBatch::default() }
     }
 
     /// Sends a batch; what could not be sent is noted in its failures.
@@ -32,6 +34,9 @@ impl<U: UdpSend> Outlet<U> {
         if let Some(Prefixed { at, prefix }) = self.prefixes.place(&endpoint) {
             let datagram = [&prefix[..], datagram].concat();
             return self.udp.send_whole(&datagram, Endpoint::new(at));
+        }
+        if let Some((at, sender)) = self.auxiliaries.place(&endpoint) {
+            return lock(&sender).send_whole(datagram, Endpoint::new(at));
         }
         match &self.relay {
             Some(relay) if endpoint.remote.is_relayed() => relay.send_one(datagram, endpoint),
@@ -50,6 +55,10 @@ impl<U: UdpSend> Outlet<U> {
                 self.send_prefixed(batch, transmit, place);
                 continue;
             }
+            if let Some((at, sender)) = self.auxiliaries.place(&run.endpoint) {
+                self.send_auxiliary(batch, transmit, Endpoint::new(at), &mut **lock(&sender));
+                continue;
+            }
             let all = run.datagrams();
             let sent = match &self.relay {
                 Some(relay) => relay.send(batch, run),
@@ -64,15 +73,34 @@ impl<U: UdpSend> Outlet<U> {
     /// Sends a run with a prefix in front of each datagram.
     fn send_prefixed(&mut self, batch: &mut SendBatch, transmit: usize, place: Prefixed) {
         let run = batch.transmits()[transmit];
-        self.prefixed.clear();
+        self.copied.clear();
         for datagram in batch.datagrams(&run) {
             let (len, at) = (PREFIX_LEN + datagram.len(), Endpoint::new(place.at));
-            let (prefix, behind) = self.prefixed.push(len, at, run.tos).split_at_mut(PREFIX_LEN);
+            let (prefix, behind) = self.copied.push(len, at, run.tos).split_at_mut(PREFIX_LEN);
             prefix.copy_from_slice(&place.prefix);
             behind.copy_from_slice(datagram);
         }
-        self.udp.send(&mut self.prefixed);
-        for failure in self.prefixed.failures() {
+        self.udp.send(&mut self.copied);
+        for failure in self.copied.failures() {
+            batch.fail(Failure { transmit, ..*failure });
+        }
+    }
+
+    /// Sends a run by another socket.
+    fn send_auxiliary(
+        &mut self,
+        batch: &mut SendBatch,
+        transmit: usize,
+        to: Endpoint,
+        sender: &mut dyn UdpSend,
+    ) {
+        let run = batch.transmits()[transmit];
+        self.copied.clear();
+        for datagram in batch.datagrams(&run) {
+            self.copied.push(datagram.len(), to, run.tos).copy_from_slice(datagram);
+        }
+        sender.send(&mut self.copied);
+        for failure in self.copied.failures() {
             batch.fail(Failure { transmit, ..*failure });
         }
     }

@@ -11,8 +11,8 @@
 //! malformed as before.
 
 use std::{
-    collections::HashMap,
-    net::SocketAddr,
+    collections::{HashMap, HashSet},
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -105,6 +105,13 @@ impl Origins {
         Self { prefixes: prefixes.clone(), last: None }
     }
 
+    /// The addresses of places, each once.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let table = lock(&self.prefixes.0.table);
+        let all: HashSet<IpAddr> = table.ids.keys().map(|place| place.at.ip()).collect();
+        all.into_iter().collect()
+    }
+
     /// The table may be another from now on.
     pub fn forget_last(&mut self) {
         self.last = None;
@@ -161,10 +168,13 @@ mod tests {
         let datagram = [&place(1).prefix[..], b"data"].concat();
         let mut origins = Origins::new(&places);
         assert_eq!(origins.find(&datagram, &from), None);
+        assert_eq!(origins.addresses(), Vec::<IpAddr>::new());
         let known = places.endpoint(place(1));
         for _ in 0..2 {
             assert_eq!(origins.find(&datagram, &from), known);
         }
+        places.endpoint(place(3));
+        assert_eq!(origins.addresses(), [place(1).at.ip()]);
         assert_eq!(origins.find(&datagram[..7], &from), None);
         assert_eq!(origins.find(&[&place(2).prefix[..], b"data"].concat(), &from), None);
         assert_eq!(origins.find(&datagram, &Endpoint::new(([192, 0, 2, 1], 8).into())), None);

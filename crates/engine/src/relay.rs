@@ -11,6 +11,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    net::SocketAddr,
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -108,9 +109,14 @@ struct Injected {
     bytes: Vec<u8>,
     /// Length of each but the last, in bytes.
     segment: usize,
+    ecn: Ecn,
 }
 
 impl Injected {
+    fn cost(&self) -> usize {
+        self.bytes.len() + OVERHEAD
+    }
+
     fn datagrams(&self) -> u64 {
         self.bytes.len().div_ceil(self.segment).max(1) as u64
     }
@@ -205,20 +211,29 @@ impl Relay {
         if bytes.len() > packet::MAX_PACKET {
             return Err(NotInjected::TooLong);
         }
-        let run = Injected { from, bytes, segment: segment.max(1) };
+        let run = Injected { from, bytes, segment: segment.max(1), ecn: Ecn::NotEct };
         let mut queue = lock(&self.0.from_relays);
-        let cost = run.bytes.len() + OVERHEAD;
-        let fits = queue.bytes + cost <= ROOM;
-        if fits {
-            queue.bytes += cost;
-            queue.runs.push_back(run);
-        } else {
-            queue.dropped += run.datagrams();
-        }
+        let fits = queue.push(run);
         self.0.any.store(true, Ordering::Release);
         drop(queue);
         (self.0.wake_inbound)();
         if fits { Ok(()) } else { Err(NotInjected::Full) }
+    }
+
+    /// Has the data plane receive what a peer's own socket received from `at` ([`crate::Auxiliaries`]),
+    /// as if it came from the endpoint `from`; what came from elsewhere is passed over. The data plane
+    /// counts what found no room.
+    pub fn inject_batch(&self, from: &Endpoint, at: SocketAddr, batch: &RecvBatch) {
+        let Remote::Relayed(from) = from.remote else { return };
+        let is_its = |meta: &RecvMeta| meta.endpoint.remote == Remote::Direct(at);
+        let mut queue = lock(&self.0.from_relays);
+        for (span, meta) in batch.filled().filter(|(_, meta)| is_its(meta)) {
+            let (bytes, segment) = (batch.get(span).to_vec(), meta.stride.max(1));
+            queue.push(Injected { from, bytes, segment, ecn: meta.ecn });
+        }
+        self.0.any.store(true, Ordering::Release);
+        drop(queue);
+        (self.0.wake_inbound)();
     }
 
     /// Queues a run of a batch, as far as there is room. The error has the number of datagrams
@@ -259,7 +274,7 @@ impl Relay {
     fn fill_from_queue(&self, batch: &mut RecvBatch) -> u64 {
         let mut queue = lock(&self.0.from_relays);
         while batch.len() < batch.capacity()
-            && let Some(Injected { from, bytes, segment }) = queue.runs.pop_front()
+            && let Some(Injected { from, bytes, segment, ecn }) = queue.runs.pop_front()
         {
             let len = bytes.len();
             queue.bytes -= len + OVERHEAD;
@@ -267,7 +282,7 @@ impl Relay {
             let slot = batch.slots_mut().nth(at).expect("the batch is not full");
             slot[..len].copy_from_slice(&bytes);
             let endpoint = Endpoint::relayed(from);
-            batch.commit(RecvMeta { len, stride: segment, endpoint, ecn: Ecn::NotEct });
+            batch.commit(RecvMeta { len, stride: segment, endpoint, ecn });
         }
         let dropped = std::mem::take(&mut queue.dropped);
         let rest = !queue.runs.is_empty();
@@ -283,6 +298,20 @@ impl Relay {
     /// Whether datagrams from relays wait.
     pub(crate) fn waits(&self) -> bool {
         self.0.any.load(Ordering::Acquire)
+    }
+}
+
+impl FromRelays {
+    /// Whether there was room.
+    fn push(&mut self, run: Injected) -> bool {
+        let fits = self.bytes + run.cost() <= ROOM;
+        if fits {
+            self.bytes += run.cost();
+            self.runs.push_back(run);
+        } else {
+            self.dropped += run.datagrams();
+        }
+        fits
     }
 }
 

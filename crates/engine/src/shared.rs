@@ -6,7 +6,8 @@ use packet::Waker;
 use wg::Device;
 
 use crate::{
-    Clock, ControlSender, Filter, Load, Observer, Prefixes, Relay, Returned, observer::Watch,
+    Auxiliaries, Clock, ControlSender, Filter, Load, MessageSender, Observer, OwnPackets, Prefixes,
+    Relay, Returned, observer::Watch,
 };
 
 /// What is attached to a data plane. By default nothing is, and costs nothing.
@@ -20,8 +21,14 @@ pub struct Attached {
     pub relay: Option<Relay>,
     /// Peers behind nodes that pass datagrams on.
     pub prefixes: Prefixes,
+    /// Peers that are reached from sockets of their own.
+    pub auxiliaries: Auxiliaries,
     /// Which packets of peers may enter: all, until a policy is set.
     pub filter: Arc<Filter>,
+    /// Gets the packets of protocols that the filter's policy names as open.
+    pub messages: Option<MessageSender>,
+    /// Packets of this program's own to peers.
+    pub own_packets: OwnPackets,
 }
 
 /// Passed to the constructor of each half.

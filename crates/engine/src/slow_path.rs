@@ -116,9 +116,8 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         if waiting > INBOX_LOADED {
             control.note_load(now.time);
         }
-        for (message, from) in messages {
-            control.handle_datagram(message.as_bytes(), from, now);
-        }
+        let datagrams = messages.iter().map(|(message, from)| (message.as_bytes(), *from));
+        control.handle_datagrams(datagrams, now);
         control.handle_notices(now);
         control.handle_timeout(now);
         while let Some((message, endpoint)) = control.poll_transmit() {

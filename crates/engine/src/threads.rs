@@ -11,7 +11,7 @@ use std::{
 
 use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
-use wg::Control;
+use wg::{Control, KeyUser};
 
 use crate::{Attached, Clock, Inbound, Inbox, Load, Outbound, Shared, SlowPath, lock};
 
@@ -77,7 +77,9 @@ impl Engine {
         let inbox = Arc::new(Inbox::default());
         let wakers = [parts.ip_recv.waker(), parts.udp_recv.waker()];
         device.for_outbound.set_waker(wakers[0].clone());
-        device.retired.set_wakers(wakers.clone());
+        parts.attached.own_packets.set_waker(wakers[0].clone());
+        device.retired.set_waker(KeyUser::Outbound, wakers[0].clone());
+        device.retired.set_waker(KeyUser::Inbound, wakers[1].clone());
         let woken = inbox.clone();
         device.for_control.set_waker(Arc::new(move || woken.wake()));
 

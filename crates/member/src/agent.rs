@@ -31,6 +31,7 @@ mod run;
 mod state;
 mod status;
 mod told;
+mod tunnel_pings;
 mod why;
 
 use std::{os::fd::OwnedFd, path::PathBuf};

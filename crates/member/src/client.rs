@@ -87,6 +87,14 @@ impl Client {
         self.ask(Method::POST, path, body).await
     }
 
+    /// Posts bytes to `path`.
+    ///
+    /// # Errors
+    /// Nobody answers, or it is refused.
+    pub async fn post_bytes(&self, path: &str, body: &[u8]) -> Result<Value, ClientError> {
+        self.ask_by(Method::POST, path, body.to_vec()).await
+    }
+
     /// Changes what is at `path`.
     ///
     /// # Errors
@@ -102,7 +110,7 @@ impl Client {
     /// Nobody answers, or it is refused.
     pub async fn watch(&self, mask: u32) -> Result<Notices, ClientError> {
         let path = format!("watch-ipn-bus?mask={mask}");
-        let response = self.send(Method::GET, &path, None).await?;
+        let response = self.send(Method::GET, &path, Vec::new()).await?;
         Ok(Notices { body: response.into_body(), rest: BytesMut::new() })
     }
 
@@ -111,6 +119,16 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        self.ask_by(method, path, body.into_bytes()).await
+    }
+
+    async fn ask_by(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
     ) -> Result<Value, ClientError> {
         let asked = async {
             let body = self.send(method, path, body).await?.into_body();
@@ -127,13 +145,12 @@ impl Client {
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Vec<u8>,
     ) -> Result<Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.socket).await.map_err(ClientError::Absent)?;
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         tokio::spawn(connection);
-        let body = body.map(Value::to_string).unwrap_or_default();
         let request = Request::builder()
             .method(method)
             .uri(format!("/localapi/v0/{path}"))

@@ -4,6 +4,7 @@
 //! ```text
 //!   agent    speaks to the coordinator, to relays, and to programs of this machine; decides
 //!   client   asks a running agent
+//!   lock     keys and secrets of tailnet lock, for who asks a running agent
 //!   relay_server   a process of its own: passes datagrams on between peers
 //!   plane    beside a `Node`: carries out the agent's words, and tells it what happens
 //! ```
@@ -13,5 +14,6 @@
 
 pub mod agent;
 pub mod client;
+pub mod lock;
 pub mod plane;
 pub mod relay_server;

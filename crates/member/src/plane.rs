@@ -3,15 +3,19 @@
 //! ```text
 //!   line ── ToPlane ──► hear:   peers, paths, filter, keys ──► Node
 //!                               datagrams ──► UDP socket;  from relays ──► engine::Relay
+//!                               pings ──► tunnel
 //!   line ◄── ToAgent ── watch:  events of peers, activity         ◄── Node
 //!                       sort:   disco and STUN                    ◄── engine::ControlReceiver
 //!                       relay:  runs to peers behind relays       ◄── engine::Relay
+//!                       messages: pongs; pings are answered       ◄── engine::MessageReceiver
 //! ```
 //!
 //! Each is a thread. What they send waits where the agent does not read; the data path does not
 //! wait for them, and what finds no room in its queues is counted as dropped there.
 
+mod auxiliary;
 mod keys;
+mod messages;
 mod peers;
 mod places;
 mod port;
@@ -25,7 +29,8 @@ use std::{
 };
 
 use engine::{
-    Attached, ControlReceiver, Magic, Registered, Relay, RelayPeer, RelayRun, control_channel,
+    Attached, ControlReceiver, Magic, MessageReceiver, OwnPackets, Registered, Relay, RelayPeer,
+    RelayRun, control_channel, message_channel,
 };
 use node::Node;
 use packet::{Endpoint, Local, Waker};
@@ -33,18 +38,20 @@ use sys::{Channel, process::release_heap};
 use tailnet::{
     disco,
     keys::NodePublic,
-    line::{self, Identity, Incoming, PART, Path, Reader, ToAgent, ToPlane},
+    line::{self, Identity, Incoming, Outgoing, PART, Path, Reader, ToAgent, ToPlane},
     peer_relay::{Geneve, Protocol, Vni},
 };
 use wg::PublicKey;
 
-pub use self::{keys::KeyFile, port::open_socket};
 use self::{
+    auxiliary::Sockets,
     keys::Keys,
+    messages::Pings,
     peers::Peers,
     places::{Places, passed},
     watch::{Bell, Watch},
 };
+pub use self::{keys::KeyFile, port::open_socket};
 
 /// How long a thread waits that has no reason to wake up.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
@@ -54,6 +61,8 @@ const TOGETHER: usize = 32;
 /// The data plane's ends of what is attached to it.
 pub struct Ends {
     datagrams: ControlReceiver,
+    messages: MessageReceiver,
+    own_packets: OwnPackets,
     places: Places,
 }
 
@@ -67,14 +76,19 @@ pub fn attach(wake_inbound: Waker) -> (Attached, Ends) {
     });
     let magics = passed.into_iter().chain([magic]).collect();
     let (sender, datagrams) = control_channel(Registered { magics, stun: true });
+    let (message_sender, messages) = message_channel(messages::takes);
+    let own_packets = OwnPackets::default();
     let places = Places::new(wake_inbound);
     let attached = Attached {
         control_datagrams: Some(sender),
         relay: Some(places.relay.clone()),
         prefixes: places.prefixes.clone(),
+        messages: Some(message_sender),
+        own_packets: own_packets.clone(),
+        auxiliaries: places.auxiliaries.clone(),
         ..Attached::default()
     };
-    (attached, Ends { datagrams, places })
+    (attached, Ends { datagrams, messages, own_packets, places })
 }
 
 /// The sending half of the line. Clones are the same.
@@ -87,7 +101,9 @@ struct Plane {
     places: Places,
     keys: Keys,
     peers: Peers,
+    sockets: Sockets,
     line: ToLine,
+    pings: Pings,
     /// Hears who this node is, where it has no interface.
     on_identity: OnIdentity,
 }
@@ -109,14 +125,17 @@ pub fn start(
 ) -> io::Result<Telling> {
     let hears = Channel::from(std::os::fd::AsFd::as_fd(&line).try_clone_to_owned()?);
     let to_line = ToLine(Arc::new(Mutex::new(line)));
-    let Ends { datagrams, places } = ends;
+    let Ends { datagrams, messages, own_packets, places } = ends;
+    let pings = Pings::new(own_packets);
     let keys = Keys::new(keys, node);
     let bell = Arc::<Bell>::default();
     let watch = Watch::new(node.clone(), places.clone(), to_line.clone(), bell.clone());
-    let (sorted, relayed) = (to_line.clone(), to_line.clone());
-    let runs = places.relay.clone();
+    let (sorted, relayed, answered) = (to_line.clone(), to_line.clone(), to_line.clone());
+    let (runs, names) = (places.relay.clone(), places.clone());
     let peers = Peers::default();
-    let mut plane = Plane { node: node.clone(), places, keys, peers, line: to_line, on_identity };
+    let sockets = Sockets::new(node.clone(), places.clone(), to_line.clone());
+    let (line, asking, node) = (to_line, pings.clone(), node.clone());
+    let mut plane = Plane { node, places, keys, peers, sockets, line, pings, on_identity };
     let rung = bell.clone();
     let hear = move || {
         plane.hear(&hears);
@@ -129,7 +148,10 @@ pub fn start(
         spawn("tailnet events", move || watch.run())?,
         spawn("tailnet relay", move || pass_runs(&runs, &relayed))?,
     ];
-    let sorting = spawn("tailnet disco", move || pass_datagrams(&datagrams, &sorted))?;
+    let sorting = vec![
+        spawn("tailnet disco", move || pass_datagrams(&datagrams, &names, &sorted))?,
+        spawn("tailnet pings", move || messages::answer(&messages, &asking, &answered))?,
+    ];
     Ok(Telling { bell, threads, sorting })
 }
 
@@ -139,7 +161,7 @@ pub struct Telling {
     /// Until the line is closed.
     threads: Vec<JoinHandle<()>>,
     /// Until the data plane has ended.
-    sorting: JoinHandle<()>,
+    sorting: Vec<JoinHandle<()>>,
 }
 
 impl Telling {
@@ -161,13 +183,16 @@ impl Telling {
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 
-    /// Waits for the last thread, once the data plane has ended.
+    /// Waits for the last threads, once the data plane has ended.
     pub fn wait_for_plane(self) {
-        drop(self.sorting.join());
+        self.sorting.into_iter().for_each(|thread| drop(thread.join()));
     }
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+fn spawn<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     thread::Builder::new().name(name.into()).spawn(run)
 }
 
@@ -200,6 +225,7 @@ impl Plane {
     fn handle(&mut self, message: ToPlane) {
         match message {
             ToPlane::Hello => {
+                self.sockets.begin_anew();
                 let info = self.node.info();
                 let hello = ToAgent::Hello {
                     node_key: self.keys.public(),
@@ -213,6 +239,7 @@ impl Plane {
                 let changed = self.peers.change(complete, &changed, &removed);
                 self.apply(changed.change.clone());
                 changed.forget(&self.places);
+                self.sockets.keep_those_of(|peer| self.peers.has(peer));
                 if complete {
                     release_heap();
                 }
@@ -221,14 +248,15 @@ impl Plane {
             // One that was removed meanwhile, or has no path yet, needs none.
             ToPlane::Handshake(peer) => drop(self.node.handshake_now(&public(peer))),
             ToPlane::Datagrams(datagrams) => {
-                for one in datagrams {
-                    let local =
-                        one.source.map(|at| Local { addr: at.addr, interface: at.interface });
-                    let to = Endpoint { local, ..Endpoint::new(one.to) };
-                    // Whether it arrives is told by its answer alone.
-                    let _ = self.node.send_control(&one.bytes, to, one.hops);
-                }
+                datagrams.iter().for_each(|one| self.send(one));
             }
+            ToPlane::Calls(calls) => {
+                self.node.note_calls(calls.len() as u64);
+                calls.iter().for_each(|one| self.send(one));
+            }
+            ToPlane::Open(open) => self.sockets.open(*open),
+            ToPlane::Keep(socket) => self.sockets.keep(socket),
+            ToPlane::Close(number) => self.sockets.close(number),
             ToPlane::Relayed(datagrams) => {
                 for one in datagrams {
                     let from = RelayPeer { region: one.region, key: one.from.0 };
@@ -255,6 +283,7 @@ impl Plane {
                 let changed = self.peers.change(true, &[], &[]);
                 self.apply(changed.change.clone());
                 changed.forget(&self.places);
+                self.sockets.keep_those_of(|_| false);
                 if let Err(error) = self.keys.forget(&self.node) {
                     tracing::error!("the node key could not be removed: {error:#}");
                 }
@@ -264,6 +293,7 @@ impl Plane {
                 self.tell(&ToAgent::Activity(all));
             }
             ToPlane::Identity(identity) => (self.on_identity)(identity),
+            ToPlane::TunnelPing(ping) => self.pings.send(ping),
             ToPlane::Port(port) => {
                 let change = config::uapi::Change { listen_port: Some(port), ..Default::default() };
                 self.apply(change);
@@ -282,12 +312,25 @@ impl Plane {
         let endpoint = match path {
             Path::Direct(address) => Some(Endpoint::new(address)),
             Path::PeerRelay { at, vni } => self.peers.passed(peer, passed(at, vni), &self.places),
+            Path::Auxiliary { number, .. } => self.sockets.endpoint(peer, number),
             Path::Relay(region) => self.peers.at_relay(peer, region, &self.places),
         };
         // A peer that was removed meanwhile needs no path.
         if let Some(endpoint) = endpoint {
             let _ = self.node.set_endpoint(&public(peer), endpoint);
+            self.sockets.handle_path(peer, path);
         }
+    }
+
+    /// Sends a datagram that is not WireGuard's.
+    fn send(&self, one: &Outgoing) {
+        if let Some(by) = one.by {
+            return self.sockets.send(by, one);
+        }
+        let local = one.source.map(|at| Local { addr: at.addr, interface: at.interface });
+        let to = Endpoint { local, ..Endpoint::new(one.to) };
+        // Whether it arrives is told by its answer alone.
+        let _ = self.node.send_control(&one.bytes, to, one.hops);
     }
 
     /// Where nobody reads, the next words come from another agent, which asks.
@@ -297,7 +340,7 @@ impl Plane {
 }
 
 /// Passes on what is not WireGuard's.
-fn pass_datagrams(datagrams: &ControlReceiver, line: &ToLine) {
+fn pass_datagrams(datagrams: &ControlReceiver, places: &Places, line: &ToLine) {
     use std::sync::mpsc::RecvTimeoutError;
     loop {
         let first = match datagrams.recv_timeout(FOREVER) {
@@ -309,8 +352,13 @@ fn pass_datagrams(datagrams: &ControlReceiver, line: &ToLine) {
         let all = std::iter::once(first).chain(more).take(TOGETHER);
         let incoming = all.filter_map(|one| {
             let local = one.from.local;
+            let (from, to) = match one.from.remote.direct() {
+                Some(from) => (from, None),
+                None => places.auxiliary(&one.from).map(|(at, socket)| (at, Some(socket)))?,
+            };
             Some(Incoming {
-                from: one.from.remote.direct()?,
+                from,
+                to,
                 local: local.map(|at| line::Local { addr: at.addr, interface: at.interface }),
                 at: Duration::from_nanos(one.at.as_nanos()),
                 bytes: one.bytes,

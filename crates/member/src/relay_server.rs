@@ -131,7 +131,7 @@ impl Hearing {
                 self.tell(&FromRelayServer::Allocated { id, endpoint });
             }
             ToRelayServer::Datagrams(datagrams) => {
-                for Outgoing { to, source, hops, bytes } in datagrams {
+                for Outgoing { to, source, hops, bytes, .. } in datagrams {
                     let local = source.map(|at| Local { addr: at.addr, interface: at.interface });
                     let to = Endpoint { local, ..Endpoint::new(to) };
                     // Like any that is lost.

@@ -17,18 +17,23 @@ use std::{
 
 use config::uapi::{Change, DeviceState, LoadStats, OffloadStats, SocketStats, Stats, Sum};
 pub use engine::Attached;
-use engine::{Clock, Engine, Filter, Load, Parts};
+use engine::{Clock, ControlSender, Engine, Filter, Load, Parts};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
-use packet::{IpRecv, IpSend};
+use packet::{Endpoint, IpRecv, IpSend};
+pub use paths::ChanceStats;
 use sys::{
     BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
     errno::{Errno, errno},
+    netlink::Netlink,
     offload::Switch,
     process::{self, Helper},
 };
 pub use tap::{Capture, CaptureEnd, Chunk, Tap, TooManyCaptures};
-use wg::{ConfigError, Control, Device, DropReason, Handshakes, Now, PublicKey, Time};
+use wg::{
+    ConfigError, Control, Device, DropReason, Handshakes, Now, PostQuantum, PublicKey, Time,
+    config::PeerState,
+};
 
 /// All randomness is the kernel's.
 type Rng = UnwrapErr<SysRng>;
@@ -46,6 +51,8 @@ pub struct Node {
     offloads: Arc<Offloads>,
     tap: Arc<Tap>,
     filter: Arc<Filter>,
+    control_datagrams: Option<ControlSender>,
+    chance: paths::Chance,
     engine: Engine,
 }
 
@@ -135,6 +142,7 @@ impl Node {
         let tap = Arc::new(Tap::new(clock.clone()));
         let attached = Attached { observer: Some(tap.clone()), ..attached };
         let filter = attached.filter.clone();
+        let control_datagrams = attached.control_datagrams.clone();
         let parts = Parts {
             control: control.clone(),
             clock,
@@ -161,6 +169,8 @@ impl Node {
             offloads,
             tap,
             filter,
+            control_datagrams,
+            chance: paths::Chance::default(),
             engine,
         })
     }
@@ -244,9 +254,30 @@ impl Node {
         self.engine.wake();
     }
 
-    /// To be called when routes or addresses changed: forgets sticky sources.
+    /// Says whether secrets are agreed with peers against quantum computers. A change ends
+    /// sessions.
+    pub fn set_post_quantum(&self, mode: PostQuantum) {
+        lock(&self.control).set_post_quantum(mode);
+        self.engine.wake();
+    }
+
+    /// To be called when routes or addresses changed: a peer is no longer answered from the address
+    /// it reached, where packets from there to it leave by another device now than they came in by.
     pub fn routes_changed(&self) {
-        lock(&self.control).forget_sources();
+        let sticky: Vec<_> =
+            lock(&self.control).with_source().map(|(key, at)| (*key, at)).collect();
+        if sticky.is_empty() {
+            return;
+        }
+        let (netlink, fwmark) = (Netlink::open(), lock(&self.outer).fwmark);
+        let serves = |endpoint: &Endpoint| {
+            let (to, local) = (endpoint.remote.direct()?, endpoint.local?);
+            let device = netlink.as_ref().ok()?.device_to(to.ip(), Some(local.addr), fwmark);
+            (device.ok()? == Some(local.interface)).then_some(())
+        };
+        for (key, _) in sticky.iter().filter(|(_, endpoint)| serves(endpoint).is_none()) {
+            lock(&self.control).forget_source(key);
+        }
     }
 
     /// The peer whose allowed IPs hold an address.
@@ -319,13 +350,16 @@ impl Node {
             wanted: switch.wanted(),
             demotions: switch.demotions(),
         };
-        let peers = self.state().peers.into_iter();
+        let peers = self.state().peers;
+        let mtu = |peer: &PeerState| Some((peer.public_key, peer.path_mtu?));
+        let agreed = |peer: &PeerState| Some((peer.public_key, peer.post_quantum?.as_secs()));
         Stats {
             drops: DropReason::ALL.iter().map(|&reason| (reason, self.drops(reason))).collect(),
             socket: self.socket(),
             load: LoadStats { outbound, inbound, queued, handshakes },
             offloads: self.offloads.all().iter().map(offload).collect(),
-            path_mtus: peers.filter_map(|peer| Some((peer.public_key, peer.path_mtu?))).collect(),
+            path_mtus: peers.iter().filter_map(mtu).collect(),
+            post_quantum: peers.iter().filter_map(agreed).collect(),
             ..Stats::default()
         }
     }

@@ -1,9 +1,30 @@
 //! For a program that chooses where peers are reached: events, commands, and datagrams of its own.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use packet::{ControlSend as _, Endpoint, SendError, Waker};
+use sys::{BindError, Flows};
 use wg::{CommandError, Event, PublicKey, config::PeerTraffic};
 
 use super::{Node, lock, now};
+
+/// What was done to meet peers by chance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChanceStats {
+    /// Sockets that were opened for it.
+    pub sockets: u64,
+    /// Those that a peer's call met.
+    pub met: u64,
+    /// Ports of peers that were called.
+    pub calls: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Chance {
+    sockets: AtomicU64,
+    met: AtomicU64,
+    calls: AtomicU64,
+}
 
 impl Node {
     /// Has events noted from now on, for [`Node::poll_event`]. `waker` is called for each, and
@@ -47,7 +68,37 @@ impl Node {
         to: Endpoint,
         hops: Option<u8>,
     ) -> Result<(), SendError> {
+        if let (Some(control), Some(to)) = (&self.control_datagrams, to.remote.direct()) {
+            control.expect(to.ip());
+        }
         self.udp.send_control(datagram, to, hops)
+    }
+
+    /// Opens so many sockets beside the one of this peer, at ports of their own.
+    ///
+    /// # Errors
+    /// There is not even one.
+    pub fn open_flows(&self, count: u16) -> Result<Flows, BindError> {
+        let flows = self.udp.open_flows(count, self.fwmark())?;
+        self.chance.sockets.fetch_add(flows.count().into(), Ordering::Relaxed);
+        Ok(flows)
+    }
+
+    /// What was done to meet peers by chance.
+    pub fn chance(&self) -> ChanceStats {
+        let Chance { sockets, met, calls } = &self.chance;
+        let [sockets, met, calls] = [sockets, met, calls].map(|one| one.load(Ordering::Relaxed));
+        ChanceStats { sockets, met, calls }
+    }
+
+    /// One of these was met by a peer's call.
+    pub fn note_met(&self) {
+        self.chance.met.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many ports are called by chance.
+    pub fn note_calls(&self, calls: u64) {
+        self.chance.calls.fetch_add(calls, Ordering::Relaxed);
     }
 
     /// What each peer sent and received.

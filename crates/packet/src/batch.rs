@@ -312,6 +312,7 @@ pub struct RecvBatch {
     buf: Box<[u8]>,
     metas: Vec<RecvMeta>,
     lost: u32,
+    shed: u32,
     waited: Duration,
 }
 
@@ -326,6 +327,7 @@ impl RecvBatch {
             buf: vec![0; slots * Self::SLOT].into_boxed_slice(),
             metas: Vec::with_capacity(slots),
             lost: 0,
+            shed: 0,
             waited: Duration::ZERO,
         }
     }
@@ -334,6 +336,7 @@ impl RecvBatch {
     pub fn clear(&mut self) {
         self.metas.clear();
         self.lost = 0;
+        self.shed = 0;
         self.waited = Duration::ZERO;
     }
 
@@ -357,6 +360,16 @@ impl RecvBatch {
     /// How many datagrams were lost before these, as far as is known.
     pub fn lost(&self) -> u32 {
         self.lost
+    }
+
+    /// Notes that so many datagrams were left out of a flood.
+    pub fn note_shed(&mut self, datagrams: u32) {
+        self.shed = self.shed.saturating_add(datagrams);
+    }
+
+    /// How many datagrams were left out before these, as far as is known.
+    pub fn shed(&self) -> u32 {
+        self.shed
     }
 
     /// Notes how long the last of these waited in the socket, behind which more may wait.

@@ -26,7 +26,7 @@
 //! | UDP, SCTP | accepted where this host began the flow, else by rule |
 //! | ICMP error, echo reply | accepted |
 //! | other ICMP | by rule: addresses alone, whatever its protocols and ports (`match.go` `matchIPsOnly`) |
-//! | open protocol | accepted (Tailscale's own protocol 99 is one) |
+//! | open protocol | accepted, and said to be one (Tailscale's own protocol 99, which goes to no host) |
 //! | any other protocol | by those rules that name it and every port (`match.go` `matchProtoAndIPsOnlyIfAllPorts`) |
 //!
 //! Of IPv6 extension headers the fragment header alone is read. Two differences: an IPv4
@@ -44,6 +44,6 @@ mod rules;
 
 pub use begun::Begun;
 pub use flow::{Flow, Reading};
-pub use judge::Judge;
+pub use judge::{Judge, Verdict};
 pub use policy::{AddressRange, Destination, Policy, Rule};
 pub use rules::Rules;

@@ -6,7 +6,7 @@
 //! there is something to return or the half is woken; a woken receive may bring
 //! nothing.
 
-use std::{io, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc};
 
 use crate::{Batch, Endpoint, IpPacket, RecvBatch, SendBatch, SendError};
 
@@ -48,6 +48,23 @@ pub trait UdpRecv: Send {
 
     /// Ends a wait in [`UdpRecv::recv`].
     fn waker(&self) -> Waker;
+
+    /// From now on most of a flood is left out before it is received, or, without one, nothing.
+    /// Whether it is so: what cannot leave out anything receives all. While it does,
+    /// [`UdpRecv::recv`] waits for a second at most, so that the end of a flood is seen though nothing
+    /// comes.
+    fn shed(&mut self, flood: Option<&Flood>) -> bool {
+        flood.is_none()
+    }
+}
+
+/// What is left of a flood. Messages of WireGuard are received in any case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flood {
+    /// All datagrams from these addresses are received.
+    pub expected: Vec<IpAddr>,
+    /// Of 2^32 others so many, which chance chooses.
+    pub share: u32,
 }
 
 /// The UDP side's sending half.

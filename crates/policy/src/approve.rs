@@ -1,4 +1,5 @@
-//! What nodes may do without being asked: routes by autoApprovers, tags by tagOwners.
+//! What nodes may do and get without being asked: routes by autoApprovers, tags by tagOwners,
+//! addresses by nodeAttrs.
 
 use std::collections::BTreeSet;
 
@@ -20,6 +21,19 @@ impl Policy {
         let covering = self.route_approvers.iter().filter(|(net, _)| net.contains(route));
         let mut covering = covering.filter(|(net, _)| net.prefix_len() > 0);
         covering.any(|(_, approvers)| self.is_one(nodes, node, approvers))
+    }
+
+    /// Where the IPv4 address of a node is taken from when it is new, by the first rule of nodeAttrs
+    /// that says so; from anywhere without one.
+    pub fn pools_of(&self, nodes: &Nodes, node: usize) -> &[IpNet] {
+        let mut rules = self.attributes.iter().filter(|rule| !rule.pools.is_empty());
+        let rule = rules.find(|rule| self.is_one(nodes, node, &rule.targets));
+        rule.map_or(&[], |rule| &rule.pools)
+    }
+
+    /// All addresses that are for some nodes alone.
+    pub fn pools(&self) -> impl Iterator<Item = IpNet> {
+        self.attributes.iter().flat_map(|rule| rule.pools.iter().copied())
     }
 
     fn is_one(&self, nodes: &Nodes, place: usize, approvers: &[Alias]) -> bool {

@@ -1,5 +1,7 @@
 //! What a change of some nodes changed for all: between two compilations of one policy.
 
+use std::cmp::Ordering;
+
 use crate::{
     compile::{Compiled, Edge, Target, What},
     nodes::Nodes,
@@ -23,20 +25,25 @@ pub struct Moved {
 
 impl Compiled {
     /// What is different from an earlier compilation of the same policy, when these nodes have
-    /// changed. `None`: anything may be.
-    pub fn moved(&self, before: &Self, changed: &NodeSet) -> Option<Moved> {
-        let has_as_many = self.edges.len() == before.edges.len()
-            && self.ssh.len() == before.ssh.len()
-            && self.attributed.0.len() == before.attributed.0.len();
-        if !has_as_many {
-            return None;
-        }
+    /// changed.
+    pub fn moved(&self, before: &Self, changed: &NodeSet) -> Moved {
         let mut moved = Moved { filters: changed.clone(), ..Moved::default() };
-        for (old, new) in before.edges.iter().zip(&self.edges) {
+        let context = Context { nodes: &self.nodes, changed };
+        for pair in pairs(&before.edges, &self.edges) {
+            let (old, new) = match pair {
+                (Some(old), Some(new)) => (old, new),
+                // There was nobody whom it is about, or is nobody any more.
+                (Some(edge), None) | (None, Some(edge)) => {
+                    moved.reach.add(&edge.sources);
+                    moved.reach.add(&edge.targets);
+                    moved.filters.add(&edge.targets);
+                    continue;
+                }
+                (None, None) => continue,
+            };
             moved.reach.add(&old.sources.either(&new.sources));
             moved.reach.add(&old.targets.either(&new.targets));
             moved.filters.add(&old.targets.either(&new.targets));
-            let context = Context { nodes: &self.nodes, changed };
             if !context.is_same_rule(old, new, &mut moved.filters) {
                 moved.filters.add(&old.targets);
                 moved.filters.add(&new.targets);
@@ -48,7 +55,7 @@ impl Compiled {
         for (old, new) in before.attributed.0.iter().zip(&self.attributed.0) {
             moved.attributes.add(&old.0.either(&new.0));
         }
-        Some(moved)
+        moved
     }
 
     fn add_logins(&self, old: &SshEdge, new: &SshEdge, changed: &NodeSet, to: &mut NodeSet) {
@@ -66,6 +73,24 @@ impl Compiled {
         to.add(&old.targets);
         to.add(&new.targets);
     }
+}
+
+/// Edges of both, in order: those with the same key together.
+fn pairs<'a>(
+    before: &'a [Edge],
+    after: &'a [Edge],
+) -> impl Iterator<Item = (Option<&'a Edge>, Option<&'a Edge>)> {
+    let (mut before, mut after) = (before.iter().peekable(), after.iter().peekable());
+    std::iter::from_fn(move || {
+        let order = match (before.peek(), after.peek()) {
+            (Some(old), Some(new)) => old.key.cmp(&new.key),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => return None,
+        };
+        let old = order.is_le().then(|| before.next()).flatten();
+        Some((old, order.is_ge().then(|| after.next()).flatten()))
+    })
 }
 
 #[derive(Clone, Copy)]

@@ -23,8 +23,20 @@ use crate::{
 pub struct Compiled {
     pub(crate) nodes: Arc<Nodes>,
     pub(crate) edges: Vec<Edge>,
+    /// Of these, those by which a node may be told of networks.
+    pub(crate) ways: Vec<usize>,
     pub(crate) ssh: Vec<SshEdge>,
     pub(crate) attributed: Attributed,
+}
+
+/// Where an edge stands among all: they are in this order. An edge of the same rule, for the same
+/// user, has the same key whatever the nodes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EdgeKey {
+    grant: usize,
+    /// Among whose nodes alone it is.
+    user: Option<u64>,
+    number: usize,
 }
 
 /// One thing that sources may do to targets.
@@ -38,20 +50,33 @@ pub(crate) struct Edge {
     pub behind: Option<Vec<IpNet>>,
     /// Nodes whose filter has a rule of this edge.
     pub targets: NodeSet,
-    /// Edges with the same number are one rule.
-    pub rule: usize,
+    /// Where it stands.
+    pub key: EdgeKey,
+    /// Edges with the same one are one rule.
+    pub rule: EdgeKey,
     /// Where that rule stands at the latest: at the place of the first of those edges, even if its
     /// targets are others; but via's edges are for their routers alone. (Recorded.)
-    pub first: usize,
+    pub first: Option<EdgeKey>,
     pub what: What,
     /// The sources as JSON, once a filter with them was written.
     pub written: OnceLock<Arc<str>>,
 }
 
 impl Edge {
-    pub fn sources_json(&self) -> &str {
+    fn has_networks(&self) -> bool {
+        let is_behind = self.behind.as_ref().is_none_or(|nets| !nets.is_empty());
+        is_behind
+            || match &self.what {
+                What::Packets { to, .. } => {
+                    to.iter().any(|target| !matches!(target, Target::Nodes(_)))
+                }
+                What::Capabilities { .. } => false,
+            }
+    }
+
+    pub fn sources_json(&self) -> Arc<str> {
         let write = || serde_json::json!(self.texts.as_ref()).to_string().into();
-        self.written.get_or_init(write)
+        Arc::clone(self.written.get_or_init(write))
     }
 }
 
@@ -91,34 +116,38 @@ impl Policy {
         if self.is_open {
             edges.push(everything(names));
         }
-        for grant in &self.grants {
-            let mut compiler = Compiler { names, grant, edges: &mut edges };
-            compiler.grant();
+        let mut lists = Vec::new();
+        for (place, grant) in self.grants.iter().enumerate() {
+            let key = EdgeKey { grant: place, ..EdgeKey::default() };
+            let (edges, lists) = (&mut edges, &mut lists);
+            Compiler { names, grant, key, edges, lists }.grant();
         }
         group(&mut edges);
+        let ways = edges.iter().enumerate().filter(|(_, edge)| edge.has_networks());
+        let ways = ways.map(|(place, _)| place).collect();
         let ssh = self.ssh.iter().map(|rule| SshEdge::compile(names, rule)).collect();
         let attributed = Attributed::compile(names);
-        Compiled { nodes, edges, ssh, attributed }
+        Compiled { nodes, edges, ways, ssh, attributed }
     }
 }
 
 /// Edges of the same sources and protocol are one rule.
 fn group(edges: &mut [Edge]) {
-    let mut rules: BTreeMap<_, (usize, usize)> = BTreeMap::new();
-    for (place, edge) in edges.iter_mut().enumerate() {
-        edge.rule = place;
+    let mut rules: BTreeMap<_, (EdgeKey, Option<EdgeKey>)> = BTreeMap::new();
+    for edge in edges.iter_mut() {
+        edge.rule = edge.key;
         if let What::Packets { packets, is_via, .. } = &edge.what {
-            let key = (edge.texts.clone(), packets.protocol);
-            let (rule, first) = rules.entry(key).or_insert((place, usize::MAX));
+            let of = (edge.texts.clone(), packets.protocol);
+            let (rule, first) = rules.entry(of).or_insert((edge.key, None));
             edge.rule = *rule;
             if !is_via {
-                *first = place.min(*first);
+                first.get_or_insert(edge.key);
             }
         }
     }
-    let firsts: BTreeMap<usize, usize> = rules.into_values().collect();
+    let firsts: BTreeMap<EdgeKey, Option<EdgeKey>> = rules.into_values().collect();
     for edge in edges {
-        edge.first = firsts.get(&edge.rule).copied().unwrap_or(usize::MAX);
+        edge.first = firsts.get(&edge.rule).copied().flatten();
     }
 }
 
@@ -129,8 +158,9 @@ fn everything(names: Names<'_>) -> Edge {
         sources: all.clone(),
         behind: None,
         targets: all,
-        rule: 0,
-        first: 0,
+        key: EdgeKey::default(),
+        rule: EdgeKey::default(),
+        first: None,
         what: What::Packets {
             to: vec![Target::Any],
             packets: Packets { protocol: None, ports: vec![ANY_PORT] },
@@ -143,7 +173,11 @@ fn everything(names: Names<'_>) -> Edge {
 struct Compiler<'a> {
     names: Names<'a>,
     grant: &'a Grant,
+    /// Of the next edge.
+    key: EdgeKey,
     edges: &'a mut Vec<Edge>,
+    /// What sources that several rules have were written as.
+    lists: &'a mut Vec<(Resolved, Arc<[String]>)>,
 }
 
 impl Compiler<'_> {
@@ -167,17 +201,34 @@ impl Compiler<'_> {
     }
 
     fn edge(&mut self, sources: &Resolved, targets: NodeSet, what: What) {
-        let texts = self.names.sources(sources).into();
+        let texts = self.texts(sources);
         let mut from = self.names.members(sources);
-        for (place, node) in self.nodes() {
-            if sources.is_any || sources.nets.iter().any(|net| node.routes_to(net)) {
-                from.insert(place);
+        if !sources.nets.is_empty() {
+            for (place, node) in self.nodes() {
+                if sources.nets.iter().any(|net| node.routes_to(net)) {
+                    from.insert(place);
+                }
             }
         }
         let is_all = sources.is_any || sources.is_all;
         let behind = (!is_all).then(|| sources.nets.clone());
-        let (sources, written) = (from, OnceLock::new());
-        self.edges.push(Edge { texts, sources, behind, targets, rule: 0, first: 0, what, written });
+        let (sources, written, key) = (from, OnceLock::new(), self.key);
+        let (rule, first) = (key, None);
+        self.edges.push(Edge { texts, sources, behind, targets, key, rule, first, what, written });
+        self.key.number += 1;
+    }
+
+    fn texts(&mut self, sources: &Resolved) -> Arc<[String]> {
+        // There is one for each user, of few nodes.
+        if self.key.user.is_some() {
+            return self.names.sources(sources).into();
+        }
+        if let Some((_, texts)) = self.lists.iter().find(|(of, _)| of == sources) {
+            return Arc::clone(texts);
+        }
+        let texts: Arc<[String]> = self.names.sources(sources).into();
+        self.lists.push((sources.clone(), Arc::clone(&texts)));
+        texts
     }
 
     fn nodes(&self) -> impl Iterator<Item = (usize, &Node)> + use<'_> {
@@ -194,6 +245,7 @@ impl Compiler<'_> {
                 self.edge(sources, reached.clone(), what);
             }
         }
+        self.key.number = self.grant.packets.len();
         let Some(capabilities) = &self.grant.capabilities else { return };
         let to = targets.iter().map(|alias| self.names.resolve([*alias])).collect();
         self.capabilities(sources, to, capabilities);
@@ -290,7 +342,8 @@ impl Compiler<'_> {
                 users.entry(user).or_default().insert(place);
             }
         }
-        for nodes in users.into_values() {
+        for (user, nodes) in users {
+            self.key = EdgeKey { user: Some(user), number: 0, ..self.key };
             let sources = Resolved { nodes: members.both(&nodes), ..Resolved::default() };
             if sources.is_empty() {
                 continue;

@@ -1,6 +1,9 @@
 //! What a node's filter is, and whom the node sees.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -8,7 +11,7 @@ use tailnet::messages::{CapGrant, Destination, FilterRule, PortRange};
 
 use crate::{
     alias::text,
-    compile::{Compiled, Edge, Target, What},
+    compile::{Compiled, Edge, EdgeKey, Target, What},
     nodes::overlaps,
     set::NodeSet,
 };
@@ -33,27 +36,28 @@ impl Compiled {
         self.rules(node).map(with_sources).collect()
     }
 
-    /// The same as Tailscale's JSON. Sources are written once for all nodes.
-    pub fn filter_json(&self, node: usize) -> String {
-        let written = self.rules(node).map(|(edge, rule)| {
+    /// The same as Tailscale's JSON of an object each, in two: the list of its sources, which is
+    /// written once for all nodes, and what is behind it.
+    pub fn filter_pieces(&self, node: usize) -> Vec<(Arc<str>, String)> {
+        let pieces = self.rules(node).map(|(edge, rule)| {
             let mut fields = to_json(&[rule]);
             let fields = fields[0].as_object_mut().expect("a rule is an object");
             fields.remove("SrcIPs");
             let rest = Value::Object(std::mem::take(fields)).to_string();
             // A rule has destinations or grants: something follows.
-            format!("{{\"SrcIPs\":{},{}", edge.sources_json(), &rest[1..])
+            (edge.sources_json(), format!(",{}", &rest[1..]))
         });
-        format!("[{}]", written.collect::<Vec<_>>().join(","))
+        pieces.collect()
     }
 
     /// The rules without their sources, which are those of the edge.
     fn rules(&self, node: usize) -> impl Iterator<Item = (&Edge, FilterRule)> {
-        let mut rules: BTreeMap<usize, (&Edge, FilterRule)> = BTreeMap::new();
-        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
-        let edges = self.edges.iter().enumerate();
-        for (place, edge) in edges.filter(|(_, edge)| edge.targets.contains(node)) {
+        let mut rules: BTreeMap<EdgeKey, (&Edge, FilterRule)> = BTreeMap::new();
+        let mut places: BTreeMap<EdgeKey, EdgeKey> = BTreeMap::new();
+        for edge in self.edges.iter().filter(|edge| edge.targets.contains(node)) {
             let Some(rule) = self.rule(edge, node) else { continue };
-            let place = *places.entry(edge.rule).or_insert(place.min(edge.first));
+            let at_the_latest = || edge.first.map_or(edge.key, |first| first.min(edge.key));
+            let place = *places.entry(edge.rule).or_insert_with(at_the_latest);
             match rules.entry(place) {
                 Entry::Occupied(mut first) => {
                     first.get_mut().1.destinations.extend(rule.destinations)
@@ -95,7 +99,7 @@ impl Compiled {
         let routes = self.nodes.nodes[router].routes.iter().copied();
         routes
             .filter(|route| {
-                let mut edges = self.edges.iter();
+                let mut edges = self.ways.iter().map(|&place| &self.edges[place]);
                 own.contains(&route) || edges.any(|edge| leads(edge, node, router, route))
             })
             .collect()

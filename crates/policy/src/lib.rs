@@ -34,4 +34,4 @@ pub use model::Policy;
 pub use nodes::{Node, Nodes, Role, User};
 pub use refusal::{Fault, PortsFault, Reason, Refusal, TestFault};
 pub use set::NodeSet;
-pub use ssh::{SshAction, SshPrincipal, SshRule};
+pub use ssh::{SshAction, SshCheck, SshPrincipal, SshRule};

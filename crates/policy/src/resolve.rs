@@ -16,7 +16,7 @@ const EVERYBODY: [&str; 3] =
     ["100.64.0.0-100.115.91.255", "100.115.94.0-100.127.255.255", "fd7a:115c:a1e0::/48"];
 
 /// Whom a list of names means.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
     /// By their own addresses.
     pub nodes: NodeSet,
@@ -95,7 +95,7 @@ impl Names<'_> {
     fn add_nodes(self, to: &mut Resolved, is_meant: impl Fn(&Node) -> bool) {
         let nodes = self.nodes.nodes.iter().enumerate();
         let is_meant = |node: &Node| !node.is_vacant() && is_meant(node);
-        nodes.filter(|(_, node)| is_meant(node)).for_each(|(place, _)| to.nodes.insert(place));
+        to.nodes.add(&nodes.filter(|(_, node)| is_meant(node)).map(|(place, _)| place).collect());
     }
 
     /// The nodes with an address in it.

@@ -10,20 +10,34 @@ impl NodeSet {
         (0..count).collect()
     }
 
-    /// Puts one in.
-    pub fn insert(&mut self, node: usize) {
-        let word = node / 64;
+    /// Puts one in; whether it was not there.
+    pub fn insert(&mut self, node: usize) -> bool {
+        let (word, bit) = (node / 64, 1 << (node % 64));
         if word >= self.0.len() {
             self.0.resize(word + 1, 0);
         }
-        self.0[word] |= 1 << (node % 64);
+        let is_new = self.0[word] & bit == 0;
+        self.0[word] |= bit;
+        is_new
     }
 
-    /// Takes one out.
-    pub fn remove(&mut self, node: usize) {
-        if let Some(word) = self.0.get_mut(node / 64) {
-            *word &= !(1 << (node % 64));
-        }
+    /// Takes one out; whether it was there.
+    pub fn remove(&mut self, node: usize) -> bool {
+        let bit = 1 << (node % 64);
+        let Some(word) = self.0.get_mut(node / 64) else { return false };
+        let was_there = *word & bit != 0;
+        *word &= !bit;
+        was_there
+    }
+
+    /// The set whose [`NodeSet::words`] these are.
+    pub fn of_words(words: Vec<u64>) -> Self {
+        Self(words)
+    }
+
+    /// 64 neighbours each, as bits; what is behind the last is empty.
+    pub fn words(&self) -> &[u64] {
+        &self.0
     }
 
     /// Whether one is in it.
@@ -51,6 +65,18 @@ impl NodeSet {
         Self(self.0.iter().zip(&other.0).map(|(one, two)| one & two).collect())
     }
 
+    /// Whether one is in both.
+    pub fn meets(&self, other: &Self) -> bool {
+        self.0.iter().zip(&other.0).any(|(one, two)| one & two != 0)
+    }
+
+    /// Those that are not in the other.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let others = other.0.iter().copied().chain(std::iter::repeat(0));
+        Self(self.0.iter().zip(others).map(|(one, two)| one & !two).collect())
+    }
+
     /// Those in one of both alone.
     pub fn either(&self, other: &Self) -> Self {
         let word = |set: &Self, at: usize| set.0.get(at).copied().unwrap_or_default();
@@ -61,7 +87,10 @@ impl NodeSet {
     /// Those in it, in order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(place, &word)| {
-            (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| place * 64 + bit)
+            let rest = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
+            let bits =
+                rest.take_while(|word| *word != 0).map(|word| word.trailing_zeros() as usize);
+            bits.map(move |bit| place * 64 + bit)
         })
     }
 }
@@ -69,7 +98,49 @@ impl NodeSet {
 impl FromIterator<usize> for NodeSet {
     fn from_iter<I: IntoIterator<Item = usize>>(nodes: I) -> Self {
         let mut set = Self::default();
-        nodes.into_iter().for_each(|node| set.insert(node));
+        for node in nodes {
+            set.insert(node);
+        }
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn places() -> impl Strategy<Value = BTreeSet<usize>> {
+        proptest::collection::btree_set(0usize..200, 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0usize..200), 0..100)) {
+            let (mut nodes, mut set) = (NodeSet::default(), BTreeSet::new());
+            for (is_insert, at) in steps {
+                if is_insert {
+                    prop_assert_eq!(nodes.insert(at), set.insert(at));
+                } else {
+                    prop_assert_eq!(nodes.remove(at), set.remove(&at));
+                }
+            }
+            prop_assert!(nodes.iter().eq(set.iter().copied()));
+            prop_assert_eq!(nodes.is_empty(), set.is_empty());
+        }
+
+        #[test]
+        fn two_sets_are_joined_met_and_parted(one in places(), two in places()) {
+            let set = |of: &BTreeSet<usize>| of.iter().copied().collect::<NodeSet>();
+            let list = |of: &NodeSet| of.iter().collect::<BTreeSet<usize>>();
+            let (a, b) = (set(&one), set(&two));
+            prop_assert_eq!(list(&a.both(&b)), &one & &two);
+            prop_assert_eq!(list(&a.either(&b)), &one ^ &two);
+            prop_assert_eq!(list(&a.without(&b)), &one - &two);
+            prop_assert_eq!(a.meets(&b), !one.is_disjoint(&two));
+        }
     }
 }

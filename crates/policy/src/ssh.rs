@@ -1,6 +1,6 @@
 //! Who may log in where, as Tailscale's clients are told.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +58,26 @@ pub struct SshAction {
     pub allow_remote_port_forwarding: bool,
 }
 
+impl SshAction {
+    /// It is taken, with all that goes with a connection.
+    pub fn accepted() -> Self {
+        Self {
+            accept: true,
+            allow_agent_forwarding: true,
+            allow_local_port_forwarding: true,
+            allow_remote_port_forwarding: true,
+            hold_and_delegate: String::new(),
+        }
+    }
+}
+
+/// A login that is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SshCheck {
+    /// For how long one check is good; none: each login is checked.
+    pub period: Option<Duration>,
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_false(yes: &bool) -> bool {
     !yes
@@ -76,6 +96,7 @@ pub(crate) struct SshEdge {
     pub locals: BTreeMap<u64, String>,
     pub has_locals: bool,
     is_checked: bool,
+    period: Option<Duration>,
     environment: Vec<String>,
 }
 
@@ -93,6 +114,7 @@ impl SshEdge {
             locals: names.nodes.users.iter().filter_map(|user| local(user, &domains)).collect(),
             has_locals: !domains.is_empty(),
             is_checked: rule.is_checked,
+            period: rule.period,
             environment: rule.environment.clone(),
         }
     }
@@ -132,6 +154,28 @@ impl Compiled {
         }
         rules.sort_by_key(|rule: &SshRule| rule.action.accept);
         rules
+    }
+
+    /// Whether the first rule for a login from one node at another, to this account, has it checked.
+    pub fn ssh_check(&self, from: usize, at: usize, account: &str) -> Option<SshCheck> {
+        let source = &self.nodes.nodes.get(from)?.addresses;
+        let mut checks = self.ssh.iter().filter(|edge| edge.is_checked);
+        let edge = checks.find(|edge| {
+            let mut rules = Vec::new();
+            Logins { nodes: &self.nodes, edge, server: "", rules: &mut rules }.at(at);
+            rules.iter().any(|rule| rule.is_for(source, account))
+        })?;
+        Some(SshCheck { period: edge.period })
+    }
+}
+
+impl SshRule {
+    fn is_for(&self, source: &[IpAddr], account: &str) -> bool {
+        let is_source = |principal: &SshPrincipal| {
+            principal.node_ip.parse().is_ok_and(|address| source.contains(&address))
+        };
+        let local = self.ssh_users.get(account).or_else(|| self.ssh_users.get("*"));
+        local.is_some_and(|local| !local.is_empty()) && self.principals.iter().any(is_source)
     }
 }
 
@@ -239,12 +283,6 @@ impl Logins<'_> {
             let hold_and_delegate = format!("{}{way}", self.server);
             return SshAction { hold_and_delegate, ..SshAction::default() };
         }
-        SshAction {
-            accept: true,
-            allow_agent_forwarding: true,
-            allow_local_port_forwarding: true,
-            allow_remote_port_forwarding: true,
-            hold_and_delegate: String::new(),
-        }
+        SshAction::accepted()
     }
 }

@@ -19,6 +19,7 @@ use sys::{
     process::{self, Helper, Signals, helper::Job},
     watch::Watch,
 };
+use wg::PostQuantum;
 
 use crate::{
     control::{ControlSocket, Extras},
@@ -71,8 +72,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     if let Some(up) = &mut up {
         up.prepare()?;
     }
-    let Means { offloads, cores, path_mtu, metrics } = means;
+    let Means { offloads, cores, path_mtu, post_quantum, metrics } = means;
     let path_mtu = path_mtu.or(up.as_ref().and_then(Up::path_mtu)).unwrap_or(true);
+    let post_quantum = post_quantum.or(up.as_ref().and_then(Up::post_quantum));
+    let post_quantum = post_quantum.unwrap_or(PostQuantum::On);
     let mut metrics = bind_metrics(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
     let tun = Tun::create(&name, DEFAULT_MTU, &offloads).map_err(|error| explain(&name, error))?;
@@ -117,7 +120,18 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     };
     let control = Some(control);
     let home = Some(index);
-    let kind = Interface { up, member, index, home, path_mtu, filter, confined, helper, log_style };
+    let kind = Interface {
+        up,
+        member,
+        index,
+        home,
+        path_mtu,
+        post_quantum,
+        filter,
+        confined,
+        helper,
+        log_style,
+    };
     let life = Life {
         name,
         ip,
@@ -191,6 +205,7 @@ struct Interface {
     /// The index in this network namespace, while it is here.
     home: Option<u32>,
     path_mtu: bool,
+    post_quantum: PostQuantum,
     filter: Option<Policy>,
     confined: bool,
     helper: Option<Arc<Helper>>,
@@ -200,6 +215,7 @@ struct Interface {
 impl Kind for Interface {
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
+        node.set_post_quantum(self.post_quantum);
         if let Some(policy) = self.filter.take() {
             node.filter().set(&policy);
         }

@@ -29,6 +29,7 @@ use anyhow::Context;
 use node::{Attached, IpSide, Node, NodeParts};
 use packet::{IpRecv, IpSend};
 use sys::{Offloads, SocketFile, UdpReceiver, UdpSocket, process::Helper};
+use wg::PostQuantum;
 
 use crate::{
     control::{ControlSocket, Extras},
@@ -58,6 +59,9 @@ pub struct Means {
     /// Whether it searches for the MTU of the path to each peer. If `None`, the configuration
     /// decides; the default is to search.
     pub path_mtu: Option<bool>,
+    /// Whether secrets are agreed with peers against quantum computers. If `None`, the
+    /// configuration decides; the default is to agree with each peer that supports it.
+    pub post_quantum: Option<PostQuantum>,
     /// Where metrics are served; nowhere by default.
     pub metrics: Option<metrics::Address>,
 }

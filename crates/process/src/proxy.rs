@@ -29,6 +29,7 @@ use sys::{
     watch::Watch,
 };
 use tailnet::line;
+use wg::PostQuantum;
 
 use crate::{
     control::{ControlSocket, Extras},
@@ -101,6 +102,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
 
     let metrics = bind_metrics(means.metrics.as_ref())?;
     let path_mtu = means.path_mtu.or(conf.interface.path_mtu).unwrap_or(true);
+    let post_quantum = means.post_quantum.or(conf.interface.post_quantum);
+    let post_quantum = post_quantum.unwrap_or(PostQuantum::On);
     let cores = means.cores;
     let offloads = Arc::new(means.offloads);
     let mut start = Start {
@@ -111,6 +114,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
         signals,
         cores,
         path_mtu,
+        post_quantum,
         offloads,
         metrics,
         sandbox,
@@ -159,6 +163,7 @@ struct Start {
     signals: Signals,
     cores: usize,
     path_mtu: bool,
+    post_quantum: PostQuantum,
     offloads: Arc<Offloads>,
     metrics: Option<Metrics>,
     sandbox: bool,
@@ -179,7 +184,7 @@ impl Start {
         ready: impl FnOnce(),
     ) -> anyhow::Result<()> {
         let Self { name, conf, change, users, signals, .. } = self;
-        let Self { cores, path_mtu, offloads, metrics, sandbox, .. } = self;
+        let Self { cores, path_mtu, post_quantum, offloads, metrics, sandbox, .. } = self;
         let Self { member, log_style, set_addresses, .. } = self;
         let supervisor = Supervisor::find();
         let helper = help(sandbox, &conf).context("helper process")?;
@@ -198,6 +203,7 @@ impl Start {
         };
         let kind = Proxy {
             path_mtu,
+            post_quantum,
             change,
             identity: Arc::new(Identity::of(
                 conf.interface.addresses.iter().map(IpNet::addr).collect(),
@@ -231,6 +237,7 @@ impl Start {
 
 struct Proxy<S: Stack> {
     path_mtu: bool,
+    post_quantum: PostQuantum,
     change: Change,
     identity: Arc<Identity>,
     member: Option<Member>,
@@ -249,6 +256,7 @@ struct Proxy<S: Stack> {
 impl<S: Stack> Kind for Proxy<S> {
     fn configure(&mut self, node: &Arc<Node>) -> anyhow::Result<()> {
         node.search_paths(self.path_mtu);
+        node.set_post_quantum(self.post_quantum);
         node.apply(mem::take(&mut self.change)).context("configuration")?;
         node.link_up().context("UDP socket")
     }

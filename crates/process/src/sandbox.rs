@@ -27,26 +27,8 @@ use config::{
 };
 use sys::process::{
     Rights, keep_rights, owns,
-    sandbox::{Confined, Ports, Reach, Work, confine_calls, confine_files},
+    sandbox::{Confined, Ports, READ, Reach, Work, confine_calls, confine_files},
 };
-
-/// Files that are read to resolve the name of an endpoint, by the allocator, and to start a thread.
-const READ: [&str; 14] = [
-    "/etc/gai.conf",
-    "/etc/host.conf",
-    "/etc/hosts",
-    "/etc/ld.so.cache",
-    "/etc/nsswitch.conf",
-    "/etc/resolv.conf",
-    "/etc/services",
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/proc/self",
-    "/proc/sys/vm/overcommit_memory",
-    "/sys/devices/system/cpu",
-];
 
 /// A sandbox, unless it is off.
 pub(crate) struct Sandbox(Option<Walls>);
@@ -74,12 +56,14 @@ impl Sandbox {
         member: bool,
     ) -> Self {
         if has_helper {
-            let (rights, work) = (Rights::default(), Work { syncs: member, ..Work::default() });
+            let (rights, work) =
+                (Rights::default(), Work { syncs: member, sheds: member, ..Work::default() });
             return Self(Some(Walls { reach: reach([]), rights, work }));
         }
         let reach = reach(sockets);
         let rights = Rights { files: needs_files(&reach), ..Rights::default() };
-        let work = Work { udp: true, unlinks: true, syncs: member, ..Work::default() };
+        let work =
+            Work { udp: true, unlinks: true, syncs: member, sheds: member, ..Work::default() };
         Self(Some(Walls { reach, rights, work }))
     }
 
@@ -104,8 +88,14 @@ impl Sandbox {
         // It connects sockets that the process in the namespace makes, to wherever clients want.
         reach.connect = if stack_of_kernel { Ports::Any } else { Ports::Only(ports) };
         let rights = Rights { network: false, files: unix || needs_files(&reach) };
-        let always =
-            Work { udp: true, streams: true, unlinks: true, syncs: member, ..Work::default() };
+        let always = Work {
+            udp: true,
+            streams: true,
+            unlinks: true,
+            syncs: member,
+            sheds: member,
+            ..Work::default()
+        };
         let work = Work { tcp, unix, splice: stack_of_kernel, ..always };
         Self(Some(Walls { reach, rights, work }))
     }

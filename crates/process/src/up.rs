@@ -22,6 +22,7 @@ use sys::{
     netlink::{Event, Netlink, NetlinkError},
     process::Helper,
 };
+use wg::PostQuantum;
 
 use crate::{
     guardian::{self, Guardian, Step},
@@ -100,6 +101,11 @@ impl Up {
     /// Whether the file wants the MTU of paths to be searched for.
     pub fn path_mtu(&self) -> Option<bool> {
         self.conf.interface.path_mtu
+    }
+
+    /// Whether the file wants secrets to be agreed with peers against quantum computers.
+    pub fn post_quantum(&self) -> Option<PostQuantum> {
+        self.conf.interface.post_quantum
     }
 
     /// Does what comes before the interface exists. What a killed process left behind is undone.

@@ -73,6 +73,21 @@ impl FromStr for ServerUrl {
     }
 }
 
+/// The host of a URL, of `Host` or of TLS, with a port or without, as it is compared: `None` for none.
+pub fn host(text: &str) -> Option<String> {
+    let bare = match text.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        // An address of IPv6 without brackets has no port.
+        None if text.bytes().filter(|letter| *letter == b':').count() > 1 => text,
+        None => text.split(':').next()?,
+    };
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Some(address.to_canonical().to_string());
+    }
+    let name = bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase();
+    (!name.is_empty()).then_some(name)
+}
+
 impl TryFrom<String> for ServerUrl {
     type Error = String;
 
@@ -99,6 +114,23 @@ impl fmt::Display for ServerUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_the_same_however_it_is_written() {
+        for (text, wanted) in [
+            ("Net.Example.com", Some("net.example.com")),
+            ("net.example.com.:8443", Some("net.example.com")),
+            ("[FD00:0::1]:443", Some("fd00::1")),
+            ("fd00::1", Some("fd00::1")),
+            ("[::ffff:10.0.0.1]", Some("10.0.0.1")),
+            ("10.0.0.1:80", Some("10.0.0.1")),
+            ("", None),
+            (":80", None),
+            ("[::1", None),
+        ] {
+            assert_eq!(host(text).as_deref(), wanted, "{text}");
+        }
+    }
 
     #[test]
     fn urls_are_read_and_written() {

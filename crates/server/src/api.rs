@@ -10,8 +10,11 @@ mod admit;
 mod answer;
 mod api_keys;
 mod audit;
+mod auth;
 mod desk;
+mod health;
 mod keys;
+mod lock;
 mod nodes;
 mod openapi;
 mod policy;
@@ -23,6 +26,7 @@ mod why;
 
 pub use self::{
     admit::{Arrival, Refused, session_of},
+    auth::words as words_of_login,
     routes::{listed, router},
     socket::{bind, serve},
 };

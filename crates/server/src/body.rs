@@ -14,7 +14,10 @@ use hyper::{
     body::{Body, Frame, Incoming, SizeHint},
     header::{CONTENT_TYPE, HeaderValue},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 /// Within this a body has come, or its sender is given up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,25 +35,58 @@ pub enum Answer {
 /// What is sent together, in parts that others may be sent too.
 pub type Parts = Vec<Bytes>;
 
+/// What is sent next.
+#[derive(Default)]
+pub struct Next {
+    /// It, in parts.
+    pub parts: Parts,
+    /// Dropped once all of it was written, or nothing more can be.
+    pub taken: Option<oneshot::Sender<()>>,
+}
+
+/// The last part of what is sent together: what writes it drops it then.
+struct Last {
+    part: Bytes,
+    _taken: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for Last {
+    fn as_ref(&self) -> &[u8] {
+        &self.part
+    }
+}
+
+impl From<Parts> for Next {
+    fn from(parts: Parts) -> Self {
+        Self { parts, taken: None }
+    }
+}
+
 /// What comes, and what of the last that came is still to be sent.
 pub struct Pieces {
-    from: mpsc::Receiver<Parts>,
+    from: mpsc::Receiver<Next>,
     parts: vec::IntoIter<Bytes>,
+    taken: Option<oneshot::Sender<()>>,
 }
 
 impl Pieces {
     /// What comes from there.
-    pub fn new(from: mpsc::Receiver<Parts>) -> Self {
-        Self { from, parts: Parts::new().into_iter() }
+    pub fn new(from: mpsc::Receiver<Next>) -> Self {
+        Self { from, parts: Parts::new().into_iter(), taken: None }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             if let Some(part) = self.parts.next() {
-                return Poll::Ready(Some(part));
+                let is_last = self.parts.as_slice().is_empty();
+                return Poll::Ready(Some(match self.taken.take_if(|_| is_last) {
+                    Some(_taken) => Bytes::from_owner(Last { part, _taken }),
+                    None => part,
+                }));
             }
+            self.taken = None;
             match ready!(self.from.poll_recv(cx)) {
-                Some(parts) => self.parts = parts.into_iter(),
+                Some(next) => (self.parts, self.taken) = (next.parts.into_iter(), next.taken),
                 None => return Poll::Ready(None),
             }
         }
@@ -118,5 +154,35 @@ pub async fn read(body: Incoming, most: usize) -> Result<Bytes, Response<Answer>
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(_)) => Err(text(StatusCode::PAYLOAD_TOO_LARGE, "the request is too long\n")),
         Err(_) => Err(text(StatusCode::REQUEST_TIMEOUT, "the request did not come in time\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn that_all_of_a_map_was_taken_is_told_when_its_last_part_was_written_or_none_can_be() {
+        let (to, from) = mpsc::channel(1);
+        let mut answer = Answer::Pieces(Pieces::new(from));
+        let (taken, mut was_taken) = oneshot::channel();
+        let parts = vec![Bytes::from("a"), Bytes::from("b")];
+        to.try_send(Next { parts: parts.clone(), taken: Some(taken) }).map_err(drop).unwrap();
+        let mut written = Vec::new();
+        for part in &parts {
+            written.push(answer.frame().await.unwrap().unwrap().into_data().unwrap());
+            assert_eq!(written.last(), Some(part));
+        }
+        // What writes asks for more before it has written what it has.
+        assert!(answer.frame().now_or_never().is_none());
+        assert!((&mut was_taken).now_or_never().is_none());
+        drop(written);
+        assert!((&mut was_taken).now_or_never().is_some());
+        let (taken, was_taken) = oneshot::channel();
+        to.try_send(Next { parts, taken: Some(taken) }).map_err(drop).unwrap();
+        drop(answer);
+        assert!(was_taken.now_or_never().is_some());
     }
 }

@@ -1,6 +1,11 @@
 //! What the command line asks a running server.
 
 mod ask;
+mod audit;
+mod auth;
+mod lock;
+mod networks;
+mod out;
 mod policy;
 mod table;
 
@@ -14,7 +19,14 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use self::ask::{Ask, part, query};
-pub use self::policy::{policies, policy_in_force, policy_says};
+pub use self::{
+    audit::{Audit, audit},
+    auth::{Auth, auth},
+    lock::{Lock, lock},
+    networks::{Networks, networks},
+    out::print,
+    policy::{policies, policy_in_force, policy_says},
+};
 use crate::{clock::now, configuration::Configuration};
 
 /// What all of these have.
@@ -23,9 +35,22 @@ pub struct Common {
     /// The server's configuration.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// The network that the command is about; that of the configuration's top level without it.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub network: Option<String>,
     /// How the answer is printed; a table without it.
     #[arg(short, long, global = true, value_enum, value_name = "FORMAT")]
     pub output: Option<Output>,
+}
+
+impl Common {
+    /// The configuration of the network that the command is about.
+    ///
+    /// # Errors
+    /// It cannot be read, or has no such network.
+    pub fn configuration(&self) -> anyhow::Result<Configuration> {
+        Configuration::read(self.config.as_deref())?.of_network(self.network.as_deref())
+    }
 }
 
 /// How an answer is printed.
@@ -193,6 +218,12 @@ pub enum Nodes {
         #[arg(short, long)]
         identifier: Option<i64>,
     },
+    /// Show what a node's client itself finds wrong: it is asked.
+    Health {
+        /// Its number.
+        #[arg(short, long)]
+        identifier: i64,
+    },
     /// Let a machine in that waits.
     Register {
         /// Whose it is to be, by number or name.
@@ -343,15 +374,6 @@ pub async fn admin_link(common: &Common) -> anyhow::Result<()> {
     Ask::new(common)?.says(Method::POST, "admin/link", None, only_link).await
 }
 
-/// Answers `audit`.
-///
-/// # Errors
-/// As [`users`].
-pub async fn audit(common: &Common, limit: usize) -> anyhow::Result<()> {
-    let path = query("audit", &[("limit", Some(limit.to_string()))]);
-    Ask::new(common)?.says(Method::GET, &path, None, table::audit).await
-}
-
 /// Answers `nodes`.
 ///
 /// # Errors
@@ -369,6 +391,10 @@ pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
         Nodes::ListRoutes { identifier: Some(id) } => {
             let one = |node: &Value| table::routes(&json!([node]));
             return ask.says(Method::GET, &format!("node/{id}"), None, one).await;
+        }
+        Nodes::Health { identifier } => {
+            let path = format!("node/{identifier}/health");
+            return ask.says(Method::GET, &path, None, table::warnings).await;
         }
         Nodes::Delete { identifier, force } => {
             confirm(force, "the node")?;
@@ -395,11 +421,6 @@ pub async fn nodes(common: &Common, command: Nodes) -> anyhow::Result<()> {
         }
     };
     ask.says(Method::POST, &path, body, |node| table::nodes(&json!([node]))).await
-}
-
-/// Where the server listens for commands.
-fn socket(common: &Common) -> anyhow::Result<PathBuf> {
-    Ok(Configuration::read(common.config.as_deref())?.socket)
 }
 
 /// Asks before something is gone for good.

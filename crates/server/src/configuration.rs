@@ -1,23 +1,40 @@
 //! What the server is told: one file, and flags that say otherwise.
 
+mod dns;
+mod networks;
+
 use std::{
     collections::BTreeMap,
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, bail};
 use clap::Args;
-use coordinator::{Dns, Prefixes, Settings};
+use coordinator::{Prefixes, Settings};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{own_address, own_certificate::OwnCertificate};
+use crate::{
+    acme::Challenge, files, own_address, own_certificate::OwnCertificate, store::Database,
+};
 
-pub use crate::{address::ServerUrl, oidc::OidcTable};
+pub use self::{
+    dns::{DnsTable, ExtraRecord},
+    networks::{NetworkName, NetworkTable, OwnDerp},
+};
+pub use crate::{
+    acme::AcmeTable,
+    address::ServerUrl,
+    log::{LogFormat, LogLevel},
+    oidc::OidcTable,
+    remote_url::RemoteUrl,
+    trusted::Trusted,
+};
 
 /// Where the file is, unless a flag says otherwise.
 pub const FILE: &str = "/etc/linerate/server.toml";
@@ -42,8 +59,26 @@ pub struct Configuration {
     pub tls_certificate: Option<PathBuf>,
     /// Its private key, in PEM.
     pub tls_key: Option<PathBuf>,
+    /// An authority that gives the certificate instead.
+    pub acme: Option<AcmeTable>,
+    /// The proxies that say from where their clients come.
+    pub trusted_proxies: Trusted,
+    /// Where it listens for who asks for its counters.
+    pub metrics_listen: Vec<SocketAddr>,
+    /// How a line of the log is written.
+    pub log_format: LogFormat,
+    /// How much is logged.
+    pub log_level: LogLevel,
     /// The folder of what is kept.
     pub state_dir: PathBuf,
+    /// The network's database at PostgreSQL, as a URL; a file in the folder without it.
+    pub database: Option<String>,
+    /// A file that has this URL.
+    pub database_url_path: Option<PathBuf>,
+    /// Whether each of its transactions may have another connection, as by PgBouncer.
+    pub database_pooled: bool,
+    /// Which of the networks there it is.
+    pub database_network: NonZeroU32,
     /// Where commands reach the server.
     pub socket: PathBuf,
     /// The domain of nodes' names.
@@ -62,6 +97,11 @@ pub struct Configuration {
     pub dns: DnsTable,
     /// Who vouches for users.
     pub oidc: Option<OidcTable>,
+    /// Further networks.
+    pub networks: BTreeMap<NetworkName, NetworkTable>,
+    /// Which of those it is about: none for that of the top level.
+    #[serde(skip)]
+    pub name: Option<NetworkName>,
 }
 
 /// The relay that is part of the server.
@@ -85,22 +125,16 @@ pub struct Derp {
     pub ipv4: Option<Ipv4Addr>,
     /// The same of IPv6.
     pub ipv6: Option<Ipv6Addr>,
-}
-
-/// How names are resolved.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DnsTable {
-    /// Whether nodes resolve names of nodes.
-    pub magic_dns: bool,
-    /// Who is asked for all other names.
-    pub nameservers: Vec<String>,
-    /// Whether those are asked instead of a host's own.
-    pub override_local: bool,
-    /// Who is asked for names that end so.
-    pub split: BTreeMap<String, Vec<String>>,
-    /// What else is tried behind a short name.
-    pub search: Vec<String>,
+    /// The file of the key that all relays of the region have.
+    pub mesh_key_path: Option<PathBuf>,
+    /// The other relays of the region.
+    pub mesh_with: Vec<RemoteUrl>,
+    /// The server that is asked about clients that are no nodes of the network.
+    pub verify_url: Option<RemoteUrl>,
+    /// Files with relays of others.
+    pub map_paths: Vec<PathBuf>,
+    /// Where there are more.
+    pub map_urls: Vec<RemoteUrl>,
 }
 
 impl Default for Configuration {
@@ -112,7 +146,16 @@ impl Default for Configuration {
             listen_plain: Vec::new(),
             tls_certificate: None,
             tls_key: None,
+            acme: None,
+            trusted_proxies: Trusted::default(),
+            metrics_listen: Vec::new(),
+            log_format: LogFormat::default(),
+            log_level: LogLevel::default(),
             state_dir: "/var/lib/linerate-server".into(),
+            database: None,
+            database_url_path: None,
+            database_pooled: false,
+            database_network: NonZeroU32::MIN,
             socket: SOCKET.into(),
             base_domain: settings.base_domain,
             prefix_v4: prefixes.v4,
@@ -122,6 +165,8 @@ impl Default for Configuration {
             derp: Derp::default(),
             dns: DnsTable::default(),
             oidc: None,
+            networks: BTreeMap::new(),
+            name: None,
         }
     }
 }
@@ -138,18 +183,11 @@ impl Default for Derp {
             stun_listen: vec![SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 3478)],
             ipv4: None,
             ipv6: None,
-        }
-    }
-}
-
-impl Default for DnsTable {
-    fn default() -> Self {
-        Self {
-            magic_dns: true,
-            nameservers: Vec::new(),
-            override_local: false,
-            split: BTreeMap::new(),
-            search: Vec::new(),
+            mesh_key_path: None,
+            mesh_with: Vec::new(),
+            verify_url: None,
+            map_paths: Vec::new(),
+            map_urls: Vec::new(),
         }
     }
 }
@@ -178,6 +216,15 @@ pub struct Flags {
     /// The domain of nodes' names.
     #[arg(long, value_name = "DOMAIN")]
     pub base_domain: Option<String>,
+    /// Where to serve counters for Prometheus, as 127.0.0.1:9587.
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics_listen: Vec<SocketAddr>,
+    /// The format of the log: text, or one JSON object per line.
+    #[arg(long, value_name = "text|json", value_enum, hide_possible_values = true)]
+    pub log_format: Option<LogFormat>,
+    /// Log what is of use to who looks for a fault.
+    #[arg(long)]
+    pub debug: bool,
 }
 
 impl Configuration {
@@ -199,6 +246,13 @@ impl Configuration {
     #[must_use]
     pub fn with(mut self, flags: Flags) -> Self {
         let Flags { server_url, listen, listen_plain, state_dir, base_domain, .. } = flags;
+        if !flags.metrics_listen.is_empty() {
+            self.metrics_listen = flags.metrics_listen;
+        }
+        self.log_format = flags.log_format.unwrap_or(self.log_format);
+        if flags.debug {
+            self.log_level = LogLevel::debug();
+        }
         self.server_url = server_url.or(self.server_url);
         if !listen.is_empty() {
             self.listen = listen;
@@ -218,7 +272,8 @@ impl Configuration {
     #[must_use]
     pub fn complete(mut self) -> Self {
         let is_https = self.server_url.as_ref().is_some_and(ServerUrl::is_https);
-        if is_https || !self.listen.is_empty() || !self.listen_plain.is_empty() {
+        let is_told = is_https || !self.listen.is_empty() || !self.listen_plain.is_empty();
+        if is_told || !self.networks.is_empty() {
             return self;
         }
         let url =
@@ -238,12 +293,49 @@ impl Configuration {
         if self.listen.is_empty() && self.listen_plain.is_empty() {
             bail!("nowhere to listen: set `listen`, with a certificate, or `listen_plain`");
         }
-        if !self.listen.is_empty() && (self.tls_certificate.is_none() || self.tls_key.is_none()) {
-            bail!(
-                "`listen` is for TLS: set `tls_certificate` and `tls_key`, or use `listen_plain`"
-            );
+        let files = [&self.tls_certificate, &self.tls_key].map(Option::is_some);
+        match (&self.acme, files) {
+            (Some(_), [false, false]) if self.listen.is_empty() => {
+                bail!("[acme] is for TLS: set `listen`, as [\"[::]:443\"]");
+            }
+            (Some(acme), [false, false]) => {
+                if acme.challenge == Challenge::Http && self.listen_plain.is_empty() {
+                    bail!(
+                        "challenge \"http-01\" of [acme] is answered without TLS: set \
+                           `listen_plain`, as [\"[::]:80\"]"
+                    );
+                }
+            }
+            (Some(_), _) => bail!("of [acme] and `tls_certificate` with `tls_key` set one"),
+            (None, files) if !self.listen.is_empty() && files != [true, true] => bail!(
+                "`listen` is for TLS: set `tls_certificate` and `tls_key` or [acme], or use \
+                 `listen_plain`"
+            ),
+            (None, _) => {}
         }
+        let derp = &self.derp;
+        if !derp.mesh_with.is_empty() && derp.mesh_key_path.is_none() {
+            bail!("`derp.mesh_with` needs `derp.mesh_key_path`: the key that its relays have");
+        }
+        if derp.mesh_key_path.is_some() && !derp.enabled {
+            bail!("`derp.mesh_key_path` is for a relay, and `derp.enabled` is false");
+        }
+        self.check_networks()?;
         self.server_url.as_ref().context("set `server_url`: where clients find this server")
+    }
+
+    /// Where the network is kept.
+    ///
+    /// # Errors
+    /// The database's URL cannot be read, or there are two.
+    pub fn database(&self) -> anyhow::Result<Database> {
+        match (&self.database, &self.database_url_path) {
+            (None, None) => Ok(Database::File(self.state_dir.join(files::STORE))),
+            (Some(url), None) => Database::of_url(url, self.database_pooled),
+            (None, Some(file)) => Database::of_url_file(file, self.database_pooled),
+            (Some(_), Some(_)) => bail!("set `database` or `database_url_path`, not both"),
+        }
+        .map(|database| database.numbered(self.database_network))
     }
 
     /// What the network is set up with, with the relay's own certificate, if it has one.
@@ -306,13 +398,6 @@ fn everywhere(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)
 }
 
-impl From<DnsTable> for Dns {
-    fn from(table: DnsTable) -> Self {
-        let DnsTable { magic_dns, nameservers, override_local, split, search } = table;
-        Self { magic: magic_dns, nameservers, overrides: override_local, split, search }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,6 +412,10 @@ mod tests {
         assert!(error.contains("line 2") && error.contains("listen"), "{error}");
         let error = read("[derp]\nregion = 1\n").unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("`region`"), "{error}");
+        let text = "[derp]\nstun_listen = []\nmesh_with = [\"http://other\"]\n";
+        let error = read(text).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("mesh_with"), "{error}");
+        assert!(error.contains("needs https"), "{error}");
     }
 
     #[test]
@@ -369,5 +458,14 @@ mod tests {
         };
         let error = read("").unwrap().with(flags).check().unwrap_err().to_string();
         assert!(error.contains("tls_certificate"), "{error}");
+        for (derp, says) in [
+            ("mesh_with = [\"https://other\"]", "`derp.mesh_key_path`"),
+            ("enabled = false\nmesh_key_path = \"mesh.key\"", "`derp.enabled`"),
+        ] {
+            let text =
+                format!("server_url = \"https://a\"\nlisten_plain = [\"[::]:80\"]\n[derp]\n{derp}");
+            let error = read(&text).unwrap().check().unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
     }
 }

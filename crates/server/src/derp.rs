@@ -1,14 +1,26 @@
-//! The relay: passes datagrams on by node key, between clients that the network knows.
+//! The relay: passes datagrams on by node key, between clients that the network knows, and with
+//! other relays of its region.
 //!
 //! ```text
-//!   upgrade ── greeting, login ── reader ── Table ── the receiver's queues ── writer
-//!                                              '── not here: the sender is told
+//!   upgrade ── greeting, login ── session ── Table ── the receiver's queue ── writer
+//!                                               │'── the queue of a link ── another relay (mesh.rs)
+//!                                               '── nowhere: the sender is told
 //! ```
 
+mod admission;
+pub mod maps;
+pub mod mesh;
 mod queue;
+mod session;
 mod table;
 
-use std::{collections::HashSet, io, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    io,
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use getrandom::{SysRng, rand_core::UnwrapErr};
@@ -19,21 +31,24 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tailnet::{
-    derp::{Decoder, FromClient, GoneReason, RelayKey, kind, write_frame},
-    disco,
-    keys::NodePublic,
+    derp::{Decoder, GoneReason, RelayKey, kind, write_frame},
+    keys::{MachinePublic, NodePublic},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
+pub use self::admission::Admission;
 use self::{
-    queue::Outgoing,
-    table::{Client, Table},
+    mesh::Mesh,
+    session::{QUIET, Session},
+    table::{Client, Table, Way, gone},
 };
 use crate::{
+    api::Arrival,
     body::{Answer, text},
+    counted,
     serve::Server,
     ts2021::{switching, visitor_of},
     visitors::Visitor,
@@ -48,21 +63,25 @@ const WRITE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// How much is read at once, in bytes.
 const READ: usize = 64 << 10;
-/// The most receivers that a client is noted to have sent to, who are told when it goes.
-const NOTED: usize = 4096;
-/// How often a client is told that a peer is not here.
-const NOT_HERE_PAUSE: Duration = Duration::from_millis(333);
 
 /// The relay.
 pub struct Relay {
     key: RelayKey,
     table: Table,
+    mesh: Option<Mesh>,
+    admission: Option<Admission>,
+    counted: &'static counted::Relay,
 }
 
 impl Relay {
-    /// One with this key.
-    pub fn new(key: RelayKey) -> Self {
-        Self { key, table: Table::default() }
+    /// One with this key, maybe of a mesh, that maybe asks others which clients it may serve.
+    pub fn new(
+        key: RelayKey,
+        mesh: Option<Mesh>,
+        admission: Option<Admission>,
+        counted: &'static counted::Relay,
+    ) -> Self {
+        Self { key, table: Table::default(), mesh, admission, counted }
     }
 }
 
@@ -70,10 +89,11 @@ impl Relay {
 pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Answer> {
     if let Some(response) = web_socket::accept(&request, "derp") {
         let (server, visitor) = (Arc::clone(server), visitor_of(&request));
+        let at = source_of(&request);
         tokio::spawn(async move {
             if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
                 let stream = WebSocket::new(TokioIo::new(upgraded)).await;
-                serve(&server, stream, &visitor).await;
+                serve(&server, stream, &visitor, at).await;
             }
         });
         return response;
@@ -83,12 +103,20 @@ pub fn upgrade(server: &Arc<Server>, request: Request<Incoming>) -> Response<Ans
         return text(StatusCode::UPGRADE_REQUIRED, "here is DERP, by an upgrade\n");
     }
     let (server, visitor) = (Arc::clone(server), visitor_of(&request));
+    let at = source_of(&request);
     tokio::spawn(async move {
         if let Ok(Ok(upgraded)) = timeout(LOGIN, hyper::upgrade::on(request)).await {
-            serve(&server, TokioIo::new(upgraded), &visitor).await;
+            serve(&server, TokioIo::new(upgraded), &visitor, at).await;
         }
     });
     switching(HeaderValue::from_static("DERP"))
+}
+
+fn source_of(request: &Request<Incoming>) -> SocketAddr {
+    match request.extensions().get::<Arrival>() {
+        Some(Arrival::Network(at)) => *at,
+        _ => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    }
 }
 
 /// Serves a client to its end.
@@ -96,64 +124,110 @@ async fn serve(
     server: &Server,
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
     visitor: &Visitor,
+    at: SocketAddr,
 ) {
     let Some(relay) = &server.relay else { return };
     let (mut from, mut to) = split(stream);
-    let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::with_capacity(READ));
-    let login = log_in(server, relay, &mut decoder, &mut buffer, &mut from, &mut to);
+    let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
+    let greeted = async {
+        let contents = greet(relay, &mut decoder, &mut buffer, &mut from, &mut to).await?;
+        log_in(server, relay, &contents, at, &mut to).await
+    };
     let logged_in = tokio::select! {
-        logged_in = timeout(LOGIN, login) => logged_in,
+        logged_in = timeout(LOGIN, greeted) => logged_in,
         () = visitor.must_leave() => return,
     };
-    let Ok(Some(key)) = logged_in else { return };
-    if let Some(machine) = server.network.read(|state| state.machine_of(&key)) {
-        visitor.belongs_to(machine);
-    }
-    let client = Arc::new(Client::new(key));
+    let Ok(Some(client)) = logged_in else { return };
+    let machine = server.network.read(|state| state.machine_of(&client.key));
+    // A client that another server vouches for is a stranger of this network, but not one by one.
+    visitor.belongs_to(machine.unwrap_or(MachinePublic(client.key.0)));
+    let client = Arc::new(client);
     relay.table.insert(&client);
-    let (noted, told_at, last) = (HashSet::new(), None, None);
-    let mut session = Session { relay, client: &client, noted, told_at, last };
+    let _held = relay.counted.clients.hold();
+    let mut session = Session::new(relay, &client);
     tokio::select! {
-        _ = session.read(&mut decoder, &mut buffer, &mut from) => {}
-        _ = write(server, &client, &mut to) => {}
+        _ = session.run(&mut decoder, &mut buffer, &mut from) => {}
+        _ = write(&client, &mut to) => {}
+        () = stays_known(server, relay, &client) => {}
+        () = client.closed() => {}
         () = visitor.must_leave() => {}
     }
     if !relay.table.remove(&client) {
         return;
     }
-    // Those that it sent to know no way back by this relay any more.
+    // Those that it sent to know no way back by this region any more. Those of other relays are told
+    // there.
+    let words = gone(&client.key, GoneReason::Disconnected);
     for peer in session.noted {
-        if let Some(peer) = relay.table.of(&peer) {
-            peer.queue.control(gone(&key, GoneReason::Disconnected));
+        if let Some(Way::Near(peer)) = relay.table.way(&peer) {
+            peer.queue.fill().control(&words);
         }
     }
 }
 
-/// Greets a client and takes its login. Nothing: it has none, or the network does not know it.
-async fn log_in(
-    server: &Server,
+/// Greets a client, and has the contents of its login. Nothing: it has none.
+async fn greet(
     relay: &Relay,
     decoder: &mut Decoder,
     buffer: &mut BytesMut,
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),
-) -> Option<NodePublic> {
+) -> Option<Bytes> {
     let mut out = BytesMut::new();
     write_frame(&mut out, kind::SERVER_KEY, &relay.key.greeting());
     to.write_all(&out).await.ok()?;
     to.flush().await.ok()?;
     let (kind, contents) = next(decoder, buffer, from).await.ok()??;
-    let login = relay.key.open_login(&contents).filter(|_| kind == kind::CLIENT_INFO)?;
-    if !server.network.read(|state| state.has_key(&login.client)) {
-        tracing::debug!("the relay does not know {}", login.client);
+    Some(contents).filter(|_| kind == kind::CLIENT_INFO)
+}
+
+/// Answers a login. Nothing: it is none, or the client may not be served.
+async fn log_in(
+    server: &Server,
+    relay: &Relay,
+    contents: &[u8],
+    at: SocketAddr,
+    to: &mut (impl AsyncWrite + Unpin),
+) -> Option<Client> {
+    let login = relay.key.open_login(contents)?;
+    let is_of_mesh = relay.mesh.as_ref().is_some_and(|mesh| mesh.key().is_of(&login));
+    let key = login.client;
+    if !is_of_mesh && !is_known(server, relay, &key, at).await {
+        server.network.counted().refused.relay.add(1);
+        tracing::debug!("the relay does not know {key}");
         return None;
     }
-    out.clear();
-    let info = relay.key.server_info(&login.client, &mut UnwrapErr(SysRng));
+    let mut out = BytesMut::new();
+    let info = relay.key.server_info(&key, &mut UnwrapErr(SysRng));
     write_frame(&mut out, kind::SERVER_INFO, &info);
     to.write_all(&out).await.ok()?;
     to.flush().await.ok()?;
-    Some(login.client)
+    Some(Client::new(key, at, is_of_mesh, relay.counted))
+}
+
+/// Ends when a client may be served no longer. It is asked for beside all that is written: what is
+/// asked may hang.
+async fn stays_known(server: &Server, relay: &Relay, client: &Client) {
+    if client.is_of_mesh {
+        return pending().await;
+    }
+    loop {
+        sleep(KEEP_ALIVE).await;
+        if !is_known(server, relay, &client.key, client.at).await {
+            return;
+        }
+    }
+}
+
+/// Whether a client may be served: the network knows it, or another server that is asked.
+async fn is_known(server: &Server, relay: &Relay, key: &NodePublic, at: SocketAddr) -> bool {
+    if server.network.read(|state| state.has_key(key)) {
+        return true;
+    }
+    match &relay.admission {
+        Some(admission) => admission.admits(key, at.ip()).await,
+        None => false,
+    }
 }
 
 /// The next frame; nothing at the end.
@@ -173,114 +247,36 @@ async fn next(
     }
 }
 
-struct Session<'a> {
-    relay: &'a Relay,
-    client: &'a Arc<Client>,
-    /// Whom it sent to.
-    noted: HashSet<NodePublic>,
-    /// When it was last told that a peer is not here.
-    told_at: Option<Instant>,
-    /// To whom it sent last: mostly the next is for the same.
-    last: Option<Arc<Client>>,
-}
-
-impl Session<'_> {
-    async fn read(
-        &mut self,
-        decoder: &mut Decoder,
-        buffer: &mut BytesMut,
-        from: &mut (impl AsyncRead + Unpin),
-    ) -> io::Result<()> {
-        while let Some((kind, contents)) = next(decoder, buffer, from).await? {
-            match FromClient::read(kind, contents) {
-                Some(FromClient::Packet { to, bytes }) => self.pass(to, bytes).await,
-                Some(FromClient::Ping(data)) => {
-                    let mut out = BytesMut::new();
-                    write_frame(&mut out, kind::PONG, &data);
-                    self.client.queue.control(out.freeze());
-                }
-                // What later clients say, and older ones said.
-                Some(FromClient::Preferred(_) | FromClient::Pong(_) | FromClient::KeepAlive)
-                | None => {}
-            }
-        }
-        Ok(())
-    }
-
-    async fn pass(&mut self, to: NodePublic, bytes: Bytes) {
-        let from = self.client.key;
-        self.relay.table.note_active(self.client);
-        let is_disco = bytes.starts_with(&disco::MAGIC);
-        let Some(peer) = self.receiver(&to) else {
-            let now = Instant::now();
-            let is_due = self.told_at.is_none_or(|at| now >= at + NOT_HERE_PAUSE);
-            // Only who looks for a path learns by this that it is another one.
-            if is_disco && is_due {
-                self.told_at = Some(now);
-                self.client.queue.control(gone(&to, GoneReason::NotHere));
-            }
-            return;
-        };
-        if peer.queue.packet(from, bytes, is_disco) {
-            peer.queue.room().await;
-        }
-    }
-
-    /// The client with this key, which is noted.
-    fn receiver(&mut self, key: &NodePublic) -> Option<&Client> {
-        let is_same = |last: &Arc<Client>| last.key == *key && last.is_active();
-        if !self.last.as_ref().is_some_and(is_same) {
-            self.last = self.relay.table.of(key);
-            if self.last.is_some() && self.noted.len() < NOTED {
-                self.noted.insert(*key);
-            }
-        }
-        self.last.as_deref()
-    }
-}
-
 /// Writes what is queued for a client, and signs of life.
-async fn write(
-    server: &Server,
-    client: &Client,
-    to: &mut (impl AsyncWrite + Unpin),
-) -> io::Result<()> {
-    let (mut out, mut batch) = (BytesMut::new(), Vec::new());
+async fn write(client: &Client, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    let mut out = BytesMut::new();
     let mut alive_at = Instant::now() + KEEP_ALIVE;
     loop {
+        let is_idle = out.capacity() == 0;
+        let wake_at = if is_idle { alive_at } else { alive_at.min(Instant::now() + QUIET) };
         tokio::select! {
-            () = client.queue.take(&mut batch) => {}
-            () = sleep_until(alive_at) => {
-                if !server.network.read(|state| state.has_key(&client.key)) {
-                    return Ok(());
+            taken = client.queue.take(&mut out) => taken.map_err(|_| io::ErrorKind::OutOfMemory)?,
+            () = sleep_until(wake_at) => {
+                if wake_at < alive_at {
+                    client.queue.release();
+                    out = BytesMut::new();
+                    continue;
                 }
                 write_frame(&mut out, kind::KEEP_ALIVE, &[]);
+                alive_at = Instant::now() + KEEP_ALIVE;
             }
         }
-        for outgoing in batch.drain(..) {
-            match outgoing {
-                Outgoing::Packet(from, bytes) => table::write_received(&mut out, &from, &bytes),
-                Outgoing::Control(frame) => out.extend_from_slice(&frame),
-            }
-        }
-        let written = async {
-            to.write_all(&out).await?;
-            to.flush().await
-        };
-        timeout(WRITE, written).await.map_err(|_| io::ErrorKind::TimedOut)??;
-        out.clear();
-        alive_at = Instant::now() + KEEP_ALIVE;
+        write_out(&mut out, to).await?;
     }
 }
 
-/// The frame that says that a peer is not connected.
-fn gone(peer: &NodePublic, reason: GoneReason) -> Bytes {
-    let reason = match reason {
-        GoneReason::Disconnected => 0,
-        GoneReason::NotHere => 1,
-        GoneReason::Other(other) => other,
+/// Writes what is ready, and empties it.
+async fn write_out(out: &mut BytesMut, to: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+    let written = async {
+        to.write_all(out).await?;
+        to.flush().await
     };
-    let mut out = BytesMut::new();
-    write_frame(&mut out, kind::PEER_GONE, &[&peer.0[..], &[reason]].concat());
-    out.freeze()
+    timeout(WRITE, written).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    out.clear();
+    Ok(())
 }

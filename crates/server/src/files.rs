@@ -4,13 +4,18 @@ use std::{fs, io::ErrorKind, os::unix::fs::DirBuilderExt, path::Path};
 
 use anyhow::Context;
 use sys::whole_file;
-use tailnet::{derp::RelayKey, keys::MachineKey};
+use tailnet::{
+    derp::{RelayKey, mesh::MeshKey},
+    keys::MachineKey,
+};
 use zeroize::Zeroizing;
 
 /// What is kept, by name.
 pub const STORE: &str = "store.sqlite";
 /// The key of Noise, by which clients know the server.
 pub const NOISE: &str = "noise.key";
+/// The folders of further networks, by name.
+pub const NETWORKS: &str = "networks";
 /// The key of the relay.
 pub const RELAY: &str = "derp.key";
 
@@ -58,6 +63,16 @@ pub fn known_key(file: &Path) -> anyhow::Result<Option<MachineKey>> {
 pub fn relay_key(file: &Path) -> anyhow::Result<RelayKey> {
     let key = machine_key(file)?;
     Ok(RelayKey::new(Box::new(Zeroizing::new(*key.bytes()))))
+}
+
+/// The key of a mesh, which is made by nobody but whoever sets the mesh up.
+///
+/// # Errors
+/// The file cannot be read, or has no key.
+pub fn mesh_key(file: &Path) -> anyhow::Result<MeshKey> {
+    let name = || format!("derp.mesh_key_path: {}", file.display());
+    let text = Zeroizing::new(fs::read_to_string(file).with_context(name)?);
+    text.parse().with_context(name)
 }
 
 #[cfg(test)]

@@ -17,9 +17,13 @@ use tailnet::{
 use tower_service::Service;
 
 use crate::{
-    api,
+    acme, api,
     body::{self, Answer, json, text},
-    derp, oidc, page,
+    derp,
+    machine::ssh,
+    networks::{Astray, Networks},
+    oidc::{self, Purpose},
+    page,
     serve::Server,
     ts2021,
 };
@@ -29,8 +33,29 @@ const CHALLENGED: HeaderName = HeaderName::from_static("x-tailscale-response");
 /// The longest question of a relay, in bytes.
 const LONGEST: usize = 4 << 10;
 
-/// Answers a request.
-pub async fn answer(
+/// Answers a request, by the network that it is for. An authority asks about names, which may be none
+/// of a network's.
+pub fn answer(
+    networks: &Networks,
+    sni: Option<&str>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
+    let path = request.uri().path();
+    let is_authority = *request.method() == Method::GET && path.starts_with(acme::ROOT);
+    let found = match &networks.acme {
+        Some(resolver) if is_authority => Err(acme::answer(resolver, path)),
+        _ => networks.of(sni, &request).map(Arc::clone).map_err(Astray::response),
+    };
+    async move {
+        match found {
+            Ok(server) => answer_of(server, request).await,
+            Err(answer) => Ok(answer),
+        }
+    }
+}
+
+/// Answers a request for this network.
+async fn answer_of(
     server: Arc<Server>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
@@ -53,8 +78,13 @@ pub async fn answer(
         // Clients ask for addresses of relays; their map has them.
         (&Method::GET, "/bootstrap-dns") => json(StatusCode::OK, "{}".into()),
         (&Method::POST, "/verify") => verify(&server, request).await,
-        (&Method::GET, "/health") => json(StatusCode::OK, r#"{"status":"pass"}"#.into()),
-        (&Method::GET, _) if path.starts_with("/register/") => registration(&server, path).await,
+        (&Method::GET, "/health") => server.health.answer(&server.network).await,
+        (&Method::GET, _) if path.starts_with("/register/") => {
+            waiting(&server, path, Purpose::Machine).await
+        }
+        (&Method::GET, _) if path.starts_with(ssh::PAGE) => {
+            waiting(&server, path, Purpose::Ssh).await
+        }
         (_, path)
             if path.starts_with("/oidc/")
                 && let Some(oidc) = &server.oidc =>
@@ -115,18 +145,26 @@ async fn verify(server: &Server, request: Request<Incoming>) -> Response<Answer>
     json(StatusCode::OK, json!({ "Allow": allow }).to_string())
 }
 
-/// The page that a client is sent to that has no key: a login lets it in, or an administrator.
-async fn registration(server: &Server, path: &str) -> Response<Answer> {
-    let number = path.rsplit('/').next().unwrap_or_default();
-    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return text(StatusCode::NOT_FOUND, "there is no such registration\n");
-    }
+/// The page of what waits under a number: a machine without a key, or a login by SSH that is checked.
+/// A login at the provider lets it go on, or an administrator.
+async fn waiting(server: &Server, path: &str, purpose: Purpose) -> Response<Answer> {
+    let Some(number) = number(path) else {
+        return text(StatusCode::NOT_FOUND, "nothing waits there\n");
+    };
     if let Some(oidc) = &server.oidc {
-        return oidc::begin(server, oidc, number).await;
+        return oidc::begin(server, oidc, purpose, number).await;
     }
+    let (what, command) = (purpose.what(), purpose.command(number));
     let words = format!(
-        "This machine waits for an administrator of the network, who runs on the server:\n\n    \
-         linerate-server nodes register --user USER --key {number}\n"
+        "This {what} waits for an administrator of the network, who runs on the server:\n\n    \
+         {command}\n"
     );
     text(StatusCode::OK, &words)
+}
+
+/// The number that a link ends with.
+fn number(path: &str) -> Option<&str> {
+    let number = path.rsplit('/').next()?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_number.then_some(number)
 }

@@ -32,10 +32,10 @@ use tailnet::keys::MachineKey;
 use self::document::Document;
 use crate::{
     clock::now,
-    commands::Common,
+    commands::{self, Common},
     configuration::Configuration,
     files,
-    store::{Backup, Committed, Store},
+    store::{Backup, Committed, Database, Shared, Store},
 };
 
 /// What every file of SQLite begins with.
@@ -73,15 +73,12 @@ struct Incoming {
 /// # Errors
 /// The file is no network, or the folder has one: nothing was changed.
 pub async fn import(common: &Common, asked: Import) -> anyhow::Result<()> {
-    let configuration = Configuration::read(common.config.as_deref())?;
+    let configuration = common.configuration()?;
     let incoming = read(&asked, &configuration).await?;
     let (counts, remarks) = (counts(&incoming.objects), incoming.remarks.clone());
     put(&configuration, incoming).await?;
-    println!("imported {counts}");
-    for remark in remarks {
-        println!("{remark}");
-    }
-    Ok(())
+    let lines = [format!("imported {counts}")].into_iter().chain(remarks);
+    commands::print(&lines.map(|line| line + "\n").collect::<String>())
 }
 
 async fn read(asked: &Import, configuration: &Configuration) -> anyhow::Result<Incoming> {
@@ -115,12 +112,14 @@ async fn put(configuration: &Configuration, incoming: Incoming) -> anyhow::Resul
         bail!("the server runs: stop it first");
     }
     files::make_folder(folder)?;
-    let store = Store::open(&folder.join(files::STORE)).await?;
+    give_to_owner(configuration)?;
+    let mut store = Store::open(&configuration.database()?).await?;
     let there = store.load().await?;
     if !there.objects.is_empty() {
-        bail!("{} has a network already, and an import goes into none", folder.display());
+        bail!("{} has a network already, and an import goes into none", place(configuration));
     }
-    State::load(configuration.network_settings(), incoming.objects.iter().cloned(), now())?;
+    State::load(configuration.network_settings(), &incoming.objects, (0, 0), now())?;
+    store.claim(&incoming.noise.public().to_string()).await?;
     let keys = [(files::NOISE, Some(incoming.noise)), (files::RELAY, incoming.relay)];
     for (name, key) in keys {
         if let Some(key) = key {
@@ -128,19 +127,30 @@ async fn put(configuration: &Configuration, incoming: Incoming) -> anyhow::Resul
             whole_file::replace(&file, &key.text()).with_context(|| file.display().to_string())?;
         }
     }
-    match store.commit(there.version, &incoming.objects).await? {
+    match store.commit((there.version, there.origin), &incoming.objects).await? {
         Committed::At(_) => {}
         Committed::Conflict => bail!("somebody else has written meanwhile"),
+        Committed::Unknown(why) => return Err(why.context("whether it was written is not known")),
     }
     store.close().await;
-    give_to_owner(folder)
+    give_to_owner(configuration)
 }
 
-/// What root wrote belongs to the server's user, whose the folder is.
-fn give_to_owner(folder: &Path) -> anyhow::Result<()> {
-    let owner = fs::metadata(folder)?;
-    for name in [files::STORE, files::NOISE, files::RELAY] {
-        let file = folder.join(name);
+/// What root wrote belongs to the server's user, the owner of the server's folder, in which further
+/// networks have theirs.
+fn give_to_owner(configuration: &Configuration) -> anyhow::Result<()> {
+    let folder = &configuration.state_dir;
+    let mut all: Vec<PathBuf> =
+        [files::STORE, files::NOISE, files::RELAY].map(|name| folder.join(name)).into();
+    let mut of_server = folder.as_path();
+    if configuration.name.is_some()
+        && let Some(networks) = folder.parent()
+    {
+        all.extend([networks.to_owned(), folder.clone()]);
+        of_server = networks.parent().unwrap_or(networks);
+    }
+    let owner = fs::metadata(of_server)?;
+    for file in all {
         if fs::metadata(&file).is_ok_and(|own| own.uid() != owner.uid()) {
             chown(&file, Some(owner.uid()), Some(owner.gid()))
                 .with_context(|| file.display().to_string())?;
@@ -154,14 +164,23 @@ fn give_to_owner(folder: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// There is none, or it cannot be written.
 pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
-    let folder = Configuration::read(common.config.as_deref())?.state_dir;
-    let (store, noise, relay) = kept(&folder).await?;
+    let (mut store, noise, relay) = kept(&common.configuration()?).await?;
     let objects = store.everything().await?;
     store.close().await;
     let text = Document::new(&objects, &noise, relay.as_ref())?.text()?;
     whole_file::replace(file, &text).with_context(|| file.display().to_string())?;
-    println!("exported {}", counts(&objects));
-    Ok(())
+    commands::print(&format!("exported {}\n", counts(&objects)))
+}
+
+/// All objects of the network, while it is served.
+///
+/// # Errors
+/// There is none.
+pub async fn everything(common: &Common) -> anyhow::Result<Vec<Stored>> {
+    let (mut store, ..) = kept(&common.configuration()?).await?;
+    let objects = store.everything().await?;
+    store.close().await;
+    Ok(objects)
 }
 
 /// Copies the network into one file of SQLite, while it is served.
@@ -169,27 +188,37 @@ pub async fn export(common: &Common, file: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// There is none, there is such a file, or it cannot be written.
 pub async fn back_up(common: &Common, file: &Path) -> anyhow::Result<()> {
-    let folder = Configuration::read(common.config.as_deref())?.state_dir;
-    let (store, noise, relay) = kept(&folder).await?;
+    let (mut store, noise, relay) = kept(&common.configuration()?).await?;
     let (noise, relay) = (noise.text(), relay.map(|key| key.text()));
     let relay = relay.as_ref().map(|text| (files::RELAY, text.as_str()));
     let texts: Vec<_> = [(files::NOISE, noise.as_str())].into_iter().chain(relay).collect();
     store.back_up(file, &texts).await?;
     store.close().await;
-    println!("{}", file.display());
-    Ok(())
+    commands::print(&format!("{}\n", file.display()))
 }
 
 /// What a server keeps: its store and its keys.
-async fn kept(folder: &Path) -> anyhow::Result<(Store, MachineKey, Option<MachineKey>)> {
-    let file = folder.join(files::STORE);
-    if !file.exists() {
+async fn kept(
+    configuration: &Configuration,
+) -> anyhow::Result<(Store, MachineKey, Option<MachineKey>)> {
+    let (folder, database) = (&configuration.state_dir, configuration.database()?);
+    if let Database::File(file) = &database
+        && !file.exists()
+    {
         bail!("{}: there is no network yet", file.display());
     }
     let noise = files::known_key(&folder.join(files::NOISE))?;
     let noise = noise.with_context(|| format!("{} has no key of Noise", folder.display()))?;
     let relay = files::known_key(&folder.join(files::RELAY))?;
-    Ok((Store::open(&file).await?, noise, relay))
+    Ok((Store::open(&database).await?, noise, relay))
+}
+
+/// Where the network is, in words.
+fn place(configuration: &Configuration) -> String {
+    match configuration.database() {
+        Ok(Database::File(file)) => file.display().to_string(),
+        _ => "the database".to_owned(),
+    }
 }
 
 fn counts(objects: &[Stored]) -> String {

@@ -1,58 +1,67 @@
 //! Listeners: connections of TCP, with TLS or without, each a task.
 
-use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    ConfigBuilder, ServerConfig, WantsVerifier,
+    pki_types::{CertificateDer, PrivateKeyDer},
+    server::ResolvesServerCert,
 };
+use rustls_acme::acme::ACME_TLS_ALPN_NAME;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{api::Arrival, http, serve::Server, visitors::Visitor};
+use crate::{api::Arrival, http, networks::Networks, visitors::Visitor};
 
+/// What is spoken inside of TLS.
+const HTTP: &[u8] = b"http/1.1";
 /// Within this a client has finished TLS, and each time the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head of a request, in bytes.
 const LONGEST_HEAD: usize = 16 << 10;
+/// How many connections may wait to be accepted: behind a restart all members come within seconds. The
+/// kernel has a limit of its own, 4096 by default.
+const BACKLOG: u32 = 16 << 10;
 /// Without file descriptors or memory, that long until the next try.
 const REST: Duration = Duration::from_millis(100);
 
-/// What TLS is spoken with.
+/// What TLS is spoken with, by whatever certificate there is when a client comes. With `acme` the
+/// authority is answered as well.
 ///
 /// # Errors
-/// The files cannot be read, or do not go together.
-pub fn tls(certificate: &Path, key: &Path) -> anyhow::Result<TlsAcceptor> {
-    let read = |file: &Path| fs::read(file).with_context(|| file.display().to_string());
-    let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
-    let chain = chain.with_context(|| certificate.display().to_string())?;
-    let key = PrivateKeyDer::from_pem_slice(&read(key)?).with_context(|| key.display().to_string());
-    acceptor(chain, key?)
+/// The library has no version of TLS.
+pub fn tls(resolver: Arc<dyn ResolvesServerCert>, acme: bool) -> anyhow::Result<TlsAcceptor> {
+    let mut config = builder()?.with_no_client_auth().with_cert_resolver(resolver);
+    let authority = acme.then(|| ACME_TLS_ALPN_NAME.to_vec());
+    config.alpn_protocols = [HTTP.to_vec()].into_iter().chain(authority).collect();
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The same of what the files have.
+/// The same by one certificate.
 ///
 /// # Errors
-/// They do not go together.
+/// Certificate and key do not go together.
 pub fn acceptor(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> anyhow::Result<TlsAcceptor> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
+    let mut config = builder()?
         .with_no_client_auth()
         .with_single_cert(chain, key)
         .context("certificate and key do not go together")?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn builder() -> anyhow::Result<ConfigBuilder<ServerConfig, WantsVerifier>> {
+    Ok(ServerConfig::builder_with_provider(kx::provider()).with_safe_default_protocol_versions()?)
 }
 
 /// Listens at an address.
@@ -60,11 +69,18 @@ pub fn acceptor(
 /// # Errors
 /// It cannot be had.
 pub async fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("listening at {address}"))
+    let listen = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As tokio and others do: a server that starts again finds connections of the former one.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    listen().with_context(|| format!("listening at {address}"))
 }
 
 /// Serves who connects, for as long as the server runs.
-pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAcceptor>) {
+pub async fn serve(networks: Arc<Networks>, listener: TcpListener, tls: Option<TlsAcceptor>) {
     loop {
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -76,11 +92,11 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAc
         };
         // A sealed record or a relayed datagram is not held back for the next.
         let _ = stream.set_nodelay(true);
-        let visitor = Arc::new(server.visitors.arrive(from.ip()));
-        let (server, tls) = (Arc::clone(&server), tls.clone());
+        let visitor = Arc::new(networks.visitors.arrive(from.ip()));
+        let (networks, tls) = (Arc::clone(&networks), tls.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = greet(server, stream, tls, (from, &visitor)) => {}
+                () = greet(networks, stream, tls, (from, &visitor)) => {}
                 () = visitor.must_leave() => {}
             }
         });
@@ -88,30 +104,36 @@ pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Option<TlsAc
 }
 
 async fn greet(
-    server: Arc<Server>,
+    networks: Arc<Networks>,
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     who: (SocketAddr, &Arc<Visitor>),
 ) {
-    let Some(tls) = tls else { return converse(server, stream, who).await };
+    let Some(tls) = tls else { return converse(networks, stream, None, who).await };
     match timeout(PATIENCE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => converse(server, stream, who).await,
+        Ok(Ok(stream)) => {
+            let sni = stream.get_ref().1.server_name().map(str::to_owned);
+            converse(networks, stream, sni, who).await;
+        }
         Ok(Err(error)) => tracing::debug!("TLS: {error}"),
         Err(_) => {}
     }
 }
 
 async fn converse(
-    server: Arc<Server>,
+    networks: Arc<Networks>,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    sni: Option<String>,
     (from, visitor): (SocketAddr, &Arc<Visitor>),
 ) {
     let visitor = Arc::clone(visitor);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Arrival::Network(from));
+        let client = networks.trusted.client(from.ip(), request.headers());
+        visitor.comes_from(client);
+        request.extensions_mut().insert(Arrival::Network(SocketAddr::new(client, from.port())));
         // What the connection becomes by an upgrade is this visitor's still.
         request.extensions_mut().insert(Arc::clone(&visitor));
-        http::answer(Arc::clone(&server), request)
+        http::answer(&networks, sni.as_deref(), request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -1,19 +1,24 @@
 //! What a machine asks inside Noise. Its machine key is proved by then; that the node key that it
 //! names is its own is looked at in every request.
 
+mod asked;
+pub mod ssh;
+
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session};
+use coordinator::{MapRequest, RegisterRequest, Registered, Registering, Session, State};
 use hyper::{Method, Request, Response, StatusCode, body::Incoming};
 use tailnet::keys::MachinePublic;
 use tokio::sync::mpsc;
 
 use crate::{
     body::{self, Answer, Pieces, json, text},
+    clock::now,
+    lock, pings,
     serve::Server,
     slow_hash,
-    stream::{self, encode_frame},
+    stream::{Stream, encode_frame},
     visitors::Visitor,
 };
 
@@ -47,17 +52,16 @@ pub async fn answer(
     }
     let path = head.uri.path();
     let handled = match (&head.method, path) {
-        (&Method::POST, "/machine/register" | "/machine/map") => {
-            match taken(&visitor, body).await {
-                Ok(body) if path == "/machine/map" => map(&server, client, &body).await,
-                Ok(body) => register(&server, client, &body).await,
-                Err(refusal) => Ok(refusal),
-            }
+        (&Method::GET, _) if path.starts_with(ssh::PATH) => {
+            ssh::answer(&server, client, &head.uri).await
         }
         // Told by older clients; nobody asks for it.
         (&Method::POST, "/machine/update-health") => Ok(text(StatusCode::OK, "")),
         _ if path.starts_with("/machine/") => {
-            Ok(text(StatusCode::NOT_IMPLEMENTED, "this server does not do that\n"))
+            match taken(&server, &client, &visitor, path, body).await {
+                Ok(body) => with_body(&server, client, visitor, (&head.method, path), body).await,
+                Err(refusal) => Ok(refusal),
+            }
         }
         _ => Ok(text(StatusCode::NOT_FOUND, "there is nothing here\n")),
     };
@@ -67,11 +71,46 @@ pub async fn answer(
     }))
 }
 
+/// Answers a request that may say something.
+async fn with_body(
+    server: &Arc<Server>,
+    client: Client,
+    visitor: Arc<Visitor>,
+    (method, path): (&Method, &str),
+    body: Bytes,
+) -> anyhow::Result<Response<Answer>> {
+    match (method, path) {
+        (&Method::POST, "/machine/map") => map(server, client, visitor, &body).await,
+        (&Method::POST, "/machine/register") => register(server, client, &body).await,
+        (&Method::HEAD | &Method::POST, _) if path.starts_with(pings::PATH) => {
+            Ok(asked::answered(server, client, path, body))
+        }
+        (&Method::GET | &Method::POST, _) if path.starts_with(lock::ROOT) => {
+            lock::answer(server, client.machine, &path[lock::ROOT.len()..], &body).await
+        }
+        _ => Ok(asked::not_done(method, path, &body)),
+    }
+}
+
 /// A request's body, when its connection may send one.
-async fn taken(visitor: &Visitor, body: Incoming) -> Result<Bytes, Response<Answer>> {
+async fn taken(
+    server: &Server,
+    client: &Client,
+    visitor: &Visitor,
+    path: &str,
+    body: Incoming,
+) -> Result<Bytes, Response<Answer>> {
     let late = || text(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end\n");
     let (_leave, most) = visitor.body().await.ok_or_else(late)?;
-    body::read(body, most).await
+    let turns_lock_on = |state: &State| state.is_turning_lock_on(&client.machine, now());
+    let longest = match path {
+        _ if path.starts_with(pings::PATH) => most.min(pings::LONGEST),
+        _ if path.starts_with(lock::ROOT) && server.network.read(turns_lock_on) => {
+            most.max(lock::LONGEST)
+        }
+        _ => most,
+    };
+    body::read(body, longest).await
 }
 
 async fn register(
@@ -82,6 +121,7 @@ async fn register(
     let Ok(request) = RegisterRequest::read(body) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a request to register\n"));
     };
+    server.network.read_on().await;
     slow_hash::prove(&server.network, |state, now| state.unproved(&request, now)).await?;
     let (request, url) = (Arc::new(request), Arc::new(format!("{}/register/", server.url)));
     let number = random_number()?;
@@ -96,6 +136,10 @@ async fn register(
         });
         match registered.await? {
             Registered::Now(answer) => return Ok(json(StatusCode::OK, answer)),
+            Registered::Refused(answer) => {
+                server.network.counted().refused.machine.add(1);
+                return Ok(json(StatusCode::OK, answer));
+            }
             Registered::Later(answer) => {
                 let waited = tokio::time::timeout_at(deadline, changed.changed()).await;
                 if waited.is_err() {
@@ -116,13 +160,22 @@ pub fn random_number() -> anyhow::Result<String> {
 async fn map(
     server: &Arc<Server>,
     client: Client,
+    visitor: Arc<Visitor>,
     body: &[u8],
 ) -> anyhow::Result<Response<Answer>> {
     let Ok(request) = MapRequest::read(body) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a request for a map\n"));
     };
     let key = request.node_key;
-    let owned = server.network.read(|state| state.owned_by(&client.machine, &key));
+    let owned = || server.network.read(|state| state.owned_by(&client.machine, &key));
+    let owned = match owned() {
+        // It may have joined by another server a moment ago.
+        None => {
+            anyhow::ensure!(server.network.read_on().await, "the database does not answer");
+            owned()
+        }
+        known => known,
+    };
     let Some(id) = owned else {
         // Without a map it would ask again for ever: one that ends its login is understood.
         if request.omit_peers {
@@ -131,21 +184,26 @@ async fn map(
         return Ok(pieces(encode_frame(&Session::refuse(key))));
     };
     let (is_stream, omits) = (request.stream, request.omit_peers);
-    let session = Session::new(id, key).resumable(&server.instance, &request);
+    let session = Session::new(id, key).resumable(&server.name, &request);
+    if let Some(version) = server.network.read(|state| session.resumed_version(state)) {
+        server.network.catch_up(version).await;
+    }
     let heard = server.network.run(move |state, now| state.hear(id, &request, now));
     heard.await?;
-    if is_stream {
-        let (sender, receiver) = mpsc::channel(1);
-        tokio::spawn(stream::follow(Arc::clone(server), session, sender));
-        return Ok(Response::new(Answer::Pieces(Pieces::new(receiver))));
-    }
-    if omits {
+    if omits && !is_stream {
         return Ok(text(StatusCode::OK, ""));
     }
-    Ok(stream::once(server, session))
+    let ((to, receiver), server) = (mpsc::channel(1), Arc::clone(server));
+    let stream = Stream { session, visitor, to };
+    if is_stream {
+        tokio::spawn(stream.follow(server));
+    } else {
+        tokio::spawn(stream.once(server));
+    }
+    Ok(Response::new(Answer::Pieces(Pieces::new(receiver))))
 }
 
 /// A stream that has these parts and ends.
-pub fn pieces(parts: body::Parts) -> Response<Answer> {
+fn pieces(parts: body::Parts) -> Response<Answer> {
     Response::new(Answer::Text(Some(parts.concat().into())))
 }

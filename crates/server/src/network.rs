@@ -1,45 +1,45 @@
 //! The network while the server runs: its state, and the one task that changes it.
 //!
 //! ```text
-//!   run(command) ──► queue ──► batch ──► State ──► Store::commit ──► publish ──► replies, streams
-//!                                          ▲            │ somebody else wrote
-//!                                          '── load ◄───'
+//!   run(command) ──► queue ──► batch ──► State ──► Shared::commit ──► publish ──► replies, streams
+//!                                          ▲            │ others wrote first
+//!                                          '── undo, tail ◄┘
 //! ```
 //!
 //! Commands that come while one batch is being written are the next batch, so that a hundred joins
-//! cost two flushes of the disk. Nobody hears of a change before it is on the disk.
+//! cost two flushes of the disk. Nobody is told of a change before it is on the disk.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError, RwLock, Weak},
-    time::Duration,
+mod command;
+mod followers;
+mod leases;
+mod writer;
+
+#[cfg(test)]
+mod model;
+
+use std::sync::{
+    Arc, PoisonError, RwLock,
+    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use coordinator::{Settings, State, Time};
 use tokio::{
-    sync::{Notify, mpsc, oneshot, watch},
-    time::sleep,
+    sync::{Notify, mpsc, watch},
+    time::{Duration, timeout},
 };
 
+use self::{command::Command, writer::Writer};
 use crate::{
     clock::now,
-    store::{Committed, Store},
+    counted::Counted,
+    store::{Prober, Shared, Store},
 };
 
 /// The most commands in one batch.
 const BATCH: usize = 512;
-/// How often a batch is tried anew, when others write all the time.
-const TRIES: u32 = 20;
-/// Between two times that followers are told: what changes together is told together. Half of the
-/// time is left for other work if telling one of them takes a tenth of a millisecond.
-const REST: Duration = Duration::from_millis(50);
-const REST_EACH: Duration = Duration::from_micros(200);
-/// The longest wait for what time does.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
-
-/// Runs on the state, and then says what is to be done when that is kept.
-type Command = Box<dyn FnMut(&mut State, Time) -> Done + Send>;
-type Done = Box<dyn FnOnce() + Send>;
+/// How long a stream waits for what another server has told its client already.
+const CATCH_UP: Duration = Duration::from_secs(2);
 
 /// The network.
 pub struct Network {
@@ -47,8 +47,23 @@ pub struct Network {
     commands: mpsc::Sender<Command>,
     /// There is something to tell.
     published: Notify,
+    /// Others have written, or may have.
+    behind: Arc<Notify>,
+    /// This server has written.
+    written: Arc<Notify>,
+    /// How often it was asked to read what others wrote, and which of those times it has.
+    asked: AtomicU64,
+    looked: watch::Sender<u64>,
+    /// Whether there may be others.
+    is_shared: bool,
     changed: watch::Sender<u64>,
     kept: watch::Sender<u64>,
+    version: watch::Sender<i64>,
+    /// None for a store that is a model.
+    prober: Option<Prober>,
+    /// How many followers have read on since they were told last.
+    follower_reads: AtomicUsize,
+    counted: &'static Counted,
 }
 
 impl Network {
@@ -61,50 +76,116 @@ impl Network {
         store: Store,
         settings: Settings,
     ) -> anyhow::Result<(Arc<Self>, impl Future<Output = ()>)> {
-        let loaded = store.load().await?;
-        let state = State::load(settings, loaded.objects, now())?;
-        let (commands, queue) = mpsc::channel(BATCH);
-        let (changed, kept) = (watch::Sender::new(0), watch::Sender::new(0));
-        let (state, published) = (RwLock::new(state), Notify::new());
-        let network = Arc::new(Self { state, commands, published, changed, kept });
+        let (watch, prober) = (store.watch(), store.prober());
+        let (network, writer) = Self::of(store, settings, watch.is_some(), Some(prober)).await?;
         let weak = Arc::downgrade(&network);
-        let writer = Writer { store, version: loaded.version, network: weak.clone() };
-        let both = async move {
-            tokio::select! {
-                () = writer.run(queue) => {}
-                () = tell(weak) => {}
+        let all = async move {
+            let followers = followers::tell(weak.clone());
+            match watch {
+                Some(watch) => tokio::select! {
+                    () = writer => {}
+                    () = followers => {}
+                    () = leases::keep(watch, weak) => {}
+                },
+                None => tokio::select! {
+                    () = writer => {}
+                    () = followers => {}
+                },
             }
         };
-        Ok((network, both))
+        Ok((network, all))
+    }
+
+    async fn of<S: Shared>(
+        mut store: S,
+        settings: Settings,
+        is_shared: bool,
+        prober: Option<Prober>,
+    ) -> anyhow::Result<(Arc<Self>, impl Future<Output = ()>)> {
+        let loaded = store.tail(-1).await?;
+        let mut mark = [0; 2];
+        getrandom::fill(&mut mark).context("randomness")?;
+        let mark = (loaded.version, u16::from_le_bytes(mark));
+        let state = State::load(settings, &loaded.objects, mark, now())?;
+        let state = RwLock::new(state.of_epoch(loaded.origin));
+        let (commands, queue) = mpsc::channel(BATCH);
+        let network = Arc::new(Self {
+            state,
+            commands,
+            published: Notify::new(),
+            behind: Arc::default(),
+            written: Arc::default(),
+            asked: AtomicU64::new(0),
+            looked: watch::Sender::new(0),
+            is_shared,
+            changed: watch::Sender::new(0),
+            kept: watch::Sender::new(0),
+            version: watch::Sender::new(loaded.version),
+            prober,
+            follower_reads: AtomicUsize::new(0),
+            counted: Counted::begin(),
+        });
+        let writer = Writer::new(store, (loaded.version, loaded.origin), &network);
+        Ok((network, writer.run(queue)))
     }
 
     /// Runs a command, and returns what it returned once that is kept.
     ///
     /// # Errors
-    /// It could not be kept: nothing happened.
+    /// It could not be kept: nothing happened, unless the error says that it is not known.
     pub async fn run<T: Send + 'static>(
         &self,
-        mut command: impl FnMut(&mut State, Time) -> T + Send + 'static,
+        command: impl FnMut(&mut State, Time) -> T + Send + 'static,
     ) -> anyhow::Result<T> {
-        let (reply, outcome) = oneshot::channel();
-        // A command is run anew when somebody else has written: only the last time counts.
-        let reply = Arc::new(Mutex::new(Some(reply)));
-        let command: Command = Box::new(move |state, now| {
-            let (value, reply) = (command(state, now), Arc::clone(&reply));
-            Box::new(move || {
-                let reply = reply.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // Who asked may have gone.
-                let _ = reply.map(|reply| reply.send(value));
-            })
-        });
+        let (command, outcome) = Command::new(command);
         let sent = self.commands.send(command).await;
         sent.ok().context("the server is about to end")?;
-        outcome.await.context("the store did not take the change")
+        outcome.await.context("the server is about to end")?
+    }
+
+    /// Whether commands are answered, and the store takes a write.
+    ///
+    /// # Errors
+    /// The store does not, or the server is about to end.
+    pub async fn probe(&self) -> anyhow::Result<()> {
+        self.run(|_, _| ()).await?;
+        match &self.prober {
+            Some(prober) => prober.probe().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What is counted of it.
+    pub(crate) fn counted(&self) -> &'static Counted {
+        self.counted
     }
 
     /// Looks at the state.
     pub fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.state.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Waits until the network's version is this, for as long as it is likely to come: another server
+    /// may have told of it already.
+    pub async fn catch_up(&self, version: i64) {
+        let mut known = self.version.subscribe();
+        if *known.borrow() < version {
+            self.behind.notify_one();
+            // It may be a number that nobody ever told.
+            let _ = timeout(CATCH_UP, known.wait_for(|known| *known >= version)).await;
+        }
+    }
+
+    /// Reads what others have written, if there may be others: what is not known here may be known
+    /// there. Whether it was read.
+    pub async fn read_on(&self) -> bool {
+        if !self.is_shared {
+            return true;
+        }
+        let mut looked = self.looked.subscribe();
+        let own = self.asked.fetch_add(1, Relaxed) + 1;
+        self.behind.notify_one();
+        timeout(CATCH_UP, looked.wait_for(|looked| *looked >= own)).await.is_ok()
     }
 
     /// Tells when anything is another than it was, what no client is told of included.
@@ -118,99 +199,24 @@ impl Network {
         self.changed.subscribe()
     }
 
+    /// A follower has read what there is.
+    pub fn note_read(&self) {
+        self.follower_reads.fetch_add(1, Relaxed);
+    }
+
     fn write<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         change(&mut self.state.write().unwrap_or_else(PoisonError::into_inner))
     }
-}
 
-/// Tells those who follow that something changed: at once, and the next time after a rest.
-async fn tell(network: Weak<Network>) {
-    while let Some(network) = network.upgrade() {
-        network.published.notified().await;
-        let end = network.read(State::end);
-        network.changed.send_replace(end);
-        let followers = u32::try_from(network.changed.receiver_count()).unwrap_or(u32::MAX);
-        drop(network);
-        sleep(REST.saturating_add(REST_EACH.saturating_mul(followers))).await;
-    }
-}
-
-struct Writer {
-    store: Store,
-    version: i64,
-    network: Weak<Network>,
-}
-
-impl Writer {
-    async fn run(mut self, mut queue: mpsc::Receiver<Command>) {
-        let mut batch = Vec::new();
-        while let Some(network) = self.network.upgrade() {
-            let due = network.read(State::next_timeout);
-            drop(network);
-            let rest = due.map_or(LONGEST_SLEEP, |due| due.since(now()).min(LONGEST_SLEEP));
-            tokio::select! {
-                taken = queue.recv_many(&mut batch, BATCH) => if taken == 0 {
-                    break;
-                },
-                () = sleep(rest) => {}
-            }
-            let Some(network) = self.network.upgrade() else { break };
-            if let Err(error) = self.apply(&network, &mut batch).await {
-                // Their replies fall with the commands.
-                tracing::error!("{} changes are lost: {error:#}", batch.len());
-                self.load_again(&network).await;
-            }
-            batch.clear();
+    /// What was done is kept: followers may know.
+    fn publish(&self, version: i64, has_written: bool) {
+        let has_published = self.write(|state| state.publish(version, now()));
+        if has_published {
+            self.published.notify_one();
         }
-        self.store.close().await;
-    }
-
-    async fn apply(&mut self, network: &Network, batch: &mut [Command]) -> anyhow::Result<()> {
-        for _ in 0..TRIES {
-            let now = now();
-            let (writes, done) = network.write(|state| {
-                state.handle_timeout(now);
-                let done: Vec<Done> = batch.iter_mut().map(|command| command(state, now)).collect();
-                (state.take_writes(), done)
-            });
-            if !writes.is_empty() {
-                match self.store.commit(self.version, &writes).await? {
-                    Committed::At(version) => self.version = version,
-                    Committed::Conflict => {
-                        self.load(network).await?;
-                        continue;
-                    }
-                }
-            }
-            let has_published = network.write(State::publish);
-            if has_published {
-                network.published.notify_one();
-            }
-            if has_published || !writes.is_empty() {
-                network.kept.send_modify(|number| *number += 1);
-            }
-            done.into_iter().for_each(|done| done());
-            return Ok(());
+        if has_published || has_written {
+            self.kept.send_modify(|number| *number += 1);
         }
-        bail!("others write to the store all the time")
-    }
-
-    async fn load(&mut self, network: &Network) -> anyhow::Result<()> {
-        let loaded = self.store.load().await?;
-        let settings = network.read(|state| state.settings().clone());
-        let state = State::load(settings, loaded.objects, now())?;
-        self.version = loaded.version;
-        network.write(|old| old.replace(state));
-        network.published.notify_one();
-        network.kept.send_modify(|number| *number += 1);
-        Ok(())
-    }
-
-    /// The state has what the store has not.
-    async fn load_again(&mut self, network: &Network) {
-        while let Err(error) = self.load(network).await {
-            tracing::error!("the store cannot be read: {error:#}");
-            sleep(Duration::from_secs(1)).await;
-        }
+        self.version.send_if_modified(|known| std::mem::replace(known, version) != version);
     }
 }

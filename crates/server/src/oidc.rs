@@ -16,13 +16,13 @@
 //!
 //! The page that asks is what a forwarded link ends at: who did not log in on that machine sees its
 //! name there before it is theirs. What is under way belongs to the browser that began it, by a
-//! cookie, and to one tab, by its state.
+//! cookie, and to one tab, by its state. A login by SSH that is checked is confirmed in the same way.
 
 mod claims;
-mod fetch;
 mod logins;
 mod pages;
 mod provider;
+mod ssh;
 mod table;
 mod trouble;
 
@@ -40,11 +40,12 @@ use openidconnect::{
 };
 use tokio::time::Instant;
 
-pub use self::table::OidcTable;
+pub use self::table::{OidcTable, Secret};
 use self::{logins::Logins, pages::Page, provider::Provider, trouble::Trouble};
 use crate::{
     address::ServerUrl,
     body::{self, Answer},
+    clock::now,
     serve::Server,
 };
 
@@ -65,8 +66,46 @@ pub struct Oidc {
     identified: Mutex<Logins<Identified>>,
 }
 
+/// What somebody logs in for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To let a machine in, whose registration waits.
+    Machine,
+    /// To have a login by SSH go on that waits.
+    Ssh,
+}
+
+impl Purpose {
+    /// Whether something waits under the number.
+    fn check(self, server: &Server, number: &str) -> Result<(), Trouble> {
+        server.network.read(|state| match self {
+            Self::Machine => state.waiting(number).map(drop).ok_or(Trouble::NoMachine),
+            Self::Ssh => state.waiting_ssh(number, now()).map(drop).ok_or(Trouble::NoLogin),
+        })
+    }
+
+    /// What waits, in a word.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Ssh => "login",
+        }
+    }
+
+    /// What an administrator can do without the provider.
+    pub fn command(self, number: &str) -> String {
+        match self {
+            Self::Machine => {
+                format!("linerate-server nodes register --user USER --key {number}")
+            }
+            Self::Ssh => format!("linerate-server auth approve --auth-id {number}"),
+        }
+    }
+}
+
 /// A browser is at the provider.
 struct Begun {
+    purpose: Purpose,
     browser: String,
     nonce: Nonce,
     verifier: Option<PkceCodeVerifier>,
@@ -74,6 +113,7 @@ struct Begun {
 
 /// The provider has said who it is.
 struct Identified {
+    purpose: Purpose,
     browser: String,
     cookie: String,
     profile: Profile,
@@ -92,14 +132,21 @@ impl Oidc {
     }
 }
 
-/// Leads a browser to the provider, for the machine whose registration has this number.
-pub async fn begin(server: &Server, oidc: &Oidc, number: &str) -> Response<Answer> {
-    match try_begin(server, oidc, number).await {
+/// Leads a browser to the provider, for what waits under this number.
+pub async fn begin(
+    server: &Server,
+    oidc: &Oidc,
+    purpose: Purpose,
+    number: &str,
+) -> Response<Answer> {
+    match try_begin(server, oidc, purpose, number).await {
         Ok(response) => response,
-        Err(Trouble::NoMachine) => told(Trouble::NoMachine, StatusCode::NOT_FOUND).into(),
+        Err(trouble @ (Trouble::NoMachine | Trouble::NoLogin)) => {
+            told(trouble, StatusCode::NOT_FOUND).into()
+        }
         Err(trouble) => told(trouble, StatusCode::SERVICE_UNAVAILABLE)
-            .says("An administrator can let this machine in without it, on the server:")
-            .shows(&format!("linerate-server nodes register --user USER --key {number}"))
+            .says("An administrator can do without it, on the server:")
+            .shows(&purpose.command(number))
             .into(),
     }
 }
@@ -107,11 +154,10 @@ pub async fn begin(server: &Server, oidc: &Oidc, number: &str) -> Response<Answe
 async fn try_begin(
     server: &Server,
     oidc: &Oidc,
+    purpose: Purpose,
     number: &str,
 ) -> Result<Response<Answer>, Trouble> {
-    if !server.network.read(|state| state.waiting(number).is_some()) {
-        return Err(Trouble::NoMachine);
-    }
+    purpose.check(server, number)?;
     let client = oidc.provider.client().await?;
     let flow = CoreAuthenticationFlow::AuthorizationCode;
     let mut request = client.authorize_url(flow, CsrfToken::new_random, Nonce::new_random);
@@ -131,7 +177,7 @@ async fn try_begin(
     let browser = CsrfToken::new_random().into_secret();
     let state = state.into_secret();
     let cookie = cookie(server, &state, &browser, logins::LIFE.as_secs());
-    let begun = Begun { browser, nonce, verifier };
+    let begun = Begun { purpose, browser, nonce, verifier };
     locked(&oidc.begun).begin(state, number.to_owned(), begun, Instant::now());
     let mut response = Response::new(Answer::Text(None));
     *response.status_mut() = StatusCode::FOUND;
@@ -157,11 +203,12 @@ pub async fn answer(server: &Server, oidc: &Oidc, request: Request<Incoming>) ->
         _ => return Page::new(StatusCode::NOT_FOUND, "Nothing here").into(),
     };
     answered.unwrap_or_else(|trouble| {
+        server.network.counted().refused.oidc.add(1);
         let status = match trouble {
             Trouble::Unreachable => StatusCode::SERVICE_UNAVAILABLE,
             Trouble::Broken(_) | Trouble::Untrue(_) => StatusCode::BAD_GATEWAY,
-            Trouble::Stale | Trouble::NoMachine => StatusCode::GONE,
-            Trouble::Unverified | Trouble::NotAllowed => StatusCode::FORBIDDEN,
+            Trouble::Stale | Trouble::NoMachine | Trouble::NoLogin => StatusCode::GONE,
+            Trouble::Unverified | Trouble::NotAllowed | Trouble::OtherUser => StatusCode::FORBIDDEN,
         };
         told(trouble, status).into()
     })
@@ -176,7 +223,7 @@ async fn identify(
 ) -> Result<Response<Answer>, Trouble> {
     let state = parameter(query, "state").ok_or(Trouble::Stale)?;
     let begun = locked(&oidc.begun).take(&state, Instant::now());
-    let (number, begun) = begun.ok_or(Trouble::Stale)?;
+    let (number, mut begun) = begun.ok_or(Trouble::Stale)?;
     if !is_browser(headers, &state, &begun.browser) {
         return Err(Trouble::Stale);
     }
@@ -188,16 +235,23 @@ async fn identify(
         return Err(Trouble::Untrue("it comes from another provider"));
     }
     let code = parameter(query, "code").ok_or(Trouble::Untrue("there is no code"))?;
-    let said = oidc.provider.identify(code, begun.verifier, &begun.nonce).await?;
+    let said = oidc.provider.identify(code, begun.verifier.take(), &begun.nonce).await?;
     let token_expires = said.expires;
     let subject = said.subject.clone();
     let profile = said.profile(&oidc.table).inspect_err(|trouble| {
         tracing::info!("OIDC: {subject:?} does not come in: {trouble}");
     })?;
-    let page = question(server, &number, &profile).ok_or(Trouble::NoMachine)?;
+    let (page, yes) = match begun.purpose {
+        Purpose::Machine => {
+            let page = question(server, &number, &profile).ok_or(Trouble::NoMachine)?;
+            (page, "Yes, this is my machine")
+        }
+        Purpose::Ssh => (ssh::question(server, &number, &profile)?, "Yes, I log in"),
+    };
     let token = CsrfToken::new_random().into_secret();
-    let identified = Identified { browser: begun.browser, cookie: state, profile, token_expires };
-    let page = page.asks("Yes, this is my machine", CONFIRM, &token);
+    let Begun { purpose, browser, .. } = begun;
+    let identified = Identified { purpose, browser, cookie: state, profile, token_expires };
+    let page = page.asks(yes, CONFIRM, &token);
     locked(&oidc.identified).begin(token, number, identified, Instant::now());
     Ok(page.into())
 }
@@ -236,7 +290,7 @@ fn question(server: &Server, number: &str, profile: &Profile) -> Option<Page> {
     })
 }
 
-/// A user says that the machine is theirs.
+/// A user says that it is theirs.
 async fn confirm(
     server: &Server,
     oidc: &Oidc,
@@ -247,10 +301,26 @@ async fn confirm(
     let token = parameter(form, "token").ok_or(Trouble::Stale)?;
     let identified = locked(&oidc.identified).take(&token, Instant::now());
     let (number, identified) = identified.ok_or(Trouble::Stale)?;
-    let Identified { browser, cookie: state_of, profile, token_expires } = identified;
+    let Identified { purpose, browser, cookie: state_of, profile, token_expires } = identified;
     if !is_browser(headers, &state_of, &browser) {
         return Err(Trouble::Stale);
     }
+    let page = match purpose {
+        Purpose::Machine => let_in(server, oidc, number, profile, token_expires).await?,
+        Purpose::Ssh => ssh::confirm(server, number, profile).await?,
+    };
+    let mut response = Response::from(page);
+    response.headers_mut().insert(SET_COOKIE, cookie(server, &state_of, "", 0));
+    Ok(response)
+}
+
+async fn let_in(
+    server: &Server,
+    oidc: &Oidc,
+    number: String,
+    profile: Profile,
+    token_expires: Time,
+) -> Result<Page, Trouble> {
     let (expiry, by_token) = (oidc.table.expiry, oidc.table.use_expiry_from_token);
     let admitted = server.network.run(move |state, now| {
         let expires = by_token.then_some(token_expires).or(expiry.map(|life| now.after(life)));
@@ -266,9 +336,7 @@ async fn confirm(
     })?;
     tracing::info!("OIDC: {} let the node {} in", admitted.user, admitted.node);
     let words = format!("{} is in the network now. You can close this page.", admitted.node);
-    let mut response = Response::from(Page::new(StatusCode::OK, "Done").says(&words));
-    response.headers_mut().insert(SET_COOKIE, cookie(server, &state_of, "", 0));
-    Ok(response)
+    Ok(Page::new(StatusCode::OK, "Done").says(&words))
 }
 
 struct Admitted {

@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     fs,
-    io::{self, Read, Write},
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
@@ -100,29 +101,28 @@ impl PolicyFile {
                 let policy = read(&file)?;
                 let nodes = read_nodes(&nodes)?;
                 policy.run_tests(&nodes).map_err(|refusal| refused(&file, &refusal))?;
-                print(&policy, &nodes, json).context("cannot print the filters")
+                commands::print(&filters(&policy, &nodes, json)?)
             }
         }
     }
 }
 
-fn print(policy: &Policy, nodes: &Nodes, json: bool) -> io::Result<()> {
+fn filters(policy: &Policy, nodes: &Nodes, json: bool) -> anyhow::Result<String> {
     let compiled = policy.compile(nodes);
-    let mut out = io::stdout().lock();
     let named = nodes.nodes.iter().enumerate();
     let filters = named.map(|(place, node)| (&node.name, to_json(&compiled.filter(place))));
     if json {
         let filters: BTreeMap<_, _> = filters.collect();
-        serde_json::to_writer_pretty(&mut out, &filters)?;
-        return writeln!(out);
+        return Ok(serde_json::to_string_pretty(&filters)? + "\n");
     }
+    let mut text = String::new();
     for (name, rules) in filters {
-        writeln!(out, "{name}")?;
+        writeln!(text, "{name}")?;
         for rule in rules.as_array().into_iter().flatten() {
-            writeln!(out, "  {rule}")?;
+            writeln!(text, "  {rule}")?;
         }
     }
-    Ok(())
+    Ok(text)
 }
 
 fn read(file: &Path) -> anyhow::Result<Policy> {

@@ -1,31 +1,50 @@
-//! The life of the server.
+//! The life of the server: where it listens, and which networks begin.
+
+mod begin;
+mod welcome;
 
 use std::{
+    convert::Infallible,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
-use crate::{
-    address::ServerUrl, api, clock::now, configuration::Configuration, derp::Relay, files, listen,
-    machine, network::Network, oidc::Oidc, own_certificate::OwnCertificate, page,
-    sessions::Sessions, store::Store, stream::Packed, stun, visitors::Visitors,
-};
 use anyhow::Context;
 use axum::Router;
-use coordinator::{NewKey, object::User, secret};
 use tailnet::keys::MachineKey;
-use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::timeout,
+};
 
-/// The most streams of the page at once.
-const STREAMS: usize = 64;
+use self::begin::Beginning;
+use crate::{
+    address::ServerUrl,
+    api,
+    configuration::Configuration,
+    data_paths::DataPaths,
+    derp::Relay,
+    files,
+    health::Health,
+    life::Surroundings,
+    listen, metrics,
+    network::Network,
+    networks::Networks,
+    oidc::Oidc,
+    own_certificate::OwnCertificate,
+    page,
+    pings::Pings,
+    sessions::Sessions,
+    stream::{Packed, Turns},
+    stun,
+    tls::{Acceptors, Tls},
+};
 
-/// The user of a network that nobody configured.
-const FIRST_USER: &str = "admin";
-/// How long that user's first key is good for.
-const FIRST_KEY: Duration = Duration::from_secs(60 * 60);
+/// Of several networks those that have not begun by then are not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all connections share.
+/// A network, with what its connections share: there is nothing of any other network in it.
 pub struct Server {
     /// Where clients find it.
     pub(crate) url: ServerUrl,
@@ -33,22 +52,28 @@ pub struct Server {
     pub(crate) admin_origin: String,
     /// The key of Noise.
     pub(crate) noise: MachineKey,
-    /// Another each time that the server starts.
-    pub(crate) instance: String,
+    /// The network's name in streams: the same at all its servers, if there may be several.
+    pub(crate) name: String,
     /// The network.
     pub(crate) network: Arc<Network>,
     /// The relay, if it is one.
-    pub(crate) relay: Option<Relay>,
+    pub(crate) relay: Option<Arc<Relay>>,
     /// Who vouches for users, if somebody does.
     pub(crate) oidc: Option<Oidc>,
-    /// Who is connected.
-    pub(crate) visitors: Visitors,
     /// Frames that several clients are told.
     pub(crate) packed: Packed,
+    /// What clients are asked.
+    pub(crate) pings: Pings,
+    /// Which routers carry data.
+    pub(crate) data_paths: DataPaths,
+    /// Turns of clients that are sent a whole map.
+    pub(crate) turns: Turns,
     /// Sessions of the page.
     pub(crate) sessions: Sessions,
     /// Room for streams of the page.
     pub(crate) streams: Arc<Semaphore>,
+    /// Whether all is well.
+    pub(crate) health: Health,
     /// What answers administrators. It has the server in turn: both last as long as the process.
     pub(crate) fronts: OnceLock<Fronts>,
 }
@@ -77,115 +102,113 @@ impl Server {
     }
 }
 
-/// Runs until a signal ends it.
+/// Runs until the process ends.
 ///
 /// # Errors
 /// It cannot begin.
 pub async fn serve(configuration: Configuration) -> anyhow::Result<()> {
+    serve_in(configuration, Surroundings::default()).await
+}
+
+/// The same, with what the process was started with.
+///
+/// # Errors
+/// It cannot begin.
+pub async fn serve_in(
+    configuration: Configuration,
+    surroundings: Surroundings,
+) -> anyhow::Result<()> {
     let picks = configuration.server_url.is_none();
     let configuration = configuration.complete();
     let url = configuration.check()?.clone();
-    let folder = &configuration.state_dir;
-    files::make_folder(folder)?;
-    let noise = files::machine_key(&folder.join(files::NOISE))?;
-    let relay = match configuration.derp.enabled {
-        true => Some(Relay::new(files::relay_key(&folder.join(files::RELAY))?)),
-        false => None,
-    };
-    let oidc = configuration.oidc.clone().map(|table| Oidc::new(table, &url)).transpose()?;
-    let store = Store::open(&folder.join(files::STORE)).await?;
+    files::make_folder(&configuration.state_dir)?;
     let certificate = match configuration.derp.enabled && !configuration.derp.listen.is_empty() {
-        true => Some(OwnCertificate::of(folder, url.host())?),
+        true => Some(Arc::new(OwnCertificate::of(&configuration.state_dir, url.host())?)),
         false => None,
     };
-    let settings = configuration.settings(certificate.as_ref())?;
-    let (network, writer) = Network::open(store, settings).await?;
-    let writer = tokio::spawn(writer);
-    let admin_origin = match configuration.derp.listen.first() {
-        Some(relay) if !url.is_https() => url.by_tls(relay.port()).to_string(),
-        _ => url.to_string(),
+    let tls = Tls::of(&configuration, certificate.as_deref())?;
+    let each = configuration.each();
+    let acme = tls.acme.as_ref().map(|acme| Arc::clone(&acme.resolver));
+    let networks = Arc::new(Networks::new(&each, acme));
+    let beginnings = networks.all().iter().zip(each).map(|(place, configuration)| Beginning {
+        place: Arc::clone(place),
+        configuration,
+        certificate: certificate.clone(),
+        picks,
+    });
+    let beginnings: Vec<Beginning> = beginnings.collect();
+    // What is confined later makes no folder and no socket.
+    let mut commands = Vec::new();
+    for Beginning { place, configuration, .. } in &beginnings {
+        files::make_folder(&configuration.state_dir)?;
+        commands.push((Arc::clone(place), api::bind(&configuration.socket)?));
+    }
+    let (listens, is_listening) = watch::channel(false);
+    let kept = begin(beginnings, is_listening).await?;
+    listen_everywhere(&networks, &configuration, &tls.acceptors).await?;
+    for (place, listener) in commands {
+        tokio::spawn(api::serve(place, listener));
+    }
+    surroundings.begun(&networks, tls.follow())?;
+    listens.send_replace(true);
+    match kept.await? {}
+}
+
+/// Has all networks begin. One that is alone has begun, or it is an error; others are tried again. What is
+/// returned waits until one is kept no more.
+async fn begin(
+    mut beginnings: Vec<Beginning>,
+    is_listening: watch::Receiver<bool>,
+) -> anyhow::Result<impl Future<Output = anyhow::Result<Infallible>>> {
+    let mut tasks = JoinSet::new();
+    if let [only] = &*beginnings {
+        let writer = only.begin().await?;
+        tasks.spawn(only.clone().keep(writer, is_listening.clone()));
+        beginnings.clear();
+    }
+    let mut tried = Vec::new();
+    for beginning in beginnings {
+        let (sender, is_tried) = watch::channel(false);
+        tasks.spawn(beginning.begin_and_keep(sender, is_listening.clone()));
+        tried.push(is_tried);
+    }
+    let all = async {
+        for mut is_tried in tried {
+            // Without a sender it was kept, and is no more.
+            let _ = is_tried.wait_for(|is| *is).await;
+        }
     };
-    let server = Arc::new(Server {
-        url,
-        admin_origin,
-        noise,
-        instance: machine::random_number()?,
-        network,
-        relay,
-        packed: Packed::default(),
-        oidc,
-        visitors: Visitors::default(),
-        sessions: Sessions::default(),
-        streams: Arc::new(Semaphore::new(STREAMS)),
-        fronts: OnceLock::new(),
-    });
-    let commands = api::bind(&configuration.socket)?;
-    let relay_tls = certificate.map(|certificate| certificate.tls()).transpose()?;
-    listen_everywhere(&server, &configuration, relay_tls).await?;
-    tokio::spawn(api::serve(server.fronts().api.clone(), commands));
-    tracing::info!("serving {}", server.url);
-    welcome(&server, picks).await?;
-    // A signal ends the process as it is: what was acknowledged is on the disk. (tokio's feature for
-    // signals, which cargo would enable for `linerate` beside it, is none of that sandbox's.)
-    writer.await.context("the task that keeps the network")
-}
-
-/// Says how the first administrator gets in, for as long as the network has no user; and in a network
-/// that nobody configured, how the first machines do.
-async fn welcome(server: &Server, picks: bool) -> anyhow::Result<()> {
-    if server.network.read(|state| state.users().next().is_some()) {
-        return Ok(());
-    }
-    if picks {
-        let (url, key) = (&server.url, first_key(server).await?);
-        println!("Machines join, within an hour, by one of\n");
-        println!("    linerate join {url} --auth-key {key}");
-        println!("    tailscale up --login-server {url} --auth-key {key}\n");
-    }
-    let link = server.admin_link(&server.sessions.make_link(now())?);
-    println!("The administration, for the first to open it within an hour:\n\n    {link}\n");
-    Ok(())
-}
-
-/// A key that machines join by, of the first user.
-async fn first_key(server: &Server) -> anyhow::Result<String> {
-    let mut random = [0; 38];
-    getrandom::fill(&mut random).context("randomness")?;
-    let text = secret::write(&random);
-    let own = text.clone();
-    let made = server.network.run(move |state, now| {
-        let name = FIRST_USER.to_owned();
-        let user = state.create_user(User { name, ..User::default() }, now)?.id;
-        let expires = Some(now.after(FIRST_KEY));
-        let new = NewKey { user: Some(user), reusable: true, expires, ..NewKey::default() };
-        state.create_key(new, &own, now)
-    });
-    made.await??;
-    Ok(text)
+    let _ = timeout(PATIENCE, all).await;
+    Ok(async move {
+        let ended = tasks.join_next().await.context("there is no network")?;
+        ended.context("a network")?
+    })
 }
 
 async fn listen_everywhere(
-    server: &Arc<Server>,
+    networks: &Arc<Networks>,
     configuration: &Configuration,
-    relay_tls: Option<TlsAcceptor>,
+    tls: &Acceptors,
 ) -> anyhow::Result<()> {
-    let tls = match (&configuration.tls_certificate, &configuration.tls_key) {
-        (Some(certificate), Some(key)) => Some(listen::tls(certificate, key)?),
-        _ => None,
-    };
     for address in &configuration.listen {
         let listener = listen::bind(*address).await?;
-        tokio::spawn(listen::serve(Arc::clone(server), listener, tls.clone()));
+        tokio::spawn(listen::serve(Arc::clone(networks), listener, tls.all.clone()));
     }
     for address in &configuration.listen_plain {
         let listener = listen::bind(*address).await?;
-        tokio::spawn(listen::serve(Arc::clone(server), listener, None));
+        tokio::spawn(listen::serve(Arc::clone(networks), listener, None));
     }
-    if server.relay.is_some() {
+    for address in &configuration.metrics_listen {
+        let listener = listen::bind(*address).await?;
+        tokio::spawn(metrics::serve(Arc::clone(networks), listener));
+    }
+    if configuration.derp.enabled {
         for address in &configuration.derp.listen {
             let listener = listen::bind(*address).await?;
-            tokio::spawn(listen::serve(Arc::clone(server), listener, relay_tls.clone()));
+            tokio::spawn(listen::serve(Arc::clone(networks), listener, tls.relay.clone()));
         }
+    }
+    if configuration.each().iter().any(|own| own.derp.enabled) {
         for address in &configuration.derp.stun_listen {
             let socket = stun::bind(*address).await;
             let socket = socket.with_context(|| format!("listening for STUN at {address}"))?;

@@ -11,24 +11,30 @@ use std::{
 
 use bytes::Bytes;
 use coordinator::{Frame, FrameKey, Part, Polled, Session};
-use hyper::Response;
 use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout},
+    sync::{Semaphore, SemaphorePermit, mpsc, oneshot},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
-    body::{Answer, Parts},
+    body::{Next, Parts},
     clock::now,
-    machine::pieces,
     serve::Server,
+    visitors::Visitor,
 };
 
 /// Signs of life come between these two, as Tailscale's own and headscale's (clients wait 120 s).
 const KEEP_ALIVE: [u64; 2] = [50, 59];
 /// A client that takes nothing for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Frames that are kept packed for others who are to be told the same.
+/// Between tries to write down that a stream has ended.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Maps that are being sent whole at once: as many as keep the processors busy, and no more than fit in
+/// memory. Clients have signs of life while they wait for theirs.
+const WHOLE_MAPS: usize = 64;
+/// How long one may take of a client that reads slowly, until it is the next one's turn.
+const TURN: Duration = Duration::from_secs(2);
+/// Frames that are kept packed for other clients that are to be told the same.
 const KEPT: usize = 64;
 /// The level of packing: the fastest of the usual ones.
 const LEVEL: i32 = 1;
@@ -65,7 +71,7 @@ impl Packed {
 /// of zstd each, which clients unpack as one.
 pub fn encode_frame(frame: &Frame) -> Parts {
     let (mut parts, mut text) = (Parts::new(), String::new());
-    for part in &frame.parts {
+    for part in frame.parts.iter() {
         match part {
             Part::Text(own) => text.push_str(own),
             Part::Shared(shared) => text.push_str(shared),
@@ -84,7 +90,8 @@ pub fn encode_frame(frame: &Frame) -> Parts {
     parts
 }
 
-fn framed(text: &[u8]) -> Bytes {
+/// A frame of these words alone.
+pub fn framed(text: &[u8]) -> Bytes {
     let packed = pack(text);
     [&length(packed.len())[..], &packed].concat().into()
 }
@@ -101,60 +108,145 @@ fn pack(text: &[u8]) -> Vec<u8> {
     })
 }
 
-/// The whole map, and no more.
-pub fn once(server: &Server, mut session: Session) -> Response<Answer> {
-    match server.network.read(|state| session.poll(state, now())) {
-        Polled::Frame(frame) | Polled::End(Some(frame)) => pieces(encode_frame(&frame)),
-        Polled::Nothing | Polled::End(None) => pieces(Parts::new()),
+/// Turns of the clients that are to be sent a whole map.
+pub struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(WHOLE_MAPS))
     }
 }
 
-/// Tells a client what changes, until either end has enough.
-pub async fn follow(server: Arc<Server>, session: Session, to: mpsc::Sender<Parts>) {
-    let id = session.node();
-    let Ok(stream) = server.network.run(move |state, _| state.connect(id)).await else { return };
-    tell(&server, session, &to).await;
-    // The server is about to end otherwise.
-    let _ = server.network.run(move |state, now| state.disconnect(id, stream, now)).await;
+/// A stream of maps, and where it leads.
+pub struct Stream {
+    /// What it is to be told.
+    pub session: Session,
+    /// The connection that it is told by.
+    pub visitor: Arc<Visitor>,
+    /// To the client.
+    pub to: mpsc::Sender<Next>,
 }
 
-async fn tell(server: &Server, mut session: Session, to: &mpsc::Sender<Parts>) {
-    let mut changed = server.network.changed();
-    let mut alive_at = Instant::now() + next_sign();
-    loop {
-        let end = *changed.borrow_and_update();
-        let polled = server.network.read(|state| session.poll_until(state, end, now()));
-        let (frame, is_end) = match polled {
-            Polled::Nothing => (None, false),
-            Polled::Frame(frame) => (Some(frame), false),
-            Polled::End(frame) => (frame, true),
-        };
-        if let Some(frame) = frame {
-            if !sent(to, server.packed.encode(&frame)).await {
-                return;
-            }
-            alive_at = Instant::now() + next_sign();
-        }
-        if is_end {
+impl Stream {
+    /// Tells a client what changes, until either end has enough.
+    pub async fn follow(mut self, server: Arc<Server>) {
+        let (id, _held) = (self.session.node(), server.network.counted().streams.hold());
+        let Ok(stream) = server.network.run(move |state, _| state.connect(id)).await else {
             return;
+        };
+        if self.begin(&server).await.is_some() {
+            self.tell(&server).await;
         }
-        tokio::select! {
-            outcome = changed.changed() => if outcome.is_err() {
-                return;
-            },
-            () = tokio::time::sleep_until(alive_at) => {
-                if !sent(to, vec![SIGN_OF_LIFE.clone()]).await {
+        let end = || server.network.run(move |state, now| state.disconnect(id, stream, now));
+        // A node is not connected for ever because the database was gone when its stream ended.
+        while end().await.is_err() {
+            sleep(AGAIN).await;
+        }
+    }
+
+    /// Tells a client the whole map, when it is its turn, and no more.
+    pub async fn once(mut self, server: Arc<Server>) {
+        let turn = tokio::select! {
+            turn = turn(&self.visitor, &server) => turn,
+            () = self.to.closed() => return,
+        };
+        let polled = server.network.read(|state| self.session.poll(state, now()));
+        let (Polled::Frame(frame) | Polled::End(Some(frame))) = polled else { return };
+        let (taken, mut was_taken) = oneshot::channel();
+        if self.send(server.packed.encode(&frame), Some(taken)).await.is_some() {
+            let (_own, of_all) = turn;
+            // A client that reads slowly is waited for by those of its own connection.
+            if timeout(TURN, &mut was_taken).await.is_err() {
+                drop(of_all);
+                let _ = was_taken.await;
+            }
+        }
+    }
+
+    /// Sends the first frame, when it is this stream's turn. `None`: that was all.
+    async fn begin(&mut self, server: &Server) -> Option<()> {
+        let mut turn = std::pin::pin!(turn(&self.visitor, server));
+        let _turn = loop {
+            tokio::select! {
+                turn = &mut turn => break turn,
+                () = sleep(next_sign()) => self.send(vec![SIGN_OF_LIFE.clone()], None).await?,
+                () = self.to.closed() => return None,
+            }
+        };
+        let polled = server.network.read(|state| self.session.poll(state, now()));
+        let (taken, was_taken) = oneshot::channel();
+        match polled {
+            Polled::Frame(frame) => {
+                self.send(server.packed.encode(&frame), Some(taken)).await?;
+                // Either way it is the next one's turn.
+                let _ = timeout(TURN, was_taken).await;
+                Some(())
+            }
+            Polled::End(frame) => {
+                self.send(server.packed.encode(&frame?), None).await?;
+                None
+            }
+            Polled::Nothing => Some(()),
+        }
+    }
+
+    async fn tell(&mut self, server: &Server) {
+        let mut changed = server.network.changed();
+        let mut questions = server.pings.follow(self.session.node());
+        let mut alive_at = Instant::now() + next_sign();
+        loop {
+            let end = *changed.borrow_and_update();
+            let polled = server.network.read(|state| self.session.poll_until(state, end, now()));
+            let (frame, is_end) = match polled {
+                Polled::Nothing => (None, false),
+                Polled::Frame(frame) => (Some(frame), false),
+                Polled::End(frame) => (frame, true),
+            };
+            server.network.note_read();
+            if let Some(frame) = frame {
+                if self.send(server.packed.encode(&frame), None).await.is_none() {
                     return;
                 }
                 alive_at = Instant::now() + next_sign();
             }
-            () = to.closed() => return,
+            if is_end {
+                return;
+            }
+            tokio::select! {
+                outcome = changed.changed() => if outcome.is_err() {
+                    return;
+                },
+                () = tokio::time::sleep_until(alive_at) => {
+                    if self.send(vec![SIGN_OF_LIFE.clone()], None).await.is_none() {
+                        return;
+                    }
+                    alive_at = Instant::now() + next_sign();
+                }
+                question = questions.next() => {
+                    if self.send(question, None).await.is_none() {
+                        return;
+                    }
+                    alive_at = Instant::now() + next_sign();
+                }
+                () = self.to.closed() => return,
+            }
         }
+    }
+
+    async fn send(&self, parts: Parts, taken: Option<oneshot::Sender<()>>) -> Option<()> {
+        let sent = timeout(PATIENCE, self.to.send(Next { parts, taken })).await;
+        matches!(sent, Ok(Ok(()))).then_some(())
     }
 }
 
-async fn sent(to: &mpsc::Sender<Parts>, parts: Parts) -> bool {
-    matches!(timeout(PATIENCE, to.send(parts)).await, Ok(Ok(())))
+/// Waits for leave to send a whole map. Of a connection's streams one at a time waits among those of
+/// all.
+async fn turn<'a>(
+    visitor: &'a Visitor,
+    server: &'a Server,
+) -> (Option<SemaphorePermit<'a>>, Option<SemaphorePermit<'a>>) {
+    let own = visitor.first_map().await;
+    (own, server.turns.0.acquire().await.ok())
 }
 
 /// When the next sign of life is due; not for all clients at once.

@@ -5,6 +5,8 @@ use std::{io, net::SocketAddr};
 use tailnet::stun::{read_request, response};
 use tokio::net::UdpSocket;
 
+use crate::counted::STUN;
+
 /// Longer than any request.
 const LONGEST: usize = 512;
 
@@ -17,6 +19,7 @@ pub async fn answer(socket: UdpSocket) {
                 if let Ok(tx) = read_request(&datagram[..len]) {
                     // One that is lost is asked for again.
                     let _ = socket.send_to(&response(tx, from), from).await;
+                    STUN.add(1);
                 }
             }
             // An earlier answer was not taken: nothing of this socket's.

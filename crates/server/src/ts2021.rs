@@ -38,6 +38,8 @@ const PONG: Duration = Duration::from_secs(20);
 const STREAMS: u32 = 64;
 /// How long an upgrade may take once it was answered.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// What of a map may wait here for its client, in bytes.
+const AHEAD: usize = 64 << 10;
 /// What of requests may wait here unread, in bytes.
 const WINDOW: u32 = 256 << 10;
 
@@ -156,6 +158,7 @@ async fn speak(
         .keep_alive_timeout(PONG)
         .max_concurrent_streams(STREAMS)
         .initial_connection_window_size(WINDOW)
+        .max_send_buf_size(AHEAD)
         .serve_connection(TokioIo::new(stream), service)
         .await;
     if let Err(error) = served {

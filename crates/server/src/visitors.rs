@@ -19,9 +19,9 @@ use std::{
 use tailnet::keys::MachinePublic;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 
-/// The most connections of strangers: a network of 2,000 nodes whose server starts again comes at
+/// The most connections of strangers: a network of 10,000 nodes whose server starts again comes at
 /// once, maybe all from one address.
-const MOST_STRANGERS: usize = 3000;
+const MOST_STRANGERS: usize = 12_000;
 /// The most connections of one machine: a client has two, and old ones that are not known to be
 /// dead.
 const MOST_EACH: usize = 64;
@@ -64,11 +64,18 @@ struct Source {
 pub struct Visitor {
     shared: Arc<Shared>,
     number: u64,
-    source: IpAddr,
     machine: Mutex<Option<MachinePublic>>,
+    /// Locked behind `machine`, if both are.
+    place: Mutex<Place>,
     is_to_leave: watch::Receiver<bool>,
-    handshakes: Arc<Semaphore>,
     bodies: Semaphore,
+    first_maps: Semaphore,
+}
+
+/// Where a connection counts.
+struct Place {
+    source: IpAddr,
+    handshakes: Arc<Semaphore>,
 }
 
 /// Leave to compute a handshake.
@@ -96,20 +103,15 @@ impl Visitors {
         let mut table = self.shared.lock();
         table.last += 1;
         let number = table.last;
-        let of_source = table.sources.entry(source).or_insert_with(|| Source {
-            handshakes: Arc::new(Semaphore::new(HANDSHAKES_EACH)),
-            visitors: BTreeMap::new(),
-        });
-        of_source.visitors.insert(number, sender);
-        let handshakes = Arc::clone(&of_source.handshakes);
-        table.strangers += 1;
+        let handshakes = table.note_stranger(source, number, sender);
         if table.strangers > self.shared.most {
             table.make_room();
         }
         drop(table);
         let (shared, machine) = (Arc::clone(&self.shared), Mutex::default());
-        let bodies = Semaphore::new(BODIES);
-        Visitor { shared, number, source, machine, is_to_leave, handshakes, bodies }
+        let place = Mutex::new(Place { source, handshakes });
+        let (bodies, first_maps) = (Semaphore::new(BODIES), Semaphore::new(1));
+        Visitor { shared, number, machine, place, is_to_leave, bodies, first_maps }
     }
 }
 
@@ -123,15 +125,35 @@ impl Visitor {
         }
     }
 
+    /// It comes from this address, though its connection may come from a proxy.
+    pub fn comes_from(&self, client: IpAddr) {
+        let source = source(client);
+        let mut place = self.place();
+        if place.source == source {
+            return;
+        }
+        let mut table = self.shared.lock();
+        // A machine's of the network, and one that was told to leave, are in the table no more.
+        if let Some(sender) = table.forget_stranger(place.source, self.number) {
+            place.handshakes = table.note_stranger(source, self.number, sender);
+        }
+        place.source = source;
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// It is a machine's of the network.
     pub fn belongs_to(&self, machine: MachinePublic) {
         let mut own = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         if own.is_some() {
             return;
         }
+        let source = self.source();
         let mut table = self.shared.lock();
         // One that was told to leave is in the table no more.
-        let Some(sender) = table.forget_stranger(self.source, self.number) else { return };
+        let Some(sender) = table.forget_stranger(source, self.number) else { return };
         *own = Some(machine);
         let of_machine = table.machines.entry(machine).or_default();
         of_machine.insert(self.number, sender);
@@ -144,7 +166,7 @@ impl Visitor {
 
     /// The address, or the network of IPv6, that it comes from.
     pub fn source(&self) -> IpAddr {
-        self.source
+        self.place().source
     }
 
     /// Whether it has not shown that it is of the network.
@@ -154,9 +176,15 @@ impl Visitor {
 
     /// Waits for leave to compute a handshake.
     pub async fn turn(&self) -> Option<Turn<'_>> {
-        let own = Arc::clone(&self.handshakes).acquire_owned().await.ok()?;
+        let own = Arc::clone(&self.place().handshakes);
+        let own = own.acquire_owned().await.ok()?;
         let all = self.shared.handshakes.acquire().await.ok()?;
         Some(Turn { _own: own, _all: all })
+    }
+
+    /// Waits until no other stream of the connection is sent its first map.
+    pub async fn first_map(&self) -> Option<SemaphorePermit<'_>> {
+        self.first_maps.acquire().await.ok()
     }
 
     /// Waits for leave to take a body, whose most bytes come with it.
@@ -170,9 +198,10 @@ impl Visitor {
 impl Drop for Visitor {
     fn drop(&mut self) {
         let machine = *self.machine.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let source = self.source();
         let mut table = self.shared.lock();
         let Some(machine) = machine else {
-            table.forget_stranger(self.source, self.number);
+            table.forget_stranger(source, self.number);
             return;
         };
         if let Some(of_machine) = table.machines.get_mut(&machine) {
@@ -201,6 +230,21 @@ impl Table {
             // It may have gone by itself.
             let _ = sender.send(true);
         }
+    }
+
+    fn note_stranger(
+        &mut self,
+        source: IpAddr,
+        number: u64,
+        sender: watch::Sender<bool>,
+    ) -> Arc<Semaphore> {
+        let of_source = self.sources.entry(source).or_insert_with(|| Source {
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_EACH)),
+            visitors: BTreeMap::new(),
+        });
+        of_source.visitors.insert(number, sender);
+        self.strangers += 1;
+        Arc::clone(&of_source.handshakes)
     }
 
     fn forget_stranger(&mut self, source: IpAddr, number: u64) -> Option<watch::Sender<bool>> {
@@ -284,6 +328,30 @@ mod tests {
         assert!(flood[2].turn().now_or_never().is_none());
         drop(first);
         assert!(visitors.arrive(other(1)).turn().now_or_never().flatten().is_some());
+    }
+
+    #[test]
+    fn behind_a_proxy_a_flood_ends_its_own_connections_and_no_others() {
+        let proxy = other(9);
+        let visitors = Visitors::up_to(10);
+        let from = |client| {
+            let visitor = visitors.arrive(proxy);
+            visitor.comes_from(client);
+            visitor
+        };
+        let others: Vec<Visitor> = (0..4).map(|number| from(other(number))).collect();
+        let flood: Vec<Visitor> = (0..100).map(|_| from(FLOOD)).collect();
+        assert!(!others.iter().any(has_to_leave));
+        let first = flood[98].turn().now_or_never().flatten();
+        let second = flood[99].turn().now_or_never().flatten();
+        assert!(first.is_some() && second.is_some() && others[0].source() == other(0));
+        // A machine's stays its own, wherever it comes from next.
+        others[0].belongs_to(MachinePublic([1; 32]));
+        others[0].comes_from(FLOOD);
+        drop((first, second));
+        drop((others, flood));
+        let table = visitors.shared.lock();
+        assert!(table.sources.is_empty() && table.machines.is_empty() && table.strangers == 0);
     }
 
     #[test]

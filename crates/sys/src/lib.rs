@@ -30,7 +30,7 @@
 //! (`adjtimex`), `udp/mmsg.rs` (`sendmmsg`, `recvmmsg`), `channel.rs` (descriptors received over a
 //! socket), `namespace.rs` and `process/background.rs` (`fork`), `process/code.rs` and
 //! `process/heap.rs` (resident memory), `process/time_slice.rs` (the scheduler), and
-//! `process/signals.rs` (a child between fork and exec).
+//! `process/signals.rs` (a child between fork and exec, SIGPIPE).
 #![deny(unsafe_code)]
 
 mod channel;
@@ -65,7 +65,7 @@ pub use file_changes::FileChanges;
 pub use offload::Offloads;
 pub use socket_file::SocketFile;
 pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};
-pub use udp::{BindError, Buffers, UdpReceiver, UdpSender, UdpSocket};
+pub use udp::{BindError, Buffers, Came, Flows, UdpReceiver, UdpSender, UdpSocket};
 pub use wake::Wake;
 
 /// How long to wait after a listener or a shared socket failed: mostly because no file descriptor is

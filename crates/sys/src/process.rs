@@ -26,7 +26,7 @@ pub use privileges::{
     may_make_in, open_files, own_user, owns, raise_file_limit, rename, user_number,
 };
 pub use service::Service;
-pub use signals::{Signal, Signals, unmask};
+pub use signals::{Signal, Signals, end_with_the_reader, unmask};
 pub use time_slice::request_short_time_slice;
 
 #[cfg(test)]

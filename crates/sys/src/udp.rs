@@ -14,11 +14,13 @@
 mod address;
 mod cmsg;
 mod control;
+mod flows;
 mod gates;
 mod mmsg;
 mod receive;
 mod refusal;
 mod send;
+mod shed;
 mod socket;
 
 use std::{
@@ -31,6 +33,7 @@ use std::{
     time::Duration,
 };
 
+pub use flows::{Came, Flows};
 use mmsg::Calls;
 use nix::errno::Errno;
 pub use receive::UdpReceiver;

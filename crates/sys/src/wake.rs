@@ -4,6 +4,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
+    time::Duration,
 };
 
 use nix::{
@@ -45,18 +46,26 @@ impl Wake {
         self.0.read().is_ok()
     }
 
-    /// Waits until `fd` is readable or the flag is set. The flag takes precedence, and is cleared.
-    pub(crate) fn wait(&self, fd: Option<BorrowedFd<'_>>) -> io::Result<Waited> {
+    /// Waits until `fd` is readable or the flag is set, for so long `at_most`. The flag takes
+    /// precedence, and is cleared.
+    pub(crate) fn wait(
+        &self,
+        fd: Option<BorrowedFd<'_>>,
+        at_most: Option<Duration>,
+    ) -> io::Result<Waited> {
         let wake = PollFd::new(self.as_fd(), PollFlags::POLLIN);
         let Some(fd) = fd else {
-            poll::wait(&mut [wake], None)?;
+            poll::wait(&mut [wake], at_most)?;
             self.clear();
             return Ok(Waited::Woken);
         };
         let mut fds = [wake, PollFd::new(fd, PollFlags::POLLIN)];
-        poll::wait(&mut fds, None)?;
+        poll::wait(&mut fds, at_most)?;
         if fds[0].any().unwrap_or(true) && self.clear() {
             return Ok(Waited::Woken);
+        }
+        if fds[1].revents() == Some(PollFlags::empty()) {
+            return Ok(Waited::InVain);
         }
         let events = fds[1].revents().unwrap_or(PollFlags::POLLERR);
         if events.contains(PollFlags::POLLIN) { Ok(Waited::Readable) } else { Ok(Waited::Failed) }
@@ -74,6 +83,8 @@ impl AsFd for Wake {
 pub(crate) enum Waited {
     Woken,
     Readable,
+    /// The time is over.
+    InVain,
     /// Nothing to read, and an error or a hang-up is pending.
     Failed,
 }
@@ -88,7 +99,7 @@ mod tests {
         let waker = wake.waker();
         waker();
         waker();
-        assert_eq!(wake.wait(None).unwrap(), Waited::Woken);
+        assert_eq!(wake.wait(None, None).unwrap(), Waited::Woken);
         assert!(!wake.clear());
     }
 }

@@ -80,7 +80,7 @@ impl Watch {
     /// The kernel is out of memory.
     pub fn wait(&mut self) -> io::Result<Watched> {
         while !self.is_gone()? {
-            if self.wake.wait(Some(self.inotify.as_fd()))? == Waited::Woken {
+            if self.wake.wait(Some(self.inotify.as_fd()), None)? == Waited::Woken {
                 return Ok(Watched::Woken);
             }
         }

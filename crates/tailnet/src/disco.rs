@@ -5,6 +5,7 @@
 //! ```
 
 mod envelope;
+mod meeting;
 mod relays;
 mod text;
 
@@ -12,6 +13,7 @@ use std::{fmt, net::SocketAddr};
 
 pub use self::{
     envelope::{Disco, NONCE_LEN, sender},
+    meeting::{Meet, Step},
     relays::{AllocateRequest, Bind, CHALLENGE_LEN, RelayEndpoint},
 };
 use crate::keys::NodePublic;
@@ -65,6 +67,8 @@ pub enum Message {
     /// Offers to take bundles from the relay that this comes by ([`crate::derp::Bundles`]). Of
     /// linerate alone: stock nodes pass over types that they do not know.
     BundleOffer,
+    /// Has two nodes meet by chance. Of linerate alone, as the offer is.
+    Meet(Meet),
 }
 
 /// The number of a ping.

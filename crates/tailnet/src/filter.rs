@@ -33,14 +33,15 @@ use self::{
     text::{Addresses, parse},
 };
 pub use self::{grants::Grants, local::service_addresses, text::BadAddresses};
-use crate::messages::{FilterRule, Node};
+use crate::{
+    messages::{FilterRule, Node},
+    tsmp,
+};
 
 /// What a rule without protocols is for: TCP, UDP and ICMP.
 const USUAL: [u8; 4] = [6, 17, 1, 58];
 /// Those with ports: TCP, UDP and SCTP.
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
-/// Tailscale's own protocol, between daemons, which never reaches the host (`net/packet/tsmp.go`).
-const TSMP: u8 = 99;
 /// The most bits of the table in which the data plane looks sources up, 256 MiB: one for each
 /// destination, in each set of sources.
 const MOST_BITS: usize = 1 << 31;
@@ -130,6 +131,8 @@ pub fn compile(input: &Input<'_>) -> Compiled {
     let local = local::local(input);
     let policy = Policy {
         local: local.ranges().collect(),
+        // Every peer is answered, with shields up, too; no host sees it.
+        open_protocols: vec![tsmp::PROTOCOL],
         shields_up: input.shields_up,
         ..Policy::default()
     };
@@ -229,7 +232,7 @@ fn read_one<'a>(rule: &'a FilterRule, place: usize, problems: &mut Problems) -> 
     let named = rule.protocols.iter().filter_map(|number| u8::try_from(*number).ok());
     let mut protocols: Vec<u8> =
         if rule.protocols.is_empty() { USUAL.to_vec() } else { named.collect() };
-    protocols.retain(|protocol| *protocol != TSMP);
+    protocols.retain(|protocol| *protocol != tsmp::PROTOCOL);
     protocols.sort_unstable();
     protocols.dedup();
     Read { rule, protocols, sources: sources.into_iter().collect(), capabilities, destinations }

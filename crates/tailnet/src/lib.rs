@@ -21,4 +21,5 @@ pub mod prefs;
 pub mod settings;
 pub mod stun;
 pub mod tka;
+pub mod tsmp;
 pub mod wish;

@@ -14,10 +14,11 @@
 //! ```
 //!
 //! Each line is a socket that keeps the boundaries of its packets. A message is one or more parts:
-//! a byte that says which, and a piece of its `postcard` encoding. The plane parses nothing from
-//! the network but this. A new agent begins with [`ToPlane::Hello`], which every reader takes for
-//! the end of what a former one may have left half said.
+//! a byte that says which, and a piece of its `postcard` encoding. Beside this the plane parses
+//! headers and the short messages of [`crate::tsmp`]. A new agent begins with [`ToPlane::Hello`], which
+//! every reader takes for the end of what a former one may have left half said.
 
+mod auxiliary;
 pub mod relay_server;
 
 use std::{
@@ -29,7 +30,8 @@ use ipnet::IpNet;
 use packet::filter::{AddressRange, Destination, Policy, Rule};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{keys::NodePublic, peer_relay::Vni};
+pub use self::auxiliary::{Auxiliary, Open};
+use crate::{keys::NodePublic, peer_relay::Vni, tsmp::Token};
 
 /// The most bytes of one part, with its first byte: less than half of what any kernel's default
 /// buffer of a Unix socket holds.
@@ -65,6 +67,14 @@ pub enum ToPlane {
     Handshake(NodePublic),
     /// Datagrams of disco and STUN, for the UDP socket.
     Datagrams(Vec<Outgoing>),
+    /// The same that call a peer by chance: they are counted.
+    Calls(Vec<Outgoing>),
+    /// Open auxiliary sockets, and send this by each. Answered by [`ToAgent::Opened`].
+    Open(Box<Open>),
+    /// Keep this one of them, and close all others.
+    Keep(Auxiliary),
+    /// Close all of that number.
+    Close(u32),
     /// Datagrams that came through a relay.
     Relayed(Vec<Relayed>),
     /// Which packets of peers may enter from now on.
@@ -88,6 +98,19 @@ pub enum ToPlane {
     Port(u16),
     /// Who this node is, where there is no interface that could be asked.
     Identity(Identity),
+    /// Ping a node through the tunnel. Answered by [`ToAgent::TunnelPong`], if it answers.
+    TunnelPing(TunnelPing),
+}
+
+/// A ping through the tunnel ([`crate::tsmp`]), or the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelPing {
+    /// The address that it comes from.
+    pub from: IpAddr,
+    /// The address that it goes to.
+    pub to: IpAddr,
+    /// What goes there and back.
+    pub token: Token,
 }
 
 /// Who a node without an interface is in the tailnet, and whom it knows by name.
@@ -147,6 +170,15 @@ pub enum ToAgent {
     NetworkChanged,
     /// The UDP port.
     Port(u16),
+    /// The answer to a [`ToPlane::TunnelPing`].
+    TunnelPong(TunnelPing),
+    /// The answer to [`ToPlane::Open`].
+    Opened {
+        /// The number of the sockets.
+        number: u32,
+        /// How many there are.
+        count: u16,
+    },
 }
 
 /// A peer of WireGuard.
@@ -172,6 +204,13 @@ pub enum Path {
         /// Which of its endpoints.
         vni: Vni,
     },
+    /// At its UDP address, by an auxiliary socket of ours.
+    Auxiliary {
+        /// The address.
+        at: SocketAddr,
+        /// The number of the socket, which those had that were opened with it.
+        number: u32,
+    },
     /// Through a relay's region.
     Relay(u16),
 }
@@ -194,6 +233,8 @@ pub struct Outgoing {
     pub source: Option<Local>,
     /// How many routers it may pass; `None` for as many as any other.
     pub hops: Option<u8>,
+    /// By which socket, if it is an auxiliary one.
+    pub by: Option<Auxiliary>,
     /// All of it.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,
@@ -208,6 +249,8 @@ pub struct Incoming {
     pub local: Option<Local>,
     /// When, on the clock that counts sleep too (`CLOCK_BOOTTIME`).
     pub at: Duration,
+    /// Which socket it came to, if it is an auxiliary one.
+    pub to: Option<Auxiliary>,
     /// All of it.
     #[serde(with = "serde_bytes")]
     pub bytes: Vec<u8>,

@@ -24,8 +24,10 @@
 
 mod candidate;
 mod limit;
+mod meeting;
 mod peer;
 mod rank;
+mod said;
 mod shown;
 mod timing;
 
@@ -38,16 +40,20 @@ use std::{
 
 use rand_core::CryptoRng;
 
-pub use self::shown::{Candidate, Fate, Origins, Shown};
 use self::{
     candidate::canonical,
+    meeting::Meeting,
     peer::{Known, Peer, Pinged},
 };
-pub use crate::line::{Local, Path};
+pub use self::{
+    meeting::Place,
+    said::{Event, To, Traffic, Transmit, Via},
+    shown::{Candidate, Chance, Fate, Origins, Shown},
+};
+pub use crate::line::{Auxiliary, Local, Path};
 use crate::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},
-    peer_relay::Vni,
 };
 
 /// What is kept of a queue's room while it is empty.
@@ -75,112 +81,6 @@ pub struct PeerRelay {
     pub disco: DiscoPublic,
     /// The region of its home relay.
     pub home: Option<u16>,
-}
-
-/// How a disco message came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// To the UDP socket.
-    Udp {
-        /// The sender.
-        remote: SocketAddr,
-        /// What it reached.
-        local: Option<Local>,
-    },
-    /// To the UDP socket, by a peer relay or from it.
-    PeerRelay {
-        /// The relay.
-        at: SocketAddr,
-        /// Which of its endpoints.
-        vni: Vni,
-    },
-    /// Through a relay.
-    Relay {
-        /// The relay's region.
-        region: u16,
-        /// The sender.
-        from: NodePublic,
-    },
-}
-
-/// How a disco message is to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// From the UDP socket.
-    Udp {
-        /// The receiver.
-        addr: SocketAddr,
-        /// Where from; `None` leaves it to the routing table.
-        source: Option<Local>,
-        /// How many routers it may pass; `None` for as many as any other.
-        hops: Option<u8>,
-    },
-    /// From the UDP socket, to a peer relay or by it.
-    PeerRelay {
-        /// The relay.
-        addr: SocketAddr,
-        /// Which of its endpoints.
-        vni: Vni,
-        /// Whether it is for the relay itself.
-        control: bool,
-    },
-    /// Through a relay.
-    Relay {
-        /// The relay's region.
-        region: u16,
-        /// The receiver.
-        peer: NodePublic,
-    },
-}
-
-/// A disco message to be sealed and sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// How.
-    pub to: To,
-    /// Whom it is sealed for.
-    pub disco: DiscoPublic,
-    /// What.
-    pub message: Message,
-}
-
-/// What a peer's sessions carried since the last report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Bytes sent, or given to a relay.
-    pub sent: u64,
-    /// Authentic bytes received.
-    pub received: u64,
-    /// Where the last of them came from.
-    pub received_from: Option<Path>,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Datagrams for a peer go there from now on; `None`: nowhere. A direct path is one that a pong
-    /// has proven, unless the peer has no relay.
-    UsePath {
-        /// The peer.
-        peer: NodePublic,
-        /// Where.
-        path: Option<Path>,
-    },
-    /// Begin a handshake: the peer has a path at last, or has restarted.
-    HandshakeNow(NodePublic),
-    /// A ping by [`Paths::ping`] was answered.
-    Pong {
-        /// The peer.
-        peer: NodePublic,
-        /// What [`Paths::ping`] returned.
-        number: u32,
-        /// How it was reached.
-        via: Path,
-        /// The round trip.
-        latency: Duration,
-    },
-    /// Find out the own endpoints, and tell them by [`Paths::set_own`]: calls wait a second.
-    RefreshEndpoints,
 }
 
 /// The paths of all peers.
@@ -213,6 +113,7 @@ struct Own {
     /// Whose relays may be asked, and whether we bind at those that peers asked.
     relays: Vec<PeerRelay>,
     binds: bool,
+    meeting: Meeting,
 }
 
 impl Own {
@@ -228,6 +129,7 @@ impl Own {
             disco: DiscoPublic::default(),
             relays: Vec::new(),
             binds: false,
+            meeting: Meeting::default(),
         }
     }
 }
@@ -283,6 +185,9 @@ impl Paths {
             self.by_disco.remove(&(peer.disco(), key));
             let deadline = peer.awake().and_then(Peer::deadline);
             deadline.map(|at| self.deadlines.remove(&(at, key)));
+            let sockets = peer.awake().and_then(Peer::sockets);
+            self.out.events.extend(sockets.map(Event::Close));
+            self.own.meeting.release(key);
         }
     }
 
@@ -304,6 +209,19 @@ impl Paths {
         self.own.disco = disco;
         self.own.binds = relays.is_some();
         self.own.relays = relays.unwrap_or_default();
+    }
+
+    /// Takes where others see us in IPv4, and what is before us; `None` if nobody is to be met by
+    /// chance.
+    pub fn set_place(&mut self, place: Option<Place>) {
+        self.own.meeting.place = place;
+    }
+
+    /// Auxiliary sockets of that number are open.
+    pub fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
+        if let Some(key) = self.own.meeting.with() {
+            self.step(key, now, |peer, cx| peer.handle_opened(number, count, cx));
+        }
     }
 
     /// Takes the region of our own home relay: a peer whose home is not known yet may have the same.
@@ -328,6 +246,9 @@ impl Paths {
         let via = match via {
             Via::Udp { remote, local } => Via::Udp { remote: canonical(remote), local },
             Via::PeerRelay { at, vni } => Via::PeerRelay { at: canonical(at), vni },
+            Via::Auxiliary { remote, socket } => {
+                Via::Auxiliary { remote: canonical(remote), socket }
+            }
             relay @ Via::Relay { .. } => relay,
         };
         if self.handle_peer_relay(from, via, message, now).is_some() {
@@ -346,6 +267,9 @@ impl Paths {
                 }
                 Message::CallMeMaybeVia(endpoint) if matches!(via, Via::Relay { .. }) => {
                     peer.handle_call_via(endpoint, cx);
+                }
+                Message::Meet(meet) if matches!(via, Via::Relay { .. }) => {
+                    peer.handle_meet(*meet, cx);
                 }
                 _ => {}
             }
@@ -506,6 +430,7 @@ impl Paths {
         let before = peer.deadline();
         let result = act(peer, &mut cx);
         peer.continue_passing(&mut cx);
+        peer.continue_meeting(&mut cx);
         peer.tell_path(&mut cx);
         let after = peer.deadline();
         if before != after {
@@ -541,6 +466,12 @@ impl Context<'_> {
         self.numbers.rng.fill_bytes(&mut tx);
         let message = Message::Ping { tx, node_key: Some(self.own.node), padding: 0 };
         (message, Pinged { tx, to, at: self.now, number })
+    }
+
+    fn random_port(&mut self) -> u16 {
+        let (first, all) = (meeting::FIRST_PORT, u64::from(u16::MAX - meeting::FIRST_PORT) + 1);
+        // The product's high half is below `all`, and so fits.
+        first + ((u64::from(self.numbers.rng.next_u32()) * all) >> 32) as u16
     }
 
     /// The number of something that is asked, never 0.

@@ -58,6 +58,9 @@ pub struct Prefs {
     /// The UDP port at which peers are relayed, 0 for any; `None` relays none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_server_port: Option<u16>,
+    /// Whether no peer is met by chance ([`crate::paths`]). Of linerate alone.
+    #[serde(skip_serializing_if = "is_false")]
+    pub no_port_guessing: bool,
     /// A name of the login, for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub profile_name: String,
@@ -286,7 +289,7 @@ impl Default for MaskedPrefs {
 }
 
 /// What may be set; `InternalExitNodePrior` and the login may not.
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "AdvertiseRoutes",
     "AdvertiseServices",
     "AdvertiseTags",
@@ -305,6 +308,7 @@ const NAMES: [&str; 33] = [
     "LoggedOut",
     "NetfilterKind",
     "NetfilterMode",
+    "NoPortGuessing",
     "NoSNAT",
     "NoStatefulFiltering",
     "NotepadURLs",

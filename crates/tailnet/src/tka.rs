@@ -6,13 +6,15 @@
 //!                                          `──► trusted keys ──► a node key's signature?
 //! ```
 //!
-//! The coordinator keeps and passes on the updates; it cannot make them. This node verifies them,
-//! and makes none; it signs no key but its own next one.
+//! The coordinator keeps and passes on the updates; it cannot make them. Each node verifies them. A
+//! node whose key is trusted makes them too, and signs the keys of other nodes.
 
 mod cbor;
 mod chain;
 pub mod follow;
 mod key;
+mod make;
+pub mod order;
 mod own;
 mod peers;
 mod shown;
@@ -26,9 +28,12 @@ use std::fmt;
 use self::{chain::Chain, state::State, update::Update};
 pub use self::{
     key::KeyId,
+    make::{NewKey, first_checkpoint, read_public, sign},
     own::{OwnKey, WrappedAuthKey},
     peers::refused_peers,
     shown::shown_signature,
+    signature::{Claim, claim},
+    state::hash_of_secret,
     update::UpdateHash,
 };
 use crate::keys::NodePublic;
@@ -89,6 +94,8 @@ pub enum Refused {
     KeyIsThere,
     /// It removes the last trusted key.
     LastKey,
+    /// It adds a key beyond what may be.
+    TooManyKeys,
     /// It follows none of the updates that are known.
     NoParent,
     /// It begins a chain, and is no checkpoint.
@@ -114,10 +121,16 @@ impl fmt::Display for Refused {
             Self::NoSuchKey => f.write_str("its key is not trusted"),
             Self::KeyIsThere => f.write_str("its key is trusted already"),
             Self::LastKey => f.write_str("it removes the last trusted key"),
+            Self::TooManyKeys => f.write_str("there are too many trusted keys"),
             Self::NoParent => f.write_str("it follows no known update"),
             Self::NoCheckpoint => f.write_str("it begins a chain, and is no checkpoint"),
             Self::OtherChain => f.write_str("it is of another chain"),
-            Self::TooMany => f.write_str("there are too many updates"),
+            Self::TooMany => write!(
+                f,
+                "the chain has the most updates that it may have, {}: turn tailnet lock off and on \
+                 again, which begins another",
+                chain::MOST
+            ),
             Self::OtherNode => f.write_str("it is the signature of another node's key"),
             Self::Credential => {
                 f.write_str("it is the signature of an auth key, not of a node key")
@@ -153,31 +166,63 @@ impl Authority {
     /// One of them does not count: nothing has changed then.
     pub fn inform<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<(), Refused> {
         let mut new = self.clone();
-        for text in updates {
-            let update = Update::read(text.as_ref())?;
-            let hash = update.hash();
-            if new.chain.has(&hash) {
-                continue;
-            }
-            let parent = update.parent.ok_or(Refused::NoParent)?;
-            let is_next = parent == new.head();
-            let mut state =
-                if is_next { new.state.clone() } else { new.chain.state_at(&parent)? };
-            update.check(&state)?;
-            state.apply(&update)?;
-            new.chain.insert(hash, update)?;
-            if is_next {
-                new.path.push(hash);
-                new.state = state;
-            } else {
-                (new.path, new.state) = new.chain.head()?;
-            }
-        }
+        new.take(updates)?;
         new.chain.compact(&new.path);
         let oldest = new.chain.oldest();
         new.path = new.path.into_iter().skip_while(|hash| *hash != oldest).collect();
         *self = new;
         Ok(())
+    }
+
+    /// The same, and gives none up however many there are: a coordinator has them for nodes that
+    /// know none yet. Returns those that were new.
+    ///
+    /// # Errors
+    /// As [`Self::inform`].
+    pub fn gather<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<Vec<Vec<u8>>, Refused> {
+        let mut all = self.clone();
+        let taken = all.take(updates)?;
+        *self = all;
+        Ok(taken)
+    }
+
+    /// What [`Self::begin`] and [`Self::gather`] took, as it was kept.
+    ///
+    /// # Errors
+    /// One of the texts does not count: its place, and why.
+    pub fn gathered<T: AsRef<[u8]>>(texts: &[T]) -> Result<Self, (usize, Refused)> {
+        let (first, others) = texts.split_first().ok_or((0, Refused::NoCheckpoint))?;
+        let mut all = Self::begin(first.as_ref()).map_err(|why| (0, why))?;
+        for (before, text) in others.iter().enumerate() {
+            all.take(std::slice::from_ref(text)).map_err(|why| (before + 1, why))?;
+        }
+        Ok(all)
+    }
+
+    fn take<T: AsRef<[u8]>>(&mut self, updates: &[T]) -> Result<Vec<Vec<u8>>, Refused> {
+        let mut taken = Vec::new();
+        for text in updates {
+            let update = Update::read(text.as_ref())?;
+            let hash = update.hash();
+            if self.chain.has(&hash) {
+                continue;
+            }
+            let parent = update.parent.ok_or(Refused::NoParent)?;
+            let is_next = parent == self.head();
+            let mut state =
+                if is_next { self.state.clone() } else { self.chain.state_at(&parent)? };
+            update.check(&state)?;
+            state.apply(&update)?;
+            taken.push(update.text());
+            self.chain.insert(hash, update)?;
+            if is_next {
+                self.path.push(hash);
+                self.state = state;
+            } else {
+                (self.path, self.state) = self.chain.head()?;
+            }
+        }
+        Ok(taken)
     }
 
     /// The last update that counts.
@@ -203,7 +248,12 @@ impl Authority {
 
     /// Whether a secret turns tailnet lock off. Takes 16 MiB and about 50 ms.
     pub fn is_disabled_by(&self, secret: &[u8]) -> bool {
-        self.state.is_disabled_by(secret)
+        hash_of_secret(secret).is_some_and(|hash| self.is_disabled_by_hash(&hash))
+    }
+
+    /// The same, of the secret with this hash ([`hash_of_secret`]).
+    pub fn is_disabled_by_hash(&self, hash: &[u8; 32]) -> bool {
+        self.state.is_disabled_by(hash)
     }
 
     /// Its updates as texts, to be kept: the first is for [`Self::restored`], and the others follow.

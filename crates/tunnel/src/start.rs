@@ -14,6 +14,7 @@ use node::{ApplyError, Attached, DEFAULT_MTU, IpSide, Node, NodeParts, tunnel_mt
 use proxy::Inside;
 use sys::{BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, netlink::Netlink};
 use tokio::sync::oneshot;
+use wg::PostQuantum;
 
 /// Why a tunnel did not start.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ fn start_node(
     let udp = UdpSocket::unbound(&offloads).map_err(StartError::System)?;
     let node = data_plane(&inside, ip, udp, offloads, Attached::default());
     let node = node.map_err(StartError::System)?;
+    node.set_post_quantum(conf.interface.post_quantum.unwrap_or(PostQuantum::On));
     node.apply(change).map_err(StartError::Refused)?;
     node.link_up().map_err(StartError::Port)?;
     Ok((inside, node))

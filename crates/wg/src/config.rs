@@ -92,6 +92,9 @@ pub struct PeerState {
     /// The longest inner packet that was seen to arrive whole, in bytes, of those that the
     /// interface sends; `None` while nobody knows.
     pub path_mtu: Option<u16>,
+    /// When the secret of its session against quantum computers was agreed on, since the Unix
+    /// epoch; `None` where the session has none.
+    pub post_quantum: Option<Duration>,
 }
 
 /// What a peer sent and received so far.
@@ -124,6 +127,7 @@ impl PeerState {
             persistent_keepalive: 0,
             allowed_ips: Vec::new(),
             path_mtu: None,
+            post_quantum: None,
         }
     }
 }

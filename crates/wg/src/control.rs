@@ -1,7 +1,7 @@
 //! The control half: handshakes, timers and configuration. It owns every secret
 //! but session keys, and changes what the data path sees only by short swaps.
 //!
-//! Call order: the verbs of configuration, [`Control::handle_datagram`],
+//! Call order: the verbs of configuration, [`Control::handle_datagrams`],
 //! [`Control::handle_notices`] and [`Control::handle_timeout`] in any order;
 //! after each, [`Control::poll_transmit`] until it is empty, then
 //! [`Control::poll_timeout`] for the next time to call.
@@ -10,8 +10,10 @@ mod commands;
 mod config;
 mod entry;
 mod handshake;
+mod initiations;
 mod nets;
 mod newcomers;
+mod quantum;
 mod timers;
 
 use std::{
@@ -32,6 +34,7 @@ use crate::{
     noise::Identity,
     path_mtu::Reach,
     peer::Peer,
+    post_quantum::PostQuantum,
     ratelimiter::RateLimiter,
     time::{Now, Time},
 };
@@ -53,6 +56,8 @@ pub struct Control<R> {
     running: bool,
     /// How far the MTU of paths is searched for.
     reach: Reach,
+    /// Whether secrets are agreed with peers against quantum computers.
+    post_quantum: PostQuantum,
     peers: HashMap<PublicKey, Box<Entry>>,
     /// When which peer's timers are looked at.
     deadlines: BTreeSet<(Time, PublicKey)>,
@@ -72,6 +77,7 @@ impl<R: CryptoRng> Control<R> {
             own: None,
             running: false,
             reach: Reach::default(),
+            post_quantum: PostQuantum::Off,
             peers: HashMap::new(),
             deadlines: BTreeSet::new(),
             limiter: RateLimiter::default(),
@@ -114,12 +120,17 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// The routes changed: answers leave by the routing table's choice until a
-    /// peer is heard again.
-    pub fn forget_sources(&self) {
-        for entry in self.peers.values() {
-            entry.peer.forget_source();
-        }
+    /// The peers that are answered from the address they reached us at, and their endpoints.
+    pub fn with_source(&self) -> impl Iterator<Item = (&PublicKey, Endpoint)> {
+        let endpoints =
+            self.peers.iter().filter_map(|(key, entry)| Some((key, entry.peer.endpoint()?)));
+        endpoints.filter(|(_, endpoint)| endpoint.local.is_some())
+    }
+
+    /// That source serves no more: answers leave by the routing table's choice until the peer is
+    /// heard again.
+    pub fn forget_source(&self, key: &PublicKey) {
+        self.peers.get(key).inspect(|entry| entry.peer.forget_source());
     }
 
     /// Says that more handshake messages wait than a calm device has.
@@ -151,6 +162,7 @@ impl<R: CryptoRng> Control<R> {
             let key = *peer.public_key();
             if notices.has(ControlNotice::Confirmed) {
                 self.handshake_completed(&key, now);
+                self.agree_after_handshake(&key, now);
             }
             if notices.has(ControlNotice::Handshake) {
                 self.initiate(&key, now);
@@ -160,6 +172,10 @@ impl<R: CryptoRng> Control<R> {
             {
                 entry.path.handle_probes(self.reach, &device, now.time);
             }
+            if notices.has(ControlNotice::Exchange) {
+                self.handle_exchange(&key, now);
+            }
+            self.agree_after_data(&key, now);
             self.plan(&key, now.time);
         }
     }

@@ -24,7 +24,7 @@ pub use handshakes::Handshakes;
 pub use inbound::{Received, Unreceivable};
 pub use mailbox::{ControlNotice, Mailbox, OutboundNotice};
 pub use outbound::{NotReady, Reservation, Sent};
-pub use retired::Retired;
+pub use retired::{KeyUser, Retired};
 
 use crate::{
     allowed_ips::AllowedIps, drops::Drops, events::Events, index_table::IndexTable,

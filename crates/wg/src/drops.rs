@@ -38,6 +38,9 @@ drop_reasons! {
     OutStagedFull = "out_staged_full",
     /// Into the tunnel: the handshake that it waited for was given up.
     OutHandshakeFailed = "out_handshake_failed",
+    /// Into the tunnel: data needs a secret against quantum computers, and the peer does not
+    /// agree on one.
+    OutNotPostQuantum = "out_not_post_quantum",
     /// Into the tunnel: its flow's queue stood too long (RFC 8289), and its
     /// sender knows no ECN.
     OutCongestion = "out_congestion",
@@ -77,8 +80,13 @@ drop_reasons! {
     InInvalid = "in_invalid",
     /// Received: the inner source is not of the peer's allowed IPs.
     InSpoofed = "in_spoofed",
+    /// Received: data needs a secret against quantum computers, and came by a session without.
+    InNotPostQuantum = "in_not_post_quantum",
     /// Received: the filter does not accept it.
     InFiltered = "in_filtered",
+    /// Received: a message for this program, not for the host, that says nothing it knows, or of which
+    /// more came than the queue holds.
+    InMessage = "in_message",
     /// Received: its sender knows no ECN, and congestion was marked outside (RFC 6040) or
     /// the socket's queue stood too long (RFC 8289).
     InCongestion = "in_congestion",

@@ -7,7 +7,8 @@ use std::sync::{
 };
 
 use crate::{
-    constants::REJECT_AFTER_MESSAGES, noise::TransportKeys, replay::ReplayFilter, time::Time,
+    constants::REJECT_AFTER_MESSAGES, noise::TransportKeys, post_quantum::PostQuantum,
+    replay::ReplayFilter, time::Time,
 };
 
 /// The role a side had in the handshake.
@@ -28,6 +29,10 @@ pub struct Keypair {
     pub(crate) local_index: u32,
     pub(crate) role: Role,
     pub(crate) created: Time,
+    /// The number of the secret against quantum computers that the handshake was made with.
+    pub(crate) secret: Option<u32>,
+    /// Whether data may pass; else the session is for the exchange of such a secret alone.
+    pub carries_data: bool,
     /// Whether the peer has proved that it has the keys too: by its response to
     /// an initiator, by its first data to a responder.
     pub(crate) confirmed: AtomicBool,
@@ -54,8 +59,17 @@ impl Keypair {
             local_index,
             role,
             created,
+            secret: None,
+            carries_data: true,
             confirmed: AtomicBool::new(role == Role::Initiator),
         }
+    }
+
+    /// The keypair of a handshake with a `secret` against quantum computers or without, where data
+    /// may need one.
+    pub(crate) fn with_secret(self, secret: Option<u32>, mode: PostQuantum) -> Self {
+        let carries_data = secret.is_some() || mode != PostQuantum::Require;
+        Self { secret, carries_data, ..self }
     }
 }
 

@@ -28,19 +28,19 @@ pub mod message;
 mod noise;
 mod path_mtu;
 mod peer;
+mod post_quantum;
 mod ratelimiter;
 mod replay;
 pub mod stack;
 mod staged;
 mod tai64n;
 mod time;
-mod x25519;
 
 pub use allowed_ips::AllowedIps;
 pub use control::{AllowedIpMove, CommandError, ConfigError, Control};
 pub use device::{
-    ControlNotice, Device, Handshakes, NotReady, OutboundNotice, Received, Reservation, Retired,
-    Routes, Sent, Unreceivable,
+    ControlNotice, Device, Handshakes, KeyUser, NotReady, OutboundNotice, Received, Reservation,
+    Retired, Routes, Sent, Unreceivable,
 };
 pub use drops::{DropReason, Drops};
 pub use events::{Event, Events};
@@ -49,6 +49,7 @@ pub use key::{KeyError, PresharedKey, PrivateKey, PublicKey};
 pub use keypair::{Keypair, RecvKey, SendKey};
 pub use path_mtu::{PROBE_FIRST_BYTE, PROBE_LEN, PathLimit, Probe, ProbeKind};
 pub use peer::Peer;
+pub use post_quantum::{ExchangeMessage, PostQuantum};
 pub use replay::ReplayFilter;
 pub use staged::Staged;
 pub use time::{Now, Time};

@@ -3,10 +3,14 @@
 //!
 //! ```text
 //!   initiator                              responder
-//!   Initiator::start ---- initiation ----> Opened::of, Opened::timestamp
-//!   Initiator::finish <--- response ------ Responder::answer
+//!   Initiator::start ---- initiation ----> Opened::of_each, Opened::timestamp
+//!                                          Ephemeral::of_each
+//!   Initiator::answered <-- response ----- Responder::answer
+//!   Answered::finish
 //!            both hold TransportKeys
 //! ```
+//!
+//! A responder has the Diffie-Hellmans of several handshakes computed at once.
 //!
 //! Nothing here knows of peers, replay or time: the control half decides. It also wipes the stack
 //! afterwards: secrets are returned by value here.
@@ -14,6 +18,7 @@
 use blake2::{Blake2s256, Digest};
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
 use hmac::{Mac, SimpleHmac};
+use rand_core::CryptoRng;
 use zeroize::Zeroizing;
 
 use crate::{PresharedKey, PrivateKey, PublicKey};
@@ -23,7 +28,7 @@ const IDENTIFIER: &[u8] = b"WireGuard v1 zx2c4 Jason@zx2c4.com";
 const TAG: usize = aead::TAG_LEN;
 
 /// A Diffie-Hellman result or a symmetric key.
-pub(crate) type Secret = Zeroizing<[u8; 32]>;
+pub(crate) use x25519::Secret;
 
 /// Our own static key pair.
 #[derive(Debug)]
@@ -96,20 +101,32 @@ impl Initiator {
         Some((Self { symmetric, ephemeral }, InitiationParts { ephemeral: public, static_key }))
     }
 
-    /// Reads a response. It takes nothing from the state, so that a forged
-    /// response does not end the handshake. `payload` is what is sealed in it.
-    pub fn finish(
-        &self,
-        identity: &Identity,
-        psk: &PresharedKey,
-        ephemeral: &PublicKey,
-        sealed: &[u8],
-        payload: &mut [u8],
-    ) -> Option<TransportKeys> {
+    /// Reads a response up to its preshared key. It takes nothing from the state, so that a
+    /// forged response does not end the handshake.
+    pub fn answered(&self, identity: &Identity, ephemeral: &PublicKey) -> Option<Answered> {
         let mut symmetric = self.symmetric.clone();
         symmetric.mix_ephemeral(ephemeral);
         symmetric.mix_key(&self.ephemeral.diffie_hellman(ephemeral)?);
         symmetric.mix_key(&identity.private.diffie_hellman(ephemeral)?);
+        Some(Answered { symmetric })
+    }
+}
+
+/// A response of which only the preshared key is open.
+pub(crate) struct Answered {
+    symmetric: Symmetric,
+}
+
+impl Answered {
+    /// Ends the handshake, where the response was made by `psk`. `payload` is what is sealed in
+    /// it.
+    pub fn finish(
+        &self,
+        psk: &PresharedKey,
+        sealed: &[u8],
+        payload: &mut [u8],
+    ) -> Option<TransportKeys> {
+        let mut symmetric = self.symmetric.clone();
         let key = symmetric.mix_key_and_hash(psk);
         symmetric.decrypt(&key, sealed, payload)?;
         let [send, recv] = symmetric.split();
@@ -126,45 +143,46 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the sender's static key. `None` where it is forged, or the
-    /// ephemeral key is of low order.
-    pub fn of(
+    /// Opens the senders' static keys, each by the ephemeral key beside it. `None` where one is
+    /// forged, or the ephemeral key is of low order.
+    pub fn of_each(
         identity: &Identity,
-        ephemeral: &PublicKey,
-        static_key: &[u8; 32 + TAG],
-    ) -> Option<Self> {
-        Self::with(IDENTIFIER, identity, ephemeral, static_key)
+        initiations: &[(PublicKey, &[u8; 32 + TAG])],
+    ) -> Vec<Option<Self>> {
+        Self::each_with(IDENTIFIER, identity, initiations)
     }
 
-    fn with(
+    fn each_with(
         prologue: &[u8],
         identity: &Identity,
-        ephemeral: &PublicKey,
-        static_key: &[u8; 32 + TAG],
-    ) -> Option<Self> {
-        let mut symmetric = Symmetric::new(prologue, &identity.public);
-        symmetric.mix_ephemeral(ephemeral);
-        let key = symmetric.mix_key(&identity.private.diffie_hellman(ephemeral)?);
-        let mut remote = [0; 32];
-        symmetric.decrypt(&key, static_key, &mut remote)?;
-        Some(Self { symmetric, ephemeral: *ephemeral, remote: remote.into() })
+        initiations: &[(PublicKey, &[u8; 32 + TAG])],
+    ) -> Vec<Option<Self>> {
+        let pairs = initiations.iter().map(|(ephemeral, _)| (&identity.private, ephemeral));
+        // What is moved out of a list leaves a copy in it.
+        let shared = PrivateKey::diffie_hellman_each(pairs);
+        let opened = shared.iter().zip(initiations).map(|(shared, (ephemeral, static_key))| {
+            let mut symmetric = Symmetric::new(prologue, &identity.public);
+            symmetric.mix_ephemeral(ephemeral);
+            let key = symmetric.mix_key(shared.as_ref()?);
+            let mut remote = [0; 32];
+            symmetric.decrypt(&key, *static_key, &mut remote)?;
+            Some(Self { symmetric, ephemeral: *ephemeral, remote: remote.into() })
+        });
+        opened.collect()
     }
 
     /// Opens the payload, which proves that the sender has the private key to
     /// its public one.
     pub fn timestamp(
-        mut self,
+        &self,
         static_static: &Secret,
         sealed: &[u8],
         payload: &mut [u8],
     ) -> Option<Responder> {
-        let key = self.symmetric.mix_key(static_static);
-        self.symmetric.decrypt(&key, sealed, payload)?;
-        Some(Responder {
-            symmetric: self.symmetric,
-            ephemeral: self.ephemeral,
-            remote: self.remote,
-        })
+        let mut symmetric = self.symmetric.clone();
+        let key = symmetric.mix_key(static_static);
+        symmetric.decrypt(&key, sealed, payload)?;
+        Some(Responder { symmetric, ephemeral: self.ephemeral, remote: self.remote })
     }
 }
 
@@ -175,26 +193,55 @@ pub(crate) struct Responder {
     remote: PublicKey,
 }
 
+/// A responder's ephemeral key.
+pub(crate) struct Ephemeral {
+    pub public: PublicKey,
+    /// With the initiator's ephemeral key and its static one.
+    shared: [Secret; 2],
+}
+
+impl Ephemeral {
+    /// One for each of these. `None` where a key of the initiator is of low order.
+    pub fn of_each<'a>(
+        responders: impl Iterator<Item = &'a Responder>,
+        rng: &mut impl CryptoRng,
+    ) -> Vec<Option<Self>> {
+        let pairs = responders.map(|responder| (PrivateKey::generate(rng), responder));
+        Self::with(&pairs.collect::<Vec<_>>())
+    }
+
+    fn with(pairs: &[(PrivateKey, &Responder)]) -> Vec<Option<Self>> {
+        let jobs = pairs.iter().flat_map(|(private, responder)| {
+            [(private, &responder.ephemeral), (private, &responder.remote)]
+        });
+        let shared = PrivateKey::diffie_hellman_each(jobs);
+        let ephemerals = pairs.iter().zip(shared.chunks_exact(2)).map(|((private, _), both)| {
+            let [Some(ephemeral), Some(remote)] = both else { return None };
+            let shared = [ephemeral.clone(), remote.clone()];
+            Some(Self { public: private.public_key(), shared })
+        });
+        ephemerals.collect()
+    }
+}
+
 impl Responder {
-    /// Seals `payload` into `sealed`, which is a tag longer, and ends the
-    /// handshake; beside the keys, the ephemeral's public one for the message.
-    /// `None` where a key of the initiator is of low order.
+    /// Seals `payload` into `sealed`, which is a tag longer, and ends the handshake.
     pub fn answer(
-        mut self,
+        &self,
         psk: &PresharedKey,
-        ephemeral: &PrivateKey,
+        ephemeral: &Ephemeral,
         payload: &[u8],
         sealed: &mut [u8],
-    ) -> Option<(TransportKeys, PublicKey)> {
-        // It costs a third of a Diffie-Hellman, so it is computed once.
-        let public = ephemeral.public_key();
-        self.symmetric.mix_ephemeral(&public);
-        self.symmetric.mix_key(&ephemeral.diffie_hellman(&self.ephemeral)?);
-        self.symmetric.mix_key(&ephemeral.diffie_hellman(&self.remote)?);
-        let key = self.symmetric.mix_key_and_hash(psk);
-        self.symmetric.encrypt(&key, payload, sealed);
-        let [recv, send] = self.symmetric.split();
-        Some((TransportKeys { send, recv }, public))
+    ) -> TransportKeys {
+        let mut symmetric = self.symmetric.clone();
+        symmetric.mix_ephemeral(&ephemeral.public);
+        for shared in &ephemeral.shared {
+            symmetric.mix_key(shared);
+        }
+        let key = symmetric.mix_key_and_hash(psk);
+        symmetric.encrypt(&key, payload, sealed);
+        let [recv, send] = symmetric.split();
+        TransportKeys { send, recv }
     }
 }
 
@@ -269,8 +316,8 @@ fn cipher(key: &Secret) -> ChaCha20Poly1305 {
 }
 
 /// HKDF with HMAC-BLAKE2s: `N` outputs (paper 5.4, `Kdf_n`).
-fn derive<const N: usize>(key: &Secret, input: &[u8]) -> [Secret; N] {
-    let secret = hmac(key.as_ref(), &[input]);
+pub(crate) fn derive<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Secret; N] {
+    let secret = hmac(key, &[input]);
     let mut previous: Secret = Zeroizing::new([0; 32]);
     std::array::from_fn(|at| {
         let counter = [at as u8 + 1];

@@ -17,7 +17,8 @@ pub(crate) use keypairs::Keypairs;
 pub(crate) use mark::Mark;
 
 use crate::{
-    PublicKey, constants::REJECT_AFTER_TIME, keypair::Keypair, path_mtu::PeerPath, time::Time,
+    PublicKey, constants::REJECT_AFTER_TIME, keypair::Keypair, path_mtu::PeerPath,
+    post_quantum::PeerExchange, time::Time,
 };
 
 /// One peer, shared by both directions of the data path and the control half.
@@ -32,6 +33,7 @@ pub struct Peer {
     heard_from: Mutex<Option<Box<Endpoint>>>,
     pub(crate) activity: Activity,
     pub(crate) path: PeerPath,
+    pub(crate) exchange: PeerExchange,
     rx_bytes: AtomicU64,
     tx_bytes: AtomicU64,
     /// What stands in each mailbox for this peer.
@@ -51,6 +53,7 @@ impl Peer {
             heard_from: Mutex::default(),
             activity: Activity::default(),
             path: PeerPath::default(),
+            exchange: PeerExchange::default(),
             rx_bytes: AtomicU64::new(0),
             tx_bytes: AtomicU64::new(0),
             for_control: AtomicU8::new(0),

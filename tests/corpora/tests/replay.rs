@@ -55,7 +55,8 @@ macro_rules! corpora {
 
 corpora! {
     aead allowed_ips coalesce conf_file control coordinator_requests delivery derp_frames disco dns
+    exchange_message
     guardian_line helper http ip_header key_text magic_dns message namespace_line netstack network_map peer_relay policy
     portmap
-    replay_filter segment socks streams stun tailnet_lock ts2021_records ts2021_stream uapi_request upnp
+    replay_filter segment socks streams stun tailnet_lock ts2021_records ts2021_stream tsmp uapi_request upnp
 }

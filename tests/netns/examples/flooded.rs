@@ -8,10 +8,12 @@
 //! ```
 //!
 //! The sender has the same machine, so that the second figure is what the flood's way through the
-//! kernel costs by itself, and the third is to be compared with it.
+//! kernel costs by itself, and the third is to be compared with it. Behind them stands what a forged
+//! datagram costs where nothing else is sent, which other work on the machine changes little.
 
 #![forbid(unsafe_code)]
 
+use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +66,43 @@ fn main() {
     let [alone, beside, flooded] = rates.map(median);
     println!("median: alone {alone:.3}, closed port {beside:.3}, flooded {flooded:.3} Gbit/s");
     println!("stays: {:.3} of alone, {:.3} of closed port", flooded / alone, flooded / beside);
+    for target in targets.into_iter().flatten() {
+        let [sender, node] = cost(&right, &attacker, target, seconds, rate);
+        println!("{target}: of CPU {sender:.0} ns a datagram at the sender, {node:.0} at the node");
+    }
     assert!(matches!(left.path_to(&right), Path::Direct(_)), "the path is lost");
+}
+
+/// What a forged datagram costs without TCP, in nanoseconds of CPU: sending, with its way through the
+/// kernel, and the processes of the node.
+fn cost(node: &Member, attacker: &Host, target: SocketAddr, seconds: u32, rate: u32) -> [f64; 2] {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopped, attacker) = (stop.clone(), attacker.clone());
+    let flood = in_background("flood", move || {
+        let before = on_cpu("/proc/thread-self/schedstat");
+        let sent = flood(&attacker, target, rate, &stopped);
+        (sent.count, on_cpu("/proc/thread-self/schedstat") - before)
+    });
+    // The first moments are another matter: a flood has to be seen as one.
+    thread::sleep(Duration::from_secs(1));
+    let (before, watch) = (used_by(node), Stopwatch::start());
+    thread::sleep(Duration::from_secs(seconds.into()));
+    let (used, part) = (used_by(node) - before, watch.elapsed().as_secs_f64());
+    stop.store(true, Ordering::Relaxed);
+    let (sent, sending) = flood.join().expect("the flood ends");
+    let sent = f64::from(sent);
+    [sending / sent, used / (sent * part / (part + 1.0))]
+}
+
+/// How long all threads of a node's processes were on a core, in nanoseconds.
+fn used_by(node: &Member) -> f64 {
+    let all = node.host.attempt("cat /proc/[0-9]*/task/*/schedstat").stdout;
+    all.lines().filter_map(|line| line.split(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+fn on_cpu(file: &str) -> f64 {
+    let text = fs::read_to_string(file).expect("the kernel counts");
+    text.split(' ').next().and_then(|first| first.parse().ok()).expect("nanoseconds")
 }
 
 /// What TCP carries, and how many forged datagrams a second were sent beside it.
@@ -90,11 +128,18 @@ fn carry(
     };
     let carried = run.run().gbps();
     stop.store(true, Ordering::Relaxed);
-    (carried, flood.map_or(0.0, |flood| flood.join().expect("the flood ends")))
+    (carried, flood.map_or(0.0, |flood| flood.join().expect("the flood ends").rate))
 }
 
-/// Forged datagrams, each of another sender. How many went a second.
-fn flood(attacker: &Host, to: SocketAddr, rate: u32, stop: &AtomicBool) -> f64 {
+/// What of a flood went.
+struct Sent {
+    count: u32,
+    /// A second.
+    rate: f64,
+}
+
+/// Forged datagrams, each of another sender.
+fn flood(attacker: &Host, to: SocketAddr, rate: u32, stop: &AtomicBool) -> Sent {
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = attacker.inside(|| UdpSocket::bind(any).expect("a port is free"));
     let mut forged = [DISCO.to_vec(), STUN.to_vec()];
@@ -113,5 +158,5 @@ fn flood(attacker: &Host, to: SocketAddr, rate: u32, stop: &AtomicBool) -> f64 {
         begun = due.max(begun);
         thread::sleep(REST);
     }
-    f64::from(sent) / watch.elapsed().as_secs_f64()
+    Sent { count: sent, rate: f64::from(sent) / watch.elapsed().as_secs_f64() }
 }

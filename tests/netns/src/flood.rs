@@ -1,4 +1,4 @@
-//! Handshake messages that lead nowhere, as an attacker sends them.
+//! Datagrams that lead nowhere, as an attacker sends them.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -10,8 +10,10 @@ use crate::background::in_background;
 use crate::host::Host;
 use crate::pattern::Random;
 
-/// Bytes of a handshake initiation.
-const INITIATION: usize = 148;
+/// Bytes of a handshake initiation, and what it begins with.
+const INITIATION: (usize, &[u8]) = (148, &[1, 0, 0, 0]);
+/// The same of a ping of disco.
+const DISCO: (usize, &[u8]) = (124, b"TS\xf0\x9f\x92\xac");
 
 /// Rest after each burst.
 const REST: Duration = Duration::from_millis(5);
@@ -22,15 +24,24 @@ pub struct Flood {
     sender: JoinHandle<u64>,
 }
 
-/// Sends so many handshake initiations from a host to an address at once: each is random behind its
-/// first four bytes, but of the right length.
+/// Sends so many handshake initiations from a host to an address at once: each is random behind what
+/// tells its kind, but of the right length.
 pub fn burst(from: &Host, to: SocketAddr, count: usize) {
-    send(&socket(from, to), &mut Random::new(count as u64), count);
+    send(&socket(from, to), INITIATION, &mut Random::new(count as u64), count);
 }
 
 impl Flood {
-    /// Sends bursts of so many from a host to an address, one after the other.
+    /// Sends bursts of so many handshake initiations from a host to an address, one after the other.
     pub fn start(from: &Host, to: SocketAddr, burst: usize) -> Flood {
+        Self::of(INITIATION, from, to, burst)
+    }
+
+    /// The same of pings of disco.
+    pub fn of_disco(from: &Host, to: SocketAddr, burst: usize) -> Flood {
+        Self::of(DISCO, from, to, burst)
+    }
+
+    fn of(kind: (usize, &'static [u8]), from: &Host, to: SocketAddr, burst: usize) -> Flood {
         let socket = socket(from, to);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -38,7 +49,7 @@ impl Flood {
             let mut random = Random::new(u64::from(to.port()));
             let mut sent = 0;
             while !stopped.load(Ordering::Relaxed) {
-                sent += send(&socket, &mut random, burst);
+                sent += send(&socket, kind, &mut random, burst);
                 thread::sleep(REST);
             }
             sent
@@ -61,11 +72,15 @@ fn socket(from: &Host, to: SocketAddr) -> UdpSocket {
 }
 
 /// Returns how many went: what finds no room is lost, as any flood's.
-fn send(socket: &UdpSocket, random: &mut Random, count: usize) -> u64 {
+fn send(
+    socket: &UdpSocket,
+    (len, begin): (usize, &[u8]),
+    random: &mut Random,
+    count: usize,
+) -> u64 {
     let messages = (0..count).map(|_| {
-        let mut message = [0; INITIATION];
-        message[0] = 1;
-        message[4..].fill_with(|| random.draw() as u8);
+        let mut message = begin.to_vec();
+        message.resize_with(len, || random.draw() as u8);
         u64::from(socket.send(&message).is_ok())
     });
     messages.sum()

@@ -68,8 +68,8 @@ pub use show::{Shown, forced_off};
 pub use skips::skip;
 pub use stream::{Carried, Pace, Stream};
 pub use tailnet::{
-    Certificate, Coordinator, CoordinatorKind, Mapping, Member, MemberKind, MemberProgram, Nat,
-    Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, deafen, hears,
+    Certificate, Coordinator, CoordinatorKind, Lan, Mapping, Member, MemberKind, MemberProgram,
+    Nat, Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, deafen, hears,
 };
 pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, ping};
 pub use wait::{Stopwatch, announce, eventually};

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -78,6 +78,23 @@ impl Service {
         self.pid
     }
 
+    /// Sends it a signal, by name: `STOP`, `CONT`, ...
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, signal: &str) {
+        self.host.run(format!("kill -{signal} {}", self.pid));
+        if signal == "CONT" {
+            self.wake();
+        }
+    }
+
+    /// nsenter(1) stops itself when what it runs is stopped, and does not see that it goes on.
+    fn wake(&self) {
+        let told = Command::new("kill").args(["-CONT", &self.process.id().to_string()]).status();
+        told.expect("kill is installed (make deps)");
+    }
+
     /// The host that it runs in.
     pub fn host(&self) -> &Host {
         &self.host
@@ -95,6 +112,7 @@ impl Drop for Service {
         }
         if matches!(self.process.try_wait(), Ok(None)) {
             self.host.attempt(format!("kill -KILL {}", self.pid));
+            self.wake();
             // It is dead or dying; the host's end would take it as well.
             let _ = self.process.wait();
         }

@@ -1,11 +1,13 @@
 //! What `linerate show` tells beyond wg(8): the offloads, and what was dropped and why. And the
 //! offloads that a whole run is forced to do without.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::time::Duration;
 
 use crate::host::Host;
 use crate::implementation::Implementation;
+use crate::wait::eventually;
 
 /// Names the offloads that every linerate of the run starts without, as `--offload-off` takes them.
 const OFFLOAD_OFF: &str = "LINERATE_NETNS_OFFLOAD_OFF";
@@ -26,6 +28,8 @@ pub struct Shown {
     pub drops: BTreeMap<String, u64>,
     /// The longest packet that arrives at each peer, by its key, where it is known.
     pub path_mtus: BTreeMap<String, u32>,
+    /// The keys of the peers that a secret against quantum computers was agreed on with.
+    pub post_quantum: BTreeSet<String>,
 }
 
 impl Shown {
@@ -39,6 +43,17 @@ impl Shown {
         let shown = Shown::parse(&text);
         assert!(!shown.offloads.is_empty(), "`linerate show` names no offloads:\n{text}");
         shown
+    }
+
+    /// Waits until an interface's session with a peer, a linerate too, has a secret against quantum
+    /// computers. Before that another handshake is to come, soon after the first.
+    ///
+    /// # Panics
+    /// When it has none within that time.
+    pub fn agree(host: &Host, interface: &str, peer: &str, within: Duration) {
+        eventually("a secret against quantum computers", within, || {
+            Shown::of(host, interface).post_quantum.contains(peer)
+        });
     }
 
     fn parse(text: &str) -> Shown {
@@ -62,12 +77,16 @@ impl Shown {
                 "drops:" => {
                     shown.drops.insert(name, first.parse().expect("a count is a number"));
                 }
-                section => {
-                    if let ("path mtu", Some(peer)) = (&*name, section.strip_prefix("peer: ")) {
+                section => match (&*name, section.strip_prefix("peer: ")) {
+                    ("path mtu", Some(peer)) => {
                         let mtu = first.parse().expect("an MTU is a number");
                         shown.path_mtus.insert(peer.to_owned(), mtu);
                     }
-                }
+                    ("post-quantum", Some(peer)) => {
+                        shown.post_quantum.insert(peer.to_owned());
+                    }
+                    _ => {}
+                },
             }
         }
         shown

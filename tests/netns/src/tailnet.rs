@@ -14,6 +14,7 @@
 mod certificate;
 mod coordinator;
 mod gateway;
+mod lan;
 mod member;
 mod nat;
 mod port_mapper;
@@ -22,6 +23,7 @@ mod switch;
 
 pub use self::certificate::Certificate;
 pub use self::coordinator::{Coordinator, CoordinatorKind};
+pub use self::lan::Lan;
 pub use self::member::{Member, MemberKind, MemberProgram, Path};
 pub use self::nat::{Nat, deafen, hears};
 pub use self::port_mapper::{Mapping, PortMapper};
@@ -34,6 +36,8 @@ use crate::pair::Addresses;
 pub struct Tailnet {
     /// The coordinator.
     pub coordinator: Coordinator,
+    /// The coordinator's.
+    pub certificate: Certificate,
     switch: Switch,
 }
 
@@ -67,7 +71,7 @@ impl Tailnet {
         let certificate = Certificate::new(Switch::coordinator());
         let (switch, host) = Switch::new(&certificate.authority);
         let coordinator = Coordinator::start(kind, host, &certificate);
-        Tailnet { coordinator, switch }
+        Tailnet { coordinator, certificate, switch }
     }
 
     /// Has the box before a host map ports.

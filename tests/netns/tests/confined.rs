@@ -86,6 +86,14 @@ fn the_agent_of_a_member_may_ask_for_no_more_than_its_list() {
     compare("agent", &Life::member().agent());
 }
 
+#[test]
+fn a_server_may_ask_for_no_more_than_its_list() {
+    compare("server", &Life::server("").peer());
+    let asks_others =
+        "[oidc]\nissuer = \"https://issuer.test\"\nclient_id = \"a\"\nclient_secret = \"b\"\n";
+    compare("server-that-asks-others", &Life::server(asks_others).peer());
+}
+
 /// Compares what a process has with the list of that name.
 fn compare(name: &str, confined: &Confined) {
     let status = |field: &str| format!("  {field} {}\n", confined.status(field));

@@ -16,8 +16,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use netns::{
-    Counter, Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, Pinging, Side,
-    Status, Stopwatch, announce, base64, eventually, ping, preshared_key, wg_quick,
+    Counter, Daemon, Family, Host, INTERFACE, Implementation, Key, PORT, Pair, Pinging, Shown,
+    Side, Status, Stopwatch, announce, base64, eventually, ping, preshared_key, wg_quick,
 };
 
 /// Long enough for a retried handshake (5 s and jitter).
@@ -99,6 +99,7 @@ fn addconf_and_syncconf_leave_the_traffic_of_other_peers_alone() {
     let pair = met();
     let (left, right) = (&pair.left, &pair.right);
     let (peer, other) = (&right.key.public, Key::generate().public);
+    Shown::agree(&left.host, INTERFACE, peer, PATIENCE);
     let handshake = left.peer_status(right).latest_handshake;
     let pings = Pinging::start(&left.host, "conf", "-i 0.05 10.9.0.2");
     pings.goes_on(5, PATIENCE);
@@ -309,6 +310,18 @@ fn linerate_show_names_what_wg_show_does() {
         for word in ["wg0", &pair.right.key.public, "10.1.0.2:51820", "10.9.0.2/32"] {
             assert!(text.contains(word), "`{arguments}` has no {word}:\n{text}");
         }
+    }
+}
+
+#[test]
+fn a_command_whose_reader_has_read_enough_ends_in_silence() {
+    let pair = met();
+    let linerate = Implementation::Linerate.path();
+    for arguments in ["show", "show --json", "genkey"] {
+        let line = format!("(sleep 0.2; exec {} {arguments}) | true", linerate.display());
+        let outcome = pair.left.host.attempt(format!("set -o pipefail; {line}; echo $?"));
+        // 128 and SIGPIPE.
+        assert_eq!((outcome.stdout.trim(), outcome.stderr.trim()), ("141", ""), "{arguments}");
     }
 }
 

@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 mod nat {
+    mod chance;
     mod changes;
+    mod flooded;
     mod idle;
     mod kinds;
     mod mapped;
@@ -84,14 +86,16 @@ fn join(tailnet: &Tailnet, kind: MemberKind, nats: &[Nat]) -> Vec<(Nat, Member)>
     let ready = nats.iter().enumerate().map(|(at, nat)| {
         let name = format!("{nat:?}-{kind:?}-{at}").to_lowercase();
         let mut program = MemberProgram::from(kind);
+        // Which of so many have met by chance when they are looked at is chance: `chance` has that.
+        let flags = if kind == MemberKind::Linerate { "--guess-ports=false" } else { "" };
         program.environment.extend(nat.environment());
-        (url(tailnet, kind, *nat), tailnet.host(&name, Uplink::Behind(*nat)), program)
+        (url(tailnet, kind, *nat), tailnet.host(&name, Uplink::Behind(*nat)), program, flags)
     });
     let ready: Vec<_> = ready.collect();
     thread::scope(|scope| {
-        let joins = ready.into_iter().map(|(url, host, program)| {
+        let joins = ready.into_iter().map(|(url, host, program, flags)| {
             thread::Builder::new()
-                .spawn_scoped(scope, move || Member::join_at(&url, key, host, program, ""))
+                .spawn_scoped(scope, move || Member::join_at(&url, key, host, program, flags))
                 .expect("there is room for a thread")
         });
         let joins: Vec<_> = joins.collect();

@@ -10,15 +10,20 @@
 #![forbid(unsafe_code)]
 
 mod secrets {
+    pub mod exchange;
     pub mod noise;
     pub mod scan;
     pub mod world;
 }
 
 use netns::{Daemon, INTERFACE, Implementation, base64, eventually};
+use secrets::exchange;
 use secrets::noise::Noise;
 use secrets::scan::{Secrets, processes};
 use secrets::world::{PATIENCE, Private, World, random};
+
+/// Twice as many handshakes as there are lanes.
+const CROWD: usize = 16;
 
 /// A linerate that wg(8) configures, and its peer.
 struct Tunnel {
@@ -31,10 +36,25 @@ struct Tunnel {
 
 impl Tunnel {
     fn new() -> Self {
-        let world = World::new();
-        let daemon = Daemon::start(&world.left, Implementation::Linerate, INTERFACE);
         let (own, psk) = (Private::new(), random());
         let noise = Noise::new(random(), own.public(), psk);
+        Self::with(own, noise, psk)
+    }
+
+    /// One whose peer has the greater public key, so that linerate offers a key in an exchange.
+    fn that_offers() -> Self {
+        loop {
+            let (own, psk) = (Private::new(), random());
+            let noise = Noise::new(random(), own.public(), psk);
+            if own.public() < noise.public() {
+                return Self::with(own, noise, psk);
+            }
+        }
+    }
+
+    fn with(own: Private, noise: Noise, psk: [u8; 32]) -> Self {
+        let world = World::new();
+        let daemon = Daemon::start(&world.left, Implementation::Linerate, INTERFACE);
         let key = world.left.write("own.key", &own.base64());
         world.left.run(format!(
             "wg set wg0 listen-port 51820 private-key {key}; \
@@ -109,6 +129,49 @@ fn the_secrets_of_a_handshake_are_gone_when_it_is_over_and_its_keys_after_two_mo
         tunnel.forgets(&next.secrets);
     }
     tunnel.forgets(&asked.keys().and(&initiated.keys()));
+}
+
+/// Of several that wait the products are computed together, by other code.
+#[test]
+fn the_secrets_of_handshakes_that_come_at_once_are_gone_when_they_are_over() {
+    let tunnel = Tunnel::new();
+    let own = tunnel.own.public();
+    let crowd: Vec<_> = (0..CROWD).map(|_| Noise::new(random(), own, [0; 32])).collect();
+    let add = |noise: &Noise| format!("peer {} allowed-ips ''", base64(&noise.public()));
+    let peers: Vec<_> = crowd.iter().map(add).collect();
+    tunnel.world.left.run(format!("wg set wg0 {}", peers.join(" ")));
+    let sessions = tunnel.world.initiate_at_once(&tunnel.daemon, &crowd);
+    let products = crowd.iter().fold(Secrets::new(), |all, noise| {
+        all.with("the product of both static keys", &noise.static_static())
+    });
+    tunnel.has(&products, "what is kept of each peer");
+    for session in &sessions {
+        tunnel.has(&session.keys(), "the keys of the session");
+    }
+    let of_handshakes =
+        sessions.iter().fold(Secrets::new(), |all, session| all.and(&session.secrets));
+    tunnel.forgets(&of_handshakes);
+    for noise in &crowd {
+        tunnel.world.left.run(format!("wg set wg0 peer {} remove", base64(&noise.public())));
+    }
+    tunnel.forgets(&sessions.iter().fold(products, |all, session| all.and(&session.keys())));
+}
+
+#[test]
+fn a_secret_against_quantum_computers_is_in_one_place_and_gone_with_the_peer() {
+    let tunnel = Tunnel::that_offers();
+    let (world, noise) = (&tunnel.world, &tunnel.noise);
+    let mut session = world.meet(noise);
+    let agreed = exchange::agree(world, noise, &tunnel.psk, &mut session);
+    let secret = Secrets::new().with("the agreed secret", &agreed.secret);
+    let combined = Secrets::new().with("the combined preshared key", &agreed.combined);
+    tunnel.has(&secret, "the agreed secret");
+    let next = exchange::switch(world, noise, &agreed, &mut session);
+    tunnel.has(&next.keys(), "the keys of the session");
+    tunnel.forgets(&combined.and(&next.secrets));
+    let peer = base64(&noise.public());
+    tunnel.world.left.run(format!("wg set wg0 peer {peer} remove"));
+    tunnel.forgets(&tunnel.of_peer().and(&secret).and(&session.keys()).and(&next.keys()));
 }
 
 #[test]

@@ -14,8 +14,8 @@ mod capture;
 use std::{process::Stdio, time::Duration};
 
 use netns::{
-    Family, Host, INTERFACE, Implementation, Meeting, PORT, Pair, configure, eventually, ping,
-    preshared_key,
+    Family, Host, INTERFACE, Implementation, Meeting, PORT, Pair, Shown, configure, eventually,
+    ping, preshared_key,
 };
 use serde_json::{Value, json};
 
@@ -30,6 +30,7 @@ fn show_as_json_agrees_with_wg_and_tells_no_secret() {
     pair.left.reaches(&pair.right, Family::V4, PATIENCE);
 
     let (left, right) = (&pair.left, &pair.right);
+    Shown::agree(&left.host, INTERFACE, &right.key.public, PATIENCE);
     let program = Implementation::Linerate.path();
     let text = left.host.run(format!("{} show --json {INTERFACE}", program.display()));
     for secret in [&left.key.private, &preshared] {

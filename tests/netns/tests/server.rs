@@ -3,11 +3,22 @@
 #![forbid(unsafe_code)]
 
 mod server {
+    mod acme;
+    mod data_paths;
     mod first;
     mod hostile;
     mod life;
+    mod lock;
+    mod mesh;
+    mod networks;
     mod oidc;
+    mod operations;
     mod policy;
+    mod proxies;
+    mod replicas;
+    mod routers;
+    mod ssh;
+    mod stock;
 }
 
 use std::time::Duration;

@@ -29,7 +29,7 @@ usage: bench [ladder] [--seconds N] [--rounds N] [--only TEST,... | --all] [--be
   --only ...     of tcp, ping, quic, udp, overload, connections, plain, far,
                  and of those that are left out unless named:
                  quic-tls, forward, vxlan, jumbo, peers, handshakes, proxy, tailnet, nat,
-                 server
+                 server, server-10k
   --all          all of these
   --brief        as short as shows that traffic passes: for the bench's own tests
   --beside ...   tailscale-wireguard-go (with each of its two queue lengths, of which the better

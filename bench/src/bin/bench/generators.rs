@@ -13,7 +13,7 @@ use linerate_bench::link::{self, Shape};
 use linerate_bench::pour;
 use linerate_bench::quic::{self, Protection, Way};
 use linerate_bench::relayed::Relayed;
-use linerate_bench::swarm::Swarm;
+use linerate_bench::swarm::{Group, Swarm};
 use wg::PublicKey;
 
 type Done = Result<(), Box<dyn Error>>;
@@ -31,8 +31,8 @@ pub fn generate(words: &[String]) -> Option<Done> {
         ["call", to, seconds] => connect(to, seconds),
         ["drain", at] => drain(at),
         ["pour", to, proxy, streams, seconds] => stream(to, proxy, streams, seconds),
-        ["swarm", url, authority, auth_key, count, at_once, seconds] => {
-            join(url, authority, auth_key, [count, at_once, seconds])
+        ["swarm", url, authority, at_once, seconds, groups @ ..] => {
+            join(url, authority, [at_once, seconds], groups)
         }
         ["relayed", host, port, authority, pairs, size, seconds, network @ ..] => {
             pass(host, port, authority, [pairs, size, seconds], network)
@@ -95,13 +95,13 @@ fn greet(count: &str, hub: &str, at: &str) -> Done {
     Ok(())
 }
 
-fn join(url: &str, authority: &str, auth_key: &str, numbers: [&str; 3]) -> Done {
-    let [count, at_once, seconds] = numbers;
+fn join(url: &str, authority: &str, numbers: [&str; 2], groups: &[&str]) -> Done {
+    let [at_once, seconds] = numbers;
+    let groups: Option<Vec<Group>> = groups.iter().map(|word| Group::parse(word)).collect();
     let swarm = Swarm {
         url: url.parse()?,
         authority: fs::read(authority)?,
-        auth_key: auth_key.to_owned(),
-        count: count.parse()?,
+        groups: groups.ok_or("a group is its key, how many it has, and how many each sees")?,
         at_once: at_once.parse()?,
         limit: Duration::from_secs(seconds.parse()?),
     };

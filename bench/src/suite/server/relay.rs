@@ -2,15 +2,19 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::thread;
 use std::time::Duration;
 
-use netns::{CoordinatorKind, Service, Stopwatch, Tailnet, Uplink};
+use netns::{
+    CoordinatorKind, Family, Iperf, Member, MemberKind, Nat, Path, Service, Stopwatch, Tailnet,
+    Uplink,
+};
 
 use super::Note;
 use crate::contender::Headscale;
 use crate::measure::{
     Measure, SERVER_RELAY_64, SERVER_RELAY_64_CPU, SERVER_RELAY_1400, SERVER_RELAY_1400_CPU,
-    SERVER_RELAY_HELD,
+    SERVER_RELAY_HELD, SERVER_RELAY_REACHED, SERVER_RELAY_TCP, SERVER_RELAY_TCP_OWN,
 };
 use crate::processes::Processes;
 use crate::suite::Plan;
@@ -21,7 +25,13 @@ const DERPER: u16 = 8443;
 
 /// Pairs that send, and clients whose connections are only held.
 const PAIRS: usize = 2;
-const HELD: usize = 1000;
+const HELD: usize = 2000;
+
+/// Once they are held, when the relay's memory is read: the generator says nothing for twice that.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The region of derper, where members are sent there.
+const REGION: &str = "derper";
 
 /// What is sent: the length of a datagram, its rate in which unit, and the relay's cost of each.
 struct Load {
@@ -66,7 +76,17 @@ pub(super) fn run(
         note(load.cpu, cpu * 1e6 / rate);
     }
     let held = if plan.is_brief { 10 } else { HELD };
-    note(&SERVER_RELAY_HELD, Relay::start(kind, programs).memory_of(held) / 1e3);
+    let (memory, reached) = Relay::start(kind, programs).hold(held);
+    note(&SERVER_RELAY_HELD, memory / 1e3);
+    note(&SERVER_RELAY_REACHED, reached);
+    // Both coordinated by linerate-server, which has nothing to do meanwhile.
+    let mut relay = Relay::start(CoordinatorKind::Linerate, programs);
+    relay.send_members_there();
+    for (kind, measure) in
+        [(MemberKind::Tailscaled, &SERVER_RELAY_TCP), (MemberKind::Linerate, &SERVER_RELAY_TCP_OWN)]
+    {
+        note(measure, relay.stream(kind, plan.seconds) * 1e3);
+    }
 }
 
 impl Relay {
@@ -128,22 +148,59 @@ impl Relay {
         (rate.expect("the clients say how many datagrams arrived"), cpu)
     }
 
-    /// What a connection that says nothing costs, in bytes.
-    fn memory_of(&self, held: usize) -> f64 {
+    /// What a connection that says nothing costs, in bytes, and how many of them a datagram reaches
+    /// after that.
+    fn hold(&self, held: usize) -> (f64, f64) {
         let (host, relay) = (self.tailnet.host("clients", Uplink::Switch), self.processes());
         let private = || relay.memory().map_or(f64::NAN, |memory| memory.private);
         let before = private();
         let mut command = host.command(generator());
-        let words = self.words(held / 2, 0, Duration::ZERO);
+        let words = self.words(held / 2, 0, 2 * SETTLE);
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut clients = command.spawn().expect("nsenter is installed (make deps)");
-        let mut line = String::new();
-        let answers = clients.stdout.take().expect("it is piped");
-        BufReader::new(answers).read_line(&mut line).expect("the clients run");
+        let mut answers = BufReader::new(clients.stdout.take().expect("it is piped"));
+        let mut says = || {
+            let mut line = String::new();
+            answers.read_line(&mut line).expect("the clients run");
+            line
+        };
+        let line = says();
         assert!(line.starts_with("held"), "the clients say {line:?}");
+        thread::sleep(SETTLE);
         let after = private();
+        let reached = says().trim().parse().expect("the clients say how many were reached");
         let _ = clients.kill();
         let _ = clients.wait();
-        (after - before) / held as f64
+        ((after - before) / held as f64, reached)
+    }
+
+    /// Has members know no relay but derper, where that is measured.
+    fn send_members_there(&mut self) {
+        if self.derper.is_none() {
+            return;
+        }
+        let map = format!(
+            r#"{{"Regions": {{"900": {{"RegionID": 900, "RegionCode": "{REGION}", "Nodes": [
+                {{"Name": "derper", "RegionID": 900, "HostName": "10.1.0.1", "IPv4": "10.1.0.1",
+                  "IPv6": "none", "DERPPort": {DERPER}, "STUNPort": -1}}]}}}}}}"#
+        );
+        let file = self.tailnet.coordinator.host.write("derper.json", &map);
+        let more = format!("enabled = false\nmap_paths = [\"{file}\"]\n");
+        self.tailnet.coordinator.configure(&more);
+    }
+
+    /// What a stream of TCP carries between two members of this kind whose UDP is blocked, in Gbit/s.
+    fn stream(&self, kind: MemberKind, seconds: u32) -> f64 {
+        let [left, right] = ["left", "right"].map(|name| {
+            let host = self.tailnet.host(name, Uplink::Behind(Nat::WithoutUdp));
+            Member::join(&self.tailnet, host, kind, "")
+        });
+        left.reaches(&right, Family::V4);
+        let path = left.path_to(&right);
+        assert!(matches!(path, Path::Relay(_)), "they talk by {path:?}");
+        let address = right.addresses.of(Family::V4);
+        let iperf =
+            Iperf { client: &left.host, server: &right.host, address, seconds, options: "" };
+        iperf.run().gbps()
     }
 }

@@ -41,6 +41,7 @@ fn peer(peer: &PeerState) -> Value {
         "rx_bytes": peer.rx_bytes,
         "tx_bytes": peer.tx_bytes,
         "path_mtu": peer.path_mtu,
+        "post_quantum": peer.post_quantum.map(|time| time.as_secs()),
     })
 }
 
@@ -105,7 +106,7 @@ mod tests {
                         load_queue_micros=6\nload_handshakes=3\noffload_udp-gso=off\ndemotions_udp-gso=2\nerrno=0\n";
         let mut one = Interface::parse("wg0".into(), &state);
         let peer = one.peers[0].public_key.to_base64();
-        one.learn(&format!("path_mtu={peer} 1380\n{counters}"));
+        one.learn(&format!("path_mtu={peer} 1380\npost_quantum={peer} 1700000000\n{counters}"));
         let public = wg::PrivateKey::from_hex(&key).unwrap().public_key().to_base64();
         let described = describe(&[one]);
         assert_eq!(
@@ -128,6 +129,7 @@ mod tests {
                         "rx_bytes": u64::MAX,
                         "tx_bytes": 5,
                         "path_mtu": 1380,
+                        "post_quantum": 1_700_000_000,
                     }],
                     "linerate": {
                         "version": "1.2.3",

@@ -96,6 +96,10 @@ fn describe_peer(text: &mut String, peer: &PeerState, style: Style) {
     if let Some(mtu) = peer.path_mtu {
         line("path mtu", &format!("{mtu} inside the tunnel"));
     }
+    if let Some(then) = peer.post_quantum {
+        let ago = sys::clock::wall().saturating_sub(then);
+        line("post-quantum", &format!("yes, agreed {} ago", duration(ago)));
+    }
 }
 
 /// Offloads, services, and drop counters that are not zero.
@@ -144,7 +148,9 @@ mod tests {
              persistent_keepalive_interval=25\nallowed_ip=10.0.0.0/8\nallowed_ip=::/0\nerrno=0\n\n"
         );
         let base64 = wg::PublicKey::from_hex(&key).unwrap().to_base64();
-        let text = described(&state, Some(&format!("path_mtu={base64} 1380\n")));
+        let agreed = sys::clock::wall().as_secs() - 720;
+        let own = format!("path_mtu={base64} 1380\npost_quantum={base64} {agreed}\n");
+        let text = described(&state, Some(&own));
         assert!(!text.contains(&key[..8]));
         for line in [
             "interface: wg0\n",
@@ -153,6 +159,7 @@ mod tests {
             "  allowed ips: 10.0.0.0/8, ::/0\n",
             "  transfer: 2.00 KiB received, 5 B sent\n",
             "  path mtu: 1380 inside the tunnel\n",
+            "  post-quantum: yes, agreed 12 min",
         ] {
             assert!(text.contains(line), "{line:?} in {text}");
         }

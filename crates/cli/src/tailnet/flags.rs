@@ -44,6 +44,10 @@ pub(crate) struct Flags {
     /// at all if empty.
     #[arg(long, value_name = "PORT", value_parser = relay_port)]
     relay_server_port: Option<RelayPort>,
+    /// Reach peers behind a NAT that gives each destination another port by calling ports at random, and
+    /// be called so behind one; on by default.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    guess_ports: Option<bool>,
     /// A user who may change settings, beside root.
     #[arg(long, value_name = "USER")]
     operator: Option<String>,
@@ -94,6 +98,7 @@ impl Flags {
             ("ExitNodeAllowLANAccess", self.exit_node_allow_lan_access),
             ("ShieldsUp", self.shields_up),
             ("NoSNAT", self.snat_subnet_routes.map(|snat| !snat)),
+            ("NoPortGuessing", self.guess_ports.map(|guesses| !guesses)),
         ];
         for (name, value) in switches {
             if let Some(value) = value {
@@ -129,6 +134,7 @@ impl Flags {
         let Self { hostname, advertise_routes, advertise_exit_node, advertise_tags, .. } = self;
         let Self { accept_routes, accept_dns, exit_node, exit_node_allow_lan_access, .. } = self;
         let Self { shields_up, snat_subnet_routes, operator, relay_server_port, .. } = self;
+        let Self { guess_ports, .. } = self;
         let texts = [hostname, exit_node, operator].iter().any(|text| text.is_some());
         let lists = [advertise_routes, advertise_tags].iter().any(|list| list.is_some());
         let switches = [advertise_exit_node, accept_routes, accept_dns, exit_node_allow_lan_access];
@@ -136,7 +142,7 @@ impl Flags {
             || lists
             || switches.iter().any(|switch| switch.is_some())
             || relay_server_port.is_some()
-            || [shields_up, snat_subnet_routes].iter().any(|switch| switch.is_some())
+            || [shields_up, snat_subnet_routes, guess_ports].iter().any(|switch| switch.is_some())
     }
 }
 

@@ -92,14 +92,21 @@ impl Why {
     }
 }
 
-/// `linerate ping` for a node: pings until the path is direct, or `count` times.
-pub(crate) fn ping(node: Option<String>, target: &str, count: u32) -> anyhow::Result<()> {
+/// `linerate ping` for a node: pings until the path is direct, or `count` times; through the tunnel
+/// always so often.
+pub(crate) fn ping(
+    node: Option<String>,
+    target: &str,
+    count: u32,
+    through_tunnel: bool,
+) -> anyhow::Result<()> {
     let client = Which { interface: node }.client()?;
     let runtime = runtime()?;
     let address = address(&runtime, &client, target)?;
+    let kind = if through_tunnel { "TSMP" } else { "disco" };
     let mut answered = false;
     for number in 1..=count {
-        let path = format!("ping?ip={address}&type=disco");
+        let path = format!("ping?ip={address}&type={kind}");
         let pong = runtime.block_on(client.post(&path, None))?;
         let text = |key: &str| pong[key].as_str().unwrap_or_default().to_owned();
         match text("Err").as_str() {
@@ -107,6 +114,7 @@ pub(crate) fn ping(node: Option<String>, target: &str, count: u32) -> anyhow::Re
                 let milliseconds = pong["LatencySeconds"].as_f64().unwrap_or_default() * 1000.0;
                 let direct = text("Endpoint");
                 let path = match (direct.as_str(), text("PeerRelay")) {
+                    _ if through_tunnel => "the tunnel".to_owned(),
                     ("", relay) if !relay.is_empty() => format!("peer relay {relay}"),
                     ("", _) => format!("relay {}", text("DERPRegionCode")),
                     (direct, _) => direct.to_owned(),

@@ -45,6 +45,7 @@ pub(super) enum Key {
     ClampMss,
     IpForward,
     PathMtu,
+    PostQuantum,
     PublicKey,
     PresharedKey,
     AllowedIps,
@@ -212,7 +213,7 @@ impl fmt::Display for Section {
 }
 
 impl Key {
-    pub(super) const ALL: [Self; 31] = [
+    pub(super) const ALL: [Self; 32] = [
         Self::PrivateKey,
         Self::ListenPort,
         Self::FwMark,
@@ -239,6 +240,7 @@ impl Key {
         Self::ClampMss,
         Self::IpForward,
         Self::PathMtu,
+        Self::PostQuantum,
         Self::PublicKey,
         Self::PresharedKey,
         Self::AllowedIps,
@@ -275,6 +277,7 @@ impl Key {
             Self::ClampMss => "ClampMss",
             Self::IpForward => "IpForward",
             Self::PathMtu => "PathMtu",
+            Self::PostQuantum => "PostQuantum",
             Self::PublicKey => "PublicKey",
             Self::PresharedKey => "PresharedKey",
             Self::AllowedIps => "AllowedIPs",

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::HashMap, fmt, net::IpAddr};
 
 use ipnet::IpNet;
-use wg::{PresharedKey, PrivateKey, PublicKey};
+use wg::{PostQuantum, PresharedKey, PrivateKey, PublicKey};
 
 use super::{
     Conf, ConfError, Dns, EndpointName, Hooks, Interface, Peer, Reason, Section, Table,
@@ -78,6 +78,7 @@ impl Interface {
             policy: Policy::read(entries)?,
             router: Router::read(entries)?,
             path_mtu: entries.one(Key::PathMtu, on_off)?,
+            post_quantum: entries.one(Key::PostQuantum, post_quantum)?,
         })
     }
 }
@@ -236,6 +237,10 @@ fn on_off(text: &str) -> Result<bool, ValueError> {
     }
 }
 
+fn post_quantum(text: &str) -> Result<PostQuantum, ValueError> {
+    PostQuantum::named(text).ok_or_else(|| ValueError::new(Wanted::OffOnRequire, text))
+}
+
 /// The names are those of iproute2's `rt_tables`.
 pub(super) fn table(text: &str) -> Result<Table, ValueError> {
     match text.to_ascii_lowercase().as_str() {
@@ -346,6 +351,7 @@ mod tests {
                 policy: Policy::default(),
                 router: Router::default(),
                 path_mtu: None,
+                post_quantum: None,
             }
         );
         let peer = Peer {
@@ -408,6 +414,10 @@ mod tests {
         let path_mtu = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.path_mtu;
         let read = ["", "PathMtu = On", "pathmtu=off"].map(path_mtu);
         assert_eq!(read, [None, Some(true), Some(false)]);
+        let mode = |line: &str| parsed(&format!("[Interface]\n{line}")).interface.post_quantum;
+        let read = ["", "PostQuantum = Off", "postquantum=on", "PostQuantum = require"].map(mode);
+        let [off, on, require] = PostQuantum::ALL.map(Some);
+        assert_eq!(read, [None, off, on, require]);
         let peer = |line: &str| parsed(&format!("[Interface]\n[Peer]\nPublicKey=$P\n{line}"));
         assert_eq!(peer("PersistentKeepalive = off").peers[0].persistent_keepalive, Some(0));
         assert_eq!(peer("PresharedKey = $0").peers[0].preshared_key, None);
@@ -490,6 +500,7 @@ mod tests {
             ("Table = vpn", "\"vpn\" is not a routing table"),
             ("SaveConfig = yes", "\"yes\" is not true or false"),
             ("PathMtu = 1420", "\"1420\" is not on or off"),
+            ("PostQuantum = yes", "\"yes\" is not off, on or require"),
             ("PublicKey = $P$P", "not a key of 44 base64 characters"),
             ("PresharedKey = 0", "not a key of 44 base64 characters"),
             ("AllowedIPs = 10.0.0.0/8 /9", "\"/9\" is not an IP address"),

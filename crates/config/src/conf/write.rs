@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use wg::config::PeerState;
+use wg::{PostQuantum, config::PeerState};
 use zeroize::Zeroizing;
 
 use super::{Interface, Policy, Router, Table};
@@ -11,7 +11,7 @@ use crate::{secret_text, uapi::DeviceState};
 /// The text of a file that brings a device back to `state`, in the order of
 /// wg-quick(8), and what is our own behind it. Of `interface` it takes what is not the
 /// device's: addresses, DNS, MTU, table, hooks, rules, what is forwarded, whether paths
-/// are searched, and whether to save. Comments are lost.
+/// are searched and secrets agreed on, and whether to save. Comments are lost.
 pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::new());
     secret_text::append(&mut text, 0, |out| {
@@ -20,6 +20,7 @@ pub fn write(interface: &Interface, state: &DeviceState) -> Zeroizing<String> {
         write_router(out, &interface.router)?;
         let search = interface.path_mtu.map(|on| if on { "on" } else { "off" });
         write_each(out, "PathMtu", search)?;
+        write_each(out, "PostQuantum", interface.post_quantum.map(PostQuantum::name))?;
         write_device(out, state)?;
         state.peers.iter().try_for_each(|peer| write_peer(out, peer))
     });
@@ -120,6 +121,7 @@ mod tests {
                 persistent_keepalive: 25,
                 allowed_ips: vec!["10.0.0.0/8".parse().unwrap(), "::/0".parse().unwrap()],
                 path_mtu: None,
+                post_quantum: None,
             }],
         };
         assert_eq!(
@@ -223,7 +225,11 @@ mod tests {
             any::<bool>(),
             [hooks(), hooks(), hooks(), hooks()],
             policy(),
-            (router(), option::of(any::<bool>())),
+            (
+                router(),
+                option::of(any::<bool>()),
+                option::of(prop::sample::select(&PostQuantum::ALL[..])),
+            ),
         )
             .prop_map(
                 |(
@@ -235,7 +241,7 @@ mod tests {
                     save_config,
                     hooks,
                     policy,
-                    (router, path_mtu),
+                    (router, path_mtu, post_quantum),
                 )| {
                     let [pre_up, post_up, pre_down, post_down] = hooks;
                     Interface {
@@ -249,6 +255,7 @@ mod tests {
                         policy: if table == Table::Auto { policy } else { Policy::default() },
                         router,
                         path_mtu,
+                        post_quantum,
                         ..Interface::default()
                     }
                 },

@@ -5,7 +5,10 @@
 //!   Stats::write ──► lines KEY=VALUE ──► Stats::parse      unknown keys are skipped
 //! ```
 
-use std::fmt::{Display, Write};
+use std::{
+    fmt::{Display, Write},
+    str::FromStr,
+};
 
 use ipnet::IpNet;
 use wg::{DropReason, PublicKey};
@@ -23,6 +26,9 @@ pub struct Stats {
     pub offloads: Vec<OffloadStats>,
     /// The longest packet that arrives at a peer, in bytes inside the tunnel.
     pub path_mtus: Vec<(PublicKey, u16)>,
+    /// When the secret of a peer's session against quantum computers was agreed on, in seconds
+    /// since the Unix epoch; only of peers whose session has one.
+    pub post_quantum: Vec<(PublicKey, u64)>,
     /// Each part of the sandbox, and whether the kernel confines it `wholly`, `partly` or `not`.
     pub sandbox: Vec<(String, String)>,
     /// Why there is no sandbox.
@@ -136,6 +142,9 @@ impl Stats {
         for (peer, mtu) in &self.path_mtus {
             line("path_mtu", &format_args!("{} {mtu}", peer.to_base64()));
         }
+        for (peer, agreed) in &self.post_quantum {
+            line("post_quantum", &format_args!("{} {agreed}", peer.to_base64()));
+        }
         for (part, state) in &self.sandbox {
             line("sandbox", &format_args!("{part}: {state}"));
         }
@@ -177,13 +186,8 @@ impl Stats {
                 let service = Service::parse(value);
                 self.proxy.get_or_insert_default().services.push(service);
             }
-            "path_mtu" => {
-                let path = value.split_once(' ');
-                let path = path.and_then(|(peer, mtu)| {
-                    Some((PublicKey::from_base64(peer).ok()?, mtu.parse().ok()?))
-                });
-                self.path_mtus.extend(path);
-            }
+            "path_mtu" => self.path_mtus.extend(of_peer(value)),
+            "post_quantum" => self.post_quantum.extend(of_peer(value)),
             _ => self.take_number(key, value, number),
         }
     }
@@ -231,6 +235,12 @@ impl Stats {
             ("load_handshake_micros", &mut load.handshakes.sum),
         ]
     }
+}
+
+/// A peer's key and a number.
+fn of_peer<T: FromStr>(value: &str) -> Option<(PublicKey, T)> {
+    let (peer, number) = value.split_once(' ')?;
+    Some((PublicKey::from_base64(peer).ok()?, number.parse().ok()?))
 }
 
 impl Service {

@@ -4,10 +4,13 @@
 
 mod joining;
 mod life;
+mod lock;
 mod policy;
 mod resuming;
 mod routing;
+mod servers;
 mod sign_in;
+mod ssh_checks;
 mod telling;
 mod why;
 mod world;

@@ -125,6 +125,49 @@ fn what_no_rule_looks_at_sends_no_filter_again() {
 }
 
 #[test]
+fn those_for_whom_a_policy_means_the_same_are_told_nothing() {
+    let mut world = World::new();
+    let ben = world.add_user("ben");
+    let (key, bens) = (world.reusable(), key_of(&mut world, ben));
+    let db = tagged(&mut world, "tag:db");
+    let rule = json!({ "action": "accept", "src": ["anna@"], "dst": ["tag:db:5432"] });
+    let own =
+        json!({ "action": "accept", "src": ["autogroup:member"], "dst": ["autogroup:self:*"] });
+    save(&mut world, &policy(&json!({ "acls": [rule, own] })));
+    let (mut one, mut base) = (world.join(1, &key), world.join(2, &db));
+    drain(&mut world, &mut [&mut one, &mut base]);
+    let more = json!({ "action": "accept", "src": ["ben@"], "dst": ["tag:db:22"] });
+    save(&mut world, &policy(&json!({ "acls": [rule, own, more] })));
+    assert!(!world.poll(&mut one) && !world.poll(&mut base));
+    // Ben's first machine makes rules that there were not.
+    let mut bens = world.join(3, &bens);
+    drain(&mut world, &mut [&mut bens]);
+    assert!(!world.poll(&mut one));
+    assert!(world.poll(&mut base));
+    assert_eq!((one.peers.len(), base.peers.len(), bens.peers.len()), (1, 2, 1));
+}
+
+#[test]
+fn a_long_list_of_sources_is_told_whole_and_again_when_it_grows() {
+    let mut world = World::new();
+    let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
+    let rule = json!({ "action": "accept", "src": ["autogroup:member"], "dst": ["tag:db:5432"] });
+    save(&mut world, &policy(&json!({ "acls": [rule] })));
+    let mut base = world.join(1, &db);
+    for number in 2..150 {
+        world.join(number, &key);
+    }
+    drain(&mut world, &mut [&mut base]);
+    let sources = |of: &Machine| of.filter[0]["SrcIPs"].as_array().unwrap().len();
+    assert_eq!((sources(&base), base.peers.len()), (2 * 148, 148));
+    let one = world.join(150, &key);
+    drain(&mut world, &mut [&mut base]);
+    assert_eq!(sources(&base), 2 * 149);
+    let addresses = base.filter[0]["SrcIPs"].as_array().unwrap();
+    assert!(addresses.contains(&json!(world.address(&one))));
+}
+
+#[test]
 fn networks_of_a_router_are_shown_to_those_who_may_reach_them() {
     let mut world = World::new();
     let ben = world.add_user("ben");
@@ -394,7 +437,7 @@ impl Walk {
                 let exits = view.node.routes().filter(|net| net.prefix_len() == 0);
                 let routes = compiled.routes(own, place);
                 let expected: BTreeSet<String> = exits
-                    .chain(view.primaries.iter().copied())
+                    .chain(view.node.primaries.iter().copied())
                     .filter(|net| routes.contains(net))
                     .map(|net| net.to_string())
                     .collect();
@@ -435,4 +478,22 @@ impl Walk {
         });
         Nodes { users: users.collect(), nodes: nodes.collect(), domains: Vec::new() }
     }
+}
+
+#[test]
+fn a_node_has_its_address_of_the_pool_that_the_policy_has_for_it_and_no_other_has() {
+    let mut world = World::new();
+    let pool = json!({ "target": ["tag:db"], "ipPool": ["100.64.0.2/31"] });
+    let named = json!({ "target": ["tag:db"], "attr": ["randomize-client-port"] });
+    save(&mut world, &policy(&json!({ "nodeAttrs": [pool, named] })));
+    let (key, db) = (world.reusable(), tagged(&mut world, "tag:db"));
+    let laptops = [1, 2, 3].map(|number| world.join(number, &key));
+    assert_eq!(laptops.map(|one| world.address(&one)), ["100.64.0.1", "100.64.0.4", "100.64.0.5"]);
+    let base = world.join(4, &db);
+    assert_eq!(world.address(&base), "100.64.0.2");
+    assert!(base.own["CapMap"].as_object().unwrap().contains_key("randomize-client-port"));
+    world.join(5, &db);
+    let mut third = Machine::new(6);
+    assert!(world.register(&mut third, &db).contains("pool"), "it has two addresses");
+    assert_eq!(world.register(&mut Machine::new(7), &key), "");
 }

@@ -82,6 +82,74 @@ fn of_two_routers_the_one_that_is_connected_has_the_network_and_keeps_it() {
 }
 
 #[test]
+fn of_two_routers_that_are_connected_the_one_that_answers_has_the_network_and_keeps_it() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut watcher = world.join(1, &key);
+    let mut first = router(&mut world, 2, &key, &[NET]);
+    assert!(world.state.contested_routers().is_empty(), "nobody could take it over");
+    let second = router(&mut world, 3, &key, &[NET]);
+    for gate in [&first, &second] {
+        approve(&mut world, gate, &[NET]);
+    }
+    assert_eq!(world.state.contested_routers().len(), 2);
+    let mut note = |world: &mut World, answers: [bool; 2]| {
+        world.state.note_answers(&[(first.id, answers[0]), (second.id, answers[1])]);
+        world.keep();
+        [&first, &second].map(|gate| routes(&mut watcher, world, gate).1)
+    };
+    assert_eq!(note(&mut world, [true, true]), [true, false]);
+    assert_eq!(note(&mut world, [false, true]), [false, true]);
+    assert_eq!(note(&mut world, [true, true]), [false, true], "no going back");
+    assert_eq!(note(&mut world, [false, false]), [false, true], "nobody is better");
+    assert_eq!(note(&mut world, [true, false]), [true, false]);
+    assert_eq!(note(&mut world, [false, true]), [false, true]);
+    world.lose(&mut first);
+    world.follow(&mut first);
+    world.state.note_answers(&[(second.id, false)]);
+    world.keep();
+    assert_eq!(routes(&mut watcher, &mut world, &first), (true, true), "it has come back");
+}
+
+#[test]
+fn nodes_that_see_a_router_and_its_rival_can_say_which_of_them_carries_data() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let client = world.join(1, &key);
+    let gates = [2, 3].map(|number| router(&mut world, number, &key, &[NET]));
+    let all = |world: &World| world.state.watched(|_| true);
+    assert!(all(&world).is_empty(), "no network is contested");
+    for gate in &gates {
+        approve(&mut world, gate, &[NET]);
+    }
+    let address = |world: &World, of: &Machine| world.state.node(of.id).unwrap().node.v4;
+    for (own, rival) in [(0, 1), (1, 0)] {
+        let [gate, rival] = [own, rival].map(|at: usize| &gates[at]);
+        let watched = all(&world).into_iter().find(|one| one.router == gate.id).unwrap();
+        assert_eq!(watched.address, address(&world, gate));
+        let controls = |of: &Machine| {
+            let witness = watched.witnesses.iter().find(|one| one.id == of.id).unwrap();
+            witness.controls.clone()
+        };
+        assert_eq!(watched.witnesses.len(), 2);
+        assert_eq!(controls(&client), [address(&world, rival)]);
+        assert_eq!(controls(rival), [address(&world, &client)]);
+    }
+    let here = world.state.watched(|id| id != client.id && id != gates[0].id);
+    assert_eq!(here.len(), 1, "the other server asks about the rest");
+    assert!(here[0].router == gates[1].id && here[0].witnesses.is_empty());
+
+    let mut phone = Machine::new(4);
+    phone.hostinfo["OS"] = json!("iOS");
+    assert_eq!(world.register(&mut phone, &key), "");
+    world.tell(&phone, json!({}));
+    world.follow(&mut phone);
+    assert!(all(&world).iter().all(|one| one.witnesses.len() == 2), "it would be woken");
+    crate::policy::save(&mut world, &json!({ "acls": [] }));
+    assert!(all(&world).iter().all(|one| one.witnesses.is_empty()), "none sees another");
+}
+
+#[test]
 fn exits_are_every_routers_that_may_and_nobodys_first() {
     let mut world = World::new();
     let key = world.reusable();

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use coordinator::{Polled, Session};
+use coordinator::{NO_TIME, Polled, Session, Settings, Time};
 use serde_json::{Value, json};
+use tailnet::keys::NodePublic;
 
 use crate::world::{Machine, World};
 
@@ -35,6 +36,23 @@ fn the_first_frame_has_all_that_a_client_needs() {
 }
 
 #[test]
+fn of_many_who_join_together_each_is_told_all_others_in_one_frame() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machines: Vec<Machine> = (1..=150).map(|number| world.join(number, &key)).collect();
+    for (place, machine) in machines.iter_mut().enumerate() {
+        assert_eq!(machine.peers.len(), place);
+        let frames = machine.told.len();
+        while world.poll(machine) {}
+        assert_eq!(
+            (machine.peers.len(), machine.told.len()),
+            (149, frames + usize::from(place < 149))
+        );
+        assert!(!machine.peers.contains_key(&machine.id.0));
+    }
+}
+
+#[test]
 fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     let mut world = World::new();
     let key = world.reusable();
@@ -56,6 +74,27 @@ fn endpoints_home_and_disco_key_are_patches_and_the_rest_is_the_whole_node() {
     assert!(peer.told.last().unwrap().contains(&"PeersChanged".to_owned()));
     assert_eq!(peer.peer(&machine)["Hostinfo"]["OS"], "freebsd");
     assert!(!world.poll(&mut machine), "a node is not told what it said");
+}
+
+#[test]
+fn other_relays_are_told_once_to_whoever_follows_or_goes_on_or_begins() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    world.poll(&mut machine);
+    let relays = r#"{"Regions":{"900":{"RegionID":900}}}"#.to_owned();
+    world.state.set_relays(relays.clone());
+    world.keep();
+    assert!(world.poll(&mut machine));
+    assert_eq!(machine.told.last().unwrap(), &["ControlTime", "DERPMap", "Seq"]);
+    world.state.set_relays(relays);
+    world.keep();
+    assert!(!world.poll(&mut machine), "they are the same");
+    let mut late = world.join(2, &key);
+    world.poll(&mut machine);
+    assert!(!machine.told.last().unwrap().contains(&"DERPMap".to_owned()));
+    world.poll(&mut late);
+    assert!(late.told.iter().flatten().filter(|field| *field == "DERPMap").count() == 1);
 }
 
 #[test]
@@ -195,4 +234,50 @@ fn everybody_knows_the_same_whatever_the_order() {
             assert_eq!(one.peer(other)["Endpoints"], json!(node.endpoints));
         }
     }
+}
+
+#[test]
+fn names_beside_those_of_nodes_are_told_and_have_a_route_where_nothing_covers_them() {
+    let mut settings = Settings::default();
+    let [within, apart, split] = ["wiki.tailnet.internal", "printer.test", "db.corp.example"];
+    let extra = [(within, "100.64.0.9"), (apart, "10.0.0.9"), (split, "fd00::9")];
+    settings.dns.extra = extra.map(|(name, at)| (name.to_owned(), at.parse().unwrap())).to_vec();
+    settings.dns.split.insert("corp.example".into(), vec!["10.0.0.1".into()]);
+    let mut world = World::with(settings);
+    let key = world.reusable();
+    let machine = world.join(1, &key);
+    let dns = &machine.dns;
+    assert_eq!(dns["ExtraRecords"][1], json!({ "Name": apart, "Value": "10.0.0.9" }));
+    let routes = json!({ "corp.example": [{ "Addr": "10.0.0.1" }], apart: [] });
+    assert_eq!(dns["Routes"], routes);
+}
+
+#[test]
+fn another_key_and_when_it_expires_are_told_by_a_patch() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (mut watcher, mut other) = (world.join(1, &key), world.join(2, &key));
+    while world.poll(&mut watcher) {}
+    let at = Time::read("2030-01-31T00:00:00Z");
+    world.state.set_expiry(other.id, at, world.now).unwrap();
+    world.keep();
+    while world.poll(&mut other) {}
+    assert_eq!(other.own["KeyExpiry"], "2030-01-31T00:00:00Z");
+    let told = |world: &mut World, watcher: &mut Machine| {
+        let before = watcher.told.len();
+        while world.poll(watcher) {}
+        watcher.told[before..].concat()
+    };
+    let patched = ["PeersChangedPatch", "ControlTime", "Seq"].map(str::to_owned);
+    let sorted = |mut fields: Vec<String>| {
+        fields.sort_unstable();
+        fields
+    };
+    assert_eq!(sorted(told(&mut world, &mut watcher)), sorted(patched.to_vec()));
+    assert_eq!(watcher.peer(&other)["KeyExpiry"], "2030-01-31T00:00:00Z");
+    other.key = NodePublic([9; 32]);
+    assert_eq!(world.register(&mut other, &key), "");
+    assert_eq!(sorted(told(&mut world, &mut watcher)), sorted(patched.to_vec()));
+    let peer = watcher.peer(&other);
+    assert_eq!((&peer["Key"], &peer["KeyExpiry"]), (&json!(other.key), &json!(NO_TIME)));
 }

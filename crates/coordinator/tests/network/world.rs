@@ -20,6 +20,8 @@ pub struct World {
     pub user: UserId,
     /// What the store has.
     pub store: BTreeMap<(&'static str, i64), Stored>,
+    /// The version of that.
+    pub version: i64,
     keys: u8,
 }
 
@@ -38,6 +40,8 @@ pub struct Machine {
     pub filter: Value,
     /// Who may log in.
     pub ssh: Value,
+    /// How it resolves names.
+    pub dns: Value,
     /// The stream's last frame was its end.
     pub has_ended: bool,
     /// The fields of all frames that it was told.
@@ -53,8 +57,8 @@ impl World {
 
     pub fn with(settings: Settings) -> Self {
         let (state, now) = (State::new(settings), Time(1_800_000_000_000));
-        let (store, keys) = (BTreeMap::new(), 0);
-        let mut world = Self { state, now, user: UserId(0), store, keys };
+        let (store, version, keys) = (BTreeMap::new(), 0, 0);
+        let mut world = Self { state, now, user: UserId(0), store, version, keys };
         world.user = world.add_user("anna");
         world
     }
@@ -68,17 +72,19 @@ impl World {
 
     /// As the server does behind each batch.
     pub fn keep(&mut self) {
-        for stored in self.state.take_writes() {
+        let writes = self.state.take_writes();
+        self.version += i64::from(!writes.is_empty());
+        for stored in writes {
             self.store.insert((stored.kind.name(), stored.id), stored);
         }
-        self.state.publish();
+        self.state.publish(self.version, self.now);
     }
 
     /// The server starts again with what the store has.
     pub fn restart(&mut self) {
         let objects: Vec<Stored> = self.store.values().cloned().collect();
         let settings = self.state.settings().clone();
-        self.state = State::load(settings, objects, self.now).unwrap();
+        self.state = State::load(settings, &objects, (self.version, 0), self.now).unwrap();
     }
 
     /// Time passes; what is due happens when it is.
@@ -118,7 +124,7 @@ impl World {
             Registering { machine, request: &request, number: &number, url: URL, from: None };
         let answer = self.state.register(asked, self.now);
         self.keep();
-        let (Registered::Now(text) | Registered::Later(text)) = answer;
+        let (Registered::Now(text) | Registered::Refused(text) | Registered::Later(text)) = answer;
         serde_json::from_str(&text).unwrap()
     }
 
@@ -175,7 +181,7 @@ impl World {
         self.poll(machine);
         let frame = machine.told.last().expect("a first frame");
         let resumed = !frame.contains(&"DERPMap".to_owned());
-        assert!(!resumed || before == machine.position.0, "it is told so by the name");
+        assert_eq!(resumed, before == machine.position.0, "it is told so by the name");
         resumed
     }
 
@@ -226,6 +232,7 @@ impl Machine {
             own: Value::Null,
             filter: Value::Null,
             ssh: Value::Null,
+            dns: Value::Null,
             has_ended: false,
             told: Vec::new(),
             position: (String::new(), 0),
@@ -241,11 +248,14 @@ impl Machine {
         if let Some(filters) = frame.get("PacketFilters") {
             self.filter = filters["base"].clone();
         }
+        if let Some(dns) = frame.get("DNSConfig") {
+            self.dns = dns.clone();
+        }
         if let Some(ssh) = frame.get("SSHPolicy") {
             self.ssh = ssh.clone();
         }
         if let Some(handle) = frame.get("MapSessionHandle") {
-            if self.position.0 != handle.as_str().unwrap() || frame.get("DERPMap").is_some() {
+            if self.position.0 != handle.as_str().unwrap() {
                 self.peers.clear();
             }
             self.position.0 = handle.as_str().unwrap().to_owned();

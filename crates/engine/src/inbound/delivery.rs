@@ -4,18 +4,21 @@ use std::{io, sync::Arc};
 
 use packet::{
     Ecn, Endpoint, IpPacket, IpSend, RecvBatch, Span,
+    filter::Verdict,
     ip::{mark_congestion, set_ecn},
     pcapng::Direction,
     wire::IpHeader,
 };
 use wg::{
-    Device, DropReason, PROBE_FIRST_BYTE, Peer, Probe, Received, Routes, Session, Time,
+    Device, DropReason, ExchangeMessage, PROBE_FIRST_BYTE, Peer, Probe, Received, Routes, Session,
+    Time,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD},
 };
 
 use crate::{
     Returned, Shared,
     filter::InboundFilter,
+    messages::MessageSender,
     observer::{View, Watch},
     stage::Work,
 };
@@ -53,6 +56,7 @@ pub(super) struct Delivery<I> {
     returned: Arc<Returned>,
     watch: Option<Watch>,
     filter: InboundFilter,
+    messages: Option<MessageSender>,
     pub taken: Taken,
     /// When it was received.
     pub now: Time,
@@ -100,6 +104,7 @@ impl<I: IpSend> Delivery<I> {
             returned: shared.returned.clone(),
             watch: shared.watch(),
             filter: InboundFilter::new(shared.attached.filter.clone()),
+            messages: shared.attached.messages.clone(),
             taken: Taken::new(slots),
             now: Time::from_nanos(0),
             congested: false,
@@ -149,18 +154,20 @@ impl<I: IpSend> Delivery<I> {
         self.packets.clear();
         let routes = self.device.routes();
         let Taken { batch, sessions, jobs } = &mut self.taken;
+        let all_carry = sessions.iter().all(|(_, session)| session.keypair.carries_data);
         for job in &*jobs {
             let inner =
                 Span { start: job.span.start + DATA_HEADER_LEN, len: job.span.len - DATA_OVERHEAD };
             if inner.len == 0 {
                 continue;
             }
-            let peer = &sessions[job.session].1.peer;
+            let Session { peer, keypair } = &sessions[job.session].1;
             let packet = batch.get_mut(inner);
-            if packet[0] == PROBE_FIRST_BYTE
-                && let Some(probe) = Probe::parse(packet)
-            {
-                self.device.probe_received(peer, probe, self.now);
+            if packet[0] == PROBE_FIRST_BYTE && take_aside(&self.device, peer, packet, self.now) {
+                continue;
+            }
+            if !all_carry && !keypair.carries_data {
+                self.device.drops.count(DropReason::InNotPostQuantum, 1);
                 continue;
             }
             match unwrap_packet(&routes, peer, packet, job.ecn) {
@@ -173,15 +180,29 @@ impl<I: IpSend> Delivery<I> {
         }
     }
 
-    /// Leaves only what the filter accepts, where there is one.
+    /// Leaves only what the filter accepts, where there is one. What is of an open protocol goes to
+    /// its reader, where there is one, and not to the IP side.
     fn filter(&mut self) {
-        if let Some(mut filter) = self.filter.look() {
-            let before = self.packets.len();
-            let batch = &self.taken.batch;
-            self.packets.retain(|one| filter.accepts(&one.header, batch.get(one.span)));
-            let dropped = before - self.packets.len();
+        let Self { device, filter, messages, packets, taken, .. } = self;
+        if let Some(mut filter) = filter.look() {
+            let before = packets.len();
+            let batch = &taken.batch;
+            let mut handed_on = 0;
+            packets.retain(|one| {
+                let packet = batch.get(one.span);
+                match (filter.verdict(&one.header, packet), &*messages) {
+                    (Verdict::Accepted, _) | (Verdict::Open, None) => true,
+                    (Verdict::Refused, _) => false,
+                    (Verdict::Open, Some(messages)) => {
+                        handed_on += 1;
+                        messages.hand_on(packet, &device.drops);
+                        false
+                    }
+                }
+            });
+            let dropped = before - packets.len() - handed_on;
             if dropped != 0 {
-                self.device.drops.count(DropReason::InFiltered, dropped as u64);
+                device.drops.count(DropReason::InFiltered, dropped as u64);
             }
         }
     }
@@ -240,6 +261,19 @@ impl<I: IpSend> Delivery<I> {
             rest = behind;
         }
     }
+}
+
+/// Takes what is a linerate's word to another one and no packet; whether it was.
+#[cold]
+fn take_aside(device: &Device, peer: &Arc<Peer>, packet: &[u8], now: Time) -> bool {
+    if let Some(probe) = Probe::parse(packet) {
+        device.probe_received(peer, probe, now);
+        return true;
+    }
+    let message = ExchangeMessage::parse(packet);
+    let is_one = message.is_some();
+    message.into_iter().for_each(|message| device.exchange_received(peer, message));
+    is_one
 }
 
 /// Checks an inner packet and puts the outer ECN mark on it. Returns its headers, which say how

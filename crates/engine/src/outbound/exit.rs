@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use packet::{Endpoint, Failure, SendBatch, SendError, Transmit, UdpSend};
 use wg::{Device, DropReason, Sent, Time, message::DATA_HEADER_LEN, stack};
 
-use super::written::{Written, WrittenProbe};
+use super::written::{Aside, Written};
 use crate::{AEAD_BATCH, Shared, outlet::Outlet, stage::Work};
 
 /// The way to the network, and what goes there next.
@@ -38,7 +38,7 @@ impl<U: UdpSend> Work for Exit<U> {
             self.send_data();
         }
         // Behind the data: that is what confirms a session to a peer that knows no probes.
-        self.send_probes();
+        self.send_asides();
         self.written.clear();
         if mem::take(&mut self.wipes) {
             stack::wipe();
@@ -64,14 +64,16 @@ impl<U: UdpSend> Exit<U> {
         }
     }
 
-    fn send_probes(&mut self) {
+    fn send_asides(&mut self) {
         let Self { device, outlet, written, now, .. } = self;
-        for WrittenProbe { peer, reservation, probe, mut datagram } in written.probes.drain(..) {
+        for Aside { peer, reservation, probe, mut datagram } in written.asides.drain(..) {
             let (key, counter) = (&reservation.keypair.send.key, reservation.counter);
             aead::seal(&mut [aead::Seal { key, counter, data: &mut datagram[DATA_HEADER_LEN..] }]);
             match outlet.send_whole(&datagram, reservation.endpoint) {
                 Ok(()) => device.probe_sent(&peer, datagram.len(), *now),
-                Err(SendError::TooBig) => device.probe_refused(&peer, probe),
+                Err(SendError::TooBig) => {
+                    probe.into_iter().for_each(|probe| device.probe_refused(&peer, probe));
+                }
                 // It counts as lost, and what else is lost now is counted.
                 Err(_) => {}
             }

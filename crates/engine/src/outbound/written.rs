@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 
 use packet::{Ecn, Segments, SendBatch};
 use wg::{
-    Device, DropReason, NotReady, Peer, Probe, Reservation, Staged, Time,
+    Device, DropReason, ExchangeMessage, NotReady, Peer, Probe, Reservation, Staged, Time,
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
 };
@@ -45,16 +45,33 @@ pub(super) struct Written {
     pub runs: Vec<Run>,
     /// The length of each datagram in `out`.
     pub lens: Vec<usize>,
-    /// Questions and answers about paths, each a datagram of its own.
-    pub probes: Vec<WrittenProbe>,
+    /// What is no data, each a datagram of its own.
+    pub asides: Vec<Aside>,
 }
 
-/// A question or an answer about a peer's path.
-pub(super) struct WrittenProbe {
+/// A question or an answer about a peer's path, or a message by which a secret is agreed on.
+pub(super) struct Aside {
     pub peer: Arc<Peer>,
     pub reservation: Reservation,
-    pub probe: Probe,
+    /// Which question or answer it is.
+    pub probe: Option<Probe>,
     pub datagram: Vec<u8>,
+}
+
+impl Aside {
+    /// One with its header and room for a plaintext and the tag; `None` without a session.
+    fn new(device: &Device, peer: &Arc<Peer>, len: usize, now: Time) -> Option<Self> {
+        let reservation = device.reserve_probe(peer, now)?;
+        let mut datagram = vec![0; len + DATA_OVERHEAD];
+        let (receiver, counter) = (reservation.keypair.send.remote_index, reservation.counter);
+        datagram[..DATA_HEADER_LEN].copy_from_slice(&DataHeader { receiver, counter }.encode());
+        Some(Self { peer: peer.clone(), reservation, probe: None, datagram })
+    }
+
+    fn plaintext(&mut self) -> &mut [u8] {
+        let end = self.datagram.len() - (DATA_OVERHEAD - DATA_HEADER_LEN);
+        &mut self.datagram[DATA_HEADER_LEN..end]
+    }
 }
 
 /// Datagrams to one peer with counters in a row.
@@ -82,14 +99,34 @@ impl Written {
         if count == 0 {
             return true;
         }
-        let reservation = match device.reserve(peer, count as u64, now) {
-            Ok(reservation) => reservation,
+        match device.reserve(peer, count as u64, now) {
+            Ok(reservation) => self.push_run(peer, reservation, items, mtu),
             Err(NotReady::NoSession) => return false,
             Err(NotReady::NoEndpoint) => {
                 device.drops.count(DropReason::OutNoEndpoint, count as u64);
-                return true;
             }
-        };
+        }
+        true
+    }
+
+    /// Writes a keepalive, where there is a session.
+    pub fn push_keepalive(&mut self, device: &Device, peer: &Arc<Peer>, now: Time) {
+        match device.reserve_keepalive(peer, now) {
+            Ok(reservation) => {
+                self.push_run(peer, reservation, &[Item::plain(&[], Ecn::NotEct)], 0);
+            }
+            Err(NotReady::NoSession) => {}
+            Err(NotReady::NoEndpoint) => device.drops.count(DropReason::OutNoEndpoint, 1),
+        }
+    }
+
+    fn push_run(
+        &mut self,
+        peer: &Arc<Peer>,
+        reservation: Reservation,
+        items: &[Item<'_>],
+        mtu: usize,
+    ) {
         let first = self.lens.len();
         let mut counters = reservation.counter..;
         for item in items {
@@ -100,19 +137,29 @@ impl Written {
         let lens = first..self.lens.len();
         let longest = self.lens[lens.clone()].iter().copied().max().unwrap_or(0);
         self.runs.push(Run { peer: peer.clone(), reservation, lens, longest });
-        true
     }
 
     /// Writes a question or an answer; not padded, for its length is what is asked about.
     /// Without a session there is nothing to ask.
     pub fn push_probe(&mut self, device: &Device, peer: &Arc<Peer>, probe: Probe, now: Time) {
-        let Some(reservation) = device.reserve_probe(peer, now) else { return };
-        let len = probe.plaintext_len();
-        let mut datagram = vec![0; len + DATA_OVERHEAD];
-        let (receiver, counter) = (reservation.keypair.send.remote_index, reservation.counter);
-        datagram[..DATA_HEADER_LEN].copy_from_slice(&DataHeader { receiver, counter }.encode());
-        probe.write(&mut datagram[DATA_HEADER_LEN..DATA_HEADER_LEN + len]);
-        self.probes.push(WrittenProbe { peer: peer.clone(), reservation, probe, datagram });
+        let Some(mut aside) = Aside::new(device, peer, probe.plaintext_len(), now) else { return };
+        probe.write(aside.plaintext());
+        self.asides.push(Aside { probe: Some(probe), ..aside });
+    }
+
+    /// Writes a message by which a secret is agreed on.
+    pub fn push_exchange(
+        &mut self,
+        device: &Device,
+        peer: &Arc<Peer>,
+        message: &ExchangeMessage,
+        now: Time,
+    ) {
+        let Some(mut aside) = Aside::new(device, peer, message.plaintext_len(), now) else {
+            return;
+        };
+        message.write(aside.plaintext());
+        self.asides.push(aside);
     }
 
     /// Writes one datagram.
@@ -141,7 +188,7 @@ impl Written {
         self.out.clear();
         self.runs.clear();
         self.lens.clear();
-        self.probes.clear();
+        self.asides.clear();
     }
 }
 

@@ -5,6 +5,7 @@
 //! ```
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
+mod auxiliary;
 mod bad_input;
 mod congestion;
 mod control_datagrams;
@@ -12,6 +13,7 @@ mod delivery;
 mod failures;
 mod filter;
 mod lookups;
+mod messages;
 mod observer;
 mod overload;
 mod path_mtu;

@@ -51,6 +51,7 @@ impl Agent {
         }
         let now = self.clock.now;
         self.mesh.set_peer_relays(self.settings.peer_relays.clone());
+        self.mesh.set_chance(runs && !self.prefs.no_port_guessing);
         self.mesh.set_peers(&std::mem::take(&mut self.settings.paths), now);
         let is_in = runs && self.map.node().is_some();
         self.mesh.port_mapping.want(is_in.then_some(self.own.port));

@@ -34,6 +34,7 @@ use super::{
     relay_server::RelayServer,
     state::State,
     told::ToRelays,
+    tunnel_pings::TunnelPings,
 };
 
 /// The map is kept so long after it changed: changes come in crowds.
@@ -68,6 +69,7 @@ pub(super) struct Agent {
     pub lock: Lock,
     pub mesh: Mesh,
     pub programs: Programs,
+    pub tunnel_pings: TunnelPings,
     pub settings: Settings,
     /// What is wrong, by its kind.
     pub problems: BTreeMap<&'static str, String>,
@@ -188,6 +190,7 @@ impl Agent {
             lock,
             mesh,
             programs: Programs::default(),
+            tunnel_pings: TunnelPings::default(),
             settings: Settings::default(),
             problems: BTreeMap::new(),
             ways: <[DefaultWay; 2]>::default(),
@@ -249,8 +252,8 @@ impl Agent {
     pub fn poll_timeout(&self) -> Option<Duration> {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
         let lock = self.lock.poll_timeout();
-        let relay = self.relay_server.poll_timeout();
-        let all = [mesh, self.keep_map, self.expiry, self.settle, programs, lock, relay];
+        let (relay, pings) = (self.relay_server.poll_timeout(), self.tunnel_pings.poll_timeout());
+        let all = [mesh, self.keep_map, self.expiry, self.settle, programs, lock, relay, pings];
         all.into_iter().flatten().min()
     }
 
@@ -258,6 +261,7 @@ impl Agent {
         let now = self.clock.now;
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
+        self.tunnel_pings.handle_timeout(now);
         self.relay_server.handle_timeout(self.mesh.local(), now);
         if self.keep_map.is_some_and(|at| at <= now) {
             self.keep_map = None;
@@ -313,10 +317,12 @@ impl Agent {
             ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
             ToAgent::Candidate(key) => self.login_with(key),
             ToAgent::NetworkChanged => self.network_changed(),
+            ToAgent::Opened { number, count } => self.mesh.opened(number, count, self.clock.now),
             ToAgent::Port(port) => {
                 self.own.port = port;
                 self.network_changed();
             }
+            ToAgent::TunnelPong(pong) => self.handle_pong(&pong),
         }
     }
 

@@ -17,6 +17,8 @@ mod body;
 #[cfg(feature = "local-api")]
 mod call;
 #[cfg(feature = "local-api")]
+mod lock;
+#[cfg(feature = "local-api")]
 mod routes;
 #[cfg(feature = "local-api")]
 mod serve;
@@ -37,6 +39,7 @@ use tailnet::{
     keys::NodePublic,
     local::{Notify, PingKind, PingResult, StartOptions, Status, WatchMask, WhoIs, Why},
     prefs::{BadPrefs, MaskedPrefs, Prefs},
+    tka::order::Order,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -137,6 +140,13 @@ pub enum Request {
     },
     /// The state of tailnet lock (`ipnstate.TailnetLockStatus`).
     LockStatus {
+        /// The answer.
+        reply: Reply<Value>,
+    },
+    /// Does something to tailnet lock, and is answered when that is done.
+    Lock {
+        /// What.
+        order: Box<Order>,
         /// The answer.
         reply: Reply<Value>,
     },

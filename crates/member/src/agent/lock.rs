@@ -6,6 +6,8 @@
 //!                                                                     `──► lock.json, settings
 //! ```
 
+mod orders;
+
 use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
@@ -25,6 +27,7 @@ use tailnet::{
 };
 use zeroize::Zeroizing;
 
+use self::orders::Orders;
 use super::{control, core::Agent, state::State};
 
 /// The name of the file.
@@ -50,6 +53,7 @@ pub(super) struct Lock {
     /// Of the coordinator at this URL.
     control_url: String,
     follower: Follower,
+    orders: Orders,
 }
 
 impl Kept {
@@ -88,6 +92,7 @@ impl Lock {
             own,
             control_url: control_url.to_owned(),
             follower: Follower::new(known),
+            orders: Orders::default(),
         })
     }
 
@@ -113,10 +118,12 @@ impl Lock {
 
     /// The first map of a stream is here.
     pub fn handle_connected(&mut self) {
+        self.orders.handle_connected();
         self.follower.handle_connected();
     }
 
     pub fn handle_disconnected(&mut self) {
+        self.orders.handle_disconnected();
         self.follower.handle_disconnected();
     }
 
@@ -164,6 +171,12 @@ impl Agent {
         answer: Result<&[u8], &control::trouble::Trouble>,
     ) {
         let answer = answer.map_err(ToString::to_string);
+        if let Some(question) = self.lock.orders.handle_answered(number) {
+            self.ask_coordinator(question);
+        }
+        if Orders::has(number) {
+            return self.handle_order_answer(number, answer);
+        }
         let (asking, now) = (self.asking(), self.clock.now);
         let said = Said { lock: self.map.lock(), asking, now };
         let (changed, question) =
@@ -180,7 +193,7 @@ impl Agent {
     }
 
     fn ask_lock(&mut self, question: Option<Question>) {
-        if let Some(question) = question {
+        if let Some(question) = question.and_then(|question| self.lock.orders.ask(question)) {
             self.ask_coordinator(question);
         }
         match self.lock.follower.failure() {

@@ -217,6 +217,13 @@ impl Agent {
         }
     }
 
+    /// Tells the coordinator what a ping found that it asked for.
+    pub fn answer_ping(&self, url: String, over_noise: bool, said: Vec<u8>) {
+        if let Some(session) = &self.login.session {
+            session.told.answer_ping(url, over_noise, said);
+        }
+    }
+
     /// The data plane made a candidate.
     pub fn login_with(&mut self, candidate: NodePublic) {
         let Some(Wanted { auth_key, former }) = self.login.wanted.take() else { return };
@@ -274,12 +281,12 @@ impl Agent {
                 self.programs.error(&why);
             }
             Event::Map { head, map } => {
-                if let Some(ping) = head.ping_request {
-                    tracing::debug!(types = ping.types, "a ping that is not answered");
-                }
                 let is_first = !head.keep_alive && std::mem::take(&mut self.login.is_new_stream);
                 self.login.has_map |= !head.keep_alive;
                 self.handle_map(*map, is_first);
+                if let Some(ping) = head.ping_request {
+                    self.ping_for_coordinator(ping);
+                }
             }
             Event::LockAnswer { number, answer } => {
                 self.handle_lock_answer(number, answer.as_deref());

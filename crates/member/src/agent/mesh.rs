@@ -80,6 +80,10 @@ pub(super) struct Mesh {
     /// Requests for endpoints of this node's relay.
     asked: Vec<Asked>,
     pending: Vec<Outgoing>,
+    /// Calls to ports that may lead to a peer by chance.
+    calls: Vec<Outgoing>,
+    /// Whether peers are met by chance.
+    chance: bool,
     due: Due,
     translated: Translated,
 }
@@ -111,6 +115,8 @@ impl Mesh {
             said: Vec::new(),
             asked: Vec::new(),
             pending: Vec::new(),
+            calls: Vec::new(),
+            chance: false,
             due: Due::default(),
             translated: Translated::default(),
         }
@@ -280,9 +286,11 @@ impl Mesh {
     /// A datagram of the UDP socket that is not WireGuard's.
     pub fn handle_datagram(&mut self, one: Incoming, now: Duration) {
         let one = self.translated.inward_datagram(one);
-        if stun::is_stun(&one.bytes) {
+        // Of others an auxiliary socket hears nothing.
+        let is_usual = one.to.is_none();
+        if is_usual && stun::is_stun(&one.bytes) {
             self.netcheck.handle_stun_response(&one.bytes, one.at);
-        } else if let Some(header) = Geneve::read(&one.bytes) {
+        } else if let Some(header) = Geneve::read(&one.bytes).filter(|_| is_usual) {
             let via = Via::PeerRelay { at: one.from, vni: header.vni };
             if let Ok((from, message)) = self.disco.open(&one.bytes[GENEVE_LEN..])
                 && header.control == matches!(message, Message::BindChallenge(_))
@@ -292,10 +300,16 @@ impl Mesh {
         } else if tailnet::disco::sender(&one.bytes).is_some_and(|from| self.paths.knows(&from))
             && let Ok((from, message)) = self.disco.open(&one.bytes)
         {
-            if let Message::Pong { source, .. } = message {
+            if let Message::Pong { source, .. } = message
+                && is_usual
+            {
                 self.seen.note(Sighting { server: one.from, own: source });
+                self.tell_place();
             }
-            let via = Via::Udp { remote: one.from, local: one.local };
+            let via = match one.to {
+                Some(socket) => Via::Auxiliary { remote: one.from, socket },
+                None => Via::Udp { remote: one.from, local: one.local },
+            };
             self.paths.handle_disco(from, via, &message, now);
         }
     }
@@ -303,6 +317,33 @@ impl Mesh {
     fn tell_paths(&mut self, now: Duration) {
         let endpoints: Vec<SocketAddr> = self.endpoints().into_iter().map(|(at, _)| at).collect();
         self.paths.set_own(self.own_key, endpoints, now);
+        self.tell_place();
+    }
+
+    /// Takes whether peers are met by chance.
+    pub fn set_chance(&mut self, chance: bool) {
+        self.chance = chance;
+        self.tell_place();
+    }
+
+    /// What this node does where a peer can be met by chance alone.
+    pub fn chance_text(&self) -> &'static str {
+        match self.report.place(&self.local, &self.seen) {
+            _ if !self.chance => "off",
+            None => "not known yet",
+            Some(place) if place.varies => "opens many ports for peers whose NAT is not symmetric",
+            Some(_) => "calls ports of peers whose NAT is symmetric",
+        }
+    }
+
+    fn tell_place(&mut self) {
+        let place = self.report.place(&self.local, &self.seen).filter(|_| self.chance);
+        self.paths.set_place(place);
+    }
+
+    /// The data plane has opened auxiliary sockets.
+    pub fn opened(&mut self, number: u32, count: u16, now: Duration) {
+        self.paths.handle_opened(number, count, now);
     }
 
     /// Datagrams that came through a relay. Returns those that are WireGuard's.
@@ -454,7 +495,7 @@ impl Mesh {
 /// What a path is called for users, and whether it is direct.
 pub(super) fn direct(path: Option<Path>) -> Option<SocketAddr> {
     match path {
-        Some(Path::Direct(at)) => Some(at),
+        Some(Path::Direct(at) | Path::Auxiliary { at, .. }) => Some(at),
         _ => None,
     }
 }

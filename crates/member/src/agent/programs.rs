@@ -115,7 +115,7 @@ impl Programs {
         };
         result.latency_seconds = latency.as_secs_f64();
         match via {
-            Path::Direct(at) => result.endpoint = at.to_string(),
+            Path::Direct(at) | Path::Auxiliary { at, .. } => result.endpoint = at.to_string(),
             Path::PeerRelay { at, vni } => result.peer_relay = format!("{at}:vni:{vni}"),
             Path::Relay(region) => {
                 result.derp_region_id = region.into();

@@ -141,7 +141,8 @@ impl RelayServer {
         }
         let mut requests = Vec::new();
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
-            requests.push(Outgoing { to, source: None, hops: None, bytes: bytes.to_vec() });
+            let bytes = bytes.to_vec();
+            requests.push(Outgoing { to, source: None, hops: None, by: None, bytes });
         }
         if !requests.is_empty() {
             self.tell(ToRelayServer::Datagrams(requests));

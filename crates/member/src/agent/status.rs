@@ -9,8 +9,9 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 use sys::clock;
 use tailnet::{
+    keys::NodePublic,
     local::{
-        ExitNodeStatus, Notify, PeerStatus, PingResult, Status, TailnetStatus, Timestamp,
+        ExitNodeStatus, Notify, PeerStatus, PingKind, PingResult, Status, TailnetStatus, Timestamp,
         WatchMask, WhoIs,
     },
     messages::{Node, UserProfile},
@@ -20,8 +21,9 @@ use zeroize::Zeroizing;
 
 use super::{
     core::Agent,
-    local_api::{Refusal, Request, Who},
+    local_api::{Refusal, Reply, Request, Who},
     mesh::direct,
+    tunnel_pings::Asker,
 };
 
 /// A peer is active that was sent something so recently (`ipnstate.go`).
@@ -69,7 +71,7 @@ impl Agent {
                 }
             }
             Request::Logout { reply } => self.logout(reply),
-            Request::Ping { ip, reply, .. } => self.ping(ip, reply),
+            Request::Ping { ip, kind, reply, .. } => self.ping(ip, kind, reply),
             Request::WhoIs { who, reply } => {
                 let _ = reply.send(Ok(self.whois(&who)));
             }
@@ -96,6 +98,7 @@ impl Agent {
             Request::LockStatus { reply } => {
                 let _ = reply.send(Ok(self.lock_status()));
             }
+            Request::Lock { order, reply } => self.begin_order(*order, reply),
             Request::Forwarding { reply } => {
                 let _ = reply.send(Ok(String::new()));
             }
@@ -331,7 +334,28 @@ impl Agent {
         Some(Box::new(WhoIs { node: json!(node), user_profile, cap_map: Value::Null }))
     }
 
-    fn ping(&mut self, ip: IpAddr, reply: super::local_api::Reply<PingResult>) {
+    fn ping(&mut self, ip: IpAddr, kind: PingKind, reply: Reply<PingResult>) {
+        let (key, waiting) = match self.pinged(ip) {
+            Ok(peer) => peer,
+            Err(result) => {
+                let _ = reply.send(Ok(*result));
+                return;
+            }
+        };
+        if kind == PingKind::Tsmp {
+            self.ping_through_tunnel(ip, waiting, Asker::Program(reply));
+            return;
+        }
+        let regions = self.map.derp_map().regions.iter().flatten();
+        let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
+            Some((*id, region.as_ref()?.region_code.clone()))
+        };
+        let regions: HashMap<u16, String> = regions.filter_map(code).collect();
+        self.programs.ask_ping(key, waiting, regions, reply, self.clock.now);
+    }
+
+    /// The peer at an address, with what a ping of it says of it; or what it says where there is none.
+    pub fn pinged(&self, ip: IpAddr) -> Result<(NodePublic, PingResult), Box<PingResult>> {
         let result = |node: Option<&Node>, error: &str| PingResult {
             ip: ip.to_string(),
             node_ip: ip.to_string(),
@@ -340,25 +364,13 @@ impl Agent {
             ..PingResult::default()
         };
         if self.map.node().is_some_and(|own| own.addresses.iter().any(|net| net.addr() == ip)) {
-            let own = PingResult {
+            return Err(Box::new(PingResult {
                 is_local_ip: true,
                 ..result(self.map.node(), &format!("{ip} is local Tailscale IP"))
-            };
-            let _ = reply.send(Ok(own));
-            return;
+            }));
         }
-        let Some((key, waiting)) =
-            self.map.node_at(ip).map(|node| (node.key, result(Some(node), "")))
-        else {
-            let _ = reply.send(Ok(result(None, "no matching peer")));
-            return;
-        };
-        let regions = self.map.derp_map().regions.iter().flatten();
-        let code = |(id, region): (&u16, &Option<tailnet::messages::DerpRegion>)| {
-            Some((*id, region.as_ref()?.region_code.clone()))
-        };
-        let regions: HashMap<u16, String> = regions.filter_map(code).collect();
-        self.programs.ask_ping(key, waiting, regions, reply, self.clock.now);
+        let peer = self.map.node_at(ip).map(|node| (node.key, result(Some(node), "")));
+        peer.ok_or_else(|| Box::new(result(None, "no matching peer")))
     }
 
     fn netcheck(&self) -> Value {
@@ -384,6 +396,7 @@ impl Agent {
             "seen from outside": of(Stun).join(", "),
             "NAT": self.mesh.nat().map_or("not known: no server answers in IPv4".into(), |nat| nat.to_string()),
             "port mapping": self.mesh.port_mapping.text(self.clock.now),
+            "port guessing": self.mesh.chance_text(),
             "home relay": self.mesh.home().map(|home| self.region_code(home)).unwrap_or("none".into()),
             "regions": regions.collect::<Vec<_>>(),
         })

@@ -90,6 +90,11 @@ impl ToSession {
         self.reconnect = true;
     }
 
+    /// To answer a ping, unless so much waits that it would be late.
+    pub fn answer_ping(&self, url: String, over_noise: bool, body: Vec<u8>) {
+        let _ = self.commands.try_send(control::Command::Answer { url, over_noise, body });
+    }
+
     /// Sends all that was set. A session takes commands whatever else it does, so that there soon
     /// is room.
     pub async fn flush(&mut self) {

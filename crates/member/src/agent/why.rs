@@ -7,7 +7,7 @@ use tailnet::{
     local::{State, Why, WhyStep},
     messages::Node,
     netcheck::Mapping,
-    paths::{Candidate, Fate, Origins, Shown},
+    paths::{Candidate, Chance, Fate, Origins, Shown},
 };
 
 use super::{core::Agent, status::short};
@@ -87,6 +87,9 @@ impl Agent {
         }
         match path.path {
             Some(Path::Direct(at)) => told(true, format!("the path: direct, {at}"))?,
+            Some(Path::Auxiliary { at, .. }) => {
+                told(true, format!("the path: direct, {at}, from a port that it met by chance"))?;
+            }
             Some(Path::PeerRelay { at, vni }) => {
                 told(
                     true,
@@ -103,6 +106,9 @@ impl Agent {
                 };
                 told(!gone, text)?;
                 told(true, format!("not direct: {}", self.why_relayed(&path)))?;
+                if let Some(text) = self.why_not_met(path.chance) {
+                    told(true, text)?;
+                }
             }
             None => told(false, "the path: none, it has no home relay".to_owned())?,
         }
@@ -139,6 +145,20 @@ impl Agent {
             "none of its addresses answers: its NAT is symmetric, or a firewall is between"
                 .to_owned()
         }
+    }
+
+    /// What came of meeting it by chance.
+    fn why_not_met(&self, chance: Chance) -> Option<String> {
+        let ago = |at: Duration| self.clock.now.saturating_sub(at).as_secs();
+        Some(match chance {
+            Chance::NotTried | Chance::Met(_) => return None,
+            Chance::NotAnswered(at) => {
+                let ago = ago(at);
+                format!("guessing ports: it did not agree {ago} s ago, as only a linerate can")
+            }
+            Chance::InVain(at) => format!("guessing ports: in vain, {} s ago", ago(at)),
+            Chance::Lost(at) => format!("guessing ports: the path was lost {} s ago", ago(at)),
+        })
     }
 
     fn named(&self, target: &str) -> Option<&Node> {

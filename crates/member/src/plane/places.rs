@@ -1,12 +1,15 @@
 //! The endpoints of peers that are not at an address of their own: at relays, and behind nodes that
 //! pass datagrams on.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
-use engine::{Prefixed, Prefixes, Relay};
+use engine::{Auxiliaries, Prefixed, Prefixes, Relay};
 use packet::{Endpoint, Remote, Waker};
 use tailnet::{
-    line::Path,
+    line::{Auxiliary, Path},
     peer_relay::{Geneve, Protocol, Vni},
 };
 
@@ -15,12 +18,46 @@ use tailnet::{
 pub(super) struct Places {
     pub relay: Relay,
     pub prefixes: Prefixes,
+    pub auxiliaries: Auxiliaries,
+    names: Arc<Mutex<Vec<Name>>>,
+}
+
+/// What the agent calls the endpoint of a peer that is reached from a socket of its own.
+#[derive(Clone, Copy)]
+struct Name {
+    endpoint: Endpoint,
+    at: SocketAddr,
+    socket: Auxiliary,
 }
 
 impl Places {
     /// Empty ones. `wake_inbound` ends the wait of the data plane's UDP side.
     pub fn new(wake_inbound: Waker) -> Self {
-        Self { relay: Relay::new(wake_inbound), prefixes: Prefixes::default() }
+        Self {
+            relay: Relay::new(wake_inbound),
+            prefixes: Prefixes::default(),
+            auxiliaries: Auxiliaries::default(),
+            names: Arc::default(),
+        }
+    }
+
+    /// A peer's endpoint is that of this socket, and the peer at this address.
+    pub fn name(&self, endpoint: Endpoint, at: SocketAddr, socket: Auxiliary) {
+        self.names().push(Name { endpoint, at, socket });
+    }
+
+    pub fn forget_name(&self, endpoint: &Endpoint) {
+        self.names().retain(|one| one.endpoint != *endpoint);
+    }
+
+    /// The socket of an endpoint, and where its peer is.
+    pub fn auxiliary(&self, endpoint: &Endpoint) -> Option<(SocketAddr, Auxiliary)> {
+        let names = self.names();
+        names.iter().find(|one| one.endpoint == *endpoint).map(|one| (one.at, one.socket))
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<Name>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where a datagram came from, in the agent's words.
@@ -29,7 +66,11 @@ impl Places {
             Remote::Direct(address) => Some(Path::Direct(address)),
             Remote::Relayed(_) => {
                 let relay = self.relay.peer(endpoint).map(|peer| Path::Relay(peer.region));
-                relay.or_else(|| {
+                let auxiliary = || {
+                    let (at, socket) = self.auxiliary(endpoint)?;
+                    Some(Path::Auxiliary { at, number: socket.number })
+                };
+                relay.or_else(auxiliary).or_else(|| {
                     let Prefixed { at, prefix } = self.prefixes.place(endpoint)?;
                     Some(Path::PeerRelay { at, vni: Geneve::read(&prefix)?.vni })
                 })

@@ -149,6 +149,7 @@ fn incoming(datagram: &[u8], meta: &RecvMeta, at: Duration) -> Option<Incoming> 
         from: meta.endpoint.remote.direct()?,
         local: local.map(|at| Local { addr: at.addr, interface: at.interface }),
         at,
+        to: None,
         bytes: datagram.to_vec(),
     })
 }

@@ -5,6 +5,17 @@ use std::sync::Arc;
 use super::{Flow, Reading, Rules, flow::Kind, flow_table::FlowTable, head::Head};
 use crate::wire::IpHeader;
 
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may enter.
+    Accepted,
+    /// It may enter, of an open protocol of which no ports are looked at.
+    Open,
+    /// It may not.
+    Refused,
+}
+
 /// Judges the packets of one receiver.
 #[derive(Debug)]
 pub struct Judge {
@@ -62,19 +73,32 @@ impl Judge {
         packet: &[u8],
         has_begun: impl FnOnce(&Flow) -> bool,
     ) -> bool {
+        self.verdict(header, packet, has_begun) != Verdict::Refused
+    }
+
+    /// The verdict on it.
+    #[inline]
+    pub fn verdict(
+        &mut self,
+        header: &IpHeader,
+        packet: &[u8],
+        has_begun: impl FnOnce(&Flow) -> bool,
+    ) -> Verdict {
+        let of = |accepted| if accepted { Verdict::Accepted } else { Verdict::Refused };
         let head = Head::of(header, packet);
         if let (Some(head), Some((last, accepted))) = (head, self.last)
             && head == last
         {
-            return accepted;
+            return of(accepted);
         }
         let accepted = match Flow::parse(header, packet) {
+            Reading::Flow(flow) if self.rules.is_open(&flow) => return Verdict::Open,
             Reading::Flow(flow) => self.judge(&flow, has_begun),
             Reading::LaterFragment => true,
             Reading::Refused => false,
         };
         self.last = head.map(|head| (head, accepted)).or(self.last);
-        accepted
+        of(accepted)
     }
 
     /// How many flows were judged so far: packets of one TCP or UDP flow in a row, in a batch,

@@ -47,6 +47,15 @@ impl Rules {
         self.family(flow).is_local(flow.tuple.destination())
     }
 
+    /// Whether a flow is of an open protocol, of which no ports are looked at, and goes where packets
+    /// may go at all.
+    #[inline]
+    pub fn is_open(&self, flow: &Flow) -> bool {
+        flow.kind == Kind::Portless
+            && self.open_protocols[usize::from(flow.tuple.protocol())]
+            && self.is_local(flow)
+    }
+
     /// Whether packets of a flow are accepted, wherever it began.
     pub fn accept(&self, flow: &Flow) -> bool {
         let family = self.family(flow);

@@ -1,6 +1,8 @@
 //! Rules for logins by SSH.
 
-use policy::SshRule;
+use std::time::Duration;
+
+use policy::{SshCheck, SshRule};
 use serde_json::{Value, json};
 
 use crate::network::{ADA, BASE, BEN, WEB, compile};
@@ -58,4 +60,26 @@ fn a_mail_address_names_an_account_of_its_user_alone() {
     assert_eq!(from(&found[3]), ["100.64.0.3", "fd7a:115c:a1e0::3"]);
     // At home, too.
     assert_eq!(rules(json!([rule]), ADA).len(), 2);
+}
+
+#[test]
+fn whether_a_login_is_checked_and_for_how_long_a_check_is_good_is_known() {
+    let rule = |action: Value| {
+        let mut rule = json!({"src": ["ben@example.net"], "dst": ["tag:web"], "users": ["www"]});
+        rule.as_object_mut().unwrap().extend(action.as_object().unwrap().clone());
+        json!([rule])
+    };
+    let check = |ssh: Value, from, at, account: &str| {
+        compile(&json!({"ssh": ssh})).ssh_check(from, at, account)
+    };
+    let hour = rule(json!({"action": "check", "checkPeriod": "1h"}));
+    let period = Some(Duration::from_secs(3600));
+    assert_eq!(check(hour.clone(), BEN, WEB, "www"), Some(SshCheck { period }));
+    let others = [(BEN, WEB, "root"), (BEN, WEB, "git"), (ADA, WEB, "www"), (BEN, BASE, "www")];
+    for (from, at, account) in others {
+        assert_eq!(check(hour.clone(), from, at, account), None, "{from} {at} {account}");
+    }
+    let always = rule(json!({"action": "check", "checkPeriod": "always"}));
+    assert_eq!(check(always, BEN, WEB, "www"), Some(SshCheck { period: None }));
+    assert_eq!(check(rule(json!({"action": "accept"})), BEN, WEB, "www"), None);
 }

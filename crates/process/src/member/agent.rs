@@ -57,6 +57,7 @@ const WORK: Work = Work {
     unix: false,
     splice: false,
     syncs: false,
+    sheds: false,
     agent: true,
 };
 const REFUSED: &str = "the kernel refused the sandbox";

@@ -17,6 +17,10 @@ pub(super) fn write(node: &Node) -> String {
     text.single("socket_overflow_total", "counter", SOCKET_OVERFLOW, socket.overflow);
     text.single("socket_truncated_total", "counter", SOCKET_TRUNCATED, socket.truncated);
     text.single("socket_receive_buffer_bytes", "gauge", SOCKET_BUFFER, socket.receive_buffer);
+    let chance = node.chance();
+    text.single("chance_sockets_total", "counter", CHANCE_SOCKETS, chance.sockets);
+    text.single("chance_met_total", "counter", CHANCE_MET, chance.met);
+    text.single("chance_calls_total", "counter", CHANCE_CALLS, chance.calls);
     let offloads = node.offloads().all();
     let wanted = offloads.map(|(name, switch)| (name, u64::from(switch.wanted())));
     text.labelled("offload_wanted", "gauge", OFFLOAD_WANTED, "offload", wanted);
@@ -34,6 +38,10 @@ pub(super) fn write(node: &Node) -> String {
 const SOCKET_OVERFLOW: &str = "Datagrams that found the receive buffer of the UDP socket full.";
 const SOCKET_TRUNCATED: &str = "Datagrams that were longer than any of WireGuard.";
 const SOCKET_BUFFER: &str = "Receive buffer that the kernel granted; 0 without a socket.";
+const CHANCE_SOCKETS: &str = "Sockets opened to meet peers of a tailnet by chance, behind a NAT \
+                              that gives each destination another port.";
+const CHANCE_MET: &str = "Those that a peer's call met.";
+const CHANCE_CALLS: &str = "Ports called to meet peers by chance that are behind such a NAT.";
 const OFFLOAD_WANTED: &str = "Whether an offload of the kernel is to be used.";
 const OFFLOAD_DEMOTIONS: &str =
     "How often the kernel refused an offload and the plain path took over.";
@@ -44,6 +52,9 @@ const HANDSHAKES: &str = "From an initiation of ours to its response.";
 
 const PATH_MTU: &str =
     "Longest packet that arrives at a peer, inside the tunnel; 0 while nobody knows.";
+
+const POST_QUANTUM: &str = "Time when the secret of a peer's session against quantum computers was \
+                            agreed on, since 1970; 0 where the session has none.";
 
 struct Text {
     text: String,
@@ -135,6 +146,10 @@ impl Text {
         let mtu = |peer: &PeerState| u64::from(peer.path_mtu.unwrap_or_default());
         let mtus = names().zip(peers.iter().map(mtu));
         self.labelled("peer_path_mtu_bytes", "gauge", PATH_MTU, "public_key", mtus);
+        let agreed = |peer: &PeerState| peer.post_quantum.unwrap_or_default().as_secs();
+        let agreed = names().zip(peers.iter().map(agreed));
+        let name = "peer_post_quantum_timestamp_seconds";
+        self.labelled(name, "gauge", POST_QUANTUM, "public_key", agreed);
     }
 }
 
@@ -181,6 +196,23 @@ mod tests {
                 "linerate_queue_seconds_count{interface=\"wg0\"} 4",
             ]
         );
+    }
+
+    #[test]
+    fn of_each_peer_there_is_since_when_its_session_is_safe_from_quantum_computers() {
+        let peer = |key, post_quantum| PeerState {
+            post_quantum,
+            ..PeerState::new(wg::PublicKey::from([key; 32]))
+        };
+        let mut text = Text { interface: "wg0".into(), ..text() };
+        text.peers(&[peer(1, Some(std::time::Duration::from_millis(1_700))), peer(2, None)]);
+        let values: Vec<&str> = text
+            .text
+            .lines()
+            .filter(|line| line.starts_with("linerate_peer_post_quantum_timestamp_seconds{"))
+            .filter_map(|line| line.split(' ').next_back())
+            .collect();
+        assert_eq!(values, ["1", "0"]);
     }
 
     #[test]

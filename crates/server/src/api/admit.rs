@@ -125,8 +125,13 @@ fn by_key(server: &Server, shown: &HeaderValue, from: SocketAddr) -> Result<Who,
     });
     match name {
         Some(prefix) => Ok(Who(format!("API key {prefix}"))),
-        None if server.sessions.wrong_from(from.ip(), now()) => Err(Refused::TooMany),
-        None => Err(Refused::Nobody),
+        None => {
+            server.network.counted().refused.api.add(1);
+            match server.sessions.wrong_from(from.ip(), now()) {
+                true => Err(Refused::TooMany),
+                false => Err(Refused::Nobody),
+            }
+        }
     }
 }
 

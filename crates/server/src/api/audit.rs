@@ -26,6 +26,15 @@ pub async fn list(desk: Desk, With(Last { limit }): With<Last>) -> Answered {
     desk.read(|state| Ok(state.audit().take(limit).map(shown::audit).collect()))
 }
 
+pub async fn head(desk: Desk) -> Answered {
+    // Who compares it with the store sees what all servers wrote.
+    desk.server.network.read_on().await;
+    desk.read(|state| {
+        let (id, hash) = state.audit_head();
+        Ok(json!({ "id": id, "hash": hash }))
+    })
+}
+
 pub async fn admin_link(desk: Desk) -> Answered {
     let token = desk.server.sessions.make_link(now()).map_err(Trouble::Failed)?;
     let link = desk.server.admin_link(&token);

@@ -11,8 +11,8 @@ use axum::{
 };
 
 use super::{
-    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, keys, nodes, openapi, policy,
-    users, why,
+    LONGEST, ROOT, admit::admit, answer::Trouble, api_keys, audit, auth, health, keys, lock, nodes,
+    openapi, policy, users, why,
 };
 use crate::serve::Server;
 
@@ -76,6 +76,12 @@ pub fn all() -> Vec<Route> {
         Route::get("audit", "What administrators did, the newest first.", "AuditEntries")
             .with(&[("limit", "How many entries; 100 without it.")])
             .by(get(audit::list)),
+        Route::get("audit/head", "The number and hash of the last entry.", "AuditHead")
+            .by(get(audit::head)),
+        Route::get("lock", "The state of tailnet lock.", "Lock").by(get(lock::show)),
+        Route::post("lock/allow", "Let a node turn tailnet lock on, within an hour.", "Lock")
+            .with(&[("node", "The node's number.")])
+            .by(post(lock::allow)),
         Route::get("why", "Whether one reaches another, and what stands in the way.", "Why")
             .with(&[
                 ("from", "A node, by name, number or address."),
@@ -83,6 +89,12 @@ pub fn all() -> Vec<Route> {
                 ("port", "Only this port of TCP."),
             ])
             .by(get(why::why)),
+        Route::post("auth/approve", "Let a login by SSH go on that waits.", "Login")
+            .says("WaitingLogin")
+            .by(post(auth::approve)),
+        Route::post("auth/reject", "End a login by SSH that waits.", "Login")
+            .says("WaitingLogin")
+            .by(post(auth::reject)),
         Route::post("admin/link", "Make a link that opens the page, once.", "Link")
             .by(post(audit::admin_link)),
         Route::get("openapi.json", "This document.", "Document").by(get(openapi::document)),
@@ -123,6 +135,8 @@ fn of_nodes() -> Vec<Route> {
             .with(&[("user", "Those of this user, by number or name.")])
             .by(get(nodes::list)),
         Route::get("node/{id}", "A node.", "Node").by(get(nodes::show)),
+        Route::get("node/{id}/health", "What a node's client itself finds wrong.", "Warnings")
+            .by(get(health::show)),
         Route::post("node/register", "Let a machine in that waits.", "Node")
             .with(&[("user", "Whose it is to be."), ("key", "What the machine shows.")])
             .by(post(nodes::register)),

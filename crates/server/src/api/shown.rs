@@ -1,7 +1,7 @@
 //! Users, keys and nodes as administrators read them. Names of fields are headscale's, times RFC 3339.
 
 use coordinator::{
-    NodeView, State,
+    AuditHash, NodeView, State,
     object::{ApiKey, AuditEntry, PreAuthKey, RegisterMethod, User, UserId},
 };
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub fn node(state: &State, view: NodeView<'_>) -> Value {
         "created_at": node.created.text(), "register_method": method, "online": view.online,
         "ephemeral": node.ephemeral, "tags": node.tags, "approved_routes": node.approved,
         "available_routes": node.hostinfo.routable, "subnet_routes": routes,
-        "primary_routes": view.primaries, "os": node.hostinfo.os,
+        "primary_routes": view.node.primaries, "os": node.hostinfo.os,
         "client_version": node.hostinfo.program,
         "endpoints": node.endpoints, "home_derp": node.home,
     })
@@ -70,6 +70,6 @@ pub fn api_key(key: &ApiKey, text: Option<&str>) -> Value {
 pub fn audit(entry: &AuditEntry) -> Value {
     json!({
         "id": entry.id, "at": entry.at.text(), "who": entry.who, "what": entry.what,
-        "refused": entry.refused,
+        "refused": entry.refused, "previous": entry.previous, "hash": AuditHash::of(entry),
     })
 }

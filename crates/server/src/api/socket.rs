@@ -4,22 +4,25 @@ use std::{
     fs, io,
     os::unix::{fs::PermissionsExt, net},
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::Context;
-use axum::{Extension, Router};
-use hyper::server::conn::http1;
+use axum::{Extension, Json, Router, response::IntoResponse};
+use hyper::{StatusCode, server::conn::http1};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use serde_json::json;
 use tokio::{
     net::{UnixListener, UnixStream},
     time::sleep,
 };
 
 use super::Arrival;
+use crate::networks::Place;
 
 /// Within this the head of a request has come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,12 +50,16 @@ pub fn bind(file: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves who connects, for as long as the server runs.
-pub async fn serve(routes: Router, listener: UnixListener) {
+/// Serves connections to the socket of a network, for as long as the server runs.
+pub async fn serve(place: Arc<Place>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(converse(routes.clone(), stream));
+                let routes = match place.server() {
+                    Some(server) => server.fronts().api.clone(),
+                    None => Router::new().fallback(not_begun),
+                };
+                tokio::spawn(converse(routes, stream));
             }
             Err(error) => {
                 tracing::warn!("accepting a command: {error}");
@@ -60,6 +67,11 @@ pub async fn serve(routes: Router, listener: UnixListener) {
             }
         }
     }
+}
+
+async fn not_begun() -> impl IntoResponse {
+    let message = "this network has not begun yet: the server's log says why";
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "message": message })))
 }
 
 async fn converse(routes: Router, stream: UnixStream) {

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-use super::{Common, Output, socket};
+use super::{Common, Output, print};
 use crate::api::ROOT;
 
 /// Where it is asked, and how the answer is printed.
@@ -21,7 +21,12 @@ pub struct Ask {
 
 impl Ask {
     pub fn new(common: &Common) -> anyhow::Result<Self> {
-        Ok(Self { socket: socket(common)?, output: common.output })
+        Ok(Self::at(common.configuration()?.socket, common))
+    }
+
+    /// At this socket.
+    pub fn at(socket: PathBuf, common: &Common) -> Self {
+        Self { socket, output: common.output }
     }
 
     /// Asks, and prints the answer: in a table, unless JSON is wanted.
@@ -33,15 +38,24 @@ impl Ask {
         table: impl FnOnce(&Value) -> String,
     ) -> anyhow::Result<()> {
         let answer = self.answer(method, path, body).await?;
-        match self.output {
-            Some(Output::Json) => println!("{answer:#}"),
-            Some(Output::JsonLine) => println!("{answer}"),
-            None => println!("{}", table(&answer).trim_end()),
-        }
-        Ok(())
+        self.print(&answer, table)
     }
 
-    async fn answer(
+    /// Prints this as an answer.
+    pub fn print(
+        &self,
+        answer: &Value,
+        table: impl FnOnce(&Value) -> String,
+    ) -> anyhow::Result<()> {
+        print(&match self.output {
+            Some(Output::Json) => format!("{answer:#}\n"),
+            Some(Output::JsonLine) => format!("{answer}\n"),
+            None => format!("{}\n", table(answer).trim_end()),
+        })
+    }
+
+    /// Asks.
+    pub async fn answer(
         &self,
         method: Method,
         path: &str,

@@ -12,6 +12,12 @@ pub fn users(users: &Value) -> String {
     table(head, rows(users).map(|user| fields.map(|field| text(&user[field]))))
 }
 
+pub fn networks(networks: &Value) -> String {
+    let head = ["Name", "URL", "Nodes", "Users", "Trouble"];
+    let fields = ["name", "server_url", "nodes", "users", "error"];
+    table(head, rows(networks).map(|network| fields.map(|field| text(&network[field]))))
+}
+
 pub fn keys(keys: &Value) -> String {
     let head = ["ID", "Key", "User", "Tags", "Reusable", "Ephemeral", "Used", "Expires"];
     table(
@@ -41,6 +47,26 @@ pub fn audit(entries: &Value) -> String {
     let head = ["ID", "When", "Who", "What", "Refused"];
     let fields = ["id", "at", "who", "what", "refused"];
     table(head, rows(entries).map(|entry| fields.map(|field| text(&entry[field]))))
+}
+
+pub fn lock(lock: &Value) -> String {
+    let keys = rows(&lock["trusted_keys"]).map(|key| text(&key["Key"]));
+    table(
+        ["On", "Head", "Trusted keys", "Locked out", "May turn it on"],
+        std::iter::once([
+            text(&lock["enabled"]),
+            text(&lock["head"]),
+            keys.collect::<Vec<_>>().join(","),
+            list(&lock["locked_out"]),
+            text(&lock["may_initialize"]),
+        ]),
+    )
+}
+
+pub fn warnings(warnings: &Value) -> String {
+    let head = ["Severity", "What", "More"];
+    let fields = ["severity", "title", "text"];
+    table(head, rows(warnings).map(|warning| fields.map(|field| text(&warning[field]))))
 }
 
 pub fn nodes(nodes: &Value) -> String {

@@ -1,55 +1,125 @@
-//! Who is connected to the relay.
+//! Which clients are connected to the relay, and which to others of its mesh.
+//!
+//! ```text
+//!   near: a client of this relay ──────────── its queue
+//!   far:  a client of another ── the queue of the link there, the oldest link first
+//! ```
+//!
+//! Where a client is both, it is near.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    net::SocketAddr,
     sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
     },
 };
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use tailnet::{
-    derp::{HEADER_LEN, kind},
+    derp::{
+        GoneReason, kind,
+        mesh::{present, write_present},
+        write_frame,
+    },
     keys::NodePublic,
 };
+use tokio::sync::Notify;
 
 use super::queue::Queue;
+use crate::counted;
 
-/// A connection.
+/// The most receivers of one far client that are told when it goes.
+const MOST_HEARD: usize = 4096;
+
+/// A connection: a client's, or this relay's own to another.
 #[derive(Debug)]
 pub struct Client {
-    /// Who it is.
+    /// The client's key.
     pub key: NodePublic,
     /// What waits for it.
     pub queue: Queue,
+    /// Whether it may do what relays of the mesh do.
+    pub is_of_mesh: bool,
+    /// Where it comes from.
+    pub at: SocketAddr,
     /// Whether what is sent to its key goes to it.
     is_active: AtomicBool,
+    /// It is to be closed.
+    closed: Notify,
 }
 
-impl Client {
-    /// Whether what is sent to its key goes to it.
-    pub fn is_active(&self) -> bool {
-        self.is_active.load(Relaxed)
-    }
-
-    /// One that has logged in.
-    pub fn new(key: NodePublic) -> Self {
-        Self { key, queue: Queue::default(), is_active: AtomicBool::new(false) }
-    }
+/// How a client is reached.
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// By its own connection.
+    Near(Arc<Client>),
+    /// By that of another relay.
+    Far(Arc<Client>),
 }
 
 /// All connections. Of several with one key the one that sent last is sent to.
 #[derive(Debug, Default)]
-pub struct Table(RwLock<HashMap<NodePublic, Arc<Client>>>);
+pub struct Table {
+    all: RwLock<All>,
+    version: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct All {
+    near: HashMap<NodePublic, Arc<Client>>,
+    far: HashMap<NodePublic, Vec<Arc<Client>>>,
+    /// Relays that are told which clients are near.
+    watchers: Vec<Arc<Client>>,
+    /// By far client: the near ones that it sent to.
+    heard: HashMap<NodePublic, HashSet<NodePublic>>,
+}
+
+impl Client {
+    /// One that has logged in.
+    pub fn new(
+        key: NodePublic,
+        at: SocketAddr,
+        is_of_mesh: bool,
+        counted: &'static counted::Relay,
+    ) -> Self {
+        let queue = if is_of_mesh { Queue::of_relay(counted) } else { Queue::new(counted) };
+        let (is_active, closed) = (AtomicBool::new(false), Notify::new());
+        Self { key, queue, is_of_mesh, at, is_active, closed }
+    }
+
+    /// Ends when the connection is to be closed.
+    pub async fn closed(&self) {
+        self.closed.notified().await;
+    }
+
+    fn flags(&self) -> u8 {
+        if self.is_of_mesh { present::MESH } else { present::REGULAR }
+    }
+}
+
+impl Way {
+    /// The connection.
+    pub fn client(&self) -> &Arc<Client> {
+        match self {
+            Self::Near(client) | Self::Far(client) => client,
+        }
+    }
+}
 
 impl Table {
     /// A client has logged in.
     pub fn insert(&self, client: &Arc<Client>) {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.write();
         client.is_active.store(true, Relaxed);
-        if let Some(other) = table.insert(client.key, Arc::clone(client)) {
-            other.is_active.store(false, Relaxed);
+        match all.near.insert(client.key, Arc::clone(client)) {
+            Some(other) if Arc::ptr_eq(&other, client) => {}
+            Some(other) => other.is_active.store(false, Relaxed),
+            None => all.tell_present(client),
         }
     }
 
@@ -60,50 +130,278 @@ impl Table {
         }
     }
 
-    /// A connection ended. Whether its client is gone: it may have another.
+    /// A connection ended. Whether its client is gone from all relays: it may have another.
     pub fn remove(&self, client: &Arc<Client>) -> bool {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.write();
         client.is_active.store(false, Relaxed);
-        let is_last = table.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client));
-        if is_last {
-            table.remove(&client.key);
+        all.watchers.retain(|watcher| !Arc::ptr_eq(watcher, client));
+        let is_last = all.near.get(&client.key).is_some_and(|other| Arc::ptr_eq(other, client));
+        if !is_last {
+            return false;
         }
-        is_last
+        all.near.remove(&client.key);
+        let words = gone(&client.key, GoneReason::Disconnected);
+        all.watchers.iter().for_each(|watcher| watcher.queue.fill().presence(&words));
+        !all.far.contains_key(&client.key)
     }
 
-    /// The client with this key.
-    pub fn of(&self, key: &NodePublic) -> Option<Arc<Client>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+    /// How the client with this key is reached.
+    pub fn way(&self, key: &NodePublic) -> Option<Way> {
+        let all = self.read();
+        let far = || Some(Way::Far(Arc::clone(all.far.get(key)?.first()?)));
+        all.near.get(key).cloned().map(Way::Near).or_else(far)
+    }
+
+    /// Another whenever ways may be others.
+    pub fn version(&self) -> u64 {
+        self.version.load(Acquire)
+    }
+
+    /// Has a relay of the mesh be told which clients are near, now and later.
+    pub fn watch(&self, watcher: &Arc<Client>) {
+        let mut all = self.write();
+        if all.watchers.iter().any(|other| Arc::ptr_eq(other, watcher)) {
+            return;
+        }
+        let mut words = BytesMut::new();
+        for client in all.near.values() {
+            write_present(&mut words, &client.key, client.at, client.flags());
+        }
+        watcher.queue.fill().presence(&words);
+        all.watchers.push(Arc::clone(watcher));
+    }
+
+    /// Closes a client's connection.
+    pub fn close(&self, key: &NodePublic) {
+        if let Some(client) = self.read().near.get(key) {
+            client.closed.notify_one();
+        }
+    }
+
+    /// A client is connected to the relay that this link leads to.
+    pub fn arrive(&self, link: &Arc<Client>, key: NodePublic) {
+        let mut all = self.write();
+        let links = all.far.entry(key).or_default();
+        if !links.iter().any(|other| Arc::ptr_eq(other, link)) {
+            links.push(Arc::clone(link));
+        }
+    }
+
+    /// It is not any more.
+    pub fn leave(&self, link: &Arc<Client>, key: &NodePublic) {
+        self.write().leave(link, key);
+    }
+
+    /// A link ended.
+    pub fn lose(&self, link: &Arc<Client>) {
+        let mut all = self.write();
+        let by_it = |links: &Vec<Arc<Client>>| links.iter().any(|other| Arc::ptr_eq(other, link));
+        let lost: Vec<NodePublic> =
+            all.far.iter().filter(|(_, links)| by_it(links)).map(|(key, _)| *key).collect();
+        lost.iter().for_each(|key| all.leave(link, key));
+    }
+
+    /// A client sent to one that is not here, and is told so. A relay of the mesh is told in line with
+    /// the clients that come and go: it would take one that came back for one that is gone.
+    pub fn tell_not_here(&self, sender: &Client, peer: &NodePublic) {
+        let words = gone(peer, GoneReason::NotHere);
+        if !sender.is_of_mesh {
+            sender.queue.fill().control(&words);
+            return;
+        }
+        let all = self.read();
+        if !all.near.contains_key(peer) {
+            sender.queue.fill().presence(&words);
+        }
+    }
+
+    /// A far client sends to a near one, which is told when it goes.
+    pub fn hear(&self, from: NodePublic, to: NodePublic) {
+        // No way is another by that.
+        let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        if all.far.contains_key(&from) {
+            let heard = all.heard.entry(from).or_default();
+            if heard.len() < MOST_HEARD {
+                heard.insert(to);
+            }
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, All> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, All> {
+        let all = self.all.write().unwrap_or_else(PoisonError::into_inner);
+        // A way that is asked for after the new number was seen waits, and is the new one.
+        self.version.fetch_add(1, AcqRel);
+        all
     }
 }
 
-/// Writes a datagram as its receiver reads it, behind what is in `out`.
-pub fn write_received(out: &mut BytesMut, from: &NodePublic, datagram: &[u8]) {
-    let length = from.0.len() + datagram.len();
-    out.reserve(HEADER_LEN + length);
-    out.put_u8(kind::RECV_PACKET);
-    out.put_u32(u32::try_from(length).expect("datagrams that were read are short"));
-    out.extend_from_slice(&from.0);
-    out.extend_from_slice(datagram);
+impl All {
+    fn tell_present(&self, client: &Client) {
+        let mut words = BytesMut::new();
+        write_present(&mut words, &client.key, client.at, client.flags());
+        self.watchers.iter().for_each(|watcher| watcher.queue.fill().presence(&words));
+    }
+
+    fn leave(&mut self, link: &Arc<Client>, key: &NodePublic) {
+        let Some(links) = self.far.get_mut(key) else { return };
+        links.retain(|other| !Arc::ptr_eq(other, link));
+        if !links.is_empty() {
+            return;
+        }
+        self.far.remove(key);
+        let heard = self.heard.remove(key).unwrap_or_default();
+        if self.near.contains_key(key) {
+            return;
+        }
+        let words = gone(key, GoneReason::Disconnected);
+        for client in heard.iter().filter_map(|to| self.near.get(to)) {
+            client.queue.fill().control(&words);
+        }
+    }
+}
+
+/// The frame that says that a peer is not connected.
+pub fn gone(peer: &NodePublic, reason: GoneReason) -> BytesMut {
+    let reason = match reason {
+        GoneReason::Disconnected => 0,
+        GoneReason::NotHere => 1,
+        GoneReason::Other(other) => other,
+    };
+    let mut out = BytesMut::new();
+    write_frame(&mut out, kind::PEER_GONE, &[&peer.0[..], &[reason]].concat());
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+    use tailnet::derp::{Decoder, FromRelay, mesh::read_present};
+
     use super::*;
+
+    fn client(number: u8) -> Arc<Client> {
+        let at = "192.0.2.1:7".parse().unwrap();
+        Arc::new(Client::new(NodePublic([number; 32]), at, number >= 100, counted::of_tests()))
+    }
+
+    /// What it was told: clients, and whether each is present.
+    fn told(client: &Client) -> Vec<(u8, bool)> {
+        let (mut out, mut decoder) = (BytesMut::new(), Decoder::default());
+        let _ = client.queue.take(&mut out).now_or_never();
+        let frames = std::iter::from_fn(|| decoder.poll_frame(&mut out).unwrap());
+        let read = |(kind, contents): (u8, bytes::Bytes)| match kind {
+            kind::PEER_PRESENT => (read_present(&contents).unwrap().0[0], true),
+            _ => match FromRelay::read(kind, contents) {
+                Ok(Some(FromRelay::PeerGone { peer, .. })) => (peer.0[0], false),
+                other => panic!("{other:?}"),
+            },
+        };
+        frames.map(read).collect()
+    }
+
+    fn is_near(table: &Table, client: &Arc<Client>) -> bool {
+        let way = table.way(&client.key);
+        matches!(way, Some(Way::Near(other)) if Arc::ptr_eq(&other, client))
+    }
+
+    fn is_by(table: &Table, key: u8, link: &Arc<Client>) -> bool {
+        let way = table.way(&NodePublic([key; 32]));
+        matches!(way, Some(Way::Far(other)) if Arc::ptr_eq(&other, link))
+    }
 
     #[test]
     fn of_two_with_one_key_the_one_that_sent_last_is_sent_to() {
-        let table = Table::default();
-        let key = NodePublic([1; 32]);
-        let (old, new) = (Arc::new(Client::new(key)), Arc::new(Client::new(key)));
+        let (table, old, new) = (Table::default(), client(1), client(1));
         table.insert(&old);
         table.insert(&new);
-        assert!(Arc::ptr_eq(&table.of(&key).unwrap(), &new));
+        assert!(is_near(&table, &new));
+        let version = table.version();
         table.note_active(&old);
-        assert!(Arc::ptr_eq(&table.of(&key).unwrap(), &old));
+        assert!(is_near(&table, &old) && table.version() != version);
         assert!(!table.remove(&new));
-        assert!(Arc::ptr_eq(&table.of(&key).unwrap(), &old));
+        assert!(is_near(&table, &old));
         assert!(table.remove(&old));
-        assert!(table.of(&key).is_none());
+        assert!(table.way(&old.key).is_none());
+    }
+
+    #[test]
+    fn a_relay_that_watches_is_told_of_each_client_once() {
+        let (table, watcher, there, late, again) =
+            (Table::default(), client(100), client(1), client(2), client(2));
+        table.insert(&there);
+        table.watch(&watcher);
+        table.watch(&watcher);
+        assert_eq!(told(&watcher), [(1, true)]);
+        table.insert(&late);
+        table.insert(&again);
+        table.note_active(&late);
+        table.remove(&late);
+        assert_eq!(told(&watcher), [(2, true), (2, false)]);
+        assert!(!table.remove(&again), "it was another's turn");
+        table.remove(&watcher);
+        table.insert(&again);
+        assert_eq!(told(&watcher), []);
+    }
+
+    #[test]
+    fn a_relay_is_told_in_order_that_a_client_is_not_here_and_that_it_is_again() {
+        let (table, relay, one) = (Table::default(), client(100), client(1));
+        table.watch(&relay);
+        table.insert(&one);
+        table.remove(&one);
+        table.tell_not_here(&relay, &one.key);
+        table.insert(&one);
+        // The datagram that is late was looked at before.
+        table.tell_not_here(&relay, &one.key);
+        assert_eq!(told(&relay), [(1, true), (1, false), (1, false), (1, true)]);
+        table.tell_not_here(&one, &client(2).key);
+        assert_eq!(told(&one), [(2, false)]);
+    }
+
+    #[test]
+    fn a_far_client_is_reached_by_a_link_until_that_ends_and_near_is_before_far() {
+        let (table, one, other, near) = (Table::default(), client(100), client(101), client(1));
+        table.arrive(&one, near.key);
+        table.arrive(&other, near.key);
+        assert!(is_by(&table, 1, &one));
+        table.insert(&near);
+        assert!(is_near(&table, &near));
+        assert!(!table.remove(&near), "it is far yet");
+        table.lose(&one);
+        assert!(is_by(&table, 1, &other));
+        table.leave(&other, &near.key);
+        assert!(table.way(&near.key).is_none() && table.read().far.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_heard_a_far_one_is_told_when_that_is_gone_from_the_region() {
+        let (table, link, other, near) = (Table::default(), client(100), client(101), client(1));
+        let far = NodePublic([2; 32]);
+        table.insert(&near);
+        table.hear(far, near.key);
+        table.arrive(&link, far);
+        table.leave(&link, &far);
+        assert_eq!(told(&near), [], "it was none of the mesh's when it was heard");
+        table.arrive(&link, far);
+        table.arrive(&other, far);
+        table.hear(far, near.key);
+        table.lose(&link);
+        assert_eq!(told(&near), []);
+        table.lose(&other);
+        assert_eq!(told(&near), [(2, false)]);
+    }
+
+    #[test]
+    fn a_connection_is_closed_by_its_key() {
+        let (table, one) = (Table::default(), client(1));
+        table.insert(&one);
+        table.close(&client(2).key);
+        assert!(one.closed().now_or_never().is_none());
+        table.close(&one.key);
+        assert!(one.closed().now_or_never().is_some());
     }
 }

@@ -305,6 +305,9 @@ fn node(row: &SqliteRow) -> anyhow::Result<Node> {
         rekeyed: None,
         last_seen: time(row, "last_seen")?,
         approved: json::<Option<_>>(row, "approved_routes")?.unwrap_or_default(),
+        primaries: Vec::new(),
+        lock_key: String::new(),
+        signature: String::new(),
     })
 }
 

@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{claims::Said, fetch::Fetch, table::OidcTable, trouble::Trouble};
+use super::{claims::Said, table::OidcTable, trouble::Trouble};
+use crate::fetch::Fetch;
 
 /// After this it is asked anew what it is, when the next login needs it.
 const FRESH: Duration = Duration::from_secs(3600);

@@ -15,6 +15,10 @@ pub enum Trouble {
     Stale,
     /// No machine waits.
     NoMachine,
+    /// No login by SSH waits.
+    NoLogin,
+    /// It is another's.
+    OtherUser,
     /// The user's address decides, and nobody has verified it.
     Unverified,
     /// The user is none of this network's.
@@ -43,6 +47,14 @@ impl fmt::Display for Trouble {
             Self::NoMachine => f.write_str(
                 "No machine waits under this link: it was let in, or it waited too long. Log in on \
                  the machine again for a new one.",
+            ),
+            Self::NoLogin => f.write_str(
+                "No login waits under this link: it was confirmed, or it waited too long. Log in \
+                 again for a new one.",
+            ),
+            Self::OtherUser => f.write_str(
+                "The login comes from a machine that is not this account's. Its own user can \
+                 confirm it.",
             ),
             Self::Unverified => {
                 f.write_str("The login provider has not verified this account's e-mail address.")

@@ -20,7 +20,7 @@ use tokio::{
 
 use super::Visitor;
 use crate::{
-    body::{Answer, Parts, Pieces},
+    body::{Answer, Next, Pieces},
     clock::now,
 };
 
@@ -51,14 +51,14 @@ pub async fn follow(visitor: Visitor, Query(Since { since }): Query<Since>) -> R
     (headers, Body::new(Answer::Pieces(Pieces::new(from)))).into_response()
 }
 
-async fn tell(visitor: Visitor, since: u64, to: mpsc::Sender<Parts>, _room: OwnedSemaphorePermit) {
+async fn tell(visitor: Visitor, since: u64, to: mpsc::Sender<Next>, _room: OwnedSemaphorePermit) {
     let Visitor { server, session } = visitor;
     let mut kept = server.network.kept();
     // Something may have changed between the page and its stream.
     let mut event = if *kept.borrow_and_update() == since { SIGN_OF_LIFE } else { CHANGED };
     while session.until > now()
         && matches!(
-            timeout(PATIENCE, to.send(vec![Bytes::from_static(event.as_bytes())])).await,
+            timeout(PATIENCE, to.send(vec![Bytes::from_static(event.as_bytes())].into())).await,
             Ok(Ok(()))
         )
     {

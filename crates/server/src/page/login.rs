@@ -89,6 +89,7 @@ pub async fn leave(visitor: Visitor, Form(Leaving { token }): Form<Leaving>) -> 
 }
 
 fn wrong(server: &Server, arrival: Arrival) -> Response {
+    server.network.counted().refused.api.add(1);
     let is_flood = match arrival {
         Arrival::Network(from) => server.sessions.wrong_from(from.ip(), now()),
         Arrival::Socket { .. } => false,

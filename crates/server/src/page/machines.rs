@@ -179,7 +179,7 @@ fn offered(view: NodeView<'_>) -> Vec<Route> {
         online: view.online,
         approved: approved.contains(net),
         is_exit: net.prefix_len() == 0,
-        is_primary: view.primaries.contains(net),
+        is_primary: view.node.primaries.contains(net),
         others: approved.iter().filter(|own| *own != net).map(ToString::to_string).collect(),
     };
     node.hostinfo.routable.iter().map(one).collect()

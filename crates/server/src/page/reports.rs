@@ -18,6 +18,8 @@ const OFFERED: usize = 500;
 struct AuditPage {
     frame: Frame,
     entries: Vec<Entry>,
+    /// Number and hash of the last one.
+    head: Option<(i64, String)>,
     number: usize,
     pages: usize,
 }
@@ -69,7 +71,9 @@ pub async fn audit(visitor: Visitor, Query(Paged { page }): Query<Paged>) -> Res
         let pages = state.audit().count().div_ceil(EACH).max(1);
         let number = page.clamp(1, pages);
         let entries = state.audit().skip((number - 1) * EACH).take(EACH).map(one).collect();
-        AuditPage { frame, entries, number, pages }
+        let (id, hash) = state.audit_head();
+        let head = (id.0 > 0).then(|| (id.0, hash.to_string()));
+        AuditPage { frame, entries, head, number, pages }
     });
     shown(&page)
 }

@@ -11,7 +11,7 @@ use sqlx::{
 };
 use zeroize::Zeroizing;
 
-use super::{EVERYTHING, NETWORK, Store, read, schema};
+use super::{Engine, Scope, Store, schema, sqlite, statements::EVERYTHING};
 
 impl Store {
     /// Copies what was committed up to now into a new file, with these texts by name beside it. It is
@@ -21,6 +21,11 @@ impl Store {
     /// There is such a file, or it cannot be written.
     pub async fn back_up(&self, file: &Path, texts: &[(&str, &str)]) -> anyhow::Result<()> {
         let name = || file.display().to_string();
+        let Engine::Sqlite(pool, _) = &self.engine else {
+            bail!(
+                "this network is kept by PostgreSQL: back it up there, as by pg_dump, or `export` it"
+            );
+        };
         if file.exists() {
             bail!("{}: there is such a file", file.display());
         }
@@ -31,7 +36,7 @@ impl Store {
         sys::whole_file::remove(partial).with_context(name)?;
         sys::whole_file::replace(partial, "").with_context(name)?;
         let text = partial.to_str().context("the file's name is not UTF-8")?;
-        sqlx::query("VACUUM INTO $1").bind(text).execute(&self.pool).await.with_context(name)?;
+        sqlx::query("VACUUM INTO $1").bind(text).execute(pool).await.with_context(name)?;
         let options = SqliteConnectOptions::new().filename(partial);
         let mut copy = options.journal_mode(SqliteJournalMode::Delete).connect().await?;
         let kept = "CREATE TABLE kept (name TEXT PRIMARY KEY, body TEXT NOT NULL)";
@@ -70,8 +75,8 @@ impl Backup {
         let rows = sqlx::query("SELECT name, body FROM kept").fetch_all(&mut from).await?;
         let text = |row: &SqliteRow| Ok((row.try_get(0)?, row.try_get::<String, _>(1)?.into()));
         let texts = rows.iter().map(text).collect::<Result<_, sqlx::Error>>()?;
-        let all = sqlx::query(EVERYTHING).bind(NETWORK).fetch_all(&mut from).await?;
-        let objects = all.iter().map(read).collect::<anyhow::Result<_>>()?;
+        let all = sqlx::query(EVERYTHING).bind(Scope::OF_FILE.network).fetch_all(&mut from).await?;
+        let objects = all.iter().map(sqlite::read).collect::<anyhow::Result<_>>()?;
         from.close().await?;
         Ok(Some(Self { objects, texts }))
     }
@@ -89,19 +94,20 @@ mod tests {
     use coordinator::object::Kind;
 
     use super::*;
+    use crate::store::{Database, Shared};
 
     #[tokio::test]
     async fn a_backup_has_what_was_committed_and_the_texts_and_is_nobody_elses() {
         let folder = tempfile::tempdir().unwrap();
         let (file, copy) = (folder.path().join("store.sqlite"), folder.path().join("copy"));
-        let store = Store::open(&file).await.unwrap();
+        let mut store = Store::open(&Database::File(file.clone())).await.unwrap();
         let objects = [
             Stored { kind: Kind::User, id: 1, body: Some("{}".into()) },
             Stored { kind: Kind::User, id: 2, body: None },
         ];
-        store.commit(0, &objects).await.unwrap();
+        store.commit((0, 0), &objects).await.unwrap();
         store.back_up(&copy, &[("a", "text")]).await.unwrap();
-        store.commit(1, &[Stored { kind: Kind::User, id: 3, body: None }]).await.unwrap();
+        store.commit((1, 0), &[Stored { kind: Kind::User, id: 3, body: None }]).await.unwrap();
         let backup = Backup::open(&copy).await.unwrap().unwrap();
         assert_eq!((backup.text("a"), backup.text("b")), (Some("text"), None));
         assert_eq!(backup.objects, objects);

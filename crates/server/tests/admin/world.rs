@@ -1,6 +1,10 @@
 //! A server on loopback, its administrators and its machines.
 
-use std::{net::SocketAddr, path::Path};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use base64ct::{Base64, Encoding};
 use bytes::Bytes;
@@ -17,7 +21,7 @@ use tailnet::{
         noise::{Initiation, REPLY, REPLY_HEADER, Reply},
         stream::NoiseStream,
     },
-    keys::{MachineKey, NodePublic},
+    keys::{MachineKey, MachinePublic, NodePublic},
 };
 use tempfile::TempDir;
 use tokio::{
@@ -25,9 +29,12 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
+/// A network of a server.
 pub struct World {
     pub address: SocketAddr,
-    folder: TempDir,
+    folder: Arc<TempDir>,
+    host: String,
+    socket: PathBuf,
 }
 
 pub struct Said {
@@ -44,6 +51,11 @@ impl Said {
 
 impl World {
     pub async fn new() -> Self {
+        Self::with("").await
+    }
+
+    /// The network of the top level, of a server with these further tables.
+    pub async fn with(tables: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
@@ -55,14 +67,26 @@ impl World {
             state_dir: folder.path().to_owned(),
             socket: folder.path().join("socket"),
             base_domain: "net.example.com".into(),
-            ..Configuration::default()
+            ..toml::from_str(tables).unwrap()
         };
         configuration.derp.stun_listen = Vec::new();
         tokio::spawn(serve(configuration));
         while TcpStream::connect(address).await.is_err() {
             tokio::task::yield_now().await;
         }
-        Self { address, folder }
+        let socket = folder.path().join("socket");
+        Self { address, folder: Arc::new(folder), host: "localhost".into(), socket }
+    }
+
+    /// Another network of the same server: that of this name, at this host.
+    pub fn other(&self, name: &str, host: &str) -> Self {
+        let (folder, host) = (Arc::clone(&self.folder), host.to_owned());
+        Self {
+            address: self.address,
+            socket: self.folder().join(format!("socket.{name}")),
+            folder,
+            host,
+        }
     }
 
     pub fn folder(&self) -> &Path {
@@ -71,16 +95,26 @@ impl World {
 
     /// As the command line asks.
     pub async fn command(&self, method: Method, path: &str, body: Value) -> Value {
-        let socket = self.folder().join("socket");
-        let stream = loop {
-            match UnixStream::connect(&socket).await {
+        let stream = self.commands().await;
+        let path = format!("/api/v1/{path}");
+        let said = ask(stream, "local", method, &path, &[], body.to_string()).await;
+        assert!(said.status.is_success(), "{path}: {}", said.body);
+        said.json()
+    }
+
+    /// The same, which may be refused.
+    pub async fn try_command(&self, method: Method, path: &str) -> Said {
+        let stream = self.commands().await;
+        ask(stream, "local", method, &format!("/api/v1/{path}"), &[], String::new()).await
+    }
+
+    async fn commands(&self) -> UnixStream {
+        loop {
+            match UnixStream::connect(&self.socket).await {
                 Ok(stream) => break stream,
                 Err(_) => tokio::task::yield_now().await,
             }
-        };
-        let said = ask(stream, method, &format!("/api/v1/{path}"), &[], body.to_string()).await;
-        assert!(said.status.is_success(), "{path}: {}", said.body);
-        said.json()
+        }
     }
 
     /// As anybody asks.
@@ -92,7 +126,7 @@ impl World {
         body: &str,
     ) -> Said {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        ask(stream, method, path, headers, body.to_owned()).await
+        ask(stream, &self.host, method, path, headers, body.to_owned()).await
     }
 
     /// A key of the API, and what shows it.
@@ -123,32 +157,49 @@ impl World {
 
     /// A machine joins, and says this of itself.
     pub async fn join(&self, number: u8, auth_key: &str, hostinfo: Value) {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let key = self.ask(Method::GET, "/key?v=131", &[], "").await.json();
-        let server = serde_json::from_value(key["publicKey"].clone()).unwrap();
-        let machine = MachineKey::new(Box::new([number; 32].into()));
-        let (initiation, message) =
-            Initiation::new(&machine, &server, 131, [number ^ 0x55; 32].into()).unwrap();
-        let stream = upgraded(stream, initiation, &message).await;
-        let (mut sender, connection) =
-            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        tokio::spawn(connection);
         let body = json!({
             "Version": 131, "NodeKey": NodePublic([number; 32]), "Auth": { "AuthKey": auth_key },
             "Hostinfo": hostinfo,
         });
-        let request = Request::post("https://a/machine/register")
-            .body(Full::new(Bytes::from(body.to_string())))
-            .unwrap();
-        let response = sender.send_request(request).await.unwrap();
+        let mut machine = self.machine(number).await;
+        let response = machine.send_request(said_by_machine("register", &body)).await.unwrap();
         let answer = response.into_body().collect().await.unwrap().to_bytes();
         let answer: Value = serde_json::from_slice(&answer).unwrap();
         assert_eq!(answer["MachineAuthorized"], true, "{answer}");
     }
+
+    /// The key that machines know the network by.
+    pub async fn server_key(&self) -> MachinePublic {
+        let key = self.ask(Method::GET, "/key?v=131", &[], "").await.json();
+        serde_json::from_value(key["publicKey"].clone()).unwrap()
+    }
+
+    /// The connection of a machine, inside Noise.
+    pub async fn machine(&self, number: u8) -> http2::SendRequest<Full<Bytes>> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let server = self.server_key().await;
+        let machine = MachineKey::new(Box::new([number; 32].into()));
+        let (initiation, message) =
+            Initiation::new(&machine, &server, 131, [number ^ 0x55; 32].into()).unwrap();
+        let stream = upgraded(stream, &self.host, initiation, &message).await;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        // No more of an answer is sent before it is read.
+        builder.initial_stream_window_size(64);
+        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        sender
+    }
+}
+
+/// A request of a machine.
+pub fn said_by_machine(path: &str, body: &Value) -> Request<Full<Bytes>> {
+    let request = Request::post(format!("https://a/machine/{path}"));
+    request.body(Full::new(Bytes::from(body.to_string()))).unwrap()
 }
 
 async fn ask(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    host: &str,
     method: Method,
     path: &str,
     headers: &[(&str, &str)],
@@ -156,7 +207,7 @@ async fn ask(
 ) -> Said {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
+    let mut request = Request::builder().method(method).uri(path).header("host", host);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -171,12 +222,13 @@ async fn ask(
 /// Noise, behind an upgrade by POST.
 async fn upgraded(
     mut stream: TcpStream,
+    host: &str,
     initiation: Initiation,
     message: &[u8],
 ) -> NoiseStream<TcpStream> {
     let message = Base64::encode_string(message);
     let request = format!(
-        "POST /ts2021 HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\n\
+        "POST /ts2021 HTTP/1.1\r\nHost: {host}\r\nConnection: upgrade\r\n\
          Upgrade: tailscale-control-protocol\r\nX-Tailscale-Handshake: {message}\r\n\r\n"
     );
     stream.write_all(request.as_bytes()).await.unwrap();

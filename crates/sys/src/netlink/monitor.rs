@@ -110,7 +110,7 @@ impl Monitor {
             if let Some(event) = self.try_next()? {
                 return Ok(Some(event));
             }
-            if self.wake.wait(Some(self.socket.as_fd()))? == Waited::Woken {
+            if self.wake.wait(Some(self.socket.as_fd()), None)? == Waited::Woken {
                 return Ok(None);
             }
         }

@@ -98,25 +98,39 @@ impl Netlink {
     /// # Errors
     /// The kernel's refusal, other than that there is no route.
     pub fn mtu_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<u32>, NetlinkError> {
-        self.next_hop(to, fwmark)?.map_or(Ok(None), |hop| self.mtu_of(&hop))
+        self.next_hop(to, None, fwmark)?.map_or(Ok(None), |hop| self.mtu_of(&hop))
     }
 
-    /// The index of the device that packets with this mark to `to` leave through; `None` if there
-    /// is no route.
+    /// The index of the device that packets with this mark to `to` leave through, where they are
+    /// sent from the host's own address `from` if one is given; `None` if there is no route.
     ///
     /// # Errors
     /// The kernel's refusal, other than that there is no route.
-    pub fn device_to(&self, to: IpAddr, fwmark: u32) -> Result<Option<u32>, NetlinkError> {
-        Ok(self.next_hop(to, fwmark)?.and_then(|hop| hop.device))
+    pub fn device_to(
+        &self,
+        to: IpAddr,
+        from: Option<IpAddr>,
+        fwmark: u32,
+    ) -> Result<Option<u32>, NetlinkError> {
+        Ok(self.next_hop(to, from, fwmark)?.and_then(|hop| hop.device))
     }
 
     /// The next hop towards an address; `None` if there is no route.
-    fn next_hop(&self, to: IpAddr, fwmark: u32) -> Result<Option<NextHop>, NetlinkError> {
+    fn next_hop(
+        &self,
+        to: IpAddr,
+        from: Option<IpAddr>,
+        fwmark: u32,
+    ) -> Result<Option<NextHop>, NetlinkError> {
         let host = IpNet::from(to);
         let mut message = RouteMessage::default();
         message.header.address_family = Family::of(to).into();
         message.header.destination_prefix_length = host.prefix_len();
         message.attributes.push(RouteAttribute::Destination(to.into()));
+        if let Some(from) = from {
+            message.header.source_prefix_length = IpNet::from(from).prefix_len();
+            message.attributes.push(RouteAttribute::Source(from.into()));
+        }
         if fwmark != 0 {
             message.attributes.push(RouteAttribute::Mark(fwmark));
         }

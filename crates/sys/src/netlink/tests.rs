@@ -317,8 +317,11 @@ fn a_link_has_its_kind_and_a_route_its_device() {
         let links = netlink.links().unwrap();
         let link = links.iter().find(|link| link.index == info.index).unwrap();
         assert_eq!((link.ethernet, link.bridged, link.mtu), (false, false, 1420));
-        assert_eq!(netlink.device_to(address("10.9.0.7"), 0).unwrap(), Some(info.index));
-        assert_eq!(netlink.device_to(address("10.8.0.7"), 0).unwrap(), None);
+        let device_to = |to, from| netlink.device_to(address(to), from, 0).unwrap();
+        assert_eq!(device_to("10.9.0.7", None), Some(info.index));
+        assert_eq!(device_to("10.8.0.7", None), None);
+        assert_eq!(device_to("10.9.0.7", Some(address("10.9.0.1"))), Some(info.index));
+        assert_eq!(device_to("10.9.0.7", Some(address("10.9.0.2"))), None, "not ours");
     });
 }
 

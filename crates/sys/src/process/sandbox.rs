@@ -25,15 +25,35 @@ use seccompiler::{
 
 use crate::errno::{Errno, errno};
 use calls::{
-    AGENT, AGENT_OPTIONS, ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, HELPER,
-    HELPER_OPTIONS, IOCTL_REQUESTS, NETLINK, NO_EXEC, OPTIONS, PRCTL_OPTIONS, RENAMES,
-    REPORTED_MISSING, SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, SYNCS, TCP,
+    AGENT, AGENT_OPTIONS, ALLOWED, ALLOWED_X86_64, DEFAULT_PROTOCOL, FCNTL_COMMANDS, FCNTL_LOCKS,
+    FILTER_OPTIONS, HELPER, HELPER_OPTIONS, IOCTL_REQUESTS, NAMES_OPTIONS, NETLINK, NO_EXEC,
+    OPTIONS, PRCTL_OPTIONS, RENAMES, REPORTED_MISSING, SERVER, SERVER_NEVER, SERVER_SOCKETS,
+    SERVER_X86_64, SOCKET_SERVER, SOCKET_SERVER_SOCKETS, SPLICES, STREAM_OPTIONS, SYNCS, TCP,
     THREAD, UDP, UDP_OPTIONS, UNIX, UNLINKS,
 };
 
 /// The landlock version that is asked for (Linux 6.12). An older kernel enforces what it knows: TCP
 /// from 6.7, devices from 6.10, abstract sockets from 6.12.
 const LANDLOCK: ABI = ABI::V6;
+/// Files and folders that every process reads: to resolve a name, by the allocator, and to start a
+/// thread.
+pub const READ: [&str; 14] = [
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/proc/self",
+    "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system/cpu",
+];
+
 /// The bits of socket(2)'s type argument that are not flags.
 const SOCK_TYPE_MASK: u64 = 0xf;
 
@@ -109,6 +129,8 @@ pub struct Work {
     pub splice: bool,
     /// It keeps an open file that must outlast a loss of power.
     pub syncs: bool,
+    /// It leaves out most of a flood at its UDP socket.
+    pub sheds: bool,
     /// It is the agent of a member: it listens, keeps files, and marks its sockets.
     pub agent: bool,
 }
@@ -156,6 +178,13 @@ fn allow(
 /// `EPERM`.
 pub fn confine_calls(work: Work) -> Result<Confined, SandboxError> {
     apply(rules(work)?)
+}
+
+/// Confines all threads to the system calls of a server that keeps a database, and answers by TCP, UDP
+/// and Unix sockets that are open. With `connects` it also asks others, by name, and with `unix` by Unix
+/// sockets. Others fail with `EPERM`.
+pub fn confine_server(connects: bool, unix: bool) -> Result<Confined, SandboxError> {
+    apply(server_rules(connects, unix)?)
 }
 
 /// Confines a process with one thread to creating sockets for another process, without any file.
@@ -209,18 +238,45 @@ fn rules(work: Work) -> Result<Rules, BackendError> {
     insert_no_exec(&mut rules)?;
     let options = PRCTL_OPTIONS.iter().map(|&option| rule(&[(0, SeccompCmpOp::Eq, option)]));
     rules.insert(libc::SYS_prctl, options.collect::<Result<_, _>>()?);
-    insert_ioctl_and_fcntl(&mut rules)?;
+    insert_ioctl_and_fcntl(&mut rules, &[])?;
     insert_tgkill(&mut rules)?;
     let of_udp = UDP_OPTIONS.iter().filter(|_| work.udp);
     let of_streams = STREAM_OPTIONS.iter().filter(|_| work.streams || work.tcp);
+    let of_filters = FILTER_OPTIONS.iter().filter(|_| work.sheds);
     let of_agent = AGENT_OPTIONS.iter().filter(|_| work.agent);
-    insert_options(&mut rules, OPTIONS.iter().chain(of_udp).chain(of_streams).chain(of_agent))?;
+    insert_options(
+        &mut rules,
+        OPTIONS.iter().chain(of_udp).chain(of_streams).chain(of_filters).chain(of_agent),
+    )?;
     let udp = UDP.iter().filter(|_| work.udp);
     let tcp = TCP.iter().filter(|_| work.tcp);
     let unix = UNIX.iter().filter(|_| work.unix);
     let sockets = NETLINK.iter().chain(udp).chain(tcp).chain(unix);
     insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
     let by_name = TCP.iter().filter(|_| work.agent);
+    insert_sockets(&mut rules, by_name, Some((2, SeccompCmpOp::Eq, libc::IPPROTO_TCP)))?;
+    let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
+    rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
+    Ok(rules)
+}
+
+fn server_rules(connects: bool, unix: bool) -> Result<Rules, BackendError> {
+    let always = ALLOWED.iter().chain(ALLOWED_X86_64).chain(UNLINKS).chain(SYNCS);
+    let always = always.chain(AGENT).chain(RENAMES).chain(SERVER).chain(SERVER_X86_64);
+    // It listens at no other place than at its start.
+    let always = always.filter(|call| !SERVER_NEVER.contains(call));
+    let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
+    insert_no_exec(&mut rules)?;
+    let options = PRCTL_OPTIONS.iter().map(|&option| rule(&[(0, SeccompCmpOp::Eq, option)]));
+    rules.insert(libc::SYS_prctl, options.collect::<Result<_, _>>()?);
+    insert_ioctl_and_fcntl(&mut rules, FCNTL_LOCKS)?;
+    insert_tgkill(&mut rules)?;
+    let of_names = AGENT_OPTIONS.iter().filter(|option| NAMES_OPTIONS.contains(option));
+    insert_options(&mut rules, STREAM_OPTIONS.iter().chain(of_names.filter(|_| connects)))?;
+    let of_unix = UNIX.iter().filter(|_| unix);
+    let sockets = SERVER_SOCKETS.iter().filter(|_| connects).chain(of_unix);
+    insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
+    let by_name = TCP.iter().filter(|_| connects);
     insert_sockets(&mut rules, by_name, Some((2, SeccompCmpOp::Eq, libc::IPPROTO_TCP)))?;
     let is_thread = SeccompCmpOp::MaskedEq(THREAD as u64);
     rules.insert(libc::SYS_clone, vec![rule(&[(0, is_thread, THREAD)])?]);
@@ -240,7 +296,7 @@ fn helper_rules() -> Result<Rules, BackendError> {
     let mut rules: Rules = always.map(|&call| (call, Vec::new())).collect();
     insert_no_exec(&mut rules)?;
     insert_tgkill(&mut rules)?;
-    insert_ioctl_and_fcntl(&mut rules)?;
+    insert_ioctl_and_fcntl(&mut rules, &[])?;
     insert_options(&mut rules, UDP_OPTIONS.iter().chain(HELPER_OPTIONS))?;
     let sockets = NETLINK.iter().chain(UDP);
     insert_sockets(&mut rules, sockets, Some((2, SeccompCmpOp::Eq, DEFAULT_PROTOCOL)))?;
@@ -248,11 +304,11 @@ fn helper_rules() -> Result<Rules, BackendError> {
 }
 
 /// ioctl(2) and fcntl(2), by their requests and commands.
-fn insert_ioctl_and_fcntl(rules: &mut Rules) -> Result<(), BackendError> {
+fn insert_ioctl_and_fcntl(rules: &mut Rules, further: &[i32]) -> Result<(), BackendError> {
     let is = |value: i32| rule(&[(1, SeccompCmpOp::Eq, value)]);
     let requests = IOCTL_REQUESTS.iter().map(|&request| is(request as i32));
     rules.insert(libc::SYS_ioctl, requests.collect::<Result<_, _>>()?);
-    let commands = FCNTL_COMMANDS.iter().map(|&command| is(command));
+    let commands = FCNTL_COMMANDS.iter().chain(further).map(|&command| is(command));
     rules.insert(libc::SYS_fcntl, commands.collect::<Result<_, _>>()?);
     Ok(())
 }
@@ -295,7 +351,11 @@ fn insert_sockets<'a>(
         let arguments = [(0, SeccompCmpOp::Eq, domain), kind].into_iter().chain(protocol.clone());
         rule(&arguments.collect::<Vec<_>>())
     });
-    rules.entry(libc::SYS_socket).or_default().extend(sockets.collect::<Result<Vec<_>, _>>()?);
+    let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
+    // A call without rules passes with all arguments.
+    if !sockets.is_empty() {
+        rules.entry(libc::SYS_socket).or_default().extend(sockets);
+    }
     Ok(())
 }
 

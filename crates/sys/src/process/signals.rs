@@ -1,5 +1,8 @@
 //! Signals that end the process, as a file descriptor to wait on.
-#![expect(unsafe_code, reason = "a child's signal mask is set between fork and exec")]
+#![expect(
+    unsafe_code,
+    reason = "a child's signal mask is set between fork and exec, and a disposition is changed"
+)]
 
 use std::{
     io,
@@ -17,11 +20,13 @@ use nix::sys::{
 
 use crate::poll;
 
-/// A request to exit.
+/// A signal that is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// SIGTERM, or SIGHUP.
+    /// SIGTERM.
     Terminate,
+    /// SIGHUP, which asks some programs to read their files again.
+    HangUp,
     /// SIGINT.
     Interrupt,
 }
@@ -57,6 +62,7 @@ impl Signals {
         let info = self.0.read_signal()?;
         Ok(info.map(|info| match i32::try_from(info.ssi_signo) {
             Ok(libc::SIGINT) => Signal::Interrupt,
+            Ok(libc::SIGHUP) => Signal::HangUp,
             _ => Signal::Terminate,
         }))
     }
@@ -69,6 +75,14 @@ pub fn unmask(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec the closure makes one system call, which is
     // async-signal-safe, and touches only its own memory.
     unsafe { command.pre_exec(unmask) }
+}
+
+/// Has the process end silently once the reader of what it prints is gone, as `head` when it has read
+/// enough, where Rust has the write fail. For a command that prints; a daemon goes on.
+pub fn end_with_the_reader() {
+    // SAFETY: no handler is set, so none has to be async-signal-safe.
+    let set = unsafe { signal::signal(signal::Signal::SIGPIPE, signal::SigHandler::SigDfl) };
+    set.expect("SIGPIPE may be ignored or not");
 }
 
 impl AsFd for Signals {

@@ -126,6 +126,7 @@ fn a_blocked_signal_waits_to_be_read() {
         for (sent, heard) in [
             (signal::Signal::SIGTERM, Signal::Terminate),
             (signal::Signal::SIGINT, Signal::Interrupt),
+            (signal::Signal::SIGHUP, Signal::HangUp),
         ] {
             kill(Pid::this(), sent).unwrap();
             assert_eq!(poll::readable([signals.as_fd()], None).unwrap(), [true]);

@@ -83,9 +83,9 @@ impl<D: Calls> IpRecv for TunRecv<D> {
             self.set_offloads();
         }
         while !self.drain(batch)? && wait {
-            match self.wake.wait(Some(self.fd.as_fd()))? {
+            match self.wake.wait(Some(self.fd.as_fd()), None)? {
                 Waited::Woken => break,
-                Waited::Readable => {}
+                Waited::Readable | Waited::InVain => {}
                 Waited::Failed => return Err(Errno::EBADFD.into()),
             }
         }

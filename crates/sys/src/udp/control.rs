@@ -33,20 +33,30 @@ impl ControlSend for UdpSocket {
         hops: Option<u8>,
     ) -> Result<(), SendError> {
         let socket = self.shared.socket().ok_or(SendError::NoSocket)?;
-        let remote = to.remote.direct().filter(|remote| socket.family().reaches(*remote));
-        let remote = remote.ok_or(SendError::Unreachable)?;
-        let mut refused = 0;
-        loop {
-            match send(&socket, datagram, remote, to.local, hops) {
-                Ok(()) => return Ok(()),
-                Err(errno)
-                    if matches!(Cause::of(errno), Cause::Signal | Cause::Earlier)
-                        && refused < MAX_REFUSED =>
-                {
-                    refused += 1;
-                }
-                Err(errno) => return Err(send_error(errno)),
+        send_by(&socket, datagram, to, hops)
+    }
+}
+
+/// Sends one by a socket.
+pub(super) fn send_by(
+    socket: &Socket,
+    datagram: &[u8],
+    to: Endpoint,
+    hops: Option<u8>,
+) -> Result<(), SendError> {
+    let remote = to.remote.direct().filter(|remote| socket.family().reaches(*remote));
+    let remote = remote.ok_or(SendError::Unreachable)?;
+    let mut refused = 0;
+    loop {
+        match send(socket, datagram, remote, to.local, hops) {
+            Ok(()) => return Ok(()),
+            Err(errno)
+                if matches!(Cause::of(errno), Cause::Signal | Cause::Earlier)
+                    && refused < MAX_REFUSED =>
+            {
+                refused += 1;
             }
+            Err(errno) => return Err(send_error(errno)),
         }
     }
 }

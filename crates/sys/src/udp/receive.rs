@@ -8,12 +8,13 @@ use std::{
 };
 
 use nix::errno::Errno;
-use packet::{Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker};
+use packet::{Endpoint, Flood, RecvBatch, RecvMeta, UdpRecv, Waker};
 
 use super::{
     Shared,
     mmsg::{Calls, Messages, Received},
     refusal::is_transient,
+    shed::Program,
     socket::Socket,
 };
 use crate::wake::Waited;
@@ -28,8 +29,12 @@ pub struct UdpReceiver<C = Messages> {
     coalesced: bool,
     /// When the kernel received the last datagram, since the Unix epoch; zero if unknown.
     received_at: Duration,
+    /// What leaves out most of a flood, while there is one.
+    filter: Option<Program>,
 }
 
+/// How long to wait during a flood.
+const SHEDDING: Duration = Duration::from_secs(1);
 /// Slots of one call while datagrams are coalesced. That is 512 KiB, which fits the cache and does
 /// not delay the last ones for long.
 const COALESCED_SLOTS: usize = 8;
@@ -44,14 +49,16 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
             let socket = self.shared.socket();
             if let Some(socket) = &socket {
                 self.shared.apply_gro(socket, &self.messages);
+                self.apply_filter(socket);
                 self.receive(socket, batch, RecvBatch::SLOT)?;
                 if !batch.is_empty() {
                     return Ok(());
                 }
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
+            let at_most = self.filter.is_some().then_some(SHEDDING);
             // It is also set when the socket was replaced; then the batch is empty.
-            if self.shared.wake.wait(fd)? == Waited::Woken {
+            if matches!(self.shared.wake.wait(fd, at_most)?, Waited::Woken | Waited::InVain) {
                 return Ok(());
             }
         }
@@ -59,6 +66,16 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
 
     fn waker(&self) -> Waker {
         self.shared.wake.waker()
+    }
+
+    fn shed(&mut self, flood: Option<&Flood>) -> bool {
+        self.filter = flood.map(Program::new);
+        // Without a socket the next one is to have it.
+        let set = self.shared.socket().is_none_or(|socket| self.set_filter(&socket));
+        if !set {
+            self.filter = None;
+        }
+        set
     }
 }
 
@@ -70,7 +87,19 @@ impl UdpReceiver {
 
 impl<C: Calls> UdpReceiver<C> {
     pub(super) fn over(shared: Arc<Shared>, messages: C) -> Self {
-        Self { shared, messages, coalesced: false, received_at: Duration::ZERO }
+        Self { shared, messages, coalesced: false, received_at: Duration::ZERO, filter: None }
+    }
+
+    /// Where the socket was replaced during a flood.
+    fn apply_filter(&mut self, socket: &Socket) {
+        if self.filter.is_some() && !socket.sheds() && !self.set_filter(socket) {
+            self.filter = None;
+        }
+    }
+
+    /// Whether the kernel took it.
+    fn set_filter(&self, socket: &Socket) -> bool {
+        socket.set_filter(self.filter.as_ref()).is_ok()
     }
 
     /// Receives without waiting, into the first `room` bytes of each slot.
@@ -89,6 +118,9 @@ impl<C: Calls> UdpReceiver<C> {
                     self.coalesced = false;
                     self.received_at = Duration::ZERO;
                     (0..count).for_each(|slot| self.accept(socket, batch, slot));
+                    if count == asked && batch.shed() > 0 && socket.is_crowded() {
+                        batch.note_lost(1);
+                    }
                     // If fewer were received, the socket is empty now, and the delay was ours.
                     if count == asked && !self.received_at.is_zero() {
                         let now = UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -109,8 +141,9 @@ impl<C: Calls> UdpReceiver<C> {
         let Received { len, is_whole, remote, ancillary } = self.messages.received(slot);
         if let Some(drops) = ancillary.drops {
             let new = socket.note_drops(drops);
-            self.shared.overflow.fetch_add(new.into(), Ordering::Relaxed);
-            batch.note_lost(new);
+            self.shared.overflow.fetch_add(new.lost.into(), Ordering::Relaxed);
+            batch.note_lost(new.lost);
+            batch.note_shed(new.shed);
         }
         let Some(remote) = remote.filter(|_| is_whole) else {
             self.shared.truncated.fetch_add(1, Ordering::Relaxed);

@@ -44,6 +44,19 @@ pub(super) struct Socket {
     drops: AtomicU32,
     /// Whether GRO is enabled.
     gro: AtomicBool,
+    /// Whether a filter drops most of a flood, which the kernel counts like all it drops.
+    sheds: AtomicBool,
+    /// The kernel's drop counter where the last filter was removed, or later.
+    shed_until: AtomicU32,
+}
+
+/// Datagrams that the kernel dropped since the last look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Drops {
+    /// For want of room.
+    pub lost: u32,
+    /// By a filter.
+    pub shed: u32,
 }
 
 impl Socket {
@@ -87,7 +100,9 @@ impl Socket {
     }
 
     fn new(fd: OwnedFd, family: Family, port: u16) -> Self {
-        Self { fd, family, port, drops: AtomicU32::new(0), gro: AtomicBool::new(false) }
+        let (drops, shed_until) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (gro, sheds) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { fd, family, port, drops, gro, sheds, shed_until }
     }
 
     pub(super) fn into_fd(self) -> OwnedFd {
@@ -137,9 +152,37 @@ impl Socket {
         }
     }
 
-    /// Updates the kernel's drop counter; returns the number of new drops.
-    pub(super) fn note_drops(&self, drops: u32) -> u32 {
-        drops.wrapping_sub(self.drops.swap(drops, Ordering::Relaxed))
+    pub(super) fn sheds(&self) -> bool {
+        self.sheds.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin_shedding(&self) {
+        self.sheds.store(true, Ordering::Relaxed);
+    }
+
+    /// There is no filter since the kernel's drop counter was this, or, if it does not say, as it was
+    /// last seen.
+    pub(super) fn end_shedding(&self, drops: Result<u32, Errno>) {
+        let drops = drops.unwrap_or_else(|_| self.drops.load(Ordering::Relaxed));
+        self.shed_until.store(drops, Ordering::Relaxed);
+        self.sheds.store(false, Ordering::Relaxed);
+    }
+
+    /// Updates the kernel's drop counter, as it was when a datagram was received; returns the new
+    /// drops. What is lost for want of room while there is a filter is taken for what it drops.
+    pub(super) fn note_drops(&self, drops: u32) -> Drops {
+        let new = drops.wrapping_sub(self.drops.swap(drops, Ordering::Relaxed));
+        if self.sheds() {
+            return Drops { lost: 0, shed: new };
+        }
+        let behind = drops.wrapping_sub(self.shed_until.load(Ordering::Relaxed));
+        // One that waited since before the filter was removed has an older counter.
+        if behind as i32 <= 0 {
+            return Drops { lost: 0, shed: new };
+        }
+        self.shed_until.store(drops, Ordering::Relaxed);
+        let lost = new.min(behind);
+        Drops { lost, shed: new - lost }
     }
 }
 

@@ -17,6 +17,7 @@ mod faulty;
 mod kernel;
 mod lost;
 mod refused;
+mod shed;
 
 /// The loopback interface of a fresh namespace.
 const LOOPBACK: u32 = 1;

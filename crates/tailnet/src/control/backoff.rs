@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// A coordinator that ends is lost by all its members at once: so long is the time in which they come
+/// again. What they carry does not wait for it.
+const SPREAD: Duration = Duration::from_secs(2);
+
 /// Waits that grow with the square of the failures, each by chance shorter or longer by half, so
 /// that the members of a coordinator that was away do not come back at once.
 #[derive(Clone, Debug)]
@@ -32,14 +36,32 @@ impl Backoff {
         self.failures = 0;
     }
 
+    /// It worked, and ended: how long to wait.
+    pub fn handle_loss(&mut self, random: u32) -> Duration {
+        self.reset();
+        SPREAD.mul_f64(chance(random))
+    }
+
+    /// Whoever failed it asks for a wait: at least so long, and by chance longer by half, as it asks
+    /// others too.
+    pub fn handle_busy(&mut self, wanted: Duration, random: u32) -> Duration {
+        let wanted = wanted + wanted.mul_f64(chance(random) / 2.0);
+        self.handle_failure(random).max(wanted)
+    }
+
     /// It failed: how long to wait. `random` is any number, evenly spread.
     pub fn handle_failure(&mut self, random: u32) -> Duration {
         self.failures = self.failures.saturating_add(1);
         let wait = self.unit.saturating_mul(self.failures.saturating_pow(2));
         // Of what is allowed at most, two thirds: with half of that again by chance it is all.
         let wait = wait.min(self.longest * 2 / 3);
-        wait / 2 + wait.mul_f64(f64::from(random) / f64::from(u32::MAX))
+        wait / 2 + wait.mul_f64(chance(random))
     }
+}
+
+/// Between 0 and 1.
+fn chance(random: u32) -> f64 {
+    f64::from(random) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]
@@ -65,5 +87,46 @@ mod tests {
         assert!(backoff.handle_failure(7) > first);
         backoff.reset();
         assert_eq!(backoff.handle_failure(7), first);
+    }
+
+    #[test]
+    fn who_is_asked_to_wait_does_so_and_not_all_for_the_same_time() {
+        let wait = |random| Backoff::connections().handle_busy(Duration::from_secs(8), random);
+        assert_eq!(wait(0), Duration::from_secs(8));
+        assert_eq!(wait(u32::MAX), Duration::from_secs(12));
+    }
+
+    /// Ten thousand members lose their coordinator, which is there again after so long: how many come
+    /// in the fullest tenth of a second, and how often each tried in vain.
+    fn storm(away: Duration) -> (usize, f64) {
+        const MEMBERS: u32 = 10_000;
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 32) as u32
+        };
+        let (mut arrivals, mut in_vain) = (std::collections::BTreeMap::new(), 0u32);
+        for _ in 0..MEMBERS {
+            let mut backoff = Backoff::connections();
+            let mut at = backoff.handle_loss(random());
+            while at < away {
+                in_vain += 1;
+                at += backoff.handle_failure(random());
+            }
+            *arrivals.entry(at.as_millis() / 100).or_insert(0usize) += 1;
+        }
+        let fullest = arrivals.into_values().max().unwrap_or_default();
+        (fullest, f64::from(in_vain) / f64::from(MEMBERS))
+    }
+
+    #[test]
+    fn members_of_a_coordinator_that_starts_again_come_one_after_the_other() {
+        for seconds in [0, 1, 3, 10, 60] {
+            let (fullest, in_vain) = storm(Duration::from_secs(seconds));
+            // Those that tried in vain before try often: of a coordinator that was away for a second
+            // a quarter come in its first tenth.
+            assert!(fullest < 3000, "{fullest} of 10,000 at once after {seconds} s");
+            assert!(in_vain < 30.0, "{in_vain} attempts each in {seconds} s");
+        }
     }
 }

@@ -252,6 +252,9 @@ pub struct PingRequest {
     pub over_noise: bool,
     /// What it wants; empty if the answer is a request without more.
     pub types: String,
+    /// The node that is to be pinged, where that is wanted.
+    #[serde(rename = "IP", deserialize_with = "or_default")]
+    pub ip: String,
 }
 
 /// Where to connect the next time.

@@ -41,6 +41,14 @@ pub mod kind {
     pub const NOTE_PREFERRED: u8 = 0x07;
     /// A key, and why it is not there.
     pub const PEER_GONE: u8 = 0x08;
+    /// A key that is connected, with its address, port and a byte of what it is: for a mesh.
+    pub const PEER_PRESENT: u8 = 0x09;
+    /// The keys of sender and receiver and a datagram: from a relay of the mesh.
+    pub const FORWARD_PACKET: u8 = 0x0a;
+    /// Nothing: a relay of the mesh is to be told who is connected.
+    pub const WATCH_CONNS: u8 = 0x10;
+    /// A key whose connections a relay of the mesh wants closed.
+    pub const CLOSE_PEER: u8 = 0x11;
     /// Eight bytes, to be returned.
     pub const PING: u8 = 0x12;
     /// The eight bytes of a ping.
@@ -135,6 +143,20 @@ impl Decoder {
     /// # Errors
     /// The stream is not a relay's.
     pub fn poll_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(u8, Bytes)>, FrameError> {
+        let Some((kind, len)) = self.poll_header(buffer)? else { return Ok(None) };
+        buffer.advance(HEADER_LEN);
+        Ok(Some((kind, buffer.split_to(len).freeze())))
+    }
+
+    /// The type of the next frame and the length of its contents, once all of it is in `buffer`, where
+    /// it stays. `None`: read more behind it.
+    ///
+    /// # Errors
+    /// The stream is not a relay's.
+    pub fn poll_header(
+        &mut self,
+        buffer: &mut BytesMut,
+    ) -> Result<Option<(u8, usize)>, FrameError> {
         loop {
             let passed_over = self.passed_over.min(buffer.len());
             buffer.advance(passed_over);
@@ -156,8 +178,7 @@ impl Decoder {
                 buffer.reserve(HEADER_LEN + len - buffer.len());
                 return Ok(None);
             }
-            buffer.advance(HEADER_LEN);
-            return Ok(Some((kind, buffer.split_to(len).freeze())));
+            return Ok(Some((kind, len)));
         }
     }
 }

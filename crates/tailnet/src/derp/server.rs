@@ -67,6 +67,10 @@ impl RelayKey {
         [&nonce[..], &sealed.expect("a buffer in memory grows")].concat()
     }
 
+    pub(super) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
     fn secret(&self) -> SecretKey {
         SecretKey::from(**self.0)
     }
@@ -90,6 +94,19 @@ pub enum FromClient {
     Pong([u8; 8]),
     /// The connection is alive.
     KeepAlive,
+    /// A datagram that another relay of the mesh has for a client of this one.
+    Forward {
+        /// The sender, a client of the other relay's.
+        from: NodePublic,
+        /// The receiver.
+        to: NodePublic,
+        /// All of it.
+        bytes: Bytes,
+    },
+    /// A relay of the mesh wants to be told who is connected.
+    Watch,
+    /// A relay of the mesh wants these connections closed.
+    Close(NodePublic),
 }
 
 impl FromClient {
@@ -106,6 +123,18 @@ impl FromClient {
             kind::PING => contents.first_chunk().copied().map(Self::Ping),
             kind::PONG => contents.first_chunk().copied().map(Self::Pong),
             kind::KEEP_ALIVE => Some(Self::KeepAlive),
+            kind::FORWARD_PACKET => {
+                let (from, rest) = contents.split_first_chunk()?;
+                let (from, to) = (NodePublic(*from), NodePublic(*rest.first_chunk()?));
+                contents.advance(from.0.len() + to.0.len());
+                (contents.len() <= MAX_PACKET).then_some(Self::Forward {
+                    from,
+                    to,
+                    bytes: contents,
+                })
+            }
+            kind::WATCH_CONNS => Some(Self::Watch),
+            kind::CLOSE_PEER => contents.first_chunk().map(|key| Self::Close(NodePublic(*key))),
             _ => None,
         }
     }
@@ -157,7 +186,14 @@ mod tests {
         assert_eq!(read(kind::SEND_PACKET, &[&to.0[..], b"hi"].concat()), Some(packet));
         assert_eq!(read(kind::NOTE_PREFERRED, &[1]), Some(FromClient::Preferred(true)));
         assert_eq!(read(kind::PING, b"12345678"), Some(FromClient::Ping(*b"12345678")));
-        for (kind, len) in [(4, 31), (7, 0), (0x12, 7), (0x13, 7), (5, 40), (0x77, 40)] {
+        let from = NodePublic([8; 32]);
+        let forward = FromClient::Forward { from, to, bytes: Bytes::from_static(b"hi") };
+        let contents = [&from.0[..], &to.0, b"hi"].concat();
+        assert_eq!(read(kind::FORWARD_PACKET, &contents), Some(forward));
+        assert_eq!(read(kind::CLOSE_PEER, &to.0), Some(FromClient::Close(to)));
+        let short =
+            [(4, 31), (7, 0), (0x12, 7), (0x13, 7), (5, 40), (0x77, 40), (10, 63), (17, 31)];
+        for (kind, len) in short {
             assert_eq!(read(kind, &vec![0; len]), None, "type {kind}");
         }
     }

@@ -181,10 +181,14 @@ fn shields_that_are_up_leave_nothing_but_what_is_local() {
 }
 
 #[test]
-fn the_daemons_own_protocol_goes_to_no_host() {
-    let rules = [FilterRule { protocols: vec![TSMP.into(), 47, 300, -1], ..rule(&["*"], "*") }];
+fn the_daemons_own_protocol_is_open_and_no_rules() {
+    let rules =
+        [FilterRule { protocols: vec![tsmp::PROTOCOL.into(), 47, 300, -1], ..rule(&["*"], "*") }];
     let own = nets(&["100.64.0.1/32"]);
-    assert_eq!(compile(&with(&rules, &own)).policy.rules[0].protocols, [47]);
+    let policy = compile(&with(&rules, &own)).policy;
+    assert_eq!(policy.rules[0].protocols, [47]);
+    let up = compile(&Input { shields_up: true, ..with(&rules, &own) }).policy;
+    assert_eq!([policy.open_protocols, up.open_protocols], [[tsmp::PROTOCOL]; 2]);
 }
 
 #[test]

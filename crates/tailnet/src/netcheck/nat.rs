@@ -6,6 +6,7 @@ use std::{collections::VecDeque, fmt, net::SocketAddr};
 use rand_core::CryptoRng;
 
 use super::{Report, Sighting};
+use crate::paths::Place;
 use crate::stun::{self, REQUEST_LEN, TxId};
 
 /// What peers said that is kept.
@@ -116,6 +117,19 @@ impl Report {
         let port_preserved = local.iter().any(|at| at.is_ipv4() && at.port() == first.own.port());
         Some(Nat { mapping, port_preserved, hairpin })
     }
+
+    /// Where others see this machine. Where one alone has said so, a port that is not that of here is
+    /// taken for one that varies: to ask a peer by mistake costs a datagram.
+    pub fn place(&self, local: &[SocketAddr], peers: &SeenByPeers) -> Option<Place> {
+        let at = self.sightings.iter().find(|sighting| sighting.own.is_ipv4())?.own;
+        let varies = match self.nat(local, peers, None)?.mapping {
+            Mapping::None | Mapping::EndpointIndependent => false,
+            Mapping::EndpointDependent => true,
+            // Behind a translator from IPv6 all addresses of here are of that.
+            Mapping::Unknown => !local.iter().any(|own| own.port() == at.port()),
+        };
+        Some(Place { at, varies })
+    }
 }
 
 impl fmt::Display for Nat {
@@ -167,6 +181,23 @@ mod tests {
         assert_eq!(mapping(&[(ONE, "192.168.0.2:41641")]), Some(Mapping::None));
         let preserved = |own| nat(&[(ONE, own)]).unwrap().port_preserved;
         assert!(preserved(OWN) && !preserved(moved));
+    }
+
+    #[test]
+    fn a_port_varies_where_two_saw_different_ones_or_one_another_than_that_of_here() {
+        let local = [at("192.168.0.2:41641")];
+        let moved = "203.0.113.1:1024";
+        for (seen, varies) in [
+            (&[(ONE, OWN)][..], false),
+            (&[(ONE, moved)], true),
+            (&[(ONE, moved), (TWO, moved)], false),
+            (&[(ONE, OWN), (TWO, moved)], true),
+            (&[(ONE, "192.168.0.2:41641")], false),
+        ] {
+            let place = report(seen).place(&local, &SeenByPeers::default()).unwrap();
+            assert_eq!(place, Place { at: at(seen[0].1), varies }, "{seen:?}");
+        }
+        assert_eq!(report(&[]).place(&local, &SeenByPeers::default()), None);
     }
 
     #[test]

@@ -121,6 +121,12 @@ impl Candidates {
         self.0.iter().any(|entry| is_public(entry.addr.ip()))
     }
 
+    /// Whether the map or a call has one there.
+    pub fn has_ip(&self, ip: IpAddr) -> bool {
+        let is_told = |origins: Origins| origins.map || origins.call;
+        self.0.iter().any(|entry| entry.addr.ip() == ip && is_told(entry.origins))
+    }
+
     pub fn first_of_map(&self) -> Option<SocketAddr> {
         self.0.iter().find(|entry| entry.origins.map).map(|entry| entry.addr)
     }

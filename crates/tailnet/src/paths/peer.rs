@@ -9,11 +9,13 @@
 //!                  `------- pong or data -----------'
 //! ```
 
+mod chance;
 mod direct;
 mod passed;
 mod pings;
 mod rest;
 mod search;
+mod told;
 
 use std::{
     collections::VecDeque,
@@ -24,7 +26,7 @@ use std::{
 use self::direct::{Direct, Doubt};
 pub use self::{pings::Pinged, rest::Known};
 use super::{
-    Context, Event, Path, PeerInfo, Shown, To, Traffic, Via,
+    Context, Event, Path, PeerInfo, To, Traffic, Via,
     candidate::{Candidates, canonical},
     limit::Limit,
     timing::{
@@ -49,6 +51,7 @@ pub struct Peer {
     /// Whether it knows peer relays, and the way by one.
     passes: bool,
     passed: passed::Passed,
+    meets: chance::Meets,
     candidates: Candidates,
     /// What was told.
     used: Option<Path>,
@@ -103,6 +106,7 @@ impl Peer {
             relay: Relay::default(),
             passes: false,
             passed: passed::Passed::default(),
+            meets: chance::Meets::default(),
             candidates: Candidates::default(),
             used: None,
             direct: None,
@@ -143,6 +147,7 @@ impl Peer {
         self.seen.clear();
         (self.direct, self.lost) = (None, None);
         self.passed.reset();
+        self.forget_meeting(cx);
         self.search.reset();
         let recent = |at: Option<Duration>| at.is_some_and(|at| cx.now < at + SESSION);
         let Heard { sent, received, handshake, .. } = self.heard;
@@ -160,7 +165,11 @@ impl Peer {
     }
 
     pub fn handle_ping(&mut self, tx: TxId, via: Via, cx: &mut Context<'_>) {
-        if self.seen.contains(&tx) || !self.answers.admit(cx.now, ANSWERS) {
+        let is_expected = match via {
+            Via::Auxiliary { socket, .. } => self.hears_by(socket),
+            _ => true,
+        };
+        if !is_expected || self.seen.contains(&tx) || !self.answers.admit(cx.now, ANSWERS) {
             return;
         }
         self.seen.truncate(SEEN - 1);
@@ -170,14 +179,19 @@ impl Peer {
                 (To::Udp { addr: remote, source: local, hops: None }, remote)
             }
             Via::PeerRelay { at, vni } => (To::PeerRelay { addr: at, vni, control: false }, at),
+            Via::Auxiliary { remote, socket } => (To::Auxiliary { addr: remote, socket }, remote),
             Via::Relay { region, from } => {
                 (To::Relay { region, peer: from }, (RELAY_IP, region).into())
             }
         };
         cx.send(to, self.disco, Message::Pong { tx, source });
         match via {
-            Via::Udp { remote, .. } => self.hear_from(remote, cx),
+            Via::Udp { remote, .. } => {
+                self.handle_met_by(remote.ip(), cx.now);
+                self.hear_from(remote, cx);
+            }
             Via::PeerRelay { at, vni } => self.handle_passed_ping(at, vni, cx),
+            Via::Auxiliary { remote, socket } => self.handle_auxiliary_ping(remote, socket, cx),
             Via::Relay { .. } => self.handle_relay_ping(cx),
         }
     }
@@ -204,6 +218,9 @@ impl Peer {
         let is_way = |to: Path| match via {
             Via::Udp { .. } => matches!(to, Path::Direct(_)),
             Via::PeerRelay { at, vni } => to == Path::PeerRelay { at, vni },
+            Via::Auxiliary { remote: at, socket } => {
+                to == Path::Auxiliary { at, number: socket.number }
+            }
             Via::Relay { .. } => matches!(to, Path::Relay(_)),
         };
         let answered =
@@ -220,6 +237,7 @@ impl Peer {
                 self.handle_relay_answer(ping.at, cx);
             }
             Path::PeerRelay { at, vni } => self.prove_passed(at, vni, latency, cx),
+            Path::Auxiliary { number, .. } => self.prove_auxiliary(number, latency, cx),
             Path::Direct(addr) => self.prove(addr, latency, cx),
         }
     }
@@ -256,12 +274,16 @@ impl Peer {
             match traffic.received_from {
                 Some(Path::Direct(addr)) => self.hear_data(canonical(addr), cx),
                 Some(Path::PeerRelay { at, vni }) => self.hear_passed(at, vni, cx.now),
+                Some(Path::Auxiliary { number, .. }) => self.hear_auxiliary(number, cx.now),
                 Some(Path::Relay(region)) => self.relay.heard = Some(region),
                 None => {}
             }
         }
         if traffic.sent > 0 && self.direct.is_some_and(|direct| cx.now >= direct.alive + SILENCE) {
             self.doubt(DOUBT, cx);
+        }
+        if traffic.sent > 0 {
+            self.doubt_auxiliary(SILENCE, cx);
         }
         self.leave_stale_path(cx);
         self.search_if_due(cx);
@@ -342,6 +364,7 @@ impl Peer {
         }
         self.candidates.reset_limits();
         self.doubt(DOUBT, cx);
+        self.doubt_auxiliary(Duration::ZERO, cx);
         if let Some(doubt) = self.direct.as_mut().and_then(|direct| direct.doubt.as_mut()) {
             doubt.moved = true;
         }
@@ -405,7 +428,8 @@ impl Peer {
             ping.map_or(direct.ends(), |ping| ping.min(direct.ends()))
         });
         let lost = self.lost_ping().map(|(_, at)| at);
-        [direct, lost, self.search_deadline(), self.passed.deadline()].into_iter().flatten().min()
+        let others = [self.search_deadline(), self.passed.deadline(), self.meets.deadline()];
+        [direct, lost].into_iter().chain(others).flatten().min()
     }
 
     fn active_until(&self) -> Duration {
@@ -443,52 +467,5 @@ impl Peer {
 
     pub fn has_unproven_path(&self) -> bool {
         self.direct.is_none()
-    }
-
-    /// Tells the path if it is another than before.
-    pub fn tell_path(&mut self, cx: &mut Context<'_>) {
-        let is_up = |region: &u16| !cx.own.relays_down.contains(region);
-        let direct = self.direct.map(|direct| Path::Direct(direct.addr));
-        let known = self.known_region(cx.now).filter(is_up).map(Path::Relay);
-        let guess = self.region(cx).filter(is_up).map(Path::Relay);
-        // Without a relay, an address that is not proven is better than none: what is sent there
-        // tells that a path is wanted.
-        let lost = self.lost.map(|lost| lost.addr);
-        let unproven = lost.or_else(|| self.candidates.first_of_map()).map(Path::Direct);
-        let down = self.region(cx).map(Path::Relay);
-        let known = direct.or(self.passed.path()).or(known);
-        let path = known.or(guess).or(unproven).or(down);
-        let first = known.is_some() && !self.reachable && self.is_active(cx.now);
-        self.reachable = known.is_some();
-        let differs = path != self.used;
-        if differs {
-            self.used = path;
-            cx.tell(Event::UsePath { peer: self.key, path });
-        }
-        // An initiation that was lost on the way before would be repeated after seconds alone.
-        let has_session = self.heard.handshake.is_some_and(|at| cx.now < at + SESSION);
-        let proven = differs && direct.is_some() && !has_session && self.is_active(cx.now);
-        if first || proven {
-            cx.tell(Event::HandshakeNow(self.key));
-        }
-    }
-
-    pub fn shown(&self) -> Shown {
-        Shown {
-            path: self.used,
-            latency: self
-                .direct
-                .map(|direct| direct.latency)
-                .or(self.passed.latency())
-                .or(self.relay.latency),
-            alive: self.direct.map(|direct| direct.alive),
-            relay: self.relay.home.or(self.relay.heard),
-            relay_gone: self.relay.gone,
-            sent: self.heard.sent,
-            received: self.heard.received,
-            called: self.heard.called,
-            rounds: self.search.rounds(),
-            candidates: self.candidates.shown(),
-        }
     }
 }

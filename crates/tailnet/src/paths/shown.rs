@@ -27,6 +27,24 @@ pub struct Shown {
     pub rounds: u8,
     /// Where it may be.
     pub candidates: Vec<Candidate>,
+    /// What came of meeting it by chance.
+    pub chance: Chance,
+}
+
+/// What came of the last try to meet a peer by chance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Chance {
+    /// There was none.
+    #[default]
+    NotTried,
+    /// The peer, which perhaps knows nothing of that, did not answer.
+    NotAnswered(Duration),
+    /// No call met a port.
+    InVain(Duration),
+    /// One did.
+    Met(Duration),
+    /// One did, and that path is lost.
+    Lost(Duration),
 }
 
 /// An address where a peer may be.

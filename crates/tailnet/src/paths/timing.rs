@@ -134,3 +134,39 @@ pub const CALLS: (u32, Duration) = (3, SECOND.saturating_mul(5));
 /// How often new endpoints, our own or the peer's, make us call again. Behind a symmetric box they
 /// are new whenever they are found out.
 pub const RECALLS: (u32, Duration) = (4, SECOND.saturating_mul(30));
+
+/// A pair is to have tried all else for so long before it meets by chance, and longer where peer
+/// relays are asked, too.
+pub const CHANCE_WAIT: Duration = SECOND;
+pub const CHANCE_WAIT_RELAYS: Duration = SECOND.saturating_mul(3);
+/// An answer by relay to each step comes within this, or not at all: a stock peer gives none.
+pub const CHANCE_ANSWER: Duration = SECOND.saturating_mul(5);
+/// How many sockets the one opens whose port varies: with as many, 1,000 calls meet with 0.98
+/// (docs/decisions/0013).
+pub const CHANCE_SOCKETS: u16 = 256;
+/// How long the other calls, at most: 2,400 calls meet with 0.9999.
+pub const CHANCE_CALLS: Duration = SECOND.saturating_mul(12);
+/// How many calls at once, and how long until the next: 200 a second.
+pub const CHANCE_BURST: (u32, Duration) = (5, MS.saturating_mul(25));
+/// The sockets are open for so long without a call that meets them: less than the 30 s for which a
+/// box remembers them.
+pub const CHANCE_OPEN: Duration = SECOND.saturating_mul(16);
+/// A try has ended after so long.
+pub const CHANCE: Duration = SECOND.saturating_mul(30);
+/// From one try to the next with another peer.
+pub const CHANCE_REST: Duration = SECOND.saturating_mul(20);
+/// From one question without an answer to the next, and the last for all others: the peer may not know
+/// yet where it is seen, or be a stock one.
+pub const CHANCE_ASKS: [Duration; 3] =
+    [SECOND.saturating_mul(20), SECOND.saturating_mul(60), SECOND.saturating_mul(300)];
+/// From one try to the next with the same peer, if it was in vain, and if a path was found.
+pub const CHANCE_AGAIN: Duration = SECOND.saturating_mul(300);
+pub const CHANCE_LOST: Duration = SECOND.saturating_mul(40);
+/// A peer that has called so lately is there.
+pub const CHANCE_CALLED: Duration = SECOND.saturating_mul(90);
+/// A path by an auxiliary socket is kept for so long after something was sent, as it costs a whole
+/// try to find another, by pings this far apart: less than boxes remember a flow that was answered.
+pub const CHANCE_KEPT: Duration = SECOND.saturating_mul(300);
+pub const CHANCE_KEEPALIVE: Duration = SECOND.saturating_mul(20);
+/// And is dead so long after a ping that was not answered.
+pub const CHANCE_DEAD: Duration = MS.saturating_mul(3500);

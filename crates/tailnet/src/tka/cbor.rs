@@ -123,6 +123,11 @@ pub(super) fn exactly<const N: usize>(value: Value) -> Result<[u8; N], Malformed
 pub(super) struct Texts(BTreeMap<String, String>);
 
 impl Texts {
+    /// These, if there are any.
+    pub fn some(texts: BTreeMap<String, String>) -> Option<Self> {
+        (!texts.is_empty()).then_some(Self(texts))
+    }
+
     fn of(value: Value) -> Result<Self, Malformed> {
         let Value::Map(pairs) = value else { return Err(Malformed::Field) };
         let mut texts = BTreeMap::new();

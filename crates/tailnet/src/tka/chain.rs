@@ -13,7 +13,7 @@ const MANY: usize = 256;
 /// How many of the last ones are kept at least (`tka/limits.go`, `CompactionDefaults`).
 const LAST: usize = 24;
 /// The most updates that are kept, and so walked (`tka/limits.go`, `maxScanIterations`).
-const MOST: usize = 2000;
+pub(super) const MOST: usize = 2000;
 
 /// The updates that are known: a tree that begins with a checkpoint.
 #[derive(Clone, Debug)]
@@ -38,6 +38,18 @@ impl Chain {
 
     pub fn has(&self, hash: &UpdateHash) -> bool {
         self.updates.contains_key(hash)
+    }
+
+    pub fn get(&self, hash: &UpdateHash) -> Option<&Update> {
+        self.updates.get(hash)
+    }
+
+    pub fn text(&self, hash: &UpdateHash) -> Option<Vec<u8>> {
+        self.get(hash).map(Update::text)
+    }
+
+    pub fn is_checkpoint(&self, hash: &UpdateHash) -> bool {
+        self.get(hash).is_some_and(|update| matches!(update.kind, Kind::Checkpoint(_)))
     }
 
     pub fn parent(&self, hash: &UpdateHash) -> Option<UpdateHash> {
@@ -109,10 +121,7 @@ impl Chain {
     /// Gives old updates up, where there are many: all before a checkpoint, and what branched off.
     pub fn compact(&mut self, path: &[UpdateHash]) {
         let settled = path.len().saturating_sub(LAST);
-        let is_checkpoint = |hash: &&UpdateHash| {
-            self.updates.get(hash).is_some_and(|at| matches!(at.kind, Kind::Checkpoint(_)))
-        };
-        let newest = path[..settled].iter().rev().find(is_checkpoint);
+        let newest = path[..settled].iter().rev().find(|hash| self.is_checkpoint(hash));
         if let (Some(&oldest), true) = (newest, self.updates.len() > MANY) {
             let (mut kept, mut next) = (BTreeSet::new(), vec![oldest]);
             while let Some(hash) = next.pop() {

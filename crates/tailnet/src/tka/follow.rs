@@ -261,9 +261,9 @@ impl Follower {
     fn handle_updates(&mut self, text: &[u8], asking: Asking) -> Taken {
         let answer: OfferResponse = read(text)?;
         let Known::Keys(authority) = &mut self.known else { return Ok((false, None)) };
-        let before = authority.head();
+        let (before, lacking) = (authority.head(), answer.lacking(authority));
         authority.inform(&answer.missing.unwrap_or_default()).map_err(Failure::Refused)?;
-        let request = asking.send(authority);
+        let request = asking.send(authority, &lacking, false);
         let changed = authority.head() != before;
         Ok((changed, self.ask(Waiting::Head, SEND_PATH, &request)))
     }

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Ed25519: the only kind there is.
-const ED25519: u8 = 1;
+pub(super) const ED25519: u8 = 1;
 /// The most votes that a key may have.
 const MOST_VOTES: u64 = 4096;
 /// The most bytes of what is noted with a key.

@@ -14,8 +14,8 @@ use crate::keys::NodePublic;
 
 /// What the text of a key begins with (`types/key/nl.go`).
 const PRIVATE: &str = "nlpriv:";
-const PUBLIC: &str = "nlpub:";
-const SHOWN: &str = "tlpub:";
+pub(super) const PUBLIC: &str = "nlpub:";
+pub(super) const SHOWN: &str = "tlpub:";
 /// What is behind an auth key that brings its own credential.
 const CREDENTIAL: &str = "--TL";
 /// How many signatures one may hold, with itself, so that another around it can be read.
@@ -29,6 +29,16 @@ impl OwnKey {
     /// The key that these bytes are.
     pub fn new(seed: &[u8; 32]) -> Self {
         Self(Box::new(SigningKey::from_bytes(seed)))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> KeyId {
+        self.0.verifying_key().to_bytes()
+    }
+
+    /// Signs a hash.
+    pub(super) fn sign(&self, hash: &[u8; 32]) -> [u8; 64] {
+        self.0.sign(hash).to_bytes()
     }
 
     /// Its text, for its file.
@@ -123,6 +133,16 @@ impl WrappedAuthKey {
     /// The signature of a node key.
     pub fn sign(&self, node: &NodePublic) -> Vec<u8> {
         renewed(node, self.credential.clone(), &self.signer.0).text()
+    }
+
+    /// An auth key with a credential of this key's, and the key of this seed that signs by it.
+    pub fn wrap(auth_key: &str, by: &OwnKey, seed: &[u8; 32]) -> Zeroizing<String> {
+        let signer = OwnKey::new(seed);
+        let credential = NodeSignature::credential(&signer.id(), by).text();
+        let pair = Zeroizing::new(signer.0.to_keypair_bytes());
+        let (credential, private) = (Base64Unpadded::encode_string(&credential), &*pair);
+        let private = Zeroizing::new(Base64Unpadded::encode_string(private));
+        Zeroizing::new(format!("{auth_key}{CREDENTIAL}{credential}-{}", *private))
     }
 }
 

@@ -7,6 +7,7 @@ use super::{
     Malformed, Refused,
     cbor::{self, Fields, Writing},
     key::{KeyId, has_signed},
+    own::OwnKey,
     state::State,
 };
 use crate::keys::NodePublic;
@@ -101,6 +102,32 @@ impl NodeSignature {
         }
     }
 
+    /// The signature of a node key by a trusted key. The node renews it by the key `wrapping`, if
+    /// there is one.
+    pub fn direct(node: &NodePublic, wrapping: &[u8], by: &OwnKey) -> Self {
+        Self::by(by, Kind::Direct, Self::bytes_of(node), wrapping)
+    }
+
+    /// The signature of a key that signs node keys in turn.
+    pub fn credential(signer: &KeyId, by: &OwnKey) -> Self {
+        Self::by(by, Kind::Credential, Vec::new(), signer)
+    }
+
+    fn by(by: &OwnKey, kind: Kind, node: Vec<u8>, wrapping: &[u8]) -> Self {
+        let (signer, wrapping) = (by.id().to_vec(), wrapping.to_vec());
+        let mut signature = Self { kind, node, signer, signature: Vec::new(), wrapping };
+        signature.signature = by.sign(&signature.hash()).to_vec();
+        signature
+    }
+
+    /// The innermost: the one by a trusted key.
+    fn innermost(&self) -> &Self {
+        match &self.kind {
+            Kind::Rotation(nested) => nested.innermost(),
+            _ => self,
+        }
+    }
+
     /// A node key, as it is signed.
     pub fn bytes_of(node: &NodePublic) -> Vec<u8> {
         [NODE_KEY, &node.0].concat()
@@ -133,6 +160,29 @@ impl NodeSignature {
             Err(Refused::BadSignature)
         }
     }
+}
+
+/// What a signature says, whether or not it is valid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The node key that is signed.
+    pub node: NodePublic,
+    /// The trusted key by which it is.
+    pub signer: KeyId,
+    /// The key that the node renews its signature with; empty if there is none.
+    pub wrapping: Vec<u8>,
+}
+
+/// Reads what a signature says. It has to be checked before it counts.
+///
+/// # Errors
+/// It is none of a node key.
+pub fn claim(text: &[u8]) -> Result<Claim, Refused> {
+    let signature = NodeSignature::read(cbor::read(text)?)?;
+    let signer = signature.innermost().signer.as_slice().try_into();
+    let signer = signer.map_err(|_| Refused::Malformed(Malformed::Key))?;
+    let wrapping = signature.wrapping().to_vec();
+    Ok(Claim { node: signature.node()?, signer, wrapping })
 }
 
 /// Checks the signature of a node key.

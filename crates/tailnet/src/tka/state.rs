@@ -11,7 +11,7 @@ use super::{
 };
 
 /// The most keys that a checkpoint may name.
-const MOST_KEYS: usize = 512;
+pub(super) const MOST_KEYS: usize = 512;
 /// The most hashes of secrets that it may name.
 const MOST_DISABLERS: usize = 32;
 /// What a secret is hashed with (`DisablementKDF`): its salt, KiB of memory, passes, lanes.
@@ -23,7 +23,7 @@ const COST: (u32, u32, u32) = (16 << 10, 4, 4);
 pub(super) struct State {
     pub keys: Vec<Key>,
     /// Hashes of the secrets of which each turns tailnet lock off.
-    disablers: Vec<[u8; 32]>,
+    pub disablers: Vec<[u8; 32]>,
     /// Made when the chain began.
     pub numbers: (u64, u64),
 }
@@ -93,15 +93,20 @@ impl State {
         Ok(())
     }
 
-    /// Whether a secret turns tailnet lock off. Takes 16 MiB for its time.
-    pub fn is_disabled_by(&self, secret: &[u8]) -> bool {
-        let (memory, passes, lanes) = COST;
-        let params = Params::new(memory, passes, lanes, Some(32)).expect("they are in range");
-        let mut hash = [0; 32];
-        let hashed = Argon2::new(Algorithm::Argon2i, Version::V0x13, params)
-            .hash_password_into(secret, SALT, &mut hash);
-        hashed.is_ok() && self.disablers.contains(&hash)
+    /// Whether a secret with this hash turns tailnet lock off.
+    pub fn is_disabled_by(&self, hash: &[u8; 32]) -> bool {
+        self.disablers.contains(hash)
     }
+}
+
+/// The hash of a secret that turns tailnet lock off. Takes 16 MiB and about 50 ms.
+pub fn hash_of_secret(secret: &[u8]) -> Option<[u8; 32]> {
+    let (memory, passes, lanes) = COST;
+    let params = Params::new(memory, passes, lanes, Some(32)).expect("they are in range");
+    let mut hash = [0; 32];
+    let hashed = Argon2::new(Algorithm::Argon2i, Version::V0x13, params)
+        .hash_password_into(secret, SALT, &mut hash);
+    hashed.is_ok().then_some(hash)
 }
 
 fn are_different<'a>(all: impl Iterator<Item = &'a [u8; 32]>) -> bool {

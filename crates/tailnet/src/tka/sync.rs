@@ -88,6 +88,8 @@ pub struct OfferRequest {
 pub struct OfferResponse {
     /// The coordinator's head.
     pub head: String,
+    /// Some of the updates before it.
+    pub ancestors: Option<Vec<String>>,
     /// Updates, for [`Authority::inform`].
     #[serde(rename = "MissingAUMs")]
     pub missing: Option<Vec<Text>>,
@@ -104,7 +106,7 @@ impl AsRef<[u8]> for Text {
     }
 }
 
-/// Tells the head. This node makes no updates, so it has none to send.
+/// Tells the head, and updates that the coordinator has not.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct SendRequest {
@@ -112,7 +114,7 @@ pub struct SendRequest {
     node_key: NodePublic,
     head: String,
     #[serde(rename = "MissingAUMs")]
-    missing: [(); 0],
+    missing: Vec<String>,
     interactive: bool,
 }
 
@@ -150,21 +152,31 @@ impl Asking {
         }
     }
 
-    /// For [`SEND_PATH`].
-    pub fn send(self, known: &Authority) -> SendRequest {
+    /// For [`SEND_PATH`]: updates that the coordinator lacks, which a person has just made or not.
+    pub fn send(self, known: &Authority, missing: &[Vec<u8>], interactive: bool) -> SendRequest {
         SendRequest {
             version: self.version,
             node_key: self.node_key,
             head: known.head().to_string(),
-            missing: [],
-            interactive: false,
+            missing: missing.iter().map(|text| Base64::encode_string(text)).collect(),
+            interactive,
         }
+    }
+}
+
+impl OfferResponse {
+    /// The updates that the coordinator lacks, as far as what it has is known here.
+    pub fn lacking(&self, known: &Authority) -> Vec<Vec<u8>> {
+        let ancestors = self.ancestors.iter().flatten().filter_map(|text| text.parse().ok());
+        let ancestors: Vec<UpdateHash> = ancestors.take(FURTHEST).collect();
+        let missing = |head| known.missing(&head, &ancestors);
+        self.head.parse().ok().and_then(missing).unwrap_or_default()
     }
 }
 
 impl Authority {
     /// Some of the updates before the head, further and further apart, and the oldest.
-    fn ancestors(&self) -> Vec<UpdateHash> {
+    pub fn ancestors(&self) -> Vec<UpdateHash> {
         let (mut ancestors, (mut apart, times)) = (Vec::new(), APART);
         let back = self.path.iter().rev().enumerate().take(FURTHEST);
         for (number, hash) in back.skip(1) {
@@ -179,7 +191,7 @@ impl Authority {
 }
 
 /// Bytes as Go writes them.
-fn base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+pub(super) fn base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
     Base64::decode_vec(&text).map_err(D::Error::custom)
 }

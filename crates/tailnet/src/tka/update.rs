@@ -10,11 +10,13 @@ use super::{
     Malformed, Refused,
     cbor::{self, Fields, Texts, Writing},
     key::{Key, KeyId, has_signed},
+    own::OwnKey,
     state::State,
 };
 
 const ADD: u8 = 1;
 const REMOVE: u8 = 2;
+const NOTHING: u8 = 3;
 const CHANGE: u8 = 4;
 const CHECKPOINT: u8 = 5;
 
@@ -84,6 +86,13 @@ impl Update {
         Ok(Self { parent, kind, signatures })
     }
 
+    /// One that a key signed.
+    pub fn by(by: &OwnKey, parent: Option<UpdateHash>, kind: Kind) -> Self {
+        let mut update = Self { parent, kind, signatures: Vec::new() };
+        update.signatures.push((by.id(), by.sign(&update.signed_hash())));
+        update
+    }
+
     /// Its text, as it is hashed.
     pub fn text(&self) -> Vec<u8> {
         let signatures = self.signatures.iter().map(|(key, signature)| {
@@ -112,12 +121,28 @@ impl Update {
         UpdateHash(Blake2s256::digest(self.text()).into())
     }
 
+    fn signed_hash(&self) -> [u8; 32] {
+        Blake2s256::digest(self.written(Vec::new())).into()
+    }
+
+    /// What it does, in a word (`tka/aum.go`).
+    pub fn word(&self) -> &'static str {
+        match self.kind {
+            Kind::Add(_) => "add-key",
+            Kind::Remove(_) => "remove-key",
+            Kind::Change { .. } => "update-key",
+            Kind::Checkpoint(_) => "checkpoint",
+            Kind::Nothing(NOTHING) => "no-op",
+            Kind::Nothing(_) => "unknown",
+        }
+    }
+
     /// Whether trusted keys alone signed it, and at least one.
     pub fn check(&self, state: &State) -> Result<(), Refused> {
         if self.signatures.is_empty() {
             return Err(Refused::Unsigned);
         }
-        let hash = Blake2s256::digest(self.written(Vec::new())).into();
+        let hash = self.signed_hash();
         for (id, signature) in &self.signatures {
             let key = state.key(id).ok_or(Refused::NoSuchKey)?;
             if !has_signed(&key.id, &hash, signature) {

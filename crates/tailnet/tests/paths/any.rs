@@ -4,9 +4,11 @@ use std::{collections::HashSet, net::SocketAddr, time::Duration};
 
 use proptest::prelude::*;
 use tailnet::{
-    disco::{Bind, Message, RelayEndpoint, TxId},
+    disco::{Bind, Meet, Message, RelayEndpoint, Step as Stage, TxId},
     keys::{DiscoPublic, NodePublic},
-    paths::{Event, Path, Paths, PeerInfo, PeerRelay, To, Traffic, Transmit, Via},
+    paths::{
+        Auxiliary, Event, Path, Paths, PeerInfo, PeerRelay, Place, To, Traffic, Transmit, Via,
+    },
     peer_relay::Vni,
 };
 
@@ -33,6 +35,12 @@ enum Step {
     Pass(u64),
     /// Answers the last that was said to a relay.
     Challenge,
+    /// Where we are, and whether our port varies.
+    Place(bool),
+    /// So many of the sockets are open that were wanted last.
+    Opened(u16),
+    /// The peer takes a step of the last try to meet by chance.
+    Meet(u8),
 }
 
 /// The key of our disco messages.
@@ -70,6 +78,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         any_addr().prop_map(udp),
         (any_addr(), 0..3_u32)
             .prop_map(|(at, vni)| Via::PeerRelay { at, vni: Vni::new(vni).unwrap() }),
+        (any_addr(), 0..3_u32, 0..3_u16).prop_map(|(remote, number, index)| {
+            Via::Auxiliary { remote, socket: Auxiliary { number, index } }
+        }),
         (0..3_u16, peer())
             .prop_map(|(region, from)| { Via::Relay { region, from: NodePublic([from; 32]) } }),
     ];
@@ -81,6 +92,10 @@ fn any_step() -> impl Strategy<Value = Step> {
         any_endpoint().prop_map(Message::CallMeMaybeVia),
         (1..3_u32, any_endpoint()).prop_map(|(generation, endpoint)| {
             Message::AllocateResponse { generation, endpoint }
+        }),
+        (0..3_u8, 0..3_u32, any_addr()).prop_map(|(step, number, at)| {
+            let step = [Stage::Ask, Stage::Agree, Stage::Go][usize::from(step)];
+            Message::Meet(Meet { step, number, at })
         }),
     ];
     let path = prop_oneof![any_addr().prop_map(Path::Direct), (0..3_u16).prop_map(Path::Relay)];
@@ -103,6 +118,9 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => (0..3_u16, peer()).prop_map(|(region, peer)| Step::Gone(region, peer)),
         1 => Just(Step::Change),
         2 => Just(Step::Challenge),
+        1 => any::<bool>().prop_map(Step::Place),
+        2 => (0..3_u16).prop_map(Step::Opened),
+        2 => (0..3_u8).prop_map(Step::Meet),
         1 => peer().prop_map(Step::Ping),
         6 => prop_oneof![0..300_u64, 0..10_000_u64, 0..200_000_u64].prop_map(Step::Pass),
     ]
@@ -115,6 +133,9 @@ struct Any {
     last: Option<Transmit>,
     /// The last that began to bind.
     bind: Option<(DiscoPublic, SocketAddr, Bind)>,
+    /// The last that was to be opened, and the last try to meet by chance.
+    opens: Option<Event>,
+    meets: Option<(NodePublic, DiscoPublic, u32)>,
     numbers: HashSet<TxId>,
 }
 
@@ -143,6 +164,20 @@ impl Any {
             Step::Change => paths.handle_network_change(now),
             Step::Ping(peer) => _ = paths.ping(key(peer), now),
             Step::Pass(millis) => self.pass(millis),
+            Step::Place(varies) => paths.set_place(Some(Place { at: addr(1), varies })),
+            Step::Opened(count) => {
+                if let Some(Event::Open { number, .. }) = self.opens {
+                    paths.handle_opened(number, count, now);
+                }
+            }
+            Step::Meet(step) => {
+                if let Some((peer, disco, number)) = self.meets {
+                    let step = [Stage::Ask, Stage::Agree, Stage::Go][usize::from(step)];
+                    let via = Via::Relay { region: 1, from: peer };
+                    let meet = Message::Meet(Meet { step, number, at: addr(2) });
+                    paths.handle_disco(disco, via, &meet, now);
+                }
+            }
             Step::Challenge => {
                 if let Some((server, at, bind)) = self.bind.take() {
                     let via = Via::PeerRelay { at, vni: bind.vni };
@@ -162,6 +197,8 @@ impl Any {
         let via = match to {
             To::Udp { addr, .. } => udp(addr),
             To::PeerRelay { addr, vni, .. } => Via::PeerRelay { at: addr, vni },
+            To::Chance(addr) => udp(addr),
+            To::Auxiliary { addr, socket } => Via::Auxiliary { remote: addr, socket },
             To::Relay { region, peer } => Via::Relay { region, from: peer },
         };
         let pong = Message::Pong { tx, source: addr(1) };
@@ -184,6 +221,9 @@ impl Any {
 
     fn drain(&mut self) {
         while let Some(event) = self.paths.poll_event() {
+            if let Event::Open { .. } = event {
+                self.opens = Some(event);
+            }
             if let Event::UsePath { peer, path } = event {
                 let used = &mut self.used[usize::from(peer.0[0])];
                 assert_ne!(*used, path, "told twice");
@@ -197,6 +237,10 @@ impl Any {
                 (transmit.to, &transmit.message)
             {
                 self.bind = Some((transmit.disco, addr, *bind));
+            }
+            if let (To::Relay { peer, .. }, Message::Meet(meet)) = (transmit.to, &transmit.message)
+            {
+                self.meets = Some((peer, transmit.disco, meet.number));
             }
             if let Message::Ping { tx, .. } = transmit.message {
                 assert!(self.numbers.insert(tx), "a number is used twice");
@@ -223,13 +267,16 @@ proptest! {
             used: [None; 3],
             last: None,
             bind: None,
+            opens: None,
+            meets: None,
             numbers: HashSet::new(),
         };
         let node = NodePublic([0; 32]);
         let relay = PeerRelay { node, disco: DiscoPublic([0; 32]), home: Some(1) };
         any.paths.set_peer_relays(DISCO, Some(vec![relay]));
         steps.into_iter().for_each(|step| any.step(step));
-        any.pass(60_000);
+        // As long as a path by chance is kept.
+        any.pass(400_000);
         prop_assert_eq!(any.paths.poll_timeout(), None);
     }
 }

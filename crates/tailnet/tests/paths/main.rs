@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod any;
+mod chance;
 mod hostile;
 mod life;
 mod pairs;

@@ -23,6 +23,8 @@ pub struct Plan {
     pub map_is_whole: bool,
     /// The second host is a stock one.
     pub stock: bool,
+    /// Whether they may meet by chance.
+    pub chance: bool,
     pub start: Start,
 }
 
@@ -55,6 +57,7 @@ impl Plan {
             pace: 100 * MS,
             map_is_whole: below(2) == 0,
             stock: false,
+            chance: false,
             start: Start::default(),
         }
     }

@@ -10,7 +10,7 @@ use std::{
 use tailnet::{
     disco::{Message, TxId},
     keys::{DiscoPublic, NodePublic},
-    paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
+    paths::{Event, Path, Paths, PeerInfo, Place, To, Traffic, Transmit, Via},
 };
 
 use crate::world::{MS, SECOND};
@@ -19,6 +19,9 @@ use crate::world::{MS, SECOND};
 pub trait Node {
     fn set_peer(&mut self, key: NodePublic, info: &PeerInfo, now: Duration);
     fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration);
+    /// A stock node meets nobody by chance.
+    fn set_place(&mut self, _: Place) {}
+    fn handle_opened(&mut self, _: u32, _: u16, _: Duration) {}
     fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration);
     fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration);
     fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration);
@@ -36,6 +39,14 @@ impl Node for Paths {
 
     fn set_own(&mut self, node: NodePublic, endpoints: Vec<SocketAddr>, now: Duration) {
         self.set_own(node, endpoints, now);
+    }
+
+    fn set_place(&mut self, place: Place) {
+        self.set_place(Some(place));
+    }
+
+    fn handle_opened(&mut self, number: u32, count: u16, now: Duration) {
+        self.handle_opened(number, count, now);
     }
 
     fn handle_disco(&mut self, from: DiscoPublic, via: Via, message: &Message, now: Duration) {

@@ -19,11 +19,11 @@ use rand_chacha::{
     ChaCha20Rng,
     rand_core::{Rng, SeedableRng},
 };
-use sim::{Datagram, Nat, Network, Realm, Socket};
+use sim::{Datagram, Dependence, Nat, Network, Realm, Socket};
 use tailnet::{
     disco::Message,
     keys::{DiscoPublic, NodePublic},
-    paths::{Event, Path, Paths, PeerInfo, To, Traffic, Transmit, Via},
+    paths::{Auxiliary, Event, Path, Paths, PeerInfo, Place, To, Traffic, Transmit, Via},
 };
 
 pub use crate::plan::{Plan, Start};
@@ -59,6 +59,13 @@ pub struct World {
 
 pub struct Host {
     pub paths: Box<dyn Node>,
+    /// The network that it is in, and whether the box before that gives each destination another port.
+    behind: Option<(Realm, bool)>,
+    /// Those that are for chance, and where the next will be.
+    pub auxiliary: Vec<(Auxiliary, Socket)>,
+    next_port: u16,
+    /// When each call to a port was that may lead to the other by chance.
+    pub calls: Vec<Duration>,
     pub disco: DiscoPublic,
     pub sockets: Vec<Socket>,
     /// Whether it sends by itself, and whether it answers.
@@ -105,15 +112,26 @@ impl World {
     /// Two hosts at the same private address, each behind such a box.
     pub fn new(plan: Plan, boxes: [Nat; 2]) -> Self {
         let network = Network::new(plan.seed, plan.link);
-        let sockets = [0, 1].map(|at| {
-            let realm = network.add_nat(Realm::INTERNET, boxes[at], &[outer(at)]);
-            vec![network.bind(realm, INNER.parse().unwrap())]
-        });
-        Self::with_sockets(plan, network, sockets)
+        let realms = boxes.map(|_| Realm::INTERNET);
+        let realms = [0, 1].map(|at| network.add_nat(realms[at], boxes[at], &[outer(at)]));
+        let sockets = realms.map(|realm| vec![network.bind(realm, INNER.parse().unwrap())]);
+        let varies = boxes.map(|nat| nat.mapping != Dependence::EndpointIndependent);
+        let mut world = Self::apart(plan, network, sockets);
+        for at in 0..2 {
+            world.hosts[at].behind = Some((realms[at], varies[at]));
+        }
+        world.join();
+        world
     }
 
     /// Two hosts with these sockets.
     pub fn with_sockets(plan: Plan, network: Network, sockets: [Vec<Socket>; 2]) -> Self {
+        let mut world = Self::apart(plan, network, sockets);
+        world.join();
+        world
+    }
+
+    fn apart(plan: Plan, network: Network, sockets: [Vec<Socket>; 2]) -> Self {
         let observer = network.bind(Realm::INTERNET, "198.51.100.1:3478".parse().unwrap());
         let mut number = 0;
         let began = network.now();
@@ -121,7 +139,7 @@ impl World {
             number += 1;
             Host::new(number - 1, plan, sockets, began)
         });
-        let mut world = Self {
+        Self {
             network,
             hosts,
             plan,
@@ -135,9 +153,7 @@ impl World {
             relay_works: true,
             loses_disco: false,
             began,
-        };
-        world.join();
-        world
+        }
     }
 
     /// Both find out where they are, and get their maps.
@@ -171,9 +187,11 @@ impl World {
         let now = self.network.now();
         let old = &self.hosts[at];
         let (sockets, talks, disco) = (old.sockets.clone(), old.talks, old.disco.0[0] + 16);
+        let behind = old.behind;
         let plan = Plan { seed: self.plan.seed + u64::from(disco), ..self.plan };
         let mut host = Host::new(at, plan, sockets, now);
         (host.talks, host.disco) = (talks, DiscoPublic([disco; 32]));
+        host.behind = behind;
         self.hosts[at] = host;
         self.start(at);
         self.introduce(at);
@@ -253,6 +271,11 @@ impl World {
                     self.arrive(at, &datagram, now);
                 }
             }
+            for (auxiliary, socket) in self.hosts[at].auxiliary.clone() {
+                while let Some(datagram) = socket.receive() {
+                    self.arrive_at_auxiliary(at, auxiliary, &datagram, now);
+                }
+            }
             self.hosts[at].paths.handle_timeout(now);
             assert!(self.hosts[at].paths.poll_timeout().is_none_or(|next| next > now));
             self.drain(at, now);
@@ -293,10 +316,52 @@ impl World {
                 own.push(mapped);
                 own.dedup();
                 self.hosts[at].paths.set_own(node(at), own, now);
+                if let Some((_, varies)) = self.hosts[at].behind
+                    && self.plan.chance
+                {
+                    self.hosts[at].paths.set_place(Place { at: mapped, varies });
+                }
             }
             DATA => self.hosts[at].note_data(Path::Direct(datagram.from), now),
             other => panic!("{other} means nothing to a host"),
         }
+    }
+
+    fn arrive_at_auxiliary(
+        &mut self,
+        at: usize,
+        to: Auxiliary,
+        datagram: &Datagram,
+        now: Duration,
+    ) {
+        let (kind, rest) = datagram.bytes.split_first().unwrap();
+        if *kind == DATA {
+            let path = Path::Auxiliary { at: datagram.from, number: to.number };
+            self.hosts[at].note_data(path, now);
+        } else {
+            let index = u64::from_le_bytes(rest.try_into().unwrap()) as usize;
+            let via = Via::Auxiliary { remote: datagram.from, socket: to };
+            self.open(at, via, index, now);
+        }
+    }
+
+    /// Has a host open auxiliary sockets.
+    fn open_auxiliary(&mut self, at: usize, event: Event) {
+        let Event::Open { disco, number, to, count, hops, tx, .. } = event else { return };
+        let index = self.sealed.len() as u64;
+        let message = Message::Ping { tx, node_key: Some(node(at)), padding: 0 };
+        self.sealed.push((self.hosts[at].disco, disco, message));
+        let bytes = [&[DISCO][..], &index.to_le_bytes()].concat();
+        let inner: SocketAddr = INNER.parse().unwrap();
+        let host = &mut self.hosts[at];
+        let (realm, _) = host.behind.unwrap();
+        for index in 0..count {
+            host.next_port += 1;
+            let socket = self.network.bind(realm, SocketAddr::new(inner.ip(), host.next_port));
+            socket.send_with_ttl(to, &bytes, hops);
+            host.auxiliary.push((Auxiliary { number, index }, socket));
+        }
+        host.paths.handle_opened(number, count, self.network.now());
     }
 
     fn open(&mut self, at: usize, via: Via, index: usize, now: Duration) {
@@ -314,6 +379,13 @@ impl World {
                     self.hosts[at].told.push((now, path));
                 }
                 Event::RefreshEndpoints => self.refresh(at),
+                Event::Open { .. } => self.open_auxiliary(at, event),
+                Event::Keep(kept) => self.hosts[at]
+                    .auxiliary
+                    .retain(|(one, _)| one.number != kept.number || *one == kept),
+                Event::Close(number) => {
+                    self.hosts[at].auxiliary.retain(|(one, _)| one.number != number);
+                }
                 _ => {}
             }
             self.hosts[at].events.push(event);
@@ -334,6 +406,17 @@ impl World {
                 if !self.loses_disco {
                     self.leave(at, Leaving { at: now, to: addr, bytes, hops });
                 }
+            }
+            To::Chance(addr) => {
+                host.calls.push(now);
+                let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
+                self.leave(at, Leaving { at: now, to: addr, bytes, hops: None });
+            }
+            To::Auxiliary { addr, socket } => {
+                let bytes = [&[DISCO][..], &(index as u64).to_le_bytes()].concat();
+                host.auxiliary.iter().filter(|(one, _)| *one == socket).for_each(|(_, socket)| {
+                    socket.send(addr, &bytes);
+                });
             }
             To::PeerRelay { .. } => panic!("there is none"),
             To::Relay { .. } => {
@@ -384,6 +467,11 @@ impl World {
                 host.paths.handle_wireguard(node(1 - at), traffic, now);
                 self.relay(now, Relayed::Data(1 - at));
             }
+            Some(Path::Auxiliary { at, number }) => {
+                host.traffic.sent += 100;
+                let socket = host.auxiliary.iter().find(|(one, _)| one.number == number);
+                socket.unwrap().1.send(at, &[DATA]);
+            }
             Some(Path::PeerRelay { .. }) | None => {}
         }
     }
@@ -414,6 +502,10 @@ impl Host {
         };
         Self {
             paths,
+            behind: None,
+            auxiliary: Vec::new(),
+            next_port: 20_000,
+            calls: Vec::new(),
             disco: DiscoPublic([at as u8 + 1; 32]),
             sockets,
             talks: false,
@@ -431,7 +523,7 @@ impl Host {
     }
 
     pub fn is_direct(&self) -> bool {
-        matches!(self.used, Some(Path::Direct(_)))
+        matches!(self.used, Some(Path::Direct(_) | Path::Auxiliary { .. }))
     }
 
     /// By itself, or as an answer.

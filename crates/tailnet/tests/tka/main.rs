@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod follow;
+mod hostile;
+mod make;
+mod order;
 
 use std::{collections::BTreeSet, env, fs, path::PathBuf};
 

@@ -18,6 +18,7 @@ use packet::UdpRecv as _;
 use proxy::{Identity, Inside};
 use sys::{Channel, Offloads, UdpSocket};
 use tokio::sync::{mpsc, watch};
+use wg::PostQuantum;
 
 use super::{Agent, JoinError};
 use crate::{
@@ -65,6 +66,7 @@ fn start_here(state: &Path) -> Result<(Tunnel, watch::Receiver<Vec<IpAddr>>), Jo
     let _ = node.set(Arc::downgrade(&running));
     let node = running;
     node.search_paths(true);
+    node.set_post_quantum(PostQuantum::On);
     let bound = plane::open_socket(&node, state);
     bound.map_err(|error| system(io::Error::other(format!("{error:#}"))))?;
 

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use packet::{Endpoint, Waker};
 use rand_core::CryptoRng;
 
-use super::{Control, handshake::INITIATIONS_APART, newcomers::Newcomers};
+use super::{Control, initiations::OURS_APART, newcomers::Newcomers};
 use crate::{PublicKey, device::ControlNotice, time::Now};
 
 /// Why a command was refused; nothing was changed.
@@ -60,8 +60,8 @@ impl<R: CryptoRng> Control<R> {
     }
 
     /// Begins a handshake now, even if there is a session or an initiation is unanswered. If the
-    /// last initiation was sent less than 20 ms ago, it waits for the rest of these, as the peer
-    /// would refuse it.
+    /// last initiation was sent less than 40 ms ago, it waits for the rest of these, as the peer
+    /// might refuse it.
     ///
     /// # Errors
     /// There is no such peer, it has no endpoint, or the interface is down.
@@ -72,7 +72,7 @@ impl<R: CryptoRng> Control<R> {
         }
         entry.peer.endpoint().ok_or(CommandError::NoEndpoint)?;
         entry.timers.attempt_began = Some(now.time);
-        match entry.timers.last_handshake_sent.map(|sent| sent + INITIATIONS_APART) {
+        match entry.timers.last_handshake_sent.map(|sent| sent + OURS_APART) {
             Some(earliest) if now.time < earliest => {
                 entry.timers.retransmit = Some(earliest);
                 entry.peer.activity.hold_handshakes(Some(earliest));

@@ -71,6 +71,7 @@ impl<R: CryptoRng> Control<R> {
                 persistent_keepalive: entry.persistent_keepalive,
                 allowed_ips: entry.allowed_ips.to_vec(),
                 path_mtu: entry.path.found(),
+                post_quantum: entry.agreed(),
             }
         })
     }
@@ -107,6 +108,7 @@ impl<R: CryptoRng> Control<R> {
         for entry in self.peers.values_mut() {
             entry.forget_secrets(&self.device);
             entry.handshake.forget_identity();
+            entry.quantum.reset();
             entry.timers.forget_handshake();
             entry.peer.activity.hold_handshakes(None);
         }

@@ -5,13 +5,14 @@ use std::{sync::Arc, time::Duration};
 use super::{nets::Nets, timers::Timers};
 use crate::{
     PresharedKey,
-    constants::STALE_AFTER,
+    constants::{REKEY_TIMEOUT, STALE_AFTER},
     cookie::CookieJar,
     device::{Device, OutboundNotice},
     events::PeerEvent,
     noise::{Identity, Initiator, Secret},
     path_mtu::PathSearch,
     peer::Peer,
+    post_quantum::Agreement,
     tai64n::Tai64N,
     time::Time,
 };
@@ -25,6 +26,7 @@ pub(super) struct Entry {
     pub handshake: HandshakeState,
     pub timers: Timers,
     pub path: PathSearch,
+    pub quantum: Agreement,
     /// What had been received when it was last told that the peer is stale.
     stale_at: Option<u64>,
     /// When the last handshake completed, since the Unix epoch.
@@ -53,6 +55,19 @@ pub(super) struct Pending {
     pub since: Time,
     /// What had been received by then.
     pub rx_bytes: u64,
+    pub reading: Reading,
+}
+
+/// Whether responses to an initiation were read. One that is not may be by a secret that we lost,
+/// or forged, so it costs one more initiation and no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// None came, or they were read.
+    Open,
+    /// One came that could not be read.
+    Unreadable,
+    /// This is the initiation that followed.
+    Again,
 }
 
 impl Entry {
@@ -65,6 +80,7 @@ impl Entry {
             handshake: HandshakeState::default(),
             timers: Timers::default(),
             path: PathSearch::new(peer.clone()),
+            quantum: Agreement::default(),
             stale_at: None,
             last_handshake: None,
             peer,
@@ -116,6 +132,7 @@ impl Entry {
         self.timers = Timers::default();
         self.peer.activity.reset();
         self.path.reset();
+        self.quantum.reset();
         device.for_outbound.post(&self.peer, OutboundNotice::Purge);
     }
 
@@ -129,12 +146,26 @@ impl Entry {
 }
 
 impl HandshakeState {
+    pub fn has_static_static(&self) -> bool {
+        self.static_static.is_some()
+    }
+
+    /// Keeps what was computed elsewhere.
+    pub fn keep_static_static(&mut self, shared: &Secret) {
+        self.static_static = Some(Box::new(shared.clone()));
+    }
+
     /// `None` where the peer's key is of low order.
     pub fn static_static(&mut self, identity: &Identity, peer: &Peer) -> Option<Secret> {
         if self.static_static.is_none() {
             self.static_static = identity.private.diffie_hellman(peer.public_key()).map(Box::new);
         }
         self.static_static.as_deref().cloned()
+    }
+
+    /// Whether our initiation had no answer for as long as one takes.
+    pub fn is_unanswered(&self, now: Time) -> bool {
+        self.pending.as_ref().is_some_and(|pending| now.since(pending.since) >= REKEY_TIMEOUT)
     }
 
     /// Our own key changed.

@@ -1,25 +1,24 @@
 //! Handshake messages, in both roles.
 //!
 //! ```text
-//!   handle_datagram -> mac1 -> under load? -> cookie reply, or limiter
-//!        |-> initiation -> known peer, newer timestamp -> response, next keypair
-//!        |              `-> no peer: looked up, where that is wanted (newcomers)
+//!   handle_datagrams -> mac1 -> under load? -> cookie reply, or limiter
+//!        |-> initiations -> answered together (initiations)
 //!        |-> response   -> pending initiation          -> current keypair
 //!        `-> cookie reply -> the peer's cookie jar
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
 use super::{
     Control,
-    entry::{Entry, Pending},
+    entry::{Pending, Reading},
 };
 use crate::{
     PrivateKey, PublicKey,
-    constants::{INITIATIONS_PER_SECOND, REKEY_TIMEOUT},
+    constants::REKEY_TIMEOUT,
     cookie::MacState,
     device::OutboundNotice,
     drops::DropReason,
@@ -27,7 +26,7 @@ use crate::{
     index_table::{self, Session},
     keypair::{Keypair, Role},
     message::{CookieReply, Handshake, Initiation, Kind, Response},
-    noise::{Initiator, Opened, Responder, Statics, TransportKeys},
+    noise::{Initiator, Statics},
     peer::Peer,
     stack,
     tai64n::{TAI64N_LEN, Tai64N},
@@ -35,35 +34,39 @@ use crate::{
 };
 
 const TAG: usize = aead::TAG_LEN;
-/// Of two initiations of one peer that are closer the second is refused.
-pub(super) const INITIATIONS_APART: Duration =
-    Duration::from_millis(1000 / INITIATIONS_PER_SECOND as u64);
-
-/// An initiation whose mac1 is right.
-#[derive(Clone, Copy)]
-pub(super) struct Arrived<'a> {
-    pub datagram: &'a [u8],
-    pub from: Endpoint,
-    /// Whether its sender has proved by a cookie that it receives there.
-    pub has_cookie: bool,
-}
 
 impl<R: CryptoRng> Control<R> {
     /// Takes a datagram that is no transport data. What is not to be answered is
     /// counted.
     pub fn handle_datagram(&mut self, datagram: &[u8], from: Endpoint, now: Now) {
-        let handled = match Kind::of(datagram) {
-            _ if !self.running => Ok(()),
-            Some(Kind::Initiation) => self.admit(datagram, from, now.time).and_then(|has_cookie| {
-                let arrived = Arrived { datagram, from, has_cookie };
-                stack::wiped(|| self.handle_initiation(&arrived, now))
-            }),
-            Some(Kind::Response) => self
-                .admit(datagram, from, now.time)
-                .and_then(|_| stack::wiped(|| self.handle_response(datagram, from, now))),
-            Some(Kind::CookieReply) => self.handle_cookie_reply(datagram, now.time),
-            Some(Kind::Data) | None => Err(DropReason::InMalformed),
-        };
+        self.handle_datagrams([(datagram, from)], now);
+    }
+
+    /// Takes several at once. Initiations are answered behind all others, together.
+    pub fn handle_datagrams<'a>(
+        &mut self,
+        datagrams: impl IntoIterator<Item = (&'a [u8], Endpoint)>,
+        now: Now,
+    ) {
+        let mut initiations = Vec::new();
+        for (datagram, from) in datagrams {
+            let handled = match Kind::of(datagram) {
+                _ if !self.running => Ok(()),
+                Some(Kind::Initiation) => {
+                    self.arrived(datagram, from, now.time).map(|arrived| initiations.push(arrived))
+                }
+                Some(Kind::Response) => self
+                    .admit(datagram, from, now.time)
+                    .and_then(|_| self.handle_response(datagram, from, now)),
+                Some(Kind::CookieReply) => self.handle_cookie_reply(datagram, now.time),
+                Some(Kind::Data) | None => Err(DropReason::InMalformed),
+            };
+            self.count(handled);
+        }
+        self.handle_initiations(&initiations, now);
+    }
+
+    pub(super) fn count(&self, handled: Result<(), DropReason>) {
         if let Err(reason) = handled {
             self.device.drops.count(reason, 1);
         }
@@ -71,7 +74,12 @@ impl<R: CryptoRng> Control<R> {
 
     /// Checks the MACs, and under load that the sender receives at its address
     /// and has not used up its share. Returns whether it has a cookie.
-    fn admit(&mut self, message: &[u8], from: Endpoint, now: Time) -> Result<bool, DropReason> {
+    pub(super) fn admit(
+        &mut self,
+        message: &[u8],
+        from: Endpoint,
+        now: Time,
+    ) -> Result<bool, DropReason> {
         let Some(own) = &mut self.own else { return Err(DropReason::HandshakeNoKey) };
         let loaded = self.loaded_until.is_some_and(|until| now < until);
         match own.checker.check(message, from.remote, now) {
@@ -95,77 +103,27 @@ impl<R: CryptoRng> Control<R> {
         self.transmits.extend(reply.map(|reply| (reply, from)));
     }
 
-    pub(super) fn handle_initiation(
-        &mut self,
-        arrived: &Arrived<'_>,
-        now: Now,
-    ) -> Result<(), DropReason> {
-        let Arrived { datagram, from, .. } = *arrived;
-        let message = Initiation::parse(datagram).ok_or(DropReason::InMalformed)?;
-        let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
-        let opened = Opened::of(&own.identity, &(*message.ephemeral).into(), message.static_key)
-            .ok_or(DropReason::HandshakeForged)?;
-        let key = opened.remote;
-        let Some(entry) = self.peers.get_mut(&key) else {
-            return Err(self.handle_newcomer(opened, arrived, now.time));
-        };
-        let static_static = entry
-            .handshake
-            .static_static(&own.identity, &entry.peer)
-            .ok_or(DropReason::HandshakeForged)?;
-        let mut timestamp = [0; TAI64N_LEN];
-        let responder = opened
-            .timestamp(&static_static, message.timestamp, &mut timestamp)
-            .ok_or(DropReason::HandshakeForged)?;
-        entry.admit_initiation(timestamp.into(), now.time)?;
-
-        entry.peer.roam_to(from);
-        self.device.events.heard(&entry.peer, from);
-        entry.peer.count_rx(datagram.len());
-        if entry.peer.endpoint().is_none() {
-            return Err(DropReason::HandshakeNoEndpoint);
-        }
-        self.respond(&key, responder, message.sender, now.time)?;
-        self.plan(&key, now.time);
-        Ok(())
-    }
-
-    /// Answers an initiation; the session waits as `next` for the peer's first
-    /// data.
-    fn respond(
-        &mut self,
-        key: &PublicKey,
-        responder: Responder,
-        remote_index: u32,
-        now: Time,
-    ) -> Result<(), DropReason> {
-        let ephemeral = PrivateKey::generate(&mut self.rng);
-        let local_index = self.device.indices().unused(&mut self.rng);
-        let entry = self.peers.get_mut(key).ok_or(DropReason::HandshakeUnknownPeer)?;
-        let mut nothing = [0; TAG];
-        let (keys, public) = responder
-            .answer(&entry.psk, &ephemeral, &[], &mut nothing)
-            .ok_or(DropReason::HandshakeForged)?;
-        let message = Response {
-            sender: local_index,
-            receiver: remote_index,
-            ephemeral: public.as_bytes(),
-            nothing: &nothing,
-        };
-        let mut message = message.encode();
-        entry.cookies.stamp(entry.peer.public_key(), &mut message, now);
-        let keypair = Keypair::new(&keys, local_index, remote_index, Role::Responder, now);
-        self.begin_session(key, keypair, now);
-        self.send_handshake(key, message, now);
-        Ok(())
-    }
-
     fn handle_response(
         &mut self,
         datagram: &[u8],
         from: Endpoint,
         now: Now,
     ) -> Result<(), DropReason> {
+        let key = stack::wiped(|| self.finish(datagram, from, now))?;
+        // What this keeps is made where no secret lies on the stack: values that are moved take along
+        // what lay in their padding.
+        self.agree_after_handshake(&key, now);
+        self.plan(&key, now.time);
+        Ok(())
+    }
+
+    /// Ends the handshake that a response is to; with which peer.
+    fn finish(
+        &mut self,
+        datagram: &[u8],
+        from: Endpoint,
+        now: Now,
+    ) -> Result<PublicKey, DropReason> {
         let message = Response::parse(datagram).ok_or(DropReason::InMalformed)?;
         let peer = match self.device.indices().get(message.receiver) {
             Some(index_table::Owner::Handshake(peer)) => peer.clone(),
@@ -181,9 +139,13 @@ impl<R: CryptoRng> Control<R> {
             _ => return Err(DropReason::HandshakeUnexpected),
         };
         let ephemeral = (*message.ephemeral).into();
-        let keys: TransportKeys = initiator
-            .finish(&own.identity, &entry.psk, &ephemeral, message.nothing, &mut [])
-            .ok_or(DropReason::HandshakeForged)?;
+        let answered =
+            initiator.answered(&own.identity, &ephemeral).ok_or(DropReason::HandshakeForged)?;
+        let read = entry.read_response(&own.identity.public, &answered, message.nothing);
+        let Some((secret, keys)) = read else {
+            self.hurry(&key, now);
+            return Err(DropReason::HandshakeForged);
+        };
 
         entry.handshake.pending = None;
         self.device.handshakes.count(now.time.since(since));
@@ -191,13 +153,13 @@ impl<R: CryptoRng> Control<R> {
         self.device.events.heard(&peer, from);
         peer.count_rx(datagram.len());
         let _ = peer.activity.received(false, now.time);
-        let keypair = Keypair::new(&keys, index, message.sender, Role::Initiator, now.time);
+        let keypair = Keypair::new(&keys, index, message.sender, Role::Initiator, now.time)
+            .with_secret(secret, self.post_quantum);
         self.begin_session(&key, keypair, now.time);
         self.handshake_completed(&key, now);
         // The responder sends nothing until it hears from us.
         self.device.for_outbound.post(&peer, OutboundNotice::Keepalive);
-        self.plan(&key, now.time);
-        Ok(())
+        Ok(key)
     }
 
     fn handle_cookie_reply(&mut self, datagram: &[u8], now: Time) -> Result<(), DropReason> {
@@ -215,7 +177,7 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    fn begin_session(&mut self, key: &PublicKey, keypair: Keypair, now: Time) {
+    pub(super) fn begin_session(&mut self, key: &PublicKey, keypair: Keypair, now: Time) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         let keypair = Arc::new(keypair);
         let session = Session { peer: entry.peer.clone(), keypair: keypair.clone() };
@@ -287,8 +249,13 @@ impl<R: CryptoRng> Control<R> {
         let mut indices = self.device.indices_mut();
         let index = indices.unused(&mut self.rng);
         indices.set(index, index_table::Owner::Handshake(entry.peer.clone()));
-        let pending =
-            Box::new(Pending { index, initiator, since: now.time, rx_bytes: entry.rx_bytes() });
+        let was = entry.handshake.pending.as_ref().map(|pending| pending.reading);
+        let reading = match was {
+            Some(Reading::Unreadable) => Reading::Again,
+            Some(Reading::Open | Reading::Again) | None => Reading::Open,
+        };
+        let (since, rx_bytes) = (now.time, entry.rx_bytes());
+        let pending = Box::new(Pending { index, initiator, since, rx_bytes, reading });
         if let Some(old) = entry.handshake.pending.replace(pending) {
             indices.remove(old.index);
         }
@@ -303,28 +270,12 @@ impl<R: CryptoRng> Control<R> {
         Some((message, entry.peer.clone()))
     }
 
-    fn send_handshake(&mut self, key: &PublicKey, message: Handshake, now: Time) {
+    pub(super) fn send_handshake(&mut self, key: &PublicKey, message: Handshake, now: Time) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         let Some(endpoint) = entry.peer.endpoint() else { return };
         entry.timers.last_handshake_sent = Some(now);
         let _ = entry.peer.activity.sent(false, false, now);
         entry.peer.count_tx(message.as_bytes().len());
         self.transmits.push_back((message, endpoint));
-    }
-}
-
-impl Entry {
-    /// Refuses an initiation that is a replay, or one of too many.
-    fn admit_initiation(&mut self, timestamp: Tai64N, now: Time) -> Result<(), DropReason> {
-        let handshake = &mut self.handshake;
-        if timestamp <= handshake.greatest_received_timestamp
-            || handshake.last_consumed.is_some_and(|last| now.since(last) < INITIATIONS_APART)
-        {
-            return Err(DropReason::HandshakeReplayed);
-        }
-        handshake.greatest_received_timestamp = timestamp;
-        handshake.last_consumed = Some(now);
-        let _ = self.peer.activity.received(false, now);
-        Ok(())
     }
 }

@@ -17,7 +17,7 @@ use std::{mem, time::Duration};
 use packet::Endpoint;
 use rand_core::CryptoRng;
 
-use super::{Control, handshake::Arrived};
+use super::{Control, initiations::Arrived};
 use crate::{
     PublicKey,
     constants::LOOKUPS_PER_SECOND,
@@ -25,7 +25,6 @@ use crate::{
     events::{Asked, Lookups},
     message::{Handshake, Initiation},
     noise::Opened,
-    stack,
     tai64n::{TAI64N_LEN, Tai64N},
     time::{Now, Time},
 };
@@ -76,7 +75,7 @@ impl<R: CryptoRng> Control<R> {
     /// Handles an initiation from a sender that is not a peer. It is not answered, but may be kept.
     pub(super) fn handle_newcomer(
         &mut self,
-        opened: Opened,
+        opened: &Opened,
         arrived: &Arrived<'_>,
         now: Time,
     ) -> DropReason {
@@ -93,7 +92,7 @@ impl<R: CryptoRng> Control<R> {
             return DropReason::HandshakeCookieSent;
         }
         let key = opened.remote;
-        let Some(timestamp) = self.timestamp_of(opened, arrived.datagram) else {
+        let Some(timestamp) = self.timestamp_of(opened, arrived.message.timestamp) else {
             return DropReason::HandshakeForged;
         };
         // A replay of an older one must not replace the newest.
@@ -114,25 +113,23 @@ impl<R: CryptoRng> Control<R> {
     pub(super) fn handle_admitted(&mut self, now: Now) {
         for key in mem::take(&mut self.newcomers.admitted) {
             let Some(kept) = self.newcomers.kept.take(&key, now.time) else { continue };
-            let arrived =
-                Arrived { datagram: kept.message.as_bytes(), from: kept.from, has_cookie: true };
-            if let Err(reason) = stack::wiped(|| self.handle_initiation(&arrived, now)) {
-                self.device.drops.count(reason, 1);
-            }
+            let datagram = kept.message.as_bytes();
+            let Some(message) = Initiation::parse(datagram) else { continue };
+            let arrived = Arrived { datagram, message, from: kept.from, has_cookie: true };
+            self.handle_initiations(&[arrived], now);
         }
     }
 
     /// The timestamp of an initiation. Only the owner of the sender's private key can have sealed
     /// it, though anybody can send it again. `None` where it is forged, or the key is our own.
-    fn timestamp_of(&self, opened: Opened, datagram: &[u8]) -> Option<Tai64N> {
+    fn timestamp_of(&self, opened: &Opened, sealed: &[u8]) -> Option<Tai64N> {
         let own = self.own.as_ref()?;
         if opened.remote == own.identity.public {
             return None;
         }
-        let message = Initiation::parse(datagram)?;
         let static_static = own.identity.private.diffie_hellman(&opened.remote)?;
         let mut timestamp = [0; TAI64N_LEN];
-        opened.timestamp(&static_static, message.timestamp, &mut timestamp)?;
+        opened.timestamp(&static_static, sealed, &mut timestamp)?;
         Some(timestamp.into())
     }
 }

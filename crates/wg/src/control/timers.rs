@@ -16,7 +16,7 @@ use crate::{
 
 #[derive(Default)]
 pub(super) struct Timers {
-    /// When the pending initiation is repeated.
+    /// When the pending initiation is repeated, or one goes that waits.
     pub retransmit: Option<Time>,
     /// Since when a handshake is tried.
     pub attempt_began: Option<Time>,
@@ -55,6 +55,7 @@ impl<R: CryptoRng> Control<R> {
     }
 
     fn handle_peer_timeout(&mut self, key: &PublicKey, now: Now) {
+        self.handle_exchange_timeout(key, now);
         let Some(entry) = self.peers.get_mut(key) else { return };
         if entry.timers.wipe.take_if(|wipe| *wipe <= now.time).is_some() {
             entry.forget_secrets(&self.device);
@@ -82,7 +83,7 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// Repeats a handshake that was not answered, or gives it up.
+    /// Repeats a handshake that was not answered, or gives it up; or begins one that had to wait.
     fn retransmit(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         if entry.is_handshake_stale(now.time) {
@@ -100,8 +101,10 @@ impl<R: CryptoRng> Control<R> {
             self.device.for_outbound.post(&entry.peer, OutboundNotice::Purge);
             return;
         }
-        // The path may be dead for this source only.
-        entry.peer.forget_source();
+        // The path may be dead for this source only, unless this one is the first, which waited.
+        if entry.handshake.is_unanswered(now.time) {
+            entry.peer.forget_source();
+        }
         self.send_initiation(key, now);
     }
 
@@ -120,6 +123,7 @@ impl<R: CryptoRng> Control<R> {
                 activity.keepalive_deadline(),
                 entry.persistent_deadline(),
                 entry.path.deadline(),
+                entry.quantum.deadline(),
             ];
             let followers = followers.into_iter().flatten().filter(|_| running);
             followers.chain(entry.timers.retransmit).chain(entry.timers.wipe).min()

@@ -27,6 +27,8 @@ pub enum ControlNotice {
     Confirmed = 4,
     /// To read what the peer says of its path.
     Probed = 8,
+    /// To read what the peer says of a secret against quantum computers.
+    Exchange = 16,
 }
 
 /// What the outbound half is asked for.
@@ -41,6 +43,10 @@ pub enum OutboundNotice {
     Purge = 4,
     /// To send questions about the path, or answers.
     Probe = 8,
+    /// To send messages by which a secret is agreed on.
+    Exchange = 16,
+    /// To drop what is staged: data needs a secret that the peer does not agree on.
+    Refuse = 32,
 }
 
 impl From<ControlNotice> for u8 {

@@ -45,7 +45,8 @@ pub struct Sent {
 /// Why nothing can be sent to a peer now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotReady {
-    /// There is no session; a handshake was asked for. Stage the packets.
+    /// There is no session that carries data; a handshake was asked for, or a secret for one is
+    /// being agreed on. Stage the packets.
     NoSession,
     /// Nobody knows where the peer is. Drop them.
     NoEndpoint,
@@ -63,9 +64,37 @@ impl Device {
         packets: u64,
         now: Time,
     ) -> Result<Reservation, NotReady> {
+        self.reserve_by(|keypair| keypair.carries_data, peer, packets, now)
+    }
+
+    /// Reserves a counter for a keepalive, which any session carries.
+    ///
+    /// # Errors
+    /// Nothing can be sent now.
+    pub fn reserve_keepalive(&self, peer: &Arc<Peer>, now: Time) -> Result<Reservation, NotReady> {
+        self.reserve_by(|_| true, peer, 1, now)
+    }
+
+    /// Whether there is a session with `peer` that carries no data: what is staged stays, and a
+    /// keepalive has to confirm the session.
+    pub fn withholds_data(&self, peer: &Peer, now: Time) -> bool {
+        peer.live_keypair(now).is_some_and(|keypair| !keypair.carries_data)
+    }
+
+    fn reserve_by(
+        &self,
+        carries: impl FnOnce(&Keypair) -> bool,
+        peer: &Arc<Peer>,
+        packets: u64,
+        now: Time,
+    ) -> Result<Reservation, NotReady> {
         let endpoint = peer.endpoint().ok_or(NotReady::NoEndpoint)?;
-        let reserved = peer
-            .live_keypair(now)
+        let keypair = peer.live_keypair(now);
+        // That session is what a secret is agreed on by.
+        if keypair.as_ref().is_some_and(|keypair| !carries(keypair)) {
+            return Err(NotReady::NoSession);
+        }
+        let reserved = keypair
             .and_then(|keypair| keypair.send.take(packets).map(|counter| (keypair, counter)));
         match reserved {
             Some((keypair, counter)) => Ok(Reservation { keypair, counter, endpoint }),

@@ -3,49 +3,68 @@
 
 use std::sync::{
     OnceLock,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 use packet::Waker;
 
 use crate::stack;
 
-/// How many times sessions ended, and how to wake the threads that used their keys.
+/// A thread that uses keys.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyUser {
+    Outbound,
+    Inbound,
+}
+
+/// Which threads have not wiped their stacks since sessions ended, and how to wake them.
 #[derive(Default)]
 pub struct Retired {
-    times: AtomicU64,
-    wakers: OnceLock<Box<[Waker]>>,
+    users: [User; 2],
+}
+
+#[derive(Default)]
+struct User {
+    has_to_wipe: AtomicBool,
+    waker: OnceLock<Waker>,
 }
 
 impl Retired {
-    /// Says how to wake the threads that use keys. Only the first call counts.
-    pub fn set_wakers(&self, wakers: impl IntoIterator<Item = Waker>) {
-        // Others could only come from a second data plane, which a device does not have.
-        let _ = self.wakers.set(wakers.into_iter().collect());
+    /// Says how to wake a thread that uses keys. Only the first call counts.
+    pub fn set_waker(&self, user: KeyUser, waker: Waker) {
+        // Another could only come from a second data plane, which a device does not have.
+        let _ = self.users[user as usize].waker.set(waker);
     }
 
-    /// Wipes the stack below the caller's frame where sessions ended since `seen`; whether they
-    /// did.
+    /// Wipes the stack below the caller's frame where sessions ended since this thread did so last;
+    /// whether they did.
     #[inline(always)]
-    pub fn wipe_stack(&self, seen: &mut u64) -> bool {
-        let times = self.times.load(Ordering::Acquire);
-        let ended = times != *seen;
+    pub fn wipe_stack(&self, user: KeyUser) -> bool {
+        let flag = &self.users[user as usize].has_to_wipe;
+        // Most calls see no session's end, and need no locked instruction.
+        let ended = flag.load(Ordering::Relaxed) && flag.swap(false, Ordering::AcqRel);
         if ended {
-            *seen = times;
             stack::wipe();
         }
         ended
     }
 
+    /// Wakes each thread, unless it was woken and has yet to come to it.
     pub(super) fn note(&self) {
-        self.times.fetch_add(1, Ordering::Release);
-        self.wakers.get().into_iter().flatten().for_each(|waker| waker());
+        for user in &self.users {
+            if !user.has_to_wipe.swap(true, Ordering::AcqRel)
+                && let Some(waker) = user.waker.get()
+            {
+                waker();
+            }
+        }
     }
 }
 
 impl std::fmt::Debug for Retired {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Retired").field("times", &self.times).finish_non_exhaustive()
+        let has_to_wipe = self.users.each_ref().map(|user| &user.has_to_wipe);
+        f.debug_struct("Retired").field("has_to_wipe", &has_to_wipe).finish_non_exhaustive()
     }
 }
 
@@ -56,24 +75,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_is_woken_and_wipes_once_when_sessions_ended() {
+    fn each_thread_is_woken_and_wipes_once_however_many_sessions_ended() {
         let retired = Retired::default();
         let woken = Arc::new(AtomicUsize::new(0));
-        let waker = || -> Waker {
+        for user in [KeyUser::Outbound, KeyUser::Inbound] {
             let woken = woken.clone();
-            Arc::new(move || {
-                woken.fetch_add(1, Ordering::Relaxed);
-            })
-        };
-        retired.set_wakers([waker(), waker()]);
-        let mut threads = [0, 0];
-        assert!(!retired.wipe_stack(&mut threads[0]));
-        retired.note();
-        retired.note();
-        assert_eq!(woken.load(Ordering::Relaxed), 4);
-        for seen in &mut threads {
-            assert!(retired.wipe_stack(seen));
-            assert!(!retired.wipe_stack(seen));
+            retired.set_waker(
+                user,
+                Arc::new(move || {
+                    woken.fetch_add(1, Ordering::Relaxed);
+                }),
+            );
+        }
+        assert!(!retired.wipe_stack(KeyUser::Outbound));
+        for round in 1..=2 {
+            retired.note();
+            retired.note();
+            assert_eq!(woken.load(Ordering::Relaxed), 2 * round);
+            for user in [KeyUser::Outbound, KeyUser::Inbound] {
+                assert!(retired.wipe_stack(user));
+                assert!(!retired.wipe_stack(user));
+            }
         }
     }
 }

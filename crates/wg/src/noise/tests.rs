@@ -80,6 +80,17 @@ fn start(identity: &Identity) -> (Initiator, InitiationParts, Vec<u8>) {
     (initiator, parts, sealed)
 }
 
+/// An initiation by the vector's prologue, beside others that are forged.
+fn opened(identity: &Identity, initiation: &[u8]) -> Option<Opened> {
+    let static_key = array(&initiation[32..80]);
+    let mut all = [(array::<32>(&initiation[..32]).into(), &static_key); 9];
+    let forged = [0; 48];
+    (0..9).filter(|at| *at != 5).for_each(|at| all[at].1 = &forged);
+    let mut opened = Opened::each_with(&bytes(vector::PROLOGUE), identity, &all);
+    assert!(opened.iter().enumerate().all(|(at, opened)| at == 5 || opened.is_none()));
+    opened.swap_remove(5)
+}
+
 #[test]
 fn the_vectors_names_belong_to_its_keys() {
     assert_eq!(
@@ -99,8 +110,8 @@ fn the_initiator_writes_and_reads_the_vectors_messages() {
     let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
-    let keys =
-        initiator.finish(&identity, &psk, &ephemeral, &response[32..], &mut payload).unwrap();
+    let answered = initiator.answered(&identity, &ephemeral).unwrap();
+    let keys = answered.finish(&psk, &response[32..], &mut payload).unwrap();
     assert_eq!(payload, bytes(vector::MESSAGES[1].0));
     check_transport(&keys, true);
 }
@@ -109,13 +120,7 @@ fn the_initiator_writes_and_reads_the_vectors_messages() {
 fn the_responder_reads_and_writes_the_vectors_messages() {
     let identity = Identity::new(private(vector::RESP_STATIC));
     let initiation = bytes(vector::MESSAGES[0].1);
-    let opened = Opened::with(
-        &bytes(vector::PROLOGUE),
-        &identity,
-        &array::<32>(&initiation[..32]).into(),
-        &array(&initiation[32..80]),
-    )
-    .unwrap();
+    let opened = opened(&identity, &initiation).unwrap();
     assert_eq!(opened.remote, private(vector::INIT_STATIC).public_key());
     let static_static = identity.private.diffie_hellman(&opened.remote).unwrap();
     let mut payload = vec![0; initiation.len() - 80 - TAG];
@@ -126,8 +131,9 @@ fn the_responder_reads_and_writes_the_vectors_messages() {
     let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let payload = bytes(vector::MESSAGES[1].0);
     let mut sealed = vec![0; payload.len() + TAG];
-    let (keys, public) = responder.answer(&psk, &ephemeral, &payload, &mut sealed).unwrap();
-    let message = [&public.as_bytes()[..], &sealed].concat();
+    let ephemeral = Ephemeral::with(&[(ephemeral, &responder)]).pop().flatten().unwrap();
+    let keys = responder.answer(&psk, &ephemeral, &payload, &mut sealed);
+    let message = [&ephemeral.public.as_bytes()[..], &sealed].concat();
     assert_eq!(message, bytes(vector::MESSAGES[1].1));
     check_transport(&keys, false);
 }
@@ -164,7 +170,9 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
         forged[at] ^= 1;
         let mut payload = vec![0; response.len() - 32 - TAG];
         let ephemeral = PublicKey::from(array::<32>(&forged[..32]));
-        let keys = initiator.finish(&identity, &psk, &ephemeral, &forged[32..], &mut payload);
+        let keys = initiator
+            .answered(&identity, &ephemeral)
+            .and_then(|answered| answered.finish(&psk, &forged[32..], &mut payload));
         assert!(keys.is_none(), "byte {at}");
     }
 
@@ -175,9 +183,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
     for at in 0..initiation.len() {
         let mut forged = initiation.clone();
         forged[at] ^= 1;
-        let ephemeral = array::<32>(&forged[..32]).into();
-        let prologue = bytes(vector::PROLOGUE);
-        let opened = Opened::with(&prologue, &identity, &ephemeral, &array(&forged[32..80]));
+        let opened = opened(&identity, &forged);
         let mut payload = vec![0; initiation.len() - 80 - TAG];
         let responder =
             opened.and_then(|opened| opened.timestamp(&static_static, &forged[80..], &mut payload));
@@ -193,5 +199,6 @@ fn another_preshared_key_fails_at_the_response() {
     let ephemeral = PublicKey::from(array::<32>(&response[..32]));
     let mut payload = vec![0; response.len() - 32 - TAG];
     let psk = PresharedKey::default();
-    assert!(initiator.finish(&identity, &psk, &ephemeral, &response[32..], &mut payload).is_none());
+    let answered = initiator.answered(&identity, &ephemeral);
+    assert!(answered.is_none_or(|it| it.finish(&psk, &response[32..], &mut payload).is_none()));
 }

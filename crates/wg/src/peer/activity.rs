@@ -168,6 +168,11 @@ impl Activity {
         self.last_traversal.set(now);
     }
 
+    /// Whether data passed, and something is still to follow from that.
+    pub fn has_data(&self) -> bool {
+        self.unanswered_since.get().is_some() || self.keepalive_due.get().is_some()
+    }
+
     pub fn last_traversal(&self) -> Option<Time> {
         self.last_traversal.get()
     }

@@ -124,10 +124,23 @@ fn the_source_a_peer_reached_us_at_sticks_until_it_is_forgotten() {
     world.gate(|_| false);
     reach(&mut world);
     assert_eq!(source(&mut world), local);
-    world.act(B, |host, _| host.control.forget_sources());
+    world.act(B, |host, _| {
+        let sticky: Vec<_> = host.control.with_source().map(|(key, _)| *key).collect();
+        assert_eq!(sticky.len(), 1);
+        host.control.forget_source(&sticky[0]);
+        assert_eq!(host.control.with_source().count(), 0);
+    });
     assert_eq!(source(&mut world), None);
     reach(&mut world);
     assert_eq!(source(&mut world), local);
+    // The second waits for some milliseconds.
+    let key = world.key(A);
+    for _ in 0..2 {
+        world.act(B, |host, now| host.control.handshake_now(&key, now)).unwrap();
+    }
+    world.run(millis(100));
+    assert_eq!(world.sent(B, What::Initiation).len(), 2);
+    assert_eq!(source(&mut world), local, "no initiation was unanswered for long");
     world.run(secs(16));
     assert_eq!(source(&mut world), None, "unanswered for 15 s");
     let remote = world.hosts[B].last.as_ref().unwrap().endpoint.remote;

@@ -18,7 +18,8 @@ pub struct Certificate {
     pub chain: String,
     /// Its private key.
     pub key: String,
-    addresses: Addresses,
+    /// Of its server.
+    pub addresses: Addresses,
     issuer: Rc<CertifiedIssuer<'static, KeyPair>>,
 }
 
@@ -35,6 +36,25 @@ impl Certificate {
         authority.key_usages.push(KeyUsagePurpose::KeyCertSign);
         let issuer = CertifiedIssuer::self_signed(authority, key());
         signed(addresses, Rc::new(issuer.expect("the parameters are sound")), params())
+    }
+
+    /// One of the same authority for another server.
+    ///
+    /// # Panics
+    /// As [`Certificate::new`].
+    pub fn of(&self, addresses: Addresses) -> Certificate {
+        signed(addresses, Rc::clone(&self.issuer), params())
+    }
+
+    /// One of the same authority for a server that is known by these names, too.
+    ///
+    /// # Panics
+    /// As [`Certificate::new`], and when one is no name.
+    pub fn of_names(&self, addresses: Addresses, names: &[&str]) -> Certificate {
+        let mut server = params();
+        let name = |name: &&str| (*name).try_into().expect("it is a name");
+        server.subject_alt_names.extend(names.iter().map(name).map(SanType::DnsName));
+        signed(addresses, Rc::clone(&self.issuer), server)
     }
 
     /// One of the same authority, which is valid from so many days after now to so many.

@@ -88,9 +88,40 @@ impl Coordinator {
         let auth_key = String::new();
         let mut coordinator = Coordinator { host, kind, program, service: None, url, auth_key };
         coordinator.start_again();
-        coordinator.command(&format!("users create {USER}"));
-        coordinator.auth_key = coordinator.new_auth_key("--reusable");
+        coordinator.populate();
         coordinator
+    }
+
+    /// Another server of ours beside this one, which clients know by the same key, on a host of the
+    /// network's with files `tls.pem` and `tls.key`, set up as this says.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn beside(&self, host: Host, url: &str, configuration: &str) -> Coordinator {
+        host.run(format!("mkdir {FOLDER}"));
+        host.write_secret("coordinator/noise.key", &self.host.read(&format!("{FOLDER}/noise.key")));
+        host.write(self.kind.config_name(), configuration);
+        let mut other = Coordinator {
+            host,
+            kind: self.kind,
+            program: self.program.clone(),
+            service: None,
+            url: url.to_owned(),
+            auth_key: String::new(),
+        };
+        other.start_again();
+        other
+    }
+
+    /// Has the network a user, and a key by which any number of members join.
+    pub fn populate(&mut self) {
+        self.command(&format!("users create {USER}"));
+        self.auth_key = self.new_auth_key("--reusable");
+    }
+
+    /// The host that it runs on.
+    pub fn host(&self) -> &Host {
+        &self.host
     }
 
     /// Starts it once more, with what it kept; one that still runs is killed.
@@ -118,6 +149,34 @@ impl Coordinator {
         let text = self.host.read(&self.config());
         self.host.write(self.kind.config_name(), &format!("{text}\n{more}"));
         self.start_again();
+    }
+
+    /// Starts it anew with these keys in its configuration, before all tables.
+    ///
+    /// # Panics
+    /// When it does not start; its log is in the message.
+    pub fn set(&mut self, keys: &str) {
+        self.change("", &format!("{keys}\n"));
+        self.start_again();
+    }
+
+    /// The same with other words in the place of some.
+    ///
+    /// # Panics
+    /// When they are not there, or it does not start; its log is in the message.
+    pub fn replace(&mut self, words: &str, by: &str) {
+        self.change(words, by);
+        self.start_again();
+    }
+
+    /// The same from its next start on.
+    ///
+    /// # Panics
+    /// When the words are not there.
+    pub fn change(&self, words: &str, by: &str) {
+        let text = self.host.read(&self.config());
+        assert!(text.contains(words), "no {words} in {text}");
+        self.host.write(self.kind.config_name(), &text.replacen(words, by, 1));
     }
 
     /// Ends it at once, as a power cut does.

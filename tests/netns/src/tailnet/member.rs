@@ -69,7 +69,7 @@ pub struct Member {
     /// Its addresses in the tailnet.
     pub addresses: Addresses,
     program: MemberProgram,
-    _daemon: Option<Service>,
+    daemon: Option<Service>,
 }
 
 impl From<MemberKind> for MemberProgram {
@@ -140,7 +140,7 @@ impl Member {
             MemberKind::Linerate => None,
             MemberKind::Tailscaled => Some(start_tailscaled(&host, &program)),
         };
-        Member { host, addresses: Addresses::from_texts("", ""), program, _daemon: daemon }
+        Member { host, addresses: Addresses::from_texts("", ""), program, daemon }
     }
 
     /// Logs in with a key: how that ended, with what was said in `stderr`.
@@ -304,6 +304,14 @@ impl Member {
         let interface = if self.kind() == MemberKind::Linerate { INTERFACE } else { "" };
         let set = self.attempt(&format!("set {interface} --relay-server-port={port}"));
         assert!(set.ok, "{}: {set:?}", self.host.name());
+    }
+
+    /// Sends tailscaled a signal, by name: `STOP`, `CONT`, ...
+    ///
+    /// # Panics
+    /// When it does not run it.
+    pub fn signal(&self, signal: &str) {
+        self.daemon.as_ref().expect("tailscaled runs").signal(signal);
     }
 
     /// The pid inside the host of the process that serves its interface.

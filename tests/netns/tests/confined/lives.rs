@@ -4,7 +4,9 @@ use std::fs;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use netns::{AS_NOBODY, Host, INTERFACE, Implementation, Injected, Key, eventually};
+use netns::{
+    AS_NOBODY, CoordinatorKind, Host, INTERFACE, Implementation, Injected, Key, eventually,
+};
 
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
@@ -79,6 +81,21 @@ impl Life {
         life
     }
 
+    /// `linerate-server serve`, with these lines in its configuration besides.
+    pub fn server(lines: &str) -> Self {
+        let host = Host::new("alone");
+        let configuration = format!(
+            "server_url = \"http://127.0.0.1:8080\"\nlisten_plain = [\"127.0.0.1:8080\"]\n\
+             state_dir = \"/run/rig/state\"\nsocket = \"/run/rig/state/socket\"\n{lines}"
+        );
+        let configuration = host.write("server.toml", &configuration);
+        let program = CoordinatorKind::Linerate.program().expect("make server");
+        let life =
+            Self::run(host, &format!("{} serve --config {configuration}", program.display()));
+        eventually("the server listens", PATIENCE, || life.host.listens(8080));
+        life
+    }
+
     fn answers(self) -> Self {
         eventually("it answers wg(8)", PATIENCE, || self.host.attempt("wg show wg0").ok);
         self
@@ -87,11 +104,14 @@ impl Life {
     /// Starts linerate behind the words of another program, or none.
     fn start(host: Host, behind: &str, arguments: &str) -> Self {
         let program = Implementation::Linerate.path();
+        Self::run(host, &format!("{behind} {} {arguments}", program.display()))
+    }
+
+    fn run(host: Host, command: &str) -> Self {
         // Without what this process inherited: the lists are of what linerate opens.
         let line = format!(
             "for fd in /proc/$$/fd/*; do fd=${{fd##*/}}; [ $fd -le 2 ] || eval \"exec $fd>&-\"; done; \
-             echo $$ >/run/rig/pid; exec {behind} {} {arguments}",
-            program.display()
+             echo $$ >/run/rig/pid; exec {command}"
         );
         let log = fs::File::create(host.outside("/run/rig/log")).expect("/run/rig is writable");
         let mut command = host.command("bash");
@@ -101,7 +121,7 @@ impl Life {
         Self { host, process }
     }
 
-    /// The peer itself, once all of its threads are confined.
+    /// The process that was started, once all of its threads are confined.
     pub fn peer(&self) -> Confined {
         self.found("cat /run/rig/pid")
     }

@@ -9,7 +9,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn behind(tailnet: &Tailnet, nat: Nat) -> Member {
     let host = tailnet.host(&format!("{nat:?}").to_lowercase(), Uplink::Behind(nat));
-    Member::join(tailnet, host, MemberKind::Linerate, "")
+    Member::join(tailnet, host, MemberKind::Linerate, "--guess-ports=false")
 }
 
 fn says(member: &Member, line: &str) {

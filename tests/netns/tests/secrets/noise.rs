@@ -45,6 +45,16 @@ impl Noise {
         Self { private: private.into(), remote, psk }
     }
 
+    /// The same end with another preshared key.
+    pub fn with_psk(&self, psk: [u8; 32]) -> Self {
+        Self { private: self.private.clone(), remote: self.remote, psk }
+    }
+
+    /// The other end's public key.
+    pub fn remote(&self) -> [u8; 32] {
+        self.remote
+    }
+
     /// Our public key.
     pub fn public(&self) -> [u8; 32] {
         PublicKey::from(&self.private).to_bytes()
@@ -55,8 +65,8 @@ impl Noise {
         dh(&self.private, &self.remote)
     }
 
-    /// An initiation, by the index 1.
-    pub fn initiate(&self) -> (Vec<u8>, Initiated) {
+    /// An initiation, by an index of ours.
+    pub fn initiate(&self, index: u32) -> (Vec<u8>, Initiated) {
         let ephemeral = StaticSecret::from(random());
         let public = PublicKey::from(&ephemeral).to_bytes();
         let mut state = Symmetric::new(&self.remote);
@@ -66,7 +76,7 @@ impl Noise {
         let name = state.seal(&key, &self.public());
         let key = state.mix_key("ss", &self.static_static());
         let stamp = state.seal(&key, &timestamp());
-        let message = [&[1, 0, 0, 0, 1, 0, 0, 0], &public[..], &name, &stamp].concat();
+        let message = [&[1, 0, 0, 0], &index.to_le_bytes()[..], &public, &name, &stamp].concat();
         (with_macs(message, &self.remote), Initiated { state, ephemeral })
     }
 
@@ -251,7 +261,7 @@ fn with_macs(mut message: Vec<u8>, receiver: &[u8; 32]) -> Vec<u8> {
     message
 }
 
-fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+pub fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key).expect("it takes any");
     for part in parts {
         mac.update(part);

@@ -70,7 +70,7 @@ impl Secrets {
             let address = |hex| u64::from_str_radix(hex, 16).expect("an address");
             scan(&memory, address(start)..address(end), |at, piece| {
                 for (secret, piece) in needles.at(piece) {
-                    let place = format!("{name} at {at:x}");
+                    let place = format!("{name} {range} at {at:x}");
                     let name = self.0[secret].0.clone();
                     found.insert(Found { secret: name, piece, place });
                 }

@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
-use netns::{Host, PORT, Pair, Stopwatch, base64};
+use netns::{Daemon, Host, PORT, Pair, Stopwatch, base64};
 use x25519_dalek::{PublicKey, StaticSecret};
 
 use super::noise::{Noise, Session};
@@ -101,12 +101,31 @@ impl World {
     pub fn initiate(&self, noise: &Noise) -> Session {
         thread::sleep(BETWEEN_INITIATIONS);
         self.drain();
-        let (initiation, initiated) = noise.initiate();
+        let (initiation, initiated) = noise.initiate(1);
         self.send(&initiation);
         let response = self.receive(|message| message[0] == 2);
         let mut session = noise.finish(initiated, &response);
         self.burst(&mut session);
         session
+    }
+
+    /// Has all these begin a handshake while linerate stands still, so that it finds them at once.
+    pub fn initiate_at_once(&self, daemon: &Daemon, all: &[Noise]) -> Vec<Session> {
+        self.drain();
+        daemon.signal("STOP");
+        let begun = all.iter().zip(1..).map(|(noise, index)| {
+            let (initiation, initiated) = noise.initiate(index);
+            self.send(&initiation);
+            (noise, index, initiated)
+        });
+        let begun: Vec<_> = begun.collect();
+        daemon.signal("CONT");
+        let responses: Vec<_> = begun.iter().map(|_| self.receive(|it| it[0] == 2)).collect();
+        let finish = |(noise, index, initiated): (&Noise, u32, _)| {
+            let is_its = |response: &&Vec<u8>| response[8..12] == index.to_le_bytes();
+            noise.finish(initiated, responses.iter().find(is_its).expect("each is answered"))
+        };
+        begun.into_iter().map(finish).collect()
     }
 
     /// Begins a handshake, and has data carried by it both ways.
@@ -115,7 +134,7 @@ impl World {
     }
 
     /// Carries bursts of data both ways, so that its keys are used by all that uses keys.
-    fn carry(&self, mut session: Session) -> Session {
+    pub fn carry(&self, mut session: Session) -> Session {
         self.burst(&mut session);
         self.left_sends(BURST);
         // What left sent before may still come by its former session.
@@ -139,11 +158,11 @@ impl World {
         }
     }
 
-    fn send(&self, message: &[u8]) {
+    pub fn send(&self, message: &[u8]) {
         self.socket.send_to(message, ("10.1.0.1", PORT)).expect("the cable is there");
     }
 
-    fn receive(&self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    pub fn receive(&self, is_it: impl Fn(&[u8]) -> bool) -> Vec<u8> {
         let mut message = [0; 2048];
         let mut next = || {
             let length = self.socket.recv(&mut message).expect("linerate sends something");

@@ -4,6 +4,8 @@ use netns::{Family, Member, MemberKind, Page, Provider, Tailnet, Uplink, eventua
 use serde_json::{Value, json};
 
 use super::super::{PATIENCE, join, number, start};
+use super::policy::set;
+use super::ssh::{Login, rule};
 
 fn state(member: &Member) -> String {
     member.status()["BackendState"].as_str().unwrap_or_default().to_owned()
@@ -125,6 +127,28 @@ fn who_is_not_allowed_does_not_come_in_nor_by_anothers_browser() {
     assert_eq!(again.status, 410, "a code is of use once: {again:?}");
     assert!(tailnet.coordinator.nodes().is_empty());
     assert_eq!(state(&one), "NeedsLogin");
+}
+
+#[test]
+fn a_login_by_ssh_is_confirmed_by_a_login_of_the_users_own() {
+    let Some((tailnet, provider)) = start_with_provider() else { return };
+    set(&tailnet, &rule(&json!({ "action": "check" })));
+    let [one, other] = ["one", "other"].map(|name| newcomer(&tailnet, name));
+    let_in(&tailnet, &provider, &one, "", "clara");
+    let_in(&tailnet, &provider, &other, "--ssh", "clara");
+    let v4 = other.status()["Self"]["TailscaleIPs"][0].as_str().unwrap_or_default().to_owned();
+    eventually("they reach each other", PATIENCE, || {
+        netns::ping(&one.host, format!("-c 1 -W 1 {v4}")).is_complete()
+    });
+    let login = Login::start(&one, &v4);
+    let link = login.link();
+    let strange = provider.log_in(&one.host, &link, "dora");
+    assert!(strange.status == 403 && strange.text.contains("not this account"), "{strange:?}");
+    let question = provider.log_in(&one.host, &link, "clara");
+    assert!(question.text.contains("root") && question.text.contains("other"), "{question:?}");
+    assert_eq!(provider.confirm(&one.host, &question).status, 200);
+    assert!(login.end().contains("hello"));
+    assert_eq!(Provider::open(&one.host, &link).status, 404, "nothing waits any more");
 }
 
 #[test]

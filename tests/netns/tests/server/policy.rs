@@ -17,7 +17,8 @@ fn try_set(tailnet: &Tailnet, policy: &Value, flags: &str) -> Outcome {
     tailnet.coordinator.attempt(&format!("policy set --file {file} {flags}"))
 }
 
-fn set(tailnet: &Tailnet, policy: &Value) -> String {
+/// Puts a policy in force; what the server says that it changes.
+pub fn set(tailnet: &Tailnet, policy: &Value) -> String {
     let set = try_set(tailnet, policy, "");
     assert!(set.ok, "{set:?}");
     set.stdout

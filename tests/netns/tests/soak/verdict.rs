@@ -47,6 +47,12 @@ const CAUSES: &[Cause] = &[
         most: |events, _| events.rekeys * IN_FLIGHT,
     },
     Cause {
+        reason: "handshake forged",
+        because: "left forgot with its peer the secret against quantum computers, and right answered \
+                  with it, once or, where that was lost, twice",
+        most: |events, _| events.rekeys * 2,
+    },
+    Cause {
         reason: "in spoofed",
         because: "they were being opened when left took its peer away, and the peer that owns \
                   their source now is another",
@@ -107,8 +113,13 @@ const CAUSES: &[Cause] = &[
 ];
 
 /// The causes that go while left keeps its peer.
-const OF_REKEYS: [&str; 4] =
-    ["in unknown index", "in spoofed", "out staged full", "out handshake failed"];
+const OF_REKEYS: [&str; 5] = [
+    "in unknown index",
+    "handshake forged",
+    "in spoofed",
+    "out staged full",
+    "out handshake failed",
+];
 
 /// What both daemons took of the machine, as time went on.
 #[derive(Default)]

@@ -5,20 +5,18 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;
 
 use netns::{
-    Family, Host, Member, MemberKind, Tailnet, Uplink, address, cable, eventually, forward,
-    in_background, ping,
+    Family, Host, Lan, Member, MemberKind, Tailnet, Uplink, eventually, forward, in_background,
+    ping,
 };
 
 use MemberKind::{Linerate, Tailscaled};
 
 use crate::PATIENCE;
 
-/// The network behind the router, and two hosts' addresses there.
-const NETWORK: &str = "192.168.77.0/24";
-const ROUTER: &str = "192.168.77.1";
-const BEHIND: &str = "192.168.77.2";
-/// An address of the rest of the world, behind the router too.
-const WORLD: &str = "203.0.113.1";
+const NETWORK: &str = Lan::NETWORK;
+const ROUTER: &str = Lan::ROUTER;
+const BEHIND: &str = Lan::HOST;
+const WORLD: &str = Lan::WORLD;
 const PORT: u16 = 7100;
 
 struct World {
@@ -32,13 +30,8 @@ struct World {
 fn world(kinds: [MemberKind; 2], offers: &str, approved: &str, accepts: &str) -> Option<World> {
     let tailnet = Tailnet::start()?;
     let [client_kind, router_kind] = kinds;
-    let (host, behind) = (tailnet.host("router", Uplink::Switch), Host::new("behind"));
-    cable(&host, "lan", &behind, "eth0", 1500);
-    address(&host, "lan", &format!("{ROUTER}/24"));
-    address(&behind, "eth0", &format!("{BEHIND}/24"));
-    address(&behind, "lo", &format!("{WORLD}/32"));
-    behind.run(format!("ip route add default via {ROUTER}"));
-    host.run(format!("ip route add {WORLD}/32 via {BEHIND}"));
+    let host = tailnet.host("router", Uplink::Switch);
+    let behind = Lan::behind(&host);
     if router_kind == Tailscaled {
         forward(&host);
     }

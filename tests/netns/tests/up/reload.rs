@@ -1,6 +1,6 @@
 //! What a running interface takes from its file when that has changed.
 
-use netns::{INTERFACE, Key, Pinging, Status};
+use netns::{INTERFACE, Key, Pinging, Shown, Status};
 
 use crate::{PATIENCE, World, state, world};
 
@@ -22,6 +22,7 @@ fn a_reload_changes_peers_and_keys_and_leaves_who_stays_alone() {
     world.reaches(&["10.9.0.2"]);
     let (text, up, mark) = (world.left.read(&file), state(&world.left), status(&world).fwmark);
     let handshake = || status(&world).peer(&world.right.key.public).latest_handshake;
+    Shown::agree(&world.left, INTERFACE, &world.right.key.public, PATIENCE);
     let met = handshake();
     let pings = Pinging::start(&world.left, "reload", "-i 0.02 10.9.0.2");
     pings.goes_on(5, PATIENCE);

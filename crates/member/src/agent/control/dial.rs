@@ -165,7 +165,7 @@ pub fn system_tls() -> Arc<ClientConfig> {
 
 /// TLS with these roots of trust.
 pub fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = kx::provider();
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("ring has what TLS 1.2 and 1.3 need")

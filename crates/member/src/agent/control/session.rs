@@ -143,11 +143,11 @@ impl<C: Carrier> Session<C> {
         while is_known && !matches!(self.goal, Goal::Idle) && !self.events.is_closed() {
             let begun = Instant::now();
             let Err(why) = self.connected(&mut inbox).await else { continue };
-            if begun.elapsed() >= STEADY {
-                self.failures.reset();
-            }
-            let wait = self.failures.handle_failure(random());
-            let retry_in = if let Trouble::Later(wanted) = why { wait.max(wanted) } else { wait };
+            let retry_in = match why {
+                Trouble::Later(wanted) => self.failures.handle_busy(wanted, random()),
+                _ if begun.elapsed() >= STEADY => self.failures.handle_loss(random()),
+                _ => self.failures.handle_failure(random()),
+            };
             self.tell(Event::Disconnected { why, retry_in }).await;
             sleep(retry_in).await;
         }

@@ -6,6 +6,7 @@ mod map;
 mod plane;
 mod ports;
 mod relays;
+mod tunnel_pings;
 
 use std::{
     path::PathBuf,

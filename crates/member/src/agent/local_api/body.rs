@@ -46,8 +46,8 @@ pub(super) fn done() -> Response<Body> {
     response
 }
 
-pub(super) fn text(text: &'static str) -> Response<Body> {
-    typed(Response::new(Body::Whole(Bytes::from_static(text.as_bytes()).into())), "text/plain")
+pub(super) fn text(text: impl Into<Bytes>) -> Response<Body> {
+    typed(Response::new(Body::Whole(text.into().into())), "text/plain")
 }
 
 impl From<Refusal> for Response<Body> {

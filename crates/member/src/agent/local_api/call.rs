@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, str::FromStr, time::Duration};
 
+use bytes::Bytes;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{
     Method, Response,
@@ -121,11 +122,16 @@ impl Call<'_> {
         value.parse().map_err(|_| Refusal::bad(format_args!("invalid '{name}' parameter")))
     }
 
-    /// The body, as JSON.
-    pub(super) async fn body<T: DeserializeOwned>(self) -> Result<T, Refusal> {
+    /// The body.
+    pub(super) async fn bytes(self) -> Result<Bytes, Refusal> {
         let body = timeout(BODY_LIMIT, Limited::new(self.body, MAX_BODY).collect()).await;
         let body = body.map_err(|_| Refusal::bad("the body did not come"))?;
-        let body = body.map_err(Refusal::bad)?.to_bytes();
+        Ok(body.map_err(Refusal::bad)?.to_bytes())
+    }
+
+    /// The body, as JSON.
+    pub(super) async fn body<T: DeserializeOwned>(self) -> Result<T, Refusal> {
+        let body = self.bytes().await?;
         serde_json::from_slice(&body).map_err(|error| Refusal::bad(format_args!("body: {error}")))
     }
 

@@ -14,13 +14,14 @@ use super::{
     Refusal, Request, Who,
     body::{Body, done, json, watch},
     call::{Call, ask},
+    lock,
 };
 
 /// The longest datagram of a ping: the largest MTU that paths are tried for (tailscale
 /// `magicsock/peermtu.go`), less the headers of IPv6 and UDP.
 const MAX_PING: u16 = 9000 - 48;
 
-type Answer = Result<Response<Body>, Refusal>;
+pub(super) type Answer = Result<Response<Body>, Refusal>;
 
 /// Answers what is asked for by its name.
 pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
@@ -32,6 +33,7 @@ pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
         "derpmap" | "dns-config" | "peer-by-id" | "user-profile" | "cert-domains" | "debug" => {
             map(name, call).await
         }
+        _ if name.starts_with("tka/") => lock::answer(name, call).await,
         _ if name.starts_with("linerate/") => own(name, call).await,
         _ if name.starts_with("profiles/") => profiles(name, call).await,
         _ => constant(name, call).await,
@@ -235,10 +237,6 @@ async fn constant(name: &str, call: Call<'_>) -> Answer {
             let warning = call.ask(|reply| Request::Forwarding { reply }).await?;
             json(&json!({ "Warning": warning }))
         }
-        "tka/status" => {
-            call.reads(&Method::GET)?;
-            json(&call.ask(|reply| Request::LockStatus { reply }).await?)
-        }
         // `linerate doctor` looks at these.
         "check-udp-gro-forwarding" if is_get => json(&json!({ "Warning": "" })),
         "check-so-mark-in-use" if is_get => json(&json!({ "UseSOMark": true })),
@@ -249,10 +247,10 @@ async fn constant(name: &str, call: Call<'_>) -> Answer {
     }
 }
 
-fn absent(name: &str) -> Refusal {
+pub(super) fn absent(name: &str) -> Refusal {
     let first = name.split('/').next().unwrap_or_default();
     Refusal::unsupported(match first {
-        "tka" => "signing for tailnet lock; use a node that runs tailscaled",
+        "tka" => "recovery of tailnet lock from a stolen key; use a node that runs tailscaled",
         "serve-config" | "query-feature" => "serve and funnel",
         "cert" | "set-dns" => "certificates",
         "files" | "file-put" | "file-targets" => "sending files (Taildrop)",

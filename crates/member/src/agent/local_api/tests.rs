@@ -296,7 +296,7 @@ async fn what_is_not_there_says_so() {
     let api = api(Canned::running().start());
     let mut root = Program::new(&api, ROOT).await;
     for name in [
-        "tka/sign",
+        "tka/submit-recovery-aum",
         "serve-config",
         "files/x",
         "drive/shares",

@@ -3,13 +3,12 @@
 use std::{net::IpAddr, time::Duration};
 
 use tailnet::{
-    line::Outgoing,
     nat64::Prefix,
     netcheck::{Families, Report},
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::Mesh;
+use super::{Mesh, send::outgoing};
 use crate::agent::{derp, portmap::Router, told::ToRelays};
 
 /// What a task found out for a check of the network.
@@ -70,7 +69,7 @@ impl Mesh {
         }
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
             let bytes = bytes.to_vec();
-            self.pending.push(Outgoing { to, source: None, hops: None, bytes });
+            self.pending.push(outgoing(to, bytes));
         }
         if let Some(report) = self.netcheck.poll_report(now) {
             self.handle_report(report, now);

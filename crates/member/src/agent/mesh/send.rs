@@ -1,9 +1,10 @@
 //! What the mesh has to say, on its way.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use tailnet::{
-    line::{Outgoing, ToPlane},
+    disco::Message,
+    line::{Open, Outgoing, ToPlane},
     paths::{Event, To, Transmit},
     peer_relay::{Geneve, Protocol},
 };
@@ -26,6 +27,8 @@ impl Mesh {
         self.flush_check(relays, now).await;
         self.retell_translated(plane);
         let mut due = std::mem::take(&mut self.due);
+        // Not before peers have other paths.
+        let mut closed = Vec::new();
         while let Some(event) = self.paths.poll_event() {
             match event {
                 Event::UsePath { peer, path: Some(path) } => {
@@ -43,6 +46,9 @@ impl Mesh {
                     self.check(now);
                     self.flush_check(relays, now).await;
                 }
+                open @ Event::Open { .. } => self.open(open, plane),
+                Event::Keep(socket) => plane.send(ToPlane::Keep(socket)),
+                Event::Close(number) => closed.push(number),
             }
         }
         while let Some((peer, path)) = self.former.poll(now) {
@@ -58,12 +64,16 @@ impl Mesh {
             let bytes = self.disco.seal(disco, &message, nonce);
             match to {
                 To::Udp { addr, source, hops } => {
-                    self.pending.push(Outgoing { to: addr, source, hops, bytes });
+                    self.pending.push(Outgoing { source, hops, ..outgoing(addr, bytes) });
                 }
                 To::PeerRelay { addr, vni, control } => {
                     let header = Geneve { control, protocol: Protocol::Disco, vni };
                     let bytes = [&header.bytes()[..], &bytes].concat();
-                    self.pending.push(Outgoing { to: addr, source: None, hops: None, bytes });
+                    self.pending.push(outgoing(addr, bytes));
+                }
+                To::Chance(addr) => self.calls.push(outgoing(addr, bytes)),
+                To::Auxiliary { addr, socket } => {
+                    self.pending.push(Outgoing { by: Some(socket), ..outgoing(addr, bytes) });
                 }
                 To::Relay { region, peer } => {
                     let (segment, bytes) = (bytes.len(), bytes.into());
@@ -78,9 +88,32 @@ impl Mesh {
         for some in pending.chunks(TOGETHER) {
             plane.send(ToPlane::Datagrams(some.to_vec()));
         }
+        let mut calls = std::mem::take(&mut self.calls);
+        calls.iter_mut().for_each(|one| one.to = self.translated.outward(one.to));
+        for some in calls.chunks(TOGETHER) {
+            plane.send(ToPlane::Calls(some.to_vec()));
+        }
+        closed.into_iter().for_each(|number| plane.send(ToPlane::Close(number)));
         if due.home {
             relays.set_home(self.home());
         }
         due
     }
+    /// Has the data plane open auxiliary sockets, and send a ping by each.
+    fn open(&mut self, event: Event, plane: &ToLine<ToPlane>) {
+        let Event::Open { peer, disco, number, to, count, hops, tx } = event else { return };
+        let mut nonce = [0; 24];
+        if getrandom::fill(&mut nonce).is_err() {
+            return;
+        }
+        let ping = Message::Ping { tx, node_key: Some(self.own_key), padding: 0 };
+        let bytes = self.disco.seal(disco, &ping, nonce);
+        let to = self.translated.outward(to);
+        plane.send(ToPlane::Open(Box::new(Open { number, peer, to, count, hops, bytes })));
+    }
+}
+
+/// A datagram from wherever the routing table says.
+pub(super) fn outgoing(to: SocketAddr, bytes: Vec<u8>) -> Outgoing {
+    Outgoing { to, source: None, hops: None, by: None, bytes }
 }

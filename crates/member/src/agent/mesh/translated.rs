@@ -73,6 +73,7 @@ fn path_with(path: Path, with: impl Fn(SocketAddr) -> SocketAddr) -> Path {
     match path {
         Path::Direct(at) => Path::Direct(with(at)),
         Path::PeerRelay { at, vni } => Path::PeerRelay { at: with(at), vni },
+        Path::Auxiliary { at, number } => Path::Auxiliary { at: with(at), number },
         relay @ Path::Relay(_) => relay,
     }
 }

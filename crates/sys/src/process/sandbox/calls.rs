@@ -104,6 +104,40 @@ pub(super) const RENAMES: &[i64] = &[libc::SYS_rename];
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const RENAMES: &[i64] = &[libc::SYS_renameat, libc::SYS_renameat2];
 
+/// Further calls of a server: its database reads and writes pages at their places, locks and cuts its
+/// files, and makes them; a library of its own has timers.
+pub(super) const SERVER: &[i64] = &[
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_ftruncate,
+    libc::SYS_fchmod,
+    libc::SYS_getcwd,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+];
+#[cfg(target_arch = "x86_64")]
+pub(super) const SERVER_X86_64: &[i64] = &[libc::SYS_access, libc::SYS_readlink, libc::SYS_mkdir];
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const SERVER_X86_64: &[i64] = &[];
+/// What of the others' calls a server does not make: all that it listens at it has from its start.
+pub(super) const SERVER_NEVER: &[i64] = &[
+    libc::SYS_listen,
+    libc::SYS_recvmmsg,
+    libc::SYS_dup3,
+    libc::SYS_sched_getattr,
+    libc::SYS_sched_setattr,
+];
+/// Commands of fcntl(2) that lock a file, of a database.
+pub(super) const FCNTL_LOCKS: &[i32] = &[libc::F_GETLK, libc::F_SETLK, libc::F_SETLKW];
+/// Without these options glibc asks no name server.
+pub(super) const NAMES_OPTIONS: &[(i32, i32)] =
+    &[(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)];
+
 /// Requests of ioctl(2): blocking and close-on-exec, and a TUN's offloads.
 pub(super) const IOCTL_REQUESTS: [libc::c_ulong; 3] =
     [libc::FIONBIO, libc::FIOCLEX, libc::TUNSETOFFLOAD];
@@ -129,6 +163,11 @@ pub(super) const OPTIONS: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
     (libc::SOL_SOCKET, libc::SO_SNDTIMEO),
 ];
+
+/// Options of a data plane that leaves out most of a flood: a filter at its UDP socket. Such a filter
+/// judges what that socket receives, and nothing else; any user may set one (socket(7)).
+pub(super) const FILTER_OPTIONS: &[(i32, i32)] =
+    &[(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), (libc::SOL_SOCKET, libc::SO_DETACH_FILTER)];
 
 /// Options of a new UDP socket.
 pub(super) const UDP_OPTIONS: &[(i32, i32)] = &[
@@ -196,6 +235,15 @@ pub(super) const DEFAULT_PROTOCOL: i32 = 0;
 /// Sockets that connect by TCP.
 pub(super) const TCP: &[(i32, i32)] =
     &[(libc::AF_INET, libc::SOCK_STREAM), (libc::AF_INET6, libc::SOCK_STREAM)];
+
+/// Sockets of a server that asks others by name. Netlink tells glibc which addresses this machine has.
+pub(super) const SERVER_SOCKETS: &[(i32, i32)] = &[
+    (libc::AF_NETLINK, libc::SOCK_RAW),
+    (libc::AF_INET, libc::SOCK_DGRAM),
+    (libc::AF_INET6, libc::SOCK_DGRAM),
+    (libc::AF_INET, libc::SOCK_STREAM),
+    (libc::AF_INET6, libc::SOCK_STREAM),
+];
 
 /// Sockets that connect to a Unix socket.
 pub(super) const UNIX: &[(i32, i32)] = &[(libc::AF_UNIX, libc::SOCK_STREAM)];

@@ -300,6 +300,7 @@ fn calls_that_carry_packets_are_allowed_whatever_their_arguments() {
         unix: true,
         splice: true,
         syncs: true,
+        sheds: true,
         agent: true,
     };
     let rules = rules(all).unwrap();

@@ -107,6 +107,7 @@ impl Peer {
         let quiet = self.heard == Heard::default()
             && self.search.is_quiet()
             && self.passed.is_quiet()
+            && self.meets.is_quiet()
             && self.pings.is_empty()
             && self.seen.is_empty();
         if !quiet || self.direct.is_some() || self.lost.is_some() {

@@ -8,8 +8,8 @@ use std::{
 use packet::{Endpoint, wire::IpHeader};
 use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
 use wg::{
-    Control, Device, DropReason, NotReady, Now, OutboundNotice, Peer, PrivateKey, Probe, PublicKey,
-    Received, Reservation, Sent, Session, Staged, Unreceivable,
+    Control, Device, DropReason, ExchangeMessage, NotReady, Now, OutboundNotice, Peer, PrivateKey,
+    Probe, PublicKey, Received, Reservation, Sent, Session, Staged, Unreceivable,
     config::{AllowedIpChange, DeviceChange, PeerState},
     constants::PADDING,
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader, Kind},
@@ -87,7 +87,7 @@ impl Host {
         if waits {
             self.device.staged(&peer, now.time);
         }
-        if waits || !self.seal(&peer, packets, now) {
+        if waits || !self.seal_data(&peer, packets, now) {
             for packet in packets {
                 let dropped = self.staged.push(&peer, packet);
                 self.device.drops.count(DropReason::OutStagedFull, dropped);
@@ -138,13 +138,22 @@ impl Host {
                 device.drops.count(DropReason::OutHandshakeFailed, staged.len() as u64);
                 staged.clear();
             }
-            if staged.is_empty() && notices.has(OutboundNotice::Keepalive) {
-                self.seal(&peer, &[Vec::new()], now);
+            if notices.has(OutboundNotice::Refuse) {
+                device.drops.count(DropReason::OutNotPostQuantum, staged.len() as u64);
+                staged.clear();
+            }
+            let sends_nothing = staged.is_empty() || device.withholds_data(&peer, now.time);
+            if sends_nothing && notices.has(OutboundNotice::Keepalive) {
+                let reserved = self.device.reserve_keepalive(&peer, now.time);
+                self.seal(&peer, &[Vec::new()], reserved, now);
             }
             if notices.has(OutboundNotice::Probe) {
                 self.send_probes(&peer, now);
             }
-            if !staged.is_empty() && !self.seal(&peer, &staged, now) {
+            if notices.has(OutboundNotice::Exchange) {
+                self.send_exchange(&peer, now);
+            }
+            if !staged.is_empty() && !self.seal_data(&peer, &staged, now) {
                 for packet in &staged {
                     self.staged.push(&peer, packet);
                 }
@@ -166,9 +175,32 @@ impl Host {
         }
     }
 
+    fn send_exchange(&mut self, peer: &Arc<Peer>, now: Now) {
+        for message in self.device.take_exchange(peer) {
+            if let Some(reservation) = self.device.reserve_probe(peer, now.time) {
+                let mut plaintext = vec![0; message.plaintext_len()];
+                message.write(&mut plaintext);
+                let datagram = seal_exactly(&reservation, reservation.counter, &plaintext);
+                self.device.probe_sent(peer, datagram.len(), now.time);
+                self.out.push((datagram, reservation.endpoint));
+            }
+        }
+    }
+
+    fn seal_data(&mut self, peer: &Arc<Peer>, packets: &[Vec<u8>], now: Now) -> bool {
+        let reserved = self.device.reserve(peer, packets.len() as u64, now.time);
+        self.seal(peer, packets, reserved, now)
+    }
+
     /// Seals packets, and sends them; whether there was a session.
-    fn seal(&mut self, peer: &Arc<Peer>, packets: &[Vec<u8>], now: Now) -> bool {
-        let reservation = match self.device.reserve(peer, packets.len() as u64, now.time) {
+    fn seal(
+        &mut self,
+        peer: &Arc<Peer>,
+        packets: &[Vec<u8>],
+        reserved: Result<Reservation, NotReady>,
+        now: Now,
+    ) -> bool {
+        let reservation = match reserved {
             Ok(reservation) => reservation,
             Err(NotReady::NoSession) => return false,
             Err(NotReady::NoEndpoint) => {
@@ -213,11 +245,18 @@ impl Host {
         }
         data.truncate(datagram.len() - DATA_OVERHEAD);
         let probe = Probe::parse(&data);
-        let carries = !data.is_empty() && probe.is_none();
+        let exchange = ExchangeMessage::parse(&data);
+        let carries = !data.is_empty() && probe.is_none() && exchange.is_none();
         let received = Received { bytes: datagram.len(), data: carries, endpoint: from };
         self.device.received(&session, received, now.time);
         if let Some(probe) = probe {
             self.device.probe_received(&session.peer, probe, now.time);
+        }
+        if let Some(message) = exchange {
+            self.device.exchange_received(&session.peer, message);
+        }
+        if carries && !session.keypair.carries_data {
+            return Err(DropReason::InNotPostQuantum);
         }
         if carries { self.unwrap_packet(&session.peer, data) } else { Ok(()) }
     }

@@ -121,7 +121,8 @@ async fn a_coordinator_that_is_busy_is_asked_when_it_wants() {
     member.tell(Command::Login(with_auth_key())).await;
     coordinator.registers().await.status(429, "slow down");
     let Event::Disconnected { why, retry_in } = member.event().await else { panic!() };
-    assert_eq!(retry_in, Duration::from_secs(8), "{why}");
+    let range = Duration::from_secs(8)..=Duration::from_secs(12);
+    assert!(range.contains(&retry_in), "{why}: {retry_in:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,8 @@ async fn a_stream_that_ends_is_followed_again_over_a_new_connection() {
     assert!(member.disconnected().await.contains("closed the stream"));
     let begun = Instant::now();
     member.connected(&mut coordinator).await;
-    assert!(begun.elapsed() < Duration::from_millis(100));
+    // Others may have lost theirs as well.
+    assert!(begun.elapsed() <= Duration::from_secs(2));
     assert_eq!(coordinator.targets().len(), 1);
 }
 

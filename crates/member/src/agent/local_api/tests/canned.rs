@@ -276,6 +276,7 @@ fn answer(request: Request) {
         Request::Node { id, reply } => {
             drop(reply.send(Ok(if id == 2 { node(2) } else { Value::Null })));
         }
+        Request::Lock { reply, .. } => drop(reply.send(Err(Refusal::failed("off")))),
         Request::LockStatus { reply } => drop(reply.send(Ok(json!({"Enabled": false})))),
         Request::Forwarding { reply } => drop(reply.send(Ok("IPv6 forwarding is off".into()))),
         Request::Why { target, reply } => {

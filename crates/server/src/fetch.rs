@@ -1,4 +1,5 @@
-//! What is asked of the provider: each answer within bounds of size and time.
+//! What is asked of others over HTTP, a provider of identities first of all: each answer within bounds
+//! of size and time.
 
 use std::{fmt, future::pending, io, pin::Pin, sync::Arc, time::Duration};
 
@@ -11,13 +12,15 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use openidconnect::{AsyncHttpClient, HttpRequest, HttpResponse};
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     time::timeout,
 };
 use tokio_rustls::TlsConnector;
+
+use crate::roots;
 
 /// Within this an answer has come: a person waits for it in a browser.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,10 +29,10 @@ const LONGEST: usize = 512 << 10;
 /// The longest head of one, in bytes.
 const LONGEST_HEAD: usize = 32 << 10;
 
-/// Asks a provider.
+/// Asks others.
 pub struct Fetch {
     tls: TlsConnector,
-    /// Whether it may be asked without TLS, because it is on this machine.
+    /// Whether they may be asked without TLS, because they are on this machine.
     plain: bool,
 }
 
@@ -75,17 +78,17 @@ impl From<hyper::Error> for FetchError {
 }
 
 impl Fetch {
-    /// One that trusts whom this machine trusts.
+    /// One that trusts the authorities that this machine trusts.
     pub fn new(plain: bool) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring has the default versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Self { tls: TlsConnector::from(Arc::new(config)), plain }
+        Self { tls: connector(), plain }
+    }
+
+    /// An answer in time.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn within_time(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
+        timeout(PATIENCE, self.ask(request)).await.map_err(|_| FetchError::Late)?
     }
 
     async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, FetchError> {
@@ -107,14 +110,17 @@ impl Fetch {
     }
 }
 
+/// TLS that trusts the authorities that this machine trusts.
+pub fn connector() -> TlsConnector {
+    TlsConnector::from(Arc::new(roots::client()))
+}
+
 impl<'c> AsyncHttpClient<'c> for Fetch {
     type Error = FetchError;
     type Future = Pin<Box<dyn Future<Output = Result<HttpResponse, FetchError>> + Send + 'c>>;
 
     fn call(&'c self, request: HttpRequest) -> Self::Future {
-        Box::pin(async move {
-            timeout(PATIENCE, self.ask(request)).await.map_err(|_| FetchError::Late)?
-        })
+        Box::pin(self.within_time(request))
     }
 }
 
@@ -133,7 +139,7 @@ async fn exchange(
         let body = body.map_err(|error| FetchError::Body(error.to_string()))?;
         Ok(Response::from_parts(head, body.to_bytes().to_vec()))
     };
-    // What ends the connection is told to who asks, too.
+    // What ends the connection is told to the caller, too.
     let driven = async {
         let _ = connection.await;
         pending().await

@@ -1,0 +1,203 @@
+//! `linerate lock`: what `tailscale lock` does, of a node of linerate's.
+
+use anyhow::{Context, bail};
+use base64ct::{Base64, Encoding as _};
+use clap::{Args, Subcommand};
+use member::{
+    client::Client,
+    lock::{new_secret, public_key, read_secret, trusted_key},
+};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use super::{Which, runtime};
+
+/// Arguments of `linerate lock`.
+#[derive(Args)]
+pub(crate) struct Lock {
+    /// The interface of the node; may be left out where there is one node on this machine.
+    #[arg(long, value_name = "IFACE", global = true)]
+    interface: Option<String>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show whether tailnet lock is on, which keys sign, and which peers are locked out.
+    Status,
+    /// Turn tailnet lock on: these keys are trusted, this node's own among them. Prints the secrets
+    /// of which each turns it off.
+    Init {
+        /// Trusted keys, as `linerate lock status` shows them on their nodes.
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+        /// How many secrets are made.
+        #[arg(long, default_value = "1", value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
+        gen_disablements: u8,
+    },
+    /// Sign the key of a node, by this node's own.
+    Sign {
+        /// The node key.
+        node: String,
+        /// The node's key of tailnet lock, by which it renews its signature.
+        key: Option<String>,
+    },
+    /// Trust more keys.
+    Add {
+        /// The keys.
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+    },
+    /// Trust keys no more. What they signed is signed anew by this node's.
+    Remove {
+        /// The keys.
+        #[arg(value_name = "KEY", required = true)]
+        keys: Vec<String>,
+        /// Lock out what they signed.
+        #[arg(long)]
+        no_re_sign: bool,
+    },
+    /// Turn tailnet lock off for the whole network.
+    Disable {
+        /// A secret that `init` printed.
+        secret: String,
+    },
+    /// Show the last changes.
+    Log {
+        /// How many.
+        #[arg(long, default_value = "50")]
+        limit: usize,
+    },
+}
+
+impl Lock {
+    pub fn run(self) -> anyhow::Result<()> {
+        let client = Which { interface: self.interface }.client()?;
+        let asking = Asking { client, runtime: runtime()? };
+        match self.command.unwrap_or(Command::Status) {
+            Command::Status => show(&asking.get("tka/status")?),
+            Command::Init { keys, gen_disablements } => asking.init(&keys, gen_disablements)?,
+            Command::Sign { node, key } => {
+                let key = key.as_deref().map(public_key).transpose()?;
+                asking.sign(&node, key.as_ref().map(|key| &key[..]).unwrap_or_default())?;
+            }
+            Command::Add { keys } => asking.modify("AddKeys", &trusted(&keys)?)?,
+            Command::Remove { keys, no_re_sign } => {
+                let removed = trusted(&keys)?;
+                if !no_re_sign {
+                    keys.iter().try_for_each(|key| asking.sign_anew(key))?;
+                }
+                asking.modify("RemoveKeys", &removed)?;
+            }
+            Command::Disable { secret } => {
+                let secret = read_secret(&secret)?;
+                asking.runtime.block_on(asking.client.post_bytes("tka/disable", &secret))?;
+            }
+            Command::Log { limit } => {
+                let log = asking.get(&format!("tka/log?limit={limit}"))?;
+                for update in log.as_array().into_iter().flatten() {
+                    let change = update["Change"].as_str().unwrap_or_default();
+                    println!("{change:<12}{}", hex(&update["Hash"]));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The node, and what its answers are waited for in.
+struct Asking {
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Asking {
+    fn get(&self, path: &str) -> anyhow::Result<Value> {
+        Ok(self.runtime.block_on(self.client.get(path))?)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        Ok(self.runtime.block_on(self.client.post(path, Some(body)))?)
+    }
+
+    fn init(&self, keys: &[String], secrets: u8) -> anyhow::Result<()> {
+        let keys = trusted(keys)?;
+        let mut made = Vec::new();
+        for _ in 0..secrets {
+            made.push(new_secret()?);
+        }
+        let hashes: Vec<String> =
+            made.iter().map(|(_, hash)| Base64::encode_string(hash)).collect();
+        // Before it is on: an answer that is lost loses no secret.
+        println!("Keep these. Each turns tailnet lock off once it is on, and none is shown again:");
+        for (secret, _) in &made {
+            println!("    {}", **secret);
+        }
+        let body = json!({ "Keys": keys, "DisablementValues": hashes });
+        self.post("tka/init", &body)?;
+        println!("Tailnet lock is on.");
+        Ok(())
+    }
+
+    fn sign(&self, node: &str, wrapping: &[u8]) -> anyhow::Result<()> {
+        let body = json!({ "NodeKey": node, "RotationPublic": Base64::encode_string(wrapping) });
+        self.post("tka/sign", &body).map(drop)
+    }
+
+    fn modify(&self, what: &str, keys: &[Value]) -> anyhow::Result<()> {
+        self.post("tka/modify", &json!({ what: keys })).map(drop)
+    }
+
+    /// Signs what a key signed, by this node's own.
+    fn sign_anew(&self, key: &str) -> anyhow::Result<()> {
+        let (id, own) = (public_key(key)?, self.get("tka/status")?);
+        if own["PublicKey"].as_str().map(public_key).transpose()? == Some(id) {
+            bail!("this node's own key cannot sign and be removed: do it on another node");
+        }
+        let asked = self.client.post_bytes("tka/affected-sigs", &id);
+        let signatures = self.runtime.block_on(asked)?;
+        for text in signatures.as_array().into_iter().flatten().filter_map(Value::as_str) {
+            let signature = Base64::decode_vec(text).ok().context("a signature")?;
+            let (node, wrapping) = member::lock::signed(&signature)?;
+            self.sign(&node, &wrapping)?;
+        }
+        Ok(())
+    }
+}
+
+fn trusted(keys: &[String]) -> anyhow::Result<Vec<Value>> {
+    keys.iter().map(|key| trusted_key(key)).collect()
+}
+
+fn show(status: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let is_on = status["Enabled"] == true;
+    let own = text(&status["PublicKey"]);
+    println!("tailnet lock  {}", if is_on { "on" } else { "off" });
+    println!("own key       {}", shown(&own));
+    if !is_on {
+        return;
+    }
+    let signed = if status["NodeKeySigned"] == true { "signed" } else { "LOCKED OUT: not signed" };
+    println!("this node     {} {signed}", text(&status["NodeKey"]));
+    for key in status["TrustedKeys"].as_array().into_iter().flatten() {
+        let name = text(&key["Key"]);
+        let whose = if name == own { " (this node's)" } else { "" };
+        println!("trusted       {} {}{whose}", shown(&name), key["Votes"]);
+    }
+    for peer in status["FilteredPeers"].as_array().into_iter().flatten() {
+        let name = text(&peer["Name"]);
+        println!("locked out    {} {}", name.trim_end_matches('.'), text(&peer["NodeKey"]));
+    }
+}
+
+/// A key as people write it.
+fn shown(key: &str) -> String {
+    key.replacen("nlpub:", "tlpub:", 1)
+}
+
+fn hex(bytes: &Value) -> String {
+    let bytes = bytes.as_array().into_iter().flatten().filter_map(Value::as_u64);
+    bytes.map(|byte| format!("{byte:02x}")).collect()
+}

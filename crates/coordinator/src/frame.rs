@@ -1,0 +1,230 @@
+//! Frames of a stream: a map, or what changed of it, in parts that many streams share.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde_json::json;
+
+use crate::{
+    blocks::Block,
+    log::Parts,
+    object::{Node, NodeId},
+    state::{Entry, State},
+    telling::texts,
+    time::{Time, text_or_none},
+};
+
+/// Frames of the same words that are kept for those who are still to be told.
+const KEPT: usize = 64;
+/// The same of neighbours in such frames.
+const KEPT_BLOCKS: usize = 512;
+
+/// A map, or what changed of it: JSON in parts, many of which others are told too.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    /// The parts, in order.
+    pub parts: Arc<[Part]>,
+    /// Frames with the same key have the same words; none if it is for one client alone.
+    pub key: Option<FrameKey>,
+}
+
+/// A part of a frame.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Part {
+    /// For this frame.
+    Text(String),
+    /// For whoever is told it.
+    Shared(Arc<str>),
+    /// The same, and long: it may be packed already.
+    Block(Arc<Block>),
+}
+
+/// What a frame says, briefly: how far it goes, and of whom what.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FrameKey {
+    pub(crate) end: u64,
+    pub(crate) told: Vec<(NodeId, Told)>,
+}
+
+/// What a client is told of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Told {
+    Whole,
+    Removed,
+    Parts(Parts),
+}
+
+impl Frame {
+    /// All of it.
+    pub fn text(&self) -> String {
+        let mut all = String::new();
+        for part in self.parts.iter() {
+            match part {
+                Part::Text(text) => all.push_str(text),
+                Part::Shared(text) => all.push_str(text),
+                Part::Block(block) => all.push_str(&block.text()),
+            }
+        }
+        all
+    }
+}
+
+/// What several streams are told in the same words is put together once.
+#[derive(Default)]
+pub(crate) struct Shared {
+    frames: Mutex<HashMap<FrameKey, Arc<[Part]>>>,
+    /// By how far the log is told, and the first of neighbours.
+    blocks: Mutex<HashMap<(u64, NodeId), Arc<Block>>>,
+}
+
+impl Shared {
+    /// The frame with this key, which `make` makes if there is none yet.
+    pub fn frame(&self, key: FrameKey, make: impl FnOnce(&FrameKey) -> Frame) -> Frame {
+        let kept = || self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(parts) = kept().get(&key) {
+            return Frame { parts: Arc::clone(parts), key: Some(key) };
+        }
+        let frame = make(&key);
+        let mut kept = kept();
+        if kept.len() >= KEPT {
+            kept.clear();
+        }
+        kept.insert(key.clone(), Arc::clone(&frame.parts));
+        Frame { key: Some(key), ..frame }
+    }
+
+    /// All of some neighbours, of which this is the first, as those are told of them who read on to
+    /// there.
+    pub fn neighbours(
+        &self,
+        end: u64,
+        first: NodeId,
+        nodes: impl Iterator<Item = Arc<str>>,
+    ) -> Arc<Block> {
+        let mut kept = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= KEPT_BLOCKS {
+            kept.clear();
+        }
+        let new = || Arc::new(Block::of_nodes(nodes.collect()));
+        Arc::clone(kept.entry((end, first)).or_insert_with(new))
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// `tailcfg.PeerChange`.
+pub(crate) fn patch(entry: &Entry, parts: Parts) -> String {
+    let node = &entry.node;
+    let mut patch = json!({ "NodeID": node.id });
+    if parts.has(Parts::ONLINE) {
+        patch["Online"] = json!(entry.online);
+        if let Some(seen) = node.last_seen.filter(|_| !entry.online) {
+            patch["LastSeen"] = json!(seen.text());
+        }
+    }
+    if parts.has(Parts::ENDPOINTS) {
+        patch["Endpoints"] = json!(texts(&node.endpoints));
+    }
+    if parts.has(Parts::HOME) {
+        patch["DERPRegion"] = json!(node.home);
+    }
+    if parts.has(Parts::DISCO) {
+        patch["DiscoKey"] = json!(node.disco);
+    }
+    if parts.has(Parts::KEY) {
+        patch["Key"] = json!(node.key);
+        patch["KeyExpiry"] = json!(text_or_none(node.expires));
+    }
+    if parts.has(Parts::VERSION) {
+        patch["Cap"] = json!(node.version);
+    }
+    patch.to_string()
+}
+
+/// The fields of a frame.
+#[derive(Default)]
+pub(crate) struct Fields {
+    parts: Vec<Part>,
+}
+
+impl Fields {
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    pub fn name(&mut self, name: &str) {
+        let before = if self.is_empty() { '{' } else { ',' };
+        self.parts.push(Part::Text(format!("{before}\"{name}\":")));
+    }
+
+    pub fn text(&mut self, text: &str) {
+        self.parts.push(Part::Text(text.to_owned()));
+    }
+
+    pub fn put(&mut self, name: &str, json: String) {
+        self.name(name);
+        self.parts.push(Part::Text(json));
+    }
+
+    /// What is said of tailnet lock, if anything is.
+    pub fn lock(&mut self, state: &State) {
+        if let Some(info) = state.lock_info() {
+            self.put("TKAInfo", info);
+        }
+    }
+
+    /// A list; nothing where it would be empty.
+    pub fn list(&mut self, name: &str, items: impl Iterator<Item = Part>) {
+        self.list_with(name, items, Vec::new());
+    }
+
+    /// A list that ends with blocks. They begin with commas: the first of a list is no block.
+    pub fn list_with(
+        &mut self,
+        name: &str,
+        mut items: impl Iterator<Item = Part>,
+        blocks: Vec<Arc<Block>>,
+    ) {
+        let mut blocks = blocks.into_iter();
+        let mut first_of_block = || Some(Part::Text(blocks.next()?.text().split_off(1)));
+        let Some(first) = items.next().or_else(&mut first_of_block) else { return };
+        self.name(name);
+        self.text("[");
+        self.parts.push(first);
+        for item in items {
+            self.text(",");
+            self.parts.push(item);
+        }
+        self.parts.extend(blocks.map(Part::Block));
+        self.text("]");
+    }
+
+    /// A list of owners of nodes; each of these is an owner's.
+    pub fn profiles<'a>(&mut self, state: &State, nodes: impl Iterator<Item = &'a Node>) {
+        self.list("UserProfiles", nodes.map(|node| Part::Text(state.profile(node).1)));
+    }
+
+    /// More parts.
+    pub fn extend(&mut self, parts: &[Part]) {
+        self.parts.extend(parts.iter().cloned());
+    }
+
+    /// The end of a frame behind which the log is read on from there.
+    pub fn finish_at(mut self, position: i64, now: Time) -> Frame {
+        self.put("ControlTime", json!(now.text()).to_string());
+        self.put("Seq", position.to_string());
+        self.finish()
+    }
+
+    pub fn finish(mut self) -> Frame {
+        self.text("}");
+        Frame { parts: self.parts.into(), key: None }
+    }
+}

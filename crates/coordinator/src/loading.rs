@@ -1,0 +1,368 @@
+//! Objects as the store has them become the state: all of them, or those that others have written.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use ipnet::IpNet;
+
+use crate::{
+    audit::Audit,
+    hostinfo::Hostinfo,
+    log::{Change, Log, Parts},
+    object::{
+        self, ApiKey, ApiKeyId, AuditEntry, AuditId, KeyId, Kind, LockId, LockUpdate, LockUpdateId,
+        Node, NodeId, PolicyId, PreAuthKey, Stored, User, UserId,
+    },
+    settings::Settings,
+    state::State,
+    time::Time,
+};
+
+/// An object of the store that cannot be read.
+#[derive(Debug)]
+pub struct LoadError {
+    kind: &'static str,
+    id: i64,
+    why: Unreadable,
+}
+
+/// Why it cannot be read.
+#[derive(Debug)]
+enum Unreadable {
+    /// It is no such object.
+    Json(serde_json::Error),
+    /// It is a policy that is refused.
+    Policy(policy::Refusal),
+    /// It is an update of tailnet lock that does not count.
+    Lock(tailnet::tka::Refused),
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} of the store cannot be read: ", self.kind, self.id)?;
+        match &self.why {
+            Unreadable::Json(why) => why.fmt(f),
+            Unreadable::Policy(why) => why.fmt(f),
+            Unreadable::Lock(why) => why.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// An object, or that there is none of this number.
+#[derive(Debug)]
+pub(crate) enum Held {
+    User(UserId, Option<User>),
+    PreAuthKey(KeyId, Option<PreAuthKey>),
+    Node(NodeId, Option<Box<Node>>),
+    Policy(PolicyId, Option<object::Policy>),
+    ApiKey(ApiKeyId, Option<ApiKey>),
+    AuditEntry(AuditId, Option<AuditEntry>),
+    Lock(LockId, Option<object::Lock>),
+    LockUpdate(LockUpdateId, Option<LockUpdate>),
+}
+
+impl Held {
+    fn none(kind: Kind, id: i64) -> Self {
+        match kind {
+            Kind::User => Self::User(UserId(id), None),
+            Kind::PreAuthKey => Self::PreAuthKey(KeyId(id), None),
+            Kind::Node => Self::Node(NodeId(id), None),
+            Kind::Policy => Self::Policy(PolicyId(id), None),
+            Kind::ApiKey => Self::ApiKey(ApiKeyId(id), None),
+            Kind::AuditEntry => Self::AuditEntry(AuditId(id), None),
+            Kind::Lock => Self::Lock(LockId(id), None),
+            Kind::LockUpdate => Self::LockUpdate(LockUpdateId(id), None),
+        }
+    }
+
+    fn read(stored: &Stored) -> Result<Self, LoadError> {
+        let mut held = Self::none(stored.kind, stored.id);
+        let Some(body) = &stored.body else { return Ok(held) };
+        let read = match &mut held {
+            Self::User(_, user) => serde_json::from_str(body).map(|read| *user = Some(read)),
+            Self::PreAuthKey(_, key) => serde_json::from_str(body).map(|read| *key = Some(read)),
+            Self::Node(_, node) => serde_json::from_str(body).map(|read| *node = Some(read)),
+            Self::Policy(_, policy) => serde_json::from_str(body).map(|read| *policy = Some(read)),
+            Self::ApiKey(_, key) => serde_json::from_str(body).map(|read| *key = Some(read)),
+            Self::AuditEntry(_, entry) => {
+                serde_json::from_str(body).map(|read| *entry = Some(read))
+            }
+            Self::Lock(_, kept) => serde_json::from_str(body).map(|read| *kept = Some(read)),
+            Self::LockUpdate(_, update) => {
+                serde_json::from_str(body).map(|read| *update = Some(read))
+            }
+        };
+        let (kind, id) = (stored.kind.name(), stored.id);
+        read.map_err(|why| LoadError { kind, id, why: Unreadable::Json(why) })?;
+        Ok(held)
+    }
+}
+
+impl State {
+    /// The network that was kept, at this time and version. No node is connected. `mark` tells this
+    /// server's log from others'.
+    ///
+    /// # Errors
+    /// An object cannot be read.
+    pub fn load(
+        settings: Settings,
+        objects: &[Stored],
+        (version, mark): (i64, u16),
+        now: Time,
+    ) -> Result<Self, LoadError> {
+        let log = Log::behind(version, mark, now);
+        let mut state = Self { started: now, log, ..Self::new(settings) };
+        state.apply(objects, now)?;
+        state.choose_primaries();
+        state.audit.trim();
+        state.unpublished.clear();
+        state.writes.clear();
+        state.undo = Default::default();
+        Ok(state)
+    }
+
+    /// The same state, with versions of this history: a position in another history is not valid in it.
+    #[must_use]
+    pub fn of_epoch(mut self, epoch: i64) -> Self {
+        self.log = self.log.of_epoch(epoch);
+        self
+    }
+
+    /// Takes what others have written. What was done here is published, or taken back, before.
+    ///
+    /// # Errors
+    /// An object cannot be read.
+    pub fn apply(&mut self, objects: &[Stored], now: Time) -> Result<(), LoadError> {
+        let held = objects.iter().map(Held::read).collect::<Result<_, _>>()?;
+        self.take(objects, held, now)
+    }
+
+    fn take(&mut self, objects: &[Stored], held: Vec<Held>, now: Time) -> Result<(), LoadError> {
+        for stored in objects {
+            self.note_number(stored.kind, stored.id);
+        }
+        self.put(held, &BTreeMap::new(), now)
+    }
+
+    /// Takes all that the store has, where that may have lost what it had, and its versions are of
+    /// this history.
+    ///
+    /// # Errors
+    /// As [`State::apply`].
+    pub fn reconcile(
+        &mut self,
+        mut objects: Vec<Stored>,
+        epoch: i64,
+        now: Time,
+    ) -> Result<(), LoadError> {
+        let there: BTreeSet<(Kind, i64)> =
+            objects.iter().map(|stored| (stored.kind, stored.id)).collect();
+        let users = self.users.keys().map(|id| (Kind::User, id.0));
+        let keys = self.keys.keys().map(|id| (Kind::PreAuthKey, id.0));
+        let nodes = self.nodes.keys().map(|id| (Kind::Node, id.0));
+        let policies = self.policies.keys().map(|id| (Kind::Policy, id.0));
+        let api_keys = self.api_keys().map(|key| (Kind::ApiKey, key.id.0));
+        let lock = [(Kind::Lock, self.lock.kept.id.0)].into_iter().filter(|(_, id)| *id != 0);
+        let updates = self.lock.updates.keys().map(|id| (Kind::LockUpdate, id.0));
+        let here = users.chain(keys).chain(nodes).chain(policies).chain(api_keys);
+        let lost = here.chain(lock).chain(updates).filter(|which| !there.contains(which));
+        objects.extend(lost.map(|(kind, id)| Stored { kind, id, body: None }).collect::<Vec<_>>());
+        let held = objects.iter().map(Held::read).collect::<Result<_, _>>()?;
+        self.log.begin_epoch(epoch);
+        // The next entry follows the last one that there is.
+        self.audit = Audit::default();
+        self.take(&objects, held, now)
+    }
+
+    /// An object as it is.
+    pub(crate) fn held(&self, kind: Kind, id: i64) -> Held {
+        let mut held = Held::none(kind, id);
+        match &mut held {
+            Held::User(id, user) => *user = self.users.get(id).cloned(),
+            Held::PreAuthKey(id, key) => *key = self.keys.get(id).cloned(),
+            Held::Node(id, node) => {
+                *node = self.nodes.get(id).map(|entry| Box::new(entry.node.clone()));
+            }
+            Held::Policy(id, policy) => *policy = self.policies.get(id).cloned(),
+            Held::ApiKey(id, key) => *key = self.api_keys().find(|key| key.id == *id).cloned(),
+            // None is ever changed.
+            Held::AuditEntry(..) => {}
+            Held::Lock(id, kept) => {
+                *kept = Some(&self.lock.kept).filter(|kept| kept.id == *id).cloned();
+            }
+            Held::LockUpdate(id, update) => *update = self.lock.updates.get(id).cloned(),
+        }
+        held
+    }
+
+    /// Has objects be these, without writing them. Nodes get those places, if they are new.
+    pub(crate) fn put(
+        &mut self,
+        held: Vec<Held>,
+        places: &BTreeMap<NodeId, u32>,
+        now: Time,
+    ) -> Result<(), LoadError> {
+        let policy = self.policy().map(|policy| policy.id);
+        let lock = self.lock_info();
+        let mut nodes = Vec::new();
+        for object in held {
+            match object {
+                Held::User(id, user) => self.put_user(id, user),
+                Held::PreAuthKey(id, key) => self.put_key(id, key),
+                Held::Node(id, node) => {
+                    let before = self.nodes.get(&id).map(|entry| &entry.node);
+                    if before != node.as_deref() {
+                        nodes.push((id, node));
+                    }
+                }
+                Held::Policy(id, Some(policy)) => {
+                    self.policies.insert(id, policy);
+                }
+                Held::Policy(id, None) => {
+                    self.policies.remove(&id);
+                }
+                Held::ApiKey(_, Some(key)) => self.api_keys.insert(key),
+                Held::ApiKey(id, None) => self.api_keys.remove(id),
+                Held::AuditEntry(_, Some(entry)) => self.audit.push(entry),
+                Held::AuditEntry(id, None) => self.audit.remove(id),
+                Held::Lock(_, kept) => self.lock.kept = kept.unwrap_or_default(),
+                Held::LockUpdate(id, update) => self.lock.put_update(id, update),
+            }
+        }
+        self.put_nodes(nodes, places, now);
+        // A network that had a policy never runs without.
+        if self.policy().map(|policy| policy.id) != policy {
+            let read = self.load_policy();
+            let id = self.policy().map_or(0, |policy| policy.id.0);
+            let kind = Kind::Policy.name();
+            read.map_err(|why| LoadError { kind, id, why: Unreadable::Policy(why) })?;
+            self.note(Change::Policy);
+        }
+        // Nor one that was locked.
+        let kind = Kind::LockUpdate.name();
+        let refused = |(id, why)| LoadError { kind, id, why: Unreadable::Lock(why) };
+        self.lock.restore().map_err(refused)?;
+        if self.lock_info() != lock {
+            self.note(Change::Lock);
+        }
+        Ok(())
+    }
+
+    fn put_user(&mut self, id: UserId, user: Option<User>) {
+        if self.users.get(&id) == user.as_ref() {
+            return;
+        }
+        self.access.touch_users();
+        match user {
+            Some(user) => self.users.insert(id, user),
+            None => self.users.remove(&id),
+        };
+        for node in self.nodes_of(id) {
+            self.note_parts(node, Parts::WHOLE);
+        }
+    }
+
+    fn put_key(&mut self, id: KeyId, key: Option<PreAuthKey>) {
+        if let Some(before) = self.keys.remove(&id) {
+            self.by_prefix.remove(&before.prefix);
+        }
+        if let Some(key) = key {
+            self.by_prefix.insert(key.prefix.clone(), id);
+            self.keys.insert(id, key);
+        }
+    }
+
+    /// Names, addresses and keys may have gone from one of them to another: all lose theirs first.
+    fn put_nodes(
+        &mut self,
+        nodes: Vec<(NodeId, Option<Box<Node>>)>,
+        places: &BTreeMap<NodeId, u32>,
+        now: Time,
+    ) {
+        for (id, _) in &nodes {
+            self.detach(*id);
+        }
+        for (id, node) in nodes {
+            let before = self.nodes.get(&id).map(|entry| entry.node.clone());
+            match (before, node) {
+                (Some(before), Some(node)) => self.put_changed(&before, *node, now),
+                (None, Some(node)) => {
+                    self.add_entry(*node, places.get(&id).copied(), now);
+                    self.note_parts(id, Parts::WHOLE);
+                }
+                (Some(before), None) => {
+                    if let Some(entry) = self.nodes.remove(&id) {
+                        let routes: Vec<IpNet> = before.routes().collect();
+                        self.list_routes(id, &routes);
+                        self.note_gone(&before, entry.place);
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+    }
+
+    fn put_changed(&mut self, before: &Node, node: Node, now: Time) {
+        let id = node.id;
+        let Some(entry) = self.nodes.get_mut(&id) else { return };
+        entry.node = node.clone();
+        let place = entry.place;
+        self.places.sort(place, Some(before), Some(&node));
+        self.access.touch(place);
+        self.attach(&node);
+        if node.expires != before.expires || node.ephemeral != before.ephemeral {
+            self.set_timers(id, now);
+        }
+        let routes: Vec<IpNet> = before.routes().collect();
+        self.list_routes(id, &routes);
+        self.note_parts(id, difference(before, &node));
+    }
+}
+
+/// What of a node followers have to be told that is another.
+fn difference(before: &Node, after: &Node) -> Parts {
+    let mut parts = Parts::none();
+    let mut same = before.clone();
+    if before.endpoints != after.endpoints {
+        parts = parts.and(Parts::ENDPOINTS);
+        same.endpoints.clone_from(&after.endpoints);
+    }
+    if before.home != after.home {
+        parts = parts.and(Parts::HOME);
+        same.home = after.home;
+    }
+    if before.disco != after.disco {
+        let is_first = before.disco.is_zero();
+        parts = parts.and(if is_first { Parts::SHOWN } else { Parts::DISCO });
+        same.disco = after.disco;
+    }
+    if before.version != after.version {
+        parts = parts.and(Parts::VERSION);
+        same.version = after.version;
+    }
+    if before.primaries != after.primaries {
+        parts = parts.and(Parts::SHOWN);
+        same.primaries.clone_from(&after.primaries);
+    }
+    if before.hostinfo != after.hostinfo {
+        let is_whole = before.hostinfo.routable != after.hostinfo.routable;
+        let shown = |of: &Hostinfo| {
+            (of.os.clone(), of.hostname.clone(), of.services.clone(), of.ssh_keys.clone())
+        };
+        let is_shown = shown(&before.hostinfo) != shown(&after.hostinfo);
+        parts = parts.and(match (is_whole, is_shown) {
+            (true, _) => Parts::WHOLE,
+            (false, true) => Parts::SHOWN,
+            (false, false) => Parts::none(),
+        });
+        same.hostinfo.clone_from(&after.hostinfo);
+    }
+    // No node is told how it was made, nor what it might sign by.
+    same.lock_key.clone_from(&after.lock_key);
+    (same.last_seen, same.auth_key, same.method) = (after.last_seen, after.auth_key, after.method);
+    if same == *after { parts } else { parts.and(Parts::WHOLE) }
+}

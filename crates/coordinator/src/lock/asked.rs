@@ -1,0 +1,210 @@
+//! What nodes ask about tailnet lock, as it is read (tailscale `tailcfg/tka.go`).
+
+use base64ct::{Base64, Encoding as _};
+use serde::{Deserialize, Deserializer, de::Error as _};
+use tailnet::{
+    keys::NodePublic,
+    tka::{KeyId, UpdateHash, hash_of_secret},
+};
+
+use super::Signatures;
+
+/// The most updates that are looked for behind a node's head.
+const MOST_ANCESTORS: usize = 512;
+
+/// What a node asks.
+#[derive(Clone, Debug)]
+pub enum Asked {
+    /// To turn it on with this checkpoint.
+    Begin(Text),
+    /// The same, with the signatures of all nodes.
+    Finish(Finish),
+    /// For the first checkpoint, or the secret that turned it off.
+    Bootstrap,
+    /// For updates behind these.
+    Offer {
+        /// The last one that the node has.
+        head: UpdateHash,
+        /// Some before it.
+        ancestors: Vec<UpdateHash>,
+    },
+    /// To take updates.
+    Send(Send),
+    /// To turn it off.
+    Disable {
+        /// By this secret.
+        secret: Text,
+        /// Its hash, once [`Asked::hash`] has made it.
+        hash: Option<[u8; 32]>,
+    },
+    /// To take the signature of a node key.
+    Sign(Text),
+    /// For the signatures by this key.
+    Affected(KeyId),
+}
+
+/// See [`Asked::Finish`].
+#[derive(Clone, Debug)]
+pub struct Finish {
+    pub(super) signatures: Signatures,
+    pub(super) has_secret: bool,
+}
+
+/// See [`Asked::Send`].
+#[derive(Clone, Debug)]
+pub struct Send {
+    pub(super) head: UpdateHash,
+    pub(super) updates: Vec<Text>,
+    pub(super) is_interactive: bool,
+}
+
+/// Bytes as Go writes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Text(#[serde(deserialize_with = "base64")] pub(super) Vec<u8>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Body<T> {
+    node_key: NodePublic,
+    #[serde(flatten)]
+    rest: T,
+}
+
+#[derive(Deserialize)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+struct Begin {
+    #[serde(rename = "GenesisAUM")]
+    checkpoint: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct FinishBody {
+    #[serde(default)]
+    signatures: Option<std::collections::BTreeMap<String, Text>>,
+    #[serde(default)]
+    support_disablement: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Offer {
+    #[serde(deserialize_with = "hash")]
+    head: UpdateHash,
+    #[serde(default)]
+    ancestors: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct SendBody {
+    #[serde(deserialize_with = "hash")]
+    head: UpdateHash,
+    #[serde(default, rename = "MissingAUMs")]
+    updates: Option<Vec<Text>>,
+    #[serde(default)]
+    interactive: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Disable {
+    disablement_secret: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Sign {
+    signature: Text,
+}
+
+#[derive(Deserialize)]
+struct Affected {
+    #[serde(rename = "KeyID")]
+    key: Text,
+}
+
+impl Asked {
+    /// Reads what is asked at a path behind `/machine/tka/`, with the node key of who asks. `None`:
+    /// nothing is asked there.
+    ///
+    /// # Errors
+    /// It is no such question.
+    pub fn read(path: &str, body: &[u8]) -> Option<Result<(NodePublic, Self), serde_json::Error>> {
+        Some(match path {
+            "init/begin" => read(body, |begin: Begin| Ok(Self::Begin(begin.checkpoint))),
+            "init/finish" => read(body, |body: FinishBody| {
+                let has_secret = !body.support_disablement.0.is_empty();
+                let mut signatures = Signatures::new();
+                for (number, text) in body.signatures.unwrap_or_default() {
+                    let number = number.parse().map_err(|_| "a node's number is none")?;
+                    signatures.insert(number, text);
+                }
+                Ok(Self::Finish(Finish { signatures, has_secret }))
+            }),
+            "bootstrap" => read(body, |Nothing {}| Ok(Self::Bootstrap)),
+            "sync/offer" => read(body, |Offer { head, ancestors }| {
+                let texts = ancestors.unwrap_or_default();
+                let ancestors = texts.iter().take(MOST_ANCESTORS).map(|text| text.parse());
+                let ancestors = ancestors.collect::<Result<_, _>>().map_err(|_| "not a hash")?;
+                Ok(Self::Offer { head, ancestors })
+            }),
+            "sync/send" => read(body, |SendBody { head, updates, interactive }| {
+                let updates = updates.unwrap_or_default();
+                Ok(Self::Send(Send { head, updates, is_interactive: interactive }))
+            }),
+            "disable" => read(body, |Disable { disablement_secret: secret }| {
+                Ok(Self::Disable { secret, hash: None })
+            }),
+            "sign" => read(body, |sign: Sign| Ok(Self::Sign(sign.signature))),
+            "affected-sigs" => read(body, |Affected { key }| {
+                Ok(Self::Affected(key.0.try_into().map_err(|_| "not a key")?))
+            }),
+            _ => return None,
+        })
+    }
+
+    /// Whether it has a secret that is to be hashed before it is answered.
+    pub fn needs_hash(&self) -> bool {
+        matches!(self, Self::Disable { hash: None, .. })
+    }
+
+    /// Hashes the secret that it has. Takes 16 MiB and about 50 ms.
+    pub fn hash(&mut self) {
+        if let Self::Disable { secret, hash } = self {
+            *hash = hash_of_secret(&secret.0);
+        }
+    }
+
+    /// Whether nothing changes by it.
+    pub fn is_question(&self) -> bool {
+        matches!(self, Self::Bootstrap | Self::Offer { .. } | Self::Affected(_))
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(
+    body: &'a [u8],
+    asked: impl FnOnce(T) -> Result<Asked, &'static str>,
+) -> Result<(NodePublic, Asked), serde_json::Error> {
+    let Body { node_key, rest } = serde_json::from_slice(body)?;
+    let asked = asked(rest).map_err(serde_json::Error::custom)?;
+    Ok((node_key, asked))
+}
+
+fn base64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+    Base64::decode_vec(&text).map_err(D::Error::custom)
+}
+
+fn hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UpdateHash, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+}

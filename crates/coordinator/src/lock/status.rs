@@ -1,0 +1,56 @@
+//! What administrators are shown of tailnet lock. Signatures are verified when the state is not locked any more:
+//! those of a large network take long.
+
+use base64ct::{Base64, Encoding as _};
+use serde_json::{Value, json};
+use tailnet::{keys::NodePublic, tka::Authority};
+
+use crate::{object::NodeId, state::State};
+
+/// What the state has of it, with signatures that are not verified yet.
+#[derive(Debug)]
+pub struct LockStatus {
+    authority: Option<Authority>,
+    /// While it is on.
+    nodes: Vec<Signed>,
+    allowed: Option<NodeId>,
+}
+
+#[derive(Debug)]
+struct Signed {
+    name: String,
+    key: NodePublic,
+    signature: String,
+}
+
+impl State {
+    /// What there is to be shown of it.
+    pub fn lock_status(&self) -> LockStatus {
+        let authority = self.lock.authority().cloned();
+        let nodes = self.nodes.values().filter(|_| authority.is_some()).map(|entry| {
+            let node = &entry.node;
+            Signed { name: node.name.clone(), key: node.key, signature: node.signature.clone() }
+        });
+        let nodes = nodes.collect();
+        LockStatus { authority, nodes, allowed: self.lock.kept.allowed.map(|(id, _)| id) }
+    }
+}
+
+impl LockStatus {
+    /// Verifies all signatures, and says which nodes are locked out.
+    pub fn verified(&self) -> Value {
+        let authority = self.authority.as_ref();
+        let is_signed = |node: &&Signed| {
+            let signature = Base64::decode_vec(&node.signature).unwrap_or_default();
+            authority.is_some_and(|authority| authority.check(&node.key, &signature).is_ok())
+        };
+        let unsigned = self.nodes.iter().filter(|node| !is_signed(node));
+        json!({
+            "enabled": authority.is_some(),
+            "head": authority.map(|authority| authority.head().to_string()),
+            "trusted_keys": authority.map(Authority::shown_keys).unwrap_or_default(),
+            "locked_out": unsigned.map(|node| &node.name).collect::<Vec<_>>(),
+            "may_initialize": self.allowed,
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! Logins by SSH that are checked: the node that is logged in to holds the connection and asks here,
+//! until the user of the other node, or an administrator, has said that it may go on.
+//!
+//! ```text
+//!   ssh_login ──► checked by the policy? ── no ──► Refused
+//!       │ confirmed within the period, or under this number? ──► Accepted
+//!       └──► Held, under a number ──► decide_ssh
+//! ```
+//!
+//! All of it is memory: a server that starts again asks again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    object::{NodeId, UserId},
+    refusal::Refusal,
+    state::State,
+    time::Time,
+};
+
+/// How long a login waits to be confirmed.
+const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
+/// The longest that a check is good for (Tailscale's documentation of checkPeriod).
+const LONGEST_PERIOD: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most logins that wait, and the most to one node.
+const MOST: usize = 4096;
+const MOST_EACH: usize = 64;
+/// The most checks that are remembered.
+const MOST_CONFIRMED: usize = 1 << 16;
+/// The longest name of an account, in bytes.
+const LONGEST_ACCOUNT: usize = 256;
+
+/// A login that is checked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SshLogin {
+    /// From which node.
+    pub from: NodeId,
+    /// Whose that node is; none of a tagged one.
+    pub user: Option<UserId>,
+    /// At which node.
+    pub at: NodeId,
+    /// As whom there.
+    pub account: String,
+}
+
+/// What becomes of a login.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SshOutcome {
+    /// It goes on.
+    Accepted,
+    /// It does not: why.
+    Refused(&'static str),
+    /// It waits under this number.
+    Held(String),
+}
+
+/// Logins that wait, and those that were confirmed.
+#[derive(Debug, Default)]
+pub(crate) struct SshChecks {
+    waiting: BTreeMap<String, Waiting>,
+    confirmed: BTreeMap<SshLogin, Time>,
+}
+
+/// What was said of a login.
+#[derive(Debug)]
+pub(crate) struct SshDecision {
+    number: String,
+    login: SshLogin,
+    goes_on: bool,
+    at: Time,
+    /// When it was confirmed before, if it was.
+    before: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    login: SshLogin,
+    since: Time,
+    decision: Option<bool>,
+}
+
+impl State {
+    /// What becomes of a login from one node at another. `number` is random, for one that has to wait;
+    /// `followed` is that under which it waits already.
+    pub fn ssh_login(
+        &mut self,
+        [from, at]: [NodeId; 2],
+        account: &str,
+        followed: Option<&str>,
+        number: &str,
+        now: Time,
+    ) -> SshOutcome {
+        let (Some(source), Some(target)) = (self.nodes.get(&from), self.nodes.get(&at)) else {
+            return SshOutcome::Refused("there is no such node");
+        };
+        if source.node.has_expired(now) {
+            return SshOutcome::Refused("the key of the node has expired");
+        }
+        if account.len() > LONGEST_ACCOUNT {
+            return SshOutcome::Refused("there is no such account");
+        }
+        let check = self.access.ssh_check(source.place, target.place, account);
+        let Some(check) = check else {
+            return SshOutcome::Refused("the policy does not let this login be confirmed");
+        };
+        let user = source.node.user;
+        let login = SshLogin { from, user, at, account: account.to_owned() };
+        let checks = &mut self.ssh_checks;
+        if checks.is_good(&login, check.period, now) {
+            return SshOutcome::Accepted;
+        }
+        if let Some(number) = followed
+            && let Some(waiting) = checks.waiting.get(number).filter(|own| own.login == login)
+        {
+            let decision = waiting.decision;
+            if decision.is_none() && now.since(waiting.since) < LONGEST_WAIT {
+                return SshOutcome::Held(number.to_owned());
+            }
+            checks.waiting.remove(number);
+            return match decision {
+                Some(true) => SshOutcome::Accepted,
+                Some(false) => SshOutcome::Refused("the login was rejected"),
+                None => SshOutcome::Refused("the login was not confirmed in time"),
+            };
+        }
+        checks.wait(number, login, now);
+        SshOutcome::Held(number.to_owned())
+    }
+
+    /// The login that waits under a number.
+    pub fn waiting_ssh(&self, number: &str, now: Time) -> Option<&SshLogin> {
+        let waiting = self.ssh_checks.waiting.get(number)?;
+        let is_open = waiting.decision.is_none() && now.since(waiting.since) < LONGEST_WAIT;
+        is_open.then_some(&waiting.login)
+    }
+
+    /// Says that a login may go on, or may not.
+    ///
+    /// # Errors
+    /// None waits under this number.
+    pub fn decide_ssh(
+        &mut self,
+        number: &str,
+        goes_on: bool,
+        now: Time,
+    ) -> Result<SshLogin, Refusal> {
+        let login = self.waiting_ssh(number, now).ok_or(Refusal::NoLogin)?.clone();
+        let before = self.ssh_checks.confirmed.get(&login).copied();
+        let number = number.to_owned();
+        let decision = SshDecision { number, login: login.clone(), goes_on, at: now, before };
+        self.ssh_checks.decide(&decision);
+        self.undo.ssh_decision(decision);
+        Ok(login)
+    }
+}
+
+impl SshChecks {
+    pub fn decide(&mut self, decision: &SshDecision) {
+        if let Some(waiting) = self.waiting.get_mut(&decision.number) {
+            waiting.decision = Some(decision.goes_on);
+        }
+        if decision.goes_on {
+            self.confirm(decision.login.clone(), decision.at);
+        }
+    }
+
+    pub fn take_back(&mut self, SshDecision { number, login, before, .. }: &SshDecision) {
+        if let Some(waiting) = self.waiting.get_mut(number) {
+            waiting.decision = None;
+        }
+        match before {
+            Some(at) => self.confirmed.insert(login.clone(), *at),
+            None => self.confirmed.remove(login),
+        };
+    }
+
+    /// Whether a check of this login is still good.
+    fn is_good(&self, login: &SshLogin, period: Option<Duration>, now: Time) -> bool {
+        let at = self.confirmed.get(login);
+        at.zip(period).is_some_and(|(at, period)| now.since(*at) < period)
+    }
+
+    fn wait(&mut self, number: &str, login: SshLogin, now: Time) {
+        self.waiting.retain(|_, waiting| now.since(waiting.since) < LONGEST_WAIT);
+        let of_node = |waiting: &Waiting| waiting.login.at == login.at;
+        let is_full = self.waiting.len() >= MOST;
+        if is_full || self.waiting.values().filter(|other| of_node(other)).count() >= MOST_EACH {
+            let candidates = self.waiting.iter().filter(|(_, other)| is_full || of_node(other));
+            let oldest = candidates.min_by_key(|(_, waiting)| waiting.since);
+            if let Some(oldest) = oldest.map(|(number, _)| number.clone()) {
+                self.waiting.remove(&oldest);
+            }
+        }
+        let waiting = Waiting { login, since: now, decision: None };
+        self.waiting.insert(number.to_owned(), waiting);
+    }
+
+    fn confirm(&mut self, login: SshLogin, now: Time) {
+        if self.confirmed.len() >= MOST_CONFIRMED {
+            self.confirmed.retain(|_, at| now.since(*at) < LONGEST_PERIOD);
+        }
+        if self.confirmed.len() >= MOST_CONFIRMED {
+            // Whoever is forgotten is asked again.
+            self.confirmed.pop_first();
+        }
+        self.confirmed.insert(login, now);
+    }
+}

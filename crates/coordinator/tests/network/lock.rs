@@ -1,0 +1,421 @@
+//! Tailnet lock: what nodes have it do, and what each is told.
+
+use std::{sync::LazyLock, time::Duration};
+
+use base64ct::{Base64, Encoding as _};
+use coordinator::{LockAsked, LockRefusal, State, object::Stored};
+use serde_json::{Value, json};
+use tailnet::{
+    keys::NodePublic,
+    tka::{Authority, NewKey, OwnKey, first_checkpoint, hash_of_secret, sign},
+};
+
+use super::world::{Machine, World};
+
+const SECRET: &[u8] = b"secret";
+/// Its hash, which takes time to make.
+static DISABLER: LazyLock<[u8; 32]> = LazyLock::new(|| hash_of_secret(SECRET).unwrap());
+
+fn signer(number: u8) -> OwnKey {
+    OwnKey::new(&[number; 32])
+}
+
+fn ask(world: &mut World, by: &Machine, path: &str, body: Value) -> Result<Value, LockRefusal> {
+    let answer = ask_without_keeping(world, by, path, body);
+    world.keep();
+    answer
+}
+
+fn ask_without_keeping(
+    world: &mut World,
+    by: &Machine,
+    path: &str,
+    mut body: Value,
+) -> Result<Value, LockRefusal> {
+    (body["Version"], body["NodeKey"]) = (json!(131), json!(by.key));
+    let (key, mut asked) = LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap();
+    assert_eq!(key, by.key);
+    asked.hash();
+    let (id, now) = (by.id, world.now);
+    let answer = world.state.ask_lock(id, &asked, now);
+    answer.map(|text| serde_json::from_str(&text).unwrap())
+}
+
+fn checkpoint() -> Vec<u8> {
+    let keys = [1, 2].map(|number| NewKey::new(signer(number).id(), 1));
+    first_checkpoint(&keys, &[*DISABLER], (1, 2), &signer(1)).unwrap()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    Base64::encode_string(bytes)
+}
+
+fn signature(by: u8, machine: &Machine) -> Vec<u8> {
+    sign(&signer(by), &machine.key, &signer(100 + machine.key.0[0]).id())
+}
+
+/// Turns it on by the first of these machines, with signatures of these.
+fn turn_on(world: &mut World, by: &Machine, signed: &[&Machine]) -> Result<Value, LockRefusal> {
+    let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
+    ask(world, by, "init/begin", begin)?;
+    let signatures: serde_json::Map<String, Value> =
+        signed.iter().map(|one| (one.id.to_string(), json!(base64(&signature(1, one))))).collect();
+    ask(world, by, "init/finish", json!({ "Signatures": signatures }))
+}
+
+fn locked() -> (World, Machine, Machine) {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (mut one, mut other) = (world.join(1, &key), world.join(2, &key));
+    world.state.allow_lock(one.id, world.now).unwrap();
+    turn_on(&mut world, &one, &[&one, &other]).unwrap();
+    for machine in [&mut one, &mut other] {
+        world.poll(machine);
+    }
+    (world, one, other)
+}
+
+/// What a node that knows nothing comes to know.
+fn followed(world: &mut World, by: &Machine) -> Authority {
+    let first = ask(world, by, "bootstrap", json!({ "Head": "" })).unwrap();
+    let first = Base64::decode_vec(first["GenesisAUM"].as_str().unwrap()).unwrap();
+    let mut known = Authority::begin(&first).unwrap();
+    let head = known.head().to_string();
+    let offer = json!({ "Head": head, "Ancestors": [head] });
+    let offer = ask(world, by, "sync/offer", offer).unwrap();
+    let missing = offer["MissingAUMs"].as_array().unwrap().iter();
+    let missing: Vec<Vec<u8>> =
+        missing.map(|text| Base64::decode_vec(text.as_str().unwrap()).unwrap()).collect();
+    known.inform(&missing).unwrap();
+    assert_eq!(offer["Head"], known.head().to_string());
+    known
+}
+
+#[test]
+fn it_is_turned_on_by_the_node_that_an_administrator_lets_and_when_all_are_signed() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (one, other) = (world.join(1, &key), world.join(2, &key));
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::NotAllowed));
+    world.state.allow_lock(other.id, world.now).unwrap();
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::NotAllowed));
+    world.state.allow_lock(one.id, world.now).unwrap();
+    world.pass(Duration::from_secs(2 * 3600));
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::NotAllowed));
+    world.state.allow_lock(one.id, world.now).unwrap();
+    let left_out = turn_on(&mut world, &one, &[&one]).unwrap_err();
+    assert!(left_out.to_string().contains("host-2"), "{left_out}");
+    let finish = json!({ "Signatures": {}, "SupportDisablement": "AAAA" });
+    let finished = ask(&mut world, &one, "init/finish", finish);
+    assert_eq!(finished, Err(LockRefusal::SecretForSupport));
+    let finished = ask(&mut world, &other, "init/finish", json!({ "Signatures": {} }));
+    assert_eq!(finished, Err(LockRefusal::NotBegun));
+    assert!(matches!(
+        ask(&mut world, &one, "init/begin", json!({ "GenesisAUM": "AAAA" })),
+        Err(LockRefusal::Refused(_))
+    ));
+    turn_on(&mut world, &one, &[&one, &other]).unwrap();
+    assert_eq!(turn_on(&mut world, &one, &[&one, &other]), Err(LockRefusal::IsOn));
+    assert!(world.state.audit().next().unwrap().what.contains("turn tailnet lock on"));
+}
+
+#[test]
+fn who_began_has_an_hour_and_only_while_no_other_node_is_let() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (one, other) = (world.join(1, &key), world.join(2, &key));
+    let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
+    let signed = |one: &Machine| (one.id.to_string(), json!(base64(&signature(1, one))));
+    let signatures: serde_json::Map<String, Value> =
+        [&one, &other].map(signed).into_iter().collect();
+    let finish = json!({ "Signatures": signatures });
+    world.state.allow_lock(one.id, world.now).unwrap();
+    ask(&mut world, &one, "init/begin", begin.clone()).unwrap();
+    world.pass(Duration::from_secs(3600));
+    let finished = ask(&mut world, &one, "init/finish", finish.clone());
+    assert_eq!(finished, Err(LockRefusal::NotAllowed));
+    world.state.allow_lock(one.id, world.now).unwrap();
+    ask(&mut world, &one, "init/begin", begin).unwrap();
+    world.state.allow_lock(other.id, world.now).unwrap();
+    let finished = ask(&mut world, &one, "init/finish", finish.clone());
+    assert_eq!(finished, Err(LockRefusal::NotBegun));
+    world.state.allow_lock(one.id, world.now).unwrap();
+    let finished = ask(&mut world, &one, "init/finish", finish);
+    assert_eq!(finished, Err(LockRefusal::NotBegun));
+}
+
+#[test]
+fn only_the_machine_that_began_has_much_to_say_and_only_for_its_hour() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let (one, other) = (world.join(1, &key), world.join(2, &key));
+    let of = |world: &World| {
+        [&one, &other].map(|by| world.state.is_turning_lock_on(&by.machine, world.now))
+    };
+    world.state.allow_lock(one.id, world.now).unwrap();
+    assert_eq!(of(&world), [false, false]);
+    let begin = json!({ "GenesisAUM": base64(&checkpoint()) });
+    ask(&mut world, &one, "init/begin", begin).unwrap();
+    assert_eq!(of(&world), [true, false]);
+    world.restart();
+    assert_eq!(of(&world), [true, false]);
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(of(&world), [false, false]);
+}
+
+#[test]
+fn every_node_is_told_the_head_and_each_others_signatures_also_after_a_restart() {
+    let (mut world, mut one, other) = locked();
+    let frame = one.told.last().unwrap().clone();
+    assert!(frame.contains(&"TKAInfo".to_owned()), "{frame:?}");
+    let expected = json!(base64(&signature(1, &other)));
+    assert_eq!(one.peers[&other.id.0]["KeySignature"], expected);
+    assert_eq!(one.own["KeySignature"], json!(base64(&signature(1, &one))));
+    world.restart();
+    let known = followed(&mut world, &other);
+    known.check(&one.key, &signature(1, &one)).unwrap();
+    world.follow(&mut one);
+    assert!(one.told.last().unwrap().contains(&"TKAInfo".to_owned()));
+    assert_eq!(one.peers[&other.id.0]["KeySignature"], expected);
+}
+
+#[test]
+fn a_node_that_joins_is_unsigned_until_a_trusted_key_signs_it() {
+    let (mut world, mut one, other) = locked();
+    let key = world.reusable();
+    let third = world.join(3, &key);
+    world.poll(&mut one);
+    assert_eq!(one.peers[&third.id.0].get("KeySignature"), None);
+    assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-3"]));
+    let sign = |by: u8, of: &Machine| json!({ "Signature": base64(&signature(by, of)) });
+    let stranger = ask(&mut world, &third, "sign", sign(9, &third));
+    assert!(matches!(stranger, Err(LockRefusal::Refused(_))), "{stranger:?}");
+    let nobody = Machine::new(8);
+    assert_eq!(ask(&mut world, &other, "sign", sign(2, &nobody)), Err(LockRefusal::NoNode));
+    ask(&mut world, &other, "sign", sign(2, &third)).unwrap();
+    world.poll(&mut one);
+    assert_eq!(one.peers[&third.id.0]["KeySignature"], base64(&signature(2, &third)));
+    let entries = world.state.audit().count();
+    ask(&mut world, &other, "sign", sign(2, &third)).unwrap();
+    assert_eq!(world.state.audit().count(), entries, "nothing changed");
+    let by = json!({ "KeyID": base64(&signer(2).id()) });
+    let affected = ask(&mut world, &one, "affected-sigs", by).unwrap();
+    assert_eq!(affected["Signatures"], json!([base64(&signature(2, &third))]));
+}
+
+/// All signatures that any trusted key or former one is said to have made.
+fn affected(world: &mut World, by: &Machine) -> Vec<String> {
+    let mut all = Vec::new();
+    for number in 1..=4 {
+        let key = json!({ "KeyID": base64(&signer(number).id()) });
+        let answer = ask(world, by, "affected-sigs", key).unwrap();
+        let texts = answer["Signatures"].as_array().unwrap().iter();
+        all.extend(texts.map(|text| text.as_str().unwrap().to_owned()));
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn the_signatures_of_trusted_keys_are_just_those_that_count() {
+    let (mut world, one, mut other) = locked();
+    let key = world.reusable();
+    let third = world.join(3, &key);
+    let sign = json!({ "Signature": base64(&signature(2, &third)) });
+    ask(&mut world, &one, "sign", sign).unwrap();
+    // A machine renews its key, and one has another key without a signature.
+    let (before, own) = (signature(1, &other), signer(102));
+    other.key = NodePublic([202; 32]);
+    let renewed = own.renewed(&other.key, &before).unwrap();
+    world.ask(&other, json!({ "Auth": { "AuthKey": key }, "NodeKeySignature": base64(&renewed) }));
+    let unsigned = world.join(4, &key);
+    let expected = |mut texts: Vec<Vec<u8>>| {
+        texts.sort_by_key(|text| base64(text));
+        texts.iter().map(|text| base64(text)).collect::<Vec<_>>()
+    };
+    let all = vec![signature(1, &one), renewed.clone(), signature(2, &third)];
+    assert_eq!(affected(&mut world, &one), expected(all));
+    assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-4"]));
+    // What a key signed that is trusted no more does not count, though it is kept.
+    let known = followed(&mut world, &one);
+    let made = known.edited(&signer(1), &[], &[signer(2).id()]).unwrap();
+    let made: Vec<String> = made.iter().map(|text| base64(text)).collect();
+    let head = known.head().to_string();
+    let send = json!({ "Head": head, "MissingAUMs": made, "Interactive": true });
+    ask(&mut world, &one, "sync/send", send).unwrap();
+    assert_eq!(affected(&mut world, &one), expected(vec![signature(1, &one), renewed]));
+    assert_eq!(world.state.lock_status().verified()["locked_out"], json!(["host-3", "host-4"]));
+    assert_ne!(unsigned.id, third.id);
+}
+
+#[test]
+fn updates_are_taken_where_trusted_keys_signed_them_and_follow_the_head() {
+    let (mut world, mut one, other) = locked();
+    let known = followed(&mut world, &one);
+    let head = known.head().to_string();
+    let send = |head: &str, updates: &[Vec<u8>], interactive: bool| {
+        let updates: Vec<String> = updates.iter().map(|text| base64(text)).collect();
+        json!({ "Head": head, "MissingAUMs": updates, "Interactive": interactive })
+    };
+    let add = |number: u8| [NewKey::new(signer(number).id(), 1)];
+    let made = known.edited(&signer(2), &add(3), &[]).unwrap();
+    let answer = ask(&mut world, &one, "sync/send", send(&head, &made, true)).unwrap();
+    let now = followed(&mut world, &other);
+    assert_eq!(answer["Head"], now.head().to_string());
+    assert!(now.trusts(&signer(3).id()));
+    world.poll(&mut one);
+    assert!(one.told.last().unwrap().contains(&"TKAInfo".to_owned()));
+    // Another who made one of the same head has to make it again.
+    let late = known.edited(&signer(1), &add(4), &[]).unwrap();
+    let asked = ask(&mut world, &one, "sync/send", send(&head, &late, true));
+    assert_eq!(asked, Err(LockRefusal::Moved));
+    let mut wrong = now.edited(&signer(1), &add(4), &[]).unwrap();
+    *wrong[0].last_mut().unwrap() ^= 1;
+    let head = now.head().to_string();
+    let asked = ask(&mut world, &one, "sync/send", send(&head, &wrong, false));
+    assert!(matches!(asked, Err(LockRefusal::Refused(_))), "{asked:?}");
+    let told = ask(&mut world, &one, "sync/send", send(&head, &[], false)).unwrap();
+    assert_eq!(told["Head"], head);
+    world.restart();
+    assert_eq!(followed(&mut world, &one).head(), now.head());
+    let stranger = "A".repeat(52);
+    let offer = json!({ "Head": stranger, "Ancestors": [stranger] });
+    assert_eq!(ask(&mut world, &one, "sync/offer", offer), Err(LockRefusal::OtherChain));
+}
+
+#[test]
+fn the_secret_alone_turns_it_off_and_is_passed_on() {
+    let (mut world, mut one, other) = locked();
+    let disable = |secret: &[u8]| json!({ "Head": "", "DisablementSecret": base64(secret) });
+    let wrong = ask(&mut world, &other, "disable", disable(b"other"));
+    assert_eq!(wrong, Err(LockRefusal::WrongSecret));
+    ask(&mut world, &other, "disable", disable(SECRET)).unwrap();
+    world.poll(&mut one);
+    assert!(one.told.last().unwrap().contains(&"TKAInfo".to_owned()));
+    world.restart();
+    let answer = ask(&mut world, &one, "bootstrap", json!({ "Head": "" })).unwrap();
+    assert_eq!(answer, json!({ "DisablementSecret": base64(SECRET) }));
+    assert_eq!(ask(&mut world, &one, "disable", disable(SECRET)), Err(LockRefusal::IsOff));
+    let dead = world.store.values().filter(|stored| stored.kind.name() == "lockupdate");
+    assert!(dead.into_iter().all(|stored| stored.body.is_none()));
+}
+
+#[test]
+fn a_secret_is_not_hashed_as_it_is_read_and_turns_nothing_off_without_its_hash() {
+    let (mut world, one, _) = locked();
+    let body = json!({ "NodeKey": one.key, "DisablementSecret": base64(SECRET) });
+    let (_, asked) = LockAsked::read("disable", body.to_string().as_bytes()).unwrap().unwrap();
+    assert!(asked.needs_hash() && world.state.is_locked());
+    let answer = world.state.ask_lock(one.id, &asked, world.now);
+    assert_eq!(answer, Err(LockRefusal::WrongSecret));
+    let mut hashed = asked.clone();
+    hashed.hash();
+    world.state.ask_lock(one.id, &hashed, world.now).unwrap();
+    assert!(!hashed.needs_hash() && !world.state.is_locked());
+    assert_eq!(world.state.ask_lock(one.id, &asked, world.now), Err(LockRefusal::IsOff));
+}
+
+#[test]
+fn a_node_makes_the_signature_of_its_next_key_of_that_of_the_former() {
+    let (mut world, mut one, mut other) = locked();
+    let key = world.reusable();
+    let (former, own) = (other.key, signer(102));
+    other.key = NodePublic([202; 32]);
+    let fields = json!({ "OldNodeKey": former, "Auth": { "AuthKey": key } });
+    let asked = world.ask(&other, fields.clone());
+    let before = asked["NodeKeySignature"].as_str().expect("it is to be made anew").to_owned();
+    assert_eq!(asked["MachineAuthorized"], false);
+    let renewed = own.renewed(&other.key, &Base64::decode_vec(&before).unwrap()).unwrap();
+    let mut fields = fields;
+    fields["NodeKeySignature"] = json!(base64(&renewed));
+    let answer = world.ask(&other, fields);
+    assert_eq!(answer["MachineAuthorized"], true, "{answer}");
+    world.poll(&mut one);
+    assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&renewed));
+    // A key that comes without a signature has none: not that of the one before it.
+    let mut third = Machine::new(2);
+    (third.key, third.id) = (NodePublic([203; 32]), other.id);
+    let answer = world.ask(&third, json!({ "Auth": { "AuthKey": key } }));
+    assert_eq!(answer["MachineAuthorized"], true, "{answer}");
+    world.poll(&mut one);
+    assert_eq!(one.peers[&other.id.0].get("KeySignature"), None);
+}
+
+#[test]
+fn what_was_not_kept_of_it_is_taken_back_and_another_server_takes_what_was() {
+    let (mut world, mut one, other) = locked();
+    let objects = |world: &World| world.store.values().cloned().collect::<Vec<Stored>>();
+    let settings = world.state.settings().clone();
+    let begun = (world.version, 7);
+    let mut server = State::load(settings, &objects(&world), begun, world.now).unwrap();
+    let said = |state: &State| {
+        let first = state.answer_lock(&LockAsked::Bootstrap);
+        (state.lock_status().verified(), first, state.audit_head(), state.audit().count())
+    };
+    let known = followed(&mut world, &one);
+    let made = known.edited(&signer(2), &[NewKey::new(signer(3).id(), 1)], &[]).unwrap();
+    let send = json!({ "Head": known.head().to_string(), "MissingAUMs": [base64(&made[0])] });
+    let disable = json!({ "Head": "", "DisablementSecret": base64(SECRET) });
+    let before = said(&world.state);
+    ask_without_keeping(&mut world, &one, "sync/send", send.clone()).unwrap();
+    let signed = json!({ "Signature": base64(&signature(2, &other)) });
+    ask_without_keeping(&mut world, &one, "sign", signed).unwrap();
+    ask_without_keeping(&mut world, &one, "disable", disable.clone()).unwrap();
+    world.state.allow_lock(other.id, world.now).unwrap();
+    assert_ne!(said(&world.state), before);
+    world.state.undo(world.now);
+    assert_eq!(said(&world.state), before);
+    world.keep();
+    world.poll(&mut one);
+    assert_eq!(one.peers[&other.id.0]["KeySignature"], base64(&signature(1, &other)));
+    assert!(world.store.len() == objects(&world).len() && said(&server) == before);
+    for (path, body) in [("sync/send", send), ("disable", disable)] {
+        ask(&mut world, &one, path, body).unwrap();
+        server.apply(&objects(&world), world.now).unwrap();
+        server.publish(world.version, world.now);
+        assert_eq!(said(&server), said(&world.state), "{path}");
+    }
+    assert_eq!(server.lock_status().verified()["enabled"], false);
+    // A database that has lost that it is off says that it is on.
+    let (locked_world, ..) = locked();
+    server.reconcile(objects(&locked_world), 0, world.now).unwrap();
+    assert_eq!(said(&server), said(&locked_world.state));
+}
+
+#[test]
+fn a_store_whose_updates_do_not_count_is_not_served() {
+    let (world, ..) = locked();
+    let mut objects: Vec<_> = world.store.values().cloned().collect();
+    let update = objects.iter_mut().find(|stored| stored.kind.name() == "lockupdate").unwrap();
+    update.body = Some(r#"{"id":1,"text":"oA=="}"#.into());
+    let loaded = coordinator::State::load(Default::default(), &objects, (1, 0), world.now);
+    assert!(loaded.is_err());
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_a_node_asks_it_is_answered_or_refused(
+        at in 0_usize..2000, by in 1_u8..255, cut in 0_usize..2000, path in 0_usize..8,
+    ) {
+        const PATHS: [&str; 8] = [
+            "init/begin", "init/finish", "bootstrap", "sync/offer", "sync/send", "sign",
+            "affected-sigs", "nothing",
+        ];
+        let (mut world, one, _) = locked();
+        let text = base64(&signature(1, &one));
+        let body = json!({
+            "NodeKey": one.key, "GenesisAUM": base64(&checkpoint()), "Signature": text,
+            "Signatures": { "1": text }, "Head": "A".repeat(52), "Ancestors": ["A".repeat(52)],
+            "MissingAUMs": [base64(&checkpoint()), text], "KeyID": base64(&signer(1).id()),
+        });
+        let mut body = body.to_string().into_bytes();
+        let at = at % body.len();
+        body[at] ^= by;
+        body.truncate(body.len().saturating_sub(cut.saturating_sub(1900)));
+        if let Some(Ok((_, asked))) = LockAsked::read(PATHS[path], &body) {
+            let _ = world.state.ask_lock(one.id, &asked, world.now);
+            world.keep();
+            world.restart();
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Several servers of one network: what one wrote another takes, and what was not kept is taken back.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use coordinator::{
+    MapRequest, NewKey, Polled, Session, State,
+    object::{Kind, Stored},
+};
+use serde_json::{Value, json};
+
+use crate::world::{Machine, World};
+
+/// Another server with what the store has.
+fn other(world: &World) -> State {
+    let objects: Vec<Stored> = world.store.values().cloned().collect();
+    State::load(world.state.settings().clone(), &objects, (world.version, 7), world.now).unwrap()
+}
+
+/// It reads all that was written.
+fn read_on(world: &World, other: &mut State) {
+    let objects: Vec<Stored> = world.store.values().cloned().collect();
+    other.apply(&objects, world.now).unwrap();
+    other.publish(world.version, world.now);
+}
+
+/// What a stream of a machine's is told first.
+fn first(state: &State, world: &World, machine: &Machine, position: (String, i64)) -> Value {
+    let (former_stream, former_seq) = position;
+    let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
+    let mut session = Session::new(machine.id, machine.key).resumable("net", &request);
+    match session.poll(state, world.now) {
+        Polled::Frame(frame) => serde_json::from_str(&frame.text()).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_stream_goes_on_at_another_server_with_what_changed() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut sleeper = world.join(200, &key);
+    let others: Vec<Machine> = (1..=9).map(|number| world.join(number, &key)).collect();
+    world.lose(&mut sleeper);
+    let mut other = other(&world);
+    world.pass(Duration::from_secs(60));
+    world.resume(&mut sleeper, "net");
+    world.tell(&others[2], json!({ "Endpoints": ["192.0.2.98:1"] }));
+    while world.poll(&mut sleeper) {}
+    let position = sleeper.position.clone();
+    world.lose(&mut sleeper);
+    world.tell(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
+    let early = first(&other, &world, &sleeper, position.clone());
+    assert!(early.get("Peers").is_some(), "it does not know what its client knows");
+    read_on(&world, &mut other);
+    let frame = first(&other, &world, &sleeper, position.clone());
+    assert_eq!(frame["MapSessionHandle"], json!(position.0));
+    assert!(frame.get("Peers").is_none(), "{frame}");
+    assert!(frame.get("DERPMap").is_some(), "it may be configured in another way: {frame}");
+    let changed = frame["PeersChanged"].as_array().unwrap();
+    let moved = changed.iter().find(|peer| peer["ID"] == others[3].id.0).unwrap();
+    assert_eq!(moved["Endpoints"], json!(["192.0.2.99:1"]));
+    // Its log has nothing of a node that went offline before it began.
+    let patches = frame["PeersChangedPatch"].as_array().unwrap();
+    let patch = patches.iter().find(|patch| patch["NodeID"] == others[0].id.0).unwrap();
+    assert_eq!(patch["Online"], json!(false));
+    // One that has just begun may not know who was lost.
+    let new = self::other(&world);
+    assert!(first(&new, &world, &sleeper, position).get("Peers").is_some());
+}
+
+#[test]
+fn a_node_is_online_for_as_long_as_any_server_has_its_stream() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut machine = world.join(1, &key);
+    let id = machine.id;
+    let is_online = |world: &World| world.state.node(id).unwrap().online;
+    world.state.hear_server(5, BTreeSet::from([id]), world.now);
+    world.lose(&mut machine);
+    world.pass(Duration::from_secs(60));
+    assert!(is_online(&world));
+    // The server dies: by then its node is gone for as long as any may be.
+    let since = world.now;
+    world.pass(Duration::from_secs(10));
+    world.state.lose_server(5, since);
+    world.pass(Duration::ZERO);
+    assert!(!is_online(&world));
+    world.state.hear_server(6, BTreeSet::from([id]), world.now);
+    assert!(is_online(&world));
+    world.state.hear_server(6, BTreeSet::new(), world.now);
+    assert!(is_online(&world), "it may be about to come back");
+    world.pass(Duration::from_secs(11));
+    assert!(!is_online(&world));
+}
+
+#[test]
+fn an_ephemeral_node_of_a_server_that_died_is_forgotten_as_late_as_any() {
+    let mut world = World::new();
+    let new = NewKey { user: Some(world.user), ephemeral: true, ..NewKey::default() };
+    let key = world.auth_key(new);
+    let mut machine = world.join(1, &key);
+    let (id, patience) = (machine.id, world.state.settings().ephemeral_after);
+    world.state.hear_server(5, BTreeSet::from([id]), world.now);
+    world.lose(&mut machine);
+    world.pass(patience * 3);
+    world.state.lose_server(5, world.now);
+    world.pass(patience - Duration::from_secs(1));
+    assert!(world.state.node(id).is_some());
+    world.pass(Duration::from_secs(2));
+    assert!(world.state.node(id).is_none());
+}
+
+#[test]
+fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut routers: Vec<Machine> = (1..=2)
+        .map(|number| {
+            let mut machine = Machine::new(number);
+            machine.hostinfo["RoutableIPs"] = json!(["10.0.0.0/8"]);
+            assert_eq!(world.register(&mut machine, &key), "");
+            let nets = ["10.0.0.0/8".parse().unwrap()];
+            world.state.approve_routes(machine.id, &nets, world.now).unwrap();
+            world.keep();
+            machine
+        })
+        .collect();
+    world.follow(&mut routers[1]);
+    let primary = |state: &State| -> Vec<i64> {
+        let has = state.nodes().filter(|view| !view.node.primaries.is_empty());
+        has.map(|view| view.node.id.0).collect()
+    };
+    assert_eq!(primary(&world.state), [routers[1].id.0]);
+    // Another server sees nobody connected, and does not choose anew.
+    let mut other = other(&world);
+    assert_eq!(primary(&other), [routers[1].id.0]);
+    other.hear_server(5, BTreeSet::from([routers[1].id]), world.now);
+    assert!(other.take_writes().is_empty());
+    world.follow(&mut routers[0]);
+    world.lose(&mut routers[1]);
+    world.pass(Duration::from_secs(11));
+    assert_eq!(primary(&world.state), [routers[0].id.0]);
+    read_on(&world, &mut other);
+    assert_eq!(primary(&other), [routers[0].id.0]);
+}
+
+#[test]
+fn what_was_not_kept_is_taken_back_and_nobody_is_told_otherwise() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut watcher = world.join(1, &key);
+    let mut machine = world.join(2, &key);
+    let once = NewKey { user: Some(world.user), ..NewKey::default() };
+    let once = world.auth_key(once);
+    while world.poll(&mut watcher) {}
+    let before = (watcher.peers.clone(), kept(&world.state));
+    world.state.rename_node(machine.id, "other", world.now).unwrap();
+    world.state.delete_node(machine.id).unwrap();
+    let mut new = Machine::new(3);
+    let text = json!({ "Auth": { "AuthKey": once } });
+    register_without_keeping(&mut world, &mut new, &text);
+    let user = world.state.users().next().unwrap().id;
+    world.state.rename_user(user, "bert").unwrap();
+    assert!(world.state.take_writes().len() >= 4);
+    world.state.undo(world.now);
+    assert!(world.state.take_writes().is_empty());
+    world.keep();
+    while world.poll(&mut watcher) {}
+    assert_eq!((watcher.peers.clone(), kept(&world.state)), before);
+    // The node still follows, and the key is not used.
+    assert!(!machine.has_ended);
+    while world.poll(&mut machine) {}
+    assert!(!machine.has_ended);
+    assert_eq!(world.register(&mut new, &once), "");
+    world.tell(&new, json!({ "Endpoints": ["192.0.2.3:1"] }));
+    while world.poll(&mut watcher) {}
+    assert!(watcher.peer(&new).is_object(), "it is told of once it is one");
+}
+
+fn register_without_keeping(world: &mut World, machine: &mut Machine, fields: &Value) {
+    let mut request = json!({
+        "Version": 131, "NodeKey": machine.key, "Hostinfo": machine.hostinfo,
+    });
+    request.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let request = coordinator::RegisterRequest::read(request.to_string().as_bytes()).unwrap();
+    let (machine, number) = (machine.machine, "1");
+    let asked =
+        coordinator::Registering { machine, request: &request, number, url: "", from: None };
+    world.state.register(asked, world.now);
+}
+
+/// Users, nodes and keys, as they are.
+fn kept(state: &State) -> Vec<String> {
+    let users = state.users().map(|user| format!("{user:?}"));
+    let nodes = state.nodes().map(|view| format!("{:?}", view.node));
+    let keys = state.keys().map(|key| format!("{key:?}"));
+    users.chain(nodes).chain(keys).collect()
+}
+
+#[test]
+fn what_a_database_has_lost_is_not_there_any_more() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut watcher = world.join(1, &key);
+    let backup: Vec<Stored> = world.store.values().cloned().collect();
+    let lost = world.join(2, &key);
+    while world.poll(&mut watcher) {}
+    assert!(watcher.peer(&lost).is_object());
+    world.state.reconcile(backup, 0, world.now).unwrap();
+    world.keep();
+    while world.poll(&mut watcher) {}
+    assert!(watcher.peer(&lost).is_null());
+    assert!(world.state.node(lost.id).is_none());
+    let none = Stored { kind: Kind::Node, id: 1, body: Some("{".into()) };
+    assert!(world.state.apply(&[none], world.now).is_err());
+    assert!(world.state.node(watcher.id).is_some(), "what cannot be read changes nothing");
+}
+
+/// A database takes over that lacks what was written last, and as many versions are made anew.
+#[test]
+fn a_stream_does_not_go_on_among_versions_that_were_made_anew() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut sleeper = world.join(200, &key);
+    let mover = world.join(1, &key);
+    world.lose(&mut sleeper);
+    let mut other = other(&world);
+    let backup: Vec<Stored> = world.store.values().cloned().collect();
+    let mut version = world.version;
+    world.pass(Duration::from_secs(60));
+    world.resume(&mut sleeper, "net");
+    let lost = world.join(9, &key);
+    while world.poll(&mut sleeper) {}
+    assert!(sleeper.peer(&lost).is_object());
+    let position = sleeper.position.clone();
+    let told = world.version;
+
+    other.reconcile(backup.clone(), 2, world.now).unwrap();
+    other.publish(version, world.now);
+    let mut new = State::load(Default::default(), &backup, (version, 3), world.now).unwrap();
+    new = new.of_epoch(2);
+    while version <= told {
+        version += 1;
+        for server in [&mut other, &mut new] {
+            move_to(server, &mover, version, &world);
+        }
+    }
+    world.pass(Duration::from_secs(60));
+    for server in [&other, &new] {
+        let frame = first(server, &world, &sleeper, position.clone());
+        assert!(frame.get("Peers").is_some(), "it would keep the node that was lost: {frame}");
+        assert!(!frame.to_string().contains("host-9"));
+    }
+    // Of the versions made anew a stream goes on at either.
+    let frame = first(&other, &world, &sleeper, (String::new(), 0));
+    let name = |of: &Value| of["MapSessionHandle"].as_str().unwrap().to_owned();
+    let position = (name(&frame), frame["Seq"].as_i64().unwrap());
+    for server in [&mut other, &mut new] {
+        move_to(server, &mover, version + 1, &world);
+    }
+    for server in [&other, &new] {
+        let frame = first(server, &world, &sleeper, position.clone());
+        assert!(frame.get("Peers").is_none(), "{frame}");
+        assert!(frame["PeersChanged"].to_string().contains(&format!("192.0.2.1:{}", version + 1)));
+    }
+}
+
+fn move_to(server: &mut State, machine: &Machine, version: i64, world: &World) {
+    let endpoint = format!("192.0.2.1:{version}").parse().unwrap();
+    let request = MapRequest { endpoints: vec![endpoint], ..MapRequest::default() };
+    server.hear(machine.id, &request, world.now);
+    server.take_writes();
+    server.publish(version, world.now);
+}

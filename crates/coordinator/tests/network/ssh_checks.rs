@@ -1,0 +1,121 @@
+//! Logins by SSH that are checked before they go on.
+
+use std::time::Duration;
+
+use coordinator::{SshOutcome, object::NodeId};
+use serde_json::{Value, json};
+
+use crate::{policy::save, world::World};
+
+const ACCOUNT: &str = "www";
+
+fn check(period: &str) -> Value {
+    json!({ "ssh": [{
+        "action": "check", "src": ["anna@"], "dst": ["autogroup:self"], "users": [ACCOUNT],
+        "checkPeriod": period,
+    }]})
+}
+
+/// Two nodes of anna's.
+fn two() -> (World, [NodeId; 2]) {
+    let mut world = World::new();
+    let key = world.reusable();
+    let ends = [1, 2].map(|number| world.join(number, &key).id);
+    (world, ends)
+}
+
+fn ask(world: &mut World, ends: [NodeId; 2], followed: Option<&str>, number: &str) -> SshOutcome {
+    world.state.ssh_login(ends, ACCOUNT, followed, number, world.now)
+}
+
+fn held(number: &str) -> SshOutcome {
+    SshOutcome::Held(number.to_owned())
+}
+
+#[test]
+fn a_login_waits_until_it_is_confirmed_and_is_not_asked_again_within_the_period() {
+    let (mut world, ends) = two();
+    save(&mut world, &check("1h"));
+    assert_eq!(ask(&mut world, ends, None, "a"), held("a"));
+    assert_eq!(ask(&mut world, ends, Some("a"), "b"), held("a"), "it waits under its number");
+    let login = world.state.decide_ssh("a", true, world.now).unwrap();
+    assert_eq!((login.from, login.user, login.at), (ends[0], Some(world.user), ends[1]));
+    assert!(world.state.decide_ssh("a", false, world.now).is_err(), "it is decided once");
+    assert_eq!(ask(&mut world, ends, Some("a"), "c"), SshOutcome::Accepted);
+    assert_eq!(ask(&mut world, ends, None, "d"), SshOutcome::Accepted);
+    let back = [ends[1], ends[0]];
+    assert_eq!(ask(&mut world, back, None, "e"), held("e"), "the other way is another login");
+    world.pass(Duration::from_secs(3600));
+    assert_eq!(ask(&mut world, ends, None, "f"), held("f"));
+    world.state.decide_ssh("f", false, world.now).unwrap();
+    assert!(matches!(ask(&mut world, ends, Some("f"), "g"), SshOutcome::Refused(_)));
+    assert_eq!(ask(&mut world, ends, Some("f"), "h"), held("h"), "and may be tried again");
+}
+
+#[test]
+fn where_each_login_is_checked_a_confirmation_is_good_for_one() {
+    let (mut world, ends) = two();
+    save(&mut world, &check("always"));
+    for (number, next) in [("a", "b"), ("b", "c")] {
+        assert_eq!(ask(&mut world, ends, None, number), held(number));
+        world.state.decide_ssh(number, true, world.now).unwrap();
+        assert_eq!(ask(&mut world, ends, Some(number), next), SshOutcome::Accepted);
+    }
+}
+
+#[test]
+fn only_a_login_that_the_policy_has_checked_can_be_confirmed() {
+    let (mut world, ends) = two();
+    let is_refused = |world: &mut World, account: &str, followed| {
+        let outcome = world.state.ssh_login(ends, account, followed, "n", world.now);
+        matches!(outcome, SshOutcome::Refused(_))
+    };
+    assert!(is_refused(&mut world, ACCOUNT, None), "there is no policy");
+    save(&mut world, &check("1h"));
+    assert!(is_refused(&mut world, "root", None));
+    assert_eq!(ask(&mut world, ends, None, "a"), held("a"));
+    world.state.decide_ssh("a", true, world.now).unwrap();
+    save(&mut world, &json!({ "ssh": [] }));
+    assert!(is_refused(&mut world, ACCOUNT, Some("a")), "the policy is another by now");
+    save(&mut world, &check("1h"));
+    world.state.set_expiry(ends[0], Some(world.now), world.now).unwrap();
+    assert!(is_refused(&mut world, ACCOUNT, None), "its key has expired");
+    world.state.set_expiry(ends[0], None, world.now).unwrap();
+    world.keep();
+    assert_eq!(ask(&mut world, ends, None, "b"), SshOutcome::Accepted);
+    world.state.delete_node(ends[0]).unwrap();
+    assert!(is_refused(&mut world, ACCOUNT, None));
+}
+
+#[test]
+fn a_login_does_not_wait_for_ever_nor_do_many() {
+    let (mut world, ends) = two();
+    save(&mut world, &check("1h"));
+    assert_eq!(ask(&mut world, ends, None, "late"), held("late"));
+    world.pass(Duration::from_secs(15 * 60));
+    assert!(world.state.decide_ssh("late", true, world.now).is_err());
+    assert!(matches!(ask(&mut world, ends, Some("late"), "x"), SshOutcome::Refused(_)));
+    for flood in 0..100 {
+        ask(&mut world, ends, None, &format!("{flood:03}"));
+        world.pass(Duration::from_millis(1));
+    }
+    let waits =
+        |number: &u32| world.state.waiting_ssh(&format!("{number:03}"), world.now).is_some();
+    let waiting: Vec<u32> = (0..100).filter(waits).collect();
+    assert_eq!((waiting.len(), waiting[0]), (64, 36), "the newest");
+}
+
+#[test]
+fn a_decision_that_is_not_kept_is_none_and_counts_if_it_was_kept_after_all() {
+    let (mut world, ends) = two();
+    save(&mut world, &check("1h"));
+    assert_eq!(ask(&mut world, ends, None, "a"), held("a"));
+    world.keep();
+    world.state.decide_ssh("a", true, world.now).unwrap();
+    let redo = world.state.undo(world.now);
+    assert_eq!(ask(&mut world, ends, Some("a"), "b"), held("a"));
+    assert_eq!(ask(&mut world, ends, None, "b"), held("b"));
+    world.state.redo(redo, world.now);
+    assert_eq!(ask(&mut world, ends, Some("a"), "c"), SshOutcome::Accepted);
+    assert_eq!(ask(&mut world, ends, None, "d"), SshOutcome::Accepted);
+}

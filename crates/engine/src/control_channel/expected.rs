@@ -1,0 +1,88 @@
+//! Addresses that were spoken to lately, so that an answer is expected: such datagrams pass beside a
+//! flood of others, as they do at a packet filter that knows flows.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::lock;
+
+/// Addresses at most: those that the latest datagrams went to.
+const MOST: usize = 128;
+
+/// Addresses that datagrams were sent to: an answer comes from there, whatever others the host has.
+#[derive(Debug, Default)]
+pub struct Expected {
+    /// The latest is the last.
+    latest: Mutex<Vec<IpAddr>>,
+    changes: AtomicU64,
+}
+
+impl Expected {
+    /// A datagram goes to this address.
+    pub fn note(&self, to: IpAddr) {
+        let (mut latest, place) = (lock(&self.latest), to.to_canonical());
+        match latest.iter().rposition(|known| *known == place) {
+            Some(at) => latest[at..].rotate_left(1),
+            None => {
+                if latest.len() == MOST {
+                    latest.remove(0);
+                }
+                latest.push(place);
+                self.changes.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub fn has(&self, from: IpAddr) -> bool {
+        lock(&self.latest).contains(&from.to_canonical())
+    }
+
+    pub fn latest_first(&self) -> Vec<IpAddr> {
+        lock(&self.latest).iter().rev().copied().collect()
+    }
+
+    /// How often another address was noted.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v4(number: u32) -> IpAddr {
+        std::net::Ipv4Addr::from_bits(number).into()
+    }
+
+    #[test]
+    fn an_answer_is_expected_of_the_latest() {
+        let expected = Expected::default();
+        assert!(!expected.has(v4(0)));
+        for number in 0..MOST as u32 {
+            expected.note(v4(number));
+        }
+        let changes = expected.changes();
+        expected.note(v4(0));
+        assert_eq!(expected.changes(), changes, "it was known");
+        expected.note(v4(1 << 20));
+        assert!(expected.has(v4(0)) && !expected.has(v4(1)) && expected.has(v4(2)));
+        let all = expected.latest_first();
+        assert_eq!((all.len(), all[0], expected.changes()), (MOST, v4(1 << 20), changes + 1));
+    }
+
+    #[test]
+    fn a_neighbour_of_ipv6_is_another_and_an_address_of_ipv4_has_one_form() {
+        let expected = Expected::default();
+        expected.note("2001:db8:0:1::7".parse().unwrap());
+        assert!(expected.has("2001:db8:0:1::7".parse().unwrap()));
+        assert!(!expected.has("2001:db8:0:1::9".parse().unwrap()));
+        expected.note("::ffff:192.0.2.1".parse().unwrap());
+        assert!(expected.has("192.0.2.1".parse().unwrap()));
+    }
+}

@@ -1,0 +1,45 @@
+//! This program's own packets.
+
+use std::{slice, sync::atomic::Ordering};
+
+use packet::{IpRecv, UdpSend, pcapng::Direction, wire::IpHeader};
+use wg::{DropReason, Time};
+
+use super::{Item, Outbound, Watch};
+
+impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
+    /// Sends those that wait.
+    pub(super) fn send_own(&mut self, now: Time) {
+        if let Some(packets) = self.own_packets.take() {
+            packets.iter().for_each(|packet| self.send_one(packet, now));
+        }
+    }
+
+    #[cold]
+    fn send_one(&mut self, packet: &[u8], now: Time) {
+        let Self { device, written, staged, watch, mtu, .. } = self;
+        let Ok(header) = IpHeader::parse(packet) else {
+            device.drops.count(DropReason::OutInvalid, 1);
+            return;
+        };
+        let destination = header.destination(packet);
+        let Some(peer) = device.routes().lookup(destination).cloned() else {
+            device.drops.count(DropReason::OutNoPeer, 1);
+            device.note_nobody(destination, now);
+            return;
+        };
+        if let Some(view) = watch.as_ref().and_then(Watch::look) {
+            view.show(Direction::Outbound, Some(peer.public_key()), [packet].into_iter());
+        }
+        let item = Item::plain(packet, header.ecn);
+        // Behind staged packets, so as not to overtake them.
+        let waits = staged.has(&peer);
+        if waits {
+            device.staged(&peer, now);
+        }
+        let mtu = mtu.load(Ordering::Relaxed) as usize;
+        if waits || !written.push(device, &peer, slice::from_ref(&item), mtu, now) {
+            item.stage(device, staged, &peer);
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Peers that are reached from a socket of their own.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use engine::{Attached, Auxiliaries, Relay};
+use packet::{Ecn, Endpoint, RecvBatch, UdpRecv as _};
+use sim::{Link, NetRecv, Network};
+
+use crate::support::{Host, make_peers, packet, run};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A host that has such a socket for a peer, which knows nothing of that.
+struct World {
+    network: Network,
+    a: Host,
+    b: Host,
+    relay: Relay,
+    auxiliaries: Auxiliaries,
+    endpoint: Endpoint,
+    own: SocketAddr,
+    received: NetRecv,
+    batch: RecvBatch,
+}
+
+impl World {
+    fn new() -> Self {
+        let network = Network::new(1, Link::CLEAN);
+        let (relay, auxiliaries) = (Relay::new(Arc::new(|| {})), Auxiliaries::default());
+        let attached = Attached {
+            relay: Some(relay.clone()),
+            auxiliaries: auxiliaries.clone(),
+            ..Attached::default()
+        };
+        let a = Host::with(&network, 1, |net| net, attached);
+        let b = Host::new(&network, 2, |net| net);
+        make_peers(&a, &b);
+        let own = SocketAddr::new(a.address.ip(), 60_000);
+        let (received, sender) = network.socket(own);
+        let endpoint = auxiliaries.add(b.address, Box::new(sender)).unwrap();
+        a.set_endpoint("10.0.0.2", endpoint);
+        let batch = RecvBatch::new(4);
+        Self { network, a, b, relay, auxiliaries, endpoint, own, received, batch }
+    }
+
+    fn run(&mut self, duration: Duration) {
+        let end = self.network.now() + duration;
+        while self.network.now() < end {
+            run(&self.network, &mut [&mut self.a, &mut self.b], MILLISECOND);
+            self.received.recv(&mut self.batch, false).unwrap();
+            self.relay.inject_batch(&self.endpoint, self.b.address, &self.batch);
+        }
+    }
+
+    /// Packets both ways; how many arrived.
+    fn talk(&mut self, tos: u8) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        for number in 0..100 {
+            self.a.port.push(packet("10.0.0.1", "10.0.0.2", tos, number, 500));
+            self.b.port.push(packet("fd00::2", "fd00::1", tos, number, 500));
+        }
+        self.run(SECOND);
+        (self.a.port.take(), self.b.port.take())
+    }
+
+    fn seen_by_b(&self) -> Option<SocketAddr> {
+        self.b.control.lock().unwrap().peers().next().unwrap().endpoint
+    }
+}
+
+#[test]
+fn a_peer_that_has_a_socket_of_its_own_shakes_hands_and_carries_data_by_that_alone() {
+    let mut world = World::new();
+    let (at_a, at_b) = world.talk(0);
+    assert_eq!((at_a.len(), at_b.len()), (100, 100));
+    assert_eq!(world.seen_by_b(), Some(world.own));
+    assert_eq!((world.a.all_drops(), world.b.all_drops()), (vec![], vec![]));
+
+    // When it is gone, the usual one has the data.
+    world.a.set_endpoint("10.0.0.2", Endpoint::new(world.b.address));
+    world.auxiliaries.forget(&world.endpoint);
+    let (at_a, at_b) = world.talk(0);
+    assert_eq!((at_a.len(), at_b.len()), (100, 100));
+    assert_eq!(world.seen_by_b(), Some(world.a.address));
+}
+
+#[test]
+fn what_comes_to_that_socket_from_elsewhere_is_nothing() {
+    let mut world = World::new();
+    world.talk(0);
+    let before = world.a.all_drops();
+    let stranger = world.network.bind(sim::Realm::INTERNET, "192.0.2.9:7".parse().unwrap());
+    for kind in [1, 2, 4, 9] {
+        stranger.send(world.own, &[&[kind, 0, 0, 0][..], &[7; 144]].concat());
+    }
+    world.run(SECOND / 10);
+    assert_eq!(world.a.all_drops(), before);
+}
+
+#[test]
+fn a_mark_of_congestion_on_its_datagrams_reaches_the_packets_within() {
+    let mut world = World::new();
+    world.talk(0);
+    world.network.set_link(Link { congested: true, ..Link::CLEAN });
+    let (at_a, _) = world.talk(Ecn::Ect0 as u8);
+    let marks = at_a.iter().filter(|packet| packet[1] >> 4 & 3 == Ecn::Ce as u8).count();
+    assert_eq!(marks, 100);
+}

@@ -1,0 +1,140 @@
+//! What `tailscale lock` and `linerate lock` ask (tailscale `ipn/localapi/tailnetlock.go`).
+
+use base64ct::{Base64, Encoding as _};
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use tailnet::{
+    keys::NodePublic,
+    tka::{NewKey, OwnKey, order::Order},
+};
+use zeroize::Zeroizing;
+
+use super::{
+    Refusal, Request,
+    body::{done, json, text},
+    call::{Call, ask},
+    routes::{Answer, absent},
+};
+
+/// The most updates that are shown.
+const MOST_SHOWN: usize = 2000;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Init {
+    keys: Option<Vec<NewKey>>,
+    disablement_values: Option<Vec<String>>,
+    #[serde(default)]
+    support_disablement: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Sign {
+    node_key: NodePublic,
+    #[serde(default)]
+    rotation_public: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Modify {
+    add_keys: Option<Vec<NewKey>>,
+    remove_keys: Option<Vec<NewKey>>,
+}
+
+#[derive(Deserialize)]
+struct Wrap {
+    #[serde(rename = "TSKey")]
+    auth_key: String,
+    #[serde(rename = "TKAKey")]
+    by: Zeroizing<String>,
+}
+
+/// Answers what is asked of tailnet lock.
+pub(super) async fn answer(name: &str, call: Call<'_>) -> Answer {
+    match name {
+        "tka/status" => {
+            call.reads(&Method::GET)?;
+            json(&call.ask(|reply| Request::LockStatus { reply }).await?)
+        }
+        "tka/log" => {
+            call.reads(&Method::GET)?;
+            let limit =
+                if call.parameter("limit").is_some() { call.required("limit")? } else { 50 };
+            json(&order(&call, Order::Log(MOST_SHOWN.min(limit))).await?)
+        }
+        "tka/affected-sigs" => {
+            call.reads(&Method::POST)?;
+            let api = call.api;
+            let body = call.bytes().await?;
+            let key = <[u8; 32]>::try_from(&body[..]).map_err(|_| Refusal::bad("not a key"))?;
+            let order = Order::Affected(key);
+            json(&ask(api, |reply| Request::Lock { order: Box::new(order), reply }).await?)
+        }
+        _ => change(name, call).await,
+    }
+}
+
+async fn change(name: &str, call: Call<'_>) -> Answer {
+    let is_known = ["init", "sign", "modify", "disable", "wrap-preauth-key"];
+    if !is_known.iter().any(|known| name.strip_prefix("tka/") == Some(*known)) {
+        return Err(absent(name));
+    }
+    call.writes(&Method::POST)?;
+    let api = call.api;
+    let order = match name {
+        "tka/init" => init(call.body().await?)?,
+        "tka/sign" => {
+            let Sign { node_key: node, rotation_public } = call.body().await?;
+            let wrapping = bytes(&rotation_public.unwrap_or_default())?;
+            Order::Sign { node, wrapping }
+        }
+        "tka/modify" => {
+            let Modify { add_keys, remove_keys } = call.body().await?;
+            let (add, remove) = (add_keys.unwrap_or_default(), remove_keys.unwrap_or_default());
+            Order::Modify { add, remove }
+        }
+        "tka/disable" => Order::Disable(call.bytes().await?.to_vec()),
+        _ => {
+            let Wrap { auth_key, by } = call.body().await?;
+            let by: OwnKey = by.parse().map_err(Refusal::bad)?;
+            Order::Wrap { auth_key, by }
+        }
+    };
+    let answer = ask(api, |reply| Request::Lock { order: Box::new(order), reply }).await?;
+    match name {
+        "tka/init" => json(&ask(api, |reply| Request::LockStatus { reply }).await?),
+        "tka/modify" => {
+            let mut response = done();
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            Ok(response)
+        }
+        "tka/wrap-preauth-key" => Ok(text(answer.as_str().unwrap_or_default().to_owned())),
+        _ => Ok(text("")),
+    }
+}
+
+fn init(asked: Init) -> Result<Order, Refusal> {
+    if asked.support_disablement.is_some_and(|secret| !secret.is_empty()) {
+        return Err(Refusal::bad(
+            "linerate gives no coordinator a secret that turns tailnet lock off: leave out \
+             --gen-disablement-for-support",
+        ));
+    }
+    let values = asked.disablement_values.unwrap_or_default();
+    let hash = |text: &String| -> Result<[u8; 32], Refusal> {
+        bytes(text)?.try_into().map_err(|_| Refusal::bad("not a hash"))
+    };
+    let disablers = values.iter().map(hash).collect::<Result<_, _>>()?;
+    Ok(Order::Init { keys: asked.keys.unwrap_or_default(), disablers })
+}
+
+fn bytes(base64: &str) -> Result<Vec<u8>, Refusal> {
+    Base64::decode_vec(base64).map_err(|_| Refusal::bad("not base64"))
+}
+
+async fn order(call: &Call<'_>, order: Order) -> Result<Value, Refusal> {
+    call.ask(|reply| Request::Lock { order: Box::new(order), reply }).await
+}

@@ -1,0 +1,106 @@
+//! Messages of other nodes to this one, inside the tunnel: pings are answered here, by the two halves of
+//! the data plane that carry all else, so that an answer says that data comes through.
+//!
+//! ```text
+//!   tunnel ──► ping ──────────────────────────► pong ──► tunnel
+//!   tunnel ──► pong, if it was asked for ─────► agent
+//!   agent ───► ping ──────────────────────────► tunnel
+//! ```
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use engine::{MessageReceiver, OwnPackets};
+use tailnet::{
+    line::{ToAgent, TunnelPing},
+    tsmp::{self, Message, Token, Tsmp},
+};
+
+use super::ToLine;
+
+/// The most pings of the agent that wait for their answers.
+const MOST: usize = 64;
+
+/// The pings of this node. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pings {
+    packets: OwnPackets,
+    asked: Arc<Mutex<VecDeque<Token>>>,
+}
+
+impl Pings {
+    pub fn new(packets: OwnPackets) -> Self {
+        Self { packets, asked: Arc::default() }
+    }
+
+    /// Sends one of the agent's.
+    pub fn send(&self, TunnelPing { from, to, token }: TunnelPing) {
+        let Some(packet) = tsmp::ping(from, to, token) else { return };
+        let mut asked = self.asked();
+        if asked.len() >= MOST {
+            asked.pop_front();
+        }
+        asked.push_back(token);
+        drop(asked);
+        // Where it is lost, its time passes.
+        self.packets.push(packet);
+    }
+
+    /// Whether a pong answers a ping of the agent's, which it does once.
+    fn answers(&self, token: Token) -> bool {
+        let mut asked = self.asked();
+        let at = asked.iter().position(|one| *one == token);
+        at.and_then(|at| asked.remove(at)).is_some()
+    }
+
+    fn asked(&self) -> MutexGuard<'_, VecDeque<Token>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers, and tells the agent what it asked for, until the data plane has ended.
+pub(super) fn answer(messages: &MessageReceiver, pings: &Pings, line: &ToLine) {
+    while let Some(packet) = messages.recv() {
+        let Some(Tsmp { from, to, message }) = tsmp::read(&packet) else { continue };
+        match message {
+            Message::Ping(token) => {
+                tsmp::pong(to, from, token).map(|pong| pings.packets.push(pong));
+            }
+            Message::Pong(token) if pings.answers(token) => {
+                // Another agent asks anew.
+                let _ = line.send(&ToAgent::TunnelPong(TunnelPing { from, to, token }));
+            }
+            Message::Refusal(refusal) => {
+                tracing::debug!(%from, ?refusal, "a connection is refused")
+            }
+            Message::Pong(_) | Message::Key => {}
+        }
+    }
+}
+
+/// Whether a packet is read here.
+pub(super) fn takes(packet: &[u8]) -> bool {
+    tsmp::read(packet).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pong_counts_once_and_of_what_was_asked_lately() {
+        let pings = Pings::default();
+        let address = |byte| [100, 64, 0, byte].into();
+        let ask = |number: u64| {
+            let (from, to) = (address(1), address(2));
+            pings.send(TunnelPing { from, to, token: number.to_be_bytes() });
+        };
+        (0..=MOST as u64).for_each(ask);
+        let answers = |number: u64| pings.answers(number.to_be_bytes());
+        assert!(!answers(0), "it made room");
+        assert!(answers(1) && !answers(1) && answers(MOST as u64));
+        assert!(!answers(u64::MAX), "it was not asked");
+    }
+}

@@ -1,0 +1,65 @@
+//! What a node's client itself finds wrong, which it is asked for.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use coordinator::{Refusal, object::NodeId};
+use serde_json::{Value, json};
+
+use super::{
+    answer::{Answered, Trouble},
+    desk::{Desk, Named},
+};
+use crate::pings::Question;
+
+/// Where clients say so (`ipn/ipnlocal/c2n.go`).
+const PATH: &str = "/debug/health";
+/// How long the answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub async fn show(desk: Desk, Named(id): Named<i64>) -> Answered {
+    let id = NodeId(id);
+    if desk.server.network.read(|state| state.node(id).is_none()) {
+        return Err(Refusal::NoNode(id).into());
+    }
+    let said = desk.server.pings.ask(id, Question::Get(PATH), PATIENCE).await;
+    let said = said.and_then(|said| warnings(&said));
+    said.map(axum::Json).map_err(Trouble::Failed)
+}
+
+/// The warnings in an answer, which is one of HTTP/1.1 whose body goes to its end.
+fn warnings(said: &[u8]) -> anyhow::Result<Value> {
+    let end = said.windows(4).position(|four| four == b"\r\n\r\n");
+    let (head, body) = said.split_at(end.context("the node's answer has no end of its head")?);
+    let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    ensure!(status == b"200", "the client does not say how it is: it may be too old");
+    let said: Value = serde_json::from_slice(body).context("the node's answer")?;
+    let warnings = said["Warnings"].as_object().into_iter().flatten();
+    let warning = |(code, warning): (&String, &Value)| {
+        json!({
+            "code": code, "severity": warning["Severity"], "title": warning["Title"],
+            "text": warning["Text"],
+        })
+    };
+    Ok(warnings.map(warning).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_and_anything_else_is_an_error() {
+        let answer = |status: &str, body: &str| {
+            format!("HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}").into_bytes()
+        };
+        let warning = r#"{"Warnings":{"a":{"Severity":"low","Title":"T","Text":"x"}}}"#;
+        let read = warnings(&answer("200 OK", warning)).unwrap();
+        assert_eq!(read, json!([{ "code": "a", "severity": "low", "title": "T", "text": "x" }]));
+        assert_eq!(warnings(&answer("200 OK", "{}")).unwrap(), json!([]));
+        assert_eq!(warnings(&answer("200 OK", "null")).unwrap(), json!([]));
+        for wrong in [answer("400 Bad Request", "unknown"), answer("200 OK", "x"), b"x".to_vec()] {
+            assert!(warnings(&wrong).is_err());
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What commands print.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+
+/// Writes to standard output.
+///
+/// # Errors
+/// It takes nothing. That its reader has read enough, as `head` does, is no error.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_to(&mut io::stdout().lock(), text).context("standard output")
+}
+
+fn print_to(out: &mut impl Write, text: &str) -> io::Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_has_read_enough_is_no_error_and_a_full_disk_is() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        drop(reader);
+        let long = "line\n".repeat(100_000);
+        print_to(&mut writer, &long).unwrap();
+        let mut full = File::options().write(true).open("/dev/full").unwrap();
+        let failed = print_to(&mut full, &long).unwrap_err();
+        assert_eq!(failed.kind(), io::ErrorKind::StorageFull);
+    }
+}

@@ -1,0 +1,328 @@
+//! The relays that clients are told of: this server's own, and others', from files and URLs with
+//! Tailscale's `derpmap` (`tailcfg.DERPMap`).
+//!
+//! ```text
+//!   own region ──────────────────────────┐
+//!   files, read at the start ────────────┼─► one map ──► State::set_relays ──► clients
+//!   URLs, again every hour ── state_dir ─┘
+//! ```
+//!
+//! A region that has the number of the own one adds its relays behind the own: they are a mesh. Of
+//! others with one number the first counts.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use base16ct::lower::encode_string;
+use hyper::Request;
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+use sys::whole_file;
+use tailnet::messages::{DerpNode, DerpRegion};
+use tokio::{task::JoinSet, time::sleep};
+
+use crate::{fetch::Fetch, network::Network, remote_url::RemoteUrl};
+
+/// How often a URL is asked, and how soon again without an answer.
+const REFRESH: Duration = Duration::from_secs(3600);
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// The regions of a map, by the text of their numbers.
+type Regions = Map<String, Value>;
+
+/// All maps.
+#[derive(Clone, Debug)]
+pub struct Maps {
+    own: Regions,
+    files: Vec<Regions>,
+    urls: Vec<Source>,
+}
+
+/// A map that is fetched.
+#[derive(Clone, Debug)]
+struct Source {
+    url: RemoteUrl,
+    /// Where the last good answer is.
+    file: PathBuf,
+    regions: Regions,
+}
+
+impl Maps {
+    /// The own map, and those of these files and URLs as far as an answer is kept in this folder.
+    ///
+    /// # Errors
+    /// A file cannot be read or has no map: what of it is wrong.
+    pub fn new(
+        own: &str,
+        files: &[PathBuf],
+        urls: &[RemoteUrl],
+        folder: &Path,
+    ) -> anyhow::Result<Self> {
+        let own = read(own.as_bytes())?;
+        let of_file = |file: &PathBuf| {
+            let name = || format!("derp.map_paths: {}", file.display());
+            read(&fs::read(file).with_context(name)?).with_context(name)
+        };
+        let files = files.iter().map(of_file).collect::<anyhow::Result<_>>()?;
+        let urls = urls.iter().map(|url| Source::kept(url, folder)).collect();
+        Ok(Self { own, files, urls })
+    }
+
+    /// All of them as one, as JSON.
+    pub fn text(&self) -> String {
+        let mut regions = self.own.clone();
+        let others = self.files.iter().chain(self.urls.iter().map(|source| &source.regions));
+        for (number, region) in others.flatten() {
+            match regions.get_mut(number) {
+                None => drop(regions.insert(number.clone(), region.clone())),
+                Some(there) if self.own.contains_key(number) => add_relays(there, region),
+                Some(_) => {}
+            }
+        }
+        Value::from_iter([("Regions", Value::Object(regions))]).to_string()
+    }
+
+    /// Asks each URL, now and again, for as long as the process lasts. One without an answer changes
+    /// nothing.
+    pub async fn follow(self, network: &Network) {
+        let urls = self.urls.iter().map(|source| source.url.clone());
+        let fetches: Vec<Arc<(Fetch, RemoteUrl)>> =
+            urls.map(|url| Arc::new((Fetch::new(!url.is_https()), url))).collect();
+        let ask = move |number: usize| {
+            let asked = Arc::clone(&fetches[number]);
+            async move { fetch(&asked.0, &asked.1).await }
+        };
+        let tell = |text: String| network.run(move |state, _| state.set_relays(text.clone()));
+        self.follow_by(ask, tell).await;
+    }
+
+    /// The same: `ask` has the answer of the URL with a number, and `tell` puts a map in force.
+    async fn follow_by<A, T>(mut self, ask: impl Fn(usize) -> A, tell: impl Fn(String) -> T)
+    where
+        A: Future<Output = anyhow::Result<Vec<u8>>> + Send + 'static,
+        T: Future<Output = anyhow::Result<()>>,
+    {
+        let ask_after = |rest: Duration, number: usize| {
+            let answer = ask(number);
+            async move {
+                sleep(rest).await;
+                (number, answer.await)
+            }
+        };
+        let mut asked: JoinSet<_> =
+            (0..self.urls.len()).map(|number| ask_after(Duration::ZERO, number)).collect();
+        while let Some(answer) = asked.join_next().await {
+            let Ok((number, answer)) = answer else { continue };
+            let taken = answer.and_then(|text| self.urls[number].take(&text));
+            let told = tell(self.text()).await;
+            let rest = match taken.and(told) {
+                Ok(()) => REFRESH,
+                Err(error) => {
+                    tracing::warn!("the relays of {}: {error:#}", self.urls[number].url);
+                    AGAIN
+                }
+            };
+            asked.spawn(ask_after(rest, number));
+        }
+    }
+}
+
+impl Source {
+    fn kept(url: &RemoteUrl, folder: &Path) -> Self {
+        let hash = encode_string(&Sha256::digest(url.to_string())[..8]);
+        let file = folder.join(format!("derp-map-{hash}.json"));
+        let kept = fs::read(&file).ok().and_then(|text| read(&text).ok());
+        Self { url: url.clone(), file, regions: kept.unwrap_or_default() }
+    }
+
+    /// An answer; what is no map changes nothing.
+    fn take(&mut self, text: &[u8]) -> anyhow::Result<()> {
+        let regions = read(text)?;
+        if regions != self.regions {
+            let text = Value::from_iter([("Regions", Value::Object(regions.clone()))]).to_string();
+            self.regions = regions;
+            let file = || self.file.display().to_string();
+            whole_file::replace(&self.file, &text).with_context(file)?;
+        }
+        Ok(())
+    }
+}
+
+async fn fetch(fetch: &Fetch, url: &RemoteUrl) -> anyhow::Result<Vec<u8>> {
+    let request = Request::get(url.uri()).body(Vec::new())?;
+    let answer = fetch.within_time(request).await?;
+    ensure!(answer.status().is_success(), "it answers {}", answer.status());
+    Ok(answer.into_body())
+}
+
+/// The relays of a region that are not in another yet.
+fn add_relays(to: &mut Value, from: &Value) {
+    let place =
+        |relay: &Value| (relay["HostName"].clone(), relay["DERPPort"].as_u64().unwrap_or(443));
+    let Some(relays) = to["Nodes"].as_array_mut() else { return };
+    for relay in from["Nodes"].as_array().into_iter().flatten() {
+        if !relays.iter().any(|other| place(other) == place(relay)) {
+            relays.push(relay.clone());
+        }
+    }
+}
+
+/// The regions of a map; those that are `null` are none.
+///
+/// # Errors
+/// It is none: the key, and what is wrong with it.
+fn read(text: &[u8]) -> anyhow::Result<Regions> {
+    let map: Value = serde_json::from_slice(text)?;
+    let regions = match &map["Regions"] {
+        Value::Object(regions) => regions,
+        _ => bail!("Regions: an object of regions by their numbers is missing"),
+    };
+    let mut read = Regions::new();
+    for (number, region) in regions.iter().filter(|(_, region)| !region.is_null()) {
+        check(number, region).with_context(|| format!("Regions.{number}"))?;
+        read.insert(number.clone(), region.clone());
+    }
+    Ok(read)
+}
+
+fn check(number: &str, region: &Value) -> anyhow::Result<()> {
+    let number: u16 = number.parse().ok().filter(|number| *number > 0).context("not a number")?;
+    for (at, node) in region["Nodes"].as_array().into_iter().flatten().enumerate() {
+        let relay: Result<DerpNode, _> = serde_json::from_value(node.clone());
+        let relay = relay.with_context(|| format!("Nodes[{at}]"))?;
+        let key = |name: &str| format!("Nodes[{at}].{name}");
+        ensure!(relay.region_id == number, "{}: not {number}", key("RegionID"));
+        ensure!(!relay.host_name.is_empty(), "{}: there is none", key("HostName"));
+    }
+    let read: DerpRegion = serde_json::from_value(region.clone())?;
+    ensure!(read.region_id == number, "RegionID: not {number}");
+    ensure!(!read.region_code.is_empty(), "RegionCode: there is none");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use serde_json::json;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const OWN: &str = r#"{"Regions":{"999":{"RegionID":999,"RegionCode":"own","Nodes":[
+        {"Name":"999a","RegionID":999,"HostName":"a.example","DERPPort":443}]}}}"#;
+
+    fn region(number: u16, hosts: &[&str]) -> Value {
+        let node = |host: &&str| json!({ "Name": host, "RegionID": number, "HostName": host });
+        let nodes: Vec<Value> = hosts.iter().map(node).collect();
+        json!({ "RegionID": number, "RegionCode": format!("r{number}"), "Nodes": nodes,
+                "Latitude": 52.5 })
+    }
+
+    fn map(regions: &[Value]) -> String {
+        let by_number = |region: &Value| (region["RegionID"].to_string(), region.clone());
+        let regions: Map<String, Value> = regions.iter().map(by_number).collect();
+        json!({ "Regions": regions }).to_string()
+    }
+
+    fn hosts(maps: &Maps, number: &str) -> Vec<String> {
+        let all: Value = serde_json::from_str(&maps.text()).unwrap();
+        let nodes = all["Regions"][number]["Nodes"].as_array().cloned().unwrap_or_default();
+        nodes.iter().map(|node| node["HostName"].as_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn maps_of_files_are_added_and_relays_of_the_own_region_are_behind_the_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["one", "other"].map(|name| folder.path().join(name));
+        fs::write(&files[0], map(&[region(900, &["b"]), region(999, &["c.example"])])).unwrap();
+        fs::write(&files[1], map(&[region(900, &["d"]), region(1, &["e"])])).unwrap();
+        let maps = Maps::new(OWN, &files, &[], folder.path()).unwrap();
+        assert_eq!(hosts(&maps, "999"), ["a.example", "c.example"]);
+        assert_eq!((hosts(&maps, "900"), hosts(&maps, "1")), (vec!["b".into()], vec!["e".into()]));
+        let all: Value = serde_json::from_str(&maps.text()).unwrap();
+        assert_eq!(all["Regions"]["900"]["Latitude"], 52.5, "what is not known here is passed on");
+    }
+
+    #[test]
+    fn an_error_names_file_and_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("others.json");
+        let mut wrong = region(900, &["b"]);
+        for (pointer, value, says) in [
+            ("/Nodes/0/DERPPort", json!("x"), "Regions.900: Nodes[0]: invalid type"),
+            ("/Nodes/0/HostName", json!(""), "Regions.900: Nodes[0].HostName"),
+            ("/Nodes/0/RegionID", json!(7), "Regions.900: Nodes[0].RegionID"),
+            ("/RegionID", json!(7), "Regions.900: RegionID"),
+            ("/RegionCode", json!(""), "Regions.900: RegionCode"),
+        ] {
+            let sound = wrong.clone();
+            wrong["Nodes"][0]["DERPPort"] = json!(443);
+            *wrong.pointer_mut(pointer).unwrap() = value;
+            fs::write(&file, json!({ "Regions": { "900": wrong } }).to_string()).unwrap();
+            let error =
+                Maps::new(OWN, std::slice::from_ref(&file), &[], folder.path()).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(error.contains("others.json") && error.contains(says), "{error}");
+            wrong = sound;
+        }
+        for text in ["", "{}", "[]", r#"{"Regions":{"x":{}}}"#, r#"{"Regions":{"0":{}}}"#] {
+            fs::write(&file, text).unwrap();
+            assert!(
+                Maps::new(OWN, std::slice::from_ref(&file), &[], folder.path()).is_err(),
+                "{text}"
+            );
+        }
+        assert!(Maps::new(OWN, &[folder.path().join("none")], &[], folder.path()).is_err());
+    }
+
+    #[test]
+    fn what_a_url_last_answered_outlives_the_server_and_an_answer_that_is_no_map() {
+        let folder = tempfile::tempdir().unwrap();
+        let urls = ["https://maps.example/derpmap".parse().unwrap()];
+        let new = || Maps::new(OWN, &[], &urls, folder.path()).unwrap();
+        let mut maps = new();
+        assert!(hosts(&maps, "900").is_empty());
+        maps.urls[0].take(map(&[region(900, &["b"])]).as_bytes()).unwrap();
+        assert!(maps.urls[0].take(b"<html>").is_err());
+        assert_eq!(hosts(&maps, "900"), ["b"]);
+        assert_eq!(hosts(&new(), "900"), ["b"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_url_is_asked_by_its_own_clock_and_a_change_that_fails_is_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let urls =
+            ["https://dead.example/", "https://good.example/"].map(|url| url.parse().unwrap());
+        let maps = Maps::new(OWN, &[], &urls, folder.path()).unwrap();
+        let begun = tokio::time::Instant::now();
+        let (asked, told) = (Arc::new(Mutex::new([vec![], vec![]])), Mutex::new(vec![]));
+        let ask = |number: usize| {
+            let asked = Arc::clone(&asked);
+            async move {
+                asked.lock().unwrap()[number].push(begun.elapsed().as_secs());
+                ensure!(number == 1, "it is dead");
+                Ok(map(&[region(900, &["b"])]).into_bytes())
+            }
+        };
+        let tell = |text: String| {
+            let is_new = text.contains("900");
+            let mut told = told.lock().unwrap();
+            let is_first = is_new && !told.contains(&is_new);
+            told.push(is_new);
+            async move {
+                ensure!(!is_first, "the store did not take the change");
+                Ok(())
+            }
+        };
+        let _ = timeout(REFRESH + AGAIN * 2, maps.follow_by(ask, tell)).await;
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked[0][..3], [0, 60, 120]);
+        assert_eq!(asked[1], [0, 60, 60 + 3600]);
+    }
+}

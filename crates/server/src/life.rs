@@ -1,0 +1,140 @@
+//! The life of the process around the server: what comes before its threads, what its service manager
+//! is told, and its end.
+//!
+//! ```text
+//!   signals blocked ── files confined ── threads, sockets, store ── calls confined ── ready
+//!                                                     a signal: SIGHUP ── certificates
+//!                                                               others ── the end
+//! ```
+//!
+//! A signal ends the process as it is: what was acknowledged is on the disk. The signals are read by a
+//! thread: tokio's feature for them, which cargo would enable for `linerate` beside this program, is
+//! none of that program's sandbox.
+
+use std::{
+    fs,
+    sync::{Arc, OnceLock},
+    thread,
+    time::Duration,
+};
+
+use anyhow::Context;
+use futures_util::future::try_join_all;
+use sys::process::{Service, Signal, Signals, harden, raise_file_limit};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{sleep, timeout},
+};
+
+use crate::{
+    certificates::Certificates, configuration::Configuration, files, networks::Networks,
+    sandbox::Sandbox, serve::serve_in,
+};
+
+/// What the process was started with.
+#[derive(Default)]
+pub struct Surroundings {
+    sandbox: Option<Sandbox>,
+    service: Option<Arc<Service>>,
+    certificates: Arc<OnceLock<Arc<Certificates>>>,
+}
+
+/// Serves until the process ends.
+///
+/// # Errors
+/// It cannot begin.
+pub fn run(configuration: Configuration, is_confined: bool) -> anyhow::Result<()> {
+    let signals = Signals::block().context("signals")?;
+    harden().context("hardening the process")?;
+    if let Err(error) = raise_file_limit() {
+        tracing::warn!("raising the limit of open files: {error}");
+    }
+    let service = Service::from_environment().unwrap_or_else(|error| {
+        tracing::warn!("the service manager cannot be reached: {error}");
+        None
+    });
+    let service = service.map(Arc::new);
+    let whole = configuration.clone().complete();
+    whole.check()?;
+    files::make_folder(&whole.state_dir)?;
+    if let Some(folder) = whole.socket.parent() {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    let sandbox = is_confined.then(|| Sandbox::of(&whole));
+    match &sandbox {
+        Some(sandbox) => sandbox.confine_files()?,
+        None => tracing::info!("no sandbox: it is off"),
+    }
+    let certificates = Arc::default();
+    let surroundings = Surroundings { sandbox, service, certificates };
+    let (service, certificates) = (surroundings.service.clone(), surroundings.certificates.clone());
+    let thread = thread::Builder::new().name("signals".into());
+    thread.spawn(move || heed(&signals, &certificates, service.as_deref())).context("threads")?;
+    runtime()?.block_on(serve_in(configuration, surroundings))
+}
+
+/// The threads that all runs on.
+///
+/// # Errors
+/// The system starts none.
+pub fn runtime() -> anyhow::Result<Runtime> {
+    Builder::new_multi_thread().enable_all().build().context("threads")
+}
+
+impl Surroundings {
+    /// The server listens everywhere, and its stores are open, or are waited for.
+    ///
+    /// # Errors
+    /// The kernel refuses the sandbox.
+    pub fn begun(
+        self,
+        networks: &Arc<Networks>,
+        certificates: Option<Arc<Certificates>>,
+    ) -> anyhow::Result<()> {
+        if let Some(certificates) = certificates {
+            // It was empty: this is called once.
+            let _ = self.certificates.set(certificates);
+        }
+        if let Some(sandbox) = self.sandbox {
+            sandbox.confine_calls()?;
+        }
+        if let Some(service) = self.service {
+            service.ready();
+            if let Some(limit) = service.watchdog() {
+                tokio::spawn(show_life(service, Arc::clone(networks), limit));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn heed(signals: &Signals, certificates: &OnceLock<Arc<Certificates>>, service: Option<&Service>) {
+    loop {
+        match signals.wait() {
+            Ok(Signal::HangUp) => match certificates.get() {
+                Some(certificates) => certificates.look_again(),
+                None => tracing::info!("SIGHUP: there is no certificate to be read again"),
+            },
+            Ok(Signal::Terminate | Signal::Interrupt) => {
+                if let Some(service) = service {
+                    service.stopping();
+                }
+                std::process::exit(0);
+            }
+            Err(error) => return tracing::error!("signals: {error}"),
+        }
+    }
+}
+
+/// Tells the service manager that commands are answered, for as long as they are: by every network that
+/// has begun. A database that is away is no reason for one not to answer.
+async fn show_life(service: Arc<Service>, networks: Arc<Networks>, limit: Duration) {
+    loop {
+        sleep(limit / 3).await;
+        let all = networks.all().iter().filter_map(|place| place.server());
+        let answers = all.map(|server| server.network.run(|_, _| ()));
+        if let Ok(Ok(_)) = timeout(limit / 3, try_join_all(answers)).await {
+            service.alive();
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What is asked of tailnet lock: administrators let nodes, nodes turn it on and off, and send updates
+//! that were made of what some server said a while ago.
+
+use std::sync::LazyLock;
+
+use base64ct::{Base64, Encoding as _};
+use coordinator::{LockAsked, State, Time, object::NodeId};
+use serde_json::{Value, json};
+use tailnet::{
+    keys::NodePublic,
+    tka::{self, Authority, NewKey, OwnKey},
+};
+
+use super::said;
+
+const SECRET: &[u8] = b"secret";
+/// To read it takes time, once.
+static DISABLE: LazyLock<LockAsked> =
+    LazyLock::new(|| asked("disable", json!({ "DisablementSecret": base64(SECRET) })));
+static CHECKPOINT: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let keys = [1, 2].map(|number| NewKey::new(signer(number).id(), 1));
+    let hash = tka::hash_of_secret(SECRET).unwrap();
+    tka::first_checkpoint(&keys, &[hash], (1, 2), &signer(1)).unwrap()
+});
+
+#[derive(Clone, Debug)]
+pub enum LockAct {
+    Allow(i64),
+    /// By a node that an administrator lets, with signatures of all.
+    On(i64),
+    /// Updates, and the head that they follow where a person made them.
+    Send(i64, LockAsked),
+    Sign(i64),
+    Off(i64),
+}
+
+impl LockAct {
+    /// Of what a server says of it now, which others may have changed by then.
+    pub fn any(roll: u64, node: i64, seen: &State) -> Self {
+        match roll {
+            0 => Self::Allow(node),
+            1..=2 => Self::Off(node),
+            3..=5 => Self::Sign(node),
+            _ => match edit(seen, roll) {
+                Some(send) => Self::Send(node, send),
+                None => Self::On(node),
+            },
+        }
+    }
+
+    /// Does it, and says how it went.
+    pub fn run(&self, state: &mut State, now: Time) -> String {
+        match self {
+            Self::Allow(node) => said(state.allow_lock(NodeId(*node), now)),
+            Self::On(node) => turn_on(state, NodeId(*node), now),
+            Self::Send(node, send) => said(state.ask_lock(NodeId(*node), send, now)),
+            Self::Sign(node) => {
+                let Some(key) = state.node(NodeId(*node)).map(|view| view.node.key) else {
+                    return "no node".into();
+                };
+                let sign = asked("sign", json!({ "Signature": base64(&signature(2, &key)) }));
+                said(state.ask_lock(NodeId(*node), &sign, now))
+            }
+            Self::Off(node) => said(state.ask_lock(NodeId(*node), &DISABLE, now)),
+        }
+    }
+}
+
+/// All that is said of it.
+pub fn all(state: &State) -> String {
+    let first = said(state.answer_lock(&LockAsked::Bootstrap));
+    format!("{} {first}", state.lock_status().verified())
+}
+
+fn turn_on(state: &mut State, node: NodeId, now: Time) -> String {
+    let begin = asked("init/begin", json!({ "GenesisAUM": base64(&CHECKPOINT) }));
+    if let Err(why) = state.allow_lock(node, now) {
+        return why.to_string();
+    }
+    if let Err(why) = state.ask_lock(node, &begin, now) {
+        return why.to_string();
+    }
+    let nodes = state.nodes().map(|view| view.node);
+    let signatures: serde_json::Map<String, Value> =
+        nodes.map(|node| (node.id.to_string(), base64(&signature(1, &node.key)))).collect();
+    let finish = asked("init/finish", json!({ "Signatures": signatures }));
+    said(state.ask_lock(node, &finish, now))
+}
+
+/// A key more is trusted, or one less; made of what a server says.
+fn edit(seen: &State, roll: u64) -> Option<LockAsked> {
+    let answer = |asked: &LockAsked| -> Option<Value> {
+        serde_json::from_str(&seen.answer_lock(asked).ok()?).ok()
+    };
+    let decoded = |text: &Value| Base64::decode_vec(text.as_str()?).ok();
+    let first = decoded(&answer(&LockAsked::Bootstrap)?["GenesisAUM"])?;
+    let mut known = Authority::begin(&first).unwrap();
+    let offer = json!({ "Head": known.head().to_string() });
+    let missing = answer(&asked("sync/offer", offer))?["MissingAUMs"].clone();
+    let missing: Vec<Vec<u8>> = missing.as_array()?.iter().filter_map(decoded).collect();
+    known.inform(&missing).unwrap();
+    let other = signer(3 + u8::try_from(roll % 4).unwrap()).id();
+    let made = match known.trusts(&other) {
+        true => known.edited(&signer(1), &[], &[other]),
+        false => known.edited(&signer(2), &[NewKey::new(other, 1)], &[]),
+    };
+    let updates: Vec<Value> = made.ok()?.iter().map(|text| base64(text)).collect();
+    let head = known.head().to_string();
+    let send =
+        json!({ "Head": head, "MissingAUMs": updates, "Interactive": roll.is_multiple_of(2) });
+    Some(asked("sync/send", send))
+}
+
+fn asked(path: &str, mut body: Value) -> LockAsked {
+    body["NodeKey"] = json!(NodePublic([1; 32]));
+    LockAsked::read(path, body.to_string().as_bytes()).unwrap().unwrap().1
+}
+
+fn signature(by: u8, key: &NodePublic) -> Vec<u8> {
+    tka::sign(&signer(by), key, &[])
+}
+
+fn signer(number: u8) -> OwnKey {
+    OwnKey::new(&[number; 32])
+}
+
+fn base64(bytes: &[u8]) -> Value {
+    json!(Base64::encode_string(bytes))
+}

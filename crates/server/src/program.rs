@@ -1,0 +1,133 @@
+//! The program: what it is asked on its command line.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use crate::{
+    commands::{self, ApiKeys, Audit, Auth, Common, Lock, Networks, Nodes, PreAuthKeys, Users},
+    configuration::{Configuration, Flags, LogFormat},
+    import::{self, Import},
+    life::{self, runtime},
+    log,
+    policy::PolicyFile,
+};
+use anyhow::ensure;
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Host a network for linerate and for Tailscale's clients.
+#[derive(Debug, Parser)]
+#[command(name = "linerate-server", version, disable_help_subcommand = true)]
+struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server.
+    Serve {
+        #[command(flatten)]
+        flags: Flags,
+        /// Whether to confine the running server to the files, ports and system calls that it needs.
+        #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"],
+              hide_possible_values = true)]
+        sandbox: String,
+    },
+    /// Make, show and delete users.
+    #[command(subcommand, aliases = ["user"])]
+    Users(Users),
+    /// Make, show and delete keys that machines join with.
+    #[command(subcommand, name = "preauthkeys", aliases = ["preauthkey", "authkey", "pre"])]
+    PreAuthKeys(PreAuthKeys),
+    /// Show, name, tag, expire and delete nodes, and approve their routes.
+    #[command(subcommand, aliases = ["node"])]
+    Nodes(Nodes),
+    /// Show the networks that the server has.
+    #[command(subcommand, aliases = ["network"])]
+    Networks(Networks),
+    /// Let logins by SSH go on that wait to be confirmed, or end them.
+    #[command(subcommand)]
+    Auth(Auth),
+    /// Take a network over: headscale's, or one that was exported or backed up.
+    Import(Import),
+    /// Write the whole network, with its keys, into a file of JSON.
+    Export {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Copy the network, with its keys, into a file of SQLite, while it is served.
+    Backup {
+        /// The file, which is made.
+        file: PathBuf,
+    },
+    /// Make, show, expire and delete keys of the API.
+    #[command(subcommand, name = "apikeys", aliases = ["apikey", "api"])]
+    ApiKeys(ApiKeys),
+    /// Print a link that opens the page, once and within an hour.
+    AdminLink,
+    /// Show what administrators did, the newest first; write it out and verify it.
+    Audit(Audit),
+    /// Show tailnet lock, and let a node turn it on.
+    #[command(subcommand)]
+    Lock(Lock),
+    /// Set and show the policy, check one, and show what it means.
+    #[command(subcommand)]
+    Policy(PolicyFile),
+}
+
+/// The arguments, for manual pages and completions.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Does what the command line asks.
+pub fn main() -> ExitCode {
+    let Arguments { common, command } = Arguments::parse();
+    let ended = match command {
+        Command::Serve { flags, sandbox } => serve(&common, flags, sandbox == "on"),
+        command => runtime().and_then(|runtime| runtime.block_on(run(common, command))),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("linerate-server: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(common: &Common, flags: Flags, is_confined: bool) -> anyhow::Result<()> {
+    ensure!(common.network.is_none(), "the server serves all of its networks: leave --network out");
+    let configuration = Configuration::read(common.config.as_deref())?.with(flags);
+    log::start(configuration.log_format, configuration.log_level.clone());
+    let is_json = configuration.log_format == LogFormat::Json;
+    let ended = life::run(configuration, is_confined);
+    match ended {
+        // Who reads the log reads nothing else.
+        Err(error) if is_json => {
+            tracing::error!("{error:#}");
+            std::process::exit(1);
+        }
+        ended => ended,
+    }
+}
+
+async fn run(common: Common, command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Serve { .. } => Ok(()),
+        Command::Users(command) => commands::users(&common, command).await,
+        Command::PreAuthKeys(command) => commands::pre_auth_keys(&common, command).await,
+        Command::Nodes(command) => commands::nodes(&common, command).await,
+        Command::Networks(command) => commands::networks(&common, command).await,
+        Command::Auth(command) => commands::auth(&common, command).await,
+        Command::Import(asked) => import::import(&common, asked).await,
+        Command::Export { file } => import::export(&common, &file).await,
+        Command::Backup { file } => import::back_up(&common, &file).await,
+        Command::ApiKeys(command) => commands::api_keys(&common, command).await,
+        Command::AdminLink => commands::admin_link(&common).await,
+        Command::Audit(asked) => commands::audit(&common, asked).await,
+        Command::Lock(command) => commands::lock(&common, command).await,
+        Command::Policy(command) => command.run(&common).await,
+    }
+}

@@ -1,0 +1,55 @@
+//! What a network without users is told at its start: how its first administrator and machines get in.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use coordinator::{NewKey, object::User, secret};
+
+use super::Server;
+use crate::{clock::now, configuration::NetworkName};
+
+/// The user of a network that nobody configured.
+const FIRST_USER: &str = "admin";
+/// How long that user's first key is good for.
+const FIRST_KEY: Duration = Duration::from_secs(60 * 60);
+
+/// Says how the first administrator gets in, for as long as the network has no user; and in a network
+/// that nobody configured, how the first machines do.
+pub async fn welcome(
+    server: &Server,
+    name: Option<&NetworkName>,
+    picks: bool,
+) -> anyhow::Result<()> {
+    if server.network.read(|state| state.users().next().is_some()) {
+        return Ok(());
+    }
+    if picks {
+        let (url, key) = (&server.url, first_key(server).await?);
+        println!("Machines join, within an hour, by one of\n");
+        println!("    linerate join {url} --auth-key {key}");
+        println!("    tailscale up --login-server {url} --auth-key {key}\n");
+    }
+    let link = server.admin_link(&server.sessions.make_link(now())?);
+    let of_which = name.map(|name| format!(" of the network {name}")).unwrap_or_default();
+    println!(
+        "The administration{of_which}, for the first to open it within an hour:\n\n    {link}\n"
+    );
+    Ok(())
+}
+
+/// A key that machines join by, of the first user.
+async fn first_key(server: &Server) -> anyhow::Result<String> {
+    let mut random = [0; 38];
+    getrandom::fill(&mut random).context("randomness")?;
+    let text = secret::write(&random);
+    let own = text.clone();
+    let made = server.network.run(move |state, now| {
+        let name = FIRST_USER.to_owned();
+        let user = state.create_user(User { name, ..User::default() }, now)?.id;
+        let expires = Some(now.after(FIRST_KEY));
+        let new = NewKey { user: Some(user), reusable: true, expires, ..NewKey::default() };
+        state.create_key(new, &own, now)
+    });
+    made.await??;
+    Ok(text)
+}

@@ -1,0 +1,120 @@
+//! Where a network is kept, as the configuration says it.
+
+use std::{
+    fs,
+    num::NonZeroU32,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use sqlx::postgres::PgConnectOptions;
+use zeroize::Zeroizing;
+
+/// Settings of a URL that name files.
+const FILES: [&str; 6] =
+    ["sslrootcert", "ssl-root-cert", "sslcert", "ssl-cert", "sslkey", "ssl-key"];
+
+/// Where a network is kept.
+#[derive(Clone, Debug)]
+pub enum Database {
+    /// In a file of SQLite.
+    File(PathBuf),
+    /// By PostgreSQL.
+    Server {
+        /// How it is reached.
+        options: Box<PgConnectOptions>,
+        /// Whether each transaction may have another connection, as by PgBouncer.
+        pooled: bool,
+        /// Certificates and keys that TLS to it takes.
+        files: Vec<PathBuf>,
+        /// Which of the networks there it is.
+        network: NonZeroU32,
+    },
+}
+
+impl Database {
+    /// Of a URL.
+    ///
+    /// # Errors
+    /// It is none of PostgreSQL's.
+    pub fn of_url(url: &str, pooled: bool) -> anyhow::Result<Self> {
+        if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+            bail!("the database's URL begins with postgres://");
+        }
+        // What is wrong with it may have the password in it.
+        let options: PgConnectOptions =
+            url.parse().ok().context("the database's URL cannot be read")?;
+        let options = options.application_name("linerate-server");
+        // PgBouncer refuses what it does not know of, and no number here has a fraction.
+        let options = Box::new(options.extra_float_digits(None));
+        let settings = url.split_once('?').map_or("", |(_, settings)| settings).split('&');
+        let of_tls = settings.filter_map(|setting| setting.split_once('='));
+        let of_tls = of_tls.filter(|(name, _)| FILES.contains(name));
+        let files = of_tls.map(|(_, file)| PathBuf::from(file.replace("%2F", "/"))).collect();
+        Ok(Self::Server { options, pooled, files, network: NonZeroU32::MIN })
+    }
+
+    /// The network of another number of the same database. A file has one.
+    #[must_use]
+    pub fn numbered(mut self, number: NonZeroU32) -> Self {
+        if let Self::Server { network, .. } = &mut self {
+            *network = number;
+        }
+        self
+    }
+
+    /// Whether both are one network of one place.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::File(one), Self::File(other)) => one == other,
+            (
+                Self::Server { options, network, .. },
+                Self::Server { options: others, network: its_own, .. },
+            ) => network == its_own && place(options) == place(others),
+            _ => false,
+        }
+    }
+
+    /// Whether it is reached by a Unix socket.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::File(_) => false,
+            Self::Server { options, .. } => {
+                options.get_socket().is_some() || options.get_host().starts_with('/')
+            }
+        }
+    }
+
+    /// Whether it is reached by TCP.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Server { .. }) && !self.is_local()
+    }
+
+    /// The files that are read when it is connected to.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Self::File(_) => Vec::new(),
+            Self::Server { files, .. } => files.clone(),
+        }
+    }
+
+    /// Of a file that has the URL.
+    ///
+    /// # Errors
+    /// It cannot be read, or has none.
+    pub fn of_url_file(file: &Path, pooled: bool) -> anyhow::Result<Self> {
+        let name = || file.display().to_string();
+        let text = Zeroizing::new(fs::read_to_string(file).with_context(name)?);
+        Self::of_url(text.trim(), pooled).with_context(name)
+    }
+}
+
+/// Where a database is; by which of its names its host is asked for is not known.
+fn place(options: &PgConnectOptions) -> (String, u16, String) {
+    let host = match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => options.get_host().to_ascii_lowercase(),
+    };
+    let database = options.get_database().unwrap_or(options.get_username());
+    (host, options.get_port(), database.to_owned())
+}

@@ -1,0 +1,188 @@
+//! What is asked of a database: the same words for each engine.
+//!
+//! Everything is inside of a transaction, and nothing outlives one: PgBouncer may give each
+//! transaction another connection.
+
+pub const TAIL: &str = "SELECT kind, id, dead, body FROM object
+     WHERE network = $1 AND version > $2 AND (kind <> $3 OR id > (
+        SELECT COALESCE(MAX(id), 0) - $4 FROM object WHERE network = $1 AND kind = $3))
+     ORDER BY kind, id";
+
+pub const EVERYTHING: &str =
+    "SELECT kind, id, dead, body FROM object WHERE network = $1 ORDER BY kind, id";
+
+/// Writes what is there already.
+pub const TOUCH: &str = "INSERT INTO writer (network, id, version) VALUES ($1, $2, 0)
+     ON CONFLICT (network, id) DO UPDATE SET version = writer.version";
+pub const CHANGE_AND_BACK: [&str; 2] = [
+    "UPDATE network SET version = version + 1 WHERE id = $1",
+    "UPDATE network SET version = version - 1 WHERE id = $1",
+];
+
+pub const BEAT: &str =
+    "INSERT INTO lease (network, id, beat, change, nodes) VALUES ($1, $2, $3, $4, $5)
+     ON CONFLICT (network, id) DO UPDATE SET
+     beat = excluded.beat, change = excluded.change, nodes = excluded.nodes";
+pub const BEAT_ONLY: &str = "UPDATE lease SET beat = $3 WHERE network = $1 AND id = $2";
+pub const LEASES: &str =
+    "SELECT id, beat, change FROM lease WHERE network = $1 AND id <> $2 ORDER BY id";
+pub const LEASED: &str = "SELECT nodes FROM lease WHERE network = $1 AND id = $2";
+/// One that is renewed after all is another.
+pub const END_LEASE: &str = "DELETE FROM lease WHERE network = $1 AND id = $2 AND beat = $3";
+
+/// The statements of one engine. The two types of sqlx have no trait in common by which this could be
+/// one function without a page of bounds.
+macro_rules! engine {
+    ($name:ident, $database:ty, $connection:ty, [$($origin:tt)*]) => {
+        pub mod $name {
+            use coordinator::{
+                KEPT_AUDIT,
+                object::{Kind, Stored},
+            };
+            use sqlx::{Row, query};
+
+            use super::super::{Lease, Scope, Tail, object};
+            use super::*;
+
+            pub use super::super::writes::$name::write;
+
+            /// A store is written by many, of which each has a number: so that one that did not hear
+            /// the answer can see whether it was the one.
+            const VERSION: &str = concat!(
+                "SELECT n.version, COALESCE(w.version, 0), ",
+                $($origin)*,
+                " FROM network n
+                 LEFT JOIN writer w ON w.network = n.id AND w.id = $2 WHERE n.id = $1"
+            );
+
+            /// Writes nothing, and has others that write wait until the transaction ends.
+            const TURN: &str = concat!(
+                "UPDATE network SET version = version WHERE id = $1 RETURNING version, ",
+                $($origin)*
+            );
+
+            pub async fn tail(
+                connection: &mut $connection,
+                since: i64,
+                (version, written, origin): (i64, i64, i64),
+                scope: Scope,
+            ) -> anyhow::Result<Tail> {
+                // Rows of a version that came in between are read again with it.
+                let rows = match version == since {
+                    true => Vec::new(),
+                    false => {
+                        query(TAIL)
+                            .persistent(scope.persistent)
+                            .bind(scope.network)
+                            .bind(since)
+                            .bind(Kind::AuditEntry.name())
+                            .bind(KEPT_AUDIT as i64)
+                            .fetch_all(&mut *connection)
+                            .await?
+                    }
+                };
+                let objects = rows.iter().map(read).collect::<anyhow::Result<_>>()?;
+                Ok(Tail { version, written, origin, objects })
+            }
+
+            pub async fn version(
+                connection: &mut $connection,
+                writer: i64,
+                scope: Scope,
+            ) -> sqlx::Result<(i64, i64, i64)> {
+                let row = query(VERSION).persistent(scope.persistent).bind(scope.network).bind(writer);
+                let row = row.fetch_one(&mut *connection).await?;
+                Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+            }
+
+            /// The version and the origin, once it is this one's turn.
+            pub async fn turn(
+                connection: &mut $connection,
+                scope: Scope,
+            ) -> sqlx::Result<(i64, i64)> {
+                let row = query(TURN).persistent(scope.persistent).bind(scope.network);
+                let row = row.fetch_one(&mut *connection).await?;
+                Ok((row.try_get(0)?, row.try_get(1)?))
+            }
+
+            pub async fn everything(
+                connection: &mut $connection,
+                scope: Scope,
+            ) -> anyhow::Result<Vec<Stored>> {
+                let rows = query(EVERYTHING).persistent(false).bind(scope.network);
+                let rows = rows.fetch_all(&mut *connection).await?;
+                rows.iter().map(read).collect()
+            }
+
+            pub fn read(row: &<$database as sqlx::Database>::Row) -> anyhow::Result<Stored> {
+                object(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?)
+            }
+
+            pub async fn beat(
+                connection: &mut $connection,
+                lease: &Lease,
+                scope: Scope,
+            ) -> sqlx::Result<bool> {
+                let Lease { id, beat, change, nodes } = lease;
+                if nodes.is_none() {
+                    let renewed = query(BEAT_ONLY).persistent(scope.persistent);
+                    let renewed = renewed.bind(scope.network).bind(id).bind(beat);
+                    return Ok(renewed.execute(&mut *connection).await?.rows_affected() == 1);
+                }
+                let taken = query(BEAT).persistent(scope.persistent).bind(scope.network).bind(id).bind(beat);
+                let taken = taken.bind(change).bind(nodes.as_deref().unwrap_or_default());
+                taken.execute(&mut *connection).await?;
+                Ok(true)
+            }
+
+            pub async fn leases(
+                connection: &mut $connection,
+                own: i64,
+                scope: Scope,
+            ) -> sqlx::Result<Vec<Lease>> {
+                let rows = query(LEASES).persistent(scope.persistent).bind(scope.network).bind(own);
+                let rows = rows.fetch_all(&mut *connection).await?;
+                let lease = |row: &<$database as sqlx::Database>::Row| {
+                    let (id, beat) = (row.try_get(0)?, row.try_get(1)?);
+                    Ok(Lease { id, beat, change: row.try_get(2)?, nodes: None })
+                };
+                rows.iter().map(lease).collect()
+            }
+
+            pub async fn leased(
+                connection: &mut $connection,
+                id: i64,
+                scope: Scope,
+            ) -> sqlx::Result<Option<String>> {
+                let row = query(LEASED).persistent(scope.persistent).bind(scope.network).bind(id);
+                let row = row.fetch_optional(&mut *connection).await?;
+                row.map(|row| row.try_get(0)).transpose()
+            }
+
+            pub async fn end_lease(
+                connection: &mut $connection,
+                id: i64,
+                beat: i64,
+                scope: Scope,
+            ) -> sqlx::Result<()> {
+                let ended = query(END_LEASE).persistent(scope.persistent);
+                ended.bind(scope.network).bind(id).bind(beat).execute(&mut *connection).await?;
+                Ok(())
+            }
+        }
+    };
+}
+
+/// Which run of a database answers: another PostgreSQL, or the same after a crash, began at another time,
+/// to the microsecond; and one whose tables were brought back from a backup has others.
+macro_rules! origin {
+    () => {
+        "CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000000 AS BIGINT)
+         + 'network'::REGCLASS::OID::BIGINT"
+    };
+}
+pub(super) use origin;
+
+engine!(postgres, sqlx::Postgres, sqlx::PgConnection, [origin!()]);
+// A file is what it was.
+engine!(sqlite, sqlx::Sqlite, sqlx::SqliteConnection, ["0"]);

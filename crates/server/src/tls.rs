@@ -1,0 +1,67 @@
+//! The certificates of a server: of files or from an authority, and of its relay its own.
+
+use std::{path::Path, sync::Arc};
+
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    acme::Acme, address::ServerUrl, certificates::Certificates, configuration::Configuration,
+    listen, own_certificate::OwnCertificate,
+};
+
+/// What TLS is spoken with, and what keeps that new.
+pub struct Tls {
+    /// What it is spoken with.
+    pub acceptors: Acceptors,
+    /// An authority.
+    pub acme: Option<Acme>,
+    files: Option<Arc<Certificates>>,
+}
+
+/// What TLS is spoken with.
+pub struct Acceptors {
+    /// By all.
+    pub all: Option<TlsAcceptor>,
+    /// By the relay, at addresses of its own.
+    pub relay: Option<TlsAcceptor>,
+}
+
+impl Tls {
+    /// For a server.
+    ///
+    /// # Errors
+    /// The files cannot be read or do not go together, or an authority gives nothing for the name.
+    pub fn of(configuration: &Configuration, own: Option<&OwnCertificate>) -> anyhow::Result<Self> {
+        let Configuration { tls_certificate, tls_key, state_dir, .. } = configuration;
+        let relay = own.map(OwnCertificate::tls).transpose()?;
+        let each = configuration.each();
+        let urls = each.iter().filter_map(|own| own.server_url.as_ref());
+        let hosts: Vec<&str> = urls.map(ServerUrl::host).collect();
+        let acme = configuration.acme.as_ref();
+        let acme = acme.map(|table| Acme::new(table, &hosts, state_dir)).transpose()?;
+        let files = pair(tls_certificate.as_deref(), tls_key.as_deref());
+        let files = files.map(|(chain, key)| Certificates::read(chain, key)).transpose()?;
+        let files = files.map(Arc::new);
+        let all = match (&acme, &files) {
+            (Some(acme), _) => Some(listen::tls(Arc::clone(&acme.resolver) as _, true)?),
+            (None, Some(files)) => Some(listen::tls(Arc::clone(files) as _, false)?),
+            (None, None) => None,
+        };
+        Ok(Self { acceptors: Acceptors { all, relay }, acme, files })
+    }
+
+    /// Keeps them new from here on. What is returned has files, if there are any, looked at at once.
+    pub fn follow(self) -> Option<Arc<Certificates>> {
+        if let Some(acme) = self.acme {
+            tokio::spawn(acme.follow());
+        }
+        if let Some(files) = self.files.clone() {
+            tokio::spawn(async move { files.follow().await });
+        }
+        self.files
+    }
+}
+
+fn pair<'a>(chain: Option<&'a Path>, key: Option<&'a Path>) -> Option<(&'a Path, &'a Path)> {
+    chain.zip(key)
+}

@@ -1,0 +1,185 @@
+//! Has the kernel leave out most of a flood, by a filter at the socket (classic BPF, socket(7)): what
+//! it drops costs neither room in the socket, nor a copy, nor a wake-up.
+//!
+//! ```text
+//!   UDP header, payload ── 1 to 4, little-endian ──► received
+//!     |── from an expected address ────────────────► received
+//!     |── by chance ───────────────────────────────► received
+//!     `────────────────────────────────────────────► dropped
+//! ```
+//!
+//! Datagrams that were coalesced are judged by the first.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use libc::{
+    BPF_ABS, BPF_B, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_MEM, BPF_RET, BPF_ST, BPF_W,
+    sock_filter,
+};
+use nix::{
+    errno::Errno,
+    getsockopt_impl, setsockopt_impl, sockopt_impl,
+    sys::socket::{getsockopt, setsockopt},
+};
+use packet::Flood;
+
+use super::socket::Socket;
+
+/// Addresses that are looked for at most. The kernel makes up to 14 of its own instructions of one, of
+/// eight bytes each, and Linux before 6.7 lets a socket have 20,480 bytes (`net.core.optmem_max`).
+const MOST: usize = 160;
+/// Where a datagram's payload begins, behind the UDP header.
+const PAYLOAD: u32 = 8;
+/// Where the IP header begins.
+const IP: u32 = libc::SKF_NET_OFF as u32;
+/// A new random number each time.
+const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+/// Words of an address of IPv6.
+const WORDS: u32 = 4;
+/// Words of `SO_MEMINFO`.
+const MEMINFO: usize = libc::SK_MEMINFO_DROPS as usize + 1;
+
+/// A program for the socket.
+#[derive(Clone, Debug)]
+pub(super) struct Program(Vec<sock_filter>);
+
+impl Program {
+    pub fn new(flood: &Flood) -> Self {
+        let mut program = vec![load(BPF_W, PAYLOAD)];
+        for kind in 1_u32..=4 {
+            program.extend(accept_if(kind.swap_bytes()));
+        }
+        let mut v4 = vec![load(BPF_W, IP + 12)];
+        let mut v6: Vec<_> = (0..WORDS).flat_map(keep_word).collect();
+        for address in flood.expected.iter().take(MOST) {
+            match address.to_canonical() {
+                IpAddr::V4(address) => v4.extend(accept_if(address.to_bits())),
+                IpAddr::V6(address) => v6.extend(accept_if_sender(address)),
+            }
+        }
+        let chance = [load(BPF_W, RANDOM), jump(BPF_JGE, flood.share, 1, 0), ACCEPT, DROP];
+        // The version is in the upper four bits.
+        program.push(load(BPF_B, IP));
+        program.push(jump(BPF_JGE, 0x60, 0, 1));
+        program.push(skip(v4.len() + chance.len()));
+        program.extend(v4);
+        program.extend(chance);
+        program.extend(v6);
+        program.extend(chance);
+        Self(program)
+    }
+}
+
+impl Socket {
+    /// Attaches a program, in place of another, or removes it. Where one is refused there is none.
+    pub(super) fn set_filter(&self, program: Option<&Program>) -> Result<(), Errno> {
+        // Both together would be more than a socket may have.
+        if self.sheds() {
+            setsockopt(self, DetachFilter, &0)?;
+            self.end_shedding(self.memory().map(|memory| memory.drops));
+        }
+        let Some(Program(program)) = program else { return Ok(()) };
+        let program = libc::sock_fprog {
+            len: program.len() as u16,
+            // The kernel only reads it.
+            filter: program.as_ptr().cast_mut(),
+        };
+        setsockopt(self, AttachFilter, &program)?;
+        self.begin_shedding();
+        Ok(())
+    }
+
+    /// Whether what is received still waits for more than half of the room, though a batch was taken:
+    /// then what the kernel dropped was not the filter's alone.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.memory().is_ok_and(|memory| memory.waiting > memory.room / 2)
+    }
+
+    fn memory(&self) -> Result<Memory, Errno> {
+        let info: [u32; MEMINFO] = getsockopt(self, Meminfo)?;
+        let [waiting, room, drops] =
+            [libc::SK_MEMINFO_RMEM_ALLOC, libc::SK_MEMINFO_RCVBUF, libc::SK_MEMINFO_DROPS]
+                .map(|number| info[number as usize]);
+        Ok(Memory { waiting, room, drops })
+    }
+}
+
+/// A socket's receive queue, in bytes of the kernel's memory, and what it dropped.
+struct Memory {
+    waiting: u32,
+    room: u32,
+    drops: u32,
+}
+
+const ACCEPT: sock_filter = instruction(BPF_RET | BPF_K, u32::MAX, 0, 0);
+const DROP: sock_filter = instruction(BPF_RET | BPF_K, 0, 0, 0);
+
+const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
+    sock_filter { code: code as u16, jt, jf, k }
+}
+
+/// Beyond the end it drops.
+const fn load(width: u32, at: u32) -> sock_filter {
+    instruction(BPF_LD | width | BPF_ABS, at, 0, 0)
+}
+
+const fn jump(condition: u32, value: u32, then: u8, otherwise: u8) -> sock_filter {
+    instruction(BPF_JMP | condition | BPF_K, value, then, otherwise)
+}
+
+fn skip(instructions: usize) -> sock_filter {
+    instruction(BPF_JMP | libc::BPF_JA, instructions as u32, 0, 0)
+}
+
+fn accept_if(value: u32) -> [sock_filter; 2] {
+    [jump(BPF_JEQ, value, 0, 1), ACCEPT]
+}
+
+/// Keeps a word of the sender of IPv6: one that is loaded from a packet costs eight of the kernel's
+/// instructions, and one that is kept costs one.
+fn keep_word(number: u32) -> [sock_filter; 2] {
+    [load(BPF_W, IP + 8 + 4 * number), instruction(BPF_ST, number, 0, 0)]
+}
+
+/// A sender of IPv6, word by word.
+fn accept_if_sender(address: Ipv6Addr) -> [sock_filter; 9] {
+    let bits = address.to_bits();
+    let word = |number: u32| instruction(BPF_LD | BPF_MEM, number, 0, 0);
+    let or_go_on = |number: u32, on| jump(BPF_JEQ, (bits >> (96 - 32 * number)) as u32, 0, on);
+    [
+        word(0),
+        or_go_on(0, 7),
+        word(1),
+        or_go_on(1, 5),
+        word(2),
+        or_go_on(2, 3),
+        word(3),
+        or_go_on(3, 1),
+        ACCEPT,
+    ]
+}
+
+sockopt_impl!(
+    /// A program that judges each datagram.
+    AttachFilter,
+    SetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_ATTACH_FILTER,
+    libc::sock_fprog
+);
+sockopt_impl!(
+    /// Removes it.
+    DetachFilter,
+    SetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_DETACH_FILTER,
+    libc::c_int
+);
+sockopt_impl!(
+    /// What the socket has in memory, and what it dropped.
+    Meminfo,
+    GetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_MEMINFO,
+    [u32; MEMINFO]
+);

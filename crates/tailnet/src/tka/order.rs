@@ -1,0 +1,325 @@
+//! What a person has a node do to tailnet lock, by the node's own key (`ipn/ipnlocal/tailnet-lock.go`).
+//!
+//! ```text
+//!   Order ──► question ──► coordinator ──► answer ──► Doing ──► another question, or it is done
+//! ```
+//!
+//! What is made is verified here as every node verifies it, before the coordinator has it.
+
+use std::{collections::BTreeMap, fmt};
+
+use base64ct::{Base64, Encoding as _};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Authority, KeyId, NewKey, OwnKey, Refused, UpdateHash, claim, first_checkpoint,
+    own::WrappedAuthKey,
+    sign,
+    sync::{Asking, SEND_PATH, SendResponse, base64},
+};
+use crate::keys::NodePublic;
+
+const BEGIN_PATH: &str = "/machine/tka/init/begin";
+const FINISH_PATH: &str = "/machine/tka/init/finish";
+const DISABLE_PATH: &str = "/machine/tka/disable";
+const SIGN_PATH: &str = "/machine/tka/sign";
+const AFFECTED_PATH: &str = "/machine/tka/affected-sigs";
+
+/// What is to be done.
+#[derive(Clone)]
+pub enum Order {
+    /// Turn it on: these keys are trusted, and a secret with one of these hashes turns it off.
+    Init {
+        /// The keys, of which one is the node's own.
+        keys: Vec<NewKey>,
+        /// The hashes.
+        disablers: Vec<[u8; 32]>,
+    },
+    /// Sign a node key.
+    Sign {
+        /// The node key.
+        node: NodePublic,
+        /// The key that the node renews the signature with, or none.
+        wrapping: Vec<u8>,
+    },
+    /// Trust other keys.
+    Modify {
+        /// These too.
+        add: Vec<NewKey>,
+        /// These no more.
+        remove: Vec<NewKey>,
+    },
+    /// Turn it off by a secret.
+    Disable(Vec<u8>),
+    /// Show the signatures that count by a key.
+    Affected(KeyId),
+    /// Make an auth key that brings a credential of a trusted key.
+    Wrap {
+        /// The auth key.
+        auth_key: String,
+        /// The trusted key.
+        by: OwnKey,
+    },
+    /// Show the last updates, so many at most.
+    Log(usize),
+}
+
+/// Who does it.
+#[derive(Clone, Copy, Debug)]
+pub struct By<'a> {
+    /// The node's own key.
+    pub own: &'a OwnKey,
+    /// What is known of tailnet lock.
+    pub known: Option<&'a Authority>,
+    /// What questions are made with.
+    pub asking: Asking,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Next {
+    /// The coordinator is asked this.
+    Ask(&'static str, Vec<u8>, Doing),
+    /// It is done, and this is the answer.
+    Done(Value),
+}
+
+/// What waits for an answer of the coordinator.
+#[derive(Clone, Debug)]
+pub struct Doing(Waiting);
+
+#[derive(Clone, Debug)]
+enum Waiting {
+    /// For the nodes that are to be signed.
+    Nodes,
+    /// For a coordinator that has this head then.
+    Head(UpdateHash),
+    /// For signatures by this key.
+    Signatures(KeyId),
+    /// For nothing but that it is done.
+    Consent,
+}
+
+/// Why it is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OrderFailure {
+    /// The node has no key that is registered.
+    LoggedOut,
+    /// It is off.
+    IsOff,
+    /// It is on.
+    IsOn,
+    /// The node's key is not trusted.
+    NotTrusted,
+    /// The secret does not turn it off.
+    WrongSecret,
+    /// It does not count.
+    Refused(Refused),
+    /// The coordinator's answer cannot be read.
+    BadAnswer,
+    /// The coordinator names a signature that is not one, or not by that key.
+    BadSignature,
+    /// Others made an update meanwhile.
+    Moved,
+}
+
+impl fmt::Display for OrderFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LoggedOut => f.write_str("the node is not logged in"),
+            Self::IsOff => f.write_str("tailnet lock is not on"),
+            Self::IsOn => f.write_str("tailnet lock is on already"),
+            // The command `tailscale lock` looks for these words.
+            Self::NotTrusted => f.write_str("this node is not trusted by Tailnet Lock"),
+            Self::WrongSecret => f.write_str("incorrect disablement secret"),
+            Self::Refused(why) => why.fmt(f),
+            Self::BadAnswer => f.write_str("the coordinator's answer cannot be read"),
+            Self::BadSignature => f.write_str(
+                "the coordinator names a signature that is not valid, or of another key",
+            ),
+            Self::Moved => f.write_str("others have changed tailnet lock meanwhile: try again"),
+        }
+    }
+}
+
+impl std::error::Error for OrderFailure {}
+
+impl From<Refused> for OrderFailure {
+    fn from(why: Refused) -> Self {
+        Self::Refused(why)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Nodes {
+    need_signatures: Option<Vec<Unsigned>>,
+}
+
+#[derive(Deserialize)]
+struct Unsigned {
+    #[serde(rename = "NodeID")]
+    id: i64,
+    #[serde(rename = "NodePublic")]
+    key: NodePublic,
+    #[serde(rename = "RotationPubkey", default, deserialize_with = "base64")]
+    wrapping: Vec<u8>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Affected {
+    signatures: Option<Vec<String>>,
+}
+
+/// Without the secrets in it.
+impl fmt::Debug for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Init { .. } => "Init",
+            Self::Sign { .. } => "Sign",
+            Self::Modify { .. } => "Modify",
+            Self::Disable(_) => "Disable",
+            Self::Affected(_) => "Affected",
+            Self::Wrap { .. } => "Wrap",
+            Self::Log(_) => "Log",
+        })
+    }
+}
+
+impl Order {
+    /// Begins. `random` is for what nobody is to guess.
+    ///
+    /// # Errors
+    /// It cannot be done.
+    pub fn begin(self, by: By<'_>, random: &[u8; 32]) -> Result<Next, OrderFailure> {
+        if by.asking.node_key.is_zero() {
+            return Err(OrderFailure::LoggedOut);
+        }
+        match self {
+            Self::Init { .. } if by.known.is_some() => Err(OrderFailure::IsOn),
+            Self::Init { keys, disablers } => {
+                let (one, other) = random.split_at(8);
+                let number = |bytes: &[u8]| bytes[..8].try_into().map_or(1, u64::from_le_bytes);
+                let numbers = (number(one), number(other));
+                let text = first_checkpoint(&keys, &disablers, numbers, by.own)?;
+                let body = json!({ "GenesisAUM": Base64::encode_string(&text) });
+                Ok(by.ask(BEGIN_PATH, body, Waiting::Nodes))
+            }
+            Self::Sign { node, wrapping } => {
+                let signature = by.trusted()?.sign(by.own, &node, &wrapping)?;
+                let body = json!({ "Signature": Base64::encode_string(&signature) });
+                Ok(by.ask(SIGN_PATH, body, Waiting::Consent))
+            }
+            Self::Modify { add, remove } => by.modify(&add, &remove),
+            Self::Disable(secret) => {
+                let known = by.known.ok_or(OrderFailure::IsOff)?;
+                if !known.is_disabled_by(&secret) {
+                    return Err(OrderFailure::WrongSecret);
+                }
+                let body = json!({
+                    "Head": known.head().to_string(),
+                    "DisablementSecret": Base64::encode_string(&secret),
+                });
+                Ok(by.ask(DISABLE_PATH, body, Waiting::Consent))
+            }
+            Self::Affected(key) => {
+                by.known.ok_or(OrderFailure::IsOff)?;
+                let body = json!({ "KeyID": Base64::encode_string(&key) });
+                Ok(by.ask(AFFECTED_PATH, body, Waiting::Signatures(key)))
+            }
+            Self::Wrap { auth_key, by: signer } => {
+                by.known.ok_or(OrderFailure::IsOff)?;
+                let wrapped = WrappedAuthKey::wrap(&auth_key, &signer, random);
+                Ok(Next::Done(json!(*wrapped)))
+            }
+            Self::Log(most) => {
+                let log = by.known.ok_or(OrderFailure::IsOff)?.log(most);
+                let shown = log.iter().map(|(hash, change, text)| {
+                    json!({
+                        "Hash": hash.0, "Change": change, "Raw": Base64::encode_string(text),
+                    })
+                });
+                Ok(Next::Done(shown.collect()))
+            }
+        }
+    }
+}
+
+impl By<'_> {
+    fn trusted(&self) -> Result<&Authority, OrderFailure> {
+        let known = self.known.ok_or(OrderFailure::IsOff)?;
+        if known.trusts(&self.own.id()) { Ok(known) } else { Err(OrderFailure::NotTrusted) }
+    }
+
+    fn modify(&self, add: &[NewKey], remove: &[NewKey]) -> Result<Next, OrderFailure> {
+        let known = self.trusted()?;
+        let remove = remove.iter().map(NewKey::id).collect::<Result<Vec<_>, _>>();
+        let updates = known.edited(self.own, add, &remove.map_err(Refused::from)?)?;
+        if updates.is_empty() {
+            return Ok(Next::Done(Value::Null));
+        }
+        let mut changed = known.clone();
+        changed.inform(&updates)?;
+        let request = self.asking.send(known, &updates, true);
+        let body = serde_json::to_vec(&request).map_err(|_| OrderFailure::BadAnswer)?;
+        Ok(Next::Ask(SEND_PATH, body, Doing(Waiting::Head(changed.head()))))
+    }
+
+    fn ask(&self, path: &'static str, mut body: Value, waiting: Waiting) -> Next {
+        body["Version"] = json!(self.asking.version);
+        body["NodeKey"] = json!(self.asking.node_key);
+        Next::Ask(path, body.to_string().into_bytes(), Doing(waiting))
+    }
+}
+
+impl Doing {
+    /// Takes the coordinator's answer.
+    ///
+    /// # Errors
+    /// It is not done.
+    pub fn handle_answer(self, by: By<'_>, text: &[u8]) -> Result<Next, OrderFailure> {
+        match self.0 {
+            Waiting::Consent => Ok(Next::Done(Value::Null)),
+            Waiting::Head(head) => {
+                let answer: SendResponse = read(text)?;
+                match answer.head == head.to_string() {
+                    true => Ok(Next::Done(Value::Null)),
+                    false => Err(OrderFailure::Moved),
+                }
+            }
+            Waiting::Nodes => {
+                let nodes: Nodes = read(text)?;
+                let mut signatures = BTreeMap::new();
+                for Unsigned { id, key, wrapping } in nodes.need_signatures.unwrap_or_default() {
+                    if !matches!(wrapping.len(), 0 | 32) {
+                        return Err(OrderFailure::BadAnswer);
+                    }
+                    let signature = sign(by.own, &key, &wrapping);
+                    signatures.insert(id.to_string(), Base64::encode_string(&signature));
+                }
+                let body = json!({ "Signatures": signatures });
+                Ok(by.ask(FINISH_PATH, body, Waiting::Consent))
+            }
+            Waiting::Signatures(key) => {
+                let known = by.known.ok_or(OrderFailure::IsOff)?;
+                let signatures = read::<Affected>(text)?.signatures.unwrap_or_default();
+                for text in &signatures {
+                    let bad = || OrderFailure::BadSignature;
+                    let signature = Base64::decode_vec(text).map_err(|_| bad())?;
+                    let claimed = claim(&signature).map_err(|_| bad())?;
+                    let is_valid = known.check(&claimed.node, &signature).is_ok();
+                    if claimed.signer != key || !is_valid {
+                        return Err(bad());
+                    }
+                }
+                Ok(Next::Done(json!(signatures)))
+            }
+        }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, OrderFailure> {
+    serde_json::from_slice(text).map_err(|_| OrderFailure::BadAnswer)
+}

@@ -1,0 +1,141 @@
+//! What linerate makes is what Tailscale makes of the same, byte by byte: Ed25519 has one signature
+//! of each text.
+
+use tailnet::tka::{NewKey, claim, first_checkpoint, hash_of_secret, read_public, sign};
+
+use super::*;
+
+/// As `signer` of tests/tka-vectors.
+fn signer(number: u8) -> OwnKey {
+    OwnKey::new(&[number; 32])
+}
+
+fn trusted(number: u8, votes: u64) -> NewKey {
+    NewKey::new(signer(number).id(), votes)
+}
+
+fn chain(name: &str) -> Chain {
+    chains().into_iter().find(|chain| chain.name == name).unwrap()
+}
+
+fn begun(name: &str, keys: &[NewKey]) -> (Chain, Authority) {
+    let disablers = [b"secret".as_slice(), &[0]].map(|text| hash_of_secret(text).unwrap());
+    let numbers = (name.len() as u64, 1 << 63);
+    let made = first_checkpoint(keys, &disablers, numbers, &signer(1)).unwrap();
+    let chain = chain(name);
+    assert_eq!(base16ct::lower::encode_string(&made), chain.checkpoint);
+    let authority = begin(&chain);
+    (chain, authority)
+}
+
+fn texts(updates: &[Vec<u8>]) -> Vec<String> {
+    updates.iter().map(|text| base16ct::lower::encode_string(text)).collect()
+}
+
+#[test]
+fn updates_are_those_that_tailscale_makes() {
+    let (chain, mut authority) = begun("straight", &[trusted(1, 2), trusted(2, 1)]);
+    let made = authority.edited(&signer(1), &[trusted(3, 4096)], &[]).unwrap();
+    assert_eq!(texts(&made), chain.steps[0].updates);
+    for step in &chain.steps[..3] {
+        tell(&mut authority, step).unwrap();
+    }
+    let out = signer(2).id();
+    let made = authority.edited(&signer(3), &[trusted(4, 1)], &[out]).unwrap();
+    assert_eq!(texts(&made), chain.steps[3].updates);
+}
+
+#[test]
+fn a_checkpoint_is_made_where_tailscale_makes_one() {
+    let (chain, mut authority) = begun("long", &[trusted(1, 1)]);
+    let others: Vec<NewKey> = (4..14).map(|number| trusted(number, 1)).collect();
+    let ids: Vec<_> = others.iter().map(|key| key.id().unwrap()).collect();
+    for step in &chain.steps {
+        let made = authority.edited(&signer(1), &others, &ids).unwrap();
+        assert_eq!(texts(&made), step.updates);
+        tell(&mut authority, step).unwrap();
+    }
+}
+
+#[test]
+fn signatures_of_node_keys_and_auth_keys_are_those_that_tailscale_makes() {
+    let chain = chain("straight");
+    let named = |name: &str| {
+        chain.signatures.as_ref().unwrap().iter().find(|signature| signature.name == name).unwrap()
+    };
+    let (first, wrapping) = (named("direct"), signer(100).id());
+    let made = sign(&signer(1), &node(&first.node), &wrapping);
+    assert_eq!(made, hex(&first.text));
+    let authority = followed(&chain);
+    assert_eq!(authority.sign(&signer(1), &node(&first.node), &wrapping).unwrap(), made);
+    let claimed = claim(&hex(&named("renewed").text)).unwrap();
+    assert_eq!(claimed.node, node(&named("renewed").node));
+    assert_eq!((claimed.signer, claimed.wrapping), (signer(1).id(), wrapping.to_vec()));
+    assert!(claim(&hex(&named("a credential alone").text)).is_err());
+    let wrapped = &chain.wrapped.as_ref().unwrap()[0];
+    let made = WrappedAuthKey::wrap(&wrapped.auth_key, &signer(1), &[100; 32]);
+    assert_eq!(*made, wrapped.text);
+}
+
+#[test]
+fn a_key_that_nobody_trusts_makes_nothing() {
+    let mut authority = followed(&chain("straight"));
+    let (stranger, own) = (signer(9), signer(1));
+    assert!(authority.sign(&stranger, &NodePublic::default(), &[]).is_err());
+    assert!(authority.edited(&stranger, &[trusted(5, 1)], &[]).is_err());
+    let refused =
+        |add: &[NewKey], remove: &[[u8; 32]]| authority.edited(&own, add, remove).is_err();
+    assert!(refused(&[trusted(1, 1)], &[]) && refused(&[], &[signer(9).id()]));
+    assert!(refused(&[trusted(5, 0)], &[]) && refused(&[trusted(5, 4097)], &[]));
+    assert!(authority.sign(&own, &NodePublic::default(), &[1; 31]).is_err());
+    let disabler = [[7; 32]];
+    assert!(first_checkpoint(&[trusted(2, 1)], &disabler, (1, 1), &own).is_err());
+    assert!(first_checkpoint(&[trusted(1, 1)], &[], (1, 1), &own).is_err());
+    // All that it trusted before it may remove, but not the last.
+    let ids = authority.shown_keys().len();
+    let others: Vec<_> = [3, 4].map(|number| signer(number).id()).to_vec();
+    assert_eq!(ids, others.len() + 1);
+    let made = authority.edited(&own, &[], &others).unwrap();
+    authority.inform(&made).unwrap();
+    assert!(authority.edited(&own, &[], &[own.id()]).is_err());
+    assert!(authority.edited(&own, &[], &[]).unwrap().is_empty());
+}
+
+#[test]
+fn who_lacks_updates_is_given_those_behind_the_newest_that_it_has() {
+    let chain = chain("straight");
+    let whole = followed(&chain);
+    let heads: Vec<_> = chain.steps.iter().map(|step| step.head.parse().unwrap()).collect();
+    assert_eq!(whole.missing(&heads[3], &[]), Some(Vec::new()));
+    let behind = whole.missing(&heads[0], &[]).unwrap();
+    let expected: Vec<String> =
+        chain.steps[1..].iter().flat_map(|step| step.updates.clone()).collect();
+    assert_eq!(texts(&behind), expected);
+    let other = [9; 32];
+    let other = tailnet::tka::UpdateHash(other);
+    assert_eq!(whole.missing(&other, &[other, heads[0]]), Some(behind));
+    assert_eq!(whole.missing(&other, &[]), None);
+    let log = whole.log(2);
+    assert_eq!(log.iter().map(|entry| entry.1).collect::<Vec<_>>(), ["remove-key", "add-key"]);
+    assert_eq!(log[0].0, whole.head());
+    let mut gathered = begin(&chain);
+    let all: Vec<_> = whole.texts();
+    assert_eq!(gathered.gather(&all).unwrap().len(), all.len() - 1);
+    assert_eq!(gathered.gather(&all).unwrap().len(), 0);
+    assert_eq!((gathered.head(), gathered.first()), (whole.head(), all[0].clone()));
+}
+
+#[test]
+fn keys_are_read_as_programs_write_them() {
+    let own = signer(1);
+    assert_eq!(read_public(&own.public()), Ok(own.id()));
+    assert_eq!(read_public(&own.shown()), Ok(own.id()));
+    for wrong in ["", "nlpub:", "nlpub:00", "nodekey:00"] {
+        assert!(read_public(wrong).is_err(), "{wrong}");
+    }
+    let text = r#"{"Kind":1,"Votes":3,"Public":"BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=","Meta":null}"#;
+    let key: NewKey = serde_json::from_str(text).unwrap();
+    assert_eq!(key, NewKey::new([7; 32], 3));
+    let other = text.replace(":1,", ":2,");
+    assert!(serde_json::from_str::<NewKey>(&other).unwrap().id().is_err());
+}

@@ -1,0 +1,62 @@
+//! ML-KEM-768 (FIPS 203). It leaves secrets on the stack, which its callers wipe
+//! ([`crate::stack`]).
+
+use ml_kem::{
+    DecapsulationKey, EncapsulationKey, MlKem768,
+    kem::{Decapsulate, KeyExport},
+};
+use rand_core::CryptoRng;
+use zeroize::Zeroizing;
+
+/// Bytes of a public key.
+pub(super) const KEY_LEN: usize = 1184;
+/// Bytes of a ciphertext.
+pub(super) const CIPHERTEXT_LEN: usize = 1088;
+
+/// A shared secret, boxed: what is moved leaves no copy.
+pub(super) type Shared = Box<Zeroizing<[u8; 32]>>;
+
+/// A private key as the seed that it is made of, boxed.
+pub(super) struct Seed(Box<Zeroizing<[u8; 64]>>);
+
+impl Seed {
+    pub fn generate(rng: &mut impl CryptoRng) -> Self {
+        let mut seed = Box::new(Zeroizing::new([0; 64]));
+        rng.fill_bytes(seed.as_mut_slice());
+        Self(seed)
+    }
+
+    /// The public key.
+    pub fn key(&self) -> Vec<u8> {
+        self.private().encapsulation_key().to_bytes().to_vec()
+    }
+
+    /// The secret in a ciphertext. One that was not made for this key gives another secret, which
+    /// no handshake succeeds with.
+    pub fn open(&self, ciphertext: &[u8]) -> Option<Shared> {
+        let ciphertext = ciphertext.try_into().ok()?;
+        let secret = Zeroizing::new(self.private().decapsulate(&ciphertext));
+        Some(boxed(secret.as_slice()))
+    }
+
+    fn private(&self) -> DecapsulationKey<MlKem768> {
+        let seed = Zeroizing::new(ml_kem::Seed::from(**self.0));
+        DecapsulationKey::from_seed(*seed)
+    }
+}
+
+/// A ciphertext for the owner of a public key, and the secret in it. `None` where it is no key.
+pub(super) fn seal(key: &[u8], rng: &mut impl CryptoRng) -> Option<(Vec<u8>, Shared)> {
+    let key = EncapsulationKey::<MlKem768>::new(key.try_into().ok()?).ok()?;
+    let mut random = Zeroizing::new(ml_kem::B32::default());
+    rng.fill_bytes(random.as_mut_slice());
+    let (ciphertext, secret) = key.encapsulate_deterministic(&random);
+    let secret = Zeroizing::new(secret);
+    Some((ciphertext.to_vec(), boxed(secret.as_slice())))
+}
+
+fn boxed(secret: &[u8]) -> Shared {
+    let mut copy = Box::new(Zeroizing::new([0; 32]));
+    copy.copy_from_slice(secret);
+    copy
+}

@@ -1,0 +1,418 @@
+//! The exchange of a secret against quantum computers between two hosts, and what passes before.
+
+use std::time::Duration;
+
+use wg::{
+    DropReason, PostQuantum, PresharedKey,
+    config::{DeviceChange, PeerChange},
+    message::DATA_OVERHEAD,
+};
+
+use crate::support::*;
+
+const BOTH_ON: [PostQuantum; 2] = [PostQuantum::On; 2];
+const BOTH_REQUIRE: [PostQuantum; 2] = [PostQuantum::Require; 2];
+/// What a datagram of these tests' data is long, and none of the exchange.
+const DATA: usize = 32 + DATA_OVERHEAD;
+/// A question, and all else that has no body.
+const SHORT: usize = 16 + DATA_OVERHEAD;
+
+fn pair(seed: u64, modes: [PostQuantum; 2]) -> World {
+    let mut world = World::pair(seed);
+    for (host, mode) in [A, B].into_iter().zip(modes) {
+        set(&mut world, host, mode);
+    }
+    world
+}
+
+fn set(world: &mut World, host: Id, mode: PostQuantum) {
+    world.act(host, |host, _| host.control.set_post_quantum(mode));
+}
+
+/// A pair that has agreed.
+fn agreed(seed: u64, modes: [PostQuantum; 2]) -> World {
+    let mut world = pair(seed, modes);
+    world.send(A, B);
+    world.run(secs(3));
+    assert!(since(&world).iter().all(Option::is_some), "seed {seed}: {:?}", since(&world));
+    world
+}
+
+/// When each side agreed on the secret of its session.
+fn since(world: &World) -> [Option<Duration>; 2] {
+    [(A, B), (B, A)].map(|(host, peer)| world.hosts[host].state(&world.key(peer)).post_quantum)
+}
+
+fn data_sent(world: &World, from: usize) -> usize {
+    world.wire[from..].iter().filter(|sent| sent.bytes.len() == DATA).count()
+}
+
+/// How often a host sent a first part of a key.
+fn keys_sent(world: &World, host: Id) -> usize {
+    let last = 384 + 16 + DATA_OVERHEAD;
+    world.sent(host, What::Data).iter().filter(|sent| sent.bytes.len() == last).count()
+}
+
+/// Another process has the host's place, with the same key and nothing of what it knew.
+fn restart(world: &mut World, host: Id, mode: PostQuantum) {
+    let (key, seed) = (world.hosts[host].key.clone(), 1_000 + world.wire.len() as u64);
+    let mut other = Host::new(host, seed);
+    let private_key = Some(Some(key.clone()));
+    other.control.apply(DeviceChange { private_key, ..Default::default() }).unwrap();
+    other.control.set_post_quantum(mode);
+    other.key = key;
+    world.hosts[host] = other;
+    world.introduce(host, 1 - host);
+}
+
+#[test]
+fn two_hosts_agree_once_data_passes_and_no_packet_waits_for_it() {
+    for seed in 0..6 {
+        let mut world = pair(seed, BOTH_ON);
+        let mut sent = Vec::new();
+        for _ in 0..300 {
+            sent.push(world.send(A, B));
+            world.run(millis(10));
+        }
+        assert_eq!(world.received(B), sent, "all of it, in order");
+        let [one, other] = since(&world);
+        assert!(one.is_some() && other.is_some(), "{one:?} {other:?}");
+        world.assert_flows(A, B);
+        assert_eq!([A, B].map(|host| keys_sent(&world, host)).iter().sum::<usize>(), 1);
+    }
+}
+
+#[test]
+fn hosts_that_only_keep_alive_or_only_shook_hands_agree_on_nothing() {
+    let mut world = pair(1, BOTH_ON);
+    let change = PeerChange { persistent_keepalive: Some(20), ..PeerChange::new(world.key(B)) };
+    world.change_peer(A, change);
+    world.run(secs(600));
+    assert!(world.sent(A, What::Initiation).len() > 3);
+    assert_eq!([A, B].map(|host| world.sent(host, What::Data).len()), [0, 0]);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_is_asked_three_times_and_left_alone() {
+    for seed in 0..4 {
+        let mut world = pair(seed, [PostQuantum::On, PostQuantum::Off]);
+        for _ in 0..3_600 {
+            world.send(A, B);
+            world.send(B, A);
+            world.run(secs(1));
+        }
+        let asked = world.sent(A, What::Data).iter().filter(|it| it.bytes.len() == SHORT).count();
+        assert_eq!(asked, 3);
+        let all = world.sent(A, What::Data).len() + world.sent(B, What::Data).len();
+        assert_eq!(all, 7_203, "and nothing else is sent");
+        assert_eq!(since(&world), [None, None]);
+        world.assert_flows(A, B);
+    }
+}
+
+#[test]
+fn a_peer_that_supports_it_later_makes_itself_known() {
+    let mut world = pair(1, [PostQuantum::On, PostQuantum::Off]);
+    world.send(A, B);
+    world.run(secs(60));
+    restart(&mut world, B, PostQuantum::On);
+    world.send(B, A);
+    world.run(secs(4));
+    world.assert_flows(A, B);
+    assert!(since(&world).iter().all(Option::is_some));
+}
+
+#[test]
+fn where_it_is_required_no_byte_of_data_passes_before_the_secret_and_none_is_lost() {
+    for seed in 0..6 {
+        let mut world = pair(seed, BOTH_REQUIRE);
+        let sent = world.send_many(A, B, 5);
+        world.run(secs(2));
+        assert_eq!(world.received(B), sent);
+        let handshakes: Vec<_> =
+            (0..world.wire.len()).filter(|at| world.wire[*at].what == What::Response).collect();
+        assert_eq!(handshakes.len(), 2, "one without the secret, one with it");
+        let (before, after) = world.wire.split_at(handshakes[1]);
+        assert!(before.iter().all(|sent| sent.bytes.len() != DATA), "seed {seed}");
+        assert_eq!(after.iter().filter(|sent| sent.bytes.len() == DATA).count(), 5);
+        let waited = world.wire[handshakes[1]].at.since(world.wire[0].at);
+        assert!(waited < millis(150), "three round trips and a handshake: {waited:?}");
+        world.assert_flows(A, B);
+    }
+}
+
+#[test]
+fn where_it_is_required_a_peer_that_does_not_support_it_is_sent_nothing() {
+    for seed in 0..4 {
+        let mut world = pair(seed, [PostQuantum::Require, PostQuantum::Off]);
+        for _ in 0..1_000 {
+            world.send(A, B);
+            world.run(millis(500));
+        }
+        assert_eq!((data_sent(&world, 0), world.received(B).len()), (0, 0));
+        assert!(world.hosts[A].dropped(DropReason::OutNotPostQuantum) > 0);
+        let asked = world.sent(A, What::Data).len();
+        let sessions = world.sent(A, What::Keepalive).len();
+        assert!(asked >= 3 && asked <= 3 * sessions, "{asked} questions in {sessions} sessions");
+        world.send(B, A);
+        world.run(secs(1));
+        assert!(world.received(A).is_empty());
+        assert_eq!(world.hosts[A].dropped(DropReason::InNotPostQuantum), 1);
+
+        set(&mut world, A, PostQuantum::On);
+        world.send(A, B);
+        world.run(secs(10));
+        world.assert_flows(A, B);
+    }
+}
+
+#[test]
+fn a_host_that_requires_it_and_one_that_would_agree_to_understand_each_other() {
+    for (seed, modes) in [
+        (1, [PostQuantum::Require, PostQuantum::On]),
+        (2, [PostQuantum::On, PostQuantum::Require]),
+        (3, [PostQuantum::Require, PostQuantum::On]),
+        (4, [PostQuantum::On, PostQuantum::Require]),
+    ] {
+        let mut world = agreed(seed, modes);
+        world.assert_flows(A, B);
+    }
+}
+
+#[test]
+fn hosts_that_begin_at_once_agree_on_one_secret() {
+    for (seed, modes) in (0..20).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
+        let mut world = pair(seed, modes);
+        world.send(A, B);
+        world.send(B, A);
+        world.run(secs(3));
+        let [one, other] = since(&world);
+        assert!(one.is_some() && other.is_some(), "seed {seed}: {one:?} {other:?}");
+        world.assert_flows(A, B);
+    }
+}
+
+#[test]
+fn a_link_that_loses_reorders_and_repeats_only_takes_longer() {
+    let bad = Link { jitter: millis(80), loss: 3_000, duplication: 2_000, ..LINK };
+    for (seed, modes) in (0..20).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
+        let mut world = pair(seed, modes);
+        world.network.set_link(bad);
+        let mut took = None;
+        for second in 0..120 {
+            world.send(A, B);
+            world.send(B, A);
+            world.run(secs(1));
+            if since(&world).iter().all(Option::is_some) {
+                took.get_or_insert(second);
+            }
+        }
+        world.network.set_link(LINK);
+        world.run(secs(6));
+        world.assert_flows(A, B);
+        assert!(took.is_some(), "seed {seed}: {:?}", since(&world));
+    }
+}
+
+#[test]
+fn whichever_single_datagram_of_the_exchange_is_lost_they_agree() {
+    for seed in [1, 2] {
+        for lost in 0..24 {
+            for modes in [BOTH_ON, BOTH_REQUIRE] {
+                let mut world = pair(seed, modes);
+                let mut passed = 0;
+                world.gate(move |_| {
+                    passed += 1;
+                    passed - 1 != lost
+                });
+                world.send(A, B);
+                world.run(secs(13));
+                world.open_gate();
+                world.assert_flows(A, B);
+                assert!(since(&world).iter().all(Option::is_some), "datagram {lost}, seed {seed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_side_that_restarts_is_understood_again_within_a_second() {
+    for (seed, modes) in (0..6).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
+        for host in [A, B] {
+            let mut world = agreed(seed, modes);
+            restart(&mut world, host, modes[host]);
+            let from = world.wire.len();
+            let sent = world.send_many(host, 1 - host, 3);
+            world.run(secs(1));
+            assert!(world.received(1 - host).ends_with(&sent), "seed {seed}, host {host}");
+            if modes == BOTH_REQUIRE {
+                let last = world.wire.iter().rposition(|sent| sent.what == What::Response);
+                assert_eq!(data_sent(&world, from), data_sent(&world, last.unwrap()));
+            }
+            world.run(secs(2));
+            assert!(since(&world).iter().all(Option::is_some), "seed {seed}, host {host}");
+            world.assert_flows(A, B);
+        }
+    }
+}
+
+#[test]
+fn a_side_that_restarts_and_is_only_sent_to_is_found_again() {
+    for (seed, modes) in (0..4).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
+        for host in [A, B] {
+            let mut world = agreed(seed, modes);
+            restart(&mut world, host, modes[host]);
+            for _ in 0..30 {
+                world.send(1 - host, host);
+                world.run(secs(1));
+            }
+            world.assert_flows(A, B);
+            assert!(since(&world).iter().all(Option::is_some), "seed {seed}, host {host}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_whose_place_another_wireguard_took_is_understood_again() {
+    for seed in 0..4 {
+        for host in [A, B] {
+            let mut world = agreed(seed, BOTH_ON);
+            restart(&mut world, host, PostQuantum::Off);
+            world.send(host, 1 - host);
+            world.run(secs(16));
+            world.assert_flows(A, B);
+            assert_eq!(since(&world), [None, None]);
+            // From the next handshake on, nothing is tried in vain.
+            world.run(secs(200));
+            world.send(host, 1 - host);
+            world.run(millis(100));
+            world.assert_flows(A, B);
+        }
+    }
+}
+
+#[test]
+fn a_secret_is_replaced_each_hour_and_every_session_has_it() {
+    for (seed, modes) in (0..4).zip([BOTH_ON, BOTH_REQUIRE].into_iter().cycle()) {
+        let mut world = agreed(seed, modes);
+        let mut renewed = vec![since(&world)[0]];
+        for _ in 0..4 * 3600 / 5 {
+            let (there, back) = (world.send(A, B), world.send(B, A));
+            world.run(secs(5));
+            assert_eq!(
+                (world.received(B).last(), world.received(A).last()),
+                (Some(&there), Some(&back))
+            );
+            assert!(since(&world).iter().all(Option::is_some));
+            if renewed.last() != Some(&since(&world)[0]) {
+                renewed.push(since(&world)[0]);
+            }
+        }
+        assert!((4..=5).contains(&renewed.len()), "{renewed:?}");
+        assert_eq!(keys_sent(&world, A) + keys_sent(&world, B), renewed.len());
+    }
+}
+
+#[test]
+fn wall_clocks_that_step_renew_nothing_and_break_nothing() {
+    let mut world = agreed(1, BOTH_ON);
+    for skew in [7_200, -90_000, 400_000, 0] {
+        world.clock_skew[B] = skew;
+        for _ in 0..30 {
+            world.send(A, B);
+            world.run(secs(10));
+        }
+        world.assert_flows(A, B);
+    }
+    assert_eq!(keys_sent(&world, A) + keys_sent(&world, B), 1);
+}
+
+#[test]
+fn a_pair_that_was_idle_for_hours_needs_no_new_secret_to_begin() {
+    let mut world = agreed(1, BOTH_REQUIRE);
+    world.run(secs(5 * 3600));
+    let from = world.wire.len();
+    let sent = world.send(A, B);
+    world.run(millis(100));
+    assert_eq!(world.received(B).last(), Some(&sent), "one handshake");
+    world.run(secs(3));
+    assert_eq!(keys_sent(&world, A) + keys_sent(&world, B), 2, "and the old one is replaced");
+    assert!(world.wire.len() - from < 20);
+}
+
+#[test]
+fn a_configured_key_is_combined_with_the_secret_and_still_has_to_fit() {
+    let mut world = pair(1, BOTH_ON);
+    let give = |world: &mut World, host: Id, key: &[u8; 32]| {
+        let preshared_key = Some(PresharedKey::from_bytes(key));
+        let change = PeerChange { preshared_key, ..PeerChange::new(world.key(1 - host)) };
+        world.change_peer(host, change);
+    };
+    give(&mut world, A, &[7; 32]);
+    give(&mut world, B, &[7; 32]);
+    world.send(A, B);
+    world.run(secs(3));
+    assert!(since(&world).iter().all(Option::is_some));
+
+    give(&mut world, A, &[8; 32]);
+    world.run(secs(200));
+    let before = world.received(B).len();
+    world.send(A, B);
+    world.run(secs(60));
+    assert_eq!(world.received(B).len(), before, "another key is not understood");
+    give(&mut world, B, &[8; 32]);
+    world.run(secs(20));
+    world.assert_flows(A, B);
+}
+
+#[test]
+fn an_interface_that_goes_down_or_has_another_key_forgets_the_secret() {
+    let mut world = agreed(1, BOTH_ON);
+    world.act(A, |host, _| {
+        host.control.down();
+        host.control.up();
+    });
+    world.send(A, B);
+    world.run(millis(400));
+    world.assert_flows(A, B);
+    world.run(secs(3));
+    assert!(since(&world).iter().all(Option::is_some), "they agreed anew");
+    set(&mut world, A, PostQuantum::Off);
+    world.send(A, B);
+    world.run(secs(16));
+    world.assert_flows(A, B);
+    assert_eq!(since(&world), [None, None]);
+}
+
+/// Whatever is lost and whoever restarts: once the network is calm, all is well.
+#[test]
+fn after_any_disorder_a_calm_network_heals_the_pair() {
+    for seed in 0..24 {
+        let modes = if seed % 2 == 0 { BOTH_ON } else { BOTH_REQUIRE };
+        let mut world = pair(seed, modes);
+        let bad = Link { jitter: millis(300), loss: 2_500, duplication: 1_000, ..LINK };
+        world.network.set_link(bad);
+        for round in 0..400u64 {
+            let dice = (round ^ seed << 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+            if dice % 5 < 3 {
+                world.send(A, B);
+            }
+            if dice % 7 < 3 {
+                world.send(B, A);
+            }
+            if dice % 83 == 0 {
+                let host = (dice / 83 % 2) as Id;
+                restart(&mut world, host, modes[host]);
+            }
+            world.run(millis(dice % 1900));
+        }
+        world.network.set_link(LINK);
+        for _ in 0..30 {
+            world.send(A, B);
+            world.send(B, A);
+            world.run(secs(1));
+        }
+        world.assert_flows(A, B);
+        assert!(since(&world).iter().all(Option::is_some), "seed {seed}: {:?}", since(&world));
+    }
+}

@@ -1,0 +1,27 @@
+//! graviola's: the assembly of s2n-bignum, for one at a time.
+
+use graviola::key_agreement::x25519::{PublicKey, StaticPrivateKey};
+use zeroize::Zeroizing;
+
+use crate::Secret;
+
+/// All that graviola asks for, whatever is used of it: without, it panics.
+pub fn is_supported() -> bool {
+    is_x86_feature_detected!("adx")
+        && is_x86_feature_detected!("aes")
+        && is_x86_feature_detected!("avx")
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("pclmulqdq")
+}
+
+pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
+    StaticPrivateKey::from_array(private).public_key().as_bytes()
+}
+
+pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
+    let shared =
+        StaticPrivateKey::from_array(private).diffie_hellman(&PublicKey::from_array(public));
+    shared.ok().map(|shared| Zeroizing::new(shared.0))
+}

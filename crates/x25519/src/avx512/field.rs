@@ -1,0 +1,292 @@
+//! The field of 2^255 - 19, an element in each of eight lanes: five limbs of 51 bits.
+//!
+//! IFMA multiplies 52 bits by 52 and adds the lower or the upper 52 bits of the product. So limbs that
+//! are multiplied are below 2^52. [`carry`] leaves limbs below 2^51 + 2^15, and all that is kept went
+//! through it; a sum or difference of two of these carries before it is multiplied. The upper halves of
+//! products weigh 2^52, which is twice the next limb's 2^51, so that they count double.
+
+use std::arch::x86_64::{
+    __m512i, __mmask8, _mm512_add_epi64, _mm512_and_si512, _mm512_loadu_si512,
+    _mm512_madd52hi_epu64, _mm512_madd52lo_epu64, _mm512_mask_blend_epi64, _mm512_or_si512,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srli_epi64,
+    _mm512_storeu_si512, _mm512_sub_epi64,
+};
+
+use super::{LANES, Words};
+
+const LIMBS: usize = 5;
+/// The places of a product's halves: the sums of two limbs' places.
+const PLACES: usize = 2 * LIMBS - 1;
+const BITS: u32 = 51;
+const MASK: i64 = (1 << BITS) - 1;
+
+/// (486662 - 2) / 4, of RFC 7748 section 5.
+const A24: i64 = 121_665;
+
+/// Twice the prime: each limb is above what is subtracted from it.
+const TWICE_PRIME: [i64; LIMBS] = [2 * (MASK - 18), 2 * MASK, 2 * MASK, 2 * MASK, 2 * MASK];
+
+/// An element in each lane.
+#[derive(Clone, Copy)]
+pub(super) struct Field([__m512i; LIMBS]);
+
+/// Of each place the products of these limbs; in front of a semicolon are those that count twice, and
+/// behind it is a limb that is squared.
+macro_rules! products {
+    ($([$($sum:tt)*],)+) => {
+        ([$(half!(_mm512_madd52lo_epu64, $($sum)*)),+], [$(half!(_mm512_madd52hi_epu64, $($sum)*)),+])
+    };
+}
+macro_rules! half {
+    ($half:ident, $($a:ident $b:ident),* ; $($square:ident)?) => {{
+        let twice = half!($half, $($a $b),*);
+        let sum = _mm512_add_epi64(twice, twice);
+        $(let sum = $half(sum, $square, $square);)?
+        sum
+    }};
+    ($half:ident, $($a:ident $b:ident),*) => {{
+        let sum = _mm512_setzero_si512();
+        $(let sum = $half(sum, $a, $b);)*
+        sum
+    }};
+}
+
+/// Eight words of memory in a register.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+pub(super) fn load(words: &[u64; LANES]) -> __m512i {
+    const { assert!(size_of::<[u64; LANES]>() == size_of::<__m512i>()) };
+    // SAFETY: what is read is the array, by the assertion; it need not be aligned.
+    unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn store(words: &mut [u64; LANES], value: __m512i) {
+    const { assert!(size_of::<[u64; LANES]>() == size_of::<__m512i>()) };
+    // SAFETY: what is written is the array, by the assertion; it need not be aligned.
+    unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), value) };
+}
+
+impl Field {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn small(value: i64) -> Self {
+        let mut limbs = [_mm512_setzero_si512(); LIMBS];
+        limbs[0] = _mm512_set1_epi64(value);
+        Self(limbs)
+    }
+
+    /// Of 255 bits; the highest of 256 is left out (RFC 7748 section 5).
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn load(words: &Words) -> Self {
+        let [w0, w1, w2, w3] = words.each_ref().map(|words| load(words));
+        let mask = _mm512_set1_epi64(MASK);
+        let limbs = [
+            w0,
+            _mm512_or_si512(_mm512_srli_epi64::<51>(w0), _mm512_slli_epi64::<13>(w1)),
+            _mm512_or_si512(_mm512_srli_epi64::<38>(w1), _mm512_slli_epi64::<26>(w2)),
+            _mm512_or_si512(_mm512_srli_epi64::<25>(w2), _mm512_slli_epi64::<39>(w3)),
+            _mm512_srli_epi64::<12>(w3),
+        ];
+        Self(limbs.map(|limb| _mm512_and_si512(limb, mask)))
+    }
+
+    /// The one number below the prime.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn store(self) -> Words {
+        let nothing = _mm512_setzero_si512();
+        // Below 2^255 + 2^220 before, so that it wraps once at most, and is below 2^255 then.
+        let (mut limbs, over) = ripple(self.0, nothing);
+        limbs[0] = _mm512_add_epi64(limbs[0], times_19(over));
+        let (limbs, _) = ripple(limbs, nothing);
+        // At or above the prime it is where 19 more reach 2^255; what is above 2^255 is left out.
+        let (_, reaches) = ripple(limbs, _mm512_set1_epi64(19));
+        let ([l0, l1, l2, l3, l4], _) = ripple(limbs, times_19(reaches));
+        let mut words = Words::default();
+        let values = [
+            _mm512_or_si512(l0, _mm512_slli_epi64::<51>(l1)),
+            _mm512_or_si512(_mm512_srli_epi64::<13>(l1), _mm512_slli_epi64::<38>(l2)),
+            _mm512_or_si512(_mm512_srli_epi64::<26>(l2), _mm512_slli_epi64::<25>(l3)),
+            _mm512_or_si512(_mm512_srli_epi64::<39>(l3), _mm512_slli_epi64::<12>(l4)),
+        ];
+        for (word, value) in words.iter_mut().zip(values) {
+            store(word, value);
+        }
+        words
+    }
+
+    /// Exchanges both in these lanes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn swap(lanes: __mmask8, one: &mut Self, other: &mut Self) {
+        for (one, other) in one.0.iter_mut().zip(&mut other.0) {
+            let both = (*one, *other);
+            *one = _mm512_mask_blend_epi64(lanes, both.0, both.1);
+            *other = _mm512_mask_blend_epi64(lanes, both.1, both.0);
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn add(&self, other: &Self) -> Self {
+        let mut sums = self.0;
+        for (sum, other) in sums.iter_mut().zip(other.0) {
+            *sum = _mm512_add_epi64(*sum, other);
+        }
+        Self(carry(sums))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn sub(&self, other: &Self) -> Self {
+        let mut limbs = self.0;
+        for ((limb, other), twice) in limbs.iter_mut().zip(other.0).zip(TWICE_PRIME) {
+            let more = _mm512_add_epi64(*limb, _mm512_set1_epi64(twice));
+            *limb = _mm512_sub_epi64(more, other);
+        }
+        Self(carry(limbs))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+    pub fn mul(&self, other: &Self) -> Self {
+        let ([a0, a1, a2, a3, a4], [b0, b1, b2, b3, b4]) = (self.0, other.0);
+        let products = products!(
+            [a0 b0],
+            [a0 b1, a1 b0],
+            [a0 b2, a1 b1, a2 b0],
+            [a0 b3, a1 b2, a2 b1, a3 b0],
+            [a0 b4, a1 b3, a2 b2, a3 b1, a4 b0],
+            [a1 b4, a2 b3, a3 b2, a4 b1],
+            [a2 b4, a3 b3, a4 b2],
+            [a3 b4, a4 b3],
+            [a4 b4],
+        );
+        Self(reduce(products))
+    }
+
+    /// Of two limbs the product is computed once, and counts twice.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+    pub fn square(&self) -> Self {
+        let [a0, a1, a2, a3, a4] = self.0;
+        let products = products!(
+            [; a0],
+            [a0 a1;],
+            [a0 a2; a1],
+            [a0 a3, a1 a2;],
+            [a0 a4, a1 a3; a2],
+            [a1 a4, a2 a3;],
+            [a2 a4; a3],
+            [a3 a4;],
+            [; a4],
+        );
+        Self(reduce(products))
+    }
+
+    /// [`A24`] times this, and another.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+    pub fn mul_a24_add(&self, other: &Self) -> Self {
+        let (zero, a24) = (_mm512_setzero_si512(), _mm512_set1_epi64(A24));
+        let mut sums = other.0;
+        for (i, limb) in self.0.into_iter().enumerate() {
+            sums[i] = _mm512_madd52lo_epu64(sums[i], limb, a24);
+            let upper = _mm512_madd52hi_epu64(zero, limb, a24);
+            let twice = _mm512_add_epi64(upper, upper);
+            match sums.get_mut(i + 1) {
+                Some(next) => *next = _mm512_add_epi64(*next, twice),
+                None => sums[0] = _mm512_add_epi64(sums[0], times_19(twice)),
+            }
+        }
+        Self(carry(sums))
+    }
+
+    /// To the power of 2^255 - 21, the prime less two: one over this, or 0 of 0.
+    #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+    pub fn invert(&self) -> Self {
+        let p2 = self.square();
+        let p9 = p2.squares(2).mul(self);
+        let p11 = p9.mul(&p2);
+        // From here on 2^n - 1.
+        let e5 = p11.square().mul(&p9);
+        let e10 = e5.squares(5).mul(&e5);
+        let e20 = e10.squares(10).mul(&e10);
+        let e40 = e20.squares(20).mul(&e20);
+        let e50 = e40.squares(10).mul(&e10);
+        let e100 = e50.squares(50).mul(&e50);
+        let e200 = e100.squares(100).mul(&e100);
+        let e250 = e200.squares(50).mul(&e50);
+        e250.squares(5).mul(&p11)
+    }
+
+    #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+    fn squares(&self, times: u32) -> Self {
+        let mut power = *self;
+        for _ in 0..times {
+            power = power.square();
+        }
+        power
+    }
+}
+
+/// The lower and the upper halves of products, of each place the sum.
+type Products = ([__m512i; PLACES], [__m512i; PLACES]);
+
+/// Limbs of a product: below 2^61 before they carry, as each place has five products at most.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn reduce((lower, upper): Products) -> [__m512i; LIMBS] {
+    let [l0, l1, l2, l3, l4, l5, l6, l7, l8] = lower;
+    let [u0, u1, u2, u3, u4, u5, u6, u7, u8] = upper;
+    carry([
+        _mm512_add_epi64(l0, times_19(twice_and(u4, l5))),
+        _mm512_add_epi64(twice_and(u0, l1), times_19(twice_and(u5, l6))),
+        _mm512_add_epi64(twice_and(u1, l2), times_19(twice_and(u6, l7))),
+        _mm512_add_epi64(twice_and(u2, l3), times_19(twice_and(u7, l8))),
+        _mm512_add_epi64(twice_and(u3, l4), times_19(_mm512_add_epi64(u8, u8))),
+    ])
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn twice_and(twice: __m512i, once: __m512i) -> __m512i {
+    _mm512_add_epi64(_mm512_add_epi64(twice, twice), once)
+}
+
+/// Adds to the lowest limb, and carries from one limb to the next; beside them what is above 2^255.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn ripple(limbs: [__m512i; LIMBS], more: __m512i) -> ([__m512i; LIMBS], __m512i) {
+    let (mut limbs, mut over) = (limbs, more);
+    for limb in &mut limbs {
+        let sum = _mm512_add_epi64(*limb, over);
+        over = _mm512_srli_epi64::<BITS>(sum);
+        *limb = _mm512_and_si512(sum, _mm512_set1_epi64(MASK));
+    }
+    (limbs, over)
+}
+
+/// Every limb's excess to the next one, at once: of limbs below 2^61 those are below 2^51 + 2^15.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn carry(limbs: [__m512i; LIMBS]) -> [__m512i; LIMBS] {
+    let mask = _mm512_set1_epi64(MASK);
+    let mut over = times_19(_mm512_srli_epi64::<BITS>(limbs[LIMBS - 1]));
+    let mut kept = limbs;
+    for limb in &mut kept {
+        let sum = _mm512_add_epi64(_mm512_and_si512(*limb, mask), over);
+        (*limb, over) = (sum, _mm512_srli_epi64::<BITS>(*limb));
+    }
+    kept
+}
+
+/// 2^255 is 19.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn times_19(value: __m512i) -> __m512i {
+    let times_18 = _mm512_add_epi64(_mm512_slli_epi64::<4>(value), _mm512_slli_epi64::<1>(value));
+    _mm512_add_epi64(times_18, value)
+}

@@ -1,0 +1,59 @@
+//! X25519 (RFC 7748), which is most of what a handshake costs.
+//!
+//! ```text
+//!   one at a time    graviola's assembly, where the processor has what it needs; else dalek's
+//!   several at once  eight lanes of AVX-512 IFMA (avx512), where the processor has that
+//! ```
+//!
+//! Which of these computes a result is never seen in it. All leave secrets on the stack, which the
+//! caller wipes (`wg`'s `stack`), and the lanes in registers until these are used again.
+
+#[cfg(target_arch = "x86_64")]
+mod assembly;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub mod portable;
+
+use zeroize::Zeroizing;
+
+/// What two parties share, or a private key.
+pub type Secret = Zeroizing<[u8; 32]>;
+
+/// A Diffie-Hellman to be computed.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// A private key of ours.
+    pub private: &'a [u8; 32],
+    /// A public key of the other party.
+    pub public: &'a [u8; 32],
+}
+
+/// The public key of a private one.
+pub fn public_key(private: &[u8; 32]) -> [u8; 32] {
+    #[cfg(target_arch = "x86_64")]
+    if assembly::is_supported() {
+        return assembly::public_key(private);
+    }
+    portable::public_key(private)
+}
+
+/// What both parties share, or `None` where it is zero, as it is for public keys of low order only.
+pub fn diffie_hellman(private: &[u8; 32], public: &[u8; 32]) -> Option<Secret> {
+    #[cfg(target_arch = "x86_64")]
+    if assembly::is_supported() {
+        return assembly::diffie_hellman(private, public);
+    }
+    portable::diffie_hellman(private, public)
+}
+
+/// The results of [`diffie_hellman`] for all of these, in their order.
+pub fn diffie_hellman_each(jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(lanes) = avx512::Lanes::new() {
+        return lanes.diffie_hellman_each(jobs);
+    }
+    jobs.iter().map(|job| diffie_hellman(job.private, job.public)).collect()
+}
+
+#[cfg(test)]
+mod tests;

