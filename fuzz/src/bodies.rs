@@ -46,6 +46,8 @@ mod streams;
 mod tailnet_lock;
 #[path = "bodies/ts2021.rs"]
 mod ts2021;
+#[path = "bodies/tsmp.rs"]
+mod tsmp;
 #[path = "bodies/upnp.rs"]
 mod upnp;
 
@@ -84,10 +86,11 @@ pub use segment::segment;
 pub use streams::streams;
 pub use tailnet_lock::tailnet_lock;
 pub use ts2021::{ts2021_records, ts2021_stream};
+pub use tsmp::tsmp;
 pub use upnp::upnp;
 use wg::{
-    AllowedIps, Control, Now, OutboundNotice, Peer, PresharedKey, PrivateKey, PublicKey, Received,
-    ReplayFilter, Sent, Time,
+    AllowedIps, Control, ExchangeMessage, Now, OutboundNotice, Peer, PresharedKey, PrivateKey,
+    Probe, PublicKey, Received, ReplayFilter, Sent, Time,
     config::{AllowedIpChange, DeviceChange, PeerChange},
     constants::{REJECT_AFTER_MESSAGES, REPLAY_WINDOW},
     message::{CookieReply, DATA_OVERHEAD, DataHeader, Handshake, Initiation, Kind, Response},
@@ -185,6 +188,16 @@ pub fn ip_header(data: &[u8]) {
             // One's complement arithmetic: the header's sum is the same modulo 65,535.
             assert_eq!(sum(&packet[..20]), sum(&data[..20]));
         }
+    }
+}
+
+/// The messages by which peers agree on a secret: what parses is what is written.
+pub fn exchange_message(data: &[u8]) {
+    if let Some(message) = ExchangeMessage::parse(data) {
+        let mut written = vec![0xff; message.plaintext_len()];
+        message.write(&mut written);
+        assert_eq!(written, data);
+        assert_eq!(Probe::parse(data), None);
     }
 }
 
@@ -322,7 +335,7 @@ impl Pair {
             12 => self.controls[id].down(),
             13 => self.controls[id].up(),
             14 => self.change(id, rest),
-            _ => self.controls[id].forget_sources(),
+            _ => self.controls[id].forget_source(&self.keys[1 - id].public_key()),
         }
     }
 

@@ -33,21 +33,22 @@ pub fn coordinator_requests(data: &[u8]) {
             1 => hear(&mut state, machine, line, &mut sessions),
             _ => sessions.iter_mut().for_each(|session| follow(&state, session)),
         }
-        state.publish();
+        state.publish(1, NOW);
     });
     let kept = state.take_writes();
     for stored in &kept {
         let length = stored.body.as_ref().map_or(0, String::len);
         assert!(length < 2 << 20, "what is kept of a node is bounded: {length}");
     }
-    State::load(Settings::default(), kept, NOW).expect("what was kept is read");
+    State::load(Settings::default(), &kept, (1, 0), NOW).expect("what was kept is read");
 }
 
 fn register(state: &mut State, machine: MachinePublic, line: &[u8]) {
     let Ok(request) = RegisterRequest::read(line) else { return };
     let (number, url) = ("0123456789abcdef", "https://a/register/");
     let asked = Registering { machine, request: &request, number, url, from: None };
-    let (Registered::Now(text) | Registered::Later(text)) = state.register(asked, NOW);
+    let (Registered::Now(text) | Registered::Refused(text) | Registered::Later(text)) =
+        state.register(asked, NOW);
     let answer: Value = serde_json::from_str(&text).expect("an answer is JSON");
     assert!(answer["Error"].is_string());
 }

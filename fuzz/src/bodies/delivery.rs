@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker, ip::IpHeader, ip::set_ecn};
 use sys::{Offloads, TunSend, time::Clock as DataPathClock, tun::Calls};
 use wg::{
-    DropReason, Now, PROBE_FIRST_BYTE, Probe, Reservation,
+    DropReason, ExchangeMessage, Now, PROBE_FIRST_BYTE, Probe, Reservation,
     config::{AllowedIpChange, DeviceChange, PeerChange},
     message::{DATA_HEADER_LEN, DATA_OVERHEAD, DataHeader},
 };
@@ -144,7 +144,9 @@ impl Tunnel {
         if plaintext.is_empty() {
             return Ok(None);
         }
-        if plaintext[0] == PROBE_FIRST_BYTE && Probe::parse(plaintext).is_some() {
+        let is_aside =
+            Probe::parse(plaintext).is_some() || ExchangeMessage::parse(plaintext).is_some();
+        if plaintext[0] == PROBE_FIRST_BYTE && is_aside {
             return Ok(None);
         }
         let header = IpHeader::parse(plaintext).map_err(|_| DropReason::InInvalid)?;
