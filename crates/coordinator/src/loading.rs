@@ -15,6 +15,7 @@ use crate::{
         self, ApiKey, ApiKeyId, AuditEntry, AuditId, KeyId, Kind, LockId, LockUpdate, LockUpdateId,
         Node, NodeId, PolicyId, PreAuthKey, Stored, User, UserId,
     },
+    places::NOWHERE,
     settings::Settings,
     state::State,
     time::Time,
@@ -137,8 +138,30 @@ impl State {
     /// # Errors
     /// An object cannot be read.
     pub fn apply(&mut self, objects: &[Stored], now: Time) -> Result<(), LoadError> {
-        let held = objects.iter().map(Held::read).collect::<Result<_, _>>()?;
-        self.take(objects, held, now)
+        let held = objects.iter().map(Held::read).collect::<Result<Vec<_>, _>>()?;
+        let same: Vec<NodeId> = held.iter().flat_map(|held| self.same_nodes(held)).collect();
+        self.take(objects, held, now)?;
+        for id in same {
+            match self.nodes.contains_key(&id) {
+                true => self.note_parts(id, Parts::WRITTEN),
+                false => self.note(Change::Node { id, place: NOWHERE, parts: Parts::GONE }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes of which what was written is as it is here: only the end of what others wrote is read.
+    fn same_nodes(&self, held: &Held) -> Vec<NodeId> {
+        match held {
+            Held::Node(id, node) => {
+                let own = self.nodes.get(id).map(|entry| &entry.node);
+                if own == node.as_deref() { vec![*id] } else { Vec::new() }
+            }
+            Held::User(id, user) if self.users.get(id) == user.as_ref() => {
+                self.nodes_of(*id)
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn take(&mut self, objects: &[Stored], held: Vec<Held>, now: Time) -> Result<(), LoadError> {

@@ -48,6 +48,9 @@ impl Parts {
     pub const ACCESS: Self = Self(1 << 8);
     /// Its key, and when that expires: the node itself has to be told the whole of it.
     pub const KEY: Self = Self(1 << 9);
+    /// None that those who follow here know otherwise: it was written, and is as it was known here. Who
+    /// followed another server may have been told what was between.
+    pub const WRITTEN: Self = Self(1 << 10);
 
     /// None.
     pub const fn none() -> Self {
@@ -172,14 +175,15 @@ impl Log {
         }
     }
 
-    /// The number by which a follower that has read so far may go on.
-    pub fn position(&self, end: u64) -> i64 {
+    /// The number by which a follower that has read so far may go on. `None`: that is before the
+    /// versions of this history.
+    pub fn position(&self, end: u64) -> Option<i64> {
         // All that a version wrote is noted together: a stream that read of it has read that.
         let begun = self.versions.partition_point(|version| version.first < end);
-        let Some(last) = self.versions.get(begun.saturating_sub(1)) else { return 1 };
-        let count = end.saturating_sub(last.first).min(MOST);
+        let last = self.versions.get(begun.saturating_sub(1))?;
+        let count = end.checked_sub(last.first)?.min(MOST);
         let rest = u64::from(self.mark) << COUNT_BITS | count;
-        (last.number << (MARK_BITS + COUNT_BITS) | rest.cast_signed()) + 1
+        Some((last.number << (MARK_BITS + COUNT_BITS) | rest.cast_signed()) + 1)
     }
 
     /// The version of a position.
@@ -280,17 +284,25 @@ mod tests {
         // The other was told of a connection that is no version's.
         other.push(change(9));
         for end in 0..=own.end() {
-            assert_eq!(own.find(own.position(end), minute(60)), Some(end));
+            assert_eq!(own.find(own.position(end).unwrap(), minute(60)), Some(end));
         }
-        assert_eq!(Log::version_of(own.position(2)), 9);
-        assert_eq!(other.find(own.position(2), minute(60)), Some(0), "from a little before");
-        assert_eq!(other.find(own.position(own.end()), minute(60)), Some(2));
+        assert_eq!(Log::version_of(own.position(2).unwrap()), 9);
+        assert_eq!(
+            other.find(own.position(2).unwrap(), minute(60)),
+            Some(0),
+            "from a little before"
+        );
+        assert_eq!(other.find(own.position(own.end()).unwrap(), minute(60)), Some(2));
         // One that has just begun may have missed nodes that were lost before.
         let new = Log::behind(9, 3, minute(59));
-        assert_eq!(new.find(own.position(2), minute(59)), None);
-        assert_eq!(new.find(own.position(2), minute(60)), Some(0));
-        assert_eq!(new.find(own.position(own.end()), minute(60)), None, "it is behind");
-        assert_eq!(new.find(own.position(0), minute(60)), None, "it does not know what was before");
+        assert_eq!(new.find(own.position(2).unwrap(), minute(59)), None);
+        assert_eq!(new.find(own.position(2).unwrap(), minute(60)), Some(0));
+        assert_eq!(new.find(own.position(own.end()).unwrap(), minute(60)), None, "it is behind");
+        assert_eq!(
+            new.find(own.position(0).unwrap(), minute(60)),
+            None,
+            "it does not know what was before"
+        );
         for wrong in [i64::MIN, -1, 0, i64::MAX] {
             assert_eq!(own.find(wrong, minute(60)), None);
         }
@@ -304,8 +316,9 @@ mod tests {
             log.begin(version, minute(version.cast_unsigned()));
             log.push(change(0));
         }
-        let told = log.position(log.end());
+        let told = log.position(log.end()).unwrap();
         log.begin(9, minute(50));
+        assert_eq!(log.position(log.end() - 1), None, "that is before the first of those");
         log.push(change(7));
         assert_eq!(log.find(told, minute(60)), None, "a version that is not there");
         for version in [10, 11] {
@@ -314,6 +327,6 @@ mod tests {
         }
         assert_eq!(log.find(told, minute(50)), None);
         assert_eq!(log.find(told, minute(60)), Some(log.end() - 3), "all since then");
-        assert_eq!(log.find(log.position(log.end()), minute(60)), Some(log.end()));
+        assert_eq!(log.find(log.position(log.end()).unwrap(), minute(60)), Some(log.end()));
     }
 }

@@ -76,9 +76,14 @@ impl Places {
 
     /// A place may be taken again.
     pub fn free(&mut self, place: u32) {
-        self.free.push(place);
+        if place != NOWHERE {
+            self.free.push(place);
+        }
     }
 }
+
+/// Of a node that was made and forgotten between two looks at what others wrote: it had no place here.
+pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// A place, or a number of places, as it is kept.
 pub(crate) fn number(of: usize) -> u32 {

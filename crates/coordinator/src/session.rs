@@ -43,8 +43,9 @@ pub struct Session {
     network: String,
     /// The name of a former one and how far it was followed.
     former: Option<(String, i64)>,
-    /// Its name, from the first frame on.
+    /// Its name, from the first frame on, and which history that is of.
     handle: String,
+    epoch: i64,
     /// What of the log was told; nothing before the first frame.
     told: Option<u64>,
     /// The places of the peers that it was told of.
@@ -74,13 +75,14 @@ impl Session {
     pub fn new(id: NodeId, key: NodePublic) -> Self {
         let (filter, ssh, attributes) = ([].into(), "".into(), [].into());
         let (known, hidden) = (NodeSet::default(), BTreeMap::new());
-        let (network, former, handle) = (String::new(), None, String::new());
+        let (network, former, handle, epoch) = (String::new(), None, String::new(), 0);
         Self {
             id,
             key,
             network,
             former,
             handle,
+            epoch,
             told: None,
             known,
             hidden,
@@ -122,6 +124,7 @@ impl Session {
     fn choose_name(&mut self, state: &State, goes_on: bool) {
         let former = self.former.as_ref().map(|(name, _)| name);
         let is_good = |name: &String| (former == Some(name)) == goes_on;
+        self.epoch = state.log.epoch();
         if !self.network.is_empty() {
             self.handle = self.names(state).into_iter().find(is_good).unwrap_or_default();
         }
@@ -204,7 +207,7 @@ impl Session {
         }
         self.rules(state, entry, &mut fields);
         self.put_peers(state, (&told, end), &mut fields);
-        Some(fields.finish_at(state.log.position(end), now))
+        Some(fields.finish_at(state.log.position(end)?, now))
     }
 
     /// It knows all that it is told of in a first frame.
@@ -238,11 +241,15 @@ impl Session {
     /// The first fields of a first frame.
     fn begun(&self, state: &State) -> Fields {
         let mut fields = Fields::default();
+        self.put_name(&mut fields);
+        fields.lock(state);
+        fields
+    }
+
+    fn put_name(&self, fields: &mut Fields) {
         if !self.handle.is_empty() {
             fields.put("MapSessionHandle", json!(self.handle).to_string());
         }
-        fields.lock(state);
-        fields
     }
 
     /// The first frame: all of it.
@@ -257,7 +264,8 @@ impl Session {
         fields.put("CollectServices", "false".into());
         fields.put("Debug", r#"{"DisableLogTail":true}"#.into());
         self.rules(state, entry, &mut fields);
-        fields.finish_at(state.log.position(state.end()), now)
+        // Where it is none yet, its client begins anew if this stream breaks off.
+        fields.finish_at(state.log.position(state.end()).unwrap_or(0), now)
     }
 
     /// What changed.
@@ -285,8 +293,13 @@ impl Session {
         if fields.is_empty() && told.is_empty() {
             return Polled::Nothing;
         }
+        let Some(position) = state.log.position(end) else { return Polled::End(None) };
+        // By the name it had it would be gone on with where its history is not known yet.
+        if self.epoch != state.log.epoch() {
+            self.choose_name(state, false);
+            self.put_name(&mut fields);
+        }
         let is_for_all = fields.is_empty() && !self.hides_from(state, &told);
-        let position = state.log.position(end);
         if is_for_all {
             return Polled::Frame(state.frames.frame(FrameKey { end, told }, |key| {
                 self.put_peers(state, (&key.told, end), &mut fields);
@@ -337,7 +350,7 @@ impl Session {
         if is_new || hides_others || parts.has(Parts::WHOLE.and(Parts::SHOWN)) {
             return Some(Told::Whole);
         }
-        let parts = parts.without(Parts::ACCESS);
+        let parts = parts.without(Parts::ACCESS.and(Parts::WRITTEN));
         (!parts.is_empty()).then_some(Told::Parts(parts))
     }
 

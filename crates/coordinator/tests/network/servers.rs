@@ -16,10 +16,9 @@ fn other(world: &World) -> State {
     State::load(world.state.settings().clone(), &objects, (world.version, 7), world.now).unwrap()
 }
 
-/// It reads all that was written.
-fn read_on(world: &World, other: &mut State) {
-    let objects: Vec<Stored> = world.store.values().cloned().collect();
-    other.apply(&objects, world.now).unwrap();
+/// It reads all that was written after this version.
+fn read_on(world: &World, other: &mut State, version: i64) {
+    other.apply(&world.since(version), world.now).unwrap();
     other.publish(world.version, world.now);
 }
 
@@ -41,7 +40,7 @@ fn a_stream_goes_on_at_another_server_with_what_changed() {
     let mut sleeper = world.join(200, &key);
     let others: Vec<Machine> = (1..=9).map(|number| world.join(number, &key)).collect();
     world.lose(&mut sleeper);
-    let mut other = other(&world);
+    let (mut other, version) = (other(&world), world.version);
     world.pass(Duration::from_secs(60));
     world.resume(&mut sleeper, "net");
     world.tell(&others[2], json!({ "Endpoints": ["192.0.2.98:1"] }));
@@ -51,7 +50,7 @@ fn a_stream_goes_on_at_another_server_with_what_changed() {
     world.tell(&others[3], json!({ "Endpoints": ["192.0.2.99:1"] }));
     let early = first(&other, &world, &sleeper, position.clone());
     assert!(early.get("Peers").is_some(), "it does not know what its client knows");
-    read_on(&world, &mut other);
+    read_on(&world, &mut other, version);
     let frame = first(&other, &world, &sleeper, position.clone());
     assert_eq!(frame["MapSessionHandle"], json!(position.0));
     assert!(frame.get("Peers").is_none(), "{frame}");
@@ -66,6 +65,34 @@ fn a_stream_goes_on_at_another_server_with_what_changed() {
     // One that has just begun may not know who was lost.
     let new = self::other(&world);
     assert!(first(&new, &world, &sleeper, position).get("Peers").is_some());
+}
+
+/// It reads all at once what its client was told one after the other.
+#[test]
+fn what_was_and_is_not_any_more_between_two_looks_of_a_server_is_told() {
+    let mut world = World::new();
+    let key = world.reusable();
+    let mut client = world.join(200, &key);
+    let moved = world.join(1, &key);
+    world.lose(&mut client);
+    let (mut other, version) = (other(&world), world.version);
+    world.pass(Duration::from_secs(60));
+    let brief = world.join(2, &key);
+    world.tell(&moved, json!({ "Endpoints": ["192.0.2.98:1"] }));
+    world.resume(&mut client, "net");
+    assert!(client.peer(&brief).is_object());
+    world.tell(&moved, json!({ "Endpoints": ["192.0.2.1:41641"] }));
+    world.state.delete_node(brief.id).unwrap();
+    world.keep();
+    let mut follower = Session::new(client.id, client.key);
+    assert!(matches!(follower.poll(&other, world.now), Polled::Frame(_)));
+    read_on(&world, &mut other, version);
+    let frame = first(&other, &world, &client, client.position.clone());
+    assert_eq!(frame["MapSessionHandle"], json!(client.position.0), "it goes on");
+    assert_eq!(frame["PeersRemoved"], json!([brief.id]));
+    assert_eq!(frame["PeersChanged"][0]["Endpoints"], json!(["192.0.2.1:41641"]));
+    // Who followed this one was told of neither.
+    assert!(matches!(follower.poll(&other, world.now), Polled::Nothing));
 }
 
 #[test]
@@ -132,7 +159,7 @@ fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
     };
     assert_eq!(primary(&world.state), [routers[1].id.0]);
     // Another server sees nobody connected, and does not choose anew.
-    let mut other = other(&world);
+    let (mut other, version) = (other(&world), world.version);
     assert_eq!(primary(&other), [routers[1].id.0]);
     other.hear_server(5, BTreeSet::from([routers[1].id]), world.now);
     assert!(other.take_writes().is_empty());
@@ -140,7 +167,7 @@ fn a_network_of_several_routers_goes_to_the_same_at_all_servers() {
     world.lose(&mut routers[1]);
     world.pass(Duration::from_secs(11));
     assert_eq!(primary(&world.state), [routers[0].id.0]);
-    read_on(&world, &mut other);
+    read_on(&world, &mut other, version);
     assert_eq!(primary(&other), [routers[0].id.0]);
 }
 

@@ -20,7 +20,9 @@ pub struct World {
     pub user: UserId,
     /// What the store has.
     pub store: BTreeMap<(&'static str, i64), Stored>,
-    /// The version of that.
+    /// By which version each was written.
+    pub written: BTreeMap<(&'static str, i64), i64>,
+    /// The last version.
     pub version: i64,
     keys: u8,
 }
@@ -57,8 +59,8 @@ impl World {
 
     pub fn with(settings: Settings) -> Self {
         let (state, now) = (State::new(settings), Time(1_800_000_000_000));
-        let (store, version, keys) = (BTreeMap::new(), 0, 0);
-        let mut world = Self { state, now, user: UserId(0), store, version, keys };
+        let (store, written, version, keys) = (BTreeMap::new(), BTreeMap::new(), 0, 0);
+        let mut world = Self { state, now, user: UserId(0), store, written, version, keys };
         world.user = world.add_user("anna");
         world
     }
@@ -75,9 +77,16 @@ impl World {
         let writes = self.state.take_writes();
         self.version += i64::from(!writes.is_empty());
         for stored in writes {
+            self.written.insert((stored.kind.name(), stored.id), self.version);
             self.store.insert((stored.kind.name(), stored.id), stored);
         }
         self.state.publish(self.version, self.now);
+    }
+
+    /// What was written after this version.
+    pub fn since(&self, version: i64) -> Vec<Stored> {
+        let new = self.store.iter().filter(|(which, _)| self.written[*which] > version);
+        new.map(|(_, stored)| stored.clone()).collect()
     }
 
     /// The server starts again with what the store has.
@@ -172,11 +181,8 @@ impl World {
     pub fn resume(&mut self, machine: &mut Machine, server: &str) -> bool {
         let stream = self.state.connect(machine.id);
         self.keep();
-        let (former_stream, former_seq) = machine.position.clone();
-        let before = former_stream.clone();
-        let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
-        let session = Session::new(machine.id, machine.key).resumable(server, &request);
-        machine.session = Some((session, stream));
+        let before = machine.position.0.clone();
+        machine.session = Some((machine.next_session(server), stream));
         machine.has_ended = false;
         self.poll(machine);
         let frame = machine.told.last().expect("a first frame");
@@ -240,7 +246,7 @@ impl Machine {
     }
 
     /// Applies a frame, as clients do (tailscale `controlclient/map.go`).
-    fn take(&mut self, frame: &Value) {
+    pub fn take(&mut self, frame: &Value) {
         self.told.push(frame.as_object().unwrap().keys().cloned().collect());
         if let Some(own) = frame.get("Node") {
             self.own = own.clone();
@@ -255,14 +261,12 @@ impl Machine {
             self.ssh = ssh.clone();
         }
         if let Some(handle) = frame.get("MapSessionHandle") {
-            if self.position.0 != handle.as_str().unwrap() {
-                self.peers.clear();
-            }
             self.position.0 = handle.as_str().unwrap().to_owned();
         }
         self.position.1 = frame["Seq"].as_i64().unwrap_or(self.position.1);
         let list = |name: &str| frame[name].as_array().cloned().unwrap_or_default();
-        if !list("Peers").is_empty() {
+        // A first map that does not go on with another: it lists no peers where there are none.
+        if frame.get("Debug").is_some() {
             self.peers.clear();
         }
         for id in list("PeersRemoved") {
@@ -286,6 +290,13 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// A stream that goes on with the one before.
+    pub fn next_session(&self, network: &str) -> Session {
+        let (former_stream, former_seq) = self.position.clone();
+        let request = MapRequest { former_stream, former_seq, ..MapRequest::default() };
+        Session::new(self.id, self.key).resumable(network, &request)
     }
 
     /// What its client knows of another.

@@ -233,7 +233,8 @@ pub struct MapHead {
     /// Where to connect the next time.
     #[serde(rename = "ControlDialPlan", deserialize_with = "or_default")]
     pub dial_plan: Option<DialPlan>,
-    /// The name of the stream, in its first map; empty where it cannot be resumed.
+    /// The name of the stream, in its first map and where it becomes another; empty otherwise, and where
+    /// it cannot be resumed.
     #[serde(rename = "MapSessionHandle")]
     pub handle: String,
     /// The number of this map in the stream; 0 for none.

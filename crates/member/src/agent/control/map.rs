@@ -119,11 +119,12 @@ impl Stream<'_> {
         if !taken || seq == 0 {
             return Ok(taken);
         }
+        // A stream that has followed its coordinator to other versions has another name from there on.
         match self.position {
-            Some(position) => position.seq = seq,
-            None if (1..=LONGEST_HANDLE).contains(&handle.len()) => {
+            _ if (1..=LONGEST_HANDLE).contains(&handle.len()) => {
                 *self.position = Some(MapPosition { handle, seq });
             }
+            Some(position) => position.seq = seq,
             None => {}
         }
         Ok(taken)

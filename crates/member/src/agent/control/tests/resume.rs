@@ -80,6 +80,19 @@ async fn a_coordinator_that_cannot_go_on_begins_anew() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_that_is_named_anew_goes_on_by_that_name() {
+    let (mut member, mut coordinator) = interrupted().await;
+    let stream = coordinator.streams().await.stream();
+    stream.send(&json!({ "MapSessionHandle": "a", "Seq": 10 })).await;
+    assert!(resumed(&mut member).await);
+    member.map().await;
+    stream.send(&json!({ "MapSessionHandle": "b", "Seq": 3, "PeersRemoved": [5] })).await;
+    assert_eq!(member.map().await.peers_removed, [5]);
+    drop(stream);
+    assert_eq!(position(&coordinator.streams().await), (Some("b"), Some(3)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn half_a_map_is_no_beginning() {
     let (mut member, mut coordinator) = interrupted().await;
     let stream = coordinator.streams().await.stream();

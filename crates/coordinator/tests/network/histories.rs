@@ -1,0 +1,218 @@
+//! Two servers of a network whose database loses versions and goes on by the same numbers, which
+//! either server notices late, and a client that moves from one to the other.
+
+use std::{collections::BTreeMap, mem, time::Duration};
+
+use coordinator::{
+    Polled, Session, State, Time,
+    object::{NodeId, Stored},
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::world::{Machine, World};
+
+type Which = (&'static str, i64);
+/// The objects, and by which version each was written.
+type Store = (BTreeMap<Which, Stored>, BTreeMap<Which, i64>);
+
+/// One of the servers, as far as it has read.
+struct Server {
+    state: State,
+    version: i64,
+    epoch: i64,
+}
+
+struct Rig {
+    /// Its state is that of the server which writes at the moment.
+    world: World,
+    servers: Vec<Server>,
+    /// What the database had at each version of this history.
+    history: Vec<Store>,
+    epoch: i64,
+    key: String,
+    machines: Vec<Machine>,
+    client: Machine,
+    session: Option<(usize, Session)>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mut world = World::new();
+        let key = world.reusable();
+        let mut client = Machine::new(200);
+        assert_eq!(world.register(&mut client, &key), "");
+        let objects: Vec<Stored> = world.store.values().cloned().collect();
+        // Each history makes a mark the next one.
+        let servers = [1, 1000].map(|mark| {
+            let settings = world.state.settings().clone();
+            let state = State::load(settings, &objects, (world.version, mark), world.now).unwrap();
+            Server { state, version: world.version, epoch: 0 }
+        });
+        let servers = servers.into();
+        let history = vec![stored(&world); usize::try_from(world.version).unwrap() + 1];
+        let (epoch, machines, session) = (0, Vec::new(), None);
+        Self { world, servers, history, epoch, key, machines, client, session }
+    }
+
+    /// A server reads what the database has.
+    fn catch_up(&mut self, at: usize) {
+        let server = &mut self.servers[at];
+        if server.epoch == self.epoch {
+            server.state.apply(&self.world.since(server.version), self.world.now).unwrap();
+        } else {
+            let objects = self.world.store.values().cloned().collect();
+            server.state.reconcile(objects, self.epoch, self.world.now).unwrap();
+        }
+        (server.version, server.epoch) = (self.world.version, self.epoch);
+        server.state.publish(server.version, self.world.now);
+    }
+
+    /// A server writes.
+    fn write(&mut self, at: usize, act: impl FnOnce(&mut Self)) {
+        self.catch_up(at);
+        mem::swap(&mut self.world.state, &mut self.servers[at].state);
+        act(self);
+        mem::swap(&mut self.world.state, &mut self.servers[at].state);
+        self.servers[at].version = self.world.version;
+        let versions = usize::try_from(self.world.version).unwrap() + 1;
+        self.history.resize(versions, stored(&self.world));
+    }
+
+    /// A database takes over that lacks the last versions.
+    fn fail_over(&mut self, lost: usize) {
+        let kept = self.history.len().saturating_sub(lost).max(4);
+        self.history.truncate(kept);
+        self.world.version = i64::try_from(self.history.len()).unwrap() - 1;
+        (self.world.store, self.world.written) = self.history.last().unwrap().clone();
+        self.epoch += 1;
+    }
+
+    /// The client's stream breaks off, and goes on at this server.
+    fn move_to(&mut self, at: usize) {
+        let session = self.client.next_session("net");
+        let server = &self.servers[at];
+        if session.resumed_version(&server.state).is_some_and(|version| version > server.version) {
+            self.catch_up(at);
+        }
+        self.session = Some((at, session));
+        self.read();
+    }
+
+    /// The client reads all that it is sent.
+    fn read(&mut self) {
+        let Some((at, session)) = &mut self.session else { return };
+        let server = &self.servers[*at];
+        loop {
+            match session.poll(&server.state, self.world.now) {
+                Polled::Nothing => break,
+                Polled::Frame(frame) => {
+                    self.client.take(&serde_json::from_str(&frame.text()).unwrap());
+                }
+                Polled::End(_) => {
+                    self.session = None;
+                    return;
+                }
+            }
+        }
+        let known = known(&server.state, &self.client, self.world.now);
+        let own = &self.client.peers;
+        assert!(*own == known, "it knows {own:#?}\nand who begins anew is told {known:#?}");
+    }
+}
+
+fn stored(world: &World) -> Store {
+    (world.store.clone(), world.written.clone())
+}
+
+/// What a client that begins anew knows.
+fn known(state: &State, client: &Machine, now: Time) -> BTreeMap<i64, Value> {
+    let mut new = Machine::new(200);
+    match Session::new(client.id, client.key).poll(state, now) {
+        Polled::Frame(frame) => new.take(&serde_json::from_str(&frame.text()).unwrap()),
+        other => panic!("{other:?}"),
+    }
+    new.peers
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Join(usize),
+    Move(usize, usize),
+    Delete(usize, usize),
+    CatchUp(usize),
+    FailOver(usize),
+    MoveTo(usize),
+    Read,
+    Wait,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let server = || 0..2_usize;
+    let step = prop_oneof![
+        2 => server().prop_map(Step::Join),
+        2 => (server(), 0..9_usize).prop_map(|(at, which)| Step::Move(at, which)),
+        2 => (server(), 0..9_usize).prop_map(|(at, which)| Step::Delete(at, which)),
+        1 => server().prop_map(Step::CatchUp),
+        2 => (0..6_usize).prop_map(Step::FailOver),
+        3 => server().prop_map(Step::MoveTo),
+        2 => Just(Step::Read),
+        1 => Just(Step::Wait),
+    ];
+    proptest::collection::vec(step, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_client_knows_what_its_server_does_whatever_the_database_loses(steps in steps()) {
+        let mut rig = Rig::new();
+        for (number, step) in (1..).zip(steps) {
+            match step {
+                Step::Join(at) => rig.write(at, |rig| {
+                    let mut machine = Machine::new(number);
+                    assert_eq!(rig.world.register(&mut machine, &rig.key), "");
+                    rig.world.tell(&machine, json!({ "Endpoints": [format!("192.0.2.{number}:1")] }));
+                    rig.machines.push(machine);
+                }),
+                Step::Move(at, which) => rig.write(at, |rig| {
+                    if let Some(id) = there(rig, which) {
+                        let endpoint = format!("192.0.2.7:{number}").parse().unwrap();
+                        let request = coordinator::MapRequest {
+                            endpoints: vec![endpoint],
+                            ..Default::default()
+                        };
+                        rig.world.state.hear(id, &request, rig.world.now);
+                        rig.world.keep();
+                    }
+                }),
+                Step::Delete(at, which) => rig.write(at, |rig| {
+                    if let Some(id) = there(rig, which) {
+                        rig.world.state.delete_node(id).unwrap();
+                        rig.world.keep();
+                    }
+                }),
+                Step::CatchUp(at) => rig.catch_up(at),
+                Step::FailOver(lost) => rig.fail_over(lost),
+                Step::MoveTo(at) => rig.move_to(at),
+                Step::Read => rig.read(),
+                Step::Wait => rig.world.now = rig.world.now.after(Duration::from_secs(60)),
+            }
+        }
+        for at in 0..2 {
+            rig.catch_up(at);
+        }
+        rig.read();
+        for at in 0..2 {
+            rig.move_to(at);
+        }
+    }
+}
+
+/// One of the nodes that the writing server has, but not the client.
+fn there(rig: &Rig, which: usize) -> Option<NodeId> {
+    let nodes = rig.world.state.nodes().map(|view| view.node.id);
+    let others: Vec<NodeId> = nodes.filter(|id| *id != rig.client.id).collect();
+    others.get(which % others.len().max(1)).copied()
+}
