@@ -49,18 +49,15 @@ fn idle_threads_sleep() {
         soon(far.read_exact(&mut [0])).await.unwrap();
         (pair, listener, near, far)
     });
-    // What was said is acknowledged, and the handshake confirmed, in a time that depends on the load.
-    let woken_in = |time| {
+    // When what was said is acknowledged, the handshake confirmed and a secret agreed on depends on the
+    // load. Threads that wake by the clock do in each two seconds.
+    let mut woken = Vec::new();
+    while woken.last().is_none_or(|woken| *woken > 20) {
+        assert!(woken.len() < 10, "threads that have nothing to do woke so often: {woken:?}");
         let before = wakes();
-        thread::sleep(time);
-        wakes() - before
-    };
-    let is_quiet = |_| woken_in(Duration::from_millis(500)) <= 5;
-    assert!((0..20).any(is_quiet), "threads that have nothing to do do not come to rest");
-    let before = wakes();
-    thread::sleep(Duration::from_secs(2));
-    let woken = wakes() - before;
-    assert!(woken <= 20, "threads that have nothing to do woke {woken} times in two seconds");
+        thread::sleep(Duration::from_secs(2));
+        woken.push(wakes() - before);
+    }
     drop(held);
 }
 
