@@ -157,9 +157,7 @@ impl State {
                 let own = self.nodes.get(id).map(|entry| &entry.node);
                 if own == node.as_deref() { vec![*id] } else { Vec::new() }
             }
-            Held::User(id, user) if self.users.get(id) == user.as_ref() => {
-                self.nodes_of(*id)
-            }
+            Held::User(id, user) if self.users.get(id) == user.as_ref() => self.nodes_of(*id),
             _ => Vec::new(),
         }
     }

@@ -313,16 +313,18 @@ impl Store {
 
     async fn try_tail(&mut self, since: i64, has_turn: bool) -> anyhow::Result<Tail> {
         let mut open = self.engine.open().await?;
-        let turn = match has_turn {
-            true => Some(within!(&mut open, turn())?),
-            false => None,
+        let tail = if has_turn {
+            let turn = within!(&mut open, turn(since))?;
+            // What this writer wrote last matters where all is compared.
+            let written = match since {
+                0.. => 0,
+                _ => within!(&mut open, version(self.writer))?.1,
+            };
+            Tail { written, ..turn }
+        } else {
+            let seen = within!(&mut open, version(self.writer))?;
+            within!(&mut open, tail(since, seen))?
         };
-        // What this writer wrote last matters where all is compared.
-        let seen = match turn.filter(|_| since >= 0) {
-            Some((version, origin)) => (version, 0, origin),
-            None => within!(&mut open, version(self.writer))?,
-        };
-        let tail = within!(&mut open, tail(since, seen))?;
         if has_turn {
             self.turn = Some(open);
         } else {

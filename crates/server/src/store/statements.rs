@@ -35,11 +35,12 @@ pub const END_LEASE: &str = "DELETE FROM lease WHERE network = $1 AND id = $2 AN
 macro_rules! engine {
     ($name:ident, $database:ty, $connection:ty, [$($origin:tt)*]) => {
         pub mod $name {
+            use anyhow::Context;
             use coordinator::{
                 KEPT_AUDIT,
                 object::{Kind, Stored},
             };
-            use sqlx::{Row, query};
+            use sqlx::{AssertSqlSafe, Row, query, raw_sql};
 
             use super::super::{Lease, Scope, Tail, object};
             use super::*;
@@ -55,11 +56,29 @@ macro_rules! engine {
                  LEFT JOIN writer w ON w.network = n.id AND w.id = $2 WHERE n.id = $1"
             );
 
-            /// Writes nothing, and has others that write wait until the transaction ends.
-            const TURN: &str = concat!(
-                "UPDATE network SET version = version WHERE id = $1 RETURNING version, ",
-                $($origin)*
-            );
+            /// Writes nothing, and has others that write wait until the transaction ends. What they wrote
+            /// until then is read in the same message, as each that comes after it has them wait longer.
+            pub async fn turn(
+                connection: &mut $connection,
+                since: i64,
+                scope: Scope,
+            ) -> anyhow::Result<Tail> {
+                let turn = concat!(
+                    "UPDATE network SET version = version WHERE id = $1 RETURNING version, ",
+                    $($origin)*
+                );
+                // A message of two statements has no parameters; these are numbers, and a word.
+                let text = format!("{turn}; {TAIL}")
+                    .replace("$1", &scope.network.to_string())
+                    .replace("$2", &since.to_string())
+                    .replace("$3", &format!("'{}'", Kind::AuditEntry.name()))
+                    .replace("$4", &KEPT_AUDIT.to_string());
+                let rows = raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
+                let (own, rows) = rows.split_first().context("the network is not there")?;
+                let (version, origin) = (own.try_get(0)?, own.try_get(1)?);
+                let objects = rows.iter().map(read).collect::<anyhow::Result<_>>()?;
+                Ok(Tail { version, written: 0, origin, objects })
+            }
 
             pub async fn tail(
                 connection: &mut $connection,
@@ -93,16 +112,6 @@ macro_rules! engine {
                 let row = query(VERSION).persistent(scope.persistent).bind(scope.network).bind(writer);
                 let row = row.fetch_one(&mut *connection).await?;
                 Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
-            }
-
-            /// The version and the origin, once it is this one's turn.
-            pub async fn turn(
-                connection: &mut $connection,
-                scope: Scope,
-            ) -> sqlx::Result<(i64, i64)> {
-                let row = query(TURN).persistent(scope.persistent).bind(scope.network);
-                let row = row.fetch_one(&mut *connection).await?;
-                Ok((row.try_get(0)?, row.try_get(1)?))
             }
 
             pub async fn everything(
