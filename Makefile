@@ -10,7 +10,7 @@
 # make smoke    the bench's tests at their full size, which make test has briefly
 # make kernel-test      the kernel's own WireGuard as a peer: Debian's, as a guest of QEMU (minutes)
 # make arm-test         the pure crates' tests as aarch64 programs, under QEMU
-# make replicas three servers of one PostgreSQL: 3,000 clients while one is killed, changes a second, a
+# make replicas three servers of one PostgreSQL: one with 3,000 clients is killed, changes a second, a
 #               full disk, a failover by Patroni; as root
 # make soak     ten minutes of mixed load, while a peer roams and keys change (MINUTES=10)
 # make lint     formatting, clippy, dependencies
@@ -114,7 +114,7 @@ replicas: deps server
 	cargo build --release -p linerate-server --example changes
 	@$(STAGES); ulimit -n $$(ulimit -H -n); \
 	stage 'a model of three servers' env LINERATE_SEEDS=2000 cargo test -p linerate-server --lib model; \
-	stage '3,000 clients, one of three servers killed' env LINERATE_CLIENTS=3000 \
+	stage 'one of three servers killed, with 3,000 clients' env LINERATE_CLIENTS=4000 \
 	  cargo test --release -p linerate-server --test replicas -- --nocapture of_three_servers; \
 	stage 'changes a second' cargo run --release -p linerate-server --example changes; \
 	stage 'a full disk' unshare -m tests/postgres/full-disk $(TARGET)/release/linerate-server; \

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Request, Response, body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tailnet::{
     control::{
@@ -42,6 +43,15 @@ pub struct Maps {
     reader: FrameReader,
     /// The first map.
     pub first: Value,
+}
+
+/// Where in the stream a map is.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(rename = "MapSessionHandle")]
+    handle: Option<String>,
+    #[serde(rename = "Seq")]
+    seq: Option<i64>,
 }
 
 type Sender = http2::SendRequest<Full<Bytes>>;
@@ -156,12 +166,30 @@ impl Maps {
     /// The next map.
     pub async fn next(&mut self) -> anyhow::Result<Value> {
         loop {
+            let frame: Value = serde_json::from_slice(&self.frame().await?)?;
+            if frame.get("KeepAlive").is_none() {
+                return Ok(frame);
+            }
+        }
+    }
+
+    /// Takes all that comes until the stream ends, and notes how far a machine has followed it. What it
+    /// was told it does not keep: of thousands there is no memory for that.
+    pub async fn read_on(&mut self, machine: &mut Machine) {
+        self.first.take();
+        while let Ok(frame) = self.frame().await {
+            let Head { handle, seq } = serde_json::from_slice(&frame).expect("a frame is JSON");
+            if let Some((own, position)) = &mut machine.position {
+                *position = seq.unwrap_or(*position);
+                *own = handle.unwrap_or_else(|| std::mem::take(own));
+            }
+        }
+    }
+
+    async fn frame(&mut self) -> anyhow::Result<Vec<u8>> {
+        loop {
             if let Some(frame) = self.reader.poll_frame()? {
-                let frame: Value = serde_json::from_slice(&frame)?;
-                if frame.get("KeepAlive").is_none() {
-                    return Ok(frame);
-                }
-                continue;
+                return Ok(frame);
             }
             let frame = self.body.frame().await.context("the stream has ended")??;
             if let Ok(bytes) = frame.into_data() {
