@@ -1,6 +1,6 @@
 //! Two servers of one network as the manual sets them up: that very text, but for the names of files.
-//! Nodes know them by one name with the addresses of both. No UDP passes between nodes, so what they
-//! say to each other goes by the relays.
+//! Nodes know them by one name with the addresses of both. No UDP passes between them unless a test says so:
+//! what they say to each other goes by the relays.
 //!
 //! ```text
 //!   PostgreSQL ──┬────────────── first ──── mesh ──── second
@@ -11,8 +11,8 @@
 use std::time::Duration;
 
 use netns::{
-    Coordinator, Family, Host, Member, MemberKind, Path, Stopwatch, Tailnet, Uplink, announce,
-    eventually, ping, serve_names,
+    Coordinator, Family, Host, Member, MemberKind, Path, Pinging, Stopwatch, Tailnet, Uplink,
+    announce, eventually, ping, serve_names,
 };
 use postgres_rig::Cluster;
 use serde_json::Value;
@@ -116,12 +116,16 @@ impl World {
         std::mem::swap(&mut self.tailnet.coordinator, &mut self.second);
     }
 
-    /// One that joins by this server, and stays with it until it is killed.
+    /// One without UDP that joins by this server, and stays with it until it is killed.
     pub fn join(&mut self, name: &str, kind: MemberKind, at: Which) -> Member {
         let host = self.tailnet.host(name, Uplink::Switch);
-        resolve_by(&host, &self.names);
         let rules = host.write("without-udp", WITHOUT_UDP);
         host.run(format!("nft -f {rules}"));
+        self.join_of(host, kind, at)
+    }
+
+    fn join_of(&mut self, host: Host, kind: MemberKind, at: Which) -> Member {
+        resolve_by(&host, &self.names);
         let far = self.server(if at == First { Second } else { First }).host.clone();
         // Whichever address it takes first, it is answered by the one.
         host.run(format!(
@@ -223,6 +227,29 @@ fn nodes_of_two_servers_talk_by_their_relays_and_go_on_when_either_is_killed() {
 
     lose(&mut world, Second, &other, &third, "again");
     all_follow(&mut world, &[&one, &other, &ours, &third]);
+}
+
+#[test]
+fn two_that_talk_directly_lose_nothing_when_the_server_of_both_is_killed() {
+    let Some(mut world) = World::start() else { return };
+    let [one, other] = ["one", "other"].map(|name| {
+        let host = world.tailnet.host(name, Uplink::Switch);
+        world.join_of(host, MemberKind::Linerate, First)
+    });
+    one.reaches(&other, Family::V4);
+    eventually("they talk directly", PATIENCE, || matches!(one.path_to(&other), Path::Direct(_)));
+    let target = other.addresses.of(Family::V4);
+    let pinging = Pinging::start(&one.host, "directly", &format!("-i 0.02 {target}"));
+    pinging.goes_on(50, PATIENCE);
+    world.server(First).kill();
+    let left = world.second.host.clone();
+    eventually("both follow the other server", PATIENCE, || {
+        [&one, &other].iter().all(|member| connections(&left, member) > 0)
+    });
+    pinging.goes_on(100, PATIENCE);
+    let pings = pinging.finish();
+    announce(&format!("{} of {} pings were answered", pings.received, pings.sent));
+    assert!(pings.is_complete(), "{}", pings.text);
 }
 
 /// All of them follow the server that is left.
