@@ -6,11 +6,14 @@ use std::{
     hint::black_box,
     mem::{MaybeUninit, size_of},
     ptr,
-    sync::atomic::{Ordering, compiler_fence},
+    sync::{
+        OnceLock,
+        atomic::{Ordering, compiler_fence},
+    },
 };
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
 use crate::TAG_LEN;
 
@@ -21,24 +24,16 @@ const CLEARED: usize = 1024;
 pub struct Key(Box<Forms>);
 
 struct Forms {
-    library: MaybeUninit<LessSafeKey>,
-    words: [u32; 8],
+    words: Zeroizing<[u32; 8]>,
+    /// Made when it is first used: it is half a kilobyte, most of it room for keys of AES, and
+    /// of thousands of idle sessions few use it.
+    library: OnceLock<Library>,
 }
 
 impl Key {
-    /// The key with these bytes. What makes it leaves copies on the stack, which the caller wipes.
+    /// The key with these bytes.
     pub fn new(bytes: &[u8; 32]) -> Self {
-        clear_beneath();
-        Self::made(bytes)
-    }
-
-    /// In a frame of its own, so that all it moves lies in what was cleared.
-    #[inline(never)]
-    fn made(bytes: &[u8; 32]) -> Self {
-        let key = UnboundKey::new(&CHACHA20_POLY1305, bytes)
-            .expect("ChaCha20-Poly1305 takes every key of 32 bytes");
-        let mut forms =
-            Box::new(Forms { library: MaybeUninit::new(LessSafeKey::new(key)), words: [0; 8] });
+        let mut forms = Box::new(Forms { words: Zeroizing::default(), library: OnceLock::new() });
         for (word, bytes) in forms.words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u32::from_le_bytes(*bytes);
         }
@@ -63,8 +58,7 @@ impl Key {
     }
 
     fn library(&self) -> &LessSafeKey {
-        // SAFETY: `new` initialised it, and only `drop` takes that back.
-        unsafe { self.0.library.assume_init_ref() }
+        self.0.library.get_or_init(|| Library::new(&self.0.words)).key()
     }
 
     /// ChaCha20's eight words.
@@ -74,10 +68,40 @@ impl Key {
     }
 }
 
-impl Drop for Key {
+/// The key as the library holds it. Wiped on drop.
+struct Library(Box<MaybeUninit<LessSafeKey>>);
+
+impl Library {
+    /// Leaves no copy on the stack.
+    fn new(words: &[u32; 8]) -> Self {
+        clear_beneath();
+        let made = Self::made(words);
+        clear_beneath();
+        made
+    }
+
+    /// In a frame of its own, so that all it moves lies in what is cleared.
+    #[inline(never)]
+    fn made(words: &[u32; 8]) -> Self {
+        let mut bytes = Zeroizing::new([0; 32]);
+        for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *bytes = word.to_le_bytes();
+        }
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &*bytes)
+            .expect("ChaCha20-Poly1305 takes every key of 32 bytes");
+        Self(Box::new(MaybeUninit::new(LessSafeKey::new(key))))
+    }
+
+    fn key(&self) -> &LessSafeKey {
+        // SAFETY: `made` initialised it, and only `drop` takes that back.
+        unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl Drop for Library {
     fn drop(&mut self) {
         // ring does not wipe its keys.
-        let bytes = self.0.library.as_mut_ptr().cast::<MaybeUninit<u8>>();
+        let bytes = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
         for at in 0..size_of::<LessSafeKey>() {
             // SAFETY: `at` is below the size of the allocation.
             let byte = unsafe { bytes.add(at) };
@@ -86,7 +110,6 @@ impl Drop for Key {
             unsafe { ptr::write_volatile(byte, MaybeUninit::new(0)) };
         }
         compiler_fence(Ordering::SeqCst);
-        self.0.words.zeroize();
     }
 }
 
@@ -124,8 +147,8 @@ mod tests {
         let memory = File::open("/proc/self/mem").unwrap();
         leave();
         let key = Key::new(&[1; 32]);
-        let mut bytes = [0; size_of::<Forms>()];
-        memory.read_exact_at(&mut bytes, (&raw const *key.0).addr() as u64).unwrap();
+        let mut bytes = [0; size_of::<LessSafeKey>()];
+        memory.read_exact_at(&mut bytes, ptr::from_ref(key.library()).addr() as u64).unwrap();
         assert!(bytes.windows(32).any(|bytes| bytes == [1; 32]), "the test does not see the key");
         assert!(!bytes.windows(8).any(|bytes| bytes == [0xa5; 8]));
     }
