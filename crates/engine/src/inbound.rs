@@ -27,7 +27,7 @@ use wg::{
 
 use crate::{
     AEAD_BATCH, Clock, ControlSender, Inbox, Load, PREFIX_LEN, Relay, Shared, codel::Codel,
-    prefixed::Origins, stage::Stage, take_turns, vector::vector,
+    prefixed::Origins, stage::Stage, vector::vector,
 };
 
 /// Slots a batch: what one `recvmmsg` takes.
@@ -94,13 +94,14 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         self.delivery.start_second("inbound delivery", begin)
     }
 
-    /// Waits for a batch and works on it.
+    /// Works on a batch, and waits for it where it is to `wait`. Returns whether there is probably
+    /// more.
     ///
     /// # Errors
     /// One of the sides is gone.
-    pub fn step(&mut self) -> io::Result<()> {
+    pub fn step(&mut self, wait: bool) -> io::Result<bool> {
         let dense = self.crowd.is_dense((self.clock)().time);
-        self.receive(dense)?;
+        self.receive(dense, wait)?;
         self.device.retired.wipe_stack(KeyUser::Inbound);
         let now = (self.clock)().time;
         let handshakes = self.sort(now);
@@ -128,21 +129,23 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
             mem::swap(&mut delivery.taken, &mut self.taken);
             mem::replace(&mut delivery.result, Ok(()))?;
         }
-        if more {
-            take_turns();
-        }
-        Ok(())
+        Ok(more || self.relay_next)
     }
 
-    fn receive(&mut self, drain: bool) -> io::Result<()> {
+    /// For how long a wait for both sides may last.
+    pub fn patience(&self) -> Option<Duration> {
+        self.shedding.patience()
+    }
+
+    fn receive(&mut self, drain: bool, wait: bool) -> io::Result<()> {
         let Self { udp, relay, relay_next, taken: Taken { batch, .. }, .. } = self;
-        let Some(relay) = relay else { return udp.recv(batch, drain) };
+        let Some(relay) = relay else { return udp.recv(batch, drain, wait) };
         // A socket that fills each batch leaves relays no room.
         let relay_alone = mem::take(relay_next);
         if relay_alone {
             batch.clear();
         } else {
-            udp.recv(batch, drain)?;
+            udp.recv(batch, drain, wait)?;
         }
         let dropped = relay.fill(batch);
         if dropped > 0 {

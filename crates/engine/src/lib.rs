@@ -18,15 +18,16 @@
 //! Packets of open protocols (the filter's policy names them) go to a [`MessageReceiver`] instead of
 //! the IP side; [`OwnPackets`] go to peers beside those of the IP side.
 //!
-//! Each is a struct with a `step` that works on one batch; [`Engine`] gives each
-//! its thread, and, where there are cores for it, each direction a second one for
-//! its later half. What one half of a direction works on is in one place at a time,
-//! so a flow cannot overtake itself, and no lock is held across crypto.
+//! Each is a struct with a `step` that works on one batch. [`Engine`] gives both directions
+//! one thread while that is enough, and else each its own; where there are cores for it, each
+//! direction has another one for its later half. What works on a direction is in one place at
+//! a time, so a flow cannot overtake itself, and no lock is held across crypto.
 #![forbid(unsafe_code)]
 
 mod auxiliary;
 mod codel;
 mod control_channel;
+mod directions;
 mod filter;
 mod inbound;
 mod load;
@@ -39,6 +40,7 @@ mod prefixed;
 mod queue;
 mod relay;
 mod returned;
+mod rounds;
 mod shared;
 mod slow_path;
 mod stage;
@@ -51,6 +53,7 @@ pub use auxiliary::Auxiliaries;
 pub use control_channel::{
     ControlDatagram, ControlReceiver, ControlSender, Magic, Registered, control_channel,
 };
+pub use directions::{Processor, Spent};
 pub use filter::Filter;
 pub use inbound::Inbound;
 pub use load::{Counted, Histogram, Load};

@@ -38,7 +38,6 @@ use crate::{
     observer::{View, Watch},
     queue::{Queue, QueuedPacket, ROUND_PACKETS, Round},
     stage::Stage,
-    take_turns,
 };
 
 /// The outbound half, with its queue.
@@ -89,13 +88,13 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
         self.exit.start_second("outbound exit", begin)
     }
 
-    /// Reads what there is, and works on one round of what waits. Where nothing
-    /// does, it waits for a packet or a notice.
+    /// Reads what there is, and works on one round of what waits. Where nothing does and it is to
+    /// `wait`, it waits for a packet or a notice. Returns whether more waits.
     ///
     /// # Errors
     /// The IP side is gone.
-    pub fn step(&mut self) -> io::Result<()> {
-        self.fill()?;
+    pub fn step(&mut self, wait: bool) -> io::Result<bool> {
+        self.fill(wait)?;
         let wipes = self.device.retired.wipe_stack(KeyUser::Outbound);
         let now = (self.clock)().time;
         self.handle_notices(now);
@@ -120,14 +119,11 @@ impl<I: IpRecv, U: UdpSend> Outbound<I, U> {
             // Where it was done here, one buffer does, and is in the cache.
             mem::swap(&mut exit.written, &mut self.written);
         }
-        if more {
-            take_turns();
-        }
-        Ok(())
+        Ok(more)
     }
 
-    fn fill(&mut self) -> io::Result<()> {
-        let mut wait = self.queue.is_empty();
+    fn fill(&mut self, mut wait: bool) -> io::Result<()> {
+        wait &= self.queue.is_empty();
         while let Some(batch) = self.queue.spare() {
             self.ip.recv(batch, wait)?;
             let full = self.queue.take_in((self.clock)().time);

@@ -1,19 +1,25 @@
-//! The threads of a data plane: one for each direction, one for the slow path.
+//! The threads of a data plane: one for both directions or one for each, and one for the slow path.
 
 use std::{
     io,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::{self, JoinHandle},
 };
 
-use packet::{IpRecv, IpSend, UdpRecv, UdpSend, Waker};
+use packet::{IpRecv, IpSend, Poll, UdpRecv, UdpSend, Waker};
 use rand_core::CryptoRng;
 use wg::{Control, KeyUser};
 
-use crate::{Attached, Clock, Inbound, Inbox, Load, Outbound, Shared, SlowPath, lock};
+use crate::{
+    Attached, Clock, Inbound, Inbox, Load, Outbound, Processor, Shared, SlowPath,
+    directions::{Directions, Usage},
+    lock,
+    rounds::Rounds,
+    take_turns,
+};
 
 /// What a data plane is made of.
 pub struct Parts<R, IR, IS, UR, US> {
@@ -21,12 +27,16 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub control: Arc<Mutex<Control<R>>>,
     /// Both clocks.
     pub clock: Clock,
+    /// The processor time that is used.
+    pub processor: Processor,
     /// Packets that want to enter the tunnel.
     pub ip_recv: IR,
     /// Packets that left it.
     pub ip_send: IS,
     /// Datagrams from peers.
     pub udp_recv: UR,
+    /// Waits for these two at once; without it each direction has a thread of its own.
+    pub poll: Option<Box<dyn Poll>>,
     /// Sends data.
     pub data_send: US,
     /// Sends handshakes.
@@ -41,8 +51,8 @@ pub struct Parts<R, IR, IS, UR, US> {
     pub attached: Attached,
 }
 
-/// From so many cores on, each direction has a second thread. With fewer, the other threads keep
-/// all cores busy.
+/// From so many cores on, the later half of each direction may have a thread of its own. With
+/// fewer, the other threads keep all cores busy.
 const CORES_FOR_SECONDS: usize = 4;
 
 /// A running data plane. It ends when it is dropped.
@@ -53,7 +63,7 @@ pub struct Engine {
     wakers: [Waker; 2],
     begin: fn(),
     threads: Vec<JoinHandle<()>>,
-    rounds: Vec<Arc<AtomicU64>>,
+    rounds: [(&'static str, Rounds); 3],
 }
 
 impl Engine {
@@ -99,13 +109,25 @@ impl Engine {
             wakers,
             begin: parts.begin,
             threads: Vec::new(),
-            rounds: Vec::new(),
+            rounds: ["outbound", "inbound", "slow path"].map(|name| (name, Rounds::default())),
         };
+        let [out, into, slow] = engine.rounds.each_ref().map(|(_, rounds)| rounds.clone());
         let ended: Arc<dyn Fn(io::Error) + Send + Sync> = Arc::new(ended);
-        engine.spawn("outbound", &ended, move || outbound.step())?;
-        engine.spawn("inbound", &ended, move || inbound.step())?;
+        if let Some(poll) = parts.poll {
+            let usage = Usage::new(shared.clock.clone(), parts.processor);
+            let mut both = Directions::new(outbound, inbound, poll, usage, [out, into]);
+            if parts.cores > 1 {
+                let mut away = both.second(engine.wakers[1].clone());
+                engine.spawn("outbound", &ended, move || away.step())?;
+            }
+            engine.spawn("data", &ended, move || both.step())?;
+        } else {
+            engine.spawn("outbound", &ended, move || alone(&out, || outbound.step(true)))?;
+            engine.spawn("inbound", &ended, move || alone(&into, || inbound.step(true)))?;
+        }
         engine.spawn("slow path", &ended, move || {
             slow_path.step();
+            slow.count();
             Ok(())
         })?;
         Ok(engine)
@@ -126,11 +148,10 @@ impl Engine {
         self.wakers.iter().for_each(|waker| waker());
     }
 
-    /// How many rounds each thread has finished, by its name. Unless it is stuck, a thread finishes
-    /// one soon after it was woken ([`Engine::wake`], [`Engine::wake_receivers`]).
+    /// How many rounds each half and the slow path have finished, by name. Unless its thread is stuck,
+    /// each finishes one soon after it was woken ([`Engine::wake`], [`Engine::wake_receivers`]).
     pub fn rounds(&self) -> impl Iterator<Item = (&str, u64)> {
-        let names = self.threads.iter().map(|thread| thread.thread().name().unwrap_or_default());
-        names.zip(self.rounds.iter().map(|rounds| rounds.load(Ordering::Relaxed)))
+        self.rounds.iter().map(|(name, rounds)| (*name, rounds.read()))
     }
 
     fn spawn(
@@ -141,8 +162,6 @@ impl Engine {
     ) -> io::Result<()> {
         let (stop, begin) = (self.stop.clone(), self.begin);
         let mut end = End { ended: ended.clone(), why: None, stop: stop.clone() };
-        let rounds = Arc::new(AtomicU64::new(0));
-        self.rounds.push(rounds.clone());
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
             begin();
             while !stop.load(Ordering::Relaxed) {
@@ -150,14 +169,22 @@ impl Engine {
                     end.why = Some(error);
                     break;
                 }
-                // This thread alone writes it: no locked instruction.
-                rounds.store(rounds.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             }
             drop(end);
         })?;
         self.threads.push(thread);
         Ok(())
     }
+}
+
+/// A step of a half that has a thread to itself.
+fn alone(rounds: &Rounds, step: impl FnOnce() -> io::Result<bool>) -> io::Result<()> {
+    let more = step()?;
+    rounds.count();
+    if more {
+        take_turns();
+    }
+    Ok(())
 }
 
 /// Reports the end of a thread, also by a panic: a peer that carries nothing must not look
@@ -193,14 +220,19 @@ impl Drop for Engine {
 mod tests {
     use std::{
         collections::HashMap,
-        sync::mpsc::{Receiver, Sender, channel},
+        sync::{
+            atomic::AtomicU64,
+            mpsc::{Receiver, Sender, channel},
+        },
+        time::Duration,
     };
 
-    use packet::{Batch, Endpoint, IpPacket, RecvBatch, SendBatch, SendError};
+    use packet::{Batch, Endpoint, IpPacket, Ready, RecvBatch, SendBatch, SendError};
     use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
     use wg::{Now, Time};
 
     use super::*;
+    use crate::Spent;
 
     /// A side that nothing ever comes from. Its wait ends by its waker, where that works.
     struct Silence {
@@ -238,7 +270,7 @@ mod tests {
     }
 
     impl UdpRecv for Silence {
-        fn recv(&mut self, _: &mut RecvBatch, _: bool) -> io::Result<()> {
+        fn recv(&mut self, _: &mut RecvBatch, _: bool, _: bool) -> io::Result<()> {
             self.wait()
         }
 
@@ -263,22 +295,65 @@ mod tests {
         }
     }
 
-    fn engine(ip: Silence, udp: Silence) -> Engine {
+    fn parts<I, U>(ip: I, udp: U) -> Parts<ChaCha20Rng, I, Nowhere, U, Nowhere> {
         let control = Control::new(ChaCha20Rng::seed_from_u64(1));
-        let parts = Parts {
+        Parts {
             control: Arc::new(Mutex::new(control)),
             clock: Arc::new(|| Now { time: Time::from_nanos(1), wall: Default::default() }),
+            processor: Arc::new(Spent::default),
             ip_recv: ip,
             ip_send: Nowhere,
             udp_recv: udp,
+            poll: None,
             data_send: Nowhere,
             handshake_send: Nowhere,
             mtu: Arc::default(),
             begin: || {},
             cores: 1,
             attached: Attached::default(),
-        };
-        Engine::start(parts, |_| {}).unwrap()
+        }
+    }
+
+    fn engine(ip: Silence, udp: Silence) -> Engine {
+        Engine::start(parts(ip, udp), |_| {}).unwrap()
+    }
+
+    /// Sides that always have something, which is nothing, and tell whose thread asked.
+    struct Busy(&'static str, Arc<Mutex<HashMap<&'static str, String>>>);
+
+    impl Busy {
+        fn ask(&self) -> io::Result<()> {
+            let name = thread::current().name().unwrap_or_default().to_owned();
+            lock(&self.1).insert(self.0, name);
+            thread::yield_now();
+            Ok(())
+        }
+    }
+
+    impl IpRecv for Busy {
+        fn recv(&mut self, _: &mut Batch, _: bool) -> io::Result<()> {
+            self.ask()
+        }
+
+        fn waker(&self) -> Waker {
+            Arc::new(|| {})
+        }
+    }
+
+    impl UdpRecv for Busy {
+        fn recv(&mut self, _: &mut RecvBatch, _: bool, _: bool) -> io::Result<()> {
+            self.ask()
+        }
+
+        fn waker(&self) -> Waker {
+            Arc::new(|| {})
+        }
+    }
+
+    impl Poll for Busy {
+        fn poll(&mut self, _: Option<Duration>) -> io::Result<Ready> {
+            Ok(Ready { ip: true, udp: true })
+        }
     }
 
     fn rounds(engine: &Engine) -> HashMap<String, u64> {
@@ -304,5 +379,47 @@ mod tests {
         assert_eq!(rounds(&stuck)["inbound"], 0);
         // Its end would wait for the thread.
         std::mem::forget(stuck);
+    }
+
+    #[test]
+    fn outbound_has_a_thread_of_its_own_while_one_core_is_not_enough() {
+        let asked: Arc<Mutex<HashMap<_, _>>> = Arc::default();
+        let (time, used) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+        // In each millisecond the first thread uses so many microseconds of a core.
+        let rate = Arc::new(AtomicU64::new(1000));
+        let mut parts = parts(Busy("ip", asked.clone()), Busy("udp", asked.clone()));
+        let (clock, processor) = ((time.clone(), used.clone(), rate.clone()), used.clone());
+        parts.clock = Arc::new(move || {
+            let (time, used, rate) = &clock;
+            used.fetch_add(rate.load(Ordering::Relaxed) * 1000, Ordering::Relaxed);
+            let nanos = time.fetch_add(1_000_000, Ordering::Relaxed);
+            Now { time: Time::from_nanos(nanos), wall: Default::default() }
+        });
+        parts.processor = Arc::new(move || {
+            let used = Duration::from_nanos(processor.load(Ordering::Relaxed));
+            Spent { thread: used, process: used }
+        });
+        parts.poll = Some(Box::new(Busy("poll", asked.clone())));
+        parts.cores = 2;
+        let running = Engine::start(parts, |error| panic!("{error}")).unwrap();
+        let until = |name: &str| {
+            while lock(&asked).get("ip").is_none_or(|thread| thread != name) {
+                thread::yield_now();
+            }
+            assert_eq!(lock(&asked).get("udp").map(String::as_str), Some("data"));
+        };
+        for _ in 0..3 {
+            until("outbound");
+            rate.store(700, Ordering::Relaxed);
+            until("data");
+            // Neither enough to go nor, once away, little enough to come back.
+            rate.store(900, Ordering::Relaxed);
+            let before = rounds(&running)["outbound"];
+            while rounds(&running)["outbound"] < before + 1000 {
+                thread::yield_now();
+            }
+            until("data");
+            rate.store(1000, Ordering::Relaxed);
+        }
     }
 }

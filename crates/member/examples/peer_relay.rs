@@ -164,7 +164,7 @@ fn run(
     let counting = start("sink", move || -> anyhow::Result<()> {
         let mut batch = RecvBatch::new(64);
         while !over.load(Ordering::Relaxed) {
-            receiver.recv(&mut batch, false)?;
+            receiver.recv(&mut batch, false, true)?;
             let count: usize = batch.filled().map(|(all, meta)| all.len / meta.stride).sum();
             counted.fetch_add(count as u64, Ordering::Relaxed);
         }
@@ -254,7 +254,7 @@ fn bind(
     })?;
     // A new socket ends the first wait.
     while batch.is_empty() && now() < patience {
-        receiver.recv(&mut batch, false)?;
+        receiver.recv(&mut batch, false, true)?;
     }
     let (answer, _) = batch.filled().next().context("the relay does not answer")?;
     let opened = client.open(batch.get(answer).get(GENEVE_LEN..).context("a short answer")?);

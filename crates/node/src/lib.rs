@@ -17,13 +17,13 @@ use std::{
 
 use config::uapi::{Change, DeviceState, LoadStats, OffloadStats, SocketStats, Stats, Sum};
 pub use engine::Attached;
-use engine::{Clock, ControlSender, Engine, Filter, Load, Parts};
+use engine::{Clock, ControlSender, Engine, Filter, Load, Parts, Spent};
 use getrandom::{SysRng, rand_core::UnwrapErr};
 pub use mtu::{DEFAULT_MTU, tunnel_mtu};
-use packet::{Endpoint, IpRecv, IpSend};
+use packet::{Endpoint, IpRecv, IpSend, Poll};
 pub use paths::ChanceStats;
 use sys::{
-    BindError, Offloads, TunInfo, UdpReceiver, UdpSocket, clock,
+    BindError, Both, Offloads, TunInfo, TunSource, UdpReceiver, UdpSocket, clock,
     errno::{Errno, errno},
     netlink::Netlink,
     offload::Switch,
@@ -75,6 +75,8 @@ pub struct IpSide<R, S> {
     pub recv: R,
     pub send: S,
     pub info: TunInfo,
+    /// What is waited for, where that is a TUN device.
+    pub source: Option<TunSource>,
 }
 
 /// The settings of the UDP socket.
@@ -134,7 +136,7 @@ impl Node {
         ended: impl Fn(io::Error) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let NodeParts { ip, udp, offloads, cores, attached } = parts;
-        let (IpSide { recv: ip_recv, send: ip_send, info }, (udp, udp_recv)) = (ip, udp);
+        let (IpSide { recv: ip_recv, send: ip_send, info, source }, (udp, udp_recv)) = (ip, udp);
         let control = Arc::new(Mutex::new(Control::new(UnwrapErr(SysRng))));
         let device = lock(&control).device().clone();
         let mtu = Arc::new(AtomicU32::new(info.mtu));
@@ -146,8 +148,10 @@ impl Node {
         let parts = Parts {
             control: control.clone(),
             clock,
+            processor: Arc::new(spent),
             ip_recv,
             ip_send,
+            poll: source.map(|source| Box::new(Both::new(source, &udp)) as Box<dyn Poll>),
             udp_recv,
             data_send: udp.sender(),
             handshake_send: udp.sender(),
@@ -409,6 +413,10 @@ fn begin() {
 
 fn now() -> Now {
     Now { time: Time::from_nanos(clock::boottime_nanos()), wall: clock::wall() }
+}
+
+fn spent() -> Spent {
+    Spent { thread: clock::thread_time(), process: clock::process_time() }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

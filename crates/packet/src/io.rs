@@ -6,7 +6,7 @@
 //! there is something to return or the half is woken; a woken receive may bring
 //! nothing.
 
-use std::{io, net::IpAddr, sync::Arc};
+use std::{io, net::IpAddr, sync::Arc, time::Duration};
 
 use crate::{Batch, Endpoint, IpPacket, RecvBatch, SendBatch, SendError};
 
@@ -38,13 +38,13 @@ pub trait IpSend: Send + 'static {
 
 /// The UDP side's receiving half.
 pub trait UdpRecv: Send {
-    /// Clears `batch` and fills it with what has arrived. Waits for the first
-    /// datagram. It takes as much as can be worked on at once, or, where it is to
-    /// `drain`, as much as there is room for.
+    /// Clears `batch` and fills it with what has arrived. Where it is to `wait`, it
+    /// does so for the first datagram. It takes as much as can be worked on at once,
+    /// or, where it is to `drain`, as much as there is room for.
     ///
     /// # Errors
     /// The socket can never receive again.
-    fn recv(&mut self, batch: &mut RecvBatch, drain: bool) -> io::Result<()>;
+    fn recv(&mut self, batch: &mut RecvBatch, drain: bool, wait: bool) -> io::Result<()>;
 
     /// Ends a wait in [`UdpRecv::recv`].
     fn waker(&self) -> Waker;
@@ -56,6 +56,22 @@ pub trait UdpRecv: Send {
     fn shed(&mut self, flood: Option<&Flood>) -> bool {
         flood.is_none()
     }
+}
+
+/// Waits for both receiving halves at once, for a thread that works for both.
+pub trait Poll: Send {
+    /// Waits until one of them has something or is woken, for so long `at_most`, and says which.
+    ///
+    /// # Errors
+    /// One of them is gone; nothing more will come.
+    fn poll(&mut self, at_most: Option<Duration>) -> io::Result<Ready>;
+}
+
+/// Which receiving half has something, or was woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    pub ip: bool,
+    pub udp: bool,
 }
 
 /// What is left of a flood. Messages of WireGuard are received in any case.

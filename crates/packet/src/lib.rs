@@ -38,7 +38,7 @@ pub use coalesce::{Coalesce, Coalescer, SuperPacket};
 pub use ecn::Ecn;
 pub use endpoint::{Endpoint, Local, RelayId, Remote};
 pub use flow::flow;
-pub use io::{ControlSend, Flood, IpRecv, IpSend, UdpRecv, UdpSend, Waker};
+pub use io::{ControlSend, Flood, IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
 pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, VNET_HEADER_LEN};
 pub use segment::{SegmentError, Segments};
 pub use tos::Tos;

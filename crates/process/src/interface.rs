@@ -79,7 +79,8 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     let mut metrics = bind_metrics(metrics.as_ref())?;
     let offloads = Arc::new(offloads);
     let tun = Tun::create(&name, DEFAULT_MTU, &offloads).map_err(|error| explain(&name, error))?;
-    let ip = IpSide { recv: tun.0, send: tun.1, info: tun.2 };
+    let source = Some(tun.0.source());
+    let ip = IpSide { recv: tun.0, send: tun.1, info: tun.2, source };
     let index = ip.info.index;
     let mut control = ControlSocket::bind(&ip.info.name)
         .with_context(|| format!("{}", socket_path(&ip.info.name).display()))?;

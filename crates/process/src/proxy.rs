@@ -124,14 +124,15 @@ pub fn run(options: Options, ready: impl FnOnce()) -> anyhow::Result<()> {
     };
     if let Some((namespace, tun, info)) = namespace {
         let (recv, send) = Tun::adopt(tun, &start.offloads).context("TUN")?;
-        start.run(KernelStack::new(namespace), true, IpSide { recv, send, info }, ready)
+        let ip = IpSide { source: Some(recv.source()), recv, send, info };
+        start.run(KernelStack::new(namespace), true, ip, ready)
     } else {
         let opened = InProcessStack::open(&plan, &start.offloads);
         let (stack, recv, send) = opened.context("randomness")?;
         let info = TunInfo { name: plan.name, index: 0, mtu: plan.mtu };
         let inside = stack.stack.clone();
         start.set_addresses = Box::new(move |addresses| inside.set_addresses(addresses));
-        start.run(stack, false, IpSide { recv, send, info }, ready)
+        start.run(stack, false, IpSide { recv, send, info, source: None }, ready)
     }
 }
 

@@ -78,7 +78,7 @@ impl Socket {
 }
 
 impl UdpRecv for NetRecv {
-    fn recv(&mut self, batch: &mut RecvBatch, _drain: bool) -> io::Result<()> {
+    fn recv(&mut self, batch: &mut RecvBatch, _drain: bool, _wait: bool) -> io::Result<()> {
         batch.clear();
         let Socket { network, realm, address } = &self.0;
         let mut state = network.lock();

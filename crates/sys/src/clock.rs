@@ -16,6 +16,16 @@ pub fn wall() -> Duration {
     read(ClockId::CLOCK_REALTIME)
 }
 
+/// The processor time that the calling thread has used.
+pub fn thread_time() -> Duration {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The processor time that all threads of the process have used.
+pub fn process_time() -> Duration {
+    read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 /// Whether the wall clock is kept synchronised (NTP, a hypervisor), as far as the kernel knows
 /// (adjtimex(2)); `None` if the call fails.
 pub fn is_synchronised() -> Option<bool> {
@@ -26,7 +36,7 @@ pub fn is_synchronised() -> Option<bool> {
 }
 
 fn read(clock: ClockId) -> Duration {
-    let now = clock_gettime(clock).expect("Linux has both clocks since 2.6.39");
+    let now = clock_gettime(clock).expect("Linux has these clocks since 2.6.39");
     match (u64::try_from(now.tv_sec()), u32::try_from(now.tv_nsec())) {
         (Ok(seconds), Ok(nanos)) => Duration::new(seconds, nanos),
         _ => Duration::ZERO,

@@ -64,8 +64,8 @@ pub use errno::Errno;
 pub use file_changes::FileChanges;
 pub use offload::Offloads;
 pub use socket_file::SocketFile;
-pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend};
-pub use udp::{BindError, Buffers, Came, Flows, UdpReceiver, UdpSender, UdpSocket};
+pub use tun::{Tun, TunError, TunInfo, TunRecv, TunSend, TunSource};
+pub use udp::{BindError, Both, Buffers, Came, Flows, UdpReceiver, UdpSender, UdpSocket};
 pub use wake::Wake;
 
 /// How long to wait after a listener or a shared socket failed: mostly because no file descriptor is

@@ -21,7 +21,7 @@ mod send;
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
 pub use device::Calls;
-pub use recv::TunRecv;
+pub use recv::{TunRecv, TunSource};
 pub use send::TunSend;
 
 use crate::{

@@ -12,6 +12,7 @@
 //! across a system call.
 
 mod address;
+mod both;
 mod cmsg;
 mod control;
 mod flows;
@@ -33,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+pub use both::Both;
 pub use flows::{Came, Flows};
 use mmsg::Calls;
 use nix::errno::Errno;

@@ -98,7 +98,7 @@ pub(crate) fn data_plane(
     offloads: Arc<Offloads>,
     attached: Attached,
 ) -> io::Result<Node> {
-    let ip = IpSide { recv, send, info };
+    let ip = IpSide { recv, send, info, source: None };
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let stack = inside.stack().clone();
     let ended = move |error| {

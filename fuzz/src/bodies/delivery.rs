@@ -211,7 +211,7 @@ impl Tunnel {
         self.datagrams.lock().expect("nothing panicked").extend(datagrams);
         self.sink.refuse(refusal, at);
         while !self.datagrams.lock().expect("nothing panicked").is_empty() {
-            self.inbound.step().expect("the device is there");
+            self.inbound.step(true).expect("the device is there");
         }
         let written = self.sink.taken();
         let expected: Vec<Vec<u8>> =
@@ -279,7 +279,7 @@ fn connected() -> (Pair, Reservation) {
 struct Datagrams(Waiting);
 
 impl UdpRecv for Datagrams {
-    fn recv(&mut self, batch: &mut RecvBatch, _drain: bool) -> io::Result<()> {
+    fn recv(&mut self, batch: &mut RecvBatch, _drain: bool, _wait: bool) -> io::Result<()> {
         batch.clear();
         let mut queue = self.0.lock().expect("nothing panicked");
         let mut metas = Vec::new();

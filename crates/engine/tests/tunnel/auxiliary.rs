@@ -48,7 +48,7 @@ impl World {
         let end = self.network.now() + duration;
         while self.network.now() < end {
             run(&self.network, &mut [&mut self.a, &mut self.b], MILLISECOND);
-            self.received.recv(&mut self.batch, false).unwrap();
+            self.received.recv(&mut self.batch, false, true).unwrap();
             self.relay.inject_batch(&self.endpoint, self.b.address, &self.batch);
         }
     }

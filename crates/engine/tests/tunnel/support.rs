@@ -118,8 +118,8 @@ impl<U: UdpSend> Host<U> {
     }
 
     pub fn step(&mut self) {
-        self.outbound.step().unwrap();
-        self.inbound.step().unwrap();
+        self.outbound.step(true).unwrap();
+        self.inbound.step(true).unwrap();
         self.inbox.wake();
         self.slow_path.step();
     }
@@ -143,7 +143,7 @@ impl<U: UdpSend> Host<U> {
     }
 
     pub fn try_step_outbound(&mut self) -> std::io::Result<()> {
-        self.outbound.step()
+        self.outbound.step(true).map(drop)
     }
 }
 

@@ -281,7 +281,7 @@ fn receive(
 ) {
     let mut batch = RecvBatch::new(SLOTS);
     while !stop.is_set() {
-        if let Err(error) = receiver.recv(&mut batch, false) {
+        if let Err(error) = receiver.recv(&mut batch, false, true) {
             // The path shows no life from now on, and is left.
             tracing::warn!(%error, "an auxiliary socket");
             return;

@@ -57,7 +57,7 @@ impl<R: UdpRecv, S: UdpSend> Passing<R, S> {
     /// # Errors
     /// The socket can never receive again.
     pub fn step(&mut self, clock: impl Fn() -> Duration) -> io::Result<()> {
-        self.receiver.recv(&mut self.arrived, false)?;
+        self.receiver.recv(&mut self.arrived, false, true)?;
         self.answers.clear();
         self.runs.clear();
         self.sort(clock());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     impl UdpRecv for Memory {
-        fn recv(&mut self, batch: &mut RecvBatch, _drain: bool) -> io::Result<()> {
+        fn recv(&mut self, batch: &mut RecvBatch, _drain: bool, _wait: bool) -> io::Result<()> {
             batch.clear();
             for (slot, (from, bytes, stride)) in self.arriving.drain(..).enumerate() {
                 batch.slots_mut().nth(slot).unwrap()[..bytes.len()].copy_from_slice(&bytes);

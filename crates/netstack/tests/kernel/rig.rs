@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicU32},
 };
 
-use engine::{Attached, Clock, Engine, Parts};
+use engine::{Attached, Clock, Engine, Parts, Spent};
 use netstack::{Config, CongestionControl, Stack};
 use nix::sched::{CloneFlags, unshare};
 use packet::{IpRecv, IpSend};
@@ -94,9 +94,11 @@ fn peer(
         ip_recv,
         ip_send,
         udp_recv: receiver,
+        poll: None,
         data_send: udp.sender(),
         handshake_send: udp.sender(),
         mtu: Arc::new(AtomicU32::new(MTU.into())),
+        processor: Arc::new(Spent::default),
         begin: || _ = process::request_short_time_slice(),
         cores: 2,
         attached: Attached::default(),

@@ -25,6 +25,13 @@ pub struct TunRecv<D = TunDevice> {
     enabled: (bool, bool),
 }
 
+/// What a receiving half waits for.
+#[derive(Debug)]
+pub struct TunSource {
+    pub(crate) device: Arc<TunDevice>,
+    pub(crate) wake: Wake,
+}
+
 impl<D: Calls> TunRecv<D> {
     pub(super) fn new(fd: Arc<D>, wake: Wake, offloads: Arc<Offloads>) -> Self {
         let mut recv = Self { fd, wake, offloads, enabled: (false, false) };
@@ -75,6 +82,13 @@ fn parse(read: &[u8]) -> (usize, Offload) {
     packet
         .and_then(|(header, packet)| Some((packet.len(), Offload::parse(header).ok()?)))
         .unwrap_or((0, Offload::None))
+}
+
+impl TunRecv {
+    /// What it waits for.
+    pub fn source(&self) -> TunSource {
+        TunSource { device: self.fd.clone(), wake: self.wake.clone() }
+    }
 }
 
 impl<D: Calls> IpRecv for TunRecv<D> {

@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(far.recv_from(&mut text).unwrap(), (4, from.unwrap()));
         far.send_to(b"back", from.unwrap()).unwrap();
         let mut batch = RecvBatch::new(2);
-        receiver.recv(&mut batch, false).unwrap();
+        receiver.recv(&mut batch, false, true).unwrap();
         let (span, _) = batch.datagrams().next().unwrap();
         assert_eq!(batch.get(span), b"back");
     }

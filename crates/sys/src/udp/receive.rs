@@ -42,7 +42,7 @@ const COALESCED_SLOTS: usize = 8;
 const MAX_TRANSIENT: usize = 16;
 
 impl<C: Calls> UdpRecv for UdpReceiver<C> {
-    fn recv(&mut self, batch: &mut RecvBatch, drain: bool) -> io::Result<()> {
+    fn recv(&mut self, batch: &mut RecvBatch, drain: bool, wait: bool) -> io::Result<()> {
         self.coalesced &= !drain;
         batch.clear();
         loop {
@@ -54,6 +54,9 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
                 if !batch.is_empty() {
                     return Ok(());
                 }
+            }
+            if !wait {
+                return Ok(());
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
             let at_most = self.filter.is_some().then_some(SHEDDING);

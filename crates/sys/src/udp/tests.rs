@@ -33,7 +33,7 @@ fn receive(receiver: &mut UdpReceiver) -> Vec<(Vec<u8>, RecvMeta)> {
     let mut batch = RecvBatch::new(16);
     // The first wait ends by the wake that `bind` left behind.
     while batch.is_empty() {
-        receiver.recv(&mut batch, false).unwrap();
+        receiver.recv(&mut batch, false, true).unwrap();
     }
     batch.datagrams().map(|(span, meta)| (batch.get(span).to_vec(), *meta)).collect()
 }
@@ -103,7 +103,7 @@ fn a_full_batch_tells_how_long_its_last_datagram_waited_and_another_does_not() {
             sleep(PAUSE);
             let mut batch = RecvBatch::new(slots);
             while batch.is_empty() {
-                receiver.recv(&mut batch, false).unwrap();
+                receiver.recv(&mut batch, false, true).unwrap();
             }
             batch.waited()
         };
@@ -355,7 +355,7 @@ fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let mut batch = RecvBatch::new(1);
-            receiver.recv(&mut batch, false).unwrap();
+            receiver.recv(&mut batch, false, true).unwrap();
             batch.is_empty()
         });
         waker();
@@ -363,9 +363,9 @@ fn without_a_socket_sends_are_noted_and_a_waker_ends_the_wait() {
     });
     socket.bind(0, 0).unwrap();
     let mut batch = RecvBatch::new(1);
-    receiver.recv(&mut batch, false).unwrap();
+    receiver.recv(&mut batch, false, true).unwrap();
     waker();
-    receiver.recv(&mut batch, false).unwrap();
+    receiver.recv(&mut batch, false, true).unwrap();
     assert!(batch.is_empty());
 }
 

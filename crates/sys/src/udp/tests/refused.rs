@@ -346,7 +346,7 @@ fn a_receiver_is_woken_in_spite_of_errors_without_end() {
     plain_socket("127.0.0.1:0").send_to(b"x", ("127.0.0.1", port)).unwrap();
     receiver.waker()();
     let mut batch = RecvBatch::new(4);
-    receiver.recv(&mut batch, false).unwrap();
+    receiver.recv(&mut batch, false, true).unwrap();
     assert!(batch.is_empty());
     assert_eq!(receiver.messages.answers.len(), 84);
 }

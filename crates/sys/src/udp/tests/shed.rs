@@ -81,7 +81,7 @@ fn what_is_left_out_of_a_flood_is_not_taken_for_what_finds_no_room() {
         let mut take = |receiver: &mut UdpReceiver| {
             let mut batch = RecvBatch::new(16);
             while batch.is_empty() {
-                receiver.recv(&mut batch, false).unwrap();
+                receiver.recv(&mut batch, false, true).unwrap();
             }
             shed += batch.shed();
             assert_eq!(batch.lost(), 0);
@@ -109,7 +109,7 @@ fn beside_a_flood_a_queue_that_stands_full_is_seen() {
         let source = plain_socket("127.0.0.1:0");
         let mut lost = || {
             let mut batch = RecvBatch::new(16);
-            receiver.recv(&mut batch, false).unwrap();
+            receiver.recv(&mut batch, false, true).unwrap();
             batch.lost()
         };
         let fill = |with: &[u8], times| {
@@ -171,7 +171,7 @@ fn a_flood_outlasts_another_port_and_a_wait_ends_in_it() {
         let mut batch = RecvBatch::new(16);
         // The first wait ends by the wake that `bind` left behind.
         for _ in 0..2 {
-            receiver.recv(&mut batch, false).unwrap();
+            receiver.recv(&mut batch, false, true).unwrap();
             assert!(batch.is_empty());
         }
         assert_eq!(received(&mut receiver, port, "127.0.0.1", &[DISCO; 9]).len(), 0);

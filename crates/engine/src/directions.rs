@@ -1,0 +1,222 @@
+//! Both directions on one thread, and the outbound one on a thread of its own while one core is not
+//! enough.
+//!
+//! ```text
+//!   first thread    | wait for both | in, out | in, out | in | in | in, out | wait for both |
+//!                                             `-> away        ^
+//!   second thread   (sleeps)                      | out | out |- back
+//! ```
+//!
+//! On one thread what a packet provokes is sent before that thread sleeps: an answer, an
+//! acknowledgement, a packet that is forwarded. No thread is woken for it, and the scheduler has one
+//! fewer to find a core for. There is one outbound half and it is in one place at a time, so a flow
+//! keeps its order.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
+use packet::{IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
+use wg::{Time, stack};
+
+use crate::{Clock, Inbound, Outbound, rounds::Rounds, take_turns};
+
+/// How much processor time was used so far, by the calling thread and by the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub thread: Duration,
+    pub process: Duration,
+}
+
+/// Reads processor time; called once in a [`WINDOW`].
+pub type Processor = Arc<dyn Fn() -> Spent + Send + Sync>;
+
+/// For so long is measured before the outbound half goes to another thread or comes back.
+const WINDOW: Duration = Duration::from_millis(50);
+/// Steps between two looks at the clock.
+const STEPS: u32 = 16;
+/// It goes where the thread had so much of a core: it never slept, and no other program waited for
+/// that core, so that there may be another one that is free.
+const SATURATED: f64 = 0.95;
+/// It comes back where all threads together had no more.
+const CALM: f64 = 0.8;
+
+/// The first thread's work.
+pub(crate) struct Directions<IR, IS, UR, US> {
+    inbound: Inbound<UR, IS>,
+    /// While it is here.
+    outbound: Option<Box<Outbound<IR, US>>>,
+    poll: Box<dyn Poll>,
+    /// Whether a side had more than it could work on.
+    more: bool,
+    usage: Usage,
+    second: Option<Ways<Box<Outbound<IR, US>>>>,
+    rounds: [Rounds; 2],
+}
+
+/// A thread's ways to the other one and from it.
+struct Ways<T> {
+    there: SyncSender<T>,
+    here: Receiver<T>,
+}
+
+/// The second thread's work.
+pub(crate) struct Away<IR, US> {
+    outbound: Option<Box<Outbound<IR, US>>>,
+    usage: Usage,
+    first: Ways<Box<Outbound<IR, US>>>,
+    wake_first: Waker,
+    rounds: Rounds,
+}
+
+impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US> {
+    /// Both halves, whose rounds are counted, the outbound one's first.
+    pub fn new(
+        outbound: Outbound<IR, US>,
+        inbound: Inbound<UR, IS>,
+        poll: Box<dyn Poll>,
+        usage: Usage,
+        rounds: [Rounds; 2],
+    ) -> Self {
+        let outbound = Some(Box::new(outbound));
+        Self { inbound, outbound, poll, more: false, usage, second: None, rounds }
+    }
+
+    /// What a second thread is to do, beside this one; `wake` ends this one's waits.
+    pub fn second(&mut self, wake: Waker) -> Away<IR, US> {
+        let (away, taken) = sync_channel(1);
+        let (back, returned) = sync_channel(1);
+        self.second = Some(Ways { there: away, here: returned });
+        let first = Ways { there: back, here: taken };
+        let [rounds, _] = self.rounds.clone();
+        Away { outbound: None, usage: self.usage.anew(), first, wake_first: wake, rounds }
+    }
+
+    /// Works on what there is, or waits for it.
+    ///
+    /// # Errors
+    /// One of the sides is gone.
+    pub fn step(&mut self) -> io::Result<()> {
+        if let Some(second) = &self.second
+            && self.outbound.is_none()
+        {
+            self.outbound = second.here.try_recv().ok();
+        }
+        let Some(outbound) = &mut self.outbound else {
+            self.more = self.inbound.step(true)?;
+            self.rounds[1].count();
+            if self.more {
+                take_turns();
+            }
+            return Ok(());
+        };
+        let ready = if self.more {
+            Ready { ip: true, udp: true }
+        } else {
+            self.poll.poll(self.inbound.patience())?
+        };
+        self.more = false;
+        // Where the time is over, the inbound half asked for that.
+        if ready.udp || !ready.ip {
+            self.more = self.inbound.step(false)?;
+            self.rounds[1].count();
+        }
+        // Also where only datagrams came: what they brought may have been answered by now.
+        self.more |= outbound.step(false)?;
+        self.rounds[0].count();
+        if self.more {
+            take_turns();
+        }
+        if self.usage.look().is_some_and(|share| share.thread >= SATURATED) {
+            self.send_away();
+        }
+        Ok(())
+    }
+
+    fn send_away(&mut self) {
+        let Some(second) = &self.second else { return };
+        // The keys that it used here are not this thread's business from now on.
+        stack::wipe();
+        // Where the second thread is gone, its end was reported.
+        let _ = self.outbound.take().map(|outbound| second.there.send(outbound));
+    }
+}
+
+impl<IR: IpRecv, US: UdpSend> Away<IR, US> {
+    /// Works on what there is, or waits for it; while the half is with the first thread, for that.
+    ///
+    /// # Errors
+    /// The IP side or the first thread is gone.
+    pub fn step(&mut self) -> io::Result<()> {
+        let outbound = match &mut self.outbound {
+            Some(outbound) => outbound,
+            None => {
+                let outbound = self.first.here.recv().map_err(io::Error::other)?;
+                self.usage = self.usage.anew();
+                self.outbound.insert(outbound)
+            }
+        };
+        let more = outbound.step(true)?;
+        self.rounds.count();
+        if more {
+            take_turns();
+        }
+        if self.usage.look().is_some_and(|share| share.process < CALM) {
+            stack::wipe();
+            let _ = self.outbound.take().map(|outbound| self.first.there.send(outbound));
+            (self.wake_first)();
+        }
+        Ok(())
+    }
+}
+
+/// How much of a core was used, window by window.
+pub(crate) struct Usage {
+    clock: Clock,
+    processor: Processor,
+    /// Where the window began.
+    since: Option<(Time, Spent)>,
+    steps: u32,
+}
+
+/// Of one core's time, by the calling thread and by the process, which may have more than one.
+struct Share {
+    thread: f64,
+    process: f64,
+}
+
+impl Usage {
+    pub fn new(clock: Clock, processor: Processor) -> Self {
+        Self { clock, processor, since: None, steps: 0 }
+    }
+
+    /// From now on, by another thread.
+    fn anew(&self) -> Self {
+        Self::new(self.clock.clone(), self.processor.clone())
+    }
+
+    /// To be called once a step: what was used, once a window is over.
+    fn look(&mut self) -> Option<Share> {
+        self.steps += 1;
+        if !self.steps.is_multiple_of(STEPS) {
+            return None;
+        }
+        let now = (self.clock)().time;
+        if let Some((since, _)) = self.since
+            && now.since(since) < WINDOW
+        {
+            return None;
+        }
+        let spent = (self.processor)();
+        let (since, before) = self.since.replace((now, spent))?;
+        let elapsed = now.since(since).as_secs_f64();
+        let share = |now: Duration, before| now.saturating_sub(before).as_secs_f64() / elapsed;
+        let thread = share(spent.thread, before.thread);
+        Some(Share { thread, process: share(spent.process, before.process) })
+    }
+}
