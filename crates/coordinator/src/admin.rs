@@ -1,5 +1,7 @@
 //! What administrators do with users and pre-auth keys.
 
+use policy::NodeSet;
+
 use crate::{
     log::Parts,
     object::{KeyId, Kind, NodeId, PreAuthKey, User, UserId},
@@ -98,8 +100,8 @@ impl State {
     }
 
     pub(crate) fn nodes_of(&self, user: UserId) -> Vec<NodeId> {
-        let nodes = self.nodes.values().map(|entry| &entry.node);
-        nodes.filter(|node| node.user == Some(user)).map(|node| node.id).collect()
+        let places = self.places.of_users.get(&Some(user)).into_iter().flat_map(NodeSet::iter);
+        places.filter_map(|place| self.places.nodes[place]).collect()
     }
 
     pub(crate) fn check_user_name(&self, name: &str) -> Result<(), Refusal> {

@@ -138,10 +138,8 @@ impl State {
     /// # Errors
     /// An object cannot be read.
     pub fn apply(&mut self, objects: &[Stored], now: Time) -> Result<(), LoadError> {
-        let held = objects.iter().map(Held::read).collect::<Result<Vec<_>, _>>()?;
-        let same: Vec<NodeId> = held.iter().flat_map(|held| self.same_nodes(held)).collect();
-        self.take(objects, held, now)?;
-        for id in same {
+        let held = objects.iter().map(Held::read).collect::<Result<_, _>>()?;
+        for id in self.take(objects, held, now)? {
             match self.nodes.contains_key(&id) {
                 true => self.note_parts(id, Parts::WRITTEN),
                 false => self.note(Change::Node { id, place: NOWHERE, parts: Parts::GONE }),
@@ -150,19 +148,12 @@ impl State {
         Ok(())
     }
 
-    /// The nodes of which what was written is as it is here: only the end of what others wrote is read.
-    fn same_nodes(&self, held: &Held) -> Vec<NodeId> {
-        match held {
-            Held::Node(id, node) => {
-                let own = self.nodes.get(id).map(|entry| &entry.node);
-                if own == node.as_deref() { vec![*id] } else { Vec::new() }
-            }
-            Held::User(id, user) if self.users.get(id) == user.as_ref() => self.nodes_of(*id),
-            _ => Vec::new(),
-        }
-    }
-
-    fn take(&mut self, objects: &[Stored], held: Vec<Held>, now: Time) -> Result<(), LoadError> {
+    fn take(
+        &mut self,
+        objects: &[Stored],
+        held: Vec<Held>,
+        now: Time,
+    ) -> Result<Vec<NodeId>, LoadError> {
         for stored in objects {
             self.note_number(stored.kind, stored.id);
         }
@@ -196,7 +187,8 @@ impl State {
         self.log.begin_epoch(epoch);
         // The next entry follows the last one that there is.
         self.audit = Audit::default();
-        self.take(&objects, held, now)
+        self.take(&objects, held, now)?;
+        Ok(())
     }
 
     /// An object as it is.
@@ -220,24 +212,29 @@ impl State {
         held
     }
 
-    /// Has objects be these, without writing them. Nodes get those places, if they are new.
+    /// Has objects be these, without writing them. Nodes get those places, if they are new. Returns the
+    /// nodes that are as they were: of what others wrote only the end is read.
     pub(crate) fn put(
         &mut self,
         held: Vec<Held>,
         places: &BTreeMap<NodeId, u32>,
         now: Time,
-    ) -> Result<(), LoadError> {
+    ) -> Result<Vec<NodeId>, LoadError> {
         let policy = self.policy().map(|policy| policy.id);
         let lock = self.lock_info();
-        let mut nodes = Vec::new();
+        let (mut nodes, mut same) = (Vec::new(), Vec::new());
         for object in held {
             match object {
+                Held::User(id, user) if self.users.get(&id) == user.as_ref() => {
+                    same.extend(self.nodes_of(id));
+                }
                 Held::User(id, user) => self.put_user(id, user),
                 Held::PreAuthKey(id, key) => self.put_key(id, key),
                 Held::Node(id, node) => {
                     let before = self.nodes.get(&id).map(|entry| &entry.node);
-                    if before != node.as_deref() {
-                        nodes.push((id, node));
+                    match before == node.as_deref() {
+                        true => same.push(id),
+                        false => nodes.push((id, node)),
                     }
                 }
                 Held::Policy(id, Some(policy)) => {
@@ -270,13 +267,10 @@ impl State {
         if self.lock_info() != lock {
             self.note(Change::Lock);
         }
-        Ok(())
+        Ok(same)
     }
 
     fn put_user(&mut self, id: UserId, user: Option<User>) {
-        if self.users.get(&id) == user.as_ref() {
-            return;
-        }
         self.access.touch_users();
         match user {
             Some(user) => self.users.insert(id, user),
