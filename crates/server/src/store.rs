@@ -311,26 +311,23 @@ impl Store {
         Ok(())
     }
 
-    async fn try_tail(&mut self, since: i64, has_turn: bool) -> anyhow::Result<Tail> {
+    async fn try_tail(&mut self, since: i64) -> anyhow::Result<Tail> {
         let mut open = self.engine.open().await?;
-        let tail = if has_turn {
-            let turn = within!(&mut open, turn(since))?;
-            // What this writer wrote last matters where all is compared.
-            let written = match since {
-                0.. => 0,
-                _ => within!(&mut open, version(self.writer))?.1,
-            };
-            Tail { written, ..turn }
-        } else {
-            let seen = within!(&mut open, version(self.writer))?;
-            within!(&mut open, tail(since, seen))?
-        };
-        if has_turn {
-            self.turn = Some(open);
-        } else {
-            open.commit().await?;
-        }
+        let seen = within!(&mut open, version(self.writer))?;
+        let tail = within!(&mut open, tail(since, seen))?;
+        open.commit().await?;
         Ok(tail)
+    }
+
+    async fn try_turn(&mut self, since: i64) -> anyhow::Result<Tail> {
+        let mut open = self.engine.open().await?;
+        let mut turn = within!(&mut open, turn(since))?;
+        // What this writer wrote last matters where all is compared.
+        if since < 0 {
+            turn.written = within!(&mut open, version(self.writer))?.1;
+        }
+        self.turn = Some(open);
+        Ok(turn)
     }
 
     async fn try_commit(
@@ -359,11 +356,11 @@ impl Store {
 
 impl Shared for Store {
     async fn tail(&mut self, since: i64) -> anyhow::Result<Tail> {
-        timeout(PATIENCE, self.try_tail(since, false)).await.context("it does not answer")?
+        timeout(PATIENCE, self.try_tail(since)).await.context("it does not answer")?
     }
 
     async fn turn(&mut self, since: i64) -> anyhow::Result<Tail> {
-        timeout(PATIENCE, self.try_tail(since, true)).await.context("it does not answer")?
+        timeout(PATIENCE, self.try_turn(since)).await.context("it does not answer")?
     }
 
     async fn leave(&mut self) {
