@@ -10,7 +10,10 @@
 //!       └──► a registration that waits for an administrator, under a number that is in its URL
 //! ```
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
+};
 
 use serde_json::json;
 use tailnet::keys::{MachinePublic, NodePublic};
@@ -365,7 +368,7 @@ impl State {
         {
             return Registered::Later(answer(number));
         }
-        let pending = Pending { machine, request: request.clone(), from, since: now };
+        let pending = Arc::new(Pending { machine, request: request.clone(), from, since: now });
         self.undo.waiting(&self.waiting);
         if let Some((gone, pending)) = self.waiting.insert(number.to_owned(), pending) {
             self.timers.remove(&(pending.since.after(LONGEST_WAIT), Timer::Waiting(gone)));
@@ -406,9 +409,9 @@ impl State {
         let owner = self.owner(Some(user), &[], &pending.request)?;
         self.undo.waiting(&self.waiting);
         let pending = self.waiting.remove(number).ok_or(Refusal::NoRegistration)?;
-        let Pending { machine, request, .. } = pending;
+        let Pending { machine, request, .. } = &*pending;
         let owner = owner.with(request.ephemeral);
-        let id = self.make_node(machine, &request, &owner, now)?;
+        let id = self.make_node(*machine, request, &owner, now)?;
         self.change_node(id, now, |node| {
             (node.auth_key, node.method) = (None, method);
             node.expires = expires.or(node.expires);

@@ -1,7 +1,10 @@
 //! What commands changed that is not kept yet, as it was before: so that a change that the store did
 //! not take can be taken back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     loading::Held,
@@ -33,7 +36,7 @@ pub struct Redo {
     streams: Vec<(NodeId, StreamId, bool)>,
     ssh: Vec<SshDecision>,
     gone: Vec<String>,
-    come: Vec<(String, Pending)>,
+    come: Vec<(String, Arc<Pending>)>,
 }
 
 impl Undo {
@@ -86,7 +89,7 @@ impl State {
         if let Some(waiting) = waiting {
             redo.gone = waiting.without(&self.waiting).map(|(number, _)| number.clone()).collect();
             let come = self.waiting.without(&waiting);
-            redo.come = come.map(|(number, own)| (number.clone(), own.clone())).collect();
+            redo.come = come.map(|(number, own)| (number.clone(), Arc::clone(own))).collect();
             let timer = |(number, since): (&String, Time)| {
                 (since.after(LONGEST_WAIT), Timer::Waiting(number.clone()))
             };

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::IpAddr,
+    sync::Arc,
 };
 
 use tailnet::keys::MachinePublic;
@@ -15,7 +16,7 @@ const MOST: usize = 1000;
 const MOST_EACH: usize = 4;
 
 /// A registration that waits.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Pending {
     pub machine: MachinePublic,
     pub request: RegisterRequest,
@@ -26,11 +27,11 @@ pub(crate) struct Pending {
 
 /// Those that wait, by number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WaitingRoom(BTreeMap<String, Pending>);
+pub(crate) struct WaitingRoom(BTreeMap<String, Arc<Pending>>);
 
 impl WaitingRoom {
     pub fn get(&self, number: &str) -> Option<&Pending> {
-        self.0.get(number)
+        self.0.get(number).map(|pending| &**pending)
     }
 
     /// All, and since when they wait.
@@ -42,16 +43,20 @@ impl WaitingRoom {
     pub fn without<'a>(
         &'a self,
         other: &'a Self,
-    ) -> impl Iterator<Item = (&'a String, &'a Pending)> {
+    ) -> impl Iterator<Item = (&'a String, &'a Arc<Pending>)> {
         self.0.iter().filter(|(number, _)| !other.0.contains_key(*number))
     }
 
-    pub fn remove(&mut self, number: &str) -> Option<Pending> {
+    pub fn remove(&mut self, number: &str) -> Option<Arc<Pending>> {
         self.0.remove(number)
     }
 
     /// One more waits; returns that which has to go for it.
-    pub fn insert(&mut self, number: String, pending: Pending) -> Option<(String, Pending)> {
+    pub fn insert(
+        &mut self,
+        number: String,
+        pending: Arc<Pending>,
+    ) -> Option<(String, Arc<Pending>)> {
         let of_machine = |other: &Pending| other.machine == pending.machine;
         let gone = if self.0.values().filter(|other| of_machine(other)).count() >= MOST_EACH {
             self.oldest(of_machine)
@@ -85,15 +90,15 @@ impl WaitingRoom {
 mod tests {
     use super::*;
 
-    fn pending(machine: u32, from: u8, since: u64) -> Pending {
+    fn pending(machine: u32, from: u8, since: u64) -> Arc<Pending> {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&machine.to_le_bytes());
-        Pending {
+        Arc::new(Pending {
             machine: MachinePublic(key),
             request: RegisterRequest::default(),
             from: Some([192, 0, 2, from].into()),
             since: Time(since),
-        }
+        })
     }
 
     #[test]
