@@ -101,14 +101,13 @@ impl State {
         };
         for (id, has) in [(current, false), (chosen, true)] {
             let Some(entry) = id.and_then(|id| self.nodes.get_mut(&id)) else { continue };
-            let before = entry.node.clone();
+            self.undo.node(&entry.node, entry.place);
             entry.node.primaries.retain(|own| *own != net);
             if has {
                 entry.node.primaries.push(net);
                 entry.node.primaries.sort_unstable();
             }
-            let (node, place) = (entry.node.clone(), entry.place);
-            self.undo.node(node.id, Some((before, place)));
+            let node = entry.node.clone();
             self.write(&node);
             self.note_parts(node.id, Parts::SHOWN);
         }

@@ -373,7 +373,7 @@ impl State {
             entry.node.rekeyed = Some(now);
         }
         let (node, place) = (entry.node.clone(), entry.place);
-        self.undo.node(id, Some((before.clone(), place)));
+        self.undo.node(&before, place);
         self.places.sort(place, Some(&before), Some(&node));
         if node.key != before.key {
             self.by_key.remove(&before.key);
@@ -394,11 +394,9 @@ impl State {
 
     /// A node is gone.
     pub(crate) fn remove_node(&mut self, id: NodeId) {
-        let Some(entry) = self.nodes.get(&id) else { return };
-        let (node, place) = (entry.node.clone(), entry.place);
-        self.undo.node(id, Some((node.clone(), place)));
         self.detach(id);
-        self.nodes.remove(&id);
+        let Some(Entry { node, place, .. }) = self.nodes.remove(&id) else { return };
+        self.undo.node(&node, place);
         self.bury(Kind::Node, id.0);
         let routes: Vec<IpNet> = node.routes().collect();
         self.sort_routes(id, &routes);

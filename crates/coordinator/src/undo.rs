@@ -41,11 +41,11 @@ pub struct Redo {
 
 impl Undo {
     /// A node was this, at this place.
-    pub fn node(&mut self, id: NodeId, before: Option<(Node, u32)>) {
-        let (node, place) = before.unzip();
+    pub fn node(&mut self, before: &Node, place: u32) {
+        let id = before.id;
         self.objects.entry((Kind::Node, id.0)).or_insert_with(|| {
-            self.places.extend(place.map(|place| (id, place)));
-            Held::Node(id, node.map(Box::new))
+            self.places.insert(id, place);
+            Held::Node(id, Some(Box::new(before.clone())))
         });
     }
 
