@@ -175,9 +175,7 @@ impl State {
     /// Whether a node of this machine is turning it on: it has much to say then.
     pub fn is_turning_lock_on(&self, machine: &MachinePublic, now: Time) -> bool {
         let begun = self.lock.kept.begun.as_ref().map(|(id, _)| *id);
-        let begun = begun.filter(|id| self.lock.lets(*id, now));
-        let entry = begun.and_then(|id| self.nodes.get(&id));
-        entry.is_some_and(|entry| entry.node.machine == *machine)
+        begun.is_some_and(|id| self.lock.lets(id, now) && self.is_of(id, machine))
     }
 
     /// Whether it is on.

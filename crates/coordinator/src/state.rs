@@ -236,8 +236,12 @@ impl State {
 
     /// The node with this key, if it is this machine's.
     pub fn owned_by(&self, machine: &MachinePublic, key: &NodePublic) -> Option<NodeId> {
-        let id = *self.by_key.get(key)?;
-        (self.nodes.get(&id)?.node.machine == *machine).then_some(id)
+        self.by_key.get(key).copied().filter(|id| self.is_of(*id, machine))
+    }
+
+    /// Whether a node is this machine's.
+    pub fn is_of(&self, id: NodeId, machine: &MachinePublic) -> bool {
+        self.nodes.get(&id).is_some_and(|entry| entry.node.machine == *machine)
     }
 
     /// A number that no object of this kind ever had.

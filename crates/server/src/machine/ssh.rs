@@ -76,8 +76,7 @@ pub async fn answer(
     let Some(question) = Question::read(uri) else {
         return Ok(text(StatusCode::BAD_REQUEST, "not a question about a login\n"));
     };
-    let machine = |id| server.network.read(|state| Some(state.node(id)?.node.machine));
-    if machine(question.ends[1]) != Some(client.machine) {
+    if !server.network.read(|state| state.is_of(question.ends[1], &client.machine)) {
         return Ok(text(StatusCode::FORBIDDEN, "the login is at another machine\n"));
     }
     let told = match decide(server, &question).await? {
