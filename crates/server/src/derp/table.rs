@@ -266,13 +266,8 @@ impl All {
 
 /// The frame that says that a peer is not connected.
 pub fn gone(peer: &NodePublic, reason: GoneReason) -> BytesMut {
-    let reason = match reason {
-        GoneReason::Disconnected => 0,
-        GoneReason::NotHere => 1,
-        GoneReason::Other(other) => other,
-    };
     let mut out = BytesMut::new();
-    write_frame(&mut out, kind::PEER_GONE, &[&peer.0[..], &[reason]].concat());
+    write_frame(&mut out, kind::PEER_GONE, &[&peer.0[..], &[reason.byte()]].concat());
     out
 }
 

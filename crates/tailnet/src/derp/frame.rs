@@ -109,6 +109,25 @@ pub enum GoneReason {
     Other(u8),
 }
 
+impl GoneReason {
+    fn of(byte: u8) -> Self {
+        match byte {
+            0 => Self::Disconnected,
+            1 => Self::NotHere,
+            other => Self::Other(other),
+        }
+    }
+
+    /// As a frame has it.
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Disconnected => 0,
+            Self::NotHere => 1,
+            Self::Other(other) => other,
+        }
+    }
+}
+
 /// Why a relay's words are not understood. The connection is of no more use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
@@ -203,11 +222,7 @@ impl FromRelay {
             kind::KEEP_ALIVE => Some(Self::KeepAlive),
             kind::PEER_GONE => contents.split_first_chunk::<KEY>().map(|(peer, rest)| {
                 // Old relays say no reason.
-                let reason = match rest.first().copied().unwrap_or(0) {
-                    0 => GoneReason::Disconnected,
-                    1 => GoneReason::NotHere,
-                    other => GoneReason::Other(other),
-                };
+                let reason = GoneReason::of(rest.first().copied().unwrap_or(0));
                 Self::PeerGone { peer: NodePublic(*peer), reason }
             }),
             kind::PING => eight.map(Self::Ping),

@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use bytes::BytesMut;
-use tailnet::derp::{Decoder, FromRelay, GoneReason};
+use tailnet::derp::{Decoder, FromRelay};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     sync::mpsc,
@@ -130,11 +130,7 @@ impl Reader<'_> {
                 }
             }
             FromRelay::PeerGone { peer, reason } => {
-                let reason = match reason {
-                    GoneReason::Disconnected => 0,
-                    GoneReason::NotHere => 1,
-                    GoneReason::Other(other) => other,
-                };
+                let reason = reason.byte();
                 self.tell(Event::PeerGone { region, peer, reason }).await?;
             }
             FromRelay::Ping(ping) => {
