@@ -113,7 +113,7 @@ impl Acme {
         let folder = folder.join(FOLDER);
         files::make_folder(&folder)?;
         let domains = domains.into_iter().map(|Domain(name)| name);
-        let config = AcmeConfig::new_with_client_config(domains, Arc::new(roots::client()))
+        let config = AcmeConfig::new_with_client_config(domains, roots::client())
             .contact(table.email.iter().map(|email| format!("mailto:{email}")))
             .directory(&table.directory.0)
             .challenge_type(match table.challenge {

@@ -1,7 +1,7 @@
 //! What is asked of others over HTTP, a provider of identities first of all: each answer within bounds
 //! of size and time.
 
-use std::{fmt, future::pending, io, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, future::pending, io, pin::Pin, time::Duration};
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
@@ -112,7 +112,7 @@ impl Fetch {
 
 /// TLS that trusts the authorities that this machine trusts.
 pub fn connector() -> TlsConnector {
-    TlsConnector::from(Arc::new(roots::client()))
+    TlsConnector::from(roots::client())
 }
 
 impl<'c> AsyncHttpClient<'c> for Fetch {
