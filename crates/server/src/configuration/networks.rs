@@ -14,7 +14,7 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::Deserialize;
 
 use super::{Configuration, Derp, DnsTable, OidcTable, RemoteUrl, ServerUrl};
-use crate::{address, files};
+use crate::{address, files, store::Database};
 
 /// The name of a network, by which commands and counters know it. It is also a folder's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -241,34 +241,11 @@ impl Configuration {
                 bail!("{key}: `database_network` is a number in a database, and there is none");
             }
         }
-        for (at, one) in all.iter().enumerate() {
-            for other in &all[..at] {
-                one.is_apart_from(other)?;
+        let marks: Vec<Marks> = all.iter().map(Marks::of).collect();
+        for (at, one) in marks.iter().enumerate() {
+            for other in &marks[..at] {
+                one.check_beside(other)?;
             }
-        }
-        Ok(())
-    }
-
-    fn is_apart_from(&self, other: &Self) -> anyhow::Result<()> {
-        if let Some(host) = host_of(self)
-            && Some(&host) == host_of(other).as_ref()
-        {
-            bail!(
-                "{}: `server_url` has the host {host}, as that of {}: a request is given to a \
-                 network by this name",
-                self.key(),
-                other.key()
-            );
-        }
-        // One that cannot be read is told of when it is opened, and stops that network alone.
-        if let (Ok(own), Ok(others)) = (self.database(), other.database())
-            && own.is_same_as(&others)
-        {
-            bail!(
-                "{}: the database is that of {}: set another `database_network`",
-                self.key(),
-                other.key()
-            );
         }
         Ok(())
     }
@@ -282,8 +259,37 @@ impl Configuration {
     }
 }
 
-fn host_of(configuration: &Configuration) -> Option<String> {
-    address::host(configuration.server_url.as_ref()?.host())
+/// What no two networks have in common.
+struct Marks {
+    key: String,
+    host: Option<String>,
+    /// One that cannot be read is told of when it is opened, and stops that network alone.
+    database: Option<Database>,
+}
+
+impl Marks {
+    fn of(network: &Configuration) -> Self {
+        let host = network.server_url.as_ref().and_then(|url| address::host(url.host()));
+        Self { key: network.key(), host, database: network.database().ok() }
+    }
+
+    fn check_beside(&self, other: &Self) -> anyhow::Result<()> {
+        let (key, others) = (&self.key, &other.key);
+        if let Some(host) = &self.host
+            && self.host == other.host
+        {
+            bail!(
+                "{key}: `server_url` has the host {host}, as that of {others}: a request is given \
+                 to a network by this name"
+            );
+        }
+        if let (Some(own), Some(theirs)) = (&self.database, &other.database)
+            && own.is_same_as(theirs)
+        {
+            bail!("{key}: the database is that of {others}: set another `database_network`");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
