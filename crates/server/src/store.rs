@@ -115,7 +115,7 @@ impl Prober {
             }
             Ok(open.commit().await?)
         };
-        timeout(PROBE, probe).await.context("it does not answer")?
+        answered(PROBE, probe).await
     }
 }
 
@@ -225,12 +225,12 @@ impl Store {
             Database::File(file) => Self::open_file(file).await?,
             Database::Server { options, pooled, network, .. } => {
                 let scope = Scope { network: network.get().into(), persistent: !pooled };
-                let options = PgPoolOptions::new()
+                let pool = PgPoolOptions::new()
                     .max_connections(CONNECTIONS)
                     .acquire_timeout(PATIENCE)
                     .connect_with((**options).clone());
-                let pool = timeout(PATIENCE * 2, options).await.context("it does not answer")?;
-                let pool = pool.context("connecting to PostgreSQL")?;
+                let pool = async { pool.await.context("connecting to PostgreSQL") };
+                let pool = answered(PATIENCE * 2, pool).await?;
                 schema::migrate_postgres(&pool, scope).await.context("the database's tables")?;
                 Engine::Postgres(pool, scope)
             }
@@ -356,11 +356,11 @@ impl Store {
 
 impl Shared for Store {
     async fn tail(&mut self, since: i64) -> anyhow::Result<Tail> {
-        timeout(PATIENCE, self.try_tail(since)).await.context("it does not answer")?
+        answered(PATIENCE, self.try_tail(since)).await
     }
 
     async fn turn(&mut self, since: i64) -> anyhow::Result<Tail> {
-        timeout(PATIENCE, self.try_turn(since)).await.context("it does not answer")?
+        answered(PATIENCE, self.try_turn(since)).await
     }
 
     async fn leave(&mut self) {
@@ -384,6 +384,14 @@ impl Shared for Store {
             Engine::Postgres(pool, _) => pool.close().await,
         }
     }
+}
+
+/// What a database says within this time.
+async fn answered<T>(
+    limit: Duration,
+    answer: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<T> {
+    timeout(limit, answer).await.context("it does not answer")?
 }
 
 fn file_pool() -> SqlitePoolOptions {

@@ -1,10 +1,8 @@
 //! What the servers of a network say to each other by way of the database.
 
-use anyhow::Context;
 use sqlx::{AssertSqlSafe, postgres::PgListener};
-use tokio::time::timeout;
 
-use super::{Engine, Lease, Open, PATIENCE, postgres, sqlite, within};
+use super::{Engine, Lease, Open, PATIENCE, answered, postgres, sqlite, within};
 
 /// What a look at the database saw.
 #[derive(Debug)]
@@ -48,7 +46,7 @@ impl Watch {
             open.commit().await?;
             Ok(Polled { version, origin, is_there, leases })
         };
-        timeout(PATIENCE, poll).await.context("it does not answer")?
+        answered(PATIENCE, poll).await
     }
 
     /// The nodes of another server.
@@ -62,7 +60,7 @@ impl Watch {
             open.commit().await?;
             Ok(nodes)
         };
-        timeout(PATIENCE, nodes).await.context("it does not answer")?
+        answered(PATIENCE, nodes).await
     }
 
     /// Forgets a lease that was not renewed.
@@ -75,7 +73,7 @@ impl Watch {
             within!(&mut open, end_lease(lease.id, lease.beat))?;
             Ok(open.commit().await?)
         };
-        timeout(PATIENCE, end).await.context("it does not answer")?
+        answered(PATIENCE, end).await
     }
 
     /// Wakes others that listen. It is in no transaction that writes: at the end of one with it every
@@ -86,9 +84,11 @@ impl Watch {
     pub async fn wake(&self) -> anyhow::Result<()> {
         let Engine::Postgres(pool, scope) = &self.engine else { return Ok(()) };
         let words = format!("NOTIFY {}", scope.channel());
-        let wake = sqlx::raw_sql(AssertSqlSafe(words)).execute(pool);
-        timeout(PATIENCE, wake).await.context("it does not answer")??;
-        Ok(())
+        let wake = async {
+            sqlx::raw_sql(AssertSqlSafe(words)).execute(pool).await?;
+            Ok(())
+        };
+        answered(PATIENCE, wake).await
     }
 
     /// What hears that. Behind PgBouncer it hears nothing, and polling finds out.
