@@ -13,7 +13,7 @@ use bytes::Bytes;
 use coordinator::{Frame, FrameKey, Part, Polled, Session};
 use tokio::{
     sync::{Semaphore, SemaphorePermit, mpsc, oneshot},
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use crate::{
@@ -190,46 +190,36 @@ impl Stream {
         }
     }
 
-    async fn tell(&mut self, server: &Server) {
+    /// Tells what changes from then on, until either end has enough.
+    async fn tell(&mut self, server: &Server) -> Option<()> {
         let mut changed = server.network.changed();
         let mut questions = server.pings.follow(self.session.node());
         let mut alive_at = Instant::now() + next_sign();
         loop {
             let end = *changed.borrow_and_update();
             let polled = server.network.read(|state| self.session.poll_until(state, end, now()));
-            let (frame, is_end) = match polled {
-                Polled::Nothing => (None, false),
-                Polled::Frame(frame) => (Some(frame), false),
-                Polled::End(frame) => (frame, true),
-            };
             server.network.note_read();
-            if let Some(frame) = frame {
-                if self.send(server.packed.encode(&frame), None).await.is_none() {
-                    return;
-                }
-                alive_at = Instant::now() + next_sign();
-            }
-            if is_end {
-                return;
-            }
-            tokio::select! {
-                outcome = changed.changed() => if outcome.is_err() {
-                    return;
-                },
-                () = tokio::time::sleep_until(alive_at) => {
-                    if self.send(vec![SIGN_OF_LIFE.clone()], None).await.is_none() {
-                        return;
-                    }
+            match polled {
+                Polled::Nothing => {}
+                Polled::Frame(frame) => {
+                    self.send(server.packed.encode(&frame), None).await?;
                     alive_at = Instant::now() + next_sign();
                 }
-                question = questions.next() => {
-                    if self.send(question, None).await.is_none() {
-                        return;
-                    }
-                    alive_at = Instant::now() + next_sign();
+                Polled::End(frame) => {
+                    return self.send(server.packed.encode(&frame?), None).await;
                 }
-                () = self.to.closed() => return,
             }
+            let words = tokio::select! {
+                outcome = changed.changed() => {
+                    outcome.ok()?;
+                    continue;
+                }
+                () = sleep_until(alive_at) => vec![SIGN_OF_LIFE.clone()],
+                question = questions.next() => question,
+                () = self.to.closed() => return None,
+            };
+            self.send(words, None).await?;
+            alive_at = Instant::now() + next_sign();
         }
     }
 
