@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use netns::{
-    Family, Iperf, Member, MemberKind, Nat, Path, Pinging, Stopwatch, Tailnet, Uplink, eventually,
-    ping,
+    Counter, Family, Iperf, Member, MemberKind, Nat, Path, Pinging, Stopwatch, Tailnet, Uplink,
+    eventually, ping,
 };
 
 use crate::nat::changes::{OFTEN, PATIENCE};
@@ -17,22 +17,8 @@ const MEETS: Duration = Duration::from_secs(30);
 /// What a second of calls may be, with some that a busy machine makes up for.
 const PACE: u32 = 220;
 
-/// Counts the calls of a host at its box, by seconds.
-const COUNT: &str = "
-table inet counted {
-  counter calls { }
-  chain out {
-    type filter hook output priority filter
-    oifname eth0 udp dport 1024-65535 ct state new counter name calls
-  }
-}
-";
-
-fn calls(member: &Member) -> u32 {
-    let counter = member.host.run("nft list counter inet counted calls");
-    let mut words = counter.split_whitespace().skip_while(|word| *word != "packets");
-    words.nth(1).and_then(|count| count.parse().ok()).expect("nft tells how many")
-}
+/// The calls of a host.
+const CALLS: &str = "oifname eth0 udp dport 1024-65535 ct state new";
 
 fn sockets(member: &Member) -> usize {
     member.host.run("ss -H -uan").lines().count()
@@ -127,25 +113,22 @@ fn who_does_not_want_it_calls_nobody_and_is_asked_by_nobody() {
     let Some(tailnet) = Tailnet::start() else { return };
     let nats = [Nat::Symmetric, Nat::PortRestricted];
     let [hard, easy] = pair(&tailnet, 0, nats, "--guess-ports=false");
-    for member in [&hard, &easy] {
-        let rules = member.host.write("count", COUNT);
-        member.host.run(format!("nft -f {rules}"));
-    }
+    let calls = [&hard, &easy].map(|member| Counter::start(&member.host, "calls", "output", CALLS));
     assert!(time_to_meet([&hard, &easy], Duration::from_secs(15)).is_none());
-    for member in [&hard, &easy] {
-        assert!(calls(member) < 50, "{}: {}", member.host.name(), calls(member));
+    for (member, calls) in [&hard, &easy].into_iter().zip(&calls) {
+        assert!(calls.packets() < 50, "{}: {}", member.host.name(), calls.packets());
     }
     for member in [&hard, &easy] {
         let set = member.attempt("set tailnet0 --guess-ports");
         assert!(set.ok, "{set:?}");
     }
-    let before = calls(&easy);
+    let before = calls[1].packets();
     let watch = Stopwatch::start();
     let took = time_to_meet([&hard, &easy], Duration::from_secs(60));
     assert!(took.is_some(), "{}", why(&hard, &easy));
-    let called = calls(&easy) - before;
+    let called = calls[1].packets() - before;
     println!("{called} calls, met after {took:?}");
-    assert!(f64::from(called) <= f64::from(PACE) * watch.elapsed().as_secs_f64().min(14.0));
+    assert!(called as f64 <= f64::from(PACE) * watch.elapsed().as_secs_f64().min(14.0));
 }
 
 /// What the one says of the way to the other, and both of their networks.
