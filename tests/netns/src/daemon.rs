@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use crate::host::Host;
 use crate::implementation::{Implementation, Program};
+use crate::service::wake;
 use crate::show::{Shown, forced_off};
 use crate::wait::{Stopwatch, eventually};
 
@@ -85,10 +86,7 @@ impl Daemon {
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.pid));
         if signal == "CONT" {
-            // nsenter stops with what it runs, and has to be told to go on as well.
-            let wrapper = self.process.id().to_string();
-            let told = Command::new("kill").args(["-CONT", &wrapper]).status();
-            assert!(told.is_ok_and(|told| told.success()), "the daemon has ended");
+            wake(&self.process);
         }
     }
 

@@ -85,14 +85,8 @@ impl Service {
     pub fn signal(&self, signal: &str) {
         self.host.run(format!("kill -{signal} {}", self.pid));
         if signal == "CONT" {
-            self.wake();
+            wake(&self.process);
         }
-    }
-
-    /// nsenter(1) stops itself when what it runs is stopped, and does not see that it goes on.
-    fn wake(&self) {
-        let told = Command::new("kill").args(["-CONT", &self.process.id().to_string()]).status();
-        told.expect("kill is installed (make deps)");
     }
 
     /// The host that it runs in.
@@ -112,11 +106,17 @@ impl Drop for Service {
         }
         if matches!(self.process.try_wait(), Ok(None)) {
             self.host.attempt(format!("kill -KILL {}", self.pid));
-            self.wake();
+            wake(&self.process);
             // It is dead or dying; the host's end would take it as well.
             let _ = self.process.wait();
         }
     }
+}
+
+/// nsenter(1) stops itself when what it runs is stopped, and does not see that it goes on.
+pub(crate) fn wake(nsenter: &Child) {
+    let told = Command::new("kill").args(["-CONT", &nsenter.id().to_string()]).status();
+    told.expect("kill is installed (make deps)");
 }
 
 fn log(name: &str) -> String {

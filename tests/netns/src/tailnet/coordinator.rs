@@ -203,7 +203,11 @@ impl Coordinator {
     /// # Panics
     /// When it does not run.
     pub fn pid(&self) -> u32 {
-        self.service.as_ref().expect("it runs").pid()
+        self.running().pid()
+    }
+
+    fn running(&self) -> &Service {
+        self.service.as_ref().expect("it runs")
     }
 
     /// Which it is.
@@ -257,7 +261,7 @@ impl Coordinator {
 
     /// Sends it a signal, by name: `STOP`, `CONT`, ...
     pub fn signal(&self, signal: &str) {
-        self.host.run(format!("kill -{signal} {}", self.pid()));
+        self.running().signal(signal);
     }
 
     fn config(&self) -> String {
