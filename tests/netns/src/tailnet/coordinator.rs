@@ -119,11 +119,6 @@ impl Coordinator {
         self.auth_key = self.new_auth_key("--reusable");
     }
 
-    /// The host that it runs on.
-    pub fn host(&self) -> &Host {
-        &self.host
-    }
-
     /// Starts it once more, with what it kept; one that still runs is killed.
     ///
     /// # Panics

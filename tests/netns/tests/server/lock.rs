@@ -261,7 +261,7 @@ fn an_audit_that_was_written_out_is_verified_and_a_change_is_named() {
     }
     let whole = coordinator.command("audit export");
     let verify = |name: &str, text: &str| {
-        let file = coordinator.host().write(name, text);
+        let file = coordinator.host.write(name, text);
         let done = coordinator.attempt(&format!("audit verify {file}"));
         (done.ok, format!("{}{}", done.stdout, done.stderr))
     };
