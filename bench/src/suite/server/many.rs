@@ -201,13 +201,7 @@ impl Many<'_> {
         coordinator.command(&format!("policy set -f {file}"));
         let (servers, stores) = (self.nodes / SERVERS, self.nodes / STORES);
         let members = self.nodes - servers - stores;
-        let key = |options: &str| {
-            let made = coordinator.command(&format!(
-                "preauthkeys create --reusable --expiration 24h --output json {options}"
-            ));
-            let made: serde_json::Value = serde_json::from_str(&made).unwrap_or_default();
-            made["key"].as_str().expect("the coordinator made a key").to_owned()
-        };
+        let key = |owner: &str| coordinator.auth_key_of(owner, "--reusable");
         let mut groups = vec![
             Group { auth_key: key("--tags tag:web"), count: servers, sees: members + stores },
             Group { auth_key: key("--tags tag:db"), count: stores, sees: servers },

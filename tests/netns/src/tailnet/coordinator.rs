@@ -227,8 +227,13 @@ impl Coordinator {
 
     /// A further one, for one member, with these options of `preauthkeys create`.
     pub fn new_auth_key(&self, options: &str) -> String {
+        self.auth_key_of("--user 1", options)
+    }
+
+    /// The same for a member of another owner: an option of `preauthkeys create` as well.
+    pub fn auth_key_of(&self, owner: &str, options: &str) -> String {
         let made = self.command(&format!(
-            "preauthkeys create --user 1 --expiration 24h --output json {options}"
+            "preauthkeys create {owner} --expiration 24h --output json {options}"
         ));
         let made: serde_json::Value = serde_json::from_str(&made).unwrap_or_default();
         made["key"].as_str().expect("the coordinator made a key").to_owned()

@@ -26,17 +26,16 @@ impl Network {
 
     /// Runs a command about it.
     fn command(self, tailnet: &Tailnet, words: &str) -> String {
-        let network = ["", "--network two"][self.0];
-        tailnet.coordinator.command(&format!("{network} {words}"))
+        tailnet.coordinator.command(&format!("{} {words}", self.option()))
+    }
+
+    /// Has a command be about it.
+    fn option(self) -> &'static str {
+        ["", "--network two"][self.0]
     }
 
     fn key(self, tailnet: &Tailnet) -> String {
-        let made = self.command(
-            tailnet,
-            "preauthkeys create --user 1 --reusable --expiration 24h --output json",
-        );
-        let made: Value = serde_json::from_str(&made).expect("a key");
-        made["key"].as_str().expect("a key has its text").to_owned()
+        tailnet.coordinator.new_auth_key(&format!("--reusable {}", self.option()))
     }
 
     fn nodes(self, tailnet: &Tailnet) -> Vec<Value> {
