@@ -259,6 +259,11 @@ impl Coordinator {
         self.command(&format!("policy set -f {file}"));
     }
 
+    /// What it has printed since its start.
+    pub fn log(&self) -> String {
+        self.host.read("/run/rig/coordinator.log")
+    }
+
     /// Sends it a signal, by name: `STOP`, `CONT`, ...
     pub fn signal(&self, signal: &str) {
         self.running().signal(signal);

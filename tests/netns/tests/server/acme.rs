@@ -5,7 +5,6 @@ use netns::{Certificate, Host, Service, Switch, Tailnet, eventually, serve_names
 use super::super::{PATIENCE, start};
 
 const NAME: &str = "net.test";
-const LOG: &str = "/run/rig/coordinator.log";
 
 /// pebble on the coordinator's host, whose certificates live so many seconds; nothing where it is not
 /// built, which is announced.
@@ -86,7 +85,7 @@ fn an_authority_gives_a_certificate_and_gives_it_anew_and_a_restart_needs_none()
     drop(authority);
     tailnet.coordinator.start_again();
     eventually("it has what it had", PATIENCE, || shown(&host).is_some());
-    assert!(host.read(LOG).contains("ACME: the certificate is in force"));
+    assert!(tailnet.coordinator.log().contains("ACME: the certificate is in force"));
 }
 
 #[test]

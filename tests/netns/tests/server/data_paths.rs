@@ -73,7 +73,7 @@ impl World {
     }
 
     fn says(&self, what: &str) -> usize {
-        self.tailnet.coordinator.host.read("/run/rig/coordinator.log").matches(what).count()
+        self.tailnet.coordinator.log().matches(what).count()
     }
 
     /// Nothing moves for so many seconds.

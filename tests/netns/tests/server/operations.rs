@@ -10,7 +10,6 @@ use netns::{
 use super::super::{PATIENCE, is_online, join, start};
 
 const METRICS: &str = "http://127.0.0.1:9587/metrics";
-const LOG: &str = "/run/rig/coordinator.log";
 
 /// Asks on the server's own host: the status, and what it says.
 fn ask(tailnet: &Tailnet, words: &str) -> (String, String) {
@@ -104,7 +103,7 @@ fn health_says_whether_the_store_takes_writes() {
 fn logs_are_json_where_they_are_asked_to_be() {
     let Some(mut tailnet) = start() else { return };
     tailnet.coordinator.set("log_format = \"json\"\nlog_level = \"warn,server::serve=info\"");
-    let text = tailnet.coordinator.host.read(LOG);
+    let text = tailnet.coordinator.log();
     let lines = text.lines().filter(|line| line.starts_with('{'));
     let events: Vec<serde_json::Value> =
         lines.map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
@@ -144,12 +143,13 @@ fn a_certificate_is_replaced_and_no_connection_ends() {
     host.write("tls.pem", &new.chain);
     host.write_secret("tls.key", &new.key);
     eventually("the new certificate is in force", PATIENCE, || trusts(&authority));
-    assert!(host.read(LOG).contains("the new certificate is in force"));
+    assert!(tailnet.coordinator.log().contains("the new certificate is in force"));
 
     // Another's key.
     host.write_secret("tls.key", &Certificate::new(Switch::coordinator()).key);
     eventually("a bad pair is refused", PATIENCE, || {
-        host.read(LOG).contains("the new certificate is refused, and the old one stays")
+        let log = tailnet.coordinator.log();
+        log.contains("the new certificate is refused, and the old one stays")
     });
     assert!(trusts(&authority));
     host.write_secret("tls.key", &new.key);

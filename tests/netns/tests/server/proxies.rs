@@ -8,7 +8,6 @@ use netns::{
 use super::super::{PATIENCE, is_online, start};
 
 const MANUAL: &str = include_str!("../../../../docs/server.md");
-const LOG: &str = "/run/rig/coordinator.log";
 
 /// The configuration that the manual has for a proxy, with the rig's names.
 fn of_manual(proxy: &str) -> String {
@@ -115,7 +114,7 @@ fn counts_by_client(tailnet: &Tailnet) {
     }
     assert_eq!(asks(&noisy, "-H 'X-Forwarded-For: 192.0.2.99'"), "429");
     assert_eq!(asks(&quiet, ""), "401");
-    assert!(!tailnet.coordinator.host.read(LOG).contains("panicked"));
+    assert!(!tailnet.coordinator.log().contains("panicked"));
 }
 
 fn works_behind(start_proxy: impl FnOnce(&Host) -> Service) {
