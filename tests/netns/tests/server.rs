@@ -50,6 +50,13 @@ fn is_online(tailnet: &Tailnet, name: &str) -> bool {
     nodes.iter().any(|node| node["given_name"] == name && node["online"] == true)
 }
 
+/// The block of a manual that begins with these words.
+fn block<'a>(manual: &'a str, words: &str) -> &'a str {
+    let text = manual.split(&format!("```{words}\n")).nth(1);
+    let text = text.and_then(|rest| rest.split("```").next());
+    text.unwrap_or_else(|| panic!("the manual has no {words}"))
+}
+
 #[test]
 fn stock_clients_talk_directly_and_know_each_others_names() {
     let Some(tailnet) = start() else { return };

@@ -19,7 +19,8 @@ use crate::{PATIENCE, start};
 
 /// Within this, nodes whose relay is gone talk by the other again.
 const MOVED: Duration = Duration::from_secs(10);
-const KEY: &str = "6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a";
+/// What relays of a mesh know each other by.
+pub const KEY: &str = "6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a";
 
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {

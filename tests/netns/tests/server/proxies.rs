@@ -5,16 +5,14 @@ use netns::{
     Family, Host, Member, MemberKind, Nat, Path, Service, Tailnet, Uplink, eventually, ping,
 };
 
-use super::super::{PATIENCE, is_online, start};
+use super::super::{PATIENCE, block, is_online, start};
 
 const MANUAL: &str = include_str!("../../../../docs/server.md");
 
 /// The configuration that the manual has for a proxy, with the rig's names.
 fn of_manual(proxy: &str) -> String {
-    let begin = format!("```{proxy}\n");
-    let text = MANUAL.split(&begin).nth(1).and_then(|rest| rest.split("```").next());
-    let text = text.unwrap_or_else(|| panic!("the manual has no {proxy}"));
-    text.replace("net.example.com", "10.1.0.1")
+    block(MANUAL, proxy)
+        .replace("net.example.com", "10.1.0.1")
         .replace("/etc/ssl/private/10.1.0.1.key", "/run/rig/tls.key")
         .replace("/etc/ssl/10.1.0.1.pem", "/run/rig/tls.pem")
         .replace("/etc/haproxy/10.1.0.1.pem", "/run/rig/both.pem")

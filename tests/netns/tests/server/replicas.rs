@@ -17,14 +17,13 @@ use netns::{
 use postgres_rig::Cluster;
 use serde_json::Value;
 
-use super::super::{PATIENCE, start};
-use super::mesh::addresses;
+use super::super::{PATIENCE, block, start};
+use super::mesh::{self, addresses};
 
 const MANUAL: &str = include_str!("../../../../docs/operating.md");
 /// What both servers are known by, and each of them.
 const NAME: &str = "net.example.com";
 const NAMES: [&str; 2] = ["a.example.com", "b.example.com"];
-const MESH_KEY: &str = "6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a6d2f0d9cbf0b1c1e5d8a7f6e5d4c3b2a";
 /// Within this the nodes of a server that was killed talk by the other relay, and follow the other server.
 const MOVED: Duration = Duration::from_secs(10);
 const FOLLOWED: Duration = Duration::from_secs(15);
@@ -55,12 +54,10 @@ pub struct World {
     _cluster: Cluster,
 }
 
-/// What the manual has between these words and the end of a block.
-fn of_manual(block: &str) -> String {
-    let text = MANUAL.split(&format!("```{block}\n")).nth(1);
-    let text = text.and_then(|rest| rest.split("```").next());
-    let text = text.unwrap_or_else(|| panic!("the manual has no {block}"));
-    text.replace("/etc/ssl/private/net.example.com.key", "/run/rig/tls.key")
+/// A block of the manual, with the rig's names.
+fn of_manual(name: &str) -> String {
+    block(MANUAL, name)
+        .replace("/etc/ssl/private/net.example.com.key", "/run/rig/tls.key")
         .replace("/etc/ssl/net.example.com.pem", "/run/rig/tls.pem")
         .replace("/etc/linerate/", "/run/rig/")
 }
@@ -90,7 +87,7 @@ impl World {
             let certificate = tailnet.certificate.of_names(addresses(host), &all);
             host.write("tls.pem", &certificate.chain);
             host.write_secret("tls.key", &certificate.key);
-            host.write_secret("mesh.key", MESH_KEY);
+            host.write_secret("mesh.key", mesh::KEY);
             host.write_secret("database", &database);
             host.write("relays.json", &of_manual("json replicas"));
         }
