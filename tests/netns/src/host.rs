@@ -222,6 +222,12 @@ impl Host {
         text.trim().parse().expect("a count is a number")
     }
 
+    /// The other ends of this TCP port's connections.
+    pub fn connected_to(&self, port: u16) -> Vec<String> {
+        let all = self.run(format!("ss -Htn state established '( sport = :{port} )'"));
+        all.lines().filter_map(|line| line.split_whitespace().last().map(str::to_owned)).collect()
+    }
+
     /// Whether something in the host listens on this TCP port.
     pub fn listens(&self, port: u16) -> bool {
         let wanted = format!(":{port:04X}");

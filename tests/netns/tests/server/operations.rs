@@ -115,8 +115,7 @@ fn logs_are_json_where_they_are_asked_to_be() {
 
 /// Connections of members, by their other ends.
 fn connections(tailnet: &Tailnet) -> BTreeSet<String> {
-    let told = tailnet.coordinator.host.run("ss -Htn state established '( sport = :443 )'");
-    told.lines().filter_map(|line| line.split_whitespace().last().map(str::to_owned)).collect()
+    tailnet.coordinator.host.connected_to(443).into_iter().collect()
 }
 
 #[test]

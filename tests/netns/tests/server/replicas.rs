@@ -149,8 +149,8 @@ fn resolve_by(host: &Host, names: &Host) {
 /// How many connections a server has with a member: a stream's, and the relay's.
 fn connections(server: &Host, member: &Member) -> usize {
     let at = addresses(&member.host);
-    let all = server.run("ss -Htn state established '( sport = :443 )'");
-    all.lines().filter(|line| line.contains(&format!("{}]:", at.of(Family::V4)))).count()
+    let all = server.connected_to(443);
+    all.iter().filter(|end| end.contains(&format!("{}]:", at.of(Family::V4)))).count()
 }
 
 /// The name of a peer, as a member was told.
