@@ -11,7 +11,9 @@
 
 #![forbid(unsafe_code)]
 
-use netns::{CoordinatorKind, Family, Host, Iperf, Member, MemberKind, Nat, Tailnet, Uplink};
+use netns::{
+    CoordinatorKind, Family, Host, Iperf, Member, MemberKind, Nat, Tailnet, Uplink, median,
+};
 
 const RELAYS: [CoordinatorKind; 2] = [CoordinatorKind::Linerate, CoordinatorKind::Headscale];
 const PAIRS: [MemberKind; 2] = [MemberKind::Tailscaled, MemberKind::Linerate];
@@ -41,10 +43,7 @@ fn main() {
                 rates[which].push(carry(&ways[which], seconds));
             }
         }
-        let [ours, theirs] = rates.map(|mut all| {
-            all.sort_by(f64::total_cmp);
-            all[all.len() / 2]
-        });
+        let [ours, theirs] = rates.map(median);
         println!("median between two of {kind:?}: {ours:.3} and {theirs:.3}: {:.2}", ours / theirs);
     }
 }

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use netns::{
     Family, Host, Iperf, Member, MemberKind, Path, Stopwatch, Tailnet, Uplink, in_background,
+    median,
 };
 
 const DISCO: [u8; 6] = *b"TS\xf0\x9f\x92\xac";
@@ -59,10 +60,6 @@ fn main() {
             rates[which].push(carried);
         }
     }
-    let median = |mut all: Vec<f64>| {
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
     let [alone, beside, flooded] = rates.map(median);
     println!("median: alone {alone:.3}, closed port {beside:.3}, flooded {flooded:.3} Gbit/s");
     println!("stays: {:.3} of alone, {:.3} of closed port", flooded / alone, flooded / beside);

@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use netns::{Family, Iperf, Member, MemberKind, Nat, Tailnet, Uplink};
+use netns::{Family, Iperf, Member, MemberKind, Nat, Tailnet, Uplink, median};
 
 const PORT: &str = "40000";
 const RELAYS: [Option<MemberKind>; 3] =
@@ -41,10 +41,7 @@ fn main() {
             rates[which].push(carried);
         }
     }
-    let [direct, ours, theirs] = rates.map(|mut all| {
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    });
+    let [direct, ours, theirs] = rates.map(median);
     println!("median: direct {direct:.3}, linerate {ours:.3}, tailscaled {theirs:.3} Gbit/s");
     println!("of tailscaled's: linerate {:.2}, direct {:.2}", ours / theirs, direct / theirs);
 }

@@ -71,6 +71,6 @@ pub use tailnet::{
     Certificate, Coordinator, CoordinatorKind, Lan, Mapping, Member, MemberKind, MemberProgram,
     Nat, Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, deafen, hears,
 };
-pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, ping};
+pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, median, ping};
 pub use wait::{Stopwatch, announce, eventually};
 pub use wg::{Key, PeerStatus, Status, base64, preshared_key};

@@ -36,6 +36,12 @@ pub fn ping(host: &Host, arguments: impl AsRef<str>) -> Ping {
     Ping::parse(outcome.stdout + &outcome.stderr)
 }
 
+/// The middle one of figures.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
 /// Has a few requests leave at once instead of one after the other. Once there was a reply, iputils
 /// waits for the others no longer than twice the longest time so far or the interval, whatever `-W`
 /// says, and on a busy machine the last one takes longer than 100 ms. So the interval is long. A test

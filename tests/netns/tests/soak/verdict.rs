@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use netns::{Daemon, Pair, announce};
+use netns::{Daemon, Pair, announce, median};
 
 use super::disturb::{Events, LONG, drops};
 use super::load::LoadCarried;
@@ -178,9 +178,7 @@ struct Trend {
 }
 
 fn middle(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> f64 {
-    let mut values: Vec<f64> = samples.iter().map(of).collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    median(samples.iter().map(of).collect())
 }
 
 /// What three quarters of all pairs of samples see at least (after Theil and Sen): a leak is steady,
