@@ -227,7 +227,7 @@ measures! {
     SERVER_10K_HELD = "server_10k_held", "  then idle: private memory for a node and its streams", "kB", 1, None;
     SERVER_10K_CHANGE_P50 = "server_10k_change_p50", "  100 nodes, one each 100 ms, are reached elsewhere: told, p50", "ms", 0, None;
     SERVER_10K_CHANGE_P99 = "server_10k_change_p99", "  p99 (at most 1,000)", "ms", 0, None;
-    SERVER_10K_CHANGE_TOLD = "server_10k_change_told", "  of those who had to be told", "%", 2, None;
+    SERVER_10K_CHANGE_TOLD = "server_10k_change_told", "  of the nodes that had to be told", "%", 2, None;
     SERVER_10K_RENEW_P99 = "server_10k_renew_p99", "  20 nodes, one each 500 ms, take other keys: told, p99", "ms", 0, None;
     SERVER_10K_RULES_P99 = "server_10k_rules_p99", "  a saved policy is in force, p99", "ms", 0, None;
     SERVER_10K_AGAIN = "server_10k_again", "  the server is killed and starts again: all are whole (at most 60)", "s", 1, None;
@@ -242,7 +242,7 @@ measures! {
     SERVER_10K_POLICY_HELD = "server_10k_policy_held", "  then idle: private memory for a node and its streams", "kB", 1, None;
     SERVER_10K_POLICY_CHANGE_P50 = "server_10k_policy_change_p50", "  100 nodes, one each 100 ms, are reached elsewhere: told, p50", "ms", 0, None;
     SERVER_10K_POLICY_CHANGE_P99 = "server_10k_policy_change_p99", "  p99 (at most 1,000)", "ms", 0, None;
-    SERVER_10K_POLICY_CHANGE_TOLD = "server_10k_policy_change_told", "  of those who had to be told", "%", 2, None;
+    SERVER_10K_POLICY_CHANGE_TOLD = "server_10k_policy_change_told", "  of the nodes that had to be told", "%", 2, None;
     SERVER_10K_POLICY_RENEW_P99 = "server_10k_policy_renew_p99", "  20 nodes, one each 500 ms, take other keys: told, p99", "ms", 0, None;
     SERVER_10K_POLICY_RULES_P99 = "server_10k_policy_rules_p99", "  a saved policy is in force, p99", "ms", 0, None;
     SERVER_10K_POLICY_AGAIN = "server_10k_policy_again", "  the server is killed and starts again: all are whole (at most 60)", "s", 1, None;

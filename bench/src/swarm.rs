@@ -7,8 +7,8 @@
 //!     └── whole, first, bytes, troubles ───────┘ known: which peers it was told of
 //! ```
 //!
-//! It prints a line once all nodes know all whom they may, or the time is over; then the network stands
-//! until stdin ends. Lines on stdin ask for more:
+//! It prints a line once all nodes know all peers that they may, or the time is over; then the
+//! network stands until stdin ends. Lines on stdin ask for more:
 //!
 //! | line | answer |
 //! |---|---|
@@ -181,7 +181,7 @@ impl fmt::Display for Told {
 }
 
 impl Group {
-    /// One of them all, who see each other.
+    /// One group of all nodes, which see each other.
     pub fn all(auth_key: &str, count: usize) -> Group {
         Group { auth_key: auth_key.to_owned(), count, sees: count.saturating_sub(1) }
     }
@@ -299,7 +299,7 @@ impl Shared {
         }
     }
 
-    /// Says so once all nodes have had a whole map in this epoch, and know all whom they may.
+    /// Says so once all nodes have had a whole map in this epoch, and know all that they may.
     async fn wait_for_whole(&self, begun: Instant) {
         let count = self.swarm.count();
         let all_are_whole = async {

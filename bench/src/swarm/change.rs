@@ -1,4 +1,4 @@
-//! How soon those who see a node are told of it, when it is reached elsewhere or has another key.
+//! How soon the nodes that see a node are told that it is reached elsewhere or has another key.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -41,7 +41,7 @@ pub(super) struct Told(Vec<u64>);
 /// How soon others are told, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latency {
-    /// How many were told in time, of each change those who see the node.
+    /// How many were told in time, of each change the nodes that see the node.
     pub count: usize,
     /// How many had to be.
     pub expected: usize,

@@ -275,7 +275,7 @@ async fn tell(
     }
 }
 
-/// The key that follows one; nobody uses the private half.
+/// The key that follows this one; its private half is never used.
 fn renewed(key: &[u8; 32]) -> [u8; 32] {
     let mut rng = ChaCha20Rng::from_seed(*key);
     let mut next = [0; 32];

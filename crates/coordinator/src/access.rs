@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::{blocks::Block, frame::Part, places};
 
-/// Text that is longer, in bytes, is packed once for all who are told it.
+/// Text that is longer, in bytes, is packed once for all nodes that are told it.
 const LONG: usize = 4 << 10;
 
 /// Where clients ask about a login that is checked. They ask inside Noise: the host is not looked at.
@@ -50,10 +50,10 @@ struct Rules {
     unknown: Texts,
 }
 
-/// What a node is told by the policy, whom of and in JSON what; made when first asked for.
+/// What a node is told by the policy, of which nodes, and in JSON what; made when first asked for.
 #[derive(Clone, Debug, Default)]
 struct Texts {
-    /// Those whom it may reach, or who may reach it.
+    /// The nodes that it may reach, or that may reach it.
     peers: OnceLock<NodeSet>,
     filter: OnceLock<Arc<[Part]>>,
     ssh: OnceLock<Arc<str>>,
@@ -107,7 +107,7 @@ impl Access {
     }
 
     /// Compiles again, if what was touched is another: by users, and nodes at their places. Returns
-    /// the places of those for whom it may be different whom they reach, or who reaches them.
+    /// the places of the nodes that may reach, or be reached by, others than before.
     pub fn renew(&mut self, users: Vec<User>, node: impl Fn(u32) -> Node) -> NodeSet {
         let Some(rules) = &mut self.rules else { return NodeSet::default() };
         let touched = mem::take(&mut rules.touched);
@@ -138,11 +138,11 @@ impl Access {
 
     /// Whether the node at a place is told of another.
     pub fn shows(&self, viewer: u32, other: u32) -> bool {
-        // Those who follow ask in turn of the same few others.
+        // The streams that follow ask in turn of the same few others.
         self.peers(other).is_none_or(|peers| peers.contains(viewer as usize))
     }
 
-    /// Whom the node at a place is told of; `None` for everybody.
+    /// The nodes that the node at a place is told of; `None` for all.
     pub fn peers(&self, place: u32) -> Option<&NodeSet> {
         let rules = self.rules.as_ref()?;
         let write = || rules.compiled.peers(place as usize);
@@ -208,7 +208,7 @@ impl Rules {
         (place as usize) < self.nodes.nodes.len()
     }
 
-    /// For whom it may be different whom they reach, or who reaches them.
+    /// The nodes that may reach, or be reached by, others than before.
     fn compile(&mut self, changed: &NodeSet) -> NodeSet {
         let compiled = self.policy.compile_shared(Arc::clone(&self.nodes));
         let moved = compiled.moved(&self.compiled, changed);

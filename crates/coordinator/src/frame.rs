@@ -17,7 +17,7 @@ use crate::{
     time::{Time, text_or_none},
 };
 
-/// Frames of the same words that are kept for those who are still to be told.
+/// Frames of the same words that are kept for clients that are still to be told.
 const KEPT: usize = 64;
 /// The same of neighbours in such frames.
 const KEPT_BLOCKS: usize = 512;
@@ -42,7 +42,7 @@ pub enum Part {
     Block(Arc<Block>),
 }
 
-/// What a frame says, briefly: how far it goes, and of whom what.
+/// What a frame says, briefly: how far it goes, and of which nodes what.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FrameKey {
     pub(crate) end: u64,
@@ -96,8 +96,8 @@ impl Shared {
         Frame { key: Some(key), ..frame }
     }
 
-    /// All of some neighbours, of which this is the first, as those are told of them who read on to
-    /// there.
+    /// All of some neighbours, of which this is the first, as streams that read on to there are
+    /// told of them.
     pub fn neighbours(
         &self,
         end: u64,

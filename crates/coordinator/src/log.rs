@@ -48,8 +48,8 @@ impl Parts {
     pub const ACCESS: Self = Self(1 << 8);
     /// Its key, and when that expires: the node itself has to be told the whole of it.
     pub const KEY: Self = Self(1 << 9);
-    /// None that those who follow here know otherwise: it was written, and is as it was known here. Who
-    /// followed another server may have been told what was between.
+    /// None that followers here know otherwise: it was written, and is as it was known here. A
+    /// client that followed another server may have been told what was between.
     pub const WRITTEN: Self = Self(1 << 10);
 
     /// None.

@@ -1,5 +1,5 @@
-//! What changed between two places of the log, each node once: put together once for all who read
-//! on from the one to the other.
+//! What changed between two places of the log, each node once: put together once for all
+//! streams that read on from the one to the other.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,7 +11,7 @@ use crate::{
     object::NodeId,
 };
 
-/// Stretches of the log that are kept: those who follow read the same ones at a time.
+/// Stretches of the log that are kept: streams read the same ones at a time.
 const KEPT: usize = 8;
 
 /// A stretch of the log.

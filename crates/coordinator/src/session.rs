@@ -310,7 +310,7 @@ impl Session {
         Polled::Frame(fields.finish_at(position, now))
     }
 
-    /// Whether it may be others whom it sees.
+    /// Whether it may see other nodes than before.
     fn may_reach_others(&self, merged: &Merged) -> bool {
         merged.has_policy || merged.parts(self.id).has(Parts::ACCESS)
     }
@@ -325,8 +325,8 @@ impl Session {
             told.extend(self.tell(&sight, place, parts).map(|of| (id, of)));
         }
         if let Some(seen) = &seen {
-            // What changed of itself has been told: of these nothing did but who sees them, or which
-            // of their networks.
+            // What changed of a node itself has been told: of these nothing did but which nodes see
+            // them, or which of their networks.
             let mut others = self.known.either(seen);
             others.add(&seen.both(&state.places.routers));
             for place in places(&others) {

@@ -39,7 +39,7 @@ pub struct SshLogin {
     pub user: Option<UserId>,
     /// At which node.
     pub at: NodeId,
-    /// As whom there.
+    /// The account there.
     pub account: String,
 }
 

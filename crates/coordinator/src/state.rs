@@ -90,7 +90,7 @@ pub struct State {
     pub(crate) ssh_checks: SshChecks,
     /// Before this nobody could be connected.
     pub(crate) started: Time,
-    /// Whom networks go to is to be looked at again.
+    /// Which routers networks go to is to be looked at again.
     pub(crate) reroutes: bool,
     pub(crate) last: BTreeMap<Kind, i64>,
     pub(crate) log: Log,
@@ -174,7 +174,7 @@ impl State {
         self.merges.between(&self.log, number, end)
     }
 
-    /// Whom a node is told of.
+    /// The nodes that a node is told of.
     pub(crate) fn seen_by(&self, viewer: &Entry) -> NodeSet {
         let mut seen = match self.access.peers(viewer.place) {
             Some(peers) => peers.both(&self.places.reachable),

@@ -32,7 +32,7 @@ impl Compiled {
         for pair in pairs(&before.edges, &self.edges) {
             let (old, new) = match pair {
                 (Some(old), Some(new)) => (old, new),
-                // There was nobody whom it is about, or is nobody any more.
+                // It was about no node before, or is about none any more.
                 (Some(edge), None) | (None, Some(edge)) => {
                     moved.reach.add(&edge.sources);
                     moved.reach.add(&edge.targets);

@@ -63,7 +63,7 @@ pub struct Configuration {
     pub acme: Option<AcmeTable>,
     /// The proxies that say from where their clients come.
     pub trusted_proxies: Trusted,
-    /// Where it listens for who asks for its counters.
+    /// Where it listens for programs that ask for its counters.
     pub metrics_listen: Vec<SocketAddr>,
     /// How a line of the log is written.
     pub log_format: LogFormat,

@@ -18,7 +18,7 @@ use crate::{
 
 /// For so long an answer is good.
 const GOOD: Duration = Duration::from_secs(2);
-/// Who takes longer is not well.
+/// A network that takes longer is not well.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was found last, and when.
@@ -49,7 +49,7 @@ impl Health {
     /// # Errors
     /// What is not.
     pub async fn check(&self, network: &Arc<Network>) -> Result<(), Ill> {
-        // Who comes meanwhile waits for this answer.
+        // A request that comes meanwhile waits for this answer.
         let mut last = self.0.lock().await;
         if let Some((at, found)) = *last
             && at.elapsed() < GOOD

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Without file descriptors, that long until the next try.
 const REST: Duration = Duration::from_millis(100);
 
-/// Serves who connects, for as long as the server runs.
+/// Serves each client that connects, for as long as the server runs.
 pub async fn serve(networks: Arc<Networks>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(MOST));
     loop {

@@ -33,7 +33,7 @@ const FEW: usize = 60;
 /// One of so many is a server that all users reach, and one of so many a store that only servers do.
 const SERVERS: usize = 50;
 const STORES: usize = 200;
-/// Users, who have the other nodes.
+/// Users: the other nodes are theirs.
 const USERS: usize = 100;
 const FEW_USERS: usize = 3;
 
@@ -154,7 +154,7 @@ impl Many<'_> {
         (self.note)(self.rows.held, held / 1e3 / self.nodes as f64);
     }
 
-    /// How soon those whom it concerns are told of nodes that change.
+    /// How soon the nodes that see a node are told that it has changed.
     fn changes(&self, swarm: &mut Swarm) {
         let [p50, p99, told] = self.rows.change;
         swarm.say(if self.is_brief { "change 10 10" } else { "change 100 100" });
@@ -194,7 +194,7 @@ impl Many<'_> {
         (self.note)(memory, watch.peak().unwrap_or_default().private / 1e6);
     }
 
-    /// Users and tags with a key each, and whom the policy has them see.
+    /// Users and tags with a key each, and how many nodes the policy has them see.
     fn groups(&self, tailnet: &Tailnet) -> Vec<Group> {
         let coordinator = &tailnet.coordinator;
         let file = coordinator.host.write("policy.json", &policy(self.users, 443));

@@ -27,7 +27,7 @@ pub async fn list(desk: Desk, With(Last { limit }): With<Last>) -> Answered {
 }
 
 pub async fn head(desk: Desk) -> Answered {
-    // Who compares it with the store sees what all servers wrote.
+    // A program that compares it with the store sees what all servers wrote.
     desk.server.network.read_on().await;
     desk.read(|state| {
         let (id, hash) = state.audit_head();

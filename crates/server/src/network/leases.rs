@@ -1,5 +1,5 @@
-//! Who is connected to which server: each says so in a row of its own, which it renews, and reads
-//! the others'. A server that does not renew its row has lost its streams.
+//! Which nodes are connected to which server: each server says so in a row of its own, which it
+//! renews, and reads the others'. A server that does not renew its row has lost its streams.
 //!
 //! No clock is compared with another's: what counts is for how long a row was seen to be the same,
 //! while this server could renew its own.
@@ -26,7 +26,7 @@ const TICK: Duration = Duration::from_millis(250);
 const BEAT: Duration = Duration::from_secs(2);
 /// A row that was the same for so long is void.
 const LEASE: Duration = Duration::from_secs(10);
-/// It is deleted when nobody can still wait for it.
+/// It is deleted when no server can still wait for it.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Others are woken this often at most.
 const WAKES: Duration = Duration::from_millis(100);

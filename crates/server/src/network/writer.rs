@@ -211,7 +211,7 @@ impl<S: Shared> Writer<S> {
     }
 
     async fn read_on(&mut self, network: &Network) -> Result<(), Failure> {
-        // Who asks while it is being read may have to be told what comes later.
+        // A request that comes while it is read may have to be told what comes later.
         let asked = network.asked.load(Relaxed);
         let tail = self.store.tail(self.version).await?;
         self.take(network, &tail)?;
@@ -320,7 +320,7 @@ impl<S: Shared> Writer<S> {
     }
 }
 
-/// Answers those who have waited for too long.
+/// Answers the commands that have waited for too long.
 fn refuse_late(error: &Error, pending: &mut Vec<Command>, uncertain: &mut Option<Uncertain>) {
     let trouble = trouble_of(error);
     let patience = if trouble == Trouble::Gone { PATIENCE } else { SHORT_PATIENCE };
