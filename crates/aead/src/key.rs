@@ -3,7 +3,6 @@
 
 use std::{
     fmt,
-    hint::black_box,
     mem::{MaybeUninit, size_of},
     ptr,
     sync::{
@@ -15,10 +14,10 @@ use std::{
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-use crate::TAG_LEN;
+use crate::{TAG_LEN, stack};
 
 /// Words of the stack, 8 KiB: several times what a key is made in.
-const CLEARED: usize = 1024;
+const WIPED: usize = 1024;
 
 /// A ChaCha20-Poly1305 key. Wiped on drop.
 pub struct Key(Box<Forms>);
@@ -72,15 +71,17 @@ impl Key {
 struct Library(Box<MaybeUninit<LessSafeKey>>);
 
 impl Library {
-    /// Leaves no copy on the stack.
+    /// Leaves no copy on the stack, and takes none along: ring's form has room for the round keys of
+    /// AES, which ChaCha20 leaves as it is. What lay there, such as the secrets of the handshake,
+    /// would be kept for as long as there is the key.
     fn new(words: &[u32; 8]) -> Self {
-        clear_beneath();
+        stack::wipe::<WIPED>();
         let made = Self::made(words);
-        clear_beneath();
+        stack::wipe::<WIPED>();
         made
     }
 
-    /// In a frame of its own, so that all it moves lies in what is cleared.
+    /// In a frame of its own, so that all it moves lies in what is wiped.
     #[inline(never)]
     fn made(words: &[u32; 8]) -> Self {
         let mut bytes = Zeroizing::new([0; 32]);
@@ -113,15 +114,6 @@ impl Drop for Library {
     }
 }
 
-/// Zeros what is beneath the caller's frame. ring's form has room for the round keys of AES, which
-/// ChaCha20 leaves as it is: that room takes along what lay on the stack, such as the secrets of the
-/// handshake, and keeps it for as long as there is the key.
-#[inline(never)]
-fn clear_beneath() {
-    let room = [0_u64; CLEARED];
-    black_box(&room);
-}
-
 const _: () = assert!(!std::mem::needs_drop::<LessSafeKey>());
 
 impl fmt::Debug for Key {
@@ -138,7 +130,7 @@ fn nonce(counter: u64) -> Nonce {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::unix::fs::FileExt};
+    use std::{fs::File, hint::black_box, os::unix::fs::FileExt};
 
     use super::*;
 

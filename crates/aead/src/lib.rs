@@ -16,6 +16,7 @@ mod key;
 #[cfg(target_arch = "x86_64")]
 mod poly1305;
 pub mod spec;
+pub mod stack;
 mod variant;
 
 pub use key::Key;

@@ -106,7 +106,7 @@ impl Agreement {
         for message in heard {
             let running = self.running(tools);
             let (time, rng) = (tools.now.time, &mut *tools.rng);
-            let done = stack::wiped(|| {
+            let done = wiped(|| {
                 running.handle(tools.now, |exchange| exchange.handle_message(&message, time, rng))
             });
             match role(tools) {
@@ -127,8 +127,7 @@ impl Agreement {
         let Some(running) = &mut self.running else { return Step::Nothing };
         let time = tools.now.time;
         let begins = running.begin_at.take_if(|at| *at <= time).is_some();
-        let done =
-            stack::wiped(|| running.handle(tools.now, |exchange| exchange.handle_timeout(time)));
+        let done = wiped(|| running.handle(tools.now, |exchange| exchange.handle_timeout(time)));
         if running.exchange.is_silent() {
             self.state = State::Silent;
         }
@@ -185,7 +184,7 @@ impl Agreement {
         let urgent = tools.mode == PostQuantum::Require;
         let running = self.running(tools);
         let (time, rng) = (tools.now.time, &mut *tools.rng);
-        stack::wiped(|| running.exchange.handle_want(urgent, time, rng));
+        wiped(|| running.exchange.handle_want(urgent, time, rng));
         self.show(tools);
     }
 
@@ -237,7 +236,15 @@ impl Running {
     }
 }
 
+/// Wipes the stack that a step of the exchange used.
+fn wiped<T>(step: impl FnOnce() -> T) -> T {
+    stack::wiped_to::<{ stack::EXCHANGE }, T>(step)
+}
+
 /// Whose public key is lower offers.
 fn role<R>(tools: &Tools<'_, R>) -> Role {
     if tools.own < tools.peer.public_key() { Role::Offers } else { Role::Seals }
 }
+
+#[cfg(test)]
+mod tests;
