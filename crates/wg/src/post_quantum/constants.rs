@@ -18,7 +18,8 @@ pub(super) const REPEAT_MOST: u32 = 8;
 pub(super) const CIPHERTEXT_APART: Duration = Duration::from_millis(200);
 /// Parts of a key, or a ciphertext, are kept for so long: longer than they are repeated.
 pub(super) const KEPT: Duration = Duration::from_secs(60);
-/// A peer has no more than one key answered a second: each costs about what a handshake costs.
+/// A peer has no more than one key answered a second, and no more than one made because it asks: each
+/// costs about what a handshake costs.
 pub(super) const ANSWERS_APART: Duration = Duration::from_secs(1);
 /// A secret this old is replaced, once there is another session.
 pub(super) const RENEW_AFTER: Duration = Duration::from_secs(3600);

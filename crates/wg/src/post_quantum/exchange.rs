@@ -56,6 +56,8 @@ pub(super) struct Exchange {
     phase: Phase,
     /// Whether the peer ever said anything.
     answers: bool,
+    /// When we last made a key.
+    offered: Option<Time>,
     sealing: Sealing,
     messages: VecDeque<ExchangeMessage>,
 }
@@ -109,6 +111,7 @@ impl Exchange {
             role,
             phase: Phase::Idle,
             answers: false,
+            offered: None,
             sealing: Sealing::default(),
             messages: VecDeque::new(),
         }
@@ -149,9 +152,7 @@ impl Exchange {
         self.answers = true;
         let id = message.id;
         match (self.role, message.kind) {
-            (Role::Offers, Kind::Ask) if !matches!(self.phase, Phase::Offering(_)) => {
-                self.offer(now, rng);
-            }
+            (Role::Offers, Kind::Ask) if self.may_offer(now) => self.offer(now, rng),
             (Role::Offers, Kind::Answer) if matches!(self.phase, Phase::Asking(_)) => {
                 self.offer(now, rng);
             }
@@ -240,7 +241,14 @@ impl Exchange {
         self.phase = Phase::Asking(Repeats { sent: sent + 1, due: now + ASK_TIMEOUT });
     }
 
+    /// Whether who asks has another key.
+    fn may_offer(&self, now: Time) -> bool {
+        let is_paced = self.offered.is_some_and(|offered| now.since(offered) < ANSWERS_APART);
+        !is_paced && !matches!(self.phase, Phase::Offering(_))
+    }
+
     fn offer(&mut self, now: Time, rng: &mut impl CryptoRng) {
+        self.offered = Some(now);
         let (id, seed) = (rng.next_u32(), Seed::generate(rng));
         self.messages.extend(ExchangeMessage::parts(Kind::Key, id, &seed.key()));
         let ciphertext = Parts::new(Kind::Ciphertext, id);

@@ -82,6 +82,21 @@ fn a_key_that_is_repeated_has_the_same_ciphertext_and_one_that_comes_too_soon_ha
 }
 
 #[test]
+fn a_peer_that_asks_again_and_again_has_one_key_a_second() {
+    let [mut one, mut other] = pair();
+    let ask = [ExchangeMessage::short(Kind::Ask, 0)];
+    hear(&mut one, &ask, 0);
+    let key = said(&mut one);
+    hear(&mut other, &key, 1);
+    assert!(matches!(hear(&mut one, &said(&mut other), 2)[..], [Outcome::Agreed { .. }]));
+    said(&mut one);
+    hear(&mut one, &ask, 999);
+    assert!(said(&mut one).is_empty(), "it costs nothing");
+    hear(&mut one, &ask, 1_000);
+    assert_eq!(kinds(&said(&mut one)), [Kind::Key; 3]);
+}
+
+#[test]
 fn what_is_not_answered_is_repeated_a_few_times_and_then_given_up() {
     let [mut one, _] = pair();
     one.answers = true;
