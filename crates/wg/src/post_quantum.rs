@@ -23,6 +23,7 @@ mod secrets;
 mod shared;
 mod timers;
 
+pub(crate) use constants::UNREADABLE_AFTER;
 pub use message::ExchangeMessage;
 pub(crate) use shared::PeerExchange;
 pub(crate) use timers::{Agreement, Step, Tools};

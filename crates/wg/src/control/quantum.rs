@@ -5,13 +5,12 @@ use rand_core::CryptoRng;
 use super::{
     Control,
     entry::{Entry, Reading},
-    initiations::OURS_APART,
 };
 use crate::{
     PresharedKey, PublicKey,
     device::OutboundNotice,
     noise::{Answered, TransportKeys},
-    post_quantum::{Agreement, PostQuantum, Step, Tools},
+    post_quantum::{Agreement, PostQuantum, Step, Tools, UNREADABLE_AFTER},
     time::{Now, Time},
 };
 
@@ -68,8 +67,9 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    /// Our response could not be read: maybe the peer has a secret that we lost. One more
-    /// initiation shows that, and is answered without.
+    /// The peer's response could not be read: maybe it has a secret that we lost. One more initiation
+    /// shows that, and is answered without; not before a true response would have come, as this one
+    /// may be forged.
     pub(super) fn hurry(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         let Some(pending) = &mut entry.handshake.pending else { return };
@@ -77,7 +77,7 @@ impl<R: CryptoRng> Control<R> {
             return;
         }
         pending.reading = Reading::Unreadable;
-        let earliest = pending.since + OURS_APART;
+        let earliest = pending.since + UNREADABLE_AFTER;
         let at = earliest.max(now.time);
         entry.timers.retransmit = Some(at);
         entry.peer.activity.hold_handshakes(Some(at));
