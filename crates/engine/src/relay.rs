@@ -227,9 +227,14 @@ impl Relay {
         let Remote::Relayed(from) = from.remote else { return };
         let is_its = |meta: &RecvMeta| meta.endpoint.remote == Remote::Direct(at);
         let mut queue = lock(&self.0.from_relays);
+        let mut any = false;
         for (span, meta) in batch.filled().filter(|(_, meta)| is_its(meta)) {
+            any = true;
             let (bytes, segment) = (batch.get(span).to_vec(), meta.stride.max(1));
             queue.push(Injected { from, bytes, segment, ecn: meta.ecn });
+        }
+        if !any {
+            return;
         }
         self.0.any.store(true, Ordering::Release);
         drop(queue);
@@ -390,6 +395,20 @@ mod tests {
             seen.extend(batch.datagrams().map(|(span, _)| batch.get(span)[0]));
         }
         assert_eq!(seen, [0, 1, 2]);
+    }
+
+    #[test]
+    fn what_a_peers_own_socket_received_wakes_where_it_is_the_peers_alone() {
+        let (relay, wakes) = relay();
+        let endpoint = relay.endpoint(peer(1)).unwrap();
+        let [its, other] = [1, 2].map(|port| SocketAddr::from(([192, 0, 2, 1], port)));
+        let mut batch = RecvBatch::new(1);
+        let meta = RecvMeta { len: 8, stride: 8, endpoint: Endpoint::new(its), ecn: Ecn::NotEct };
+        batch.commit(meta);
+        relay.inject_batch(&endpoint, other, &batch);
+        assert_eq!((wakes.load(Ordering::Relaxed), relay.waits()), (0, false));
+        relay.inject_batch(&endpoint, its, &batch);
+        assert_eq!((wakes.load(Ordering::Relaxed), relay.waits()), (1, true));
     }
 
     #[test]
