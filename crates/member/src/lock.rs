@@ -1,5 +1,6 @@
 //! Keys and secrets of tailnet lock, as people write them, for what is asked of a running agent. They
-//! are made and read where the person is: no agent has the secrets that turn tailnet lock off.
+//! are made and read where the person is: no agent has a secret that turns tailnet lock off, until
+//! `lock disable` uses it and posts it to the agent.
 
 use std::fmt::Write as _;
 

@@ -63,7 +63,7 @@ pub enum To {
         /// Whether it is for the relay itself.
         control: bool,
     },
-    /// The same, to a port that may lead to the peer by chance.
+    /// From the UDP socket, to a port that may lead to the peer by chance.
     Chance(SocketAddr),
     /// From an auxiliary socket.
     Auxiliary {

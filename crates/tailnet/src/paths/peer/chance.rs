@@ -338,8 +338,9 @@ impl Peer {
         }
     }
 
-    /// The peer wants to be called. It is where its map entry or its calls have it as well: nobody
-    /// has us call ports of others.
+    /// The peer wants to be called, where its map entry or its calls have it as well. That keeps us from
+    /// addresses that a stale question names; a hostile peer can name any in its calls, and what we send
+    /// there is bounded by the pace alone (docs/decisions/0013).
     fn handle_ask(&mut self, number: u32, at: SocketAddr, cx: &mut Context<'_>) {
         let willing = cx.own.meeting.place.is_some_and(|place| !place.varies)
             && may_be_met(at, cx)
