@@ -56,8 +56,7 @@ impl Wake {
         let wake = PollFd::new(self.as_fd(), PollFlags::POLLIN);
         let Some(fd) = fd else {
             poll::wait(&mut [wake], at_most)?;
-            self.clear();
-            return Ok(Waited::Woken);
+            return Ok(if self.clear() { Waited::Woken } else { Waited::InVain });
         };
         let mut fds = [wake, PollFd::new(fd, PollFlags::POLLIN)];
         poll::wait(&mut fds, at_most)?;
@@ -101,5 +100,11 @@ mod tests {
         waker();
         assert_eq!(wake.wait(None, None).unwrap(), Waited::Woken);
         assert!(!wake.clear());
+    }
+
+    #[test]
+    fn a_wait_for_nothing_but_the_flag_ends_in_vain_when_its_time_is_over() {
+        let wake = Wake::new().unwrap();
+        assert_eq!(wake.wait(None, Some(Duration::ZERO)).unwrap(), Waited::InVain);
     }
 }
