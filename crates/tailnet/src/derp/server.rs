@@ -1,5 +1,7 @@
 //! A relay's end: its key, logins, and what clients say.
 
+use std::fmt;
+
 use bytes::{Buf as _, Bytes};
 use crypto_box::{
     PublicKey, SalsaBox, SecretKey,
@@ -22,12 +24,19 @@ const SERVER_INFO: &[u8] = br#"{"version":2}"#;
 pub struct RelayKey(Box<Zeroizing<[u8; 32]>>);
 
 /// A client that proved to have its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Login {
     /// The key.
     pub client: NodePublic,
-    /// What it says of itself, as JSON.
-    pub text: Vec<u8>,
+    /// What it says of itself, as JSON. A relay of the mesh has the mesh's key in it.
+    pub text: Zeroizing<Vec<u8>>,
+}
+
+/// Without the text, which may have a key in it.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("client", &self.client).finish_non_exhaustive()
+    }
 }
 
 impl RelayKey {
@@ -55,7 +64,7 @@ impl RelayKey {
         let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
         let opening = SalsaBox::new(&PublicKey::from(*client), &self.secret());
         let text = opening.decrypt(GenericArray::from_slice(nonce), sealed).ok()?;
-        Some(Login { client: NodePublic(*client), text })
+        Some(Login { client: NodePublic(*client), text: text.into() })
     }
 
     /// The contents of the answer to a login, [`kind::SERVER_INFO`].

@@ -11,6 +11,7 @@ use std::{collections::BTreeMap, fmt};
 use base64ct::{Base64, Encoding as _};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use zeroize::Zeroizing;
 
 use super::{
     Authority, KeyId, NewKey, OwnKey, Refused, UpdateHash, claim, first_checkpoint,
@@ -51,13 +52,13 @@ pub enum Order {
         remove: Vec<NewKey>,
     },
     /// Turn it off by a secret.
-    Disable(Vec<u8>),
+    Disable(Zeroizing<Vec<u8>>),
     /// Show the signatures that count by a key.
     Affected(KeyId),
     /// Make an auth key that brings a credential of a trusted key.
     Wrap {
         /// The auth key.
-        auth_key: String,
+        auth_key: Zeroizing<String>,
         /// The trusted key.
         by: OwnKey,
     },

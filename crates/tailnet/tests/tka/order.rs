@@ -170,15 +170,15 @@ fn an_order_that_cannot_be_done_is_refused_before_anything_is_asked() {
         Node { asking: Asking { node_key: NodePublic::default(), ..ASKING }, ..Node::locked(1) };
     assert_eq!(logged_out.refuses(sign_it(7)), OrderFailure::LoggedOut);
     assert_eq!(on.refuses(init()), OrderFailure::IsOn);
-    let all = [sign_it(7), add(3), Order::Disable(SECRET.to_vec()), Order::Affected(id(1))];
-    let wrap = Order::Wrap { auth_key: "tskey-auth-x".into(), by: signer(1) };
+    let all = [sign_it(7), add(3), Order::Disable(SECRET.to_vec().into()), Order::Affected(id(1))];
+    let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(1) };
     for order in all.into_iter().chain([wrap, Order::Log(1)]) {
         assert_eq!(off.refuses(order), OrderFailure::IsOff);
     }
     for order in [sign_it(7), add(3)] {
         assert_eq!(stranger.refuses(order), OrderFailure::NotTrusted);
     }
-    assert_eq!(on.refuses(Order::Disable(b"wrong".to_vec())), OrderFailure::WrongSecret);
+    assert_eq!(on.refuses(Order::Disable(b"wrong".to_vec().into())), OrderFailure::WrongSecret);
     for order in [
         add(1),
         Order::Modify { add: vec![NewKey::new(id(3), 0)], remove: Vec::new() },
@@ -230,7 +230,7 @@ fn keys_are_changed_where_the_coordinator_has_the_new_head_then_and_not_where_an
 fn a_secret_is_told_only_where_it_turns_tailnet_lock_off() {
     // Whoever has the secret may, trusted or not.
     for node in [Node::locked(1), Node::locked(9)] {
-        let (path, asked, doing) = node.asks(Order::Disable(SECRET.to_vec()));
+        let (path, asked, doing) = node.asks(Order::Disable(SECRET.to_vec().into()));
         assert_eq!(path, "/machine/tka/disable");
         assert_eq!(bytes(&asked["DisablementSecret"]), SECRET);
         assert_eq!(asked["Head"], node.head());
@@ -259,7 +259,7 @@ fn signatures_that_a_coordinator_names_are_by_the_key_that_was_asked_for_or_none
 #[test]
 fn an_auth_key_that_was_wrapped_signs_a_node_key_that_all_accept() {
     let node = Node::locked(1);
-    let wrap = Order::Wrap { auth_key: "tskey-auth-x".into(), by: signer(2) };
+    let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: signer(2) };
     let text = done(node.begin(wrap).unwrap());
     let wrapped = WrappedAuthKey::read(text.as_str().unwrap()).unwrap();
     assert_eq!(wrapped.auth_key(), "tskey-auth-x");

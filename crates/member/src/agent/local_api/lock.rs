@@ -47,7 +47,7 @@ struct Modify {
 #[derive(Deserialize)]
 struct Wrap {
     #[serde(rename = "TSKey")]
-    auth_key: String,
+    auth_key: Zeroizing<String>,
     #[serde(rename = "TKAKey")]
     by: Zeroizing<String>,
 }
@@ -96,7 +96,7 @@ async fn change(name: &str, call: Call<'_>) -> Answer {
             let (add, remove) = (add_keys.unwrap_or_default(), remove_keys.unwrap_or_default());
             Order::Modify { add, remove }
         }
-        "tka/disable" => Order::Disable(call.bytes().await?.to_vec()),
+        "tka/disable" => Order::Disable(call.bytes().await?.to_vec().into()),
         _ => {
             let Wrap { auth_key, by } = call.body().await?;
             let by: OwnKey = by.parse().map_err(Refusal::bad)?;
