@@ -54,6 +54,16 @@ impl Orders {
         self.ask(next)
     }
 
+    /// Why an order cannot begin now.
+    fn refuses(&self, order: &Order) -> Option<&'static str> {
+        let asks = !matches!(order, Order::Log(_) | Order::Wrap { .. });
+        if asks && !self.is_connected {
+            return Some("the coordinator is not connected");
+        }
+        let is_full = asks && self.running.len() >= MOST;
+        is_full.then_some("the coordinator has not answered earlier orders yet: try again")
+    }
+
     pub fn handle_connected(&mut self) {
         self.forget();
         self.is_connected = true;
@@ -79,10 +89,8 @@ impl Orders {
 impl Agent {
     /// Begins what somebody wants done.
     pub fn begin_order(&mut self, order: Order, reply: Reply<Value>) {
-        let orders = &self.lock.orders;
-        let is_offline = !orders.is_connected && !matches!(order, Order::Log(_));
-        if is_offline || orders.running.len() >= MOST {
-            let _ = reply.send(Err(Refusal::not_now("the coordinator is not connected")));
+        if let Some(why) = self.lock.orders.refuses(&order) {
+            let _ = reply.send(Err(Refusal::not_now(why)));
             return;
         }
         let mut random = zeroize::Zeroizing::new([0; 32]);
@@ -160,6 +168,28 @@ mod tests {
         assert_eq!(orders.handle_answered(OWN | 1), Some(question(2)));
         assert_eq!(orders.handle_answered(2), None);
         assert_eq!(orders.ask(question(3)), Some(question(3)));
+    }
+
+    #[test]
+    fn an_order_is_refused_with_its_reason_and_one_that_asks_nothing_is_not() {
+        let mut orders = Orders::default();
+        let key = || OwnKey::new(&[1; 32]);
+        let wrap = Order::Wrap { auth_key: String::from("tskey-auth-x").into(), by: key() };
+        let asks = Order::Affected([1; 32]);
+        assert_eq!([&Order::Log(1), &wrap].map(|order| orders.refuses(order)), [None; 2]);
+        assert_eq!(orders.refuses(&asks), Some("the coordinator is not connected"));
+        orders.handle_connected();
+        assert_eq!(orders.refuses(&asks), None);
+        for number in 0..MOST as u32 {
+            let asking = Asking { version: 119, node_key: NodePublic([1; 32]) };
+            let keys = vec![NewKey::new(key().id(), 1)];
+            let order = Order::Init { keys, disablers: vec![[1; 32]] };
+            let begun = order.begin(By { own: &key(), known: None, asking }, &[1; 32]);
+            let Ok(Next::Ask(_, _, doing)) = begun else { panic!("a question, not {begun:?}") };
+            orders.running.push((OWN | number, doing, oneshot::channel().0));
+        }
+        assert!(orders.refuses(&asks).is_some_and(|why| !why.contains("connected")));
+        assert_eq!(orders.refuses(&wrap), None);
     }
 
     #[test]
