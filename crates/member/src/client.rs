@@ -13,6 +13,8 @@ use tokio::{net::UnixStream, time::timeout};
 const HOST: &str = "local-tailscaled.sock";
 /// How long an answer may take. A ping of a peer that does not answer takes longest.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one may take of tailnet lock: the agent gives up after twice 60 s.
+const LOCK_PATIENCE: Duration = Duration::from_secs(150);
 /// The most bytes of an answer.
 const LONGEST: usize = 256 << 20;
 
@@ -134,8 +136,13 @@ impl Client {
             let body = self.send(method, path, body).await?.into_body();
             collect(body).await
         };
-        let late = |_| ClientError::Broken(format!("none came within {} s", PATIENCE.as_secs()));
-        let text = timeout(PATIENCE, asked).await.map_err(late)??;
+        let (patience, hint) = match path.starts_with("tka/") {
+            true => (LOCK_PATIENCE, ", and it may have been done: look by `linerate lock status`"),
+            false => (PATIENCE, ""),
+        };
+        let late =
+            |_| ClientError::Broken(format!("none came within {} s{hint}", patience.as_secs()));
+        let text = timeout(patience, asked).await.map_err(late)??;
         // Some answers are texts, or empty.
         let as_text = || Value::String(String::from_utf8_lossy(&text).into_owned());
         Ok(plain(serde_json::from_slice(&text).unwrap_or_else(|_| as_text())))
@@ -244,6 +251,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tailnet_lock_has_longer_to_answer_than_the_agent_has_to_be_answered() {
+        let socket = std::env::temp_dir().join(format!("client-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        let _silent = tokio::net::UnixListener::bind(&socket).unwrap();
+        let client = Client::new(socket.clone());
+        for (path, least) in [("status", 30), ("tka/init", 121)] {
+            let began = tokio::time::Instant::now();
+            let error = client.post(path, None).await.unwrap_err().to_string();
+            assert!(began.elapsed() >= Duration::from_secs(least), "{path}: {error}");
+            assert_eq!(error.contains("it may have been done"), least > 30, "{path}: {error}");
+        }
+        std::fs::remove_file(&socket).unwrap();
+    }
 
     #[test]
     fn a_parameter_is_one_whatever_its_text() {
