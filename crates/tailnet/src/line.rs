@@ -240,6 +240,13 @@ pub struct Outgoing {
     pub bytes: Vec<u8>,
 }
 
+impl Outgoing {
+    /// One from wherever the routing table says.
+    pub fn new(to: SocketAddr, bytes: Vec<u8>) -> Self {
+        Self { to, source: None, hops: None, by: None, bytes }
+    }
+}
+
 /// A datagram from the UDP socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Incoming {

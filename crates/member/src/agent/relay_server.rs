@@ -141,8 +141,7 @@ impl RelayServer {
         }
         let mut requests = Vec::new();
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
-            let bytes = bytes.to_vec();
-            requests.push(Outgoing { to, source: None, hops: None, by: None, bytes });
+            requests.push(Outgoing::new(to, bytes.to_vec()));
         }
         if !requests.is_empty() {
             self.tell(ToRelayServer::Datagrams(requests));

@@ -3,12 +3,13 @@
 use std::{net::IpAddr, time::Duration};
 
 use tailnet::{
+    line::Outgoing,
     nat64::Prefix,
     netcheck::{Families, Report},
 };
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Mesh, send::outgoing};
+use super::Mesh;
 use crate::agent::{derp, portmap::Router, told::ToRelays};
 
 /// What a task found out for a check of the network.
@@ -69,7 +70,7 @@ impl Mesh {
         }
         while let Some((to, bytes)) = self.netcheck.poll_transmit(now) {
             let bytes = bytes.to_vec();
-            self.pending.push(outgoing(to, bytes));
+            self.pending.push(Outgoing::new(to, bytes));
         }
         if let Some(report) = self.netcheck.poll_report(now) {
             self.handle_report(report, now);

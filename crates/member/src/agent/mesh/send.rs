@@ -1,6 +1,6 @@
 //! What the mesh has to say, on its way.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use tailnet::{
     disco::Message,
@@ -64,16 +64,16 @@ impl Mesh {
             let bytes = self.disco.seal(disco, &message, nonce);
             match to {
                 To::Udp { addr, source, hops } => {
-                    self.pending.push(Outgoing { source, hops, ..outgoing(addr, bytes) });
+                    self.pending.push(Outgoing { source, hops, ..Outgoing::new(addr, bytes) });
                 }
                 To::PeerRelay { addr, vni, control } => {
                     let header = Geneve { control, protocol: Protocol::Disco, vni };
                     let bytes = [&header.bytes()[..], &bytes].concat();
-                    self.pending.push(outgoing(addr, bytes));
+                    self.pending.push(Outgoing::new(addr, bytes));
                 }
-                To::Chance(addr) => self.calls.push(outgoing(addr, bytes)),
+                To::Chance(addr) => self.calls.push(Outgoing::new(addr, bytes)),
                 To::Auxiliary { addr, socket } => {
-                    self.pending.push(Outgoing { by: Some(socket), ..outgoing(addr, bytes) });
+                    self.pending.push(Outgoing { by: Some(socket), ..Outgoing::new(addr, bytes) });
                 }
                 To::Relay { region, peer } => {
                     let (segment, bytes) = (bytes.len(), bytes.into());
@@ -111,9 +111,4 @@ impl Mesh {
         let to = self.translated.outward(to);
         plane.send(ToPlane::Open(Box::new(Open { number, peer, to, count, hops, bytes })));
     }
-}
-
-/// A datagram from wherever the routing table says.
-pub(super) fn outgoing(to: SocketAddr, bytes: Vec<u8>) -> Outgoing {
-    Outgoing { to, source: None, hops: None, by: None, bytes }
 }
