@@ -47,7 +47,7 @@ use self::{
 };
 pub use self::{
     meeting::Place,
-    said::{Event, To, Traffic, Transmit, Via},
+    said::{Event, Opening, To, Traffic, Transmit, Via},
     shown::{Candidate, Chance, Fate, Origins, Shown},
 };
 pub use crate::line::{Auxiliary, Local, Path};

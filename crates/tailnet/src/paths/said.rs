@@ -130,24 +130,28 @@ pub enum Event {
     /// Find out the own endpoints, and tell them by [`super::Paths::set_own`]: calls wait a second.
     RefreshEndpoints,
     /// Open auxiliary sockets, send a ping by each, and tell by [`super::Paths::handle_opened`].
-    Open {
-        /// The peer.
-        peer: NodePublic,
-        /// The key of its disco messages.
-        disco: DiscoPublic,
-        /// The number of the sockets.
-        number: u32,
-        /// Where the ping goes.
-        to: SocketAddr,
-        /// How many sockets.
-        count: u16,
-        /// How many routers the ping may pass.
-        hops: u8,
-        /// The ping's number.
-        tx: TxId,
-    },
+    Open(Opening),
     /// Keep this auxiliary socket, and close all others of its number.
     Keep(Auxiliary),
     /// Close the auxiliary sockets of that number.
     Close(u32),
+}
+
+/// Auxiliary sockets to open, and the ping that each sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// The peer.
+    pub peer: NodePublic,
+    /// The key of its disco messages.
+    pub disco: DiscoPublic,
+    /// The number of the sockets.
+    pub number: u32,
+    /// Where the ping goes.
+    pub to: SocketAddr,
+    /// How many sockets.
+    pub count: u16,
+    /// How many routers the ping may pass.
+    pub hops: u8,
+    /// The ping's number.
+    pub tx: TxId,
 }

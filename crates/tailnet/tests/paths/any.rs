@@ -7,7 +7,8 @@ use tailnet::{
     disco::{Bind, Meet, Message, RelayEndpoint, Step as Stage, TxId},
     keys::{DiscoPublic, NodePublic},
     paths::{
-        Auxiliary, Event, Path, Paths, PeerInfo, PeerRelay, Place, To, Traffic, Transmit, Via,
+        Auxiliary, Event, Opening, Path, Paths, PeerInfo, PeerRelay, Place, To, Traffic, Transmit,
+        Via,
     },
     peer_relay::Vni,
 };
@@ -166,7 +167,7 @@ impl Any {
             Step::Pass(millis) => self.pass(millis),
             Step::Place(varies) => paths.set_place(Some(Place { at: addr(1), varies })),
             Step::Opened(count) => {
-                if let Some(Event::Open { number, .. }) = self.opens {
+                if let Some(Event::Open(Opening { number, .. })) = self.opens {
                     paths.handle_opened(number, count, now);
                 }
             }
@@ -221,7 +222,7 @@ impl Any {
 
     fn drain(&mut self) {
         while let Some(event) = self.paths.poll_event() {
-            if let Event::Open { .. } = event {
+            if let Event::Open(_) = event {
                 self.opens = Some(event);
             }
             if let Event::UsePath { peer, path } = event {

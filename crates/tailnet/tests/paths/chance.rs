@@ -67,7 +67,7 @@ fn a_pair_that_has_met_stays_met_while_it_talks_and_a_while_longer() {
         world.hosts[talks].talks = true;
         let again = world.network.now() + 2 * SECOND;
         assert!(world.run(again, World::both_direct), "seed {seed}");
-        let opened = |event: &&Event| matches!(event, Event::Open { .. });
+        let opened = |event: &&Event| matches!(event, Event::Open(_));
         let opened = world.hosts[0].events.iter().filter(opened).count();
         assert_eq!(opened, 1, "seed {seed}: {told:?}");
         world.hosts[talks].talks = false;
@@ -105,7 +105,7 @@ fn a_pair_that_chance_cannot_help_tries_seldom() {
             world.hosts[0].talks = true;
             world.run_for(900 * SECOND);
             for host in &world.hosts {
-                let opens = |event: &&Event| matches!(event, Event::Open { .. });
+                let opens = |event: &&Event| matches!(event, Event::Open(_));
                 assert!(host.events.iter().filter(opens).count() <= 4, "{pair:?}");
                 assert!(host.auxiliary.is_empty(), "{pair:?}");
                 assert!(host.calls.len() <= 4 * 2_400 && pace(&host.calls) <= 205, "{pair:?}");
@@ -122,7 +122,7 @@ fn a_stock_peer_is_asked_and_nothing_is_opened_for_it() {
         let mut world = World::new(plan, PAIR);
         world.hosts[0].talks = true;
         world.run_for(120 * SECOND);
-        let opens = |event: &Event| matches!(event, Event::Open { .. });
+        let opens = |event: &Event| matches!(event, Event::Open(_));
         assert!(!world.hosts[0].events.iter().any(opens));
         assert!(matches!(world.hosts[0].used, Some(Path::Relay(_))));
     }

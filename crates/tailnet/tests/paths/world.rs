@@ -23,7 +23,7 @@ use sim::{Datagram, Dependence, Nat, Network, Realm, Socket};
 use tailnet::{
     disco::Message,
     keys::{DiscoPublic, NodePublic},
-    paths::{Auxiliary, Event, Path, Paths, PeerInfo, Place, To, Traffic, Transmit, Via},
+    paths::{Auxiliary, Event, Opening, Path, Paths, PeerInfo, Place, To, Traffic, Transmit, Via},
 };
 
 pub use crate::plan::{Plan, Start};
@@ -346,8 +346,8 @@ impl World {
     }
 
     /// Has a host open auxiliary sockets.
-    fn open_auxiliary(&mut self, at: usize, event: Event) {
-        let Event::Open { disco, number, to, count, hops, tx, .. } = event else { return };
+    fn open_auxiliary(&mut self, at: usize, opening: Opening) {
+        let Opening { disco, number, to, count, hops, tx, .. } = opening;
         let index = self.sealed.len() as u64;
         let message = Message::Ping { tx, node_key: Some(node(at)), padding: 0 };
         self.sealed.push((self.hosts[at].disco, disco, message));
@@ -379,7 +379,7 @@ impl World {
                     self.hosts[at].told.push((now, path));
                 }
                 Event::RefreshEndpoints => self.refresh(at),
-                Event::Open { .. } => self.open_auxiliary(at, event),
+                Event::Open(opening) => self.open_auxiliary(at, opening),
                 Event::Keep(kept) => self.hosts[at]
                     .auxiliary
                     .retain(|(one, _)| one.number != kept.number || *one == kept),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tailnet::{
     disco::Message,
     line::{Open, Outgoing, ToPlane},
-    paths::{Event, To, Transmit},
+    paths::{Event, Opening, To, Transmit},
     peer_relay::{Geneve, Protocol},
 };
 
@@ -46,7 +46,7 @@ impl Mesh {
                     self.check(now);
                     self.flush_check(relays, now).await;
                 }
-                open @ Event::Open { .. } => self.open(open, plane),
+                Event::Open(opening) => self.open(opening, plane),
                 Event::Keep(socket) => plane.send(ToPlane::Keep(socket)),
                 Event::Close(number) => closed.push(number),
             }
@@ -99,9 +99,10 @@ impl Mesh {
         }
         due
     }
+
     /// Has the data plane open auxiliary sockets, and send a ping by each.
-    fn open(&mut self, event: Event, plane: &ToLine<ToPlane>) {
-        let Event::Open { peer, disco, number, to, count, hops, tx } = event else { return };
+    fn open(&mut self, opening: Opening, plane: &ToLine<ToPlane>) {
+        let Opening { peer, disco, number, to, count, hops, tx } = opening;
         let mut nonce = [0; 24];
         if getrandom::fill(&mut nonce).is_err() {
             return;

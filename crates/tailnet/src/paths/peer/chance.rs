@@ -24,7 +24,7 @@ use super::Peer;
 use crate::{
     disco::{Meet, Message, Step},
     paths::{
-        Auxiliary, Chance, Context, Event, Path, To,
+        Auxiliary, Chance, Context, Event, Opening, Path, To,
         candidate::may_be_reached,
         timing::{
             CHANCE_AGAIN, CHANCE_ANSWER, CHANCE_ASKS, CHANCE_BURST, CHANCE_CALLED, CHANCE_CALLS,
@@ -319,7 +319,7 @@ impl Peer {
                 let (ends, mut tx) = (cx.now + CHANCE_ANSWER, [0; 12]);
                 cx.numbers.rng.fill_bytes(&mut tx);
                 self.meets.stage = Stage::Opening(Try { number, at, ends });
-                cx.tell(Event::Open {
+                cx.tell(Event::Open(Opening {
                     peer: self.key,
                     disco: self.disco,
                     number,
@@ -327,7 +327,7 @@ impl Peer {
                     count: CHANCE_SOCKETS,
                     hops: PRIMING_HOPS,
                     tx,
-                });
+                }));
             }
             (Step::Go, Stage::Agreed(one)) if one.number == number => {
                 let one = Try { ends: cx.now + CHANCE_CALLS, ..*one };
