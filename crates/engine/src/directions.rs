@@ -106,6 +106,8 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US
             && self.outbound.is_none()
         {
             self.outbound = second.here.try_recv().ok();
+            // Packets may wait in it, for which nothing ends a wait.
+            self.more |= self.outbound.is_some();
         }
         let Some(outbound) = &mut self.outbound else {
             self.more = self.inbound.step(true)?;
@@ -218,5 +220,96 @@ impl Usage {
         let share = |now: Duration, before| now.saturating_sub(before).as_secs_f64() / elapsed;
         let thread = share(spent.thread, before.thread);
         Some(Share { thread, process: share(spent.process, before.process) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use packet::{Batch, Offload, RecvBatch};
+    use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+    use wg::{Control, Now};
+
+    use super::*;
+    use crate::{Attached, Inbox, Shared, threads::tests::Nowhere};
+
+    /// Packets without end, of which none has a peer, and no datagrams.
+    struct Flood;
+
+    impl IpRecv for Flood {
+        fn recv(&mut self, batch: &mut Batch, _: bool) -> io::Result<()> {
+            while batch.spare().is_some() {
+                batch.commit(0, 20, Offload::None);
+            }
+            Ok(())
+        }
+
+        fn waker(&self) -> Waker {
+            Arc::new(|| {})
+        }
+    }
+
+    impl UdpRecv for Flood {
+        fn recv(&mut self, batch: &mut RecvBatch, _: bool, _: bool) -> io::Result<()> {
+            batch.clear();
+            Ok(())
+        }
+
+        fn waker(&self) -> Waker {
+            Arc::new(|| {})
+        }
+    }
+
+    /// Fails where it would wait a second time.
+    struct Once(bool);
+
+    impl Poll for Once {
+        fn poll(&mut self, _: Option<Duration>) -> io::Result<Ready> {
+            if std::mem::replace(&mut self.0, true) {
+                return Err(io::Error::other("it waits, though packets do"));
+            }
+            Ok(Ready { ip: true, udp: false })
+        }
+    }
+
+    #[test]
+    fn packets_that_wait_when_the_outbound_half_comes_back_are_sent_without_another() {
+        let device = Control::new(ChaCha20Rng::seed_from_u64(1)).device().clone();
+        let (time, used) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+        let clock: Clock = {
+            let (time, used) = (time.clone(), used.clone());
+            Arc::new(move || {
+                let nanos = time.fetch_add(1_000_000, Ordering::Relaxed);
+                used.fetch_add(1_000_000, Ordering::Relaxed);
+                Now { time: Time::from_nanos(nanos), wall: Duration::ZERO }
+            })
+        };
+        let processor: Processor = {
+            let used = used.clone();
+            Arc::new(move || {
+                let used = Duration::from_nanos(used.load(Ordering::Relaxed));
+                Spent { thread: used, process: used }
+            })
+        };
+        let shared = Shared::new(device, clock.clone(), Arc::new(|| {}), Attached::default());
+        let outbound = Outbound::new(&shared, Flood, Nowhere, Arc::default());
+        let inbound = Inbound::new(&shared, Flood, Nowhere, Arc::new(Inbox::default()));
+        let (poll, usage) = (Box::new(Once(false)), Usage::new(clock, processor));
+        let mut first = Directions::new(outbound, inbound, poll, usage, Default::default());
+        let mut second = first.second(Arc::new(|| {}));
+        while first.outbound.is_some() {
+            first.step().unwrap();
+        }
+        // No datagram comes meanwhile.
+        first.step().unwrap();
+        second.step().unwrap();
+        // From now on nothing is used.
+        while second.outbound.is_some() {
+            used.store(0, Ordering::Relaxed);
+            second.step().unwrap();
+        }
+        first.step().unwrap();
+        assert!(first.outbound.is_some());
     }
 }

@@ -217,7 +217,7 @@ impl Drop for Engine {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::{
         collections::HashMap,
         sync::{
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    struct Nowhere;
+    pub(crate) struct Nowhere;
 
     impl IpSend for Nowhere {
         fn send(&mut self, _: &RecvBatch, _: &[IpPacket]) -> io::Result<usize> {
