@@ -75,7 +75,7 @@ pub(crate) struct Away<IR, US> {
 }
 
 impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US> {
-    /// Both halves, whose rounds are counted, the outbound one's first.
+    /// Takes both halves, and the counters of their rounds: outbound, inbound.
     pub fn new(
         outbound: Outbound<IR, US>,
         inbound: Inbound<UR, IS>,
@@ -110,11 +110,7 @@ impl<IR: IpRecv, IS: IpSend, UR: UdpRecv, US: UdpSend> Directions<IR, IS, UR, US
             self.more |= self.outbound.is_some();
         }
         let Some(outbound) = &mut self.outbound else {
-            self.more = self.inbound.step(true)?;
-            self.rounds[1].count();
-            if self.more {
-                take_turns();
-            }
+            self.more = self.rounds[1].step(|| self.inbound.step(true))?;
             return Ok(());
         };
         let ready = if self.more {
@@ -163,11 +159,7 @@ impl<IR: IpRecv, US: UdpSend> Away<IR, US> {
                 self.outbound.insert(outbound)
             }
         };
-        let more = outbound.step(true)?;
-        self.rounds.count();
-        if more {
-            take_turns();
-        }
+        self.rounds.step(|| outbound.step(true))?;
         if self.usage.look().is_some_and(|share| share.process < CALM) {
             stack::wipe();
             let _ = self.outbound.take().map(|outbound| self.first.there.send(outbound));

@@ -134,7 +134,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
 
     /// For how long a wait for both sides may last.
     pub fn patience(&self) -> Option<Duration> {
-        self.shedding.patience()
+        self.udp.patience()
     }
 
     fn receive(&mut self, drain: bool, wait: bool) -> io::Result<()> {

@@ -18,7 +18,6 @@ use crate::{
     directions::{Directions, Usage},
     lock,
     rounds::Rounds,
-    take_turns,
 };
 
 /// What a data plane is made of.
@@ -122,8 +121,8 @@ impl Engine {
             }
             engine.spawn("data", &ended, move || both.step())?;
         } else {
-            engine.spawn("outbound", &ended, move || alone(&out, || outbound.step(true)))?;
-            engine.spawn("inbound", &ended, move || alone(&into, || inbound.step(true)))?;
+            engine.spawn("outbound", &ended, move || out.step(|| outbound.step(true)).map(drop))?;
+            engine.spawn("inbound", &ended, move || into.step(|| inbound.step(true)).map(drop))?;
         }
         engine.spawn("slow path", &ended, move || {
             slow_path.step();
@@ -175,16 +174,6 @@ impl Engine {
         self.threads.push(thread);
         Ok(())
     }
-}
-
-/// A step of a half that has a thread to itself.
-fn alone(rounds: &Rounds, step: impl FnOnce() -> io::Result<bool>) -> io::Result<()> {
-    let more = step()?;
-    rounds.count();
-    if more {
-        take_turns();
-    }
-    Ok(())
 }
 
 /// Reports the end of a thread, also by a panic: a peer that carries nothing must not look
@@ -318,7 +307,7 @@ pub(crate) mod tests {
         Engine::start(parts(ip, udp), |_| {}).unwrap()
     }
 
-    /// Sides that always have something, which is nothing, and tell whose thread asked.
+    /// Sides that are always ready and bring nothing. They note the name of the thread that asks.
     struct Busy(&'static str, Arc<Mutex<HashMap<&'static str, String>>>);
 
     impl Busy {

@@ -49,10 +49,14 @@ pub trait UdpRecv: Send {
     /// Ends a wait in [`UdpRecv::recv`].
     fn waker(&self) -> Waker;
 
+    /// For how long a wait for a datagram lasts at most. It is a second while a flood is left out, so
+    /// that its end is seen though nothing comes.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
+
     /// From now on most of a flood is left out before it is received, or, without one, nothing.
-    /// Whether it is so: what cannot leave out anything receives all. While it does,
-    /// [`UdpRecv::recv`] waits for a second at most, so that the end of a flood is seen though nothing
-    /// comes.
+    /// Whether it is so: what cannot leave out anything receives all.
     fn shed(&mut self, flood: Option<&Flood>) -> bool {
         flood.is_none()
     }

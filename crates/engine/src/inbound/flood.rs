@@ -72,11 +72,6 @@ pub struct Shedding {
 }
 
 impl Shedding {
-    /// For how long to wait for a datagram: while a flood is left out, its end is to be seen.
-    pub fn patience(&self) -> Option<Duration> {
-        self.has.is_some().then_some(WITHIN)
-    }
-
     /// Takes how many strangers' datagrams were received so far, how many more the socket has left
     /// out, and how often `expected` changed. `set` has the socket leave out a flood or nothing; whether
     /// it does.

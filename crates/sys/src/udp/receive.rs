@@ -59,9 +59,9 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
                 return Ok(());
             }
             let fd = socket.as_ref().map(|socket| socket.as_fd());
-            let at_most = self.filter.is_some().then_some(SHEDDING);
             // It is also set when the socket was replaced; then the batch is empty.
-            if matches!(self.shared.wake.wait(fd, at_most)?, Waited::Woken | Waited::InVain) {
+            if matches!(self.shared.wake.wait(fd, self.patience())?, Waited::Woken | Waited::InVain)
+            {
                 return Ok(());
             }
         }
@@ -69,6 +69,10 @@ impl<C: Calls> UdpRecv for UdpReceiver<C> {
 
     fn waker(&self) -> Waker {
         self.shared.wake.waker()
+    }
+
+    fn patience(&self) -> Option<Duration> {
+        self.filter.is_some().then_some(SHEDDING)
     }
 
     fn shed(&mut self, flood: Option<&Flood>) -> bool {
