@@ -8,6 +8,6 @@ use std::hint::black_box;
 #[inline(never)]
 pub fn wipe<const WORDS: usize>() {
     let room = [0_u64; WORDS];
-    // So that the zeros are written although nobody reads them.
+    // Keeps the compiler from leaving out zeros that no code reads.
     black_box(&room);
 }

@@ -241,7 +241,7 @@ impl Exchange {
         self.phase = Phase::Asking(Repeats { sent: sent + 1, due: now + ASK_TIMEOUT });
     }
 
-    /// Whether who asks has another key.
+    /// Whether a peer that asks is sent another key.
     fn may_offer(&self, now: Time) -> bool {
         let is_paced = self.offered.is_some_and(|offered| now.since(offered) < ANSWERS_APART);
         !is_paced && !matches!(self.phase, Phase::Offering(_))

@@ -256,7 +256,7 @@ fn a_side_that_restarts_is_understood_again_within_two_seconds() {
     }
 }
 
-/// Who sees an initiation and can inject, but not hold back the true response.
+/// An attacker who sees an initiation and can inject, but cannot hold back the true response.
 #[test]
 fn a_forged_response_does_not_have_a_session_made_without_the_secret() {
     for (seed, host) in [(1, A), (2, B)] {
