@@ -392,7 +392,10 @@ pub(crate) mod tests {
         parts.cores = 2;
         let running = Engine::start(parts, |error| panic!("{error}")).unwrap();
         let until = |name: &str| {
+            let before = rounds(&running)["outbound"];
             while lock(&asked).get("ip").is_none_or(|thread| thread != name) {
+                let count = rounds(&running)["outbound"] - before;
+                assert!(count < 100_000, "it is not on the thread {name} after {count} rounds");
                 thread::yield_now();
             }
             assert_eq!(lock(&asked).get("udp").map(String::as_str), Some("data"));
