@@ -5,6 +5,7 @@ use rand_core::CryptoRng;
 use super::{
     Control,
     entry::{Entry, Reading},
+    initiations::OURS_APART,
 };
 use crate::{
     PresharedKey, PublicKey,
@@ -68,8 +69,8 @@ impl<R: CryptoRng> Control<R> {
     }
 
     /// The peer's response could not be read: maybe it has a secret that we lost. One more initiation
-    /// shows that, and is answered without; not before a true response would have come, as this one
-    /// may be forged.
+    /// shows that, and is answered without. It may be forged as well, so where we have a secret that
+    /// could be lost by that, the true one has time to come.
     pub(super) fn hurry(&mut self, key: &PublicKey, now: Now) {
         let Some(entry) = self.peers.get_mut(key) else { return };
         let Some(pending) = &mut entry.handshake.pending else { return };
@@ -77,7 +78,8 @@ impl<R: CryptoRng> Control<R> {
             return;
         }
         pending.reading = Reading::Unreadable;
-        let earliest = pending.since + UNREADABLE_AFTER;
+        let apart = if entry.quantum.has_secret() { UNREADABLE_AFTER } else { OURS_APART };
+        let earliest = pending.since + apart;
         let at = earliest.max(now.time);
         entry.timers.retransmit = Some(at);
         entry.peer.activity.hold_handshakes(Some(at));

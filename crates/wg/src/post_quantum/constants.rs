@@ -26,7 +26,7 @@ pub(super) const RENEW_AFTER: Duration = Duration::from_secs(3600);
 /// A peer that begins another handshake within this time could not read the answer: an initiation
 /// that was lost, or its answer, is repeated after five seconds.
 pub(super) const UNREADABLE_WITHIN: Duration = Duration::from_millis(2500);
-/// A response that could not be read may be forged, so the true one has so long from the initiation on
-/// before another initiation replaces it: longer than round trips, and shorter than
-/// [`UNREADABLE_WITHIN`] by one.
+/// A response that could not be read may be forged, so where there is a secret the true one has so long
+/// from the initiation on before another initiation replaces it: longer than round trips, and shorter
+/// than [`UNREADABLE_WITHIN`] by one.
 pub(crate) const UNREADABLE_AFTER: Duration = Duration::from_secs(1);

@@ -165,6 +165,11 @@ impl Agreement {
         running.flat_map(move |running| running.secrets.candidates(configured, pair))
     }
 
+    /// Whether a response may have been made by anything but the configured key alone.
+    pub fn has_secret(&self) -> bool {
+        self.running.as_ref().is_some_and(|running| !running.secrets.is_none())
+    }
+
     /// When the secret of a session was agreed on, since the Unix epoch.
     pub fn agreed(&self, session: &Keypair) -> Option<Duration> {
         self.running.as_ref()?.secrets.agreed(session.secret?)
