@@ -33,7 +33,14 @@ SECONDS_EACH ?= 3
 ROUNDS ?= 5
 MINUTES ?= 10
 TEST ?= tcp
-NETNS_TEST := tests/netns/run cargo test -p linerate-netns --no-fail-fast
+# Always both packages: one alone would have other features, and be built again.
+END_TO_END := cargo test -p linerate-netns -p linerate-bench
+NETNS_TEST := tests/netns/run $(END_TO_END) --no-fail-fast
+# Tests of whole networks wait for other programs' timers more than they work, so these targets run
+# side by side, and each prints what it has to say when it ends; those of pairs and of the bench share
+# the cores with the daemons and the traffic that they measure, so they run one at a time.
+NETWORKS := nat server tailnet
+PAIRS := $(filter-out $(NETWORKS),$(basename $(notdir $(wildcard tests/netns/tests/*.rs bench/tests/*.rs))))
 
 # command:package, as Debian names them.
 DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
@@ -56,7 +63,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
 
 .PHONY: server demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
         replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
-        clean
+        clean $(NETWORKS:%=test-%)
 
 demo: deps build $(if $(BESIDE),peers)
 	cargo build --release -p linerate-bench --bin demo
@@ -91,21 +98,24 @@ STAGES = failed=(); \
 	all_passed() { [ -z "$${failed[*]}" ] || { printf 'FAILED: %s\n' "$${failed[@]}" >&2; false; }; }
 UNIT_TEST := cargo test --workspace --exclude linerate-netns --exclude linerate-bench --no-fail-fast
 
-# Tests are built outside of the namespaces, where there is a network. Those of linerate-netns and
-# linerate-bench run one at a time: they share the cores with the daemons and the traffic that they
-# measure.
+# Tests are built outside of the namespaces, where there is a network.
 test: deps tailnet-peers build
 	@$(STAGES); \
 	stage 'build the unit tests' $(UNIT_TEST) --no-run; \
 	stage 'unit tests' tests/netns/run $(UNIT_TEST); \
-	stage 'build the end-to-end tests' cargo test -p linerate-netns -p linerate-bench --no-run; \
+	stage 'build the end-to-end tests' $(END_TO_END) --no-run; \
 	stage 'build the server' cargo build -p linerate-server; \
-	stage 'end-to-end tests' $(NETNS_TEST) -p linerate-bench -- --test-threads=1; \
+	stage 'networks' make --no-print-directory --keep-going --jobs=3 --output-sync=target \
+	  $(NETWORKS:%=test-%); \
+	stage 'pairs' $(NETNS_TEST) --lib --bins $(PAIRS:%=--test %) -- --test-threads=1; \
 	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
 	  $(NETNS_TEST) --test traffic -- --test-threads=1; \
 	stage 'proxy with its stack in the process' env LINERATE_NETNS_STACK=in-process \
 	  $(NETNS_TEST) --test proxy -- --test-threads=1; \
 	all_passed
+
+$(NETWORKS:%=test-%): test-%:
+	$(NETNS_TEST) --test $* -- --test-threads=1
 
 # What make test has briefly, and what is a script.
 replicas: DEPS += $(FAILOVER)
@@ -126,7 +136,7 @@ OFFLOADS := tun-tso tun-uso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
 CARRYING := traffic roaming ecn interop
 
 test-offloads: deps peers build
-	cargo test -p linerate-netns --no-run
+	$(END_TO_END) --no-run
 	@$(STAGES); \
 	for off in $(OFFLOADS); do \
 	  stage "without $$off" env LINERATE_NETNS_OFFLOAD_OFF=$$off \
@@ -136,12 +146,12 @@ test-offloads: deps peers build
 
 # Tailscaled is skipped where it is not built: make peers ARGS=proxy.
 smoke: deps peers build
-	cargo test -p linerate-bench --no-run
-	tests/netns/run cargo test -p linerate-bench --test smoke -- --include-ignored --test-threads=1
+	$(END_TO_END) --test smoke --no-run
+	$(NETNS_TEST) --test smoke -- --include-ignored --test-threads=1
 
 test-clients: DEPS += $(CLIENTS)
 test-clients: deps build
-	cargo test -p linerate-netns --test proxy --no-run
+	$(END_TO_END) --test proxy --no-run
 	@$(STAGES); \
 	for stack in namespace in-process; do \
 	  stage "clients of the stack: $$stack" \
@@ -154,7 +164,7 @@ test-clients: deps build
 # Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.
 kernel-test: DEPS += $(GUEST)
 kernel-test: deps build
-	cargo test -p linerate-netns --test kernel --no-run
+	$(END_TO_END) --test kernel --no-run
 	guest=$$(tests/kernel/guest); \
 	LINERATE_GUEST=$$guest $(NETNS_TEST) --test kernel -- --ignored --test-threads=1 $(ARGS)
 
@@ -174,7 +184,7 @@ arm-test: deps
 	cargo test --target $(ARM_TARGET) $(ARM_TESTED:%=-p linerate-%) --lib $(ARM_TESTS:%=--test %) $(ARGS)
 
 soak: deps build
-	cargo test -p linerate-netns --no-run
+	$(END_TO_END) --no-run
 	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(NETNS_TEST) --test soak
 
 build:
