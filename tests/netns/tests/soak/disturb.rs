@@ -151,13 +151,16 @@ impl<'a> Disturber<'a> {
 
     /// Gives left another address of each family; each third time another port as well.
     fn roam(&mut self) {
-        let left = &self.pair.left;
+        let (left, right) = (&self.pair.left, &self.pair.right);
         let old = Addresses::new(1, self.number);
         self.number = if self.number == 1 { 11 } else { self.number % 90 + 11 };
         let new = Addresses::new(1, self.number);
         new.assign(&left.host, "eth0");
         for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
             left.host.run(format!("ip address del {}/{length} dev eth0", old.of(family)));
+            // While the kernel looks for a neighbour, it drops all but the last packets to it, and
+            // counts them nowhere: a response to a handshake would be lost before what follows it.
+            right.host.run(format!("ping -n -c 1 -w 5 {}", new.of(family)));
         }
         self.events.moves += 1;
         if self.events.moves.is_multiple_of(3) {
