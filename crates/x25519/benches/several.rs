@@ -6,7 +6,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use x25519::{Job, diffie_hellman, diffie_hellman_each, portable, public_key};
+use x25519::{Job, diffie_hellman, diffie_hellman_each, portable, public_key, public_key_each};
 
 fn main() {
     let private = [7; 32];
@@ -19,9 +19,15 @@ fn main() {
     row("a public key", 1, &|| {
         black_box(public_key(&private));
     });
-    for many in 1..=16 {
+    for many in (1..=16).chain([32, 64]) {
         let jobs = vec![Job { private: &private, public: &public }; many];
         row(&format!("among {many}"), many, &|| drop(black_box(diffie_hellman_each(&jobs))));
+    }
+    for many in [4, 8, 32, 64] {
+        let privates = vec![&private; many];
+        row(&format!("public keys of {many}"), many, &|| {
+            drop(black_box(public_key_each(&privates)));
+        });
     }
 }
 

@@ -1,21 +1,33 @@
-//! Eight X25519 at once, one in each lane of 64 bits: Montgomery's ladder of RFC 7748 section 5, with
-//! the same steps whatever the keys are.
+//! Eight X25519 at once, one in each lane of 64 bits, with the same steps whatever the keys are:
+//!
+//! ```text
+//!   product of any point          ladder::product   Montgomery's ladder, RFC 7748 section 5
+//!   product of the base point     base::product     a ladder of its known multiples
+//!                                      |
+//!                                 Fraction x / z    all divided at once
+//! ```
 #![expect(unsafe_code, reason = "SIMD intrinsics")]
 
+mod base;
 mod field;
+mod ladder;
 
 use std::arch::x86_64::{__m512i, __mmask8, _mm512_set1_epi64, _mm512_test_epi64_mask};
 
 use zeroize::{Zeroize, Zeroizing};
 
 use self::field::Field;
-use crate::{Job, Secret, diffie_hellman};
+use crate::{Job, Secret, diffie_hellman, public_key};
 
 /// In a register of 512 bits.
 const LANES: usize = 8;
 
 /// Fewer than these cost less one after the other (`cargo bench -p linerate-x25519`).
-const FEWEST: usize = 4;
+const FEWEST_PRODUCTS: usize = 4;
+const FEWEST_PUBLIC_KEYS: usize = 5;
+
+/// Registers of results that are divided at once: what is on the stack meanwhile is 8 KiB.
+const ROUNDS: usize = 8;
 
 /// Words of 64 bits in a key.
 const WORDS: usize = 4;
@@ -37,78 +49,99 @@ impl Lanes {
 
     pub fn diffie_hellman_each(self, jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
         let mut results = Vec::with_capacity(jobs.len());
-        for jobs in jobs.chunks(LANES) {
-            if jobs.len() < FEWEST {
-                results.extend(jobs.iter().map(|job| diffie_hellman(job.private, job.public)));
-            } else {
-                self.compute(jobs, &mut results);
-            }
+        for jobs in jobs.chunks(LANES * ROUNDS) {
+            let (several, alone) = jobs.split_at(in_lanes(jobs.len(), FEWEST_PRODUCTS));
+            // SAFETY: `self` is the proof.
+            let mut shared = unsafe {
+                compute(several, |jobs| {
+                    let scalars = clamped(jobs.iter().map(|job| job.private));
+                    ladder::product(&scalars, &scattered(jobs.iter().map(|job| job.public)))
+                })
+            };
+            results.extend((0..several.len()).map(|at| {
+                let key = gather(&shared, at);
+                key.iter().any(|byte| *byte != 0).then_some(key)
+            }));
+            shared.zeroize();
+            results.extend(alone.iter().map(|job| diffie_hellman(job.private, job.public)));
         }
         results
     }
 
-    /// At most [`LANES`]. A lane without a job does what the first one does.
-    fn compute(self, jobs: &[Job<'_>], results: &mut Vec<Option<Secret>>) {
-        let [mut privates, mut publics] = [Zeroizing::new(Words::default()), Zeroizing::default()];
-        for lane in 0..LANES {
-            let job = jobs.get(lane).unwrap_or(&jobs[0]);
-            let mut private = Zeroizing::new(*job.private);
-            private[0] &= 248;
-            private[31] = private[31] & 127 | 64;
-            scatter(&private, lane, &mut privates);
-            scatter(job.public, lane, &mut publics);
+    pub fn public_key_each(self, privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
+        let mut results = Vec::with_capacity(privates.len());
+        for privates in privates.chunks(LANES * ROUNDS) {
+            let (several, alone) = privates.split_at(in_lanes(privates.len(), FEWEST_PUBLIC_KEYS));
+            // SAFETY: `self` is the proof.
+            let public = unsafe {
+                compute(several, |privates| base::product(&clamped(privates.iter().copied())))
+            };
+            results.extend((0..several.len()).map(|at| *gather(&public, at)));
+            results.extend(alone.iter().map(|private| public_key(private)));
         }
-        // SAFETY: `self` is the proof.
-        let mut shared = unsafe { ladder(&privates, &publics) };
-        results.extend((0..jobs.len()).map(|lane| gather(&shared, lane)));
-        shared.zeroize();
+        results
     }
 }
 
-fn scatter(key: &[u8; 32], lane: usize, words: &mut Words) {
-    for (word, bytes) in words.iter_mut().zip(key.as_chunks().0) {
-        word[lane] = u64::from_le_bytes(*bytes);
-    }
+/// Of so many, those that are computed in lanes, where fewer than `fewest` cost less without.
+fn in_lanes(count: usize, fewest: usize) -> usize {
+    let rest = count % LANES;
+    if rest < fewest { count - rest } else { count }
 }
 
-/// The key of a lane, or `None` where it is zero.
-fn gather(words: &Words, lane: usize) -> Option<Secret> {
-    let mut key = Zeroizing::new([0; 32]);
-    let mut any = 0;
-    for (word, bytes) in words.iter().zip(key.as_chunks_mut().0) {
-        any |= word[lane];
-        *bytes = word[lane].to_le_bytes();
-    }
-    (any != 0).then_some(key)
+/// The first coordinate of a point in each lane: `x / z`.
+#[derive(Clone, Copy)]
+struct Fraction {
+    x: Field,
+    z: Field,
 }
 
-/// The products of points with these first coordinates and scalars, as first coordinates.
+/// What `product` makes of each [`LANES`] of the jobs, divided.
 #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-fn ladder(scalars: &Words, points: &Words) -> Words {
-    let x1 = Field::load(points);
-    let scalars = scalars.each_ref().map(|words| field::load(words));
-    let (mut x2, mut z2) = (Field::small(1), Field::small(0));
-    let (mut x3, mut z3) = (x1, Field::small(1));
-    let mut swapped: __mmask8 = 0;
-    // Of a clamped scalar bit 255 is 0.
-    for bit in (0..255).rev() {
-        let set = is_set(&scalars, bit);
-        Field::swap(swapped ^ set, &mut x2, &mut x3);
-        Field::swap(swapped ^ set, &mut z2, &mut z3);
-        swapped = set;
-        let (a, b) = (x2.add(&z2), x2.sub(&z2));
-        let (c, d) = (x3.add(&z3), x3.sub(&z3));
-        let (aa, bb) = (a.square(), b.square());
-        let (da, cb) = (d.mul(&a), c.mul(&b));
-        let e = aa.sub(&bb);
-        x3 = da.add(&cb).square();
-        z3 = da.sub(&cb).square().mul(&x1);
-        x2 = aa.mul(&bb);
-        z2 = e.mul(&e.mul_a24_add(&aa));
+fn compute<J>(jobs: &[J], product: impl Fn(&[J]) -> Fraction) -> [Words; ROUNDS] {
+    let mut results = [Words::default(); ROUNDS];
+    if jobs.is_empty() {
+        return results;
     }
-    Field::swap(swapped, &mut x2, &mut x3);
-    Field::swap(swapped, &mut z2, &mut z3);
-    x2.mul(&z2.invert()).store()
+    let one = Field::small(1);
+    let mut fractions = [Fraction { x: one, z: one }; ROUNDS];
+    for (fraction, jobs) in fractions.iter_mut().zip(jobs.chunks(LANES)) {
+        *fraction = product(jobs);
+    }
+    let mut over = fractions.map(|fraction| fraction.z);
+    Field::invert_each(&mut over);
+    for ((result, fraction), over) in results.iter_mut().zip(&fractions).zip(&over) {
+        *result = fraction.x.mul(over).store();
+    }
+    results
+}
+
+/// The private keys as scalars; a lane without one has the first.
+fn clamped<'a>(privates: impl ExactSizeIterator<Item = &'a [u8; 32]> + Clone) -> Zeroizing<Words> {
+    let mut scalars = scattered(privates);
+    scalars[0].iter_mut().for_each(|word| *word &= !7);
+    scalars[WORDS - 1].iter_mut().for_each(|word| *word = *word & !(1 << 63) | 1 << 62);
+    scalars
+}
+
+/// A key in each lane; a lane without one has the first.
+fn scattered<'a>(keys: impl ExactSizeIterator<Item = &'a [u8; 32]> + Clone) -> Zeroizing<Words> {
+    let mut words = Zeroizing::new(Words::default());
+    for (lane, key) in keys.cycle().take(LANES).enumerate() {
+        for (word, bytes) in words.iter_mut().zip(key.as_chunks().0) {
+            word[lane] = u64::from_le_bytes(*bytes);
+        }
+    }
+    words
+}
+
+/// The key with this number.
+fn gather(rounds: &[Words], at: usize) -> Secret {
+    let mut key = Zeroizing::new([0; 32]);
+    for (word, bytes) in rounds[at / LANES].iter().zip(key.as_chunks_mut().0) {
+        *bytes = word[at % LANES].to_le_bytes();
+    }
+    key
 }
 
 /// The lanes whose scalar has this bit.

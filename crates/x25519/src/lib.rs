@@ -55,5 +55,14 @@ pub fn diffie_hellman_each(jobs: &[Job<'_>]) -> Vec<Option<Secret>> {
     jobs.iter().map(|job| diffie_hellman(job.private, job.public)).collect()
 }
 
+/// The public keys of these private ones, in their order.
+pub fn public_key_each(privates: &[&[u8; 32]]) -> Vec<[u8; 32]> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(lanes) = avx512::Lanes::new() {
+        return lanes.public_key_each(privates);
+    }
+    privates.iter().map(|private| public_key(private)).collect()
+}
+
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     __m512i, __mmask8, _mm512_add_epi64, _mm512_and_si512, _mm512_loadu_si512,
     _mm512_madd52hi_epu64, _mm512_madd52lo_epu64, _mm512_mask_blend_epi64, _mm512_or_si512,
     _mm512_set1_epi64, _mm512_setzero_si512, _mm512_slli_epi64, _mm512_srli_epi64,
-    _mm512_storeu_si512, _mm512_sub_epi64,
+    _mm512_storeu_si512, _mm512_sub_epi64, _mm512_testn_epi64_mask,
 };
 
 use super::{LANES, Words};
@@ -25,6 +25,9 @@ const A24: i64 = 121_665;
 
 /// Twice the prime: each limb is above what is subtracted from it.
 const TWICE_PRIME: [i64; LIMBS] = [2 * (MASK - 18), 2 * MASK, 2 * MASK, 2 * MASK, 2 * MASK];
+
+/// An element of one lane.
+pub(super) type Limbs = [u64; LIMBS];
 
 /// An element in each lane.
 #[derive(Clone, Copy)]
@@ -77,6 +80,23 @@ impl Field {
         Self(limbs)
     }
 
+    /// The same in each lane.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn same(limbs: &Limbs) -> Self {
+        Self(limbs.map(|limb| _mm512_set1_epi64(limb as i64)))
+    }
+
+    /// That of the first lane.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn first(&self) -> Limbs {
+        self.0.map(|limb| {
+            let mut lanes = [0; LANES];
+            store(&mut lanes, limb);
+            lanes[0]
+        })
+    }
+
     /// Of 255 bits; the highest of 256 is left out (RFC 7748 section 5).
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq")]
@@ -93,9 +113,9 @@ impl Field {
         Self(limbs.map(|limb| _mm512_and_si512(limb, mask)))
     }
 
-    /// The one number below the prime.
+    /// The one number below the prime, in limbs of 51 bits.
     #[target_feature(enable = "avx512f,avx512dq")]
-    pub fn store(self) -> Words {
+    fn least(self) -> [__m512i; LIMBS] {
         let nothing = _mm512_setzero_si512();
         // Below 2^255 + 2^220 before, so that it wraps once at most, and is below 2^255 then.
         let (mut limbs, over) = ripple(self.0, nothing);
@@ -103,7 +123,23 @@ impl Field {
         let (limbs, _) = ripple(limbs, nothing);
         // At or above the prime it is where 19 more reach 2^255; what is above 2^255 is left out.
         let (_, reaches) = ripple(limbs, _mm512_set1_epi64(19));
-        let ([l0, l1, l2, l3, l4], _) = ripple(limbs, times_19(reaches));
+        ripple(limbs, times_19(reaches)).0
+    }
+
+    /// The lanes where it is 0.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn is_zero(self) -> __mmask8 {
+        let any = self
+            .least()
+            .into_iter()
+            .fold(_mm512_setzero_si512(), |any, limb| _mm512_or_si512(any, limb));
+        _mm512_testn_epi64_mask(any, any)
+    }
+
+    /// The one number below the prime.
+    #[target_feature(enable = "avx512f,avx512dq")]
+    pub fn store(self) -> Words {
+        let [l0, l1, l2, l3, l4] = self.least();
         let mut words = Words::default();
         let values = [
             _mm512_or_si512(l0, _mm512_slli_epi64::<51>(l1)),
@@ -206,7 +242,7 @@ impl Field {
 
     /// To the power of 2^255 - 21, the prime less two: one over this, or 0 of 0.
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
-    pub fn invert(&self) -> Self {
+    fn invert(&self) -> Self {
         let p2 = self.square();
         let p9 = p2.squares(2).mul(self);
         let p11 = p9.mul(&p2);
@@ -220,6 +256,37 @@ impl Field {
         let e200 = e100.squares(100).mul(&e100);
         let e250 = e200.squares(50).mul(&e50);
         e250.squares(5).mul(&p11)
+    }
+
+    /// One over each, or 0 of 0, for three products each and one power (Montgomery's trick).
+    #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+    pub fn invert_each<const N: usize>(elements: &mut [Self; N]) {
+        let (zero, one) = (Self::small(0), Self::small(1));
+        let mut product = one;
+        // The product of those in front of each, and the lanes where it is 0, which is left out.
+        let mut before = [(one, 0); N];
+        for (element, before) in elements.iter_mut().zip(&mut before) {
+            let zeros = element.is_zero();
+            element.replace(zeros, &one);
+            *before = (product, zeros);
+            product = product.mul(element);
+        }
+        let mut over = product.invert();
+        for (element, (product, zeros)) in elements.iter_mut().zip(&before).rev() {
+            let inverse = over.mul(product);
+            over = over.mul(element);
+            *element = inverse;
+            element.replace(*zeros, &zero);
+        }
+    }
+
+    /// Takes the other one in these lanes.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn replace(&mut self, lanes: __mmask8, other: &Self) {
+        for (limb, other) in self.0.iter_mut().zip(other.0) {
+            *limb = _mm512_mask_blend_epi64(lanes, *limb, other);
+        }
     }
 
     #[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
