@@ -3,21 +3,21 @@
 //!
 //! ```text
 //!   initiator                              responder
-//!   Initiator::start ---- initiation ----> Opened::of_each, Opened::timestamp
+//!   Initiator::start ---- initiation ----> Opened::of_each
+//!                                          Claim::prove_each
 //!                                          Ephemeral::of_each
-//!   Initiator::answered <-- response ----- Responder::answer
+//!   Initiator::answered <-- response ----- Answer::each
 //!   Answered::finish
 //!            both hold TransportKeys
 //! ```
 //!
-//! A responder has the Diffie-Hellmans of several handshakes computed at once.
+//! A responder takes several handshakes at once: their Diffie-Hellmans and hashes cost less together.
 //!
 //! Nothing here knows of peers, replay or time: the control half decides. It also wipes the stack
 //! afterwards: secrets are returned by value here.
 
-use blake2::{Blake2s256, Digest};
+use blake2s::Job;
 use chacha20poly1305::{AeadInOut, ChaCha20Poly1305, KeyInit};
-use hmac::{Mac, SimpleHmac};
 use rand_core::CryptoRng;
 use zeroize::Zeroizing;
 
@@ -31,16 +31,21 @@ const TAG: usize = aead::TAG_LEN;
 pub(crate) use x25519::Secret;
 
 /// Our own static key pair.
-#[derive(Debug)]
 pub(crate) struct Identity {
     pub private: PrivateKey,
     pub public: PublicKey,
+    /// Where each handshake with us as its responder begins.
+    start: Symmetric,
 }
 
 impl Identity {
     pub fn new(private: PrivateKey) -> Self {
+        Self::with_prologue(IDENTIFIER, private)
+    }
+
+    fn with_prologue(prologue: &[u8], private: PrivateKey) -> Self {
         let public = private.public_key();
-        Self { private, public }
+        Self { private, public, start: Symmetric::new(prologue, &public) }
     }
 }
 
@@ -106,8 +111,9 @@ impl Initiator {
     pub fn answered(&self, identity: &Identity, ephemeral: &PublicKey) -> Option<Answered> {
         let mut symmetric = self.symmetric.clone();
         symmetric.mix_ephemeral(ephemeral);
-        symmetric.mix_key(&self.ephemeral.diffie_hellman(ephemeral)?);
-        symmetric.mix_key(&identity.private.diffie_hellman(ephemeral)?);
+        for private in [&self.ephemeral, &identity.private] {
+            symmetric.derive::<1>(private.diffie_hellman(ephemeral)?.as_slice());
+        }
         Some(Answered { symmetric })
     }
 }
@@ -149,40 +155,63 @@ impl Opened {
         identity: &Identity,
         initiations: &[(PublicKey, &[u8; 32 + TAG])],
     ) -> Vec<Option<Self>> {
-        Self::each_with(IDENTIFIER, identity, initiations)
-    }
-
-    fn each_with(
-        prologue: &[u8],
-        identity: &Identity,
-        initiations: &[(PublicKey, &[u8; 32 + TAG])],
-    ) -> Vec<Option<Self>> {
         let pairs = initiations.iter().map(|(ephemeral, _)| (&identity.private, ephemeral));
         // What is moved out of a list leaves a copy in it.
         let shared = PrivateKey::diffie_hellman_each(pairs);
-        let opened = shared.iter().zip(initiations).map(|(shared, (ephemeral, static_key))| {
-            let mut symmetric = Symmetric::new(prologue, &identity.public);
-            symmetric.mix_ephemeral(ephemeral);
-            let key = symmetric.mix_key(shared.as_ref()?);
-            let mut remote = [0; 32];
-            symmetric.decrypt(&key, *static_key, &mut remote)?;
+        let mut symmetrics = vec![identity.start.clone(); initiations.len()];
+        let ephemerals = initiations.iter().map(|(ephemeral, _)| ephemeral);
+        Symmetric::mix_ephemeral_each(&mut symmetrics, ephemerals);
+        let nothing = Secret::default();
+        let inputs = shared.iter().map(|shared| shared.as_ref().unwrap_or(&nothing));
+        let keys = Symmetric::mix_key_each(&mut symmetrics, inputs);
+        let mut remotes = vec![[0; 32]; initiations.len()];
+        let sealed = initiations.iter().map(|(_, static_key)| &static_key[..]);
+        let texts = remotes.iter_mut().map(|remote| &mut remote[..]);
+        let authentic = Symmetric::decrypt_each(&mut symmetrics, &keys, sealed, texts);
+        let known = shared.iter().zip(authentic).map(|(shared, fits)| shared.is_some() && fits);
+        let parts = symmetrics.iter().zip(initiations).zip(remotes);
+        let opened = known.zip(parts).map(|(known, ((symmetric, (ephemeral, _)), remote))| {
+            let symmetric = known.then(|| symmetric.clone())?;
             Some(Self { symmetric, ephemeral: *ephemeral, remote: remote.into() })
         });
         opened.collect()
     }
+}
 
-    /// Opens the payload, which proves that the sender has the private key to
-    /// its public one.
-    pub fn timestamp(
-        &self,
-        static_static: &Secret,
-        sealed: &[u8],
-        payload: &mut [u8],
-    ) -> Option<Responder> {
-        let mut symmetric = self.symmetric.clone();
-        let key = symmetric.mix_key(static_static);
-        symmetric.decrypt(&key, sealed, payload)?;
-        Some(Responder { symmetric, ephemeral: self.ephemeral, remote: self.remote })
+/// What an initiation claims: that its sender has the private key to its static one.
+pub(crate) struct Claim<'a> {
+    pub opened: &'a Opened,
+    /// The Diffie-Hellman result of both static keys.
+    pub static_static: &'a Secret,
+    /// The sealed payload.
+    pub sealed: &'a [u8],
+}
+
+impl Claim<'_> {
+    /// Opens the payload, which proves the claim. `None` where it is forged.
+    pub fn prove<const P: usize>(self) -> Option<[u8; P]> {
+        let [proved] = &Self::prove_each(&[self])[..] else { return None };
+        proved.as_ref().map(|(payload, _)| *payload)
+    }
+
+    /// Opens the payloads of `P` bytes, which proves the claims. `None` of those that are forged.
+    pub fn prove_each<const P: usize>(claims: &[Self]) -> Vec<Option<([u8; P], Responder)>> {
+        let mut symmetrics: Vec<_> =
+            claims.iter().map(|claim| claim.opened.symmetric.clone()).collect();
+        let inputs = claims.iter().map(|claim| claim.static_static);
+        let keys = Symmetric::mix_key_each(&mut symmetrics, inputs);
+        let mut payloads = vec![[0; P]; claims.len()];
+        let sealed = claims.iter().map(|claim| claim.sealed);
+        let texts = payloads.iter_mut().map(|payload| &mut payload[..]);
+        let authentic = Symmetric::decrypt_each(&mut symmetrics, &keys, sealed, texts);
+        let parts = claims.iter().zip(&symmetrics).zip(payloads);
+        let proved =
+            authentic.into_iter().zip(parts).map(|(fits, ((claim, symmetric), payload))| {
+                let symmetric = fits.then(|| symmetric.clone())?;
+                let Opened { ephemeral, remote, .. } = *claim.opened;
+                Some((payload, Responder { symmetric, ephemeral, remote }))
+            });
+        proved.collect()
     }
 }
 
@@ -215,33 +244,59 @@ impl Ephemeral {
             [(private, &responder.ephemeral), (private, &responder.remote)]
         });
         let shared = PrivateKey::diffie_hellman_each(jobs);
-        let ephemerals = pairs.iter().zip(shared.chunks_exact(2)).map(|((private, _), both)| {
+        let public = PrivateKey::public_key_each(pairs.iter().map(|(private, _)| private));
+        let ephemerals = public.into_iter().zip(shared.chunks_exact(2)).map(|(public, both)| {
             let [Some(ephemeral), Some(remote)] = both else { return None };
-            let shared = [ephemeral.clone(), remote.clone()];
-            Some(Self { public: private.public_key(), shared })
+            Some(Self { public, shared: [ephemeral.clone(), remote.clone()] })
         });
         ephemerals.collect()
     }
 }
 
-impl Responder {
-    /// Seals `payload` into `sealed`, which is a tag longer, and ends the handshake.
-    pub fn answer(
-        &self,
-        psk: &PresharedKey,
-        ephemeral: &Ephemeral,
-        payload: &[u8],
-        sealed: &mut [u8],
-    ) -> TransportKeys {
-        let mut symmetric = self.symmetric.clone();
-        symmetric.mix_ephemeral(&ephemeral.public);
-        for shared in &ephemeral.shared {
-            symmetric.mix_key(shared);
+/// What a response is made of.
+pub(crate) struct Question<'a> {
+    pub responder: &'a Responder,
+    pub ephemeral: &'a Ephemeral,
+    pub psk: &'a PresharedKey,
+}
+
+/// The end of a handshake, as its responder has it.
+pub(crate) struct Answer {
+    /// The sealed payload.
+    pub sealed: Vec<u8>,
+    pub keys: TransportKeys,
+}
+
+impl Answer {
+    /// Answers each of these with the same payload.
+    pub fn each(questions: &[Question<'_>], payload: &[u8]) -> Vec<Self> {
+        let mut symmetrics: Vec<_> =
+            questions.iter().map(|question| question.responder.symmetric.clone()).collect();
+        let ephemerals = questions.iter().map(|question| &question.ephemeral.public);
+        Symmetric::mix_ephemeral_each(&mut symmetrics, ephemerals);
+        for at in 0..2 {
+            let inputs = questions.iter().map(|question| question.ephemeral.shared[at].as_slice());
+            Symmetric::derive_each::<1>(&mut symmetrics, inputs);
         }
-        let key = symmetric.mix_key_and_hash(psk);
-        symmetric.encrypt(&key, payload, sealed);
-        let [recv, send] = symmetric.split();
-        TransportKeys { send, recv }
+        let inputs = questions.iter().map(|question| question.psk.as_bytes().as_slice());
+        let derived = Symmetric::derive_each::<3>(&mut symmetrics, inputs);
+        Symmetric::mix_hash_each(&mut symmetrics, derived.iter().map(|[_, hash, _]| &hash[..]));
+        let sealed: Vec<Vec<u8>> = symmetrics
+            .iter()
+            .zip(&derived)
+            .map(|(symmetric, [_, _, key])| {
+                let mut sealed = vec![0; payload.len() + TAG];
+                symmetric.seal(key, payload, &mut sealed);
+                sealed
+            })
+            .collect();
+        let nothing = symmetrics.iter().map(|symmetric| symmetric.job(&[]));
+        let keys = blake2s::derive_each(&nothing.collect::<Vec<_>>());
+        let answers = sealed.into_iter().zip(&keys).map(|(sealed, [recv, send])| Self {
+            sealed,
+            keys: TransportKeys { send: send.clone(), recv: recv.clone() },
+        });
+        answers.collect()
     }
 }
 
@@ -254,7 +309,7 @@ struct Symmetric {
 
 impl Symmetric {
     fn new(prologue: &[u8], responder: &PublicKey) -> Self {
-        let construction: [u8; 32] = Blake2s256::digest(CONSTRUCTION).into();
+        let construction = blake2s::hash(&[CONSTRUCTION]);
         let mut state = Self { chaining_key: Zeroizing::new(construction), hash: construction };
         state.mix_hash(prologue);
         state.mix_hash(responder.as_bytes());
@@ -262,79 +317,126 @@ impl Symmetric {
     }
 
     fn mix_hash(&mut self, data: &[u8]) {
-        self.hash = Blake2s256::new().chain_update(self.hash).chain_update(data).finalize().into();
+        self.hash = blake2s::hash(&[&self.hash, data]);
     }
 
     /// The token `e`, which in a pattern with a preshared key mixes the key too.
     fn mix_ephemeral(&mut self, public: &PublicKey) {
         self.mix_hash(public.as_bytes());
-        let [chaining_key] = derive(&self.chaining_key, public.as_bytes());
-        self.chaining_key = chaining_key;
+        self.derive::<1>(public.as_bytes());
     }
 
     fn mix_key(&mut self, input: &Secret) -> Secret {
-        let [chaining_key, key] = derive(&self.chaining_key, input.as_ref());
-        self.chaining_key = chaining_key;
+        let [_, key] = self.derive(input.as_slice());
         key
     }
 
     fn mix_key_and_hash(&mut self, psk: &PresharedKey) -> Secret {
-        let [chaining_key, hash, key] = derive(&self.chaining_key, psk.as_bytes());
-        self.chaining_key = chaining_key;
-        self.mix_hash(hash.as_ref());
+        let [_, hash, key] = self.derive(psk.as_bytes());
+        self.mix_hash(hash.as_slice());
         key
     }
 
+    /// Derives from the chaining key, which the first output replaces.
+    fn derive<const N: usize>(&mut self, input: &[u8]) -> [Secret; N] {
+        let derived = blake2s::derive(self.job(input));
+        self.chaining_key = derived[0].clone();
+        derived
+    }
+
+    fn job<'a>(&'a self, input: &'a [u8]) -> Job<'a> {
+        Job { key: &self.chaining_key, input }
+    }
+
     fn split(&self) -> [Secret; 2] {
-        derive(&self.chaining_key, &[])
+        blake2s::derive(self.job(&[]))
+    }
+
+    fn encrypt(&mut self, key: &Secret, plaintext: &[u8], sealed: &mut [u8]) {
+        self.seal(key, plaintext, sealed);
+        self.mix_hash(sealed);
+    }
+
+    fn decrypt(&mut self, key: &Secret, sealed: &[u8], plaintext: &mut [u8]) -> Option<()> {
+        self.open(key, sealed, plaintext)?;
+        self.mix_hash(sealed);
+        Some(())
     }
 
     /// Every key seals once, so the nonce is always zero.
-    fn encrypt(&mut self, key: &Secret, plaintext: &[u8], sealed: &mut [u8]) {
+    fn seal(&self, key: &Secret, plaintext: &[u8], sealed: &mut [u8]) {
         let (text, tag) = sealed.split_at_mut(plaintext.len());
         text.copy_from_slice(plaintext);
         let computed = cipher(key)
             .encrypt_inout_detached(&[0; 12].into(), &self.hash, text.into())
             .expect("a handshake field is far below the limit of 256 GiB");
         tag.copy_from_slice(&computed);
-        self.mix_hash(sealed);
     }
 
-    fn decrypt(&mut self, key: &Secret, sealed: &[u8], plaintext: &mut [u8]) -> Option<()> {
+    fn open(&self, key: &Secret, sealed: &[u8], plaintext: &mut [u8]) -> Option<()> {
         let (text, tag) = sealed.split_last_chunk::<TAG>()?;
         plaintext.copy_from_slice(text);
         cipher(key)
             .decrypt_inout_detached(&[0; 12].into(), &self.hash, plaintext.into(), tag.into())
-            .ok()?;
-        self.mix_hash(sealed);
-        Some(())
+            .ok()
+    }
+}
+
+/// The same for several handshakes at once.
+impl Symmetric {
+    fn mix_hash_each<'a>(states: &mut [Self], data: impl Iterator<Item = &'a [u8]>) {
+        let messages = states.iter().zip(data).map(|(state, data)| [&state.hash[..], data]);
+        let hashes = blake2s::hash_each(&messages.collect::<Vec<_>>());
+        states.iter_mut().zip(hashes).for_each(|(state, hash)| state.hash = hash);
+    }
+
+    fn mix_ephemeral_each<'a>(
+        states: &mut [Self],
+        publics: impl Iterator<Item = &'a PublicKey> + Clone,
+    ) {
+        let publics = publics.map(|public| &public.as_bytes()[..]);
+        Self::mix_hash_each(states, publics.clone());
+        Self::derive_each::<1>(states, publics);
+    }
+
+    /// The second of each two outputs is the key.
+    fn mix_key_each<'a>(
+        states: &mut [Self],
+        inputs: impl Iterator<Item = &'a Secret>,
+    ) -> Vec<[Secret; 2]> {
+        Self::derive_each(states, inputs.map(|input| input.as_slice()))
+    }
+
+    fn derive_each<'a, const N: usize>(
+        states: &mut [Self],
+        inputs: impl Iterator<Item = &'a [u8]>,
+    ) -> Vec<[Secret; N]> {
+        let jobs = states.iter().zip(inputs).map(|(state, input)| state.job(input));
+        let derived = blake2s::derive_each::<N>(&jobs.collect::<Vec<_>>());
+        for (state, derived) in states.iter_mut().zip(&derived) {
+            state.chaining_key = derived[0].clone();
+        }
+        derived
+    }
+
+    /// Whether each is authentic.
+    fn decrypt_each<'a>(
+        states: &mut [Self],
+        keys: &[[Secret; 2]],
+        sealed: impl Iterator<Item = &'a [u8]> + Clone,
+        texts: impl Iterator<Item = &'a mut [u8]>,
+    ) -> Vec<bool> {
+        let each = states.iter().zip(keys).zip(sealed.clone()).zip(texts);
+        let authentic =
+            each.map(|(((state, [_, key]), sealed), text)| state.open(key, sealed, text).is_some());
+        let authentic = authentic.collect();
+        Self::mix_hash_each(states, sealed);
+        authentic
     }
 }
 
 fn cipher(key: &Secret) -> ChaCha20Poly1305 {
     ChaCha20Poly1305::new((&**key).into())
-}
-
-/// HKDF with HMAC-BLAKE2s: `N` outputs (paper 5.4, `Kdf_n`).
-pub(crate) fn derive<const N: usize>(key: &[u8; 32], input: &[u8]) -> [Secret; N] {
-    let secret = hmac(key, &[input]);
-    let mut previous: Secret = Zeroizing::new([0; 32]);
-    std::array::from_fn(|at| {
-        let counter = [at as u8 + 1];
-        let parts: &[&[u8]] = if at == 0 { &[&counter] } else { &[previous.as_ref(), &counter] };
-        let output = hmac(secret.as_ref(), parts);
-        previous = output.clone();
-        output
-    })
-}
-
-fn hmac(key: &[u8], parts: &[&[u8]]) -> Secret {
-    let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key)
-        .expect("HMAC takes a key of any length");
-    for part in parts {
-        mac.update(part);
-    }
-    Zeroizing::new(mac.finalize().into_bytes().into())
 }
 
 #[cfg(test)]

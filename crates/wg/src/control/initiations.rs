@@ -17,18 +17,17 @@ use rand_core::CryptoRng;
 
 use super::{Control, entry::Entry};
 use crate::{
-    PrivateKey, PublicKey,
+    PresharedKey, PrivateKey, PublicKey,
     constants::INITIATIONS_PER_SECOND,
     drops::DropReason,
     keypair::{Keypair, Role},
     message::{Initiation, Response},
-    noise::{Ephemeral, Opened, Responder},
+    noise::{Answer, Claim, Ephemeral, Opened, Question, Responder, Secret},
     stack,
     tai64n::{TAI64N_LEN, Tai64N},
     time::{Now, Time},
 };
 
-const TAG: usize = aead::TAG_LEN;
 /// Of two initiations of one peer that are closer the second is refused.
 pub(super) const INITIATIONS_APART: Duration =
     Duration::from_millis(1000 / INITIATIONS_PER_SECOND as u64);
@@ -46,12 +45,27 @@ pub(super) struct Arrived<'a> {
     pub has_cookie: bool,
 }
 
+/// An initiation whose sender is a peer, if what it claims is true.
+struct Claimed<'a> {
+    arrived: &'a Arrived<'a>,
+    opened: &'a Opened,
+    static_static: Secret,
+}
+
 /// An initiation that is to be answered.
-struct Accepted {
+struct Accepted<'a> {
     key: PublicKey,
-    responder: Responder,
+    responder: &'a Responder,
     /// The sender's index.
     sender: u32,
+}
+
+/// By what an initiation is answered.
+struct Means<'a> {
+    ephemeral: &'a Ephemeral,
+    /// The number of the secret against quantum computers in the preshared key.
+    secret: Option<u32>,
+    psk: PresharedKey,
 }
 
 impl<R: CryptoRng> Control<R> {
@@ -82,17 +96,19 @@ impl<R: CryptoRng> Control<R> {
         let opened = Opened::of_each(&own.identity, &keys.collect::<Vec<_>>());
         self.meet(&opened);
         // Of secrets nothing is moved, by growth or out of a list: copies would stay in the heap.
-        let mut accepted = Vec::with_capacity(arrived.len());
+        let mut claimed = Vec::with_capacity(arrived.len());
         for (arrived, opened) in arrived.iter().zip(&opened) {
-            let handled = self.accept(arrived, opened.as_ref(), now).map(|one| accepted.push(one));
+            let claim = self.claim(arrived, opened.as_ref(), now).map(|claim| claimed.push(claim));
+            self.count(claim);
+        }
+        let claims: Vec<Claim<'_>> = claimed.iter().map(Claimed::claim).collect();
+        let proved = Claim::prove_each(&claims);
+        let mut accepted = Vec::with_capacity(claimed.len());
+        for (claimed, proved) in claimed.iter().zip(&proved) {
+            let handled = self.accept(claimed, proved.as_ref(), now).map(|one| accepted.push(one));
             self.count(handled);
         }
-        let responders = accepted.iter().map(|accepted| &accepted.responder);
-        let ephemerals = Ephemeral::of_each(responders, &mut self.rng);
-        for (accepted, ephemeral) in accepted.iter().zip(&ephemerals) {
-            let handled = self.respond(accepted, ephemeral.as_ref(), now.time);
-            self.count(handled);
-        }
+        self.answer(&accepted, now.time);
     }
 
     /// Computes what both static keys give of those that have not shaken hands yet.
@@ -112,27 +128,34 @@ impl<R: CryptoRng> Control<R> {
         }
     }
 
-    fn accept(
+    fn claim<'a>(
         &mut self,
-        arrived: &Arrived<'_>,
-        opened: Option<&Opened>,
+        arrived: &'a Arrived<'a>,
+        opened: Option<&'a Opened>,
         now: Now,
-    ) -> Result<Accepted, DropReason> {
+    ) -> Result<Claimed<'a>, DropReason> {
         let opened = opened.ok_or(DropReason::HandshakeForged)?;
         let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
-        let key = opened.remote;
-        let Some(entry) = self.peers.get_mut(&key) else {
+        let Some(entry) = self.peers.get_mut(&opened.remote) else {
             return Err(self.handle_newcomer(opened, arrived, now.time));
         };
         let static_static = entry
             .handshake
             .static_static(&own.identity, &entry.peer)
             .ok_or(DropReason::HandshakeForged)?;
-        let mut timestamp = [0; TAI64N_LEN];
-        let responder = opened
-            .timestamp(&static_static, arrived.message.timestamp, &mut timestamp)
-            .ok_or(DropReason::HandshakeForged)?;
-        entry.admit_initiation(timestamp.into(), now.time)?;
+        Ok(Claimed { arrived, opened, static_static })
+    }
+
+    fn accept<'a>(
+        &mut self,
+        &Claimed { arrived, opened, .. }: &Claimed<'_>,
+        proved: Option<&'a ([u8; TAI64N_LEN], Responder)>,
+        now: Now,
+    ) -> Result<Accepted<'a>, DropReason> {
+        let (timestamp, responder) = proved.ok_or(DropReason::HandshakeForged)?;
+        let key = opened.remote;
+        let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
+        entry.admit_initiation((*timestamp).into(), now.time)?;
 
         entry.peer.roam_to(arrived.from);
         self.device.events.heard(&entry.peer, arrived.from);
@@ -143,37 +166,67 @@ impl<R: CryptoRng> Control<R> {
         Ok(Accepted { key, responder, sender: arrived.message.sender })
     }
 
-    /// Answers an initiation; the session waits as `next` for the peer's first
-    /// data.
-    fn respond(
+    /// Answers initiations; each session waits as `next` for the peer's first data.
+    fn answer(&mut self, accepted: &[Accepted<'_>], now: Time) {
+        let responders = accepted.iter().map(|accepted| accepted.responder);
+        let ephemerals = Ephemeral::of_each(responders, &mut self.rng);
+        let mut answered = Vec::with_capacity(accepted.len());
+        for (accepted, ephemeral) in accepted.iter().zip(&ephemerals) {
+            let means = self.means(accepted, ephemeral.as_ref(), now);
+            let means = means.map(|means| answered.push((accepted, means)));
+            self.count(means);
+        }
+        let questions = answered.iter().map(|(accepted, means)| Question {
+            responder: accepted.responder,
+            ephemeral: means.ephemeral,
+            psk: &means.psk,
+        });
+        let answers = Answer::each(&questions.collect::<Vec<_>>(), &[]);
+        for ((accepted, means), answer) in answered.iter().zip(&answers) {
+            self.respond(accepted, means, answer, now);
+        }
+    }
+
+    fn means<'a>(
         &mut self,
-        &Accepted { key, ref responder, sender }: &Accepted,
-        ephemeral: Option<&Ephemeral>,
+        accepted: &Accepted<'_>,
+        ephemeral: Option<&'a Ephemeral>,
         now: Time,
-    ) -> Result<(), DropReason> {
+    ) -> Result<Means<'a>, DropReason> {
         let ephemeral = ephemeral.ok_or(DropReason::HandshakeForged)?;
-        let local_index = self.device.indices().unused(&mut self.rng);
         let own = self.own.as_ref().ok_or(DropReason::HandshakeNoKey)?;
-        let entry = self.peers.get_mut(&key).ok_or(DropReason::HandshakeUnknownPeer)?;
-        let combined = entry.key_for_response(&own.identity.public, now);
-        let (secret, psk) =
-            combined.as_ref().map_or((None, &entry.psk), |(id, psk)| (Some(*id), psk));
-        let mut nothing = [0; TAG];
-        let keys = responder.answer(psk, ephemeral, &[], &mut nothing);
+        let entry = self.peers.get_mut(&accepted.key).ok_or(DropReason::HandshakeUnknownPeer)?;
+        let (secret, psk) = match entry.key_for_response(&own.identity.public, now) {
+            Some((secret, psk)) => (Some(secret), psk),
+            None => (None, entry.psk.clone()),
+        };
+        Ok(Means { ephemeral, secret, psk })
+    }
+
+    fn respond(&mut self, accepted: &Accepted<'_>, means: &Means<'_>, answer: &Answer, now: Time) {
+        let local_index = self.device.indices().unused(&mut self.rng);
+        let Some(entry) = self.peers.get_mut(&accepted.key) else { return };
         let message = Response {
             sender: local_index,
-            receiver: sender,
-            ephemeral: ephemeral.public.as_bytes(),
-            nothing: &nothing,
+            receiver: accepted.sender,
+            ephemeral: means.ephemeral.public.as_bytes(),
+            nothing: answer.sealed.as_slice().try_into().expect("a tag alone, of an empty payload"),
         };
         let mut message = message.encode();
         entry.cookies.stamp(entry.peer.public_key(), &mut message, now);
-        let keypair = Keypair::new(&keys, local_index, sender, Role::Responder, now)
-            .with_secret(secret, self.post_quantum);
-        self.begin_session(&key, keypair, now);
-        self.send_handshake(&key, message, now);
-        self.plan(&key, now);
-        Ok(())
+        let keypair =
+            Keypair::new(&answer.keys, local_index, accepted.sender, Role::Responder, now)
+                .with_secret(means.secret, self.post_quantum);
+        self.begin_session(&accepted.key, keypair, now);
+        self.send_handshake(&accepted.key, message, now);
+        self.plan(&accepted.key, now);
+    }
+}
+
+impl Claimed<'_> {
+    fn claim(&self) -> Claim<'_> {
+        let Claimed { arrived, opened, static_static } = self;
+        Claim { opened, static_static, sealed: arrived.message.timestamp }
     }
 }
 

@@ -24,8 +24,8 @@ use crate::{
     drops::DropReason,
     events::{Asked, Lookups},
     message::{Handshake, Initiation},
-    noise::Opened,
-    tai64n::{TAI64N_LEN, Tai64N},
+    noise::{Claim, Opened},
+    tai64n::Tai64N,
     time::{Now, Time},
 };
 
@@ -127,9 +127,7 @@ impl<R: CryptoRng> Control<R> {
         if opened.remote == own.identity.public {
             return None;
         }
-        let static_static = own.identity.private.diffie_hellman(&opened.remote)?;
-        let mut timestamp = [0; TAI64N_LEN];
-        opened.timestamp(&static_static, sealed, &mut timestamp)?;
-        Some(timestamp.into())
+        let static_static = &own.identity.private.diffie_hellman(&opened.remote)?;
+        Claim { opened, static_static, sealed }.prove().map(Tai64N::from)
     }
 }

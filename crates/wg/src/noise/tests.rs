@@ -80,15 +80,34 @@ fn start(identity: &Identity) -> (Initiator, InitiationParts, Vec<u8>) {
     (initiator, parts, sealed)
 }
 
-/// An initiation by the vector's prologue, beside others that are forged.
+/// The responder by the vector's prologue.
+fn responder() -> Identity {
+    Identity::with_prologue(&bytes(vector::PROLOGUE), private(vector::RESP_STATIC))
+}
+
+/// An initiation beside others that are forged.
 fn opened(identity: &Identity, initiation: &[u8]) -> Option<Opened> {
     let static_key = array(&initiation[32..80]);
     let mut all = [(array::<32>(&initiation[..32]).into(), &static_key); 9];
     let forged = [0; 48];
     (0..9).filter(|at| *at != 5).for_each(|at| all[at].1 = &forged);
-    let mut opened = Opened::each_with(&bytes(vector::PROLOGUE), identity, &all);
+    let mut opened = Opened::of_each(identity, &all);
     assert!(opened.iter().enumerate().all(|(at, opened)| at == 5 || opened.is_none()));
     opened.swap_remove(5)
+}
+
+/// The vector's claim beside forged ones.
+fn proved(
+    opened: &Opened,
+    static_static: &Secret,
+    initiation: &[u8],
+) -> Option<([u8; 16], Responder)> {
+    let claim = |sealed| Claim { opened, static_static, sealed };
+    let forged = [0; 32];
+    let claims = [&forged, &initiation[80..], &forged, &forged].map(claim);
+    let mut proved = Claim::prove_each(&claims);
+    assert!(proved.iter().enumerate().all(|(at, proved)| at == 1 || proved.is_none()));
+    proved.swap_remove(1)
 }
 
 #[test]
@@ -118,24 +137,30 @@ fn the_initiator_writes_and_reads_the_vectors_messages() {
 
 #[test]
 fn the_responder_reads_and_writes_the_vectors_messages() {
-    let identity = Identity::new(private(vector::RESP_STATIC));
+    let identity = responder();
     let initiation = bytes(vector::MESSAGES[0].1);
     let opened = opened(&identity, &initiation).unwrap();
     assert_eq!(opened.remote, private(vector::INIT_STATIC).public_key());
     let static_static = identity.private.diffie_hellman(&opened.remote).unwrap();
-    let mut payload = vec![0; initiation.len() - 80 - TAG];
-    let responder = opened.timestamp(&static_static, &initiation[80..], &mut payload).unwrap();
-    assert_eq!(payload, bytes(vector::MESSAGES[0].0));
+    let (payload, responder) = proved(&opened, &static_static, &initiation).unwrap();
+    assert_eq!(payload[..], bytes(vector::MESSAGES[0].0));
 
     let ephemeral = private(vector::RESP_EPHEMERAL);
     let psk = PresharedKey::from_bytes(&key(vector::PSK));
     let payload = bytes(vector::MESSAGES[1].0);
-    let mut sealed = vec![0; payload.len() + TAG];
     let ephemeral = Ephemeral::with(&[(ephemeral, &responder)]).pop().flatten().unwrap();
-    let keys = responder.answer(&psk, &ephemeral, &payload, &mut sealed);
-    let message = [&ephemeral.public.as_bytes()[..], &sealed].concat();
-    assert_eq!(message, bytes(vector::MESSAGES[1].1));
-    check_transport(&keys, false);
+    for many in [1, 5] {
+        let questions = (0..many)
+            .map(|_| Question { responder: &responder, ephemeral: &ephemeral, psk: &psk })
+            .collect::<Vec<_>>();
+        let answers = Answer::each(&questions, &payload);
+        assert_eq!(answers.len(), many);
+        for answer in answers {
+            let message = [&ephemeral.public.as_bytes()[..], &answer.sealed].concat();
+            assert_eq!(message, bytes(vector::MESSAGES[1].1));
+            check_transport(&answer.keys, false);
+        }
+    }
 }
 
 /// The vector's transport messages through `aead`: Noise's nonce is WireGuard's.
@@ -176,7 +201,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
         assert!(keys.is_none(), "byte {at}");
     }
 
-    let identity = Identity::new(private(vector::RESP_STATIC));
+    let identity = responder();
     let initiation = bytes(vector::MESSAGES[0].1);
     let remote = private(vector::INIT_STATIC).public_key();
     let static_static = identity.private.diffie_hellman(&remote).unwrap();
@@ -184,9 +209,7 @@ fn a_changed_byte_anywhere_in_the_vectors_messages_is_found() {
         let mut forged = initiation.clone();
         forged[at] ^= 1;
         let opened = opened(&identity, &forged);
-        let mut payload = vec![0; initiation.len() - 80 - TAG];
-        let responder =
-            opened.and_then(|opened| opened.timestamp(&static_static, &forged[80..], &mut payload));
+        let responder = opened.and_then(|opened| proved(&opened, &static_static, &forged));
         assert!(responder.is_none(), "byte {at}");
     }
 }

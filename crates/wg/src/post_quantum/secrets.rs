@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use blake2s::{Job, derive};
 use zeroize::Zeroizing;
 
 use super::{
@@ -15,7 +16,6 @@ use super::{
 };
 use crate::{
     PresharedKey, PublicKey,
-    noise::derive,
     time::{Now, Time},
 };
 
@@ -60,7 +60,7 @@ impl Held {
         input[24..56].copy_from_slice(self.secret.as_slice());
         input[56..88].copy_from_slice(pair[0].as_bytes());
         input[88..].copy_from_slice(pair[1].as_bytes());
-        let [key] = derive(configured.as_bytes(), input.as_slice());
+        let [key] = derive(Job { key: configured.as_bytes(), input: input.as_slice() });
         PresharedKey::from_bytes(&key)
     }
 }

@@ -1,0 +1,93 @@
+//! BLAKE2s (RFC 7693) with 32 bytes of output, and HKDF (RFC 5869) by its HMAC (RFC 2104), as Noise has
+//! them.
+//!
+//! ```text
+//!   one at a time    the crate blake2
+//!   several at once  sixteen lanes of AVX-512 (avx512), where the processor has that
+//! ```
+//!
+//! Which of these computes a result is never seen in it. All leave secrets on the stack, which the
+//! caller wipes (`wg`'s `stack`).
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use blake2::{Blake2s256, Digest};
+use hmac::{KeyInit, Mac, SimpleHmac};
+use zeroize::Zeroizing;
+
+/// A key, or what is derived.
+pub type Secret = Zeroizing<[u8; 32]>;
+
+/// Bytes of what [`derive_each`] derives from at most.
+pub const INPUT_MOST: usize = 64;
+
+/// A derivation to be computed.
+#[derive(Clone, Copy)]
+pub struct Job<'a> {
+    /// HKDF's salt.
+    pub key: &'a [u8; 32],
+    /// HKDF's input keying material.
+    pub input: &'a [u8],
+}
+
+/// The hash of the parts, one behind the other.
+pub fn hash(parts: &[&[u8]]) -> [u8; 32] {
+    let mut hash = Blake2s256::new();
+    parts.iter().for_each(|part| hash.update(part));
+    hash.finalize().into()
+}
+
+/// [`hash`] of each of these, in their order.
+///
+/// # Panics
+/// They are not of the same length.
+pub fn hash_each(messages: &[[&[u8]; 2]]) -> Vec<[u8; 32]> {
+    let len = |message: &[&[u8]; 2]| message[0].len() + message[1].len();
+    assert!(messages.windows(2).all(|two| len(&two[0]) == len(&two[1])), "of different lengths");
+    #[cfg(target_arch = "x86_64")]
+    if let Some(lanes) = avx512::Lanes::new() {
+        return lanes.hash_each(messages);
+    }
+    messages.iter().map(|message| hash(message)).collect()
+}
+
+/// `N` outputs of 32 bytes, without HKDF's `info` (WireGuard's paper 5.4, `Kdf_n`).
+pub fn derive<const N: usize>(job: Job<'_>) -> [Secret; N] {
+    let secret = hmac(job.key, &[job.input]);
+    let mut previous = Secret::default();
+    std::array::from_fn(|at| {
+        let counter = [at as u8 + 1];
+        let parts: &[&[u8]] = if at == 0 { &[&counter] } else { &[previous.as_ref(), &counter] };
+        let output = hmac(&secret, parts);
+        previous = output.clone();
+        output
+    })
+}
+
+/// [`derive`] for each of these, in their order.
+///
+/// # Panics
+/// Their inputs are not of the same length, or longer than [`INPUT_MOST`].
+pub fn derive_each<const N: usize>(jobs: &[Job<'_>]) -> Vec<[Secret; N]> {
+    let fits = |job: &Job<'_>| job.input.len() == jobs[0].input.len();
+    assert!(jobs.iter().all(fits), "of different lengths");
+    assert!(jobs.iter().all(|job| job.input.len() <= INPUT_MOST), "too long");
+    #[cfg(target_arch = "x86_64")]
+    if let Some(lanes) = avx512::Lanes::new() {
+        return lanes.derive_each(jobs);
+    }
+    jobs.iter().map(|job| derive(*job)).collect()
+}
+
+fn hmac(key: &[u8; 32], parts: &[&[u8]]) -> Secret {
+    let mut mac = <SimpleHmac<Blake2s256> as KeyInit>::new_from_slice(key)
+        .expect("HMAC takes a key of any length");
+    for part in parts {
+        mac.update(part);
+    }
+    Zeroizing::new(mac.finalize().into_bytes().into())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+use proptest::{collection::vec, prelude::*};
+
+use super::*;
+
+/// Says so loudly where the processor has no lanes: the library is all that is tested then.
+fn needs_lanes() {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::Lanes::new().is_none() {
+        skips::skip("avx512");
+    }
+}
+
+/// RFC 7693, appendix B.
+#[test]
+fn the_rfcs_example_comes_out() {
+    needs_lanes();
+    let expected = "508c5e8c327c14e2e1a72ba34eeb452f37458b209ed63a294d999b4c86675982";
+    let hex = |hash: &[u8; 32]| hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert_eq!(hex(&hash(&[b"abc"])), expected);
+    for hash in hash_each(&[[&b"a"[..], &b"bc"[..]]; 5]) {
+        assert_eq!(hex(&hash), expected);
+    }
+}
+
+#[test]
+#[should_panic(expected = "different lengths")]
+fn messages_of_different_lengths_are_refused() {
+    hash_each(&[[&b"a"[..], &[]], [&[], &[]]]);
+}
+
+#[test]
+#[should_panic(expected = "too long")]
+fn an_input_of_more_than_a_block_is_refused() {
+    derive_each::<1>(&[Job { key: &[0; 32], input: &[0; INPUT_MOST + 1] }]);
+}
+
+fn derived<const N: usize>(keys: &[[u8; 32]], inputs: &[Vec<u8>]) -> Result<(), TestCaseError> {
+    let jobs: Vec<_> =
+        keys.iter().zip(inputs).map(|(key, input)| Job { key, input: &input[..] }).collect();
+    let expected: Vec<[Secret; N]> = jobs.iter().map(|job| derive(*job)).collect();
+    prop_assert_eq!(derive_each(&jobs), expected);
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn several_at_once_are_what_one_is(
+        (keys, inputs, other) in (0usize..40, 0usize..=INPUT_MOST, 0usize..200).prop_flat_map(
+            |(many, len, longer)| (
+                vec(any::<[u8; 32]>(), many),
+                vec(vec(any::<u8>(), len), many),
+                vec(vec(any::<u8>(), longer), many),
+            ),
+        )
+    ) {
+        needs_lanes();
+        derived::<1>(&keys, &inputs)?;
+        derived::<2>(&keys, &inputs)?;
+        derived::<3>(&keys, &inputs)?;
+        let messages: Vec<[&[u8]; 2]> =
+            inputs.iter().zip(&other).map(|(one, other)| [&one[..], &other[..]]).collect();
+        let expected: Vec<_> = messages.iter().map(|message| hash(message)).collect();
+        prop_assert_eq!(hash_each(&messages), expected);
+    }
+}
