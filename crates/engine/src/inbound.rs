@@ -205,6 +205,10 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
                 Err(reason) => self.device.drops.count(reason, 1),
             }
         }
+        // Together they cost less than one by one.
+        if handshakes {
+            self.inbox.wake();
+        }
         handshakes
     }
 

@@ -39,10 +39,12 @@ pub struct Inbox {
 struct InboxState {
     messages: VecDeque<(Handshake, Endpoint)>,
     woken: bool,
+    asleep: bool,
 }
 
 impl Inbox {
-    /// Takes a datagram; false where it has no room.
+    /// Takes a datagram, behind the last of which the slow path is to be woken; false where it has
+    /// no room.
     pub(crate) fn push(&self, datagram: &[u8], from: Endpoint) -> bool {
         let mut state = self.lock();
         let Some(message) = Handshake::copy_of(datagram) else { return false };
@@ -50,25 +52,29 @@ impl Inbox {
             return false;
         }
         state.messages.push_back((message, from));
-        self.awake.notify_one();
         true
     }
 
     /// Ends the slow path's sleep.
     pub fn wake(&self) {
-        self.lock().woken = true;
-        self.awake.notify_one();
+        let mut state = self.lock();
+        state.woken = true;
+        if state.asleep {
+            self.awake.notify_one();
+        }
     }
 
     /// Sleeps until there is a message, a wake or the time is up. Returns the
     /// next messages, and how many were waiting.
     fn wait(&self, sleep: Duration) -> (Vec<(Handshake, Endpoint)>, usize) {
+        let mut state = self.lock();
+        state.asleep = true;
         let idle = |state: &mut InboxState| !state.woken && state.messages.is_empty();
         let (mut state, _) = self
             .awake
-            .wait_timeout_while(self.lock(), sleep, idle)
+            .wait_timeout_while(state, sleep, idle)
             .unwrap_or_else(PoisonError::into_inner);
-        state.woken = false;
+        (state.asleep, state.woken) = (false, false);
         let waiting = state.messages.len();
         (state.messages.drain(..waiting.min(TURN)).collect(), waiting)
     }
