@@ -12,6 +12,10 @@ use tokio::sync::mpsc;
 use super::{Found, Mesh};
 use crate::agent::line::ToLine;
 
+/// A name server that does not answer is asked again after so many seconds each: the next check would be half a
+/// minute away, and until then nobody behind IPv4 alone is reached directly.
+const AGAIN: [u64; 4] = [1, 2, 4, 8];
+
 /// How long an answer holds.
 const HOLDS: Duration = Duration::from_secs(60);
 
@@ -126,7 +130,14 @@ impl Mesh {
 fn look_up(found: &mpsc::Sender<Found>) {
     let found = found.clone();
     tokio::spawn(async move {
-        let _ = found.send(Found::Translator(discover().await.ok())).await;
+        let mut answer = discover().await.ok();
+        for wait in AGAIN {
+            if answer.is_none() {
+                tokio::time::sleep(Duration::from_secs(wait)).await;
+                answer = discover().await.ok();
+            }
+        }
+        let _ = found.send(Found::Translator(answer)).await;
     });
 }
 
