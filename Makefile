@@ -1,7 +1,8 @@
 # make demo     a tunnel between two hosts on this machine, and what it carries
 #               (make demo BESIDE=wireguard-go,boringtun,gotatun compares)
 # make bench    what it carries and costs beside Tailscale's wireguard-go, test by test, as ratios
-#               (make bench-quick within two minutes; make ladder: technique by technique)
+#               (make bench-quick within two minutes; make ladder: technique by technique; make
+#               ceiling: beside the same program without crypto)
 # make readme-table     the README's figures, of a commit: some 25 minutes (ROUNDS=5)
 # make flame    where both daemons spend their time in one test: TEST=tcp
 # make test     every test, the end-to-end ones in network namespaces
@@ -61,7 +62,7 @@ GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg 
 ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
-.PHONY: server demo bench bench-quick readme-table ladder flame test test-offloads test-clients kernel-test arm-test \
+.PHONY: server demo bench bench-quick readme-table ladder ceiling flame test test-offloads test-clients kernel-test arm-test \
         replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
         clean $(NETWORKS:%=test-%)
 
@@ -87,6 +88,14 @@ readme-table: deps build peers
 ladder: deps build
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench ladder $(call REPORT,$@) $(ARGS)
+
+# Beside the same program without crypto, which shows what no processor can do without.
+ceiling: deps build peers
+	cargo build --release -p linerate-bench --bin bench
+	RUSTFLAGS='$(RUSTFLAGS) --cfg linerate_without_crypto' \
+	  cargo build --release -p linerate-cli --target-dir $(TARGET)/without-crypto
+	tests/netns/run $(TARGET)/release/bench --binary with=$(TARGET)/release/linerate \
+	  --binary without=$(TARGET)/without-crypto/release/linerate --beside tailscale-wireguard-go $(call REPORT,$@) $(ARGS)
 
 flame: deps build
 	cargo build --release -p linerate-bench --bin bench

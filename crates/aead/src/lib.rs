@@ -23,6 +23,10 @@ pub use key::Key;
 use variant::Take;
 pub use variant::{ForceError, Variant, force, variant};
 
+/// Whether packets are sealed at all. Not in a build with `--cfg linerate_without_crypto`, which shows
+/// what everything else costs (`make ceiling`): it hides nothing, and believes everything.
+pub const IS_SECURE: bool = !cfg!(linerate_without_crypto);
+
 /// Bytes of the authentication tag behind the ciphertext.
 pub const TAG_LEN: usize = 16;
 
@@ -57,6 +61,7 @@ pub struct Open<'a> {
 /// A packet's data is shorter than a tag.
 pub fn seal(batch: &mut [Seal<'_>]) {
     match batch {
+        _ if !IS_SECURE => {}
         [packet] => packet.key.seal(packet.counter, packet.data),
         _ => variant().seal_some(batch, Take::Worth),
     }
@@ -66,6 +71,7 @@ pub fn seal(batch: &mut [Seal<'_>]) {
 /// forged one fails alone.
 pub fn open(batch: &mut [Open<'_>]) {
     match batch {
+        _ if !IS_SECURE => batch.iter_mut().for_each(|packet| packet.authentic = true),
         [packet] => packet.authentic = packet.key.open(packet.counter, packet.data),
         _ => variant().open_some(batch, Take::Worth),
     }

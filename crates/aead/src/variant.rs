@@ -2,7 +2,7 @@
 
 use std::{env, error, fmt, sync::OnceLock};
 
-use crate::{Open, Seal};
+use crate::{IS_SECURE, Open, Seal};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2::Avx2, avx512::Avx512, group};
 
@@ -97,6 +97,7 @@ impl Variant {
 impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            _ if !IS_SECURE => "none",
             Self::Library => "library",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",

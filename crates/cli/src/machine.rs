@@ -43,6 +43,9 @@ impl Machine {
         if let Some(variant) = self.aead {
             aead::force(variant).context("--aead")?;
         }
+        if !aead::IS_SECURE {
+            tracing::error!("this build is for benchmarks alone: packets are not encrypted");
+        }
         let cores = self.cores.or(thread::available_parallelism().ok());
         let cores = cores.map_or(1, NonZero::get);
         let (offloads, metrics) = (self.offloads.rest(), self.metrics.clone());
