@@ -52,12 +52,7 @@ impl Lanes {
         for jobs in jobs.chunks(LANES * ROUNDS) {
             let (several, alone) = jobs.split_at(in_lanes(jobs.len(), FEWEST_PRODUCTS));
             // SAFETY: `self` is the proof.
-            let mut shared = unsafe {
-                compute(several, |jobs| {
-                    let scalars = clamped(jobs.iter().map(|job| job.private));
-                    ladder::product(&scalars, &scattered(jobs.iter().map(|job| job.public)))
-                })
-            };
+            let mut shared = unsafe { compute_shared(several) };
             results.extend((0..several.len()).map(|at| {
                 let key = gather(&shared, at);
                 key.iter().any(|byte| *byte != 0).then_some(key)
@@ -73,9 +68,7 @@ impl Lanes {
         for privates in privates.chunks(LANES * ROUNDS) {
             let (several, alone) = privates.split_at(in_lanes(privates.len(), FEWEST_PUBLIC_KEYS));
             // SAFETY: `self` is the proof.
-            let public = unsafe {
-                compute(several, |privates| base::product(&clamped(privates.iter().copied())))
-            };
+            let public = unsafe { compute_public(several) };
             results.extend((0..several.len()).map(|at| *gather(&public, at)));
             results.extend(alone.iter().map(|private| public_key(private)));
         }
@@ -94,6 +87,19 @@ fn in_lanes(count: usize, fewest: usize) -> usize {
 struct Fraction {
     x: Field,
     z: Field,
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+fn compute_shared(jobs: &[Job<'_>]) -> [Words; ROUNDS] {
+    compute(jobs, |jobs| {
+        let scalars = clamped(jobs.iter().map(|job| job.private));
+        ladder::product(&scalars, &scattered(jobs.iter().map(|job| job.public)))
+    })
+}
+
+#[target_feature(enable = "avx512f,avx512dq,avx512ifma")]
+fn compute_public(privates: &[&[u8; 32]]) -> [Words; ROUNDS] {
+    compute(privates, |privates| base::product(&clamped(privates.iter().copied())))
 }
 
 /// What `product` makes of each [`LANES`] of the jobs, divided.
