@@ -26,7 +26,7 @@ const LANES: usize = 8;
 const FEWEST_PRODUCTS: usize = 4;
 const FEWEST_PUBLIC_KEYS: usize = 5;
 
-/// Registers of results that are divided at once: what is on the stack meanwhile is 8 KiB.
+/// Registers of results that are divided at once, which takes 20 KiB of the stack.
 const ROUNDS: usize = 8;
 
 /// Words of 64 bits in a key.

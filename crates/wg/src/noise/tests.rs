@@ -1,6 +1,9 @@
 //! The handshake against published results.
 
+use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+
 use super::*;
+use crate::stack;
 
 /// The vector `Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s` of cacophony
 /// (haskell-cryptography/cacophony, `vectors/cacophony.txt`, public domain).
@@ -224,4 +227,36 @@ fn another_preshared_key_fails_at_the_response() {
     let psk = PresharedKey::default();
     let answered = initiator.answered(&identity, &ephemeral);
     assert!(answered.is_none_or(|it| it.finish(&psk, &response[32..], &mut payload).is_none()));
+}
+
+/// As many as the slow path takes at once: what is deeper than the stack is wiped would stay there.
+#[test]
+fn sixty_four_handshakes_stay_within_what_is_wiped_of_the_stack() {
+    let identity = responder();
+    let initiation = bytes(vector::MESSAGES[0].1);
+    let static_key = array(&initiation[32..80]);
+    let initiations = [(array::<32>(&initiation[..32]).into(), &static_key); 64];
+    let psk = PresharedKey::from_bytes(&key(vector::PSK));
+    let mut rng = ChaCha20Rng::seed_from_u64(1);
+    let mut answered = 0;
+    let deep = stack::tests::depth(|| {
+        let opened = Opened::of_each(&identity, &initiations);
+        let remote = opened[0].as_ref().unwrap().remote;
+        let static_static = &identity.private.diffie_hellman(&remote).unwrap();
+        let sealed = &initiation[80..];
+        let claims: Vec<_> =
+            opened.iter().flatten().map(|opened| Claim { opened, static_static, sealed }).collect();
+        let proved = Claim::prove_each::<16>(&claims);
+        let responders = proved.iter().flatten().map(|(_, responder)| responder);
+        let ephemerals = Ephemeral::of_each(responders.clone(), &mut rng);
+        let questions = responders.zip(ephemerals.iter().flatten());
+        let questions: Vec<_> = questions
+            .map(|(responder, ephemeral)| Question { responder, ephemeral, psk: &psk })
+            .collect();
+        answered = Answer::each(&questions, &[]).len();
+    });
+    assert_eq!(answered, 64);
+    let (deep, wiped) = (8 * deep, 8 * stack::HANDSHAKE);
+    assert!(deep < wiped * 3 / 4, "{deep} of {wiped} bytes");
+    assert!(deep > 4096, "{deep} bytes: the test sees nothing of it");
 }

@@ -31,8 +31,8 @@ const ORDER_4: i64 = 1;
 const DIFFERENCE: [u64; 4] =
     [0x7e94_e1fe_c82f_aabd, 0xbbf0_95ae_14b2_edf8, 0xadc7_a0b9_235d_48e2, 0x1eae_cdee_e27c_ab34];
 
-/// Ratios that are divided at once.
-const AT_ONCE: usize = 12;
+/// Ratios that are divided at once: few, as what is on the stack is to be wiped.
+const AT_ONCE: usize = 4;
 const _: () = assert!((BITS.end - BITS.start).is_multiple_of(AT_ONCE));
 
 /// Of each multiple's first coordinate `u` the ratio `(u + 1) / (u - 1)`.
