@@ -1,40 +1,33 @@
-//! What a derivation of two keys costs, one at a time and among so many:
+//! What a derivation of two keys and a hash of one block cost, one at a time and among so many:
 //!
 //! ```text
 //!   cargo bench -p linerate-blake2s
 //! ```
 
-use std::{hint::black_box, time::Instant};
+#[path = "../../x25519/benches/several/batches.rs"]
+mod batches;
 
-use blake2s::{Job, derive, derive_each, hash, hash_each};
+use batches::{Batch, measure, show, work};
+use blake2s::{Job, derive_each, hash_each};
+
+const MANY: [usize; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 
 fn main() {
-    let job = Job { key: &[7; 32], input: &[9; 32] };
-    let message: [&[u8]; 2] = [&[7; 32], &[9; 32]];
-    let row = |name: &str, each: usize, work: &dyn Fn()| {
-        println!("{name:24} {:8.3} us", least(work) / each as f64);
-    };
-    row("one", 1, &|| drop(black_box(derive::<2>(black_box(job)))));
-    row("one hash", 1, &|| {
-        black_box(hash(black_box(&message)));
-    });
-    for many in [1, 2, 3, 4, 6, 8, 12, 16, 24, 32] {
-        let jobs = vec![job; many];
-        row(&format!("among {many}"), many, &|| drop(black_box(derive_each::<2>(&jobs))));
-    }
-    for many in [2, 3, 8, 16, 32] {
-        let messages = vec![message; many];
-        row(&format!("hash among {many}"), many, &|| drop(black_box(hash_each(&messages))));
-    }
+    measure::run(&[("derivations", derivations), ("hashes", hashes)]);
 }
 
-/// The least of many runs, in microseconds.
-#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
-fn least(work: &dyn Fn()) -> f64 {
-    let once = || {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64() * 1e6
+fn derivations() {
+    let among = |many| -> Batch<'_> {
+        let jobs = vec![Job { key: &[7; 32], input: &[9; 32] }; many];
+        (format!("among {many}"), many, work(move || derive_each::<2>(&jobs)))
     };
-    (0..2000).map(|_| once()).fold(f64::INFINITY, f64::min)
+    show("derivations of two keys", MANY.map(among));
+}
+
+fn hashes() {
+    let among = |many| -> Batch<'_> {
+        let messages = vec![[&[7_u8; 32][..], &[9; 32]]; many];
+        (format!("among {many}"), many, work(move || hash_each(&messages)))
+    };
+    show("hashes of a block", MANY.map(among));
 }

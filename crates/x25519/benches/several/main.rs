@@ -1,43 +1,38 @@
-//! What a Diffie-Hellman costs, one at a time and among so many:
+//! What a Diffie-Hellman and a public key cost, one at a time and among so many:
 //!
 //! ```text
 //!   cargo bench -p linerate-x25519
 //! ```
 
-use std::{hint::black_box, time::Instant};
+mod batches;
 
+use batches::{Batch, measure, show, work};
 use x25519::{Job, diffie_hellman, diffie_hellman_each, portable, public_key, public_key_each};
 
+const MANY: [usize; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 32, 64];
+
 fn main() {
-    let private = [7; 32];
-    let public = public_key(&[9; 32]);
-    let row = |name: &str, each: usize, work: &dyn Fn()| {
-        println!("{name:24} {:8.2} us", least(work) / each as f64);
-    };
-    row("dalek", 1, &|| drop(black_box(portable::diffie_hellman(&private, &public))));
-    row("one", 1, &|| drop(black_box(diffie_hellman(&private, &public))));
-    row("a public key", 1, &|| {
-        black_box(public_key(&private));
-    });
-    for many in (1..=16).chain([32, 64]) {
-        let jobs = vec![Job { private: &private, public: &public }; many];
-        row(&format!("among {many}"), many, &|| drop(black_box(diffie_hellman_each(&jobs))));
-    }
-    for many in [4, 8, 32, 64] {
-        let privates = vec![&private; many];
-        row(&format!("public keys of {many}"), many, &|| {
-            drop(black_box(public_key_each(&privates)));
-        });
-    }
+    measure::run(&[("shared", shared), ("public keys", public_keys)]);
 }
 
-/// The least of many runs, in microseconds.
-#[expect(clippy::disallowed_methods, reason = "a bench measures time")]
-fn least(work: &dyn Fn()) -> f64 {
-    let once = || {
-        let start = Instant::now();
-        work();
-        start.elapsed().as_secs_f64() * 1e6
+fn shared() {
+    let (private, public) = ([7; 32], public_key(&[9; 32]));
+    let among = |many| -> Batch<'_> {
+        let jobs = vec![Job { private: &private, public: &public }; many];
+        (format!("among {many}"), many, work(move || diffie_hellman_each(&jobs)))
     };
-    (0..500).map(|_| once()).fold(f64::INFINITY, f64::min)
+    let dalek: Batch<'_> =
+        ("dalek".to_owned(), 1, work(|| portable::diffie_hellman(&private, &public)));
+    let one: Batch<'_> = ("one".to_owned(), 1, work(|| diffie_hellman(&private, &public)));
+    show("Diffie-Hellman, against one alone", [one, dalek]);
+    show("Diffie-Hellman, among so many", MANY.map(among));
+}
+
+fn public_keys() {
+    let private = [7; 32];
+    let among = |many| -> Batch<'_> {
+        let privates = vec![&private; many];
+        (format!("among {many}"), many, work(move || public_key_each(&privates)))
+    };
+    show("public keys, among so many", MANY.map(among));
 }
