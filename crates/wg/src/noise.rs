@@ -168,11 +168,10 @@ impl Opened {
         let sealed = initiations.iter().map(|(_, static_key)| &static_key[..]);
         let texts = remotes.iter_mut().map(|remote| &mut remote[..]);
         let authentic = Symmetric::decrypt_each(&mut symmetrics, &keys, sealed, texts);
-        let known = shared.iter().zip(authentic).map(|(shared, fits)| shared.is_some() && fits);
-        let parts = symmetrics.iter().zip(initiations).zip(remotes);
-        let opened = known.zip(parts).map(|(known, ((symmetric, (ephemeral, _)), remote))| {
-            let symmetric = known.then(|| symmetric.clone())?;
-            Some(Self { symmetric, ephemeral: *ephemeral, remote: remote.into() })
+        let opened = (0..initiations.len()).map(|at| {
+            let is_known = shared[at].is_some() && authentic[at];
+            let symmetric = is_known.then(|| symmetrics[at].clone())?;
+            Some(Self { symmetric, ephemeral: initiations[at].0, remote: remotes[at].into() })
         });
         opened.collect()
     }
@@ -204,13 +203,11 @@ impl Claim<'_> {
         let sealed = claims.iter().map(|claim| claim.sealed);
         let texts = payloads.iter_mut().map(|payload| &mut payload[..]);
         let authentic = Symmetric::decrypt_each(&mut symmetrics, &keys, sealed, texts);
-        let parts = claims.iter().zip(&symmetrics).zip(payloads);
-        let proved =
-            authentic.into_iter().zip(parts).map(|(fits, ((claim, symmetric), payload))| {
-                let symmetric = fits.then(|| symmetric.clone())?;
-                let Opened { ephemeral, remote, .. } = *claim.opened;
-                Some((payload, Responder { symmetric, ephemeral, remote }))
-            });
+        let proved = claims.iter().enumerate().map(|(at, claim)| {
+            let symmetric = authentic[at].then(|| symmetrics[at].clone())?;
+            let Opened { ephemeral, remote, .. } = *claim.opened;
+            Some((payloads[at], Responder { symmetric, ephemeral, remote }))
+        });
         proved.collect()
     }
 }

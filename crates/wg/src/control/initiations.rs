@@ -45,7 +45,7 @@ pub(super) struct Arrived<'a> {
     pub has_cookie: bool,
 }
 
-/// An initiation whose sender is a peer, if what it claims is true.
+/// An initiation in the name of a peer, which is not proved yet.
 struct Claimed<'a> {
     arrived: &'a Arrived<'a>,
     opened: &'a Opened,
