@@ -107,7 +107,8 @@ STAGES = failed=(); \
 	all_passed() { [ -z "$${failed[*]}" ] || { printf 'FAILED: %s\n' "$${failed[@]}" >&2; false; }; }
 UNIT_TEST := cargo test --workspace --exclude linerate-netns --exclude linerate-bench --no-fail-fast
 
-# Tests are built outside of the namespaces, where there is a network.
+# Tests are built outside of the namespaces, where there is a network. What is called is `make` by its
+# name, so that `make -n` only prints it.
 test: deps tailnet-peers build
 	@$(STAGES); \
 	stage 'build the unit tests' $(UNIT_TEST) --no-run; \

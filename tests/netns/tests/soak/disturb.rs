@@ -158,8 +158,8 @@ impl<'a> Disturber<'a> {
         new.assign(&left.host, "eth0");
         for (family, length) in [(Family::V4, 24), (Family::V6, 64)] {
             left.host.run(format!("ip address del {}/{length} dev eth0", old.of(family)));
-            // While the kernel looks for a neighbour, it drops all but the last packets to it, and
-            // counts them nowhere: a response to a handshake would be lost before what follows it.
+            // While the kernel looks for a neighbour, it drops all but the last packets to it, and no
+            // interface counts them: a response to a handshake would be lost before what follows it.
             right.host.run(format!("ping -n -c 1 -w 5 {}", new.of(family)));
         }
         self.events.moves += 1;

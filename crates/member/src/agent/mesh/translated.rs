@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use super::{Found, Mesh};
 use crate::agent::line::ToLine;
 
-/// A name server that does not answer is asked again after so many seconds each: the next check would be half a
-/// minute away, and until then nobody behind IPv4 alone is reached directly.
+/// A name server that does not answer is asked again after so many seconds each: the next check is half a
+/// minute away, and until then no peer behind IPv4 alone is reached directly.
 const AGAIN: [u64; 4] = [1, 2, 4, 8];
 
 /// How long an answer holds.
