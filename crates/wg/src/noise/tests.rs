@@ -229,6 +229,23 @@ fn another_preshared_key_fails_at_the_response() {
     assert!(answered.is_none_or(|it| it.finish(&psk, &response[32..], &mut payload).is_none()));
 }
 
+/// With a point of low order anyone knows the result, so that a static key can be sealed by it.
+#[test]
+fn what_was_sealed_by_an_ephemeral_key_of_low_order_is_not_opened() {
+    let identity = responder();
+    let ephemeral = PublicKey::from([0; 32]);
+    let mut symmetric = identity.start.clone();
+    symmetric.mix_ephemeral(&ephemeral);
+    let key = symmetric.mix_key(&Secret::default());
+    let mut static_key = [0; 32 + TAG];
+    symmetric.encrypt(&key, identity.public.as_bytes(), &mut static_key);
+    for many in [1, 9] {
+        let opened = Opened::of_each(&identity, &vec![(ephemeral, &static_key); many]);
+        assert_eq!(opened.len(), many);
+        assert!(opened.iter().all(Option::is_none));
+    }
+}
+
 /// As many as the slow path takes at once: what is deeper than the stack is wiped would stay there.
 #[test]
 fn sixty_four_handshakes_stay_within_what_is_wiped_of_the_stack() {
