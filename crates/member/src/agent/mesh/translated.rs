@@ -130,15 +130,21 @@ impl Mesh {
 fn look_up(found: &mpsc::Sender<Found>) {
     let found = found.clone();
     tokio::spawn(async move {
-        let mut answer = discover().await.ok();
-        for wait in AGAIN {
-            if answer.is_none() {
-                tokio::time::sleep(Duration::from_secs(wait)).await;
-                answer = discover().await.ok();
-            }
-        }
+        let answer = with_patience(|| async { discover().await.ok() }).await;
         let _ = found.send(Found::Translator(answer)).await;
     });
+}
+
+/// The first answer, if there is one at all.
+async fn with_patience<T, F: Future<Output = Option<T>>>(ask: impl Fn() -> F) -> Option<T> {
+    for wait in AGAIN {
+        let answer = ask().await;
+        if answer.is_some() {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+    }
+    ask().await
 }
 
 /// By which prefix the network translates, if it does.
@@ -148,4 +154,32 @@ fn look_up(found: &mpsc::Sender<Found>) {
 pub(in crate::agent) async fn discover() -> io::Result<Option<Prefix>> {
     let addresses = tokio::net::lookup_host((NAME, 0)).await?;
     Ok(Prefix::discover(addresses.map(|at| at.ip())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// When an answer that comes at the question with this number is there, in seconds.
+    async fn answered(after: u32) -> Option<u64> {
+        let (start, asked) = (Instant::now(), Cell::new(0));
+        let answer = with_patience(|| async {
+            asked.set(asked.get() + 1);
+            (asked.get() == after).then_some(())
+        });
+        answer.await.map(|()| start.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_server_that_is_late_is_asked_again_and_not_for_ever() {
+        let mut at = Vec::new();
+        for after in 1..=6 {
+            at.push(answered(after).await);
+        }
+        assert_eq!(at, [Some(0), Some(1), Some(3), Some(7), Some(15), None]);
+    }
 }
