@@ -31,7 +31,10 @@ const RUNGS: [Rung; 7] = [
     offloads("+ TCP super-packets at the TUN (TSO, GRO)", &["tun-tso", "tun-tcp-gro"]),
     offloads("+ UDP GSO and GRO at the socket", &["udp-gso", "udp-gro"]),
     code("+ SIMD checksum", ("LINERATE_CHECKSUM", "scalar")),
-    offloads("+ UDP super-packets at the TUN (USO, GRO)", &["tun-uso", "tun-udp-gro"]),
+    offloads(
+        "+ UDP super-packets at the TUN (USO, GRO)",
+        &["tun-uso", "tun-tunnel-gso", "tun-udp-gro"],
+    ),
     code("+ batched AEAD", ("LINERATE_AEAD", "library")),
 ];
 

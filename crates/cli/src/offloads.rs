@@ -54,9 +54,12 @@ mod tests {
 
     #[test]
     fn what_is_named_is_off_and_the_rest_on() {
-        assert_eq!(on(&[]).unwrap().len(), 6);
+        assert_eq!(on(&[]).unwrap().len(), 7);
         let named = ["--offload-off", "tun-tso,udp-gro", "--offload-off=udp-gso"];
-        assert_eq!(on(&named).unwrap(), ["tun-uso", "tun-tcp-gro", "tun-udp-gro"]);
+        assert_eq!(
+            on(&named).unwrap(),
+            ["tun-uso", "tun-tunnel-gso", "tun-tcp-gro", "tun-udp-gro"]
+        );
         assert!(on(&["--offload-off", "all"]).unwrap().is_empty());
     }
 

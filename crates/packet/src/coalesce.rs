@@ -336,7 +336,9 @@ impl SuperPacket {
         let checksum = ChecksumAt { start: transport as u16, offset: field.start as u16 };
         let offload = match self.protocol() {
             None => Offload::Checksum(checksum),
-            Some(protocol) => Offload::Segment { protocol, size: self.size as u16, checksum },
+            Some(protocol) => {
+                Offload::Segment { protocol, size: self.size as u16, checksum, tunnel: None }
+            }
         };
         self.header[..VNET_HEADER_LEN].copy_from_slice(&offload.encode(len));
     }

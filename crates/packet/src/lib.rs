@@ -39,7 +39,7 @@ pub use ecn::Ecn;
 pub use endpoint::{Endpoint, Local, RelayId, Remote};
 pub use flow::flow;
 pub use io::{ControlSend, Flood, IpRecv, IpSend, Poll, Ready, UdpRecv, UdpSend, Waker};
-pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, VNET_HEADER_LEN};
+pub use offload::{ChecksumAt, InvalidOffload, Offload, SegmentProtocol, Tunnel, VNET_HEADER_LEN};
 pub use segment::{SegmentError, Segments};
 pub use tos::Tos;
 

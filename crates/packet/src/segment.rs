@@ -9,10 +9,13 @@
 //! ```
 
 mod narrow;
+mod tunnel;
+
+use tunnel::Outer;
 
 use crate::{
     checksum::{add, copy_sum, sum},
-    offload::{ChecksumAt, Offload, SegmentProtocol},
+    offload::{ChecksumAt, Offload, SegmentProtocol, Tunnel},
     wire::{
         get_u16, ipv4, ipv6, put_u16, put_u32,
         tcp::{self, flags},
@@ -47,6 +50,8 @@ enum Work {
 struct Plan {
     protocol: SegmentProtocol,
     ipv6: bool,
+    /// Where the IP header begins: behind a tunnel's headers.
+    network: usize,
     /// Where the transport header begins.
     transport: usize,
     /// Bytes of all headers.
@@ -55,6 +60,8 @@ struct Plan {
     size: usize,
     /// The sum of the pseudo-header but for its length.
     pseudo: u16,
+    /// What is around it.
+    tunnel: Option<Outer>,
 }
 
 impl<'a> Segments<'a> {
@@ -74,8 +81,8 @@ impl<'a> Segments<'a> {
                 }
                 Work::Checksum { start, field }
             }
-            Offload::Segment { protocol, size, checksum } => {
-                Work::Segment(Plan::new(packet, protocol, size, checksum)?)
+            Offload::Segment { protocol, size, checksum, tunnel } => {
+                Work::Segment(Plan::new(packet, protocol, size, checksum, tunnel)?)
             }
         };
         Ok(Self { packet, work })
@@ -134,16 +141,11 @@ impl Plan {
         protocol: SegmentProtocol,
         size: u16,
         checksum: ChecksumAt,
+        tunnel: Option<Tunnel>,
     ) -> Result<Self, SegmentError> {
         let transport = usize::from(checksum.start);
-        let (ipv6, ip_header_fits) = match packet.first() {
-            Some(ipv4::PLAIN..=0x4f) => (false, transport == ipv4::header_len(packet)),
-            // There may be extension headers.
-            Some(0x60..=0x6f) => {
-                (true, transport >= ipv6::HEADER_LEN && transport.is_multiple_of(4))
-            }
-            _ => return Err(SegmentError),
-        };
+        let network = tunnel.map_or(0, |tunnel| tunnel.inner.into());
+        let ipv6 = ip_header(packet, network, transport)?;
         let header = packet.get(transport..).ok_or(SegmentError)?;
         let (field, headers) = match protocol {
             SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
@@ -160,7 +162,6 @@ impl Plan {
         };
         if !family_fits
             || size == 0
-            || !ip_header_fits
             || usize::from(checksum.offset) != field.start
             || headers > header.len()
         {
@@ -171,10 +172,12 @@ impl Plan {
         Ok(Self {
             protocol,
             ipv6,
+            network,
             transport,
             headers: transport + headers,
             size: size.into(),
             pseudo: add(given, !len),
+            tunnel: tunnel.map(|tunnel| Outer::new(packet, tunnel, transport)).transpose()?,
         })
     }
 
@@ -187,9 +190,9 @@ impl Plan {
         let (headers, payload) = to.split_at_mut(self.headers);
         headers.copy_from_slice(&packet[..self.headers]);
         let payload_sum = copy_sum(payload, self.payload(packet, index));
-        let (ip, transport) = headers.split_at_mut(self.transport);
+        let (before, transport) = headers.split_at_mut(self.transport);
         let transport_len = (transport.len() + payload.len()) as u16;
-        write_ip_lengths(ip, transport_len, index as u16, self.ipv6);
+        write_ip_lengths(&mut before[self.network..], transport_len, index as u16, self.ipv6);
         let field = match self.protocol {
             SegmentProtocol::Tcp4 | SegmentProtocol::Tcp6 => {
                 let ahead = (index * self.size) as u32;
@@ -213,7 +216,23 @@ impl Plan {
         let pseudo = add(self.pseudo, transport_len);
         let total = add(pseudo, add(sum(transport), payload_sum));
         put_u16(transport, field, finish(total));
+        if let Some(tunnel) = self.tunnel {
+            // A finished checksum makes of its segment the complement of its pseudo-header.
+            tunnel.write(before, transport_len, !pseudo, index as u16);
+        }
     }
+}
+
+/// Whether the IP header between `network` and `transport` is IPv6's.
+fn ip_header(packet: &[u8], network: usize, transport: usize) -> Result<bool, SegmentError> {
+    let len = transport.checked_sub(network).ok_or(SegmentError)?;
+    let (ipv6, fits) = match packet.get(network) {
+        Some(ipv4::PLAIN..=0x4f) => (false, len == ipv4::header_len(&packet[network..])),
+        // There may be extension headers.
+        Some(0x60..=0x6f) => (true, len >= ipv6::HEADER_LEN && len.is_multiple_of(4)),
+        _ => return Err(SegmentError),
+    };
+    if fits { Ok(ipv6) } else { Err(SegmentError) }
 }
 
 /// Sets the lengths of an IP header for `transport_len` bytes behind it; for

@@ -65,6 +65,8 @@ pub struct Offloads {
     pub tun_tso: Switch,
     /// UDP super-packets read from the TUN (Linux 6.2).
     pub tun_uso: Switch,
+    /// Super-packets read from the TUN that are in a UDP tunnel (Linux 6.17).
+    pub tun_tunnel_gso: Switch,
     /// TCP super-packets written to the TUN.
     pub tun_tcp_gro: Switch,
     /// UDP super-packets written to the TUN (Linux 6.2).
@@ -77,10 +79,11 @@ pub struct Offloads {
 
 impl Offloads {
     /// All of them, by name.
-    pub fn all(&self) -> [(&'static str, &Switch); 6] {
+    pub fn all(&self) -> [(&'static str, &Switch); 7] {
         [
             ("tun-tso", &self.tun_tso),
             ("tun-uso", &self.tun_uso),
+            ("tun-tunnel-gso", &self.tun_tunnel_gso),
             ("tun-tcp-gro", &self.tun_tcp_gro),
             ("tun-udp-gro", &self.tun_udp_gro),
             ("udp-gso", &self.udp_gso),

@@ -20,7 +20,7 @@ mod send;
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
-pub use device::Calls;
+pub use device::{Calls, SuperPackets};
 pub use recv::{TunRecv, TunSource};
 pub use send::TunSend;
 

@@ -19,8 +19,14 @@ use std::{
 
 use engine::{Attached, Clock, Inbound, Inbox, Shared};
 use nix::errno::Errno;
-use packet::{Ecn, Endpoint, RecvBatch, RecvMeta, UdpRecv, Waker, ip::IpHeader, ip::set_ecn};
-use sys::{Offloads, TunSend, time::Clock as DataPathClock, tun::Calls};
+use packet::{
+    Ecn, Endpoint, RecvBatch, RecvMeta, UdpRecv, VNET_HEADER_LEN, Waker, ip::IpHeader, ip::set_ecn,
+};
+use sys::{
+    Offloads, TunSend,
+    time::Clock as DataPathClock,
+    tun::{Calls, SuperPackets},
+};
 use wg::{
     DropReason, ExchangeMessage, Now, PROBE_FIRST_BYTE, Probe, Reservation,
     config::{AllowedIpChange, DeviceChange, PeerChange},
@@ -241,13 +247,13 @@ fn as_from_the_kernel(
 ) -> Vec<(Vec<u8>, usize)> {
     let sent: HashSet<_> = sent.iter().map(Vec::as_slice).collect();
     for (written, _) in written.iter_mut().filter(|(written, _)| written[..2] == [0, 0]) {
-        let packet = &written[10..];
+        let packet = &written[VNET_HEADER_LEN..];
         assert!(sent.contains(packet), "another packet than any that was sent");
         if let Some((start, udp)) = plain(packet)
             && !(udp && packet[start + 6..start + 8] == [0, 0])
         {
             let right = repaired(packet, start, udp);
-            written.splice(10.., right);
+            written.splice(VNET_HEADER_LEN.., right);
         }
     }
     written
@@ -367,7 +373,7 @@ impl Sink {
     /// What was written, each with the number of packets that the kernel makes of it.
     fn taken(&self) -> Vec<(Vec<u8>, usize)> {
         let count = |written: Vec<u8>| {
-            let (header, packet) = written.split_at(10);
+            let (header, packet) = written.split_at(VNET_HEADER_LEN);
             let packets = split(Vnet::read(header), packet).expect("the kernel takes it");
             (packets.len(), written)
         };
@@ -400,7 +406,11 @@ impl Calls for Sink {
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let written: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
         // IOV_MAX, beyond which writev(2) refuses.
-        assert!(pieces.len() <= 1024 && written.len() <= 10 + 65_535, "{}", written.len());
+        assert!(
+            pieces.len() <= 1024 && written.len() <= VNET_HEADER_LEN + 65_535,
+            "{}",
+            written.len()
+        );
         let is_super = written[1] != 0;
         let mut state = self.state();
         state.writes += 1;
@@ -417,7 +427,7 @@ impl Calls for Sink {
         Ok(len)
     }
 
-    fn set_offload(&self, _: bool, _: bool) -> Result<(), Errno> {
+    fn set_offload(&self, _: SuperPackets) -> Result<(), Errno> {
         Ok(())
     }
 }

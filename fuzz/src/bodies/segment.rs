@@ -1,9 +1,9 @@
 //! Packets as a TUN device gives them, against the oracle.
 
-use packet::{Offload, Segments};
+use packet::{Offload, Segments, VNET_HEADER_LEN};
 
 use super::{
-    oracle::{Vnet, prepare, split},
+    oracle::{TUNNEL_CSUM, TUNNEL_IPV4, TUNNEL_IPV6, Vnet, prepare, split},
     spec::{ACK, Spec},
     take,
 };
@@ -17,9 +17,9 @@ const SEGMENTS: usize = 500;
 pub fn segment(data: &[u8]) {
     let mut rest = data;
     let [how] = take(&mut rest);
-    let mut written = if how & 1 == 0 { rest.to_vec() } else { made(&mut rest) };
-    written.resize(written.len().clamp(10, 10 + MOST), 0);
-    let (header, packet) = written.split_first_chunk_mut().expect("ten bytes are there");
+    let mut written = if how & 1 == 0 { rest.to_vec() } else { made(&mut rest, how & 2 != 0) };
+    written.resize(written.len().clamp(VNET_HEADER_LEN, VNET_HEADER_LEN + MOST), 0);
+    let (header, packet) = written.split_first_chunk_mut().expect("a header is there");
     let vnet = Vnet::read(header);
     prepare(vnet, packet);
     let expected = split(vnet, packet);
@@ -36,8 +36,8 @@ pub fn segment(data: &[u8]) {
     assert_eq!(segments, expected, "{vnet:?}");
 }
 
-/// A super-packet, of which a few bytes may be something else.
-fn made(rest: &mut &[u8]) -> Vec<u8> {
+/// A super-packet, in a UDP tunnel or not, of which a few bytes may be something else.
+fn made(rest: &mut &[u8], in_tunnel: bool) -> Vec<u8> {
     let spec = take_spec(rest);
     let transport = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
     let (kind, offset) = match (spec.tcp, spec.ipv6) {
@@ -55,14 +55,44 @@ fn made(rest: &mut &[u8]) -> Vec<u8> {
         size,
         start: (spec.headers() - transport) as u16,
         offset,
+        ..Vnet::default()
     };
-    let mut written = [vnet.write().as_slice(), &spec.build()].concat();
+    let (vnet, packet) = match in_tunnel {
+        false => (vnet, spec.build()),
+        true => tunnelled(rest, vnet, spec.build()),
+    };
+    let mut written = [vnet.write().as_slice(), &packet].concat();
     while let [low, high, value, behind @ ..] = *rest {
         *rest = behind;
         let at = usize::from(u16::from_le_bytes([*low, *high])) % written.len();
         written[at] = *value;
     }
     written
+}
+
+/// The same within a tunnel.
+fn tunnelled(rest: &mut &[u8], vnet: Vnet, carried: Vec<u8>) -> (Vnet, Vec<u8>) {
+    let [form, between, id] = take(rest);
+    let mut outer = Spec {
+        ip_options: form & 1 != 0,
+        id: u16::from(id) << 8 | 0xf0,
+        ..Spec::new(false, form & 2 != 0, Vec::new())
+    };
+    let inner = outer.headers() + usize::from(between);
+    let room = MOST - inner;
+    outer.payload = [&vec![id; between.into()], &carried[..carried.len().min(room)]].concat();
+    let mut packet = outer.build();
+    let udp = outer.headers() - 8;
+    packet[udp + 6..udp + 8].fill(0);
+    let vnet = Vnet {
+        flags: vnet.flags | if form & 4 == 0 { 0 } else { TUNNEL_CSUM },
+        kind: vnet.kind | if outer.ipv6 { TUNNEL_IPV6 } else { TUNNEL_IPV4 },
+        start: vnet.start + inner as u16,
+        outer: udp as u16,
+        inner: inner as u16,
+        ..vnet
+    };
+    (vnet, packet)
 }
 
 fn take_spec(rest: &mut &[u8]) -> Spec {

@@ -23,7 +23,15 @@ fn super_packet(first: u32) -> (Vec<u8>, Offload) {
         segment[..4].copy_from_slice(&number.to_be_bytes());
     }
     let checksum = ChecksumAt { start: 20, offset: 6 };
-    (bytes, Offload::Segment { protocol: SegmentProtocol::Udp, size: SIZE as u16, checksum })
+    (
+        bytes,
+        Offload::Segment {
+            protocol: SegmentProtocol::Udp,
+            size: SIZE as u16,
+            checksum,
+            tunnel: None,
+        },
+    )
 }
 
 fn number(segment: &[u8]) -> u32 {

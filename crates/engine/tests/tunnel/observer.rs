@@ -116,7 +116,8 @@ fn a_super_packet_is_seen_whole_where_it_enters_and_in_its_segments_where_it_lea
     whole[20..40]
         .copy_from_slice(&[0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     let checksum = ChecksumAt { start: 20, offset: 16 };
-    let offload = Offload::Segment { protocol: SegmentProtocol::Tcp4, size: 1380, checksum };
+    let offload =
+        Offload::Segment { protocol: SegmentProtocol::Tcp4, size: 1380, checksum, tunnel: None };
     a.port.push_super(whole.clone(), offload);
     run(&network, &mut [&mut a, &mut b], SECOND);
     let [frame] = &by_a.frames()[..] else { panic!("it is one packet") };

@@ -47,7 +47,7 @@ fn tcp(payload: usize, size: u16) -> (Vec<u8>, Offload) {
     packet[20..40]
         .copy_from_slice(&[0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
     let checksum = ChecksumAt { start: 20, offset: 16 };
-    (packet, Offload::Segment { protocol: SegmentProtocol::Tcp4, size, checksum })
+    (packet, Offload::Segment { protocol: SegmentProtocol::Tcp4, size, checksum, tunnel: None })
 }
 
 fn sequence(segment: &[u8]) -> usize {

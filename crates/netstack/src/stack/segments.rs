@@ -441,5 +441,5 @@ fn finish(
         SocketAddr::V4(_) => packet::SegmentProtocol::Tcp4,
         SocketAddr::V6(_) => packet::SegmentProtocol::Tcp6,
     };
-    Offload::Segment { protocol, size: segment as u16, checksum }
+    Offload::Segment { protocol, size: segment as u16, checksum, tunnel: None }
 }

@@ -63,5 +63,5 @@ fn super_packet(protocol: SegmentProtocol, ipv6: bool) -> (Vec<u8>, Offload) {
     };
     let size = (MTU - start - header) as u16;
     let checksum = ChecksumAt { start: start as u16, offset };
-    (packet, Offload::Segment { protocol, size, checksum })
+    (packet, Offload::Segment { protocol, size, checksum, tunnel: None })
 }

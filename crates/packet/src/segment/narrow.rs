@@ -18,7 +18,8 @@ impl Segments<'_> {
     /// urgent data), or signed, or its checksum is wrong, which would be mended.
     pub fn within(&self, most: usize) -> Option<Self> {
         let plan = match self.work {
-            Work::Segment(plan) => Some(plan).filter(|plan| plan.protocol != SegmentProtocol::Udp),
+            Work::Segment(plan) => Some(plan)
+                .filter(|plan| plan.protocol != SegmentProtocol::Udp && plan.tunnel.is_none()),
             Work::Checksum { start, field } => Plan::of_packet(self.packet)
                 .filter(|plan| plan.transport == start && start + tcp::CHECKSUM.start == field),
             Work::None => Plan::of_packet(self.packet).and_then(|plan| plan.summed(self.packet)),
@@ -67,7 +68,7 @@ impl Plan {
             return None;
         }
         let checksum = ChecksumAt { start: header.transport, offset: tcp::CHECKSUM.start as u16 };
-        Self::new(packet, protocol, u16::MAX, checksum).ok()
+        Self::new(packet, protocol, u16::MAX, checksum, None).ok()
     }
 
     /// The same, where the checksum is finished already, and right.

@@ -111,7 +111,9 @@ proptest! {
         let mut plausible = header;
         plausible[0] = 1;
         plausible[6..8].copy_from_slice(&u16::from(header[6]).to_ne_bytes());
-        plausible[8..].copy_from_slice(&u16::from(header[8] % 20).to_ne_bytes());
+        plausible[8..10].copy_from_slice(&u16::from(header[8] % 20).to_ne_bytes());
+        plausible[20..22].copy_from_slice(&u16::from(header[20] % 80).to_le_bytes());
+        plausible[22..].copy_from_slice(&u16::from(header[22]).to_le_bytes());
         for header in [header, plausible] {
             if let Ok(offload) = Offload::parse(&header)
                 && let Ok(segments) = Segments::new(&packet, offload)

@@ -12,6 +12,7 @@ mod same;
 mod spec;
 mod streams;
 mod supers;
+mod tunnels;
 
 use coalesced::coalesced;
 use oracle::Vnet;

@@ -9,9 +9,14 @@ const NEEDS_CSUM: u8 = 1;
 const TCP_IPV4: u8 = 1;
 const TCP_IPV6: u8 = 4;
 const UDP: u8 = 5;
+/// Beside a type: it is of what a UDP tunnel carries, over IPv4 or IPv6.
+pub const TUNNEL_IPV4: u8 = 0x20;
+pub const TUNNEL_IPV6: u8 = 0x40;
+/// The tunnel's UDP datagrams have a checksum.
+pub const TUNNEL_CSUM: u8 = 8;
 
 /// The virtio-net header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Vnet {
     pub flags: u8,
     pub kind: u8,
@@ -19,22 +24,34 @@ pub struct Vnet {
     pub size: u16,
     pub start: u16,
     pub offset: u16,
+    /// Where a tunnel's UDP header begins, and the IP header of what it carries.
+    pub outer: u16,
+    pub inner: u16,
 }
 
 impl Vnet {
     pub fn read(header: &[u8]) -> Self {
         let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
         let [flags, kind] = [header[0], header[1]];
-        Self { flags, kind, header_len: word(2), size: word(4), start: word(6), offset: word(8) }
+        let [header_len, size, start, offset] = [2, 4, 6, 8].map(word);
+        let [outer, inner] = [20, 22].map(|at| word(at).to_le());
+        Self { flags, kind, header_len, size, start, offset, outer, inner }
     }
 
-    pub fn write(&self) -> [u8; 10] {
+    pub fn write(&self) -> [u8; 24] {
         let words = [self.header_len, self.size, self.start, self.offset].map(u16::to_ne_bytes);
-        let mut header = [self.flags, self.kind, 0, 0, 0, 0, 0, 0, 0, 0];
-        for (at, word) in words.iter().enumerate() {
-            header[2 + 2 * at..4 + 2 * at].copy_from_slice(word);
-        }
+        let mut header = [0; 24];
+        header[..2].copy_from_slice(&[self.flags, self.kind]);
+        header[2..10].copy_from_slice(&words.concat());
+        header[20..].copy_from_slice(&[self.outer, self.inner].map(u16::to_le_bytes).concat());
         header
+    }
+
+    /// The same of what a tunnel carries; `None` where it is in none.
+    fn carried(&self) -> Option<Self> {
+        let tunnel = self.kind & (TUNNEL_IPV4 | TUNNEL_IPV6);
+        let start = self.start.checked_sub(self.inner)?;
+        (tunnel != 0).then_some(Self { kind: self.kind & !tunnel, start, ..*self })
     }
 
     fn field(&self) -> usize {
@@ -45,6 +62,9 @@ impl Vnet {
 /// The packets that `packet` stands for; `None` where it is not what its header
 /// says. The field of the transport's checksum is not believed but computed.
 pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
+    if vnet.kind & (TUNNEL_IPV4 | TUNNEL_IPV6) != 0 {
+        return split_tunnel(vnet, packet);
+    }
     let kind = vnet.kind & 0x7f;
     let needs_checksum = vnet.flags & NEEDS_CSUM != 0;
     let start = usize::from(vnet.start);
@@ -84,9 +104,54 @@ pub fn split(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(pieces.into_iter().enumerate().map(segment).collect())
 }
 
-/// Leaves the sum of the pseudo-header in the checksum of a super-packet, as its
-/// sender does.
+/// Each packet that it carries behind a copy of the tunnel's headers.
+fn split_tunnel(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (outer, inner) = (usize::from(vnet.outer), usize::from(vnet.inner));
+    let version = match vnet.kind & (TUNNEL_IPV4 | TUNNEL_IPV6) {
+        TUNNEL_IPV4 => 4,
+        TUNNEL_IPV6 => 6,
+        _ => return None,
+    };
+    let ip_fits = match packet.first()? >> 4 {
+        4 => outer >= 20 && usize::from(packet[0] & 0xf) * 4 == outer,
+        _ => outer >= 40 && outer.is_multiple_of(4),
+    };
+    let words = usize::from(vnet.start).checked_sub(outer)?.is_multiple_of(2);
+    let super_sized = vnet.kind & 0x1f != 0;
+    if packet[0] >> 4 != version || !ip_fits || outer + 8 > inner || !words || !super_sized {
+        return None;
+    }
+    let carried = split(vnet.carried()?, packet.get(inner..)?)?;
+    let around = |(index, carried): (usize, Vec<u8>)| {
+        let mut segment = [&packet[..inner], &carried].concat();
+        ip_header(&mut segment, outer, index);
+        let len = segment.len() - outer;
+        put(&mut segment, outer + 4, len as u16);
+        if vnet.flags & TUNNEL_CSUM != 0 {
+            let pseudo = pseudo(&segment, outer, true);
+            finish(&mut segment, outer, outer + 6, pseudo);
+        }
+        segment
+    };
+    Some(carried.into_iter().enumerate().map(around).collect())
+}
+
+/// Leaves the sum of the pseudo-header in the checksum of a super-packet, and of the tunnel
+/// around it, as its sender does.
 pub fn prepare(vnet: Vnet, packet: &mut [u8]) {
+    if let Some(carried) = vnet.carried() {
+        if let Some(packet) = packet.get_mut(vnet.inner.into()..) {
+            prepare(carried, packet);
+        }
+        let outer = usize::from(vnet.outer);
+        let version = packet.first().map_or(0, |first| first >> 4);
+        let least = if version == 6 { 40 } else { 20 };
+        if vnet.flags & TUNNEL_CSUM != 0 && outer >= least && outer + 8 <= packet.len() {
+            let sum = pseudo(packet, outer, true);
+            put(packet, outer + 6, sum);
+        }
+        return;
+    }
     let start = usize::from(vnet.start);
     if headers(vnet, packet).is_some_and(|(ip_len, _)| ip_len == start) {
         let sum = pseudo(packet, start, vnet.kind & 0x7f == UDP);

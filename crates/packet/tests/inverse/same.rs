@@ -16,7 +16,7 @@ type Out = (Vec<u8>, bool);
 pub fn check(sent: &[Vec<u8>], written: &[(Vec<u8>, usize)]) {
     let mut came: Vec<Out> = Vec::new();
     for (written, count) in written {
-        let (header, packet) = written.split_at(10);
+        let (header, packet) = written.split_at(24);
         let vnet = Vnet::read(header);
         let packets = split(vnet, packet).expect("the kernel takes it");
         assert_eq!(packets.len(), *count);

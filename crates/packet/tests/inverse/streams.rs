@@ -1,4 +1,4 @@
-use packet::Coalesce;
+use packet::{Coalesce, VNET_HEADER_LEN};
 
 use super::{BOTH, carried, coalesce, counts, datagrams, round_trip, same, spec::*, stream};
 
@@ -164,7 +164,7 @@ fn headers_that_lie_pass_as_they_are() {
         let mut packets: Vec<_> = specs.iter().map(Spec::build).collect();
         packets.iter_mut().for_each(|packet| lie(packet));
         let written = coalesce(&packets, BOTH);
-        let untouched = |packet: &Vec<u8>| ([&[0; 10], &packet[..]].concat(), 1);
+        let untouched = |packet: &Vec<u8>| ([&[0; VNET_HEADER_LEN], &packet[..]].concat(), 1);
         let expected: Vec<_> = packets.iter().map(untouched).collect();
         assert_eq!(written, expected, "{what}");
     }

@@ -14,7 +14,7 @@ use super::{
 
 /// A packet, and how a TUN device says that it is a super-packet with segments of
 /// `size` bytes.
-fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
+pub fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
     let mut packet = spec.build();
     let header = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
     let start = spec.headers() - header;
@@ -30,6 +30,7 @@ fn super_packet(spec: &Spec, size: u16) -> Vec<u8> {
         size,
         start: start as u16,
         offset,
+        ..Vnet::default()
     };
     prepare(vnet, &mut packet);
     [vnet.write().as_slice(), &packet].concat()
@@ -78,11 +79,13 @@ fn headers_that_are_not_what_the_offload_says_are_refused() {
     let changes: [(&str, Vec<u8>, Change); 9] = [
         ("TCP over IPv4, with an IPv6 header", written(true, true), |w| w[1] = 1),
         ("TCP over IPv6, with an IPv4 header", written(true, false), |w| w[1] = 4),
-        ("no version", written(true, false), |w| w[10] = 0x55),
-        ("options where the transport is said to begin", written(true, false), |w| w[10] = 0x46),
-        ("an IPv4 header too short", written(false, false), |w| w[10] = 0x44),
+        ("no version", written(true, false), |w| w[VNET_HEADER_LEN] = 0x55),
+        ("options where the transport is said to begin", written(true, false), |w| {
+            w[VNET_HEADER_LEN] = 0x46
+        }),
+        ("an IPv4 header too short", written(false, false), |w| w[VNET_HEADER_LEN] = 0x44),
         ("the checksum elsewhere", written(true, false), |w| w[8] = 6),
-        ("a TCP header too short", written(true, true), |w| w[10 + 40 + 12] = 0x40),
+        ("a TCP header too short", written(true, true), |w| w[VNET_HEADER_LEN + 40 + 12] = 0x40),
         ("the transport within the IP header", written(false, true), |w| w[6] = 20),
         ("an odd transport", written(false, true), |w| w[6] = 41),
     ];

@@ -14,6 +14,7 @@ use nix::{
     sys::{stat::Mode, uio::writev},
     unistd::read,
 };
+use packet::VNET_HEADER_LEN;
 
 use super::TunError;
 use crate::time::Clock;
@@ -25,6 +26,8 @@ const CHECKSUM: libc::c_ulong = 0x01;
 const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
 /// UDP segmentation, of IPv4 and IPv6 (Linux 6.2).
 const USO: libc::c_ulong = 0x20 | 0x40;
+/// Segmentation of what is in a UDP tunnel, whose datagrams may have a checksum (Linux 6.17).
+const TUNNEL: libc::c_ulong = 0x80 | 0x100;
 
 /// The system calls of both halves: those of a TUN device, or, in tests and for the fuzzer, of a
 /// device in memory that can refuse them.
@@ -36,7 +39,18 @@ pub trait Calls: Clock + AsFd + Send + Sync + 'static {
     fn write(&self, pieces: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
     /// Sets which super-packets may be read.
-    fn set_offload(&self, tso: bool, uso: bool) -> Result<(), Errno>;
+    fn set_offload(&self, reads: SuperPackets) -> Result<(), Errno>;
+}
+
+/// Which super-packets may be read from a TUN device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SuperPackets {
+    /// TCP's.
+    pub tcp: bool,
+    /// UDP's.
+    pub udp: bool,
+    /// Those of either that a UDP tunnel carries.
+    pub tunnel: bool,
 }
 
 /// A TUN device.
@@ -64,14 +78,10 @@ impl Calls for TunDevice {
         writev(&self.0, pieces)
     }
 
-    fn set_offload(&self, tso: bool, uso: bool) -> Result<(), Errno> {
-        let mut flags = 0;
-        if tso {
-            flags |= CHECKSUM | TSO;
-        }
-        if uso {
-            flags |= CHECKSUM | USO;
-        }
+    fn set_offload(&self, reads: SuperPackets) -> Result<(), Errno> {
+        let SuperPackets { tcp, udp, tunnel } = reads;
+        let of = |wanted, flags| if wanted { CHECKSUM | flags } else { 0 };
+        let flags = of(tcp, TSO) | of(udp, USO) | of(tunnel && (tcp || udp), TUNNEL);
         // SAFETY: TUNSETOFFLOAD takes an integer and accesses no memory.
         let set = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::TUNSETOFFLOAD, flags) };
         Errno::result(set).map(drop)
@@ -98,6 +108,10 @@ pub(crate) fn create(name: &str) -> Result<(TunDevice, String), TunError> {
     if let Err(errno) = Errno::result(made) {
         return Err(refusal(errno, name));
     }
+    let len = VNET_HEADER_LEN as libc::c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads one integer, which `len` is.
+    let set = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) };
+    Errno::result(set).map_err(io::Error::from)?;
     Ok((TunDevice(fd), name_in(&request)?))
 }
 

@@ -9,9 +9,9 @@ use std::{
 use nix::errno::Errno;
 use packet::{Batch, IpRecv, Offload, VNET_HEADER_LEN, Waker};
 
-use super::device::{Calls, TunDevice};
+use super::device::{Calls, SuperPackets, TunDevice};
 use crate::{
-    offload::Offloads,
+    offload::{Offloads, Switch},
     wake::{Waited, Wake},
 };
 
@@ -21,8 +21,8 @@ pub struct TunRecv<D = TunDevice> {
     fd: Arc<D>,
     wake: Wake,
     offloads: Arc<Offloads>,
-    /// The super-packets that are enabled: TCP, UDP.
-    enabled: (bool, bool),
+    /// The super-packets that are enabled.
+    enabled: SuperPackets,
 }
 
 /// What a receiving half waits for.
@@ -34,23 +34,34 @@ pub struct TunSource {
 
 impl<D: Calls> TunRecv<D> {
     pub(super) fn new(fd: Arc<D>, wake: Wake, offloads: Arc<Offloads>) -> Self {
-        let mut recv = Self { fd, wake, offloads, enabled: (false, false) };
+        let mut recv = Self { fd, wake, offloads, enabled: SuperPackets::default() };
         recv.set_offloads();
         recv
     }
 
     /// Enables the wanted super-packets, and switches off those that the kernel does not have.
     fn set_offloads(&mut self) {
-        let (mut tso, mut uso) = (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted());
-        if uso && self.fd.set_offload(tso, true).is_err() {
+        let mut reads = self.wanted();
+        let lacks = |reads| self.fd.set_offload(reads).is_err();
+        if reads.tunnel && lacks(reads) {
+            self.offloads.tun_tunnel_gso.mark_unsupported();
+            reads.tunnel = false;
+        }
+        if reads.udp && lacks(reads) {
             self.offloads.tun_uso.mark_unsupported();
-            uso = false;
+            reads.udp = false;
         }
-        if !uso && self.fd.set_offload(tso, false).is_err() {
+        if !reads.udp && lacks(reads) {
             self.offloads.tun_tso.mark_unsupported();
-            tso = false;
+            reads.tcp = false;
         }
-        self.enabled = (tso, uso);
+        self.enabled = reads;
+    }
+
+    fn wanted(&self) -> SuperPackets {
+        let Offloads { tun_tso, tun_uso, tun_tunnel_gso, .. } = &*self.offloads;
+        let [tcp, udp, tunnel] = [tun_tso, tun_uso, tun_tunnel_gso].map(Switch::wanted);
+        SuperPackets { tcp, udp, tunnel }
     }
 
     /// Reads until the queue is empty or the batch is full; whether there was a packet. An error
@@ -93,7 +104,7 @@ impl TunRecv {
 
 impl<D: Calls> IpRecv for TunRecv<D> {
     fn recv(&mut self, batch: &mut Batch, wait: bool) -> io::Result<()> {
-        if self.enabled != (self.offloads.tun_tso.wanted(), self.offloads.tun_uso.wanted()) {
+        if self.enabled != self.wanted() {
             self.set_offloads();
         }
         while !self.drain(batch)? && wait {

@@ -106,20 +106,30 @@ fn a_burst_comes_as_one_batch_and_the_rest_in_the_next() {
 }
 
 #[test]
-fn each_offload_works_without_the_other() {
+fn each_offload_works_without_the_others() {
     in_namespace(|_| {
-        let mut kernel_has_uso = true;
-        for (tso, uso) in [(true, true), (true, false), (false, true), (false, false)] {
+        // Linux 6.2 and 6.17 have these.
+        let (mut kernel_has_uso, mut kernel_has_tunnels) = (true, true);
+        for which in (0..8).rev() {
+            let [tunnel, uso, tso] = [1, 2, 4].map(|bit| which & bit != 0);
             let offloads = Arc::<Offloads>::default();
             offloads.tun_tso.want(tso);
             offloads.tun_uso.want(uso);
+            offloads.tun_tunnel_gso.want(tunnel);
             let _tun = Tun::create("lr0", 1420, &offloads).unwrap();
             let features = ethtool::features("lr0").unwrap();
             let is_on = |name: &str| features.get(name).is_some_and(|feature| feature.active);
-            assert_eq!(is_on("tx-tcp-segmentation"), tso);
-            // Linux 6.2 has it.
-            kernel_has_uso &= !tso || !uso || is_on("tx-udp-segmentation");
-            assert_eq!(is_on("tx-udp-segmentation"), uso && kernel_has_uso, "without TSO: {tso}");
+            if which == 7 {
+                kernel_has_uso = is_on("tx-udp-segmentation");
+                kernel_has_tunnels = is_on("tx-udp_tnl-segmentation");
+            }
+            let case = format!("TSO: {tso}, USO: {uso}, tunnels: {tunnel}");
+            assert_eq!(is_on("tx-tcp-segmentation"), tso, "{case}");
+            assert_eq!(is_on("tx-udp-segmentation"), uso && kernel_has_uso, "{case}");
+            let tunnels = tunnel && (tso || uso) && kernel_has_tunnels;
+            for name in ["tx-udp_tnl-segmentation", "tx-udp_tnl-csum-segmentation"] {
+                assert_eq!(is_on(name), tunnels, "{name}, {case}");
+            }
         }
     });
 }

@@ -11,7 +11,7 @@ use std::{
 use nix::{errno::Errno, sys::eventfd::EventFd};
 use packet::{Offload, SegmentProtocol, Segments, VNET_HEADER_LEN};
 
-use super::super::device::Calls;
+use super::super::device::{Calls, SuperPackets};
 use crate::{
     testing::{Random, VirtualTime},
     time::Clock,
@@ -46,10 +46,10 @@ pub(super) struct State {
     pub(super) sizes: Vec<usize>,
     /// The results of reads.
     pub(super) incoming: VecDeque<Result<Vec<u8>, Errno>>,
-    /// Whether TCP and UDP super-packets are refused by TUNSETOFFLOAD.
-    pub(super) lacks: (bool, bool),
+    /// What is refused by TUNSETOFFLOAD.
+    pub(super) lacks: SuperPackets,
     /// What TUNSETOFFLOAD last set.
-    pub(super) offload: (bool, bool),
+    pub(super) offload: SuperPackets,
 }
 
 #[derive(Debug)]
@@ -142,12 +142,13 @@ impl Calls for Faulty {
         Ok(written.len())
     }
 
-    fn set_offload(&self, tso: bool, uso: bool) -> Result<(), Errno> {
+    fn set_offload(&self, reads: SuperPackets) -> Result<(), Errno> {
         let mut state = self.state();
-        if tso && state.lacks.0 || uso && state.lacks.1 {
+        let lacks = state.lacks;
+        if reads.tcp && lacks.tcp || reads.udp && lacks.udp || reads.tunnel && lacks.tunnel {
             return Err(Errno::EINVAL);
         }
-        state.offload = (tso, uso);
+        state.offload = reads;
         Ok(())
     }
 }

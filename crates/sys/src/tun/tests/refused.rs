@@ -10,7 +10,7 @@ use super::{
     faulty::{Faulty, Rule},
     *,
 };
-use crate::testing::Random;
+use crate::{offload::Switch, testing::Random};
 
 /// A flow: of TCP or UDP, over IPv4 or IPv6, and the number of its host.
 #[derive(Clone, Copy, Debug)]
@@ -227,25 +227,24 @@ fn recv_from(device: Arc<Faulty>, offloads: &Arc<Offloads>) -> TunRecv<Faulty> {
 
 #[test]
 fn offloads_that_the_kernel_lacks_are_switched_off_and_counted() {
-    for (lacks, offload) in [
-        ((false, false), (true, true)),
-        ((false, true), (true, false)),
-        ((true, true), (false, false)),
-    ] {
+    // In the order in which kernels learned them.
+    for known in 0..=3 {
+        let [tcp, udp, tunnel] = [1, 2, 3].map(|number| known >= number);
+        let has = SuperPackets { tcp, udp, tunnel };
         let (device, offloads) = (Arc::new(Faulty::new(&[])), Arc::<Offloads>::default());
-        device.state().lacks = lacks;
+        device.state().lacks = SuperPackets { tcp: !tcp, udp: !udp, tunnel: !tunnel };
         let mut recv = recv_from(device.clone(), &offloads);
-        assert_eq!(device.state().offload, offload);
-        let (tso, uso) = (&offloads.tun_tso, &offloads.tun_uso);
-        assert_eq!((tso.wanted(), uso.wanted()), offload);
-        assert_eq!((tso.demotions(), uso.demotions()), (lacks.0.into(), lacks.1.into()));
+        assert_eq!(device.state().offload, has);
+        let Offloads { tun_tso, tun_uso, tun_tunnel_gso, .. } = &*offloads;
+        let switches = [tun_tso, tun_uso, tun_tunnel_gso];
+        assert_eq!(switches.map(Switch::wanted), [tcp, udp, tunnel]);
+        assert_eq!(switches.map(Switch::demotions), [!tcp, !udp, !tunnel].map(u64::from));
         // Once wanted again, it is tried again.
-        device.state().lacks = (false, false);
-        tso.want(true);
-        uso.want(true);
+        device.state().lacks = SuperPackets::default();
+        switches.iter().for_each(|switch| switch.want(true));
         device.state().incoming.push_back(Ok(vec![0x45; 30]));
         recv.recv(&mut Batch::new(4, 0), true).unwrap();
-        assert_eq!(device.state().offload, (true, true));
+        assert_eq!(device.state().offload, SuperPackets { tcp: true, udp: true, tunnel: true });
     }
 }
 
