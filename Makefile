@@ -142,8 +142,8 @@ replicas: deps server
 	  tests/postgres/patroni $(TARGET)/release/linerate-server; \
 	all_passed
 
-OFFLOADS := tun-tso tun-uso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
-CARRYING := traffic roaming ecn interop
+OFFLOADS := tun-tso tun-uso tun-tunnel-gso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
+CARRYING := traffic roaming ecn interop overlay
 
 test-offloads: deps peers build
 	$(END_TO_END) --no-run
