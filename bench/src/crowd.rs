@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use netns::{Host, INTERFACE, Stopwatch};
 use packet::Endpoint;
@@ -21,18 +21,17 @@ use wg::{Control, Now, PrivateKey, PublicKey, Time};
 const WINDOW: usize = 32;
 
 /// The port that all of them share. A hub that learns no endpoints is told of it.
-const PORT: u16 = 51830;
+pub const CROWD_PORT: u16 = 51830;
 
 /// An answer that takes longer is lost.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long an answer is waited for before the next look at what is due.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// Between two handshakes of a peer: a hub takes no second initiation within 20 ms, nor one whose
 /// time, which is rounded to 17 ms, is the same.
 const APART: Duration = Duration::from_millis(50);
-
-/// The generator's clock begins here, in seconds since the Unix epoch: a hub wants no more of a
-/// peer's time than that it goes on.
-const WALL: u64 = 1_700_000_000;
 
 /// So many peers, always the same ones.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +59,7 @@ impl Crowd {
     /// Makes all of them peers of a host's interface, and tells it that they are at this address, if
     /// they are anywhere.
     pub fn join(self, host: &Host, at: Option<&str>) {
-        let endpoint = at.map_or(String::new(), |at| format!("Endpoint = {at}:{PORT}\n"));
+        let endpoint = at.map_or(String::new(), |at| format!("Endpoint = {at}:{CROWD_PORT}\n"));
         let section = |number: usize| {
             let (key, address) = (Crowd::key(number).public_key(), Crowd::address(number));
             let key = key.to_base64();
@@ -73,21 +72,29 @@ impl Crowd {
     /// Has each of them shake hands with a hub, and when all have, once more: at first a hub may
     /// have something to compute that it keeps of a peer.
     pub fn greet(self, hub: PublicKey, at: SocketAddr) -> Result<[Greeted; 2], Box<dyn Error>> {
-        let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
-        socket.connect(at)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
         let watch = Stopwatch::start();
-        let exchange = || self.exchange(&socket, hub, at, &watch);
+        let exchange = || self.exchange(hub, at, Pace::Window, &watch);
         let first = exchange()?;
         thread::sleep(APART);
         Ok([first, exchange()?])
     }
 
-    fn exchange(
+    /// Has so many of them a second shake hands with a hub, whatever that answers, as when they all
+    /// come back to it. The socket is there when all initiations are.
+    pub fn storm(
         self,
-        socket: &UdpSocket,
         hub: PublicKey,
         at: SocketAddr,
+        a_second: f64,
+    ) -> Result<Greeted, Box<dyn Error>> {
+        self.exchange(hub, at, Pace::Rate(a_second), &Stopwatch::start())
+    }
+
+    fn exchange(
+        self,
+        hub: PublicKey,
+        at: SocketAddr,
+        pace: Pace,
         watch: &Stopwatch,
     ) -> Result<Greeted, Box<dyn Error>> {
         // What costs the generator is done before and after: only the hub is measured.
@@ -97,24 +104,35 @@ impl Crowd {
         let by_index: HashMap<u32, usize> =
             initiators.iter().enumerate().map(|(at, one)| (one.index, at)).collect();
 
+        let socket = UdpSocket::bind(("0.0.0.0", CROWD_PORT))?;
+        socket.connect(at)?;
+        socket.set_read_timeout(Some(LOOK))?;
         let exchange = Stopwatch::start();
-        let (mut greeted, mut sent, mut on_the_way) = (Greeted::default(), 0, 0);
+        let (mut greeted, mut sent, mut settled) = (Greeted::default(), 0, 0);
         let mut buffer = [0; 256];
-        let mut last = Duration::ZERO;
-        while sent < initiators.len() || on_the_way > 0 {
-            while on_the_way < WINDOW && sent < initiators.len() {
-                socket.send(initiators[sent].initiation.as_bytes())?;
-                (sent, on_the_way) = (sent + 1, on_the_way + 1);
+        let (mut last, mut last_sent) = (Duration::ZERO, Duration::ZERO);
+        while settled < initiators.len() {
+            let due = match pace {
+                Pace::Window => settled + WINDOW,
+                Pace::Rate(a_second) => (exchange.elapsed().as_secs_f64() * a_second) as usize,
+            };
+            while sent < due.min(initiators.len()) {
+                // Refused where the port is closed, which the one before was told of.
+                let _ = socket.send(initiators[sent].initiation.as_bytes());
+                (sent, last_sent) = (sent + 1, exchange.elapsed());
             }
             let len = match socket.recv(&mut buffer) {
                 Ok(len) => len,
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    on_the_way = 0;
+                    if exchange.elapsed() > last.max(last_sent) + PATIENCE {
+                        settled = sent;
+                    }
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             };
-            on_the_way = on_the_way.saturating_sub(1);
+            settled = (settled + 1).min(sent);
             last = exchange.elapsed();
             match (Kind::of(&buffer[..len]), Response::parse(&buffer[..len])) {
                 (_, Some(response)) => {
@@ -133,10 +151,19 @@ impl Crowd {
     }
 }
 
+/// When the next initiation is sent.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// When one of a few that are on the way was answered, or is lost.
+    Window,
+    /// So many a second.
+    Rate(f64),
+}
+
+/// A peer's time goes on from generator to generator, or a hub would answer the first alone.
 fn now(watch: &Stopwatch) -> Now {
-    let elapsed = watch.elapsed();
-    let time = Time::from_nanos(elapsed.as_nanos() as u64);
-    Now { time, wall: Duration::from_secs(WALL) + elapsed }
+    let time = Time::from_nanos(watch.elapsed().as_nanos() as u64);
+    Now { time, wall: SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default() }
 }
 
 /// What came of it.
@@ -251,6 +278,9 @@ mod tests {
         let [first, again] = Crowd::new(7).greet(public_key, at).unwrap();
         assert_eq!((first.sessions, first.cookies), (4, 0));
         assert_eq!((again.sessions, again.cookies), (5, 0));
+        let stormed = Crowd::new(7).storm(public_key, at, 100.0).unwrap();
+        assert_eq!((stormed.sessions, stormed.cookies), (5, 0));
+        assert!(stormed.seconds > 0.04, "the fifth was sent too early: {stormed:?}");
         assert_eq!(Greeted::parse(&first.to_string()), Some(first));
     }
 }

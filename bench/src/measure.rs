@@ -151,6 +151,9 @@ measures! {
     HANDSHAKES_AGAIN = "handshakes_again", "  once more, of the same peers", "k/s", 2, None;
     HANDSHAKES_DONE = "handshakes_done", "  of them completed at the first try", "%", 1, None;
     HANDSHAKES_COOKIES = "handshakes_cookies", "  answered with a cookie", "", 0, None;
+    STORM = "storm_goodput", "TCP beside 2,000 handshakes a second, of TCP alone", "%", 1, None;
+    STORM_DONE = "storm_done", "  handshakes completed", "%", 1, None;
+    STORM_CLOSED = "storm_closed", "  TCP beside as many datagrams to a closed port", "%", 1, None;
     MEMORY_PEER = "memory_peer", "  private memory for each peer, configured", "kB", 2, None;
     MEMORY_SESSION = "memory_session", "  private memory for each peer, with its session", "kB", 2, None;
     NAMESPACE_IN = "proxy_namespace_in", "proxy, namespace stack: TCP in", "Gbit/s", 2, least(1.5);

@@ -38,6 +38,7 @@ pub fn generate(words: &[String]) -> Option<Done> {
             pass(host, port, authority, [pairs, size, seconds], network)
         }
         ["greet", count, hub, at] => greet(count, hub, at),
+        ["storm", count, hub, at, a_second] => storm(count, hub, at, a_second),
         _ => return None,
     })
 }
@@ -92,6 +93,12 @@ fn greet(count: &str, hub: &str, at: &str) -> Done {
     for greeted in Crowd::new(count.parse()?).greet(hub, at.parse()?)? {
         println!("{greeted}");
     }
+    Ok(())
+}
+
+fn storm(count: &str, hub: &str, at: &str, a_second: &str) -> Done {
+    let hub = PublicKey::from_base64(hub).map_err(|_| "not a key")?;
+    println!("{}", Crowd::new(count.parse()?).storm(hub, at.parse()?, a_second.parse()?)?);
     Ok(())
 }
 
