@@ -1,7 +1,7 @@
 //! A hub of 10,000 peers that all shake hands with it: the right end's daemon, and the generator of
 //! `crate::crowd` on the left host.
 
-use netns::{Family, PORT};
+use netns::{Family, Iperf, PORT};
 
 use super::{Server, Turn, generator};
 use crate::crowd::{CROWD_PORT, Crowd, Greeted};
@@ -17,8 +17,9 @@ const COUNT_BRIEF: usize = 100;
 const A_SECOND: usize = 2_000;
 const A_SECOND_BRIEF: usize = 50;
 
-/// By how much a storm lasts longer than the stream beside it, which begins within it.
+/// A stream begins and ends within the storm beside it, which lasts so much longer.
 const LONGER: u32 = 1;
+const LONGEST: u32 = 4;
 
 /// A port that no daemon has.
 const CLOSED: u16 = 51831;
@@ -75,13 +76,14 @@ impl Turn<'_> {
         let brief = self.plan.is_brief;
         let a_second = if brief { A_SECOND_BRIEF } else { A_SECOND };
         let longest = if brief { COUNT_BRIEF } else { COUNT };
-        let count = longest.min(a_second * (self.plan.seconds + LONGER) as usize);
+        let seconds = self.plan.seconds.min(LONGEST);
+        let count = longest.min(a_second * (seconds + LONGER) as usize);
         let key = hub.key.as_ref().map_or("", |key| &key.public);
         let at = hub.outer.endpoint(Family::V4, port).to_string();
         let [numbers, rate] = [count, a_second].map(|number| number.to_string());
         let line = ["storm", &numbers, key, &at, &rate];
         let storm = Server::start(&self.client, &line, CROWD_PORT);
-        let rate = self.stream("").gbps();
+        let rate = self.plan.stream(&Iperf { seconds, ..self.iperf("") }).gbps();
         let stormed = Greeted::parse(&storm.finish()).expect("a storm says what came of it");
         (rate, 100.0 * stormed.sessions as f64 / count as f64)
     }

@@ -207,7 +207,7 @@ impl<U: UdpRecv, I: IpSend> Inbound<U, I> {
         }
         // Together they cost less than one by one.
         if handshakes {
-            self.inbox.wake();
+            self.inbox.pushed();
         }
         handshakes
     }

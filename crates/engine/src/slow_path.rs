@@ -10,7 +10,7 @@ use std::{
 use packet::{Endpoint, SendBatch, Tos, UdpSend};
 use rand_core::CryptoRng;
 use wg::{
-    Control, Device,
+    Control, Device, Time,
     message::{Handshake, Kind},
 };
 
@@ -23,6 +23,10 @@ const INBOX_MESSAGES: usize = 4096;
 const INBOX_LOADED: usize = INBOX_MESSAGES / 8;
 /// Messages worked on before configuration may have its turn.
 const TURN: usize = 64;
+/// Of handshakes that come one behind another so many are waited for, or so long: eight at once cost
+/// what two do (docs/decisions/0015), and one wake.
+const TOGETHER: usize = 8;
+const GATHER: Duration = Duration::from_millis(4);
 /// The longest sleep: the wait's clock stands still while the host is suspended,
 /// the protocol's does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
@@ -40,11 +44,12 @@ struct InboxState {
     messages: VecDeque<(Handshake, Endpoint)>,
     woken: bool,
     asleep: bool,
+    /// How many messages end the sleep.
+    wanted: usize,
 }
 
 impl Inbox {
-    /// Takes a datagram, behind the last of which the slow path is to be woken; false where it has
-    /// no room.
+    /// Takes a datagram; false where it has no room. [`Inbox::pushed`] is to follow the last one.
     pub(crate) fn push(&self, datagram: &[u8], from: Endpoint) -> bool {
         let mut state = self.lock();
         let Some(message) = Handshake::copy_of(datagram) else { return false };
@@ -53,6 +58,14 @@ impl Inbox {
         }
         state.messages.push_back((message, from));
         true
+    }
+
+    /// Ends the slow path's sleep, if it waits for no more than there is.
+    pub(crate) fn pushed(&self) {
+        let state = self.lock();
+        if state.asleep && state.messages.len() >= state.wanted {
+            self.awake.notify_one();
+        }
     }
 
     /// Ends the slow path's sleep.
@@ -64,16 +77,17 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until there is a message, a wake or the time is up. Returns the
-    /// next messages, and how many were waiting.
-    fn wait(&self, sleep: Duration) -> (Vec<(Handshake, Endpoint)>, usize) {
+    /// Sleeps until there is a message, or while `gather` lasts until there are several, or a wake
+    /// comes or the time is up. Returns the next messages, and how many were waiting.
+    fn wait(&self, gather: Duration, sleep: Duration) -> (Vec<(Handshake, Endpoint)>, usize) {
         let mut state = self.lock();
         state.asleep = true;
-        let idle = |state: &mut InboxState| !state.woken && state.messages.is_empty();
-        let (mut state, _) = self
-            .awake
-            .wait_timeout_while(state, sleep, idle)
-            .unwrap_or_else(PoisonError::into_inner);
+        for (wanted, time) in [(TOGETHER, gather.min(sleep)), (1, sleep.saturating_sub(gather))] {
+            state.wanted = wanted;
+            let lacks = |state: &mut InboxState| !state.woken && state.messages.len() < wanted;
+            let waited = self.awake.wait_timeout_while(state, time, lacks);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
         (state.asleep, state.woken) = (false, false);
         let waiting = state.messages.len();
         (state.messages.drain(..waiting.min(TURN)).collect(), waiting)
@@ -92,6 +106,8 @@ pub struct SlowPath<R, U> {
     device: Arc<Device>,
     outlet: Outlet<U>,
     out: SendBatch,
+    /// When messages were last worked on.
+    worked: Option<Time>,
     sleep: Duration,
 }
 
@@ -110,14 +126,24 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
             device: shared.device.clone(),
             outlet: Outlet::new(udp, &shared.attached),
             out: SendBatch::default(),
+            worked: None,
             sleep: Duration::ZERO,
         }
     }
 
+    /// How long several messages are waited for: a lone one comes long after those before.
+    fn gather(&self, now: Time) -> Duration {
+        self.worked.map_or(Duration::ZERO, |at| GATHER.saturating_sub(now.since(at)))
+    }
+
     /// Waits for something to do, and does it.
     pub fn step(&mut self) {
-        let (messages, waiting) = self.inbox.wait(self.sleep);
+        let gather = self.gather((self.clock)().time);
+        let (messages, waiting) = self.inbox.wait(gather, self.sleep);
         let now = (self.clock)();
+        if !messages.is_empty() {
+            self.worked = Some(now.time);
+        }
         let mut control = lock(&self.control);
         if waiting > INBOX_LOADED {
             control.note_load(now.time);
@@ -149,5 +175,100 @@ fn tos(message: &[u8]) -> Tos {
     match Kind::of(message) {
         Some(Kind::Initiation | Kind::Response) => Tos::AF41,
         _ => Tos::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::SocketAddr,
+        sync::atomic::{AtomicU64, Ordering},
+        thread,
+    };
+
+    use rand_chacha::{ChaCha20Rng, rand_core::SeedableRng};
+    use wg::Now;
+
+    use super::*;
+    use crate::{Attached, threads::tests::Nowhere};
+
+    const LONG: Duration = Duration::from_mins(10);
+
+    fn push(inbox: &Inbox, count: usize) {
+        let from = Endpoint::new(SocketAddr::from(([192, 0, 2, 1], 1)));
+        for _ in 0..count {
+            // An initiation in its form.
+            let mut datagram = [0; 148];
+            datagram[0] = 1;
+            assert!(inbox.push(&datagram, from));
+        }
+        inbox.pushed();
+    }
+
+    #[test]
+    fn what_comes_one_behind_another_is_worked_on_together() {
+        let inbox = Inbox::default();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| inbox.wait(LONG, LONG).1);
+            while !inbox.lock().asleep {
+                thread::yield_now();
+            }
+            for _ in 0..TOGETHER {
+                push(&inbox, 1);
+                // The system may end a wait for no reason.
+                inbox.awake.notify_one();
+                thread::yield_now();
+            }
+            assert_eq!(waiting.join().unwrap(), TOGETHER);
+        });
+    }
+
+    #[test]
+    fn a_lone_message_is_waited_for_and_none_waits_for_others_in_vain() {
+        let inbox = Inbox::default();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| inbox.wait(Duration::ZERO, LONG).1);
+            while !inbox.lock().asleep {
+                thread::yield_now();
+            }
+            push(&inbox, 1);
+            assert_eq!(waiting.join().unwrap(), 1);
+        });
+        push(&inbox, 1);
+        assert_eq!(inbox.wait(Duration::from_millis(1), LONG).1, 1, "the time is up");
+        push(&inbox, 1);
+        inbox.wake();
+        assert_eq!(inbox.wait(LONG, LONG).1, 1, "there is other work");
+    }
+
+    #[test]
+    fn only_behind_others_is_a_message_kept_waiting() {
+        let control = Control::new(ChaCha20Rng::seed_from_u64(1));
+        let time = Arc::new(AtomicU64::new(1));
+        let clock: Clock = {
+            let time = time.clone();
+            Arc::new(move || Now {
+                time: Time::from_nanos(time.load(Ordering::Relaxed)),
+                wall: Duration::ZERO,
+            })
+        };
+        let device = control.device().clone();
+        let shared = Shared::new(device, clock, Arc::new(|| {}), Attached::default());
+        let (control, inbox) = (Arc::new(Mutex::new(control)), Arc::new(Inbox::default()));
+        let mut slow_path = SlowPath::new(&shared, control, inbox.clone(), Nowhere);
+        let gather = |slow_path: &SlowPath<_, _>, after: Duration| {
+            slow_path.gather(Time::from_nanos(1 + after.as_nanos() as u64))
+        };
+        assert_eq!(gather(&slow_path, Duration::ZERO), Duration::ZERO);
+        push(&inbox, 1);
+        slow_path.step();
+        assert_eq!(gather(&slow_path, Duration::ZERO), GATHER);
+        assert_eq!(gather(&slow_path, GATHER / 4), GATHER * 3 / 4);
+        assert_eq!(gather(&slow_path, GATHER), Duration::ZERO);
+        // Other work says nothing of how messages come.
+        time.store(1 + GATHER.as_nanos() as u64, Ordering::Relaxed);
+        inbox.wake();
+        slow_path.step();
+        assert_eq!(gather(&slow_path, GATHER), Duration::ZERO);
     }
 }
