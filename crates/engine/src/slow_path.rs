@@ -25,8 +25,10 @@ const INBOX_LOADED: usize = INBOX_MESSAGES / 8;
 const TURN: usize = 64;
 /// Of handshakes that come one behind another so many are waited for, or so long: eight at once cost
 /// what two do (docs/decisions/0015), and one wake.
-const TOGETHER: usize = 8;
-const GATHER: Duration = Duration::from_millis(4);
+const TOGETHER: usize = 16;
+const GATHER: Duration = Duration::from_millis(8);
+/// They do where there was work twice within so long, on a core that others use, too.
+const CROWDED: Duration = Duration::from_millis(32);
 /// The longest sleep: the wait's clock stands still while the host is suspended,
 /// the protocol's does not.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
@@ -106,8 +108,8 @@ pub struct SlowPath<R, U> {
     device: Arc<Device>,
     outlet: Outlet<U>,
     out: SendBatch,
-    /// When messages were last worked on.
-    worked: Option<Time>,
+    /// When messages were worked on last, and the time before.
+    worked: [Option<Time>; 2],
     sleep: Duration,
 }
 
@@ -126,14 +128,20 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
             device: shared.device.clone(),
             outlet: Outlet::new(udp, &shared.attached),
             out: SendBatch::default(),
-            worked: None,
+            worked: [None; 2],
             sleep: Duration::ZERO,
         }
     }
 
-    /// How long several messages are waited for: a lone one comes long after those before.
+    /// How long several messages are waited for. Neither a lone one waits, nor a second that belongs
+    /// to it, as where both sides begin.
     fn gather(&self, now: Time) -> Duration {
-        self.worked.map_or(Duration::ZERO, |at| GATHER.saturating_sub(now.since(at)))
+        match self.worked {
+            [Some(last), Some(before)] if now.since(before) < CROWDED => {
+                GATHER.saturating_sub(now.since(last))
+            }
+            _ => Duration::ZERO,
+        }
     }
 
     /// Waits for something to do, and does it.
@@ -142,7 +150,7 @@ impl<R: CryptoRng, U: UdpSend> SlowPath<R, U> {
         let (messages, waiting) = self.inbox.wait(gather, self.sleep);
         let now = (self.clock)();
         if !messages.is_empty() {
-            self.worked = Some(now.time);
+            self.worked = [Some(now.time), self.worked[0]];
         }
         let mut control = lock(&self.control);
         if waiting > INBOX_LOADED {
@@ -242,33 +250,37 @@ mod tests {
     }
 
     #[test]
-    fn only_behind_others_is_a_message_kept_waiting() {
+    fn only_behind_several_others_is_a_message_kept_waiting() {
         let control = Control::new(ChaCha20Rng::seed_from_u64(1));
-        let time = Arc::new(AtomicU64::new(1));
+        let time = Arc::new(AtomicU64::new(0));
         let clock: Clock = {
             let time = time.clone();
-            Arc::new(move || Now {
-                time: Time::from_nanos(time.load(Ordering::Relaxed)),
-                wall: Duration::ZERO,
-            })
+            let now = move || Time::from_nanos(time.load(Ordering::Relaxed));
+            Arc::new(move || Now { time: now(), wall: Duration::ZERO })
         };
         let device = control.device().clone();
         let shared = Shared::new(device, clock, Arc::new(|| {}), Attached::default());
         let (control, inbox) = (Arc::new(Mutex::new(control)), Arc::new(Inbox::default()));
         let mut slow_path = SlowPath::new(&shared, control, inbox.clone(), Nowhere);
-        let gather = |slow_path: &SlowPath<_, _>, after: Duration| {
-            slow_path.gather(Time::from_nanos(1 + after.as_nanos() as u64))
+        // What is waited for after so long, where there was so much to do.
+        let mut after = |passed: Duration, messages: usize| {
+            let nanos = passed.as_nanos() as u64;
+            let now = time.fetch_add(nanos, Ordering::Relaxed) + nanos;
+            let gather = slow_path.gather(Time::from_nanos(now));
+            push(&inbox, messages);
+            inbox.wake();
+            slow_path.step();
+            gather
         };
-        assert_eq!(gather(&slow_path, Duration::ZERO), Duration::ZERO);
-        push(&inbox, 1);
-        slow_path.step();
-        assert_eq!(gather(&slow_path, Duration::ZERO), GATHER);
-        assert_eq!(gather(&slow_path, GATHER / 4), GATHER * 3 / 4);
-        assert_eq!(gather(&slow_path, GATHER), Duration::ZERO);
-        // Other work says nothing of how messages come.
-        time.store(1 + GATHER.as_nanos() as u64, Ordering::Relaxed);
-        inbox.wake();
-        slow_path.step();
-        assert_eq!(gather(&slow_path, GATHER), Duration::ZERO);
+        let (quarter, all) = (GATHER / 4, GATHER);
+        assert_eq!(after(GATHER, 1), Duration::ZERO, "the first");
+        assert_eq!(after(quarter, 1), Duration::ZERO, "one that may belong to it");
+        assert_eq!(after(Duration::ZERO, 0), all, "the third");
+        assert_eq!(after(quarter, 0), 3 * quarter, "other work is no message");
+        assert_eq!(after(quarter, TOGETHER), 2 * quarter);
+        assert_eq!(after(all, TOGETHER), Duration::ZERO, "the time is up");
+        assert_eq!(after(Duration::ZERO, TOGETHER), all, "they still come");
+        assert_eq!(after(CROWDED, 1), Duration::ZERO, "a lone one later");
+        assert_eq!(after(quarter, 1), Duration::ZERO);
     }
 }
