@@ -94,7 +94,7 @@ mod tests {
             rungs.iter().filter_map(|rung| rung.offloads.as_deref()).collect();
         assert!(offloads[0].is_empty());
         assert_eq!(offloads[2], ["tun-tso", "tun-tcp-gro"]);
-        assert_eq!(offloads.last().map(|all| all.len()), Some(6));
+        assert_eq!(offloads.last().map(|all| all.len()), Some(7));
         assert!(offloads.windows(2).all(|pair| pair[1].starts_with(pair[0])));
 
         let denied = |rung: &Contender| {

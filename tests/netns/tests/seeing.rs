@@ -56,7 +56,7 @@ fn show_as_json_agrees_with_wg_and_tells_no_secret() {
     }
     let own = &interface["linerate"];
     assert!(own["aead"].is_string() && own["version"].is_string(), "{own}");
-    assert_eq!(own["offloads"].as_object().map(|offloads| offloads.len()), Some(6));
+    assert_eq!(own["offloads"].as_object().map(|offloads| offloads.len()), Some(7));
     assert_eq!(own["drops"]["in_forged"], json!(0));
     let daemon = left.host.daemon_of(INTERFACE).expect("it runs");
     let status = left.host.read(&format!("/proc/{daemon}/status"));
@@ -142,7 +142,7 @@ fn metrics_are_told_on_loopback_and_on_a_unix_socket_where_asked_for() {
     for (text, peer) in [(&by_tcp, &right_key), (&right.run(by_unix), &left_key)] {
         assert_eq!(sample(text, "drops_total", ",reason=\"in_forged\""), 0.0);
         assert!(count(text, "linerate_drops_total{") >= 30, "every reason:\n{text}");
-        assert_eq!(count(text, "linerate_offload_demotions_total{"), 6);
+        assert_eq!(count(text, "linerate_offload_demotions_total{"), 7);
         let peer = format!(",public_key=\"{}\"", peer.public);
         assert!(sample(text, "peer_receive_bytes_total", &peer) > 500.0);
         for histogram in ["outbound_batch_packets", "inbound_batch_packets", "queue_seconds"] {
