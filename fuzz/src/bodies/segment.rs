@@ -3,7 +3,7 @@
 use packet::{Offload, Segments, VNET_HEADER_LEN};
 
 use super::{
-    oracle::{TUNNEL_CSUM, TUNNEL_IPV4, TUNNEL_IPV6, Vnet, prepare, split},
+    oracle::{Vnet, prepare, split, tunnelled},
     spec::{ACK, Spec},
     take,
 };
@@ -37,7 +37,7 @@ pub fn segment(data: &[u8]) {
 }
 
 /// A super-packet, in a UDP tunnel or not, of which a few bytes may be something else.
-fn made(rest: &mut &[u8], in_tunnel: bool) -> Vec<u8> {
+fn made(rest: &mut &[u8], is_carried: bool) -> Vec<u8> {
     let spec = take_spec(rest);
     let transport = if spec.tcp { 20 + spec.tcp_options.len() } else { 8 };
     let (kind, offset) = match (spec.tcp, spec.ipv6) {
@@ -57,9 +57,9 @@ fn made(rest: &mut &[u8], in_tunnel: bool) -> Vec<u8> {
         offset,
         ..Vnet::default()
     };
-    let (vnet, packet) = match in_tunnel {
+    let (vnet, packet) = match is_carried {
         false => (vnet, spec.build()),
-        true => tunnelled(rest, vnet, spec.build()),
+        true => in_tunnel(rest, vnet, &spec.build()),
     };
     let mut written = [vnet.write().as_slice(), &packet].concat();
     while let [low, high, value, behind @ ..] = *rest {
@@ -71,28 +71,17 @@ fn made(rest: &mut &[u8], in_tunnel: bool) -> Vec<u8> {
 }
 
 /// The same within a tunnel.
-fn tunnelled(rest: &mut &[u8], vnet: Vnet, carried: Vec<u8>) -> (Vnet, Vec<u8>) {
+fn in_tunnel(rest: &mut &[u8], vnet: Vnet, carried: &[u8]) -> (Vnet, Vec<u8>) {
     let [form, between, id] = take(rest);
-    let mut outer = Spec {
+    let outer = Spec {
         ip_options: form & 1 != 0,
         id: u16::from(id) << 8 | 0xf0,
         ..Spec::new(false, form & 2 != 0, Vec::new())
     };
-    let inner = outer.headers() + usize::from(between);
-    let room = MOST - inner;
-    outer.payload = [&vec![id; between.into()], &carried[..carried.len().min(room)]].concat();
-    let mut packet = outer.build();
-    let udp = outer.headers() - 8;
-    packet[udp + 6..udp + 8].fill(0);
-    let vnet = Vnet {
-        flags: vnet.flags | if form & 4 == 0 { 0 } else { TUNNEL_CSUM },
-        kind: vnet.kind | if outer.ipv6 { TUNNEL_IPV6 } else { TUNNEL_IPV4 },
-        start: vnet.start + inner as u16,
-        outer: udp as u16,
-        inner: inner as u16,
-        ..vnet
-    };
-    (vnet, packet)
+    let between = vec![id; between.into()];
+    let room = MOST - outer.headers() - between.len();
+    let carried = &carried[..carried.len().min(room)];
+    tunnelled(&outer, &between, vnet, carried, form & 4 != 0)
 }
 
 fn take_spec(rest: &mut &[u8]) -> Spec {

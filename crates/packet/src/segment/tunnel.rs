@@ -41,8 +41,8 @@ impl Outer {
         Ok(Self { ipv6, transport, pseudo })
     }
 
-    /// Finishes them in what is `before` an inner transport of `len` bytes, whose sum is known.
-    /// The identification is `ahead` of the first.
+    /// Finishes the outer headers in `before`, the bytes in front of an inner transport that has
+    /// `len` bytes and the sum `inner_sum`. The identification is `ahead` of the first.
     pub fn write(self, before: &mut [u8], len: u16, inner_sum: u16, ahead: u16) {
         let (ip, udp) = before.split_at_mut(self.transport);
         let len = udp.len() as u16 + len;

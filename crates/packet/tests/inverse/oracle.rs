@@ -3,7 +3,7 @@
 //! under test. Sources: virtio 1.2 section 5.1.6, RFC 791, 768, 8200 and 9293,
 //! kernel `net/ipv4/tcp_offload.c` and `udp_offload.c`.
 
-use super::spec::{CWR, FIN, PSH, slow_checksum};
+use super::spec::{CWR, FIN, PSH, Spec, slow_checksum};
 
 const NEEDS_CSUM: u8 = 1;
 const TCP_IPV4: u8 = 1;
@@ -13,7 +13,7 @@ const UDP: u8 = 5;
 pub const TUNNEL_IPV4: u8 = 0x20;
 pub const TUNNEL_IPV6: u8 = 0x40;
 /// The tunnel's UDP datagrams have a checksum.
-pub const TUNNEL_CSUM: u8 = 8;
+const TUNNEL_CSUM: u8 = 8;
 
 /// The virtio-net header.
 #[derive(Clone, Copy, Debug, Default)]
@@ -134,6 +134,29 @@ fn split_tunnel(vnet: Vnet, packet: &[u8]) -> Option<Vec<Vec<u8>>> {
         segment
     };
     Some(carried.into_iter().enumerate().map(around).collect())
+}
+
+/// `carried`, of which `vnet` is said, within a tunnel: behind the headers of `outer` and `between`.
+pub fn tunnelled(
+    outer: &Spec,
+    between: &[u8],
+    vnet: Vnet,
+    carried: &[u8],
+    checksum: bool,
+) -> (Vnet, Vec<u8>) {
+    let mut packet = Spec { payload: [between, carried].concat(), ..outer.clone() }.build();
+    let udp = outer.headers() - 8;
+    put(&mut packet, udp + 6, 0);
+    let inner = (outer.headers() + between.len()) as u16;
+    let vnet = Vnet {
+        flags: vnet.flags | if checksum { TUNNEL_CSUM } else { 0 },
+        kind: vnet.kind | if outer.ipv6 { TUNNEL_IPV6 } else { TUNNEL_IPV4 },
+        start: vnet.start + inner,
+        outer: udp as u16,
+        inner,
+        ..vnet
+    };
+    (vnet, packet)
 }
 
 /// Leaves the sum of the pseudo-header in the checksum of a super-packet, and of the tunnel

@@ -4,7 +4,7 @@ use packet::{Offload, SegmentError, Segments, VNET_HEADER_LEN};
 use proptest::prelude::*;
 
 use super::{
-    oracle::{TUNNEL_CSUM, TUNNEL_IPV4, TUNNEL_IPV6, Vnet, prepare},
+    oracle::{TUNNEL_IPV4, TUNNEL_IPV6, Vnet, prepare, tunnelled},
     segment,
     spec::{Spec, slow_checksum},
     supers::super_packet,
@@ -13,20 +13,12 @@ use super::{
 /// Of VXLAN with the Ethernet header that it carries (RFC 7348 section 5).
 const VXLAN: usize = 8 + 14;
 
-/// The super-packet `carried` with `between` bytes behind the UDP header of a tunnel, and whether
-/// its datagrams have a checksum.
-fn tunnelled(outer: &Spec, carried: &Spec, size: u16, between: usize, checksum: bool) -> Vec<u8> {
+/// The super-packet `carried` in a tunnel, with `between` bytes behind the tunnel's UDP header.
+fn in_tunnel(outer: &Spec, carried: &Spec, size: u16, between: usize, checksum: bool) -> Vec<u8> {
     let inside = super_packet(carried, size);
     let (header, inside) = inside.split_at(VNET_HEADER_LEN);
-    let inside = [&vec![0xa5; between], inside].concat();
-    let mut packet = Spec { payload: inside, ..outer.clone() }.build();
-    let udp = outer.headers() - 8;
-    packet[udp + 6..udp + 8].fill(0);
-    let inner = (outer.headers() + between) as u16;
-    let mut vnet = Vnet::read(header);
-    vnet.kind |= if outer.ipv6 { TUNNEL_IPV6 } else { TUNNEL_IPV4 };
-    vnet.flags |= if checksum { TUNNEL_CSUM } else { 0 };
-    vnet = Vnet { start: vnet.start + inner, outer: udp as u16, inner, ..vnet };
+    let between = vec![0xa5; between];
+    let (vnet, mut packet) = tunnelled(outer, &between, Vnet::read(header), inside, checksum);
     prepare(vnet, &mut packet);
     [vnet.write().as_slice(), &packet].concat()
 }
@@ -41,7 +33,7 @@ fn new(written: &[u8]) -> Result<usize, SegmentError> {
 fn what_the_headers_do_not_hold_is_refused() {
     let (outer, carried) =
         (Spec::new(false, false, vec![]), Spec::new(true, false, vec![7; 3_000]));
-    let good = tunnelled(&outer, &carried, 1_000, VXLAN, true);
+    let good = in_tunnel(&outer, &carried, 1_000, VXLAN, true);
     assert_eq!(new(&good), Ok(3));
     let with = |change: &dyn Fn(&mut Vnet)| {
         let mut vnet = Vnet::read(&good);
@@ -58,7 +50,7 @@ fn what_the_headers_do_not_hold_is_refused() {
     assert_eq!(with(&|vnet| vnet.inner += 1), refused, "no IP header");
     assert_eq!(with(&|vnet| vnet.inner = vnet.start + 1), refused, "behind the transport");
     assert_eq!(with(&|vnet| vnet.inner = u16::MAX), refused, "behind the packet");
-    let odd = tunnelled(&outer, &carried, 1_000, VXLAN + 1, true);
+    let odd = in_tunnel(&outer, &carried, 1_000, VXLAN + 1, true);
     assert_eq!(new(&odd), refused, "half a word is summed");
 }
 
@@ -66,7 +58,7 @@ fn what_the_headers_do_not_hold_is_refused() {
 fn it_is_not_narrowed() {
     let (outer, carried) =
         (Spec::new(false, false, vec![]), Spec::new(true, false, vec![7; 3_000]));
-    let written = tunnelled(&outer, &carried, 1_000, VXLAN, true);
+    let written = in_tunnel(&outer, &carried, 1_000, VXLAN, true);
     let (header, packet) = written.split_first_chunk::<VNET_HEADER_LEN>().unwrap();
     let segments = Segments::new(packet, Offload::parse(header).unwrap()).unwrap();
     assert!(segments.within(600).is_none());
@@ -87,7 +79,7 @@ proptest! {
             id: outer_id, ip_options: outer_options, ..Spec::new(false, outer_ipv6, vec![])
         };
         let between = 2 * words;
-        let written = tunnelled(&outer, &carried, size, between, checksum);
+        let written = in_tunnel(&outer, &carried, size, between, checksum);
         let segments = segment(&written);
         let alone = segment(&super_packet(&carried, size));
         prop_assert_eq!(segments.len(), alone.len());
