@@ -26,7 +26,8 @@ const CHECKSUM: libc::c_ulong = 0x01;
 const TSO: libc::c_ulong = 0x02 | 0x04 | 0x08;
 /// UDP segmentation, of IPv4 and IPv6 (Linux 6.2).
 const USO: libc::c_ulong = 0x20 | 0x40;
-/// Segmentation of what is in a UDP tunnel, whose datagrams may have a checksum (Linux 6.17).
+/// Segmentation of TCP and UDP inside a UDP tunnel, with or without the tunnel's own checksum (Linux
+/// 6.17).
 const TUNNEL: libc::c_ulong = 0x80 | 0x100;
 
 /// The system calls of both halves: those of a TUN device, or, in tests and for the fuzzer, of a

@@ -41,19 +41,16 @@ impl<D: Calls> TunRecv<D> {
 
     /// Enables the wanted super-packets, and switches off those that the kernel does not have.
     fn set_offloads(&mut self) {
+        let Offloads { tun_tso, tun_uso, tun_tunnel_gso, .. } = &*self.offloads;
         let mut reads = self.wanted();
-        let lacks = |reads| self.fd.set_offload(reads).is_err();
-        if reads.tunnel && lacks(reads) {
-            self.offloads.tun_tunnel_gso.mark_unsupported();
-            reads.tunnel = false;
-        }
-        if reads.udp && lacks(reads) {
-            self.offloads.tun_uso.mark_unsupported();
-            reads.udp = false;
-        }
-        if !reads.udp && lacks(reads) {
-            self.offloads.tun_tso.mark_unsupported();
-            reads.tcp = false;
+        while self.fd.set_offload(reads).is_err() && reads != SuperPackets::default() {
+            let (newest, switch) = match reads {
+                SuperPackets { tunnel: true, .. } => (&mut reads.tunnel, tun_tunnel_gso),
+                SuperPackets { udp: true, .. } => (&mut reads.udp, tun_uso),
+                _ => (&mut reads.tcp, tun_tso),
+            };
+            *newest = false;
+            switch.mark_unsupported();
         }
         self.enabled = reads;
     }
