@@ -5,7 +5,6 @@ use std::time::Duration;
 use netns::Implementation::Linerate;
 use netns::{CoordinatorKind, Iperf, Rate, Tailnet};
 
-use super::vxlan;
 use crate::contender::{Carrier, Contender, HEADSCALE, TAILSCALED};
 use crate::measure::Measure;
 
@@ -169,7 +168,7 @@ impl Test {
             }
             (Test::Peers | Test::Handshakes, Carrier::Bare) => Some("a bare cable has no peers"),
             (Test::Far, Carrier::Bare) => Some(ONLY_TUNNELS),
-            (Test::Vxlan, _) if !vxlan::is_there() => Some("the kernel has no VXLAN"),
+            (Test::Vxlan, _) if !netns::has_vxlan() => Some("the kernel has no VXLAN"),
             (_, Carrier::Bare) if is_linked => Some(ONLY_TUNNELS),
             _ => None,
         }

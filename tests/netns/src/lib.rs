@@ -33,6 +33,7 @@ mod implementation;
 mod inject;
 mod inside;
 mod names;
+mod overlay;
 mod pair;
 mod pattern;
 mod quick;
@@ -60,6 +61,7 @@ pub use implementation::{Implementation, Program, peer};
 #[cfg(target_arch = "x86_64")]
 pub use inject::{Arguments, Injected};
 pub use names::serve_names;
+pub use overlay::{OVERLAY, has_vxlan, overlay};
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
 pub use quick::{conf, openresolv, wg_quick};
