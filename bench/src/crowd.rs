@@ -104,8 +104,8 @@ impl Crowd {
         let by_index: HashMap<u32, usize> =
             initiators.iter().enumerate().map(|(at, one)| (one.index, at)).collect();
 
+        // Not connected: one that is would be told of a closed port, and leave out datagrams.
         let socket = UdpSocket::bind(("0.0.0.0", CROWD_PORT))?;
-        socket.connect(at)?;
         socket.set_read_timeout(Some(LOOK))?;
         let exchange = Stopwatch::start();
         let (mut greeted, mut sent, mut settled) = (Greeted::default(), 0, 0);
@@ -117,13 +117,11 @@ impl Crowd {
                 Pace::Rate(a_second) => (exchange.elapsed().as_secs_f64() * a_second) as usize,
             };
             while sent < due.min(initiators.len()) {
-                // Refused where the port is closed, which the one before was told of.
-                let _ = socket.send(initiators[sent].initiation.as_bytes());
+                socket.send_to(initiators[sent].initiation.as_bytes(), at)?;
                 (sent, last_sent) = (sent + 1, exchange.elapsed());
             }
             let len = match socket.recv(&mut buffer) {
                 Ok(len) => len,
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if exchange.elapsed() > last.max(last_sent) + PATIENCE {
                         settled = sent;

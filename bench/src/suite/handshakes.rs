@@ -56,7 +56,7 @@ impl Turn<'_> {
     }
 
     /// TCP through the tunnel while the crowd comes back to its far end, and beside the same
-    /// datagrams for which nobody there does anything.
+    /// datagrams to a port that no program has open.
     fn goodput_beside_storms(&mut self) {
         let gbps = || self.stream("").gbps();
         let before = gbps();
