@@ -23,11 +23,13 @@ const INBOX_MESSAGES: usize = 4096;
 const INBOX_LOADED: usize = INBOX_MESSAGES / 8;
 /// Messages worked on before configuration may have its turn.
 const TURN: usize = 64;
-/// Of handshakes that come one behind another so many are waited for, or so long: eight at once cost
-/// what two do (docs/decisions/0015), and one wake.
+/// Handshakes of a crowd that are worked on together: eight at once cost what two do one by one
+/// (docs/decisions/0015), and one wake.
 const TOGETHER: usize = 16;
+/// The longest wait for so many.
 const GATHER: Duration = Duration::from_millis(8);
-/// They do where there was work twice within so long, on a core that others use, too.
+/// A crowd is where there was work twice within this time: several times [`GATHER`], as the thread
+/// may wait for a core, too.
 const CROWDED: Duration = Duration::from_millis(32);
 /// The longest sleep: the wait's clock stands still while the host is suspended,
 /// the protocol's does not.
