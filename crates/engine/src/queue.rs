@@ -44,7 +44,8 @@ const TARGET: Duration = Duration::from_millis(5);
 const BATCH_PACKETS: usize = 128;
 /// Bytes of one batch: two of the largest packets.
 const BATCH_BYTES: usize = 2 * Batch::ROOM;
-/// Batches at most, 1 MiB: what is sent in 1.6 ms at 5 Gbit/s.
+/// Batches at most, 1 MiB: what is sent in 1.6 ms at 5 Gbit/s. With half of that a lone packet waits
+/// behind others in the TUN more often (docs/decisions/0018).
 const BATCHES: usize = 8;
 
 /// Packets of one round: enough that small packets pay for their system calls.

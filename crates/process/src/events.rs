@@ -96,20 +96,20 @@ impl Listeners {
     }
 }
 
-/// Waits for the next event. Code pages that were used to handle the last ones, or to configure a
-/// peer that has just started, are released when none comes for a while.
+/// Waits for the next event. Memory that was used to handle the last ones, or to configure a peer that
+/// has just started, is released when none comes for a while.
 pub(crate) fn next_event(inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
     match inbox.recv_timeout(QUIET) {
         Err(RecvTimeoutError::Timeout) => {
-            release_code();
+            release_unused();
             inbox.recv().ok()
         }
         received => received.ok(),
     }
 }
 
-pub(crate) fn release_code() {
-    if let Err(error) = process::release_code() {
-        tracing::debug!(%error, "cannot release unused code");
+pub(crate) fn release_unused() {
+    if let Err(error) = process::release_unused() {
+        tracing::debug!(%error, "cannot release unused memory");
     }
 }

@@ -43,7 +43,7 @@ use sys::{
     whole_file,
 };
 
-use crate::{events::release_code, life::LogStyle, log_error::log_error};
+use crate::{events::release_unused, life::LogStyle, log_error::log_error};
 
 /// The name of this program as a guardian, its whole first argument.
 const NAME: &str = "linerate-guard";
@@ -194,7 +194,7 @@ type CarryOut<'a> = &'a mut dyn FnMut(Step, &str) -> anyhow::Result<()>;
 /// Confirms the job, then serves the steps, which `carry_out` carries out.
 fn serve(line: &UnixStream, carry_out: CarryOut<'_>) -> anyhow::Result<()> {
     { line }.write_all(&[DONE])?;
-    release_code();
+    release_unused();
     let mut last = None;
     while let Some(message) = line::receive(line)? {
         let (step, text) = Step::read(&message).context("the peer sent an unknown step")?;

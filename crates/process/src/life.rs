@@ -33,7 +33,7 @@ use wg::PostQuantum;
 
 use crate::{
     control::{ControlSocket, Extras},
-    events::{Event, Heard, Listeners, next_event, release_code},
+    events::{Event, Heard, Listeners, next_event, release_unused},
     log_error::log_error,
     metrics::{self, Metrics},
     sandbox::Sandbox,
@@ -181,7 +181,7 @@ impl<K: Kind, R: IpRecv + 'static, S: IpSend> Life<K, R, S> {
             return Err(error);
         }
         ready();
-        release_code();
+        release_unused();
         let ending = live(&node, &mut kind, &inbox);
         supervisor.stopping();
         kind.take_down(node, file, Some(&ending))?;
