@@ -261,8 +261,8 @@ fn route<'a, 'r>(
         device.drops.count(DropReason::OutLoop, segments.count() as u64);
         return None;
     }
-    if queued.shed {
+    if queued.drops_first {
         device.drops.count(DropReason::OutCongestion, 1);
     }
-    Some((peer, Item { segments, first: queued.shed.into(), ecn: header.ecn }))
+    Some((peer, Item { segments, first: queued.drops_first.into(), ecn: header.ecn }))
 }

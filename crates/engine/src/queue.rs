@@ -66,7 +66,7 @@ pub(crate) struct QueuedPacket {
     pub header: Option<IpHeader>,
     /// Whether its first segment is to be dropped, to tell the sender of
     /// congestion.
-    pub shed: bool,
+    pub drops_first: bool,
 }
 
 /// The queues of all flows, and the memory of what stands in them.
@@ -233,8 +233,8 @@ impl Queue {
             flow.deficit -= (len + OVERHEAD) as i32;
             self.waiting -= 1;
             let mut mark = || header.as_mut().is_some_and(|header| mark_congestion(header, packet));
-            let shed = congested && !mark();
-            return Some((QueuedPacket { batch, index, header, shed }, len));
+            let drops_first = congested && !mark();
+            return Some((QueuedPacket { batch, index, header, drops_first }, len));
         }
     }
 

@@ -40,11 +40,12 @@ fn fill(queue: &mut Queue, packets: &[Vec<u8>], now: Time) -> usize {
     taken
 }
 
-/// One round: its packets, and whether each is shed.
+/// One round: its packets, and whether each has its first segment dropped.
 fn take(queue: &mut Queue, now: Time) -> Vec<(Vec<u8>, bool)> {
     let mut round = Round::new();
     queue.next_round(&mut round, now);
-    let packets = round.iter().map(|place| (queue.packet(*place).0.to_vec(), place.shed)).collect();
+    let packets =
+        round.iter().map(|place| (queue.packet(*place).0.to_vec(), place.drops_first)).collect();
     queue.release(&mut round);
     packets
 }
@@ -94,7 +95,7 @@ fn memory_is_bounded_and_comes_back() {
 
 #[test]
 fn only_the_sender_of_a_standing_queue_is_told_and_by_a_mark_where_it_knows_ecn() {
-    for (tos, shed) in [(0, true), (2, false)] {
+    for (tos, dropped) in [(0, true), (2, false)] {
         let mut queue = Queue::new();
         let mut told = Vec::new();
         let mut number = 0;
@@ -103,16 +104,16 @@ fn only_the_sender_of_a_standing_queue_is_told_and_by_a_mark_where_it_knows_ecn(
             let more: Vec<_> = (0..10).map(|n| packet(1, number + n, 60_000, tos)).collect();
             number += fill(&mut queue, &more, ms) as u32;
             fill(&mut queue, &[packet(2, 0, 84, tos)], ms);
-            for (packet, shed) in take(&mut queue, ms) {
+            for (packet, dropped) in take(&mut queue, ms) {
                 let marked = packet[1] == 3;
-                assert!(!(marked && shed));
-                if marked || shed {
-                    told.push((port_and_number(&packet).0, shed));
+                assert!(!(marked && dropped));
+                if marked || dropped {
+                    told.push((port_and_number(&packet).0, dropped));
                 }
             }
         }
         assert!((2..20).contains(&told.len()), "{told:?}");
-        assert!(told.iter().all(|it| *it == (1, shed)), "{told:?}");
+        assert!(told.iter().all(|it| *it == (1, dropped)), "{told:?}");
     }
 }
 
@@ -143,9 +144,9 @@ proptest! {
         }
         prop_assert_eq!(taken.len(), packets.len());
         let mut last = [None; 12];
-        for (packet, shed) in taken {
+        for (packet, dropped) in taken {
             let (port, number) = port_and_number(&packet);
-            prop_assert!(!shed && last[usize::from(port)] < Some(number));
+            prop_assert!(!dropped && last[usize::from(port)] < Some(number));
             prop_assert_eq!(&packet, &packets[number as usize]);
             last[usize::from(port)] = Some(number);
         }
