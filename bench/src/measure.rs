@@ -122,6 +122,8 @@ measures! {
     UDP_GSO_PREEMPTED = "udp_gso_involuntary", "    context switches of both, involuntary", "k/s", 1, None;
     OVERLOAD_PEAK = "overload_peak", "UDP 1380 B ramp, peak carried", "kpps", 0, None;
     OVERLOAD = "overload_goodput", "  carried when flooded, of the peak", "%", 0, None;
+    OVERLOAD_GSO_PEAK = "overload_gso_peak", "UDP 1380 B by UDP_SEGMENT, ramp, peak carried", "kpps", 0, None;
+    OVERLOAD_GSO = "overload_gso_goodput", "  carried when flooded, of the peak", "%", 0, None;
     CONNECTIONS = "connections", "TCP connections set up", "k/s", 2, None;
     QUIC_TLS_DOWN = "quic_tls_down", "QUIC with its AEAD, down", "Gbit/s", 2, None;
     QUIC_TLS_UP = "quic_tls_up", "QUIC with its AEAD, up", "Gbit/s", 2, None;

@@ -18,7 +18,7 @@ static SECTIONS: [(&str, &[&Measure]); 9] = {
         ("TCP", &[&TCP_FORTH, &TCP_BACK, &TCP_4, &TCP_32, &TCP_BOTH, &TCP_PLAIN]),
         ("QUIC", &[&QUIC_DOWN, &QUIC_UP, &QUIC_TLS_DOWN, &QUIC_TLS_UP]),
         ("UDP floods, packets carried", &[&UDP_64, &UDP_200, &UDP_1380, &UDP_GSO]),
-        ("Overload", &[&OVERLOAD_PEAK, &OVERLOAD]),
+        ("Overload", &[&OVERLOAD_PEAK, &OVERLOAD, &OVERLOAD_GSO_PEAK, &OVERLOAD_GSO]),
         ("Far away", &[&TCP_20, &TCP_20_LOSS, &TCP_66_LOSS]),
         (
             "Forwarded, inside VXLAN, in jumbo frames",

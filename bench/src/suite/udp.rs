@@ -17,7 +17,7 @@ use netns::{PORT, Stopwatch};
 
 use super::{Ends, Server, Turn, generator};
 use crate::flood::Sent;
-use crate::measure::{self, Measure, OVERLOAD, OVERLOAD_PEAK};
+use crate::measure::{self, Measure, OVERLOAD, OVERLOAD_GSO, OVERLOAD_GSO_PEAK, OVERLOAD_PEAK};
 
 /// The discard port.
 const SINK: u16 = 9;
@@ -28,11 +28,16 @@ const EDGE: Duration = Duration::from_millis(200);
 /// A brief flood that carried nothing is tried so many times more.
 const AGAIN: u32 = 3;
 
-/// The largest payload that the tests use: with the headers of IPv4 and UDP it fits the MTU.
-const LARGE: usize = 1380;
+/// The largest payload that the tests use, which fits the MTU with the headers of IPv4 and UDP: in
+/// single datagrams, and in runs by `UDP_SEGMENT`.
+const OVERLOADS: [(&str, [&Measure; 2]); 2] = [
+    ("1380", [&OVERLOAD_PEAK, &OVERLOAD]),
+    ("1380 --segment", [&OVERLOAD_GSO_PEAK, &OVERLOAD_GSO]),
+];
 
-/// What a paced sender tries, of what an unpaced one offers. The slowest peers carry a tenth of it.
-const RAMP: [f64; 5] = [0.1, 0.25, 0.5, 0.75, 1.0];
+/// What a paced sender tries, of what one offers that sends single datagrams unpaced. The slowest
+/// peers carry a tenth of it.
+const RAMP: [f64; 6] = [0.1, 0.25, 0.35, 0.5, 0.75, 1.0];
 
 /// What a flood did.
 struct Flow {
@@ -148,14 +153,18 @@ impl Turn<'_> {
     }
 
     pub(super) fn overload(&mut self) {
-        let flooded = self.flood(&LARGE.to_string(), self.plan.time());
-        let paced = RAMP.map(|part| {
-            let rate = part * flooded.sent * 1e3;
-            self.flood(&format!("{LARGE} --rate {rate:.0}"), self.plan.time() / 2).carried
-        });
-        let peak = paced.into_iter().fold(flooded.carried, f64::max);
-        self.note(&OVERLOAD_PEAK, peak);
-        self.note(&OVERLOAD, 100.0 * flooded.carried / peak);
+        let mut offered = None;
+        for (arguments, [peak_measure, part_measure]) in OVERLOADS {
+            let flooded = self.flood(arguments, self.plan.time());
+            let offered = *offered.get_or_insert(flooded.sent);
+            let paced = RAMP.map(|part| {
+                let rate = part * offered * 1e3;
+                self.flood(&format!("{arguments} --rate {rate:.0}"), self.plan.time() / 2).carried
+            });
+            let peak = paced.into_iter().fold(flooded.carried, f64::max);
+            self.note(peak_measure, peak);
+            self.note(part_measure, 100.0 * flooded.carried / peak);
+        }
     }
 
     /// What a flood carries, in thousands of packets a second.

@@ -49,12 +49,16 @@ fn sink(port: &str) -> Done {
 }
 
 fn send(to: &str, seconds: &str, size: &str, options: &[&str]) -> Done {
+    let (segment, options) = match options {
+        ["--segment", options @ ..] => (true, options),
+        _ => (false, options),
+    };
     let rate = match options {
         ["--rate", rate] => Some(rate.parse()?),
         _ => None,
     };
     let (to, seconds, size) = (to.parse()?, seconds.parse()?, size.parse()?);
-    let flood = Flood { to, seconds, size, rate, segment: options == ["--segment"] };
+    let flood = Flood { to, seconds, size, rate, segment };
     println!("{}", flood.send()?);
     Ok(())
 }
