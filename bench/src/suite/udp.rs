@@ -153,17 +153,18 @@ impl Turn<'_> {
     }
 
     pub(super) fn overload(&mut self) {
-        let mut offered = None;
-        for (arguments, [peak_measure, part_measure]) in OVERLOADS {
-            let flooded = self.flood(arguments, self.plan.time());
-            let offered = *offered.get_or_insert(flooded.sent);
+        let flooded = OVERLOADS.map(|(arguments, _)| self.flood(arguments, self.plan.time()));
+        let offered = flooded[0].sent * 1e3;
+        for ((arguments, [peak_measure, part_measure]), Flow { carried, .. }) in
+            OVERLOADS.into_iter().zip(flooded)
+        {
             let paced = RAMP.map(|part| {
-                let rate = part * offered * 1e3;
+                let rate = part * offered;
                 self.flood(&format!("{arguments} --rate {rate:.0}"), self.plan.time() / 2).carried
             });
-            let peak = paced.into_iter().fold(flooded.carried, f64::max);
+            let peak = paced.into_iter().fold(carried, f64::max);
             self.note(peak_measure, peak);
-            self.note(part_measure, 100.0 * flooded.carried / peak);
+            self.note(part_measure, 100.0 * carried / peak);
         }
     }
 
