@@ -108,8 +108,10 @@ pub(crate) fn next_event(inbox: &mpsc::Receiver<Heard>) -> Option<Heard> {
     }
 }
 
+/// Releases freed memory of the heap, and code pages.
 pub(crate) fn release_unused() {
-    if let Err(error) = process::release_unused() {
-        tracing::debug!(%error, "cannot release unused memory");
+    process::release_heap();
+    if let Err(error) = process::release_code() {
+        tracing::debug!(%error, "cannot release unused code");
     }
 }

@@ -31,10 +31,9 @@ pub use rule::{Family, FwMark, Rule};
 /// The routing table that is used unless a rule says otherwise (`RT_TABLE_MAIN`).
 pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 
-/// Bytes of a buffer for reads: the kernel puts at most 32 KiB into one (NLMSG_GOODSIZE and
-/// `max_recvmsg_len`, net/netlink/af_netlink.c). What is so large is mapped apart from the heap
-/// ([`crate::process::map_large_apart`]), and only what was read into is resident.
-const READ: usize = 128 * 1024;
+/// Bytes of one read: the kernel puts at most 32 KiB into one (NLMSG_GOODSIZE and
+/// `max_recvmsg_len`, net/netlink/af_netlink.c).
+const READ: usize = 64 * 1024;
 
 /// Why a request over netlink failed.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,7 @@
 //! [`Helper::start`](helper::Helper::start), [`drop_privileges`], threads, [`Readiness::ready`].
 
 mod background;
+mod code;
 mod heap;
 pub mod helper;
 mod privileges;
@@ -13,10 +14,10 @@ pub mod sandbox;
 mod service;
 mod signals;
 mod time_slice;
-mod unused;
 
 pub(crate) use background::only_thread;
 pub use background::{BackgroundError, Fork, Readiness, StartError, background, silence_stderr};
+pub use code::release_code;
 pub use heap::{map_large_apart, release_heap};
 pub use helper::Helper;
 pub use privileges::{
@@ -27,7 +28,6 @@ pub use privileges::{
 pub use service::Service;
 pub use signals::{Signal, Signals, end_with_the_reader, unmask};
 pub use time_slice::request_short_time_slice;
-pub use unused::release_unused;
 
 #[cfg(test)]
 mod tests;

@@ -73,7 +73,6 @@ pub struct Monitor {
     /// MTU and whether up, of each link as last seen.
     links: HashMap<u32, (u32, bool)>,
     events: VecDeque<Event>,
-    buffer: Vec<u8>,
 }
 
 impl Monitor {
@@ -96,7 +95,6 @@ impl Monitor {
             wake: Wake::new()?,
             links: links.into_iter().map(|link| (link.index, (link.mtu, link.up))).collect(),
             events: VecDeque::new(),
-            buffer: Vec::with_capacity(READ),
         })
     }
 
@@ -132,10 +130,9 @@ impl Monitor {
 
     /// Reads once; whether there was something.
     fn read(&mut self) -> io::Result<bool> {
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let read = self.socket.recv(&mut buffer, libc::MSG_DONTWAIT);
-        let result = match read {
+        // For this read alone: there is seldom one.
+        let mut buffer = Vec::with_capacity(READ);
+        match self.socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
             Ok(_) => {
                 messages(&buffer).for_each(|message| {
                     if let NetlinkPayload::InnerMessage(message) = message.payload {
@@ -153,9 +150,7 @@ impl Monitor {
                 }
                 _ => Err(error),
             },
-        };
-        self.buffer = buffer;
-        result
+        }
     }
 
     fn handle_message(&mut self, message: RouteNetlinkMessage) {

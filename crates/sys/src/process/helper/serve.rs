@@ -25,7 +25,7 @@ use crate::{
     errno::errno,
     netlink::{MAIN_TABLE, Netlink, NetlinkError, Route, Rule},
     process::{
-        Rights, Signals, harden, keep_rights, owns, release_unused, rename,
+        Rights, Signals, harden, keep_rights, owns, release_code, rename,
         sandbox::{Reach, confine_files, confine_helper},
     },
     udp::{BindError, bound_socket},
@@ -91,7 +91,7 @@ impl Server {
         let files = job.files.iter().map(|path| SocketFile::find(path));
         let files = files.collect::<io::Result<_>>()?;
         // If it fails, the pages stay resident.
-        let _ = release_unused();
+        let _ = release_code();
         if job.sandbox {
             confine(job)?;
         }
