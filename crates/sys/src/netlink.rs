@@ -34,6 +34,9 @@ pub const MAIN_TABLE: u32 = libc::RT_TABLE_MAIN as u32;
 /// Bytes of one read: the kernel puts at most 32 KiB into one (NLMSG_GOODSIZE and
 /// `max_recvmsg_len`, net/netlink/af_netlink.c).
 const READ: usize = 64 * 1024;
+/// Bytes of a buffer that a listener keeps: so many that it is mapped apart from the heap
+/// ([`crate::process::map_large_apart`]), and resident only as far as something was read into it.
+const KEPT: usize = 2 * READ;
 
 /// Why a request over netlink failed.
 #[derive(Debug, thiserror::Error)]

@@ -28,7 +28,7 @@ use nix::{
 };
 
 use super::{
-    Link, Netlink, READ, messages,
+    KEPT, Link, Netlink, messages,
     monitor::{BUFFER, is_whole_link},
 };
 use crate::poll;
@@ -68,6 +68,7 @@ pub struct Follow {
     /// Whether the kernel reports changes in other namespaces.
     is_seen: bool,
     events: VecDeque<Followed>,
+    buffer: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,7 @@ impl Follow {
             last: link.as_ref().map(|link| (link.mtu, link.up)),
             is_seen,
             events: VecDeque::new(),
+            buffer: vec![0; KEPT],
         };
         if link.is_none() {
             follow.location = Location::Unseen;
@@ -142,9 +144,9 @@ impl Follow {
 
     /// Reads once; whether there was something.
     fn read(&mut self) -> io::Result<bool> {
-        // For this read alone: there is seldom one.
-        let mut buffer = vec![0; READ];
-        match receive(&self.socket, &mut buffer) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let read = receive(&self.socket, &mut buffer);
+        let result = match read {
             Ok((len, nsid)) => {
                 messages(&buffer[..len]).for_each(|message| {
                     if let NetlinkPayload::InnerMessage(message) = message.payload {
@@ -169,7 +171,9 @@ impl Follow {
                 Ok(true)
             }
             Err(errno) => Err(errno.into()),
-        }
+        };
+        self.buffer = buffer;
+        result
     }
 
     fn handle_message(&mut self, nsid: Option<i32>, message: &RouteNetlinkMessage) {

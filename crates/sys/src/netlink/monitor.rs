@@ -15,7 +15,7 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage, link::LinkMessage
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use packet::Waker;
 
-use super::{Link, Netlink, READ, messages};
+use super::{KEPT, Link, Netlink, messages};
 use crate::{
     errno::{Errno, errno},
     wake::{Waited, Wake},
@@ -73,6 +73,7 @@ pub struct Monitor {
     /// MTU and whether up, of each link as last seen.
     links: HashMap<u32, (u32, bool)>,
     events: VecDeque<Event>,
+    buffer: Vec<u8>,
 }
 
 impl Monitor {
@@ -95,6 +96,7 @@ impl Monitor {
             wake: Wake::new()?,
             links: links.into_iter().map(|link| (link.index, (link.mtu, link.up))).collect(),
             events: VecDeque::new(),
+            buffer: Vec::with_capacity(KEPT),
         })
     }
 
@@ -130,9 +132,10 @@ impl Monitor {
 
     /// Reads once; whether there was something.
     fn read(&mut self) -> io::Result<bool> {
-        // For this read alone: there is seldom one.
-        let mut buffer = Vec::with_capacity(READ);
-        match self.socket.recv(&mut buffer, libc::MSG_DONTWAIT) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let read = self.socket.recv(&mut buffer, libc::MSG_DONTWAIT);
+        let result = match read {
             Ok(_) => {
                 messages(&buffer).for_each(|message| {
                     if let NetlinkPayload::InnerMessage(message) = message.payload {
@@ -150,7 +153,9 @@ impl Monitor {
                 }
                 _ => Err(error),
             },
-        }
+        };
+        self.buffer = buffer;
+        result
     }
 
     fn handle_message(&mut self, message: RouteNetlinkMessage) {
