@@ -23,10 +23,13 @@ const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_MOVED_FROM)
     .union(AddWatchFlags::IN_MOVED_TO);
 
-/// Readable when something happened in one of the files' folders.
+use crate::watch::unless_exhausted;
+
+/// Says when something happened in one of the files' folders.
 #[derive(Debug)]
 pub struct FileChanges {
-    inotify: Inotify,
+    /// Nothing where the user has no instance or watch left.
+    inotify: Option<Inotify>,
     /// The files', in whatever folder.
     names: BTreeSet<OsString>,
 }
@@ -35,10 +38,15 @@ impl FileChanges {
     /// Watches these files, as far as there are such folders.
     ///
     /// # Errors
-    /// No watch is left.
+    /// The kernel is out of memory.
     pub fn new(files: &[&Path]) -> io::Result<Self> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let mut names = BTreeSet::new();
+        let inotify = unless_exhausted(Self::notifications(files, &mut names))?;
+        Ok(Self { inotify, names })
+    }
+
+    fn notifications(files: &[&Path], names: &mut BTreeSet<OsString>) -> nix::Result<Inotify> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         for file in files {
             let real = fs::canonicalize(file).ok();
             for path in [Some(*file), real.as_deref()].into_iter().flatten() {
@@ -46,12 +54,18 @@ impl FileChanges {
                 for watched in [path.parent(), Some(path)].into_iter().flatten() {
                     match inotify.add_watch(watched, EVENTS) {
                         Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                        Err(errno) => return Err(errno.into()),
+                        Err(errno) => return Err(errno),
                     }
                 }
             }
         }
-        Ok(Self { inotify, names })
+        Ok(inotify)
+    }
+
+    /// Readable when there is something for [`Self::any`]; nothing where changes cannot be seen, so
+    /// that the files have to be looked at from time to time.
+    pub fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.inotify.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether one of the files changed since the last call.
@@ -60,8 +74,9 @@ impl FileChanges {
     /// The kernel is out of memory.
     pub fn any(&mut self) -> io::Result<bool> {
         let mut any = false;
+        let Some(inotify) = &self.inotify else { return Ok(any) };
         loop {
-            match self.inotify.read_events() {
+            match inotify.read_events() {
                 Ok(events) => {
                     any |= events.iter().any(|event| {
                         event.name.as_ref().is_none_or(|name| self.names.contains(name))
@@ -73,12 +88,6 @@ impl FileChanges {
                 Err(errno) => return Err(errno.into()),
             }
         }
-    }
-}
-
-impl AsFd for FileChanges {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
     }
 }
 

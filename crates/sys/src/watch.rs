@@ -3,11 +3,9 @@
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::fs::MetadataExt as _,
-    },
+    os::{fd::AsFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use nix::{
@@ -33,11 +31,16 @@ const ENDED: AddWatchFlags = AddWatchFlags::IN_IGNORED
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_UNMOUNT);
 
+/// How often the file is looked at where the kernel has no inotify instance left: each user has 128
+/// by default, and the containers of a machine may share one user.
+const POLL: Duration = Duration::from_secs(1);
+
 /// Watches one file through its directory: an open socket keeps its inode, so a watch on the file
 /// itself would not report the deletion.
 #[derive(Debug)]
 pub struct Watch {
-    inotify: Inotify,
+    /// Nothing where none was left: the file is polled then.
+    inotify: Option<Inotify>,
     path: PathBuf,
     name: OsString,
     /// The file's device and inode.
@@ -59,15 +62,18 @@ impl Watch {
     /// Watches an existing file.
     ///
     /// # Errors
-    /// There is no such file, or no watch is left.
+    /// There is no such file.
     pub fn new(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let directory = match path.parent() {
             Some(parent) if parent != Path::new("") => parent,
             _ => Path::new("."),
         };
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        inotify.add_watch(directory, EVENTS)?;
+        let inotify = unless_exhausted(notifications(directory))?;
+        Self::with(inotify, path, name)
+    }
+
+    fn with(inotify: Option<Inotify>, path: &Path, name: OsString) -> io::Result<Self> {
         // After the watch was added, so that no change is missed.
         let identity = identity(path)?;
         let wake = Wake::new()?;
@@ -80,7 +86,9 @@ impl Watch {
     /// The kernel is out of memory.
     pub fn wait(&mut self) -> io::Result<Watched> {
         while !self.is_gone()? {
-            if self.wake.wait(Some(self.inotify.as_fd()), None)? == Waited::Woken {
+            let inotify = self.inotify.as_ref().map(AsFd::as_fd);
+            let at_most = inotify.is_none().then_some(POLL);
+            if self.wake.wait(inotify, at_most)? == Waited::Woken {
                 return Ok(Watched::Woken);
             }
         }
@@ -92,8 +100,12 @@ impl Watch {
     /// # Errors
     /// The kernel is out of memory.
     pub fn is_gone(&mut self) -> io::Result<bool> {
+        let Some(inotify) = &self.inotify else {
+            self.is_gone |= identity(&self.path).ok() != Some(self.identity);
+            return Ok(self.is_gone);
+        };
         loop {
-            match self.inotify.read_events() {
+            match inotify.read_events() {
                 Ok(events) => {
                     self.is_gone |= events.iter().any(|event| self.ends(event));
                 }
@@ -121,9 +133,18 @@ impl Watch {
 /// Events of the file's own name when it is removed.
 const GOING: AddWatchFlags = AddWatchFlags::IN_DELETE.union(AddWatchFlags::IN_MOVED_FROM);
 
-impl AsFd for Watch {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+fn notifications(directory: &Path) -> nix::Result<Inotify> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    inotify.add_watch(directory, EVENTS)?;
+    Ok(inotify)
+}
+
+/// Nothing where the user has no instance (EMFILE) or no watch (ENOSPC) left: inotify(7).
+pub(crate) fn unless_exhausted<T>(made: nix::Result<T>) -> io::Result<Option<T>> {
+    match made {
+        Ok(made) => Ok(Some(made)),
+        Err(Errno::EMFILE | Errno::ENOSPC) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
 }
 
@@ -171,6 +192,21 @@ mod tests {
             assert_eq!(waiting.join().unwrap(), Watched::Gone);
         });
         assert!(watch.is_gone().unwrap(), "it stays gone");
+    }
+
+    #[test]
+    fn a_file_that_is_deleted_where_no_inotify_instance_is_left_is_gone() {
+        let directory = Directory::new("poll");
+        let path = directory.join("wg0.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        let none = unless_exhausted::<Inotify>(Err(Errno::EMFILE)).unwrap();
+        let mut watch = Watch::with(none, &path, "wg0.sock".into()).unwrap();
+        assert!(!watch.is_gone().unwrap());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| watch.wait().unwrap());
+            fs::remove_file(&path).unwrap();
+            assert_eq!(waiting.join().unwrap(), Watched::Gone);
+        });
     }
 
     #[test]

@@ -279,7 +279,7 @@ impl Serving {
             };
             let follow = self.follow.as_ref().map_or(plane.as_fd(), AsFd::as_fd);
             let files = self.name_files.as_ref();
-            let names = files.map_or(plane.as_fd(), |files| files.changes().as_fd());
+            let names = files.and_then(NameFiles::readable).unwrap_or(plane.as_fd());
             let relay = self.relay_server.channel().map_or(plane.as_fd(), AsFd::as_fd);
             let fds = [plane.as_fd(), agent.channel.as_fd(), follow, names, relay];
             let waits = [files.and_then(NameFiles::poll_timeout), self.relay_server.poll_timeout()];

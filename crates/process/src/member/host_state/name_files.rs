@@ -1,7 +1,7 @@
 //! When to look at the files that say who answers questions about names: others write them too, as
 //! a DHCP client does where a machine comes to another network.
 
-use std::{io, time::Duration};
+use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use host::dns;
 use sys::{FileChanges, clock};
@@ -21,14 +21,24 @@ impl NameFiles {
     /// Watches those that there are.
     ///
     /// # Errors
-    /// No watch is left.
+    /// The kernel is out of memory.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { changes: dns::changes()?, pace: Pace::default() })
+        let mut files = Self { changes: dns::changes()?, pace: Pace::default() };
+        files.look_without_notice();
+        Ok(files)
     }
 
-    /// Readable when there is something for [`Self::handle_events`].
-    pub fn changes(&self) -> &FileChanges {
-        &self.changes
+    /// Readable when there is something for [`Self::handle_events`]; nothing where no change can be
+    /// seen.
+    pub fn readable(&self) -> Option<BorrowedFd<'_>> {
+        self.changes.readable()
+    }
+
+    /// Makes a look due after a while where no change can be seen.
+    fn look_without_notice(&mut self) {
+        if self.changes.readable().is_none() {
+            self.pace.due.get_or_insert(now() + LONGEST);
+        }
     }
 
     /// Reads what is readable.
@@ -49,7 +59,9 @@ impl NameFiles {
 
     /// Takes a look that is due.
     pub fn take_due(&mut self) -> bool {
-        self.pace.take_due(now())
+        let is_due = self.pace.take_due(now());
+        self.look_without_notice();
+        is_due
     }
 
     /// It was found that somebody wrote over what stood there, which is written again.
