@@ -5,7 +5,10 @@
 #               ceiling: beside the same program without crypto)
 # make readme-table     the README's figures, of a commit: some 25 minutes (ROUNDS=5)
 # make flame    where both daemons spend their time in one test: TEST=tcp
-# make test     every test, the end-to-end ones in network namespaces
+# make test     every test that has to hold for each change, the end-to-end ones in network namespaces
+# make check    formatting, clippy and the tests of what a change touches, in minutes (SINCE=main)
+# make test-all what a release needs besides: hours
+# make timings  what each crate takes to build and each test to run
 # make test-offloads    what carries data, without each of the kernel's offloads, and without all
 # make test-clients     programs that people use, through a proxy: ssh, dig, iperf3, a browser
 # make smoke    the bench's tests at their full size, which make test has briefly
@@ -34,14 +37,19 @@ SECONDS_EACH ?= 3
 ROUNDS ?= 5
 MINUTES ?= 10
 TEST ?= tcp
-# Always both packages: one alone would have other features, and be built again.
-END_TO_END := cargo test -p linerate-netns -p linerate-bench
-NETNS_TEST := tests/netns/run $(END_TO_END) --no-fail-fast
-# Tests of whole networks wait for other programs' timers more than they work, so these targets run
-# side by side, and each prints what it has to say when it ends; those of pairs and of the bench share
-# the cores with the daemons and the traffic that they measure, so they run one at a time.
-NETWORKS := nat server tailnet
-PAIRS := $(filter-out $(NETWORKS),$(basename $(notdir $(wildcard tests/netns/tests/*.rs bench/tests/*.rs))))
+# Every command builds the whole workspace: a part of it alone would have other features, and its
+# libraries would be built again.
+TESTS := cargo test --workspace --no-fail-fast
+# The targets of end-to-end tests begin with e2e: those of hosts, and those of the bench.
+UNIT_TEST := $(TESTS) --lib --bins --test '[!e]*'
+END_TO_END := $(TESTS) --test e2e
+BENCH_TEST := $(TESTS) --test e2e_bench
+IN_HOSTS := tests/netns/run
+# End-to-end tests wait for timers more than they work, so many share the cores. Those that judge a
+# rate or a number of drops run alone.
+THREADS ?= 8
+ALONE := soak overload
+ONE_BY_ONE := --test-threads=1
 
 # command:package, as Debian names them.
 DEPS := wg:wireguard-tools wg-quick:wireguard-tools iperf3:iperf3 nft:nftables ip:iproute2 \
@@ -62,12 +70,13 @@ GUEST := qemu-system-x86_64:qemu-system-x86 cpio:cpio depmod:kmod dpkg-deb:dpkg 
 ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
-.PHONY: server demo bench bench-quick readme-table ladder ceiling flame test test-offloads test-clients kernel-test arm-test \
-        replicas smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint advisories \
-        clean $(NETWORKS:%=test-%)
+.PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
+        test-bench test-alone test-all check timings test-offloads test-clients kernel-test arm-test replicas \
+        smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
+        advisories fuzz clean
 
 demo: deps build $(if $(BESIDE),peers)
-	cargo build --release -p linerate-bench --bin demo
+	cargo build --release -p linerate-netns --bin demo
 	tests/netns/run $(TARGET)/release/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
 
 REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
@@ -101,31 +110,79 @@ flame: deps build
 	cargo build --release -p linerate-bench --bin bench
 	tests/netns/run $(TARGET)/release/bench flame $(TEST) --svg $(TARGET)/report $(ARGS)
 
-# Runs stages one after the other, also behind one that failed; all_passed fails with their names.
-STAGES = failed=(); \
-	stage() { printf '\n== %s\n\n' "$$1"; "$${@:2}" || failed+=("$$1"); }; \
-	all_passed() { [ -z "$${failed[*]}" ] || { printf 'FAILED: %s\n' "$${failed[@]}" >&2; false; }; }
-UNIT_TEST := cargo test --workspace --exclude linerate-netns --exclude linerate-bench --no-fail-fast
+# Runs stages one after the other, also behind one that failed; all_passed prints how long each took
+# and fails with the names of those that failed.
+STAGES = failed=(); took=(); \
+	stage() { printf '\n== %s\n\n' "$$1"; local from=$$SECONDS; "$${@:2}" || failed+=("$$1"); \
+	  took+=("$$(printf '%5d s  %s' $$((SECONDS - from)) "$$1")"); }; \
+	all_passed() { printf '\n'; printf '%s\n' "$${took[@]}"; printf '%5d s  in all\n' $$SECONDS; \
+	  [ -z "$${failed[*]}" ] || { printf 'FAILED: %s\n' "$${failed[@]}" >&2; false; }; }
 
-# Tests are built outside of the namespaces, where there is a network. What is called is `make` by its
+# Everything that the tests run, once, outside of the namespaces, where there is a network.
+build-tests: deps
+	cargo build --workspace --all-targets
+
+# The peers are built beside the tests; what needs them waits for them. What is called is `make` by its
 # name, so that `make -n` only prints it.
-test: deps tailnet-peers build
-	@$(STAGES); \
-	stage 'build the unit tests' $(UNIT_TEST) --no-run; \
-	stage 'unit tests' tests/netns/run $(UNIT_TEST); \
-	stage 'build the end-to-end tests' $(END_TO_END) --no-run; \
-	stage 'build the server' cargo build -p linerate-server; \
-	stage 'networks' make --no-print-directory --keep-going --jobs=3 --output-sync=target \
-	  $(NETWORKS:%=test-%); \
-	stage 'pairs' $(NETNS_TEST) --lib --bins $(PAIRS:%=--test %) -- --test-threads=1; \
-	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
-	  $(NETNS_TEST) --test traffic -- --test-threads=1; \
-	stage 'proxy with its stack in the process' env LINERATE_NETNS_STACK=in-process \
-	  $(NETNS_TEST) --test proxy -- --test-threads=1; \
+test: deps
+	@mkdir -p $(TARGET); \
+	$(STAGES); \
+	tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & \
+	stage 'build' make --no-print-directory build-tests; \
+	stage 'side by side' make --no-print-directory --keep-going --jobs=3 --output-sync=target \
+	  test-units test-hosts test-bench; \
+	stage 'one by one' make --no-print-directory test-alone; \
+	cat $(TARGET)/peers.log; \
 	all_passed
 
-$(NETWORKS:%=test-%): test-%:
-	$(NETNS_TEST) --test $* -- --test-threads=1
+# Each of these takes names of tests: make test-hosts ARGS=nat::idle
+test-units: build-tests
+	@$(STAGES); \
+	stage 'unit tests' $(IN_HOSTS) $(UNIT_TEST) -- $(ARGS); \
+	stage 'documentation tests' cargo test --workspace --doc -- $(ARGS); \
+	all_passed
+
+test-hosts: build-tests tailnet-peers
+	@$(STAGES); \
+	stage 'end-to-end tests' $(IN_HOSTS) $(END_TO_END) -- \
+	  --test-threads=$(THREADS) $(ALONE:%=--skip=%::) $(ARGS); \
+	all_passed
+
+test-bench: build-tests tailnet-peers
+	@$(STAGES); \
+	stage 'the bench' $(IN_HOSTS) $(BENCH_TEST) -- $(ONE_BY_ONE); \
+	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
+	  $(IN_HOSTS) $(END_TO_END) -- --test-threads=$(THREADS) traffic::; \
+	stage 'proxies with their stack in the process' env LINERATE_NETNS_STACK=in-process \
+	  $(IN_HOSTS) $(END_TO_END) -- --test-threads=$(THREADS) proxy::; \
+	all_passed
+
+test-alone: build-tests
+	$(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE:%=%::)
+
+# What a change touches, in minutes: make check SINCE=main
+check: deps
+	tests/check $(SINCE)
+
+# Half an hour: from nothing, in a folder of its own.
+timings: deps
+	tests/timings
+
+# What is for a release, besides: everything again with what users install, and what takes long. It
+# says at the end what ran.
+test-all:
+	@$(STAGES); \
+	for what in test lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
+	stage 'end-to-end tests of the release build' env LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
+	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server \
+	  make --no-print-directory test-hosts test-alone; \
+	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
+	  make --no-print-directory test-hosts ARGS='nat:: tailnet::'; \
+	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
+	  deb-test systemd-test container-test fuzz; do \
+	  stage "make $$what" make --no-print-directory $$what; \
+	done; \
+	all_passed
 
 # What make test has briefly, and what is a script.
 replicas: DEPS += $(FAILOVER)
@@ -145,38 +202,34 @@ replicas: deps server
 OFFLOADS := tun-tso tun-uso tun-tunnel-gso tun-tcp-gro tun-udp-gro udp-gso udp-gro all
 CARRYING := traffic roaming ecn interop overlay
 
-test-offloads: deps peers build
-	$(END_TO_END) --no-run
+test-offloads: peers build-tests
 	@$(STAGES); \
 	for off in $(OFFLOADS); do \
 	  stage "without $$off" env LINERATE_NETNS_OFFLOAD_OFF=$$off \
-	    $(NETNS_TEST) $(CARRYING:%=--test %) -- --test-threads=1; \
+	    $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(CARRYING:%=%::); \
 	done; \
 	all_passed
 
 # Tailscaled is skipped where it is not built: make peers ARGS=proxy.
-smoke: deps peers build
-	$(END_TO_END) --test smoke --no-run
-	$(NETNS_TEST) --test smoke -- --include-ignored --test-threads=1
+smoke: peers build build-tests
+	LINERATE_BIN=$(TARGET)/release/linerate $(IN_HOSTS) $(BENCH_TEST) -- --include-ignored $(ONE_BY_ONE) smoke::
 
 test-clients: DEPS += $(CLIENTS)
-test-clients: deps build
-	$(END_TO_END) --test proxy --no-run
+test-clients: build-tests
 	@$(STAGES); \
 	for stack in namespace in-process; do \
 	  stage "clients of the stack: $$stack" \
 	    env LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack \
-	    $(NETNS_TEST) --test proxy -- --test-threads=1 clients::; \
+	    $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) proxy::clients::; \
 	done; \
-	stage "the server's page" tests/netns/run cargo test -p linerate-server --test admin browser::; \
+	stage "the server's page" $(IN_HOSTS) $(TESTS) --test admin browser::; \
 	all_passed
 
 # Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.
 kernel-test: DEPS += $(GUEST)
-kernel-test: deps build
-	$(END_TO_END) --test kernel --no-run
+kernel-test: build-tests
 	guest=$$(tests/kernel/guest); \
-	LINERATE_GUEST=$$guest $(NETNS_TEST) --test kernel -- --ignored --test-threads=1 $(ARGS)
+	LINERATE_GUEST=$$guest $(IN_HOSTS) $(END_TO_END) -- --ignored $(ONE_BY_ONE) kernel::$(ARGS)
 
 # rustup has the target's standard library; Debian has the compiler, its C library and an emulator.
 # seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.
@@ -193,9 +246,9 @@ arm-test: deps
 	qemu-aarch64 -L /usr/aarch64-linux-gnu $(TARGET)/$(ARM_TARGET)/debug/linerate --version
 	cargo test --target $(ARM_TARGET) $(ARM_TESTED:%=-p linerate-%) --lib $(ARM_TESTS:%=--test %) $(ARGS)
 
-soak: deps build
-	$(END_TO_END) --no-run
-	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(NETNS_TEST) --test soak
+soak: build build-tests
+	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) LINERATE_BIN=$(TARGET)/release/linerate \
+	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) soak::
 
 build:
 	cargo build --release -p linerate-cli
@@ -258,6 +311,18 @@ peers:
 # With the real programs of a tailnet: headscale and tailscaled, some ten minutes at first.
 tailnet-peers:
 	@tests/netns/peers tailnet
+
+# Each target for FUZZ_SECONDS: make fuzz FUZZ_SECONDS=3600
+FUZZ_SECONDS ?= 20
+fuzz:
+	@if ! command -v cargo-fuzz >/dev/null; then \
+	  printf '\nSKIPPED: cargo-fuzz is not installed (cargo install cargo-fuzz)\n\n' >&2; exit 0; \
+	fi; \
+	$(STAGES); cd fuzz; \
+	for target in $$(cargo +nightly fuzz list); do \
+	  stage "$$target" cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	done; \
+	all_passed
 
 lint:
 	@$(STAGES); \

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::claim::{Claim, SHARE};
 use crate::measure::{ALL, Measure};
-use crate::table::{Style, Table};
+use netns::{Style, Table};
 
 /// A claim of the first run, and what came of it.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::Again;
-    use crate::table::Style;
+    use netns::Style;
 
     fn report(own: f64, other: f64, ratio: f64) -> Value {
         let figure =

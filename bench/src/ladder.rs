@@ -7,7 +7,7 @@ use crate::comparison::Comparison;
 use crate::contender::{Carrier, Contender};
 use crate::measure::{ALL, Measure};
 use crate::suite::Test;
-use crate::table::Table;
+use netns::Table;
 
 /// A rung: what it adds.
 struct Rung {

@@ -3,12 +3,11 @@
 //! Both ends of the tunnel and the programs that make the traffic share this machine's cores, so
 //! a figure means something only beside another one of the same run.
 //!
-//! `bin/demo.rs` shows one tunnel (`run`). `bin/bench.rs` compares:
+//! `bin/bench.rs` compares:
 //!
 //! ```text
 //!   contender   what is measured: an implementation, one of its settings, or a build of linerate
 //!   suite       a turn: a fresh pair of one contender, each test once, readings of each measure
-//!   processes   what the daemons of a pair cost, with their helper processes
 //!   flood quic connections crowd pour swarm relayed
 //!               the generators of UDP, QUIC, TCP connections, handshakes, proxied TCP, nodes of a network and
 //!               datagrams through a relay; the bench runs itself inside the hosts for them
@@ -39,17 +38,11 @@ pub mod link;
 mod machine;
 pub mod measure;
 pub mod pour;
-pub mod processes;
 pub mod published;
 pub mod quic;
 pub mod readings;
 pub mod relayed;
 pub mod report;
-mod run;
 pub mod suite;
 pub mod swarm;
-mod table;
 pub mod tree;
-
-pub use run::{Bare, Run, Sample, Samples, Way};
-pub use table::{Style, Table};

@@ -17,7 +17,7 @@ use crate::contender::{Carrier, Contender};
 use crate::ladder;
 use crate::measure::{ALL, Bar, Measure, OTHERS};
 use crate::report::verdict::verdict;
-use crate::table::{Style, Table};
+use netns::{Style, Table};
 
 /// What the figures of memory are.
 pub const MEMORY: &str = "Memory is private memory (anonymous and shared pages, including what is \
@@ -188,7 +188,7 @@ mod tests {
     use crate::contender::{Carrier, Contender};
     use crate::measure::{TCP_FORTH, UDP_64, UDP_64_CPU};
     use crate::readings::Readings;
-    use crate::table::Style;
+    use netns::Style;
 
     fn comparison(carriers: [Carrier; 2]) -> Comparison {
         let mut readings = Readings::default();

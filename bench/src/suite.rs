@@ -45,8 +45,8 @@ use crate::measure::{
     LINK_LOST, LINK_QUEUE, LINK_REFUSED, MEMORY_END, MEMORY_END_AFTER, MEMORY_END_PSS, Measure,
     OTHERS, QUIC_TLS_UP, QUIC_UP,
 };
-use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
+use netns::{Processes, Watch};
 
 /// Long enough for a retried handshake (5 s and jitter).
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -24,8 +24,9 @@ use linerate_bench::again::Again;
 use linerate_bench::comparison::Comparison;
 use linerate_bench::contender::{Contender, Missing};
 use linerate_bench::flame::Flame;
+use linerate_bench::report;
 use linerate_bench::suite::{self, News, Test};
-use linerate_bench::{Style, report};
+use netns::Style;
 use progress::Progress;
 use serde_json::Value;
 

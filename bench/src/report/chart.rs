@@ -1,7 +1,7 @@
 //! Pictures for the page: bars as HTML, so that they fit any width, and curves as SVG.
 
 use crate::comparison::Spread;
-use crate::table::escape;
+use netns::escape;
 
 /// A bar with its name, its spread and its figure.
 pub struct Bar<'a> {

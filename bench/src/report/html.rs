@@ -9,7 +9,7 @@ use crate::flame::Flame;
 use crate::machine::Machine;
 use crate::measure::{self, ALL, Measure, PINGS};
 use crate::report::chart::{Bar, bars, latencies};
-use crate::table::{Table, escape};
+use netns::{Table, escape};
 
 /// What is drawn as bars, and under which heading.
 static SECTIONS: [(&str, &[&Measure]); 9] = {

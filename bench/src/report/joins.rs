@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::comparison::Comparison;
 use crate::measure::JOINS;
-use crate::table::Table;
+use netns::Table;
 
 /// The parts of all joins that a column stands for.
 const PARTS: [(&str, f64); 2] = [("p50", 0.5), ("p95", 0.95)];

@@ -12,8 +12,8 @@ use crate::contender::{Carrier, Contender, TAILSCALED};
 use crate::machine::Machine;
 use crate::measure::{Bar, Measure, TAILNET_JOIN};
 use crate::published::{CONGESTION, ROWS, ROWS_OF_ALL, ROWS_OF_TAILNET, Row};
-use crate::table::Table;
 use crate::tree::Tree;
+use netns::Table;
 
 /// The README has its figures between these.
 const BEGIN: &str = "<!-- figures -->";

@@ -24,8 +24,8 @@ use super::far::send_through_loss;
 use super::{News, Plan, generator};
 use crate::contender::{Carrier, Contender};
 use crate::measure::{self, Measure};
-use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
+use netns::{Processes, Watch};
 
 /// Streams where there are many.
 const MANY: usize = 64;

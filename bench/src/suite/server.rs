@@ -24,9 +24,9 @@ use crate::measure::{
     SERVER_2000_MEMORY, SERVER_2000_MEMORY_PSS, SERVER_2000_REACHED, SERVER_IDLE,
     SERVER_POLICY_P50, SERVER_POLICY_P99,
 };
-use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
 use crate::swarm::{Group, Joined, Latency, Told};
+use netns::{Processes, Watch};
 
 /// How many nodes wait for their first map at a time: as many as a machine room that has power again.
 const AT_ONCE: usize = 64;

@@ -9,7 +9,7 @@ use super::tailscaled::{Direct, Tailnet};
 use super::{PATIENCE, Server};
 use crate::contender::{Carrier, Contender, Tailscaled};
 use crate::link::Dropped;
-use crate::processes::Processes;
+use netns::Processes;
 
 /// One end of what carries.
 pub(super) struct End {

@@ -302,7 +302,7 @@ mod tests {
     }
 
     /// What a handle points at is there until the last one goes, and is wiped then: here nobody
-    /// else may look, so it is seen by the search of `tests/netns/tests/secrets.rs`.
+    /// else may look, so it is seen by the search of `tests/netns/tests/e2e/secrets.rs`.
     #[test]
     fn handles_share_one_copy_of_the_bytes() {
         let key = PrivateKey::from_bytes(&[1; 32]);

@@ -9,7 +9,7 @@ use crate::show::forced_off;
 /// A userspace WireGuard with wireguard-go's command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
-    /// Ours: `LINERATE_BIN`, else the newest build of the workspace.
+    /// Ours: `LINERATE_BIN`, else the build that the running program is part of.
     Linerate,
     /// The reference in Go.
     WireguardGo,
@@ -123,15 +123,35 @@ fn linerate() -> Option<PathBuf> {
     built("LINERATE_BIN", "linerate")
 }
 
-/// A binary of the workspace: the one that a variable names, else a release build, else another.
+/// A binary of the workspace: the one that a variable names, else the one that was built with this
+/// program, else a release build, else another.
 pub(crate) fn built(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(path) = env::var_os(variable) {
         return Some(PathBuf::from(path));
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = env::var_os("CARGO_TARGET_DIR").map_or(workspace.join("target"), PathBuf::from);
-    let builds = ["release", "debug"].map(|build| target.join(build).join(name));
-    builds.into_iter().find_map(|build| build.canonicalize().ok())
+    let others = ["release", "debug"].map(|build| target.join(build));
+    let builds = own_build().into_iter().chain(others);
+    builds.into_iter().find_map(|build| build.join(name).canonicalize().ok())
+}
+
+/// The example of this name, built with this program (`cargo build --workspace --all-targets`).
+///
+/// # Panics
+/// When it is not built.
+pub fn example(name: &str) -> PathBuf {
+    let path = own_build().map(|build| build.join("examples").join(name));
+    let path = path.filter(|path| path.is_file());
+    path.unwrap_or_else(|| panic!("the example {name} is not built (make build-tests)"))
+}
+
+/// The folder of the build that this program is part of: cargo puts tests and examples below it.
+fn own_build() -> Option<PathBuf> {
+    let program = env::current_exe().ok()?;
+    let folder = program.parent()?;
+    let is_below = folder.ends_with("deps") || folder.ends_with("examples");
+    Some(if is_below { folder.parent()? } else { folder }.to_owned())
 }
 
 /// Where the program of this name is that `tests/netns/peers` builds, if it could.

@@ -36,10 +36,12 @@ mod names;
 mod overlay;
 mod pair;
 mod pattern;
+mod processes;
 mod quick;
 mod service;
 mod show;
 mod stream;
+mod table;
 mod tailnet;
 mod traffic;
 mod wait;
@@ -57,18 +59,20 @@ pub use datagrams::{Arrived, Datagrams, Train};
 pub use flood::{Flood, burst};
 pub use guest::Guest;
 pub use host::{AS_NOBODY, Host, Outcome, lacks_users};
-pub use implementation::{Implementation, Program, peer};
+pub use implementation::{Implementation, Program, example, peer};
 #[cfg(target_arch = "x86_64")]
 pub use inject::{Arguments, Injected};
 pub use names::serve_names;
 pub use overlay::{OVERLAY, has_vxlan, overlay};
 pub use pair::{Addresses, Family, INTERFACE, Meeting, PORT, Pair, Side, configure};
 pub use pattern::{Pattern, Random};
+pub use processes::{Memory, Processes, Watch};
 pub use quick::{conf, openresolv, wg_quick};
 pub use service::Service;
 pub use show::{Shown, forced_off};
 pub use skips::skip;
 pub use stream::{Carried, Pace, Stream};
+pub use table::{Style, Table, escape};
 pub use tailnet::{
     Certificate, Coordinator, CoordinatorKind, Lan, Mapping, Member, MemberKind, MemberProgram,
     Nat, Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, deafen, hears,

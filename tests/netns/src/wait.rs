@@ -4,9 +4,11 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Pause between two looks; short enough not to show in a test's time, long enough not to load
-/// the two cores that the daemons under test run on.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The first pause between two looks, which does not show in a test's time.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest: a look starts several processes, on the cores that the daemons of all tests share.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Time since it was started.
 pub struct Stopwatch(Instant);
@@ -31,8 +33,9 @@ impl Stopwatch {
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
     let watch = Stopwatch::start();
     while !holds() {
-        assert!(watch.elapsed() < within, "not within {within:?}: {what}");
-        thread::sleep(LOOK_AGAIN);
+        let waited = watch.elapsed();
+        assert!(waited < within, "not within {within:?}: {what}");
+        thread::sleep((waited / 8).clamp(FIRST_PAUSE, LONGEST_PAUSE));
     }
 }
 

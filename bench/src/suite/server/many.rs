@@ -20,9 +20,9 @@ use crate::measure::{
     SERVER_10K_POLICY_RENEW_P99, SERVER_10K_POLICY_RULES_P99, SERVER_10K_REACHED,
     SERVER_10K_RENEW_P99, SERVER_10K_RULES_P99,
 };
-use crate::processes::{Processes, Watch};
 use crate::readings::Readings;
 use crate::swarm::Group;
+use netns::{Processes, Watch};
 
 /// How long all have to join, and to come again; the bars are 120 s and 60 s.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -16,9 +16,9 @@ use crate::measure::{
     Measure, SERVER_RELAY_64, SERVER_RELAY_64_CPU, SERVER_RELAY_1400, SERVER_RELAY_1400_CPU,
     SERVER_RELAY_HELD, SERVER_RELAY_REACHED, SERVER_RELAY_TCP, SERVER_RELAY_TCP_OWN,
 };
-use crate::processes::Processes;
 use crate::suite::Plan;
 use crate::suite::generator::generator;
+use netns::Processes;
 
 /// Where derper listens beside the coordinator.
 const DERPER: u16 = 8443;

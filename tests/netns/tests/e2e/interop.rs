@@ -1,0 +1,105 @@
+//! linerate with each implementation, itself among them.
+//!
+//! ```text
+//!   left: linerate                                           right: the peer
+//!   wg0  10.9.0.1/24  fd09::1/64   . . . . tunnel . . . .    wg0  10.9.0.2/24  fd09::2/64
+//!   eth0 10.1.0.1/24  fd01::1/64  -------- cable --------    eth0 10.1.0.2/24  fd01::2/64
+//! ```
+//!
+//! Each case starts both daemons afresh and gives the endpoint to one side only, so that this side
+//! starts the handshake; with offloads forced off one case stands for all. Tailscale's fork of
+//! wireguard-go learns no endpoint from what it receives, so both sides have one there. A row of the
+//! matrix is printed for each peer.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use netns::{
+    Family, Implementation, Iperf, Meeting, Pair, Side, announce, forced_off, ping, preshared_key,
+};
+
+#[test]
+fn linerate_talks_to_linerate() {
+    talks_to(Implementation::Linerate);
+}
+
+#[test]
+fn linerate_talks_to_wireguard_go() {
+    talks_to(Implementation::WireguardGo);
+}
+
+#[test]
+fn linerate_talks_to_boringtun() {
+    talks_to(Implementation::Boringtun);
+}
+
+#[test]
+fn linerate_talks_to_gotatun() {
+    talks_to(Implementation::Gotatun);
+}
+
+#[test]
+fn linerate_talks_to_tailscales_wireguard_go() {
+    talks_to(Implementation::Tailscale);
+}
+
+fn talks_to(peer: Implementation) {
+    if peer.is_skipped() {
+        return;
+    }
+    let mut row = format!("INTEROP linerate with {peer:<12}");
+    let learns = peer != Implementation::Tailscale;
+    let mut failed = false;
+    let rounds = if forced_off().is_some() { 1 } else { 2 };
+    for outer in Family::ALL.into_iter().take(rounds) {
+        for psk in [None, Some(preshared_key())].into_iter().take(rounds) {
+            row += &format!(" | {outer}{}", if psk.is_some() { "+psk" } else { "" });
+            for left_first in [true, false].into_iter().take(rounds) {
+                let meeting = Meeting {
+                    outer: Some(outer),
+                    preshared_key: psk.as_deref(),
+                    left_only: left_first && learns,
+                    right_only: !left_first && learns,
+                };
+                let arrow = if left_first { "->" } else { "<-" };
+                let case = catch_unwind(AssertUnwindSafe(|| talk(peer, meeting, left_first)));
+                failed |= case.is_err();
+                row += &match case {
+                    Ok(gbps) => format!(" {arrow} ok {gbps:.1}G"),
+                    Err(_) => format!(" {arrow} FAILED"),
+                };
+            }
+        }
+    }
+    announce(&row);
+    assert!(!failed, "{row}");
+}
+
+/// One case; returns the Gbit/s that the side which started the handshake sent.
+fn talk(peer: Implementation, meeting: Meeting<'_>, left_first: bool) -> f64 {
+    let pair = Pair::start(Implementation::Linerate, peer);
+    pair.introduce(meeting);
+    let (first, second) = match left_first {
+        true => (&pair.left, &pair.right),
+        false => (&pair.right, &pair.left),
+    };
+    first.reaches(second, Family::V4, Duration::from_secs(15));
+    pings_all(first, second);
+    pings_all(second, first);
+    // Only linerate is asked: boringtun gives the age of the handshake where its time belongs.
+    let status = pair.left.peer_status(&pair.right);
+    assert!(status.latest_handshake > 0, "{status:?}");
+    assert_eq!(status.preshared_key != "(none)", meeting.preshared_key.is_some(), "{status:?}");
+    let address = second.inner.of(Family::V4);
+    let run = Iperf { client: &first.host, server: &second.host, address, seconds: 1, options: "" };
+    let rate = run.run();
+    assert!(rate.gbps() > 0.01, "{rate:?}");
+    rate.gbps()
+}
+
+fn pings_all(from: &Side, to: &Side) {
+    for inner in Family::ALL {
+        let pings = ping(&from.host, format!("-c 3 -i 0.05 -W 2 -s 1200 {}", to.inner.of(inner)));
+        assert!(pings.is_complete(), "{} inside {inner}: {}", from.host.name(), pings.text);
+    }
+}

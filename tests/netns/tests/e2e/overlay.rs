@@ -1,0 +1,76 @@
+//! VXLAN inside a tunnel: the kernel hands its super-packets out whole (Linux 6.17), and each segment
+//! has both headers and all checksums right.
+//!
+//! ```text
+//!   left: linerate                                           right: a peer
+//!   vx0  10.13.0.1/24              . . . . VXLAN  . . . .    vx0  10.13.0.2/24
+//!   wg0  10.9.0.1/24  fd09::1/64   . . . . tunnel . . . .    wg0  10.9.0.2/24  fd09::2/64
+//! ```
+
+use std::time::Duration;
+
+use netns::{
+    Family, INTERFACE, Implementation, Iperf, Meeting, OVERLAY, Pair, announce, has_vxlan, overlay,
+    skip,
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// What no packet of the interface is longer than, and a super-packet is.
+const LONG: u32 = 10_000;
+
+#[test]
+fn vxlan_leaves_in_super_packets_and_arrives_with_right_checksums() {
+    if !has_vxlan() {
+        return skip("VXLAN in the kernel");
+    }
+    // The first writes its packets to the kernel as they are, which looks at each checksum.
+    for peer in [Implementation::Boringtun, Implementation::Linerate] {
+        if peer.is_skipped() {
+            continue;
+        }
+        let pair = Pair::start(Implementation::Linerate, peer);
+        pair.introduce(Meeting::default());
+        let (left, right) = (&pair.left, &pair.right);
+        left.reaches(right, Family::V4, SOON);
+        for (outer, checksums, options) in [
+            (Family::V4, false, "noudpcsum"),
+            (Family::V4, true, "udpcsum"),
+            (Family::V6, false, "udp6zerocsumtx udp6zerocsumrx"),
+            (Family::V6, true, "noudp6zerocsumtx noudp6zerocsumrx"),
+        ] {
+            let case = format!("to {peer} over {outer}, with checksums: {checksums}");
+            let addresses = [left, right].map(|side| side.inner.of(outer));
+            overlay([&left.host, &right.host], addresses, options);
+            let is_whole = carries(&pair, &case);
+            assert!(is_whole || !has_tunnels(&pair), "{case}: no packet of {LONG} bytes left");
+        }
+    }
+}
+
+/// Sends TCP through it; whether some of it left the kernel in super-packets.
+fn carries(pair: &Pair, case: &str) -> bool {
+    let (left, right) = (&pair.left.host, &pair.right.host);
+    let bad = || {
+        let counters = "nstat -asz TcpInCsumErrors UdpInCsumErrors Udp6InCsumErrors";
+        right.run(format!("{counters} | awk '!/^#/ {{ sum += $2 }} END {{ print sum }}'"))
+    };
+    let before = bad();
+    let watch = format!("timeout 10 tcpdump -Q out -c 1 -i {INTERFACE} greater {LONG} 2>&1");
+    let (rate, seen) = std::thread::scope(|scope| {
+        let seen = scope.spawn(|| left.attempt(watch).ok);
+        let address = OVERLAY[1];
+        let rate = Iperf { client: left, server: right, address, seconds: 2, options: "" }.run();
+        (rate, seen.join().expect("it was watched"))
+    });
+    announce(&format!("vxlan {case}: {:.2} Gbit/s", rate.gbps()));
+    assert!(rate.gbps() > 0.05, "{case}: {rate:?}");
+    assert_eq!(bad(), before, "{case}: wrong checksums");
+    seen
+}
+
+/// Whether the kernel hands them out.
+fn has_tunnels(pair: &Pair) -> bool {
+    let features = pair.left.host.run(format!("ethtool -k {INTERFACE}"));
+    features.lines().any(|line| line.trim() == "tx-udp_tnl-segmentation: on")
+}

@@ -1,0 +1,526 @@
+//! `linerate proxy`: what is behind a tunnel, without root and without an interface.
+//!
+//! ```text
+//!   left: linerate proxy wg0.conf                            right
+//!   (no wg0; 10.9.0.1, fd09::1 in a private namespace) . .   wg0  10.9.0.2/24  fd09::2/64
+//!   eth0 10.1.0.1/24  fd01::1/64  -------- cable --------    eth0 10.1.0.2/24  fd01::2/64
+//!   lo   SOCKS5 :1080, HTTP :8080, forwards                  wg0  files :80, names :53,
+//!        services of left                                         echo :7
+//! ```
+//!
+//! `LINERATE_NETNS_STACK=in-process` runs it with the stack in the process instead.
+
+mod clients;
+mod crowd;
+mod idle;
+mod sandbox;
+pub mod services;
+
+use std::env;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use netns::{
+    Addresses, Host, Implementation, Key, Outcome, Pair, Side, announce, eventually, in_background,
+    lacks_users, serve_names, skip,
+};
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What every proxy of a test serves.
+const SERVICES: &str = "Socks5 = 127.0.0.1:1080\nHttpProxy = 127.0.0.1:8080\nDNS = 10.9.0.2\n";
+
+/// Its log.
+const LOG: &str = "/run/rig/proxy.log";
+
+/// Takes every right away, root's too.
+const POWERLESS: &str = "setpriv --bounding-set=-all --inh-caps=-all";
+
+/// Where a user without rights keeps sockets.
+const RUNTIME: &str = "/run/rig/nobody";
+
+struct World {
+    left: Host,
+    right: Side,
+    key: Key,
+    proxy: Option<Child>,
+}
+
+/// Both hosts; right knows left's key, nothing runs on left yet.
+fn world() -> World {
+    let (left, right) = Pair::hosts(1500);
+    let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
+    let key = Key::generate();
+    right.host.run(format!("wg set wg0 peer {} allowed-ips 10.9.0.1/32,fd09::1/128", key.public));
+    World { left, right, key, proxy: None }
+}
+
+/// The same with a proxy that serves this beside [`SERVICES`], and files on right.
+fn with_proxy(lines: &str) -> World {
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(&format!("{SERVICES}{lines}"));
+    world.start("", &conf);
+    world
+}
+
+fn stack() -> String {
+    env::var("LINERATE_NETNS_STACK").unwrap_or_else(|_| "namespace".to_owned())
+}
+
+fn linerate() -> String {
+    Implementation::Linerate.path().display().to_string()
+}
+
+impl World {
+    fn conf(&self, interface_lines: &str) -> String {
+        let text = format!(
+            "[Interface]\nPrivateKey = {}\nAddress = 10.9.0.1/24, fd09::1/64\n{interface_lines}\n\
+             [Peer]\nPublicKey = {}\nEndpoint = 10.1.0.2:51820\n\
+             AllowedIPs = 10.9.0.0/24, fd09::/64\nPersistentKeepalive = 25\n",
+            self.key.private, self.right.key.public
+        );
+        self.left.write("wg0.conf", &text)
+    }
+
+    fn serve_files(&self) {
+        self.right.host.run("mkdir -p /run/rig/www && printf hello >/run/rig/www/page");
+        services::files(&self.right.host, "[::]:80", "/run/rig/www");
+    }
+
+    /// Starts the proxy behind a command such as `setpriv`, and waits until it listens.
+    fn start(&mut self, behind: &str, conf: &str) {
+        self.start_on(&stack(), behind, conf);
+    }
+
+    fn start_on(&mut self, stack: &str, behind: &str, conf: &str) {
+        let program = linerate();
+        let line = format!(
+            "echo $$ >/run/rig/proxy.pid; \
+             exec {behind} {program} proxy --stack {stack} {conf} </dev/null >{LOG} 2>&1"
+        );
+        let child = self.left.command("bash").args(["-c", &line]).stdin(Stdio::null()).spawn();
+        self.proxy = Some(child.expect("nsenter is installed (make deps)"));
+        eventually("the proxy listens", PATIENCE, || self.is_ready());
+    }
+
+    fn is_ready(&mut self) -> bool {
+        let child = self.proxy.as_mut().expect("it was started");
+        if let Ok(Some(status)) = child.try_wait() {
+            panic!("the proxy ended: {status}\n{}", self.left.read(LOG));
+        }
+        self.left.listens(1080)
+    }
+
+    /// Starts a proxy that is not going to run, behind a command, and tells what it said.
+    fn fails(&self, behind: &str, conf: &str) -> String {
+        let program = linerate();
+        let line =
+            format!("{behind} {program} proxy --stack namespace {conf} </dev/null >{LOG} 2>&1");
+        let outcome = self.left.attempt(line);
+        let said = self.left.read(LOG);
+        assert!(!outcome.ok, "it runs: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+        said
+    }
+
+    /// What a command stands behind so that a user without rights runs it, who may read
+    /// this file.
+    fn nobody(&self, conf: &str) -> String {
+        self.left.run(format!("mkdir -p {RUNTIME} && chown nobody {RUNTIME} && chmod 644 {conf}"));
+        self.left.open_tun();
+        format!(
+            "env XDG_RUNTIME_DIR={RUNTIME} setpriv --reuid=nobody --regid=nogroup --clear-groups"
+        )
+    }
+
+    fn curl(&self, arguments: &str) -> Outcome {
+        self.left.attempt(format!("curl --silent --show-error --fail --max-time 20 {arguments}"))
+    }
+
+    /// What curl gets through the SOCKS5 proxy.
+    fn by_socks(&self, arguments: &str) -> String {
+        let outcome = self.curl(&format!("--socks5-hostname 127.0.0.1:1080 {arguments}"));
+        assert!(outcome.ok, "{}\n{}", outcome.stderr, self.left.read(LOG));
+        outcome.stdout
+    }
+
+    fn ends(&mut self) {
+        self.left.run("kill -TERM $(cat /run/rig/proxy.pid)");
+        let child = self.proxy.as_mut().expect("it was started");
+        let status = child.wait().expect("a child can be waited for");
+        assert!(status.success(), "{status}: {}", self.left.read(LOG));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.left.has(LOG) {
+            eprintln!("--- the proxy's log ---\n{}", self.left.read(LOG));
+        }
+    }
+}
+
+#[test]
+fn curl_reaches_both_families_and_names_through_both_proxies_and_the_machine_has_no_interface() {
+    let world = with_proxy("");
+    services::names(&world.right.host, &["10.9.0.2"]);
+    for host in ["10.9.0.2", "[fd09::2]", services::NAME] {
+        let url = format!("http://{host}/page");
+        assert_eq!(world.by_socks(&url), "hello");
+        for through in ["--proxy http://127.0.0.1:8080", "--proxytunnel -x 127.0.0.1:8080"] {
+            let outcome = world.curl(&format!("{through} {url}"));
+            assert_eq!(outcome.stdout, "hello", "{through} {url}: {}", outcome.stderr);
+        }
+    }
+    let seen = world.curl("--proxy http://127.0.0.1:8080 http://10.9.0.2/request").stdout;
+    assert!(seen.starts_with("GET /request HTTP/1.1\nHost: 10.9.0.2\nConnection: close"), "{seen}");
+    assert!(!seen.to_lowercase().contains("proxy"), "{seen}");
+    assert!(!world.left.has_device("wg0"), "the interface is the machine's");
+    assert!(!world.curl("--max-time 1 http://10.9.0.2/page").ok);
+}
+
+#[test]
+fn a_long_answer_of_the_name_server_is_asked_for_by_tcp() {
+    let world = with_proxy("");
+    let right = &world.right.host;
+    // 40 addresses are longer than a datagram of 512 bytes.
+    right.run(format!(
+        "for number in {{100..139}}; do ip address add 10.9.0.$number/32 dev wg0; \
+         echo 10.9.0.$number {}; done >/run/rig/hosts",
+        services::NAME
+    ));
+    serve_names(right, &["10.9.0.2"], "--addn-hosts=/run/rig/hosts");
+    assert_eq!(world.by_socks(&format!("http://{}/page", services::NAME)), "hello");
+    let accepted = right.run("nstat -asz TcpPassiveOpens | awk '/^Tcp/ { print $2 }'");
+    assert_eq!(accepted.trim(), "2", "the question and the page");
+}
+
+#[test]
+fn a_name_server_that_is_not_there_is_told_of_at_once() {
+    let world = with_proxy("");
+    let url = format!("http://{}/page", services::NAME);
+    let outcome = world.curl(&format!("--max-time 5 --socks5-hostname 127.0.0.1:1080 {url}"));
+    assert!(!outcome.ok && outcome.stderr.contains("(4)"), "{outcome:?}");
+    let outcome = world.curl(&format!("--max-time 5 --no-fail -x http://127.0.0.1:8080 {url}"));
+    assert!(outcome.stdout.contains("name server 10.9.0.2"), "{outcome:?}");
+}
+
+#[test]
+fn what_cannot_be_reached_is_told_by_each_protocol_at_once() {
+    let world = with_proxy("");
+    services::names(&world.right.host, &["10.9.0.2"]);
+    for (url, socks, http) in [
+        ("http://10.9.0.2:81/", "(5)", "502"),
+        ("http://10.99.0.1/", "(3)", "502"),
+        ("http://nowhere.example/", "(4)", "502"),
+    ] {
+        let outcome = world.curl(&format!("--max-time 5 --socks5-hostname 127.0.0.1:1080 {url}"));
+        assert!(!outcome.ok && outcome.stderr.contains(socks), "{url}: {outcome:?}");
+        let outcome = world.curl(&format!("--max-time 5 -x http://127.0.0.1:8080 {url}"));
+        assert!(!outcome.ok && outcome.stderr.contains(http), "{url}: {outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_peer_is_allowed_later_is_reached_and_what_it_is_no_more_is_refused_at_once() {
+    let world = with_proxy("Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003");
+    world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
+    services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
+    world.right.host.run("ip address add 10.44.0.1/32 dev lo && ip address add fd44::1/128 dev lo");
+    let allow = |networks: &str| {
+        let peer = &world.right.key.public;
+        world
+            .left
+            .run(format!("wg set wg0 peer {peer} allowed-ips 10.9.0.0/24,fd09::/64{networks}"));
+    };
+    let (v4, v6) = ("http://10.44.0.1/page", "http://[fd44::1]/page");
+    let is_refused = |url: &str| {
+        let line = format!("--max-time 5 --socks5-hostname 127.0.0.1:1080 {url}");
+        let outcome = world.curl(&line);
+        assert!(!outcome.ok && outcome.stderr.contains("(3)"), "{url}: {outcome:?}");
+    };
+    is_refused(v4);
+    is_refused(v6);
+    allow(",10.44.0.0/24,fd44::/64");
+    assert_eq!(world.by_socks(v4), "hello");
+    assert_eq!(world.by_socks(v6), "hello");
+    let from_there = "curl --silent --max-time 5 --interface 10.44.0.1 http://10.9.0.1/page";
+    assert_eq!(world.right.host.attempt(from_there).stdout, "here");
+    allow("");
+    is_refused(v4);
+    is_refused(v6);
+}
+
+#[test]
+fn only_a_user_with_the_right_password_gets_through() {
+    let mut world = world();
+    world.serve_files();
+    let file = world.left.write("password", "secret\n");
+    let conf = world.conf(&format!("{SERVICES}ProxyUser = ann:{file}"));
+    world.start("", &conf);
+    let url = "http://10.9.0.2/page";
+    for (user, is_known) in [("ann:secret@", true), ("ann:wrong@", false), ("", false)] {
+        for proxy in [format!("socks5h://{user}127.0.0.1:1080"), format!("{user}127.0.0.1:8080")] {
+            let outcome = world.curl(&format!("-x {proxy} {url}"));
+            assert_eq!(outcome.ok, is_known, "{proxy}: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn forwards_carry_tcp_unix_sockets_and_datagrams_into_the_tunnel() {
+    let mut world = with_proxy(
+        "Forward = tcp 127.0.0.1:8001 -> 10.9.0.2:80\nForward = tcp unix:/run/rig/web -> [fd09::2]:80\n\
+         Forward = udp 127.0.0.1:8002 -> 10.9.0.2:7",
+    );
+    services::echo(&world.right.host, "10.9.0.2:7");
+    assert_eq!(world.curl("http://127.0.0.1:8001/page").stdout, "hello");
+    assert_eq!(world.curl("--unix-socket /run/rig/web http://any/page").stdout, "hello");
+    assert_eq!(world.left.run("stat -c %a /run/rig/web").trim(), "600");
+    // Two clients at a time, each gets its own answers.
+    world.left.inside(|| {
+        let clients = [1_u8, 2].map(|number| (number, client("127.0.0.1:8002")));
+        for (number, socket) in &clients {
+            socket.send(&[*number; 100]).expect("left has a loopback");
+        }
+        for (number, socket) in &clients {
+            let mut answer = [0; 200];
+            assert_eq!(socket.recv(&mut answer).expect("an echo"), 100);
+            assert_eq!(answer[..100], [*number; 100]);
+        }
+    });
+    world.ends();
+    assert!(!world.left.has("/run/rig/web"), "the socket stays behind");
+}
+
+fn client(to: &str) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("left has a loopback");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out can be set");
+    socket.connect(to).expect("a UDP socket connects");
+    socket
+}
+
+#[test]
+fn exposed_services_are_reached_from_the_tunnel_also_after_they_were_down() {
+    let world = with_proxy(
+        "Expose = tcp 10.9.0.1:80 -> 127.0.0.1:8003\nExpose = tcp [fd09::1]:80 -> 127.0.0.1:8003\n\
+         Expose = udp 10.9.0.1:7 -> 127.0.0.1:8004",
+    );
+    let fetch = |host: &str| {
+        let line = format!("curl --silent --show-error --max-time 20 http://{host}/page");
+        world.right.host.attempt(line)
+    };
+    let refused = fetch("10.9.0.1");
+    // A curl that has its turn late sees the RST before it saw the connection.
+    let is_told = ["reset", "Couldn't connect"].iter().any(|said| refused.stderr.contains(said));
+    assert!(!refused.ok && is_told, "{refused:?}");
+    world.left.run("mkdir -p /run/rig/here && printf here >/run/rig/here/page");
+    services::files(&world.left, "127.0.0.1:8003", "/run/rig/here");
+    for host in ["10.9.0.1", "[fd09::1]"] {
+        let outcome = fetch(host);
+        assert_eq!(outcome.stdout, "here", "{outcome:?}");
+    }
+    let ask = || {
+        world.right.host.inside(|| {
+            let socket = UdpSocket::bind("10.9.0.2:0").expect("an address of right");
+            socket.set_read_timeout(Some(Duration::from_millis(500))).expect("a time-out");
+            socket.send_to(b"ping", "10.9.0.1:7").expect("there is a tunnel");
+            let mut answer = [0; 16];
+            socket.recv(&mut answer).map(|len| answer[..len].to_vec()).ok()
+        })
+    };
+    assert_eq!(ask(), None, "nobody serves yet");
+    services::echo(&world.left, "127.0.0.1:8004");
+    assert_eq!(ask().as_deref(), Some(&b"ping"[..]));
+}
+
+/// Asks for an association, from inside left. The connection keeps it.
+fn associate() -> (TcpStream, SocketAddr) {
+    let mut stream = TcpStream::connect("127.0.0.1:1080").expect("the proxy listens");
+    stream.write_all(&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0]).expect("the proxy reads");
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("the proxy answers");
+    assert_eq!(answer[..8], [5, 0, 5, 0, 0, 1, 127, 0], "{answer:?}");
+    let port = u16::from_be_bytes([answer[10], answer[11]]);
+    (stream, SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+#[test]
+fn datagrams_go_and_come_through_an_association_for_as_long_as_its_connection() {
+    let world = with_proxy("");
+    services::names(&world.right.host, &["10.9.0.2"]);
+    services::echo(&world.right.host, "[::]:7");
+    world.left.inside(|| {
+        let (connection, relay) = associate();
+        let socket = client(&relay.to_string());
+        let v6 = [&[0, 0, 0, 4, 0xfd, 9][..], &[0; 13], &[2, 0, 7]].concat();
+        let v4 = [0, 0, 0, 1, 10, 9, 0, 2, 0, 7];
+        let name = [&[0, 0, 0, 3, 11][..], services::NAME.as_bytes(), &[0, 7]].concat();
+        for (header, from) in [(&v4[..], &v4[..]), (&v6, &v6), (&name, &v4)] {
+            socket.send(&[header, b"hello"].concat()).expect("the relay is there");
+            let mut answer = [0; 64];
+            let len = socket.recv(&mut answer).expect("an echo");
+            assert_eq!(answer[..len], [from, b"hello"].concat());
+        }
+        let stranger = client(&relay.to_string());
+        stranger.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
+        stranger.send(&[&v4[..], b"mine?"].concat()).expect("the relay is there");
+        assert!(stranger.recv(&mut [0; 64]).is_err(), "another port of the client is answered");
+        socket.set_read_timeout(Some(Duration::from_millis(300))).expect("a time-out");
+        assert!(socket.recv(&mut [0; 64]).is_err(), "another port of the client is heard");
+        drop(connection);
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a time-out");
+        eventually("the association ends", PATIENCE, || {
+            let sent = socket.send(&[&v4[..], b"late"].concat());
+            sent.is_err()
+                || socket
+                    .recv(&mut [0; 64])
+                    .is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
+        });
+    });
+}
+
+#[test]
+fn a_name_that_nobody_resolves_keeps_no_other_datagram_waiting() {
+    let mut world = world();
+    // Nobody has this address.
+    let conf = world.conf("Socks5 = 127.0.0.1:1080\nDNS = 10.9.0.77");
+    world.start("", &conf);
+    services::echo(&world.right.host, "10.9.0.2:7");
+    world.left.inside(|| {
+        let (_connection, relay) = associate();
+        let socket = client(&relay.to_string());
+        let (v4, name) = ([0, 0, 0, 1, 10, 9, 0, 2, 0, 7], *b"\0\0\0\x03\x09a.example\0\x07");
+        socket.set_read_timeout(Some(Duration::from_secs(3))).expect("a time-out");
+        socket.send(&[&name[..], b"never"].concat()).expect("the relay is there");
+        socket.send(&[&v4[..], b"hello"].concat()).expect("the relay is there");
+        let mut answer = [0; 64];
+        let len = socket.recv(&mut answer).expect("an echo");
+        assert_eq!(answer[..len], [&v4[..], b"hello"].concat());
+    });
+}
+
+#[test]
+fn git_clones_and_iperf3_measures_through_the_tunnel() {
+    let world = with_proxy(
+        "Forward = tcp 127.0.0.1:5301 -> 10.9.0.2:5201\nExpose = tcp 10.9.0.1:5302 -> 127.0.0.1:5201",
+    );
+    let git = "git -c user.name=a -c user.email=a@example -c init.defaultBranch=main";
+    world.right.host.run(format!(
+        "cd /run/rig/www && {git} init -q work && {git} -C work commit -q --allow-empty -m first && \
+         {git} clone -q --bare work repository.git && {git} -C repository.git update-server-info"
+    ));
+    for proxy in ["socks5h://127.0.0.1:1080", "http://127.0.0.1:8080"] {
+        let clone = format!("{git} -c http.proxy={proxy} clone -q http://10.9.0.2/repository.git");
+        world.left.run(format!("cd /run/rig && rm -rf clone && {clone} clone"));
+        assert_eq!(world.left.run("git -C /run/rig/clone log --format=%s").trim(), "first");
+    }
+    for host in [&world.left, &world.right.host] {
+        host.run("iperf3 -s -D >/dev/null 2>&1 </dev/null");
+        eventually("iperf3 serves", PATIENCE, || host.listens(5201));
+    }
+    world.left.run("iperf3 -c 127.0.0.1 -p 5301 -t 1 -P 4");
+    world.left.run("iperf3 -c 127.0.0.1 -p 5301 -t 1 --reverse");
+    world.right.host.run("iperf3 -c 10.9.0.1 -p 5302 -t 1");
+}
+
+#[test]
+fn nobody_runs_it_and_is_shown_what_runs_and_may_ping() {
+    if lacks_users() {
+        return;
+    }
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(SERVICES);
+    let nobody = world.nobody(&conf);
+    world.start(&nobody, &conf);
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    let shown = world.left.run(format!("{nobody} {} show", linerate()));
+    let stack = stack();
+    for line in
+        ["interface: wg0", &format!("stack: {stack}"), "socks5: 127.0.0.1:1080", "http: 127"]
+    {
+        assert!(shown.contains(line), "no {line:?} in {shown}");
+    }
+    for host in ["10.9.0.2", "fd09::2"] {
+        let said = world.left.run(format!("{nobody} {} ping -c 1 wg0 {host}", linerate()));
+        assert!(said.contains(&format!("answer from {host}: ")), "{said}");
+    }
+    let nowhere = world.left.attempt(format!("{nobody} {} ping -c 1 wg0 10.9.0.77", linerate()));
+    assert!(!nowhere.ok && nowhere.stdout.contains("no answer"), "{nowhere:?}");
+    // Right reaches us, too: the kernel in the namespace answers.
+    world.right.host.run("ping -n -c 1 -W 5 10.9.0.1 && ping -n -c 1 -W 5 fd09::1");
+    let processes = if stack == "namespace" { "2" } else { "1" };
+    assert_eq!(world.left.run("pgrep -c -u nobody linerate").trim(), processes);
+    world.ends();
+    eventually("its child is gone, too", PATIENCE, || {
+        world.left.attempt("pgrep -u nobody linerate").stdout.trim().is_empty()
+    });
+    assert!(!world.left.has(&format!("{RUNTIME}/wireguard/wg0.sock")));
+}
+
+#[test]
+fn a_killed_proxy_takes_its_namespace_along() {
+    let mut world = with_proxy("");
+    world.left.run("kill -KILL $(cat /run/rig/proxy.pid)");
+    world.proxy.take().expect("it was started").wait().expect("a child can be waited for");
+    eventually("its child is gone, too", PATIENCE, || {
+        world.left.attempt("pgrep linerate").stdout.trim().is_empty()
+    });
+}
+
+/// What a command stands behind so that it may make no user namespace.
+fn forbidden() -> String {
+    let forbid = "echo 0 >/proc/sys/user/max_user_namespaces";
+    let line = format!("{forbid} && exec {POWERLESS} \"$@\"");
+    format!("unshare --user --map-root-user -- sh -c '{line}' sh")
+}
+
+#[test]
+fn where_user_namespaces_are_forbidden_it_says_so() {
+    let world = world();
+    let conf = world.conf(SERVICES);
+    let said = world.fails(&forbidden(), &conf);
+    assert!(said.contains("user.max_user_namespaces"), "not clear: {said}");
+    assert!(said.contains("No space left on device"), "the kernel's answer is missing: {said}");
+}
+
+#[test]
+fn where_user_namespaces_are_forbidden_it_has_a_stack_of_its_own() {
+    let mut world = world();
+    world.serve_files();
+    let conf = world.conf(SERVICES);
+    world.start_on("auto", &forbidden(), &conf);
+    assert_eq!(world.by_socks("http://10.9.0.2/page"), "hello");
+    let shown = world.left.run(format!("{} show", linerate()));
+    assert!(shown.contains("stack: in-process"), "{shown}");
+    assert_eq!(world.left.run("pgrep -c linerate").trim(), "1", "the child that failed stays");
+}
+
+#[test]
+fn mistakes_name_their_line_and_up_leaves_the_proxy_its_keys() {
+    let world = world();
+    let said = world.fails("", &world.conf("Socks5 = 127.0.0.1:1080\nForward = tcp 1 -> 2"));
+    assert!(said.contains("/run/rig/wg0.conf:5: Forward: "), "{said}");
+    let said = world.fails("", &world.conf("Socks5 = 192.0.2.1:1080"));
+    assert!(said.contains("/run/rig/wg0.conf:4: Socks5: 192.0.2.1:1080"), "{said}");
+    let said = world.fails("", &world.conf("ProxyUser = ann:/nowhere"));
+    assert!(said.contains("/run/rig/wg0.conf:4: ProxyUser: /nowhere"), "{said}");
+    let conf = world.conf(SERVICES);
+    let up = world.left.attempt(format!("{} up {conf} 2>&1", linerate()));
+    assert!(!up.ok && up.stdout.contains("wg0.conf:4: Socks5: only `linerate proxy`"), "{up:?}");
+    assert!(!world.left.has_device("wg0"));
+}
+
+#[test]
+fn hooks_are_not_run_and_that_is_said_once() {
+    let mut world = world();
+    let conf = world.conf(&format!("{SERVICES}PostUp = touch /run/rig/hook\nTable = off"));
+    world.start("", &conf);
+    let said = world.left.read(LOG);
+    assert_eq!(said.matches("are for `linerate up`").count(), 1, "{said}");
+    assert!(!world.left.has("/run/rig/hook"));
+}

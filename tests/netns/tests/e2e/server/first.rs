@@ -1,0 +1,55 @@
+//! A server that nobody configured.
+
+use netns::{CoordinatorKind, Family, Member, MemberKind, Nat, Path, Service, Uplink};
+
+use crate::server::start;
+
+const LOG: &str = "/run/rig/alone.log";
+
+#[test]
+fn one_command_hosts_a_network_and_prints_how_machines_join() {
+    // For its switch.
+    let Some(tailnet) = start() else { return };
+    let host = tailnet.host("host", Uplink::Switch);
+    // So that it uses nothing of the machine's that runs the tests.
+    let places = "state_dir = \"/run/rig/alone\"\nsocket = \"/run/rig/alone/socket\"\n";
+    let file = host.write("alone.toml", places);
+    let program = CoordinatorKind::Linerate.program().expect("it is there: the network started");
+    let program = program.to_str().expect("paths of tests are text").to_owned();
+    let says = |what: &str| host.has(LOG) && host.read(LOG).contains(what);
+    let serve = || {
+        let words = [program.as_str(), "--config", &file, "serve"];
+        Service::start(&host, "alone", words)
+    };
+    let server = serve().until(|| says("/admin/login#"));
+    let text = host.read(LOG);
+    let told = |before: &str| {
+        let line = text.lines().find(|line| line.contains(before)).expect("the command is printed");
+        line.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (ours, theirs) = (told("linerate join"), told("tailscale up"));
+    assert_eq!((&ours[2], &ours[4]), (&theirs[3], &theirs[5]));
+    let (url, key) = (&ours[2], &ours[4]);
+    assert!(url.starts_with("http://10."), "{url}");
+
+    // A browser keeps the page's cookie for TLS alone.
+    let link = text.split_whitespace().find(|word| word.contains("/admin/login#"));
+    let link = link.expect("a link is printed");
+    assert!(link.starts_with("https://10."), "{link}");
+    let asked = format!("curl -sk -o /dev/null -w %{{http_code}} {link}");
+    assert_eq!(host.run(asked).trim(), "200");
+
+    // One that has the relay alone: whose certificate is known by its hash.
+    let one = tailnet.host("one", Uplink::Behind(Nat::WithoutUdp));
+    let one = Member::join_at(url, key, one, MemberKind::Tailscaled, "");
+    let other = tailnet.host("other", Uplink::Switch);
+    let other = Member::join_at(url, key, other, MemberKind::Linerate, "");
+    one.reaches(&other, Family::V4);
+    other.reaches(&one, Family::V4);
+    assert_eq!(other.path_to(&one), Path::Relay("linerate".to_owned()));
+
+    drop(server);
+    let _server = serve().until(|| says("serving http://"));
+    one.reaches(&other, Family::V4);
+    assert!(!says("linerate join"), "the network has its machines: {}", host.read(LOG));
+}

@@ -1,0 +1,153 @@
+//! Nodes that log out, come again, expire, are deleted, renamed or tagged.
+
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::thread;
+
+use netns::{Family, Member, MemberKind, Tailnet, eventually};
+
+use super::{PATIENCE, is_online, join, number, start};
+
+const BOTH: [MemberKind; 2] = [MemberKind::Tailscaled, MemberKind::Linerate];
+
+/// What a member says that it is doing.
+fn state(member: &Member) -> String {
+    member.status()["BackendState"].as_str().unwrap_or_default().to_owned()
+}
+
+fn sees(member: &Member, name: &str) -> bool {
+    let status = member.status();
+    let peers = status["Peer"].as_object().into_iter().flat_map(|peers| peers.values());
+    peers.into_iter().any(|peer| peer["DNSName"] == format!("{name}.rig.test."))
+}
+
+#[test]
+fn a_stock_client_that_logs_out_must_log_in_and_has_its_address_again() {
+    let Some(tailnet) = start() else { return };
+    let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
+    let other = join(&tailnet, "other", MemberKind::Linerate, "");
+    one.reaches(&other, Family::V4);
+    let out = one.tailscale("logout");
+    assert!(out.ok, "{out:?}");
+    assert_eq!(state(&one), "NeedsLogin");
+    let key = tailnet.coordinator.new_auth_key("");
+    let again = one.log_in(tailnet.coordinator.url(), &key, "");
+    assert!(again.ok, "{again:?}");
+    let addresses = one.status()["TailscaleIPs"].to_string();
+    assert!(addresses.contains(one.addresses.of(Family::V4)), "{addresses}");
+    other.reaches(&one, Family::V4);
+    let used = join(&tailnet, "used", MemberKind::Tailscaled, "");
+    used.tailscale("logout");
+    let refused = used.log_in(tailnet.coordinator.url(), &key, "");
+    assert!(!refused.ok && refused.stderr.contains("used already"), "{refused:?}");
+}
+
+#[test]
+fn a_node_whose_key_expires_or_that_is_deleted_must_log_in() {
+    let Some(tailnet) = start() else { return };
+    let [theirs, ours] =
+        [("theirs", BOTH[0]), ("ours", BOTH[1])].map(|(name, kind)| join(&tailnet, name, kind, ""));
+    theirs.reaches(&ours, Family::V4);
+    let (coordinator, id) = (&tailnet.coordinator, number(&tailnet, "theirs"));
+    coordinator.command(&format!("nodes expire -i {id}"));
+    eventually("an expired node needs a login", PATIENCE, || state(&theirs) == "NeedsLogin");
+    coordinator.command(&format!("nodes expire -i {id} --disable"));
+    eventually("a node whose time was extended runs", PATIENCE, || state(&theirs) == "Running");
+    ours.reaches(&theirs, Family::V4);
+    coordinator.command(&format!("nodes delete -i {id} --force"));
+    eventually("its peers know", PATIENCE, || !sees(&ours, "theirs"));
+    eventually("a deleted node needs a login", PATIENCE, || state(&theirs) == "NeedsLogin");
+    let again = theirs.log_in(coordinator.url(), coordinator.auth_key(), "--force-reauth");
+    assert!(again.ok, "{again:?}");
+    eventually("it is a node again", PATIENCE, || sees(&ours, "theirs"));
+}
+
+#[test]
+fn names_are_unique_and_follow_the_administrator() {
+    let Some(tailnet) = start() else { return };
+    let one = join(&tailnet, "same", MemberKind::Tailscaled, "");
+    let other = join(&tailnet, "other", MemberKind::Tailscaled, "");
+    let set = other.tailscale("set --hostname=same");
+    assert!(set.ok, "{set:?}");
+    eventually("the second has a number", PATIENCE, || sees(&one, "same-1"));
+    let id = number(&tailnet, "same-1");
+    tailnet.coordinator.command(&format!("nodes rename -i {id} printer"));
+    eventually("it has its new name", PATIENCE, || sees(&one, "printer"));
+    tailnet.coordinator.command(&format!("nodes tag -i {id} -t tag:paper"));
+    eventually("it has its tag", PATIENCE, || {
+        other.status()["Self"]["Tags"].to_string().contains("tag:paper")
+    });
+}
+
+#[test]
+fn an_ephemeral_node_is_forgotten_when_it_logs_out() {
+    let Some(tailnet) = start() else { return };
+    let one = join(&tailnet, "one", MemberKind::Linerate, "");
+    let host = tailnet.host("brief", netns::Uplink::Switch);
+    let key = tailnet.coordinator.new_auth_key("--ephemeral");
+    let url = tailnet.coordinator.url();
+    let brief = Member::join_at(url, &key, host, MemberKind::Tailscaled, "");
+    one.reaches(&brief, Family::V4);
+    assert!(is_online(&tailnet, "brief"));
+    assert!(brief.tailscale("logout").ok);
+    eventually("it is forgotten", PATIENCE, || {
+        let nodes = tailnet.coordinator.nodes();
+        nodes.iter().all(|node| node["given_name"] != "brief")
+    });
+    eventually("its peers know", PATIENCE, || !sees(&one, "brief"));
+}
+
+#[test]
+fn a_machine_without_a_key_is_let_in_by_an_administrator() {
+    let Some(tailnet) = start() else { return };
+    let one = join(&tailnet, "one", MemberKind::Tailscaled, "");
+    let member = Member::start(tailnet.host("guest", netns::Uplink::Switch), BOTH[0]);
+    let url = tailnet.coordinator.url().to_owned();
+    let said = member.tailscale(&format!("up --login-server={url} --hostname=guest --timeout=3s"));
+    assert!(!said.ok, "nobody let it in: {said:?}");
+    let number =
+        said.stderr.split("/register/").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let number = number.unwrap_or_else(|| panic!("a URL with a number: {said:?}"));
+    tailnet.coordinator.command(&format!("nodes register --user rig --key {number}"));
+    eventually("it runs", PATIENCE, || state(&member) == "Running");
+    eventually("its peers see it", PATIENCE, || sees(&one, "guest"));
+}
+
+/// An acknowledged command is one whose answer was printed.
+#[test]
+fn what_was_acknowledged_outlives_any_crash() {
+    let Some(mut tailnet) = start() else { return };
+    let mut acknowledged: Vec<String> = Vec::new();
+    for round in 0..5 {
+        let made = AtomicU32::new(0);
+        let names: Vec<String> = thread::scope(|scope| {
+            let maker = scope.spawn(|| {
+                let mut names = Vec::new();
+                for number in 0.. {
+                    let name = format!("user-{round}-{number}");
+                    if !tailnet.coordinator.attempt(&format!("users create {name}")).ok {
+                        return names;
+                    }
+                    names.push(name);
+                    made.fetch_add(1, SeqCst);
+                }
+                names
+            });
+            eventually("some users are made", PATIENCE, || made.load(SeqCst) >= 3 + round);
+            tailnet.coordinator.signal("KILL");
+            maker.join().expect("the maker ends when the server does")
+        });
+        acknowledged.extend(names);
+        tailnet.coordinator.start_again();
+        check(&tailnet, &acknowledged);
+    }
+    assert!(acknowledged.len() >= 20, "{acknowledged:?}");
+}
+
+fn check(tailnet: &Tailnet, acknowledged: &[String]) {
+    let users = tailnet.coordinator.command("users list --output json");
+    let users: Vec<serde_json::Value> = serde_json::from_str(&users).expect("a list of users");
+    let kept: Vec<&str> = users.iter().filter_map(|user| user["name"].as_str()).collect();
+    let lost: Vec<&String> =
+        acknowledged.iter().filter(|name| !kept.contains(&name.as_str())).collect();
+    assert!(lost.is_empty(), "{lost:?} of {kept:?}");
+}

@@ -1,0 +1,86 @@
+//! A network behind two routers: it goes to the one that answers.
+
+use std::time::Duration;
+
+use netns::{
+    Host, Lan, Member, MemberKind, Stopwatch, Tailnet, Uplink, address, announce, cable,
+    eventually, forward, ping,
+};
+use serde_json::{Value, json};
+
+use super::policy::set;
+use super::{PATIENCE, join, start};
+
+/// The network, and a host there.
+pub const NETWORK: &str = Lan::NETWORK;
+pub const BEHIND: &str = Lan::HOST;
+
+/// Has nothing come in or go out by the uplink.
+const CUT: &str = "
+table inet cut {
+  chain in { type filter hook input priority filter; iifname eth0 drop; }
+  chain out { type filter hook output priority filter; oifname eth0 drop; }
+}
+";
+
+/// How soon a network has moved from a router that hangs: two questions, each with two seconds for its
+/// answer, three seconds after the last ones; and time for the clients of a machine that is busy.
+const SOON: Duration = Duration::from_secs(15);
+
+/// A host on the switch with a way of its own to the network.
+pub fn router(tailnet: &Tailnet, behind: &Host, number: usize, kind: MemberKind) -> Member {
+    let host = tailnet.host(["first", "second"][number], Uplink::Switch);
+    let device = ["eth0", "eth1"][number];
+    cable(&host, "lan", behind, device, 1500);
+    address(&host, "lan", &format!("10.77.{number}.1/30"));
+    address(behind, device, &format!("10.77.{number}.2/30"));
+    host.run(format!("ip route add {NETWORK} via 10.77.{number}.2"));
+    forward(&host);
+    Member::join(tailnet, host, kind, &format!("--advertise-routes={NETWORK}"))
+}
+
+/// The routers that the network goes to.
+pub fn primary(tailnet: &Tailnet) -> Vec<Value> {
+    let nodes = tailnet.coordinator.nodes();
+    let has_it = |node: &&Value| node["primary_routes"] == json!([NETWORK]);
+    nodes.iter().filter(has_it).map(|node| node["given_name"].clone()).collect()
+}
+
+#[test]
+fn a_network_moves_from_a_router_that_hangs_or_is_cut_off_within_seconds_and_not_back() {
+    let Some(tailnet) = start() else { return };
+    set(&tailnet, &json!({ "autoApprovers": { "routes": { NETWORK: ["rig@"] } } }));
+    let behind = Host::new("behind");
+    address(&behind, "lo", &format!("{BEHIND}/32"));
+    let first = router(&tailnet, &behind, 0, MemberKind::Tailscaled);
+    let second = router(&tailnet, &behind, 1, MemberKind::Linerate);
+    let client = join(&tailnet, "client", MemberKind::Tailscaled, "--accept-routes");
+    let is_reached = || ping(&client.host, format!("-c 1 -W 1 {BEHIND}")).is_complete();
+    eventually("the network is reached", PATIENCE, is_reached);
+    assert_eq!(primary(&tailnet), ["first"]);
+
+    first.signal("STOP");
+    let watch = Stopwatch::start();
+    assert!(!is_reached(), "it goes to the router that hangs");
+    eventually("the network is reached by the other", SOON, is_reached);
+    announce(&format!("a network moved in {:.1} s", watch.elapsed().as_secs_f64()));
+    assert_eq!(primary(&tailnet), ["second"]);
+
+    first.signal("CONT");
+    eventually("the first answers again", PATIENCE, || {
+        tailnet.coordinator.log().contains("answers again")
+    });
+    // Longer than it takes to ask all once more.
+    let pings = ping(&client.host, format!("-c 40 -i 0.2 -W 1 {BEHIND}"));
+    assert!(pings.is_complete(), "{}", pings.text);
+    assert_eq!(primary(&tailnet), ["second"]);
+
+    // Nothing ends its connections: they are cut, and nobody is told.
+    let rules = second.host.write("cut", CUT);
+    second.host.run(format!("nft -f {rules}"));
+    let watch = Stopwatch::start();
+    assert!(!is_reached(), "it goes to the router that is cut off");
+    eventually("the network is reached by the first again", SOON, is_reached);
+    announce(&format!("a network moved in {:.1} s", watch.elapsed().as_secs_f64()));
+    assert_eq!(primary(&tailnet), ["first"]);
+}

@@ -1,0 +1,176 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use doubles::coordinator::{Manner, framed, packed};
+use serde_json::{Value, json};
+
+use super::super::double::{Stream, Words, peer};
+use super::watched::Watched;
+use super::{Ruled, ruled};
+
+/// What all processes of a node may have of their own, in bytes: a frame of the map's stream may
+/// have 64 MiB.
+const MEMORY: u64 = 96 << 20;
+
+/// The same where there are as many peers as a node takes.
+const MEMORY_OF_MANY: u64 = 480 << 20;
+
+/// Looked on for so many pings after an attack that nothing tells of.
+const PINGS: usize = 50;
+
+#[test]
+fn what_speaks_no_such_protocol_is_told_and_harms_nothing() {
+    let ruled = ruled();
+    let watched = Watched::start(&ruled.nodes);
+    let page = "HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n<html>\u{1b}[2J\u{7}hello</html>";
+    for (manner, told) in [
+        (Manner::Says(vec![0xa5; 64 << 10]), "the coordinator ended"),
+        (Manner::Says(page.into()), "is not a coordinator's URL"),
+        (Manner::RepliesWith([&[2, 0, 48][..], &[7; 48]].concat()), "does not match"),
+        (Manner::ThenSays(vec![4, 0xff, 0xff]), "a record of 65535 bytes"),
+        (Manner::ThenSays([&[4, 0, 100][..], &[7; 100]].concat()), "did not seal"),
+        (Manner::Drips(b"HTTP/1.1 200 OK\r\nX: ".into(), Duration::from_millis(50)), "in time"),
+    ] {
+        ruled.double.behave(manner);
+        watched.says(told);
+    }
+    ruled.double.behave(Manner::Good);
+    watched.recovers();
+    watched.finish(MEMORY);
+}
+
+#[test]
+fn frames_that_cannot_be_read_are_told_and_harm_nothing() {
+    let ruled = ruled();
+    let watched = Watched::start(&ruled.nodes);
+    let half = &packed(&json!({ "Domain": "x".repeat(1000) }))[..20];
+    for (words, told) in [
+        (Words::once(framed(&[0xa5; 1000])), "not zstd"),
+        (Words::once([0xff; 4]), "a frame of 4294967295 bytes"),
+        (Words::once(bomb()), "unpacks to more than"),
+        (Words::cut_off(half), "closed the stream"),
+        (Words::once(framed(b"{\"Peers\":[")), "unreadable"),
+    ] {
+        ruled.double.say(Stream::Then(words));
+        watched.says(told);
+    }
+    ruled.first(|map| map["Node"] = Value::Null);
+    watched.says("does not name this node");
+    // One frame that would take months.
+    let length = u32::try_from(60 << 20).expect("it is less").to_le_bytes();
+    let streams = ruled.double.streams();
+    ruled.double.say(Stream::Then(Words::dripping([&length[..], &[0x28; 1000]].concat())));
+    ruled.asked_again(streams);
+    watched.goes_on(PINGS);
+    ruled.double.say(Stream::Good);
+    watched.recovers();
+    watched.finish(MEMORY);
+}
+
+#[test]
+fn floods_of_maps_are_taken_as_fast_as_they_are_handled() {
+    let ruled = ruled();
+    let watched = Watched::start(&ruled.nodes);
+    let message = |number: usize| json!({ "Title": "x".repeat(1000), "Text": number.to_string() });
+    for flood in [
+        all(|number| json!({ "PeersChanged": [stranger(number)] })),
+        all(|number| json!({ "UserProfiles": [{ "ID": number, "LoginName": "x".repeat(1000) }] })),
+        all(|number| json!({ "DisplayMessages": { number.to_string(): message(number) } })),
+        all(|number| json!({ "PacketFilters": { number.to_string(): [rule(number)] } })),
+        all(|number| json!({ "PeersRemoved": [number + 99], "OnlineChange": { "77": true } })),
+        all(|number| json!({ "PeersChangedPatch": [{ "NodeID": number + 99, "DERPRegion": 7 }] })),
+    ] {
+        let streams = ruled.double.streams();
+        ruled.double.say(Stream::Then(Words::once(flood)));
+        ruled.asked_again(streams);
+        watched.goes_on(PINGS);
+        watched.status();
+    }
+    ruled.double.say(Stream::Good);
+    watched.recovers();
+    watched.finish(MEMORY_OF_MANY);
+}
+
+#[test]
+fn a_map_of_a_hundred_thousand_peers_costs_no_packet() {
+    let ruled = ruled();
+    let watched = Watched::start(&ruled.nodes);
+    ruled.first(move |map| {
+        let is_watched = map["Node"]["Hostinfo"]["Hostname"] == "one";
+        let peers = map["Peers"].as_array_mut().expect("a map has peers");
+        let bare = |number| json!({ "ID": number + 100, "Key": format!("nodekey:{number:064x}") });
+        peers.extend((1..100_000).filter(|_| is_watched).map(bare));
+    });
+    watched.says("there are more than 50000");
+    ruled.double.say(Stream::Good);
+    watched.recovers();
+    watched.finish(MEMORY_OF_MANY);
+}
+
+#[test]
+fn names_and_messages_never_move_a_terminals_cursor() {
+    let ruled = ruled();
+    let watched = Watched::start(&ruled.nodes);
+    let evil = "a\u{1b}[2J\u{7}\r\n! all is well\u{9b}2J";
+    ruled.first(move |map| {
+        map["Health"] = json!([evil]);
+        map["DisplayMessages"] = json!({ evil: { "Title": evil, "Text": evil } });
+        map["UserProfiles"][0]["LoginName"] = json!(evil);
+        map["DERPMap"]["Regions"]["1"]["RegionCode"] = json!(evil);
+        map["Domain"] = json!(evil);
+        let mut named = stranger(7);
+        named["Name"] = json!(format!("{evil}.rig.test."));
+        named["Hostinfo"] = json!({ "OS": evil, "Hostname": evil });
+        named["KeyExpiry"] = json!(evil);
+        map["Peers"].as_array_mut().expect("a map has peers").push(named);
+        map["Peers"].as_array_mut().expect("a map has peers").push(json!({ "Name": evil }));
+    });
+    watched.says("all is well");
+    let forged = |line: &str| line.starts_with("! all is well");
+    assert!(!watched.status().lines().any(forged), "{}", watched.status());
+    ruled.double.say(Stream::Good);
+    watched.recovers();
+    watched.finish(MEMORY);
+}
+
+impl Ruled {
+    /// Waits until both nodes asked for a stream once more.
+    fn asked_again(&self, before: usize) {
+        netns::eventually("the nodes ask again", crate::tailnet::PATIENCE, || {
+            self.double.streams() >= before + self.nodes.len()
+        });
+    }
+
+    /// Has nodes be told first what `change` makes of a good map.
+    fn first(&self, change: impl Fn(&mut Value) + Send + Sync + 'static) {
+        let streams = self.double.streams();
+        self.double.say(Stream::First(Arc::new(change)));
+        self.asked_again(streams);
+    }
+}
+
+/// A peer that nobody has heard of.
+fn stranger(number: usize) -> Value {
+    peer(number + 100, &format!("stranger{number}"), &format!("nodekey:{number:064x}"))
+}
+
+fn rule(number: usize) -> Value {
+    let ip = format!("100.65.{}.{}", number >> 8 & 0xff, number & 0xff);
+    json!({ "SrcIPs": [ip], "DstPorts": [{ "IP": "*", "Ports": { "First": 0, "Last": 65535 } }] })
+}
+
+/// A flood of small maps.
+fn all(map: impl Fn(usize) -> Value) -> Vec<u8> {
+    (1..=5_000).flat_map(|number| framed(map(number).to_string().as_bytes())).collect()
+}
+
+/// zstd that repeats a byte without end: 128 KiB for each four bytes.
+fn bomb() -> Vec<u8> {
+    let mut packed = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x50].to_vec();
+    let block = (1u32 << 1 | (128 << 10) << 3).to_le_bytes();
+    for _ in 0..10_000 {
+        packed.extend_from_slice(&block[..3]);
+        packed.push(b' ');
+    }
+    framed(&packed)
+}

@@ -1,0 +1,243 @@
+//! Trouble of the control plane, which costs no packet, and of a user, who is told what to do.
+
+use netns::{
+    Certificate, Family, Member, MemberKind, Outcome, Pinging, Switch, Tailnet, Uplink, eventually,
+    linerate,
+};
+
+use super::commands::doctor;
+use super::double::{Double, Stream};
+use super::hostile::watched::Watched;
+use crate::tailnet::PATIENCE;
+
+/// A ping fifty times a second.
+const OFTEN: &str = "-i 0.02";
+
+/// What all processes of a node may have of their own, in bytes.
+const MEMORY: u64 = 32 << 20;
+
+/// Within this a join that cannot work says why.
+const TIMEOUT: &str = "--timeout=10s";
+
+fn members<const N: usize>(kinds: [MemberKind; N]) -> Option<(Tailnet, [Member; N])> {
+    let tailnet = Tailnet::start()?;
+    let mut number = 0;
+    let members = kinds.map(|kind| {
+        number += 1;
+        Member::join(&tailnet, tailnet.host(&format!("node{number}"), Uplink::Switch), kind, "")
+    });
+    Some((tailnet, members))
+}
+
+/// The agent's pid inside its host.
+fn agent(member: &Member) -> Option<u32> {
+    process(member, "linerate-agent")
+}
+
+fn process(member: &Member, name: &str) -> Option<u32> {
+    let found = member.host.attempt(format!("pgrep -f ^{name}"));
+    found.stdout.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn an_agent_that_is_killed_costs_no_packet() {
+    let kinds = [MemberKind::Linerate, MemberKind::Tailscaled];
+    let Some((_tailnet, [one, other])) = members(kinds) else { return };
+    one.becomes_direct(&other);
+    let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "agent", &target);
+    pinging.goes_on(20, PATIENCE);
+    let before = agent(&one).expect("a node has an agent");
+    one.host.run(format!("kill -KILL {before}"));
+    eventually("there is a new agent", PATIENCE, || agent(&one).is_some_and(|now| now != before));
+    pinging.goes_on(100, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+    eventually("the new agent is connected", PATIENCE, || {
+        one.attempt("status --json").stdout.contains("\"Running\"")
+    });
+    assert!(matches!(one.path_to(&other), netns::Path::Direct(_)));
+}
+
+#[test]
+fn an_agent_that_hangs_costs_no_packet() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate];
+    let Some((_tailnet, [one, other])) = members(kinds) else { return };
+    one.becomes_direct(&other);
+    let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "agent", &target);
+    one.host.run(format!("kill -STOP {}", agent(&one).expect("a node has an agent")));
+    pinging.goes_on(500, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+}
+
+#[test]
+fn without_its_steward_a_node_goes_on_and_says_so() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate];
+    let Some((tailnet, [one, other])) = members(kinds) else { return };
+    one.becomes_direct(&other);
+    let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "steward", &target);
+    let steward = process(&one, "linerate-steward").expect("a node has a steward");
+    let before = agent(&one);
+    one.host.run(format!("kill -KILL {steward}"));
+    eventually("status says so", PATIENCE, || {
+        let health = one.status()["Health"].to_string();
+        health.contains("the process that sets routes and names was killed")
+    });
+    pinging.goes_on(100, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+    assert_eq!(agent(&one), before);
+
+    let host = tailnet.host("later", Uplink::Switch);
+    let later = Member::join(&tailnet, host, MemberKind::Linerate, "");
+    let address = later.addresses.of(Family::V4);
+    eventually("the other is known", PATIENCE, || one.attempt("status").stdout.contains(address));
+
+    let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
+    assert!(ended.ok, "{ended:?}");
+    // Nobody is left who waits for it.
+    eventually("the agent ended, too", PATIENCE, || agent(&one).is_none());
+}
+
+#[test]
+fn an_interface_that_went_down_has_its_routes_when_it_is_up_again() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate];
+    let Some((_tailnet, [one, other])) = members(kinds) else { return };
+    for family in [Family::V4, Family::V6] {
+        one.reaches(&other, family);
+    }
+    let down = format!("ip link set {} down", Member::INTERFACE);
+    one.host.run(down);
+    assert!(!one.host.attempt(format!("ping -c 1 -W 1 {}", other.addresses.of(Family::V4))).ok);
+    one.host.run(format!("ip link set {} up", Member::INTERFACE));
+    for family in [Family::V4, Family::V6] {
+        one.reaches(&other, family);
+        other.reaches(&one, family);
+    }
+}
+
+#[test]
+fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
+    let kinds = [MemberKind::Linerate, MemberKind::Linerate, MemberKind::Tailscaled];
+    let Some((tailnet, [one, other, third])) = members(kinds) else { return };
+    one.becomes_direct(&third);
+    for member in [&one, &other] {
+        eventually("all know each other", PATIENCE, || {
+            let peers = member.status()["Peer"].as_object().map(|peers| peers.len());
+            peers == Some(2)
+        });
+    }
+    let target = format!("{OFTEN} {}", third.addresses.of(Family::V4));
+    let pinging = Pinging::start(&one.host, "coordinator", &target);
+    tailnet.coordinator.signal("KILL");
+    pinging.goes_on(200, PATIENCE);
+    let pings = pinging.finish();
+    assert!(pings.is_complete(), "{}", pings.text);
+    let told = || doctor(&one, "tailnet").iter().any(|what| what.contains("coordinator"));
+    eventually("the doctor tells", PATIENCE, told);
+    // They have never met.
+    one.reaches(&other, Family::V4);
+    let ended = linerate(&one.host, &format!("down {}", Member::INTERFACE));
+    assert!(ended.ok, "{ended:?}");
+    one.start_again(TIMEOUT);
+    for target in [&third, &other] {
+        one.reaches(target, Family::V6);
+    }
+}
+
+#[test]
+fn a_join_that_cannot_work_says_why_in_a_line_and_loses_nothing() {
+    let Some(tailnet) = Tailnet::start() else { return };
+    let node = Member::start(tailnet.host("node", Uplink::Switch), MemberKind::Linerate);
+    let (url, key) = (tailnet.coordinator.url(), tailnet.coordinator.auth_key());
+    let stranger = key.replace(|digit: char| digit.is_ascii_digit(), "x");
+    let expired = tailnet.coordinator.new_auth_key("");
+    // The tailnet's own key was the first.
+    tailnet.coordinator.command("preauthkeys expire --id 2");
+    for (url, key, named) in [
+        ("https://10.1.0.99", key, "10.1.0.99"),
+        (url, stranger.as_str(), "key"),
+        (url, expired.as_str(), "expired"),
+    ] {
+        let joined = node.log_in(url, key, TIMEOUT);
+        assert!(!joined.ok, "{joined:?}");
+        let line = joined.stderr.trim().lines().last().unwrap_or_default();
+        assert!(line.starts_with("linerate: ") && line.contains(named), "{joined:?}");
+        linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    }
+    node.host.run("mv /run/rig/ca.pem /run/rig/right.pem && : >/run/rig/ca.pem");
+    let joined = node.log_in(url, key, TIMEOUT);
+    assert!(!joined.ok && joined.stderr.contains("certificate"), "{joined:?}");
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    node.host.run("mv /run/rig/right.pem /run/rig/ca.pem");
+    let joined = node.log_in(url, key, "");
+    assert!(joined.ok, "{joined:?}");
+    let again = node.start_as("other0", &format!("--timeout=5s {url}"));
+    assert!(says(&again, Member::STATE), "a second join into the same state: {again:?}");
+    assert_eq!(node.status()["BackendState"], "Running");
+}
+
+/// Whether a command failed, and its last line says this.
+fn says(outcome: &Outcome, what: &str) -> bool {
+    let line = outcome.stderr.trim().lines().last().unwrap_or_default();
+    !outcome.ok && line.starts_with("linerate: ") && line.contains(what)
+}
+
+#[test]
+fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
+    let good = Certificate::new(Switch::coordinator());
+    let wrong = [(good.of_days(-3..-1), "expired"), (good.of_days(1..3), "valid only in")];
+    let double = Double::start(&wrong[0].0);
+    let first = Member::start(double.new_host("one"), MemberKind::Linerate);
+    for (certificate, told) in &wrong {
+        double.certify(certificate);
+        let joined = first.log_in(&double.url(), "key", "--timeout=3s");
+        assert!(says(&joined, told) && says(&joined, "check the clock"), "{joined:?}");
+        linerate(&first.host, &format!("down {}", Member::INTERFACE));
+    }
+    double.certify(&good);
+    let nodes = ["two", "three"].map(|name| double.join(name));
+    let joined = first.log_in(&double.url(), "key", "");
+    assert!(joined.ok, "{joined:?}");
+    nodes[0].becomes_direct(&nodes[1]);
+    let watched = Watched::start(&nodes);
+    for (certificate, told) in &wrong {
+        double.certify(certificate);
+        watched.says(told);
+    }
+    double.certify(&good);
+    watched.recovers();
+    watched.finish(MEMORY);
+}
+
+#[test]
+fn a_full_disk_is_named_and_loses_nothing() {
+    let double = Double::start(&Certificate::new(Switch::coordinator()));
+    let state = Member::STATE;
+    let [fill, clear] = ["head -c 1M /dev/zero >", "rm "].map(|word| format!("{word}{state}/full"));
+    let host = double.new_host("one");
+    host.run(format!("mkdir {state} && mount -t tmpfs -o size=256k tmpfs {state}"));
+    host.attempt(&fill);
+    let node = Member::start(host, MemberKind::Linerate);
+    let joined = node.log_in(&double.url(), "key", TIMEOUT);
+    assert!(says(&joined, "No space left") && says(&joined, state), "{joined:?}");
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    node.host.run(&clear);
+    let joined = node.log_in(&double.url(), "key", "");
+    assert!(joined.ok, "{joined:?}");
+    let key = node.status()["Self"]["PublicKey"].clone();
+    node.host.attempt(&fill);
+    double.say(Stream::First(std::sync::Arc::new(|map| map["Domain"] = "other.test".into())));
+    eventually("the status says so", PATIENCE, || {
+        node.attempt("status").stdout.lines().any(|line| line.contains("No space left"))
+    });
+    linerate(&node.host, &format!("down {}", Member::INTERFACE));
+    node.host.run(&clear);
+    double.behave(doubles::coordinator::Manner::NeverAnswers);
+    node.start_again(TIMEOUT);
+    let status = node.status();
+    assert_eq!((&status["Self"]["PublicKey"], &status["BackendState"]), (&key, &"Running".into()));
+}

@@ -1,0 +1,480 @@
+//! `linerate up FILE` and `linerate down FILE`: what wg-quick does, in one program.
+//!
+//! ```text
+//!   left: linerate up wg0.conf                               right
+//!   wg0  10.9.0.1/24  fd09::1/64   . . . . tunnel . . . .    wg0  10.9.0.2/24  fd09::2/64
+//!   eth0 10.1.0.1/24  fd01::1/64  -------- cable --------    eth0 10.1.0.2/24  fd01::2/64
+//!                                                            lo   192.0.2.1    2001:db8::1
+//! ```
+//!
+//! The two addresses on right's `lo` stand for the world behind a default route.
+
+mod crash;
+mod dns;
+mod interface_lock;
+mod reload;
+mod rules;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use netns::{
+    Addresses, Host, INTERFACE, Implementation, Key, Outcome, Pair, Shown, Side, Status, address,
+    conf, eventually, linerate, ping,
+};
+
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Everything that `up` may change and `down` must put back.
+const STATE: &str = "ip -4 route show table all; ip -6 route show table all; ip -4 rule; \
+                     ip -6 rule; ip -o address; nft list ruleset; cat /etc/resolv.conf; \
+                     ls /run/wireguard; cd /proc/sys/net; \
+                     grep . ipv4/ip_forward ipv6/conf/all/forwarding ipv6/conf/eth0/accept_ra";
+
+struct World {
+    left: Host,
+    right: Side,
+    key: Key,
+    before: BTreeSet<String>,
+}
+
+/// Both hosts, the right one ready to be called by the key that is left's.
+fn world() -> World {
+    let (left, right) = Pair::hosts(1500);
+    let right = Side::start(right, Implementation::Linerate, 2, Addresses::new(1, 2));
+    for far in ["192.0.2.1/32", "2001:db8::1/128"] {
+        address(&right.host, "lo", far);
+    }
+    let key = Key::generate();
+    right.host.run(format!("wg set wg0 peer {} allowed-ips 10.9.0.1/32,fd09::1/128", key.public));
+    left.run("chmod 700 /run/rig; mkdir -p /run/wireguard");
+    resolvconf(&left);
+    let before = state(&left);
+    World { left, right, key, before }
+}
+
+fn state(host: &Host) -> BTreeSet<String> {
+    let text = host.run(STATE);
+    // The kernel settles link-local addresses and multicast routes of the cable in its own time.
+    let is_settled = |line: &&str| !line.contains("fe80:") && !line.contains("multicast");
+    text.lines().filter(is_settled).map(str::to_owned).collect()
+}
+
+/// A resolvconf(8) that keeps one interface's servers in the host's private /etc/resolv.conf.
+fn resolvconf(host: &Host) {
+    let script = "#!/bin/sh\ncase $1 in\n\
+                  -a) cat >/etc/resolv.conf ;;\n-d) : >/etc/resolv.conf ;;\n\
+                  -l) cat /etc/resolv.conf ;;\nesac\n";
+    host.write_program("resolvconf", script);
+}
+
+impl World {
+    /// Writes wg0.conf: keys, addresses, these further lines and the peer with these allowed ips.
+    fn conf(&self, interface_lines: &str, allowed_ips: &str) -> String {
+        let peer = format!("Endpoint = 10.1.0.2:51820\nAllowedIPs = {allowed_ips}");
+        conf(&self.left, &self.key, &self.right.key, interface_lines, &peer)
+    }
+
+    fn linerate(&self, verb: &str, file: &str) -> Outcome {
+        linerate(&self.left, &format!("{verb} {file}"))
+    }
+
+    fn up(&self, file: &str) {
+        let outcome = self.linerate("up", file);
+        assert!(outcome.ok, "up failed: {}", outcome.stderr);
+    }
+
+    /// `linerate down`, and nothing of the interface is left.
+    fn down(&self, file: &str) {
+        let outcome = self.linerate("down", file);
+        assert!(outcome.ok, "down failed: {}", outcome.stderr);
+        self.is_as_before();
+    }
+
+    fn is_as_before(&self) {
+        let gone = || !self.left.has_device(INTERFACE) && self.left.daemon_of(INTERFACE).is_none();
+        eventually("interface and daemon are gone", PATIENCE, gone);
+        eventually("the socket is gone", PATIENCE, || !self.left.has("/run/wireguard/wg0.sock"));
+        let after = state(&self.left);
+        let left_behind: Vec<_> = after.difference(&self.before).collect();
+        let missing: Vec<_> = self.before.difference(&after).collect();
+        assert!(left_behind.is_empty(), "left behind: {left_behind:#?}");
+        assert!(missing.is_empty(), "taken away: {missing:#?}");
+    }
+
+    fn reaches(&self, targets: &[&str]) {
+        for target in targets {
+            let pings = ping(&self.left, format!("-c 3 -i 0.1 -W 5 {target}"));
+            assert!(pings.is_complete(), "{target}: {}", pings.text);
+        }
+    }
+}
+
+#[test]
+fn addresses_mtu_and_routes_are_set_and_taken_back() {
+    let world = world();
+    let file = world.conf("MTU = 1380", "10.9.0.0/24, fd09::/64, 192.0.2.0/24, 2001:db8::/32");
+    world.up(&file);
+    let link = world.left.run("ip -o link show wg0; ip -o address show wg0");
+    for word in ["mtu 1380", "UP", "10.9.0.1/24", "fd09::1/64"] {
+        assert!(link.contains(word), "no {word} in\n{link}");
+    }
+    let routes = world.left.run("ip -4 route; ip -6 route");
+    for route in ["192.0.2.0/24 dev wg0", "2001:db8::/32 dev wg0"] {
+        assert!(routes.contains(route), "no {route} in\n{routes}");
+    }
+    assert_eq!(world.left.run("wg show interfaces").trim(), INTERFACE);
+    world.reaches(&["10.9.0.2", "fd09::2", "192.0.2.1", "2001:db8::1"]);
+    world.down(&file);
+}
+
+#[test]
+fn without_an_mtu_line_the_link_to_the_endpoint_decides() {
+    for (outer, inner) in [(1500, 1420), (1400, 1320)] {
+        let world = world();
+        world.left.run(format!("ip link set eth0 mtu {outer}"));
+        let file = world.conf("", "10.9.0.0/24");
+        world.up(&file);
+        let link = world.left.run("ip -o link show wg0");
+        assert!(link.contains(&format!("mtu {inner} ")), "outside {outer}: {link}");
+        world.down(&file);
+    }
+}
+
+#[test]
+fn a_default_route_goes_through_the_tunnel_and_the_tunnel_around_it() {
+    let world = world();
+    let file = world.conf("", "0.0.0.0/0, ::/0");
+    world.up(&file);
+    for family in ["-4", "-6"] {
+        let rules = world.left.run(format!("ip {family} rule"));
+        assert!(rules.contains("suppress_prefixlength 0"), "{rules}");
+        let rule = rules.lines().find(|line| line.contains("not from all fwmark"));
+        let table = rule.and_then(|line| line.split_whitespace().last());
+        let table = table.unwrap_or_else(|| panic!("no rule `not fwmark` in\n{rules}"));
+        let routes = world.left.run(format!("ip {family} route show table {table}"));
+        assert!(routes.contains("default dev wg0"), "{routes}");
+    }
+    assert_ne!(Status::of(&world.left, INTERFACE).fwmark, "off");
+    world.reaches(&["10.9.0.2", "fd09::2", "192.0.2.1", "2001:db8::1"]);
+    // The cable itself stays reachable: its route is more specific.
+    world.reaches(&["10.1.0.2", "fd01::2"]);
+    world.down(&file);
+}
+
+#[test]
+fn a_default_route_of_one_family_leaves_the_other_alone() {
+    let world = world();
+    let file = world.conf("", "0.0.0.0/0");
+    let rules = world.left.run("ip -6 rule");
+    world.up(&file);
+    assert_eq!(world.left.run("ip -6 rule"), rules);
+    world.reaches(&["192.0.2.1"]);
+    world.down(&file);
+}
+
+#[test]
+fn table_off_adds_no_route() {
+    let world = world();
+    let file = world.conf("Table = off", "10.9.0.0/24, 192.0.2.0/24, 0.0.0.0/0");
+    world.up(&file);
+    let routes = world.left.run("ip -4 route show table all");
+    assert!(!routes.contains("192.0.2.0/24") && !routes.contains("default"), "{routes}");
+    world.reaches(&["10.9.0.2"]);
+    world.down(&file);
+}
+
+#[test]
+fn a_numbered_table_gets_all_the_routes() {
+    let world = world();
+    let file = world.conf("Table = 1234", "192.0.2.0/24, 0.0.0.0/0, 2001:db8::/32");
+    let rules = world.left.run("ip rule; ip -6 rule");
+    world.up(&file);
+    let routes = world.left.run("ip -4 route show table 1234; ip -6 route show table 1234");
+    for route in ["192.0.2.0/24 dev wg0", "default dev wg0", "2001:db8::/32 dev wg0"] {
+        assert!(routes.contains(route), "no {route} in\n{routes}");
+    }
+    assert!(!world.left.run("ip -4 route").contains("192.0.2.0/24"));
+    assert_eq!(world.left.run("ip rule; ip -6 rule"), rules);
+    world.down(&file);
+}
+
+#[test]
+fn hooks_run_in_order_with_the_interface_name() {
+    let world = world();
+    let say = |when: &str| {
+        format!(
+            "{when} = echo {when} %i $(ip link show %i >/dev/null 2>&1 && echo there) >>/run/rig/hooks\n\
+             {when} = echo second {when} >>/run/rig/hooks\n"
+        )
+    };
+    let hooks = ["PreUp", "PostUp", "PreDown", "PostDown"].map(say).concat();
+    let file = world.conf(&hooks, "10.9.0.0/24");
+    world.up(&file);
+    let expected = "PreUp wg0\nsecond PreUp\nPostUp wg0 there\nsecond PostUp\n";
+    assert_eq!(world.left.read("/run/rig/hooks"), expected);
+    world.down(&file);
+    let expected =
+        format!("{expected}PreDown wg0 there\nsecond PreDown\nPostDown wg0\nsecond PostDown\n");
+    assert_eq!(world.left.read("/run/rig/hooks"), expected);
+}
+
+#[test]
+fn a_hook_that_fails_takes_everything_back() {
+    let world = world();
+    let file = world.conf("PostUp = false", "10.9.0.0/24, 0.0.0.0/0");
+    let outcome = world.linerate("up", &file);
+    assert!(!outcome.ok, "up succeeded although a hook failed");
+    world.is_as_before();
+}
+
+/// Twice: once before the configuration is applied, and once after.
+#[test]
+fn a_start_that_fails_leaves_the_file_as_it_was_and_runs_no_hook_for_going_down() {
+    for (lines, endpoint) in [("", "nowhere.invalid:1"), ("PostUp = false", "10.1.0.2:51820")] {
+        let world = world();
+        let log = "/run/rig/down.log";
+        let file = world.conf(
+            &format!(
+                "SaveConfig = true\n{lines}\nPreDown = echo x >{log}\nPostDown = echo x >{log}"
+            ),
+            "10.9.0.0/24",
+        );
+        let text = world.left.read(&file).replace("10.1.0.2:51820", endpoint);
+        world.left.write("wg0.conf", &text);
+        let outcome = world.linerate("up", &file);
+        assert!(!outcome.ok, "up succeeded");
+        world.is_as_before();
+        assert_eq!(world.left.read(&file), text);
+        assert!(!world.left.has(log), "a hook ran");
+    }
+}
+
+/// The way of left's packets to right's address on the cable.
+fn way(world: &World) -> String {
+    world.left.run("ip route get 10.1.0.2")
+}
+
+#[test]
+fn a_connected_network_goes_before_a_peers_route_to_it() {
+    let world = world();
+    for lines in ["", "ConnectedFirst = true"] {
+        let file = world.conf(lines, "10.9.0.0/24, 10.1.0.0/24");
+        let outcome = world.linerate("up", &file);
+        assert!(outcome.ok, "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("AllowedIPs: this host is connected to 10.1.0.0/24"));
+        assert!(way(&world).contains("dev eth0"), "{}", way(&world));
+        world.reaches(&["10.9.0.2", "10.1.0.2"]);
+        world.down(&file);
+    }
+}
+
+#[test]
+fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24, 10.77.0.0/24, fd77::/64");
+    world.up(&file);
+    let leads = |device: &str| {
+        let ways = world.left.run("ip route get 10.77.0.5; ip route get fd77::5");
+        ways.matches(&format!("dev {device}")).count() == 2
+    };
+    assert!(leads("wg0"), "no routes");
+    let connect = |networks: [&str; 2]| {
+        networks.into_iter().for_each(|network| address(&world.left, "eth0", network));
+    };
+    let disconnect = |[v4, v6]: [&str; 2]| {
+        world.left.run(format!("ip address del {v4} dev eth0; ip address del {v6} dev eth0"));
+    };
+    let same = ["10.77.0.9/24", "fd77::9/64"];
+    connect(same);
+    eventually("the connected networks win", PATIENCE, || leads("eth0"));
+    disconnect(same);
+    eventually("the peer has its networks again", PATIENCE, || leads("wg0"));
+
+    // Who advertises a wide prefix takes nothing out of the tunnel. The routes that go with
+    // the next networks tell that these were looked at.
+    let wide = ["10.77.0.8/16", "fd77::8/48"];
+    connect(wide);
+    connect(same);
+    eventually("the connected networks win", PATIENCE, || leads("eth0"));
+    disconnect(same);
+    eventually("the peer has its networks again", PATIENCE, || leads("wg0"));
+    disconnect(wide);
+    world.down(&file);
+}
+
+#[test]
+fn a_peers_routes_go_before_connected_networks_where_the_file_says_so() {
+    let world = world();
+    for nets in ["10.9.0.0/24, 10.1.0.0/24", "0.0.0.0/0"] {
+        let file = world.conf("ConnectedFirst = false", nets);
+        world.up(&file);
+        assert!(way(&world).contains("dev wg0"), "{}", way(&world));
+        world.reaches(&["10.9.0.2", "10.1.0.2"]);
+        world.down(&file);
+    }
+}
+
+#[test]
+fn a_route_that_somebody_else_has_is_not_taken_from_him() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24, 192.0.2.0/24");
+    world.left.run("ip route add 192.0.2.0/24 via 10.1.0.2");
+    let before = world.left.run("ip -4 route show 192.0.2.0/24");
+    assert!(!world.linerate("up", &file).ok, "up took the route of eth0");
+    assert_eq!(world.left.run("ip -4 route show 192.0.2.0/24"), before);
+}
+
+/// A route of the host's own sends the tunnel's datagrams into the tunnel, and takes it back.
+#[test]
+fn a_tunnel_that_is_routed_into_itself_is_still_and_comes_back() {
+    let world = world();
+    let file = world.conf("Table = off", "10.9.0.0/24, 10.1.0.2/32");
+    world.up(&file);
+    world.reaches(&["10.9.0.2"]);
+    let sent = || world.left.device_count("wg0", "tx_packets");
+    let looped = || Shown::of(&world.left, INTERFACE).drops.remove("out loop").unwrap_or(0);
+    world.left.run("ip route add 10.1.0.2 dev wg0");
+    let before = sent();
+    ping(&world.left, "-c 5 -i 0.2 -W 1 10.9.0.2");
+    let rounds = sent() - before;
+    assert!(looped() >= 5, "{} datagrams looped", looped());
+    assert!(rounds < 60, "{rounds} packets went into the tunnel for 5");
+    world.left.run("ip route del 10.1.0.2 dev wg0");
+    world.reaches(&["10.9.0.2"]);
+    world.down(&file);
+}
+
+#[test]
+fn mark_mask_table_and_priority_are_those_of_the_file() {
+    let world = world();
+    let lines = "FwMark = 0x100\nFwMask = 0xff00\nDefaultRouteTable = 1000\nRulePriority = 100";
+    let file = world.conf(lines, "0.0.0.0/0, ::/0");
+    world.up(&file);
+    for family in ["-4", "-6"] {
+        let rules = world.left.run(format!("ip {family} rule"));
+        for rule in [
+            "100:\tfrom all lookup main suppress_prefixlength 0",
+            "101:\tnot from all fwmark 0x100/0xff00 lookup 1000",
+        ] {
+            assert!(rules.contains(rule), "no `{rule}` in\n{rules}");
+        }
+        let routes = world.left.run(format!("ip {family} route show table 1000"));
+        assert!(routes.contains("default dev wg0"), "{routes}");
+    }
+    assert_eq!(Status::of(&world.left, INTERFACE).fwmark, "0x100");
+    // Only the bits of the mask count, and only they are changed.
+    world.left.run("ip route add default via 10.1.0.2");
+    for (mark, device) in [("0x1", "wg0"), ("0x10101", "eth0"), ("0x300", "wg0")] {
+        let way = world.left.run(format!("ip route get 192.0.2.1 mark {mark}"));
+        assert!(way.contains(&format!("dev {device}")), "mark {mark}: {way}");
+    }
+    let filter = world.left.run("nft list table inet linerate-wg0");
+    for rule in [
+        "meta mark & 0x0000ff00 == 0x00000100 ct mark set ct mark & 0xffff01ff | 0x00000100",
+        "ct mark & 0x0000ff00 == 0x00000100 meta mark set meta mark & 0xffff01ff | 0x00000100",
+    ] {
+        assert!(filter.contains(rule), "no `{rule}` in\n{filter}");
+    }
+    world.reaches(&["10.9.0.2", "fd09::2", "192.0.2.1", "2001:db8::1"]);
+    world.left.run("ip route del default via 10.1.0.2");
+    world.down(&file);
+}
+
+#[test]
+fn save_config_writes_what_changed_at_run_time() {
+    let world = world();
+    let file = world.conf("SaveConfig = true\nMTU = 1390", "10.9.0.0/24");
+    world.up(&file);
+    let added = Key::generate().public;
+    world.left.run(format!("wg set wg0 peer {added} allowed-ips 10.9.7.0/24"));
+    let outcome = world.linerate("down", &file);
+    assert!(outcome.ok, "{}", outcome.stderr);
+    world.is_as_before();
+    let saved = world.left.read(&file);
+    let kept = [&added, &world.right.key.public, &world.key.private];
+    for word in kept.map(String::as_str).into_iter().chain(["10.9.0.1/24", "1390", "SaveConfig"]) {
+        assert!(saved.contains(word), "no {word} in\n{saved}");
+    }
+    world.up(&file);
+    assert_eq!(Status::of(&world.left, INTERFACE).peers.len(), 2);
+    world.reaches(&["10.9.0.2"]);
+}
+
+#[test]
+fn sigterm_to_the_daemon_takes_everything_back_as_well() {
+    let world = world();
+    let file = world.conf("", "0.0.0.0/0, ::/0");
+    world.up(&file);
+    world.reaches(&["192.0.2.1"]);
+    let pid = world.left.daemon_of(INTERFACE).expect("the daemon runs");
+    world.left.run(format!("kill -TERM {pid}"));
+    world.is_as_before();
+}
+
+#[test]
+fn up_of_what_is_up_is_refused_and_leaves_it_alone() {
+    let world = world();
+    let file = world.conf("", "10.9.0.0/24");
+    world.up(&file);
+    let outcome = world.linerate("up", &file);
+    assert!(!outcome.ok && !outcome.stderr.trim().is_empty(), "{outcome:?}");
+    world.reaches(&["10.9.0.2"]);
+    world.down(&file);
+    let outcome = world.linerate("down", &file);
+    assert!(!outcome.ok && !outcome.stderr.trim().is_empty(), "{outcome:?}");
+}
+
+#[test]
+fn an_address_of_a_family_that_is_off_is_told_so() {
+    let world = world();
+    world.left.run("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    let file = world.conf("", "10.9.0.0/24");
+    let outcome = world.linerate("up", &file);
+    let wanted = "Address = fd09::1/64: IPv6 is off on this host (net.ipv6.conf.wg0.disable_ipv6";
+    assert!(!outcome.ok && outcome.stderr.contains(wanted), "{outcome:?}");
+    world.is_as_before();
+    world.left.run(format!("sed -i 's/, fd09::1.*//' {file}"));
+    world.up(&file);
+    world.reaches(&["10.9.0.2"]);
+}
+
+#[test]
+fn an_error_in_the_file_is_told_with_file_line_and_key() {
+    let world = world();
+    let key = &world.key.private;
+    let good = format!("[Interface]\nPrivateKey = {key}\n");
+    for (line, name, text) in [
+        (5, "AllowedIPs", format!("{good}[Peer]\nPublicKey = {key}\nAllowedIPs = 10.0.0.0/33\n")),
+        (2, "PrivateKey", "[Interface]\nPrivateKey = short\n".to_owned()),
+        (3, "ListenPort", format!("{good}ListenPort = 70000\n")),
+        (3, "Address", format!("{good}Address = 10.9.0\n")),
+        (4, "MTU", format!("{good}# a comment\nMTU = large\n")),
+        (3, "Nonsense", format!("{good}Nonsense = 1\n")),
+        (4, "Endpoint", format!("{good}[Peer]\nEndpoint = 10.0.0.1\nPublicKey = {key}\n")),
+        (3, "Table", format!("{good}Table = some\n")),
+        (3, "FwMask", format!("{good}FwMask = 0xff\n")),
+        (3, "OfferRoutes", format!("{good}OfferRoutes = lan\n")),
+    ] {
+        let file = world.left.write("wg0.conf", &text);
+        let outcome = world.linerate("up", &file);
+        assert!(!outcome.ok, "accepted:\n{text}");
+        let wanted = format!("{file}:{line}: {name}");
+        assert!(outcome.stderr.contains(&wanted), "no `{wanted}` in `{}`", outcome.stderr);
+        let is_safe = name != "PrivateKey" || !outcome.stderr.contains(key.as_str());
+        assert!(is_safe, "a private key was printed");
+        world.is_as_before();
+    }
+}
+
+#[test]
+fn a_proxy_refuses_what_only_up_understands() {
+    let host = Host::new("host");
+    host.run("chmod 700 /run/rig");
+    let key = Key::generate().private;
+    let lines = "Address = 10.9.0.1/24\nSocks5 = 127.0.0.1:1080\nIpForward = true";
+    let file = host.write("wg0.conf", &format!("[Interface]\nPrivateKey = {key}\n{lines}\n"));
+    let outcome = linerate(&host, &format!("proxy {file}"));
+    let wanted = format!("{file}:5: IpForward: only `linerate up` understands this key");
+    assert!(!outcome.ok && outcome.stderr.contains(&wanted), "{}", outcome.stderr);
+}
