@@ -14,6 +14,9 @@ use netns::{
     skip,
 };
 
+/// What each TCP stream carries.
+const BYTES: u64 = 64 << 20;
+
 const SOON: Duration = Duration::from_secs(10);
 
 /// What no packet of the interface is longer than, and a super-packet is.
@@ -60,11 +63,11 @@ fn carries(pair: &Pair, case: &str) -> bool {
     let (rate, seen) = std::thread::scope(|scope| {
         let seen = scope.spawn(|| left.attempt(watch).ok);
         let address = OVERLAY[1];
-        let rate = Iperf { client: left, server: right, address, seconds: 2, options: "" }.run();
+        let rate =
+            Iperf { client: left, server: right, address, seconds: 2, options: "" }.carry(BYTES);
         (rate, seen.join().expect("it was watched"))
     });
     announce(&format!("vxlan {case}: {:.2} Gbit/s", rate.gbps()));
-    assert!(rate.gbps() > 0.05, "{case}: {rate:?}");
     assert_eq!(bad(), before, "{case}: wrong checksums");
     seen
 }

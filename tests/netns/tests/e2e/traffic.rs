@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use netns::{Family, INTERFACE, Implementation, Iperf, Meeting, Pair, Shown, announce, ping};
 
+/// What each TCP stream carries.
+const BYTES: u64 = 64 << 20;
+
 const SOON: Duration = Duration::from_secs(10);
 
 fn linerates_over(outer: Family) -> Pair {
@@ -31,9 +34,8 @@ fn ping_and_tcp_pass_inside_and_outside_of_both_families() {
             for (direction, options) in [("->", ""), ("<-", "-R")] {
                 let address = right.inner.of(inner);
                 let (client, server) = (&left.host, &right.host);
-                let rate = Iperf { client, server, address, seconds: 2, options }.run();
+                let rate = Iperf { client, server, address, seconds: 2, options }.carry(BYTES);
                 announce(&format!("tcp, {case}: left {direction} right {:.2} Gbit/s", rate.gbps()));
-                assert!(rate.gbps() > 0.05, "{case}: {rate:?}");
             }
         }
     }
