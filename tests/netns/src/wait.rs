@@ -1,5 +1,6 @@
 //! Time as the tests see it: deadlines, never fixed sleeps.
 
+use std::env;
 use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +10,20 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// The longest: a look starts several processes, on the cores that the daemons of all tests share.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// How many times longer a deadline is where other tests share the machine.
+const SHARED: u32 = 4;
+
+/// Whether a test has the machine for itself (`LINERATE_NETNS_ALONE=1`, as `make test-all` sets it), so
+/// that what is slow or lost is the program's fault.
+pub fn is_alone() -> bool {
+    env::var_os("LINERATE_NETNS_ALONE").is_some_and(|value| value == "1")
+}
+
+/// The time after which something counts as too late: longer where other tests share the machine.
+pub fn deadline(within: Duration) -> Duration {
+    if is_alone() { within } else { SHARED * within }
+}
 
 /// Time since it was started.
 pub struct Stopwatch(Instant);
@@ -29,8 +44,9 @@ impl Stopwatch {
 /// Looks again and again until `holds` is true.
 ///
 /// # Panics
-/// When it is still false after `within`.
+/// When it is still false after the [`deadline`] of `within`.
 pub fn eventually(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+    let within = deadline(within);
     let watch = Stopwatch::start();
     while !holds() {
         let waited = watch.elapsed();

@@ -13,7 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use netns::{
-    Family, Member, MemberKind, MemberProgram, Nat, Path, Stopwatch, Tailnet, Uplink, ping,
+    Family, Member, MemberKind, MemberProgram, Nat, Path, Stopwatch, Tailnet, Uplink, deadline,
+    ping,
 };
 
 /// Within this two linerates go directly that can: 3 s are promised once each knows the other and is
@@ -147,7 +148,7 @@ fn wrong(pairs: &[([&Member; 2], bool)]) -> Vec<String> {
 fn wait_until_direct(ends: [&Member; 2]) -> Duration {
     let watch = Stopwatch::start();
     let is_stock = ends.iter().any(|member| member.kind() == MemberKind::Tailscaled);
-    let patience = if is_stock { STOCK_PATIENCE } else { PATIENCE };
+    let patience = deadline(if is_stock { STOCK_PATIENCE } else { PATIENCE });
     for [from, to] in [ends, [ends[1], ends[0]]] {
         let target = to.addresses.of(Family::V4);
         while !matches!(from.path_to(to), Path::Direct(_)) && watch.elapsed() < patience {

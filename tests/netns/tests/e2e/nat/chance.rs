@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netns::{
     Counter, Family, Iperf, Member, MemberKind, Nat, Path, Pinging, Stopwatch, Tailnet, Uplink,
-    eventually, ping,
+    deadline, eventually, ping,
 };
 
 use crate::nat::changes::{OFTEN, PATIENCE};
@@ -16,6 +16,9 @@ const MEETS: Duration = Duration::from_secs(30);
 
 /// What a second of calls may be, with some that a busy machine makes up for.
 const PACE: u32 = 220;
+
+/// What is carried over each path that was found.
+const BYTES: u64 = 16 << 20;
 
 /// The calls of a host.
 const CALLS: &str = "oifname eth0 udp dport 1024-65535 ct state new";
@@ -63,7 +66,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
     thread::scope(|scope| {
         for (nats, [one, other]) in &pairs {
             scope.spawn(move || {
-                let took = time_to_meet([one, other], MEETS);
+                let took = time_to_meet([one, other], deadline(MEETS));
                 println!("{nats:?} after {took:?}");
                 assert!(took.is_some(), "{nats:?}: {}", why(one, other));
             });
@@ -78,7 +81,8 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
             let pings = ping(&from.host, format!("-c 300 -i 0.005 -s 1200 {target}"));
             assert!(pings.is_complete(), "{nats:?}: {} of 300 answered", pings.received);
             let (client, server) = (&from.host, &to.host);
-            let run = Iperf { client, server, address: target, seconds: 2, options: "" }.run();
+            let run =
+                Iperf { client, server, address: target, seconds: 2, options: "" }.carry(BYTES);
             println!("{}: {:.2} Gbit/s", from.host.name(), run.gbps());
             assert!(matches!(from.path_to(to), Path::Direct(_)), "{nats:?}");
         }
@@ -91,7 +95,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
 fn a_way_by_chance_that_ends_is_left_for_the_relay_and_found_anew() {
     let Some(tailnet) = Tailnet::start() else { return };
     let [hard, easy] = pair(&tailnet, 0, [Nat::Symmetric, Nat::PortRestricted], "");
-    let took = time_to_meet([&hard, &easy], MEETS);
+    let took = time_to_meet([&hard, &easy], deadline(MEETS));
     assert!(took.is_some(), "{}", why(&hard, &easy));
     let pinging =
         Pinging::start(&hard.host, "on", &format!("{OFTEN} {}", easy.addresses.of(Family::V4)));
@@ -103,7 +107,7 @@ fn a_way_by_chance_that_ends_is_left_for_the_relay_and_found_anew() {
     pinging.goes_on(200, Duration::from_secs(12));
     assert!(sockets(&hard) < 20, "{} sockets", sockets(&hard));
     drop(pinging);
-    let again = time_to_meet([&hard, &easy], Duration::from_secs(120));
+    let again = time_to_meet([&hard, &easy], deadline(Duration::from_secs(120)));
     println!("first after {took:?}, again after {again:?}");
     assert!(again.is_some(), "{}", why(&hard, &easy));
 }
@@ -124,7 +128,7 @@ fn who_does_not_want_it_calls_nobody_and_is_asked_by_nobody() {
     }
     let before = calls[1].packets();
     let watch = Stopwatch::start();
-    let took = time_to_meet([&hard, &easy], Duration::from_secs(60));
+    let took = time_to_meet([&hard, &easy], deadline(Duration::from_secs(60)));
     assert!(took.is_some(), "{}", why(&hard, &easy));
     let called = calls[1].packets() - before;
     println!("{called} calls, met after {took:?}");

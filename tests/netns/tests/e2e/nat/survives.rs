@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use netns::{
     Family, Host, Member, MemberKind, Nat, Path, Pinging, Stopwatch, Stream, Tailnet, Uplink,
+    deadline,
 };
 
 use super::changes::{INTERVAL, OFTEN, PACED, PATIENCE};
@@ -56,7 +57,7 @@ impl Talk {
         self.pinging.goes_on(3 * SOME, PATIENCE);
         let gap = self.pinging.finish().longest_gap(INTERVAL);
         println!("{what}: {gap:?} without an answer");
-        assert!(gap < gone + BACK, "{what}: {gap:?}");
+        assert!(gap < gone + deadline(BACK), "{what}: {gap:?}");
         self.one.becomes_direct(&self.other);
         self.other.becomes_direct(&self.one);
         let carried = self.stream.finish();
