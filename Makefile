@@ -75,9 +75,10 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
         smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
         advisories fuzz clean
 
-demo: deps build $(if $(BESIDE),peers)
-	cargo build --release -p linerate-netns --bin demo
-	tests/netns/run $(TARGET)/release/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
+demo: deps $(if $(BESIDE),peers)
+	cargo build --profile demo -p linerate-cli
+	cargo build --profile demo -p linerate-netns --bin demo
+	tests/netns/run $(TARGET)/demo/demo --seconds $(SECONDS_EACH) $(if $(BESIDE),--beside $(BESIDE))
 
 REPORT = --json $(TARGET)/report/$(1).json --html $(TARGET)/report/$(1).html
 
@@ -174,7 +175,7 @@ test-all:
 	@$(STAGES); \
 	for what in test lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
 	stage 'end-to-end tests of the release build' env LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
-	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server \
+	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server LINERATE_NETNS_ALONE=1 THREADS=1 \
 	  make --no-print-directory test-hosts test-alone; \
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet::'; \
