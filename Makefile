@@ -130,7 +130,7 @@ test: deps
 	$(STAGES); \
 	tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & \
 	stage 'build' make --no-print-directory build-tests; \
-	stage 'side by side' make --no-print-directory --keep-going --jobs=3 --output-sync=target \
+	stage 'side by side: unit tests, end-to-end tests and the bench, some ten minutes' make --no-print-directory --keep-going --jobs=3 --output-sync=target \
 	  test-units test-hosts test-bench; \
 	stage 'one by one' make --no-print-directory test-alone; \
 	cat $(TARGET)/peers.log; \
