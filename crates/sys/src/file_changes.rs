@@ -25,10 +25,10 @@ const EVENTS: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
 
 use crate::watch::unless_exhausted;
 
-/// Says when something happened in one of the files' folders.
+/// Reports changes in the folders of the files.
 #[derive(Debug)]
 pub struct FileChanges {
-    /// Nothing where the user has no instance or watch left.
+    /// `None` if the user has reached a limit of inotify.
     inotify: Option<Inotify>,
     /// The files', in whatever folder.
     names: BTreeSet<OsString>,
@@ -62,8 +62,8 @@ impl FileChanges {
         Ok(inotify)
     }
 
-    /// Readable when there is something for [`Self::any`]; nothing where changes cannot be seen, so
-    /// that the files have to be looked at from time to time.
+    /// Readable when [`Self::any`] has events to read. `None` if changes are not reported, and the caller
+    /// has to poll the files.
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(AsFd::as_fd)
     }

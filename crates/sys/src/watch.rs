@@ -31,15 +31,15 @@ const ENDED: AddWatchFlags = AddWatchFlags::IN_IGNORED
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_UNMOUNT);
 
-/// How often the file is looked at where the kernel has no inotify instance left: each user has 128
-/// by default, and the containers of a machine may share one user.
+/// Interval of the checks when inotify is not available. A user has 128 instances by default, and the
+/// containers of a machine may share one user.
 const POLL: Duration = Duration::from_secs(1);
 
 /// Watches one file through its directory: an open socket keeps its inode, so a watch on the file
 /// itself would not report the deletion.
 #[derive(Debug)]
 pub struct Watch {
-    /// Nothing where none was left: the file is polled then.
+    /// `None` if the user has reached a limit of inotify. The file is polled then.
     inotify: Option<Inotify>,
     path: PathBuf,
     name: OsString,
@@ -62,7 +62,7 @@ impl Watch {
     /// Watches an existing file.
     ///
     /// # Errors
-    /// There is no such file.
+    /// The file does not exist.
     pub fn new(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         let directory = match path.parent() {
@@ -139,7 +139,7 @@ fn notifications(directory: &Path) -> nix::Result<Inotify> {
     Ok(inotify)
 }
 
-/// Nothing where the user has no instance (EMFILE) or no watch (ENOSPC) left: inotify(7).
+/// `None` if the user has reached the limit of instances (EMFILE) or watches (ENOSPC), see inotify(7).
 pub(crate) fn unless_exhausted<T>(made: nix::Result<T>) -> io::Result<Option<T>> {
     match made {
         Ok(made) => Ok(Some(made)),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_deleted_where_no_inotify_instance_is_left_is_gone() {
+    fn deleted_file_is_gone_without_inotify() {
         let directory = Directory::new("poll");
         let path = directory.join("wg0.sock");
         let _listener = UnixListener::bind(&path).unwrap();

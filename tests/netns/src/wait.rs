@@ -5,22 +5,22 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first pause between two looks, which does not show in a test's time.
+/// The first pause between two checks, short compared with a test.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The longest: a look starts several processes, on the cores that the daemons of all tests share.
+/// The longest pause. A check starts several processes, and all tests share the cores.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// How many times longer a deadline is where other tests share the machine.
+/// Factor of all deadlines when other tests share the machine.
 const SHARED: u32 = 4;
 
-/// Whether a test has the machine for itself (`LINERATE_NETNS_ALONE=1`, as `make test-all` sets it), so
-/// that what is slow or lost is the program's fault.
+/// Whether no other test runs at the same time (`LINERATE_NETNS_ALONE=1`, set by `make test-all`). The
+/// limits of speed and loss are strict then.
 pub fn is_alone() -> bool {
     env::var_os("LINERATE_NETNS_ALONE").is_some_and(|value| value == "1")
 }
 
-/// The time after which something counts as too late: longer where other tests share the machine.
+/// The deadline of an event, which is longer if other tests share the machine.
 pub fn deadline(within: Duration) -> Duration {
     if is_alone() { within } else { SHARED * within }
 }

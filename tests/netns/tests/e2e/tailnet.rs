@@ -30,8 +30,8 @@ const PORT: u16 = 7000;
 const SLOW: Train =
     Train { count: 4, size: 1000, segmented: false, rest: Duration::from_millis(10) };
 
-/// The same through a relay. headscale's has a queue of 32 packets for each node, which overflows where
-/// a busy machine lets the node wait: so few fill it only in 0.6 s.
+/// The datagrams through a relay. headscale's relay queues 32 packets for each node, and drops more. At
+/// this rate the queue is full after 0.6 s.
 const SPARSE: Train = Train { count: 1, rest: Duration::from_millis(40), ..SLOW };
 
 /// A stream with some loss of its first packets has found its rate behind this.

@@ -275,7 +275,7 @@ fn a_network_that_is_connected_later_goes_before_a_peers_route_until_it_is_gone(
     let file = world.conf("", "10.9.0.0/24, 10.77.0.0/24, fd77::/64");
     world.up(&file);
     let leads = |device: &str| {
-        // Between two changes there is no route for a moment.
+        // While the routes change, the destination can be unreachable for a moment.
         let ways = world.left.attempt("ip route get 10.77.0.5; ip route get fd77::5").stdout;
         ways.matches(&format!("dev {device}")).count() == 2
     };

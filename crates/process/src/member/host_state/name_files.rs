@@ -24,18 +24,17 @@ impl NameFiles {
     /// The kernel is out of memory.
     pub fn new() -> io::Result<Self> {
         let mut files = Self { changes: dns::changes()?, pace: Pace::default() };
-        files.look_without_notice();
+        files.schedule_poll();
         Ok(files)
     }
 
-    /// Readable when there is something for [`Self::handle_events`]; nothing where no change can be
-    /// seen.
+    /// Readable when [`Self::handle_events`] has events to read. `None` if changes are not reported.
     pub fn readable(&self) -> Option<BorrowedFd<'_>> {
         self.changes.readable()
     }
 
-    /// Makes a look due after a while where no change can be seen.
-    fn look_without_notice(&mut self) {
+    /// Schedules a check if changes are not reported.
+    fn schedule_poll(&mut self) {
         if self.changes.readable().is_none() {
             self.pace.due.get_or_insert(now() + LONGEST);
         }
@@ -60,7 +59,7 @@ impl NameFiles {
     /// Takes a look that is due.
     pub fn take_due(&mut self) -> bool {
         let is_due = self.pace.take_due(now());
-        self.look_without_notice();
+        self.schedule_poll();
         is_due
     }
 

@@ -50,15 +50,15 @@ fn is_inner(packet: &[u8]) -> bool {
     addresses.all(|address| address.starts_with(&[10, 9]) || address.starts_with(&[0xfd, 9]))
 }
 
-/// Whether a packet came as it was sent, or with the mark of a congested queue where its sender knows
-/// ECN (RFC 3168), which also changes the checksum of an IPv4 header.
+/// Whether a packet arrived unchanged, except for a congestion mark (CE, RFC 3168). The mark also changes
+/// the checksum of an IPv4 header.
 fn is_same(sent: &[u8], came: &[u8]) -> bool {
     let mut sent = sent.to_vec();
     let (at, bits) = (1, if Layout::of(&sent).version == 4 { 0x03 } else { 0x30 });
     if sent.len() == came.len() && sent[at] & bits != 0 && sent[at] != came[at] {
         sent[at] |= bits;
         if bits == 0x03 {
-            // `are_sound` has verified it.
+            // `are_sound` has verified the checksum.
             sent[10..12].copy_from_slice(&came[10..12]);
         }
     }
@@ -78,8 +78,8 @@ impl Flows {
         }
     }
 
-    /// Whether flow by flow the same packets stand in the same order, but for marks of congestion; else
-    /// where they differ.
+    /// Compares the packets of each flow in order, except for congestion marks. The error describes the
+    /// first difference.
     pub fn same_as(&self, other: &Flows) -> Result<(), String> {
         let (ours, theirs) = (self.by_key(), other.by_key());
         if let Some(key) = theirs.keys().find(|key| !ours.contains_key(*key)) {

@@ -20,8 +20,7 @@ use super::{PATIENCE, join, number, start};
 /// What the server's memory of its own may grow by, in bytes. The most connections that are held at once
 /// here, 1,500 that register and 4,000 that say nothing, take 85 to 120 MB.
 const BOUND: u64 = 160 << 20;
-/// The share of pings by the relay that may be lost, in percent: alone, and where other tests take the
-/// processor time of the server and of both nodes.
+/// Highest loss of pings through the relay, in percent: strict, and when other tests share the cores.
 const LOSS: u32 = 1;
 const LOSS_BESIDE_OTHERS: u32 = 80;
 

@@ -66,7 +66,7 @@ impl<'a> Watched<'a> {
     }
 
     /// Checks that no packet was lost, no process ended, and all of them never had more than this
-    /// memory together, in bytes. Beside other tests, which take the data plane's processor time, half of
+    /// memory together, in bytes. When other tests share the cores, half of
     /// the packets may be lost.
     pub fn finish(self, bound: u64) {
         self.goes_on(LAST);
