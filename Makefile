@@ -41,10 +41,11 @@ TEST ?= tcp
 # libraries would be built again.
 TESTS := cargo test --workspace --no-fail-fast
 # The targets of end-to-end tests begin with e2e: those of hosts, and those of the bench.
-UNIT_TEST := $(TESTS) --lib --bins --test '[!e]*'
+UNIT_TEST := $(TESTS) --lib --bin manuals --test '[!e]*'
 END_TO_END := $(TESTS) --test e2e
 BENCH_TEST := $(TESTS) --test e2e_bench
 IN_HOSTS := tests/netns/run
+BUILD_TESTS := cargo build --workspace --bins --examples --tests
 # End-to-end tests wait for timers more than they work, so many share the cores. Those that judge a
 # rate or a number of drops run alone.
 THREADS ?= 8
@@ -121,7 +122,7 @@ STAGES = failed=(); took=(); \
 
 # Everything that the tests run, once, outside of the namespaces, where there is a network.
 build-tests: deps
-	cargo build --workspace --all-targets
+	$(BUILD_TESTS)
 
 # The peers are built beside the tests; what needs them waits for them. What is called is `make` by its
 # name, so that `make -n` only prints it.
@@ -140,7 +141,7 @@ test: deps
 test-units: build-tests
 	@$(STAGES); \
 	stage 'unit tests' $(IN_HOSTS) $(UNIT_TEST) -- $(ARGS); \
-	stage 'documentation tests' cargo test --workspace --doc -- $(ARGS); \
+	stage 'documentation tests' env -u MAKEFLAGS cargo test --workspace --doc -- $(ARGS); \
 	all_passed
 
 test-hosts: build-tests tailnet-peers

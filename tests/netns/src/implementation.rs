@@ -136,7 +136,7 @@ pub(crate) fn built(variable: &str, name: &str) -> Option<PathBuf> {
     builds.into_iter().find_map(|build| build.join(name).canonicalize().ok())
 }
 
-/// The example of this name, built with this program (`cargo build --workspace --all-targets`).
+/// The example of this name, built with this program.
 ///
 /// # Panics
 /// When it is not built.

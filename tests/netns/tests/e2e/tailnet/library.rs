@@ -31,7 +31,7 @@ fn serve(host: &Host) {
 
 /// Starts the program as a user without any right, and waits until it serves.
 fn start(host: &Host, url: &str, key: &str) -> Service {
-    let program = netns::example("library-node");
+    let program = netns::example("tailnet");
     let program = program.display();
     let words = format!(
         "env SSL_CERT_FILE=/run/rig/ca.pem TS_AUTHKEY={key} setpriv --reuid=nobody \
