@@ -45,6 +45,7 @@ UNIT_TEST := $(TESTS) --lib --bin manuals --test '[!e]*'
 END_TO_END := $(TESTS) --test e2e
 BENCH_TEST := $(TESTS) --test e2e_bench
 IN_HOSTS := tests/netns/run
+SIDE_BY_SIDE := make --no-print-directory --keep-going --jobs=2 --output-sync=target
 BUILD_TESTS := cargo build --workspace --bins --examples --tests
 # End-to-end tests wait for timers more than they work, so many share the cores. Those that judge a
 # rate or a number of drops run alone.
@@ -72,7 +73,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
-        test-bench test-alone test-all check timings test-offloads test-clients kernel-test arm-test replicas \
+        test-bench test-modes test-alone test-all check timings test-offloads test-clients kernel-test arm-test replicas \
         smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
         advisories fuzz clean
 
@@ -131,8 +132,8 @@ test: deps
 	$(STAGES); \
 	tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & \
 	stage 'build' make --no-print-directory build-tests; \
-	stage 'side by side: unit tests, end-to-end tests and the bench, some ten minutes' make --no-print-directory --keep-going --jobs=3 --output-sync=target \
-	  test-units test-hosts test-bench; \
+	stage 'unit tests beside end-to-end tests, some seven minutes' $(SIDE_BY_SIDE) test-units test-hosts; \
+	stage 'the bench beside end-to-end tests in other modes' $(SIDE_BY_SIDE) test-bench test-modes; \
 	stage 'one by one' make --no-print-directory test-alone; \
 	cat $(TARGET)/peers.log; \
 	all_passed
@@ -151,8 +152,10 @@ test-hosts: build-tests tailnet-peers
 	all_passed
 
 test-bench: build-tests tailnet-peers
+	$(IN_HOSTS) $(BENCH_TEST) -- $(ONE_BY_ONE) $(ARGS)
+
+test-modes: build-tests tailnet-peers
 	@$(STAGES); \
-	stage 'the bench' $(IN_HOSTS) $(BENCH_TEST) -- $(ONE_BY_ONE); \
 	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
 	  $(IN_HOSTS) $(END_TO_END) -- --test-threads=$(THREADS) traffic::; \
 	stage 'proxies with their stack in the process' env LINERATE_NETNS_STACK=in-process \
