@@ -44,6 +44,8 @@ fn an_agent_that_is_killed_costs_no_packet() {
     let kinds = [MemberKind::Linerate, MemberKind::Tailscaled];
     let Some((_tailnet, [one, other])) = members(kinds) else { return };
     one.becomes_direct(&other);
+    // Packets from the relay pass the agent, so both directions have to be direct.
+    other.becomes_direct(&one);
     let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
     let pinging = Pinging::start(&one.host, "agent", &target);
     pinging.goes_on(20, PATIENCE);
@@ -64,6 +66,8 @@ fn an_agent_that_hangs_costs_no_packet() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate];
     let Some((_tailnet, [one, other])) = members(kinds) else { return };
     one.becomes_direct(&other);
+    // Packets from the relay pass the agent, so both directions have to be direct.
+    other.becomes_direct(&one);
     let target = format!("{OFTEN} {}", other.addresses.of(Family::V4));
     let pinging = Pinging::start(&one.host, "agent", &target);
     one.host.run(format!("kill -STOP {}", agent(&one).expect("a node has an agent")));
