@@ -128,6 +128,7 @@ fn without_a_coordinator_nodes_go_on_start_again_and_meet() {
     let kinds = [MemberKind::Linerate, MemberKind::Linerate, MemberKind::Tailscaled];
     let Some((tailnet, [one, other, third])) = members(kinds) else { return };
     one.becomes_direct(&third);
+    third.becomes_direct(&one);
     for member in [&one, &other] {
         eventually("all know each other", PATIENCE, || {
             let peers = member.status()["Peer"].as_object().map(|peers| peers.len());
@@ -207,6 +208,7 @@ fn a_clock_that_is_off_by_a_day_is_named_and_costs_no_packet() {
     let joined = first.log_in(&double.url(), "key", "");
     assert!(joined.ok, "{joined:?}");
     nodes[0].becomes_direct(&nodes[1]);
+    nodes[1].becomes_direct(&nodes[0]);
     let watched = Watched::start(&nodes);
     for (certificate, told) in &wrong {
         double.certify(certificate);
