@@ -45,11 +45,12 @@ UNIT_TEST := $(TESTS) --lib --bin manuals --test '[!e]*'
 END_TO_END := $(TESTS) --test e2e
 BENCH_TEST := $(TESTS) --test e2e_bench
 IN_HOSTS := tests/netns/run
-SIDE_BY_SIDE := make --no-print-directory --keep-going --jobs=2 --output-sync=target
+SIDE_BY_SIDE := make --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
 BUILD_TESTS := cargo build --workspace --bins --examples --tests
 # End-to-end tests wait for timers more than they work, so many share the cores. Those that judge a
 # rate or a number of drops run alone.
 THREADS ?= 8
+JOBS ?= 2
 ALONE := soak overload
 ONE_BY_ONE := --test-threads=1
 

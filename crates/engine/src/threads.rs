@@ -208,6 +208,7 @@ impl Drop for Engine {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::{
+        cell::Cell,
         collections::HashMap,
         sync::{
             atomic::AtomicU64,
@@ -370,22 +371,30 @@ pub(crate) mod tests {
         std::mem::forget(stuck);
     }
 
+    thread_local! {
+        /// Processor time at this thread's last look at the clock. Another thread may move the clock before
+        /// this one asks for its processor time.
+        static USED: Cell<u64> = const { Cell::new(0) };
+    }
+
     #[test]
     fn outbound_has_a_thread_of_its_own_while_one_core_is_not_enough() {
         let asked: Arc<Mutex<HashMap<_, _>>> = Arc::default();
-        let (time, used) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
         // In each millisecond the first thread uses so many microseconds of a core.
         let rate = Arc::new(AtomicU64::new(1000));
         let mut parts = parts(Busy("ip", asked.clone()), Busy("udp", asked.clone()));
-        let (clock, processor) = ((time.clone(), used.clone(), rate.clone()), used.clone());
+        // Nanoseconds: the time, and the processor time until then.
+        let (clock, current) = (Mutex::new((1, 0)), rate.clone());
         parts.clock = Arc::new(move || {
-            let (time, used, rate) = &clock;
-            used.fetch_add(rate.load(Ordering::Relaxed) * 1000, Ordering::Relaxed);
-            let nanos = time.fetch_add(1_000_000, Ordering::Relaxed);
-            Now { time: Time::from_nanos(nanos), wall: Default::default() }
+            let mut clock = lock(&clock);
+            let (time, used) = *clock;
+            let used = used + current.load(Ordering::Relaxed) * 1000;
+            *clock = (time + 1_000_000, used);
+            USED.set(used);
+            Now { time: Time::from_nanos(time), wall: Default::default() }
         });
-        parts.processor = Arc::new(move || {
-            let used = Duration::from_nanos(processor.load(Ordering::Relaxed));
+        parts.processor = Arc::new(|| {
+            let used = Duration::from_nanos(USED.get());
             Spent { thread: used, process: used }
         });
         parts.poll = Some(Box::new(Busy("poll", asked.clone())));
