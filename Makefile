@@ -45,7 +45,7 @@ UNIT_TEST := $(TESTS) --lib --bin manuals --test '[!e]*'
 END_TO_END := $(TESTS) --test e2e
 BENCH_TEST := $(TESTS) --test e2e_bench
 IN_HOSTS := tests/netns/run
-SIDE_BY_SIDE := make --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
+SIDE_BY_SIDE = make --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
 BUILD_TESTS := cargo build --workspace --bins --examples --tests
 # End-to-end tests wait for timers more than they work, so many share the cores. Those that judge a
 # rate or a number of drops run alone.
@@ -126,21 +126,21 @@ STAGES = failed=(); took=(); \
 build-tests: deps
 	$(BUILD_TESTS)
 
-# The peers are built beside the tests; what needs them waits for them. What is called is `make` by its
-# name, so that `make -n` only prints it.
+# The peers are built in the background; targets that need them wait. Recipes call `make` by its name, so
+# that `make -n` only prints it.
 test: deps
 	@mkdir -p $(TARGET); \
 	$(STAGES); \
 	tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & \
 	stage 'build' make --no-print-directory build-tests; \
-	stage 'unit tests beside end-to-end tests, some seven minutes' $(SIDE_BY_SIDE) test-units test-hosts; \
-	stage 'the bench beside end-to-end tests in other modes' $(SIDE_BY_SIDE) test-bench test-modes; \
+	stage 'unit tests and end-to-end tests' $(SIDE_BY_SIDE) test-units test-hosts; \
+	stage 'the bench and end-to-end tests in other modes' $(SIDE_BY_SIDE) test-bench test-modes; \
 	stage 'one by one' make --no-print-directory test-alone; \
 	cat $(TARGET)/peers.log; \
 	all_passed
 
-# Each of these takes names of tests: make test-hosts ARGS=nat::idle
-test-units: build-tests
+# Names of tests are in ARGS: make test-hosts ARGS=nat::idle
+test-units: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'unit tests' $(IN_HOSTS) $(UNIT_TEST) -- $(ARGS); \
 	stage 'documentation tests' env -u MAKEFLAGS cargo test --workspace --doc -- $(ARGS); \
@@ -164,24 +164,25 @@ test-modes: build-tests tailnet-peers
 	all_passed
 
 test-alone: build-tests
-	$(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE:%=%::)
+	LINERATE_NETNS_ALONE=1 $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE:%=%::)
 
 # What a change touches, in minutes: make check SINCE=main
-check: deps
+check: deps tailnet-peers
 	tests/check $(SINCE)
 
 # Half an hour: from nothing, in a folder of its own.
+timings: DEPS += bc:bc
 timings: deps
 	tests/timings
 
-# What is for a release, besides: everything again with what users install, and what takes long. It
-# says at the end what ran.
+# Further tests for a release: the end-to-end tests of the release build, and the slow tests. The last
+# lines list what ran.
 test-all:
 	@$(STAGES); \
 	for what in test lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
 	stage 'end-to-end tests of the release build' env LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
-	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server LINERATE_NETNS_ALONE=1 THREADS=1 \
-	  make --no-print-directory test-hosts test-alone; \
+	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server LINERATE_NETNS_ALONE=1 \
+	  make --no-print-directory --keep-going THREADS=1 test-hosts test-alone; \
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet::'; \
 	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
@@ -218,7 +219,7 @@ test-offloads: peers build-tests
 
 # Tailscaled is skipped where it is not built: make peers ARGS=proxy.
 smoke: peers build build-tests
-	LINERATE_BIN=$(TARGET)/release/linerate $(IN_HOSTS) $(BENCH_TEST) -- --include-ignored $(ONE_BY_ONE) smoke::
+	LINERATE_BIN=$(abspath $(TARGET))/release/linerate $(IN_HOSTS) $(BENCH_TEST) -- --include-ignored $(ONE_BY_ONE) smoke::
 
 test-clients: DEPS += $(CLIENTS)
 test-clients: build-tests
@@ -253,7 +254,7 @@ arm-test: deps
 	cargo test --target $(ARM_TARGET) $(ARM_TESTED:%=-p linerate-%) --lib $(ARM_TESTS:%=--test %) $(ARGS)
 
 soak: build build-tests
-	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) LINERATE_BIN=$(TARGET)/release/linerate \
+	SOAK_SECONDS=$$(( $(MINUTES) * 60 )) LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
 	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) soak::
 
 build:
@@ -324,8 +325,8 @@ fuzz:
 	@if ! command -v cargo-fuzz >/dev/null; then \
 	  printf '\nSKIPPED: cargo-fuzz is not installed (cargo install cargo-fuzz)\n\n' >&2; exit 0; \
 	fi; \
-	$(STAGES); cd fuzz; \
-	for target in $$(cargo +nightly fuzz list); do \
+	$(STAGES); cd fuzz; targets=$$(cargo +nightly fuzz list); \
+	for target in $$targets; do \
 	  stage "$$target" cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
 	done; \
 	all_passed

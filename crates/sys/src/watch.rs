@@ -3,13 +3,17 @@
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
-    os::{fd::AsFd, unix::fs::MetadataExt as _},
+    os::{
+        fd::AsFd,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use nix::{
     errno::Errno,
+    libc,
     sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent},
 };
 use packet::Waker;
@@ -41,6 +45,8 @@ const POLL: Duration = Duration::from_secs(1);
 pub struct Watch {
     /// `None` if the user has reached a limit of inotify. The file is polled then.
     inotify: Option<Inotify>,
+    /// The file, if it is polled: it can be examined without access to its directory.
+    file: Option<fs::File>,
     path: PathBuf,
     name: OsString,
     /// The file's device and inode.
@@ -76,8 +82,11 @@ impl Watch {
     fn with(inotify: Option<Inotify>, path: &Path, name: OsString) -> io::Result<Self> {
         // After the watch was added, so that no change is missed.
         let identity = identity(path)?;
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let open = || fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
+        let file = inotify.is_none().then(open).transpose()?;
         let wake = Wake::new()?;
-        Ok(Self { inotify, path: path.to_owned(), name, identity, is_gone: false, wake })
+        Ok(Self { inotify, file, path: path.to_owned(), name, identity, is_gone: false, wake })
     }
 
     /// Waits until the file is gone.
@@ -101,7 +110,14 @@ impl Watch {
     /// The kernel is out of memory.
     pub fn is_gone(&mut self) -> io::Result<bool> {
         let Some(inotify) = &self.inotify else {
-            self.is_gone |= identity(&self.path).ok() != Some(self.identity);
+            let is_renamed = match identity(&self.path) {
+                Ok(identity) => identity != self.identity,
+                Err(error) => {
+                    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+                }
+            };
+            let metadata = self.file.as_ref().map(fs::File::metadata).transpose()?;
+            self.is_gone |= is_renamed || metadata.is_some_and(|metadata| metadata.nlink() == 0);
             return Ok(self.is_gone);
         };
         loop {

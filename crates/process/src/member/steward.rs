@@ -235,7 +235,12 @@ impl Serving {
                 let lock = InterfaceLock::join(&job.name)?;
                 let host = HostState::open(&job.name, index, job.mark)?;
                 let follow = Follow::open(index).context("netlink")?;
-                (Some(lock), Some(host), Some(follow), Some(NameFiles::new().context("inotify")?))
+                (
+                    Some(lock),
+                    Some(host),
+                    Some(follow),
+                    Some(NameFiles::new().context("watch of the resolver configuration")?),
+                )
             }
         };
         let socket = local_socket(&job.name);
