@@ -42,9 +42,12 @@ const BUFFER: usize = 16 << 20;
 
 /// Sends everything, and sees it arrive.
 ///
+/// # Errors
+/// The first datagram that did not arrive, or was not the next one.
+///
 /// # Panics
-/// When a program would have got other bytes than were sent.
-pub fn play(pair: &Pair) {
+/// When a stream is not whole.
+pub fn play(pair: &Pair) -> Result<(), String> {
     let (left, right) = (&pair.left, &pair.right);
     let stream = |from: &Side, to: &Side, family, (port, bytes)| {
         let address = at(to, family, port);
@@ -57,26 +60,31 @@ pub fn play(pair: &Pair) {
         stream(right, left, Family::V4, BACK[0]),
         stream(right, left, Family::V6, BACK[1]),
     ];
-    for (from, to) in [(left, right), (right, left)] {
-        for family in Family::ALL {
-            for (number, kind) in (0..).zip(KINDS) {
-                if family == Family::V4 || kind != Kind::Unsummed {
-                    datagrams(from, to, family, kind, 8000 + number);
-                }
-            }
-        }
-    }
+    let arrived = all_datagrams(left, right).and_then(|()| all_datagrams(right, left));
     for stream in streams {
         let carried = stream.finish();
         assert_eq!(carried.sent, carried.received, "{carried:?}");
     }
+    arrived
+}
+
+fn all_datagrams(from: &Side, to: &Side) -> Result<(), String> {
+    for family in Family::ALL {
+        for (number, kind) in (0..).zip(KINDS) {
+            if family == Family::V4 || kind != Kind::Unsummed {
+                datagrams(from, to, family, kind, 8000 + number)
+                    .map_err(|fault| format!("{kind:?} {family}, {fault}"))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn at(side: &Side, family: Family, port: u16) -> SocketAddr {
     side.inner.endpoint(family, port).parse().expect("an address of the rig")
 }
 
-fn datagrams(from: &Side, to: &Side, family: Family, kind: Kind, port: u16) {
+fn datagrams(from: &Side, to: &Side, family: Family, kind: Kind, port: u16) -> Result<(), String> {
     let (source, address) = (at(from, family, port), at(to, family, port + 1000));
     let sending = from.host.inside(|| UdpSocket::bind(source));
     let receiving = to.host.inside(|| UdpSocket::bind(address));
@@ -98,11 +106,14 @@ fn datagrams(from: &Side, to: &Side, family: Family, kind: Kind, port: u16) {
     let (mut buffer, mut received) = (vec![0; 65_535], 0);
     let mut receive = |sent: &[&[u8]], received: &mut usize| {
         while let Some(datagram) = sent.get(*received) {
-            let len = receiving.recv(&mut buffer);
-            let len = len.unwrap_or_else(|error| panic!("{kind:?} {family}, {received}: {error}"));
-            assert!(buffer[..len] == **datagram, "{kind:?} {family}, {received}: other bytes");
+            let len =
+                receiving.recv(&mut buffer).map_err(|error| format!("{received}: {error}"))?;
+            if buffer[..len] != **datagram {
+                return Err(format!("{received}: other bytes"));
+            }
             *received += 1;
         }
+        Ok(())
     };
     for mark in 0..4 {
         match family {
@@ -122,12 +133,13 @@ fn datagrams(from: &Side, to: &Side, family: Family, kind: Kind, port: u16) {
             }
             if kind == Kind::Train {
                 // One train at a time fits in the queues of a slow daemon.
-                receive(&sent, &mut received);
+                receive(&sent, &mut received)?;
             }
             thread::sleep(Duration::from_millis(1));
         }
-        receive(&sent, &mut received);
+        receive(&sent, &mut received)?;
     }
+    Ok(())
 }
 
 sockopt_impl!(
