@@ -3,7 +3,7 @@
 use hyper::{Method, StatusCode};
 use serde_json::json;
 
-use crate::world::World;
+use super::world::World;
 
 #[tokio::test]
 async fn a_link_opens_the_page_once_and_the_session_commands_only_from_the_page() {

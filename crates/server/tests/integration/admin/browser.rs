@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::{Value, json};
 use skips::skip;
 
-use crate::{chromium::Chromium, world::World};
+use super::{chromium::Chromium, world::World};
 
 /// How long a page takes from the request until all of it is there, in milliseconds.
 const MOST_MS: f64 = 100.0;

@@ -8,7 +8,7 @@ use postgres_rig::Cluster;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::server::Server;
+use super::server::Server;
 
 /// Rounds of the model.
 const ROUNDS: u64 = 300;

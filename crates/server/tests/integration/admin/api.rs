@@ -4,7 +4,7 @@ use hyper::{Method, StatusCode};
 use serde_json::json;
 use server::api;
 
-use crate::world::World;
+use super::world::World;
 
 #[tokio::test]
 async fn whoever_shows_no_key_is_let_in_to_no_route() {

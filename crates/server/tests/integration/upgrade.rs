@@ -1,5 +1,4 @@
 //! The ways into ts2021: a WebSocket, an upgrade by POST, and what is neither.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::{net::SocketAddr, path::Path};
 

@@ -11,7 +11,7 @@ use tailnet::{
 };
 use tokio::time::timeout;
 
-use crate::world::{World, said_by_machine};
+use super::world::{World, said_by_machine};
 
 /// A network of machines with these numbers.
 async fn network(numbers: &[u8]) -> World {

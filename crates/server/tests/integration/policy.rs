@@ -1,5 +1,4 @@
 //! `linerate-server policy`, as it is called.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::{
     fs,

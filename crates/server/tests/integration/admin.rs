@@ -1,6 +1,5 @@
 //! Administration over the network: the API with its keys, the page with its sessions, and the page
 //! in a real browser; and what machines ask.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 mod api;
 mod browser;

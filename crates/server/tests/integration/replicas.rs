@@ -3,8 +3,6 @@
 //!
 //! `LINERATE_CLIENTS=4000` has as many, of which 3,000 follow the server that is killed; a test has some.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
-
 mod client;
 mod drill;
 mod networks;

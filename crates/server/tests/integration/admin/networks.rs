@@ -9,7 +9,7 @@ use server::{
 };
 use tailnet::keys::NodePublic;
 
-use crate::world::{Said, World, said_by_machine};
+use super::world::{Said, World, said_by_machine};
 
 const OTHER: &str =
     "[networks.b]\nserver_url = \"http://b.test\"\nbase_domain = \"hidden-b.internal\"\n";

@@ -1,5 +1,4 @@
 //! Two relays of a mesh, in this process on loopback, and clients that know the mesh's key.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on ends")]
 
 use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
