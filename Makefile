@@ -41,17 +41,21 @@ TEST ?= tcp
 # libraries would be built again.
 TESTS := cargo test --workspace --no-fail-fast
 # The targets of end-to-end tests begin with e2e: those of hosts, and those of the bench.
+$(if $(wildcard crates/*/tests/e*),$(error no target would run $(wildcard crates/*/tests/e*): its name begins with e))
 UNIT_TEST := $(TESTS) --lib --bin manuals --test '[!e]*'
 END_TO_END := $(TESTS) --test e2e
 BENCH_TEST := $(TESTS) --test e2e_bench
 IN_HOSTS := tests/netns/run
 SIDE_BY_SIDE = make --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
 BUILD_TESTS := cargo build --workspace --bins --examples --tests
-# End-to-end tests wait for timers more than they work, so many share the cores. Those that judge a
-# rate or a number of drops run alone.
-THREADS ?= 8
+# End-to-end tests wait for timers more than they work, so many share the cores (THREADS at a time, of
+# JOBS programs), with longer deadlines. Those that count drops run apart: some ALONE, some a FEW at a time.
+export THREADS ?= 8
 JOBS ?= 2
-ALONE := soak overload
+ALONE := soak:: overload:: traffic::udp_at_a_modest_rate
+FEW := hostile::
+export APART := $(ALONE) $(FEW)
+SHARED := env LINERATE_NETNS_SHARED=1 $(IN_HOSTS)
 ONE_BY_ONE := --test-threads=1
 
 # command:package, as Debian names them.
@@ -74,7 +78,7 @@ ARM := qemu-aarch64:qemu-user aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu \
        /usr/aarch64-linux-gnu/lib/ld-linux-aarch64.so.1:libc6-dev-arm64-cross
 
 .PHONY: server demo bench bench-quick readme-table ladder ceiling flame build-tests test test-units test-hosts \
-        test-bench test-modes test-alone test-all check timings test-offloads test-clients kernel-test arm-test replicas \
+        test-bench test-modes test-apart test-all check timings test-offloads test-clients kernel-test arm-test replicas \
         smoke soak build deb deb-test systemd-test container container-test deps peers tailnet-peers lint \
         advisories fuzz clean
 
@@ -131,11 +135,13 @@ build-tests: deps
 test: deps
 	@mkdir -p $(TARGET); \
 	$(STAGES); \
-	tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & \
+	set -m; tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & peers=$$!; set +m; \
+	trap 'kill -- -$$peers 2>/dev/null || :' EXIT; \
 	stage 'build' make --no-print-directory build-tests; \
 	stage 'unit tests and end-to-end tests' $(SIDE_BY_SIDE) test-units test-hosts; \
 	stage 'the bench and end-to-end tests in other modes' $(SIDE_BY_SIDE) test-bench test-modes; \
-	stage 'one by one' make --no-print-directory test-alone; \
+	stage 'end-to-end tests apart' make --no-print-directory test-apart; \
+	stage 'peers, in the background' wait $$peers; \
 	cat $(TARGET)/peers.log; \
 	all_passed
 
@@ -148,23 +154,26 @@ test-units: build-tests tailnet-peers
 
 test-hosts: build-tests tailnet-peers
 	@$(STAGES); \
-	stage 'end-to-end tests' $(IN_HOSTS) $(END_TO_END) -- \
-	  --test-threads=$(THREADS) $(ALONE:%=--skip=%::) $(ARGS); \
+	stage 'end-to-end tests' $(SHARED) $(END_TO_END) -- \
+	  --test-threads=$(THREADS) $(or $(ARGS),$(APART:%=--skip=%)); \
 	all_passed
 
 test-bench: build-tests tailnet-peers
-	$(IN_HOSTS) $(BENCH_TEST) -- $(ONE_BY_ONE) $(ARGS)
+	$(SHARED) $(BENCH_TEST) -- $(ONE_BY_ONE) $(ARGS)
 
 test-modes: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
-	  $(IN_HOSTS) $(END_TO_END) -- --test-threads=$(THREADS) traffic::; \
+	  $(SHARED) $(END_TO_END) -- --test-threads=$(THREADS) traffic:: $(APART:%=--skip=%); \
 	stage 'proxies with their stack in the process' env LINERATE_NETNS_STACK=in-process \
-	  $(IN_HOSTS) $(END_TO_END) -- --test-threads=$(THREADS) proxy::; \
+	  $(SHARED) $(END_TO_END) -- --test-threads=$(THREADS) proxy:: $(APART:%=--skip=%); \
 	all_passed
 
-test-alone: build-tests
-	LINERATE_NETNS_ALONE=1 $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE:%=%::)
+test-apart: build-tests tailnet-peers
+	@$(STAGES); \
+	stage 'tests that run alone' $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE); \
+	stage 'tests that run a few at a time' $(IN_HOSTS) $(END_TO_END) -- --test-threads=3 $(FEW); \
+	all_passed
 
 # What a change touches, in minutes: make check SINCE=main
 check: deps tailnet-peers
@@ -178,28 +187,30 @@ timings: deps
 # Further tests for a release: the end-to-end tests of the release build, and the slow tests. The last
 # lines list what ran.
 test-all:
-	@$(STAGES); \
+	@mkdir -p $(TARGET); exec > >(tee $(TARGET)/test-all.log) 2>&1; \
+	$(STAGES); \
 	for what in test lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
 	stage 'end-to-end tests of the release build' env LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
-	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server LINERATE_NETNS_ALONE=1 \
-	  make --no-print-directory --keep-going THREADS=1 test-hosts test-alone; \
+	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server \
+	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE); \
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
 	  make --no-print-directory test-hosts ARGS='nat:: tailnet::'; \
 	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \
 	done; \
+	{ grep '^SKIPPED: ' $(TARGET)/test-all.log || :; } | sort -u; \
 	all_passed
 
 # What make test has briefly, and what is a script.
 replicas: DEPS += $(FAILOVER)
 replicas: deps server
-	cargo test --release -p linerate-server --test replicas --no-run
+	cargo test --release -p linerate-server --test integration --no-run
 	cargo build --release -p linerate-server --example changes
 	@$(STAGES); ulimit -n $$(ulimit -H -n); \
 	stage 'a model of three servers' env LINERATE_SEEDS=2000 cargo test -p linerate-server --lib model; \
 	stage 'one of three servers killed, with 3,000 clients' env LINERATE_CLIENTS=4000 \
-	  cargo test --release -p linerate-server --test replicas -- --nocapture of_three_servers; \
+	  cargo test --release -p linerate-server --test integration -- --nocapture of_three_servers; \
 	stage 'changes a second' cargo run --release -p linerate-server --example changes; \
 	stage 'a full disk' unshare -m tests/postgres/full-disk $(TARGET)/release/linerate-server; \
 	stage 'a failover' unshare -npf --kill-child --mount-proc \
@@ -229,7 +240,7 @@ test-clients: build-tests
 	    env LINERATE_NETNS_CLIENTS=all LINERATE_NETNS_STACK=$$stack \
 	    $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) proxy::clients::; \
 	done; \
-	stage "the server's page" $(IN_HOSTS) $(TESTS) --test admin browser::; \
+	stage "the server's page" $(IN_HOSTS) $(TESTS) --test integration admin::browser::; \
 	all_passed
 
 # Of a release, and by hand: it boots a guest for each test. ARGS='roaming' has some of them alone.

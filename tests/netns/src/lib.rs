@@ -78,5 +78,5 @@ pub use tailnet::{
     Nat, Page, Path, PortMapper, Provider, Switch, Tailnet, Uplink, deafen, hears,
 };
 pub use traffic::{Iperf, IperfRun, Ping, Pinging, Rate, median, ping};
-pub use wait::{Stopwatch, announce, deadline, eventually, is_alone};
+pub use wait::{Stopwatch, announce, deadline, eventually};
 pub use wg::{Key, PeerStatus, Status, base64, preshared_key};

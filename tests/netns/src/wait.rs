@@ -11,18 +11,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause. A check starts several processes, and all tests share the cores.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Factor of all deadlines when other tests share the machine.
+/// Factor of all deadlines if other tests share the machine.
 const SHARED: u32 = 4;
 
-/// Whether no other test runs at the same time (`LINERATE_NETNS_ALONE=1`, set by `make test-all`). The
-/// limits of speed and loss are strict then.
-pub fn is_alone() -> bool {
-    env::var_os("LINERATE_NETNS_ALONE").is_some_and(|value| value == "1")
-}
-
-/// The deadline of an event, which is longer if other tests share the machine.
+/// The deadline of an event, which is longer if other tests share the machine (`LINERATE_NETNS_SHARED=1`, set
+/// by `make test`).
 pub fn deadline(within: Duration) -> Duration {
-    if is_alone() { within } else { SHARED * within }
+    let is_shared = env::var_os("LINERATE_NETNS_SHARED").is_some_and(|value| value == "1");
+    if is_shared { SHARED * within } else { within }
 }
 
 /// Time since it was started.

@@ -8,9 +8,7 @@
 
 use std::time::Duration;
 
-use netns::{
-    Family, INTERFACE, Implementation, Iperf, Meeting, Pair, Shown, announce, is_alone, ping,
-};
+use netns::{Family, INTERFACE, Implementation, Iperf, Meeting, Pair, Shown, announce, ping};
 
 /// What each TCP stream carries.
 const BYTES: u64 = 64 << 20;
@@ -89,21 +87,15 @@ fn udp_at_a_modest_rate_arrives_whole() {
             let (client, server) = (&left.host, &right.host);
             let rate = Iperf { client, server, address, seconds: 1, options }.run();
             announce(&format!("udp {options}, inside {inner}: {:.2} % lost", rate.lost_percent));
-            // A busy machine drops some in iperf3's own small socket.
-            let most_lost = if is_alone() { 20.0 } else { 80.0 };
-            assert!(rate.lost_percent < most_lost, "{options}: {rate:?}");
             assert!(rate.bits_per_second > 1e6, "{options}: {rate:?}");
+            // A busy machine drops some in iperf3's own small socket; the tunnel may not.
+            assert!(rate.lost_percent < 20.0, "{options}: {rate:?}");
         }
     }
     for side in [left, right] {
         let mut drops = Shown::of(&side.host, INTERFACE).drops;
         // What a new interface sends to multicast groups.
         drops.remove("out no peer");
-        if !is_alone() {
-            // Other tests take the processor time of both daemons, and the queues are full.
-            drops.remove("out congestion");
-            drops.remove("udp overflow");
-        }
         assert!(drops.is_empty(), "{drops:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use netns::{Family, Member, Pinging, eventually, in_background, is_alone};
+use netns::{Family, Member, Pinging, eventually, in_background};
 
 use crate::tailnet::PATIENCE;
 
@@ -66,8 +66,7 @@ impl<'a> Watched<'a> {
     }
 
     /// Checks that no packet was lost, no process ended, and all of them never had more than this
-    /// memory together, in bytes. When other tests share the cores, half of
-    /// the packets may be lost.
+    /// memory together, in bytes.
     pub fn finish(self, bound: u64) {
         self.goes_on(LAST);
         let most = self.memory.finish();
@@ -76,8 +75,8 @@ impl<'a> Watched<'a> {
         // Behind the last answer is what was on its way.
         let last = (1..=pings.sent).rfind(answered).unwrap_or_default();
         let missing: Vec<u32> = (1..=last).filter(|number| !answered(number)).collect();
-        let tolerated = if is_alone() { 0 } else { last as usize / 2 };
-        assert!(last > 0 && missing.len() <= tolerated, "{missing:?} of {last}");
+        let shown = self.node.attempt("show").stdout;
+        assert!(last > 0 && missing.is_empty(), "{missing:?} of {last}\n{shown}");
         assert_eq!(pids(&proc(self.node)), self.pids, "no process ended");
         assert!(most <= bound, "{} KiB", most >> 10);
         println!("{}: {} KiB at most", self.node.host.name(), most >> 10);
