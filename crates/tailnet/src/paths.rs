@@ -351,6 +351,11 @@ impl Paths {
         self.step_all(now, |peer| peer.awake().is_some(), Peer::handle_network_change);
     }
 
+    /// Nothing that arrived was handled for this time: paths in use are trusted for as much longer.
+    pub fn handle_stall(&mut self, time: Duration, now: Duration) {
+        self.step_all(now, |peer| peer.awake().is_some(), |peer, _| peer.handle_stall(time));
+    }
+
     /// Pings a peer on the path that its data takes, and looks for a better one. The answer is
     /// [`Event::Pong`] with the number that is returned; `None` for a peer without a path.
     pub fn ping(&mut self, peer: NodePublic, now: Duration) -> Option<u32> {
@@ -408,11 +413,11 @@ impl Paths {
         &mut self,
         now: Duration,
         which: impl Fn(&Known) -> bool,
-        act: fn(&mut Peer, &mut Context<'_>),
+        act: impl Fn(&mut Peer, &mut Context<'_>),
     ) {
         let keys = self.peers.iter().filter(|(_, peer)| which(peer)).map(|(key, _)| *key);
         for key in keys.collect::<Vec<_>>() {
-            self.step(key, now, act);
+            self.step(key, now, &act);
         }
     }
 

@@ -4,7 +4,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, ops::Range, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use sys::{clock, netlink::DefaultWay};
@@ -23,7 +23,9 @@ use tokio::sync::mpsc;
 
 use super::{
     control::{self, dial::Hook},
-    derp, dns, kept,
+    derp, dns,
+    endpoints::Looks,
+    kept,
     line::ToLine,
     local_api::{Request, Writers},
     lock::Lock,
@@ -50,6 +52,10 @@ pub(super) struct Own {
 
 /// Settings are made of maps a fifth of the time at most: a flood of them leaves time for all else.
 const SETTLE_REST: u32 = 4;
+
+/// A timer that is late by so much shows a stall of this process, as by a large map on a busy machine: signs of
+/// life of paths wait meanwhile. A machine that slept was late for longer, and its paths may be gone.
+const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 
 /// All that the agent knows.
 pub(super) struct Agent {
@@ -85,6 +91,8 @@ pub(super) struct Agent {
     pub told_kept: bool,
     /// Whether the data plane said who this node is.
     pub has_begun: bool,
+    /// When the machine's network is looked at.
+    pub looks: Looks,
     /// When the map is to be kept.
     pub keep_map: Option<Duration>,
     /// When it was kept last.
@@ -199,6 +207,7 @@ impl Agent {
             told_all: false,
             told_kept: false,
             has_begun: false,
+            looks: Looks::default(),
             keep_map: None,
             map_kept: None,
             expiry: None,
@@ -221,6 +230,10 @@ impl Agent {
 
     /// Takes what happened, and does what follows from it.
     pub async fn handle(&mut self, input: Input, clock: Clock) {
+        let late = self.poll_timeout().map(|due| clock.now.saturating_sub(due));
+        if let Some(late) = late.filter(|late| STALL.contains(late)) {
+            self.mesh.handle_stall(late, clock.now);
+        }
         self.clock = clock;
         match input {
             Input::Plane(message) => self.handle_plane(message).await,
@@ -253,12 +266,14 @@ impl Agent {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
         let lock = self.lock.poll_timeout();
         let (relay, pings) = (self.relay_server.poll_timeout(), self.tunnel_pings.poll_timeout());
-        let all = [mesh, self.keep_map, self.expiry, self.settle, programs, lock, relay, pings];
-        all.into_iter().flatten().min()
+        let own = [self.keep_map, self.expiry, self.settle, self.looks.due()];
+        let all = [mesh, programs, lock, relay, pings].into_iter().chain(own);
+        all.flatten().min()
     }
 
     fn handle_timeout(&mut self) {
         let now = self.clock.now;
+        self.look_at_network();
         self.mesh.handle_timeout(now);
         self.programs.handle_timeout(now);
         self.tunnel_pings.handle_timeout(now);
@@ -316,7 +331,7 @@ impl Agent {
             }
             ToAgent::Login { id, sealed } => self.mesh.logged_in(id, sealed),
             ToAgent::Candidate(key) => self.login_with(key),
-            ToAgent::NetworkChanged => self.network_changed(),
+            ToAgent::NetworkChanged => self.looks.request(self.clock.now),
             ToAgent::Opened { number, count } => self.mesh.opened(number, count, self.clock.now),
             ToAgent::Port(port) => {
                 self.own.port = port;

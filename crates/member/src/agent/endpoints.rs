@@ -1,6 +1,9 @@
 //! This machine's own addresses, and where it leaves to all others.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use sys::netlink::{DefaultWay, Netlink};
@@ -10,7 +13,48 @@ use super::core::Agent;
 /// The most addresses that are told to peers.
 const MOST: usize = 20;
 
+/// The shortest time between two looks at the machine's network. A look reads all routes, and each route of
+/// thousands of peers is a change.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// When the machine's network is looked at.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// When it is looked at next, where it changed.
+    due: Option<Duration>,
+    /// When it may be.
+    next: Duration,
+}
+
+impl Looks {
+    /// The network changed.
+    pub fn request(&mut self, now: Duration) {
+        self.due.get_or_insert(self.next.max(now));
+    }
+
+    /// When it is looked at, if it is to be.
+    pub fn due(&self) -> Option<Duration> {
+        self.due
+    }
+
+    /// Whether it is looked at now.
+    fn begin(&mut self, now: Duration) -> bool {
+        let is_due = self.due.take_if(|due| *due <= now).is_some();
+        if is_due {
+            self.next = now + PAUSE;
+        }
+        is_due
+    }
+}
+
 impl Agent {
+    /// Looks at the machine's network, if that is due.
+    pub fn look_at_network(&mut self) {
+        if self.looks.begin(self.clock.now) {
+            self.network_changed();
+        }
+    }
+
     /// Routes change also by what we do ourselves: only other addresses, or another way to all that
     /// is far, are another network.
     pub fn network_changed(&mut self) {

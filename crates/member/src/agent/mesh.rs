@@ -275,6 +275,11 @@ impl Mesh {
         self.report.nat(&self.local, &self.seen, self.netcheck.hairpin())
     }
 
+    /// Nothing that arrived was handled for this time.
+    pub fn handle_stall(&mut self, time: Duration, now: Duration) {
+        self.paths.handle_stall(time, now);
+    }
+
     pub fn handle_network_change(&mut self, now: Duration) {
         self.seen.clear();
         self.translated.ask_again();

@@ -357,6 +357,14 @@ impl Peer {
         self.handle_timeout(cx);
     }
 
+    pub fn handle_stall(&mut self, time: Duration) {
+        if let Some(direct) = &mut self.direct {
+            direct.handle_stall(time);
+        }
+        self.passed.handle_stall(time);
+        self.meets.handle_stall(time);
+    }
+
     /// The path in use stays, as most changes do not touch it.
     pub fn handle_network_change(&mut self, cx: &mut Context<'_>) {
         if let Some(lost) = &mut self.lost {

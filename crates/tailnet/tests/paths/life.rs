@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use sim::{Link, Nat, Realm, Timeouts};
 use tailnet::paths::{Event, Path};
 
+use crate::stock::Node;
 use crate::world::{INNER, MS, Plan, SECOND, World, node, outer};
 
 const CUT: Link = Link { loss: 10_000, ..Link::CLEAN };
@@ -54,6 +55,25 @@ fn a_path_is_kept_though_it_loses_a_third_of_all() {
         world.run_for(120 * SECOND);
         let told = world.hosts.iter().map(|host| host.told.len()).max().unwrap();
         assert!(told <= 3, "{told} changes");
+    }
+}
+
+/// The agent may take this long to read a large map on a busy machine.
+#[test]
+fn a_stall_costs_no_path_and_a_path_that_is_cut_meanwhile_is_left_after_it() {
+    for seed in 0..50 {
+        let mut world = talking(seed, [Nat::PORT_RESTRICTED; 2]);
+        world.network.set_link(CUT);
+        let (stall, now) = (20 * SECOND, world.network.now());
+        let paths = &mut world.hosts[0].paths;
+        paths.handle_stall(stall, now + stall);
+        let is_left_at = |paths: &mut dyn Node, now| {
+            paths.handle_timeout(now);
+            let events = std::iter::from_fn(|| paths.poll_event());
+            events.filter(|event| matches!(event, Event::UsePath { .. })).count() > 0
+        };
+        assert!(!is_left_at(&mut **paths, now + stall));
+        assert!(is_left_at(&mut **paths, now + stall + 7 * SECOND));
     }
 }
 

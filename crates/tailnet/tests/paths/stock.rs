@@ -26,6 +26,8 @@ pub trait Node {
     fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration);
     fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration);
     fn handle_network_change(&mut self, now: Duration);
+    /// A stock node has no such thing.
+    fn handle_stall(&mut self, _: Duration, _: Duration) {}
     fn handle_timeout(&mut self, now: Duration);
     fn poll_transmit(&mut self) -> Option<Transmit>;
     fn poll_event(&mut self) -> Option<Event>;
@@ -63,6 +65,10 @@ impl Node for Paths {
 
     fn handle_network_change(&mut self, now: Duration) {
         self.handle_network_change(now);
+    }
+
+    fn handle_stall(&mut self, time: Duration, now: Duration) {
+        self.handle_stall(time, now);
     }
 
     fn handle_timeout(&mut self, now: Duration) {

@@ -118,6 +118,13 @@ impl Met {
 }
 
 impl Meets {
+    /// What came for this time was not handled.
+    pub fn handle_stall(&mut self, time: Duration) {
+        if let Stage::Met(Met { unanswered: Some(since), .. }) = &mut self.stage {
+            *since += time;
+        }
+    }
+
     /// Whether nothing is remembered.
     pub fn is_quiet(&self) -> bool {
         matches!(self.stage, Stage::Quiet) && self.last == Chance::default()

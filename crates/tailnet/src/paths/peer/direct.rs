@@ -55,6 +55,14 @@ impl Direct {
         rank(self).replaces(rank(used), now >= used.since + SETTLING)
     }
 
+    /// What came for this time was not handled.
+    pub fn handle_stall(&mut self, time: Duration) {
+        self.alive += time;
+        if let Some(doubt) = &mut self.doubt {
+            doubt.since += time;
+        }
+    }
+
     /// When it is lost unless it shows life.
     pub fn ends(&self) -> Duration {
         let trust = self.alive + TRUST;

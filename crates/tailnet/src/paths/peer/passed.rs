@@ -96,6 +96,13 @@ impl Passed {
         self.next = self.asked_at.map_or(now, |at| now.max(at + PASSED_LOST));
     }
 
+    /// What came for this time was not handled.
+    pub fn handle_stall(&mut self, time: Duration) {
+        if let Some(used) = &mut self.used {
+            used.alive += time;
+        }
+    }
+
     /// When something has to be done about relays.
     pub fn deadline(&self) -> Option<Duration> {
         self.due

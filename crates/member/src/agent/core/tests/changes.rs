@@ -50,6 +50,30 @@ async fn a_default_route_that_moves_is_another_network_and_the_same_one_is_not()
 }
 
 #[tokio::test]
+async fn a_network_that_keeps_changing_is_looked_at_twice_a_second() {
+    let mut rig = Rig::joined("looks").await;
+    let looks = Rc::new(Cell::new(0));
+    let count = looks.clone();
+    rig.agent.effects.ways = Box::new(move || {
+        count.set(count.get() + 1);
+        <[DefaultWay; 2]>::default()
+    });
+    rig.plane(ToAgent::NetworkChanged).await;
+    assert_eq!(looks.get(), 1, "the first change is seen at once");
+    for _ in 0..100 {
+        rig.plane(ToAgent::NetworkChanged).await;
+        rig.pass(Duration::from_millis(100)).await;
+    }
+    assert!((20..=21).contains(&looks.get()), "{} looks in ten seconds", looks.get());
+    rig.plane(ToAgent::NetworkChanged).await;
+    let before = looks.get();
+    rig.pass(Duration::from_secs(1)).await;
+    assert_eq!(looks.get(), before + 1, "the last change is seen");
+    rig.pass(Duration::from_secs(10)).await;
+    assert_eq!(looks.get(), before + 1, "nothing is looked at without a change");
+}
+
+#[tokio::test]
 async fn where_ipv4_is_translated_the_data_plane_has_translated_addresses_and_nobody_else() {
     let mut rig = Rig::new("translated");
     rig.agent.effects.addresses = Box::new(|_| vec!["2001:db8:1::2/64".parse().unwrap()]);
