@@ -75,11 +75,17 @@ async fn told(maps: &mut Maps, words: &str) {
     told.await.unwrap();
 }
 
-/// Changes its endpoints again and again, and returns the last port that was acknowledged.
-async fn moved_until_it_dies(machine: Machine, at: SocketAddr) -> (Machine, u16) {
+/// Changes its endpoints again and again, and says each time that it was acknowledged. Returns the last port
+/// that was.
+async fn moved_until_it_dies(
+    machine: Machine,
+    at: SocketAddr,
+    moved: mpsc::UnboundedSender<()>,
+) -> (Machine, u16) {
     let mut last = 0;
     while machine.move_to(at, last + 1).await.is_ok() {
         last += 1;
+        let _ = moved.send(());
     }
     (machine, last)
 }
@@ -157,11 +163,13 @@ async fn of_three_servers_one_is_killed_and_its_clients_go_on_by_the_others() {
     if count > CLIENTS {
         sleep(REST).await;
     }
-    let mut moves = JoinSet::new();
+    let (mut moves, (moved, mut has_moved)) = (JoinSet::new(), mpsc::unbounded_channel());
     for number in 1..=count.min(MOVERS) {
-        moves.spawn(moved_until_it_dies(Machine::new(number, key), at[0]));
+        moves.spawn(moved_until_it_dies(Machine::new(number, key), at[0], moved.clone()));
     }
-    sleep(Duration::from_millis(500)).await;
+    for _ in 0..count.min(MOVERS) {
+        has_moved.recv().await.unwrap();
+    }
     let killed = Instant::now();
     servers[0].kill();
     let (mut times, mut anew) = (Vec::new(), 0);
