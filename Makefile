@@ -52,7 +52,7 @@ BUILD_TESTS := cargo build --workspace --bins --examples --tests
 # JOBS programs), with longer deadlines. Those that count drops run apart: some ALONE, some a FEW at a time.
 export THREADS ?= 8
 JOBS ?= 2
-ALONE := soak:: overload:: traffic::udp_at_a_modest_rate
+ALONE := soak:: overload:: traffic::udp_at_a_modest_rate a_map_of_a_hundred_thousand_peers
 FEW := hostile::
 export APART := $(ALONE) $(FEW)
 SHARED := env LINERATE_NETNS_SHARED=1 $(IN_HOSTS)
@@ -172,7 +172,7 @@ test-modes: build-tests tailnet-peers
 test-apart: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'tests that run alone' $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE); \
-	stage 'tests that run a few at a time' $(IN_HOSTS) $(END_TO_END) -- --test-threads=3 $(FEW); \
+	stage 'tests that run a few at a time' $(IN_HOSTS) $(END_TO_END) -- --test-threads=3 $(FEW) $(ALONE:%=--skip=%); \
 	all_passed
 
 # What a change touches, in minutes: make check SINCE=main

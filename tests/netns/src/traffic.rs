@@ -1,5 +1,6 @@
 //! Traffic through what was built: ping and iperf3.
 
+use std::collections::BTreeSet;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -79,13 +80,26 @@ impl Ping {
 
     /// For how long no request was answered, at most, where one was sent at each interval.
     pub fn longest_gap(&self, interval: Duration) -> Duration {
-        let answered = self.text.lines().filter_map(|line| {
-            line.split("icmp_seq=").nth(1)?.split_whitespace().next()?.parse::<u32>().ok()
-        });
-        let mut all: Vec<u32> = answered.chain([0, self.sent + 1]).collect();
+        let mut all: Vec<u32> = self.answered().chain([0, self.sent + 1]).collect();
         all.sort_unstable();
         let gaps = all.windows(2).map(|two| (two[1] - two[0]).saturating_sub(1));
         interval * gaps.max().unwrap_or_default()
+    }
+
+    /// The requests that were not answered. Those behind the last answer may have been on their way when
+    /// ping ended, and do not count.
+    pub fn lost(&self) -> Vec<u32> {
+        let answered: BTreeSet<u32> = self.answered().collect();
+        let last = answered.last().copied().unwrap_or_default();
+        (1..=last).filter(|number| !answered.contains(number)).collect()
+    }
+
+    /// The numbers of the answered requests.
+    fn answered(&self) -> impl Iterator<Item = u32> {
+        let replies = self.text.lines().filter(|line| line.contains("time="));
+        replies.filter_map(|line| {
+            line.split("icmp_seq=").nth(1)?.split_whitespace().next()?.parse().ok()
+        })
     }
 
     /// Reads what ping(8) of iputils printed.
@@ -310,5 +324,9 @@ mod tests {
         assert_eq!((ping.sent, ping.received), (3, 1));
         assert_eq!(ping.times, [0.5]);
         assert!(!ping.is_complete());
+        assert_eq!(ping.lost(), [0; 0], "two may have been on their way");
+        let later = "64 bytes from 10.9.0.2: icmp_seq=3 ttl=64 time=0.5 ms\n";
+        let ping = Ping::parse(format!("{later}{}", ping.text));
+        assert_eq!(ping.lost(), [2]);
     }
 }

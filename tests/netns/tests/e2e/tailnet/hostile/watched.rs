@@ -71,12 +71,8 @@ impl<'a> Watched<'a> {
         self.goes_on(LAST);
         let most = self.memory.finish();
         let pings = self.pinging.finish();
-        let answered = |number: &u32| pings.text.contains(&format!("icmp_seq={number} "));
-        // Behind the last answer is what was on its way.
-        let last = (1..=pings.sent).rfind(answered).unwrap_or_default();
-        let missing: Vec<u32> = (1..=last).filter(|number| !answered(number)).collect();
-        let shown = self.node.attempt("show").stdout;
-        assert!(last > 0 && missing.is_empty(), "{missing:?} of {last}\n{shown}");
+        let lost = pings.lost();
+        assert!(pings.received > 0 && lost.is_empty(), "{lost:?} of {}", pings.sent);
         assert_eq!(pids(&proc(self.node)), self.pids, "no process ended");
         assert!(most <= bound, "{} KiB", most >> 10);
         println!("{}: {} KiB at most", self.node.host.name(), most >> 10);
