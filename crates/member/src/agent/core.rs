@@ -51,10 +51,10 @@ pub(super) struct Own {
 }
 
 /// Settings are made of maps a fifth of the time at most: a flood of them leaves time for all else.
-const SETTLE_REST: u32 = 4;
+pub(super) const SETTLE_REST: u32 = 4;
 
 /// A timer that is late by so much shows a stall of this process, as by a large map on a busy machine: signs of
-/// life of paths wait meanwhile. A machine that slept was late for longer, and its paths may be gone.
+/// life of paths wait meanwhile. After a longer delay the machine may have slept, and paths may be gone.
 const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 
 /// All that the agent knows.
@@ -259,6 +259,7 @@ impl Agent {
         if self.settled == self.clock.now {
             self.settle_after = now + now.saturating_sub(self.settled) * SETTLE_REST;
         }
+        self.looks.handle_done(self.clock.now, now);
     }
 
     /// When [`Input::Timeout`] has something to do.

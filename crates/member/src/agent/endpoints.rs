@@ -8,7 +8,7 @@ use std::{
 use ipnet::IpNet;
 use sys::netlink::{DefaultWay, Netlink};
 
-use super::core::Agent;
+use super::core::{Agent, SETTLE_REST};
 
 /// The most addresses that are told to peers.
 const MOST: usize = 20;
@@ -20,9 +20,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// When the machine's network is looked at.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// When it is looked at next, where it changed.
+    /// When the next look is due, if the network changed since the last one.
     due: Option<Duration>,
-    /// When it may be.
+    /// The earliest time of the next look.
     next: Duration,
 }
 
@@ -35,6 +35,13 @@ impl Looks {
     /// When it is looked at, if it is to be.
     pub fn due(&self) -> Option<Duration> {
         self.due
+    }
+
+    /// What began at a time is done. A look that took long leaves four times as long for all else.
+    pub fn handle_done(&mut self, began: Duration, now: Duration) {
+        if self.next == began + PAUSE {
+            self.next = now + PAUSE.max(now.saturating_sub(began) * SETTLE_REST);
+        }
     }
 
     /// Whether it is looked at now.

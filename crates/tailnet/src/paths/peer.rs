@@ -363,6 +363,7 @@ impl Peer {
         }
         self.passed.handle_stall(time);
         self.meets.handle_stall(time);
+        self.pings.iter_mut().for_each(|ping| ping.at += time);
     }
 
     /// The path in use stays, as most changes do not touch it.

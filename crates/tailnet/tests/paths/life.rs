@@ -69,8 +69,8 @@ fn a_stall_costs_no_path_and_a_path_that_is_cut_meanwhile_is_left_after_it() {
         paths.handle_stall(stall, now + stall);
         let is_left_at = |paths: &mut dyn Node, now| {
             paths.handle_timeout(now);
-            let events = std::iter::from_fn(|| paths.poll_event());
-            events.filter(|event| matches!(event, Event::UsePath { .. })).count() > 0
+            let events: Vec<Event> = std::iter::from_fn(|| paths.poll_event()).collect();
+            events.iter().any(|event| matches!(event, Event::UsePath { .. }))
         };
         assert!(!is_left_at(&mut **paths, now + stall));
         assert!(is_left_at(&mut **paths, now + stall + 7 * SECOND));

@@ -15,8 +15,14 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
-use tailnet::{keys::DiscoPublic, local::Status, prefs::MaskedPrefs};
+use tailnet::{
+    disco::Disco,
+    keys::{DiscoKey, DiscoPublic},
+    local::Status,
+    prefs::MaskedPrefs,
+};
 use tokio::sync::{oneshot, watch};
+use zeroize::Zeroizing;
 
 use super::*;
 use crate::agent::{Folder, portmap::Wanted};
@@ -217,6 +223,10 @@ impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+fn disco(byte: u8) -> Disco {
+    Disco::new(DiscoKey::new(Box::new(Zeroizing::new([byte; 32]))))
 }
 
 fn hello(node_key: NodePublic) -> ToAgent {

@@ -2,7 +2,12 @@
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
-use tailnet::{line::Activity, line::Path, nat64::Prefix, stun};
+use tailnet::{
+    disco::{Disco, Message},
+    line::{Activity, Incoming, Path},
+    nat64::Prefix,
+    stun,
+};
 
 use super::*;
 
@@ -136,5 +141,61 @@ async fn a_clock_that_is_set_costs_no_peer_and_no_path() {
         });
         assert!(!costs, "at {step:?}: {told:?}");
         assert_eq!(rig.status().await.peer.len(), 2);
+    }
+}
+
+/// Answers the pings to a peer with this disco key, and returns whether there were some.
+async fn answer_pings(rig: &mut Rig, peer: &mut Disco, told: Vec<ToPlane>) -> bool {
+    let (own, at) = (rig.agent.mesh.disco_key(), rig.agent.clock.now);
+    let datagrams = told.into_iter().filter_map(|message| match message {
+        ToPlane::Datagrams(some) => Some(some),
+        _ => None,
+    });
+    let mut answers = Vec::new();
+    for ping in datagrams.flatten() {
+        if let Ok((_, Message::Ping { tx, .. })) = peer.open(&ping.bytes) {
+            let pong = Message::Pong { tx, source: "192.0.2.1:41641".parse().unwrap() };
+            let bytes = peer.seal(own, &pong, [1; 24]);
+            answers.push(Incoming { from: ping.to, local: None, at, to: None, bytes });
+        }
+    }
+    let has_some = !answers.is_empty();
+    rig.plane(ToAgent::Datagrams(answers)).await;
+    has_some
+}
+
+#[tokio::test]
+async fn a_path_outlives_a_stall_of_seconds_and_not_a_sleep_of_a_minute() {
+    let paths = |told: &[ToPlane]| {
+        let paths = told.iter().filter_map(|message| match message {
+            ToPlane::Path { path, .. } => Some(path.clone()),
+            _ => None,
+        });
+        paths.last()
+    };
+    for (late, stays) in [(Duration::from_secs(20), true), (Duration::from_secs(60), false)] {
+        let (mut rig, mut peer) = (Rig::joined("stall").await, disco(9));
+        let mut map = map_of(&[2]);
+        map["Peers"][0]["DiscoKey"] = json!(peer.public());
+        map["Peers"][0]["Endpoints"] = json!(["192.0.2.2:41641"]);
+        rig.stream(map).await;
+        let active = Activity {
+            peer: key(2),
+            received: 0,
+            sent: 1,
+            last_handshake: None,
+            heard_from: None,
+            path_mtu: None,
+        };
+        rig.plane(ToAgent::Activity(vec![active])).await;
+        let told = rig.told();
+        assert!(answer_pings(&mut rig, &mut peer, told).await, "the peer is pinged");
+        let told = rig.told();
+        assert!(matches!(paths(&told), Some(Path::Direct(_))), "{told:?}");
+
+        let Clock { now, wall } = rig.agent.clock;
+        let later = Clock { now: now + late, wall: wall + late };
+        rig.agent.handle(Input::Timeout, later).await;
+        assert_eq!(paths(&rig.told()).is_none(), stays, "late by {late:?}");
     }
 }

@@ -1,15 +1,6 @@
-use tailnet::{
-    disco::{Disco, Message},
-    keys::DiscoKey,
-};
-
-use zeroize::Zeroizing;
+use tailnet::disco::{Disco, Message};
 
 use super::*;
-
-fn disco(byte: u8) -> Disco {
-    Disco::new(DiscoKey::new(Box::new(Zeroizing::new([byte; 32]))))
-}
 
 /// Datagrams of WireGuard's data of this peer.
 fn data(from: u8, count: usize) -> derp::Event {
