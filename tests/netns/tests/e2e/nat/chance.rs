@@ -61,17 +61,24 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
         [Nat::Symmetric, Nat::Nat64],
     ];
     let kinds = kinds.into_iter().filter(|nats| !nats.iter().any(|nat| nat.is_missing()));
-    let pairs: Vec<_> =
+    let mut pairs: Vec<_> =
         (0..).zip(kinds).map(|(at, nats)| (nats, pair(&tailnet, at, nats, ""))).collect();
-    thread::scope(|scope| {
-        for (nats, [one, other]) in &pairs {
-            scope.spawn(move || {
-                let took = time_to_meet([one, other], deadline(MEETS));
-                println!("{nats:?} after {took:?}");
-                assert!(took.is_some(), "{nats:?}: {}", why(one, other));
-            });
-        }
+    let meets = |(nats, [one, other]): &([Nat; 2], [Member; 2])| {
+        let took = time_to_meet([one, other], deadline(MEETS));
+        println!("{nats:?} after {took:?}");
+        took.is_some()
+    };
+    let have_met: Vec<bool> = thread::scope(|scope| {
+        let threads: Vec<_> = pairs.iter().map(|one| scope.spawn(|| meets(one))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("both are asked")).collect()
     });
+    // It is a matter of chance, and those that did not meet try again only minutes later.
+    let unmet = (100..).zip(pairs.iter_mut().zip(have_met)).filter(|(_, (_, has_met))| !has_met);
+    for (number, (pair_of, _)) in unmet {
+        pair_of.1 = pair(&tailnet, number, pair_of.0, "");
+        let (nats, [one, other]) = &*pair_of;
+        assert!(meets(pair_of), "{nats:?}, a second pair: {}", why(one, other));
+    }
     for (nats, [one, other]) in &pairs {
         let is_hard = |nat| matches!(nat, Nat::Symmetric | Nat::WithIpv6);
         let [hard, easy] = if is_hard(nats[0]) { [one, other] } else { [other, one] };
