@@ -53,7 +53,7 @@ BUILD_TESTS := cargo build --workspace --bins --examples --tests
 export THREADS ?= 8
 JOBS ?= 2
 ALONE := soak:: overload:: traffic::udp_at_a_modest_rate a_map_of_a_hundred_thousand_peers
-FEW := hostile::
+FEW := hostile:: a_clock_that_is_off_by_a_day
 export APART := $(ALONE) $(FEW)
 SHARED := env LINERATE_NETNS_SHARED=1 $(IN_HOSTS)
 ONE_BY_ONE := --test-threads=1
@@ -135,7 +135,7 @@ build-tests: deps
 test: deps
 	@mkdir -p $(TARGET); \
 	$(STAGES); \
-	set -m; tests/netns/peers tailnet >$(TARGET)/peers.log 2>&1 & peers=$$!; set +m; \
+	set -m; tests/netns/peers tailnet </dev/null >$(TARGET)/peers.log 2>&1 & peers=$$!; set +m; \
 	trap 'kill -- -$$peers 2>/dev/null || :' EXIT; \
 	stage 'build' make --no-print-directory build-tests; \
 	stage 'unit tests and end-to-end tests' $(SIDE_BY_SIDE) test-units test-hosts; \
@@ -172,6 +172,8 @@ test-modes: build-tests tailnet-peers
 test-apart: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'tests that run alone' $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(ALONE); \
+	stage 'the same of traffic, without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
+	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE) $(filter traffic::%,$(ALONE)); \
 	stage 'tests that run a few at a time' $(IN_HOSTS) $(END_TO_END) -- --test-threads=3 $(FEW) $(ALONE:%=--skip=%); \
 	all_passed
 
@@ -185,22 +187,21 @@ timings: deps
 	tests/timings
 
 # Further tests for a release: the end-to-end tests of the release build, and the slow tests. The last
-# lines list what ran.
+# lines list what ran, and what was skipped.
 test-all:
-	@mkdir -p $(TARGET); exec > >(tee $(TARGET)/test-all.log) 2>&1; \
-	$(STAGES); \
+	@mkdir -p $(TARGET); passed=true; { $(STAGES); \
 	for what in test lint advisories build server; do stage "make $$what" make --no-print-directory $$what; done; \
 	stage 'end-to-end tests of the release build' env LINERATE_BIN=$(abspath $(TARGET))/release/linerate \
 	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server \
 	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE); \
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
-	  make --no-print-directory test-hosts ARGS='nat:: tailnet::'; \
+	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(APART:%=--skip=%)'; \
 	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \
 	done; \
-	{ grep '^SKIPPED: ' $(TARGET)/test-all.log || :; } | sort -u; \
-	all_passed
+	all_passed; } 2>&1 | tee $(TARGET)/test-all.log || passed=false; \
+	{ grep -o 'SKIPPED: .*' $(TARGET)/test-all.log || :; } | sort -u; $$passed
 
 # What make test has briefly, and what is a script.
 replicas: DEPS += $(FAILOVER)
@@ -247,7 +248,7 @@ test-clients: build-tests
 kernel-test: DEPS += $(GUEST)
 kernel-test: build-tests
 	guest=$$(tests/kernel/guest); \
-	LINERATE_GUEST=$$guest $(IN_HOSTS) $(END_TO_END) -- --ignored $(ONE_BY_ONE) kernel::$(ARGS)
+	LINERATE_GUEST=$$guest $(SHARED) $(END_TO_END) -- --ignored $(ONE_BY_ONE) kernel::$(ARGS)
 
 # rustup has the target's standard library; Debian has the compiler, its C library and an emulator.
 # seccomp, landlock and namespaces are not emulated, so what needs them is built and not run.

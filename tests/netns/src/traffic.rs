@@ -324,7 +324,7 @@ mod tests {
         assert_eq!((ping.sent, ping.received), (3, 1));
         assert_eq!(ping.times, [0.5]);
         assert!(!ping.is_complete());
-        assert_eq!(ping.lost(), [0; 0], "two may have been on their way");
+        assert!(ping.lost().is_empty(), "two may have been on their way");
         let later = "64 bytes from 10.9.0.2: icmp_seq=3 ttl=64 time=0.5 ms\n";
         let ping = Ping::parse(format!("{later}{}", ping.text));
         assert_eq!(ping.lost(), [2]);
