@@ -53,8 +53,9 @@ pub(super) struct Own {
 /// Settings are made of maps a fifth of the time at most: a flood of them leaves time for all else.
 pub(super) const SETTLE_REST: u32 = 4;
 
-/// A timer that is late by so much shows a stall of this process, as by a large map on a busy machine: signs of
-/// life of paths wait meanwhile. After a longer delay the machine may have slept, and paths may be gone.
+/// A delay of a timer that shows a stall of this process, for example while it reads a large map on a busy
+/// machine. Signs of life of paths wait during a stall. After a longer delay the machine may have slept, and
+/// paths may be gone.
 const STALL: Range<Duration> = Duration::from_secs(1)..Duration::from_secs(30);
 
 /// All that the agent knows.

@@ -32,7 +32,7 @@ impl Looks {
         self.due.get_or_insert(self.next.max(now));
     }
 
-    /// When it is looked at, if it is to be.
+    /// When the next look is due, if there is one.
     pub fn due(&self) -> Option<Duration> {
         self.due
     }

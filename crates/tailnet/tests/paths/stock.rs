@@ -26,7 +26,7 @@ pub trait Node {
     fn handle_wireguard(&mut self, peer: NodePublic, traffic: Traffic, now: Duration);
     fn handle_peer_gone(&mut self, region: u16, peer: NodePublic, now: Duration);
     fn handle_network_change(&mut self, now: Duration);
-    /// A stock node has no such thing.
+    /// A stock node ignores stalls.
     fn handle_stall(&mut self, _: Duration, _: Duration) {}
     fn handle_timeout(&mut self, now: Duration);
     fn poll_transmit(&mut self) -> Option<Transmit>;
