@@ -167,11 +167,10 @@ async fn answer_pings(rig: &mut Rig, peer: &mut Disco, told: Vec<ToPlane>) -> bo
 #[tokio::test]
 async fn a_path_outlives_a_stall_of_seconds_and_not_a_sleep_of_a_minute() {
     let paths = |told: &[ToPlane]| {
-        let paths = told.iter().filter_map(|message| match message {
-            ToPlane::Path { path, .. } => Some(path.clone()),
+        told.iter().rev().find_map(|message| match message {
+            ToPlane::Path { path, .. } => Some(*path),
             _ => None,
-        });
-        paths.last()
+        })
     };
     for (late, stays) in [(Duration::from_secs(20), true), (Duration::from_secs(60), false)] {
         let (mut rig, mut peer) = (Rig::joined("stall").await, disco(9));
