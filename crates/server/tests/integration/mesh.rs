@@ -4,7 +4,7 @@ use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use bytes::BytesMut;
 use getrandom::{SysRng, rand_core::UnwrapErr};
-use server::{configuration::Configuration, serve::serve};
+use server::configuration::Configuration;
 use tailnet::{
     derp::{
         Decoder, FromRelay, RelayKey, kind,
@@ -19,15 +19,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+use super::loopback::{free, start};
+
 const KEY: &str = "8f0d6e5b4c3a29180716f5e4d3c2b1a08f0d6e5b4c3a29180716f5e4d3c2b1a0";
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn free() -> SocketAddr {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// A relay that has a mesh with these others.
-async fn start(folder: &Path, at: SocketAddr, others: &[SocketAddr]) {
+async fn relay(folder: &Path, at: SocketAddr, others: &[SocketAddr]) {
     fs::create_dir(folder).unwrap();
     fs::write(folder.join("mesh.key"), KEY).unwrap();
     let mut configuration = Configuration {
@@ -41,16 +39,7 @@ async fn start(folder: &Path, at: SocketAddr, others: &[SocketAddr]) {
     configuration.derp.mesh_key_path = Some(folder.join("mesh.key"));
     let url = |other: &SocketAddr| format!("http://{other}").parse().unwrap();
     configuration.derp.mesh_with = others.iter().map(url).collect();
-    let mut serving = tokio::spawn(serve(configuration));
-    let answers = async {
-        while TcpStream::connect(at).await.is_err() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::select! {
-        ended = &mut serving => panic!("the relay ended: {ended:?}"),
-        answered = timeout(PATIENCE, answers) => answered.expect("the relay listens"),
-    }
+    start(configuration, at).await;
 }
 
 struct Client {
@@ -148,8 +137,8 @@ impl Client {
 async fn clients_of_two_relays_reach_each_other_and_are_told_when_one_is_gone() {
     let (folder, at) = (tempfile::tempdir().unwrap(), [free(), free()]);
     // Each is in its own list, too.
-    start(&folder.path().join("a"), at[0], &at).await;
-    start(&folder.path().join("b"), at[1], &at).await;
+    relay(&folder.path().join("a"), at[0], &at).await;
+    relay(&folder.path().join("b"), at[1], &at).await;
     let mut one = Client::connect(at[0], 1, true).await;
     let mut other = Client::connect(at[1], 2, true).await;
     one.reaches(&mut other).await;
@@ -185,7 +174,7 @@ async fn clients_of_two_relays_reach_each_other_and_are_told_when_one_is_gone() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_without_the_meshs_key_is_none_of_its_relays() {
     let (folder, at) = (tempfile::tempdir().unwrap(), free());
-    start(&folder.path().join("a"), at, &[]).await;
+    relay(&folder.path().join("a"), at, &[]).await;
     let mut stranger = Client::connect(at, 1, false).await;
     assert!(stranger.frame().await.is_none(), "the network does not know it");
 }

@@ -7,12 +7,9 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper::{Request, StatusCode, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use server::{configuration::Configuration, serve::serve};
+use server::configuration::Configuration;
 use tailnet::{
-    control::{
-        noise::{Initiation, REPLY, REPLY_HEADER, Reply},
-        stream::NoiseStream,
-    },
+    control::noise::Initiation,
     keys::{MachineKey, MachinePublic},
 };
 use tokio::{
@@ -21,11 +18,11 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
 
-/// A server on loopback, with its files in this folder.
-async fn start(folder: &Path) -> SocketAddr {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
+use super::loopback::{free, inside, start};
+
+/// A server with its files in this folder.
+async fn server(folder: &Path) -> SocketAddr {
+    let address = free();
     let mut configuration = Configuration {
         server_url: Some(format!("http://{address}").parse().unwrap()),
         listen_plain: vec![address],
@@ -34,10 +31,7 @@ async fn start(folder: &Path) -> SocketAddr {
         ..Configuration::default()
     };
     configuration.derp.enabled = false;
-    tokio::spawn(serve(configuration));
-    while TcpStream::connect(address).await.is_err() {
-        tokio::task::yield_now().await;
-    }
+    start(configuration, address).await;
     address
 }
 
@@ -69,7 +63,7 @@ async fn a_browser_speaks_http_2_in_noise_in_a_web_socket() {
     use futures_util::{SinkExt, StreamExt};
 
     let folder = tempfile::tempdir().unwrap();
-    let address = start(folder.path()).await;
+    let address = server(folder.path()).await;
     let (initiation, message) = initiation(&key(address).await);
     let query = form_urlencoded::byte_serialize(message.as_bytes()).collect::<String>();
     let url = format!("ws://{address}/ts2021?X-Tailscale-Handshake={query}");
@@ -96,14 +90,8 @@ async fn a_browser_speaks_http_2_in_noise_in_a_web_socket() {
 }
 
 /// The status of a request that no server of ours carries out.
-async fn asks(mut stream: tokio::io::DuplexStream, initiation: Initiation) -> StatusCode {
-    let mut header = [0; REPLY_HEADER];
-    stream.read_exact(&mut header).await.unwrap();
-    assert_eq!(Reply::read(header), Ok(Reply::Accepted));
-    let mut reply = [0; REPLY];
-    stream.read_exact(&mut reply).await.unwrap();
-    let (sealer, opener) = initiation.finish(&reply).unwrap();
-    let stream = TokioIo::new(NoiseStream::of_member(stream, sealer, opener));
+async fn asks(stream: tokio::io::DuplexStream, initiation: Initiation) -> StatusCode {
+    let stream = TokioIo::new(inside(stream, initiation).await);
     let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
     tokio::spawn(connection);
     let request = Request::post("https://a/machine/set-dns").body(Empty::<Bytes>::new()).unwrap();
@@ -116,7 +104,7 @@ async fn asks(mut stream: tokio::io::DuplexStream, initiation: Initiation) -> St
 #[tokio::test]
 async fn what_is_no_handshake_is_refused_and_others_are_served() {
     let folder = tempfile::tempdir().unwrap();
-    let address = start(folder.path()).await;
+    let address = server(folder.path()).await;
     let post = |headers: &str| {
         format!("POST /ts2021 HTTP/1.1\r\nHost: a\r\nConnection: {headers}\r\n\r\n")
     };

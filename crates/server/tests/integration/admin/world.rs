@@ -15,12 +15,9 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
-use server::{configuration::Configuration, serve::serve};
+use server::configuration::Configuration;
 use tailnet::{
-    control::{
-        noise::{Initiation, REPLY, REPLY_HEADER, Reply},
-        stream::NoiseStream,
-    },
+    control::{noise::Initiation, stream::NoiseStream},
     keys::{MachineKey, MachinePublic, NodePublic},
 };
 use tempfile::TempDir;
@@ -28,6 +25,8 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, UnixStream},
 };
+
+use crate::loopback::{free, inside, start};
 
 /// A network of a server.
 pub struct World {
@@ -57,9 +56,7 @@ impl World {
     /// The network of the top level, of a server with these further tables.
     pub async fn with(tables: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = free.local_addr().unwrap();
-        drop(free);
+        let address = free();
         let mut configuration = Configuration {
             // A browser takes cookies that are for TLS alone from this name, too.
             server_url: Some(format!("http://localhost:{}", address.port()).parse().unwrap()),
@@ -70,10 +67,7 @@ impl World {
             ..toml::from_str(tables).unwrap()
         };
         configuration.derp.stun_listen = Vec::new();
-        tokio::spawn(serve(configuration));
-        while TcpStream::connect(address).await.is_err() {
-            tokio::task::yield_now().await;
-        }
+        start(configuration, address).await;
         let socket = folder.path().join("socket");
         Self { address, folder: Arc::new(folder), host: "localhost".into(), socket }
     }
@@ -236,11 +230,5 @@ async fn upgraded(
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.unwrap());
     }
-    let mut header = [0; REPLY_HEADER];
-    stream.read_exact(&mut header).await.unwrap();
-    assert_eq!(Reply::read(header), Ok(Reply::Accepted));
-    let mut reply = [0; REPLY];
-    stream.read_exact(&mut reply).await.unwrap();
-    let (sealer, opener) = initiation.finish(&reply).unwrap();
-    NoiseStream::of_member(stream, sealer, opener)
+    inside(stream, initiation).await
 }

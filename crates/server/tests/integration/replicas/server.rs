@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
@@ -10,6 +10,8 @@ use std::{
 };
 
 use tailnet::keys::{MachineKey, MachinePublic};
+
+use crate::loopback::free;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_linerate-server");
 
@@ -123,7 +125,7 @@ impl Drop for Server {
 /// Writes the configuration of a server with a folder of its own.
 fn configure(folder: &Path, database: Option<&str>, pooled: bool) -> (SocketAddr, PathBuf) {
     fs::create_dir_all(folder.join("state")).unwrap();
-    let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let at = free();
     let mut text = format!(
         "server_url = \"http://{at}\"\nlisten_plain = [\"{at}\"]\n\
          state_dir = \"{0}/state\"\nsocket = \"{0}/socket\"\n",
