@@ -24,6 +24,7 @@ pub mod local_api;
 mod lock;
 mod login;
 mod mesh;
+mod paced;
 mod portmap;
 mod programs;
 mod relay_server;

@@ -18,7 +18,7 @@ use super::{
 impl Agent {
     /// Brings data plane, paths, host and names to what map and preferences say.
     pub fn apply_settings(&mut self) {
-        (self.settled, self.settle) = (self.clock.now, None);
+        self.settling.begin(self.clock.now);
         let wall = self.clock.wall;
         let connected = endpoints::connected((self.effects.addresses)(self.own.index));
         let around = Around {
@@ -43,7 +43,7 @@ impl Agent {
         let former = (has_told || !knows).then_some(&old);
         let is_same = waits || former.is_some_and(|old| old.host == self.settings.host);
         if waits {
-            self.settle = (stays < Duration::MAX).then_some(stays);
+            self.settling.set_due((stays < Duration::MAX).then_some(stays));
         } else {
             self.tell_plane(former, is_current);
             self.told_kept |= knows;

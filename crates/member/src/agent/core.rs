@@ -24,13 +24,14 @@ use tokio::sync::mpsc;
 use super::{
     control::{self, dial::Hook},
     derp, dns,
-    endpoints::Looks,
+    endpoints::PAUSE,
     kept,
     line::ToLine,
     local_api::{Request, Writers},
     lock::Lock,
     login::{Login, is_page},
     mesh::{Found, Mesh},
+    paced::Paced,
     portmap::PortMapping,
     programs::Programs,
     relay_server::RelayServer,
@@ -49,9 +50,6 @@ pub(super) struct Own {
     pub port: u16,
     pub index: u32,
 }
-
-/// Settings are made of maps a fifth of the time at most: a flood of them leaves time for all else.
-pub(super) const SETTLE_REST: u32 = 4;
 
 /// A delay of a timer that shows a stall of this process, for example while it reads a large map on a busy
 /// machine. Signs of life of paths wait during a stall. After a longer delay the machine may have slept, and
@@ -93,17 +91,16 @@ pub(super) struct Agent {
     /// Whether the data plane said who this node is.
     pub has_begun: bool,
     /// When the machine's network is looked at.
-    pub looks: Looks,
+    pub looks: Paced,
     /// When the map is to be kept.
     pub keep_map: Option<Duration>,
     /// When it was kept last.
     map_kept: Option<Duration>,
     /// When a key expires next.
     pub expiry: Option<Duration>,
-    /// When settings were made last, when they may be made of maps again, and when they are to be.
-    pub settled: Duration,
-    settle_after: Duration,
-    pub settle: Option<Duration>,
+    /// When settings are made of maps: a fifth of the time at most, so that a flood of maps leaves time for
+    /// all else.
+    pub settling: Paced,
     pub writers: Arc<Writers>,
     pub effects: Effects,
     /// When the last event came.
@@ -208,13 +205,11 @@ impl Agent {
             told_all: false,
             told_kept: false,
             has_begun: false,
-            looks: Looks::default(),
+            looks: Paced::new(PAUSE),
             keep_map: None,
             map_kept: None,
             expiry: None,
-            settled: Duration::ZERO,
-            settle_after: Duration::ZERO,
-            settle: None,
+            settling: Paced::new(Duration::ZERO),
             writers: parts.writers,
             effects: parts.effects,
             clock: parts.clock,
@@ -257,9 +252,7 @@ impl Agent {
 
     /// Takes the time at which what was handled last is done.
     pub fn handle_done(&mut self, now: Duration) {
-        if self.settled == self.clock.now {
-            self.settle_after = now + now.saturating_sub(self.settled) * SETTLE_REST;
-        }
+        self.settling.handle_done(self.clock.now, now);
         self.looks.handle_done(self.clock.now, now);
     }
 
@@ -268,7 +261,7 @@ impl Agent {
         let (mesh, programs) = (self.mesh.poll_timeout(), self.programs.poll_timeout());
         let lock = self.lock.poll_timeout();
         let (relay, pings) = (self.relay_server.poll_timeout(), self.tunnel_pings.poll_timeout());
-        let own = [self.keep_map, self.expiry, self.settle, self.looks.due()];
+        let own = [self.keep_map, self.expiry, self.settling.due(), self.looks.due()];
         let all = [mesh, programs, lock, relay, pings].into_iter().chain(own);
         all.flatten().min()
     }
@@ -285,7 +278,7 @@ impl Agent {
             self.map_kept = Some(now);
             self.keep_map();
         }
-        if self.expiry.is_some_and(|at| at <= now) || self.settle.is_some_and(|at| at <= now) {
+        if self.expiry.is_some_and(|at| at <= now) || self.settling.is_due(now) {
             self.apply_settings();
             self.tell_state();
         }
@@ -465,10 +458,9 @@ impl Agent {
 
     /// Makes settings of the map, at once or after others that came shortly before.
     fn settle(&mut self) {
-        if self.settle_after <= self.clock.now {
+        self.settling.request(self.clock.now);
+        if self.settling.is_due(self.clock.now) {
             self.apply_settings();
-        } else {
-            self.settle.get_or_insert(self.settle_after);
         }
     }
 

@@ -8,56 +8,20 @@ use std::{
 use ipnet::IpNet;
 use sys::netlink::{DefaultWay, Netlink};
 
-use super::core::{Agent, SETTLE_REST};
+use super::core::Agent;
 
 /// The most addresses that are told to peers.
 const MOST: usize = 20;
 
 /// The shortest time between two looks at the machine's network. A look reads all routes, and each route of
 /// thousands of peers is a change.
-const PAUSE: Duration = Duration::from_millis(500);
-
-/// When the machine's network is looked at.
-#[derive(Default)]
-pub(super) struct Looks {
-    /// When the next look is due, if the network changed since the last one.
-    due: Option<Duration>,
-    /// The earliest time of the next look.
-    next: Duration,
-}
-
-impl Looks {
-    /// The network changed.
-    pub fn request(&mut self, now: Duration) {
-        self.due.get_or_insert(self.next.max(now));
-    }
-
-    /// When the next look is due, if there is one.
-    pub fn due(&self) -> Option<Duration> {
-        self.due
-    }
-
-    /// What began at a time is done. A look that took long leaves four times as long for all else.
-    pub fn handle_done(&mut self, began: Duration, now: Duration) {
-        if self.next == began + PAUSE {
-            self.next = now + PAUSE.max(now.saturating_sub(began) * SETTLE_REST);
-        }
-    }
-
-    /// Whether it is looked at now.
-    fn begin(&mut self, now: Duration) -> bool {
-        let is_due = self.due.take_if(|due| *due <= now).is_some();
-        if is_due {
-            self.next = now + PAUSE;
-        }
-        is_due
-    }
-}
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
 
 impl Agent {
     /// Looks at the machine's network, if that is due.
     pub fn look_at_network(&mut self) {
-        if self.looks.begin(self.clock.now) {
+        if self.looks.is_due(self.clock.now) {
+            self.looks.begin(self.clock.now);
             self.network_changed();
         }
     }

@@ -41,7 +41,7 @@ async fn a_flood_of_maps_has_settings_made_now_and_then_and_for_the_last_of_them
         told.into_iter().filter(|one| matches!(one, ToPlane::Peers { .. })).count()
     };
     assert_eq!(of_peers(rig.told()), 0, "settings were made just before");
-    rig.pass(SETTLE_REST * took).await;
+    rig.pass(crate::agent::paced::REST * took).await;
     assert_eq!(of_peers(rig.told()), 0);
     rig.pass(took).await;
     assert_eq!(of_peers(rig.told()), 1);
