@@ -55,6 +55,7 @@ JOBS ?= 2
 ALONE := soak:: overload:: traffic::udp_at_a_modest_rate a_map_of_a_hundred_thousand_peers
 FEW := hostile:: a_clock_that_is_off_by_a_day
 export APART := $(ALONE) $(FEW)
+SKIP_APART := $(APART:%=--skip=%)
 SHARED := env LINERATE_NETNS_SHARED=1 $(IN_HOSTS)
 ONE_BY_ONE := --test-threads=1
 
@@ -155,7 +156,7 @@ test-units: build-tests tailnet-peers
 test-hosts: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'end-to-end tests' $(SHARED) $(END_TO_END) -- \
-	  --test-threads=$(THREADS) $(or $(ARGS),$(APART:%=--skip=%)); \
+	  --test-threads=$(THREADS) $(or $(ARGS),$(SKIP_APART)); \
 	all_passed
 
 test-bench: build-tests tailnet-peers
@@ -164,9 +165,9 @@ test-bench: build-tests tailnet-peers
 test-modes: build-tests tailnet-peers
 	@$(STAGES); \
 	stage 'traffic without offloads' env LINERATE_NETNS_OFFLOAD_OFF=all \
-	  $(SHARED) $(END_TO_END) -- --test-threads=$(THREADS) traffic:: $(APART:%=--skip=%); \
+	  $(SHARED) $(END_TO_END) -- --test-threads=$(THREADS) traffic:: $(SKIP_APART); \
 	stage 'proxies with their stack in the process' env LINERATE_NETNS_STACK=in-process \
-	  $(SHARED) $(END_TO_END) -- --test-threads=$(THREADS) proxy:: $(APART:%=--skip=%); \
+	  $(SHARED) $(END_TO_END) -- --test-threads=$(THREADS) proxy:: $(SKIP_APART); \
 	all_passed
 
 test-apart: build-tests tailnet-peers
@@ -195,7 +196,7 @@ test-all:
 	  LINERATE_SERVER_BIN=$(abspath $(TARGET))/release/linerate-server \
 	  $(IN_HOSTS) $(END_TO_END) -- $(ONE_BY_ONE); \
 	stage 'networks that our own server coordinates' env LINERATE_NETNS_COORDINATOR=linerate \
-	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(APART:%=--skip=%)'; \
+	  make --no-print-directory test-hosts ARGS='nat:: tailnet:: $(SKIP_APART)'; \
 	for what in test-offloads smoke test-clients replicas soak kernel-test arm-test \
 	  deb-test systemd-test container-test fuzz; do \
 	  stage "make $$what" make --no-print-directory $$what; \
