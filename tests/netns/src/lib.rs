@@ -1,4 +1,4 @@
-//! Hosts, cables and WireGuard peers on one machine, for the demo, the end-to-end tests and the bench.
+//! Hosts, cables and WireGuard peers on one machine. The demo, the end-to-end tests and the bench use them.
 //!
 //! ```text
 //!  test process

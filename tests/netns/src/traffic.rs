@@ -170,7 +170,7 @@ impl Pinging {
         let _ = self.process.wait();
         let mut ping = Ping::parse(self.host.read(&self.log));
         // The last request may have been on its way when ping ended.
-        let is_last_open = !ping.text.contains(&format!("icmp_seq={} ", ping.sent));
+        let is_last_open = ping.answered().all(|number| number != ping.sent);
         if is_last_open && ping.sent == ping.received + 1 {
             ping.sent -= 1;
         }

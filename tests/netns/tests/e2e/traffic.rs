@@ -87,7 +87,7 @@ fn udp_at_a_modest_rate_arrives_whole() {
             let (client, server) = (&left.host, &right.host);
             let rate = Iperf { client, server, address, seconds: 1, options }.run();
             announce(&format!("udp {options}, inside {inner}: {:.2} % lost", rate.lost_percent));
-            assert!(rate.bits_per_second > 1e6, "{options}: {rate:?}");
+            assert!(rate.bits_per_second > 4e6, "{options}: {rate:?}");
             // A busy machine drops some in iperf3's own small socket; the tunnel may not.
             assert!(rate.lost_percent < 20.0, "{options}: {rate:?}");
         }
