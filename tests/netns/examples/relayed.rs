@@ -64,7 +64,7 @@ fn way(relay: Option<MemberKind>) -> Option<Way> {
     for (one, other) in [(left, right), (right, left)] {
         match relay {
             Some(_) => one.becomes_relayed(other, ""),
-            None => one.becomes_direct(other),
+            None => drop(one.becomes_direct(other)),
         }
     }
     Some(Way { pair, _relay: relay, _tailnet: tailnet })

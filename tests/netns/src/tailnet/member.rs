@@ -270,16 +270,22 @@ impl Member {
     }
 
     /// Waits until it sends to another directly, with some traffic that makes it look for a way.
+    /// Returns the address to which it sends. Where the processor is busy, a direct path may be in
+    /// doubt at any time for some seconds.
     ///
     /// # Panics
     /// When it does not.
-    pub fn becomes_direct(&self, other: &Member) {
+    pub fn becomes_direct(&self, other: &Member) -> String {
         let target = other.addresses.of(Family::V4);
         let what = format!("a direct way from {} to {}", self.host.name(), other.host.name());
+        let mut at = None;
         eventually(&what, PATIENCE, || {
             ping(&self.host, format!("-c 1 -W 1 {target}"));
-            matches!(self.path_to(other), Path::Direct(_))
+            let Path::Direct(address) = self.path_to(other) else { return false };
+            at = Some(address);
+            true
         });
+        at.expect("it is direct")
     }
 
     /// Waits until it sends to another by a node that relays at this address, with some traffic that

@@ -132,7 +132,11 @@ fn wrong(pairs: &[([&Member; 2], bool)]) -> Vec<String> {
         for [from, to] in [*ends, [ends[1], ends[0]]] {
             let pings =
                 ping(&from.host, format!("-c 2 -i 0.2 -W 2 {}", to.addresses.of(Family::V4)));
-            let path = from.path_to(to);
+            let mut path = from.path_to(to);
+            if *meet && !matches!(path, Path::Direct(_)) {
+                wait_until_direct([from, to]);
+                path = from.path_to(to);
+            }
             if !pings.is_complete() || matches!(path, Path::Direct(_)) != *meet {
                 let why = from.attempt(&format!("why {}", to.addresses.of(Family::V4))).stdout;
                 let [from, to] = [from, to].map(|member| member.host.name());

@@ -93,7 +93,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
             let run =
                 Iperf { client, server, address: target, seconds: 2, options: "" }.carry(BYTES);
             println!("{}: {:.2} Gbit/s", from.host.name(), run.gbps());
-            assert!(matches!(from.path_to(to), Path::Direct(_)), "{nats:?}");
+            from.becomes_direct(to);
         }
         // The data's, the names', the peer's: not those 256.
         assert!(sockets(hard) < 20, "{nats:?}: {} sockets", sockets(hard));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-use netns::{Flood, Member, MemberKind, Path, Tailnet, Uplink, eventually};
+use netns::{Flood, Member, MemberKind, Tailnet, Uplink, eventually};
 
 use super::changes::PATIENCE;
 
@@ -22,9 +22,7 @@ fn a_path_is_found_while_a_flood_lasts_of_which_the_kernel_leaves_most_out() {
     };
     let [one, other] = ["one", "other"].map(join);
     one.becomes_direct(&other);
-    other.becomes_direct(&one);
-    let Path::Direct(at) = other.path_to(&one) else { panic!("it was direct") };
-    let at: SocketAddr = at.parse().expect("an address");
+    let at: SocketAddr = other.becomes_direct(&one).parse().expect("an address");
     let attacker = tailnet.host("attacker", Uplink::Switch);
     let flood = Flood::of_disco(&attacker, at, BURST);
     let dropped = || one.host.dropped_by_socket(at.port()).unwrap_or(0);

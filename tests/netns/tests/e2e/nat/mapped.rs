@@ -82,9 +82,8 @@ fn goes_directly(mapping: Mapping, protocol: &str) {
     let (mut mapper, runs) = (mapper.expect("it was asked for"), Stopwatch::start());
     let (other, _) = node(&tailnet, "other", None);
     let address = is_mapped(&one, &mapper, protocol);
-    other.becomes_direct(&one);
     one.becomes_direct(&other);
-    assert_eq!(other.path_to(&one), Path::Direct(address.clone()));
+    assert_eq!(other.becomes_direct(&one), address);
 
     eventually("the box has run for a while", 2 * TELLING, || runs.elapsed() > TELLING);
     mapper.restart();
@@ -96,8 +95,7 @@ fn goes_directly(mapping: Mapping, protocol: &str) {
     assert_eq!(is_mapped(&one, &mapper, protocol), address);
     // Whose flows the box has never seen.
     let (third, _) = node(&tailnet, "third", None);
-    third.becomes_direct(&one);
-    assert_eq!(third.path_to(&one), Path::Direct(address));
+    assert_eq!(third.becomes_direct(&one), address);
 
     let ended = netns::linerate(&one.host, &format!("down {}", Member::INTERFACE));
     assert!(ended.ok, "{ended:?}");
