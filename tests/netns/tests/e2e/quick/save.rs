@@ -1,8 +1,8 @@
 //! A file that is saved, and one that is read again while the interface is up.
 
-use netns::{INTERFACE, Key, Status};
+use netns::{INTERFACE, Key, Shown, Status};
 
-use crate::quick::{INNER, Quick};
+use crate::quick::{INNER, PATIENCE, Quick};
 
 #[test]
 fn save_config_keeps_what_wg_set_at_run_time() {
@@ -46,6 +46,7 @@ fn syncconf_of_a_stripped_file_adds_a_peer_and_keeps_the_sessions() {
     let file = quick.conf("MTU = 1400", "10.9.0.0/24, fd09::/64");
     quick.up(&file);
     quick.reaches(&INNER);
+    Shown::agree(&quick.left, INTERFACE, &quick.right.key.public, PATIENCE);
     let session = quick.left.run(format!("wg show {INTERFACE} latest-handshakes"));
     let stranger = Key::generate().public;
     let text = quick.left.read(&file);
