@@ -404,7 +404,8 @@ pub(crate) mod tests {
             let before = rounds(&running)["outbound"];
             while lock(&asked).get("ip").is_none_or(|thread| thread != name) {
                 let count = rounds(&running)["outbound"] - before;
-                assert!(count < 100_000, "it is not on the thread {name} after {count} rounds");
+                // A thread may have many rounds before the other is scheduled at all.
+                assert!(count < 10_000_000, "it is not on the thread {name} after {count} rounds");
                 thread::yield_now();
             }
             assert_eq!(lock(&asked).get("udp").map(String::as_str), Some("data"));
