@@ -1,9 +1,10 @@
 //! What a node's client itself finds wrong, which it is asked for.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, ensure};
 use coordinator::{Refusal, object::NodeId};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
@@ -33,15 +34,27 @@ fn warnings(said: &[u8]) -> anyhow::Result<Value> {
     let (head, body) = said.split_at(end.context("the node's answer has no end of its head")?);
     let status = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
     ensure!(status == b"200", "the client does not say how it is: it may be too old");
-    let said: Value = serde_json::from_slice(body).context("the node's answer")?;
-    let warnings = said["Warnings"].as_object().into_iter().flatten();
-    let warning = |(code, warning): (&String, &Value)| {
-        json!({
-            "code": code, "severity": warning["Severity"], "title": warning["Title"],
-            "text": warning["Text"],
-        })
+    let said: Option<Health> = serde_json::from_slice(body).context("the node's answer")?;
+    let warnings = said.unwrap_or_default().warnings.unwrap_or_default();
+    let warning = |(code, warning): (String, Warning)| {
+        let Warning { severity, title, text } = warning;
+        json!({ "code": code, "severity": severity, "title": title, "text": text })
     };
-    Ok(warnings.map(warning).collect())
+    Ok(warnings.into_iter().map(warning).collect())
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Health {
+    warnings: Option<BTreeMap<String, Warning>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Warning {
+    severity: String,
+    title: String,
+    text: String,
 }
 
 #[cfg(test)]
