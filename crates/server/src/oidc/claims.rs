@@ -79,9 +79,11 @@ impl Said {
             return Err(Trouble::Unverified);
         }
         let is_same = |one: &str, other: &str| one.eq_ignore_ascii_case(other);
-        let domain = self.email.rsplit_once('@').map_or("", |(_, domain)| domain);
-        let has_domain = table.allowed_domains.iter().any(|allowed| is_same(allowed, domain));
-        let is_named = table.allowed_users.iter().any(|allowed| is_same(allowed, &self.email));
+        let domain = domain(&self.email);
+        let is_of = |allowed: &String| domain.is_some_and(|domain| is_same(allowed, domain));
+        let is_them = |allowed: &String| domain.is_some() && is_same(allowed, &self.email);
+        let has_domain = table.allowed_domains.iter().any(is_of);
+        let is_named = table.allowed_users.iter().any(is_them);
         let is_member = table.allowed_groups.iter().any(|group| self.groups.contains(group));
         if !(table.allowed_domains.is_empty() || has_domain)
             || !(table.allowed_users.is_empty() || is_named)
@@ -89,7 +91,7 @@ impl Said {
         {
             return Err(Trouble::NotAllowed);
         }
-        let is_email = trusted && is_address(&self.email);
+        let is_email = trusted && domain.is_some();
         Ok(Profile {
             identity: Identity { issuer: self.issuer, subject: self.subject },
             username: self.username,
@@ -103,10 +105,13 @@ impl Said {
     }
 }
 
-fn is_address(text: &str) -> bool {
-    let parts = text.rsplit_once('@');
-    parts.is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty())
-        && !text.chars().any(|letter| letter.is_whitespace() || letter.is_control())
+/// The domain of a mail address. A text with two `@` is none, as others may take either for the one
+/// that counts.
+fn domain(address: &str) -> Option<&str> {
+    let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
+    let (local, domain) = address.split_once('@')?;
+    let is_address = !local.is_empty() && !domain.is_empty() && !domain.contains('@');
+    (is_address && !address.contains(is_odd)).then_some(domain)
 }
 
 fn text(name: Option<&LocalizedClaim<EndUserName>>) -> Option<&str> {
@@ -178,6 +183,21 @@ mod tests {
         assert_eq!(unverified().profile(&table("")).unwrap().email, "");
         let lax = "email_verified_required = false\nallowed_domains = [\"net.test\"]";
         assert_eq!(unverified().profile(&table(lax)).unwrap().email, "Anna@Net.test");
+    }
+
+    #[test]
+    fn what_is_no_address_has_no_domain_and_is_nobody() {
+        for email in
+            ["eve@evil.test@net.test", "eve\n@net.test", "eve @net.test", "@net.test", "net.test"]
+        {
+            let said = || Said { email: email.into(), ..said() };
+            for more in
+                ["allowed_domains = [\"net.test\"]".into(), format!("allowed_users = [{email:?}]")]
+            {
+                assert_eq!(said().profile(&table(&more)), Err(Trouble::NotAllowed), "{more}");
+            }
+            assert_eq!(said().profile(&table("")).unwrap().email, "");
+        }
     }
 
     #[test]

@@ -197,6 +197,10 @@ impl Provider {
             claims => claims.cloned(),
         };
         let claims = claims.map_err(|error| Trouble::broken("its ID token is refused", error))?;
+        let party = claims.authorized_party().map(|party| party.as_str());
+        if !is_issued_to(&self.table.client_id, party, claims.audiences().len()) {
+            return Err(Trouble::Untrue("its ID token was issued to another program (azp)"));
+        }
         let info = self.user_info(&client, tokens.access_token(), &claims).await;
         Ok(Said::of(&claims, info.as_ref(), &self.table.groups_claim))
     }
@@ -218,7 +222,26 @@ impl Provider {
     }
 }
 
-/// A token may be for others as well, if it says that it was made for this server (`azp`).
+/// Whether a token is this client's: one that several may read names the one that it was issued to
+/// (OpenID Connect Core 1.0, section 3.1.3.7).
+fn is_issued_to(client: &str, party: Option<&str>, audiences: usize) -> bool {
+    party.map_or(audiences <= 1, |party| party == client)
+}
+
+/// Others may read a token as well: [`is_issued_to`] says whose it is.
 fn verifier_of(client: &Client) -> IdTokenVerifier<'_, CoreJsonWebKey> {
     client.id_token_verifier().set_other_audience_verifier_fn(|_| true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_several_may_read_names_the_client_that_it_was_issued_to() {
+        assert!(is_issued_to("net", None, 1));
+        assert!(is_issued_to("net", Some("net"), 1) && is_issued_to("net", Some("net"), 2));
+        assert!(!is_issued_to("net", None, 2));
+        assert!(!is_issued_to("net", Some("other"), 1) && !is_issued_to("net", Some("other"), 2));
+    }
 }
