@@ -8,7 +8,10 @@ use member::client::Client;
 use serde_json::{Map, Value};
 use tokio::runtime::Runtime;
 
-use super::{Which, runtime, status::is_called};
+use super::{
+    Which, runtime,
+    status::{in_a_line, is_called},
+};
 
 /// The time between two pings.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -43,38 +46,49 @@ impl Whois {
     pub fn run(self) -> anyhow::Result<()> {
         let client = self.which.client()?;
         let answer = runtime()?.block_on(client.get_by("whois", "addr", &self.address))?;
-        let (node, user) = (&answer["Node"], &answer["UserProfile"]);
-        let text =
-            |value: &Value| value.as_str().unwrap_or_default().trim_end_matches('.').to_owned();
-        println!("machine    {}", text(&node["Name"]));
-        println!("addresses  {}", words(&node["Addresses"]).join(", "));
-        match words(&node["Tags"]) {
-            tags if !tags.is_empty() => println!("tags       {}", tags.join(", ")),
-            _ => {
-                println!("user       {} ({})", text(&user["LoginName"]), text(&user["DisplayName"]))
-            }
-        }
+        whois_lines(&answer).iter().for_each(|line| println!("{line}"));
         Ok(())
     }
+}
+
+fn whois_lines(answer: &Value) -> [String; 3] {
+    let (node, user) = (&answer["Node"], &answer["UserProfile"]);
+    let owner = match words(&node["Tags"]) {
+        tags if !tags.is_empty() => format!("tags       {}", tags.join(", ")),
+        _ => format!("user       {} ({})", word(&user["LoginName"]), word(&user["DisplayName"])),
+    };
+    [
+        format!("machine    {}", word(&node["Name"]).trim_end_matches('.')),
+        format!("addresses  {}", words(&node["Addresses"]).join(", ")),
+        owner,
+    ]
 }
 
 impl Netcheck {
     pub fn run(self) -> anyhow::Result<()> {
         let client = self.which.client()?;
         let report = runtime()?.block_on(client.get("linerate/netcheck"))?;
-        let lines = report.as_object().context("the node did not report")?;
-        for (what, value) in lines.iter().filter(|(what, _)| *what != "regions") {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            println!("{what:<20} {value}");
-        }
-        for region in report["regions"].as_array().into_iter().flatten() {
-            let latency = region["latency_ms"].as_f64();
-            let latency = latency.map_or("no answer".to_owned(), |ms| format!("{ms:.1} ms"));
-            let name = region["name"].as_str().unwrap_or_default();
-            println!("relay {:<14} {latency}  {name}", region["code"].as_str().unwrap_or_default());
-        }
+        let lines = netcheck_lines(&report).context("the node did not report")?;
+        lines.iter().for_each(|line| println!("{line}"));
         Ok(())
     }
+}
+
+fn netcheck_lines(report: &Value) -> Option<Vec<String>> {
+    let all = report.as_object()?.iter().filter(|(what, _)| *what != "regions");
+    let mut lines: Vec<String> = all
+        .map(|(what, value)| {
+            let value = if value.is_string() { word(value) } else { value.to_string() };
+            format!("{what:<20} {value}")
+        })
+        .collect();
+    for region in report["regions"].as_array().into_iter().flatten() {
+        let latency = region["latency_ms"].as_f64();
+        let latency = latency.map_or("no answer".to_owned(), |ms| format!("{ms:.1} ms"));
+        let (code, name) = (word(&region["code"]), word(&region["name"]));
+        lines.push(format!("relay {code:<14} {latency}  {name}"));
+    }
+    Some(lines)
 }
 
 impl Why {
@@ -83,7 +97,7 @@ impl Why {
         let answer = runtime()?.block_on(client.get_by("linerate/why", "target", &self.target))?;
         for step in answer["steps"].as_array().into_iter().flatten() {
             let mark = if step["ok"] == Value::Bool(true) { "ok  " } else { "FAIL" };
-            println!("{mark} {}", step["text"].as_str().unwrap_or_default());
+            println!("{mark} {}", word(&step["text"]));
         }
         match answer["reaches"].as_bool() {
             Some(true) => Ok(()),
@@ -108,7 +122,7 @@ pub(crate) fn ping(
     for number in 1..=count {
         let path = format!("ping?ip={address}&type={kind}");
         let pong = runtime.block_on(client.post(&path, None))?;
-        let text = |key: &str| pong[key].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| word(&pong[key]);
         match text("Err").as_str() {
             "" => {
                 let milliseconds = pong["LatencySeconds"].as_f64().unwrap_or_default() * 1000.0;
@@ -147,7 +161,34 @@ fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<S
     address.with_context(|| format!("there is no node {target}"))
 }
 
+fn word(value: &Value) -> String {
+    in_a_line(value.as_str().unwrap_or_default())
+}
+
 pub(super) fn words(list: &Value) -> Vec<String> {
     let list = list.as_array().into_iter().flatten();
-    list.filter_map(|word| Some(word.as_str()?.to_owned())).collect()
+    list.filter_map(|word| Some(in_a_line(word.as_str()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn words_of_others_begin_no_line() {
+        let evil = "a\nmachine    b\u{1b}[2J";
+        let node = json!({ "Name": evil, "Addresses": [evil] });
+        let user = json!({ "LoginName": evil, "DisplayName": evil });
+        let mut lines = whois_lines(&json!({ "Node": node, "UserProfile": user })).to_vec();
+        lines.extend(whois_lines(&json!({ "Node": { "Tags": [evil] } })));
+        let region = json!({ "code": evil, "name": evil });
+        let report = json!({ "NAT": evil, "count": 7, "regions": [region] });
+        lines.extend(netcheck_lines(&report).unwrap());
+        assert_eq!(lines.len(), 9);
+        for line in lines {
+            assert!(!line.contains(char::is_control), "{line:?}");
+        }
+    }
 }

@@ -99,7 +99,7 @@ fn row(peer: &Value, users: &Value) -> [String; 5] {
 }
 
 /// Words of the network, which never begin a line of ours.
-fn in_a_line(words: &str) -> String {
+pub(super) fn in_a_line(words: &str) -> String {
     words.replace(char::is_control, " ")
 }
 
