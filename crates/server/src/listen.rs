@@ -8,7 +8,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::{
     ConfigBuilder, ServerConfig, WantsVerifier,
     pki_types::{CertificateDer, PrivateKeyDer},
-    server::ResolvesServerCert,
+    server::{Acceptor, ResolvesServerCert},
 };
 use rustls_acme::acme::ACME_TLS_ALPN_NAME;
 use tokio::{
@@ -16,7 +16,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 
 use crate::{api::Arrival, http, networks::Networks, visitors::Visitor};
 
@@ -110,14 +110,29 @@ async fn greet(
     who: (SocketAddr, &Arc<Visitor>),
 ) {
     let Some(tls) = tls else { return converse(networks, stream, None, who).await };
-    match timeout(PATIENCE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => {
+    match shake_hands(&tls, stream, who.1).await {
+        Ok(stream) => {
             let sni = stream.get_ref().1.server_name().map(str::to_owned);
             converse(networks, stream, sni, who).await;
         }
-        Ok(Err(error)) => tracing::debug!("TLS: {error}"),
-        Err(_) => {}
+        Err(error) => tracing::debug!("TLS: {error}"),
     }
+}
+
+/// A handshake of TLS. Its costly part, which is done as soon as the client has said what it speaks, waits
+/// for a turn: else the handshakes of a flood would be computed one behind the other, and nothing
+/// would be relayed meanwhile.
+async fn shake_hands(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+    visitor: &Visitor,
+) -> io::Result<TlsStream<TcpStream>> {
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
+    let start = timeout(PATIENCE, hello).await??;
+    let turn = visitor.turn().await;
+    let rest = start.into_stream(Arc::clone(tls.config()));
+    drop(turn);
+    timeout(PATIENCE, rest).await?
 }
 
 async fn converse(
