@@ -119,9 +119,9 @@ async fn greet(
     }
 }
 
-/// A handshake of TLS. Its costly part, which is done as soon as the client has said what it speaks, waits
-/// for a turn: else the handshakes of a flood would be computed one behind the other, and nothing
-/// would be relayed meanwhile.
+/// Performs the TLS handshake. The key exchange and the signature follow the ClientHello and wait for a
+/// turn. Otherwise the handshakes of a flood would be computed one after another, and nothing would be
+/// relayed in that time.
 async fn shake_hands(
     tls: &TlsAcceptor,
     stream: TcpStream,

@@ -105,8 +105,8 @@ impl Said {
     }
 }
 
-/// The domain of a mail address. A text with two `@` is none, as others may take either for the one
-/// that counts.
+/// The domain of a mail address. A text with two `@` is not an address, because programs differ in which
+/// one they split at.
 fn domain(address: &str) -> Option<&str> {
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
     let (local, domain) = address.split_once('@')?;

@@ -228,7 +228,7 @@ fn is_issued_to(client: &str, party: Option<&str>, audiences: usize) -> bool {
     party.map_or(audiences <= 1, |party| party == client)
 }
 
-/// Others may read a token as well: [`is_issued_to`] says whose it is.
+/// Accepts further audiences. [`is_issued_to`] checks the client.
 fn verifier_of(client: &Client) -> IdTokenVerifier<'_, CoreJsonWebKey> {
     client.id_token_verifier().set_other_audience_verifier_fn(|_| true)
 }

@@ -270,8 +270,8 @@ impl Member {
     }
 
     /// Waits until it sends to another directly, with some traffic that makes it look for a way.
-    /// Returns the address to which it sends. Where the processor is busy, a direct path may be in
-    /// doubt at any time for some seconds.
+    /// Returns the address to which it sends. On a busy machine a direct path may be in doubt for some
+    /// seconds at any time.
     ///
     /// # Panics
     /// When it does not.

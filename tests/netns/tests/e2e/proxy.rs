@@ -422,7 +422,7 @@ fn git_clones_and_iperf3_measures_through_the_tunnel() {
         host.run("iperf3 -s -D >/dev/null 2>&1 </dev/null");
         eventually("iperf3 serves", PATIENCE, || host.listens(5201));
     }
-    // A server that still reads what the run before left in buffers resets the next.
+    // A server that is still busy with the previous run resets the connection.
     let measures = |host: &Host, arguments: &str| {
         eventually(&format!("iperf3 {arguments}"), PATIENCE, || {
             host.attempt(format!("iperf3 -t 1 {arguments}")).ok

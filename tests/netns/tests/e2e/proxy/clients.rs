@@ -194,9 +194,9 @@ fn iperf3_measures_through_both_proxies() {
         let text = format!("strict_chain\n[ProxyList]\n{proxy}\n");
         let conf = world.left.write("proxychains.conf", &text);
         for way in ["-P 4", "--reverse"] {
-            // A fixed number of bytes could all wait in buffers when iperf3 counts what was received.
+            // A small fixed number of bytes may still be in buffers when iperf3 counts.
             let iperf3 = format!("iperf3 -c 10.9.0.2 -t 1 --json {way}");
-            // A server that still reads what the run before left in buffers resets the next.
+            // A server that is still busy with the previous run resets the connection.
             eventually(&format!("{proxy} {way}"), PATIENCE, || {
                 let said = world.left.attempt(format!("proxychains4 -q -f {conf} {iperf3}")).stdout;
                 let rate = said.rsplit_once("\"sum_received\"").and_then(|(_, said)| {
