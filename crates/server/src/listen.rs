@@ -129,9 +129,7 @@ async fn shake_hands(
 ) -> io::Result<TlsStream<TcpStream>> {
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream);
     let start = timeout(PATIENCE, hello).await??;
-    let turn = visitor.turn().await;
-    let rest = start.into_stream(Arc::clone(tls.config()));
-    drop(turn);
+    let rest = visitor.in_turn(|| start.into_stream(Arc::clone(tls.config()))).await;
     timeout(PATIENCE, rest).await?
 }
 

@@ -127,9 +127,7 @@ async fn speak(
     if getrandom::fill(&mut *ephemeral).is_err() {
         return;
     }
-    let turn = visitor.turn().await;
-    let handshake = Handshake::new(&server.noise, message, ephemeral);
-    drop(turn);
+    let handshake = visitor.in_turn(|| Handshake::new(&server.noise, message, ephemeral)).await;
     let handshake = match handshake {
         Ok(handshake) => handshake,
         Err(error) => {

@@ -79,7 +79,7 @@ struct Place {
 }
 
 /// Leave to compute a handshake.
-pub struct Turn<'a> {
+struct Turn<'a> {
     _own: OwnedSemaphorePermit,
     _all: SemaphorePermit<'a>,
 }
@@ -174,8 +174,13 @@ impl Visitor {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Waits for leave to compute a handshake.
-    pub async fn turn(&self) -> Option<Turn<'_>> {
+    /// Computes a handshake as soon as it is this visitor's turn.
+    pub async fn in_turn<T>(&self, compute: impl FnOnce() -> T) -> T {
+        let _turn = self.turn().await;
+        compute()
+    }
+
+    async fn turn(&self) -> Option<Turn<'_>> {
         let own = Arc::clone(&self.place().handshakes);
         let own = own.acquire_owned().await.ok()?;
         let all = self.shared.handshakes.acquire().await.ok()?;
