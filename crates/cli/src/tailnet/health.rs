@@ -3,7 +3,11 @@
 use doctor::{Member, Tunnel};
 use serde_json::{Map, Value};
 
-use super::{Which, is_member, questions::words, runtime};
+use super::{
+    Which, is_member,
+    questions::{word, words},
+    runtime,
+};
 
 /// Asks the node of this tunnel, where it is one.
 pub(crate) fn health(tunnel: &mut Tunnel) {
@@ -33,10 +37,8 @@ fn member(status: &Value) -> Member {
         let has_way = !is_empty("CurAddr") || !is_empty("PeerRelay");
         peer["Active"] == Value::Bool(true) && !has_way && !is_empty("Relay")
     });
-    let name = |peer: &Value| {
-        let name = peer["DNSName"].as_str().unwrap_or_default();
-        name.split('.').next().unwrap_or_default().to_owned()
-    };
+    let name =
+        |peer: &Value| word(&peer["DNSName"]).split('.').next().unwrap_or_default().to_owned();
     Member::Answers {
         state: status["BackendState"].as_str().unwrap_or("unknown").to_owned(),
         health: words(&status["Health"]),

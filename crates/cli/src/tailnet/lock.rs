@@ -10,7 +10,7 @@ use member::{
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::{Which, runtime};
+use super::{Which, questions::word, runtime};
 
 /// Arguments of `linerate lock`.
 #[derive(Args)]
@@ -171,24 +171,23 @@ fn trusted(keys: &[String]) -> anyhow::Result<Vec<Value>> {
 }
 
 fn show(status: &Value) {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let is_on = status["Enabled"] == true;
-    let own = text(&status["PublicKey"]);
+    let own = word(&status["PublicKey"]);
     println!("tailnet lock  {}", if is_on { "on" } else { "off" });
     println!("own key       {}", shown(&own));
     if !is_on {
         return;
     }
     let signed = if status["NodeKeySigned"] == true { "signed" } else { "LOCKED OUT: not signed" };
-    println!("this node     {} {signed}", text(&status["NodeKey"]));
+    println!("this node     {} {signed}", word(&status["NodeKey"]));
     for key in status["TrustedKeys"].as_array().into_iter().flatten() {
-        let name = text(&key["Key"]);
+        let name = word(&key["Key"]);
         let whose = if name == own { " (this node's)" } else { "" };
         println!("trusted       {} {}{whose}", shown(&name), key["Votes"]);
     }
     for peer in status["FilteredPeers"].as_array().into_iter().flatten() {
-        let name = text(&peer["Name"]);
-        println!("locked out    {} {}", name.trim_end_matches('.'), text(&peer["NodeKey"]));
+        let name = word(&peer["Name"]);
+        println!("locked out    {} {}", name.trim_end_matches('.'), word(&peer["NodeKey"]));
     }
 }
 

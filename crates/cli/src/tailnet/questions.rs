@@ -161,7 +161,8 @@ fn address(runtime: &Runtime, client: &Client, target: &str) -> anyhow::Result<S
     address.with_context(|| format!("there is no node {target}"))
 }
 
-fn word(value: &Value) -> String {
+/// A word of the network, in a line.
+pub(super) fn word(value: &Value) -> String {
     in_a_line(value.as_str().unwrap_or_default())
 }
 
