@@ -422,15 +422,23 @@ fn git_clones_and_iperf3_measures_through_the_tunnel() {
         host.run("iperf3 -s -D >/dev/null 2>&1 </dev/null");
         eventually("iperf3 serves", PATIENCE, || host.listens(5201));
     }
-    // A server that is still busy with the previous run resets the connection.
-    let measures = |host: &Host, arguments: &str| {
-        eventually(&format!("iperf3 {arguments}"), PATIENCE, || {
-            host.attempt(format!("iperf3 -t 1 {arguments}")).ok
-        });
-    };
-    measures(&world.left, "-c 127.0.0.1 -p 5301 -P 4");
-    measures(&world.left, "-c 127.0.0.1 -p 5301 --reverse");
-    measures(&world.right.host, "-c 10.9.0.1 -p 5302");
+    iperf3(&world.left, "iperf3 -c 127.0.0.1 -p 5301 -t 1 -P 4");
+    iperf3(&world.left, "iperf3 -c 127.0.0.1 -p 5301 -t 1 --reverse");
+    iperf3(&world.right.host, "iperf3 -c 10.9.0.1 -p 5302 -t 1");
+}
+
+/// Runs an iperf3 client to its end. It runs again while its server is busy with the previous run, and
+/// therefore resets the connection.
+fn iperf3(host: &Host, line: &str) -> String {
+    let mut said = String::new();
+    eventually(line, PATIENCE, || {
+        let outcome = host.attempt(line);
+        said = outcome.stdout + &outcome.stderr;
+        let is_busy = said.contains("Connection reset by peer") || said.contains("server is busy");
+        assert!(outcome.ok || is_busy, "{line}: {said}");
+        !is_busy
+    });
+    said
 }
 
 #[test]

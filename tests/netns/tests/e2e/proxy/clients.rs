@@ -195,16 +195,12 @@ fn iperf3_measures_through_both_proxies() {
         let conf = world.left.write("proxychains.conf", &text);
         for way in ["-P 4", "--reverse"] {
             // A small fixed number of bytes may still be in buffers when iperf3 counts.
-            let iperf3 = format!("iperf3 -c 10.9.0.2 -t 1 --json {way}");
-            // A server that is still busy with the previous run resets the connection.
-            eventually(&format!("{proxy} {way}"), PATIENCE, || {
-                let said = world.left.attempt(format!("proxychains4 -q -f {conf} {iperf3}")).stdout;
-                let rate = said.rsplit_once("\"sum_received\"").and_then(|(_, said)| {
-                    let rate = said.split_once("\"bits_per_second\":")?.1;
-                    rate.split(',').next()?.trim().parse().ok()
-                });
-                rate.is_some_and(|rate: f64| rate > 0.0)
+            let line = format!("iperf3 -c 10.9.0.2 -t 1 --json {way}");
+            let said = iperf3(&world.left, &format!("proxychains4 -q -f {conf} {line}"));
+            let rate = said.rsplit_once("\"sum_received\"").and_then(|(_, said)| {
+                said.split_once("\"bits_per_second\":")?.1.split(',').next()?.trim().parse().ok()
             });
+            assert!(rate.is_some_and(|rate: f64| rate > 0.0), "{proxy} {way}: {said}");
         }
     }
 }
