@@ -19,7 +19,7 @@ use tokio::{
 /// The longest time until a server listens.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An address where nobody listens.
+/// An unused address.
 pub fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

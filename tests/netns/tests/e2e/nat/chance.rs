@@ -72,7 +72,7 @@ fn one_whose_port_varies_and_one_that_lets_in_what_it_called_meet_by_chance() {
         let threads: Vec<_> = pairs.iter().map(|one| scope.spawn(|| meets(one))).collect();
         threads.into_iter().map(|thread| thread.join().expect("both are asked")).collect()
     });
-    // It is a matter of chance, and those that did not meet try again only minutes later.
+    // A busy machine may make too few calls in time. Those that did not meet try again minutes later.
     for (number, (first, has_met)) in (100..).zip(pairs.iter_mut().zip(have_met)) {
         if !has_met {
             let nats = first.0;
