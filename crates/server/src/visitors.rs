@@ -336,6 +336,16 @@ mod tests {
     }
 
     #[test]
+    fn a_turn_lasts_for_as_long_as_a_handshake_is_computed() {
+        let visitors = Visitors::default();
+        let flood: Vec<Visitor> = (0..3).map(|_| visitors.arrive(FLOOD)).collect();
+        let has_turn = |visitor: &Visitor| visitor.turn().now_or_never().is_some();
+        let beside = || flood[1].in_turn(|| has_turn(&flood[2])).now_or_never();
+        assert_eq!(flood[0].in_turn(beside).now_or_never(), Some(Some(false)));
+        assert!(has_turn(&flood[2]), "both turns are over");
+    }
+
+    #[test]
     fn behind_a_proxy_a_flood_ends_its_own_connections_and_no_others() {
         let proxy = other(9);
         let visitors = Visitors::up_to(10);
